@@ -1,0 +1,66 @@
+"""Evaluations as the published data prints them: pawns, from the side to move's view.
+
+The types are python-chess's: `Cp` and `Mate` are scores without a view, `PovScore` names its view.
+A mate in n prints as ±(1000 - n/100) pawns, so that mate in 1 is `999.99` (facts §1).
+"""
+
+import math
+
+from chess.engine import Cp, Mate, PovScore, Score
+
+MATE_PAWNS = 1000.0
+# Above this many pawns a printed eval is a mate; no engine prints a centipawn score near it.
+MATE_THRESHOLD_PAWNS = 900.0
+
+
+def to_pawns(score: Score) -> float:
+    """The score in pawns, mates folded in. Mate(0) raises ValueError: who is mated has no move to evaluate.
+
+    >>> to_pawns(Cp(-267)), to_pawns(Mate(1)), to_pawns(Mate(-2))
+    (-2.67, 999.99, -999.98)
+    """
+    moves = score.mate()
+    if moves is None:
+        return round((score.score() or 0) / 100, 2)
+    if moves == 0:
+        raise ValueError("expected a mate in one or more moves, got mate in 0")
+    return math.copysign(round(MATE_PAWNS - abs(moves) / 100, 2), moves)
+
+
+def from_pawns(pawns: float) -> Score:
+    """The score that prints as `pawns`. Raises ValueError on NaN, infinity and beyond mate in 0.
+
+    >>> from_pawns(999.97), from_pawns(-2.67)
+    (Mate(+3), Cp(-267))
+    """
+    if not math.isfinite(pawns) or abs(pawns) >= MATE_PAWNS:
+        raise ValueError(f"expected an eval between -1000 and 1000 pawns, got {pawns}")
+    if abs(pawns) < MATE_THRESHOLD_PAWNS:
+        return Cp(round(pawns * 100))
+    moves = round((MATE_PAWNS - abs(pawns)) * 100)
+    return Mate(moves if pawns > 0 else -moves)
+
+
+def format_pawns(pawns: float) -> str:
+    """The published spelling: Python's `str(float)`.
+
+    >>> format_pawns(-2.0)
+    '-2.0'
+    """
+    return str(float(pawns))
+
+
+def mover_pawns(score: PovScore, turn: bool) -> float:
+    """An engine's score in pawns from the view of the side to move, `turn` (True: White)."""
+    return to_pawns(score.pov(turn))
+
+
+def win_probability(pawns: float) -> float:
+    """Expected game result in [0, 1] of an eval, same view, by lichess's logistic of centipawns.
+
+    Source: python-chess's `Score.wdl(model="lichess")`, lichess.org/page/accuracy; mates saturate.
+
+    >>> win_probability(0.0)
+    0.5
+    """
+    return from_pawns(pawns).wdl(model="lichess").expectation()

@@ -1,0 +1,90 @@
+"""FEN strings: reading, normalising, comparing, and the identity of a position."""
+
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+
+import chess
+
+# Bounded, because Python refuses to print the successor of the longest integer that it reads.
+COUNTER = re.compile(r"[0-9]{1,6}")
+
+
+class FenField(StrEnum):
+    """The six fields of a FEN, in their order."""
+
+    placement = "placement"
+    turn = "turn"
+    castling = "castling"
+    en_passant = "en_passant"
+    halfmove_clock = "halfmove_clock"
+    fullmove_number = "fullmove_number"
+
+
+def parse_fen(fen: str) -> chess.Board:
+    """The board of a FEN with all six fields.
+
+    Counters must be plain decimal digits, six at most. Whether the position could arise in a game is
+    not asked (see `is_valid_fen`). Raises ValueError on anything else.
+
+    >>> parse_fen(chess.STARTING_FEN).turn
+    True
+    """
+    fields = fen.split(" ")
+    if len(fields) != len(FenField):
+        raise ValueError(f"expected a FEN of six fields with one blank between, got {fen!r}")
+    if not all(COUNTER.fullmatch(field) for field in fields[4:]):
+        raise ValueError(f"expected two counters of one to six digits at the end of the FEN, got {fen!r}")
+    return chess.Board(fen)
+
+
+def is_valid_fen(fen: str) -> bool:
+    """Whether `fen` parses and describes a position that python-chess holds to be valid.
+
+    >>> is_valid_fen("8/8/8/8/8/8/8/8 w - - 0 1")
+    False
+    """
+    try:
+        return parse_fen(fen).is_valid()
+    except ValueError:
+        return False
+
+
+def normalize_fen(fen: str) -> str:
+    """`fen` as python-chess prints it: the en-passant square only where a capture is legal.
+
+    Raises ValueError if `fen` does not parse.
+
+    >>> normalize_fen("rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq e3 0 1")
+    'rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1'
+    """
+    return parse_fen(fen).fen()
+
+
+def position_key(board: chess.Board) -> str:
+    """A position's identity: placement, turn, castling, legal en-passant square; no counters.
+
+    Splits, duplicates and the exclusion of held-out positions all go by it.
+
+    >>> position_key(chess.Board())
+    'rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq -'
+    """
+    return board.epd()
+
+
+def differing_fields(fen: str, other: str) -> tuple[FenField, ...]:
+    """The fields in which two FEN texts differ, compared as text; a missing field differs.
+
+    >>> differing_fields("8/8/8/8/8/8/8/K1k5 w - - 0 1", "8/8/8/8/8/8/8/K1k5 b - - 0 2")
+    (<FenField.turn: 'turn'>, <FenField.fullmove_number: 'fullmove_number'>)
+    """
+    fields, others = fen.split(" "), other.split(" ")
+    if len(fields) > len(FenField) or len(others) > len(FenField):
+        raise ValueError(f"expected at most six fields, got {fen!r} and {other!r}")
+    pairs = zip(FenField, _padded(fields), _padded(others), strict=True)
+    return tuple(name for name, a, b in pairs if a != b)
+
+
+def _padded(fields: list[str]) -> Iterator[str | None]:
+    yield from fields
+    yield from [None] * (len(FenField) - len(fields))

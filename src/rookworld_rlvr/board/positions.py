@@ -1,0 +1,150 @@
+"""Where positions come from: random playouts, PGN games, files of FEN, EPD or JSON lines.
+
+The readers raise on the first bad line: a source of positions is ours to mend, unlike a model's text.
+"""
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO, cast
+
+import chess
+import chess.pgn
+
+from .fen import parse_fen
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A position and how it came about."""
+
+    fen: str
+    """As python-chess prints it."""
+    history: tuple[str, ...]
+    """UCI moves that led to it, oldest first; empty if unknown."""
+
+
+def random_playout(rng: random.Random, start: chess.Board | None = None) -> Iterator[Position]:
+    """A game of uniformly random legal moves, position by position, up to its end by rule.
+
+    The final position, which allows no move or is drawn, is not yielded. `start` is left as it is.
+    """
+    game = start.copy() if start else chess.Board()
+    while game.outcome(claim_draw=False) is None:
+        yield Position(game.fen(), tuple(move.uci() for move in game.move_stack))
+        game.push(rng.choice(list(game.legal_moves)))
+
+
+def positions_from_file(path: Path | str) -> Iterator[Position]:
+    """The positions of a file, one a line: `.fen` and `.txt` FEN, `.epd` EPD, `.jsonl` objects with `fen`.
+
+    Blank lines are skipped; a file of nothing else yields nothing. Histories are unknown. Raises
+    ValueError on another suffix and, naming file and line, on a line that holds no valid position;
+    OSError where the file cannot be read.
+    """
+    path = Path(path)
+    if path.suffix not in _LINE_READERS:
+        raise ValueError(f"expected a file of type {', '.join(_LINE_READERS)}, got {path}")
+    return _positions_by_line(path, _LINE_READERS[path.suffix])
+
+
+def _positions_by_line(path: Path, read: Callable[[str], chess.Board]) -> Iterator[Position]:
+    # Undecodable bytes become replacement characters, so that the line they stand in is named.
+    with path.open(encoding="utf-8-sig", errors="replace") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield Position(_read_line(line.strip(), read, f"{path}:{number}").fen(), ())
+
+
+def _read_line(text: str, read: Callable[[str], chess.Board], where: str) -> chess.Board:
+    try:
+        board = read(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"expected {read.__doc__}, got {text!r}, {where}: {error}") from error
+    if not board.is_valid():
+        raise ValueError(f"expected a valid position, got {text!r}, {where}: {board.status()!r}")
+    return board
+
+
+def _fen_board(text: str) -> chess.Board:
+    """a FEN of six fields"""
+    return parse_fen(text)
+
+
+def _epd_board(text: str) -> chess.Board:
+    """an EPD record"""
+    return chess.Board.from_epd(text)[0]
+
+
+def _json_board(text: str) -> chess.Board:
+    """a JSON object with a FEN under 'fen'"""
+    row = json.loads(text)
+    if not isinstance(row, dict) or not isinstance(row.get("fen"), str):
+        raise ValueError("no such object")
+    return parse_fen(row["fen"])
+
+
+_LINE_READERS: dict[str, Callable[[str], chess.Board]] = {
+    ".fen": _fen_board,
+    ".txt": _fen_board,
+    ".epd": _epd_board,
+    ".jsonl": _json_board,
+}
+
+
+def positions_from_pgn(path: Path | str) -> Iterator[Position]:
+    """Every position of every game's main line from which the game could go on, with its moves so far.
+
+    Where a game begins from a `FEN` tag, the history begins there too. A file without a game yields
+    nothing. Raises ValueError, naming file and line, on an illegal move, on text that is no game and
+    on a game that is not standard chess; OSError where the file cannot be read.
+    """
+    path = Path(path)
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        text = _NumberedText(file)
+        while game := chess.pgn.read_game(cast(TextIO, text), Visitor=lambda: _StrictGameBuilder(text, path)):
+            _check_game(game, f"{path}:{text.lines_read}")
+            yield from _main_line(game)
+
+
+class _NumberedText:
+    """A text file that knows how many lines were read from it; `read_game` asks for nothing but lines."""
+
+    def __init__(self, text: TextIO) -> None:
+        self._text = text
+        self.lines_read = 0
+
+    def readline(self) -> str:
+        self.lines_read += 1
+        return self._text.readline()
+
+
+class _StrictGameBuilder(chess.pgn.GameBuilder[chess.pgn.Game]):
+    """Raises where python-chess would note the error and go on with the moves before it."""
+
+    def __init__(self, text: _NumberedText, path: Path) -> None:
+        super().__init__()
+        self._text, self._path = text, path
+
+    def handle_error(self, error: Exception) -> None:
+        where = f"{self._path}:{self._text.lines_read}"
+        raise ValueError(f"expected a game of legal moves, got {error}, {where}") from error
+
+
+def _check_game(game: chess.pgn.Game, where: str) -> None:
+    if game.headers.variant() is not chess.Board or game.headers.is_chess960() or not game.board().is_valid():
+        raise ValueError(f"expected standard chess from a valid position, got {dict(game.headers)}, {where}")
+    # python-chess skips what it cannot read, so any text at all "is" a game without tags and moves.
+    if game.next() is None and game.headers == chess.pgn.Game().headers:
+        raise ValueError(f"expected a PGN game, got neither tags nor moves, {where}")
+
+
+def _main_line(game: chess.pgn.Game) -> Iterator[Position]:
+    board = game.board()
+    for move in [*game.mainline_moves(), None]:
+        if board.outcome(claim_draw=False) is None:
+            yield Position(board.fen(), tuple(played.uci() for played in board.move_stack))
+        if move:
+            board.push(move)

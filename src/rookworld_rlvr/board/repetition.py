@@ -1,0 +1,76 @@
+"""How often a position has provably occurred, from the moves that led to it.
+
+A game's moves alone do not give its past positions (what was captured is not written), but a repeated
+position is reached by reversible moves only, and those can be taken back one by one. What a past
+position cannot show is a castling right it may have had and lost since; where that is open, it does
+not count. Sixteen half-moves back are needed for a fifth occurrence.
+"""
+
+from collections.abc import Sequence
+
+import chess
+
+from .moves import is_legal_uci, is_uci
+
+
+def occurrences(board: chess.Board, history: Sequence[str]) -> int:
+    """How often the position of `board` provably stood, now included; at least 1.
+
+    `history` (UCI) ends with the move that led to `board`. A history that replays from the standard
+    starting position to `board` is a whole game and decides exactly; else moves are taken back.
+    """
+    game = _replay_from_start(history)
+    if game is not None and game.fen() == board.fen():
+        return _occurrences_in(game)
+    placement, turn = board.board_fen(), board.turn
+    return 1 + sum(past.board_fen() == placement and past.turn == turn for past in _take_back(board, history))
+
+
+def _replay_from_start(history: Sequence[str]) -> chess.Board | None:
+    game = chess.Board()
+    for uci in history:
+        if not is_legal_uci(game, uci):
+            return None
+        game.push_uci(uci)
+    return game
+
+
+def _occurrences_in(game: chess.Board) -> int:
+    count = 1
+    while game.is_repetition(count + 1):
+        count += 1
+    return count
+
+
+def _take_back(board: chess.Board, history: Sequence[str]) -> list[chess.Board]:
+    """Past boards whose castling rights are known to equal the present ones, latest first."""
+    past, boards, open_ranks = board.copy(stack=False), [], chess.BB_EMPTY
+    for uci in list(reversed(history))[: board.halfmove_clock]:
+        if not _take_back_one(past, uci):
+            break
+        if past.piece_type_at(chess.parse_square(uci[:2])) in (chess.KING, chess.ROOK):
+            open_ranks |= chess.BB_RANK_1 if past.turn else chess.BB_RANK_8
+        if not _possible_rights(past) & open_ranks & ~board.castling_rights:
+            boards.append(past.copy(stack=False))
+    return boards
+
+
+def _take_back_one(past: chess.Board, uci: str) -> bool:
+    """Undo a reversible move in place; False if `uci` cannot have been one here."""
+    if not is_uci(uci) or len(uci) > 4:
+        return False
+    origin, target = chess.parse_square(uci[:2]), chess.parse_square(uci[2:4])
+    piece = past.piece_at(target)
+    if piece is None or piece.color == past.turn or piece.piece_type == chess.PAWN or past.piece_at(origin):
+        return False
+    past.remove_piece_at(target)
+    past.set_piece_at(origin, piece)
+    past.turn = not past.turn
+    return target in past.attacks(origin)
+
+
+def _possible_rights(past: chess.Board) -> chess.Bitboard:
+    """The most castling rights that the placement allows."""
+    full = past.copy(stack=False)
+    full.castling_rights = chess.BB_CORNERS
+    return full.clean_castling_rights()

@@ -1,0 +1,16 @@
+"""Judging a completion: named, weighted parts on three rungs, and one reward of them."""
+
+from .rubric import Rubric, RubricConfig, Score
+
+__all__ = ["Rubric", "RubricConfig", "Score", "score"]
+
+_DEFAULT = Rubric(RubricConfig())
+
+
+def score(prompt: str, completion: str, label: str | None = None) -> Score:
+    """The reward of a completion by the default rubric; see `Rubric.score` for what is asked and raised.
+
+    `label` is the reference completion's text, None where there is none. The total is from -0.3,
+    nothing recognised, to 1.0, perfect.
+    """
+    return _DEFAULT.score(prompt, completion, label)

@@ -1,0 +1,204 @@
+"""Judging an environment completion `A:`: its parts on three rungs, each in [0, 1]; python-chess is the judge.
+
+All parts always apply. One that cannot be read is 0.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+from ..tasks.environment import (
+    FIELDS,
+    FLAGS,
+    SEPARATOR,
+    environment_fields,
+    environment_truth,
+    parse_environment,
+)
+from ..tasks.policy import parse_number
+from ..tasks.types import EnvironmentAnswer, EnvironmentPrompt, FailureReason, ParseFailure
+from .labels import require_answer
+from .similarity import SimilarityConfig, changed_similarity, expand_placement
+
+_RANK = re.compile(r"[1-8pnbrqkPNBRQK]{1,8}")
+_FEN_FIELDS = tuple(
+    map(re.compile, (r"[wb]", r"-|[KQkq]{1,4}", r"-|[a-h][36]", r"[0-9]{1,4}", r"[0-9]{1,4}"))
+)
+_HAS_DIGIT = re.compile(r"[0-9]")
+# Failures that the strict parser reports of an answer whose FEN parses.
+_AFTER_THE_FEN = (FailureReason.bad_reward, FailureReason.bad_flag)
+RANKS = 8
+
+
+@dataclass(slots=True)
+class EnvironmentStructure:
+    """Weights of the parts that ask for four fields."""
+
+    fields: float = 0.5
+    """Share of the four that are there: a next state with a rank separator, three fields with a digit."""
+    nothing_else: float = 0.5
+    """The same, times four over the number of fields where there are more."""
+
+
+@dataclass(slots=True)
+class EnvironmentParse:
+    """Weights of the parts that ask for a FEN, a number and two flags."""
+
+    next_fen: float = 0.4
+    """The FEN parses; if not, a partial credit for what of it is well-formed."""
+    reward: float = 0.2
+    """The reward is a number."""
+    terminated: float = 0.2
+    """The flag is 0 or 1."""
+    truncated: float = 0.2
+    """The flag is 0 or 1."""
+
+
+@dataclass(slots=True)
+class EnvironmentCorrectness:
+    """Weights of the parts that ask for the truth. Reward and flags are small: a constant guess earns most."""
+
+    next_state_exact: float = 0.5
+    """The next FEN is the true one, as text; after an illegal move the prompt's own spelling is right too."""
+    next_state_similarity: float = 0.25
+    """Similarity of what changed; 0 for a FEN that does not parse."""
+    reward: float = 0.1
+    """The reward is the true one."""
+    terminated: float = 0.075
+    """The flag is the true one."""
+    truncated: float = 0.075
+    """The flag is the true one."""
+
+
+@dataclass(slots=True)
+class EnvironmentRewardConfig:
+    """Weights of the environment task's parts, within their rung, and the knobs of its similarity."""
+
+    structure: EnvironmentStructure = field(default_factory=EnvironmentStructure)
+    """Weights within the first rung."""
+    parse: EnvironmentParse = field(default_factory=EnvironmentParse)
+    """Weights within the second rung."""
+    correctness: EnvironmentCorrectness = field(default_factory=EnvironmentCorrectness)
+    """Weights within the third rung."""
+    similarity: SimilarityConfig = field(default_factory=SimilarityConfig)
+    """How the similarity of what changed is measured."""
+    unparsable_fen_credit: float = 0.5
+    """What `parse/next_fen` is for a FEN that does not parse although all its fields look right; in [0, 0.99]."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentTruth:
+    """What python-chess says about a prompt."""
+
+    before: str
+    """The prompt's FEN."""
+    answer: EnvironmentAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class _Claims:
+    """A completion as far as it can be read; None for what is no number or flag."""
+
+    next_fen: str
+    fen_parses: bool
+    reward: float | None
+    terminated: bool | None
+    truncated: bool | None
+
+
+def truth_of_environment(prompt: EnvironmentPrompt, label: str | None) -> EnvironmentTruth:
+    """python-chess's transition. A label is checked to parse, and where it differs python-chess decides.
+
+    Raises LabelError if the label does not parse.
+    """
+    if label is not None:
+        require_answer(label, parse_environment(label))
+    return EnvironmentTruth(prompt.fen, environment_truth(prompt))
+
+
+def judge_environment(
+    completion: str, truth: EnvironmentTruth, config: EnvironmentRewardConfig
+) -> tuple[dict[str, float], ParseFailure | None]:
+    """Every part as `rung/name`, in [0, 1], and what the strict parser says.
+
+    The structure is all 0 where no field is recognised. Of more than four fields the first four count.
+    """
+    answer, fields = parse_environment(completion), environment_fields(completion)
+    failure = answer if isinstance(answer, ParseFailure) else None
+    claims = _claims(fields, failure)
+    return {**_structure(fields), **_parse(claims, config), **_correctness(claims, truth, config)}, failure
+
+
+def well_formed_share(fen: str) -> float:
+    """Share in [0, 1] of six FEN fields that look right, of the placement the share of its ranks.
+
+    Words and ranks beyond those of a FEN lower it. 1 does not mean that the FEN parses.
+    """
+    placement, *words = fen.split(" ")
+    right = sum(
+        pattern.fullmatch(word) is not None for pattern, word in zip(_FEN_FIELDS, words, strict=False)
+    )
+    ranks = placement.split("/")
+    full = sum(_RANK.fullmatch(rank) is not None and len(expand_placement(rank)) == RANKS for rank in ranks)
+    return (min(full, RANKS) / max(RANKS, len(ranks)) + right) / max(1 + len(_FEN_FIELDS), 1 + len(words))
+
+
+def _claims(fields: tuple[str, ...], failure: ParseFailure | None) -> _Claims:
+    next_fen, reward, terminated, truncated = (*fields, *[""] * len(FIELDS))[: len(FIELDS)]
+    return _Claims(
+        next_fen=next_fen,
+        fen_parses=_fen_parses(next_fen, failure),
+        reward=parse_number(reward),
+        terminated=FLAGS.get(terminated),
+        truncated=FLAGS.get(truncated),
+    )
+
+
+def _fen_parses(next_fen: str, failure: ParseFailure | None) -> bool:
+    """What the strict parser found, which reads the FEN first; else the same parser, asked about the FEN alone."""
+    if failure is None or failure.reason in _AFTER_THE_FEN:
+        return True
+    if failure.reason is FailureReason.bad_fen:
+        return False
+    return not isinstance(parse_environment(SEPARATOR.join((next_fen, "0", "0", "0"))), ParseFailure)
+
+
+def _structure(fields: tuple[str, ...]) -> dict[str, float]:
+    there = ("/" in fields[0]) + sum(_HAS_DIGIT.search(text) is not None for text in fields[1 : len(FIELDS)])
+    share = there / len(FIELDS)
+    nothing_else = share * len(FIELDS) / max(len(FIELDS), len(fields))
+    return {"structure/fields": share, "structure/nothing_else": nothing_else}
+
+
+def _parse(claims: _Claims, config: EnvironmentRewardConfig) -> dict[str, float]:
+    partial = 0.0 if claims.fen_parses else config.unparsable_fen_credit * well_formed_share(claims.next_fen)
+    return {
+        "parse/next_fen": 1.0 if claims.fen_parses else partial,
+        "parse/reward": float(claims.reward is not None),
+        "parse/terminated": float(claims.terminated is not None),
+        "parse/truncated": float(claims.truncated is not None),
+    }
+
+
+def _correctness(
+    claims: _Claims, truth: EnvironmentTruth, config: EnvironmentRewardConfig
+) -> dict[str, float]:
+    answer = truth.answer
+    return {
+        **_next_state(claims, truth, config.similarity),
+        "correctness/reward": float(claims.reward == answer.reward),
+        "correctness/terminated": float(claims.terminated == answer.terminated),
+        "correctness/truncated": float(claims.truncated == answer.truncated),
+    }
+
+
+def _next_state(claims: _Claims, truth: EnvironmentTruth, config: SimilarityConfig) -> dict[str, float]:
+    """After an illegal move the state before is compared as python-chess prints it, which is the answer."""
+    before, after, guess = truth.before, truth.answer.next_fen, claims.next_fen
+    if truth.answer.truncated:
+        before, guess = after, after if guess == before else guess
+    return {
+        "correctness/next_state_exact": float(guess == after),
+        "correctness/next_state_similarity": (
+            changed_similarity(before, after, guess, config) if claims.fen_parses else 0.0
+        ),
+    }

@@ -1,0 +1,223 @@
+"""Judging a policy completion `P:`: its parts on three rungs, each in [0, 1].
+
+Which parts apply depends on the prompt and the label alone, never on the answer, so no answer gains by
+leaving something out. No part falls when a word climbs from no move to an illegal move to a legal
+one, or from no number to a number.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..board.fen import parse_fen
+from ..board.moves import is_uci
+from ..tasks.policy import MARKERS, MAX_CANDIDATES, PolicyFields, parse_number, parse_policy, policy_fields
+from ..tasks.types import ParseFailure, PolicyPrompt
+from .labels import require_answer
+
+
+@dataclass(slots=True)
+class PolicyStructure:
+    """Weights of the parts that ask for the three markers."""
+
+    markers: float = 0.5
+    """The markers M, E, B are there, in order: the longest such run, over three."""
+    nothing_else: float = 0.5
+    """The same, divided by 1 + words before, words after, repeated markers and candidates above five."""
+
+
+@dataclass(slots=True)
+class PolicyParse:
+    """Weights of the parts that ask for moves and numbers."""
+
+    moves: float = 0.4
+    """Share of candidate words that are UCI; 0 without any."""
+    evals: float = 0.3
+    """Share of evals that are numbers, one a candidate; 1 only where they are aligned."""
+    best: float = 0.3
+    """The best move is UCI."""
+
+
+@dataclass(slots=True)
+class PolicyCorrectness:
+    """Weights of the parts that ask for judgement; the last three apply only with a label.
+
+    Four fifths of the candidates' weight exceed all that one move alone can earn from any label, so five
+    distinct legal moves always beat one move written five times.
+    """
+
+    candidates: float = 0.35
+    """Distinct legal candidates, over five or the number of legal moves if that is smaller."""
+    candidates_clean: float = 0.04
+    """The same, times the share of candidate words that are distinct and legal: duplicates cost a little."""
+    best_legal: float = 0.27
+    """The best move is legal."""
+    best_among_candidates: float = 0.03
+    """The best move is legal and one of the candidates."""
+    best_is_argmax: float = 0.02
+    """And none of its own evals is higher (ties all count; every eval must be a number). Small, because
+    equal evals earn it for nothing."""
+    candidates_match: float = 0.07
+    """Share of the label's candidates found."""
+    best_match: float = 0.14
+    """The best move is the label's."""
+    evals_match: float = 0.08
+    """Mean agreement of evals with the label's, move by move; a move not named, or without a number, is 0."""
+
+
+@dataclass(slots=True)
+class PolicyRewardConfig:
+    """Weights of the policy task's parts, within their rung, and the scale of evals."""
+
+    structure: PolicyStructure = field(default_factory=PolicyStructure)
+    """Weights within the first rung."""
+    parse: PolicyParse = field(default_factory=PolicyParse)
+    """Weights within the second rung."""
+    correctness: PolicyCorrectness = field(default_factory=PolicyCorrectness)
+    """Weights within the third rung."""
+    eval_scale_pawns: float = 3.0
+    """Evals are compared as x / (|x| + this): an eval of this many pawns is half-way to a mate."""
+    eval_tolerance: float = 0.1
+    """Agreement halves for each such distance on that scale, which runs from -1 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyLabel:
+    """What of a reference completion can be asked for; its illegal moves cannot and are left out."""
+
+    evals_pawns: Mapping[str, float]
+    """Its legal candidates with their evals, side to move's view."""
+    best: str | None
+    """Its best move, None if that is illegal."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyTruth:
+    """What python-chess and the label, where there is one, say about a prompt."""
+
+    legal: frozenset[str]
+    """All legal moves, UCI; empty in mate and stalemate, where correctness does not apply."""
+    label: PolicyLabel | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Claims:
+    """A completion as far as it can be read; at most five candidates count."""
+
+    moves: tuple[str, ...]
+    evals: tuple[float | None, ...]
+    """One a move, None for no number; empty if there are not as many evals as moves."""
+    best: str
+
+
+def truth_of_policy(prompt: PolicyPrompt, label: str | None) -> PolicyTruth:
+    """The legal moves and the label, parsed. Raises LabelError if the label does not parse."""
+    legal = frozenset(move.uci() for move in parse_fen(prompt.fen).legal_moves)
+    return PolicyTruth(legal, None if label is None else _policy_label(label, legal))
+
+
+def judge_policy(
+    completion: str, truth: PolicyTruth, config: PolicyRewardConfig
+) -> tuple[dict[str, float], ParseFailure | None]:
+    """Every part that applies, as `rung/name`, in [0, 1], and what the strict parser says.
+
+    The structure is all 0 without a marker. Where a marker repeats, its first field counts. In mate and stalemate no correctness part applies.
+    """
+    answer, fields = parse_policy(completion), policy_fields(completion)
+    parts = {**_structure(fields), **_parse(fields), **_correctness(_claims(fields), truth, config)}
+    return parts, answer if isinstance(answer, ParseFailure) else None
+
+
+def _policy_label(label: str, legal: frozenset[str]) -> PolicyLabel:
+    answer = require_answer(label, parse_policy(label))
+    candidates = zip(answer.moves, answer.evals_pawns, strict=True)
+    evals = {move: pawns for move, pawns in candidates if move in legal}
+    return PolicyLabel(evals, answer.best if answer.best in legal else None)
+
+
+def _structure(fields: PolicyFields) -> dict[str, float]:
+    run = _longest_run_in_order(fields.markers) / len(MARKERS)
+    repeats = len(fields.markers) - len(set(fields.markers))
+    before, after = len(fields.before.split()), max(0, len(fields.best) - 1)
+    extra = before + after + repeats + max(0, len(fields.moves) - MAX_CANDIDATES)
+    return {"structure/markers": run, "structure/nothing_else": run / (1 + extra)}
+
+
+def _longest_run_in_order(markers: tuple[str, ...]) -> int:
+    longest = [0] * len(MARKERS)
+    for marker in markers:
+        place = MARKERS.index(marker)
+        longest[place] = 1 + max(longest[:place], default=0)
+    return max(longest)
+
+
+def _parse(fields: PolicyFields) -> dict[str, float]:
+    moves, evals = fields.moves, fields.evals
+    numbers = sum(parse_number(text) is not None for text in evals)
+    return {
+        "parse/moves": sum(map(is_uci, moves)) / max(1, len(moves)),
+        "parse/evals": min(numbers, len(moves)) / max(1, len(moves), len(evals)),
+        "parse/best": float(is_uci(fields.best[0])) if fields.best else 0.0,
+    }
+
+
+def _claims(fields: PolicyFields) -> _Claims:
+    aligned = len(fields.evals) == len(fields.moves)
+    evals = tuple(map(parse_number, fields.evals[:MAX_CANDIDATES])) if aligned else ()
+    return _Claims(fields.moves[:MAX_CANDIDATES], evals, fields.best[0] if fields.best else "")
+
+
+def _correctness(claims: _Claims, truth: PolicyTruth, config: PolicyRewardConfig) -> dict[str, float]:
+    if not truth.legal:
+        return {}
+    distinct = len(truth.legal.intersection(claims.moves))
+    candidates = distinct / min(MAX_CANDIDATES, len(truth.legal))
+    best_legal = claims.best in truth.legal
+    parts = {
+        "correctness/candidates": candidates,
+        "correctness/candidates_clean": candidates * distinct / max(1, len(claims.moves)),
+        "correctness/best_legal": float(best_legal),
+        "correctness/best_among_candidates": float(best_legal and claims.best in claims.moves),
+        "correctness/best_is_argmax": float(best_legal and _best_is_argmax(claims)),
+    }
+    return parts | _label_match(claims, truth.label, config) if truth.label else parts
+
+
+def _best_is_argmax(claims: _Claims) -> bool:
+    numbers = [pawns for pawns in claims.evals if pawns is not None]
+    if not numbers or len(numbers) < len(claims.evals):
+        return False
+    highest = max(numbers)
+    return any(
+        move == claims.best and pawns == highest for move, pawns in zip(claims.moves, numbers, strict=True)
+    )
+
+
+def _label_match(claims: _Claims, label: PolicyLabel, config: PolicyRewardConfig) -> dict[str, float]:
+    parts = {}
+    if label.evals_pawns:
+        found = label.evals_pawns.keys() & set(claims.moves)
+        parts["correctness/candidates_match"] = len(found) / len(label.evals_pawns)
+        parts["correctness/evals_match"] = _evals_match(claims, label.evals_pawns, config)
+    if label.best is not None:
+        parts["correctness/best_match"] = float(claims.best == label.best)
+    return parts
+
+
+def _evals_match(claims: _Claims, reference: Mapping[str, float], config: PolicyRewardConfig) -> float:
+    """Of a repeated move the nearest eval counts, so that replacing the other by an illegal move gains nothing."""
+    nearest: dict[str, float] = {}
+    for move, pawns in zip(claims.moves, claims.evals, strict=False):
+        if pawns is not None and move in reference:
+            agreement = eval_agreement(pawns, reference[move], config)
+            nearest[move] = max(agreement, nearest.get(move, 0.0))
+    return sum(nearest.values()) / len(reference)
+
+
+def eval_agreement(pawns: float, reference: float, config: PolicyRewardConfig) -> float:
+    """Agreement in (0, 1] of two evals of one move in pawns, same view; 1 only where they are equal.
+
+    Saturating, as a win probability is, but never flat, so that a nearer mate still differs.
+    """
+    scale = config.eval_scale_pawns
+    distance = abs(pawns / (abs(pawns) + scale) - reference / (abs(reference) + scale))
+    return float(0.5 ** (distance / config.eval_tolerance))

@@ -1,0 +1,121 @@
+"""The reward of a completion: its parts judged, weighed and mapped onto one number.
+
+`total = (1 - quality) × malformed_reward + quality`, where `ladder` says what the quality is.
+"""
+
+import copy
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from ..tasks import parse_prompt
+from ..tasks.types import ParseFailure, PolicyPrompt
+from .checks import check_config, weights_of
+from .environment_rewards import (
+    EnvironmentRewardConfig,
+    EnvironmentTruth,
+    judge_environment,
+    truth_of_environment,
+)
+from .ladder import RUNGS, quality
+from .policy_rewards import PolicyRewardConfig, PolicyTruth, judge_policy, truth_of_policy
+
+# A group's completions share a prompt, and a step's prompts fit in easily; an entry takes about 10 kB.
+CACHED_PROMPTS = 1024
+
+
+@dataclass(slots=True)
+class RungWeights:
+    """Weights of the rungs, above 0. Format little, judgement most."""
+
+    structure: float = 0.1
+    """Markers and fields are there, in order, once."""
+    parse: float = 0.15
+    """Moves are UCI, numbers are numbers, the FEN parses."""
+    correctness: float = 0.75
+    """Moves are legal, the next state is the true one."""
+
+
+@dataclass(slots=True)
+class RubricConfig:
+    """All knobs of the reward. Weights are at least 0 and matter relative to their siblings."""
+
+    rungs: RungWeights = field(default_factory=RungWeights)
+    """Weights of the three rungs."""
+    policy: PolicyRewardConfig = field(default_factory=PolicyRewardConfig)
+    """The parts of `P:`."""
+    environment: EnvironmentRewardConfig = field(default_factory=EnvironmentRewardConfig)
+    """The parts of `A:`."""
+    malformed_reward: float = -0.3
+    """The total where nothing is recognised; at most 0."""
+    warmup_steps: int = 0
+    """Steps over which the weight of correctness ramps in linearly; 0: no ramp."""
+    warmup_start: float = 0.25
+    """Fraction of that weight at step 0, in [0, 1]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A completion, judged."""
+
+    total: float
+    """The reward: `malformed_reward` if nothing is recognised, 1.0 if perfect."""
+    parts: dict[str, float]
+    """Value in [0, 1] of each part that applied, as `rung/part`, before weights and gate."""
+    failure: ParseFailure | None
+    """What the strict parser said, None for a well-formed answer."""
+
+
+class Rubric:
+    """A judge of completions. The configuration is read once; later changes to it have no effect."""
+
+    def __init__(self, config: RubricConfig) -> None:
+        """Raises ValueError for a knob out of its range."""
+        check_config(config)
+        self._config = copy.deepcopy(config)
+        self._rungs = weights_of(config.rungs)
+        self._policy_weights = _weights(config.policy)
+        self._environment_weights = _weights(config.environment)
+
+    def score(
+        self, prompt: str, completion: str, label: str | None = None, *, step: int | None = None
+    ) -> Score:
+        """The reward of a completion and its parts.
+
+        `label` is the reference completion's text: for a `P:` prompt it adds the parts that compare with
+        it; for an `A:` prompt it is only checked to parse, since python-chess decides where they differ.
+        `step` counts from 0 for the warm-up, None means full weights. In mate and stalemate no
+        correctness part of a `P:` prompt applies, and the format alone is judged.
+        Raises PromptError for a malformed prompt, LabelError for a malformed label (both are ValueErrors),
+        and ValueError for a negative step.
+        """
+        truth = _truth(prompt, label)
+        if isinstance(truth, PolicyTruth):
+            parts, failure = judge_policy(completion, truth, self._config.policy)
+            value = quality(parts, self._policy_weights, self._rungs_at(step))
+        else:
+            parts, failure = judge_environment(completion, truth, self._config.environment)
+            value = quality(parts, self._environment_weights, self._rungs_at(step))
+        return Score((1 - value) * self._config.malformed_reward + value, parts, failure)
+
+    def _rungs_at(self, step: int | None) -> dict[str, float]:
+        if step is not None and step < 0:
+            raise ValueError(f"expected a step from 0, got {step}")
+        config = self._config
+        if step is None or step >= config.warmup_steps:
+            return self._rungs
+        ramp = config.warmup_start + (1 - config.warmup_start) * step / config.warmup_steps
+        return self._rungs | {"correctness": self._rungs["correctness"] * ramp}
+
+
+def _weights(task: PolicyRewardConfig | EnvironmentRewardConfig) -> dict[str, dict[str, float]]:
+    return {
+        rung: {f"{rung}/{part}": w for part, w in weights_of(getattr(task, rung)).items()} for rung in RUNGS
+    }
+
+
+@lru_cache(maxsize=CACHED_PROMPTS)
+def _truth(prompt: str, label: str | None) -> PolicyTruth | EnvironmentTruth:
+    parsed = parse_prompt(prompt)
+    if isinstance(parsed, PolicyPrompt):
+        return truth_of_policy(parsed, label)
+    return truth_of_environment(parsed, label)

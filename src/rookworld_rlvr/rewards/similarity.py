@@ -1,0 +1,56 @@
+"""How much of what a move changed was predicted, so that copying the state before earns nothing."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+_BLANKS = str.maketrans({str(width): "." * width for width in range(1, 9)} | {"/": ""})
+# A promoted piece may be marked with a tilde; python-chess reads the mark but never prints it.
+_SQUARE = re.compile(r".~?")
+
+
+@dataclass(slots=True)
+class SimilarityConfig:
+    """Knobs of the similarity of what changed."""
+
+    board_share: float = 0.7
+    """Share of the similarity that the 64 squares decide, the five other FEN fields decide the rest; in [0, 1].
+    Above one half, because turn and counters change the same way after every move."""
+    altered_penalty: float = 1.0
+    """How much a square or field that should have stayed costs: n of them divide the share by 1 + n × this."""
+
+
+def changed_similarity(before: str, after: str, predicted: str, config: SimilarityConfig) -> float:
+    """Similarity in [0, 1] of a predicted next FEN to the true one, on the squares and fields that change.
+
+    The share of the changed squares predicted right, divided by 1 + penalty × squares altered that do
+    not change; the same for turn, castling, en passant and the two counters; and the weighted mean of the
+    two. 1 exactly where `predicted` equals `after`, 0 where it copies `before` after a legal move.
+    Degenerate case: where nothing changes (an illegal move) the share is 1 and only alterations lower it.
+    All three must be FENs that parse. Fields are compared as text.
+    """
+    (squares, *fields), (new_squares, *new_fields), (guessed_squares, *guessed_fields) = (
+        fen.split(" ") for fen in (before, after, predicted)
+    )
+    placements = (expand_placement(text) for text in (squares, new_squares, guessed_squares))
+    board = _share_of_changes(zip(*placements, strict=True), config.altered_penalty)
+    rest = _share_of_changes(zip(fields, new_fields, guessed_fields, strict=True), config.altered_penalty)
+    return config.board_share * board + (1 - config.board_share) * rest
+
+
+def expand_placement(placement: str) -> Sequence[str]:
+    """The squares a placement spells, from a8 to h1, `.` for an empty one; 64 where it is well-formed."""
+    squares = placement.translate(_BLANKS)
+    return _SQUARE.findall(squares) if "~" in squares else squares
+
+
+def _share_of_changes(triples: Iterable[tuple[str, str, str]], penalty: float) -> float:
+    """`triples` hold what stood somewhere before, what stands there after, and the guess."""
+    changed = right = altered = 0
+    for old, new, guess in triples:
+        if old != new:
+            changed += 1
+            right += guess == new
+        else:
+            altered += guess != new
+    return (right / changed if changed else 1.0) / (1 + penalty * altered)

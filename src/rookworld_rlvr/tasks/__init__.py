@@ -1,0 +1,39 @@
+"""Chess as text: the two tasks' prompts and completions, rendered and parsed."""
+
+from .environment import parse_environment_prompt
+from .policy import PREFIX as POLICY_PREFIX
+from .policy import parse_policy_prompt
+from .types import (
+    Answer,
+    EnvironmentAnswer,
+    EnvironmentPrompt,
+    Example,
+    FailureReason,
+    ParseFailure,
+    PolicyAnswer,
+    PolicyPrompt,
+    Prompt,
+    PromptError,
+    Task,
+)
+
+__all__ = [
+    "Answer",
+    "EnvironmentAnswer",
+    "EnvironmentPrompt",
+    "Example",
+    "FailureReason",
+    "ParseFailure",
+    "PolicyAnswer",
+    "PolicyPrompt",
+    "Prompt",
+    "PromptError",
+    "Task",
+    "parse_prompt",
+]
+
+
+def parse_prompt(prompt: str) -> Prompt:
+    """A prompt of either task, told by its prefix. Raises PromptError."""
+    parse = parse_policy_prompt if prompt.startswith(POLICY_PREFIX) else parse_environment_prompt
+    return parse(prompt)

@@ -1,0 +1,183 @@
+"""What is wrong in a file of rows, counted and named, and the same rows put right.
+
+The defect this looks for first: published policy data takes `B:` from the wrong end of the evals
+where Black moves (facts §2.1), so that a model learns to play Black's worst candidate.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import chess
+
+from ..board.fen import parse_fen
+from ..board.moves import is_legal_uci
+from . import parse_prompt
+from .audit_report import AuditReport, EnvironmentAudit, PolicyAudit
+from .corpus import RawRow, example_key, parse_completion, parse_row, raw_rows, require_valid, split_line
+from .environment import environment_truth, render_environment
+from .policy import render_policy
+from .types import (
+    EnvironmentAnswer,
+    EnvironmentPrompt,
+    Example,
+    FailureReason,
+    ParseFailure,
+    PolicyAnswer,
+    PolicyPrompt,
+    Task,
+)
+
+GROUPS = ("white", "black", "environment")
+
+
+def audit(source: str | Path, *, split: str = "train") -> AuditReport:
+    """Reads all of `source` (as `read_corpus` does) and counts what is wrong with it.
+
+    Whatever it finds is data; it raises CorpusError only for a source that is missing, unreadable or
+    without a valid row.
+    """
+    tally = _Tally()
+    for raw in raw_rows(source, split=split):
+        tally.add(parse_row(raw))
+    require_valid(source, tally.valid, tally.malformed)
+    return tally.report(str(source))
+
+
+class _Tally:
+    """The report while it is being counted."""
+
+    def __init__(self) -> None:
+        self.valid = self.unlabelled = 0
+        self.malformed: Counter[str] = Counter()
+        self.duplicates: Counter[Task] = Counter()
+        self.seen: set[tuple[Task, str]] = set()
+        self.findings: dict[str, Counter[str]] = {name: Counter() for name in GROUPS}
+
+    def add(self, row: Example | ParseFailure) -> None:
+        if isinstance(row, ParseFailure):
+            self.malformed[row.reason.value] += 1
+            return
+        self.valid += 1
+        identity = (row.task, example_key(row))
+        self.duplicates[row.task] += identity in self.seen
+        self.seen.add(identity)
+        if row.completion is None:
+            self.unlabelled += 1
+        else:
+            group, findings = _judge(row.task, row.prompt, row.completion)
+            self.findings[group].update(findings)
+
+    def report(self, source: str) -> AuditReport:
+        white, black, environment = (self.findings[group] for group in GROUPS)
+        return AuditReport(
+            source=source,
+            rows=self.valid + self.malformed.total(),
+            valid=self.valid,
+            unlabelled=self.unlabelled,
+            malformed=self.malformed,
+            duplicate_positions=self.duplicates,
+            white=PolicyAudit(**{field.name: white[field.name] for field in fields(PolicyAudit)}),
+            black=PolicyAudit(**{field.name: black[field.name] for field in fields(PolicyAudit)}),
+            environment=EnvironmentAudit(**{f.name: environment[f.name] for f in fields(EnvironmentAudit)}),
+        )
+
+
+def _judge(task: Task, prompt: str, completion: str) -> tuple[str, Iterator[str]]:
+    """The group a labelled row is counted in, and its findings."""
+    match parse_prompt(prompt), parse_completion(task, completion):
+        case PolicyPrompt() as asked, PolicyAnswer() as answer:
+            board = parse_fen(asked.fen)
+            return chess.COLOR_NAMES[board.turn], _policy_findings(board, answer)
+        case EnvironmentPrompt() as asked, EnvironmentAnswer() as answer:
+            return "environment", _environment_findings(answer, environment_truth(asked))
+    raise ValueError(f"expected a valid row, got {prompt + completion!r}")
+
+
+def _policy_findings(board: chess.Board, answer: PolicyAnswer) -> Iterator[str]:
+    """The names of the `PolicyAudit` counts that a row belongs to."""
+    yield "rows"
+    if not all(is_legal_uci(board, uci) for uci in answer.moves):
+        yield "illegal_candidate"
+    if len(set(answer.moves)) < len(answer.moves):
+        yield "repeated_candidate"
+    if not is_legal_uci(board, answer.best):
+        yield "illegal_best"
+    lowest, highest = min(answer.evals_pawns), max(answer.evals_pawns)
+    if lowest < highest:
+        yield "decided"
+    if answer.best not in answer.moves:
+        yield "best_not_candidate"
+        return
+    best_pawns = answer.evals_pawns[answer.moves.index(answer.best)]
+    if best_pawns < highest:
+        yield "below_best"
+        if best_pawns == lowest:
+            yield "lowest"
+
+
+def _environment_findings(answer: EnvironmentAnswer, truth: EnvironmentAnswer) -> Iterator[str]:
+    """The names of the `EnvironmentAudit` counts that a row belongs to."""
+    yield "rows"
+    if answer != truth:
+        yield "differing"
+    yield from (f.name for f in fields(truth) if getattr(answer, f.name) != getattr(truth, f.name))
+    if truth.truncated and not answer.truncated:
+        yield "illegal_as_legal"
+
+
+def fixed_lines(
+    source: str | Path, *, split: str = "train", dropped: Counter[str] | None = None
+) -> Iterator[str]:
+    """The rows of `source` put right, in order, as lines without a newline; they audit clean.
+
+    A row without a defect stays as it is. `P:` rows lose illegal and repeated candidates, and `B:`
+    becomes the candidate of the highest eval, the first of equals; `A:` rows get python-chess's
+    answer. Malformed rows, and rows left without a candidate, are dropped and counted by reason in
+    `dropped`. Rows of objects stay JSON objects. Raises CorpusError as `raw_rows` does.
+    """
+    for raw in raw_rows(source, split=split):
+        row = parse_row(raw)
+        fixed = row if isinstance(row, ParseFailure) else _fixed(row)
+        if not isinstance(fixed, ParseFailure):
+            yield _line(raw, fixed)
+        elif dropped is not None:
+            dropped[fixed.reason.value] += 1
+
+
+def _line(raw: RawRow, example: Example) -> str:
+    """The example in the form that its row had."""
+    if isinstance(raw, str):
+        return example.prompt + (example.completion or "")
+    if example.completion is None:
+        return json.dumps(raw, default=str)
+    if isinstance(raw.get("prompt"), str):
+        return json.dumps({**raw, "prompt": example.prompt, "completion": example.completion}, default=str)
+    return json.dumps({**raw, "text": example.prompt + example.completion}, default=str)
+
+
+def _fixed(example: Example) -> Example | ParseFailure:
+    if example.completion is None:
+        return example
+    match parse_prompt(example.prompt), parse_completion(example.task, example.completion):
+        case PolicyPrompt() as asked, PolicyAnswer() as answer:
+            return _fixed_policy(example, asked.fen, answer)
+        case EnvironmentPrompt() as asked, EnvironmentAnswer() as answer:
+            truth = environment_truth(asked)
+            return example if answer == truth else split_line(example.prompt + render_environment(truth))
+    raise ValueError(f"expected a valid row, got {example}")
+
+
+def _fixed_policy(example: Example, fen: str, answer: PolicyAnswer) -> Example | ParseFailure:
+    board = parse_fen(fen)
+    evals = dict(zip(reversed(answer.moves), reversed(answer.evals_pawns), strict=True))
+    moves = tuple(uci for uci in dict.fromkeys(answer.moves) if is_legal_uci(board, uci))
+    if not moves:
+        return ParseFailure(FailureReason.bad_move, f"no legal candidate among {' '.join(answer.moves)}")
+    best = max(moves, key=evals.__getitem__)
+    if moves == answer.moves and evals.get(answer.best) == evals[best]:
+        return example
+    fixed = PolicyAnswer(moves, tuple(evals[uci] for uci in moves), best)
+    return split_line(example.prompt + render_policy(fixed, fen))

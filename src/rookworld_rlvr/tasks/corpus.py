@@ -1,0 +1,214 @@
+"""Rows of data become examples: text lines, JSON lines and Hugging Face datasets of both tasks.
+
+A bad row is data about the data: it is counted by its reason and left out. A source that holds no
+row at all is our mistake and raises.
+"""
+
+import hashlib
+import importlib
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from ..board.fen import parse_fen, position_key
+from . import parse_prompt
+from .environment import SEPARATOR, parse_environment
+from .policy import PREFIX as POLICY_PREFIX
+from .policy import parse_policy
+from .types import Answer, Example, FailureReason, ParseFailure, PromptError, Task
+
+END_OF_TEXT = "<|endoftext|>"
+# The environment prompt ends with its third separator.
+PROMPT_SEPARATORS = 3
+HASH_BYTES = 8
+FILE_TYPES = (".txt", ".jsonl")
+HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
+
+RawRow = str | Mapping[str, object]
+
+
+class CorpusError(ValueError):
+    """A source of rows that is not there, cannot be read or holds no valid row; one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """What a source of rows held."""
+
+    examples: tuple[Example, ...]
+    """The valid rows, in order; at least one."""
+    rejects: Counter[str]
+    """Malformed rows by the name of their `FailureReason`."""
+
+
+def read_corpus(source: str | Path, *, split: str = "train", limit: int | None = None) -> Corpus:
+    """The examples of `source`: a `.txt` or `.jsonl` file, a dataset's folder, or its name on the hub.
+
+    `split` applies to datasets; `limit` is the most rows read, blank lines not counted. Raises
+    CorpusError where there is no such source, it cannot be read or it holds no valid row.
+    """
+    examples: list[Example] = []
+    rejects: Counter[str] = Counter()
+    for raw in islice(raw_rows(source, split=split), limit):
+        row = parse_row(raw)
+        if isinstance(row, ParseFailure):
+            rejects[row.reason.value] += 1
+        else:
+            examples.append(row)
+    require_valid(source, len(examples), rejects)
+    return Corpus(tuple(examples), rejects)
+
+
+def require_valid(source: str | Path, valid: int, rejects: Mapping[str, int]) -> None:
+    """Raises CorpusError unless there is a valid row."""
+    if not valid:
+        reasons = ", ".join(f"{name} {count}" for name, count in sorted(rejects.items())) or "no row at all"
+        raise CorpusError(f"expected at least one valid row of 'P:' or 'A:' data in {source}, got {reasons}")
+
+
+def raw_rows(source: str | Path, *, split: str = "train") -> Iterator[RawRow]:
+    """The rows of `source` as they stand, blank lines left out. Raises CorpusError while iterated."""
+    path = Path(source)
+    if path.is_file() and path.suffix not in FILE_TYPES:
+        raise CorpusError(f"expected a .txt or .jsonl file, got {source}")
+    if not path.exists() and not _may_be_hub_name(source):
+        raise CorpusError(f"expected a .txt or .jsonl file, a dataset folder or name, got {source}: no file")
+    try:
+        yield from _file_rows(path) if path.is_file() else _dataset_rows(source, split)
+    except OSError as error:
+        raise CorpusError(f"expected rows in {source}, got {_first_line(error)}") from error
+
+
+def _may_be_hub_name(source: str | Path) -> bool:
+    """Whether to ask the hub, which takes half a minute where there is none, for what is no local path."""
+    path = Path(source)
+    in_local_folder = len(path.parts) > 1 and path.parent.exists()
+    return bool(HUB_NAME.fullmatch(str(source))) and path.suffix not in FILE_TYPES and not in_local_folder
+
+
+def _file_rows(path: Path) -> Iterator[RawRow]:
+    # Undecodable bytes become replacement characters, so that only the row they stand in is lost.
+    with path.open(encoding="utf-8-sig", errors="replace") as lines:
+        for line in lines:
+            if line.strip():
+                yield _json_row(line) if path.suffix == ".jsonl" else line
+
+
+def _json_row(line: str) -> RawRow:
+    """The object of a JSON line; one without columns where it holds none, for `parse_row` to refuse."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return row if isinstance(row, dict) else {}
+
+
+def _dataset_rows(source: str | Path, split: str) -> Iterator[RawRow]:
+    # Slow to import and untyped; no other reader needs it.
+    datasets = importlib.import_module("datasets")
+    try:
+        if any((Path(source) / name).exists() for name in ("state.json", "dataset_dict.json")):
+            saved = datasets.load_from_disk(str(source))
+            yield from saved[split] if isinstance(saved, datasets.DatasetDict) else saved
+        else:
+            # Streamed: a limit then reads no more of a large dataset than it needs.
+            yield from datasets.load_dataset(str(source), split=split, streaming=True)
+    except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as error:
+        wanted = f"a dataset with a split {split!r} in {source}"
+        raise CorpusError(f"expected {wanted}, got {type(error).__name__}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def parse_row(raw: RawRow) -> Example | ParseFailure:
+    """A text line, or an object with `prompt` (and `completion`), `text`, or a bare `fen` for a prompt.
+
+    >>> parse_row({"fen": "8/8/8/8/8/8/8/K1k5 w - - 0 1"}).prompt
+    'P: 8/8/8/8/8/8/8/K1k5 w - - 0 1'
+    """
+    if isinstance(raw, str):
+        return split_line(raw)
+    prompt, completion = raw.get("prompt"), raw.get("completion")
+    if isinstance(prompt, str) and isinstance(completion, str | None):
+        return _example(prompt, completion)
+    if isinstance(text := raw.get("text"), str):
+        return split_line(text)
+    if isinstance(fen := raw.get("fen"), str):
+        return _example(POLICY_PREFIX + fen, None)
+    return ParseFailure(FailureReason.bad_row, f"columns {', '.join(raw) or 'none'}")
+
+
+def split_line(line: str) -> Example | ParseFailure:
+    """A published line of either task, cut into prompt and completion.
+
+    A policy prompt ends before its padding, which the model writes; an environment prompt ends with
+    its third `+`. Prompt and completion together are the line, less blanks and `<|endoftext|>` around it.
+
+    >>> split_line("P: 8/8/8/8/8/8/8/K1k5 w - - 0 1   M: a1a2 E: 0.5 B: a1a2").completion
+    '   M: a1a2 E: 0.5 B: a1a2'
+    """
+    text = line.strip().removeprefix(END_OF_TEXT).removesuffix(END_OF_TEXT).strip()
+    if text.startswith(POLICY_PREFIX):
+        prompt = text[: text.find("M:")] if "M:" in text else text
+    else:
+        prompt = SEPARATOR.join([*text.split(SEPARATOR)[:PROMPT_SEPARATORS], ""])[: len(text)]
+    return _example(prompt, text[len(prompt) :])
+
+
+def _example(prompt: str, completion: str | None) -> Example | ParseFailure:
+    """The prompt less the blanks after it, which go to the completion."""
+    prompt = prompt.removeprefix(END_OF_TEXT)
+    padding = prompt[len(prompt.rstrip()) :]
+    try:
+        prompt.encode()  # half a surrogate pair, which JSON can smuggle in, is text for no tokenizer
+        parsed = parse_prompt(prompt.rstrip())
+    except (PromptError, UnicodeEncodeError) as error:
+        return ParseFailure(FailureReason.bad_prompt, str(error))
+    if completion is None:
+        return Example(parsed.task, prompt.rstrip(), None)
+    answer = parse_completion(parsed.task, completion)
+    if isinstance(answer, ParseFailure):
+        return answer
+    return Example(parsed.task, prompt.rstrip(), padding + completion)
+
+
+def parse_completion(task: Task, completion: str) -> Answer | ParseFailure:
+    """The answer that a completion of `task` holds, or why it holds none."""
+    return parse_policy(completion) if task is Task.policy else parse_environment(completion)
+
+
+def example_key(example: Example) -> str:
+    """The identity of the position that an example's prompt begins from. Raises PromptError."""
+    return position_key(parse_fen(parse_prompt(example.prompt).fen))
+
+
+def split_by_position(
+    examples: Iterable[Example], held_out_fraction: float, seed: int
+) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
+    """The examples as (training, held out), each in order; all rows of one position fall on one side.
+
+    A position's side depends on it and `seed` alone, so it holds across files and tasks. The fraction
+    is of positions, met in expectation. Raises ValueError unless it lies in [0, 1].
+    """
+    if not 0 <= held_out_fraction <= 1:
+        raise ValueError(f"expected a held-out fraction from 0 to 1, got {held_out_fraction}")
+    sides: tuple[list[Example], list[Example]] = ([], [])
+    for example in examples:
+        sides[_uniform(example_key(example), seed) < held_out_fraction].append(example)
+    return tuple(sides[0]), tuple(sides[1])
+
+
+def _uniform(key: str, seed: int) -> float:
+    digest = hashlib.sha256(f"{seed}:{key}".encode()).digest()
+    return int.from_bytes(digest[:HASH_BYTES], "big") / (1 << 8 * HASH_BYTES)
+
+
+def exclude_positions(examples: Iterable[Example], keys: Collection[str]) -> tuple[Example, ...]:
+    """The examples whose position is none of `keys` (see `example_key`; a set is fast)."""
+    return tuple(example for example in examples if example_key(example) not in keys)

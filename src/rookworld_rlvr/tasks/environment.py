@@ -1,0 +1,97 @@
+"""The environment task `A:` as text (facts §1).
+
+    A: <FEN>+<UCI>+<history>+<next FEN>+<reward>+<terminated>+<truncated>
+"""
+
+from collections.abc import Sequence
+
+from ..board.fen import parse_fen
+from ..board.transition import Transition, step
+from .policy import parse_number
+from .types import EnvironmentAnswer, EnvironmentPrompt, FailureReason, ParseFailure, PromptError
+
+PREFIX = "A: "
+SEPARATOR = "+"
+FIELDS = ("next_fen", "reward", "terminated", "truncated")
+HISTORY_MOVES = 10
+FLAGS = {"0": False, "1": True}
+
+
+def render_environment_prompt(fen: str, uci: str, history: Sequence[str] = ()) -> str:
+    """The prompt of a move from a position; `history` ends with `uci` and its last ten moves are shown.
+
+    >>> render_environment_prompt("8/8/8/8/8/8/8/K1k5 w - - 0 1", "a1a2", ["c2c1", "a1a2"])
+    'A: 8/8/8/8/8/8/8/K1k5 w - - 0 1+a1a2+c2c1 a1a2+'
+    """
+    shown = " ".join(list(history)[-HISTORY_MOVES:])
+    return PREFIX + SEPARATOR.join((parse_fen(fen).fen(), uci, shown, ""))
+
+
+def parse_environment_prompt(prompt: str) -> EnvironmentPrompt:
+    """The position, move and history asked about. Raises PromptError."""
+    fields = prompt.removeprefix(PREFIX).split(SEPARATOR)
+    if not prompt.startswith(PREFIX) or len(fields) != 4 or fields[3].strip():
+        raise PromptError(f"expected 'A: <FEN>+<UCI>+<history>+', got {prompt!r}")
+    fen, uci, history = fields[0], fields[1], tuple(fields[2].split())
+    try:
+        parse_fen(fen)
+    except ValueError as error:
+        raise PromptError(f"expected 'A: <FEN>+<UCI>+<history>+', got {prompt!r}: {error}") from error
+    if history and history[-1] != uci:
+        raise PromptError(f"expected a history that ends with {uci!r}, got {prompt!r}")
+    return EnvironmentPrompt(fen, uci, history)
+
+
+def render_environment(answer: EnvironmentAnswer | Transition) -> str:
+    """The completion of an answer.
+
+    >>> render_environment(EnvironmentAnswer("8/8/8/8/8/8/8/K1k5 w - - 0 1", 0.001, False, True))
+    '8/8/8/8/8/8/8/K1k5 w - - 0 1+0.001+0+1'
+    """
+    flags = (str(int(answer.terminated)), str(int(answer.truncated)))
+    return SEPARATOR.join((answer.next_fen, str(answer.reward), *flags))
+
+
+def environment_truth(prompt: EnvironmentPrompt) -> EnvironmentAnswer:
+    """What python-chess says the completion should be."""
+    truth = step(prompt.fen, prompt.uci, prompt.history)
+    return EnvironmentAnswer(truth.next_fen, truth.reward, truth.terminated, truth.truncated)
+
+
+def environment_fields(completion: str) -> tuple[str, ...]:
+    """The completion's fields, blanks around each stripped; four where it is well-formed."""
+    return tuple(field.strip() for field in completion.split(SEPARATOR))
+
+
+def parse_environment(completion: str) -> EnvironmentAnswer | ParseFailure:
+    """The answer an environment completion holds, or why it holds none.
+
+    >>> parse_environment("8/8/8/8/8/8/8/K1k5 w - - 0 1+0.5+1+0")
+    EnvironmentAnswer(next_fen='8/8/8/8/8/8/8/K1k5 w - - 0 1', reward=0.5, terminated=True, truncated=False)
+    >>> parse_environment("8/8 w - - 0 1+0.5+1+0").reason
+    <FailureReason.bad_fen: 'bad_fen'>
+    """
+    fields = environment_fields(completion)
+    if not completion.strip():
+        return ParseFailure(FailureReason.empty, "")
+    if len(fields) != len(FIELDS):
+        reason = FailureReason.missing_field if len(fields) < len(FIELDS) else FailureReason.extra_text
+        return ParseFailure(reason, f"{len(fields)} fields")
+    next_fen, reward, *flags = fields
+    failure = _fen_failure(next_fen) or _numbers_failure(reward, flags)
+    return failure or EnvironmentAnswer(next_fen, float(reward), FLAGS[flags[0]], FLAGS[flags[1]])
+
+
+def _fen_failure(fen: str) -> ParseFailure | None:
+    try:
+        parse_fen(fen)
+    except ValueError as error:
+        return ParseFailure(FailureReason.bad_fen, str(error))
+    return None
+
+
+def _numbers_failure(reward: str, flags: Sequence[str]) -> ParseFailure | None:
+    if parse_number(reward) is None:
+        return ParseFailure(FailureReason.bad_reward, reward)
+    bad_flag = next((flag for flag in flags if flag not in FLAGS), None)
+    return ParseFailure(FailureReason.bad_flag, bad_flag) if bad_flag is not None else None

@@ -1,0 +1,148 @@
+"""The policy task `P:` as text (facts §1). Read by markers, never by column.
+
+    P: <FEN, padded>M: <up to 5 UCI moves, padded>E: <evals, padded>B: <best move>
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..board.evals import format_pawns
+from ..board.fen import parse_fen
+from ..board.moves import is_uci
+from .types import FailureReason, ParseFailure, PolicyAnswer, PolicyPrompt, PromptError
+
+PREFIX = "P: "
+MARKERS = ("M", "E", "B")
+MAX_CANDIDATES = 5
+# Published column widths; readers must not rely on them.
+FEN_WIDTH, MOVES_WIDTH, EVALS_WIDTH = 90, 30, 40
+
+_MARKER = re.compile(r"(?<!\S)([MEB]):")
+# Bounded, so that no digit string overflows to infinity.
+_NUMBER = re.compile(r"[+-]?\d{1,6}(?:\.\d{1,6})?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFields:
+    """A completion cut at its markers; the first field of each name counts."""
+
+    before: str
+    """Text before the first marker, blanks stripped."""
+    markers: tuple[str, ...]
+    """Every marker found, in order, repeats included."""
+    moves: tuple[str, ...]
+    evals: tuple[str, ...]
+    best: tuple[str, ...]
+    """Words of each field; `best` should be one word."""
+
+
+def render_policy_prompt(fen: str) -> str:
+    """The prompt of a position, without the padding: the model writes the blanks."""
+    return PREFIX + parse_fen(fen).fen()
+
+
+def parse_policy_prompt(prompt: str) -> PolicyPrompt:
+    """The position asked about. Raises PromptError.
+
+    >>> parse_policy_prompt("P: 8/8/8/8/8/8/8/K1k5 w - - 0 1").fen
+    '8/8/8/8/8/8/8/K1k5 w - - 0 1'
+    """
+    fen = prompt.removeprefix(PREFIX).rstrip()
+    try:
+        if not prompt.startswith(PREFIX):
+            raise ValueError(f"it does not begin with {PREFIX!r}")
+        parse_fen(fen)
+    except ValueError as error:
+        raise PromptError(f"expected 'P: <FEN>', got {prompt!r}: {error}") from error
+    return PolicyPrompt(fen)
+
+
+def render_policy(answer: PolicyAnswer, fen: str) -> str:
+    """The completion of `answer` behind the prompt of `fen`, in published columns.
+
+    >>> render_policy(PolicyAnswer(("a1b1",), (0.5,), "a1b1"), "8/8/8/8/8/8/8/K1k5 w - - 0 1").split()
+    ['M:', 'a1b1', 'E:', '0.5', 'B:', 'a1b1']
+    """
+    padding = " " * max(1, FEN_WIDTH - len(fen))
+    moves = " ".join(answer.moves).ljust(MOVES_WIDTH)
+    evals = " ".join(map(format_pawns, answer.evals_pawns)).ljust(EVALS_WIDTH)
+    return f"{padding}M: {moves}E: {evals}B: {answer.best}"
+
+
+def policy_fields(completion: str) -> PolicyFields:
+    """Cut a completion at its markers. Never fails: what is missing is empty.
+
+    >>> policy_fields("M: a1b1 E: 0.5 B: a1b1").markers
+    ('M', 'E', 'B')
+    """
+    found = list(_MARKER.finditer(completion))
+    words: dict[str, tuple[str, ...]] = {}
+    ends = [*(match.start() for match in found[1:]), len(completion)]
+    for match, end in zip(found, ends, strict=False):
+        words.setdefault(match[1], tuple(completion[match.end() : end].split()))
+    return PolicyFields(
+        before=completion[: found[0].start()].strip() if found else completion.strip(),
+        markers=tuple(match[1] for match in found),
+        moves=words.get("M", ()),
+        evals=words.get("E", ()),
+        best=words.get("B", ()),
+    )
+
+
+def parse_number(text: str) -> float | None:
+    """A plain decimal, or None; NaN, inf, exponents and underscores are no numbers here.
+
+    >>> parse_number("-2.07"), parse_number("nan"), parse_number("1e3")
+    (-2.07, None, None)
+    """
+    return float(text) if _NUMBER.fullmatch(text) else None
+
+
+def parse_policy(completion: str) -> PolicyAnswer | ParseFailure:
+    """The answer a policy completion holds, or why it holds none.
+
+    >>> parse_policy("M: a1b1 a1a2 E: 0.5 -1.0 B: a1b1")
+    PolicyAnswer(moves=('a1b1', 'a1a2'), evals_pawns=(0.5, -1.0), best='a1b1')
+    >>> parse_policy("M: a1b1 E: nan B: a1b1")
+    ParseFailure(reason=<FailureReason.bad_eval: 'bad_eval'>, detail='nan')
+    """
+    fields = policy_fields(completion)
+    failure = _structure_failure(completion, fields) or _words_failure(fields)
+    if failure:
+        return failure
+    return PolicyAnswer(fields.moves, tuple(float(text) for text in fields.evals), fields.best[0])
+
+
+def _structure_failure(completion: str, fields: PolicyFields) -> ParseFailure | None:
+    if not completion.strip():
+        return ParseFailure(FailureReason.empty, "")
+    missing = [name for name in MARKERS if name not in fields.markers]
+    if missing:
+        return ParseFailure(FailureReason.missing_field, " ".join(missing))
+    if len(fields.markers) > len(MARKERS):
+        return ParseFailure(FailureReason.repeated_field, " ".join(fields.markers))
+    if fields.markers != MARKERS:
+        return ParseFailure(FailureReason.field_order, " ".join(fields.markers))
+    if fields.before or len(fields.best) > 1:
+        return ParseFailure(FailureReason.extra_text, fields.before or " ".join(fields.best[1:]))
+    return None
+
+
+def _words_failure(fields: PolicyFields) -> ParseFailure | None:
+    if len(fields.moves) > MAX_CANDIDATES:
+        return ParseFailure(FailureReason.too_many_moves, str(len(fields.moves)))
+    bad_move = _first_bad(fields.moves) or _first_bad(fields.best)
+    if bad_move is not None or not fields.moves or not fields.best:
+        return ParseFailure(FailureReason.bad_move, bad_move or "no move")
+    bad_eval = next((text for text in fields.evals if parse_number(text) is None), None)
+    if bad_eval is not None:
+        return ParseFailure(FailureReason.bad_eval, bad_eval)
+    if len(fields.evals) != len(fields.moves):
+        counts = f"{len(fields.moves)} moves, {len(fields.evals)} evals"
+        return ParseFailure(FailureReason.unaligned_evals, counts)
+    return None
+
+
+def _first_bad(moves: Sequence[str]) -> str | None:
+    return next((uci for uci in moves if not is_uci(uci)), None)

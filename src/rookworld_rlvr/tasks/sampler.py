@@ -1,0 +1,114 @@
+"""Which example comes next: a task mixture over shuffled epochs, seeded and resumable."""
+
+import hashlib
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .types import Example, Task
+
+
+@dataclass(slots=True)
+class MixtureConfig:
+    """How often each task is drawn, as weights; only their proportion counts."""
+
+    policy: float = 0.5
+    environment: float = 0.5
+
+    def __post_init__(self) -> None:
+        weights = (self.policy, self.environment)
+        if not all(math.isfinite(weight) and weight >= 0 for weight in weights) or not sum(weights):
+            raise ValueError(f"expected finite mixture weights from 0 up, one of them above 0, got {self}")
+
+    def proportions(self) -> dict[Task, float]:
+        """Each task's share of the draws; they sum to 1."""
+        weights = {Task.policy: self.policy, Task.environment: self.environment}
+        return {task: weight / sum(weights.values()) for task, weight in weights.items()}
+
+
+class Sampler:
+    """Draws examples without end: every example of a task once an epoch, in a new order each epoch.
+
+    Tasks take turns by smooth weighted round robin: after any number of draws each task's count is
+    within one of its share. Raises ValueError where a task with a weight has no examples.
+    """
+
+    def __init__(self, examples: Sequence[Example], config: MixtureConfig, seed: int) -> None:
+        self._proportions = config.proportions()
+        self._credits = dict.fromkeys(self._proportions, 0.0)
+        self._epochs = {
+            task: _Epochs([example for example in examples if example.task is task], task, seed)
+            for task in self._proportions
+        }
+        for task, proportion in self._proportions.items():
+            if proportion and not self._epochs[task].examples:
+                raise ValueError(f"expected examples of task {task} for its share {proportion:.2f}, got none")
+
+    def draw(self, n: int) -> list[Example]:
+        """The next `n` examples, tasks interleaved; none where `n` is 0. An epoch's end may fall within."""
+        return [self._epochs[self._next_task()].next() for _ in range(n)]
+
+    def _next_task(self) -> Task:
+        for task, proportion in self._proportions.items():
+            self._credits[task] += proportion
+        drawable = (task for task, proportion in self._proportions.items() if proportion)
+        chosen = max(drawable, key=self._credits.__getitem__)
+        self._credits[chosen] -= 1
+        return chosen
+
+    def state_dict(self) -> dict[str, dict[str, float | str]]:
+        """Where the sampler stands, in plain JSON values; it names its data by a hash."""
+        return {
+            task.value: {"credit": self._credits[task], **epochs.state_dict()}
+            for task, epochs in self._epochs.items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, float | str]]) -> None:
+        """Go on where `state` was taken. Raises ValueError if it is of other examples or another seed.
+
+        The mixture may differ: the turns begun under the old one are at most one draw.
+        """
+        for task, epochs in self._epochs.items():
+            epochs.check_state(state[task.value])
+        for task, epochs in self._epochs.items():
+            epochs.load_state_dict(state[task.value])
+            self._credits[task] = float(state[task.value]["credit"])
+
+
+class _Epochs:
+    """One task's examples in seeded orders, one after the other."""
+
+    def __init__(self, examples: list[Example], task: Task, seed: int) -> None:
+        self.examples = examples
+        self._name = f"{seed}:{task.value}"
+        self._data = _digest(self._name, examples)
+        self._start(epoch=0, position=0)
+
+    def _start(self, epoch: int, position: int) -> None:
+        self._epoch, self._position = epoch, position
+        self._order = list(range(len(self.examples)))
+        random.Random(f"{self._name}:{epoch}").shuffle(self._order)
+
+    def next(self) -> Example:
+        if self._position == len(self._order):
+            self._start(self._epoch + 1, 0)
+        self._position += 1
+        return self.examples[self._order[self._position - 1]]
+
+    def state_dict(self) -> dict[str, float | str]:
+        return {"epoch": self._epoch, "position": self._position, "data": self._data}
+
+    def check_state(self, state: Mapping[str, float | str]) -> None:
+        if state["data"] != self._data:
+            raise ValueError(f"expected sampler state of data and seed {self._data}, got {state['data']}")
+
+    def load_state_dict(self, state: Mapping[str, float | str]) -> None:
+        self._start(int(state["epoch"]), int(state["position"]))
+
+
+def _digest(name: str, examples: Sequence[Example]) -> str:
+    digest = hashlib.sha256(name.encode())
+    for example in examples:
+        digest.update(f"\n{example.prompt}\n{example.completion}".encode())
+    return digest.hexdigest()[:16]

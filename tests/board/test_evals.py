@@ -1,0 +1,73 @@
+import chess
+import pytest
+from chess.engine import Cp, Mate, PovScore
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rookworld_rlvr.board.evals import format_pawns, from_pawns, mover_pawns, to_pawns, win_probability
+
+CENTIPAWNS = st.integers(-89_999, 89_999)
+MATES = st.integers(1, 500).flatmap(lambda n: st.sampled_from([n, -n]))
+
+
+@pytest.mark.parametrize(
+    ("score", "printed"),
+    [
+        (Cp(0), "0.0"),
+        (Cp(-200), "-2.0"),
+        (Cp(-267), "-2.67"),
+        (Cp(7), "0.07"),
+        (Mate(1), "999.99"),
+        (Mate(-1), "-999.99"),
+        (Mate(3), "999.97"),
+        (Mate(-12), "-999.88"),
+    ],
+)
+def test_scores_print_as_in_the_published_data(score: Cp | Mate, printed: str) -> None:
+    assert format_pawns(to_pawns(score)) == printed
+    assert from_pawns(float(printed)) == score
+
+
+@settings(derandomize=True, max_examples=200)
+@given(CENTIPAWNS)
+def test_every_centipawn_score_survives_printing(centipawns: int) -> None:
+    assert from_pawns(float(format_pawns(to_pawns(Cp(centipawns))))) == Cp(centipawns)
+
+
+@settings(derandomize=True, max_examples=200)
+@given(MATES)
+def test_every_mate_survives_printing(moves: int) -> None:
+    assert from_pawns(float(format_pawns(to_pawns(Mate(moves))))) == Mate(moves)
+
+
+def test_a_mated_side_has_no_eval() -> None:
+    with pytest.raises(ValueError, match="mate in 0"):
+        to_pawns(Mate(0))
+
+
+@pytest.mark.parametrize("pawns", [float("nan"), float("inf"), float("-inf"), 1000.0, -1000.0, 5e9])
+def test_no_score_prints_so(pawns: float) -> None:
+    with pytest.raises(ValueError, match="between -1000 and 1000"):
+        from_pawns(pawns)
+
+
+def test_the_movers_view_flips_with_the_side_to_move() -> None:
+    white_ahead = PovScore(Cp(150), chess.WHITE)
+    assert mover_pawns(white_ahead, chess.WHITE) == 1.5
+    assert mover_pawns(white_ahead, chess.BLACK) == -1.5
+    assert mover_pawns(PovScore(Mate(2), chess.BLACK), chess.WHITE) == -999.98
+
+
+def test_win_probability_is_lichesss_logistic() -> None:
+    # 1 / (1 + exp(-0.00368208 * 100)) of one pawn.
+    assert win_probability(1.0) == pytest.approx(0.591, abs=1e-3)
+    # python-chess counts in thousandths and keeps one for the other side.
+    assert win_probability(999.99) == 0.999
+
+
+@settings(derandomize=True, max_examples=100)
+@given(CENTIPAWNS, CENTIPAWNS)
+def test_win_probability_rises_with_the_eval_and_the_two_sides_sum_to_one(first: int, second: int) -> None:
+    low, high = sorted((first / 100, second / 100))
+    assert 0 <= win_probability(low) <= win_probability(high) <= 1
+    assert win_probability(low) + win_probability(-low) == pytest.approx(1)

@@ -1,0 +1,93 @@
+import chess
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rookworld_rlvr.board import (
+    FenField,
+    differing_fields,
+    is_valid_fen,
+    normalize_fen,
+    parse_fen,
+    position_key,
+)
+
+AFTER_E4 = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
+FIELDS = st.tuples(
+    st.sampled_from(
+        ["8/8/8/8/8/8/8/K1k5", "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR", "8/8", "k7/9/8/8/8/8/8/8"]
+    ),
+    st.sampled_from(["w", "b", "", "x"]),
+    st.sampled_from(["-", "KQkq", "HAha", "KK", "", "\t"]),
+    st.sampled_from(["-", "e3", "e6", "a1", "h8", "z9"]),
+    st.sampled_from(["0", "149", "999999", "9" * 5000, "-1", "²", "1.0", ""]),
+    st.sampled_from(["1", "0", "999999", "9" * 5000, "+1", "x"]),
+).map(" ".join)
+
+
+@pytest.mark.parametrize(
+    "fen",
+    [
+        "",
+        "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq -",
+        "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1 ",
+        "rnbqkbnr/ppppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1",
+        "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP w KQkq - 0 1",
+        "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR W KQkq - 0 1",
+        "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq e9 0 1",
+        "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - -1 1",
+        "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1000000",
+        "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - ٣ 1",
+    ],
+)
+def test_what_is_no_fen_of_six_fields_raises_value_error(fen: str) -> None:
+    with pytest.raises(ValueError):
+        parse_fen(fen)
+    assert not is_valid_fen(fen)
+
+
+@settings(derandomize=True, max_examples=300, deadline=None)
+@given(st.one_of(st.text(max_size=80), FIELDS))
+def test_any_text_parses_to_a_board_that_prints_and_plays_or_raises_value_error(text: str) -> None:
+    try:
+        board = parse_fen(text)
+    except ValueError:
+        return
+    board.push(chess.Move.null())
+    assert len(board.fen().split(" ")) == 6
+
+
+def test_a_parsable_fen_need_not_be_a_valid_position() -> None:
+    assert parse_fen("8/8/8/8/8/8/8/8 w - - 0 1").occupied == 0
+    assert not is_valid_fen("8/8/8/8/8/8/8/8 w - - 0 1")
+    assert is_valid_fen(chess.STARTING_FEN)
+
+
+def test_the_en_passant_square_stays_only_where_a_capture_is_legal() -> None:
+    assert normalize_fen(AFTER_E4.replace(" - ", " e3 ")) == AFTER_E4
+    capturable = "rnbqkbnr/ppp1pppp/8/8/3pP3/8/PPPP1PPP/RNBQKBNR b KQkq e3 0 3"
+    assert normalize_fen(capturable) == capturable
+    # The capture d4xe3 would open the fourth rank between the rook and the king.
+    pinned = "8/8/8/8/R2pP2k/8/8/4K3 b - e3 0 1"
+    assert normalize_fen(pinned) == pinned.replace(" e3 ", " - ")
+
+
+def test_identity_ignores_counters_and_phantom_en_passant_but_not_turn_or_castling() -> None:
+    key = position_key(parse_fen(AFTER_E4))
+    assert key == "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq -"
+    assert position_key(parse_fen(AFTER_E4.replace(" - 0 1", " e3 7 40"))) == key
+    assert position_key(parse_fen(AFTER_E4.replace(" b ", " w "))) != key
+    assert position_key(parse_fen(AFTER_E4.replace("KQkq", "KQk"))) != key
+
+
+def test_differing_fields_are_named_in_order() -> None:
+    assert differing_fields(AFTER_E4, AFTER_E4) == ()
+    assert differing_fields(chess.STARTING_FEN, AFTER_E4) == (FenField.placement, FenField.turn)
+    other = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b - e3 1 2"
+    assert differing_fields(AFTER_E4, other) == tuple(FenField)[2:]
+    assert differing_fields(AFTER_E4, AFTER_E4[:-2]) == (FenField.fullmove_number,)
+
+
+def test_comparing_more_than_six_fields_raises() -> None:
+    with pytest.raises(ValueError, match="at most six fields"):
+        differing_fields(AFTER_E4, AFTER_E4 + " 7")

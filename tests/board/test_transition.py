@@ -1,0 +1,257 @@
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import chess
+import pytest
+
+from rookworld_rlvr.board import Transition, parse_fen, step, step_game
+from rookworld_rlvr.board.repetition import occurrences
+
+TRANSITIONS = 100_000
+KNIGHT_SHUFFLE = ("g1f3", "g8f6", "f3g1", "f6g8")
+
+
+def legal(next_fen: str) -> Transition:
+    return Transition(next_fen, 0.001, terminated=False, truncated=False)
+
+
+def ended(next_fen: str, reward: float) -> Transition:
+    return Transition(next_fen, reward, terminated=True, truncated=False)
+
+
+def illegal(fen: str) -> Transition:
+    return Transition(fen, -1.0, terminated=False, truncated=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An action in a random game, and what python-chess makes of it."""
+
+    game: chess.Board
+    """Before the action, the game's whole stack on it."""
+    fen: str
+    uci: str
+    expected: Transition
+
+
+def legal_ucis(game: chess.Board) -> list[str]:
+    return [move.uci() for move in game.legal_moves]
+
+
+def reference(game: chess.Board, fen: str, uci: str, legal_moves: list[str]) -> Transition:
+    """The rules of facts §1-2 by python-chess's own legal moves, `fen` and `outcome`."""
+    if uci not in legal_moves:
+        return illegal(fen)
+    game.push_uci(uci)
+    outcome, next_fen = game.outcome(claim_draw=False), game.fen()
+    game.pop()
+    if outcome is None:
+        return legal(next_fen)
+    return ended(next_fen, 0.5 if outcome.winner is None else 1.0)
+
+
+def random_action(rng: random.Random, legal_moves: list[str]) -> str:
+    """A legal move in most cases; else any two squares, a legal move spelt wrong, or no move at all."""
+    uci = rng.choice(legal_moves)
+    match rng.choices(("legal", "squares", "misspelt"), weights=(70, 20, 10))[0]:
+        case "squares":
+            return "".join(rng.sample(chess.SQUARE_NAMES, 2)) + rng.choice(["", "", "q"])
+        case "misspelt":
+            return rng.choice([uci.upper(), uci + " ", uci[:3], uci + "k", "0000", "", "e1h1", "O-O"])
+    return uci
+
+
+def random_game(rng: random.Random) -> Iterator[Case]:
+    """Actions from the start to the end of one game; those that are legal are played."""
+    game, fen = chess.Board(), chess.STARTING_FEN
+    while game.outcome(claim_draw=False) is None:
+        legal_moves = legal_ucis(game)
+        uci = random_action(rng, legal_moves)
+        expected = reference(game, fen, uci, legal_moves)
+        yield Case(game, fen, uci, expected)
+        fen = expected.next_fen
+        if not expected.truncated:
+            game.push_uci(uci)
+
+
+def random_games(rng: random.Random) -> Iterator[Case]:
+    while True:
+        yield from random_game(rng)
+
+
+def test_100_000_random_transitions_equal_python_chesss_own() -> None:
+    kinds = Counter[tuple[bool, bool]]()
+    for case in islice(random_games(random.Random(20)), TRANSITIONS):
+        assert step(case.fen, case.uci) == case.expected
+        kinds[case.expected.terminated, case.expected.truncated] += 1
+    assert kinds.total() == TRANSITIONS
+    assert len(kinds) == 3, "legal, ended and illegal"
+    assert min(kinds.values()) > 100
+
+
+def test_played_games_with_their_whole_stack_equal_python_chesss_own() -> None:
+    for seed in range(20):
+        game = chess.Board()
+        for case in random_game(random.Random(seed)):
+            assert step_game(game, case.uci) == case.expected
+        assert game.is_game_over(claim_draw=False)
+
+
+def test_shuffling_games_end_in_fivefold_repetition_exactly_where_python_chess_says() -> None:
+    rng, fivefold = random.Random(4), 0
+    for _ in range(60):
+        game = chess.Board("7k/7r/8/8/8/8/R7/K7 w - - 0 1")
+        while game.outcome(claim_draw=False) is None:
+            # Two moves to choose from, so that positions come back soon.
+            uci = rng.choice(sorted(legal_ucis(game))[:2])
+            fen, history = game.fen(), (*(move.uci() for move in game.move_stack), uci)
+            expected = reference(game, fen, uci, legal_ucis(game))
+            assert step(fen, uci, history) == expected
+            assert step_game(game, uci) == expected
+        fivefold += game.is_fivefold_repetition()
+    assert fivefold > 10
+
+
+@pytest.mark.parametrize(
+    ("fen", "uci", "next_fen"),
+    [
+        ("r3k2r/8/8/8/8/8/8/R3K2R w KQkq - 4 9", "e1g1", "r3k2r/8/8/8/8/8/8/R4RK1 b kq - 5 9"),
+        ("r3k2r/8/8/8/8/8/8/R3K2R w KQkq - 4 9", "e1c1", "r3k2r/8/8/8/8/8/8/2KR3R b kq - 5 9"),
+        ("r3k2r/8/8/8/8/8/8/R3K2R b KQkq - 4 9", "e8c8", "2kr3r/8/8/8/8/8/8/R3K2R w KQ - 5 10"),
+        ("r3k2r/8/8/8/8/8/8/R3K2R w KQkq - 4 9", "a1a8", "R3k2r/8/8/8/8/8/8/4K2R b Kk - 0 9"),
+        # En passant: captured; announced where it can be captured; not announced where it cannot.
+        (
+            "rnbqkbnr/ppp2ppp/8/3Pp3/8/8/PPPP1PPP/RNBQKBNR w KQkq e6 0 3",
+            "d5e6",
+            "rnbqkbnr/ppp2ppp/4P3/8/8/8/PPPP1PPP/RNBQKBNR b KQkq - 0 3",
+        ),
+        ("4k3/8/8/8/3p4/8/4P3/4K3 w - - 0 1", "e2e4", "4k3/8/8/8/3pP3/8/8/4K3 b - e3 0 1"),
+        (chess.STARTING_FEN, "e2e4", "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"),
+        ("8/8/8/8/R2p3k/8/4P3/4K3 w - - 0 1", "e2e4", "8/8/8/8/R2pP2k/8/8/4K3 b - - 0 1"),
+        ("8/P6k/8/8/8/8/8/K7 w - - 9 50", "a7a8n", "N7/7k/8/8/8/8/8/K7 b - - 0 50"),
+        ("8/P6k/8/8/8/8/8/K7 w - - 9 50", "a7a8q", "Q7/7k/8/8/8/8/8/K7 b - - 0 50"),
+    ],
+)
+def test_special_moves_change_the_fen_as_the_rules_say(fen: str, uci: str, next_fen: str) -> None:
+    after = step(fen, uci)
+    assert after.next_fen == next_fen
+    assert not after.truncated
+
+
+@pytest.mark.parametrize(
+    ("fen", "uci", "expected"),
+    [
+        # Scholar's mate, and fool's mate by Black: the mover has won.
+        (
+            "r1bqkb1r/pppp1ppp/2n2n2/4p2Q/2B1P3/8/PPPP1PPP/RNB1K1NR w KQkq - 4 4",
+            "h5f7",
+            ended("r1bqkb1r/pppp1Qpp/2n2n2/4p3/2B1P3/8/PPPP1PPP/RNB1K1NR b KQkq - 0 4", 1.0),
+        ),
+        (
+            "rnbqkbnr/pppp1ppp/8/4p3/6P1/5P2/PPPPP2P/RNBQKBNR b KQkq - 0 2",
+            "d8h4",
+            ended("rnb1kbnr/pppp1ppp/8/4p3/6Pq/5P2/PPPPP2P/RNBQKBNR w KQkq - 1 3", 1.0),
+        ),
+        # Stalemate.
+        ("7k/8/5KQ1/8/8/8/8/8 w - - 0 1", "g6f7", ended("7k/5Q2/5K2/8/8/8/8/8 b - - 1 1", 0.5)),
+        # Only kings, then king and bishop, remain; a knight's promotion leaves too little as well.
+        ("8/8/8/8/8/8/1r6/K6k w - - 0 1", "a1b2", ended("8/8/8/8/8/8/1K6/7k b - - 0 1", 0.5)),
+        ("8/P6k/8/8/8/8/8/K7 w - - 9 50", "a7a8b", ended("B7/7k/8/8/8/8/8/K7 b - - 0 50", 0.5)),
+        # The 150th half-move without capture or pawn move draws, the 149th does not, a mate on it wins.
+        ("7k/8/8/8/8/8/R7/K7 w - - 149 90", "a2b2", ended("7k/8/8/8/8/8/1R6/K7 b - - 150 90", 0.5)),
+        ("7k/8/8/8/8/8/R7/K7 w - - 148 90", "a2b2", legal("7k/8/8/8/8/8/1R6/K7 b - - 149 90")),
+        ("7k/8/6K1/8/8/8/R7/8 w - - 149 90", "a2a8", ended("R6k/8/6K1/8/8/8/8/8 b - - 150 90", 1.0)),
+        # A check alone ends nothing; nor do fifty moves, which a player would have to claim.
+        ("7k/8/8/8/8/8/R7/K7 w - - 0 1", "a2h2", legal("7k/8/8/8/8/8/7R/K7 b - - 1 1")),
+        ("7k/8/8/8/8/8/R7/K7 w - - 99 90", "a2b2", legal("7k/8/8/8/8/8/1R6/K7 b - - 100 90")),
+    ],
+)
+def test_the_game_ends_where_the_rules_end_it(fen: str, uci: str, expected: Transition) -> None:
+    assert step(fen, uci) == expected
+    assert step_game(parse_fen(fen), uci) == expected
+
+
+@pytest.mark.parametrize(
+    "uci",
+    ["e1h1", "e1a1", "0000", "e1g1 ", " e1g1", "E1G1", "e1g1\n", "", "e1e1", "e8g8", "h1h8q", "O-O", "e1e3"],
+)
+def test_what_does_not_spell_a_legal_move_is_truncated_and_leaves_the_position(uci: str) -> None:
+    fen = "r3k2r/8/8/8/8/8/8/R3K2R w KQkq - 4 9"
+    assert step(fen, uci) == illegal(fen)
+    game = parse_fen(fen)
+    assert step_game(game, uci) == illegal(fen)
+    assert game.fen() == fen
+    assert not game.move_stack
+
+
+def test_an_illegal_move_leaves_the_fen_as_python_chess_prints_it() -> None:
+    phantom = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq e3 0 1"
+    assert step(phantom, "e7e3") == illegal(phantom.replace(" e3 ", " - "))
+
+
+def test_a_pawn_that_reaches_the_last_rank_must_name_its_piece() -> None:
+    assert step("8/P6k/8/8/8/8/8/K7 w - - 9 50", "a7a8").truncated
+
+
+@pytest.mark.parametrize("fen", ["", "8/8/8/8 w - - 0 1", chess.STARTING_FEN[:-2], chess.STARTING_FEN + " x"])
+def test_an_unparsable_fen_raises_value_error(fen: str) -> None:
+    with pytest.raises(ValueError):
+        step(fen, "e2e4")
+
+
+def test_a_history_must_end_with_the_move() -> None:
+    with pytest.raises(ValueError):
+        step(chess.STARTING_FEN, "e2e4", ["g1f3"])
+
+
+def shuffled_game(start: str, moves: tuple[str, ...], times: int) -> tuple[str, tuple[str, ...]]:
+    """The position before the last move of a shuffle, and all moves, that one included."""
+    game, history = chess.Board(start), moves * times
+    for uci in history[:-1]:
+        game.push_uci(uci)
+    return game.fen(), history
+
+
+def test_sixteen_moves_prove_a_fivefold_repetition_and_fifteen_or_ten_do_not() -> None:
+    fen, history = shuffled_game(chess.STARTING_FEN, KNIGHT_SHUFFLE, 4)
+    assert len(history) == 16
+    assert step(fen, history[-1], history) == ended(
+        "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 16 9", 0.5
+    )
+    for known in (15, 10, 1, 0):
+        shown = history[len(history) - known :]
+        assert step(fen, history[-1], shown) == legal(
+            "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 16 9"
+        ), known
+
+
+def test_a_fivefold_repetition_is_proven_in_the_middle_of_a_game_of_unknown_beginning() -> None:
+    fen, history = shuffled_game("7k/r7/8/8/8/8/R7/7K w - - 30 60", ("h1g1", "h8g8", "g1h1", "g8h8"), 4)
+    assert step(fen, "g8h8", history) == ended("7k/r7/8/8/8/8/R7/7K w - - 46 68", 0.5)
+    assert not step(fen, "g8h8", history[1:]).terminated
+
+
+def test_a_castling_right_that_may_have_been_lost_on_the_way_proves_nothing() -> None:
+    """The rook's first trip lost the right, so the first position was another: four occurrences."""
+    start = "4k3/8/8/8/8/8/8/4K2R w K - 0 1"
+    fen, history = shuffled_game(start, ("h1h2", "e8d8", "h2h1", "d8e8"), 4)
+    assert not step(fen, history[-1], history).terminated
+    game = chess.Board(start)
+    for uci in history[:-1]:
+        game.push_uci(uci)
+    assert not step_game(game, history[-1]).terminated
+
+
+def test_a_history_that_does_not_fit_the_position_proves_nothing() -> None:
+    board = chess.Board("7k/r7/8/8/8/8/R7/7K w - - 46 68")
+    assert occurrences(board, ("a1a2", "b7b8", "nonsense", "g8h8")) == 1
+
+
+def test_a_played_game_knows_its_own_repetitions() -> None:
+    game = chess.Board()
+    transitions = [step_game(game, uci) for uci in KNIGHT_SHUFFLE * 4]
+    assert [t.terminated for t in transitions] == [False] * 15 + [True]
+    assert transitions[-1].reward == 0.5

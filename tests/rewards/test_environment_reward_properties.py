@@ -1,0 +1,162 @@
+"""What no environment answer can do, whatever the position, the move and the answer."""
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rookworld_rlvr.board.fen import parse_fen
+from rookworld_rlvr.board.positions import random_playout
+from rookworld_rlvr.rewards import score
+from rookworld_rlvr.tasks.environment import (
+    environment_truth,
+    parse_environment_prompt,
+    render_environment,
+    render_environment_prompt,
+)
+
+FEW = settings(derandomize=True, max_examples=80, deadline=None)
+PLAYED = [position for seed in range(3, 6) for position in list(random_playout(random.Random(seed)))[::9]]
+FENS = [position.fen for position in PLAYED] + [
+    "7k/5Q2/6K1/8/8/8/8/8 w - - 0 1",
+    "4k3/P7/8/8/8/8/8/4K2R w K - 99 1",
+]
+ILLEGAL = ("0000", "e2e2", "hello", "", "a1h8", "h8a1", "e1e8q")
+REWARDS = ("0.001", "0.5", "1.0", "-1.0", "0.25")
+GARBAGE = ("nan", "x", "2", "-0.", "1e3", "٠")
+
+
+@st.composite
+def legal_prompts(draw: st.DrawFn) -> str:
+    fen = draw(st.sampled_from(FENS))
+    return render_environment_prompt(fen, draw(st.sampled_from(list(parse_fen(fen).legal_moves))).uci())
+
+
+def illegal_prompts() -> st.SearchStrategy[str]:
+    prompts = st.builds(render_environment_prompt, st.sampled_from(FENS), st.sampled_from(ILLEGAL))
+    return prompts.filter(lambda prompt: environment_truth(parse_environment_prompt(prompt)).truncated)
+
+
+def prompts() -> st.SearchStrategy[str]:
+    return legal_prompts() | illegal_prompts()
+
+
+def truth(prompt: str) -> list[str]:
+    return render_environment(environment_truth(parse_environment_prompt(prompt))).split("+")
+
+
+def total(prompt: str, fields: list[str] | str) -> float:
+    return score(prompt, fields if isinstance(fields, str) else "+".join(fields)).total
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> list[str]:
+    """A well-formed answer, right only by chance."""
+    flags = st.sampled_from(["0", "1"])
+    return [draw(st.sampled_from(FENS)), draw(st.sampled_from(REWARDS)), draw(flags), draw(flags)]
+
+
+@st.composite
+def mutilated(draw: st.DrawFn, fen: str) -> str:
+    place = draw(st.integers(0, len(fen) - 1))
+    return (
+        fen[:place]
+        + draw(st.sampled_from(["", "9", "/", "~", "Q~", " ", "x", "e3", "0", "-"]))
+        + fen[place + 1 :]
+    )
+
+
+@FEW
+@given(prompts())
+def test_the_truth_earns_exactly_one(prompt: str) -> None:
+    assert total(prompt, truth(prompt)) == 1.0
+
+
+@FEW
+@given(legal_prompts())
+def test_after_a_legal_move_a_copy_totals_less_than_half_even_with_right_reward_and_flags(
+    prompt: str,
+) -> None:
+    copy = [parse_environment_prompt(prompt).fen, *truth(prompt)[1:]]
+    assert total(prompt, copy) < 0.5
+    assert score(prompt, "+".join(copy)).parts["correctness/next_state_similarity"] == 0.0
+
+
+@FEW
+@given(illegal_prompts(), answers())
+def test_after_an_illegal_move_the_copy_is_the_answer_and_no_other_reaches_it(
+    prompt: str, other: list[str]
+) -> None:
+    copy = [parse_environment_prompt(prompt).fen, "-1.0", "0", "1"]
+    assert total(prompt, copy) == 1.0
+    assert other == copy or total(prompt, other) < 1.0
+    assert total(prompt, [copy[0], "0.001", "0", "0"]) < 1.0
+
+
+@FEW
+@given(prompts(), answers(), st.sampled_from(GARBAGE), st.integers(1, 3), st.data())
+def test_a_field_that_climbs_from_garbage_to_wrong_to_right_never_lowers_the_total(
+    prompt: str, answer: list[str], garbage: str, place: int, data: st.DataObject
+) -> None:
+    right = truth(prompt)[place]
+    wrong = [word for word in (REWARDS if place == 1 else ("0", "1")) if float(word) != float(right)]
+    words = [garbage, data.draw(st.sampled_from(wrong)), right]
+    totals = [total(prompt, [*answer[:place], word, *answer[place + 1 :]]) for word in words]
+    assert totals == sorted(totals)
+    assert totals[0] < totals[1] or garbage == "2" and place == 1
+
+
+@FEW
+@given(prompts(), answers(), st.data())
+def test_a_next_fen_that_climbs_from_unparsable_to_parsed_to_true_never_lowers_the_total(
+    prompt: str, answer: list[str], data: st.DataObject
+) -> None:
+    broken = data.draw(mutilated(answer[0]))
+    judged = score(prompt, "+".join([broken, *answer[1:]]))
+    if judged.parts["parse/next_fen"] < 1.0:
+        assert judged.total < total(prompt, answer)
+    assert max(judged.total, total(prompt, answer)) <= total(prompt, [truth(prompt)[0], *answer[1:]])
+
+
+@FEW
+@given(prompts(), answers(), st.integers(0, 3))
+def test_a_missing_field_falls_below_every_parsed_answer(
+    prompt: str, answer: list[str], missing: int
+) -> None:
+    fewer = answer[:missing] + answer[missing + 1 :]
+    assert total(prompt, fewer) < total(prompt, answer)
+
+
+@FEW
+@given(prompts(), answers(), answers(), st.text(min_size=1).filter(str.strip))
+def test_text_before_or_after_a_well_formed_answer_lowers_it(
+    prompt: str, answer: list[str], other: list[str], text: str
+) -> None:
+    whole = "+".join(answer)
+    for extra in (text, "+".join(other), "+".join(truth(prompt)), truth(prompt)[0]):
+        for joint in (" ", "+", "\n"):
+            assert total(prompt, extra + joint + whole) < total(prompt, whole)
+            assert total(prompt, whole + joint + extra) < total(prompt, whole)
+
+
+@FEW
+@given(prompts(), answers(), st.integers(0, 3), st.integers(1, 4), st.sampled_from(["+", " ", ""]))
+def test_fields_repeated_inside_a_well_formed_answer_lower_it(
+    prompt: str, answer: list[str], start: int, length: int, joint: str
+) -> None:
+    end = min(start + length, 4)
+    if joint == "" and end - start == 1 and start == 1:
+        joint = " "  # two rewards without a joint can be one number, another answer
+    repeated = "+".join(answer[:end]) + joint + "+".join(answer[start:])
+    assert total(prompt, repeated) < total(prompt, answer)
+
+
+@FEW
+@given(
+    prompts(), answers(), st.lists(st.sampled_from(["", " ", "\n", "\t  ", "\u00a0"]), min_size=8, max_size=8)
+)
+def test_blanks_around_fields_change_nothing(prompt: str, answer: list[str], blanks: list[str]) -> None:
+    padded = [
+        before + field + after for before, field, after in zip(blanks, answer, blanks[4:], strict=False)
+    ]
+    assert total(prompt, padded) == total(prompt, answer)

@@ -1,0 +1,129 @@
+"""The environment task's parts and totals, by literals worked out by hand from the default weights."""
+
+import pytest
+
+from rookworld_rlvr.rewards import score
+from rookworld_rlvr.rewards.environment_rewards import well_formed_share
+from rookworld_rlvr.rewards.labels import LabelError
+from rookworld_rlvr.tasks import FailureReason, PromptError
+
+FEN = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
+NEXT = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
+LEGAL = f"A: {FEN}+e2e4+e2e4+"
+ILLEGAL = f"A: {FEN}+e2e5+e2e5+"
+MATE = "A: 7k/5Q2/6K1/8/8/8/8/8 w - - 0 1+f7g7++"
+PERFECT = f"{NEXT}+0.001+0+0"
+
+
+def total(completion: str, prompt: str = LEGAL) -> float:
+    return score(prompt, completion).total
+
+
+def test_the_truth_earns_exactly_one_and_nothing_recognisable_exactly_the_floor() -> None:
+    assert total(PERFECT) == total(f"  {NEXT} + 0.001 + 0 + 0 \n") == 1.0
+    assert total("7k/6Q1/6K1/8/8/8/8/8 b - - 1 1+1.0+1+0", MATE.replace("++", "+f7g7+")) == 1.0
+    for text in ("", " ", "hello", "hello + world", "+++", "M: e2e4 E: 0.1 B: e2e4"):
+        assert total(text) == -0.3, text
+
+
+def test_after_an_illegal_move_the_prompts_fen_is_the_answer_in_either_spelling() -> None:
+    assert total(f"{FEN}+-1.0+0+1", ILLEGAL) == 1.0
+    spelled = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq e3 0 1"
+    prompt = f"A: {spelled}+e7e4++"
+    assert total(f"{spelled}+-1.0+0+1", prompt.replace("++", "+e7e4+")) == 1.0
+    assert total(f"{spelled.replace('e3', '-')}+-1.0+0+1", prompt.replace("++", "+e7e4+")) == 1.0
+
+
+def test_claiming_that_an_illegal_move_was_played_earns_little() -> None:
+    judged = score(ILLEGAL, f"{FEN.replace(' w ', ' b ')}+0.001+0+0")
+    # quality = 0.25 + 0.75 * (0.25 * (0.7 + 0.3 / 2) + 0.075): only "not terminated" is right beside it.
+    assert judged.total == pytest.approx(1.3 * (0.25 + 0.75 * (0.25 * 0.85 + 0.075)) - 0.3, abs=1e-12)
+    assert judged.parts["correctness/truncated"] == judged.parts["correctness/reward"] == 0.0
+
+
+def test_a_copy_after_a_legal_move_with_right_reward_and_flags() -> None:
+    # quality = 0.25 + 0.75 * (0.1 + 0.075 + 0.075)
+    assert total(f"{FEN}+0.001+0+0") == pytest.approx(1.3 * 0.4375 - 0.3, abs=1e-12)
+
+
+def test_the_en_passant_square_where_no_capture_is_legal_is_not_exact() -> None:
+    parts = score(LEGAL, PERFECT.replace("KQkq -", "KQkq e3")).parts
+    assert parts["correctness/next_state_exact"] == 0.0
+    assert parts["correctness/next_state_similarity"] == pytest.approx(0.85)
+
+
+@pytest.mark.parametrize(
+    ("completion", "fields", "nothing_else"),
+    [
+        (NEXT, 0.25, 0.25),
+        (f"{NEXT}+0.001", 0.5, 0.5),
+        (f"{NEXT}+0.001+0+", 0.75, 0.75),
+        (f"{PERFECT}+0", 1.0, 0.8),
+        (f"{PERFECT}+{PERFECT}+x", 1.0, 4 / 9),
+        ("foo+0.001+0+0", 0.75, 0.75),
+    ],
+)
+def test_structure_counts_the_four_fields_and_everything_else(
+    completion: str, fields: float, nothing_else: float
+) -> None:
+    parts = score(LEGAL, completion).parts
+    assert parts["structure/fields"] == pytest.approx(fields)
+    assert parts["structure/nothing_else"] == pytest.approx(nothing_else)
+
+
+def test_fields_left_out_are_judged_as_far_as_they_go() -> None:
+    judged = score(LEGAL, f"{NEXT}+0.001")
+    assert judged.failure is not None
+    assert judged.failure.reason is FailureReason.missing_field
+    assert judged.parts["parse/next_fen"] == judged.parts["correctness/next_state_exact"] == 1.0
+    assert judged.parts["parse/terminated"] == judged.parts["correctness/terminated"] == 0.0
+
+
+def test_reward_and_flags_must_be_plain_numbers() -> None:
+    parts = score(LEGAL, f"{NEXT}+nan+2+False").parts
+    assert [parts[f"parse/{name}"] for name in ("next_fen", "reward", "terminated", "truncated")] == [
+        1.0,
+        0.0,
+        0.0,
+        0.0,
+    ]
+    assert [parts[f"correctness/{name}"] for name in ("reward", "terminated", "truncated")] == [0.0, 0.0, 0.0]
+    assert total(f"{NEXT}+0.0010+0+0") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("fen", "share"),
+    [
+        ("", 0.0),
+        ("hello world", 0.0),
+        # Seven ranks of eight, then five good fields.
+        ("rnbqkbnr/pppppppp/8/8/8/1P6P/P1PPPP1P/RNBQKBNR b KQkq - 0 2", (7 / 8 + 5) / 6),
+        ("8/8/8/8/8/8/8 w - -", (7 / 8 + 3) / 6),
+        ("8/8/8/8/8/8/8/8/8 x KQkq e4 0 y", (8 / 9 + 2) / 6),
+        ("8/8/8/8/8/8/8/8 w - - 0 1 and more", 6 / 8),
+    ],
+)
+def test_an_unparsable_fen_is_credited_by_its_well_formed_fields(fen: str, share: float) -> None:
+    assert well_formed_share(fen) == pytest.approx(share)
+    assert score(LEGAL, f"{fen}+0.001+0+0").parts["parse/next_fen"] == pytest.approx(share / 2)
+    assert score(LEGAL, f"{fen}+0.001+0+0").parts["correctness/next_state_similarity"] == 0.0
+
+
+def test_python_chess_decides_where_a_label_differs() -> None:
+    wrong = f"{FEN}+1.0+1+0"
+    assert score(LEGAL, PERFECT, wrong).total == 1.0
+    assert score(LEGAL, wrong, wrong).total < 0.5
+
+
+@pytest.mark.parametrize("label", ["", "hello", f"{NEXT}+0.001+0", "8/8 w - - 0 1+0.001+0+0"])
+def test_a_malformed_label_raises(label: str) -> None:
+    with pytest.raises(LabelError, match="expected a label that parses"):
+        score(LEGAL, PERFECT, label)
+
+
+@pytest.mark.parametrize(
+    "prompt", [f"A: {FEN}+e2e4+", f"A: {FEN}+e2e4+d2d4+", "A: 8/8+e2e4++", f"{FEN}+e2e4++"]
+)
+def test_a_malformed_prompt_raises(prompt: str) -> None:
+    with pytest.raises(PromptError):
+        score(prompt, PERFECT)

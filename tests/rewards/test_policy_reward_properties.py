@@ -1,0 +1,223 @@
+"""What no policy answer can do, whatever the position, the answer and the label."""
+
+import random
+from dataclasses import dataclass, replace
+
+import chess
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from rookworld_rlvr.board.evals import format_pawns
+from rookworld_rlvr.board.positions import random_playout
+from rookworld_rlvr.rewards import score
+from rookworld_rlvr.tasks.policy import parse_number
+
+FEW = settings(derandomize=True, max_examples=80, deadline=None)
+POSITIONS = [
+    position.fen for seed in range(3) for position in list(random_playout(random.Random(seed)))[::9]
+] + ["8/8/8/8/8/8/7k/K7 w - - 0 1", "4k3/P7/8/8/8/8/8/4K2R w K - 0 1"]
+GARBAGE_MOVES = ("0000", "e2e2", "E2E4", "e2", "e2e4x", "+", "１２", "Nf3", "??")
+GARBAGE_EVALS = ("nan", "inf", "1e3", "0.1.2", "1_0", "-", "٣", "9" * 400)
+BLANKS = ("", " ", "   ", "\n", "\t ", "\u00a0")
+
+
+@dataclass(frozen=True)
+class Answer:
+    moves: tuple[str, ...]
+    evals: tuple[str, ...]
+    best: str
+
+    def __str__(self) -> str:
+        return f"M: {' '.join(self.moves)} E: {' '.join(self.evals)} B: {self.best}"
+
+
+@dataclass(frozen=True)
+class Case:
+    fen: str
+    answer: Answer
+    label: str | None
+
+    def total(self, answer: Answer | str) -> float:
+        return score("P: " + self.fen, str(answer), self.label).total
+
+
+def legal_moves(fen: str) -> list[str]:
+    return [move.uci() for move in chess.Board(fen).legal_moves]
+
+
+def illegal_moves(fen: str) -> list[str]:
+    legal = set(legal_moves(fen))
+    squares = ("a1", "a2", "e2", "e4", "e7", "e8", "h8")
+    return [
+        a + b + p for a in squares for b in squares for p in ("", "q") if a != b and a + b + p not in legal
+    ]
+
+
+def numbers() -> st.SearchStrategy[str]:
+    pawns = st.sampled_from([0.0, 0.3, -0.3, 999.99, -999.99, 123456.5]) | st.integers(-600, 600).map(
+        lambda centipawns: centipawns / 100
+    )
+    return pawns.map(format_pawns)
+
+
+def labels(fen: str) -> st.SearchStrategy[str]:
+    moves = st.lists(st.sampled_from(legal_moves(fen)), min_size=1, max_size=5, unique=True)
+    return moves.flatmap(
+        lambda moves: st.builds(
+            lambda evals, best: str(Answer(tuple(moves), tuple(evals), best)),
+            st.lists(numbers(), min_size=len(moves), max_size=len(moves)),
+            st.sampled_from(moves),
+        )
+    )
+
+
+@st.composite
+def cases(draw: st.DrawFn, *, well_formed: bool = False) -> Case:
+    """A position, an answer of legal, illegal and unless well-formed broken words, perhaps a label."""
+    fen = draw(st.sampled_from(POSITIONS))
+    kinds = [st.sampled_from(legal_moves(fen)), st.sampled_from(illegal_moves(fen))]
+    word = st.one_of(*kinds) if well_formed else st.one_of(*kinds, st.sampled_from(GARBAGE_MOVES))
+    number = numbers() if well_formed else numbers() | st.sampled_from(GARBAGE_EVALS)
+    moves = draw(st.lists(word, min_size=1, max_size=5))
+    evals = draw(st.lists(number, min_size=len(moves) if well_formed else 0, max_size=len(moves)))
+    best = draw(st.sampled_from(moves) | word)
+    return Case(fen, Answer(tuple(moves), tuple(evals), best), draw(st.none() | labels(fen)))
+
+
+def swapped(words: tuple[str, ...], place: int, word: str) -> tuple[str, ...]:
+    return (*words[:place], word, *words[place + 1 :])
+
+
+@FEW
+@given(cases(), st.data())
+def test_a_move_that_climbs_from_garbage_to_illegal_to_legal_never_lowers_the_total(
+    case: Case, data: st.DataObject
+) -> None:
+    place = data.draw(st.integers(-1, len(case.answer.moves) - 1))
+    ladder = [GARBAGE_MOVES, illegal_moves(case.fen), legal_moves(case.fen)]
+    totals = []
+    for rung in ladder:
+        word = data.draw(st.sampled_from(rung))
+        moves = swapped(case.answer.moves, place, word)
+        changed = replace(case.answer, best=word) if place < 0 else replace(case.answer, moves=moves)
+        totals.append(case.total(changed))
+    assert totals == sorted(totals)
+
+
+@FEW
+@given(cases(), numbers(), st.sampled_from(GARBAGE_EVALS), st.data())
+def test_an_eval_that_becomes_a_number_never_lowers_the_total(
+    case: Case, number: str, garbage: str, data: st.DataObject
+) -> None:
+    assume(case.answer.evals)
+    place = data.draw(st.integers(0, len(case.answer.evals) - 1))
+    broken = case.total(replace(case.answer, evals=swapped(case.answer.evals, place, garbage)))
+    assert broken <= case.total(replace(case.answer, evals=swapped(case.answer.evals, place, number)))
+
+
+@FEW
+@given(cases(), st.integers(0, 2))
+def test_mending_the_order_of_the_markers_never_lowers_the_total(case: Case, turn: int) -> None:
+    m, e, b = (
+        f"{n}: {t} "
+        for n, t in zip(
+            "MEB", (" ".join(case.answer.moves), " ".join(case.answer.evals), case.answer.best), strict=True
+        )
+    )
+    assert case.total((e + m + b, b + e + m, m + b + e)[turn]) <= case.total(case.answer)
+
+
+@FEW
+@given(cases(well_formed=True), st.integers(0, 2))
+def test_a_missing_marker_falls_below_every_parsed_answer(case: Case, missing: int) -> None:
+    marker = "MEB"[missing] + ":"
+    assert case.total(str(case.answer).replace(marker, "")) < case.total(case.answer)
+
+
+@FEW
+@given(cases(well_formed=True), st.text(min_size=1).filter(str.strip), st.data())
+def test_text_before_or_after_a_well_formed_answer_lowers_it(
+    case: Case, text: str, data: st.DataObject
+) -> None:
+    other = data.draw(cases(well_formed=True))
+    for extra in (text, str(other.answer), "M: " + case.answer.best, case.answer.best):
+        assert case.total(f"{extra} {case.answer}") < case.total(case.answer)
+        assert case.total(f"{case.answer} {extra}") < case.total(case.answer)
+
+
+@FEW
+@given(cases(well_formed=True), st.data())
+def test_a_word_field_or_answer_repeated_lowers_a_well_formed_answer(case: Case, data: st.DataObject) -> None:
+    words = str(case.answer).split()
+    start = data.draw(st.integers(0, len(words) - 1))
+    end = data.draw(st.integers(start + 1, len(words)))
+    repeated = " ".join(words[:end] + words[start:])
+    assert case.total(repeated) < case.total(case.answer)
+
+
+@FEW
+@given(cases(), st.lists(st.sampled_from(BLANKS), min_size=30, max_size=30))
+def test_blanks_change_nothing(case: Case, blanks: list[str]) -> None:
+    words = str(case.answer).split()
+    padded = blanks[0] + " ".join(word + blank for word, blank in zip(words, blanks[1:], strict=False))
+    assert case.total(padded) == case.total(case.answer)
+
+
+@FEW
+@given(st.sampled_from(POSITIONS), st.data())
+def test_one_good_move_five_times_earns_less_than_five_distinct_legal_ones(
+    fen: str, data: st.DataObject
+) -> None:
+    assume(len(legal_moves(fen)) >= 5)
+    label = data.draw(st.none() | labels(fen))
+    move = label.split()[-1] if label else data.draw(st.sampled_from(legal_moves(fen)))
+    moves = data.draw(st.lists(st.sampled_from(legal_moves(fen)), min_size=5, max_size=5, unique=True))
+    evals = data.draw(st.lists(numbers(), min_size=5, max_size=5))
+    distinct = Answer(tuple(moves), tuple(evals), data.draw(st.sampled_from(moves)))
+    case = Case(fen, distinct, label)
+    label_words = label.split() if label else []
+    evals_of_move = [label_words[label_words.index("E:") + label_words.index(move)]] if label else ["0.0"]
+    assert case.total(Answer((move,) * 5, tuple(evals_of_move) * 5, move)) < case.total(distinct)
+
+
+@FEW
+@given(cases())
+def test_mirroring_the_colours_changes_nothing(case: Case) -> None:
+    def mirrored(text: str | None) -> str | None:
+        return text and " ".join(mirrored_word(word) for word in text.split(" "))
+
+    board = chess.Board(case.fen).mirror()
+    total = score("P: " + board.fen(), mirrored(str(case.answer)) or "", mirrored(case.label)).total
+    assert total == pytest.approx(case.total(case.answer), abs=1e-12)
+
+
+def mirrored_word(word: str) -> str:
+    if (
+        len(word) not in (4, 5)
+        or not set(word[:4:2]) <= set("abcdefgh")
+        or not set(word[1:4:2]) <= set("12345678")
+    ):
+        return word
+    squares = (chess.square_mirror(chess.parse_square(word[place : place + 2])) for place in (0, 2))
+    return "".join(map(chess.square_name, squares)) + word[4:]
+
+
+@FEW
+@given(st.sampled_from(POSITIONS), st.data())
+def test_changing_a_label_changes_the_reward_of_the_answer_that_equals_it(
+    fen: str, data: st.DataObject
+) -> None:
+    label = data.draw(labels(fen))
+    words = label.split()
+    moves, evals = words[1 : words.index("E:")], words[words.index("E:") + 1 : -2]
+    spare = [move for move in legal_moves(fen) if move not in moves]
+    number = data.draw(numbers())
+    assume(spare and parse_number(number) != parse_number(evals[0]))
+    changed = (
+        Answer(tuple(moves), tuple(evals), data.draw(st.sampled_from(spare))),
+        Answer((spare[0], *moves[1:]), tuple(evals), words[-1]),
+        Answer(tuple(moves), (number, *evals[1:]), words[-1]),
+    )
+    same = score("P: " + fen, label, label).total
+    assert all(score("P: " + fen, label, str(other)).total < same for other in changed)

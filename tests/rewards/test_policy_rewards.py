@@ -1,0 +1,167 @@
+"""The policy task's parts and totals, by literals worked out by hand from the default weights."""
+
+import pytest
+
+from rookworld_rlvr.rewards import score
+from rookworld_rlvr.rewards.labels import LabelError
+from rookworld_rlvr.rewards.policy_rewards import PolicyRewardConfig, eval_agreement
+from rookworld_rlvr.tasks import FailureReason, PromptError
+
+START = "P: rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
+PERFECT = "  M: e2e4 d2d4 g1f3 c2c4 b1c3      E: 0.3 0.2 0.1 0.0 -0.1      B: e2e4"
+# Black is mated (fool's mate is White's): no legal moves at all.
+MATED = "P: rnb1kbnr/pppp1ppp/8/4p3/6Pq/5P2/PPPPP2P/RNBQKBNR w KQkq - 1 3"
+# White's king in the corner has a1b1, a1b2 and a1a2: three legal moves.
+THREE_MOVES = "P: 8/8/8/8/8/8/7k/K7 w - - 0 1"
+
+
+def total(completion: str, label: str | None = None, prompt: str = START) -> float:
+    return score(prompt, completion, label).total
+
+
+def test_a_perfect_answer_earns_exactly_one_and_nothing_recognisable_exactly_the_floor() -> None:
+    assert total(PERFECT) == 1.0
+    assert total(PERFECT, PERFECT) == 1.0
+    assert [total(text) for text in ("", "   ", "hello world", "e2e4", "M E B", "xM: e2e4")] == [-0.3] * 6
+
+
+def test_without_a_label_five_correctness_parts_apply_and_with_one_eight() -> None:
+    alone, labelled = score(START, PERFECT), score(START, PERFECT, PERFECT)
+    assert set(labelled.parts) - set(alone.parts) == {
+        "correctness/candidates_match",
+        "correctness/best_match",
+        "correctness/evals_match",
+    }
+    assert len(alone.parts) == 10
+    assert alone.failure is None
+
+
+def test_an_illegal_best_move_costs_32_of_71_hundredths_of_correctness() -> None:
+    judged = score(START, PERFECT.replace("B: e2e4", "B: e2e5"))
+    # quality = 0.10 + 0.15 + 0.75 * (0.35 + 0.04) / 0.71; total = 1.3 * quality - 0.3
+    assert judged.total == pytest.approx(1.3 * (0.25 + 0.75 * 39 / 71) - 0.3, abs=1e-12)
+    assert judged.failure is None
+    assert judged.parts["correctness/best_legal"] == 0.0
+
+
+def test_one_move_five_times_is_one_candidate_of_five() -> None:
+    judged = score(START, "M: e2e4 e2e4 e2e4 e2e4 e2e4 E: 0.3 0.3 0.3 0.3 0.3 B: e2e4")
+    assert judged.parts["correctness/candidates"] == 0.2
+    assert judged.parts["correctness/candidates_clean"] == pytest.approx(0.04)
+    # quality = 0.25 + 0.75 * (0.35 * 0.2 + 0.04 * 0.04 + 0.27 + 0.03 + 0.02) / 0.71
+    assert judged.total == pytest.approx(1.3 * (0.25 + 0.75 * 0.3916 / 0.71) - 0.3, abs=1e-12)
+
+
+def test_extra_text_closes_the_third_rung_even_for_a_perfect_answer() -> None:
+    judged = score(START, PERFECT + " and so on")
+    # four words too many is three extra after the first: structure = (1 + 1/4) / 2
+    assert judged.parts["structure/nothing_else"] == pytest.approx(1 / 4)
+    assert judged.total == pytest.approx(1.3 * 0.625 * 0.25 - 0.3, abs=1e-12)
+    assert judged.failure is not None
+    assert judged.failure.reason is FailureReason.extra_text
+
+
+@pytest.mark.parametrize(
+    ("completion", "markers", "nothing_else"),
+    [
+        ("M: e2e4", 1 / 3, 1 / 3),
+        ("M: e2e4 E: 0.1", 2 / 3, 2 / 3),
+        ("M: e2e4 B: e2e4", 2 / 3, 2 / 3),
+        ("E: 0.1 M: e2e4 B: e2e4", 2 / 3, 2 / 3),
+        ("B: e2e4 E: 0.1 M: e2e4", 1 / 3, 1 / 3),
+        ("M: e2e4 E: 0.1 B: e2e4 M: e2e4", 1.0, 1 / 2),
+        ("my answer M: e2e4 E: 0.1 B: e2e4", 1.0, 1 / 3),
+        ("M: a b c d e f g E: 0.1 B: e2e4", 1.0, 1 / 3),
+        ("M: E: B:", 1.0, 1.0),
+    ],
+)
+def test_structure_counts_markers_in_order_and_everything_else(
+    completion: str, markers: float, nothing_else: float
+) -> None:
+    parts = score(START, completion).parts
+    assert parts["structure/markers"] == pytest.approx(markers)
+    assert parts["structure/nothing_else"] == pytest.approx(nothing_else)
+
+
+def test_parse_counts_moves_numbers_and_alignment() -> None:
+    parts = score(START, "M: e2e4 0000 d2d9 E: 0.1 nan B: e9").parts
+    assert parts["parse/moves"] == pytest.approx(1 / 3)
+    assert parts["parse/evals"] == pytest.approx(1 / 3)
+    assert parts["parse/best"] == 0.0
+    assert score(START, "M: e2e4 E: 0.1 0.2 0.3 B: e2e4").parts["parse/evals"] == pytest.approx(1 / 3)
+
+
+def test_a_position_with_three_moves_asks_for_three_and_superfluous_words_cost() -> None:
+    answer = "M: a1b1 a1b2 a1a2 E: 0.0 0.0 0.0 B: a1b1"
+    assert total(answer, prompt=THREE_MOVES) == 1.0
+    padded = "M: a1b1 a1b2 a1a2 a1a2 a1h8 E: 0.0 0.0 0.0 0.0 0.0 B: a1b1"
+    assert score(THREE_MOVES, padded).parts["correctness/candidates"] == 1.0
+    assert total(padded, prompt=THREE_MOVES) < 1.0
+
+
+def test_in_mate_only_the_format_is_judged() -> None:
+    judged = score(MATED, "M: e2e4 E: 0.0 B: e2e4", "M: e2e4 E: 0.0 B: e2e4")
+    assert {name.split("/")[0] for name in judged.parts} == {"structure", "parse"}
+    assert judged.total == 1.0
+    assert total("M: e2e4 E: x B: e2e4", prompt=MATED) < 1.0
+
+
+def test_best_must_be_argmax_of_its_own_evals_and_ties_count() -> None:
+    def argmax(evals: str, best: str) -> float:
+        return score(START, f"M: e2e4 d2d4 E: {evals} B: {best}").parts["correctness/best_is_argmax"]
+
+    assert (argmax("0.3 0.1", "e2e4"), argmax("0.3 0.1", "d2d4")) == (1.0, 0.0)
+    assert (argmax("0.3 0.3", "e2e4"), argmax("0.3 0.3", "d2d4")) == (1.0, 1.0)
+    assert argmax("inf 0.1", "e2e4") == argmax("nan 0.1", "d2d4") == argmax("0.1", "e2e4") == 0.0
+    assert argmax("0.3 0.1", "g1f3") == 0.0
+
+
+def test_evals_are_matched_by_move_not_by_index() -> None:
+    label = "M: e2e4 d2d4 E: 0.3 -0.2 B: e2e4"
+    swapped = score(START, "M: d2d4 e2e4 E: -0.2 0.3 B: e2e4", label).parts
+    by_index = score(START, "M: d2d4 e2e4 E: 0.3 -0.2 B: e2e4", label).parts
+    assert swapped["correctness/evals_match"] == 1.0
+    # |0.3 / 3.3 - -0.2 / 3.2| = 0.15340909; 0.5 ** 1.5340909 = 0.34530
+    assert by_index["correctness/evals_match"] == pytest.approx(0.34530, abs=1e-5)
+
+
+def test_of_a_label_with_two_candidates_one_found_earns_half_and_the_nearest_of_two_evals_counts() -> None:
+    label = "M: e2e4 d2d4 E: 0.3 -0.2 B: e2e4"
+    for evals in ("5.0 0.3", "0.3 5.0"):
+        parts = score(START, f"M: e2e4 e2e4 E: {evals} B: e2e4", label).parts
+        assert parts["correctness/evals_match"] == parts["correctness/candidates_match"] == 0.5
+
+
+def test_an_illegal_best_move_earns_nothing_for_being_a_candidate_or_the_argmax() -> None:
+    parts = score(START, "M: e2e5 d2d4 E: 0.3 0.1 B: e2e5").parts
+    assert parts["correctness/best_among_candidates"] == parts["correctness/best_is_argmax"] == 0.0
+
+
+def test_an_answer_that_shares_no_move_with_the_label_gets_no_eval_credit() -> None:
+    parts = score(START, PERFECT, "M: a2a3 E: 0.3 B: a2a3").parts
+    assert parts["correctness/evals_match"] == parts["correctness/candidates_match"] == 0.0
+    assert parts["correctness/best_match"] == 0.0
+
+
+def test_illegal_moves_of_a_label_are_left_out() -> None:
+    parts = score(START, PERFECT, "M: e2e4 e2e5 E: 0.3 9.0 B: e2e5").parts
+    assert parts["correctness/candidates_match"] == parts["correctness/evals_match"] == 1.0
+    assert "correctness/best_match" not in parts
+
+
+def test_eval_agreement_is_finite_and_never_flat_up_to_mates() -> None:
+    config = PolicyRewardConfig()
+    assert eval_agreement(999.99, 999.98, config) < eval_agreement(999.99, 999.99, config) == 1.0
+    assert 0.0 < eval_agreement(-999999.999999, 999999.999999, config) < 1e-5
+
+
+@pytest.mark.parametrize("prompt", ["", "P:", "P: hello", "e4", "P: 8/8/8/8/8/8/8/K1k5 w - -"])
+def test_a_malformed_prompt_raises(prompt: str) -> None:
+    with pytest.raises(PromptError):
+        score(prompt, PERFECT)
+
+
+@pytest.mark.parametrize("label", ["", "hello", "M: e2e4 E: nan B: e2e4", "M: e2e4 B: e2e4"])
+def test_a_malformed_label_raises(label: str) -> None:
+    with pytest.raises(LabelError, match="expected a label that parses"):
+        score(START, PERFECT, label)

@@ -1,0 +1,189 @@
+"""The rubric: what it refuses, that every knob has an effect, the warm-up, any accepted weights."""
+
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import FrozenInstanceError, fields, is_dataclass
+from functools import reduce
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rookworld_rlvr.rewards import Rubric, RubricConfig, score
+from rookworld_rlvr.rewards.checks import BOUNDS, MAX_WEIGHT
+
+FEN = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
+NEXT = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
+P, A = f"P: {FEN}", f"A: {FEN}+e2e4+e2e4+"
+P_PERFECT = "M: e2e4 d2d4 g1f3 c2c4 b1c3 E: 0.3 0.2 0.1 0.0 -0.1 B: e2e4"
+A_PERFECT = f"{NEXT}+0.001+0+0"
+PROBES = [
+    (P, ""),
+    (P, "M: e2e4 E: 0.1"),
+    (P, P_PERFECT + " and more"),
+    (P, "M: e2e4 x E: y 0.5 B: z"),
+    (P, "M: e2e4 E: nan inf B: e9"),
+    (P, "M: e2e4 e2e4 d2d4 E: 0.1 0.1 -2.0 B: d2d4"),
+    (P, "M: e2e4 E: 0.1 B: g1f3"),
+    (P, "M: a2a3 E: 0.1 B: a2a3"),
+    (A, f"{NEXT}+0.001"),
+    (A, f"{A_PERFECT}+more"),
+    (A, "8/8 w - - 0 1+x+0+0"),
+    (A, f"{NEXT}+x+2+0"),
+    (A, f"{NEXT}+0.001+0+2"),
+    (A, f"{FEN}+0.5+0+1"),
+    (A, f"{NEXT.replace(' 0 1', ' 1 1')}+0.5+1+0"),
+    (A, f"{NEXT.replace('4P3', '8')}+1.0+0+0"),
+]
+
+
+def knobs(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    for knob in fields(config):
+        value = getattr(config, knob.name)
+        yield from (
+            knobs(value, path + knob.name + ".") if is_dataclass(value) else [(path + knob.name, value)]
+        )
+
+
+def configured(changes: dict[str, Any]) -> RubricConfig:
+    config = RubricConfig()
+    for path, value in changes.items():
+        *owners, name = path.split(".")
+        setattr(reduce(getattr, owners, config), name, value)
+    return config
+
+
+def totals(changes: dict[str, Any]) -> list[float]:
+    rubric = Rubric(configured(changes))
+    return [
+        rubric.score(prompt, text, P_PERFECT if prompt is P else None, step=step).total
+        for prompt, text in PROBES
+        for step in (None, 3)
+    ]
+
+
+KNOBS = [path for path, _ in knobs(RubricConfig())]
+
+
+@pytest.mark.parametrize("path", KNOBS)
+def test_every_knob_changes_some_total(path: str) -> None:
+    warm = {} if path == "warmup_steps" else {"warmup_steps": 10}
+    value = 7 if path == "warmup_steps" else dict(knobs(RubricConfig()))[path] * 1.3
+    assert totals(warm | {path: value}) != totals(warm)
+
+
+@pytest.mark.parametrize("path", KNOBS)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 2e6, "1", None, True])
+def test_a_knob_that_is_no_number_in_its_range_is_refused_by_name(path: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"expected rubric.{path} to be"):
+        Rubric(configured({path: value}))
+
+
+@pytest.mark.parametrize("path", [path for path in KNOBS if path != "malformed_reward"])
+def test_a_negative_knob_is_refused(path: str) -> None:
+    with pytest.raises(ValueError, match=f"expected rubric.{path} to be"):
+        Rubric(configured({path: -1}))
+
+
+def test_unknown_names_are_refused_by_the_dataclasses() -> None:
+    with pytest.raises(AttributeError):
+        RubricConfig().policy.correctness.best_move = 1.0  # type: ignore[attr-defined]
+
+
+def test_a_rung_without_weights_and_a_foreign_node_are_refused() -> None:
+    with pytest.raises(ValueError, match="above 0 among those of rubric.policy.structure"):
+        Rubric(configured({"policy.structure.markers": 0, "policy.structure.nothing_else": 0.0}))
+    with pytest.raises(ValueError, match="expected rubric.rungs to be a RungWeights, got {}"):
+        Rubric(configured({"rungs": {}}))
+
+
+def test_later_changes_to_a_config_have_no_effect() -> None:
+    config = RubricConfig()
+    rubric = Rubric(config)
+    config.malformed_reward = -5.0
+    config.policy.correctness.best_legal = 9.0
+    assert rubric.score(P, "").total == -0.3
+    assert rubric.score(*PROBES[5]) == score(*PROBES[5])
+
+
+def test_a_part_of_weight_zero_neither_counts_nor_hides_the_others() -> None:
+    rubric = Rubric(configured({"policy.correctness.best_is_argmax": 0.0}))
+    judged = rubric.score(P, P_PERFECT.replace("B: e2e4", "B: d2d4"))
+    assert judged.parts["correctness/best_is_argmax"] == 0.0
+    assert judged.total == 1.0
+
+
+def test_labels_alone_may_carry_correctness_which_without_one_is_left_out() -> None:
+    others = ("candidates", "candidates_clean", "best_legal", "best_among_candidates", "best_is_argmax")
+    rubric = Rubric(configured({f"policy.correctness.{name}": 0.0 for name in others}))
+    assert rubric.score(P, "M: e2e5 E: 0.1 B: e2e5").total == 1.0
+    assert rubric.score(P, "M: e2e5 E: 0.1 B: e2e5", P_PERFECT).total == pytest.approx(1.3 * 0.25 - 0.3)
+
+
+def test_the_warm_up_ramps_correctness_from_its_start_fraction_to_full() -> None:
+    rubric = Rubric(configured({"warmup_steps": 4, "warmup_start": 0.2}))
+    copy = f"{FEN}+0.001+0+0"  # structure and parse 1, correctness 0.25
+
+    def quality(step: int | None) -> float:
+        return (rubric.score(A, copy, step=step).total + 0.3) / 1.3
+
+    def expected(ramp: float) -> float:
+        return (0.25 + 0.75 * ramp * 0.25) / (0.25 + 0.75 * ramp)
+
+    ramps = {0: 0.2, 1: 0.4, 2: 0.6, 3: 0.8, 4: 1.0, 9: 1.0, None: 1.0}
+    assert {step: quality(step) for step in ramps} == pytest.approx(
+        {s: expected(r) for s, r in ramps.items()}
+    )
+    for step in range(6):
+        assert (
+            rubric.score(A, A_PERFECT, step=step).total == rubric.score(P, P_PERFECT, step=step).total == 1.0
+        )
+        assert rubric.score(A, "", step=step).total == rubric.score(P, "", step=step).total == -0.3
+
+
+def test_a_negative_step_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected a step from 0, got -1"):
+        Rubric(RubricConfig()).score(P, P_PERFECT, step=-1)
+
+
+def test_a_score_is_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        score(P, P_PERFECT).total = 2.0  # type: ignore[misc]
+
+
+@st.composite
+def accepted_configs(draw: st.DrawFn) -> RubricConfig:
+    changes: dict[str, Any] = {"warmup_steps": draw(st.integers(0, 9))}
+    for path in set(KNOBS) - set(changes):
+        low, high = BOUNDS.get(
+            path, (1e-300 if path.endswith(("markers", "fields", ".reward", "best")) else 0.0, MAX_WEIGHT)
+        )
+        changes[path] = draw(st.sampled_from([low, high]) | st.floats(low, high))
+    changes["policy.correctness.best_legal"] = draw(st.floats(1e-300, MAX_WEIGHT))
+    return configured(changes)
+
+
+@settings(derandomize=True, max_examples=60, deadline=None)
+@given(accepted_configs(), st.integers(0, 10))
+def test_any_accepted_knobs_keep_the_total_in_range_and_every_rung_reachable(
+    config: RubricConfig, step: int
+) -> None:
+    rubric = Rubric(config)
+    for prompt, text in PROBES:
+        assert config.malformed_reward <= rubric.score(prompt, text, step=step).total <= 1.0
+    for prompt, perfect, bad in ((P, P_PERFECT, "M: e2e5 E: 0.0 B: e2e5"), (A, A_PERFECT, f"{FEN}+0.5+1+1")):
+        assert rubric.score(prompt, perfect, step=step).total == 1.0
+        assert rubric.score(prompt, "", step=step).total == config.malformed_reward
+        assert (
+            rubric.score(prompt, bad + " x", step=step).total
+            <= rubric.score(prompt, bad, step=step).total
+            <= 1.0
+        )
+
+
+def test_importing_rewards_pulls_in_no_torch() -> None:
+    code = "import sys, rookworld_rlvr.rewards; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

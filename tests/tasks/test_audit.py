@@ -1,0 +1,288 @@
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import chess
+import pytest
+
+from rookworld_rlvr.tasks import ParseFailure, PolicyAnswer, Task
+from rookworld_rlvr.tasks.audit import audit, fixed_lines
+from rookworld_rlvr.tasks.corpus import CorpusError, split_line
+from rookworld_rlvr.tasks.policy import parse_policy
+
+SHARED_DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+needs_shared_data = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason=f"no published data in {SHARED_DATA}")
+
+WHITE = "8/8/8/4k3/8/8/4P3/4K3 w - - 3 60"
+BLACK = "8/8/8/4k3/8/4P3/8/4K3 b - - 0 60"
+MATE_NEXT = "7k/8/5KQ1/8/8/8/8/8 w - - 0 1"
+Writer = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Writer:
+    def write(*lines: str, name: str = "rows.txt") -> Path:
+        path = tmp_path / name
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        return path
+
+    return write
+
+
+def white(evals: str, best: str, moves: str = "e2e3 e2e4") -> str:
+    return f"P: {WHITE}     M: {moves}     E: {evals}     B: {best}"
+
+
+def black(evals: str, best: str, moves: str = "e5d5 e5e4 e5f5") -> str:
+    return f"P: {BLACK}     M: {moves}     E: {evals}     B: {best}"
+
+
+def fixed(path: Path) -> list[str]:
+    return list(fixed_lines(path))
+
+
+def assert_fixed_copy_is_clean(path: Path) -> None:
+    copy = path.with_stem("fixed")
+    copy.write_text("\n".join(fixed_lines(path)), encoding="utf-8")
+    report = audit(copy)
+    assert report.is_clean, list(report.lines())
+    assert list(fixed_lines(copy)) == copy.read_text().splitlines()
+
+
+def test_rows_malformations_and_duplicates_are_counted(write: Writer) -> None:
+    good, again = white("0.5 -0.1", "e2e3"), white("0.1 0.2", "e2e4").replace(" 3 60", " 0 1")
+    asked = f"A: {WHITE}+e2e3+e2e3+{BLACK}+0.001+0+0"
+    report = audit(write(good, "", again, asked, "hello", white("0.5", "e2e3"), "P: "))
+    assert (report.rows, report.valid, report.unlabelled) == (6, 3, 0)
+    assert report.malformed == {"bad_prompt": 2, "unaligned_evals": 1}
+    assert report.duplicate_positions == {Task.policy: 1, Task.environment: 0}
+    assert not report.is_clean
+
+
+def test_a_best_move_below_the_best_eval_is_counted_by_colour(write: Writer) -> None:
+    report = audit(
+        write(
+            white("0.5 -0.1", "e2e3"),
+            white("0.5 -0.1", "e2e4"),
+            black("-1.0 -2.0 -3.0", "e5d5"),
+            black("-1.0 -2.0 -3.0", "e5e4"),
+            black("-1.0 -2.0 -3.0", "e5f5"),
+            black("-1.0 -1.0 -1.0", "e5f5"),
+            black("-1.0 -1.0 -3.0", "e5e4"),
+        )
+    )
+    assert (report.white.rows, report.white.below_best, report.white.lowest, report.white.decided) == (
+        2,
+        1,
+        1,
+        2,
+    )
+    assert (report.black.rows, report.black.below_best, report.black.lowest, report.black.decided) == (
+        5,
+        2,
+        1,
+        4,
+    )
+    assert not report.white.inverted
+    assert not report.black.inverted
+
+
+def test_inverted_labels_are_named_by_colour(write: Writer) -> None:
+    wrong = [black("-1.0 -2.0 -3.0", "e5f5").replace("0 60", f"0 {n}") for n in range(1, 5)]
+    report = audit(write(*wrong, black("0.0 0.0 0.0", "e5f5"), white("0.5 -0.1", "e2e3")))
+    assert report.black.inverted
+    assert not report.white.inverted
+    text = "\n".join(report.lines())
+    assert "Black's B: is inverted: 4 of 5 Black rows have a B: below their best eval" in text
+    assert "White's B: is inverted" not in text
+    assert "0 of 1 White rows have a B: below their best eval" in text
+
+
+@pytest.mark.parametrize(
+    ("row", "finding"),
+    [
+        (white("0.5 -0.1", "e2e3", "e2e3 e2e5"), "illegal_candidate"),
+        (white("0.5 -0.1", "e2e3", "e2e3 e2e3"), "repeated_candidate"),
+        (white("0.5 -0.1", "e1f1"), "best_not_candidate"),
+        (white("0.5 -0.1", "e2e4"), "below_best"),
+    ],
+)
+def test_each_wrong_label_is_one_finding_and_is_put_right(write: Writer, row: str, finding: str) -> None:
+    path = write(row)
+    report = audit(path)
+    assert getattr(report.white, finding) == report.white.defects == 1
+    assert_fixed_copy_is_clean(path)
+
+
+def test_an_illegal_best_move_is_a_finding_beside_what_else_it_is(write: Writer) -> None:
+    path = write(white("0.5 -0.1", "e2e5"))
+    report = audit(path)
+    assert (report.white.illegal_best, report.white.best_not_candidate, report.white.below_best) == (1, 1, 0)
+    assert_fixed_copy_is_clean(path)
+
+
+@pytest.mark.parametrize(
+    ("row", "moves", "evals", "best"),
+    [
+        # The highest eval of the side to move, the first of equals.
+        (black("-3.0 -1.0 -1.0", "e5d5"), "e5d5 e5e4 e5f5", (-3.0, -1.0, -1.0), "e5e4"),
+        # A mate against outranks nothing, a mate for everything.
+        (black("-999.98 0.1 999.99", "e5d5"), "e5d5 e5e4 e5f5", (-999.98, 0.1, 999.99), "e5f5"),
+        # Illegal and repeated candidates leave with their evals; the first of the same move counts.
+        (black("9.0 1.0 2.0 3.0", "e5a1", "e5a1 e5d5 e5e4 e5d5"), "e5d5 e5e4", (1.0, 2.0), "e5e4"),
+        # Among equals the label's own choice is right and stays.
+        (black("-1.0 -1.0 -3.0", "e5e4"), "e5d5 e5e4 e5f5", (-1.0, -1.0, -3.0), "e5e4"),
+    ],
+)
+def test_a_fixed_policy_row_is_the_argmax_of_its_legal_candidates(
+    write: Writer, row: str, moves: str, evals: tuple[float, ...], best: str
+) -> None:
+    (line,) = fixed(write(row))
+    example = split_line(line)
+    assert not isinstance(example, ParseFailure)
+    assert example.prompt == f"P: {BLACK}"
+    assert parse_policy(example.completion or "") == PolicyAnswer(tuple(moves.split()), evals, best)
+
+
+def environment(fen: str, uci: str, answer: str) -> str:
+    return f"A: {fen}+{uci}+{uci}+{answer}"
+
+
+START = chess.STARTING_FEN
+MATED = "7k/6Q1/5K2/8/8/8/8/8 b - - 1 1"
+E2E5 = "rnbqkbnr/pppppppp/8/4P3/8/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
+
+
+@pytest.mark.parametrize(
+    ("row", "findings", "right"),
+    [
+        (environment(MATE_NEXT, "g6g7", f"{MATED}+1.0+1+0"), [], f"{MATED}+1.0+1+0"),
+        (environment(MATE_NEXT, "g6g7", f"{MATED}+0.5+1+0"), ["reward"], f"{MATED}+1.0+1+0"),
+        (environment(MATE_NEXT, "g6g7", f"{MATED}+1.0+0+0"), ["terminated"], f"{MATED}+1.0+1+0"),
+        (environment(MATE_NEXT, "g6g7", f"{MATED}+1.0+1+1"), ["truncated"], f"{MATED}+1.0+1+0"),
+        (environment(MATE_NEXT, "g6g7", f"{MATE_NEXT}+1.0+1+0"), ["next_fen"], f"{MATED}+1.0+1+0"),
+        # facts §2.2: the published generator pushes 1. e2e5 and calls it legal.
+        (
+            environment(START, "e2e5", f"{E2E5}+0.001+0+0"),
+            ["next_fen", "reward", "truncated", "illegal_as_legal"],
+            f"{START}+-1.0+0+1",
+        ),
+        (environment(START, "e2e5", f"{START}+-1.0+0+1"), [], f"{START}+-1.0+0+1"),
+    ],
+)
+def test_an_environment_row_is_held_against_python_chess_field_by_field(
+    write: Writer, row: str, findings: list[str], right: str
+) -> None:
+    path = write(row)
+    found = audit(path).environment
+    names = ("next_fen", "reward", "terminated", "truncated", "illegal_as_legal")
+    assert [name for name in names if getattr(found, name)] == findings
+    assert found.differing == bool(findings)
+    assert found.rows == 1
+    assert fixed(path) == [row[: row.index("+", row.index("+", row.index("+") + 1) + 1) + 1] + right]
+    assert_fixed_copy_is_clean(path)
+
+
+def test_an_environment_defect_is_named(write: Writer) -> None:
+    (line,) = [
+        line
+        for line in audit(write(environment(START, "e2e5", f"{E2E5}+0.001+0+0"))).lines()
+        if "A: rows" in line
+    ]
+    assert line == (
+        "1 A: rows; 1 differ from python-chess (next_fen 1, reward 1, terminated 0, truncated 1); "
+        "1 record an illegal move as legal"
+    )
+
+
+def test_a_fixed_copy_drops_and_counts_what_cannot_be_put_right_and_keeps_the_order(write: Writer) -> None:
+    first, last = white("0.5 -0.1", "e2e3"), environment(START, "e2e5", f"{START}+-1.0+0+1")
+    hopeless = white("0.5 -0.1", "e2e3", "e2e5 e1e8")
+    path = write(first, "hello", black("-1.0 -2.0 -3.0", "e5f5"), hopeless, white("x 1", "e2e3"), last)
+    dropped = Counter[str]()
+    lines = list(fixed_lines(path, dropped=dropped))
+    assert dropped == {"bad_prompt": 1, "bad_move": 1, "bad_eval": 1}
+    assert lines[0] == first
+    assert lines[1].endswith("B: e5d5")
+    assert lines[2] == last
+    assert len(lines) == 3
+    assert_fixed_copy_is_clean(path)
+
+
+def test_rows_of_objects_stay_objects_with_their_other_columns(write: Writer) -> None:
+    wrong, right = black("-1.0 -2.0 -3.0", "e5f5"), "e5d5"
+    unlabelled = {"prompt": f"A: {WHITE}+e2e3+e2e3+", "next_fen": BLACK}
+    path = write(
+        json.dumps({"text": wrong, "id": 7}),
+        json.dumps({"prompt": f"P: {BLACK}", "completion": wrong[len(BLACK) + 3 :], "source": "x"}),
+        json.dumps(unlabelled),
+        name="rows.jsonl",
+    )
+    text, pair, bare = map(json.loads, fixed(path))
+    assert text["id"] == 7
+    assert text["text"].split()[-1] == right
+    assert pair["source"] == "x"
+    assert pair["prompt"] == f"P: {BLACK}"
+    assert pair["completion"].split()[-1] == right
+    assert bare == unlabelled
+    assert audit(path).unlabelled == 1
+    assert_fixed_copy_is_clean(path)
+
+
+def test_an_eval_or_counter_too_extreme_to_print_again_is_dropped_not_raised(write: Writer) -> None:
+    path = write(
+        white("0.000001 0.5", "e2e3"),
+        environment(BLACK.replace("0 60", "999999 999999"), "e5d5", f"{BLACK}+0.001+0+0"),
+        white("0.5 0.1", "e2e3"),
+    )
+    dropped = Counter[str]()
+    assert list(fixed_lines(path, dropped=dropped)) == [white("0.5 0.1", "e2e3")]
+    assert dropped == {"bad_eval": 1, "bad_fen": 1}
+    assert audit(path).valid == 3
+
+
+def test_a_clean_file_is_called_clean_and_stays_as_it_is(write: Writer) -> None:
+    rows = [white("0.5 -0.1", "e2e3"), environment(START, "e2e5", f"{START}+-1.0+0+1")]
+    report = audit(write(*rows))
+    assert report.is_clean
+    assert list(report.lines())[-1] == "No defect found"
+    assert fixed(write(*rows)) == rows
+
+
+def test_a_missing_file_and_one_without_a_valid_row_raise(write: Writer, tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="no file"):
+        audit(tmp_path / "missing.txt")
+    with pytest.raises(CorpusError, match="bad_prompt 1"):
+        audit(write("hello"))
+    with pytest.raises(CorpusError, match="no file"):
+        fixed(tmp_path / "missing.txt")
+
+
+@needs_shared_data
+def test_the_published_validation_file_is_found_inverted_for_black(tmp_path: Path) -> None:
+    path = SHARED_DATA / "rook_val_250.txt"
+    report = audit(path)
+    assert (report.rows, report.valid, report.malformed) == (241, 241, {})
+    assert (report.black.rows, report.black.below_best) == (107, 96)
+    assert (report.white.rows, report.white.below_best) == (134, 1)
+    wanted = "Black's B: is inverted: 96 of 107 Black rows have a B: below their best eval"
+    assert any(line.startswith(wanted) for line in report.lines())
+
+    copy = tmp_path / "fixed.txt"
+    copy.write_text("\n".join(fixed_lines(path)), encoding="utf-8")
+    after = audit(copy)
+    assert after.is_clean
+    assert (after.rows, after.black.rows, after.black.below_best, after.white.below_best) == (241, 107, 0, 0)
+    changed = [
+        a != b for a, b in zip(path.read_text().splitlines(), copy.read_text().splitlines(), strict=True)
+    ]
+    assert sum(changed) == 97
+
+
+@needs_shared_data
+def test_the_published_model_outputs_audit_as_their_reader_counts_them() -> None:
+    report = audit(SHARED_DATA / "published_model_outputs.jsonl")
+    assert (report.rows, report.malformed) == (24, {"bad_fen": 7})
+    assert (report.environment.rows, report.environment.differing) == (14, 0)
+    assert report.white.rows + report.black.rows == 3
