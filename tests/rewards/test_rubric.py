@@ -94,9 +94,9 @@ def test_unknown_names_are_refused_by_the_dataclasses() -> None:
 
 
 def test_a_rung_without_weights_and_a_foreign_node_are_refused() -> None:
-    with pytest.raises(ValueError, match="above 0 among those of rubric.policy.structure"):
+    with pytest.raises(ValueError, match=r"above 0 among those of rubric.policy.structure"):
         Rubric(configured({"policy.structure.markers": 0, "policy.structure.nothing_else": 0.0}))
-    with pytest.raises(ValueError, match="expected rubric.rungs to be a RungWeights, got {}"):
+    with pytest.raises(ValueError, match=r"expected rubric.rungs to be a RungWeights, got {}"):
         Rubric(configured({"rungs": {}}))
 
 

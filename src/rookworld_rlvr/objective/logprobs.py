@@ -25,6 +25,8 @@ class TokenStatistics:
     """log_softmax(logits / T) at the token; nat, float32, at most 0."""
     entropy: Tensor
     """Entropy of softmax(logits / T) at the token's position; nat, float32, 0 to ln V."""
+    ref_logprobs: Tensor | None
+    """The reference's log-prob of the token; nat, float32, no gradient; None without a reference."""
     kl_exact: Tensor | None
     """KL(policy‖reference) over the whole vocabulary at the position; nat, float32; None without a
     reference."""
@@ -103,10 +105,12 @@ def _split(
 
 
 def _join(chunks: list[TokenStatistics], shape: torch.Size) -> TokenStatistics:
+    ref_parts = [chunk.ref_logprobs for chunk in chunks if chunk.ref_logprobs is not None]
     kl_parts = [chunk.kl_exact for chunk in chunks if chunk.kl_exact is not None]
     return TokenStatistics(
         logprobs=torch.cat([chunk.logprobs for chunk in chunks]).reshape(shape),
         entropy=torch.cat([chunk.entropy for chunk in chunks]).reshape(shape),
+        ref_logprobs=torch.cat(ref_parts).reshape(shape) if ref_parts else None,
         kl_exact=torch.cat(kl_parts).reshape(shape) if kl_parts else None,
     )
 
@@ -134,13 +138,22 @@ def _chunk_statistics(
     hidden_NH: Tensor, tokens_N: Tensor, reference_NH: Tensor | None, spec: _Spec
 ) -> TokenStatistics:
     logprobs_NV = _log_softmax(spec.head(hidden_NH), spec.temperature)
-    logprobs_N = logprobs_NV.gather(-1, tokens_N.unsqueeze(-1)).squeeze(-1)
+    logprobs_N = _of_tokens(logprobs_NV, tokens_N)
     entropy_N = _entropy(logprobs_NV if spec.entropy_gradient else logprobs_NV.detach())
     if reference_NH is None or spec.reference_head is None:
-        return TokenStatistics(logprobs_N, entropy_N, kl_exact=None)
+        return TokenStatistics(logprobs_N, entropy_N, ref_logprobs=None, kl_exact=None)
     with torch.no_grad():
         ref_logprobs_NV = _log_softmax(spec.reference_head(reference_NH), spec.temperature)
-    return TokenStatistics(logprobs_N, entropy_N, kl_exact=_kl(logprobs_NV, ref_logprobs_NV))
+    return TokenStatistics(
+        logprobs_N,
+        entropy_N,
+        ref_logprobs=_of_tokens(ref_logprobs_NV, tokens_N),
+        kl_exact=_kl(logprobs_NV, ref_logprobs_NV),
+    )
+
+
+def _of_tokens(logprobs_NV: Tensor, tokens_N: Tensor) -> Tensor:
+    return logprobs_NV.gather(-1, tokens_N.unsqueeze(-1)).squeeze(-1)
 
 
 def _log_softmax(logits_NV: Tensor, temperature: float) -> Tensor:

@@ -120,7 +120,8 @@ def judge_policy(
 ) -> tuple[dict[str, float], ParseFailure | None]:
     """Every part that applies, as `rung/name`, in [0, 1], and what the strict parser says.
 
-    The structure is all 0 without a marker. Where a marker repeats, its first field counts. In mate and stalemate no correctness part applies.
+    The structure is all 0 without a marker. Where a marker repeats, its first field counts. In mate and
+    stalemate no correctness part applies.
     """
     answer, fields = parse_policy(completion), policy_fields(completion)
     parts = {**_structure(fields), **_parse(fields), **_correctness(_claims(fields), truth, config)}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 import chess
 
 from ..board.moves import is_legal_uci
+from ..board.openings import OPENINGS, opening_board
 from ..board.transition import step
 from .environment import HISTORY_MOVES, render_environment, render_environment_prompt
 from .policy import render_policy, render_policy_prompt
@@ -17,13 +18,32 @@ Labeller = Callable[[chess.Board], PolicyAnswer]
 # and still reach what a model's own mistakes reach.
 GUIDED_FRACTION = 0.7
 MAX_HALFMOVES = 160
+# Half of the games begin behind a named opening, half after up to this many random half-moves.
+OPENING_FRACTION = 0.5
+RANDOM_START_HALFMOVES = 6
 ILLEGAL_FRACTION = 0.08
 # Rare in games and decisive for the arbiter: taken as often as they occur, while of the common moves
 # of a playout only this share is kept.
 COMMON_FRACTION = 0.15
 
 
-def guided_game(rng: random.Random, start: chess.Board, label: Labeller) -> Iterator[tuple[chess.Board, PolicyAnswer]]:
+def start_board(rng: random.Random) -> chess.Board:
+    """Where a game begins, its moves on the stack: an opening's end, or up to six random half-moves.
+
+    Now and then the random moves already end the game.
+    """
+    if rng.random() < OPENING_FRACTION:
+        return opening_board(rng.choice(OPENINGS))
+    board = chess.Board()
+    for _ in range(rng.randint(0, RANDOM_START_HALFMOVES)):
+        if moves := list(board.legal_moves):
+            board.push(rng.choice(moves))
+    return board
+
+
+def guided_game(
+    rng: random.Random, start: chess.Board, label: Labeller
+) -> Iterator[tuple[chess.Board, PolicyAnswer]]:
     """A game from `start`: each position (the same board object, changed in place) with its label."""
     game = start.copy()
     while game.ply() < MAX_HALFMOVES and game.outcome(claim_draw=False) is None:

@@ -1,0 +1,5 @@
+"""`python -m rookworld_rlvr`."""
+
+from .app.cli import console
+
+console()

@@ -1,0 +1,38 @@
+"""The command line: `rookworld <command> …`, also `python -m rookworld_rlvr <command> …`."""
+
+import importlib
+import sys
+
+# Each command's module is imported when it is called: `data` needs no torch.
+COMMANDS = {
+    "train": "the main job: bash train.sh = smoke, then this",
+    "smoke": "one real step on one prompt a task, then the preflight gates",
+    "evaluate": "the held-out table of a model",
+    "warmstart": "a tiny model by behaviour cloning",
+    "data": "audit a file of rows, or generate new ones",
+}
+EXIT_BAD_INPUT = 2
+
+
+def main(argv: list[str]) -> int:
+    """Run a command; returns the exit code."""
+    if argv[:1] in ([], ["-h"], ["--help"]):
+        print(_usage())
+        return 0 if argv else EXIT_BAD_INPUT
+    command, *arguments = argv
+    if command not in COMMANDS:
+        print(f"rookworld: expected one of {', '.join(COMMANDS)}, got {command!r}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    module = importlib.import_module(f"{__package__}.{command}")
+    code: int = module.main(arguments)
+    return code
+
+
+def console() -> None:
+    """The installed script."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def _usage() -> str:
+    lines = [f"  {name:<10} {text}" for name, text in COMMANDS.items()]
+    return "\n".join(["usage: rookworld <command> [overrides or arguments]", "", *lines])

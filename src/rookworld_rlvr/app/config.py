@@ -1,0 +1,78 @@
+"""The configurations of the commands, composed of the dataclasses beside their owners."""
+
+from dataclasses import dataclass, field
+
+from ..rewards import RubricConfig
+from ..rollout.generator import GeneratorConfig
+from ..training.data import DataConfig
+from ..training.kl_control import KLConfig
+from ..training.optim import OptimConfig
+from ..training.policy import Device, ModelConfig, Precision
+from ..training.recovery import RecoveryConfig
+from ..training.reference import ReferenceConfig
+from ..training.sinks import LoggingConfig
+from ..training.step import StepConfig
+from ..training.trainer import TrainerConfig
+from ..training.warmstart import WarmstartConfig
+
+
+@dataclass(slots=True)
+class RunConfig(TrainerConfig):
+    """`rookworld train` and `rookworld smoke`."""
+
+    name: str = "grpo"
+    """Ends the name of the run's folder."""
+    seed: int = 0
+    device: Device = Device.auto
+    precision: Precision = Precision.bf16
+    threads: int = 0
+    """CPU threads; 0: torch's own choice. One thread gives the same bits on every machine of a kind."""
+    output_root: str = "outputs"
+    """Runs go to <output_root>/<date>/<time>-<name>."""
+    resume: str = ""
+    """A run's folder or one of its checkpoints: go on there, with the config it was begun with."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    rubric: RubricConfig = field(default_factory=RubricConfig)
+    generator: GeneratorConfig = field(default_factory=GeneratorConfig)
+    objective: StepConfig = field(default_factory=StepConfig)
+    kl: KLConfig = field(default_factory=KLConfig)
+    reference: ReferenceConfig = field(default_factory=ReferenceConfig)
+    recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    logging: LoggingConfig = field(default_factory=LoggingConfig)
+
+
+@dataclass(slots=True)
+class EvaluateConfig:
+    """`rookworld evaluate`."""
+
+    seed: int = 0
+    """Decides the held-out rows where data.held_out is empty."""
+    device: Device = Device.auto
+    precision: Precision = Precision.bf16
+    threads: int = 0
+    evaluation_rows: int = 2048
+    """Rows a task."""
+    output: str = ""
+    """A JSON file to write the table to; empty: the console alone."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    generator: GeneratorConfig = field(default_factory=GeneratorConfig)
+
+
+@dataclass(slots=True)
+class WarmstartRunConfig:
+    """`rookworld warmstart`."""
+
+    data: list[str] = field(default_factory=list)
+    """Corpus files or datasets of both tasks; `rookworld data generate` makes them."""
+    exclude: list[str] = field(default_factory=list)
+    """Corpus files whose positions must not be learned from, beside the held-out rows that ship with us."""
+    output: str = "outputs/warmstart"
+    """The model's folder. A run that was stopped goes on from what it saved there."""
+    seed: int = 0
+    device: Device = Device.auto
+    precision: Precision = Precision.bf16
+    threads: int = 0
+    model: WarmstartConfig = field(default_factory=WarmstartConfig)

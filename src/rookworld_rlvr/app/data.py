@@ -1,0 +1,155 @@
+"""`rookworld data`: audits a file of rows, and generates new ones."""
+
+import argparse
+import os
+import sys
+from collections import Counter
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.progress import Task as BarTask
+from rich.text import Text
+
+from ..rewards.engine import EngineConfig, EngineNotFoundError
+from ..tasks.audit import audit, fixed_lines
+from ..tasks.corpus import CorpusError, example_key, read_corpus
+from ..tasks.types import Task
+from .game_log import GameLogError
+from .game_workers import WorkerError
+from .generate_data import Progress, Request, generate, write_lines
+
+EXIT_DONE, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 2, 130
+BOTH = "both"
+
+
+class UsageError(ValueError):
+    """Arguments that ask for nothing we can do; one line."""
+
+
+USER_ERRORS = (UsageError, CorpusError, EngineNotFoundError, GameLogError, WorkerError, OSError)
+
+
+def main(argv: list[str]) -> int:
+    """`data audit FILE [--fix OUT]` or `data generate …`; returns the exit code."""
+    try:
+        arguments = _parser().parse_args(argv)
+        arguments.run(arguments)
+    except USER_ERRORS as error:
+        print(f"rookworld data: {' '.join(str(error).split())}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    except KeyboardInterrupt:
+        print("rookworld data: interrupted; the same command goes on from here", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    return EXIT_DONE
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see rookworld data --help)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="rookworld data", description="Audit rows of data, or generate them.")
+    commands = parser.add_subparsers(required=True, metavar="audit|generate")
+    _add_audit(commands.add_parser("audit", help="report what is wrong in a file of rows"))
+    _add_generate(commands.add_parser("generate", help="write new rows, labelled by the rules and Stockfish"))
+    return parser
+
+
+def _add_audit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="a .txt or .jsonl file, or a dataset's folder or name")
+    parser.add_argument("--fix", metavar="OUT", type=Path, help="write a corrected copy here")
+    parser.set_defaults(run=_audit)
+
+
+def _add_generate(parser: argparse.ArgumentParser) -> None:
+    defaults = EngineConfig()
+    parser.add_argument("--task", choices=[*map(str, Task), BOTH], default=BOTH)
+    parser.add_argument("--rows", type=_positive, required=True, metavar="N", help="of each task")
+    parser.add_argument("--seed", type=int, default=0, metavar="S")
+    parser.add_argument(
+        "--depth", type=_positive, default=defaults.depth, metavar="D", help="of Stockfish, in half-moves"
+    )
+    parser.add_argument("--processes", type=_positive, default=1, metavar="K", help="change speed, not rows")
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="goes on if begun before")
+    stay_clear = "no row begins from a position in these: rows, or JSON lines with fen"
+    parser.add_argument("--exclude", nargs="+", default=[], metavar="FILE", help=stay_clear)
+    parser.set_defaults(run=_generate)
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 on, got {text!r}")
+    return int(text)
+
+
+def _audit(arguments: argparse.Namespace) -> None:
+    source, fix = arguments.file, arguments.fix
+    if fix is not None:
+        _check_copy(source, fix)
+    for line in audit(source).lines():
+        print(line)
+    if fix is not None:
+        dropped: Counter[str] = Counter()
+        rows = write_lines(fix, fixed_lines(source, dropped=dropped))
+        reasons = ", ".join(f"{name} {count}" for name, count in sorted(dropped.items())) or "none"
+        print(f"Corrected copy: {fix}: {rows} rows; dropped: {reasons}")
+
+
+def _check_copy(source: str, copy: Path) -> None:
+    """Raises UsageError unless a corrected copy of `source` can stand there and be read again."""
+    suffix = Path(source).suffix if Path(source).is_file() else ".jsonl"
+    if copy.resolve() == Path(source).resolve() or (copy.exists() and copy.samefile(source)):
+        raise UsageError(f"expected --fix to name another file than {source}, got {copy}")
+    if copy.is_dir() or not copy.parent.is_dir() or not os.access(copy.parent, os.W_OK):
+        raise UsageError(f"expected --fix to name a file in a folder that can be written to, got {copy}")
+    if copy.suffix != suffix:
+        raise UsageError(f"expected --fix to name a {suffix} file like its source, got {copy}")
+
+
+def _generate(arguments: argparse.Namespace) -> None:
+    request = Request(
+        tasks=tuple(Task) if arguments.task == BOTH else (Task(arguments.task),),
+        rows=arguments.rows,
+        seed=arguments.seed,
+        engine=EngineConfig(depth=arguments.depth),
+        processes=arguments.processes,
+        folder=arguments.out,
+        excluded=_positions(arguments.exclude),
+    )
+    with _progress(request.tasks, request.rows) as progress:
+        card = generate(request, progress)
+    print(f"{request.rows} rows of {' and '.join(request.tasks)}: {card.parent}, described in {card.name}")
+
+
+def _positions(sources: Sequence[str]) -> frozenset[str]:
+    return frozenset(example_key(example) for source in sources for example in read_corpus(source).examples)
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: BarTask) -> Text:
+        return Text(f"{task.finished_speed or task.speed or 0:,.0f} rows/s")
+
+
+@contextmanager
+def _progress(tasks: Sequence[Task], rows: int) -> Generator[Progress, None, None]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate())
+    bar = Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True))
+    with ExitStack() as shown:
+        bars = {task: bar.add_task(task.value, total=rows, start=False, visible=False) for task in tasks}
+
+        def progress(task: Task, done: int) -> None:
+            # Not before there is progress to show: a refusal is one line.
+            if not bar.live.is_started:
+                shown.enter_context(bar)
+            bar.start_task(bars[task])
+            bar.update(bars[task], completed=done, visible=True)
+
+        yield progress

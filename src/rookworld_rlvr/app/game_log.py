@@ -1,0 +1,80 @@
+"""Finished games on disk, so that an interrupted generation goes on where it stopped."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+Header = Mapping[str, str | int]
+
+
+class GameLogError(ValueError):
+    """A log that another run writes, or that was begun with other settings; one line."""
+
+
+class GameLog:
+    """Games in the order of their numbers, one JSON line of rows each, behind a line that says what they are.
+
+    A line that an interrupt cut off is dropped when the log is opened. Raises GameLogError if `header`
+    is not the one that the log was begun with, or another process has the log open.
+    """
+
+    def __init__(self, path: Path, header: Header) -> None:
+        self._path = path
+        self._file = path.open("a+b")
+        try:
+            self._lock()
+            self.finished = self._recover(header)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self._file.close()
+
+    def games(self) -> Iterator[list[str]]:
+        """The finished games' rows, game 0 first."""
+        with self._path.open("rb") as lines:
+            next(lines)
+            for _, line in zip(range(self.finished), lines, strict=False):
+                yield json.loads(line)
+
+    def append(self, rows: list[str]) -> None:
+        """The next game's rows, on disk when this returns."""
+        self._write(rows)
+        self.finished += 1
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise GameLogError(f"expected to write {self._path} alone, got it open in another run") from error
+
+    def _recover(self, header: Header) -> int:
+        """How many whole games there are; what follows the last whole line is cut off."""
+        self._file.seek(0)
+        first = self._file.readline()
+        if not first.endswith(b"\n"):
+            self._file.truncate(0)
+            self._write(header)
+            return 0
+        if json.loads(first) != header:
+            begun = first.decode().strip()
+            raise GameLogError(f"expected games of {json.dumps(header)}, got {self._path} of {begun}")
+        finished, end = 0, self._file.tell()
+        for line in self._file:
+            if line.endswith(b"\n"):
+                finished, end = finished + 1, end + len(line)
+        self._file.truncate(end)
+        return finished
+
+    def _write(self, value: object) -> None:
+        self._file.write(json.dumps(value).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())

@@ -1,0 +1,95 @@
+"""Commands with a hydra configuration: composing it, sweeping, and one clear line for what is wrong."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ..training.errors import PreflightError, TrainingGaveUpError, UserError
+
+EXIT_DONE, EXIT_BAD_INPUT, EXIT_REFUSED, EXIT_GAVE_UP = 0, 2, 3, 4
+EXIT_CODES: dict[type[Exception], int] = {
+    UserError: EXIT_BAD_INPUT,
+    PreflightError: EXIT_REFUSED,
+    TrainingGaveUpError: EXIT_GAVE_UP,
+}
+SCHEMAS = ConfigStore.instance()
+
+
+def conf_folder() -> Path:
+    """The YAML files: inside an installed package, at the top of a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "conf"
+    return installed if installed.is_dir() else package.parents[1] / "conf"
+
+
+def run_command(name: str, schema: type, argv: list[str], task: Callable[[Any, DictConfig], None]) -> int:
+    """Compose `conf/<name>.yaml` with the overrides in argv and run `task(config, raw)`, once a sweep's member.
+
+    Returns the exit code, the highest of a sweep's.
+    """
+    SCHEMAS.store(name=f"{name}_schema", node=schema)
+    codes: list[int] = []
+
+    @hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name=name)
+    def job(raw: DictConfig) -> None:
+        codes.append(_guarded(task, raw))
+
+    # hydra then raises what it finds wrong instead of printing it and leaving with code 1.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    arguments, sys.argv = sys.argv, ["rookworld", *argv]
+    try:
+        job()
+    except (HydraException, OmegaConfBaseException, OSError) as error:
+        return _complain(error)
+    finally:
+        sys.argv = arguments
+    return max(codes, default=EXIT_DONE)
+
+
+def overrides() -> list[str]:
+    """The overrides given for this run, `key=value` each."""
+    return list(HydraConfig.get().overrides.task)
+
+
+def job_number() -> int | None:
+    """Which member of a sweep this is, None outside one."""
+    mode = HydraConfig.get().mode
+    return None if mode is None or mode.name != "MULTIRUN" else int(HydraConfig.get().job.num)
+
+
+def to_dataclass(raw: DictConfig) -> Any:
+    """The configuration as its dataclasses, which check their own values. Raises UserError."""
+    try:
+        return OmegaConf.to_object(raw)
+    except (ValueError, OmegaConfBaseException) as error:
+        raise UserError(_one_line(error)) from error
+
+
+def _guarded(task: Callable[[Any, DictConfig], None], raw: DictConfig) -> int:
+    try:
+        task(to_dataclass(raw), raw)
+    except tuple(EXIT_CODES) as error:
+        _complain(error)
+        return EXIT_CODES[type(error)]
+    return EXIT_DONE
+
+
+def _complain(error: Exception) -> int:
+    print(f"rookworld: {_one_line(error)}", file=sys.stderr)
+    return EXIT_BAD_INPUT
+
+
+def _one_line(error: BaseException) -> str:
+    """hydra's and omegaconf's messages run over lines and carry their cause apart."""
+    texts = [str(error)] + ([str(error.__cause__)] if isinstance(error.__cause__, OmegaConfBaseException) else [])
+    lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
+    return " | ".join(dict.fromkeys(lines)) or type(error).__name__

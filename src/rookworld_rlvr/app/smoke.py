@@ -1,0 +1,101 @@
+"""`rookworld smoke [overrides]`: one real step on one prompt a task, then the gates, before a long run."""
+
+from dataclasses import replace
+
+from omegaconf import DictConfig
+from rich.console import Console
+
+from ..rollout.collect import Group
+from ..tasks.sampler import MixtureConfig, Sampler
+from ..training.metrics import peak_memory_gib
+from ..training.preflight import GateResult, require_passed, run_preflight
+from ..training.step import grpo_step
+from ..training.step_report import StepReport
+from ..training.trainer import GATE_GROUP_SIZE, gate_examples, preflight_input
+from .config import RunConfig
+from .hydra_command import run_command
+from .train import NAME
+from .wiring import build_unsaved_run
+
+MULTIRUN_FLAGS = ("-m", "--multirun")
+
+
+def main(argv: list[str]) -> int:
+    """Returns the exit code; 3 if a gate refuses. Of a sweep, the first member is tried."""
+    if any(flag in argv for flag in MULTIRUN_FLAGS):
+        argv = [_first_value(argument) for argument in argv if argument not in MULTIRUN_FLAGS]
+    return run_command(NAME, RunConfig, argv, smoke)
+
+
+def smoke(config: RunConfig, _raw: DictConfig) -> None:
+    """Gates on the untouched model, a real step, and both shown. Raises PreflightError."""
+    run = build_unsaved_run(replace(config, evaluation_rows=0, resume=""))
+    examples = gate_examples(run.train_examples)
+    # The gates ask about the model before any update, so they look first and are told of last.
+    gates = run_preflight(preflight_input(run.context, examples))
+    run.context.sampler = Sampler(examples, _mixture(len(examples), config), config.seed)
+    run.context.objective = replace(config.objective, prompts_per_step=len(examples), group_size=GATE_GROUP_SIZE)
+    report = grpo_step(run.context, 0)
+    for group in report.groups:
+        _show_group(run.console, group)
+    _show_step(run.console, report)
+    _show_gates(run.console, gates)
+    require_passed(gates)
+
+
+def _mixture(tasks: int, config: RunConfig) -> MixtureConfig:
+    """Each task once where there are both."""
+    return MixtureConfig(1.0, 1.0) if tasks == 2 else config.data.mixture
+
+
+def _first_value(argument: str) -> str:
+    """The first of an override's values: `kl.coef=0,0.01` → `kl.coef=0`; brackets and quotes hold together."""
+    depth, quote = 0, ""
+    for i, character in enumerate(argument):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character in "[({":
+            depth += 1
+        elif character in "])}":
+            depth -= 1
+        elif character == "," and depth == 0:
+            return argument[:i]
+    return argument
+
+
+def _show_group(console: Console, group: Group) -> None:
+    console.rule(group.example.task.value)
+    lines = [f"prompt      {group.example.prompt}", f"expected    {group.example.completion}"]
+    for sample in group.samples:
+        parts = "  ".join(f"{name} {value:.2f}" for name, value in sample.score.parts.items())
+        failure = sample.score.failure
+        lines += [
+            f"completion  {sample.text}",
+            f"  reward    {sample.score.total:+.3f}  {failure.reason if failure else 'well-formed'}",
+            f"  parts     {parts}",
+        ]
+    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+
+
+def _show_step(console: Console, report: StepReport) -> None:
+    console.rule("one step")
+    kl, ratio = report.tokens.kl_max, report.tokens.ratio_max
+    console.print(
+        f"loss {report.loss:+.6f}  KL(step 0) {kl:.2e}  ratio - 1 {ratio - 1:.2e}  "
+        f"gradient norm {report.grad_norm:.3f}  update norm {report.update_norm:.2e}\n"
+        f"{report.times_s['step']:.2f} s, peak memory {peak_memory_gib():.2f} GiB",
+        highlight=False,
+    )
+
+
+def _show_gates(console: Console, gates: list[GateResult]) -> None:
+    console.rule("preflight")
+    for gate in gates:
+        verdict = "passed " if gate.passed else "REFUSED"
+        console.print(
+            f"{verdict}  {gate.name:<16} {gate.measured:.2e}  at most {gate.bound:.0e}  {gate.text}",
+            highlight=False,
+            soft_wrap=True,
+        )

@@ -1,0 +1,57 @@
+"""`rookworld train [overrides]`: the main job, and with -m a sweep of it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ..training.checkpoint import find_checkpoint
+from ..training.errors import UserError
+from ..training.trainer import train
+from .config import RunConfig
+from .hydra_command import conf_folder, job_number, overrides, run_command, to_dataclass
+from .tables import gain_table, sweep_table
+from .wiring import CONFIG_FILE, build_run, make_console
+
+NAME = "train"
+
+
+def main(argv: list[str]) -> int:
+    """Returns the exit code."""
+    members: list[tuple[list[str], Mapping[str, Any]]] = []
+
+    def task(config: RunConfig, raw: DictConfig) -> None:
+        if config.resume:
+            raw = resumed_config(config.resume, raw, overrides())
+            config = to_dataclass(raw)
+        run = build_run(config, raw)
+        run.console.print(f"run folder: {run.folder}", highlight=False, soft_wrap=True)
+        summary = train(run)
+        run.console.print(gain_table(summary))
+        run.console.print(f"{summary['stopped']} after {summary['steps']} steps, {summary['wall_s']:.0f} s")
+        if job_number() is not None:
+            members.append((overrides(), summary))
+
+    code = run_command(NAME, RunConfig, argv, task)
+    if members:
+        make_console().print(sweep_table(members))
+    return code
+
+
+def resumed_config(resume: str, raw: DictConfig, given: list[str]) -> DictConfig:
+    """The config the run was begun with, and over it what was given now. Raises UserError."""
+    path = find_checkpoint(resume).parents[1] / CONFIG_FILE
+    merged = raw.copy()
+    try:
+        saved = DictConfig(OmegaConf.load(path))
+        for key in saved:
+            OmegaConf.update(merged, str(key), saved[key], merge=False)
+        for override in given:
+            key = override.split("=", 1)[0].lstrip("+~")
+            if (conf_folder() / key).is_dir() and OmegaConf.select(raw, key) is None:
+                raise UserError(f"resume: expected overrides of single values, got {override}")
+            OmegaConf.update(merged, key, OmegaConf.select(raw, key), merge=False)
+    except (OSError, OmegaConfBaseException) as error:
+        raise UserError(f"resume: expected the run's configuration in {path}: {error}") from error
+    return merged

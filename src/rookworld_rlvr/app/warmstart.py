@@ -1,0 +1,56 @@
+"""`rookworld warmstart data=[…]`: a tiny model by behaviour cloning, resumable."""
+
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from ..tasks import Example
+from ..tasks.corpus import CorpusError, example_key, exclude_positions, read_corpus
+from ..training.data import default_file
+from ..training.errors import UserError
+from ..training.policy import Precision, select_device
+from ..training.warmstart import Warmstart, tokenise
+from .config import WarmstartRunConfig
+from .hydra_command import run_command
+from .wiring import make_console, set_threads
+
+
+def main(argv: list[str]) -> int:
+    """Returns the exit code."""
+    return run_command("warmstart", WarmstartRunConfig, argv, _warmstart)
+
+
+def _warmstart(config: WarmstartRunConfig, _raw: DictConfig) -> None:
+    set_threads(config.threads)
+    examples = _load(config)
+    folder = Path(config.output).expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"output: expected a folder to write to, got {folder}: {error.strerror}") from error
+    bf16 = config.precision is Precision.bf16
+    training = Warmstart(config.model, seed=config.seed, device=select_device(config.device), bf16=bf16)
+    console = make_console()
+    if training.resume(folder):
+        console.print(f"going on from step {training.step} in {folder}", highlight=False)
+    rows = tokenise(examples, training.tokenizer)
+    console.print(f"{len(rows)} rows of {len(examples)} fit the model's positions", highlight=False)
+    for metrics in training.run(rows, folder):
+        console.print(
+            f"step {metrics['step']:.0f}/{config.model.steps}  loss {metrics['loss']:.4f}  lr {metrics['lr']:.1e}",
+            highlight=False,
+        )
+
+
+def _load(config: WarmstartRunConfig) -> list[Example]:
+    """Labelled examples, less every position that is evaluated on. Raises UserError."""
+    if not config.data:
+        raise UserError("data: expected corpus files, as data=[policy.txt,environment.txt]; got none")
+    try:
+        examples = [example for source in config.data for example in read_corpus(source).examples]
+        evaluated_on = [str(default_file("held_out.txt")), *config.exclude]
+        held_out = [example_key(example) for source in evaluated_on for example in read_corpus(source).examples]
+    except CorpusError as error:
+        raise UserError(f"data: {error}") from error
+    labelled = [example for example in examples if example.completion]
+    return list(exclude_positions(labelled, set(held_out)))

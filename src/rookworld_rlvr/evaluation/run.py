@@ -1,0 +1,32 @@
+"""Held-out rows, answered greedily and judged."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..rollout.collect import completion_text, sample_groups
+from ..rollout.generator import Generator
+from ..tasks import Example
+from .table import Row, judge
+
+CHUNK_ROWS = 256
+
+
+def evaluate(
+    generator: Generator,
+    tokenizer: Any,
+    examples: Sequence[Example],
+    *,
+    progress: Callable[[int], None] = lambda done: None,
+) -> list[Row]:
+    """Judge the greedy completion of every example; rows in the examples' order.
+
+    Greedy decoding draws nothing, so the random state of a training run is left as it is. `progress` is
+    told how many rows are done.
+    """
+    completions: list[str] = []
+    for start in range(0, len(examples), CHUNK_ROWS):
+        chunk = examples[start : start + CHUNK_ROWS]
+        sampled = sample_groups(generator, tokenizer, chunk, group_size=1, temperature=0.0)
+        completions += [completion_text(tokenizer, answers[0]) for _, answers in sampled]
+        progress(len(completions))
+    return judge(examples, completions)

@@ -1,0 +1,160 @@
+"""Rows of held-out examples become the evaluation table, and two tables of the same rows a paired gain.
+
+Keys are `policy/…`, each also with `/white` and `/black` by the side to move, and `environment/…`.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import chess
+
+from ..board.fen import parse_fen
+from ..tasks.policy import parse_policy_prompt
+from ..tasks.types import Example, Task
+from . import environment, policy
+from .environment import judge_environment_row
+from .intervals import mean_interval, wilson_interval
+from .policy import judge_policy_row
+
+GRADED = {
+    **{f"{Task.policy}/{name}": width for name, width in policy.GRADED.items()},
+    **{f"{Task.environment}/{name}": width for name, width in environment.GRADED.items()},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One held-out example, judged."""
+
+    index: int
+    """Its place among the examples, from 0."""
+    example: Example
+    """What was asked; rows are paired only where it is the same."""
+    values: Mapping[str, float]
+    """By full key; see the two judges for scales. Which keys there are depends on the example alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """The mean of a key over the rows that have it."""
+
+    value: float
+    low: float
+    """Lower end of the 95 % interval."""
+    high: float
+    """Upper end of the 95 % interval."""
+    n: int
+    """Rows, at least 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """The mean over rows of after − before; for `reward_mae`, an error, below 0 is better."""
+
+    value: float
+    low: float
+    """Lower end of the 95 % interval of the paired differences."""
+    high: float
+    """Upper end of the 95 % interval of the paired differences."""
+
+
+def judge(examples: Sequence[Example], completions: Sequence[str]) -> list[Row]:
+    """Every completion judged against its example, in order.
+
+    Raises ValueError unless there are as many of one as of the other, PromptError or LabelError for an
+    example that is malformed.
+    """
+    if len(examples) != len(completions):
+        raise ValueError(
+            f"expected a completion for each of {len(examples)} examples, got {len(completions)}"
+        )
+    pairs = enumerate(zip(examples, completions, strict=True))
+    return [Row(index, example, _values(example, completion)) for index, (example, completion) in pairs]
+
+
+def _values(example: Example, completion: str) -> dict[str, float]:
+    if example.task is Task.environment:
+        judged = judge_environment_row(example, completion)
+        return {f"{Task.environment}/{name}": value for name, value in judged.items()}
+    judged = judge_policy_row(example, completion)
+    color = chess.COLOR_NAMES[parse_fen(parse_policy_prompt(example.prompt).fen).turn]
+    keys = ((f"{Task.policy}/{name}", value) for name, value in judged.items())
+    return {name: value for key, value in keys for name in (key, f"{key}/{color}")}
+
+
+def summarise(rows: Iterable[Row]) -> dict[str, Measure]:
+    """The mean of each key with its 95 % interval, keys in alphabetical order; a key without a row is absent.
+
+    Wilson's interval for what is right or wrong; the normal approximation, cut to the scale, for the
+    graded `legal_candidates`, `top5_overlap`, `next_state_nls` and `reward_mae` (see `intervals` for what
+    a single row gives). Their order changes nothing. Raises ValueError where two rows have one index.
+    """
+    columns: defaultdict[str, list[float]] = defaultdict(list)
+    for row in _by_index(rows).values():
+        for key, value in row.values.items():
+            columns[key].append(value)
+    return {key: _measure(key, columns[key]) for key in sorted(columns)}
+
+
+def _measure(key: str, values: Sequence[float]) -> Measure:
+    width = _graded_width(key)
+    if width is not None:
+        return Measure(*mean_interval(values, 0.0, width), len(values))
+    right = values.count(1.0)
+    return Measure(right / len(values), *wilson_interval(right, len(values)), len(values))
+
+
+def paired_gain(before: Iterable[Row], after: Iterable[Row]) -> dict[str, Gain]:
+    """The mean of after − before, row by row, for each key that both have, in alphabetical order.
+
+    Its 95 % interval is the normal one of the differences' mean: pairing takes out what makes one
+    example harder than another. Equal differences give width 0; a single pair the whole scale, as it
+    says nothing of the spread. No rows give no keys. Raises ValueError where the two are not of the same
+    examples, or two rows of one side have one index.
+    """
+    first, second = _by_index(before), _by_index(after)
+    _require_same_examples(first, second)
+    differences: defaultdict[str, list[float]] = defaultdict(list)
+    for index, row in first.items():
+        for key in row.values.keys() & second[index].values.keys():
+            differences[key].append(second[index].values[key] - row.values[key])
+    return {key: _gain(key, differences[key]) for key in sorted(differences)}
+
+
+def _gain(key: str, differences: Sequence[float]) -> Gain:
+    width = _graded_width(key) or 1.0
+    return Gain(*mean_interval(differences, -width, width))
+
+
+def _graded_width(key: str) -> float | None:
+    """The length of a graded key's scale, with or without a colour; None for right or wrong."""
+    return GRADED.get("/".join(key.split("/")[:2]))
+
+
+def _by_index(rows: Iterable[Row]) -> dict[int, Row]:
+    found: dict[int, Row] = {}
+    for row in rows:
+        if row.index in found:
+            raise ValueError(f"expected one row for each example, got a second one of index {row.index}")
+        found[row.index] = row
+    return found
+
+
+def _require_same_examples(before: Mapping[int, Row], after: Mapping[int, Row]) -> None:
+    if before.keys() != after.keys():
+        index = min(before.keys() ^ after.keys())
+        raise ValueError(
+            f"expected rows of the same examples, got {len(before)} and {len(after)}: {index} is in one only"
+        )
+    for index, row in before.items():
+        if row.example != after[index].example:
+            raise ValueError(
+                f"expected rows of the same examples, got for index {index} "
+                f"{row.example.prompt!r} and {after[index].example.prompt!r}, or other labels"
+            )
+
+
+def to_json(table: Mapping[str, Measure | Gain]) -> dict[str, dict[str, float]]:
+    """A table as plain dictionaries, `{key: {"value", "low", "high"}}`, and `"n"` for measures."""
+    return {key: asdict(entry) for key, entry in table.items()}

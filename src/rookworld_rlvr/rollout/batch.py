@@ -1,0 +1,70 @@
+"""Groups become tensors: exactly the sampled tokens, end of text included, and where they stand."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .collect import Group
+from .padding import position_ids, right_padded
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """B = P·G rows of prompt and completion, padded behind."""
+
+    tokens_BT: Tensor
+    """Token ids, int64."""
+    attention_BT: Tensor
+    """1 where a token is real."""
+    positions_BT: Tensor
+    """Position of each real token in its row."""
+    loss_mask_BT: Tensor
+    """True at t where the token at t + 1 is trained: the state at t predicts it. Last column False."""
+    sampler_logprobs_BT: Tensor
+    """The sampler's log-prob of the token at t + 1, nat, float32; 0 where not trained."""
+    advantages_B: Tensor
+    """float32."""
+
+    def trained_tokens(self) -> int:
+        return int(self.loss_mask_BT.sum())
+
+    def targets_BT(self) -> Tensor:
+        """The token at t + 1, the row's first where there is none."""
+        return self.tokens_BT.roll(-1, dims=1)
+
+
+def make_batch(groups: Sequence[Group], advantages_PG: Tensor, *, pad_id: int, device: torch.device) -> Batch:
+    """The batch of all groups, rows in the groups' order."""
+    rows = [(group.prompt_tokens, sample.completion) for group in groups for sample in group.samples]
+    tokens_BT, attention_BT = right_padded([prompt + done.tokens for prompt, done in rows], pad_id, device)
+    loss_mask_BT = torch.zeros_like(tokens_BT, dtype=torch.bool)
+    sampler_logprobs_BT = torch.zeros(tokens_BT.shape, device=device)
+    for i, (prompt, done) in enumerate(rows):
+        trained = slice(len(prompt) - 1, len(prompt) + len(done.tokens) - 1)
+        loss_mask_BT[i, trained] = True
+        sampler_logprobs_BT[i, trained] = torch.tensor(done.logprobs, device=device)
+    return Batch(
+        tokens_BT,
+        attention_BT,
+        position_ids(attention_BT),
+        loss_mask_BT,
+        sampler_logprobs_BT,
+        advantages_PG.flatten().to(device),
+    )
+
+
+def micro_batches(batch: Batch, size: int) -> Iterator[Batch]:
+    """The batch in pieces of at most `size` rows, shortest rows first, each cut to its longest row."""
+    order = batch.attention_BT.sum(1).argsort(stable=True)
+    for rows in torch.split(order, size):
+        longest = int(batch.attention_BT[rows].sum(1).max())
+        yield Batch(
+            batch.tokens_BT[rows, :longest],
+            batch.attention_BT[rows, :longest],
+            batch.positions_BT[rows, :longest],
+            batch.loss_mask_BT[rows, :longest],
+            batch.sampler_logprobs_BT[rows, :longest],
+            batch.advantages_B[rows],
+        )

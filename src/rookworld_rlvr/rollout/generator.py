@@ -1,0 +1,70 @@
+"""What a generator is: prompts in, sampled completions with their log-probs out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from torch import nn
+
+
+class GeneratorKind(StrEnum):
+    """Which engine samples."""
+
+    hf = "hf"
+    """transformers' `generate`: the reference the others are checked against."""
+
+
+@dataclass(slots=True)
+class GeneratorConfig:
+    """How completions are sampled in training. Raises ValueError for what would break the objective."""
+
+    kind: GeneratorKind = GeneratorKind.hf
+    temperature: float = 1.0
+    """Sampling temperature; all four kinds of log-prob are taken at it."""
+    top_p: float = 1.0
+    """Must be 1 in training: a cut distribution's log-probs are not the trainer's."""
+    top_k: int = 0
+    """Must be 0 in training, for the same reason."""
+    max_new_tokens: int = 144
+    """Longest completion; what has not ended by then is cut, counted and scored as it is."""
+    batch_size: int = 128
+    """Completions generated side by side; memory grows with it."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(f"generator.temperature: expected above 0, got {self.temperature}")
+        if self.top_p != 1.0 or self.top_k != 0:
+            raise ValueError(
+                f"generator: expected top_p=1 and top_k=0, got top_p={self.top_p} and top_k={self.top_k}: "
+                "training needs the whole distribution's log-probs"
+            )
+        if self.max_new_tokens < 1 or self.batch_size < 1:
+            raise ValueError("generator: expected max_new_tokens and batch_size of at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class SampledCompletion:
+    """One completion as it was sampled; never re-tokenised."""
+
+    tokens: tuple[int, ...]
+    """Token ids, the end-of-text token included where the completion ended."""
+    logprobs: tuple[float, ...]
+    """Log-prob of each token at the sampling temperature, nat, float32."""
+    finished: bool
+    """Whether it ended by itself, not by the length limit."""
+
+
+class Generator(Protocol):
+    """Samples completions; may hold its own copy of the weights."""
+
+    def sync(self, model: nn.Module) -> None:
+        """Take over the trainer's weights. Called before every collection."""
+
+    def generate(
+        self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float
+    ) -> list[list[SampledCompletion]]:
+        """`group_size` completions of each prompt, in the prompts' order; temperature 0 is greedy."""
+
+    def weights_checksum(self) -> str:
+        """`checksum` of the weights it samples from."""

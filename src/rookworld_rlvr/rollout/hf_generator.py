@@ -1,0 +1,122 @@
+"""The reference generator: transformers' `generate`, with the log-prob of every sampled token."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+
+from .generator import GeneratorConfig, SampledCompletion
+from .padding import left_padded
+from .weights import checksum
+
+
+class _LogprobRecorder(LogitsProcessor):
+    """Scales logits by the temperature and keeps the log-prob of each token once it is drawn.
+
+    A processor sees the logits before the draw, so a token's log-prob is read at the next call, and the
+    last one in `finish`: one (B, V) tensor is held instead of one a step.
+    """
+
+    def __init__(self, temperature: float) -> None:
+        self._temperature = temperature
+        self._pending: Tensor | None = None
+        self._drawn: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self._read(input_ids[:, -1])
+        scaled = scores.float() / (self._temperature or 1.0)
+        self._pending = torch.log_softmax(scaled, dim=-1)
+        return scaled
+
+    def finish(self, sequences: Tensor) -> Tensor:
+        """Log-probs (B, T) of all tokens drawn."""
+        self._read(sequences[:, -1])
+        return torch.stack(self._drawn, dim=1)
+
+    def _read(self, last_tokens_B: Tensor) -> None:
+        if self._pending is not None:
+            self._drawn.append(self._pending.gather(1, last_tokens_B.unsqueeze(1)).squeeze(1))
+
+
+class HFGenerator:
+    """Samples from the trainer's own model, in evaluation mode; `sync` has nothing to copy."""
+
+    def __init__(
+        self,
+        model: Any,
+        config: GeneratorConfig,
+        *,
+        eos_id: int,
+        pad_id: int,
+        autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        self._model, self._config = model, config
+        self._eos_id, self._pad_id = eos_id, pad_id
+        self._autocast = autocast
+
+    def sync(self, model: Any) -> None:
+        self._model = model
+
+    def weights_checksum(self) -> str:
+        return checksum(self._model)
+
+    def generate(
+        self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float
+    ) -> list[list[SampledCompletion]]:
+        """See `Generator.generate`. Raises ValueError if a prompt leaves the model no room to answer."""
+        groups: list[list[SampledCompletion]] = [[] for _ in prompts]
+        # Prompts of one length side by side waste no padding, and tasks do not wait for each other.
+        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+        size = max(1, self._config.batch_size // group_size)
+        was_training = self._model.training
+        self._model.eval()
+        for start in range(0, len(order), size):
+            chosen = order[start : start + size]
+            completions = self._sample([prompts[i] for i in chosen], group_size, temperature)
+            for row, i in enumerate(chosen):
+                groups[i] = completions[row * group_size : (row + 1) * group_size]
+        self._model.train(was_training)
+        return groups
+
+    @torch.no_grad()
+    def _sample(
+        self, prompts: Sequence[tuple[int, ...]], group_size: int, temperature: float
+    ) -> list[SampledCompletion]:
+        device = next(self._model.parameters()).device
+        tokens_BT, attention_BT = left_padded(prompts, self._pad_id, device)
+        recorder = _LogprobRecorder(temperature)
+        with self._autocast():
+            sequences = self._model.generate(
+                input_ids=tokens_BT,
+                attention_mask=attention_BT,
+                generation_config=self._generation(tokens_BT.shape[1], group_size, temperature),
+                logits_processor=LogitsProcessorList([recorder]),
+            )
+        drawn = sequences[:, tokens_BT.shape[1] :].cpu().tolist()
+        logprobs = recorder.finish(sequences).cpu().tolist()
+        return [self._cut(*row) for row in zip(drawn, logprobs, strict=True)]
+
+    def _generation(self, prompt_length: int, group_size: int, temperature: float) -> GenerationConfig:
+        positions = getattr(self._model.config, "max_position_embeddings", None) or prompt_length + 10**9
+        room = positions - prompt_length
+        if room < 1:
+            raise ValueError(f"expected a prompt shorter than the model's {positions} positions, got {prompt_length}")
+        return GenerationConfig(
+            do_sample=temperature > 0,
+            # The recorder scales, so that what is recorded is what is drawn from.
+            temperature=1.0,
+            top_k=0,
+            top_p=1.0,
+            num_return_sequences=group_size,
+            max_new_tokens=min(self._config.max_new_tokens, room),
+            eos_token_id=self._eos_id,
+            pad_token_id=self._pad_id,
+        )
+
+    def _cut(self, tokens: list[int], logprobs: list[float]) -> SampledCompletion:
+        finished = self._eos_id in tokens
+        length = tokens.index(self._eos_id) + 1 if finished else len(tokens)
+        return SampledCompletion(tuple(tokens[:length]), tuple(logprobs[:length]), finished)

@@ -1,0 +1,1 @@
+"""The trainer. Read `step.py` first: one GRPO step from top to bottom."""

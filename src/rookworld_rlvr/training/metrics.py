@@ -1,0 +1,142 @@
+"""Every training metric: declared once with meaning and unit, computed from a step's report."""
+
+import resource
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from statistics import fmean
+
+import torch
+
+from ..objective import zero_variance_fraction
+from .recovery import RecoveryState
+from .step_report import StepReport
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """What a key means."""
+
+    unit: str
+    meaning: str
+    healthy: str
+    """What to expect of a run that goes well."""
+
+
+# A key that ends in `/*` stands for a family, one key a task, part or reason.
+METRICS: dict[str, MetricSpec] = {
+    "loss": MetricSpec("reward std", "mean over trained tokens of surrogate and KL term", "around 0; no trend"),
+    "reward/mean": MetricSpec("reward", "mean over the step's completions", "rises"),
+    "reward/task/*": MetricSpec("reward", "the same, a task", "rises"),
+    "reward/part/*": MetricSpec("0-1", "mean of a part where it applied (task/rung/part)", "rises"),
+    "reward/penalized": MetricSpec("reward", "reward/mean less kl/coef times kl/reference", "rises"),
+    "reward/failure/*": MetricSpec("fraction", "completions of all that the parser refused, a reason", "falls"),
+    "group/reward_std": MetricSpec("reward", "mean over groups of the population std", "above 0.02"),
+    "group/zero_variance_fraction": MetricSpec("fraction", "groups of equal rewards: they teach nothing", "below 0.5"),
+    "advantage/abs_mean": MetricSpec("reward std", "mean of |advantage|", "0.2 to 0.8"),
+    "advantage/abs_max": MetricSpec("reward std", "largest |advantage|", "below objective.advantage.clip"),
+    "kl/reference": MetricSpec("nat a token", "k3 estimate of KL(policy‖reference)", "0 at first, below 0.5"),
+    "kl/exact": MetricSpec("nat a token", "the same over the whole vocabulary", "close to kl/reference"),
+    "kl/min": MetricSpec("nat", "smallest k3 of a token", "0 or more"),
+    "kl/max": MetricSpec("nat", "largest k3 of a token", "rare spikes only"),
+    "kl/coef": MetricSpec("1", "coefficient in force, after warm-up", "as configured"),
+    "policy/logprob_mean": MetricSpec("nat", "mean log-prob of sampled tokens", "rises slowly"),
+    "reference/logprob_mean": MetricSpec("nat", "the reference's mean log-prob of them", "falls slowly"),
+    "policy/ratio_max": MetricSpec("1", "largest policy/old ratio", "1 with one update a batch"),
+    "policy/clip_fraction": MetricSpec("fraction", "tokens whose clip binds", "0 with one update a batch"),
+    "policy/entropy": MetricSpec("nat a token", "entropy of the policy at sampled prefixes", "falls slowly, not to 0"),
+    "sampler/ratio_raw_max": MetricSpec("1", "largest ratio either way of sampler and trainer", "below 1.01 in fp32"),
+    "optim/lr": MetricSpec("1", "learning rate of the update, backoffs included", "as scheduled"),
+    "optim/grad_norm": MetricSpec("1", "norm of the gradient before clipping", "no trend; spikes are clipped"),
+    "optim/update_norm": MetricSpec("1", "norm of the change of all weights", "above 0"),
+    "recovery/skipped": MetricSpec("updates", "skipped so far for a non-finite loss or gradient", "0"),
+    "recovery/lr_scale": MetricSpec("1", "product of all learning-rate backoffs", "1"),
+    "rollout/truncated_fraction": MetricSpec("fraction", "completions cut by max_new_tokens", "below 0.02"),
+    "rollout/length_mean": MetricSpec("tokens", "mean length of completions, end token included", "steady"),
+    "time/generate_s": MetricSpec("s", "sampling", ""),
+    "time/score_s": MetricSpec("s", "judging", "below 1 % of time/step_s"),
+    "time/train_s": MetricSpec("s", "forward, backward, update", ""),
+    "time/step_s": MetricSpec("s", "the whole step", ""),
+    "throughput/completions_per_s": MetricSpec("1/s", "completions of the step over time/step_s", ""),
+    "memory/peak_gib": MetricSpec("GiB", "peak so far: resident on a CPU, allocated on CUDA", "flat"),
+}
+
+
+def step_metrics(report: StepReport, recovery: RecoveryState) -> dict[str, float]:
+    """The metrics of one step, in the order of METRICS."""
+    values = {
+        "loss": report.loss,
+        **_reward_metrics(report),
+        **_token_metrics(report),
+        "kl/coef": report.kl_coef,
+        "optim/lr": report.lr,
+        "optim/grad_norm": report.grad_norm,
+        "optim/update_norm": report.update_norm,
+        "recovery/skipped": recovery.skipped,
+        "recovery/lr_scale": recovery.lr_scale,
+        **{f"time/{phase}_s": seconds for phase, seconds in report.times_s.items()},
+        "throughput/completions_per_s": report.rewards_PG.numel() / report.times_s["step"],
+        "memory/peak_gib": peak_memory_gib(),
+    }
+    values["reward/penalized"] = values["reward/mean"] - report.kl_coef * values["kl/reference"]
+    return values
+
+
+def declared(key: str) -> MetricSpec:
+    """What a key means, families included. Raises KeyError for one that is not declared."""
+    if key in METRICS:
+        return METRICS[key]
+    return METRICS["/".join(key.split("/")[:2]) + "/*"]
+
+
+def peak_memory_gib() -> float:
+    """Peak resident memory of this process, or peak allocated CUDA memory where CUDA is in use."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return torch.cuda.max_memory_allocated() / GIB
+    # Linux counts in KiB, macOS in bytes.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB
+
+
+def _reward_metrics(report: StepReport) -> dict[str, float]:
+    by_key: dict[str, list[float]] = {}
+    failures: Counter[str] = Counter()
+    completions = []
+    for group in report.groups:
+        task = group.example.task.value
+        for sample in group.samples:
+            completions.append(sample.completion)
+            by_key.setdefault(f"reward/task/{task}", []).append(sample.score.total)
+            for part, value in sample.score.parts.items():
+                by_key.setdefault(f"reward/part/{task}/{part}", []).append(value)
+            if sample.score.failure:
+                failures[sample.score.failure.reason.value] += 1
+    return {
+        "reward/mean": float(report.rewards_PG.mean()),
+        **{key: fmean(values) for key, values in sorted(by_key.items())},
+        **{f"reward/failure/{reason}": count / len(completions) for reason, count in sorted(failures.items())},
+        "group/reward_std": float(report.rewards_PG.std(-1, correction=0).mean()),
+        "group/zero_variance_fraction": zero_variance_fraction(report.rewards_PG),
+        "advantage/abs_mean": float(report.advantages_PG.abs().mean()),
+        "advantage/abs_max": float(report.advantages_PG.abs().max()),
+        "rollout/truncated_fraction": fmean(not done.finished for done in completions),
+        "rollout/length_mean": fmean(len(done.tokens) for done in completions),
+    }
+
+
+def _token_metrics(report: StepReport) -> dict[str, float]:
+    totals = report.tokens
+    return {
+        "kl/reference": totals.kl_sum / totals.count,
+        "kl/exact": totals.kl_exact_sum / totals.count,
+        "kl/min": totals.kl_min,
+        "kl/max": totals.kl_max,
+        "policy/logprob_mean": totals.logprob_sum / totals.count,
+        "reference/logprob_mean": totals.ref_logprob_sum / totals.count,
+        "policy/ratio_max": totals.ratio_max,
+        "policy/clip_fraction": totals.clipped_sum / totals.count,
+        "policy/entropy": totals.entropy_sum / totals.count,
+        "sampler/ratio_raw_max": totals.sampler_ratio_max,
+    }

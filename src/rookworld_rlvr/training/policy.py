@@ -1,0 +1,178 @@
+"""The trained model: loading it, and what it says about a batch."""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from ..objective import Head, TokenStatistics, token_statistics
+from ..rollout.batch import Batch
+from .errors import UserError
+
+TINY = "tiny"
+DROPOUT_KEYS = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "dropout", "attention_dropout", "hidden_dropout")
+
+
+class Precision(StrEnum):
+    """The arithmetic of forward passes; weights and optimiser are float32 in both."""
+
+    fp32 = "fp32"
+    bf16 = "bf16"
+
+
+class Device(StrEnum):
+    """Where the model lives."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class Attention(StrEnum):
+    """Which attention kernel."""
+
+    auto = "auto"
+    """eager on a CPU, where the fused kernel's backward is slower at these lengths; sdpa on CUDA."""
+    eager = "eager"
+    sdpa = "sdpa"
+
+
+@dataclass(slots=True)
+class ModelConfig:
+    """Which model is trained."""
+
+    path: str = TINY
+    """A folder in Hugging Face's format, a hub name, or `tiny` for the model that ships with us."""
+    dropout: float | None = 0.0
+    """Overrides what the loaded config says (GPT-2's says 0.1); null keeps it. Above 0 the preflight refuses."""
+    attention: Attention = Attention.auto
+
+    def __post_init__(self) -> None:
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise ValueError(f"model.dropout: expected from 0 to below 1 or null, got {self.dropout}")
+
+
+@dataclass(slots=True)
+class Policy:
+    """A causal language model with its tokenizer, in training mode.
+
+    The body runs once for all positions; the head runs only where a token is trained, chunk by chunk.
+    """
+
+    model: Any
+    tokenizer: Any
+    precision: Precision = Precision.fp32
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @property
+    def pad_id(self) -> int:
+        pad = self.tokenizer.pad_token_id
+        return int(self.tokenizer.eos_token_id if pad is None else pad)
+
+    @property
+    def head(self) -> Head:
+        head: Head = self.model.get_output_embeddings()
+        return head
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """bf16 autocast where the precision asks for it."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision is Precision.bf16)
+
+    def hidden(self, batch: Batch) -> Tensor:
+        """Last hidden states (B, T, H)."""
+        output = self.model.base_model(
+            input_ids=batch.tokens_BT,
+            attention_mask=batch.attention_BT,
+            position_ids=batch.positions_BT,
+            use_cache=False,
+        )
+        states: Tensor = output.last_hidden_state
+        return states
+
+    def statistics(self, batch: Batch, *, temperature: float, reference: "Policy | None" = None) -> TokenStatistics:
+        """Log-probs, entropy and, with a reference, its log-probs and the exact KL, each (N,).
+
+        N counts the True of `batch.loss_mask_BT`, in its order; `spread` puts them back into (B, T).
+        """
+        with self.autocast():
+            loss_mask_BT = batch.loss_mask_BT
+            reference_hidden = None
+            if reference is not None:
+                with torch.no_grad():
+                    reference_hidden = reference.hidden(batch)[loss_mask_BT]
+            return token_statistics(
+                self.hidden(batch)[loss_mask_BT],
+                batch.targets_BT()[loss_mask_BT],
+                self.head,
+                temperature=temperature,
+                reference_hidden=reference_hidden,
+                reference_head=reference.head if reference else None,
+            )
+
+
+def spread(values_N: Tensor, loss_mask_BT: Tensor) -> Tensor:
+    """Values of the trained tokens at their places in (B, T), 0 elsewhere; keeps the gradient."""
+    empty_BT = torch.zeros(loss_mask_BT.shape, dtype=values_N.dtype, device=values_N.device)
+    return empty_BT.masked_scatter(loss_mask_BT, values_N)
+
+
+def select_device(device: Device) -> torch.device:
+    """The device asked for. Raises UserError for CUDA where there is none."""
+    if device is Device.cuda and not torch.cuda.is_available():
+        raise UserError("device=cuda: expected a CUDA device and a CUDA build of torch, found none")
+    wants_cuda = device is Device.cuda or (device is Device.auto and torch.cuda.is_available())
+    return torch.device("cuda" if wants_cuda else "cpu")
+
+
+def tiny_model_folder() -> Path:
+    """The folder of the model that ships with the package."""
+    return Path(str(resources.files("rookworld_rlvr") / "assets" / "tiny"))
+
+
+def load_policy(config: ModelConfig, device: torch.device, precision: Precision) -> Policy:
+    """The model in float32 and its tokenizer. Raises UserError with one line where they cannot be had."""
+    source = str(tiny_model_folder()) if config.path == TINY else config.path
+    _check_source(source)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        model = _load_model(config, source, device)
+    except (OSError, ValueError, KeyError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"model.path: expected a causal language model, got {source}: {reason}") from error
+    # transformers 5 builds an empty tokenizer without a word where its files are not found (facts §8).
+    if len(tokenizer) < 2 or tokenizer.eos_token_id is None:
+        raise UserError(f"model.path: expected a tokenizer with a vocabulary and an end token in {source}")
+    _set_dropout(model, config.dropout)
+    return Policy(model.to(device).train(), tokenizer, precision, device)
+
+
+def _check_source(source: str) -> None:
+    looks_local = source.startswith((".", "/", "~")) or source.count("/") != 1
+    if looks_local and not (Path(source) / "config.json").is_file():
+        raise UserError(f"model.path: expected a folder with a config.json or a hub name, got {source!r}")
+
+
+def _load_model(config: ModelConfig, source: str, device: torch.device) -> Any:
+    loaded = AutoConfig.from_pretrained(source)
+    for key in DROPOUT_KEYS:
+        if config.dropout is not None and hasattr(loaded, key):
+            setattr(loaded, key, config.dropout)
+    kernel = config.attention
+    if kernel is Attention.auto:
+        kernel = Attention.eager if device.type == "cpu" else Attention.sdpa
+    return AutoModelForCausalLM.from_pretrained(
+        source, config=loaded, dtype=torch.float32, attn_implementation=kernel.value
+    )
+
+
+def _set_dropout(model: nn.Module, probability: float | None) -> None:
+    """Also for models whose config names dropout in words we do not know."""
+    for module in model.modules():
+        if probability is not None and isinstance(module, nn.Dropout):
+            module.p = probability

@@ -1,0 +1,156 @@
+"""Gates before a run: the reinforcement-learning bugs that do not crash, each checked on the real path.
+
+Every gate runs real, separate forward passes of the model that will be trained, on completions it has
+just sampled. A bound is stated with each gate; under bf16 the bounds are those of its rounding.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..objective import kl_k3
+from ..rollout.batch import Batch, make_batch
+from ..rollout.collect import Group
+from ..rollout.generator import Generator
+from ..rollout.padding import left_padded, position_ids
+from ..rollout.weights import checksum
+from .errors import PreflightError
+from .policy import Policy, Precision
+
+EQUAL_BOUND = 1e-6
+PADDING_BOUND_NAT = {Precision.fp32: 1e-4, Precision.bf16: 0.25}
+SAMPLER_BOUND_NAT = {Precision.fp32: 1e-3, Precision.bf16: 0.5}
+LEFT_PADS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    """One gate's finding."""
+
+    name: str
+    passed: bool
+    measured: float
+    """What was measured, in the unit the gate's text names."""
+    bound: float
+    """The most that passes."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightInput:
+    """What the gates look at."""
+
+    policy: Policy
+    reference: Policy
+    generator: Generator
+    groups: Sequence[Group]
+    temperature: float
+
+    def batch(self) -> Batch:
+        advantages_PG = torch.zeros(len(self.groups), len(self.groups[0].samples))
+        return make_batch(self.groups, advantages_PG, pad_id=self.policy.pad_id, device=self.policy.device)
+
+
+def run_preflight(given: PreflightInput) -> list[GateResult]:
+    """All gates, in order; before the first update, with the reference equal to the policy."""
+    with torch.no_grad():
+        return [result for gate in GATES for result in gate(given)]
+
+
+def require_passed(results: Sequence[GateResult]) -> None:
+    """Raises PreflightError that names every gate that refused."""
+    refused = [
+        f"{gate.name} ({gate.measured:.3g} > {gate.bound:.3g}: {gate.text})" for gate in results if not gate.passed
+    ]
+    if refused:
+        raise PreflightError("preflight refused: " + "; ".join(refused))
+
+
+def _policy_is_reference(given: PreflightInput) -> list[GateResult]:
+    batch = given.batch()
+    logprobs = given.policy.statistics(batch, temperature=given.temperature).logprobs
+    ref_logprobs = given.reference.statistics(batch, temperature=given.temperature).logprobs
+    kl = kl_k3(logprobs, ref_logprobs).abs().max()
+    ratio = ((logprobs - ref_logprobs).exp() - 1).abs().max()
+    return [
+        _gate("kl_step_0", kl, EQUAL_BOUND, "largest KL(policy‖reference) of a token before any update, nat"),
+        _gate("ratio_step_0", ratio, EQUAL_BOUND, "largest |policy/reference - 1| of a token before any update"),
+    ]
+
+
+def _dropout_is_off(given: PreflightInput) -> list[GateResult]:
+    given.policy.model.train()
+    batch = given.batch()
+    once, again = (given.policy.statistics(batch, temperature=given.temperature).logprobs for _ in range(2))
+    text = "largest difference of two passes in training mode, nat"
+    return [_gate("dropout_off", (once - again).abs().max(), EQUAL_BOUND, text)]
+
+
+def _padding_is_neutral(given: PreflightInput) -> list[GateResult]:
+    batch = given.batch()
+    behind = given.policy.statistics(batch, temperature=given.temperature).logprobs
+    in_front = given.policy.statistics(_left_padded(given, batch), temperature=given.temperature).logprobs
+    text = "largest change of a log-prob when padding moves from right to left, nat"
+    return [
+        _gate(
+            "padding_neutral",
+            (behind - in_front).abs().max(),
+            PADDING_BOUND_NAT[given.policy.precision],
+            text,
+        )
+    ]
+
+
+def _left_padded(given: PreflightInput, batch: Batch) -> Batch:
+    """The same rows with all padding, and three pads more, in front."""
+    lengths = batch.attention_BT.sum(1).tolist()
+    rows = [batch.tokens_BT[i, :length].tolist() for i, length in enumerate(lengths)]
+    longest = [given.policy.pad_id] * (max(lengths) + LEFT_PADS)
+    tokens_BT, attention_BT = left_padded([*rows, longest], given.policy.pad_id, given.policy.device)
+    tokens_BT, attention_BT = tokens_BT[:-1], attention_BT[:-1]
+    return Batch(
+        tokens_BT,
+        attention_BT,
+        position_ids(attention_BT),
+        _moved(batch.loss_mask_BT, lengths, tokens_BT.shape[1]),
+        _moved(batch.sampler_logprobs_BT, lengths, tokens_BT.shape[1]),
+        batch.advantages_B,
+    )
+
+
+def _moved(values_BT: Tensor, lengths: Sequence[int], width: int) -> Tensor:
+    moved_BT = values_BT.new_zeros(values_BT.shape[0], width)
+    for i, length in enumerate(lengths):
+        moved_BT[i, width - length :] = values_BT[i, :length]
+    return moved_BT
+
+
+def _sampler_agrees(given: PreflightInput) -> list[GateResult]:
+    batch = given.batch()
+    logprobs = given.policy.statistics(batch, temperature=given.temperature).logprobs
+    gap = (logprobs - batch.sampler_logprobs_BT[batch.loss_mask_BT]).abs().max()
+    text = "largest difference of the sampler's and the trainer's log-prob of a sampled token, nat"
+    return [_gate("sampler_agrees", gap, SAMPLER_BOUND_NAT[given.policy.precision], text)]
+
+
+def _sampler_is_synced(given: PreflightInput) -> list[GateResult]:
+    given.generator.sync(given.policy.model)
+    differs = float(given.generator.weights_checksum() != checksum(given.policy.model))
+    return [_gate("sampler_synced", differs, 0.0, "1 if the sampler's weights are not the trainer's")]
+
+
+def _gate(name: str, measured: Tensor | float, bound: float, text: str) -> GateResult:
+    value = float(measured)
+    # Written so that NaN refuses.
+    return GateResult(name, value <= bound, value, bound, text)
+
+
+GATES: tuple[Callable[[PreflightInput], list[GateResult]], ...] = (
+    _policy_is_reference,
+    _dropout_is_off,
+    _padding_is_neutral,
+    _sampler_agrees,
+    _sampler_is_synced,
+)

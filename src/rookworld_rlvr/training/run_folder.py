@@ -1,0 +1,42 @@
+"""A run's folder: where it is made, and files that appear whole or not at all."""
+
+import json
+import os
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from .errors import UserError
+
+LATEST = "latest"
+
+
+def make_run_folder(root: Path, name: str, *, now: datetime) -> Path:
+    """`root/<date>/<time>-<name>`, with a number behind it where that is taken. Raises UserError."""
+    stem = root / now.strftime("%Y-%m-%d") / f"{now.strftime('%H-%M-%S')}-{name}"
+    try:
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        folder = stem
+        for number in range(2, 1000):
+            if not folder.exists():
+                break
+            folder = stem.with_name(f"{stem.name}-{number}")
+        folder.mkdir()
+    except OSError as error:
+        raise UserError(f"output_root: expected a folder to write to, got {root}: {error.strerror}") from error
+    return folder
+
+
+def point_latest(root: Path, folder: Path) -> None:
+    """Make `root/latest` lead to the run, in one rename."""
+    link = root / f".{LATEST}-{os.getpid()}"
+    link.unlink(missing_ok=True)
+    link.symlink_to(os.path.relpath(folder, root), target_is_directory=True)
+    link.replace(root / LATEST)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON by a rename, so that no reader sees half a file."""
+    writing = path.with_name(f".{path.name}.writing")
+    writing.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    writing.replace(path)

@@ -1,0 +1,108 @@
+"""Where metrics go: a file always, the console, and a tracker if one is chosen."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+from rich.console import Console
+
+from .errors import UserError
+
+
+class Tracker(StrEnum):
+    """An experiment tracker beside metrics.jsonl."""
+
+    none = "none"
+    wandb = "wandb"
+    tensorboard = "tensorboard"
+
+
+@dataclass(slots=True)
+class LoggingConfig:
+    """What is written, how often."""
+
+    tracker: Tracker = Tracker.none
+    wandb_project: str = "rookworld-rlvr"
+    wandb_mode: str = "offline"
+    """wandb's mode: online, offline (no account needed) or disabled."""
+    console_every: int = 1
+    """Steps between lines on the console."""
+
+    def __post_init__(self) -> None:
+        if self.wandb_mode not in ("online", "offline", "disabled"):
+            raise ValueError(f"logging.wandb_mode: expected online, offline or disabled, got {self.wandb_mode}")
+        if self.console_every < 1:
+            raise ValueError("logging.console_every: expected 1 or more")
+
+
+class Sink(Protocol):
+    """Takes each step's metrics."""
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class JsonlSink:
+    """One object a step behind the file's end."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._file.write(json.dumps({"step": step, **metrics}) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class ConsoleSink:
+    """One line a step."""
+
+    def __init__(self, console: Console, total_steps: int, every: int) -> None:
+        self._console, self._total, self._every = console, total_steps, every
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        if step % self._every and step != self._total:
+            return
+        self._console.print(
+            f"step {step:>4}/{self._total}  reward {metrics['reward/mean']:+.3f}  "
+            f"kl {metrics['kl/reference']:.4f}  entropy {metrics['policy/entropy']:.3f}  "
+            f"grad {metrics['optim/grad_norm']:.2f}  lr {metrics['optim/lr']:.1e}  "
+            f"{metrics['throughput/completions_per_s']:.0f} completions/s",
+            highlight=False,
+        )
+
+    def close(self) -> None:
+        return
+
+
+class TensorBoardSink:
+    """Scalars under the metrics' names."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise UserError("logging=tensorboard: expected tensorboard, install it: pip install tensorboard") from error
+        self._writer: Any = SummaryWriter(str(folder / "tensorboard"))
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        for key, value in metrics.items():
+            self._writer.add_scalar(key, value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def cut_metrics(path: Path, step: int) -> None:
+    """Drop the lines behind `step`, which a resumed run writes again. An absent file stays absent."""
+    if not path.is_file():
+        return
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
+    path.write_text("".join(kept), encoding="utf-8")

@@ -1,0 +1,212 @@
+"""A tiny model from nothing: behaviour cloning on rows of both tasks, resumable."""
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import chess
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from ..tasks.types import Example
+from .codec import PIECES, POSITIONS, build_tokenizer, piece_token
+
+IGNORED = -100
+# Batches are cut from pools of this many, sorted by length, so that rows of a batch are alike.
+POOL_BATCHES = 40
+STATE_FILE = "warmstart_state.pt"
+
+
+@dataclass(slots=True)
+class WarmstartConfig:
+    """The model's shape and how long it learns."""
+
+    layers: int = 4
+    width: int = 192
+    """Hidden size; a multiple of heads."""
+    heads: int = 4
+    steps: int = 4500
+    batch_size: int = 64
+    """Rows a step."""
+    lr: float = 1.5e-3
+    """Peak learning rate of AdamW, reached after warmup_steps, then cosine to a tenth."""
+    warmup_steps: int = 200
+    weight_decay: float = 0.01
+    save_every: int = 500
+    """Steps between saves; a run that is stopped goes on from the last one."""
+    log_every: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A tokenised example."""
+
+    tokens: tuple[int, ...]
+    """Prompt, completion, end of text."""
+    prompt_length: int
+
+
+def build_model(config: WarmstartConfig, tokenizer: PreTrainedTokenizerFast) -> Any:
+    """An untrained GPT-2 whose embeddings begin with what is known: places and squares.
+
+    Positions start as sinusoids (facts §8), and a piece on a square as the sum of a piece's vector and
+    a square's, which the square's name in a move shares.
+    """
+    model = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=len(tokenizer),
+            n_positions=POSITIONS,
+            n_embd=config.width,
+            n_layer=config.layers,
+            n_head=config.heads,
+            # The same function as GPT-2's, in one kernel.
+            activation_function="gelu_pytorch_tanh",
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            bos_token_id=tokenizer.eos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+    # On a CPU the fused kernel's backward pass takes longer than plain attention's at these lengths.
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        model.transformer.wpe.weight.copy_(_sinusoids(POSITIONS, config.width))
+        _compose_squares(model.transformer.wte.weight, tokenizer)
+    return model
+
+
+def _sinusoids(positions: int, width: int) -> Tensor:
+    """(positions, width), at the scale of GPT-2's initial embeddings; arXiv 1706.03762."""
+    rates = torch.exp(torch.arange(0, width, 2) * (-math.log(10_000.0) / width))
+    angles = torch.arange(positions).unsqueeze(1) * rates
+    return 0.02 * torch.cat([angles.sin(), angles.cos()], dim=1)
+
+
+def _compose_squares(embeddings_VH: Tensor, tokenizer: PreTrainedTokenizerFast) -> None:
+    width = embeddings_VH.shape[1]
+    pieces = {piece: 0.02 * torch.randn(width) for piece in PIECES}
+    ids = tokenizer.get_vocab()
+    for square in chess.SQUARES:
+        place = 0.02 * torch.randn(width)
+        for piece, vector in pieces.items():
+            embeddings_VH[ids[piece_token(piece, square)]] = place + vector
+        for lead in ("", " "):
+            embeddings_VH[ids[lead + chess.square_name(square)]] += place
+
+
+def tokenise(examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast) -> list[Row]:
+    """Rows of labelled examples; those longer than the model's positions are left out."""
+    prompts = tokenizer([example.prompt for example in examples]).input_ids
+    completions = tokenizer([example.completion or "" for example in examples]).input_ids
+    end = tokenizer.eos_token_id
+    rows = (Row((*p, *c, end), len(p)) for p, c in zip(prompts, completions, strict=True))
+    return [row for row in rows if len(row.tokens) <= POSITIONS]
+
+
+def batches(rows: Sequence[Row], batch_size: int, seed: int) -> Iterator[list[Row]]:
+    """Endless batches of rows of similar length, in an order that seed alone decides."""
+    rng = random.Random(seed)
+    while True:
+        order = rng.sample(range(len(rows)), len(rows))
+        for start in range(0, len(order), batch_size * POOL_BATCHES):
+            pool = [rows[i] for i in order[start : start + batch_size * POOL_BATCHES]]
+            pool.sort(key=lambda row: len(row.tokens))
+            cuts = [pool[i : i + batch_size] for i in range(0, len(pool), batch_size)]
+            yield from rng.sample(cuts, len(cuts))
+
+
+def cloning_loss(model: Any, rows: Sequence[Row]) -> Tensor:
+    """Mean cross-entropy (nat a token) of the completions; the head runs on their positions alone."""
+    longest = max(len(row.tokens) for row in rows)
+    tokens_BT = torch.zeros(len(rows), longest, dtype=torch.long)
+    targets_BT = torch.full((len(rows), longest), IGNORED)
+    for i, row in enumerate(rows):
+        tokens_BT[i, : len(row.tokens)] = torch.tensor(row.tokens)
+        targets_BT[i, row.prompt_length - 1 : len(row.tokens) - 1] = torch.tensor(row.tokens[row.prompt_length :])
+    device = next(model.parameters()).device
+    hidden_BTH = model.transformer(input_ids=tokens_BT.to(device)).last_hidden_state
+    trained_BT = targets_BT != IGNORED
+    logits_NV = model.lm_head(hidden_BTH[trained_BT.to(device)])
+    return cross_entropy(logits_NV.float(), targets_BT[trained_BT].to(device))
+
+
+class Warmstart:
+    """The training's state: model, optimiser, step. Saved whole, so that a stopped run goes on."""
+
+    def __init__(self, config: WarmstartConfig, *, seed: int, device: torch.device, bf16: bool) -> None:
+        torch.manual_seed(seed)
+        self.config, self.seed, self.device, self.bf16 = config, seed, device, bf16
+        self.tokenizer = build_tokenizer()
+        self.model = build_model(config, self.tokenizer).to(device)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(),
+            lr=config.lr,
+            weight_decay=config.weight_decay,
+            betas=(0.9, 0.98),
+            fused=True,
+        )
+        self.step = 0
+
+    def run(self, rows: Sequence[Row], folder: Path) -> Iterator[dict[str, float]]:
+        """Train to the last step, saving into `folder`; yields step, loss and lr every log_every steps."""
+        stream, losses = batches(rows, self.config.batch_size, self.seed), []
+        for _ in range(self.step):
+            next(stream)
+        while self.step < self.config.steps:
+            losses.append(self._train_step(next(stream)))
+            if self.step % self.config.log_every == 0 or self.step == self.config.steps:
+                yield {"step": self.step, "loss": sum(losses) / len(losses), "lr": self._lr()}
+                losses.clear()
+            if self.step % self.config.save_every == 0 or self.step == self.config.steps:
+                self.save(folder)
+
+    def _lr(self) -> float:
+        config = self.config
+        warm = min(1.0, (self.step + 1) / config.warmup_steps)
+        progress = self.step / config.steps
+        return config.lr * warm * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * progress)))
+
+    def _train_step(self, rows: Sequence[Row]) -> float:
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._lr()
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+            loss = cloning_loss(self.model, rows)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.step += 1
+        return loss.item()
+
+    def save(self, folder: Path) -> None:
+        """Write the model as a Hugging Face folder (bf16, half the size) and the state to go on from."""
+        state = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "step": self.step,
+        }
+        torch.save(state, folder / "state.tmp")
+        (folder / "state.tmp").replace(folder / STATE_FILE)
+        export = build_model(self.config, self.tokenizer).to(torch.bfloat16)
+        export.load_state_dict(self.model.state_dict())
+        export.generation_config.pad_token_id = self.tokenizer.pad_token_id
+        export.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    def resume(self, folder: Path) -> bool:
+        """Load the state saved in `folder`; False if there is none."""
+        path = folder / STATE_FILE
+        if not path.is_file():
+            return False
+        state = torch.load(path, map_location=self.device, weights_only=True)
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step = state["step"]
+        return True

@@ -1,0 +1,234 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rookworld_rlvr.app.data import main
+from rookworld_rlvr.board.evals import MATE_THRESHOLD_PAWNS
+from rookworld_rlvr.rewards.engine import EngineNotFoundError, find_engine
+from rookworld_rlvr.tasks.audit import audit
+from rookworld_rlvr.tasks.corpus import example_key, read_corpus
+from rookworld_rlvr.tasks.policy import parse_policy
+from rookworld_rlvr.tasks.types import PolicyAnswer
+
+ROOT = Path(__file__).resolve().parents[2]
+PUBLISHED = ROOT.parent / "shared" / "data" / "rook_val_250.txt"
+BLACK = "8/8/8/4k3/8/4P3/8/4K3 b - - 0"
+INVERTED = [f"P: {BLACK} {n}   M: e5d5 e5e4 e5f5   E: 0.1 0.5 -0.3   B: e5f5" for n in range(60, 64)]
+PROGRAM = "import sys; from rookworld_rlvr.app.data import main; sys.exit(main(sys.argv[1:]))"
+
+
+def has_engine() -> bool:
+    try:
+        return bool(find_engine())
+    except EngineNotFoundError:
+        return False
+
+
+needs_engine = pytest.mark.skipif(not has_engine(), reason="no Stockfish on this machine")
+
+
+@pytest.fixture
+def inverted(tmp_path: Path) -> Path:
+    path = tmp_path / "inverted.txt"
+    path.write_text("".join(f"{line}\n" for line in [*INVERTED, "no row at all"]))
+    return path
+
+
+def generate(folder: Path, *options: str, rows: int = 120) -> None:
+    arguments = ["--rows", str(rows), "--seed", "7", "--depth", "3", "--out", str(folder), *options]
+    assert main(["generate", *arguments]) == 0
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+def one_line_refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main([str(argument) for argument in arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    return err
+
+
+def test_audit_names_the_inversion_and_the_fixed_copy_is_clean(
+    inverted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "fixed.txt"
+    assert main(["audit", str(inverted), "--fix", str(copy)]) == 0
+    out = capsys.readouterr().out
+    assert "Black's B: is inverted: 4 of 4 Black rows have a B: below their best eval" in out
+    assert "4 rows; dropped: bad_prompt 1" in out
+    assert copy.read_text().splitlines()[0].endswith("B: e5e4")
+    assert audit(copy).is_clean
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fixed.txt", "inverted.txt"]
+
+
+@pytest.mark.skipif(not PUBLISHED.is_file(), reason=f"no published data at {PUBLISHED}")
+def test_audit_counts_96_of_107_black_rows_of_the_published_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "fixed.txt"
+    assert main(["audit", str(PUBLISHED), "--fix", str(copy)]) == 0
+    assert "inverted: 96 of 107 Black rows" in capsys.readouterr().out
+    assert main(["audit", str(copy)]) == 0
+    assert "No defect found" in capsys.readouterr().out
+
+
+def test_audit_refuses_a_missing_file_and_one_without_a_valid_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nothing = tmp_path / "nothing.txt"
+    nothing.write_text("no row\n")
+    assert "bad_prompt 1" in one_line_refusal(capsys, "audit", nothing)
+    assert "absent.txt" in one_line_refusal(capsys, "audit", tmp_path / "absent.txt")
+
+
+def test_fix_refuses_its_own_source_and_places_it_cannot_write(
+    inverted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = inverted.read_text()
+    link = tmp_path / "link.txt"
+    link.symlink_to(inverted)
+    for out in (inverted, link, tmp_path, tmp_path / "absent" / "x.txt", tmp_path / "x.jsonl"):
+        assert "--fix" in one_line_refusal(capsys, "audit", inverted, "--fix", out)
+    assert inverted.read_text() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["inverted.txt", "link.txt"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("generate", "--rows", "5"),
+        ("generate", "--rows", "0", "--out", "x"),
+        ("generate", "--rows", "5", "--out", "x", "--exclude", "absent.txt"),
+        ("generate", "--rows", "5", "--out", "/dev/null/x", "--task", "environment"),
+    ],
+)
+def test_bad_arguments_are_one_line(
+    arguments: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one_line_refusal(capsys, *arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_an_engine_the_policy_task_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOCKFISH_PATH", str(tmp_path / "absent"))
+    assert "engine" in one_line_refusal(capsys, "generate", "--rows", "5", "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_environment_rows_need_no_engine_and_audit_clean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOCKFISH_PATH", str(tmp_path / "absent"))
+    generate(tmp_path / "out", "--task", "environment", rows=200)
+    report = audit(tmp_path / "out" / "environment.txt")
+    assert report.is_clean and report.environment.rows == 200
+    card = json.loads((tmp_path / "out" / "data_card.json").read_text())["environment"]
+    assert sum(card["reward_classes"].values()) == sum(card["rows_by_color"].values()) == 200
+    assert set(card["reward_classes"]) >= {"-1.0", "0.001"}
+
+
+@needs_engine
+def test_rows_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
+    generate(tmp_path / "one", "--processes", "1")
+    generate(tmp_path / "two", "--processes", "2")
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+    assert files(tmp_path / "one").keys() == {"data_card.json", "environment.txt", "policy.txt"}
+    assert audit(tmp_path / "one" / "policy.txt").is_clean
+
+
+@needs_engine
+def test_policy_rows_are_distinct_balanced_and_best_for_the_mover(tmp_path: Path) -> None:
+    generate(tmp_path / "out", "--task", "policy")
+    examples = read_corpus(tmp_path / "out" / "policy.txt").examples
+    assert len({example_key(example) for example in examples}) == len(examples) == 120
+    for example in examples:
+        answer = parse_policy(example.completion or "")
+        assert isinstance(answer, PolicyAnswer)
+        assert answer.evals_pawns[answer.moves.index(answer.best)] == max(answer.evals_pawns)
+    card = json.loads((tmp_path / "out" / "data_card.json").read_text())
+    assert card["policy"]["best_below_own_eval"] == {"white": 0, "black": 0}
+    assert min(card["policy"]["rows_by_color"].values()) > 40
+    assert (card["seed"], card["depth"], card["engine"][:9]) == (7, 3, "Stockfish")
+
+
+@needs_engine
+def test_a_run_cut_off_in_a_line_goes_on_to_the_same_rows(tmp_path: Path) -> None:
+    generate(tmp_path / "whole", rows=300)
+    generate(tmp_path / "cut", rows=20)
+    for log in (tmp_path / "cut" / "games").iterdir():
+        log.write_bytes(log.read_bytes()[:-10])
+    generate(tmp_path / "cut", rows=300)
+    assert files(tmp_path / "whole") == files(tmp_path / "cut")
+
+
+@needs_engine
+def test_an_interrupted_run_exits_130_and_goes_on_to_the_same_rows(tmp_path: Path) -> None:
+    folder, log = tmp_path / "cut", tmp_path / "cut" / "games" / "policy.jsonl"
+    options = ["--rows", "100000", "--seed", "7", "--depth", "3", "--out", str(folder), "--processes", "2"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    started = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, "generate", *options], env=environment, stderr=subprocess.PIPE, text=True
+    )
+    while not (log.exists() and log.read_bytes().count(b"\n") > 1):
+        assert started.poll() is None
+        time.sleep(0.05)
+    started.send_signal(signal.SIGINT)
+    _, errors = started.communicate(timeout=30)
+    assert started.returncode == 130 and "Traceback" not in errors
+    assert not (folder / "policy.txt").exists()
+    played = log.read_bytes().count(b"\n")
+    generate(folder, rows=300)
+    generate(tmp_path / "whole", rows=300)
+    assert played > 1
+    assert files(folder)["policy.txt"] == files(tmp_path / "whole")["policy.txt"]
+
+
+@needs_engine
+def test_excluded_positions_are_kept_out_of_both_tasks(tmp_path: Path) -> None:
+    generate(tmp_path / "first", rows=60)
+    named = tmp_path / "held_out.jsonl"
+    lines = files(tmp_path / "first")["policy.txt"].splitlines()
+    fens = [line.removeprefix("P: ").split("M:")[0].strip() for line in lines]
+    named.write_text("".join(json.dumps({"fen": fen}) + "\n" for fen in fens))
+    environment = tmp_path / "first" / "environment.txt"
+    generate(tmp_path / "second", "--exclude", str(named), str(environment), rows=60)
+    kept_out = {example_key(e) for source in (named, environment) for e in read_corpus(source).examples}
+    for task in ("policy", "environment"):
+        examples = read_corpus(tmp_path / "second" / f"{task}.txt").examples
+        assert len(examples) == 60 and not kept_out & {example_key(example) for example in examples}
+
+
+def test_a_folder_begun_with_another_seed_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generate(tmp_path / "out", "--task", "environment", rows=5)
+    before = files(tmp_path / "out")
+    capsys.readouterr()
+    options = ["--task", "environment", "--rows", 5, "--seed", 8, "--out", tmp_path / "out"]
+    assert '"seed": 7' in one_line_refusal(capsys, "generate", *options)
+    assert files(tmp_path / "out") == before
+
+
+@needs_engine
+def test_published_spelling_of_mates_reaches_the_rows(tmp_path: Path) -> None:
+    generate(tmp_path / "out", "--task", "policy", rows=400)
+    examples = read_corpus(tmp_path / "out" / "policy.txt").examples
+    answers = [parse_policy(example.completion or "") for example in examples]
+    evals = [pawns for answer in answers if isinstance(answer, PolicyAnswer) for pawns in answer.evals_pawns]
+    assert any(abs(pawns) > MATE_THRESHOLD_PAWNS for pawns in evals)
+    assert all(abs(pawns) < 1000 for pawns in evals)

@@ -1,0 +1,110 @@
+"""The house's rule, walked by import: a room sees only the floors below it."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = "rookworld_rlvr"
+SOURCE = Path(__file__).resolve().parents[2] / "src" / PACKAGE
+FLOORS = {
+    "board": 0,
+    "tasks": 1,
+    "rewards": 2,
+    "rollout": 3,
+    "objective": 3,
+    "evaluation": 4,
+    "training": 5,
+    "report": 6,
+    "play": 6,
+    "studies": 6,
+    "app": 7,
+}
+HIGHEST_FLOOR_WITHOUT_TORCH = 2
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def room_of(file: Path) -> str:
+    """The room a file is in; the package's own files, which are the door, are in none."""
+    parts = file.relative_to(SOURCE).parts
+    return parts[0] if len(parts) > 1 else ""
+
+
+def imports(file: Path) -> Iterator[str]:
+    """The full dotted names of all that a file imports, inside functions too."""
+    package = [PACKAGE, *file.relative_to(SOURCE).parts[:-1]]
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            stem = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{stem}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            yield from (arg.value for arg in node.args if isinstance(arg, ast.Constant))
+
+
+def rooms_imported(file: Path) -> set[str]:
+    names = (name.split(".") for name in imports(file))
+    return {parts[1] for parts in names if parts[0] == PACKAGE and len(parts) > 1 and parts[1] in FLOORS}
+
+
+def importers(library: str) -> set[str]:
+    return {
+        str(file.relative_to(SOURCE))
+        for file in FILES
+        if any(name.split(".")[0] == library for name in imports(file))
+    }
+
+
+def test_every_folder_is_a_room_of_the_table() -> None:
+    with_code = {room_of(file) for file in FILES} - {""}
+    assert with_code <= FLOORS.keys()
+    assert {"board", "tasks", "rewards", "objective"} <= with_code
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_a_room_imports_only_itself_and_lower_floors(file: Path) -> None:
+    room = room_of(file)
+    if not room:
+        assert file.name == "__main__.py" or not rooms_imported(file)
+        return
+    allowed = {other for other in FLOORS if FLOORS[other] < FLOORS[room]} | {room}
+    if room == "objective":
+        allowed = {room}
+    assert rooms_imported(file) <= allowed
+
+
+def test_the_walk_sees_relative_absolute_and_nested_imports() -> None:
+    assert "rookworld_rlvr.board.fen.parse_fen" in set(imports(SOURCE / "tasks" / "policy.py"))
+    assert rooms_imported(SOURCE / "rewards" / "engine.py") == {"board", "tasks"}
+    assert "tasks/corpus.py" in importers("datasets")
+
+
+def test_chess_and_rewards_import_no_torch() -> None:
+    rooms = {file.split("/")[0] for library in ("torch", "transformers") for file in importers(library)}
+    assert {room for room in rooms if FLOORS[room] <= HIGHEST_FLOOR_WITHOUT_TORCH} == set()
+
+
+def test_importing_the_rewards_loads_no_torch() -> None:
+    code = f"import {PACKAGE}.rewards, sys; sys.exit('torch' in sys.modules)"
+    path = {"PYTHONPATH": str(SOURCE.parent)}
+    assert subprocess.run([sys.executable, "-c", code], env=path, check=False).returncode == 0
+
+
+def test_hydra_stays_in_the_app() -> None:
+    assert {file for library in ("hydra", "omegaconf") for file in importers(library)} <= {
+        str(file.relative_to(SOURCE)) for file in FILES if room_of(file) == "app"
+    }
+
+
+@pytest.mark.parametrize("library", ["wandb", "vllm"])
+def test_a_library_that_is_absent_until_chosen_is_in_one_file(library: str) -> None:
+    assert len(importers(library)) <= 1
+
+
+def test_modules_of_the_house_share_no_name_with_utils() -> None:
+    assert not [file for file in FILES if file.name in ("utils.py", "helpers.py", "common.py")]
