@@ -53,6 +53,7 @@ class TiedModel:
         return TokenStatistics(
             logprobs=policy.log_prob(self.tokens),
             entropy=policy.entropy(),
+            ref_logprobs=reference.log_prob(self.tokens),
             kl_exact=kl_divergence(policy, reference),
         )
 
@@ -71,6 +72,8 @@ def test_chunks_change_no_value_and_no_gradient_of_a_tied_weight(chunk_tokens: i
     torch.testing.assert_close(chunked.logprobs, whole.logprobs, rtol=0, atol=1e-12)
     torch.testing.assert_close(chunked.entropy, whole.entropy, rtol=0, atol=1e-12)
     torch.testing.assert_close(chunked.kl_exact, whole.kl_exact, rtol=0, atol=1e-12)
+    assert chunked.ref_logprobs is not None and whole.ref_logprobs is not None
+    torch.testing.assert_close(chunked.ref_logprobs, whole.ref_logprobs, rtol=0, atol=1e-12)
     torch.testing.assert_close(model.gradient(chunked), model.gradient(whole), rtol=0, atol=1e-12)
 
 

@@ -95,7 +95,7 @@ def _show_gates(console: Console, gates: list[GateResult]) -> None:
     for gate in gates:
         verdict = "passed " if gate.passed else "REFUSED"
         console.print(
-            f"{verdict}  {gate.name:<16} {gate.measured:.2e}  at most {gate.bound:.0e}  {gate.text}",
+            f"{verdict}  {gate.name:<16} {gate.measured:.2e}  at most {gate.bound:<5.2g}  {gate.text}",
             highlight=False,
             soft_wrap=True,
         )

@@ -16,7 +16,7 @@ STATE_FILE = "trainer_state.pt"
 FOLDER = "checkpoints"
 
 
-def save_checkpoint(run_folder: Path, context: StepContext, *, step: int, extra: dict[str, Any], keep: int) -> Path:
+def save_checkpoint(run_folder: Path, context: StepContext, *, step: int, keep: int) -> Path:
     """Write `checkpoints/step-N` whole or not at all, then remove all but the newest `keep`.
 
     The folder appears under its name by one rename, after everything in it was written and synced.
@@ -26,7 +26,7 @@ def save_checkpoint(run_folder: Path, context: StepContext, *, step: int, extra:
     shutil.rmtree(writing, ignore_errors=True)
     writing.mkdir(parents=True)
     _save_model(context.policy, writing)
-    torch.save(_state(context, step, extra), writing / STATE_FILE)
+    torch.save(_state(context, step), writing / STATE_FILE)
     for path in writing.iterdir():
         with path.open("rb") as written:
             os.fsync(written.fileno())
@@ -37,8 +37,8 @@ def save_checkpoint(run_folder: Path, context: StepContext, *, step: int, extra:
     return final
 
 
-def load_checkpoint(folder: Path, context: StepContext) -> dict[str, Any]:
-    """Put everything back as it was saved; returns the step and the extras. Raises UserError."""
+def load_checkpoint(folder: Path, context: StepContext) -> int:
+    """Put everything back as it was saved; returns how many steps were done. Raises UserError."""
     try:
         # Our own file: it holds random states, which are no tensors.
         state: dict[str, Any] = torch.load(folder / STATE_FILE, map_location=context.policy.device, weights_only=False)
@@ -52,7 +52,7 @@ def load_checkpoint(folder: Path, context: StepContext) -> dict[str, Any]:
     for name, value in state["recovery"].items():
         setattr(context.recovery, name, value)
     set_rng_state(state["rng"])
-    return {"step": state["step"], **state["extra"]}
+    return int(state["step"])
 
 
 def list_checkpoints(run_folder: Path) -> list[Path]:
@@ -77,7 +77,7 @@ def _save_model(policy: Policy, folder: Path) -> None:
     policy.tokenizer.save_pretrained(folder)
 
 
-def _state(context: StepContext, step: int, extra: dict[str, Any]) -> dict[str, Any]:
+def _state(context: StepContext, step: int) -> dict[str, Any]:
     return {
         "step": step,
         "policy": context.policy.model.state_dict(),
@@ -86,5 +86,4 @@ def _state(context: StepContext, step: int, extra: dict[str, Any]) -> dict[str, 
         "sampler": context.sampler.state_dict(),
         "recovery": context.recovery.state_dict(),
         "rng": rng_state(),
-        "extra": extra,
     }

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
 
 from ..objective import Head, TokenStatistics, token_statistics
 from ..rollout.batch import Batch
@@ -139,6 +140,9 @@ def load_policy(config: ModelConfig, device: torch.device, precision: Precision)
     """The model in float32 and its tokenizer. Raises UserError with one line where they cannot be had."""
     source = str(tiny_model_folder()) if config.path == TINY else config.path
     _check_source(source)
+    # What transformers warns of is checked here, and its bars hide the one line that says what is wrong.
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
         model = _load_model(config, source, device)
@@ -166,9 +170,13 @@ def _load_model(config: ModelConfig, source: str, device: torch.device) -> Any:
     kernel = config.attention
     if kernel is Attention.auto:
         kernel = Attention.eager if device.type == "cpu" else Attention.sdpa
-    return AutoModelForCausalLM.from_pretrained(
-        source, config=loaded, dtype=torch.float32, attn_implementation=kernel.value
+    loaded_model: Any = AutoModelForCausalLM.from_pretrained(
+        source, config=loaded, dtype=torch.float32, attn_implementation=kernel.value, output_loading_info=True
     )
+    model, info = loaded_model
+    if info["missing_keys"] or info["mismatched_keys"]:
+        raise ValueError(f"weights missing or misshapen: {sorted(map(str, info['missing_keys']))[:3]}")
+    return model
 
 
 def _set_dropout(model: nn.Module, probability: float | None) -> None:

@@ -76,6 +76,14 @@ class Run:
 
 def train(run: Run) -> dict[str, Any]:
     """The whole run; returns and writes the summary. Raises PreflightError and TrainingGaveUpError."""
+    try:
+        return _train(run)
+    finally:
+        for sink in run.sinks:
+            sink.close()
+
+
+def _train(run: Run) -> dict[str, Any]:
     started = time.perf_counter()
     gates = preflight(run)
     first_step, before = _begin(run)
@@ -103,7 +111,7 @@ def preflight(run: Run) -> list[GateResult]:
     for gate in results:
         verdict = "passed" if gate.passed else "REFUSED"
         run.console.print(
-            f"gate {gate.name:<16} {verdict}  {gate.measured:.2e} (at most {gate.bound:.0e})", highlight=False
+            f"gate {gate.name:<16} {verdict}  {gate.measured:.2e} (at most {gate.bound:.2g})", highlight=False
         )
     require_passed(results)
     return results
@@ -136,12 +144,12 @@ def _begin(run: Run) -> tuple[int, list[Row]]:
         rows = _evaluate(run, "before")
         path.write_text("".join(json.dumps(dict(row.values)) + "\n" for row in rows), encoding="utf-8")
         return 0, rows
-    state = load_checkpoint(find_checkpoint(run.resume), run.context)
+    steps_done = load_checkpoint(find_checkpoint(run.resume), run.context)
     values = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
     if len(values) != len(run.held_out):
         raise UserError(f"resume: expected {len(run.held_out)} evaluated rows in {path}, got {len(values)}")
     rows = [Row(i, run.held_out[i], value) for i, value in enumerate(values)]
-    return int(state["step"]), rows
+    return steps_done, rows
 
 
 def _steps(run: Run, first_step: int) -> tuple[int, str, float]:
@@ -162,11 +170,9 @@ def _steps(run: Run, first_step: int) -> tuple[int, str, float]:
                 stopped = "max_minutes"
             done = stopped != "finished" or step == run.config.steps
             if done or step % run.config.checkpoint_every == 0:
-                save_checkpoint(run.folder, run.context, step=step, extra={}, keep=run.config.keep_checkpoints)
+                save_checkpoint(run.folder, run.context, step=step, keep=run.config.keep_checkpoints)
             if done:
                 break
-    for sink in run.sinks:
-        sink.close()
     return step, stopped, completions / max(time.perf_counter() - started, 1e-9)
 
 

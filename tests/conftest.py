@@ -1,0 +1,120 @@
+"""A small model that has begun to learn the formats and a corpus, both made once a session; runs in tmp.
+
+torch is imported only by the fixtures that need it, so that tests of chess alone start in a second.
+"""
+
+import json
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import chess
+import pytest
+
+# Before torch is imported: these tensors are too small to share out, and one thread gives the same bits.
+os.environ["OMP_NUM_THREADS"] = "1"
+# Nothing here may ask a hub or a tracker's server.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["WANDB_MODE"] = "offline"
+os.environ["WANDB_SILENT"] = "true"
+
+ROWS_PER_TASK, HELD_OUT_PER_TASK = 32, 4
+
+
+def labelled(board: chess.Board) -> Any:
+    """A label by hand: the first moves in the alphabet, the last of them best."""
+    from rookworld_rlvr.tasks.types import PolicyAnswer
+
+    moves = sorted(move.uci() for move in board.legal_moves)[:5]
+    return PolicyAnswer(tuple(moves), tuple(0.25 * i - 0.5 for i in range(len(moves))), moves[-1])
+
+
+def corpus_lines(seed: int, per_task: int) -> list[str]:
+    """Rows of both tasks in turn, as `rookworld data generate` writes them, without an engine."""
+    from rookworld_rlvr.tasks import generate
+
+    rng, policy, environment = random.Random(seed), [], []
+    while min(len(policy), len(environment)) < per_task:
+        start = generate.start_board(rng)
+        game = generate.guided_game(rng, start, labelled)
+        policy += [generate.policy_line(rng, board, answer) for board, answer in game]
+        environment += list(generate.environment_lines(rng, start))
+    rows = zip(rng.sample(policy, per_task), rng.sample(environment, per_task), strict=True)
+    return [line for pair in rows for line in pair]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    train: Path
+    held_out: Path
+
+
+@pytest.fixture(scope="session")
+def make_lines() -> Callable[[int, int], list[str]]:
+    return corpus_lines
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """32 rows a task to train on, 4 a task held out."""
+    folder = tmp_path_factory.mktemp("corpus")
+    files = Corpus(folder / "train.txt", folder / "held_out.txt")
+    files.train.write_text("".join(f"{line}\n" for line in corpus_lines(1, ROWS_PER_TASK)))
+    files.held_out.write_text("".join(f"{line}\n" for line in corpus_lines(2, HELD_OUT_PER_TASK)))
+    return files
+
+
+@pytest.fixture(scope="session")
+def small_model(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One layer, width 32, cloned for seconds: its rewards differ. Its config says dropout 0.1, as GPT-2's."""
+    import torch
+
+    from rookworld_rlvr.tasks.corpus import read_corpus
+    from rookworld_rlvr.training.warmstart import Warmstart, WarmstartConfig, tokenise
+
+    folder = tmp_path_factory.mktemp("small_model")
+    shape = WarmstartConfig(
+        layers=1, width=32, heads=2, steps=150, batch_size=16, lr=2e-2, warmup_steps=10, save_every=1000
+    )
+    training = Warmstart(shape, seed=0, device=torch.device("cpu"), bf16=False)
+    rows = tokenise(read_corpus(corpus.train).examples, training.tokenizer)
+    for _ in training.run(rows, folder):
+        pass
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def small_overrides(corpus: Corpus, small_model: Path) -> list[str]:
+    """A run of the small model in seconds: two prompts a step, four completions each, float32."""
+    return [
+        f"model.path={small_model}",
+        f"data.train={corpus.train}",
+        f"data.held_out={corpus.held_out}",
+        "objective.prompts_per_step=2",
+        "objective.group_size=4",
+        "optim.lr=0.003",
+        "optim.warmup_steps=0",
+        "generator.max_new_tokens=48",
+        "evaluation_rows=1",
+        "precision=fp32",
+        "device=cpu",
+        "threads=1",
+    ]
+
+
+@pytest.fixture
+def train(small_overrides: list[str], tmp_path: Path) -> Callable[..., Path]:
+    """Train through the command line, in this process; returns the run's folder."""
+    from rookworld_rlvr.app.cli import main
+
+    def run(*overrides: str, root: str = "outputs", exit_code: int = 0) -> Path:
+        assert main(["train", *small_overrides, f"output_root={tmp_path / root}", *overrides]) == exit_code
+        return (tmp_path / root / "latest").resolve()
+
+    return run

@@ -1,0 +1,42 @@
+"""Runs of the small model, built by the code that the command line uses."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from rookworld_rlvr.app.config import RunConfig
+from rookworld_rlvr.app.wiring import build_run, build_unsaved_run
+from rookworld_rlvr.training.trainer import Run
+
+
+@pytest.fixture
+def make_config(small_overrides: list[str], tmp_path: Path) -> Callable[..., RunConfig]:
+    """The small run's configuration with overrides, without a command line."""
+
+    def make(*overrides: str) -> RunConfig:
+        given = OmegaConf.from_dotlist([*small_overrides, f"output_root={tmp_path / 'outputs'}", *overrides])
+        config: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunConfig), given))
+        assert isinstance(config, RunConfig)
+        return config
+
+    return make
+
+
+@pytest.fixture
+def make_run(make_config: Callable[..., RunConfig]) -> Callable[..., Run]:
+    """A run without a folder."""
+    return lambda *overrides: build_unsaved_run(make_config(*overrides))
+
+
+@pytest.fixture
+def make_saved_run(make_config: Callable[..., RunConfig]) -> Callable[..., Run]:
+    """A run with its folder and sinks."""
+
+    def make(*overrides: str) -> Run:
+        config = make_config(*overrides)
+        return build_run(config, OmegaConf.structured(config))
+
+    return make

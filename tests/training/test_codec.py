@@ -1,0 +1,131 @@
+"""The shipped tokenizer: what goes in comes out, and prompt and completion split cleanly."""
+
+import random
+import re
+import string
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from rookworld_rlvr.tasks.corpus import read_corpus
+from rookworld_rlvr.tasks.types import Example
+from rookworld_rlvr.training.codec import build_tokenizer
+from rookworld_rlvr.training.data import default_file
+from rookworld_rlvr.training.policy import tiny_model_folder
+
+TOKENIZER: Any = build_tokenizer()
+START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR"
+LARGEST_BYTES = 8 * 10**6
+
+
+def ids(text: str, tokenizer: Any = TOKENIZER) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False).input_ids)
+
+
+def text_of(tokens: list[int]) -> str:
+    return str(TOKENIZER.decode(tokens, skip_special_tokens=True))
+
+
+@pytest.fixture(scope="module")
+def examples(
+    make_lines: Callable[[int, int], list[str]], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Example, ...]:
+    file = tmp_path_factory.mktemp("codec") / "rows.txt"
+    file.write_text("".join(f"{line}\n" for line in make_lines(5, 100)))
+    found = read_corpus(file).examples
+    assert len(found) == 200
+    return found
+
+
+def test_generated_rows_come_back_as_they_were_and_hold_no_unknown_token(
+    examples: tuple[Example, ...],
+) -> None:
+    for example in examples:
+        line = example.prompt + str(example.completion)
+        assert text_of(ids(line)) == line
+        assert TOKENIZER.unk_token_id not in ids(line)
+
+
+def test_prompt_and_completion_tokenise_alike_apart_and_together(examples: tuple[Example, ...]) -> None:
+    for example in examples:
+        apart = ids(example.prompt) + ids(str(example.completion))
+        assert apart == ids(example.prompt + str(example.completion))
+
+
+def test_shipped_rows_hold_no_unknown_token_and_come_back() -> None:
+    rows = read_corpus(default_file("held_out.txt")).examples
+    for example in random.Random(0).sample(rows, 100):
+        tokens = ids(example.prompt + str(example.completion))
+        assert TOKENIZER.unk_token_id not in tokens
+        assert text_of(tokens) == example.prompt + str(example.completion)
+
+
+def test_a_board_is_sixty_four_tokens_each_a_piece_on_its_square() -> None:
+    before, after = ids("P: "), ids(" w KQkq - 0 1")
+    tokens = ids(f"P: {START} w KQkq - 0 1")
+    assert tokens[: len(before)] == before and tokens[-len(after) :] == after
+    board = tokens[len(before) : -len(after)]
+    assert len(board) == len(set(board)) == 64
+    moved = ids(f"P: {START.replace('8/PPPPPPPP', '4P3/PPPP1PPP')} w KQkq - 0 1")[len(before) : -len(after)]
+    assert [i for i in range(64) if board[i] != moved[i]] == [44, 52]  # e3 and e2, counted from a8
+
+
+def test_a_move_shares_no_token_with_its_neighbours() -> None:
+    assert [text_of([token]) for token in ids(" e2e4 e7e8q")] == [" e2", "e4", " e7", "e8", "q"]
+
+
+@settings(derandomize=True, max_examples=200, deadline=None)
+@given(st.text(alphabet=string.printable, max_size=60))
+def test_any_printable_ascii_survives(text: str) -> None:
+    assert text_of(ids(text)) == text
+
+
+@settings(derandomize=True, max_examples=200, deadline=None)
+@given(st.text(alphabet="12345678/ wbKQkqpPnN-", max_size=40))
+def test_text_that_is_almost_a_board_survives_unless_two_digits_of_a_rank_touch(text: str) -> None:
+    assume(not re.search("[0-9]{2}", text))
+    assert text_of(ids(text)) == text
+
+
+def test_touching_digits_of_a_rank_which_no_fen_has_are_added_up() -> None:
+    assert text_of(ids("11/")) == "2/"
+
+
+def test_special_tokens_are_three_different_ones_and_pads_go_in_front() -> None:
+    special = {TOKENIZER.eos_token_id, TOKENIZER.pad_token_id, TOKENIZER.unk_token_id}
+    assert len(special) == 3
+    padded = TOKENIZER(["P: ", "P: 8"], padding=True).input_ids
+    assert padded[0][0] == TOKENIZER.pad_token_id
+
+
+def test_a_saved_folder_loads_by_plain_autotokenizer_in_the_same_way(
+    examples: tuple[Example, ...], tmp_path: Path
+) -> None:
+    TOKENIZER.save_pretrained(tmp_path)
+    assert not list(tmp_path.glob("*.py"))
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert_alike(loaded, examples)
+
+
+def test_the_shipped_tokenizer_is_the_one_this_code_builds(examples: tuple[Example, ...]) -> None:
+    assert_alike(AutoTokenizer.from_pretrained(tiny_model_folder()), examples)
+
+
+def test_the_shipped_folder_is_eight_megabytes_at_most_and_holds_no_code() -> None:
+    files = [file for file in tiny_model_folder().iterdir() if file.is_file()]
+    assert 10**6 < sum(file.stat().st_size for file in files) <= LARGEST_BYTES
+    assert not [file for file in files if file.suffix == ".py"]
+
+
+def assert_alike(other: Any, examples: tuple[Example, ...]) -> None:
+    assert other.get_vocab() == TOKENIZER.get_vocab()
+    assert other.eos_token_id == TOKENIZER.eos_token_id and other.pad_token_id == TOKENIZER.pad_token_id
+    for example in examples[:50]:
+        line = example.prompt + str(example.completion)
+        assert ids(line, other) == ids(line)
+        assert other.decode(ids(line), skip_special_tokens=True) == line

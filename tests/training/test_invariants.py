@@ -1,0 +1,226 @@
+"""The invariants of the design: reinforcement-learning bugs that do not crash, by real forward passes."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoConfig
+
+from rookworld_rlvr.evaluation.run import evaluate
+from rookworld_rlvr.rollout.batch import Batch, make_batch, micro_batches
+from rookworld_rlvr.rollout.collect import Group, Sample, sample_groups, score_groups
+from rookworld_rlvr.tasks import Task
+from rookworld_rlvr.tasks.sampler import MixtureConfig, Sampler
+from rookworld_rlvr.training.metrics import step_metrics
+from rookworld_rlvr.training.policy import Policy
+from rookworld_rlvr.training.step import StepContext, grpo_step, micro_batch_loss
+from rookworld_rlvr.training.step_report import StepReport
+from rookworld_rlvr.training.trainer import Run
+
+MakeRun = Callable[..., Run]
+NO_CLIP = "optim.max_grad_norm=1e9"
+
+
+def collect(context: StepContext, *, temperature: float = 1.0, group_size: int = 4) -> list[Group]:
+    examples = context.sampler.draw(2)
+    sampled = sample_groups(
+        context.generator,
+        context.policy.tokenizer,
+        examples,
+        group_size=group_size,
+        temperature=temperature,
+    )
+    return score_groups(sampled, context.policy.tokenizer, examples, rubric=context.rubric, step=0)
+
+
+def batch_of(groups: list[Group], policy: Policy) -> Batch:
+    shape = len(groups), len(groups[0].samples)
+    advantages_PG = torch.linspace(-1, 1, shape[0] * shape[1]).reshape(shape)
+    return make_batch(groups, advantages_PG, pad_id=policy.pad_id, device=policy.device)
+
+
+def row_logprobs(policy: Policy, group: Group, i: int, temperature: float) -> Tensor:
+    """Of one completion, by a plain pass of its row alone, without pads, mask or positions."""
+    prompt, done = group.prompt_tokens, group.samples[i].completion.tokens
+    with torch.no_grad():
+        logits = policy.model(torch.tensor([prompt + done])).logits[0, len(prompt) - 1 : -1]
+    return torch.log_softmax(logits / temperature, -1)[torch.arange(len(done)), torch.tensor(done)]
+
+
+def shake(policy: Policy) -> None:
+    """Move weights a little, so that KL and its gradient are not 0."""
+    draw = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter += 0.02 * torch.randn(parameter.shape, generator=draw)
+
+
+def test_before_the_first_update_kl_is_0_and_the_ratio_1_and_after_it_kl_is_not(make_run: MakeRun) -> None:
+    context = make_run("kl.coef=0.1").context
+    batch = batch_of(collect(context), context.policy)
+    policy, reference = (side.statistics(batch, temperature=1.0) for side in (context.policy, context.reference))
+    assert (policy.logprobs - reference.logprobs).abs().max() <= 1e-6
+    first, second = grpo_step(context, 0).tokens, grpo_step(context, 1).tokens
+    assert first.kl_max <= 1e-6 and abs(first.ratio_max - 1) <= 1e-6 and first.kl_exact_sum <= 1e-5
+    assert second.kl_max > 1e-4 and second.kl_exact_sum > 1e-3
+
+
+def test_dropout_is_off_by_default_although_the_saved_config_says_a_tenth(
+    make_run: MakeRun, small_model: str
+) -> None:
+    assert AutoConfig.from_pretrained(small_model).resid_pdrop == 0.1
+
+    def gap(*overrides: str) -> float:
+        context = make_run(*overrides).context
+        assert context.policy.model.training
+        batch = batch_of(collect(context), context.policy)
+        once, again = (context.policy.statistics(batch, temperature=1.0).logprobs for _ in range(2))
+        return float((once - again).detach().abs().max())
+
+    assert gap() == 0.0
+    assert gap("model.dropout=null") > 0.01
+    assert gap("model.dropout=0.3") > 0.01
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_padding_changes_no_logprob_and_the_sampler_agrees(make_run: MakeRun, temperature: float) -> None:
+    context = make_run().context
+    groups = collect(context, temperature=temperature)
+    batch = batch_of(groups, context.policy)
+    assert batch.attention_BT.min() == 0
+    trained = context.policy.statistics(batch, temperature=temperature).logprobs
+    alone = torch.cat([row_logprobs(context.policy, group, i, temperature) for group in groups for i in range(4)])
+    torch.testing.assert_close(trained.detach(), alone, atol=1e-5, rtol=0)
+    sampled = batch.sampler_logprobs_BT[batch.loss_mask_BT]
+    torch.testing.assert_close(trained.detach(), sampled, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("form", ["k2_straight_through", "exact"])
+@pytest.mark.parametrize("size", [1, 3])
+def test_micro_batches_give_the_gradient_of_one_batch(make_run: MakeRun, size: int, form: str) -> None:
+    def gradients(micro_batch_size: int) -> tuple[list[Tensor], StepReport]:
+        given = (f"kl.form={form}", "kl.coef=0.5", f"optim.micro_batch_size={micro_batch_size}", NO_CLIP)
+        context = make_run(*given).context
+        shake(context.reference)
+        report = grpo_step(context, 0)
+        return [parameter.grad for parameter in context.policy.model.parameters()], report
+
+    (whole, one), (cut, many) = gradients(64), gradients(size)
+    assert one.rewards_PG.tolist() == many.rewards_PG.tolist()
+    assert max(float(gradient.abs().max()) for gradient in whole) > 1e-2
+    for ours, theirs in zip(cut, whole, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
+    assert many.loss == pytest.approx(one.loss, abs=1e-6)
+    assert many.tokens.count == one.tokens.count
+    assert many.tokens.kl_sum == pytest.approx(one.tokens.kl_sum, rel=1e-5)
+
+
+def test_only_states_that_predict_a_sampled_token_get_gradient(make_run: MakeRun) -> None:
+    context = make_run("kl.coef=0.5").context
+    shake(context.reference)
+    batch = batch_of(collect(context), context.policy)
+    states: list[Tensor] = []
+
+    def keep(_module: object, _inputs: object, output: object) -> None:
+        states.append(output.last_hidden_state)  # type: ignore[attr-defined]
+        states[-1].retain_grad()
+
+    with torch.enable_grad():
+        hook = context.policy.model.base_model.register_forward_hook(keep)
+        loss = micro_batch_loss(context, batch, batch.trained_tokens(), StepReport(step=0, kl_coef=0.5))
+        loss.backward()
+        hook.remove()
+    gradient_BT = states[0].grad.abs().amax(-1)  # type: ignore[union-attr]
+    assert (~batch.loss_mask_BT).any() and (gradient_BT[~batch.loss_mask_BT] == 0).all()
+    assert (gradient_BT[batch.loss_mask_BT] > 0).float().mean() > 0.95
+
+
+def test_what_stands_in_the_pads_changes_neither_loss_nor_gradient(make_run: MakeRun) -> None:
+    context = make_run().context
+    shake(context.reference)
+    batch = batch_of(collect(context), context.policy)
+    found = []
+    for pad in (context.policy.pad_id, 700):
+        tokens_BT = batch.tokens_BT.masked_fill(batch.attention_BT == 0, pad)
+        context.optimizer.zero_grad()
+        report = StepReport(step=0, kl_coef=0.5)
+        loss = micro_batch_loss(context, replace(batch, tokens_BT=tokens_BT), 100, report)
+        loss.backward()
+        found.append((loss.item(), context.policy.model.lm_head.weight.grad.clone()))
+    assert found[0][0] == found[1][0] and torch.equal(found[0][1], found[1][1])
+
+
+def test_equal_rewards_give_no_advantage_no_gradient_and_are_counted(make_run: MakeRun) -> None:
+    run = make_run("generator.temperature=0.001", "kl.coef=0")
+    before = [parameter.clone() for parameter in run.context.policy.model.parameters()]
+    report = grpo_step(run.context, 0)
+    assert (report.rewards_PG == report.rewards_PG[:, :1]).all()
+    assert report.advantages_PG.abs().max() == 0 and report.grad_norm == 0 and report.update_norm == 0
+    after = run.context.policy.model.parameters()
+    assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
+    assert step_metrics(report, run.context.recovery)["group/zero_variance_fraction"] == 1.0
+    different = grpo_step(make_run().context, 0)
+    assert different.grad_norm > 0 and different.update_norm > 0
+
+
+def test_the_tokens_trained_are_those_sampled_also_where_their_text_splits_otherwise(make_run: MakeRun) -> None:
+    context = make_run("generator.max_new_tokens=64").context
+    groups = collect(context, temperature=1.5, group_size=8)
+    samples = [sample for group in groups for sample in group.samples]
+    tokenizer, eos = context.policy.tokenizer, context.policy.tokenizer.eos_token_id
+    again = [(*tokenizer(sample.text, add_special_tokens=False).input_ids, eos) for sample in samples]
+    assert any(sample.completion.tokens not in (row, row[:-1]) for sample, row in zip(samples, again, strict=True))
+    batch = batch_of(groups, context.policy)
+    sampled = [token for sample in samples for token in sample.completion.tokens]
+    assert batch.targets_BT()[batch.loss_mask_BT].tolist() == sampled
+    assert sampled.count(eos) == sum(sample.completion.finished for sample in samples) > 0
+
+
+def test_evaluation_leaves_the_random_state_and_the_mode_untouched(make_run: MakeRun) -> None:
+    run = make_run("evaluation_rows=4")
+    before = torch.get_rng_state()
+    rows = evaluate(run.context.generator, run.context.policy.tokenizer, run.held_out)
+    assert len(rows) == 8
+    assert torch.equal(torch.get_rng_state(), before) and run.context.policy.model.training
+
+
+def test_a_label_that_says_what_the_model_wrote_raises_its_reward_through_the_step(make_run: MakeRun) -> None:
+    def step(label: str | None) -> tuple[list[Sample], Tensor]:
+        """One step on the first row of the policy task, under its own label or another."""
+        run = make_run("data.mixture.environment=0", "objective.prompts_per_step=1", "objective.group_size=16")
+        row = next(example for example in run.train_examples if example.task is Task.policy)
+        row = replace(row, completion=label or row.completion)
+        run.context.sampler = Sampler([row], MixtureConfig(1.0, 0.0), 0)
+        report = grpo_step(run.context, 0)
+        return list(report.groups[0].samples), report.rewards_PG[0]
+
+    samples, rewards = step(None)
+    chosen = max((i for i in range(16) if not samples[i].score.failure), key=lambda i: float(rewards[i]))
+    _, rewards_again = step(None)
+    others, relabelled = step(samples[chosen].text)
+    assert [sample.text for sample in samples] == [sample.text for sample in others]
+    assert torch.equal(rewards, rewards_again) and relabelled[chosen] > rewards[chosen] + 0.01
+
+
+def test_a_step_makes_the_better_completion_likelier_and_the_worse_less(make_run: MakeRun) -> None:
+    given = ("kl.coef=0", "optim.lr=0.0005", "objective.prompts_per_step=1", "objective.group_size=2")
+    context, before = make_run(*given).context, make_run().context.policy
+    report = grpo_step(context, 0)
+    [group] = report.groups
+    better, worse = report.advantages_PG[0].argmax().item(), report.advantages_PG[0].argmin().item()
+    assert report.advantages_PG[0, better] > 0 > report.advantages_PG[0, worse]
+
+    def gain(i: int | float) -> float:
+        old, new = (row_logprobs(policy, group, int(i), 1.0) for policy in (before, context.policy))
+        return float((new - old).sum())
+
+    assert gain(better) > 0 > gain(worse)
+
+
+def test_cutting_into_micro_batches_loses_and_doubles_no_token(make_run: MakeRun) -> None:
+    context = make_run().context
+    batch = batch_of(collect(context), context.policy)
+    for size in (1, 3, 8):
+        assert sum(micro.trained_tokens() for micro in micro_batches(batch, size)) == batch.trained_tokens()

@@ -1,0 +1,141 @@
+"""The gates pass on a sound model, and each refuses the bug it is there for, by name."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.rollout.generator import GeneratorConfig
+from rookworld_rlvr.rollout.hf_generator import HFGenerator
+from rookworld_rlvr.training import preflight
+from rookworld_rlvr.training.preflight import require_passed, run_preflight
+from rookworld_rlvr.training.trainer import Run, gate_examples, preflight_input
+
+GATES = ["kl_step_0", "ratio_step_0", "dropout_off", "padding_neutral", "sampler_agrees", "sampler_synced"]
+MakeRun = Callable[..., Run]
+
+
+def refused(run: Run) -> list[str]:
+    given = preflight_input(run.context, gate_examples(run.train_examples))
+    return [gate.name for gate in run_preflight(given) if not gate.passed]
+
+
+def smoke_in(tmp_path: Path, overrides: list[str], *more: str) -> int:
+    return main(["smoke", *overrides, f"output_root={tmp_path / 'outputs'}", *more])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_all_gates_pass_on_a_sound_model(make_run: MakeRun, precision: str, temperature: float) -> None:
+    run = make_run(f"precision={precision}", f"generator.temperature={temperature}")
+    results = run_preflight(preflight_input(run.context, gate_examples(run.train_examples)))
+    require_passed(results)
+    assert [gate.name for gate in results] == GATES
+    assert all(gate.measured <= gate.bound for gate in results)
+
+
+def test_smoke_shows_prompts_completions_parts_and_gates_and_leaves_nothing_behind(
+    small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert smoke_in(tmp_path, small_overrides) == 0
+    shown = capfd.readouterr()
+    assert shown.err == ""
+    assert shown.out.count("\ncompletion ") == 4 and shown.out.count("  parts ") == 4
+    assert shown.out.count("\nexpected ") == 2
+    assert "KL(step 0) 0.00e+00  ratio - 1 0.00e+00" in shown.out
+    assert shown.out.count("passed ") == 6 and "REFUSED" not in shown.out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_shipped_model_passes_smoke(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert smoke_in(tmp_path, ["device=cpu", "threads=1"]) == 0
+    assert capfd.readouterr().out.count("passed ") == 6
+
+
+def test_dropout_is_refused_by_name(
+    small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert smoke_in(tmp_path, small_overrides, "model.dropout=0.1") == 3
+    shown = capfd.readouterr()
+    assert "REFUSED  dropout_off" in shown.out
+    assert "preflight refused" in shown.err and "dropout_off" in shown.err and shown.err.count("\n") == 1
+
+
+def test_a_refused_training_run_exits_3_before_its_first_step(
+    train: Callable[..., Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = train("model.dropout=0.1", "steps=2", exit_code=3)
+    assert "dropout_off" in capfd.readouterr().err
+    assert (folder / "metrics.jsonl").read_text() == "" and not (folder / "summary.json").exists()
+
+
+def test_positions_counted_from_the_pads_are_refused_by_name(
+    small_overrides: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def from_the_pads(attention_BT: Tensor) -> Tensor:
+        return torch.arange(attention_BT.shape[1]).expand(attention_BT.shape)
+
+    monkeypatch.setattr(preflight, "position_ids", from_the_pads)
+    assert smoke_in(tmp_path, small_overrides) == 3
+    error = capfd.readouterr().err
+    assert "padding_neutral" in error and "dropout_off" not in error
+
+
+def test_an_attention_mask_that_lets_pads_in_is_refused(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = preflight.left_padded
+
+    def all_ones(*arguments: object) -> tuple[Tensor, Tensor]:
+        tokens_BT, attention_BT = real(*arguments)  # type: ignore[arg-type]
+        return tokens_BT, torch.ones_like(attention_BT)
+
+    monkeypatch.setattr(preflight, "left_padded", all_ones)
+    assert refused(make_run()) == ["padding_neutral"]
+
+
+class NeverSyncs(HFGenerator):
+    def sync(self, model: torch.nn.Module) -> None:
+        del model
+
+
+def stale_generator(run: Run, change: float) -> HFGenerator:
+    policy = run.context.policy
+    model = copy.deepcopy(policy.model)
+    with torch.no_grad():
+        model.transformer.ln_f.weight += change
+    return NeverSyncs(
+        model, GeneratorConfig(max_new_tokens=24), eos_id=policy.tokenizer.eos_token_id, pad_id=policy.pad_id
+    )
+
+
+def test_a_sampler_with_other_weights_is_refused_by_name(make_run: MakeRun) -> None:
+    run = make_run()
+    run.context.generator = stale_generator(run, 0.0)
+    assert refused(run) == []
+    run.context.generator = stale_generator(run, 1e-6)
+    assert refused(run) == ["sampler_synced"]
+    run.context.generator = stale_generator(run, 0.3)
+    assert refused(run) == ["sampler_agrees", "sampler_synced"]
+
+
+def test_a_policy_that_is_not_the_reference_is_refused(make_run: MakeRun) -> None:
+    run = make_run()
+    with torch.no_grad():
+        run.context.reference.model.transformer.ln_f.weight += 0.3
+    assert refused(run) == ["kl_step_0", "ratio_step_0"]
+
+
+def test_weights_that_are_not_numbers_are_refused_by_every_gate_that_compares(make_run: MakeRun) -> None:
+    run = make_run()
+    given = preflight_input(run.context, gate_examples(run.train_examples))
+    with torch.no_grad():
+        run.context.policy.model.transformer.ln_f.weight[0] = torch.nan
+    assert [gate.name for gate in run_preflight(given) if not gate.passed] == GATES[:5]

@@ -1,0 +1,190 @@
+"""A run: what it leaves behind, and what it does when a gradient is not finite."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rookworld_rlvr.app import wiring
+from rookworld_rlvr.app.config import RunConfig
+from rookworld_rlvr.training.errors import TrainingGaveUpError
+from rookworld_rlvr.training.metrics import METRICS, declared
+from rookworld_rlvr.training.policy import Policy, load_policy
+from rookworld_rlvr.training.trainer import Run
+from rookworld_rlvr.training.trainer import train as train_run
+
+Train = Callable[..., Path]
+SUMMARY_KEYS = {
+    "steps",
+    "stopped",
+    "before",
+    "after",
+    "gain",
+    "wall_s",
+    "completions_per_s",
+    "peak_rss_gib",
+    "preflight",
+}
+TRANSCRIPT_KEYS = {"step", "task", "prompt", "completion", "expected", "reward", "parts", "failure", "finished"}
+CONSTANT_LR = "optim.min_lr_fraction=1"
+
+
+def json_lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def finished(small_overrides: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of four steps."""
+    from rookworld_rlvr.app.cli import main
+
+    root = tmp_path_factory.mktemp("run") / "outputs"
+    given = ["steps=4", "evaluation_rows=2", "checkpoint_every=2", "rollouts_every=2", "name=four"]
+    assert main(["train", *small_overrides, f"output_root={root}", *given]) == 0
+    return (root / "latest").resolve()
+
+
+def test_a_run_s_folder_is_named_by_date_time_and_name_and_latest_leads_to_it(finished: Path) -> None:
+    root = finished.parents[1]
+    assert (root / "latest").is_symlink() and finished.parent.parent == root
+    assert finished.name.endswith("-four") and len(finished.parent.name.split("-")) == 3
+    contents = {"config.yaml", "metrics.jsonl", "rollouts.jsonl", "checkpoints", "summary.json", "before_rows.jsonl"}
+    assert {path.name for path in finished.iterdir()} == contents
+
+
+def test_metrics_are_an_object_a_step_and_every_key_is_declared(finished: Path) -> None:
+    rows = json_lines(finished / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    families = {key for key in METRICS if key.endswith("/*")}
+    for row in rows:
+        keys = set(row) - {"step"}
+        assert all(declared(key).meaning for key in keys)
+        assert METRICS.keys() - families <= keys
+        assert all(isinstance(row[key], int | float) for key in keys)
+    with pytest.raises(KeyError):
+        declared("reward/nonsense")
+    assert rows[0]["kl/reference"] == 0 and rows[1]["kl/reference"] > 0 and rows[0]["optim/update_norm"] > 0
+
+
+def test_rollouts_hold_the_best_and_worst_of_each_group(finished: Path) -> None:
+    rows = json_lines(finished / "rollouts.jsonl")
+    assert [row["step"] for row in rows] == [1] * 4 + [2] * 4 + [4] * 4
+    assert all(row.keys() == TRANSCRIPT_KEYS for row in rows)
+    assert {row["task"] for row in rows} == {"policy", "environment"}
+    for worst, best in zip(rows[::2], rows[1::2], strict=True):
+        assert worst["prompt"] == best["prompt"] and worst["reward"] <= best["reward"]
+
+
+def test_the_summary_has_the_contract_s_keys_and_tables(finished: Path) -> None:
+    summary = json.loads((finished / "summary.json").read_text())
+    assert SUMMARY_KEYS <= summary.keys()
+    assert (summary["steps"], summary["stopped"]) == (4, "finished")
+    assert {"policy/valid", "environment/next_state_accuracy"} <= summary["before"].keys() == summary["after"].keys()
+    assert all(entry.keys() == {"value", "low", "high", "n"} for entry in summary["before"].values())
+    assert all(entry.keys() == {"value", "low", "high"} for entry in summary["gain"].values())
+    assert summary["before"]["policy/valid"]["n"] == 2 and len(summary["preflight"]) == 6
+    assert summary["peak_rss_gib"] > 0.1 and summary["completions_per_s"] > 0
+
+
+def test_checkpoints_load_with_the_plain_auto_classes_and_have_learned(finished: Path, small_model: Path) -> None:
+    folders = sorted((finished / "checkpoints").iterdir())
+    assert [folder.name for folder in folders] == ["step-2", "step-4"]
+    begun = AutoModelForCausalLM.from_pretrained(small_model, dtype=torch.float32)
+    heads = [begun.lm_head.weight]
+    for folder in folders:
+        heads.append(AutoModelForCausalLM.from_pretrained(folder).lm_head.weight)
+        assert AutoTokenizer.from_pretrained(folder)("P: ").input_ids == [3]
+    assert not torch.equal(heads[0], heads[1]) and not torch.equal(heads[1], heads[2])
+
+
+def test_the_saved_config_is_resolved_and_says_what_was_given(finished: Path, make_config: Any) -> None:
+    from omegaconf import OmegaConf
+
+    saved = OmegaConf.load(finished / "config.yaml")
+    assert saved.steps == 4 and saved.optim.lr == 0.003 and saved.kl.coef == 0.005
+    merged = OmegaConf.merge(OmegaConf.structured(RunConfig), saved)
+    assert OmegaConf.to_object(merged) == make_config(
+        "steps=4",
+        "evaluation_rows=2",
+        "checkpoint_every=2",
+        "rollouts_every=2",
+        "name=four",
+        f"output_root={finished.parents[1]}",
+    )
+
+
+def test_only_the_newest_checkpoints_stay_and_the_last_step_has_one(train: Train) -> None:
+    folder = train("steps=5", "checkpoint_every=1", "keep_checkpoints=3", "evaluation_rows=0")
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["step-3", "step-4", "step-5"]
+    folder = train("steps=3", "checkpoint_every=2", "keep_checkpoints=1", "evaluation_rows=0", root="other")
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-3"]
+
+
+def test_evaluating_before_the_run_changes_nothing_that_is_trained(train: Train) -> None:
+    heads = []
+    for rows in (0, 2):
+        folder = train("steps=2", f"evaluation_rows={rows}", root=f"rows{rows}")
+        heads.append(AutoModelForCausalLM.from_pretrained(folder / "checkpoints/step-2").lm_head.weight)
+    assert torch.equal(*heads)
+
+
+def poison(policy: Policy, backwards: set[int]) -> None:
+    """NaN into one gradient at these backward passes, counted from 0."""
+    seen = iter(range(10**6))
+
+    def hook(gradient: Tensor) -> Tensor:
+        return gradient * torch.nan if next(seen) in backwards else gradient
+
+    policy.model.transformer.ln_f.weight.register_hook(hook)
+
+
+def test_a_gradient_that_is_not_finite_skips_the_update_and_lowers_the_learning_rate(
+    make_saved_run: Callable[..., Run],
+) -> None:
+    run = make_saved_run("steps=3", "checkpoint_every=1", "keep_checkpoints=9", "evaluation_rows=0", CONSTANT_LR)
+    poison(run.context.policy, {1})
+    train_run(run)
+    rows = json_lines(run.folder / "metrics.jsonl")
+    assert [row["recovery/skipped"] for row in rows] == [0, 1, 1]
+    assert [row["recovery/lr_scale"] for row in rows] == [1, 0.5, 0.5]
+    assert [row["optim/lr"] for row in rows] == [0.003, 0.003, 0.0015]
+    assert [row["optim/update_norm"] > 0 for row in rows] == [True, False, True]
+    weights = [
+        AutoModelForCausalLM.from_pretrained(run.folder / f"checkpoints/step-{step}").state_dict() for step in (1, 2, 3)
+    ]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert not torch.equal(weights[1]["lm_head.weight"], weights[2]["lm_head.weight"])
+    assert all(value.isfinite().all() for value in weights[2].values())
+
+
+def test_too_many_faults_in_a_row_give_up_with_exit_code_4_and_a_diagnosis(
+    train: Train, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def poisoned(*arguments: Any) -> Policy:
+        policy = load_policy(*arguments)
+        poison(policy, {1, 2, 3})
+        return policy
+
+    monkeypatch.setattr(wiring, "load_policy", poisoned)
+    given = ("steps=9", "recovery.max_consecutive_nans=3", "evaluation_rows=0", "rollouts_every=0")
+    folder = train(*given, exit_code=4)
+    diagnosis = (folder / "diagnosis.txt").read_text()
+    assert diagnosis.startswith("step 4: 3 updates in a row had a non-finite gradient")
+    assert diagnosis.count("\n") == 1 and "optim.lr" in diagnosis
+    assert "non-finite gradient" in capfd.readouterr().err
+    assert {row["step"] for row in json_lines(folder / "rollouts.jsonl")} == {4}
+    assert not (folder / "summary.json").exists()
+
+
+def test_a_loss_that_is_not_finite_is_a_fault_too(make_saved_run: Callable[..., Run]) -> None:
+    # Before the first update KL is 0; after one at this rate it is above 1 nat, which overflows.
+    given = ("steps=3", "kl.coef=3e38", "optim.lr=0.1", "evaluation_rows=0", "recovery.max_consecutive_nans=1")
+    run = make_saved_run(*given)
+    with pytest.raises(TrainingGaveUpError, match="1 updates in a row had a non-finite loss"):
+        train_run(run)
+    assert [row["step"] for row in json_lines(run.folder / "metrics.jsonl")] == [1]
