@@ -66,8 +66,7 @@ def stopped_at(train: Train, step: int, *overrides: str) -> Path:
 def test_three_steps_and_three_resumed_equal_six_bit_for_bit(train: Train, overrides: tuple[str, ...]) -> None:
     whole = train("steps=6", "checkpoint_every=6", *overrides, root="whole")
     folder = stopped_at(train, 3, *overrides)
-    for seed in (1, 2):
-        torch.manual_seed(seed)
+    torch.manual_seed(1)
     assert main(["train", f"resume={folder}"]) == 0
     assert metrics(folder) == metrics(whole)
     assert len({row["optim/update_norm"] for row in metrics(whole)}) == 6
@@ -98,6 +97,8 @@ def test_what_is_given_with_resume_goes_over_the_config_the_run_was_begun_with(t
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     assert [row["kl/coef"] for row in rows] == [0.5] * 4
     assert rows[3]["optim/lr"] == 0.001
+    assert main(["train", f"resume={folder}", "steps=5", "kl=off"]) == 0
+    assert [row["kl/coef"] for row in metrics(folder)] == [0.5] * 4 + [0.0]
 
 
 def test_a_checkpoint_itself_can_be_resumed_and_later_metrics_are_cut(train: Train) -> None:
@@ -111,7 +112,7 @@ def test_a_checkpoint_itself_can_be_resumed_and_later_metrics_are_cut(train: Tra
     ("overrides", "complaint"),
     [
         (["resume=/nope"], "resume: expected a run's folder with checkpoints"),
-        (["resume={folder}", "kl=off"], "resume: expected overrides of single values, got kl=off"),
+        (["resume={folder}", "debug=short"], "resume: expected overrides of single values, got debug=short"),
         (["resume={folder}", "seed=5"], "resume: expected a checkpoint of this model and data"),
         (["resume={folder}", "model.path=tiny"], "resume: expected a checkpoint of this model and data"),
         (["resume={folder}", "evaluation_rows=2"], "resume: expected 4 evaluated rows"),

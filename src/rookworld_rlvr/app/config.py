@@ -65,7 +65,7 @@ class EvaluateConfig:
 class WarmstartRunConfig:
     """`rookworld warmstart`."""
 
-    data: list[str] = field(default_factory=list)
+    corpus: list[str] = field(default_factory=list)
     """Corpus files or datasets of both tasks; `rookworld data generate` makes them."""
     exclude: list[str] = field(default_factory=list)
     """Corpus files whose positions must not be learned from, beside the held-out rows that ship with us."""

@@ -44,9 +44,7 @@ def resumed_config(resume: str, raw: DictConfig, given: list[str]) -> DictConfig
     path = find_checkpoint(resume).parents[1] / CONFIG_FILE
     merged = raw.copy()
     try:
-        saved = DictConfig(OmegaConf.load(path))
-        for key in saved:
-            OmegaConf.update(merged, str(key), saved[key], merge=False)
+        merged.merge_with(OmegaConf.load(path))
         for override in given:
             key = override.split("=", 1)[0].lstrip("+~")
             if (conf_folder() / key).is_dir() and OmegaConf.select(raw, key) is None:

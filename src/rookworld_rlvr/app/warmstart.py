@@ -1,4 +1,4 @@
-"""`rookworld warmstart data=[…]`: a tiny model by behaviour cloning, resumable."""
+"""`rookworld warmstart corpus=[…]`: a tiny model by behaviour cloning, resumable."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def _warmstart(config: WarmstartRunConfig, _raw: DictConfig) -> None:
     console = make_console()
     if training.resume(folder):
         console.print(f"going on from step {training.step} in {folder}", highlight=False)
-    rows = tokenise(examples, training.tokenizer)
+    rows = tokenise(examples, training.tokenizer, config.model)
     console.print(f"{len(rows)} rows of {len(examples)} fit the model's positions", highlight=False)
     for metrics in training.run(rows, folder):
         console.print(
@@ -44,13 +44,13 @@ def _warmstart(config: WarmstartRunConfig, _raw: DictConfig) -> None:
 
 def _load(config: WarmstartRunConfig) -> list[Example]:
     """Labelled examples, less every position that is evaluated on. Raises UserError."""
-    if not config.data:
-        raise UserError("data: expected corpus files, as data=[policy.txt,environment.txt]; got none")
+    if not config.corpus:
+        raise UserError("corpus: expected files, as corpus=[policy.txt,environment.txt]; got none")
     try:
-        examples = [example for source in config.data for example in read_corpus(source).examples]
+        examples = [example for source in config.corpus for example in read_corpus(source).examples]
         evaluated_on = [str(default_file("held_out.txt")), *config.exclude]
         held_out = [example_key(example) for source in evaluated_on for example in read_corpus(source).examples]
     except CorpusError as error:
-        raise UserError(f"data: {error}") from error
+        raise UserError(f"corpus: {error}") from error
     labelled = [example for example in examples if example.completion]
     return list(exclude_positions(labelled, set(held_out)))

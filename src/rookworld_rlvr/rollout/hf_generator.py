@@ -12,6 +12,9 @@ from .generator import GeneratorConfig, SampledCompletion
 from .padding import left_padded
 from .weights import checksum
 
+# Pads in front of the shortest prompt of a batch.
+MOST_PADDING = 12
+
 
 class _LogprobRecorder(LogitsProcessor):
     """Scales logits by the temperature and keeps the log-prob of each token once it is drawn.
@@ -41,6 +44,23 @@ class _LogprobRecorder(LogitsProcessor):
             self._drawn.append(self._pending.gather(1, last_tokens_B.unsqueeze(1)).squeeze(1))
 
 
+def similar_lengths(lengths: Sequence[int], size: int) -> list[list[int]]:
+    """Indices cut into batches of at most `size`, shortest first, with little padding in each.
+
+    The two tasks' prompts differ in length and so do their answers: apart, neither waits for the other.
+
+    >>> similar_lengths([70, 95, 71, 94], 8)
+    [[0, 2], [3, 1]]
+    """
+    batches: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if batches and len(batches[-1]) < size and lengths[i] - lengths[batches[-1][0]] <= MOST_PADDING:
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+    return batches
+
+
 class HFGenerator:
     """Samples from the trainer's own model, in evaluation mode; `sync` has nothing to copy."""
 
@@ -68,13 +88,10 @@ class HFGenerator:
     ) -> list[list[SampledCompletion]]:
         """See `Generator.generate`. Raises ValueError if a prompt leaves the model no room to answer."""
         groups: list[list[SampledCompletion]] = [[] for _ in prompts]
-        # Prompts of one length side by side waste no padding, and tasks do not wait for each other.
-        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         size = max(1, self._config.batch_size // group_size)
         was_training = self._model.training
         self._model.eval()
-        for start in range(0, len(order), size):
-            chosen = order[start : start + size]
+        for chosen in similar_lengths([len(prompt) for prompt in prompts], size):
             completions = self._sample([prompts[i] for i in chosen], group_size, temperature)
             for row, i in enumerate(chosen):
                 groups[i] = completions[row * group_size : (row + 1) * group_size]

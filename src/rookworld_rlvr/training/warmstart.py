@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from ..tasks.types import Example
+from ..tasks.types import Example, Task
 from .codec import PIECES, POSITIONS, build_tokenizer, piece_token
 
 IGNORED = -100
@@ -37,7 +37,12 @@ class WarmstartConfig:
     """Peak learning rate of AdamW, reached after warmup_steps, then cosine to a tenth."""
     warmup_steps: int = 200
     weight_decay: float = 0.01
-    save_every: int = 500
+    environment_weight: float = 4.0
+    """What a token of an `A:` answer counts: most are copies with next to no loss, and Adam's step size
+    is set by the larger gradients of `P:`."""
+    eval_weight: float = 0.2
+    """What a token of the evals counts: they are mostly noise to a model this small."""
+    save_every: int = 200
     """Steps between saves; a run that is stopped goes on from the last one."""
     log_every: int = 50
 
@@ -49,6 +54,8 @@ class Row:
     tokens: tuple[int, ...]
     """Prompt, completion, end of text."""
     prompt_length: int
+    weights: tuple[float, ...]
+    """What each token behind the prompt counts in the loss."""
 
 
 def build_model(config: WarmstartConfig, tokenizer: PreTrainedTokenizerFast) -> Any:
@@ -101,13 +108,21 @@ def _compose_squares(embeddings_VH: Tensor, tokenizer: PreTrainedTokenizerFast) 
             embeddings_VH[ids[lead + chess.square_name(square)]] += place
 
 
-def tokenise(examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast) -> list[Row]:
+def tokenise(examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, config: WarmstartConfig) -> list[Row]:
     """Rows of labelled examples; those longer than the model's positions are left out."""
     prompts = tokenizer([example.prompt for example in examples]).input_ids
     completions = tokenizer([example.completion or "" for example in examples]).input_ids
     end = tokenizer.eos_token_id
-    rows = (Row((*p, *c, end), len(p)) for p, c in zip(prompts, completions, strict=True))
-    return [row for row in rows if len(row.tokens) <= POSITIONS]
+    evals, best = tokenizer.convert_tokens_to_ids(["E:", "B:"])
+    rows = []
+    for example, prompt, completion in zip(examples, prompts, completions, strict=True):
+        if len(prompt) + len(completion) < POSITIONS:
+            weights = [config.environment_weight if example.task is Task.environment else 1.0] * (len(completion) + 1)
+            if evals in completion and best in completion:
+                start, stop = completion.index(evals) + 1, completion.index(best)
+                weights[start:stop] = [config.eval_weight] * (stop - start)
+            rows.append(Row((*prompt, *completion, end), len(prompt), tuple(weights)))
+    return rows
 
 
 def batches(rows: Sequence[Row], batch_size: int, seed: int) -> Iterator[list[Row]]:
@@ -123,10 +138,11 @@ def batches(rows: Sequence[Row], batch_size: int, seed: int) -> Iterator[list[Ro
 
 
 def cloning_loss(model: Any, rows: Sequence[Row]) -> Tensor:
-    """Mean cross-entropy (nat a token) of the completions; the head runs on their positions alone."""
+    """Weighted cross-entropy of the completions, nat a token; the head runs on their positions alone."""
     longest = max(len(row.tokens) for row in rows)
     tokens_BT = torch.zeros(len(rows), longest, dtype=torch.long)
     targets_BT = torch.full((len(rows), longest), IGNORED)
+    weights_N = torch.tensor([weight for row in rows for weight in row.weights])
     for i, row in enumerate(rows):
         tokens_BT[i, : len(row.tokens)] = torch.tensor(row.tokens)
         targets_BT[i, row.prompt_length - 1 : len(row.tokens) - 1] = torch.tensor(row.tokens[row.prompt_length :])
@@ -134,7 +150,8 @@ def cloning_loss(model: Any, rows: Sequence[Row]) -> Tensor:
     hidden_BTH = model.transformer(input_ids=tokens_BT.to(device)).last_hidden_state
     trained_BT = targets_BT != IGNORED
     logits_NV = model.lm_head(hidden_BTH[trained_BT.to(device)])
-    return cross_entropy(logits_NV.float(), targets_BT[trained_BT].to(device))
+    losses_N = cross_entropy(logits_NV.float(), targets_BT[trained_BT].to(device), reduction="none")
+    return (losses_N * weights_N.to(device)).mean()
 
 
 class Warmstart:

@@ -1,0 +1,65 @@
+"""Where metrics go, for real: read back from the trackers' own files."""
+
+import json
+from collections.abc import Callable
+from importlib.util import find_spec
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from rookworld_rlvr.training.sinks import ConsoleSink, LoggingConfig
+
+Train = Callable[..., Path]
+
+
+def rows(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.skipif(find_spec("tensorboard") is None, reason="tensorboard is not installed")
+def test_tensorboard_holds_every_value_of_every_step(train: Train) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder = train("logging=tensorboard", "steps=2", "evaluation_rows=0")
+    events = EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    first, second = rows(folder)
+    assert set(events.Tags()["scalars"]) == (first.keys() | second.keys()) - {"step"}
+    for key in ("reward/mean", "optim/grad_norm", "kl/exact", "policy/entropy"):
+        assert [event.step for event in events.Scalars(key)] == [1, 2]
+        values = [event.value for event in events.Scalars(key)]
+        assert values == pytest.approx([first[key], second[key]], rel=1e-6)
+
+
+@pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed")
+def test_wandb_works_offline_without_an_account(train: Train) -> None:
+    folder = train("logging=wandb", "logging.wandb_project=chess-test", "steps=2", "evaluation_rows=0")
+    [log] = folder.glob("wandb/offline-run-*/run-*.wandb")
+    written = log.read_bytes()
+    for expected in (b"reward/mean", b"optim/grad_norm", b"chess-test", b"prompts_per_step", folder.name.encode()):
+        assert expected in written
+
+
+@pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed")
+def test_wandb_disabled_writes_nothing(train: Train) -> None:
+    folder = train("logging=wandb", "logging.wandb_mode=disabled", "steps=1", "evaluation_rows=0")
+    assert not list(folder.glob("wandb/*")) and len(rows(folder)) == 1
+
+
+def test_the_console_has_a_line_every_n_steps_and_one_for_the_last() -> None:
+    shown = StringIO()
+    sink = ConsoleSink(Console(file=shown, width=160), total_steps=5, every=2)
+    keys = ("reward/mean", "kl/reference", "policy/entropy", "optim/grad_norm", "optim/lr")
+    for step in range(1, 6):
+        sink.write(step, {key: 0.25 for key in (*keys, "throughput/completions_per_s")})
+    lines = shown.getvalue().splitlines()
+    assert [line.split()[1] for line in lines] == ["2/5", "4/5", "5/5"]
+    assert "reward +0.250  kl 0.2500  entropy 0.250  grad 0.25  lr 2.5e-01" in lines[0]
+
+
+@pytest.mark.parametrize(("field", "value"), [("wandb_mode", "maybe"), ("console_every", 0)])
+def test_settings_that_mean_nothing_are_refused(field: str, value: str | int) -> None:
+    with pytest.raises(ValueError, match=field):
+        LoggingConfig(**{field: value})  # type: ignore[arg-type]

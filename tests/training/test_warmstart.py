@@ -1,0 +1,148 @@
+"""Cloning from nothing: it learns, goes on where it stopped, and stays clear of what is held out."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.app.config import WarmstartRunConfig
+from rookworld_rlvr.app.warmstart import _load
+from rookworld_rlvr.tasks import Example
+from rookworld_rlvr.tasks.corpus import example_key, read_corpus
+from rookworld_rlvr.training.codec import build_tokenizer
+from rookworld_rlvr.training.data import default_file
+from rookworld_rlvr.training.warmstart import (
+    Row,
+    Warmstart,
+    WarmstartConfig,
+    batches,
+    build_model,
+    cloning_loss,
+    tokenise,
+)
+
+CPU = torch.device("cpu")
+SMALL = WarmstartConfig(
+    layers=1, width=32, heads=2, steps=30, batch_size=16, lr=2e-2, warmup_steps=5, save_every=10, log_every=5
+)
+
+
+@pytest.fixture(scope="module")
+def rows(corpus: object) -> list[Row]:
+    examples: Sequence[Example] = read_corpus(corpus.train).examples  # type: ignore[attr-defined]
+    found = tokenise(examples, build_tokenizer())
+    assert len(found) == len(examples) == 64
+    return found
+
+
+def learn(rows: Sequence[Row], folder: Path, config: WarmstartConfig = SMALL) -> tuple[Warmstart, list[float]]:
+    folder.mkdir(exist_ok=True)
+    training = Warmstart(config, seed=3, device=CPU, bf16=False)
+    training.resume(folder)
+    return training, [metrics["loss"] for metrics in training.run(rows, folder)]
+
+
+def test_the_loss_falls_on_64_rows_in_30_steps(rows: list[Row], tmp_path: Path) -> None:
+    training, losses = learn(rows, tmp_path / "model")
+    # At first no token is likelier than another: about the logarithm of their number, 7.37.
+    assert len(losses) == 6 and 6.0 < losses[0] < 7.5
+    assert losses[0] > losses[2] > losses[-1]
+    assert cloning_loss(training.model, rows).item() < losses[0] - 2.0
+
+
+def test_the_loss_is_the_mean_cross_entropy_of_completion_tokens_and_their_end(rows: list[Row]) -> None:
+    torch.manual_seed(0)
+    model = build_model(SMALL, build_tokenizer())
+    losses = []
+    for row in rows[:3]:
+        logits = model(torch.tensor([row.tokens])).logits[0, row.prompt_length - 1 : -1]
+        losses.append(cross_entropy(logits, torch.tensor(row.tokens[row.prompt_length :]), reduction="none"))
+        assert row.tokens[-1] == build_tokenizer().eos_token_id
+    assert cloning_loss(model, rows[:3]).item() == pytest.approx(torch.cat(losses).mean().item(), abs=1e-5)
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_bits(rows: list[Row], tmp_path: Path) -> None:
+    whole, _ = learn(rows, tmp_path / "whole")
+    # The schedule is the whole run's: the stop comes from outside.
+    stopped = Warmstart(SMALL, seed=3, device=CPU, bf16=False)
+    (tmp_path / "stopped").mkdir()
+    list(islice(stopped.run(rows, tmp_path / "stopped"), 5))
+    assert stopped.step == 25
+    resumed = Warmstart(SMALL, seed=3, device=CPU, bf16=False)
+    assert resumed.resume(tmp_path / "stopped") and resumed.step == 20
+    list(resumed.run(rows, tmp_path / "stopped"))
+    assert resumed.step == 30
+    ours, theirs = resumed.model.state_dict(), whole.model.state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_folder_without_a_state_begins_anew(tmp_path: Path) -> None:
+    training = Warmstart(SMALL, seed=3, device=CPU, bf16=False)
+    assert not training.resume(tmp_path) and training.step == 0
+
+
+def test_batches_hold_every_row_once_an_epoch_in_an_order_the_seed_decides(rows: list[Row]) -> None:
+    def epoch(seed: int) -> list[list[Row]]:
+        return list(islice(batches(rows, 16, seed), 4))
+
+    assert sorted((row for batch in epoch(1) for row in batch), key=hash) == sorted(rows, key=hash)
+    assert epoch(1) == epoch(1) != epoch(2)
+    two_epochs = list(islice(batches(rows, 16, 1), 8))
+    assert two_epochs[4:] != two_epochs[:4]
+
+
+def test_the_saved_folder_loads_with_the_plain_auto_classes_and_is_small(rows: list[Row], tmp_path: Path) -> None:
+    training, _ = learn(rows, tmp_path, replace(SMALL, steps=2))
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    assert type(model).__name__ == "GPT2LMHeadModel" and model.config.eos_token_id == tokenizer.eos_token_id
+    learned, saved = training.model.state_dict(), model.state_dict()
+    assert all(torch.equal(learned[name].bfloat16(), saved[name].bfloat16()) for name in learned)
+    needed = [file for file in tmp_path.iterdir() if file.name != "warmstart_state.pt"]
+    assert {file.suffix for file in needed} == {".json", ".safetensors"}
+    assert sum(file.stat().st_size for file in needed) < 10**6
+
+
+def test_the_default_shape_s_weights_fit_eight_megabytes() -> None:
+    model = build_model(WarmstartConfig(), build_tokenizer())
+    assert 2 * model.num_parameters() < 7_900_000
+
+
+def test_rows_longer_than_the_model_are_left_out(rows: list[Row]) -> None:
+    prompt = "P: rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1 "
+    long, short = (Example("policy", prompt, "M: " + "e2e4 " * count) for count in (100, 5))  # type: ignore[arg-type]
+    # P, 64 squares, side, castling, " -", two numbers, a blank; M:, a first move without blank, four more.
+    assert [len(row.tokens) for row in tokenise([long, short], build_tokenizer())] == [84]
+
+
+def test_positions_held_out_or_excluded_are_not_learned_from(
+    make_lines: Callable[[int, int], list[str]], tmp_path: Path
+) -> None:
+    own, excluded = make_lines(8, 6), make_lines(9, 3)
+    with default_file("held_out.txt").open() as lines:
+        shipped = [next(lines).rstrip("\n") for _ in range(5)]
+    data, exclude = tmp_path / "data.txt", tmp_path / "exclude.txt"
+    data.write_text("\n".join([*own, *excluded, *shipped]) + "\n")
+    exclude.write_text("\n".join(excluded) + "\n")
+    assert len(read_corpus(data).examples) == 12 + 6 + 5
+    kept = _load(WarmstartRunConfig(corpus=[str(data)], exclude=[str(exclude)]))
+    forbidden = {example_key(row) for path in (exclude, default_file("held_out.txt")) for row in read_corpus(path).examples}
+    assert 10 <= len(kept) <= 12 and not {example_key(row) for row in kept} & forbidden
+
+
+def test_the_command_makes_a_model_and_goes_on_with_more_steps(
+    corpus: object, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shape = ["model.layers=1", "model.width=32", "model.heads=2", "model.batch_size=16", "model.log_every=2"]
+    command = ["warmstart", f"corpus=[{corpus.train}]", f"output={tmp_path / 'model'}", *shape]  # type: ignore[attr-defined]
+    command += ["device=cpu", "threads=1", "precision=fp32"]
+    assert main([*command, "model.steps=2"]) == 0
+    assert main([*command, "model.steps=4"]) == 0
+    shown = capfd.readouterr().out
+    assert "64 rows of 64 fit" in shown and "going on from step 2" in shown and "step 4/4  loss" in shown
+    assert (tmp_path / "model/model.safetensors").is_file()
