@@ -77,10 +77,19 @@ def small_model(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
     folder = tmp_path_factory.mktemp("small_model")
     shape = WarmstartConfig(
-        layers=1, width=32, heads=2, steps=150, batch_size=16, lr=2e-2, warmup_steps=10, save_every=1000
+        layers=1,
+        width=32,
+        heads=2,
+        steps=150,
+        batch_size=16,
+        lr=2e-2,
+        warmup_steps=10,
+        save_every=1000,
+        environment_weight=1.0,
+        eval_weight=1.0,
     )
     training = Warmstart(shape, seed=0, device=torch.device("cpu"), bf16=False)
-    rows = tokenise(read_corpus(corpus.train).examples, training.tokenizer)
+    rows = tokenise(read_corpus(corpus.train).examples, training.tokenizer, shape)
     for _ in training.run(rows, folder):
         pass
     config = json.loads((folder / "config.json").read_text())
@@ -118,3 +127,28 @@ def train(small_overrides: list[str], tmp_path: Path) -> Callable[..., Path]:
         return (tmp_path / root / "latest").resolve()
 
     return run
+
+
+def read_wandb_records(log: Path) -> list[Any]:
+    """What an offline run wrote: a log of 32 KiB blocks, as LevelDB's, of protobuf records behind 7 bytes."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, at, pending, records = log.read_bytes(), 7, b"", []
+    while at + 7 <= len(data):
+        if (left := 32768 - at % 32768) < 7:
+            at += left
+            continue
+        length, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        pending += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        # 1: whole, 2 and 3: to be continued, 4: the last piece.
+        if kind in (1, 4):
+            records.append(Record())
+            records[-1].ParseFromString(pending)
+            pending = b""
+    return records
+
+
+@pytest.fixture(scope="session")
+def wandb_records() -> Callable[[Path], list[Any]]:
+    return read_wandb_records

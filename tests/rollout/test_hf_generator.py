@@ -33,9 +33,7 @@ def with_limit(policy: Policy, limit: int, batch_size: int = 128) -> HFGenerator
     return HFGenerator(policy.model, config, eos_id=policy.tokenizer.eos_token_id, pad_id=policy.pad_id)
 
 
-def test_greedy_equals_an_argmax_loop_of_full_passes(
-    policy: Policy, generator: HFGenerator, prompts: Prompts
-) -> None:
+def test_greedy_equals_an_argmax_loop_of_full_passes(policy: Policy, generator: HFGenerator, prompts: Prompts) -> None:
     groups = generator.generate(prompts, group_size=1, temperature=0.0)
     assert [done.tokens for [done] in groups] == [argmax_completion(policy, prompt) for prompt in prompts]
 
@@ -45,9 +43,7 @@ def test_recorded_logprobs_are_those_of_separate_passes_without_padding(
     policy: Policy, generator: HFGenerator, prompts: Prompts, temperature: float
 ) -> None:
     torch.manual_seed(0)
-    for prompt, group in zip(
-        prompts, generator.generate(prompts, group_size=2, temperature=temperature), strict=True
-    ):
+    for prompt, group in zip(prompts, generator.generate(prompts, group_size=2, temperature=temperature), strict=True):
         for done in group:
             row = torch.tensor([prompt + done.tokens])
             with torch.no_grad():
@@ -61,9 +57,7 @@ def test_sampling_follows_the_distribution_at_its_temperature(
 ) -> None:
     torch.manual_seed(0)
     draws, temperature = 1500, 0.7
-    [group] = with_limit(policy, 1, batch_size=draws).generate(
-        prompts[1:2], group_size=draws, temperature=temperature
-    )
+    [group] = with_limit(policy, 1, batch_size=draws).generate(prompts[1:2], group_size=draws, temperature=temperature)
     drawn = torch.tensor([done.tokens[0] for done in group])
     expected = torch.softmax(next_logits(policy, prompts[1]) / temperature, -1)
     token = int(expected.argmax())
@@ -72,9 +66,7 @@ def test_sampling_follows_the_distribution_at_its_temperature(
     assert abs((drawn == token).float().mean().item() - share) < 4 * deviation
 
 
-def test_end_of_text_stands_once_and_last_exactly_where_finished(
-    policy: Policy, prompts: Prompts
-) -> None:
+def test_end_of_text_stands_once_and_last_exactly_where_finished(policy: Policy, prompts: Prompts) -> None:
     torch.manual_seed(0)
     eos = policy.tokenizer.eos_token_id
     groups = with_limit(policy, 60).generate(prompts, group_size=6, temperature=1.0)
@@ -86,16 +78,12 @@ def test_end_of_text_stands_once_and_last_exactly_where_finished(
         assert len(done.logprobs) == len(done.tokens)
 
 
-def test_a_completion_that_is_cut_has_the_limit_s_length_and_is_not_finished(
-    policy: Policy, prompts: Prompts
-) -> None:
+def test_a_completion_that_is_cut_has_the_limit_s_length_and_is_not_finished(policy: Policy, prompts: Prompts) -> None:
     [[done]] = with_limit(policy, 3).generate(prompts[:1], group_size=1, temperature=0.0)
     assert (len(done.tokens), done.finished) == (3, False)
 
 
-def test_groups_come_in_the_prompts_order_whatever_is_generated_side_by_side(
-    policy: Policy, prompts: Prompts
-) -> None:
+def test_groups_come_in_the_prompts_order_whatever_is_generated_side_by_side(policy: Policy, prompts: Prompts) -> None:
     def greedy(batch_size: int, asked: Prompts) -> list[tuple[int, ...]]:
         groups = with_limit(policy, 8, batch_size).generate(asked, group_size=1, temperature=0.0)
         return [done.tokens for [done] in groups]
@@ -131,9 +119,7 @@ def test_dropout_is_off_while_sampling(policy: Policy, generator: HFGenerator, p
     assert first == second
 
 
-def test_greedy_generation_draws_nothing_from_the_random_state(
-    generator: HFGenerator, prompts: Prompts
-) -> None:
+def test_greedy_generation_draws_nothing_from_the_random_state(generator: HFGenerator, prompts: Prompts) -> None:
     before = torch.get_rng_state()
     generator.generate(prompts, group_size=1, temperature=0.0)
     assert torch.equal(torch.get_rng_state(), before)

@@ -67,9 +67,7 @@ def test_before_the_first_update_kl_is_0_and_the_ratio_1_and_after_it_kl_is_not(
     assert second.kl_max > 1e-4 and second.kl_exact_sum > 1e-3
 
 
-def test_dropout_is_off_by_default_although_the_saved_config_says_a_tenth(
-    make_run: MakeRun, small_model: str
-) -> None:
+def test_dropout_is_off_by_default_although_the_saved_config_says_a_tenth(make_run: MakeRun, small_model: str) -> None:
     assert AutoConfig.from_pretrained(small_model).resid_pdrop == 0.1
 
     def gap(*overrides: str) -> float:

@@ -88,9 +88,7 @@ def test_positions_counted_from_the_pads_are_refused_by_name(
     assert "padding_neutral" in error and "dropout_off" not in error
 
 
-def test_an_attention_mask_that_lets_pads_in_is_refused(
-    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_attention_mask_that_lets_pads_in_is_refused(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     real = preflight.left_padded
 
     def all_ones(*arguments: object) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from rookworld_rlvr.app.cli import main
-from rookworld_rlvr.training.sinks import cut_metrics
+from rookworld_rlvr.training.sinks import cut_lines
 
 Train = Callable[..., Path]
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -130,9 +130,7 @@ def test_a_resume_that_cannot_go_on_says_so_in_one_line(
     assert metrics(folder) == before
 
 
-def test_a_signal_finishes_the_step_and_the_run_goes_on_by_resume(
-    small_overrides: list[str], tmp_path: Path
-) -> None:
+def test_a_signal_finishes_the_step_and_the_run_goes_on_by_resume(small_overrides: list[str], tmp_path: Path) -> None:
     root = tmp_path / "outputs"
     command = [sys.executable, "-m", "rookworld_rlvr", "train", *small_overrides, f"output_root={root}", "steps=9999"]
     environment = os.environ | {"PYTHONPATH": str(SOURCE)}
@@ -160,7 +158,7 @@ def test_a_signal_finishes_the_step_and_the_run_goes_on_by_resume(
 def test_cutting_metrics_drops_later_steps_and_a_half_written_line(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     file.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st')
-    cut_metrics(file, 2)
+    cut_lines(file, 2)
     assert file.read_text() == '{"step": 1}\n{"step": 2}\n'
-    cut_metrics(tmp_path / "absent.jsonl", 2)
+    cut_lines(tmp_path / "absent.jsonl", 2)
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]

@@ -40,7 +40,7 @@ def test_every_fault_lowers_the_learning_rate_for_good_and_a_good_update_ends_th
         record_update(state, config, fault=fault)
     assert (state.lr_scale, state.skipped, state.consecutive) == (0.125, 3, 1)
     record_update(state, config, fault="loss")
-    with pytest.raises(TrainingGaveUpError, match="3 updates in a row had a non-finite gradient.*0.0312"):
+    with pytest.raises(TrainingGaveUpError, match=r"3 updates in a row had a non-finite gradient.*0\.0312"):
         record_update(state, config, fault="gradient")
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.config import WarmstartRunConfig
 from rookworld_rlvr.app.warmstart import _load
-from rookworld_rlvr.tasks import Example
+from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus
 from rookworld_rlvr.training.codec import build_tokenizer
 from rookworld_rlvr.training.data import default_file
@@ -31,12 +32,13 @@ CPU = torch.device("cpu")
 SMALL = WarmstartConfig(
     layers=1, width=32, heads=2, steps=30, batch_size=16, lr=2e-2, warmup_steps=5, save_every=10, log_every=5
 )
+UNWEIGHTED = replace(SMALL, environment_weight=1.0, eval_weight=1.0)
 
 
 @pytest.fixture(scope="module")
-def rows(corpus: object) -> list[Row]:
-    examples: Sequence[Example] = read_corpus(corpus.train).examples  # type: ignore[attr-defined]
-    found = tokenise(examples, build_tokenizer())
+def rows(corpus: Any) -> list[Row]:
+    examples: Sequence[Example] = read_corpus(corpus.train).examples
+    found = tokenise(examples, build_tokenizer(), SMALL)
     assert len(found) == len(examples) == 64
     return found
 
@@ -48,23 +50,38 @@ def learn(rows: Sequence[Row], folder: Path, config: WarmstartConfig = SMALL) ->
     return training, [metrics["loss"] for metrics in training.run(rows, folder)]
 
 
-def test_the_loss_falls_on_64_rows_in_30_steps(rows: list[Row], tmp_path: Path) -> None:
-    training, losses = learn(rows, tmp_path / "model")
+def test_the_loss_falls_on_64_rows_in_30_steps(corpus: Any, tmp_path: Path) -> None:
+    examples: Sequence[Example] = read_corpus(corpus.train).examples
+    rows = tokenise(examples, build_tokenizer(), UNWEIGHTED)
+    training, losses = learn(rows, tmp_path / "model", UNWEIGHTED)
     # At first no token is likelier than another: about the logarithm of their number, 7.37.
     assert len(losses) == 6 and 6.0 < losses[0] < 7.5
     assert losses[0] > losses[2] > losses[-1]
     assert cloning_loss(training.model, rows).item() < losses[0] - 2.0
 
 
-def test_the_loss_is_the_mean_cross_entropy_of_completion_tokens_and_their_end(rows: list[Row]) -> None:
+def test_the_loss_is_the_weighted_mean_cross_entropy_of_completion_tokens_and_their_end(rows: list[Row]) -> None:
     torch.manual_seed(0)
     model = build_model(SMALL, build_tokenizer())
-    losses = []
+    losses, weights = [], []
     for row in rows[:3]:
         logits = model(torch.tensor([row.tokens])).logits[0, row.prompt_length - 1 : -1]
         losses.append(cross_entropy(logits, torch.tensor(row.tokens[row.prompt_length :]), reduction="none"))
+        weights.append(torch.tensor(row.weights))
         assert row.tokens[-1] == build_tokenizer().eos_token_id
-    assert cloning_loss(model, rows[:3]).item() == pytest.approx(torch.cat(losses).mean().item(), abs=1e-5)
+    expected = (torch.cat(losses) * torch.cat(weights)).mean()
+    assert cloning_loss(model, rows[:3]).item() == pytest.approx(expected.item(), abs=1e-5)
+
+
+def test_evals_count_little_and_transitions_much() -> None:
+    fen = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
+    policy = Example(Task.policy, f"P: {fen} ", "M: e2e4 d2d4 E: 0.5 B: e2e4")
+    environment = Example(Task.environment, f"A: {fen}+e2e5+e2e5+", f"{fen}+0.0+0+1")
+    config = replace(SMALL, environment_weight=3.0, eval_weight=0.25)
+    chosen, moved = tokenise([policy, environment], build_tokenizer(), config)
+    # M:, two moves of two squares, a blank, E:; then " 0", ".5" and a blank; then B:, a move, the end.
+    assert chosen.weights == (*[1.0] * 7, *[0.25] * 3, *[1.0] * 4)
+    assert set(moved.weights) == {3.0} and len(moved.weights) == len(moved.tokens) - moved.prompt_length
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(rows: list[Row], tmp_path: Path) -> None:
@@ -115,9 +132,9 @@ def test_the_default_shape_s_weights_fit_eight_megabytes() -> None:
 
 def test_rows_longer_than_the_model_are_left_out(rows: list[Row]) -> None:
     prompt = "P: rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1 "
-    long, short = (Example("policy", prompt, "M: " + "e2e4 " * count) for count in (100, 5))  # type: ignore[arg-type]
-    # P, 64 squares, side, castling, " -", two numbers, a blank; M:, a first move without blank, four more.
-    assert [len(row.tokens) for row in tokenise([long, short], build_tokenizer())] == [84]
+    long, short = (Example(Task.policy, prompt, "M: " + "e2e4 " * count) for count in (100, 5))
+    # P:, 64 squares and six more (side, castling, " -", two numbers, a blank); M:, five moves, a blank; end.
+    assert [len(row.tokens) for row in tokenise([long, short], build_tokenizer(), SMALL)] == [84]
 
 
 def test_positions_held_out_or_excluded_are_not_learned_from(
@@ -131,15 +148,17 @@ def test_positions_held_out_or_excluded_are_not_learned_from(
     exclude.write_text("\n".join(excluded) + "\n")
     assert len(read_corpus(data).examples) == 12 + 6 + 5
     kept = _load(WarmstartRunConfig(corpus=[str(data)], exclude=[str(exclude)]))
-    forbidden = {example_key(row) for path in (exclude, default_file("held_out.txt")) for row in read_corpus(path).examples}
+    forbidden = {
+        example_key(row) for path in (exclude, default_file("held_out.txt")) for row in read_corpus(path).examples
+    }
     assert 10 <= len(kept) <= 12 and not {example_key(row) for row in kept} & forbidden
 
 
 def test_the_command_makes_a_model_and_goes_on_with_more_steps(
-    corpus: object, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    corpus: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     shape = ["model.layers=1", "model.width=32", "model.heads=2", "model.batch_size=16", "model.log_every=2"]
-    command = ["warmstart", f"corpus=[{corpus.train}]", f"output={tmp_path / 'model'}", *shape]  # type: ignore[attr-defined]
+    command = ["warmstart", f"corpus=[{corpus.train}]", f"output={tmp_path / 'model'}", *shape]
     command += ["device=cpu", "threads=1", "precision=fp32"]
     assert main([*command, "model.steps=2"]) == 0
     assert main([*command, "model.steps=4"]) == 0

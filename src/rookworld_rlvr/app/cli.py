@@ -12,6 +12,8 @@ COMMANDS = {
     "data": "audit a file of rows, or generate new ones",
 }
 EXIT_BAD_INPUT = 2
+# As a shell reports it; training itself ends an interrupt with a checkpoint and 0.
+EXIT_INTERRUPTED = 130
 
 
 def main(argv: list[str]) -> int:
@@ -24,7 +26,11 @@ def main(argv: list[str]) -> int:
         print(f"rookworld: expected one of {', '.join(COMMANDS)}, got {command!r}", file=sys.stderr)
         return EXIT_BAD_INPUT
     module = importlib.import_module(f"{__package__}.{command}")
-    code: int = module.main(arguments)
+    try:
+        code: int = module.main(arguments)
+    except KeyboardInterrupt:
+        print("rookworld: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
     return code
 
 

@@ -21,6 +21,7 @@ EXIT_CODES: dict[type[Exception], int] = {
     PreflightError: EXIT_REFUSED,
     TrainingGaveUpError: EXIT_GAVE_UP,
 }
+MULTIRUN_FLAGS = ("-m", "--multirun")
 SCHEMAS = ConfigStore.instance()
 
 
@@ -45,6 +46,8 @@ def run_command(name: str, schema: type, argv: list[str], task: Callable[[Any, D
 
     # hydra then raises what it finds wrong instead of printing it and leaving with code 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
+    # argparse takes no override behind a flag that stands between overrides.
+    argv = sorted(argv, key=lambda argument: argument not in MULTIRUN_FLAGS)
     arguments, sys.argv = sys.argv, ["rookworld", *argv]
     try:
         job()
@@ -70,7 +73,7 @@ def to_dataclass(raw: DictConfig) -> Any:
     """The configuration as its dataclasses, which check their own values. Raises UserError."""
     try:
         return OmegaConf.to_object(raw)
-    except (ValueError, OmegaConfBaseException) as error:
+    except (ValueError, AttributeError, OmegaConfBaseException) as error:
         raise UserError(_one_line(error)) from error
 
 

@@ -13,11 +13,9 @@ from ..training.step import grpo_step
 from ..training.step_report import StepReport
 from ..training.trainer import GATE_GROUP_SIZE, gate_examples, preflight_input
 from .config import RunConfig
-from .hydra_command import run_command
-from .train import NAME
+from .hydra_command import MULTIRUN_FLAGS, overrides, run_command, to_dataclass
+from .train import NAME, resumed_config
 from .wiring import build_unsaved_run
-
-MULTIRUN_FLAGS = ("-m", "--multirun")
 
 
 def main(argv: list[str]) -> int:
@@ -27,8 +25,10 @@ def main(argv: list[str]) -> int:
     return run_command(NAME, RunConfig, argv, smoke)
 
 
-def smoke(config: RunConfig, _raw: DictConfig) -> None:
+def smoke(config: RunConfig, raw: DictConfig) -> None:
     """Gates on the untouched model, a real step, and both shown. Raises PreflightError."""
+    if config.resume:
+        config = to_dataclass(resumed_config(config.resume, raw, overrides()))
     run = build_unsaved_run(replace(config, evaluation_rows=0, resume=""))
     examples = gate_examples(run.train_examples)
     # The gates ask about the model before any update, so they look first and are told of last.

@@ -53,4 +53,7 @@ def _load(config: WarmstartRunConfig) -> list[Example]:
     except CorpusError as error:
         raise UserError(f"corpus: {error}") from error
     labelled = [example for example in examples if example.completion]
-    return list(exclude_positions(labelled, set(held_out)))
+    kept = list(exclude_positions(labelled, set(held_out)))
+    if not kept:
+        raise UserError("data: expected labelled rows that are not evaluated on, got none")
+    return kept

@@ -21,7 +21,7 @@ from ..training.recovery import RecoveryState
 from ..training.reference import make_reference
 from ..training.run_folder import make_run_folder, point_latest
 from ..training.seeding import seed_everything
-from ..training.sinks import ConsoleSink, JsonlSink, Sink, TensorBoardSink, Tracker, cut_metrics
+from ..training.sinks import ConsoleSink, JsonlSink, Sink, TensorBoardSink, Tracker, require_tracker
 from ..training.step import StepContext
 from ..training.trainer import METRICS_FILE, Run
 from .config import RunConfig
@@ -56,6 +56,7 @@ def make_generator(policy: Policy, config: GeneratorConfig) -> HFGenerator:
 def build_run(config: RunConfig, raw: DictConfig) -> Run:
     """Load and check everything, then make the folder: a run that cannot start leaves nothing behind."""
     run = build_unsaved_run(config)
+    require_tracker(config.logging.tracker)
     checkpoint = find_checkpoint(config.resume) if config.resume else None
     root = Path(config.output_root).expanduser()
     if checkpoint is None:
@@ -63,7 +64,6 @@ def build_run(config: RunConfig, raw: DictConfig) -> Run:
         point_latest(root, run.folder)
     else:
         run.folder = checkpoint.parents[1]
-        cut_metrics(run.folder / METRICS_FILE, int(checkpoint.name.removeprefix("step-")))
     OmegaConf.save(raw, run.folder / CONFIG_FILE, resolve=True)
     run.sinks = _make_sinks(config, raw, run)
     return run
@@ -119,7 +119,6 @@ def _make_sinks(config: RunConfig, raw: DictConfig, run: Run) -> list[Sink]:
     if config.logging.tracker is Tracker.tensorboard:
         sinks.append(TensorBoardSink(run.folder))
     if config.logging.tracker is Tracker.wandb:
-        # Slow to import, and absent until chosen.
         from ..training.wandb_sink import WandbSink
 
         settings = OmegaConf.to_container(raw, resolve=True)

@@ -1,7 +1,7 @@
 """Evaluations as the published data prints them: pawns, from the side to move's view.
 
 The types are python-chess's: `Cp` and `Mate` are scores without a view, `PovScore` names its view.
-A mate in n prints as ±(1000 - n/100) pawns, so that mate in 1 is `999.99` (facts §1).
+A mate in n prints as ±(1000 - n/100) pawns, so that mate in 1 is `999.99`.
 """
 
 import math

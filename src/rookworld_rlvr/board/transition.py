@@ -1,4 +1,4 @@
-"""One step of the chess environment: state, action → next state, reward, flags (facts §1-2)."""
+"""One step of the chess environment: state, action → next state, reward, flags."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """One environment completion `A:` under the published names, and recall for each class of transition.
 
 Names from RookWorld, `dev/eval/arbiter_accuracy.py` (https://github.com/jorahn/RookWorld). Nearly all
-rows are plain legal moves, so that a constant guess comes near the published scores (facts §2.5); the
+rows are plain legal moves, so that a constant guess comes near the published scores; the
 recalls tell it apart.
 """
 

@@ -26,6 +26,6 @@ def position_ids(attention_BT: Tensor) -> Tensor:
     """Positions (B, T) that count real tokens alone, so that padding shifts none.
 
     transformers' GPT-2 numbers from the pads unless these are passed: one left pad moves log-probs by
-    up to 3.5 nat (facts §3). Under a pad the position is 0 and means nothing.
+    up to 3.5 nat. Under a pad the position is 0 and means nothing.
     """
     return (attention_BT.cumsum(-1) - 1).clamp(min=0)

@@ -1,7 +1,7 @@
 """What is wrong in a file of rows, counted and named, and the same rows put right.
 
 The defect this looks for first: published policy data takes `B:` from the wrong end of the evals
-where Black moves (facts §2.1), so that a model learns to play Black's worst candidate.
+where Black moves, so that a model learns to play Black's worst candidate.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The environment task `A:` as text (facts §1).
+"""The environment task `A:` as text.
 
     A: <FEN>+<UCI>+<history>+<next FEN>+<reward>+<terminated>+<truncated>
 """

@@ -1,4 +1,4 @@
-"""The policy task `P:` as text (facts §1). Read by markers, never by column.
+"""The policy task `P:` as text. Read by markers, never by column.
 
     P: <FEN, padded>M: <up to 5 UCI moves, padded>E: <evals, padded>B: <best move>
 """

@@ -149,7 +149,7 @@ def load_policy(config: ModelConfig, device: torch.device, precision: Precision)
     except (OSError, ValueError, KeyError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"model.path: expected a causal language model, got {source}: {reason}") from error
-    # transformers 5 builds an empty tokenizer without a word where its files are not found (facts §8).
+    # transformers 5 builds an empty tokenizer without a word where its files are not found.
     if len(tokenizer) < 2 or tokenizer.eos_token_id is None:
         raise UserError(f"model.path: expected a tokenizer with a vocabulary and an end token in {source}")
     _set_dropout(model, config.dropout)

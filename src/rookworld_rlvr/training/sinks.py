@@ -1,5 +1,6 @@
 """Where metrics go: a file always, the console, and a tracker if one is chosen."""
 
+import importlib.util
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,6 +37,12 @@ class LoggingConfig:
             raise ValueError(f"logging.wandb_mode: expected online, offline or disabled, got {self.wandb_mode}")
         if self.console_every < 1:
             raise ValueError("logging.console_every: expected 1 or more")
+
+
+def require_tracker(tracker: Tracker) -> None:
+    """Raises UserError with the line that installs the tracker where it is missing; imports nothing."""
+    if tracker is not Tracker.none and importlib.util.find_spec(tracker.value) is None:
+        raise UserError(f"logging={tracker}: expected {tracker} to be installed: pip install {tracker}")
 
 
 class Sink(Protocol):
@@ -85,10 +92,8 @@ class TensorBoardSink:
     """Scalars under the metrics' names."""
 
     def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise UserError("logging=tensorboard: expected tensorboard, install it: pip install tensorboard") from error
+        from torch.utils.tensorboard import SummaryWriter
+
         self._writer: Any = SummaryWriter(str(folder / "tensorboard"))
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -99,7 +104,7 @@ class TensorBoardSink:
         self._writer.close()
 
 
-def cut_metrics(path: Path, step: int) -> None:
+def cut_lines(path: Path, step: int) -> None:
     """Drop the lines behind `step`, which a resumed run writes again. An absent file stays absent."""
     if not path.is_file():
         return

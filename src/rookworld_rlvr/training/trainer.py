@@ -23,7 +23,7 @@ from .preflight import GateResult, PreflightInput, require_passed, run_preflight
 from .recovery import RecoveryConfig, record_update
 from .reference import ReferenceConfig, refresh, refresh_due
 from .run_folder import write_json
-from .sinks import Sink
+from .sinks import Sink, cut_lines
 from .step import StepContext, grpo_step
 from .step_report import StepReport
 from .transcripts import append_transcripts
@@ -37,7 +37,7 @@ GATE_GROUP_SIZE = 2
 class TrainerConfig:
     """How long a run is and what it leaves behind."""
 
-    steps: int = 200
+    steps: int = 180
     """Updates."""
     max_minutes: float = 0.0
     """Stop after this many minutes of steps, whatever is left; 0: no limit."""
@@ -148,6 +148,8 @@ def _begin(run: Run) -> tuple[int, list[Row]]:
     values = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
     if len(values) != len(run.held_out):
         raise UserError(f"resume: expected {len(run.held_out)} evaluated rows in {path}, got {len(values)}")
+    for name in (METRICS_FILE, ROLLOUTS_FILE):
+        cut_lines(run.folder / name, steps_done)
     rows = [Row(i, run.held_out[i], value) for i, value in enumerate(values)]
     return steps_done, rows
 

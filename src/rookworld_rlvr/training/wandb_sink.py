@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .errors import UserError
 from .sinks import LoggingConfig
 
 
@@ -12,10 +11,9 @@ class WandbSink:
     """One wandb run; offline it needs no account and can be uploaded later with `wandb sync`."""
 
     def __init__(self, config: LoggingConfig, folder: Path, settings: Mapping[str, Any]) -> None:
-        try:
-            import wandb
-        except ImportError as error:
-            raise UserError("logging=wandb: expected wandb, install it: pip install wandb") from error
+        # Slow to import, and absent until chosen.
+        import wandb
+
         self._run: Any = wandb.init(
             project=config.wandb_project,
             name=folder.name,

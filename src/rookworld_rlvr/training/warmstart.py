@@ -15,6 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from ..tasks.types import Example, Task
 from .codec import PIECES, POSITIONS, build_tokenizer, piece_token
+from .errors import UserError
 
 IGNORED = -100
 # Batches are cut from pools of this many, sorted by length, so that rows of a batch are alike.
@@ -46,6 +47,21 @@ class WarmstartConfig:
     """Steps between saves; a run that is stopped goes on from the last one."""
     log_every: int = 50
 
+    def __post_init__(self) -> None:
+        counts = (
+            self.layers,
+            self.heads,
+            self.steps,
+            self.batch_size,
+            self.warmup_steps,
+            self.save_every,
+            self.log_every,
+        )
+        if min(counts) < 1 or self.width < 1 or self.width % self.heads:
+            raise ValueError("model: expected counts of at least 1 and a width that is a multiple of heads")
+        if not 0 < self.lr < math.inf or min(self.weight_decay, self.environment_weight, self.eval_weight) < 0:
+            raise ValueError("model: expected lr above 0, weight_decay and the weights from 0 up")
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -61,7 +77,7 @@ class Row:
 def build_model(config: WarmstartConfig, tokenizer: PreTrainedTokenizerFast) -> Any:
     """An untrained GPT-2 whose embeddings begin with what is known: places and squares.
 
-    Positions start as sinusoids (facts §8), and a piece on a square as the sum of a piece's vector and
+    Positions start as sinusoids, and a piece on a square as the sum of a piece's vector and
     a square's, which the square's name in a move shares.
     """
     model = GPT2LMHeadModel(
@@ -113,7 +129,8 @@ def tokenise(examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, co
     prompts = tokenizer([example.prompt for example in examples]).input_ids
     completions = tokenizer([example.completion or "" for example in examples]).input_ids
     end = tokenizer.eos_token_id
-    evals, best = tokenizer.convert_tokens_to_ids(["E:", "B:"])
+    vocabulary = tokenizer.get_vocab()
+    evals, best = vocabulary["E:"], vocabulary["B:"]
     rows = []
     for example, prompt, completion in zip(examples, prompts, completions, strict=True):
         if len(prompt) + len(completion) < POSITIONS:
@@ -218,12 +235,15 @@ class Warmstart:
         self.tokenizer.save_pretrained(folder)
 
     def resume(self, folder: Path) -> bool:
-        """Load the state saved in `folder`; False if there is none."""
+        """Load the state saved in `folder`; False if there is none. Raises UserError for another shape."""
         path = folder / STATE_FILE
         if not path.is_file():
             return False
         state = torch.load(path, map_location=self.device, weights_only=True)
-        self.model.load_state_dict(state["model"])
+        try:
+            self.model.load_state_dict(state["model"])
+        except RuntimeError as error:
+            raise UserError(f"output: expected a warm start of this model's shape in {folder}") from error
         self.optimizer.load_state_dict(state["optimizer"])
         self.step = state["step"]
         return True

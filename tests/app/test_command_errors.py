@@ -1,0 +1,172 @@
+"""Bad input: one clear line, exit code 2, nothing left behind."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rookworld_rlvr.app.cli import main
+
+BAD_VALUES = [
+    ("optim.lrr=1", "lrr"),
+    ("+objective.clop=1", "clop"),
+    ("kl=nope", "nope"),
+    ("model.path=/nope", "model.path: expected a folder with a config.json"),
+    ("model.path=nope", "model.path: expected a folder with a config.json or a hub name, got 'nope'"),
+    ("data.train=/nope/rows.txt", "/nope/rows.txt"),
+    ("data.held_out=/nope/rows.txt", "/nope/rows.txt"),
+    ("data.held_out_fraction=1", "data.held_out_fraction: expected between 0 and 1"),
+    ("data.limit=0", "data.limit: expected 1 or more"),
+    ("data.mixture.policy=-1", "mixture weights"),
+    ("objective.group_size=1", "group_size from 2"),
+    ("objective.prompts_per_step=0", "prompts_per_step from 1"),
+    ("objective.advantage.std_floor=0", "std_floor: expected above 0"),
+    ("objective.advantage.scale=max", "max"),
+    ("objective.clip.clip_low=0", "clip_low: expected above 0"),
+    ("generator.top_p=0.9", "expected top_p=1"),
+    ("generator.kind=none", "none"),
+    ("kl.coef=-1", "kl.coef: expected a finite number from 0 up"),
+    ("kl.coef=nan", "kl.coef: expected a finite number"),
+    ("kl.form=k3", "k3"),
+    ("reference.refresh_every=-1", "reference.refresh_every: expected 0 or more"),
+    ("recovery.recovery_lr_factor=0", "recovery_lr_factor in (0, 1]"),
+    ("optim.lr=-1", "expected lr from 0 up"),
+    ("optim.lr=fast", "optim.lr"),
+    ("optim.micro_batch_size=0", "micro_batch_size from 1"),
+    ("logging.wandb_mode=maybe", "logging.wandb_mode: expected online, offline or disabled"),
+    ("rubric.malformed_reward=1", "rubric.malformed_reward"),
+    ("rubric.rungs.parse=nan", "rubric.rungs.parse"),
+    ("precision=fp8", "fp8"),
+    ("model.dropout=1", "model.dropout"),
+    ("threads=-1", "threads: expected 0 or more"),
+    ("steps=0", "steps"),
+    ("steps=many", "steps"),
+    ("evaluation_rows=-1", "evaluation_rows"),
+    ("resume=/nope", "resume: expected a run's folder"),
+    ("=", "="),
+    ("steps", "steps"),
+]
+
+
+def complaint(arguments: Sequence[str], capfd: pytest.CaptureFixture[str]) -> str:
+    """The one line on stderr of a command that refuses, with nothing on stdout."""
+    capfd.readouterr()
+    assert main(list(arguments)) == 2
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert shown.err.endswith("\n") and shown.err.count("\n") == 1 and shown.err.strip()
+    return shown.err
+
+
+@pytest.mark.parametrize(("override", "named"), BAD_VALUES, ids=[override for override, _ in BAD_VALUES])
+def test_a_bad_override_is_one_line_that_names_it_and_leaves_nothing(
+    override: str,
+    named: str,
+    small_overrides: list[str],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    root = f"output_root={tmp_path / 'outputs'}"
+    assert named in complaint(["train", *small_overrides, root, override], capfd)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("override", "named"), BAD_VALUES[:6:2])
+def test_smoke_complains_like_train(
+    override: str, named: str, small_overrides: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert named in complaint(["smoke", *small_overrides, override], capfd)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA here")
+def test_cuda_where_there_is_none_is_refused(
+    small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["train", *small_overrides, f"output_root={tmp_path / 'outputs'}", "device=cuda"]
+    assert "device=cuda: expected a CUDA device" in complaint(arguments, capfd)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("none.txt", "no row\n"), ("empty.txt", ""), ("none.jsonl", '{"x": 1}\n'), ("bytes.txt", "\x00\n")],
+)
+@pytest.mark.parametrize("knob", ["data.train", "data.held_out"])
+def test_a_corpus_without_a_valid_row_is_refused(
+    name: str,
+    text: str,
+    knob: str,
+    small_overrides: list[str],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / name).write_text(text)
+    arguments = ["train", *small_overrides, f"output_root={tmp_path / 'outputs'}", f"{knob}={tmp_path / name}"]
+    assert name in complaint(arguments, capfd)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_corpus_without_the_task_that_is_asked_for_is_refused(
+    small_overrides: list[str], corpus: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row for row in corpus.train.read_text().splitlines() if row.startswith("P: ")]
+    (tmp_path / "policy.txt").write_text("\n".join(rows) + "\n")
+    given = ["train", *small_overrides, f"output_root={tmp_path / 'outputs'}", f"data.train={tmp_path / 'policy.txt'}"]
+    assert "expected rows of task environment" in complaint(given, capfd)
+    assert main([*given, "experiment=policy_only", "steps=1", "evaluation_rows=0"]) == 0
+
+
+def test_an_output_folder_that_cannot_be_made_is_refused(
+    small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("here first")
+    arguments = ["train", *small_overrides, f"output_root={tmp_path / 'file' / 'outputs'}"]
+    assert "output_root: expected a folder to write to" in complaint(arguments, capfd)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == "here first"
+
+
+@pytest.mark.parametrize("missing", ["tokenizer.json", "model.safetensors", "config.json"])
+def test_a_model_folder_that_lacks_a_file_is_refused(
+    missing: str,
+    small_overrides: list[str],
+    small_model: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    broken = tmp_path / "model"
+    broken.mkdir()
+    for file in small_model.iterdir():
+        if file.name != missing:
+            (broken / file.name).symlink_to(file)
+    given = ["train", *small_overrides, f"model.path={broken}", f"output_root={tmp_path / 'outputs'}"]
+    assert "model.path: expected" in complaint(given, capfd)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["evaluate", "evaluation_rows=0"], "evaluation_rows: expected 1 or more"),
+        (["evaluate", "output=/nope/table.json"], "output: expected a file in a folder that exists"),
+        (["evaluate", "model.path=/nope", "data.train={train}", "data.held_out={held_out}"], "model.path: expected"),
+        (["evaluate", "kl.coef=1"], "kl"),
+        (["warmstart"], "corpus: expected files"),
+        (["warmstart", "corpus=[/nope/rows.txt]"], "/nope/rows.txt"),
+        (["trian"], "expected one of train, smoke, evaluate, warmstart, data"),
+        (["--steps=3"], "expected one of train"),
+    ],
+)
+def test_other_commands_and_unknown_ones_complain_alike(
+    arguments: list[str], named: str, corpus: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = [argument.format(train=corpus.train, held_out=corpus.held_out) for argument in arguments]
+    assert named in complaint(given, capfd)
+
+
+def test_no_command_shows_the_usage_and_help_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2 and main(["--help"]) == 0
+    shown = capfd.readouterr()
+    assert shown.out.count("usage: rookworld <command>") == 2 and "smoke" in shown.out and shown.err == ""

@@ -1,0 +1,102 @@
+"""Every file under conf/ composes into its dataclass and says what its name says."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rookworld_rlvr.app.config import EvaluateConfig, RunConfig, WarmstartRunConfig
+from rookworld_rlvr.app.hydra_command import conf_folder
+from rookworld_rlvr.objective import KLForm
+from rookworld_rlvr.training.sinks import Tracker
+
+CONF = conf_folder()
+COMMANDS = {"train": RunConfig, "evaluate": EvaluateConfig, "warmstart": WarmstartRunConfig}
+# What each option of a group changes, besides nothing: key → value.
+CHANGES: dict[str, dict[str, Any]] = {
+    "model=tiny": {},
+    "model=rookworld_124m": {"model.path": "jrahn/RookWorld-LM-124M"},
+    "data=default": {},
+    "rubric=default": {},
+    "rubric=warmup": {"rubric.warmup_steps": 50},
+    "generator=hf": {},
+    "objective=grpo": {},
+    "kl=fixed": {},
+    "kl=exact": {"kl.form": KLForm.exact},
+    "kl=warmup": {"kl.warmup_steps": 50, "kl.warmup_factor": 0.0},
+    "kl=off": {"kl.coef": 0.0},
+    "reference=frozen": {},
+    "reference=refreshed": {"reference.refresh_every": 50},
+    "recovery=default": {},
+    "optim=tiny": {},
+    "optim=rookworld_124m": {"optim.lr": 1e-6, "optim.micro_batch_size": 16},
+    "logging=console": {},
+    "logging=wandb": {"logging.tracker": Tracker.wandb},
+    "logging=tensorboard": {"logging.tracker": Tracker.tensorboard},
+    "experiment=policy_only": {
+        "name": "policy-only",
+        "data.mixture.policy": 1.0,
+        "data.mixture.environment": 0.0,
+    },
+    "experiment=environment_only": {
+        "name": "environment-only",
+        "data.mixture.policy": 0.0,
+        "data.mixture.environment": 1.0,
+    },
+    "debug=short": {
+        "name": "short",
+        "steps": 3,
+        "evaluation_rows": 16,
+        "checkpoint_every": 2,
+        "objective.prompts_per_step": 2,
+        "objective.group_size": 4,
+    },
+}
+
+
+def set_path(config: Any, path: str, value: Any) -> None:
+    *owners, name = path.split(".")
+    for owner in owners:
+        config = getattr(config, owner)
+    setattr(config, name, value)
+
+
+def test_every_file_is_a_command_or_in_the_table() -> None:
+    files = {path.relative_to(CONF).with_suffix("") for path in CONF.rglob("*.yaml")}
+    assert {str(path) for path in files if path.parent == Path()} == COMMANDS.keys()
+    assert {f"{path.parent}={path.name}" for path in files if path.parent != Path()} == CHANGES.keys()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_s_defaults_are_those_of_its_dataclass(command: str, composed: Callable[..., Any]) -> None:
+    assert composed(command=command) == COMMANDS[command]()
+
+
+@pytest.mark.parametrize("option", CHANGES)
+def test_an_option_changes_what_its_name_says_and_nothing_else(option: str, composed: Callable[..., Any]) -> None:
+    expected = RunConfig()
+    for path, value in CHANGES[option].items():
+        set_path(expected, path, value)
+    assert composed(option) == expected
+
+
+def test_a_single_value_goes_over_a_group_whatever_their_order(composed: Callable[..., Any]) -> None:
+    for given in (["kl=off", "kl.coef=0.25"], ["kl.coef=0.25", "kl=off"]):
+        assert composed(*given).kl.coef == 0.25
+
+
+def test_evaluation_of_a_model_writes_the_table_it_shows(
+    small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import json
+
+    from rookworld_rlvr.app.cli import main
+
+    common = ("model", "data", "generator", "evaluation_rows", "precision", "device", "threads")
+    given = [override for override in small_overrides if override.startswith(common)]
+    assert main(["evaluate", *given, "evaluation_rows=3", f"output={tmp_path / 'table.json'}"]) == 0
+    table = json.loads((tmp_path / "table.json").read_text())
+    shown = capfd.readouterr().out
+    assert table["policy/valid"]["n"] == 3 and table["environment/valid"]["n"] == 3
+    assert all(key in shown for key in table)

@@ -1,0 +1,185 @@
+"""Every knob of a run, changed on the command line, changes something that can be observed, or is refused.
+
+A new leaf of the configuration fails the first test until it has an entry here.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.app.config import RunConfig
+
+OF_THE_MACHINE = ("time/", "throughput/", "memory/")
+
+
+@dataclass(frozen=True)
+class Knob:
+    """How a leaf is changed and where that shows."""
+
+    value: Any
+    observer: str
+    beside: tuple[str, ...] = ()
+    """Overrides of both runs that let the change show."""
+
+
+def leaves(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    for knob in fields(config):
+        value = getattr(config, knob.name)
+        yield from leaves(value, f"{path}{knob.name}.") if is_dataclass(value) else [(path + knob.name, value)]
+
+
+LEAVES = dict(leaves(RunConfig()))
+KL = ("kl.coef=1", "optim.lr=0.01")
+KNOBS: dict[str, Knob] = {
+    path: Knob(value * 1.3, "totals", ("rubric.warmup_steps=10",))
+    for path, value in LEAVES.items()
+    if path.startswith("rubric.")
+} | {
+    "rubric.warmup_steps": Knob(7, "totals"),
+    "steps": Knob(1, "folder"),
+    "max_minutes": Knob(1e-9, "folder"),
+    "checkpoint_every": Knob(1, "folder", ("keep_checkpoints=9",)),
+    "keep_checkpoints": Knob(1, "folder", ("checkpoint_every=1",)),
+    "evaluation_rows": Knob(2, "folder"),
+    "rollouts_every": Knob(2, "folder"),
+    "name": Knob("other", "folder"),
+    "output_root": Knob("elsewhere", "folder"),
+    "logging.tracker": Knob("tensorboard", "folder"),
+    "logging.wandb_mode": Knob("disabled", "folder", ("logging=wandb",)),
+    "logging.wandb_project": Knob("other", "folder", ("logging=wandb",)),
+    "logging.console_every": Knob(2, "folder"),
+    "reference.refresh_every": Knob(1, "folder"),
+    "resume": Knob("/nope", "refused"),
+    "generator.top_p": Knob(0.9, "refused"),
+    "generator.top_k": Knob(3, "refused"),
+    "generator.kind": Knob("none", "refused"),
+    "device": Knob("cuda", "device"),
+    "threads": Knob(2, "threads"),
+    "model.attention": Knob("sdpa", "model"),
+    "model.dropout": Knob(0.3, "two_steps"),
+    "model.path": Knob("tiny", "model"),
+    "precision": Knob("bf16", "two_steps"),
+    "seed": Knob(1, "two_steps"),
+    "data.train": Knob("default", "rows"),
+    "data.held_out": Knob("default", "rows"),
+    "data.held_out_fraction": Knob(0.5, "rows", ("data.held_out=''",)),
+    "data.split": Knob("nope", "rows", ("data.train={dataset}",)),
+    "data.limit": Knob(10, "rows"),
+    "data.mixture.policy": Knob(0, "two_steps"),
+    "data.mixture.environment": Knob(0, "two_steps"),
+    "generator.temperature": Knob(0.8, "two_steps"),
+    "generator.max_new_tokens": Knob(20, "two_steps"),
+    "generator.batch_size": Knob(4, "forward_passes", ("data.mixture.environment=0", "objective.prompts_per_step=4")),
+    "objective.prompts_per_step": Knob(3, "two_steps"),
+    "objective.group_size": Knob(5, "two_steps"),
+    "objective.advantage.scale": Knob("group", "two_steps"),
+    "objective.advantage.std_floor": Knob(2.0, "two_steps"),
+    "objective.advantage.clip": Knob(0.1, "two_steps"),
+    "objective.clip.clip_low": Knob(0.1, "clipped_loss"),
+    "objective.clip.clip_high": Knob(0.3, "clipped_loss"),
+    "kl.form": Knob("exact", "two_steps", KL),
+    "kl.coef": Knob(2.0, "two_steps", KL),
+    "kl.warmup_steps": Knob(4, "two_steps", KL),
+    "kl.warmup_factor": Knob(0.5, "two_steps", (*KL, "kl.warmup_steps=4")),
+    "recovery.recovery_lr_factor": Knob(0.25, "faults"),
+    "recovery.max_consecutive_nans": Knob(2, "faults"),
+    "optim.lr": Knob(0.001, "two_steps"),
+    "optim.warmup_steps": Knob(5, "two_steps"),
+    "optim.min_lr_fraction": Knob(0.9, "two_steps"),
+    "optim.weight_decay": Knob(0.5, "two_steps"),
+    "optim.beta1": Knob(0.5, "two_steps"),
+    "optim.beta2": Knob(0.5, "two_steps"),
+    "optim.max_grad_norm": Knob(1e-9, "two_steps"),
+    "optim.micro_batch_size": Knob(2, "forward_passes"),
+}
+
+
+def folder(
+    root: Path,
+    arguments: list[str],
+    capfd: pytest.CaptureFixture[str],
+    wandb_records: Callable[[Path], list[Any]],
+) -> Any:
+    """All that a run of two steps leaves behind, less times."""
+    capfd.readouterr()
+    assert main(["train", *arguments]) == 0
+    [latest] = root.glob("*/latest")
+    run = latest.resolve()
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    summary = json.loads((run / "summary.json").read_text())
+    logs = [record for log in run.glob("wandb/*/*.wandb") for record in wandb_records(log)]
+    projects = [record.run.project for record in logs if record.WhichOneof("record_type") == "run"]
+    found = (
+        [{key: row[key] for key in row if not key.startswith(OF_THE_MACHINE)} for row in metrics],
+        (summary["stopped"], summary["before"]),
+        (run / "rollouts.jsonl").read_text().count("\n"),
+        sorted(path.name for path in [*run.iterdir(), *(run / "checkpoints").iterdir()]),
+        (latest.parent.name, OmegaConf.load(run / "config.yaml").name in run.name, run.name.split("-")[3]),
+        [line.split()[1] for line in capfd.readouterr().out.splitlines() if line.startswith("step ")],
+        projects,
+    )
+    latest.unlink()
+    return found
+
+
+@pytest.fixture(scope="module")
+def unchanged() -> dict[tuple[str, ...], Any]:
+    """What was observed without the change, by observer and overrides; the same for many knobs."""
+    return {}
+
+
+def test_every_leaf_of_the_configuration_has_an_entry() -> None:
+    assert KNOBS.keys() == LEAVES.keys()
+
+
+@pytest.mark.parametrize("path", [path for path in KNOBS if KNOBS[path].observer not in ("folder", "refused")])
+def test_a_knob_changes_what_is_observed(
+    path: str,
+    composed: Callable[..., RunConfig],
+    small_overrides: list[str],
+    corpus: Any,
+    observers: dict[str, Callable[[RunConfig], Any]],
+    unchanged: dict[tuple[str, ...], Any],
+) -> None:
+    knob = KNOBS[path]
+    given = [*small_overrides, "generator.max_new_tokens=32"]
+    given += [override.format(dataset=corpus.train.parent) for override in knob.beside]
+    observe, key = observers[knob.observer], (knob.observer, *knob.beside)
+    if key not in unchanged:
+        unchanged[key] = observe(composed(*given))
+        assert unchanged[key] == observe(composed(*given))
+    assert unchanged[key] != observe(composed(*given, f"{path}={knob.value}"))
+
+
+@pytest.mark.parametrize("path", [path for path in KNOBS if KNOBS[path].observer == "folder"])
+def test_a_knob_changes_what_a_run_leaves_behind(
+    path: str,
+    small_overrides: list[str],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    unchanged: dict[tuple[str, ...], Any],
+    wandb_records: Callable[[Path], list[Any]],
+) -> None:
+    knob = KNOBS[path]
+    given = [*small_overrides, "generator.max_new_tokens=32", f"output_root={tmp_path / 'outputs'}", "steps=2"]
+    given += knob.beside
+    value = tmp_path / knob.value if path == "output_root" else knob.value
+    key = ("folder", *knob.beside)
+    if key not in unchanged:
+        unchanged[key] = folder(tmp_path, given, capfd, wandb_records)
+        assert unchanged[key] == folder(tmp_path, given, capfd, wandb_records)
+    assert unchanged[key] != folder(tmp_path, [*given, f"{path}={value}"], capfd, wandb_records)
+
+
+@pytest.mark.parametrize("path", [path for path in KNOBS if KNOBS[path].observer == "refused"])
+def test_a_knob_that_must_not_be_changed_is_refused(
+    path: str, small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["train", *small_overrides, f"output_root={tmp_path / 'outputs'}", f"{path}={KNOBS[path].value}"]
+    assert main(arguments) == 2 and path.split(".")[-1] in capfd.readouterr().err

@@ -1,0 +1,61 @@
+"""-m: a run folder a member, one table at the end, and one smoke test for all."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.app.smoke import _first_value
+
+
+def run_folders(root: Path) -> list[Path]:
+    return sorted(file.parent for file in root.glob("*/*/summary.json") if file.parents[1].name != "sweeps")
+
+
+def test_a_sweep_runs_each_member_into_its_folder_and_prints_one_table(
+    train: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    train("-m", "kl.coef=0,0.01", "steps=1", "evaluation_rows=2")
+    folders = {folder for folder in run_folders(tmp_path / "outputs") if not folder.is_symlink()}
+    coefs = [OmegaConf.load(folder / "config.yaml").kl.coef for folder in folders]
+    assert sorted(coefs) == [0, 0.01]
+    shown = capfd.readouterr().out
+    table = shown[shown.rindex("overrides") :]
+    assert table.count("finished") == 2 and "policy/legal_best_move" in shown
+    assert "kl.coef=0 " in table and "kl.coef=0.01" in table
+
+
+def test_a_sweep_s_exit_code_is_its_members_highest_and_the_others_run(
+    small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = ["evaluation_rows=0", "steps=1", f"output_root={tmp_path / 'outputs'}"]
+    assert main(["train", "-m", *small_overrides, *given, "model.dropout=0.2,0"]) == 3
+    shown = capfd.readouterr()
+    assert "dropout_off" in shown.err and shown.out.count("finished after 1 steps") == 1
+
+
+def test_smoke_of_a_sweep_tries_the_first_values_once(
+    small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = [*small_overrides, f"output_root={tmp_path / 'outputs'}"]
+    assert main(["smoke", "-m", *given, "model.dropout=0,0.2"]) == 0
+    assert capfd.readouterr().out.count("one step") == 1
+    assert main(["smoke", "--multirun", *given, "model.dropout=0.2,0"]) == 3
+    assert not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.parametrize(
+    ("argument", "first"),
+    [
+        ("kl.coef=0,0.01", "kl.coef=0"),
+        ("steps=5", "steps=5"),
+        ("a=[1,2],[3]", "a=[1,2]"),
+        ("a={b:1,c:2},x", "a={b:1,c:2}"),
+        ("name='x,y',z", "name='x,y'"),
+        ('name="x,y",z', 'name="x,y"'),
+    ],
+)
+def test_the_first_value_of_a_sweep_keeps_brackets_and_quotes_whole(argument: str, first: str) -> None:
+    assert _first_value(argument) == first

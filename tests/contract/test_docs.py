@@ -1,0 +1,360 @@
+"""The documents, held to the code: what they list is what there is, and what they show runs."""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "rookworld_rlvr"
+README = ROOT / "README.md"
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+HOSTS = {"github.com", "joschu.net", "laion.ai"}
+MACHINE = re.compile(
+    r"(?<![\w.~])/(?:work|tmp|root|home|usr|opt|mnt)\b|localhost|\b\d+\.\d+\.\d+\.\d+\b|\bpypi\b|index-url", re.I
+)
+HYDRA_COMMANDS = {"train": "train", "smoke": "train", "evaluate": "evaluate", "warmstart": "warmstart"}
+UNFILLED = "@@"
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def section(document: str, title: str) -> str:
+    """What stands under a heading of level two."""
+    return re.split(r"^## ", document.split(f"\n## {title}\n", 1)[1], maxsplit=1, flags=re.M)[0]
+
+
+def blocks(document: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", document, re.S)
+
+
+def table(document: str) -> list[list[str]]:
+    """The cells of every table row below a heading; the header's rule separates them."""
+    rows, below_rule = [], False
+    for line in document.splitlines():
+        if not line.startswith("|"):
+            below_rule = False
+        elif re.fullmatch(r"[|\-: ]+", line):
+            below_rule = True
+        elif below_rule:
+            cells = re.split(r"(?<!\\)\|", line)[1:-1]
+            rows.append([cell.strip().replace("\\|", "|") for cell in cells])
+    return rows
+
+
+def run_python(code: str) -> str:
+    path = {"PYTHONPATH": str(SOURCE.parent), "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run([sys.executable, "-c", code], env=path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def command_lines(document: str) -> list[list[str]]:
+    """The commands of all bash blocks, as words."""
+    lines = (line for block in blocks(document, "bash") for line in block.splitlines())
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def test_there_are_the_documents_that_the_readme_promises() -> None:
+    named = {"architecture.md", "metrics.md", "configuration.md", "data.md"}
+    assert named <= {document.name for document in DOCUMENTS}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_relative_link_leads_somewhere(document: Path) -> None:
+    targets = re.findall(r"\]\(([^)\s#]+)", document.read_text(encoding="utf-8"))
+    local = [target for target in targets if not target.startswith(("http://", "https://"))]
+    assert [target for target in local if not (document.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_no_document_names_a_machine(document: Path) -> None:
+    content = document.read_text(encoding="utf-8")
+    assert MACHINE.findall(content) == []
+    assert set(re.findall(r"https?://([^/)\s]+)", content)) <= HOSTS
+
+
+def test_the_search_for_machines_finds_them() -> None:
+    found = "see /work/x, (/tmp/y), localhost, 10.0.0.1, a pypi mirror"
+    assert len(MACHINE.findall(found)) == 5
+    assert not MACHINE.findall("my/work, src/tmp/a.py, version 2.0.1, https://github.com/work")
+
+
+def paths_named(content: str) -> set[str]:
+    """File names with a folder, in backticks."""
+    return set(re.findall(r"`([\w./-]+/[\w.-]+\.(?:py|yaml|md|txt|sh))`", content))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_file_named_with_its_folder_exists(document: Path) -> None:
+    named = paths_named(document.read_text(encoding="utf-8"))
+    assert {name for name in named if not ((ROOT / name).exists() or (SOURCE / name).exists())} == set()
+
+
+# README
+
+
+def test_readme_has_its_parts_in_order() -> None:
+    titles = re.findall(r"^## (.+)$", text("README.md"), re.M)
+    assert titles == [
+        "Results",
+        "Two commands",
+        "How it works",
+        "Using only the judge",
+        "File map",
+        "Configuration",
+        "The other commands",
+        "Reproduce",
+        "Limits",
+        "References",
+    ]
+
+
+def test_the_judge_of_the_readme_runs_and_prints_what_it_says() -> None:
+    part = section(text("README.md"), "Using only the judge")
+    (code,), (said,) = blocks(part, "python"), blocks(part, "text")
+    assert run_python(f"{code}\nimport sys\nassert 'torch' not in sys.modules") == said
+
+
+def test_the_lines_that_the_readme_shows_are_sound_rows(tmp_path: Path) -> None:
+    from rookworld_rlvr.tasks.audit import audit
+
+    rows = [row for row in blocks(section(text("README.md"), "How it works"), "text") if row[:2] in ("P:", "A:")]
+    shown = tmp_path / "shown.txt"
+    shown.write_text("".join(rows))
+    report = audit(shown)
+    assert (report.valid, report.is_clean) == (2, True)
+
+
+def test_the_rungs_of_the_readme_weigh_what_the_rubric_says() -> None:
+    from rookworld_rlvr.rewards.rubric import RungWeights
+
+    rows = table(section(text("README.md"), "How it works"))
+    assert {row[0]: float(row[1]) for row in rows} == {
+        knob.name: getattr(RungWeights(), knob.name) for knob in fields(RungWeights)
+    }
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_command_shown_exists(document: Path) -> None:
+    from rookworld_rlvr.app.cli import COMMANDS
+
+    for words in command_lines(document.read_text(encoding="utf-8")):
+        if words[0] == "rookworld":
+            assert words[1] in COMMANDS, words
+        elif words[0] == "bash":
+            assert (ROOT / words[1]).is_file(), words
+
+
+def test_every_command_there_is_is_in_the_readme() -> None:
+    from rookworld_rlvr.app.cli import COMMANDS
+
+    shown = {words[1] for words in command_lines(text("README.md")) if words[0] == "rookworld"}
+    assert shown | {"train"} == set(COMMANDS)
+
+
+def composed(words: list[str]) -> tuple[str, list[str]] | None:
+    """The configuration's name and the overrides of a shown command, of a sweep its first member."""
+    if words[:2] == ["bash", "train.sh"]:
+        words = ["rookworld", "train", *words[2:]]
+    if words[0] != "rookworld" or words[1] not in HYDRA_COMMANDS:
+        return None
+    given = [word.split(",")[0] if "-m" in words else word for word in words[2:] if word != "-m"]
+    return None if any(UNFILLED in word for word in given) else (HYDRA_COMMANDS[words[1]], given)
+
+
+SHOWN = [shown for path in DOCUMENTS for words in command_lines(path.read_text("utf-8")) if (shown := composed(words))]
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"), SHOWN, ids=lambda value: value if isinstance(value, str) else " ".join(value)
+)
+def test_the_overrides_shown_are_accepted(name: str, overrides: list[str]) -> None:
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+
+    from rookworld_rlvr.app.config import EvaluateConfig, RunConfig, WarmstartRunConfig
+    from rookworld_rlvr.app.hydra_command import SCHEMAS, conf_folder
+
+    schemas = {"train": RunConfig, "evaluate": EvaluateConfig, "warmstart": WarmstartRunConfig}
+    SCHEMAS.store(name=f"{name}_schema", node=schemas[name])
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_folder())):
+        assert is_dataclass(OmegaConf.to_object(compose(config_name=name, overrides=overrides)))
+
+
+def test_the_options_shown_of_the_data_command_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    from rookworld_rlvr.app.data import main
+
+    for words in (words for path in DOCUMENTS for words in command_lines(path.read_text("utf-8"))):
+        if words[:2] == ["rookworld", "data"]:
+            with pytest.raises(SystemExit):
+                main([words[2], "--help"])
+            told = capsys.readouterr().out
+            assert [word for word in words[3:] if word.startswith("--") and word not in told] == [], words
+
+
+def test_the_file_map_names_every_room() -> None:
+    (tree,) = blocks(section(text("README.md"), "File map"), "text")
+    rooms = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert rooms <= set(re.findall(r"^  (\w+)/ +\d", tree, re.M))
+
+
+def test_every_paper_that_the_code_names_is_in_the_references() -> None:
+    paper = re.compile(r"\b\d{4}\.\d{5}\b")
+    cited = {number for file in SOURCE.rglob("*.py") for number in paper.findall(file.read_text("utf-8"))}
+    assert cited == set(paper.findall(section(text("README.md"), "References")))
+
+
+# docs/metrics.md
+
+
+def test_the_table_of_training_metrics_is_the_declared_one() -> None:
+    from rookworld_rlvr.training.metrics import METRICS
+
+    told = {row[0].strip("`"): tuple(row[1:3]) for row in table(section(text("docs/metrics.md"), "Training"))}
+    assert told == {key: (spec.unit, spec.meaning) for key, spec in METRICS.items()}
+
+
+def test_the_table_of_evaluation_metrics_has_every_key() -> None:
+    from rookworld_rlvr.evaluation import judge
+    from rookworld_rlvr.tasks.corpus import read_corpus
+    from rookworld_rlvr.training.data import default_file
+
+    examples = read_corpus(default_file("held_out.txt")).examples
+    rows = judge(examples, [example.completion or "" for example in examples])
+    measured = {"/".join(key.split("/")[:2]) for row in rows for key in row.values}
+    told = table(section(text("docs/metrics.md"), "Evaluation"))
+    assert sorted(row[0].strip("`") for row in told) == sorted(measured)
+
+
+# docs/configuration.md
+
+
+def leaves(config: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Every knob of a configuration and its default, as the documents spell them."""
+    for knob in fields(config):
+        value = getattr(config, knob.name)
+        if is_dataclass(value):
+            yield from leaves(value, f"{path}{knob.name}.")
+        else:
+            yield path + knob.name, spelled(value)
+
+
+def spelled(value: Any) -> str:
+    if isinstance(value, Enum):
+        return str(value.value)
+    if value is None:
+        return "null"
+    return str(value) or "''"
+
+
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("`train` and `smoke`", "RunConfig"),
+        ("`evaluate`", "EvaluateConfig"),
+        ("`warmstart`", "WarmstartRunConfig"),
+    ],
+)
+def test_every_knob_and_its_default_is_in_the_table(title: str, name: str) -> None:
+    from rookworld_rlvr.app import config
+
+    rows = table(section(text("docs/configuration.md"), title))
+    assert [(row[0].strip("`"), row[1].strip("`")) for row in rows] == list(leaves(getattr(config, name)()))
+    assert all(row[2] for row in rows)
+
+
+def settings(content: dict[str, Any], path: str = "") -> Iterator[str]:
+    for key, value in content.items():
+        here = f"{path}{key}"
+        yield from settings(value, f"{here}.") if isinstance(value, dict) else [f"{here}={value}"]
+
+
+def test_every_group_file_is_named_with_what_it_sets() -> None:
+    import yaml
+
+    told = {row[0].strip("`"): row[1] for row in table(section(text("docs/configuration.md"), "Group files"))}
+    files = {str(path.relative_to(ROOT)): path for path in (ROOT / "conf").glob("*/*.yaml")}
+    assert told.keys() == files.keys()
+    for name, path in files.items():
+        content = yaml.safe_load(path.read_text("utf-8")) or {}
+        if not content:
+            assert told[name].startswith("nothing"), name
+        elif path.parent.name not in ("experiment", "debug"):
+            assert [f"`{setting}`" for setting in settings(content) if f"`{setting}`" not in told[name]] == [], name
+
+
+# docs/architecture.md
+
+
+def test_the_table_of_floors_names_what_each_room_imports() -> None:
+    imported = re.compile(rf"^ *from (?:\.\.|{SOURCE.name}\.)(\w+)", re.M)
+    for row in table(section(text("docs/architecture.md"), "The floors")):
+        (room, *others) = re.findall(r"`(\w+)`", row[1])
+        files = list((SOURCE / room).glob("*.py"))
+        assert bool(files) != (row[2] == "not there yet"), room
+        actual = {name for file in files for name in imported.findall(file.read_text("utf-8"))} - {room}
+        assert set(re.findall(r"`(\w+)`", row[3])) == actual, room
+        assert not (others and files)
+
+
+def test_the_table_of_gates_is_that_of_the_preflight() -> None:
+    from rookworld_rlvr.training import preflight
+
+    source = Path(preflight.__file__).read_text("utf-8")
+    named = re.findall(r"_gate\(\s*\"(\w+)\"", source)
+    (gates,) = re.findall(r"^\| gate \|.*?(?=\n\n)", text("docs/architecture.md"), re.M | re.S)
+    told = {row[0].strip("`"): tuple(map(float, row[2].split(", "))) for row in table(gates)}
+    assert list(told) == named
+    assert told["padding_neutral"] == tuple(preflight.PADDING_BOUND_NAT.values())
+    assert told["sampler_agrees"] == tuple(preflight.SAMPLER_BOUND_NAT.values())
+    equal = {"kl_step_0", "ratio_step_0", "dropout_off"}
+    assert all(told[name] == (preflight.EQUAL_BOUND,) for name in equal)
+
+
+# docs/data.md
+
+
+@pytest.mark.parametrize("name", ["train.txt", "held_out.txt"])
+def test_the_audits_of_the_data_card_are_those_of_the_files(name: str) -> None:
+    from rookworld_rlvr.tasks.audit import audit
+    from rookworld_rlvr.training.data import default_file
+
+    path = default_file(name)
+    told = re.search(rf"<!-- audit {name} -->\n```text\n(.*?)```", text("docs/data.md"), re.S)
+    report = audit(path)
+    expected = "".join(f"{line}\n" for line in report.lines()).replace(str(path), str(path.relative_to(ROOT)))
+    assert told and told[1] == expected
+    assert report.white.below_best == report.black.below_best == 0
+
+
+def test_the_counts_of_the_data_card_are_what_its_program_prints() -> None:
+    document = text("docs/data.md")
+    (code,) = blocks(document, "python")
+    printed = run_python(code).splitlines()
+    assert len(printed) == 2
+    assert [line for line in printed if f"{line}\n" not in document] == []
+
+
+def test_the_data_card_counts_the_rows_of_each_task() -> None:
+    from rookworld_rlvr.tasks.corpus import example_key, read_corpus
+    from rookworld_rlvr.training.data import default_file
+
+    told = {row[0]: row[1:4] for row in table(section(text("docs/data.md"), "What ships"))}
+    positions = []
+    for name in ("train.txt", "held_out.txt"):
+        examples = read_corpus(default_file(name)).examples
+        policy = sum(example.task == "policy" for example in examples)
+        counts = [f"{count:,}" for count in (len(examples), policy, len(examples) - policy)]
+        assert told[f"[`{name}`](../src/rookworld_rlvr/assets/data/{name})"] == counts
+        positions.append({example_key(example) for example in examples})
+    assert not positions[0] & positions[1]
