@@ -18,7 +18,7 @@ check() {
 
 check ruff check
 check mypy
-check pytest -q
+check pytest -q -n 2
 
 if ((${#failed[@]})); then
     echo "test: failed: ${failed[*]}" >&2

@@ -84,7 +84,7 @@ def test_dropout_is_off_by_default_although_the_saved_config_says_a_tenth(make_r
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_padding_changes_no_logprob_and_the_sampler_agrees(make_run: MakeRun, temperature: float) -> None:
-    context = make_run().context
+    context = make_run("data.mixture.policy=0.5", "data.mixture.environment=0.5").context
     groups = collect(context, temperature=temperature)
     batch = batch_of(groups, context.policy)
     assert batch.attention_BT.min() == 0
