@@ -170,7 +170,7 @@ def test_a_limit_counts_the_rows_read(write: Writer) -> None:
         ("a.txt", ["", "  "], "no row at all"),
         ("a.txt", ["hello", "P: ", P_PROMPT], "got bad_prompt 2, empty 1"),
         ("a.jsonl", ["{}"], "bad_row 1"),
-        ("a.csv", [P_LINE], "expected a .txt or .jsonl file"),
+        ("a.csv", [P_LINE], "expected a .txt, .jsonl, .fen, .epd or .pgn file"),
     ],
 )
 def test_a_source_without_a_valid_row_raises_one_clear_line(

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from ..board.fen import parse_fen, position_key
+from ..board.positions import positions_from_file, positions_from_pgn
 from . import parse_prompt
 from .environment import SEPARATOR, parse_environment
 from .policy import PREFIX as POLICY_PREFIX
@@ -25,7 +26,8 @@ END_OF_TEXT = "<|endoftext|>"
 # The environment prompt ends with its third separator.
 PROMPT_SEPARATORS = 3
 HASH_BYTES = 8
-FILE_TYPES = (".txt", ".jsonl")
+POSITION_FILES = (".fen", ".epd", ".pgn")
+FILE_TYPES = (".txt", ".jsonl", *POSITION_FILES)
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 
 RawRow = str | Mapping[str, object]
@@ -47,6 +49,8 @@ class Corpus:
 
 def read_corpus(source: str | Path, *, split: str = "train", limit: int | None = None) -> Corpus:
     """The examples of `source`: a `.txt` or `.jsonl` file, a dataset's folder, or its name on the hub.
+
+    A `.fen`, `.epd` or `.pgn` file gives policy prompts without labels.
 
     `split` applies to datasets; `limit` is the most rows read, blank lines not counted. Raises
     CorpusError where there is no such source, it cannot be read or it holds no valid row.
@@ -74,12 +78,15 @@ def raw_rows(source: str | Path, *, split: str = "train") -> Iterator[RawRow]:
     """The rows of `source` as they stand, blank lines left out. Raises CorpusError while iterated."""
     path = Path(source)
     if path.is_file() and path.suffix not in FILE_TYPES:
-        raise CorpusError(f"expected a .txt or .jsonl file, got {source}")
+        raise CorpusError(f"expected a .txt, .jsonl, .fen, .epd or .pgn file, got {source}")
     if not path.exists() and not _may_be_hub_name(source):
-        raise CorpusError(f"expected a .txt or .jsonl file, a dataset folder or name, got {source}: no file")
+        wanted = "a .txt, .jsonl, .fen, .epd or .pgn file, a dataset folder or name"
+        raise CorpusError(f"expected {wanted}, got {source}: no file")
     try:
         yield from _file_rows(path) if path.is_file() else _dataset_rows(source, split)
-    except OSError as error:
+    except CorpusError:
+        raise
+    except (OSError, ValueError) as error:
         raise CorpusError(f"expected rows in {source}, got {_first_line(error)}") from error
 
 
@@ -91,6 +98,10 @@ def _may_be_hub_name(source: str | Path) -> bool:
 
 
 def _file_rows(path: Path) -> Iterator[RawRow]:
+    if path.suffix in POSITION_FILES:
+        read = positions_from_pgn if path.suffix == ".pgn" else positions_from_file
+        yield from ({"fen": position.fen} for position in read(path))
+        return
     # Undecodable bytes become replacement characters, so that only the row they stand in is lost.
     with path.open(encoding="utf-8-sig", errors="replace") as lines:
         for line in lines:
