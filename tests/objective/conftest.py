@@ -1,14 +1,65 @@
-"""One thread: these tensors are too small to share out, and the machine has other work."""
+"""A softmax tree small enough to enumerate, and one thread for torch.
+
+A `Tree` writes one or two of three tokens: 0 ends the text, 1 and 2 are followed by one more. All seven
+texts there are, with lengths that differ, are the rows of its batch; what a test claims of an expectation is
+the sum over these rows, weighted by their probabilities.
+"""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 import torch
+from torch import Tensor
+
+TOKENS_BT = torch.tensor([[0, 0], [1, 0], [1, 1], [1, 2], [2, 0], [2, 1], [2, 2]])
+# The state a token is drawn in: 0 at the start, later the token before.
+STATES_BT = torch.stack([torch.zeros(7, dtype=torch.long), TOKENS_BT[:, 0]], -1)
+MASK_BT = torch.tensor([[True, False]] + [[True, True]] * 6)
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Logits (3, 3), float64: a row for the start, and one for what follows token 1 and token 2."""
+
+    logits: Tensor
+    tokens_BT = TOKENS_BT
+    states_BT = STATES_BT
+    loss_mask_BT = MASK_BT
+
+    def logprobs_BT(self) -> Tensor:
+        """Log-probs of the tokens of every text (7, 2); under the mask one that is none of its own."""
+        return torch.log_softmax(self.logits, -1)[STATES_BT, TOKENS_BT]
+
+    def probabilities_B(self) -> Tensor:
+        return (self.logprobs_BT() * MASK_BT).sum(-1).exp()
+
+
+def make_tree(seed: int, scale: float = 1.0) -> Tree:
+    generator = torch.Generator().manual_seed(seed)
+    return Tree((scale * torch.randn(3, 3, generator=generator, dtype=torch.float64)).requires_grad_())
 
 
 @pytest.fixture(autouse=True, scope="package")
 def one_thread() -> Iterator[None]:
+    """These tensors are too small to share out, and the machine has other work."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def policy() -> Tree:
+    return make_tree(0)
+
+
+@pytest.fixture
+def old_policy() -> Tree:
+    """Near enough to `policy` that some ratios lie within the usual bounds, and some beyond each of them."""
+    return Tree((make_tree(0).logits + make_tree(11).logits).detach())
+
+
+@pytest.fixture
+def reference() -> Tree:
+    return Tree(make_tree(2, scale=1.5).logits.detach())

@@ -8,6 +8,7 @@ COMMANDS = {
     "train": "the main job: bash train.sh = smoke, then this",
     "smoke": "one real step on one prompt a task, then the preflight gates",
     "evaluate": "the held-out table of a model",
+    "inspect": "replay a batch that a fault left behind",
     "warmstart": "a tiny model by behaviour cloning",
     "data": "audit a file of rows, or generate new ones",
 }

@@ -4,15 +4,15 @@ from dataclasses import dataclass, field
 
 from ..rewards import RubricConfig
 from ..rollout.generator import GeneratorConfig
+from ..training.context import StepConfig
 from ..training.data import DataConfig
 from ..training.kl_control import KLConfig
 from ..training.optim import OptimConfig
 from ..training.policy import Device, ModelConfig, Precision
 from ..training.recovery import RecoveryConfig
 from ..training.reference import ReferenceConfig
+from ..training.run import TrainerConfig
 from ..training.sinks import LoggingConfig
-from ..training.step import StepConfig
-from ..training.trainer import TrainerConfig
 from ..training.warmstart import WarmstartConfig
 
 
@@ -27,6 +27,8 @@ class RunConfig(TrainerConfig):
     precision: Precision = Precision.bf16
     threads: int = 0
     """CPU threads; 0: torch's own choice. One thread gives the same bits on every machine of a kind."""
+    judge_processes: int = 0
+    """Processes that judge completions; 0: this one does. One that dies is replaced."""
     output_root: str = "outputs"
     """Runs go to <output_root>/<date>/<time>-<name>."""
     resume: str = ""

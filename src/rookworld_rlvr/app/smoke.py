@@ -7,6 +7,7 @@ from rich.console import Console
 
 from ..rollout.collect import Group
 from ..tasks.sampler import MixtureConfig, Sampler
+from ..training.errors import TrainingGaveUpError
 from ..training.metrics import peak_memory_gib
 from ..training.preflight import GateResult, require_passed, run_preflight
 from ..training.step import grpo_step
@@ -36,6 +37,9 @@ def smoke(config: RunConfig, raw: DictConfig) -> None:
     run.context.sampler = Sampler(examples, _mixture(len(examples), config), config.seed)
     run.context.objective = replace(config.objective, prompts_per_step=len(examples), group_size=GATE_GROUP_SIZE)
     report = grpo_step(run.context, 0)
+    run.context.judge.close()
+    if report.fault is not None:
+        raise TrainingGaveUpError(f"the step failed: {report.fault}")
     for group in report.groups:
         _show_group(run.console, group)
     _show_step(run.console, report)

@@ -6,13 +6,13 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ..training.checkpoint import find_checkpoint
+from ..training.checkpoint import CONFIG_FILE, find_run
 from ..training.errors import UserError
-from ..training.trainer import train
+from ..training.trainer import INTERRUPTED, train
 from .config import RunConfig
 from .hydra_command import conf_folder, job_number, overrides, run_command, to_dataclass
 from .tables import gain_table, sweep_table
-from .wiring import CONFIG_FILE, build_run, make_console
+from .wiring import build_run, make_console
 
 NAME = "train"
 
@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
         run.console.print(f"run folder: {run.folder}", highlight=False, soft_wrap=True)
         summary = train(run)
         run.console.print(gain_table(summary))
-        run.console.print(f"{summary['stopped']} after {summary['steps']} steps, {summary['wall_s']:.0f} s")
+        run.console.print(f"{_ending(summary)} after {summary['steps']} steps, {summary['wall_s']:.0f} s")
         if job_number() is not None:
             members.append((overrides(), summary))
 
@@ -39,9 +39,13 @@ def main(argv: list[str]) -> int:
     return code
 
 
+def _ending(summary: Mapping[str, Any]) -> str:
+    return "stopped" if summary["stopped"] == INTERRUPTED else str(summary["stopped"])
+
+
 def resumed_config(resume: str, raw: DictConfig, given: list[str]) -> DictConfig:
     """The config the run was begun with, and over it what was given now. Raises UserError."""
-    path = find_checkpoint(resume).parents[1] / CONFIG_FILE
+    path = find_run(resume)[0] / CONFIG_FILE
     merged = raw.copy()
     try:
         merged.merge_with(OmegaConf.load(path))

@@ -9,24 +9,29 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from ..rewards import Rubric
+from ..rewards.judge_pool import InlineJudge, Judge, JudgePool
 from ..rollout.generator import GeneratorConfig
 from ..rollout.hf_generator import HFGenerator
+from ..tasks import Example
 from ..tasks.sampler import Sampler
-from ..training.checkpoint import find_checkpoint
+from ..training.checkpoint import CONFIG_FILE, find_run
+from ..training.context import StepContext
 from ..training.data import evaluation_rows, load_data
+from ..training.entropy_control import EntropyController
 from ..training.errors import UserError
-from ..training.optim import make_optimizer
+from ..training.guards import Guards
+from ..training.kl_control import KLController
+from ..training.loop import METRICS_FILE
+from ..training.optim import Clock, make_optimizer
 from ..training.policy import Policy, load_policy, select_device
 from ..training.recovery import RecoveryState
-from ..training.reference import make_reference
-from ..training.run_folder import make_run_folder, point_latest
+from ..training.reference import ReferenceMode, References
+from ..training.run import Run
+from ..training.run_folder import make_run_folder, point_latest, write_text
 from ..training.seeding import seed_everything
 from ..training.sinks import ConsoleSink, JsonlSink, Sink, TensorBoardSink, Tracker, require_tracker
-from ..training.step import StepContext
-from ..training.trainer import METRICS_FILE, Run
+from ..training.validation import hold_back
 from .config import RunConfig
-
-CONFIG_FILE = "config.yaml"
 
 
 def make_console() -> Console:
@@ -57,14 +62,13 @@ def build_run(config: RunConfig, raw: DictConfig) -> Run:
     """Load and check everything, then make the folder: a run that cannot start leaves nothing behind."""
     run = build_unsaved_run(config)
     require_tracker(config.logging.tracker)
-    checkpoint = find_checkpoint(config.resume) if config.resume else None
     root = Path(config.output_root).expanduser()
-    if checkpoint is None:
+    if config.resume:
+        run.folder, _ = find_run(config.resume)
+    else:
         run.folder = make_run_folder(root, config.name, now=datetime.now())
         point_latest(root, run.folder)
-    else:
-        run.folder = checkpoint.parents[1]
-    OmegaConf.save(raw, run.folder / CONFIG_FILE, resolve=True)
+    write_text(run.folder / CONFIG_FILE, OmegaConf.to_yaml(raw, resolve=True))
     run.sinks = _make_sinks(config, raw, run)
     return run
 
@@ -75,19 +79,26 @@ def build_unsaved_run(config: RunConfig) -> Run:
     seed_everything(config.seed)
     device = select_device(config.device)
     data = load_data(config.data, seed=config.seed)
+    train_examples, validation_examples = _held_back(config, data.train)
     policy = load_policy(config.model, device, config.precision)
     context = StepContext(
         policy=policy,
-        reference=make_reference(policy),
+        references=References(policy, config.reference),
         generator=make_generator(policy, config.generator),
-        rubric=_make_rubric(config),
-        sampler=Sampler(data.train, config.data.mixture, config.seed),
+        judge=_make_judge(config),
+        sampler=Sampler(train_examples, config.data.mixture, config.seed),
         optimizer=make_optimizer(policy.model.parameters(), config.optim),
         objective=config.objective,
         kl=config.kl,
         optim=config.optim,
+        kl_controller=KLController(config.kl),
+        entropy_controller=EntropyController(config.objective.entropy),
+        guards=Guards(config.recovery.guard),
+        guarded=config.recovery.enabled,
         recovery=RecoveryState(),
+        clock=Clock(),
         temperature=config.generator.temperature,
+        max_tokens=config.generator.max_new_tokens,
         total_steps=config.steps,
     )
     return Run(
@@ -95,18 +106,35 @@ def build_unsaved_run(config: RunConfig) -> Run:
         config=config,
         reference=config.reference,
         recovery=config.recovery,
-        train_examples=data.train,
+        train_examples=train_examples,
+        validation_examples=validation_examples,
         held_out=evaluation_rows(data.held_out, config.evaluation_rows),
         folder=Path(),
         sinks=[],
         console=make_console(),
+        rubric_warmup_steps=config.rubric.warmup_steps,
         resume=config.resume,
     )
 
 
-def _make_rubric(config: RunConfig) -> Rubric:
+def _held_back(config: RunConfig, examples: tuple[Example, ...]) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
+    """Training and validation rows; the latter only where something looks at them."""
+    if not config.validation.every and config.reference.mode is not ReferenceMode.gated:
+        return examples, ()
+    train_examples, validation_examples = hold_back(examples, config.validation.rows)
+    for task, share in config.data.mixture.proportions().items():
+        if share and not any(example.task is task for example in train_examples):
+            raise UserError(f"validation.rows: expected to leave training rows of task {task}, got none left")
+    return train_examples, validation_examples
+
+
+def _make_judge(config: RunConfig) -> Judge:
+    if config.judge_processes < 0:
+        raise UserError(f"judge_processes: expected 0 or more, got {config.judge_processes}")
     try:
-        return Rubric(config.rubric)
+        if config.judge_processes:
+            return JudgePool(config.rubric, config.judge_processes)
+        return InlineJudge(Rubric(config.rubric))
     except ValueError as error:
         raise UserError(f"rubric: {error}") from error
 

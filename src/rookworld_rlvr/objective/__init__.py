@@ -1,17 +1,23 @@
 """The mathematics of the objective: pure torch, nothing of chess.
 
 Read in this order: `masked` (what counts), `logprobs` (what the model says), `advantages` (what was good),
-`policy_loss` (what to do about it), `kl` (how far to go).
+`policy_loss`, `cispo` and `gspo` (what to do about it), `token_weights` and `losses` (how much each token
+counts), `kl` (how far to go), `mismatch` (how far the sampler was off).
 """
 
 from rookworld_rlvr.objective.advantages import (
     AdvantageConfig,
     AdvantageScale,
+    Gate,
+    counted_groups,
     group_advantages,
     zero_variance_fraction,
 )
-from rookworld_rlvr.objective.kl import KLForm, kl_k1, kl_k2, kl_k3, kl_penalty
+from rookworld_rlvr.objective.cispo import cispo_policy_loss
+from rookworld_rlvr.objective.gspo import gspo_policy_loss
+from rookworld_rlvr.objective.kl import KLForm, kl_k1, kl_k2, kl_k3, kl_penalty, sequence_kl
 from rookworld_rlvr.objective.logprobs import Head, TokenStatistics, token_statistics
+from rookworld_rlvr.objective.losses import LOSSES, Loss, LossKind, Surrogate
 from rookworld_rlvr.objective.masked import (
     MAX_EXPONENT_NAT,
     keep,
@@ -21,19 +27,32 @@ from rookworld_rlvr.objective.masked import (
     masked_min,
     masked_sum,
 )
-from rookworld_rlvr.objective.policy_loss import ClipConfig, PolicyLoss, clipped_policy_loss, normalise
+from rookworld_rlvr.objective.mismatch import MismatchConfig, MismatchMode, mismatch_weights
+from rookworld_rlvr.objective.policy_loss import ClipConfig, PolicyLoss, clipped_policy_loss
+from rookworld_rlvr.objective.token_weights import LossSizes, weighted_sum
 
 __all__ = [
+    "LOSSES",
     "MAX_EXPONENT_NAT",
     "AdvantageConfig",
     "AdvantageScale",
     "ClipConfig",
+    "Gate",
     "Head",
     "KLForm",
+    "Loss",
+    "LossKind",
+    "LossSizes",
+    "MismatchConfig",
+    "MismatchMode",
     "PolicyLoss",
+    "Surrogate",
     "TokenStatistics",
+    "cispo_policy_loss",
     "clipped_policy_loss",
+    "counted_groups",
     "group_advantages",
+    "gspo_policy_loss",
     "keep",
     "kl_k1",
     "kl_k2",
@@ -44,7 +63,9 @@ __all__ = [
     "masked_mean",
     "masked_min",
     "masked_sum",
-    "normalise",
+    "mismatch_weights",
+    "sequence_kl",
     "token_statistics",
+    "weighted_sum",
     "zero_variance_fraction",
 ]

@@ -1,8 +1,10 @@
-"""How much better a completion was than the others of its prompt."""
+"""How much better a completion was than the others of its prompt, and which prompts have anything to say."""
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -12,12 +14,23 @@ class AdvantageScale(StrEnum):
     """What a centred reward is divided by."""
 
     batch = "batch"
-    """Population std of all rewards of the step (arXiv 2508.08221)."""
+    """Population std of all rewards of the step that count (arXiv 2508.08221)."""
     group = "group"
     """Population std of the prompt's own rewards (arXiv 2402.03300): a group that differs by shaping alone
     weighs as much as one that differs by outcome."""
     none = "none"
     """Nothing: advantages stay in reward units, without a bias by difficulty (arXiv 2503.20783)."""
+
+
+class Gate(StrEnum):
+    """Which groups count, beside those whose rewards are all equal and never do."""
+
+    none = "none"
+    """Every other group."""
+    outcome = "outcome"
+    """Groups whose verifiable outcome differs: shaping ranks completions among right and wrong ones, and is
+    never all there is to learn. In a run with a graduated reward the gate kept what group-std GRPO lost
+    (verl-recipe, pull request 125)."""
 
 
 @dataclass(slots=True)
@@ -32,6 +45,8 @@ class AdvantageConfig:
     clip: float = 5.0
     """Bound on an advantage's absolute value: reward stds, or reward units under `none`. A lone success
     reaches it in a group of 26 under `group`."""
+    gate: Gate = Gate.none
+    """Which groups count."""
 
     def __post_init__(self) -> None:
         if not (0 < self.std_floor < math.inf):
@@ -40,50 +55,131 @@ class AdvantageConfig:
             raise ValueError(f"clip: expected above 0, got {self.clip}")
 
 
-def group_advantages(rewards_PG: Tensor, config: AdvantageConfig) -> Tensor:
+def group_advantages(
+    rewards_PG: Tensor,
+    config: AdvantageConfig,
+    *,
+    valid_PG: Tensor | None = None,
+    counted_P: Tensor | None = None,
+) -> Tensor:
     """Advantages (P, G), float32, of rewards (P, G): clip((reward - group mean) / scale).
 
+    valid_PG (bool) says which completions take part: the others are left out of mean and std and get 0.
+    counted_P (bool) says which groups do, see `counted_groups`: the others get 0 and are left out of the
+    batch's std. None means all.
+
     The std is the population's and is floored by max(std, std_floor): an epsilon added to it would shift
-    every advantage and bound none. Equal rewards give exactly 0, and so does a group of one. Rows sum to
-    0 where nothing is clipped.
+    every advantage and bound none. Equal rewards give exactly 0, and so does a group of fewer than two valid
+    completions. Rows sum to 0 where nothing is clipped.
 
-    Raises ValueError on a shape that is not (P, G), or a reward that is not finite: a reward function
-    never returns one, so it is our bug. Source: arXiv 2402.03300, 2508.08221, 2503.20783.
+    Raises ValueError on a shape that is not (P, G), a mask that does not fit, or a reward that is not finite:
+    a reward function never returns one, so it is our bug. Source: arXiv 2402.03300, 2508.08221, 2503.20783.
     """
-    _check(rewards_PG)
+    valid_PG = _checked(rewards_PG, valid_PG)
+    counted_PG = valid_PG & _counted(rewards_PG, counted_P).unsqueeze(-1)
     rewards_PG = rewards_PG.float()
-    centred_PG = rewards_PG - rewards_PG.mean(-1, keepdim=True)
+    centred_PG = rewards_PG - _mean(rewards_PG, valid_PG, -1)
     # A mean of seven times 0.1 is not 0.1 in floating point; a small scale would make that residue count.
-    centred_PG = centred_PG.masked_fill(_all_equal_P(rewards_PG).unsqueeze(-1), 0.0)
-    return (centred_PG / _scale(rewards_PG, config)).clamp(-config.clip, config.clip)
+    silent_PG = ~counted_PG | _all_equal_P(rewards_PG, valid_PG).unsqueeze(-1)
+    scale = _SCALES[config.scale](rewards_PG, counted_PG, config.std_floor)
+    return (centred_PG.masked_fill(silent_PG, 0.0) / scale).clamp(-config.clip, config.clip)
 
 
-def zero_variance_fraction(rewards_PG: Tensor) -> float:
-    """Share of groups, 0 to 1, whose rewards (P, G) are all equal and so teach nothing.
+def counted_groups(
+    rewards_PG: Tensor, outcomes_PG: Tensor, config: AdvantageConfig, *, valid_PG: Tensor | None = None
+) -> Tensor:
+    """Which groups count, bool (P,): those whose valid rewards differ and that pass the config's gate.
 
-    Groups of one always count. Raises ValueError as `group_advantages` does.
+    outcomes_PG (bool) is the verifiable outcome of each completion; `Gate.outcome` drops the groups in which
+    all valid completions share it. Fewer than two valid completions never differ. Raises ValueError as
+    `group_advantages` does, also on outcomes that are not boolean (P, G).
     """
-    _check(rewards_PG)
-    return _all_equal_P(rewards_PG).float().mean().item()
+    valid_PG = _checked(rewards_PG, valid_PG)
+    _check_bool("outcomes", outcomes_PG, rewards_PG.shape)
+    return ~_all_equal_P(rewards_PG, valid_PG) & _GATES[config.gate](outcomes_PG, valid_PG)
 
 
-def _scale(rewards_PG: Tensor, config: AdvantageConfig) -> Tensor:
-    if config.scale is AdvantageScale.none:
-        return rewards_PG.new_ones(())
-    if config.scale is AdvantageScale.group:
-        std = rewards_PG.std(-1, correction=0, keepdim=True)
-    else:
-        std = rewards_PG.std(correction=0)
-    return std.clamp(min=config.std_floor)
+def zero_variance_fraction(rewards_PG: Tensor, valid_PG: Tensor | None = None) -> float:
+    """Share of groups, 0 to 1, whose valid rewards (P, G) are all equal and so teach nothing.
+
+    Groups of fewer than two always count. Raises ValueError as `group_advantages` does.
+    """
+    valid_PG = _checked(rewards_PG, valid_PG)
+    return _all_equal_P(rewards_PG, valid_PG).float().mean().item()
 
 
-def _all_equal_P(rewards_PG: Tensor) -> Tensor:
-    return rewards_PG.amax(-1) == rewards_PG.amin(-1)
+def _batch_std(rewards_PG: Tensor, counted_PG: Tensor, floor: float) -> Tensor:
+    return _std(rewards_PG, counted_PG, (0, 1)).clamp(min=floor)
 
 
-def _check(rewards_PG: Tensor) -> None:
+def _group_std(rewards_PG: Tensor, counted_PG: Tensor, floor: float) -> Tensor:
+    return _std(rewards_PG, counted_PG, -1).clamp(min=floor)
+
+
+def _no_scale(rewards_PG: Tensor, counted_PG: Tensor, floor: float) -> Tensor:
+    return rewards_PG.new_ones(())
+
+
+_SCALES: Mapping[AdvantageScale, Callable[[Tensor, Tensor, float], Tensor]] = MappingProxyType(
+    {
+        AdvantageScale.batch: _batch_std,
+        AdvantageScale.group: _group_std,
+        AdvantageScale.none: _no_scale,
+    }
+)
+
+
+def _pass_all(outcomes_PG: Tensor, valid_PG: Tensor) -> Tensor:
+    return torch.ones_like(outcomes_PG[:, 0])
+
+
+def _outcomes_differ(outcomes_PG: Tensor, valid_PG: Tensor) -> Tensor:
+    return (outcomes_PG & valid_PG).any(-1) & (~outcomes_PG & valid_PG).any(-1)
+
+
+_GATES: Mapping[Gate, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
+    {Gate.none: _pass_all, Gate.outcome: _outcomes_differ}
+)
+
+
+def _mean(values: Tensor, kept: Tensor, dim: int | tuple[int, ...]) -> Tensor:
+    total = values.masked_fill(~kept, 0.0).sum(dim, keepdim=True)
+    return total / kept.sum(dim, keepdim=True).clamp(min=1)
+
+
+def _std(values: Tensor, kept: Tensor, dim: int | tuple[int, ...]) -> Tensor:
+    """Population std of what is kept, 0 of nothing."""
+    return _mean((values - _mean(values, kept, dim)).square(), kept, dim).sqrt()
+
+
+def _all_equal_P(rewards_PG: Tensor, valid_PG: Tensor) -> Tensor:
+    """True too for a group without a valid reward, whose maximum is -inf and minimum inf."""
+    highest = rewards_PG.masked_fill(~valid_PG, -torch.inf).amax(-1)
+    return highest <= rewards_PG.masked_fill(~valid_PG, torch.inf).amin(-1)
+
+
+def _checked(rewards_PG: Tensor, valid_PG: Tensor | None) -> Tensor:
+    """The validity (P, G), of all where it is None, once the rewards are found to be in order."""
     if rewards_PG.dim() != 2 or rewards_PG.numel() == 0:
         raise ValueError(f"rewards: expected a non-empty (P, G), got {tuple(rewards_PG.shape)}")
     if not torch.isfinite(rewards_PG).all():
         where = (~torch.isfinite(rewards_PG)).nonzero()[0].tolist()
         raise ValueError(f"rewards: expected finite values, got {rewards_PG[*where].item()} at {where}")
+    if valid_PG is None:
+        return torch.ones_like(rewards_PG, dtype=torch.bool)
+    _check_bool("valid", valid_PG, rewards_PG.shape)
+    return valid_PG
+
+
+def _counted(rewards_PG: Tensor, counted_P: Tensor | None) -> Tensor:
+    if counted_P is None:
+        return torch.ones_like(rewards_PG[:, 0], dtype=torch.bool)
+    _check_bool("counted", counted_P, rewards_PG.shape[:1])
+    return counted_P
+
+
+def _check_bool(name: str, flags: Tensor, shape: torch.Size) -> None:
+    if flags.dtype != torch.bool or flags.shape != shape:
+        raise ValueError(
+            f"{name}: expected torch.bool of shape {tuple(shape)}, got {flags.dtype} of {tuple(flags.shape)}"
+        )

@@ -7,26 +7,39 @@ k3 gives ∇KL(reference‖policy), the other direction.
 
 "Exact" is meant per position, at prefixes as they were sampled. Every per-token form, the full-vocabulary
 one included, leaves out how a token changes the later states and their KL. Exact for the sequence are k1
-in the reward, and k2 of the summed log-ratio.
+in the reward (`sequence_kl`), and k2 of the summed log-ratio.
 
 Sources: joschu.net/blog/kl-approx, arXiv 2512.21852, arXiv 2505.17508, arXiv 2402.03300.
 """
 
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from rookworld_rlvr.objective.masked import MAX_EXPONENT_NAT, keep, masked_exp
 
+# k3 + 1 - e^Δ is -Δ only while float32 resolves e^Δ: to 0.02 % at 10 nat, not to a digit at 17.
+_MAX_CANCELLING_NAT = 10.0
+
 
 class KLForm(StrEnum):
-    """Which per-token term is optimised."""
+    """Which per-token term is optimised. All but k3_naive follow KL(policy‖reference)."""
 
     k2_straight_through = "k2_straight_through"
     """Value of k3, gradient of k2: one sampled token a position."""
+    ratio_corrected = "ratio_corrected"
+    """Differentiable ratio × k3, as TRL has it: the same value and gradient by another way."""
     exact = "exact"
     """Sum over the vocabulary: no sampling noise, one more head pass for the reference."""
+    in_reward = "in_reward"
+    """Nothing in the loss: the KL of the sequence is taken off the reward, see `sequence_kl`."""
+    k3_naive = "k3_naive"
+    """k3 differentiated as it is, for comparison only: follows KL(reference‖policy)."""
 
 
 def kl_k1(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
@@ -37,22 +50,40 @@ def kl_k1(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     return logprobs - ref_logprobs
 
 
-def kl_k2(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+def kl_k2(logprobs: Tensor, ref_logprobs: Tensor, token_clamp: float = math.inf) -> Tensor:
     """½Δ²: biased in value, never negative; its gradient -Δ·∇logprob is ∇KL(policy‖reference), exactly.
 
-    Finite for any finite log-probs. Source: joschu.net/blog/kl-approx; gradient: arXiv 2512.21852.
+    Continued linearly beyond |Δ| = token_clamp, nat. Finite for any finite log-probs.
+    Source: joschu.net/blog/kl-approx; gradient: arXiv 2512.21852.
     """
-    return 0.5 * (ref_logprobs - logprobs).square()
+    delta = ref_logprobs - logprobs
+    near = delta.clamp(-token_clamp, token_clamp)
+    return 0.5 * near.square() + near.detach() * (delta - near)
 
 
-def kl_k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+def kl_k3(logprobs: Tensor, ref_logprobs: Tensor, token_clamp: float = math.inf) -> Tensor:
     """e^Δ - Δ - 1: unbiased in value, never negative, for reporting.
 
-    Its gradient is that of KL(reference‖policy): not a loss for this KL. Δ is cut at 40 nat so that the
-    value stays finite, which also ends the gradient there. Source: joschu.net/blog/kl-approx.
+    Its gradient is that of KL(reference‖policy): not a loss for this KL. Continued linearly beyond
+    |Δ| = token_clamp and always beyond Δ = 40 nat, where e^Δ would soon overflow: the value goes on rising
+    and stays finite, and the gradient is never 0 but at Δ = 0. Source: joschu.net/blog/kl-approx.
     """
-    delta = (ref_logprobs - logprobs).clamp(max=MAX_EXPONENT_NAT)
-    return torch.expm1(delta) - delta
+    delta = ref_logprobs - logprobs
+    near = delta.clamp(-token_clamp, min(token_clamp, MAX_EXPONENT_NAT))
+    slope = torch.expm1(near)
+    return slope - near + slope.detach() * (delta - near)
+
+
+def sequence_kl(logprobs: Tensor, ref_logprobs: Tensor, loss_mask: Tensor) -> Tensor:
+    """Σ_t -Δ over each completion's trained tokens (B,), nat, detached: what `in_reward` takes off a reward.
+
+    logprobs, ref_logprobs and loss_mask are (B, T), logprobs of the policy that sampled. In expectation over
+    completions the value is the KL of the sequences, and as a reward its policy gradient is exactly that KL's
+    gradient, later states included: k1 is the one estimator of which this holds (k3 in the reward is wrong).
+    Of either sign for one completion; 0 for one without trained tokens. Assumes one policy gradient weight a
+    completion: a loss that divides by its length, or a clip, bends it. Source: arXiv 2512.21852, 2505.17508.
+    """
+    return keep(kl_k1(logprobs, ref_logprobs).detach(), loss_mask).sum(-1)
 
 
 def kl_penalty(
@@ -63,22 +94,97 @@ def kl_penalty(
     kl_exact: Tensor | None,
     log_ratio: Tensor,
     loss_mask: Tensor,
+    token_clamp: float = math.inf,
 ) -> Tensor:
     """The KL term of each token to add to the loss, nat, in the shape of logprobs; 0 under the mask.
 
-    `k2_straight_through`: forward value k3, gradient -Δ·∇logprob, which in expectation over the position's
-    token is ∇KL(policy‖reference). Both are weighted by the detached ratio exp(log_ratio), with log_ratio =
-    logprobs - old_logprobs, so that this also holds for tokens drawn from the old policy; on-policy the
-    weight is 1. `exact`: kl_exact as it is, value and gradient; the token drawn plays no part, so neither
-    does the ratio. In both, the prefix is taken as sampled: see the module about what that leaves out.
+    log_ratio = logprobs - old_logprobs, read by value; the forms that sample weigh by its exp, so that they
+    hold for tokens drawn from the old policy too. kl_exact is the full-vocabulary KL of each position. The
+    prefix is taken as sampled: see the module about what that leaves out. Each form's formula is with its
+    function below.
 
-    Raises ValueError when `exact` is asked for without kl_exact. Source: arXiv 2512.21852, 2505.17508.
+    Beyond |Δ| = token_clamp, nat, above 0, a token's term is continued linearly, value f(c) + f'(c)·(Δ - c):
+    one token pulls no harder than at c, and unlike a clamped value never stops pulling. This trades a bias
+    for a bounded tail; infinity, the default, turns it off.
+
+    Raises ValueError when `exact` is asked for without kl_exact, or on a token_clamp not above 0.
+    Source: arXiv 2512.21852, 2505.17508.
     """
-    if form is KLForm.exact:
-        if kl_exact is None:
-            raise ValueError("kl_exact: expected a tensor for the form exact, got None")
-        return keep(kl_exact, loss_mask)
-    logprobs, ref_logprobs = keep(logprobs, loss_mask), keep(ref_logprobs, loss_mask)
-    weight = masked_exp(log_ratio.detach(), loss_mask)
-    k2 = kl_k2(logprobs, ref_logprobs)
-    return weight * (kl_k3(logprobs, ref_logprobs).detach() + (k2 - k2.detach()))
+    if not token_clamp > 0:
+        raise ValueError(f"token_clamp: expected above 0, got {token_clamp}")
+    tokens = _Tokens(
+        logprobs=keep(logprobs, loss_mask),
+        ref_logprobs=keep(ref_logprobs, loss_mask),
+        kl_exact=None if kl_exact is None else keep(kl_exact, loss_mask),
+        log_ratio=keep(log_ratio.detach(), loss_mask),
+        loss_mask=loss_mask,
+        token_clamp=token_clamp,
+    )
+    return _FORMS[form](tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """Arguments of `kl_penalty`, 0 under the mask."""
+
+    logprobs: Tensor
+    ref_logprobs: Tensor
+    kl_exact: Tensor | None
+    log_ratio: Tensor
+    loss_mask: Tensor
+    token_clamp: float
+
+
+def _k2_straight_through(tokens: _Tokens) -> Tensor:
+    """sg(r)·(sg(k3) + k2 - sg(k2)): the unbiased value, and the gradient -r·Δ·∇logprob, which in expectation
+    over the position's token is ∇KL(policy‖reference). Linear, with slope ∓c, beyond |Δ| = c."""
+    k2 = kl_k2(tokens.logprobs, tokens.ref_logprobs, tokens.token_clamp)
+    k3 = kl_k3(tokens.logprobs, tokens.ref_logprobs, tokens.token_clamp)
+    return masked_exp(tokens.log_ratio, tokens.loss_mask) * (k3.detach() + (k2 - k2.detach()))
+
+
+def _ratio_corrected(tokens: _Tokens) -> Tensor:
+    """r·k3 with a differentiable r = exp(logprob - old_logprob). Source: arXiv 2505.17508, 2512.21852.
+
+    Its gradient r·(k3 - (e^Δ - 1))·∇logprob is -r·Δ·∇logprob, so token by token this *is* the form
+    k2_straight_through, in exact arithmetic. In float32 the difference of two e^Δ loses -Δ; and k3 alone
+    continued linearly would turn its sign, as r·k3' no longer cancels. So beyond the clamp, and at most
+    10 nat, the other form stands in.
+    """
+    bound = min(tokens.token_clamp, _MAX_CANCELLING_NAT)
+    delta = tokens.ref_logprobs - tokens.logprobs
+    differentiable = tokens.log_ratio + (tokens.logprobs - tokens.logprobs.detach())
+    ratio = masked_exp(differentiable, tokens.loss_mask)
+    near = ratio * kl_k3(-delta.clamp(-bound, bound), torch.zeros_like(delta))
+    return torch.where(delta.abs() <= bound, near, _k2_straight_through(tokens))
+
+
+def _exact(tokens: _Tokens) -> Tensor:
+    """Σ_v p_v·(log p_v - log q_v) as it is, value and gradient; the token drawn plays no part, so neither does
+    the ratio. Needs no clamp: a token the policy gives no mass weighs p·log p → 0, and one the reference
+    gives none only -log q, by which both value and gradient grow linearly."""
+    if tokens.kl_exact is None:
+        raise ValueError("kl_exact: expected a tensor for the form exact, got None")
+    return tokens.kl_exact
+
+
+def _in_reward(tokens: _Tokens) -> Tensor:
+    """0: the KL is part of the advantage already. See `sequence_kl`."""
+    return torch.zeros_like(tokens.logprobs)
+
+
+def _k3_naive(tokens: _Tokens) -> Tensor:
+    """k3, unweighted, as in arXiv 2402.03300. Its gradient -(e^Δ - 1)·∇logprob is in expectation that of
+    KL(reference‖policy), and its value is biased once the tokens are not the policy's own."""
+    return kl_k3(tokens.logprobs, tokens.ref_logprobs, tokens.token_clamp)
+
+
+_FORMS: Mapping[KLForm, Callable[[_Tokens], Tensor]] = MappingProxyType(
+    {
+        KLForm.k2_straight_through: _k2_straight_through,
+        KLForm.ratio_corrected: _ratio_corrected,
+        KLForm.exact: _exact,
+        KLForm.in_reward: _in_reward,
+        KLForm.k3_naive: _k3_naive,
+    }
+)

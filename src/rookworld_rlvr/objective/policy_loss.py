@@ -1,28 +1,33 @@
-"""The clipped surrogate of PPO and GRPO, one term a token, and how terms become one number."""
+"""The clipped surrogate of PPO and GRPO, one term a token, and what every surrogate shares."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from rookworld_rlvr.objective.masked import keep, masked_exp, masked_sum
+from rookworld_rlvr.objective.masked import keep, masked_exp
 
 
 @dataclass(slots=True)
 class ClipConfig:
-    """How far one token's probability may move per batch. Raises ValueError on bounds that never bind or
-    always do."""
+    """How far a probability may move per batch. Raises ValueError on bounds that never bind or always do."""
 
     clip_low: float = 0.2
     """The ratio counts down to 1 - clip_low; above 0, at most 1 (which turns the lower bound off)."""
-    clip_high: float = 0.2
-    """The ratio counts up to 1 + clip_high; above 0, infinity turns the upper bound off."""
+    clip_high: float = 0.28
+    """The ratio counts up to 1 + clip_high; above 0, infinity turns the upper bound off. Wider than
+    clip_low, so that rare tokens can grow (arXiv 2503.14476)."""
+    dual_clip: float = 0.0
+    """At a negative advantage the loss grows with the ratio up to this one, above 1 (arXiv 1912.09729);
+    0 turns the bound off. Unused by cispo, whose weight clip_high bounds already."""
 
     def __post_init__(self) -> None:
         if not 0 < self.clip_low <= 1:
             raise ValueError(f"clip_low: expected above 0 and at most 1, got {self.clip_low}")
         if not self.clip_high > 0:
             raise ValueError(f"clip_high: expected above 0, got {self.clip_high}")
+        if not (self.dual_clip == 0 or self.dual_clip > 1):
+            raise ValueError(f"dual_clip: expected 0 or above 1, got {self.dual_clip}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +37,11 @@ class PolicyLoss:
     per_token: Tensor
     """Loss to minimise, in the advantages' unit; 0 under the mask."""
     ratio: Tensor
-    """policy / old probability of the token, detached; 1 under the mask."""
+    """policy / old probability of the token, or of the sequence where the surrogate works on it; detached;
+    1 under the mask."""
     clipped: Tensor
-    """True where the clip binds and the token gets no gradient; False under the mask."""
+    """True where a bound binds: the token gets no gradient, or under cispo a bounded one. False under the
+    mask."""
 
 
 def clipped_policy_loss(
@@ -44,35 +51,40 @@ def clipped_policy_loss(
 
     logprobs, old_logprobs (nat) and loss_mask (bool) are (B, T); a completion's advantage A holds for each
     of its tokens. On-policy r is 1 and the gradient -A·∇logprob. The clip binds only where moving on would
-    be rewarded: r too high at A > 0, too low at A < 0. An advantage of 0 gives 0 and no gradient.
+    be rewarded: r too high at A > 0, too low at A < 0. An advantage of 0 gives 0 and no gradient. See
+    `pessimistic` for the dual clip. Assumes that the prefix's own ratio may be left out: the tokens' ratios
+    correct each token, not the states it is drawn in.
 
     The log-ratio is masked before exp, so nothing under the mask reaches value or gradient. Beyond 40 nat
     it is cut: the loss stays finite, for the guard to see. Raises ValueError on shapes that disagree.
     Source: arXiv 1707.06347, 2402.03300; separate bounds: arXiv 2503.14476.
     """
-    if advantages_B.shape != logprobs.shape[:1] or old_logprobs.shape != logprobs.shape:
+    check_shapes(logprobs, old_logprobs, advantages_B)
+    ratio = masked_exp(logprobs - old_logprobs, loss_mask)
+    return pessimistic(ratio, advantages_B=advantages_B, loss_mask=loss_mask, clip=clip)
+
+
+def pessimistic(ratio: Tensor, *, advantages_B: Tensor, loss_mask: Tensor, clip: ClipConfig) -> PolicyLoss:
+    """The lower of the free and the clipped surrogate, negated, for a differentiable ratio (B, T) of at
+    least 0, finite under the mask too.
+
+    With dual_clip c, a negative A has the surrogate max(min(r·A, clip(r)·A), c·A): a token that ran away
+    against its advantage weighs no more than c (arXiv 1912.09729).
+    """
+    advantages_B1 = advantages_B.unsqueeze(-1)
+    free = ratio * advantages_B1
+    bounded = ratio.clamp(1 - clip.clip_low, 1 + clip.clip_high) * advantages_B1
+    surrogate, clipped = torch.minimum(free, bounded), bounded < free
+    if clip.dual_clip:
+        floor_B1 = torch.where(advantages_B1 < 0, clip.dual_clip * advantages_B1, -torch.inf)
+        surrogate, clipped = torch.maximum(surrogate, floor_B1), clipped | (surrogate < floor_B1)
+    return PolicyLoss(per_token=keep(-surrogate, loss_mask), ratio=ratio.detach(), clipped=clipped)
+
+
+def check_shapes(logprobs: Tensor, old_logprobs: Tensor, advantages_B: Tensor) -> None:
+    """Raises ValueError unless the log-probs are both (B, T) and the advantages (B,)."""
+    if logprobs.dim() != 2 or advantages_B.shape != logprobs.shape[:1] or old_logprobs.shape != logprobs.shape:
         raise ValueError(
             f"expected logprobs and old_logprobs (B, T) and advantages (B,), got {tuple(logprobs.shape)}, "
             f"{tuple(old_logprobs.shape)} and {tuple(advantages_B.shape)}"
         )
-    ratio = masked_exp(logprobs - old_logprobs, loss_mask)
-    advantages_B1 = advantages_B.unsqueeze(-1)
-    free = ratio * advantages_B1
-    bounded = ratio.clamp(1 - clip.clip_low, 1 + clip.clip_high) * advantages_B1
-    return PolicyLoss(
-        per_token=keep(-torch.minimum(free, bounded), loss_mask),
-        ratio=ratio.detach(),
-        clipped=bounded < free,
-    )
-
-
-def normalise(per_token: Tensor, loss_mask: Tensor, denominator: float) -> Tensor:
-    """Masked sum of per_token / denominator, a scalar in the terms' unit.
-
-    The denominator is the number of trained tokens of the whole step, not of this micro-batch: then the
-    micro-batches' results, and their gradients, add up to those of one batch however it is cut. An empty
-    mask gives 0. Raises ValueError on a denominator that is not above 0.
-    """
-    if not denominator > 0:
-        raise ValueError(f"denominator: expected above 0 trained tokens, got {denominator}")
-    return masked_sum(per_token, loss_mask) / denominator

@@ -1,8 +1,10 @@
 """Judging a completion: named, weighted parts on three rungs, and one reward of them."""
 
+from .errors import JudgeError
+from .outcome import outcome
 from .rubric import Rubric, RubricConfig, Score
 
-__all__ = ["Rubric", "RubricConfig", "Score", "score"]
+__all__ = ["JudgeError", "Rubric", "RubricConfig", "Score", "outcome", "score"]
 
 _DEFAULT = Rubric(RubricConfig())
 

@@ -1,7 +1,7 @@
 """Groups become tensors: exactly the sampled tokens, end of text included, and where they stand."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -26,6 +26,28 @@ class Batch:
     """The sampler's log-prob of the token at t + 1, nat, float32; 0 where not trained."""
     advantages_B: Tensor
     """float32."""
+    old_logprobs_BT: Tensor | None = None
+    """The log-prob of the token at t + 1 before the step's first update, nat; None where the policy that is
+    differentiated is still the one that sampled."""
+
+    def select(self, rows: Tensor, width: int | None = None) -> "Batch":
+        """Some of the rows (indices or a boolean mask), cut to `width` columns."""
+        cut = slice(width)
+        old_logprobs_BT = self.old_logprobs_BT
+        return Batch(
+            self.tokens_BT[rows, cut],
+            self.attention_BT[rows, cut],
+            self.positions_BT[rows, cut],
+            self.loss_mask_BT[rows, cut],
+            self.sampler_logprobs_BT[rows, cut],
+            self.advantages_B[rows],
+            None if old_logprobs_BT is None else old_logprobs_BT[rows, cut],
+        )
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same on another device."""
+        moved = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        return Batch(**{name: None if value is None else value.to(device) for name, value in moved.items()})
 
     def trained_tokens(self) -> int:
         return int(self.loss_mask_BT.sum())
@@ -55,16 +77,12 @@ def make_batch(groups: Sequence[Group], advantages_PG: Tensor, *, pad_id: int, d
     )
 
 
+def micro_rows(batch: Batch, size: int) -> list[Tensor]:
+    """Indices of the batch's rows in pieces of at most `size`, shortest rows first."""
+    return list(torch.split(batch.attention_BT.sum(1).argsort(stable=True), size))
+
+
 def micro_batches(batch: Batch, size: int) -> Iterator[Batch]:
-    """The batch in pieces of at most `size` rows, shortest rows first, each cut to its longest row."""
-    order = batch.attention_BT.sum(1).argsort(stable=True)
-    for rows in torch.split(order, size):
-        longest = int(batch.attention_BT[rows].sum(1).max())
-        yield Batch(
-            batch.tokens_BT[rows, :longest],
-            batch.attention_BT[rows, :longest],
-            batch.positions_BT[rows, :longest],
-            batch.loss_mask_BT[rows, :longest],
-            batch.sampler_logprobs_BT[rows, :longest],
-            batch.advantages_B[rows],
-        )
+    """The batch in those pieces, each cut to its longest row."""
+    for rows in micro_rows(batch, size):
+        yield batch.select(rows, int(batch.attention_BT[rows].sum(1).max()))

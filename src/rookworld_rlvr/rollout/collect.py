@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..rewards import Rubric, Score
+from ..rewards import Score
+from ..rewards.judge_pool import Judge, Question
 from ..tasks import Example
-from .generator import Generator, SampledCompletion
+from .generator import Generator, GeneratorError, SampledCompletion
+
+Sampled = tuple[tuple[int, ...], list[SampledCompletion]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,26 +44,33 @@ def completion_text(tokenizer: Any, completion: SampledCompletion) -> str:
 
 def sample_groups(
     generator: Generator, tokenizer: Any, examples: Sequence[Example], *, group_size: int, temperature: float
-) -> list[tuple[tuple[int, ...], list[SampledCompletion]]]:
-    """The prompt's ids and the sampled completions of each example."""
+) -> list[Sampled]:
+    """The prompt's ids and the sampled completions of each example.
+
+    Raises GeneratorError unless every prompt came back with group_size completions of at least one token.
+    """
     prompts = [prompt_tokens(tokenizer, example.prompt) for example in examples]
     sampled = generator.generate(prompts, group_size=group_size, temperature=temperature)
+    lengths = [sum(bool(done.tokens) for done in completions) for completions in sampled]
+    if lengths != [group_size] * len(prompts):
+        raise GeneratorError(
+            f"expected {len(prompts)} groups of {group_size} completions, got {len(lengths)} groups of {lengths[:8]}"
+        )
     return list(zip(prompts, sampled, strict=True))
 
 
 def score_groups(
-    sampled: Sequence[tuple[tuple[int, ...], list[SampledCompletion]]],
-    tokenizer: Any,
-    examples: Sequence[Example],
-    *,
-    rubric: Rubric,
-    step: int,
+    sampled: Sequence[Sampled], tokenizer: Any, examples: Sequence[Example], *, judge: Judge, step: int
 ) -> list[Group]:
-    """Judge every completion; `step` is for the rubric's warm-up."""
-    groups = []
-    for example, (prompt, completions) in zip(examples, sampled, strict=True):
-        texts = [completion_text(tokenizer, completion) for completion in completions]
-        scores = [rubric.score(example.prompt, text, example.completion, step=step) for text in texts]
-        samples = map(Sample, completions, texts, scores)
-        groups.append(Group(example, prompt, tuple(samples)))
-    return groups
+    """Judge every completion; `step` is for the rubric's warm-up. Raises JudgeError."""
+    texts = [[completion_text(tokenizer, done) for done in completions] for _, completions in sampled]
+    questions = [
+        Question(example.prompt, text, example.completion, step)
+        for example, row in zip(examples, texts, strict=True)
+        for text in row
+    ]
+    scores = iter(judge.score_all(questions))
+    return [
+        Group(example, prompt, tuple(map(Sample, completions, row, scores)))
+        for example, (prompt, completions), row in zip(examples, sampled, texts, strict=True)
+    ]

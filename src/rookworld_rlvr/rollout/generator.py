@@ -55,6 +55,10 @@ class SampledCompletion:
     """Whether it ended by itself, not by the length limit."""
 
 
+class GeneratorError(RuntimeError):
+    """A generator that did not give what it was asked for."""
+
+
 class Generator(Protocol):
     """Samples completions; may hold its own copy of the weights."""
 

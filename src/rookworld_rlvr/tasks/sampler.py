@@ -8,6 +8,11 @@ from dataclasses import dataclass
 
 from .types import Example, Task
 
+# A task that is mastered is still drawn now and then, or nobody would see it forgotten.
+LEAST_HEADROOM = 0.05
+# A running mean over about fifty groups of a task.
+MEMORY = 0.02
+
 
 @dataclass(slots=True)
 class MixtureConfig:
@@ -18,15 +23,26 @@ class MixtureConfig:
 
     policy: float = 0.75
     environment: float = 0.25
+    headroom: float = 0.0
+    """How far the weights follow what is still to be learned: 0 not at all, 1 in proportion to each task's
+    share of wrong answers, a running mean over its groups."""
 
     def __post_init__(self) -> None:
         weights = (self.policy, self.environment)
         if not all(math.isfinite(weight) and weight >= 0 for weight in weights) or not sum(weights):
             raise ValueError(f"expected finite mixture weights from 0 up, one of them above 0, got {self}")
+        if not 0 <= self.headroom <= 1:
+            raise ValueError(f"expected headroom in [0, 1], got {self.headroom}")
 
-    def proportions(self) -> dict[Task, float]:
-        """Each task's share of the draws; they sum to 1."""
+    def proportions(self, wrong: Mapping[Task, float] | None = None) -> dict[Task, float]:
+        """Each task's share of the draws; they sum to 1. `wrong` is its share of wrong answers, 1 unknown.
+
+        >>> MixtureConfig(1.0, 1.0, headroom=1.0).proportions({Task.policy: 0.3, Task.environment: 0.1})
+        {<Task.policy: 'policy'>: 0.75, <Task.environment: 'environment'>: 0.25}
+        """
         weights = {Task.policy: self.policy, Task.environment: self.environment}
+        for task, share in (wrong or {}).items():
+            weights[task] *= 1 - self.headroom + self.headroom * max(share, LEAST_HEADROOM)
         return {task: weight / sum(weights.values()) for task, weight in weights.items()}
 
 
@@ -38,7 +54,9 @@ class Sampler:
     """
 
     def __init__(self, examples: Sequence[Example], config: MixtureConfig, seed: int) -> None:
+        self._config = config
         self._proportions = config.proportions()
+        self._wrong = dict.fromkeys(self._proportions, 1.0)
         self._credits = dict.fromkeys(self._proportions, 0.0)
         self._epochs = {
             task: _Epochs([example for example in examples if example.task is task], task, seed)
@@ -52,6 +70,16 @@ class Sampler:
         """The next `n` examples, tasks interleaved; none where `n` is 0. An epoch's end may fall within."""
         return [self._epochs[self._next_task()].next() for _ in range(n)]
 
+    def observe(self, task: Task, right: float) -> None:
+        """Take in the share of right answers in one group; moves the mixture where headroom asks for it."""
+        self._wrong[task] += MEMORY * (1 - right - self._wrong[task])
+        if self._config.headroom:
+            self._proportions = self._config.proportions(self._wrong)
+
+    def share(self, task: Task) -> float:
+        """The task's share of the draws now, 0 to 1."""
+        return self._proportions[task]
+
     def _next_task(self) -> Task:
         for task, proportion in self._proportions.items():
             self._credits[task] += proportion
@@ -63,7 +91,7 @@ class Sampler:
     def state_dict(self) -> dict[str, dict[str, float | str]]:
         """Where the sampler stands, in plain JSON values; it names its data by a hash."""
         return {
-            task.value: {"credit": self._credits[task], **epochs.state_dict()}
+            task.value: {"credit": self._credits[task], "wrong": self._wrong[task], **epochs.state_dict()}
             for task, epochs in self._epochs.items()
         }
 
@@ -77,6 +105,8 @@ class Sampler:
         for task, epochs in self._epochs.items():
             epochs.load_state_dict(state[task.value])
             self._credits[task] = float(state[task.value]["credit"])
+            self._wrong[task] = float(state[task.value]["wrong"])
+        self._proportions = self._config.proportions(self._wrong if self._config.headroom else None)
 
 
 class _Epochs:

@@ -1,58 +1,73 @@
-"""Checkpoints: a folder that `from_pretrained` loads, and the state to go on from, bit for bit."""
+"""Checkpoints: a folder that `from_pretrained` loads, and the state to go on from, bit for bit.
+
+A folder comes and goes by one rename, so whoever is killed leaves no half of one. What is saved was checked
+to be finite before anything older is removed. The newest few stay, the best one, and the last good one.
+"""
 
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from .context import StepContext
 from .errors import UserError
 from .policy import Policy
 from .seeding import rng_state, set_rng_state
-from .step import StepContext
 
-STATE_FILE = "trainer_state.pt"
+STATE_FILE, CONFIG_FILE = "trainer_state.pt", "config.yaml"
 FOLDER = "checkpoints"
+WRITING, REMOVING = ".writing-", ".removing-"
+BEST, LAST_GOOD = "best", "last_good"
 
 
 def save_checkpoint(run_folder: Path, context: StepContext, *, step: int, keep: int) -> Path:
-    """Write `checkpoints/step-N` whole or not at all, then remove all but the newest `keep`.
+    """Write `checkpoints/step-N`, then remove all but the newest `keep`, the best and the last good.
 
-    The folder appears under its name by one rename, after everything in it was written and synced.
+    A checkpoint of this step that is there already is left as it is. Raises UserError where it cannot be
+    written; what was there before is untouched then.
     """
-    final = run_folder / FOLDER / f"step-{step}"
-    writing = final.with_name(f".writing-{step}")
-    shutil.rmtree(writing, ignore_errors=True)
-    writing.mkdir(parents=True)
-    _save_model(context.policy, writing)
-    torch.save(_state(context, step), writing / STATE_FILE)
-    for path in writing.iterdir():
-        with path.open("rb") as written:
-            os.fsync(written.fileno())
-    shutil.rmtree(final, ignore_errors=True)
-    writing.rename(final)
-    for old in list_checkpoints(run_folder)[:-keep]:
-        shutil.rmtree(old)
+    final = checkpoint_folder(run_folder, step)
+    if not final.exists():
+        try:
+            _write(run_folder, context, step, final)
+        except (OSError, RuntimeError) as error:
+            _sweep(final.parent)
+            raise UserError(f"checkpoint: expected to write {final}, got: {_first_line(error)}") from error
+    recovery = context.recovery
+    pinned = {BEST: recovery.best_step, LAST_GOOD: recovery.last_good_step}
+    for name, pinned_step in pinned.items():
+        _point(final.parent / name, checkpoint_folder(run_folder, pinned_step))
+    stay = {final, *list_checkpoints(run_folder)[-keep:]}
+    stay |= {checkpoint_folder(run_folder, number) for number in (*pinned.values(), *recovery.candidates)}
+    remove(folder for folder in list_checkpoints(run_folder) if folder not in stay)
     return final
 
 
 def load_checkpoint(folder: Path, context: StepContext) -> int:
     """Put everything back as it was saved; returns how many steps were done. Raises UserError."""
+    state = _read(folder, context)
     try:
-        # Our own file: it holds random states, which are no tensors.
-        state: dict[str, Any] = torch.load(folder / STATE_FILE, map_location=context.policy.device, weights_only=False)
         context.sampler.load_state_dict(state["sampler"])
-        context.policy.model.load_state_dict(state["policy"])
-    except (OSError, ValueError, KeyError, RuntimeError, EOFError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"resume: expected a checkpoint of this model and data in {folder}: {reason}") from error
-    context.reference.model.load_state_dict(state["reference"])
-    context.optimizer.load_state_dict(state["optimizer"])
-    for name, value in state["recovery"].items():
-        setattr(context.recovery, name, value)
-    set_rng_state(state["rng"])
+        _put_back(context, state)
+        context.recovery.load_state_dict(state["recovery"])
+    except (ValueError, KeyError, RuntimeError) as error:
+        raise _not_ours(folder, error) from error
     return int(state["step"])
+
+
+def restore_checkpoint(folder: Path, context: StepContext) -> int:
+    """Put back what the recovery ladder restores: all but the prompts' turn and the ladder itself."""
+    state = _read(folder, context)
+    _put_back(context, state)
+    return int(state["step"])
+
+
+def checkpoint_folder(run_folder: Path, step: int) -> Path:
+    """Where the checkpoint of a step stands."""
+    return run_folder / FOLDER / f"step-{step}"
 
 
 def list_checkpoints(run_folder: Path) -> list[Path]:
@@ -61,15 +76,81 @@ def list_checkpoints(run_folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
 
 
-def find_checkpoint(resume: str) -> Path:
-    """The checkpoint that `resume=` means: a checkpoint's folder, or a run's, whose newest is taken."""
+def find_run(resume: str) -> tuple[Path, Path | None]:
+    """The run's folder that `resume=` means, and its checkpoint: the one named, or the newest.
+
+    A run that was stopped before its first checkpoint has none, and begins anew. Raises UserError.
+    """
     folder = Path(resume).expanduser()
     if (folder / STATE_FILE).is_file():
-        return folder
-    checkpoints = list_checkpoints(folder)
-    if not checkpoints:
+        return folder.resolve().parents[1], folder.resolve()
+    if not (folder / CONFIG_FILE).is_file():
         raise UserError(f"resume: expected a run's folder with checkpoints, or a checkpoint, got {resume}")
-    return checkpoints[-1]
+    return folder.resolve(), next(iter(reversed(list_checkpoints(folder.resolve()))), None)
+
+
+def remove(folders: Iterable[Path]) -> None:
+    """Remove checkpoints; one that is half removed no longer bears a checkpoint's name."""
+    for folder in folders:
+        doomed = folder.with_name(f"{REMOVING}{folder.name}")
+        shutil.rmtree(doomed, ignore_errors=True)
+        folder.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _write(run_folder: Path, context: StepContext, step: int, final: Path) -> None:
+    final.parent.mkdir(exist_ok=True)
+    _sweep(final.parent)
+    writing = final.with_name(f"{WRITING}{step}")
+    writing.mkdir()
+    _save_model(context.policy, writing)
+    torch.save(_state(context, step), writing / STATE_FILE)
+    if (run_folder / CONFIG_FILE).is_file():
+        shutil.copyfile(run_folder / CONFIG_FILE, writing / CONFIG_FILE)
+    for path in (*writing.iterdir(), writing):
+        _sync(path)
+    writing.rename(final)
+    _sync(final.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sweep(parent: Path) -> None:
+    """What a killed process left behind."""
+    for prefix in (WRITING, REMOVING):
+        for left in parent.glob(f"{prefix}*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _point(link: Path, folder: Path) -> None:
+    if folder.exists():
+        new = link.with_name(f".{link.name}")
+        new.unlink(missing_ok=True)
+        new.symlink_to(folder.name, target_is_directory=True)
+        new.replace(link)
+
+
+def _read(folder: Path, context: StepContext) -> dict[str, Any]:
+    try:
+        # Our own file: it holds random states, which are no tensors.
+        state: dict[str, Any] = torch.load(folder / STATE_FILE, map_location=context.policy.device, weights_only=False)
+    except (OSError, RuntimeError, EOFError) as error:
+        raise _not_ours(folder, error) from error
+    return state
+
+
+def _not_ours(folder: Path, error: Exception) -> UserError:
+    return UserError(f"resume: expected a checkpoint of this model and data in {folder}: {_first_line(error)}")
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _save_model(policy: Policy, folder: Path) -> None:
@@ -81,9 +162,24 @@ def _state(context: StepContext, step: int) -> dict[str, Any]:
     return {
         "step": step,
         "policy": context.policy.model.state_dict(),
-        "reference": context.reference.model.state_dict(),
+        "references": context.references.state_dict(),
         "optimizer": context.optimizer.state_dict(),
+        "clock": context.clock.schedule_step,
+        "kl": context.kl_controller.state_dict(),
+        "entropy": context.entropy_controller.state_dict(),
+        "guards": context.guards.state_dict(),
+        "rng": rng_state(),
         "sampler": context.sampler.state_dict(),
         "recovery": context.recovery.state_dict(),
-        "rng": rng_state(),
     }
+
+
+def _put_back(context: StepContext, state: dict[str, Any]) -> None:
+    context.policy.model.load_state_dict(state["policy"])
+    context.references.load_state_dict(state["references"])
+    context.optimizer.load_state_dict(state["optimizer"])
+    context.clock.schedule_step = state["clock"]
+    context.kl_controller.load_state_dict(state["kl"])
+    context.entropy_controller.load_state_dict(state["entropy"])
+    context.guards.load_state_dict(state["guards"])
+    set_rng_state(state["rng"])

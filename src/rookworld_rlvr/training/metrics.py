@@ -1,5 +1,6 @@
 """Every training metric: declared once with meaning and unit, computed from a step's report."""
 
+import math
 import resource
 import sys
 from collections import Counter
@@ -9,7 +10,8 @@ from statistics import fmean
 import torch
 
 from ..objective import zero_variance_fraction
-from .recovery import RecoveryState
+from ..tasks import Task
+from .context import StepContext
 from .step_report import StepReport
 
 GIB = 2**30
@@ -27,7 +29,7 @@ class MetricSpec:
 
 # A key that ends in `/*` stands for a family, one key a task, part or reason.
 METRICS: dict[str, MetricSpec] = {
-    "loss": MetricSpec("reward std", "mean over trained tokens of surrogate and KL term", "around 0; no trend"),
+    "loss": MetricSpec("reward std", "surrogate, KL and entropy terms, mean over updates", "around 0; no trend"),
     "reward/mean": MetricSpec("reward", "mean over the step's completions", "rises"),
     "reward/task/*": MetricSpec("reward", "the same, a task", "rises"),
     "reward/part/*": MetricSpec("0-1", "mean of a part where it applied (task/rung/part)", "rises"),
@@ -35,10 +37,13 @@ METRICS: dict[str, MetricSpec] = {
     "reward/failure/*": MetricSpec("fraction", "completions of all that the parser refused, a reason", "falls"),
     "group/reward_std": MetricSpec("reward", "mean over groups of the population std", "above 0.02"),
     "group/zero_variance_fraction": MetricSpec("fraction", "groups of equal rewards: they teach nothing", "below 0.5"),
+    "group/gated_fraction": MetricSpec("fraction", "groups of unequal rewards that do not count", "0 without a gate"),
+    "group/replaced_fraction": MetricSpec("fraction", "groups sampled and not trained on", "0 unless dropped"),
     "advantage/abs_mean": MetricSpec("reward std", "mean of |advantage|", "0.2 to 0.8"),
     "advantage/abs_max": MetricSpec("reward std", "largest |advantage|", "below objective.advantage.clip"),
     "kl/reference": MetricSpec("nat a token", "k3 estimate of KL(policy‖reference)", "0 at first, below 0.5"),
-    "kl/exact": MetricSpec("nat a token", "the same over the whole vocabulary", "close to kl/reference"),
+    "kl/original": MetricSpec("nat a token", "the same to the starting model", "grows slowly, also over refreshes"),
+    "kl/exact": MetricSpec("nat a token", "kl/reference over the whole vocabulary", "close to kl/reference"),
     "kl/min": MetricSpec("nat", "smallest k3 of a token", "0 or more"),
     "kl/max": MetricSpec("nat", "largest k3 of a token", "rare spikes only"),
     "kl/coef": MetricSpec("1", "coefficient in force, after warm-up", "as configured"),
@@ -47,14 +52,24 @@ METRICS: dict[str, MetricSpec] = {
     "policy/ratio_max": MetricSpec("1", "largest policy/old ratio", "1 with one update a batch"),
     "policy/clip_fraction": MetricSpec("fraction", "tokens whose clip binds", "0 with one update a batch"),
     "policy/entropy": MetricSpec("nat a token", "entropy of the policy at sampled prefixes", "falls slowly, not to 0"),
+    "policy/entropy_coef": MetricSpec("1", "coefficient of the entropy bonus in force", "as configured"),
     "sampler/ratio_raw_max": MetricSpec("1", "largest ratio either way of sampler and trainer", "below 1.01 in fp32"),
+    "sampler/corrected_fraction": MetricSpec("fraction", "tokens reweighed against sampler mismatch", "any; no trend"),
+    "sampler/policy_share": MetricSpec("fraction", "share of the policy task among the prompts", "as configured"),
+    "reference/refreshes": MetricSpec("refreshes", "of the reference so far", "as configured"),
     "optim/lr": MetricSpec("1", "learning rate of the update, backoffs included", "as scheduled"),
     "optim/grad_norm": MetricSpec("1", "norm of the gradient before clipping", "no trend; spikes are clipped"),
-    "optim/update_norm": MetricSpec("1", "norm of the change of all weights", "above 0"),
-    "recovery/skipped": MetricSpec("updates", "skipped so far for a non-finite loss or gradient", "0"),
-    "recovery/lr_scale": MetricSpec("1", "product of all learning-rate backoffs", "1"),
+    "optim/update_norm": MetricSpec("1", "norm of the change of all weights, summed over updates", "above 0"),
+    "optim/updates": MetricSpec("updates", "made in the step", "as configured"),
+    "recovery/skipped": MetricSpec("faults", "so far", "0"),
+    "recovery/restores": MetricSpec("restores", "of an earlier checkpoint so far", "0"),
+    "recovery/ineffective": MetricSpec("steps", "in a row that taught nothing", "0"),
+    "recovery/judge_restarts": MetricSpec("restarts", "of the judge's processes so far", "0"),
+    "recovery/lr_scale": MetricSpec("1", "what the scheduled learning rate is multiplied by", "1"),
     "rollout/truncated_fraction": MetricSpec("fraction", "completions cut by max_new_tokens", "below 0.02"),
+    "rollout/rejected_fraction": MetricSpec("fraction", "completions sampled beyond the KL cap", "below 0.1"),
     "rollout/length_mean": MetricSpec("tokens", "mean length of completions, end token included", "steady"),
+    "validation/*": MetricSpec("fraction", "greedy, on rows held back; score is the mean over tasks", "rises"),
     "time/generate_s": MetricSpec("s", "sampling", ""),
     "time/score_s": MetricSpec("s", "judging", "below 1 % of time/step_s"),
     "time/train_s": MetricSpec("s", "forward, backward, update", ""),
@@ -64,24 +79,34 @@ METRICS: dict[str, MetricSpec] = {
 }
 
 
-def step_metrics(report: StepReport, recovery: RecoveryState) -> dict[str, float]:
-    """The metrics of one step, in the order of METRICS."""
+def step_metrics(report: StepReport, context: StepContext) -> dict[str, float]:
+    """The metrics of one step; one that a fault ended has those of the phases it came to."""
+    recovery = context.recovery
     values = {
         "loss": report.loss,
         **_reward_metrics(report),
         **_token_metrics(report),
         "kl/coef": report.kl_coef,
+        "policy/entropy_coef": report.entropy_coef,
+        "sampler/policy_share": context.sampler.share(Task.policy),
+        "reference/refreshes": context.references.refreshes,
         "optim/lr": report.lr,
         "optim/grad_norm": report.grad_norm,
         "optim/update_norm": report.update_norm,
+        "optim/updates": report.updates,
         "recovery/skipped": recovery.skipped,
+        "recovery/restores": recovery.restores,
+        "recovery/ineffective": recovery.ineffective,
+        "recovery/judge_restarts": context.judge.restarts,
         "recovery/lr_scale": recovery.lr_scale,
         **{f"time/{phase}_s": seconds for phase, seconds in report.times_s.items()},
-        "throughput/completions_per_s": report.rewards_PG.numel() / report.times_s["step"],
+        "throughput/completions_per_s": report.sampled_completions / report.times_s["step"],
         "memory/peak_gib": peak_memory_gib(),
     }
-    values["reward/penalized"] = values["reward/mean"] - report.kl_coef * values["kl/reference"]
-    return values
+    if "reward/mean" in values and "kl/reference" in values:
+        values["reward/penalized"] = values["reward/mean"] - report.kl_coef * values["kl/reference"]
+    # JSON has no NaN, and a reader of metrics no use for one: a fault's own figures are in the diagnosis.
+    return {key: value for key, value in values.items() if math.isfinite(value)}
 
 
 def declared(key: str) -> MetricSpec:
@@ -101,6 +126,8 @@ def peak_memory_gib() -> float:
 
 
 def _reward_metrics(report: StepReport) -> dict[str, float]:
+    if not report.groups:
+        return {}
     by_key: dict[str, list[float]] = {}
     failures: Counter[str] = Counter()
     completions = []
@@ -118,18 +145,33 @@ def _reward_metrics(report: StepReport) -> dict[str, float]:
         **{key: fmean(values) for key, values in sorted(by_key.items())},
         **{f"reward/failure/{reason}": count / len(completions) for reason, count in sorted(failures.items())},
         "group/reward_std": float(report.rewards_PG.std(-1, correction=0).mean()),
-        "group/zero_variance_fraction": zero_variance_fraction(report.rewards_PG),
-        "advantage/abs_mean": float(report.advantages_PG.abs().mean()),
-        "advantage/abs_max": float(report.advantages_PG.abs().max()),
         "rollout/truncated_fraction": fmean(not done.finished for done in completions),
         "rollout/length_mean": fmean(len(done.tokens) for done in completions),
+        "rollout/rejected_fraction": report.rejected_completions / report.sampled_completions,
+        **_advantage_metrics(report),
+    }
+
+
+def _advantage_metrics(report: StepReport) -> dict[str, float]:
+    if not report.advantages_PG.numel():
+        return {}
+    zero_variance = zero_variance_fraction(report.rewards_PG, report.valid_PG)
+    return {
+        "group/zero_variance_fraction": zero_variance,
+        "group/gated_fraction": max(0.0, float((~report.counted_P).float().mean()) - zero_variance),
+        "group/replaced_fraction": 1 - len(report.groups) / report.sampled_groups,
+        "advantage/abs_mean": float(report.advantages_PG.abs().mean()),
+        "advantage/abs_max": float(report.advantages_PG.abs().max()),
     }
 
 
 def _token_metrics(report: StepReport) -> dict[str, float]:
     totals = report.tokens
+    if not totals.count:
+        return {}
     return {
-        "kl/reference": totals.kl_sum / totals.count,
+        "kl/reference": totals.kl_mean,
+        "kl/original": totals.kl_original_sum / totals.count,
         "kl/exact": totals.kl_exact_sum / totals.count,
         "kl/min": totals.kl_min,
         "kl/max": totals.kl_max,
@@ -139,4 +181,5 @@ def _token_metrics(report: StepReport) -> dict[str, float]:
         "policy/clip_fraction": totals.clipped_sum / totals.count,
         "policy/entropy": totals.entropy_sum / totals.count,
         "sampler/ratio_raw_max": totals.sampler_ratio_max,
+        "sampler/corrected_fraction": totals.corrected_sum / totals.count,
     }

@@ -55,3 +55,11 @@ def learning_rate(config: OptimConfig, step: int, total_steps: int) -> float:
     progress = (step - config.warmup_steps) / max(1, total_steps - config.warmup_steps)
     cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
     return config.lr * (config.min_lr_fraction + (1 - config.min_lr_fraction) * cosine)
+
+
+@dataclass(slots=True)
+class Clock:
+    """Where the schedules stand. A restore sets it back, so it may lag behind the run's steps."""
+
+    schedule_step: int = 0
+    """Steps of the schedules that are done."""

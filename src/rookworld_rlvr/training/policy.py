@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from ..objective import Head, TokenStatistics, token_statistics
-from ..rollout.batch import Batch
+from ..rollout.batch import Batch, micro_rows
 from .errors import UserError
 
 TINY = "tiny"
@@ -96,10 +96,18 @@ class Policy:
         states: Tensor = output.last_hidden_state
         return states
 
-    def statistics(self, batch: Batch, *, temperature: float, reference: "Policy | None" = None) -> TokenStatistics:
+    def statistics(
+        self,
+        batch: Batch,
+        *,
+        temperature: float,
+        reference: "Policy | None" = None,
+        entropy_gradient: bool = False,
+    ) -> TokenStatistics:
         """Log-probs, entropy and, with a reference, its log-probs and the exact KL, each (N,).
 
-        N counts the True of `batch.loss_mask_BT`, in its order; `spread` puts them back into (B, T).
+        N counts the True of `batch.loss_mask_BT`, in its order; `spread` puts them back into (B, T). The
+        entropy has a gradient only where that is asked for.
         """
         with self.autocast():
             loss_mask_BT = batch.loss_mask_BT
@@ -114,7 +122,34 @@ class Policy:
                 temperature=temperature,
                 reference_hidden=reference_hidden,
                 reference_head=reference.head if reference else None,
+                entropy_gradient=entropy_gradient,
             )
+
+    @torch.no_grad()
+    def token_table(
+        self, batch: Batch, *, micro_batch_size: int, temperature: float, reference: "Policy | None" = None
+    ) -> "TokenTable":
+        """The same of a whole batch without a gradient, each at its place in (B, T), 0 where not trained.
+
+        Cut into the micro-batches that training cuts it into, so that equal weights give equal numbers.
+        """
+        names = ["logprobs"] if reference is None else ["logprobs", "ref_logprobs", "kl_exact"]
+        tables = {name: torch.zeros(batch.tokens_BT.shape, device=self.device) for name in names}
+        for rows in micro_rows(batch, micro_batch_size):
+            micro = batch.select(rows, int(batch.attention_BT[rows].sum(1).max()))
+            statistics = self.statistics(micro, temperature=temperature, reference=reference)
+            for name, table in tables.items():
+                table[rows, : micro.tokens_BT.shape[1]] = spread(getattr(statistics, name), micro.loss_mask_BT)
+        return TokenTable(tables["logprobs"], tables.get("ref_logprobs"), tables.get("kl_exact"))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTable:
+    """What a policy, and a reference, say of a batch's tokens; nat, (B, T), no gradient."""
+
+    logprobs_BT: Tensor
+    ref_logprobs_BT: Tensor | None
+    kl_exact_BT: Tensor | None
 
 
 def spread(values_N: Tensor, loss_mask_BT: Tensor) -> Tensor:

@@ -1,18 +1,58 @@
-"""What happens when a loss or gradient is not finite: skip, count, lower the learning rate, give up."""
+"""The recovery ladder: what is done after a fault, rung by rung.
 
-from dataclasses import asdict, dataclass
+1. **skip**: the update is not made, the fault is counted.
+2. **restore**: after `restore_after` faults in a row, or at once where the weights themselves are wrong, the
+   last good checkpoint comes back (weights, optimiser, schedule, random state, controllers, guards,
+   references; after a collapse the best checkpoint). The prompts go on, so the same batch does not return.
+   The learning rate is multiplied by `recovery_lr_factor`; after `good_steps` good steps it ramps back over
+   `ramp_steps`, each restore after the first to a ceiling lower by the same factor.
+3. **give up**: after more than `max_consecutive_nans` faults in a row, or more than `max_restores` restores,
+   the run ends with exit code 4 and a written diagnosis.
 
-from .errors import TrainingGaveUpError
+A checkpoint is good once `good_steps` steps in a row went well after it. Nothing here loosens a guard.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from .faults import Fault
+from .guards import GuardConfig
+
+
+class Rung(StrEnum):
+    """What is done after a step."""
+
+    go_on = "go_on"
+    skip = "skip"
+    restore = "restore"
+    give_up = "give_up"
 
 
 @dataclass(slots=True)
 class RecoveryConfig:
     """The ladder's rungs."""
 
+    enabled: bool = True
+    """Off: a non-finite update is skipped and counted, as elsewhere; no guard, no restore, no backoff."""
     recovery_lr_factor: float = 0.5
-    """The learning rate is multiplied by this at every skipped update, and stays so."""
+    """The learning rate is multiplied by this at every restore."""
     max_consecutive_nans: int = 5
-    """Skipped updates in a row after which training gives up (exit code 4)."""
+    """Faults in a row that are survived; one more and training gives up (exit code 4)."""
+    restore_after: int = 2
+    """Faults in a row after which the last good checkpoint is restored."""
+    max_restores: int = 8
+    """Restores that are tried; where one more is due, training gives up (exit code 4)."""
+    good_steps: int = 20
+    """Good steps in a row after which the learning rate ramps back, and an earlier checkpoint counts as good."""
+    ramp_steps: int = 20
+    """Steps in which the ramp undoes one backoff."""
+    max_ineffective_steps: int = 25
+    """Steps in a row without an effective update after which training stops (exit code 4)."""
+    keep_faults: int = 3
+    """Batches of the newest faults that are kept for `rookworld inspect`."""
+    guard: GuardConfig = field(default_factory=GuardConfig)
 
     def __post_init__(self) -> None:
         if not 0 < self.recovery_lr_factor <= 1 or self.max_consecutive_nans < 1:
@@ -20,36 +60,92 @@ class RecoveryConfig:
                 "recovery: expected recovery_lr_factor in (0, 1] and max_consecutive_nans from 1, "
                 f"got {self.recovery_lr_factor} and {self.max_consecutive_nans}"
             )
+        if min(self.restore_after, self.good_steps, self.ramp_steps, self.max_ineffective_steps, self.keep_faults) < 1:
+            raise ValueError(
+                "recovery: expected restore_after, good_steps, ramp_steps, max_ineffective_steps and keep_faults from 1"
+            )
+        if self.max_restores < 0:
+            raise ValueError(f"recovery.max_restores: expected 0 or more, got {self.max_restores}")
 
 
 @dataclass(slots=True)
 class RecoveryState:
-    """What the run has been through; part of a checkpoint."""
+    """What the run has been through; part of a checkpoint, and not undone by a restore."""
 
     lr_scale: float = 1.0
-    """Product of all backoffs."""
+    """What the scheduled learning rate is multiplied by."""
+    lr_ceiling: float = 1.0
+    """What lr_scale may ramp back to."""
     skipped: int = 0
-    """Updates skipped so far."""
+    """Faults so far, each an update that was not made or was undone."""
     consecutive: int = 0
-    """Updates skipped in a row."""
+    """Faults in a row."""
+    good: int = 0
+    """Good steps in a row."""
+    restores: int = 0
+    """Restores so far."""
+    ineffective: int = 0
+    """Steps in a row without an effective update."""
+    last_good_step: int = 0
+    """The newest checkpoint that is known to be good."""
+    candidates: list[int] = field(default_factory=list)
+    """Newer checkpoints that may become it, good_steps apart."""
+    best_step: int = 0
+    """The checkpoint of the best score."""
+    best_score: float = float("-inf")
+    """Validation score, or the running mean reward where there is no validation."""
 
-    def state_dict(self) -> dict[str, float]:
+    def state_dict(self) -> dict[str, Any]:
         return asdict(self)
 
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
 
-def record_update(state: RecoveryState, config: RecoveryConfig, *, fault: str) -> None:
-    """Count an update; `fault` names what was not finite, empty for a good one.
+    def saved(self, step: int, score: float | None, config: RecoveryConfig) -> None:
+        """A checkpoint of `step` is written; `score` is None where there is none yet."""
+        if not self.candidates or step - self.candidates[-1] >= config.good_steps:
+            self.candidates = [*self.candidates, step]
+        if score is not None and score > self.best_score:
+            self.best_step, self.best_score = step, score
 
-    Raises TrainingGaveUpError after max_consecutive_nans faults in a row.
-    """
-    if not fault:
-        state.consecutive = 0
-        return
+
+def climb(state: RecoveryState, config: RecoveryConfig, *, step: int, fault: Fault | None) -> Rung:
+    """The rung for the outcome of `step` (1 is the first); counts it in the state."""
+    if fault is None:
+        _good_step(state, config, step)
+        return Rung.go_on
     state.skipped += 1
     state.consecutive += 1
-    state.lr_scale *= config.recovery_lr_factor
-    if state.consecutive >= config.max_consecutive_nans:
-        raise TrainingGaveUpError(
-            f"{state.consecutive} updates in a row had a non-finite {fault}; the learning rate was already "
-            f"scaled by {state.lr_scale:.3g}. Try a lower optim.lr or a higher kl.coef, or look at rollouts.jsonl"
-        )
+    state.good = 0
+    if state.consecutive > config.max_consecutive_nans:
+        return Rung.give_up
+    if not config.enabled:
+        return Rung.give_up if fault.damages else Rung.skip
+    if not fault.damages and state.consecutive < config.restore_after:
+        return Rung.skip
+    return _restore(state, config)
+
+
+def _restore(state: RecoveryState, config: RecoveryConfig) -> Rung:
+    if state.restores >= config.max_restores:
+        return Rung.give_up
+    state.lr_ceiling = config.recovery_lr_factor**state.restores
+    state.lr_scale = min(state.lr_scale, state.lr_ceiling) * config.recovery_lr_factor
+    state.restores += 1
+    # Saved between the good state and the fault: nobody knows.
+    state.candidates = []
+    return Rung.restore
+
+
+def _good_step(state: RecoveryState, config: RecoveryConfig, step: int) -> None:
+    state.consecutive = 0
+    state.good += 1
+    if state.good > config.good_steps and state.lr_scale < state.lr_ceiling:
+        back = config.recovery_lr_factor ** (-1 / config.ramp_steps)
+        state.lr_scale = min(state.lr_ceiling, state.lr_scale * back)
+    # A skipped update leaves the weights alone, so what counts is that a checkpoint's successors all went well.
+    proven = [saved for saved in state.candidates if state.good >= config.good_steps <= step - saved]
+    if proven:
+        state.last_good_step = proven[-1]
+        state.candidates = [saved for saved in state.candidates if saved > proven[-1]]

@@ -1,23 +1,55 @@
-"""The reference model that KL is measured to: frozen, or refreshed every N steps."""
+"""The reference model that KL is measured to: frozen, or brought up to the policy now and then.
+
+A refresh is done between two steps, whole, and what it leaves is in the next checkpoint. KL is reported to
+the reference in force and to the original one, so a refresh hides no drift.
+"""
 
 import copy
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
 import torch
 
 from .policy import Policy
 
 
+class ReferenceMode(StrEnum):
+    """When the reference takes over the policy's weights, and how far."""
+
+    frozen = "frozen"
+    """Never: the reference is the starting model."""
+    every = "every"
+    """Every refresh_every steps it becomes a copy of the policy."""
+    ema = "ema"
+    """Every refresh_every steps it moves by the fraction `mixup` to the policy (TR-DPO, arXiv 2404.09656)."""
+    gated = "gated"
+    """Every refresh_every steps it becomes a copy, but only if the validation score has not fallen since
+    the last time; and at once when kl_budget is spent."""
+
+
 @dataclass(slots=True)
 class ReferenceConfig:
-    """When the reference takes over the policy's weights."""
+    """How the reference follows the policy."""
 
-    refresh_every: int = 0
-    """Steps between refreshes; 0: never, the reference is the starting model."""
+    mode: ReferenceMode = ReferenceMode.frozen
+    refresh_every: int = 50
+    """Steps between refreshes; unused by frozen."""
+    mixup: float = 0.6
+    """ema: how far the reference moves to the policy, above 0 and at most 1."""
+    tolerance: float = 0.0
+    """gated: how far the validation score may have fallen, 0 to 1."""
+    kl_budget: float = 0.0
+    """gated: nat a token of a step's KL(policy‖reference) that force a refresh; 0: none do."""
+    reset_optimizer: bool = False
+    """Whether a refresh clears the optimiser's moments."""
 
     def __post_init__(self) -> None:
-        if self.refresh_every < 0:
-            raise ValueError(f"reference.refresh_every: expected 0 or more, got {self.refresh_every}")
+        if self.refresh_every < 1:
+            raise ValueError(f"reference.refresh_every: expected 1 or more, got {self.refresh_every}")
+        if not 0 < self.mixup <= 1 or not self.tolerance >= 0 or not self.kl_budget >= 0:
+            raise ValueError("reference: expected mixup in (0, 1], tolerance and kl_budget from 0")
 
 
 def make_reference(policy: Policy) -> Policy:
@@ -26,12 +58,69 @@ def make_reference(policy: Policy) -> Policy:
     return Policy(model, policy.tokenizer, policy.precision, policy.device)
 
 
-def refresh_due(config: ReferenceConfig, step: int) -> bool:
-    """Whether the reference is refreshed after `step` (1 is the first) is done."""
-    return config.refresh_every > 0 and step % config.refresh_every == 0
+class References:
+    """The reference in force and the original one, which are one model while the reference is frozen."""
 
+    def __init__(self, policy: Policy, config: ReferenceConfig) -> None:
+        self._config = config
+        self.current = make_reference(policy)
+        self.original = self.current if config.mode is ReferenceMode.frozen else make_reference(policy)
+        self.refreshes = 0
+        self._score = 0.0
 
-@torch.no_grad()
-def refresh(reference: Policy, policy: Policy) -> None:
-    """The reference becomes a copy of the policy; KL to it is 0 again."""
-    reference.model.load_state_dict(policy.model.state_dict())
+    @property
+    def moves(self) -> bool:
+        """Whether the reference may differ from the original one."""
+        return self.original is not self.current
+
+    def begin(self, score: float) -> None:
+        """gated: the validation score that the first refresh is compared with."""
+        self._score = score
+
+    def maybe_refresh(self, policy: Policy, *, step: int, kl: float, score: Callable[[], float]) -> bool:
+        """Refresh where that is due after `step` (1 is the first) with its KL, nat a token; says whether.
+
+        `score` is called only where the mode asks for it.
+        """
+        due = self.moves and step % self._config.refresh_every == 0
+        if self._config.mode is ReferenceMode.gated:
+            due = self._passes_gate(due, kl, score)
+        if due:
+            self._move_to(policy, self._config.mixup if self._config.mode is ReferenceMode.ema else 1.0)
+            self.refreshes += 1
+        return due
+
+    def _passes_gate(self, due: bool, kl: float, score: Callable[[], float]) -> bool:
+        spent = 0 < self._config.kl_budget < kl
+        if not due and not spent:
+            return False
+        measured = score()
+        passes = spent or measured >= self._score - self._config.tolerance
+        if passes:
+            self._score = measured
+        return passes
+
+    @torch.no_grad()
+    def _move_to(self, policy: Policy, fraction: float) -> None:
+        theirs = policy.model.state_dict()
+        for name, ours in self.current.model.state_dict().items():
+            if fraction == 1.0 or not ours.is_floating_point():
+                ours.copy_(theirs[name])
+            else:
+                ours.lerp_(theirs[name], fraction)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The weights of both, the original's only where it is another model."""
+        return {
+            "current": self.current.model.state_dict(),
+            "original": self.original.model.state_dict() if self.moves else None,
+            "refreshes": self.refreshes,
+            "score": self._score,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with what was saved. A run whose reference was frozen may go on with one that moves."""
+        self.current.model.load_state_dict(state["current"])
+        if self.moves:
+            self.original.model.load_state_dict(state["original"] or state["current"])
+        self.refreshes, self._score = state["refreshes"], state["score"]

@@ -37,6 +37,11 @@ def point_latest(root: Path, folder: Path) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON by a rename, so that no reader sees half a file."""
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write text likewise."""
     writing = path.with_name(f".{path.name}.writing")
-    writing.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    writing.write_text(text, encoding="utf-8")
     writing.replace(path)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from .errors import UserError
+from .run_folder import write_text
 
 
 class Tracker(StrEnum):
@@ -54,17 +55,28 @@ class Sink(Protocol):
 
 
 class JsonlSink:
-    """One object a step behind the file's end."""
+    """One object a step behind the file's end. Opened for each: a resumed run cuts the file by a rename."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a", encoding="utf-8")
+        self._path = path
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._file.write(json.dumps({"step": step, **metrics}) + "\n")
-        self._file.flush()
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **metrics}) + "\n")
 
     def close(self) -> None:
-        self._file.close()
+        return
+
+
+# Text, key, format and unit on the console's line; a step that a fault ended has not all of them.
+SHOWN = (
+    ("reward", "reward/mean", "+.3f", ""),
+    ("kl", "kl/reference", ".4f", ""),
+    ("entropy", "policy/entropy", ".3f", ""),
+    ("grad", "optim/grad_norm", ".2f", ""),
+    ("lr", "optim/lr", ".1e", ""),
+    ("", "throughput/completions_per_s", ".0f", " completions/s"),
+)
 
 
 class ConsoleSink:
@@ -76,13 +88,8 @@ class ConsoleSink:
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         if step % self._every and step != self._total:
             return
-        self._console.print(
-            f"step {step:>4}/{self._total}  reward {metrics['reward/mean']:+.3f}  "
-            f"kl {metrics['kl/reference']:.4f}  entropy {metrics['policy/entropy']:.3f}  "
-            f"grad {metrics['optim/grad_norm']:.2f}  lr {metrics['optim/lr']:.1e}  "
-            f"{metrics['throughput/completions_per_s']:.0f} completions/s",
-            highlight=False,
-        )
+        shown = (f"{text} {metrics[key]:{form}}{unit}".strip() for text, key, form, unit in SHOWN if key in metrics)
+        self._console.print(f"step {step:>4}/{self._total}  {'  '.join(shown)}", highlight=False)
 
     def close(self) -> None:
         return
@@ -110,4 +117,4 @@ def cut_lines(path: Path, step: int) -> None:
         return
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
-    path.write_text("".join(kept), encoding="utf-8")
+    write_text(path, "".join(kept))

@@ -1,174 +1,210 @@
 """One GRPO step, from examples to an updated policy, top to bottom.
 
-examples → weights to the sampler → groups of completions, scored → advantages → batch → for each
-micro-batch: log-probs of policy and reference, clipped surrogate plus KL, backward → guard → clip →
-update. Nothing here logs, saves or evaluates: the report says what happened, the trainer acts on it.
+examples → weights to the sampler → groups of completions, scored → batch → advantages → for each update,
+for each of its micro-batches: log-probs of policy and reference, surrogate plus KL less entropy, backward
+→ guard → clip → update. Nothing here logs, saves or evaluates: the report says what happened, the trainer
+acts on it. A fault ends the step and is named in the report; `recovery` decides what is done about it.
 
 With one update a batch the policy that is differentiated is the one that sampled, so the old log-probs
-are its own, detached: the ratio is 1 and its gradient is the policy gradient. The micro-batches are
-normalised by the trained tokens of the whole step, so however it is cut the gradient is the same.
+are its own, detached: the ratio is 1 and its gradient is the policy gradient. With several they are
+computed once, before the first. The micro-batches are normalised by sizes of the whole update, so however
+it is cut the gradient is the same.
 
-Source: GRPO, arXiv 2402.03300; token-level normalisation, arXiv 2503.14476.
+Source: GRPO, arXiv 2402.03300; which loss, and what it is divided by: `objective.losses`.
 """
 
-import math
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from ..objective import (
-    AdvantageConfig,
-    ClipConfig,
-    clipped_policy_loss,
+    LOSSES,
+    KLForm,
+    LossSizes,
     group_advantages,
     kl_penalty,
-    normalise,
+    mismatch_weights,
+    sequence_kl,
+    weighted_sum,
 )
-from ..rewards import Rubric
 from ..rollout.batch import Batch, make_batch, micro_batches
-from ..rollout.collect import Group, sample_groups, score_groups
-from ..rollout.generator import Generator
-from ..tasks.sampler import Sampler
-from .kl_control import KLConfig, kl_coefficient
-from .optim import OptimConfig, learning_rate
-from .policy import Policy, spread
-from .recovery import RecoveryState
-from .step_report import StepReport, TokenTotals
-
-
-@dataclass(slots=True)
-class StepConfig:
-    """How much is sampled in a step, and what is made of it."""
-
-    prompts_per_step: int = 8
-    """P: prompts a step."""
-    group_size: int = 16
-    """G: completions a prompt."""
-    advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
-    clip: ClipConfig = field(default_factory=ClipConfig)
-
-    def __post_init__(self) -> None:
-        if self.prompts_per_step < 1 or self.group_size < 2:
-            raise ValueError("objective: expected prompts_per_step from 1 and group_size from 2")
-
-
-@dataclass(slots=True)
-class StepContext:
-    """All a step works with. The trainer builds it once."""
-
-    policy: Policy
-    reference: Policy
-    generator: Generator
-    rubric: Rubric
-    sampler: Sampler
-    optimizer: torch.optim.Optimizer
-    objective: StepConfig
-    kl: KLConfig
-    optim: OptimConfig
-    recovery: RecoveryState
-    temperature: float
-    total_steps: int
+from . import checks
+from .collection import Collected, Truncated, collect
+from .context import StepConfig, StepContext
+from .faults import FaultError, StepAbandonedError
+from .hooks import Moment
+from .optim import learning_rate
+from .policy import spread
+from .step_report import StepReport, TokenTerms, TokenTotals
+from .timing import timed
 
 
 def grpo_step(context: StepContext, step: int) -> StepReport:
-    """Step number `step`, counted from 0."""
-    report = StepReport(step=step, kl_coef=kl_coefficient(context.kl, step))
-    with _timed(report, "step"):
-        groups = _collect(context, step, report)
-        rewards_PG = torch.tensor([[sample.score.total for sample in group.samples] for group in groups])
-        advantages_PG = group_advantages(rewards_PG, context.objective.advantage)
-        report.groups, report.rewards_PG, report.advantages_PG = groups, rewards_PG, advantages_PG
-        with _timed(report, "train"):
-            batch = make_batch(groups, advantages_PG, pad_id=context.policy.pad_id, device=context.policy.device)
-            _accumulate(context, batch, report)
-            _update(context, step, report)
+    """Step number `step`, counted from 0. Raises StepAbandonedError where a stop was asked for in time."""
+    schedule_step = context.clock.schedule_step
+    report = StepReport(
+        step=step,
+        kl_coef=context.kl_controller.coefficient(schedule_step),
+        entropy_coef=context.entropy_controller.coefficient(),
+        lr=learning_rate(context.optim, schedule_step, context.total_steps) * context.recovery.lr_scale,
+    )
+    with timed(report, "step"):
+        try:
+            _sample_and_train(context, report)
+        except FaultError as error:
+            report.fault, report.fault_batch = error.fault, error.batch
+    context.clock.schedule_step += 1
     return report
 
 
-def _collect(context: StepContext, step: int, report: StepReport) -> list[Group]:
-    examples = context.sampler.draw(context.objective.prompts_per_step)
-    context.generator.sync(context.policy.model)
-    with _timed(report, "generate"):
-        sampled = sample_groups(
-            context.generator,
-            context.policy.tokenizer,
-            examples,
-            group_size=context.objective.group_size,
+def _sample_and_train(context: StepContext, report: StepReport) -> None:
+    context.at(Moment.begun, report)
+    checks.check_weights(context)
+    collected = collect(context, report)
+    if not collected.groups:
+        return
+    report.groups, report.valid_PG = list(collected.groups), collected.valid_PG
+    report.rewards_PG = collected.rewards_PG()
+    context.at(Moment.collected, report)
+    checks.check_rewards(report.rewards_PG)
+    with timed(report, "train"):
+        batch = _batch(context, collected, report)
+        for part in _parts(batch, context.objective):
+            _accumulate(context, part, batch.trained_tokens() / context.objective.minibatches, report)
+            _update(context, part, report)
+
+
+def _batch(context: StepContext, collected: Collected, report: StepReport) -> Batch:
+    """The rows to train on, with their advantages and, where they are needed, old log-probs."""
+    nothing_PG = torch.zeros_like(report.rewards_PG)
+    batch = make_batch(collected.groups, nothing_PG, pad_id=context.policy.pad_id, device=context.policy.device)
+    rewards_PG = report.rewards_PG
+    if context.objective.updates > 1 or context.kl.form is KLForm.in_reward:
+        table = context.policy.token_table(
+            batch,
+            micro_batch_size=context.optim.micro_batch_size,
             temperature=context.temperature,
+            reference=context.references.current,
         )
-    with _timed(report, "score"):
-        return score_groups(sampled, context.policy.tokenizer, examples, rubric=context.rubric, step=step)
+        batch = replace(batch, old_logprobs_BT=table.logprobs_BT)
+        if context.kl.form is KLForm.in_reward:
+            assert table.ref_logprobs_BT is not None
+            kl_B = sequence_kl(table.logprobs_BT, table.ref_logprobs_BT, batch.loss_mask_BT)
+            rewards_PG = rewards_PG - report.kl_coef * kl_B.reshape(rewards_PG.shape).cpu()
+    report.counted_P = collected.counted_P(report.rewards_PG, context.objective.advantage)
+    report.advantages_PG = group_advantages(
+        rewards_PG, context.objective.advantage, valid_PG=report.valid_PG, counted_P=report.counted_P
+    )
+    trained_PG = report.valid_PG
+    if context.objective.collection.truncated is Truncated.mask:
+        trained_PG = trained_PG & collected.finished_PG()
+    batch = replace(batch, advantages_B=report.advantages_PG.flatten().to(context.policy.device))
+    return batch.select(trained_PG.flatten().to(context.policy.device))
 
 
-def _accumulate(context: StepContext, batch: Batch, report: StepReport) -> None:
-    """Add up the gradient of the whole batch, one micro-batch's graph at a time."""
+def _parts(batch: Batch, config: StepConfig) -> Iterator[Batch]:
+    """What each update is made of: the batch, or random parts of it, `epochs` times over."""
+    rows = len(batch.tokens_BT)
+    for _ in range(config.epochs if rows else 0):
+        if config.minibatches == 1:
+            yield batch
+            continue
+        for part in torch.randperm(rows).chunk(config.minibatches):
+            yield batch.select(part.to(batch.tokens_BT.device))
+
+
+def _accumulate(context: StepContext, part: Batch, step_tokens: float, report: StepReport) -> None:
+    """Add up the gradient of one update, one micro-batch's graph at a time."""
     context.optimizer.zero_grad(set_to_none=True)
-    denominator = batch.trained_tokens()
-    for micro in micro_batches(batch, context.optim.micro_batch_size):
-        loss = micro_batch_loss(context, micro, denominator, report)
+    sizes = LossSizes(
+        completions=len(part.tokens_BT),
+        tokens=part.trained_tokens(),
+        step_tokens=step_tokens,
+        max_tokens=context.max_tokens,
+    )
+    for micro in micro_batches(part, context.optim.micro_batch_size):
+        if context.stop_requested() and not report.updates:
+            raise StepAbandonedError
+        loss = micro_batch_loss(context, micro, sizes, report)
+        checks.check_loss(loss, micro)
         loss.backward()
-        report.loss += loss.item()
+        report.loss += loss.item() / context.objective.updates
+    checks.check_kl(context, part, report)
 
 
-def micro_batch_loss(context: StepContext, micro: Batch, denominator: int, report: StepReport) -> Tensor:
-    """This micro-batch's share of the step's loss, a scalar; its token sums go into the report."""
-    loss_mask_BT = micro.loss_mask_BT
-    statistics = context.policy.statistics(micro, temperature=context.temperature, reference=context.reference)
+def micro_batch_loss(context: StepContext, micro: Batch, sizes: LossSizes, report: StepReport) -> Tensor:
+    """This micro-batch's share of the update's loss, a scalar; its token sums go into the report."""
+    loss_mask_BT, loss = micro.loss_mask_BT, LOSSES[context.objective.loss]
+    statistics = context.policy.statistics(
+        micro,
+        temperature=context.temperature,
+        reference=context.references.current,
+        entropy_gradient=report.entropy_coef > 0,
+    )
+    checks.check_logprobs(context, statistics, micro)
     assert statistics.ref_logprobs is not None and statistics.kl_exact is not None
     logprobs_BT = spread(statistics.logprobs, loss_mask_BT)
-    ref_logprobs_BT = spread(statistics.ref_logprobs, loss_mask_BT)
-    old_logprobs_BT = logprobs_BT.detach()
-    policy_loss = clipped_policy_loss(
+    old_logprobs_BT = logprobs_BT.detach() if micro.old_logprobs_BT is None else micro.old_logprobs_BT
+    surrogate = loss.surrogate(
         logprobs_BT,
         old_logprobs_BT,
         advantages_B=micro.advantages_B,
         loss_mask=loss_mask_BT,
         clip=context.objective.clip,
     )
+    correction_BT = mismatch_weights(
+        old_logprobs_BT, micro.sampler_logprobs_BT, loss_mask=loss_mask_BT, config=context.objective.mismatch
+    )
     kl_BT = kl_penalty(
         context.kl.form,
         logprobs_BT,
-        ref_logprobs_BT,
+        spread(statistics.ref_logprobs, loss_mask_BT),
         kl_exact=spread(statistics.kl_exact, loss_mask_BT),
         log_ratio=logprobs_BT - old_logprobs_BT,
         loss_mask=loss_mask_BT,
+        token_clamp=context.kl.token_clamp,
     )
-    report.tokens.add(
-        TokenTotals.of(
-            statistics,
-            sampler_logprobs=micro.sampler_logprobs_BT[loss_mask_BT],
-            ratio=policy_loss.ratio[loss_mask_BT],
-            clipped=policy_loss.clipped[loss_mask_BT],
-        )
+    terms = TokenTerms(
+        surrogate=surrogate.per_token.detach()[loss_mask_BT],
+        kl=kl_BT.detach()[loss_mask_BT],
+        ratio=surrogate.ratio[loss_mask_BT],
+        clipped=surrogate.clipped[loss_mask_BT],
+        correction=correction_BT[loss_mask_BT],
+        sampler_log_ratio=(old_logprobs_BT - micro.sampler_logprobs_BT)[loss_mask_BT],
     )
-    return normalise(policy_loss.per_token + report.kl_coef * kl_BT, loss_mask_BT, denominator)
+    report.tokens.add(TokenTotals.of(statistics, _original_logprobs(context, micro), terms))
+    per_token_BT = correction_BT * surrogate.per_token + report.kl_coef * kl_BT
+    if report.entropy_coef:
+        per_token_BT = per_token_BT - report.entropy_coef * spread(statistics.entropy, loss_mask_BT)
+    return weighted_sum(per_token_BT, loss.token_weights(loss_mask_BT, sizes), loss_mask_BT)
 
 
-def _update(context: StepContext, step: int, report: StepReport) -> None:
-    """Guard, clip, step. A non-finite loss or gradient leaves the weights as they are."""
-    report.lr = learning_rate(context.optim, step, context.total_steps) * context.recovery.lr_scale
+@torch.no_grad()
+def _original_logprobs(context: StepContext, micro: Batch) -> Tensor | None:
+    """Those of the original reference, None where it is the one in force."""
+    if not context.references.moves:
+        return None
+    return context.references.original.statistics(micro, temperature=context.temperature).logprobs
+
+
+def _update(context: StepContext, part: Batch, report: StepReport) -> None:
+    """Guard, clip, step, guard. A fault before the step leaves the weights as they are."""
+    context.at(Moment.accumulated, report)
     parameters = [p for p in context.policy.model.parameters() if p.grad is not None]
-    report.grad_norm = float(torch.nn.utils.clip_grad_norm_(parameters, context.optim.max_grad_norm))
-    if not math.isfinite(report.loss):
-        report.fault = "loss"
-    elif not math.isfinite(report.grad_norm):
-        report.fault = "gradient"
-    if report.fault:
-        return
+    grads = [p.grad for p in parameters]
+    grad_norm = torch.nn.utils.get_total_norm(grads)
+    report.grad_norm = max(report.grad_norm, float(grad_norm))
+    checks.check_gradient(context, float(grad_norm), part)
+    torch.nn.utils.clip_grads_with_norm_(parameters, context.optim.max_grad_norm, grad_norm)
     for group in context.optimizer.param_groups:
         group["lr"] = report.lr
     before = [parameter.detach().clone() for parameter in parameters]
     context.optimizer.step()
+    report.updates += 1
+    context.at(Moment.updated, report)
     changes = [(p.detach() - old).norm() for p, old in zip(parameters, before, strict=True)]
-    report.update_norm = float(torch.stack(changes).norm())
-
-
-@contextmanager
-def _timed(report: StepReport, phase: str) -> Iterator[None]:
-    started = time.perf_counter()
-    yield
-    report.times_s[phase] = time.perf_counter() - started
+    update_norm = float(torch.stack(changes).norm())
+    checks.check_update(context, update_norm, part)
+    report.update_norm += update_norm

@@ -6,49 +6,53 @@ import torch
 from torch import Tensor
 
 from ..objective import TokenStatistics, kl_k3
+from ..rollout.batch import Batch
 from ..rollout.collect import Group
+from .faults import Fault
 
 
 @dataclass(slots=True)
 class TokenTotals:
-    """Sums and extremes over trained tokens. Log-probs, KL and entropy in nat."""
+    """Sums and extremes over trained tokens, each pass over a token counted. Log-probs, KL, entropy in nat."""
 
     count: int = 0
     logprob_sum: float = 0.0
     ref_logprob_sum: float = 0.0
     kl_sum: float = 0.0
     kl_exact_sum: float = 0.0
+    kl_original_sum: float = 0.0
     entropy_sum: float = 0.0
     clipped_sum: float = 0.0
+    corrected_sum: float = 0.0
+    surrogate_sum: float = 0.0
+    kl_term_sum: float = 0.0
     kl_max: float = 0.0
     ratio_max: float = 0.0
     sampler_ratio_max: float = 0.0
     kl_min: float = float("inf")
 
     @classmethod
-    def of(
-        cls,
-        statistics: TokenStatistics,
-        *,
-        sampler_logprobs: Tensor,
-        ratio: Tensor,
-        clipped: Tensor,
-    ) -> "TokenTotals":
+    def of(cls, statistics: TokenStatistics, original_logprobs: Tensor | None, terms: "TokenTerms") -> "TokenTotals":
         """Totals of one micro-batch's trained tokens, each tensor (N,), N at least 1, with a reference."""
         assert statistics.ref_logprobs is not None and statistics.kl_exact is not None
         logprobs, ref_logprobs = statistics.logprobs.detach(), statistics.ref_logprobs
         kl = kl_k3(logprobs, ref_logprobs)
+        kl_original = kl if original_logprobs is None else kl_k3(logprobs, original_logprobs)
         return cls(
             count=logprobs.numel(),
             logprob_sum=float(logprobs.sum()),
             ref_logprob_sum=float(ref_logprobs.sum()),
             kl_sum=float(kl.sum()),
             kl_exact_sum=float(statistics.kl_exact.detach().sum()),
-            entropy_sum=float(statistics.entropy.sum()),
-            clipped_sum=float(clipped.sum()),
+            kl_original_sum=float(kl_original.sum()),
+            entropy_sum=float(statistics.entropy.detach().sum()),
+            clipped_sum=float(terms.clipped.sum()),
+            corrected_sum=float((terms.correction != 1).sum()),
+            surrogate_sum=float(terms.surrogate.sum()),
+            kl_term_sum=float(terms.kl.sum()),
             kl_max=float(kl.max()),
-            ratio_max=float(ratio.max()),
-            sampler_ratio_max=float((logprobs - sampler_logprobs).abs().max().exp()),
+            ratio_max=float(terms.ratio.max()),
+            sampler_ratio_max=float(terms.sampler_log_ratio.abs().max().exp()),
             kl_min=float(kl.min()),
         )
 
@@ -59,6 +63,29 @@ class TokenTotals:
             join = max if name.endswith("_max") else min if name.endswith("_min") else sum
             setattr(self, name, join((mine, theirs)))
 
+    @property
+    def kl_mean(self) -> float:
+        """k3 estimate of KL(policy‖reference), nat a token; 0 before any token."""
+        return self.kl_sum / max(self.count, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTerms:
+    """What the loss made of one micro-batch's trained tokens; each (N,), detached."""
+
+    surrogate: Tensor
+    """Policy loss before the sampler's correction, in the advantages' unit."""
+    kl: Tensor
+    """KL term before its coefficient, nat."""
+    ratio: Tensor
+    """policy / old probability; of the sequence under GSPO."""
+    clipped: Tensor
+    """True where the clip binds."""
+    correction: Tensor
+    """Weight against the mismatch of sampler and trainer; 1 where none is needed."""
+    sampler_log_ratio: Tensor
+    """old − sampler log-prob, nat, before any truncation."""
+
 
 @dataclass(slots=True)
 class StepReport:
@@ -67,17 +94,34 @@ class StepReport:
     step: int
     """Counted from 0."""
     kl_coef: float
+    entropy_coef: float = 0.0
     loss: float = 0.0
+    """Mean over the step's updates."""
     lr: float = 0.0
     grad_norm: float = 0.0
-    """Before clipping."""
+    """Before clipping; largest of the step's updates."""
     update_norm: float = 0.0
-    """Norm of the change of all parameters; 0 for a skipped update."""
-    fault: str = ""
-    """What was not finite, empty for a good update."""
+    """Norm of the change of all parameters, summed over updates; 0 for a skipped one."""
+    updates: int = 0
+    """Updates made."""
+    fault: Fault | None = None
+    """What went wrong, None for a good step."""
+    fault_batch: Batch | None = None
+    """What was trained on when it did."""
     groups: list[Group] = field(default_factory=list)
+    """The groups that are trained on, or would have been."""
     rewards_PG: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
+    valid_PG: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.bool))
+    """False where a completion was rejected at collection."""
+    counted_P: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
+    """True where a group's advantages count."""
     advantages_PG: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
+    sampled_groups: int = 0
+    """Groups sampled, those dropped or replaced included."""
+    sampled_completions: int = 0
+    """Completions sampled, likewise."""
+    rejected_completions: int = 0
+    """Completions beyond the KL cap, those replaced included."""
     tokens: TokenTotals = field(default_factory=TokenTotals)
     times_s: dict[str, float] = field(default_factory=dict)
     """Seconds of the phases generate, score, train and of the whole step."""

@@ -1,0 +1,116 @@
+"""`rookworld inspect BATCH`: replays the batch of a fault, with the terms of its loss and what is not finite."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+
+from ..objective import LossSizes
+from ..training.checkpoint import CONFIG_FILE, list_checkpoints, load_checkpoint
+from ..training.checks import check_gradient, check_loss
+from ..training.context import StepContext
+from ..training.diagnosis import load_fault
+from ..training.errors import UserError
+from ..training.faults import FaultError
+from ..training.step import micro_batch_loss
+from ..training.step_report import StepReport
+from .config import RunConfig
+from .wiring import build_unsaved_run, make_console
+
+EXIT_DONE, EXIT_BAD_INPUT = 0, 2
+SHOWN_SAMPLES = 8
+
+
+def main(argv: list[str]) -> int:
+    """Returns the exit code: 0 whether or not the fault shows again."""
+    try:
+        parser = _Parser(prog="rookworld inspect", description="Replay the batch of a fault.")
+        parser.add_argument("batch", metavar="BATCH", type=Path, help="a file of a run's folder, faults/step-N.pt")
+        inspect_batch(parser.parse_args(argv).batch)
+    except UserError as error:
+        print(f"rookworld: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    return EXIT_DONE
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"inspect: {message}")
+
+
+def inspect_batch(path: Path) -> None:
+    """Show what was saved, then run its forward and backward pass again. Raises UserError."""
+    saved = load_fault(path)
+    console = make_console()
+    fault = saved["fault"]
+    console.print(f"step {saved['step']}: {fault['kind']}: {fault['tensor']}: {fault['detail']}", soft_wrap=True)
+    for sample in saved["samples"][:SHOWN_SAMPLES]:
+        line = f"reward {sample['reward']:+.3f}  {sample['prompt']}  →  {sample['completion']}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    if saved["batch"] is None:
+        console.print("nothing to replay: it happened before there was a batch")
+        return
+    context, weights = _context(path.resolve().parents[1], saved)
+    console.print(f"weights: {weights}", highlight=False, soft_wrap=True)
+    _replay(console, context, saved)
+
+
+def _context(run_folder: Path, saved: dict[str, Any]) -> tuple[StepContext, str]:
+    """The run as it stood: with the weights in the file, or those of the newest checkpoint before it."""
+    try:
+        raw = OmegaConf.merge(OmegaConf.structured(RunConfig), OmegaConf.load(run_folder / CONFIG_FILE))
+        config: Any = OmegaConf.to_object(raw)
+    except (OSError, ValueError, OmegaConfBaseException) as error:
+        raise UserError(f"inspect: expected the run's {CONFIG_FILE} in {run_folder}: {error}") from error
+    config.evaluation_rows = 0
+    context = build_unsaved_run(config).context
+    earlier = [folder for folder in list_checkpoints(run_folder) if int(folder.name.split("-")[1]) < saved["step"]]
+    if earlier:
+        load_checkpoint(earlier[-1], context)
+    if saved["policy"] is not None:
+        context.policy.model.load_state_dict(saved["policy"])
+        return context, "those of the fault"
+    return context, str(earlier[-1] if earlier else "those the run began with")
+
+
+def _replay(console: Console, context: StepContext, saved: dict[str, Any]) -> None:
+    batch = saved["batch"].to(context.policy.device)
+    report = StepReport(step=saved["step"] - 1, kl_coef=saved["kl_coef"], entropy_coef=saved["entropy_coef"])
+    tokens = batch.trained_tokens()
+    sizes = LossSizes(
+        completions=len(batch.tokens_BT), tokens=tokens, step_tokens=tokens, max_tokens=context.max_tokens
+    )
+    try:
+        loss = micro_batch_loss(context, batch, sizes, report)
+        _show_terms(console, float(loss), report)
+        check_loss(loss, batch)
+        loss.backward()
+        grads = [p.grad for p in context.policy.model.parameters() if p.grad is not None]
+        grad_norm = float(torch.nn.utils.get_total_norm(grads))
+        console.print(f"gradient norm   {grad_norm:.6g}", highlight=False)
+        check_gradient(context, grad_norm, batch)
+    except FaultError as error:
+        console.print(f"again: {error.fault}", highlight=False, soft_wrap=True)
+        return
+    console.print("not again: forward and backward pass are finite and usual here")
+
+
+def _show_terms(console: Console, loss: float, report: StepReport) -> None:
+    tokens = report.tokens
+    terms = {
+        "loss": loss,
+        "surrogate mean": tokens.surrogate_sum / tokens.count,
+        "kl term mean": tokens.kl_term_sum / tokens.count,
+        "entropy mean": tokens.entropy_sum / tokens.count,
+        "largest ratio": tokens.ratio_max,
+        "largest kl": tokens.kl_max,
+    }
+    for name, value in terms.items():
+        console.print(f"{name:<15} {value:.6g}", highlight=False)

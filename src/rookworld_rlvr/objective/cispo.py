@@ -1,0 +1,32 @@
+"""CISPO: the ratio is clipped as a weight, so no token loses its gradient."""
+
+from torch import Tensor
+
+from rookworld_rlvr.objective.masked import keep, masked_exp
+from rookworld_rlvr.objective.policy_loss import ClipConfig, PolicyLoss, check_shapes
+
+
+def cispo_policy_loss(
+    logprobs: Tensor, old_logprobs: Tensor, *, advantages_B: Tensor, loss_mask: Tensor, clip: ClipConfig
+) -> PolicyLoss:
+    """-sg(clip(r, 1 - clip_low, 1 + clip_high))·A·logprob for each token, with r = policy / old probability
+    and sg the stop of the gradient; shapes and units as in `clipped_policy_loss`.
+
+    The gradient is -clip(r)·A·∇logprob: REINFORCE with a bounded importance weight. Rare tokens that mark a
+    turn of thought keep their gradient where PPO's clip would drop it; in exchange nothing stops a token
+    that has moved far enough. The value itself says nothing: it depends on the log-prob's level.
+
+    On-policy the weight is 1 and the gradient that of the clipped surrogate. An advantage of 0 gives 0. The
+    paper tunes the upper bound alone: clip_low = 1 turns the lower one off. dual_clip plays no part, as the
+    weight is bounded for either sign of A. Raises ValueError on shapes that disagree.
+    Source: arXiv 2506.13585.
+    """
+    check_shapes(logprobs, old_logprobs, advantages_B)
+    ratio = masked_exp((logprobs - old_logprobs).detach(), loss_mask)
+    weight = ratio.clamp(1 - clip.clip_low, 1 + clip.clip_high)
+    advantages_B1 = advantages_B.unsqueeze(-1)
+    return PolicyLoss(
+        per_token=-weight * advantages_B1 * keep(logprobs, loss_mask),
+        ratio=ratio,
+        clipped=(weight != ratio) & (advantages_B1 != 0),
+    )

@@ -1,0 +1,28 @@
+"""GSPO: one ratio for the whole completion, clipped as one."""
+
+from torch import Tensor
+
+from rookworld_rlvr.objective.masked import keep, masked_exp
+from rookworld_rlvr.objective.policy_loss import ClipConfig, PolicyLoss, check_shapes, pessimistic
+
+
+def gspo_policy_loss(
+    logprobs: Tensor, old_logprobs: Tensor, *, advantages_B: Tensor, loss_mask: Tensor, clip: ClipConfig
+) -> PolicyLoss:
+    """-min(s·A, clip(s, 1 - clip_low, 1 + clip_high)·A) at every trained token of a completion, with
+    s = exp(mean over its trained tokens of (logprob - old_logprob)); shapes as in `clipped_policy_loss`.
+
+    The gradient runs through s, a function of all the completion's tokens. Each of them carries the whole
+    sequence's term, so that the mean over a completion's tokens, then over completions, is the paper's loss;
+    `ratio` and `clipped` are the sequence's, broadcast. On-policy s is 1 and, so averaged, the gradient is
+    that of GRPO's per-completion mean.
+
+    Assumes each row is one whole completion: half of it would have another ratio. A geometric mean moves
+    far less than a token's ratio; the paper clips at 3e-4 and 4e-4, not at 0.2. A row without trained tokens
+    has s = 1 and gives 0. Raises ValueError on shapes that disagree. Source: arXiv 2507.18071.
+    """
+    check_shapes(logprobs, old_logprobs, advantages_B)
+    lengths_B1 = loss_mask.sum(-1, keepdim=True).clamp(min=1)
+    mean_B1 = keep(logprobs - old_logprobs, loss_mask).sum(-1, keepdim=True) / lengths_B1
+    ratio = masked_exp(mean_B1.expand_as(logprobs), loss_mask)
+    return pessimistic(ratio, advantages_B=advantages_B, loss_mask=loss_mask, clip=clip)

@@ -1,0 +1,74 @@
+"""The losses one may choose: a surrogate for each token, and the tokens' weights."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Protocol
+
+from torch import Tensor
+
+from rookworld_rlvr.objective.cispo import cispo_policy_loss
+from rookworld_rlvr.objective.gspo import gspo_policy_loss
+from rookworld_rlvr.objective.policy_loss import ClipConfig, PolicyLoss, clipped_policy_loss
+from rookworld_rlvr.objective.token_weights import (
+    LossSizes,
+    per_completion,
+    per_step_token,
+    per_token_budget,
+    per_update_token,
+)
+
+
+class LossKind(StrEnum):
+    """Which loss is minimised. On-policy (one update a step) the surrogates agree and the weights differ;
+    bnpo is then dapo and cispo, and gspo is grpo, in gradient."""
+
+    grpo = "grpo"
+    """Clipped tokens, each completion counts once: biased by length (arXiv 2402.03300)."""
+    bnpo = "bnpo"
+    """Clipped tokens, each token of the update counts once (TRL's name)."""
+    dr_grpo = "dr_grpo"
+    """Clipped tokens, divided by a constant: no bias by length (arXiv 2503.20783)."""
+    dapo = "dapo"
+    """Clipped tokens, each token of the step counts once (arXiv 2503.14476)."""
+    cispo = "cispo"
+    """Clipped weights instead of clipped tokens, each token of the step counts once (arXiv 2506.13585)."""
+    gspo = "gspo"
+    """One clipped ratio a completion, each completion counts once (arXiv 2507.18071)."""
+
+
+class Surrogate(Protocol):
+    """A loss for each token; see `clipped_policy_loss` for shapes and units."""
+
+    def __call__(
+        self,
+        logprobs: Tensor,
+        old_logprobs: Tensor,
+        *,
+        advantages_B: Tensor,
+        loss_mask: Tensor,
+        clip: ClipConfig,
+    ) -> PolicyLoss: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A loss: Σ token_weights · surrogate.per_token, which `weighted_sum` adds up."""
+
+    surrogate: Surrogate
+    """(logprobs, old_logprobs, …) → PolicyLoss, each (B, T)."""
+    token_weights: Callable[[Tensor, LossSizes], Tensor]
+    """(loss mask (B, T), sizes) → weights (B, T), float32, 0 under the mask."""
+
+
+LOSSES: Mapping[LossKind, Loss] = MappingProxyType(
+    {
+        LossKind.grpo: Loss(clipped_policy_loss, per_completion),
+        LossKind.bnpo: Loss(clipped_policy_loss, per_update_token),
+        LossKind.dr_grpo: Loss(clipped_policy_loss, per_token_budget),
+        LossKind.dapo: Loss(clipped_policy_loss, per_step_token),
+        LossKind.cispo: Loss(cispo_policy_loss, per_step_token),
+        LossKind.gspo: Loss(gspo_policy_loss, per_completion),
+    }
+)

@@ -1,0 +1,107 @@
+"""Weights for completions that another engine sampled than the one that trains.
+
+The sampler and the trainer round differently, so even an "on-policy" completion is drawn from a slightly
+different policy. Multiplying a token's loss by old / sampler probability corrects for it; the ratio's tail
+is truncated (a small bias for a bounded variance) or masked (what differs that much is not trusted at all).
+A token's own ratio leaves out that its prefix was drawn by the sampler too; the sequence's ratio, their
+product, does not, and has the larger variance.
+
+Source: truncation, Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL
+Training", https://fengyao.notion.site/off-policy-rl (no arXiv id); masks, https://ringtech.notion.site/icepop;
+token against sequence, https://richardli.xyz/rl-collapse. TRL 1.16 has them as `vllm_importance_sampling_mode`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from rookworld_rlvr.objective.masked import keep, masked_exp
+
+
+class MismatchMode(StrEnum):
+    """What becomes of the ratio old / sampler probability."""
+
+    off = "off"
+    """Nothing: every weight is 1."""
+    token_truncate = "token_truncate"
+    """min(ratio, cap), each token its own."""
+    token_mask = "token_mask"
+    """The ratio, 0 above the cap, each token its own."""
+    sequence_truncate = "sequence_truncate"
+    """min(ratio, cap) of the product over a completion's trained tokens."""
+    sequence_mask = "sequence_mask"
+    """That product, 0 above the cap: the completion is dropped."""
+
+
+@dataclass(slots=True)
+class MismatchConfig:
+    """How a sampler that differs from the trainer is corrected for. Raises ValueError on a cap of 1 or less."""
+
+    mode: MismatchMode = MismatchMode.token_truncate
+    """What becomes of the ratio."""
+    cap: float = 2.0
+    """Largest weight, above 1; infinity leaves the ratio as it is. Unused by `off`."""
+
+    def __post_init__(self) -> None:
+        if not self.cap > 1:
+            raise ValueError(f"cap: expected above 1, got {self.cap}")
+
+
+def mismatch_weights(
+    old_logprobs: Tensor, sampler_logprobs: Tensor, *, loss_mask: Tensor, config: MismatchConfig
+) -> Tensor:
+    """Weight of each token's loss (B, T), 0 to cap, detached; 1 under the mask.
+
+    old_logprobs are the trainer's and sampler_logprobs the sampler's, of the same weights and tokens, (B, T),
+    nat; each row is one whole completion. Equal log-probs give exactly 1. The log-ratio is masked before it
+    is added up or exponentiated, and cut at 40 nat. A mode of the sequence gives a completion's trained
+    tokens one weight; without trained tokens it is 1.
+
+    Raises ValueError on shapes that disagree. Source: see the module.
+    """
+    if old_logprobs.dim() != 2 or old_logprobs.shape != sampler_logprobs.shape:
+        raise ValueError(
+            f"expected old and sampler logprobs (B, T), got {tuple(old_logprobs.shape)} and "
+            f"{tuple(sampler_logprobs.shape)}"
+        )
+    log_ratio = keep((old_logprobs - sampler_logprobs).detach(), loss_mask)
+    level, bound = _MODES[config.mode]
+    ratio = masked_exp(level(log_ratio), loss_mask)
+    return torch.where(loss_mask, bound(ratio, config.cap), 1.0)
+
+
+def _of_none(log_ratio_BT: Tensor) -> Tensor:
+    return torch.zeros_like(log_ratio_BT)
+
+
+def _of_token(log_ratio_BT: Tensor) -> Tensor:
+    return log_ratio_BT
+
+
+def _of_sequence(log_ratio_BT: Tensor) -> Tensor:
+    return log_ratio_BT.sum(-1, keepdim=True).expand_as(log_ratio_BT)
+
+
+def _truncate(ratio: Tensor, cap: float) -> Tensor:
+    return ratio.clamp(max=cap)
+
+
+def _mask(ratio: Tensor, cap: float) -> Tensor:
+    return torch.where(ratio > cap, 0.0, ratio)
+
+
+_Level = Callable[[Tensor], Tensor]
+_Bound = Callable[[Tensor, float], Tensor]
+_MODES: Mapping[MismatchMode, tuple[_Level, _Bound]] = MappingProxyType(
+    {
+        MismatchMode.off: (_of_none, _truncate),
+        MismatchMode.token_truncate: (_of_token, _truncate),
+        MismatchMode.token_mask: (_of_token, _mask),
+        MismatchMode.sequence_truncate: (_of_sequence, _truncate),
+        MismatchMode.sequence_mask: (_of_sequence, _mask),
+    }
+)

@@ -1,0 +1,76 @@
+"""How much each trained token weighs: what turns terms of tokens into the loss of an update.
+
+An update's loss is Σ weights·per_token over its tokens. The weights are functions of sizes of the whole
+update, or step, never of the micro-batch they happen to be computed in: then micro-batches' losses and
+gradients add up to those of one batch however it is cut.
+
+In every function loss_mask_BT is boolean, each of its rows one whole completion, and the weights are (B, T)
+float32, 0 under the mask; a row without trained tokens weighs nothing.
+"""
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from rookworld_rlvr.objective.masked import keep
+
+
+@dataclass(frozen=True, slots=True)
+class LossSizes:
+    """Sizes a loss may be divided by, the same for every micro-batch of an update.
+
+    Raises ValueError on a size that is not finite and above 0: an update without trained tokens has no loss,
+    and is the caller's to skip.
+    """
+
+    completions: int
+    """Completions with a trained token in this update."""
+    tokens: int
+    """Trained tokens in this update."""
+    step_tokens: float
+    """Trained tokens of the whole step, divided by the number of updates one pass over it is cut into."""
+    max_tokens: int
+    """Tokens of the longest completion allowed."""
+
+    def __post_init__(self) -> None:
+        for name in ("completions", "tokens", "step_tokens", "max_tokens"):
+            if not 0 < (size := getattr(self, name)) < math.inf:
+                raise ValueError(f"{name}: expected finite and above 0, got {size}")
+
+
+def per_completion(loss_mask_BT: Tensor, sizes: LossSizes) -> Tensor:
+    """1 / (completions · own length): each completion counts once, whatever its length.
+
+    A token of a short completion weighs more, so of two right answers the shorter is learned faster and of
+    two wrong ones the longer forgotten slower (arXiv 2503.20783). Source: arXiv 2402.03300.
+    """
+    lengths_B1 = loss_mask_BT.sum(-1, keepdim=True).clamp(min=1)
+    return loss_mask_BT.float() / (sizes.completions * lengths_B1)
+
+
+def per_update_token(loss_mask_BT: Tensor, sizes: LossSizes) -> Tensor:
+    """1 / tokens of this update: each token counts once. Source: TRL's loss type `bnpo`, whose micro-batch
+    is here the whole update. An update of few tokens then moves as far as one of many."""
+    return loss_mask_BT.float() / sizes.tokens
+
+
+def per_step_token(loss_mask_BT: Tensor, sizes: LossSizes) -> Tensor:
+    """1 / tokens of the step's average update: each token of the step counts once, whichever update it falls
+    into. With one update a step this is `per_update_token`. Source: arXiv 2503.14476."""
+    return loss_mask_BT.float() / sizes.step_tokens
+
+
+def per_token_budget(loss_mask_BT: Tensor, sizes: LossSizes) -> Tensor:
+    """1 / (completions · max_tokens), a constant: on-policy the gradient is that of the expected reward
+    itself, without a bias by length. It shrinks as max_tokens grows. Source: Dr. GRPO, arXiv 2503.20783."""
+    return loss_mask_BT.float() / (sizes.completions * sizes.max_tokens)
+
+
+def weighted_sum(per_token: Tensor, weights_BT: Tensor, loss_mask_BT: Tensor) -> Tensor:
+    """Σ weights·per_token over the trained tokens, a scalar in the terms' unit; all three are (B, T).
+
+    An empty mask gives 0 with a zero gradient. What lies under the mask is harmless in value and gradient,
+    NaN in either argument included. Raises as `keep` does on a mask that fits neither.
+    """
+    return (keep(per_token, loss_mask_BT) * keep(weights_BT, loss_mask_BT)).sum()

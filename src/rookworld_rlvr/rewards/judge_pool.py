@@ -1,0 +1,109 @@
+"""A rubric in processes of its own, for judges that are slow or may die: same scores, same order."""
+
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Protocol
+
+from .errors import JudgeError
+from .rubric import Rubric, RubricConfig, Score
+
+# A judge that dies twice over the same completions would die again.
+ATTEMPTS = 2
+CHUNK = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A completion to judge; the arguments of `Rubric.score`."""
+
+    prompt: str
+    completion: str
+    label: str | None
+    step: int | None
+
+
+class Judge(Protocol):
+    """Judges many completions at once."""
+
+    restarts: int
+    """How often a judge's processes had to be replaced."""
+
+    def score_all(self, questions: Sequence[Question]) -> list[Score]:
+        """A score for each, in order. Raises JudgeError where the judge itself fails."""
+
+    def close(self) -> None:
+        """Let go of what it owns."""
+
+
+class InlineJudge:
+    """The rubric in this process."""
+
+    restarts = 0
+
+    def __init__(self, rubric: Rubric) -> None:
+        self._rubric = rubric
+
+    def score_all(self, questions: Sequence[Question]) -> list[Score]:
+        return [_ask(self._rubric, question) for question in questions]
+
+    def close(self) -> None:
+        return
+
+
+class JudgePool:
+    """The rubric in `processes` processes. One that dies is replaced, and its completions judged again.
+
+    Raises JudgeError when that fails twice in a row: the completions, not chance, kill it.
+    """
+
+    def __init__(self, config: RubricConfig, processes: int) -> None:
+        if processes < 1:
+            raise ValueError(f"expected processes from 1, got {processes}")
+        Rubric(config)  # A knob out of range is told of here, not in a worker.
+        self._config, self._processes = config, processes
+        self._pool: ProcessPoolExecutor | None = None
+        self.restarts = 0
+
+    def score_all(self, questions: Sequence[Question]) -> list[Score]:
+        for _ in range(ATTEMPTS):
+            try:
+                return list(self._running().map(_judge, questions, chunksize=CHUNK))
+            except BrokenProcessPool:
+                self.close()
+                self.restarts += 1
+        raise JudgeError(f"the judge's processes died {ATTEMPTS} times over {len(questions)} completions")
+
+    def pids(self) -> list[int]:
+        """The process ids of the judges that are alive."""
+        return [] if self._pool is None else list(self._pool._processes)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+    def _running(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            # Not forked: a copy of a process with torch's threads may hang.
+            self._pool = ProcessPoolExecutor(
+                self._processes, get_context("spawn"), initializer=_start, initargs=(self._config,)
+            )
+        return self._pool
+
+
+_rubrics: list[Rubric] = []
+
+
+def _start(config: RubricConfig) -> None:
+    _rubrics[:] = [Rubric(config)]
+
+
+def _judge(question: Question) -> Score:
+    return _ask(_rubrics[0], question)
+
+
+def _ask(rubric: Rubric, question: Question) -> Score:
+    return rubric.score(question.prompt, question.completion, question.label, step=question.step)

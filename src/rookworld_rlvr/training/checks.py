@@ -1,0 +1,135 @@
+"""The checks of a step, in the order in which it makes them; each raises FaultError and names a tensor.
+
+Finding *that* something is wrong is cheap and done always; finding *where* costs a pass and is done only
+then. The tensor named is the first bad one in the order of computation.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..objective import TokenStatistics
+from ..rollout.batch import Batch
+from .faults import Fault, FaultError, FaultKind
+from .policy import Policy
+from .step_report import StepReport
+
+if TYPE_CHECKING:
+    from .context import StepContext
+
+
+def all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether no value is NaN or infinite. Sums of absolute values overflow only where that is no better."""
+    floating = [tensor.detach() for tensor in tensors if tensor.is_floating_point()]
+    return not floating or bool(torch.stack(torch._foreach_norm(floating, ord=1)).sum().isfinite())
+
+
+def first_bad_parameter(model: nn.Module) -> str:
+    """The name of the first weight with a value that is not finite, empty where there is none."""
+    return next((name for name, p in model.named_parameters() if not p.detach().isfinite().all()), "")
+
+
+def first_bad_moment(optimizer: torch.optim.Optimizer, model: nn.Module) -> str:
+    """The same of the optimiser's state, as `optimizer.exp_avg of <weight>`."""
+    for name, parameter in model.named_parameters():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, Tensor) and not value.isfinite().all():
+                return f"optimizer.{key} of {name}"
+    return ""
+
+
+def check_weights(context: "StepContext") -> None:
+    """Before anything is sampled from them."""
+    if not all_finite(context.policy.model.parameters()):
+        raise _fault(FaultKind.parameter, first_bad_parameter(context.policy.model), "not finite before the step")
+
+
+def check_rewards(rewards_PG: Tensor) -> None:
+    """Before they become advantages."""
+    bad = (~rewards_PG.isfinite()).nonzero()
+    if len(bad):
+        group, sample = bad[0].tolist()
+        where = f"reward[group {group}, completion {sample}]"
+        raise _fault(FaultKind.reward, where, f"expected a finite number, got {rewards_PG[group, sample].item()}")
+
+
+def check_logprobs(context: "StepContext", statistics: TokenStatistics, micro: Batch) -> None:
+    """Of policy and reference, as soon as they are known."""
+    reference = context.references.current
+    sides = (("policy", context.policy, statistics.logprobs), ("reference", reference, statistics.ref_logprobs))
+    for name, side, logprobs in sides:
+        if logprobs is not None and not all_finite([logprobs]):
+            raise _fault(FaultKind.logprobs, f"{name}: {_locate(side, micro)}", "a log-prob is not finite", micro)
+
+
+def check_loss(loss: Tensor, micro: Batch) -> None:
+    """Before it is differentiated."""
+    if not loss.detach().isfinite():
+        raise _fault(FaultKind.loss, "loss", f"expected a finite number, got {loss.item()}", micro)
+
+
+def check_kl(context: "StepContext", part: Batch, report: StepReport) -> None:
+    """KL against the run's own history, before the weights move."""
+    kl, guards = report.tokens.kl_mean, context.guards
+    if context.guarded and guards.kl.is_spike(kl, guards.config.kl_floor, guards.config):
+        usual = math.exp(guards.kl.mean)
+        raise _fault(FaultKind.kl_spike, "kl/reference", f"{kl:.3g} nat a token, usually {usual:.3g}", part)
+
+
+def check_gradient(context: "StepContext", grad_norm: float, part: Batch) -> None:
+    """Not finite, or far outside its own history; before it is clipped, which would spread a NaN."""
+    if not math.isfinite(grad_norm):
+        named = context.policy.model.named_parameters()
+        bad = (name for name, p in named if p.grad is not None and not p.grad.isfinite().all())
+        raise _fault(FaultKind.gradient, f"gradient of {next(bad, 'all, by its norm')}", "not finite", part)
+    guards, floor = context.guards, context.optim.max_grad_norm
+    if context.guarded and guards.grad_norm.is_spike(grad_norm, floor, guards.config):
+        usual = math.exp(guards.grad_norm.mean)
+        largest = max(context.policy.model.named_parameters(), key=lambda named: _norm(named[1].grad))
+        where = f"gradient of {largest[0]}"
+        raise _fault(FaultKind.gradient_spike, where, f"norm {grad_norm:.3g}, usually {usual:.3g}", part)
+
+
+def check_update(context: "StepContext", update_norm: float, part: Batch) -> None:
+    """After the optimiser has stepped: are the weights still finite?"""
+    if math.isfinite(update_norm):
+        return
+    model = context.policy.model
+    where = first_bad_moment(context.optimizer, model) or first_bad_parameter(model)
+    raise _fault(FaultKind.parameter, where or "update", "not finite after the update", part)
+
+
+def _norm(grad: Tensor | None) -> float:
+    return 0.0 if grad is None else float(grad.norm())
+
+
+def _fault(kind: FaultKind, tensor: str, detail: str, batch: Batch | None = None) -> FaultError:
+    return FaultError(Fault(kind, tensor, detail), batch)
+
+
+@torch.no_grad()
+def _locate(policy: Policy, micro: Batch) -> str:
+    """The first bad weight, or else the first module whose output is not finite, by a pass of its own."""
+    bad_parameter = first_bad_parameter(policy.model)
+    if bad_parameter:
+        return bad_parameter
+    found: list[str] = []
+
+    def watch(name: str) -> Any:
+        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            values = output if isinstance(output, Tensor) else getattr(output, "last_hidden_state", None)
+            if values is not None and not values.isfinite().all():
+                found.append(f"output of {name}")
+
+        return hook
+
+    handles = [module.register_forward_hook(watch(name)) for name, module in policy.model.named_modules() if name]
+    try:
+        policy.statistics(micro, temperature=1.0)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found[0] if found else "log-probs"

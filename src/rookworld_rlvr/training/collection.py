@@ -1,0 +1,192 @@
+"""What a step trains on: groups sampled and judged, the far-off completions rejected, idle groups replaced."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..objective import AdvantageConfig, counted_groups
+from ..rewards import JudgeError, outcome
+from ..rollout.batch import make_batch
+from ..rollout.collect import Group, sample_groups, score_groups
+from ..rollout.generator import GeneratorError
+from ..tasks import Example
+from .checks import check_rewards
+from .faults import Fault, FaultError, FaultKind
+from .step_report import StepReport
+from .timing import timed
+
+if TYPE_CHECKING:
+    from .context import StepContext
+
+
+class Uninformative(StrEnum):
+    """What becomes of a group that teaches nothing: equal rewards, or under the gate equal outcomes."""
+
+    keep = "keep"
+    """It stays, with advantage 0: its KL and entropy terms count, and so do its tokens."""
+    drop = "drop"
+    """It is not trained on."""
+    refill = "refill"
+    """Other prompts are drawn in its place, up to refill_rounds times (dynamic sampling, arXiv 2503.14476);
+    what still teaches nothing then is dropped."""
+
+
+class Truncated(StrEnum):
+    """What becomes of a completion that was cut by max_new_tokens."""
+
+    score = "score"
+    """It is judged as it is and trained on."""
+    mask = "mask"
+    """It counts in its group's mean and is not trained on (overlong filtering, arXiv 2503.14476)."""
+
+
+@dataclass(slots=True)
+class CollectionConfig:
+    """Which of the sampled completions a step trains on."""
+
+    uninformative: Uninformative = Uninformative.keep
+    truncated: Truncated = Truncated.score
+    kl_cap: float = 0.0
+    """Nat a token: a completion whose mean KL(policy‖reference) is above it is rejected; 0: none is."""
+    refill_rounds: int = 3
+    """Most times that idle groups, or rejected completions, are sampled anew in a step."""
+
+    def __post_init__(self) -> None:
+        if not self.kl_cap >= 0 or self.refill_rounds < 0:
+            raise ValueError("objective.collection: expected kl_cap and refill_rounds from 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """Groups with what is known of each before training."""
+
+    groups: tuple[Group, ...]
+    valid_PG: Tensor
+    """False where a completion was rejected."""
+
+    def rewards_PG(self) -> Tensor:
+        """float32."""
+        return torch.tensor([[sample.score.total for sample in group.samples] for group in self.groups])
+
+    def outcomes_PG(self) -> Tensor:
+        """bool."""
+        return torch.tensor([[outcome(sample.score) for sample in group.samples] for group in self.groups])
+
+    def finished_PG(self) -> Tensor:
+        """bool: ended by itself, not by the length limit."""
+        return torch.tensor([[sample.completion.finished for sample in group.samples] for group in self.groups])
+
+    def counted_P(self, rewards_PG: Tensor, config: AdvantageConfig) -> Tensor:
+        """bool: groups that teach something."""
+        return counted_groups(rewards_PG, self.outcomes_PG(), config, valid_PG=self.valid_PG)
+
+    def select(self, kept_P: Tensor) -> "Collected":
+        """Some of the groups."""
+        groups = tuple(group for group, kept in zip(self.groups, kept_P.tolist(), strict=True) if kept)
+        return Collected(groups, self.valid_PG[kept_P])
+
+    def __add__(self, other: "Collected") -> "Collected":
+        return Collected(self.groups + other.groups, torch.cat([self.valid_PG, other.valid_PG]))
+
+
+def collect(context: "StepContext", report: StepReport) -> Collected:
+    """A step's groups. Their number is prompts_per_step, or less where idle groups are dropped.
+
+    Raises FaultError where generator or judge fail.
+    """
+    config, wanted = context.objective.collection, context.objective.prompts_per_step
+    context.generator.sync(context.policy.model)
+    collected = _sample(context, context.sampler.draw(wanted), report)
+    if config.uninformative is Uninformative.keep:
+        return collected
+    advantage = context.objective.advantage
+    collected = collected.select(collected.counted_P(collected.rewards_PG(), advantage))
+    rounds = config.refill_rounds if config.uninformative is Uninformative.refill else 0
+    for _ in range(rounds):
+        missing = wanted - len(collected.groups)
+        if missing:
+            more = _sample(context, context.sampler.draw(missing), report)
+            collected = collected + more.select(more.counted_P(more.rewards_PG(), advantage))
+    return collected
+
+
+def _sample(context: "StepContext", examples: Sequence[Example], report: StepReport) -> Collected:
+    groups = _groups(context, examples, report)
+    valid_PG = torch.ones(len(groups), context.objective.group_size, dtype=torch.bool)
+    if context.objective.collection.kl_cap:
+        groups, valid_PG = _reject(context, groups, report)
+    return Collected(tuple(groups), valid_PG)
+
+
+def _groups(context: "StepContext", examples: Sequence[Example], report: StepReport) -> list[Group]:
+    """Sample and judge; both are counted and timed."""
+    try:
+        with timed(report, "generate"):
+            sampled = sample_groups(
+                context.generator,
+                context.policy.tokenizer,
+                examples,
+                group_size=context.objective.group_size,
+                temperature=context.temperature,
+            )
+        with timed(report, "score"):
+            groups = score_groups(
+                sampled, context.policy.tokenizer, examples, judge=context.judge, step=context.clock.schedule_step
+            )
+    except GeneratorError as error:
+        raise FaultError(Fault(FaultKind.generator, "completions", str(error))) from error
+    except JudgeError as error:
+        raise FaultError(Fault(FaultKind.judge, "scores", str(error))) from error
+    check_rewards(torch.tensor([[sample.score.total for sample in group.samples] for group in groups]))
+    for group in groups:
+        context.sampler.observe(group.example.task, fmean(outcome(sample.score) for sample in group.samples))
+    report.sampled_groups += len(groups)
+    report.sampled_completions += len(groups) * context.objective.group_size
+    return groups
+
+
+def _reject(context: "StepContext", groups: list[Group], report: StepReport) -> tuple[list[Group], Tensor]:
+    """Put new completions in the place of those beyond the KL cap, and say which are still beyond it."""
+    valid_PG = _within_cap(context, groups)
+    report.rejected_completions += int((~valid_PG).sum())
+    for _ in range(context.objective.collection.refill_rounds):
+        short = [p for p, row in enumerate(valid_PG.tolist()) if not all(row)]
+        if not short:
+            break
+        spare = _groups(context, [groups[p].example for p in short], report)
+        spare_valid_PG = _within_cap(context, spare)
+        report.rejected_completions += int((~spare_valid_PG).sum())
+        for p, group, accepted in zip(short, spare, spare_valid_PG.tolist(), strict=True):
+            groups[p], valid_PG[p] = _fill(groups[p], valid_PG[p], group, accepted)
+    return groups, valid_PG
+
+
+def _fill(group: Group, valid_G: Tensor, spare: Group, accepted: list[bool]) -> tuple[Group, Tensor]:
+    replacements = iter(sample for sample, good in zip(spare.samples, accepted, strict=True) if good)
+    samples, valid = list(group.samples), valid_G.clone()
+    for i, good in enumerate(valid_G.tolist()):
+        replacement = None if good else next(replacements, None)
+        if replacement is not None:
+            samples[i], valid[i] = replacement, True
+    return replace(group, samples=tuple(samples)), valid
+
+
+@torch.no_grad()
+def _within_cap(context: "StepContext", groups: Sequence[Group]) -> Tensor:
+    """Which completions (P, G) are within the cap, by the mean exact KL over their positions."""
+    no_advantages = torch.zeros(len(groups), len(groups[0].samples))
+    batch = make_batch(groups, no_advantages, pad_id=context.policy.pad_id, device=context.policy.device)
+    measured = context.policy.token_table(
+        batch,
+        micro_batch_size=context.optim.micro_batch_size,
+        temperature=context.temperature,
+        reference=context.references.current,
+    )
+    assert measured.kl_exact_BT is not None
+    kl_B = measured.kl_exact_BT.sum(1) / batch.loss_mask_BT.sum(1)
+    return (kl_B <= context.objective.collection.kl_cap).reshape(no_advantages.shape).cpu()

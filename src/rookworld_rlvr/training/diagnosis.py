@@ -1,0 +1,127 @@
+"""What a fault leaves behind: the batch it happened on, and for the last one a diagnosis to read."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..rollout.batch import Batch
+from .context import StepContext
+from .errors import UserError
+from .faults import Fault, FaultKind
+from .recovery import RecoveryState
+from .step_report import StepReport
+
+FAULTS, DIAGNOSIS = "faults", "diagnosis.txt"
+MOST_PROMPTS = 8
+
+SUGGESTIONS: Mapping[FaultKind, str] = {
+    FaultKind.generator: "generator.kind=hf",
+    FaultKind.judge: "judge_processes=0",
+    FaultKind.reward: "rubric=default",
+    FaultKind.logprobs: "precision=fp32 optim.lr={lr:.1e}",
+    FaultKind.loss: "kl.token_clamp=5 optim.lr={lr:.1e}",
+    FaultKind.gradient: "precision=fp32 optim.lr={lr:.1e}",
+    FaultKind.gradient_spike: "optim.max_grad_norm=0.5 optim.lr={lr:.1e}",
+    FaultKind.kl_spike: "kl=adaptive optim.lr={lr:.1e}",
+    FaultKind.parameter: "precision=fp32 optim.lr={lr:.1e}",
+    FaultKind.collapse: "kl=adaptive optim.lr={lr:.1e}",
+}
+
+
+def save_fault(run_folder: Path, context: StepContext, report: StepReport, *, keep: int, weights: bool) -> Path:
+    """Write `faults/step-N.pt` and keep the newest `keep`; with the policy's weights where `weights`."""
+    folder = run_folder / FAULTS
+    folder.mkdir(exist_ok=True)
+    path = folder / f"step-{report.step + 1}.pt"
+    assert report.fault is not None
+    saved = {
+        "step": report.step + 1,
+        "fault": {key: str(value) for key, value in asdict(report.fault).items()},
+        "kl_coef": report.kl_coef,
+        "entropy_coef": report.entropy_coef,
+        "batch": _plain(report.fault_batch),
+        "samples": _samples(report),
+        "policy": context.policy.model.state_dict() if weights else None,
+    }
+    writing = path.with_name(f".{path.name}")
+    torch.save(saved, writing)
+    writing.replace(path)
+    oldest_first = sorted(folder.glob("step-*.pt"), key=lambda known: int(known.stem.removeprefix("step-")))
+    for old in oldest_first[:-keep]:
+        old.unlink()
+    return path
+
+
+def load_fault(path: Path) -> dict[str, Any]:
+    """What `save_fault` wrote, its batch as a Batch or None. Raises UserError."""
+    try:
+        saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        batch = saved["batch"]
+        saved["batch"] = None if batch is None else Batch(**batch)
+    except (OSError, RuntimeError, EOFError, KeyError, TypeError, ValueError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"inspect: expected a batch that a run saved under {FAULTS}/, got {path}: {reason}") from error
+    return saved
+
+
+def write_diagnosis(
+    run_folder: Path, report: StepReport, *, reason: str, state: RecoveryState, batch: Path | None
+) -> None:
+    """`diagnosis.txt`: what happened first, on what, and what to try."""
+    fault = report.fault
+    lines = [f"step {report.step + 1}: {reason}"]
+    if fault is not None:
+        lines += [
+            f"fault           {fault.kind}",
+            f"first bad       {fault.tensor}",
+            f"measured        {fault.detail}",
+            f"try             {SUGGESTIONS[fault.kind].format(lr=report.lr / 3)}",
+        ]
+    lines += [
+        f"recovery        {state.skipped} faults, {state.restores} restores, learning rate × {state.lr_scale:.3g}",
+        *(f"{name:<15} {value:.6g}" for name, value in _terms(report).items()),
+    ]
+    if batch is not None:
+        lines.append(f"batch           {batch}; replay it: rookworld inspect {batch}")
+    prompts = [group.example.prompt for group in report.groups[:MOST_PROMPTS]]
+    lines += [f"prompt          {prompt}" for prompt in prompts]
+    (run_folder / DIAGNOSIS).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _terms(report: StepReport) -> dict[str, float]:
+    """The terms of the loss, as far as the step came."""
+    tokens = report.tokens
+    found = {"learning rate": report.lr, "kl coefficient": report.kl_coef}
+    if report.rewards_PG.numel():
+        found["reward mean"] = float(report.rewards_PG.mean())
+    if tokens.count:
+        found |= {
+            "surrogate mean": tokens.surrogate_sum / tokens.count,
+            "kl term mean": tokens.kl_term_sum / tokens.count,
+            "entropy mean": tokens.entropy_sum / tokens.count,
+            "largest ratio": tokens.ratio_max,
+        }
+    return found | {"loss": report.loss, "gradient norm": report.grad_norm, "update norm": report.update_norm}
+
+
+def _samples(report: StepReport) -> list[dict[str, Any]]:
+    return [
+        {"prompt": group.example.prompt, "completion": sample.text, "reward": float(reward)}
+        for group, rewards in zip(report.groups, report.rewards_PG, strict=True)
+        for sample, reward in zip(group.samples, rewards, strict=True)
+    ]
+
+
+def _plain(batch: Batch | None) -> dict[str, Any] | None:
+    return None if batch is None else {spec.name: getattr(batch, spec.name) for spec in fields(batch)}
+
+
+def describe(fault: Fault, state: RecoveryState) -> str:
+    """Why the ladder ended, in one line."""
+    return (
+        f"{state.consecutive} faults in a row, {state.restores} restores so far; the last was {fault}. "
+        f"The learning rate was already scaled by {state.lr_scale:.3g}"
+    )

@@ -1,0 +1,68 @@
+"""What can go wrong in a step, as values: the ladder in `recovery` decides what is done about each."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ..rollout.batch import Batch
+
+
+class FaultKind(StrEnum):
+    """Where a step failed."""
+
+    generator = "generator"
+    """The generator gave nothing, or not what it was asked for."""
+    judge = "judge"
+    """The judge itself failed."""
+    reward = "reward"
+    """A reward is not finite."""
+    logprobs = "logprobs"
+    """A log-prob of policy or reference is not finite."""
+    loss = "loss"
+    """The loss is not finite."""
+    gradient = "gradient"
+    """The gradient is not finite."""
+    gradient_spike = "gradient_spike"
+    """The gradient's norm is far outside its own history."""
+    kl_spike = "kl_spike"
+    """KL(policy‖reference) is far outside its own history."""
+    parameter = "parameter"
+    """A weight is not finite."""
+    collapse = "collapse"
+    """The mean reward has fallen far below its best."""
+
+
+# After these the weights themselves are wrong: skipping an update does not help.
+DAMAGE = frozenset({FaultKind.parameter, FaultKind.collapse})
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that went wrong in one step."""
+
+    kind: FaultKind
+    tensor: str
+    """The first bad tensor in the order of computation, or what stands for it."""
+    detail: str
+    """One line: what was measured."""
+
+    @property
+    def damages(self) -> bool:
+        """Whether the weights are wrong already, so that only a restore helps."""
+        return self.kind in DAMAGE
+
+    def __str__(self) -> str:
+        return f"{self.kind} ({self.tensor}: {self.detail})"
+
+
+class FaultError(RuntimeError):
+    """Ends a step; caught where the step is reported."""
+
+    def __init__(self, fault: Fault, batch: Batch | None = None) -> None:
+        super().__init__(str(fault))
+        self.fault = fault
+        self.batch = batch
+        """What was trained on when it happened."""
+
+
+class StepAbandonedError(RuntimeError):
+    """A stop was asked for: the step is given up between two micro-batches, before its first update."""

@@ -1,0 +1,101 @@
+"""Running statistics of a run, and what is far outside them: spikes and collapse.
+
+A guard compares a step with the run's own history, so it needs no threshold that fits all models. Its
+state is part of a checkpoint. It is never loosened by the run itself.
+"""
+
+import math
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+# The newest value's least weight: a memory of about twenty steps.
+MEMORY = 0.05
+# Values that have hardly varied yet would make anything a spike.
+LEAST_DEVIATION = 0.1
+
+
+@dataclass(slots=True)
+class GuardConfig:
+    """When a step is far outside the run's history."""
+
+    history: int = 10
+    """Good steps before a guard speaks."""
+    spike_sigmas: float = 6.0
+    """A spike is this many standard deviations above the mean, in the logarithm …"""
+    spike_factor: float = 10.0
+    """… and this many times the geometric mean."""
+    kl_floor: float = 0.05
+    """Nat a token. KL below it counts as this much: its first steps away from 0 are no spikes."""
+    collapse_drop: float = 0.1
+    """Reward. A running mean this far below its best is a collapse; 0: not watched."""
+
+    def __post_init__(self) -> None:
+        if self.history < 2 or not self.spike_sigmas > 0 or not self.spike_factor > 1:
+            raise ValueError("recovery.guard: expected history from 2, spike_sigmas above 0, spike_factor above 1")
+        if not self.kl_floor > 0 or not self.collapse_drop >= 0:
+            raise ValueError("recovery.guard: expected kl_floor above 0 and collapse_drop from 0")
+
+
+@dataclass(slots=True)
+class LogStatistics:
+    """Running mean and variance of a positive value's logarithm."""
+
+    count: int = 0
+    mean: float = 0.0
+    variance: float = 0.0
+
+    def observe(self, value: float, floor: float) -> None:
+        """Take in a good step's value, above 0; below `floor` it counts as `floor`."""
+        self.count += 1
+        weight = max(1 / self.count, MEMORY)
+        distance = math.log(max(value, floor)) - self.mean
+        self.mean += weight * distance
+        self.variance = (1 - weight) * (self.variance + weight * distance**2)
+
+    def is_spike(self, value: float, floor: float, config: GuardConfig) -> bool:
+        """Whether a finite value is far above what was observed; False before there is a history."""
+        if self.count < config.history:
+            return False
+        distance = math.log(max(value, floor)) - self.mean
+        deviation = max(math.sqrt(self.variance), LEAST_DEVIATION)
+        return distance > math.log(config.spike_factor) and distance > config.spike_sigmas * deviation
+
+
+@dataclass(slots=True)
+class Trend:
+    """A running mean and the best it has been."""
+
+    count: int = 0
+    mean: float = 0.0
+    best: float = -math.inf
+
+    def observe(self, value: float, history: int) -> None:
+        """Take in a step's value. The best counts from `history` steps on: earlier means are noise."""
+        self.count += 1
+        self.mean += max(1 / self.count, MEMORY) * (value - self.mean)
+        if self.count >= history:
+            self.best = max(self.best, self.mean)
+
+
+@dataclass(slots=True)
+class Guards:
+    """All guards of a run."""
+
+    config: GuardConfig = field(default_factory=GuardConfig)
+    grad_norm: LogStatistics = field(default_factory=LogStatistics)
+    kl: LogStatistics = field(default_factory=LogStatistics)
+    reward: Trend = field(default_factory=Trend)
+
+    def collapsed(self) -> bool:
+        """Whether the mean reward has fallen by `collapse_drop` below its best."""
+        drop = self.config.collapse_drop
+        return drop > 0 and self.reward.best - self.reward.mean > drop
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: asdict(getattr(self, name)) for name in ("grad_norm", "kl", "reward")}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, values in state.items():
+            statistics = getattr(self, name)
+            for spec in fields(statistics):
+                setattr(statistics, spec.name, values[spec.name])

@@ -1,0 +1,216 @@
+"""The steps of a run, and what is done after each: the ladder, controllers, reference, metrics, checkpoints."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ..evaluation import Row
+from ..evaluation.run import evaluate
+from ..tasks import Example
+from .checkpoint import checkpoint_folder, list_checkpoints, restore_checkpoint, save_checkpoint
+from .checks import all_finite, first_bad_moment, first_bad_parameter
+from .context import StepContext
+from .diagnosis import describe, save_fault, write_diagnosis
+from .errors import TrainingGaveUpError
+from .faults import Fault, FaultKind, StepAbandonedError
+from .metrics import step_metrics
+from .recovery import Rung, climb
+from .run import Run
+from .seeding import rng_state, set_rng_state
+from .stall import watch
+from .step import grpo_step
+from .step_report import StepReport
+from .transcripts import append_transcripts
+from .validation import validation_metrics
+
+METRICS_FILE, ROLLOUTS_FILE = "metrics.jsonl", "rollouts.jsonl"
+
+
+def run_steps(run: Run, first_step: int) -> tuple[int, str, float]:
+    """Steps to the end; returns how many are done, why they stopped, and completions a second.
+
+    Raises TrainingGaveUpError, with the diagnosis written.
+    """
+    started, completions, step, stopped = time.perf_counter(), 0, first_step, "finished"
+    run.context.stop_requested = lambda: run.stop_requested
+    with _progress(run, "training", run.config.steps, first_step) as advance:
+        while step < run.config.steps and stopped == "finished":
+            report = _step_or_stop(run, step)
+            if report is None:
+                stopped = "interrupted"
+                break
+            step += 1
+            completions += report.sampled_completions
+            advance(step)
+            minutes = (time.perf_counter() - started) / 60
+            if run.config.max_minutes and minutes >= run.config.max_minutes:
+                stopped = "max_minutes"
+            _settle(run, report, last=stopped != "finished" or step == run.config.steps)
+    if stopped == "interrupted":
+        save(run, step, None)
+    return step, stopped, completions / max(time.perf_counter() - started, 1e-9)
+
+
+def _step_or_stop(run: Run, step: int) -> StepReport | None:
+    """The step's report, None if a stop was asked for: then all is as it was before the step."""
+    context = run.context
+    sampler, rng = context.sampler.state_dict(), rng_state()
+    try:
+        if run.stop_requested:
+            raise StepAbandonedError
+        return grpo_step(context, step)
+    except StepAbandonedError:
+        context.sampler.load_state_dict(sampler)
+        set_rng_state(rng)
+        return None
+
+
+def _settle(run: Run, report: StepReport, *, last: bool) -> None:
+    """All that follows a step. Raises TrainingGaveUpError."""
+    context, step = run.context, report.step + 1
+    due = last or step % run.config.checkpoint_every == 0
+    report.fault = report.fault or _late_fault(run, report, about_to_save=due)
+    rung = climb(context.recovery, run.recovery, step=step, fault=report.fault)
+    if report.fault is not None:
+        _after_fault(run, report, rung)
+    else:
+        _after_good_step(run, report, step)
+    validation = validate(run) if _validation_due(run, step) else {}
+    _record(run, report, validation)
+    _watch(run, report)
+    if due:
+        save(run, step, validation.get("validation/score"))
+
+
+def _late_fault(run: Run, report: StepReport, *, about_to_save: bool) -> Fault | None:
+    """Faults that show only after the step: a collapse, or a state that must not be saved."""
+    context = run.context
+    if context.guarded and report.rewards_PG.numel() and report.step >= run.rubric_warmup_steps:
+        context.guards.reward.observe(float(report.rewards_PG.mean()), context.guards.config.history)
+        if context.guards.collapsed():
+            trend = context.guards.reward
+            detail = f"running mean {trend.mean:.3f}, at its best {trend.best:.3f}"
+            return Fault(FaultKind.collapse, "reward/mean", detail)
+    if about_to_save and not _finite_state(context):
+        model = context.policy.model
+        where = first_bad_moment(context.optimizer, model) or first_bad_parameter(model) or "reference"
+        return Fault(FaultKind.parameter, where, "not finite when a checkpoint was due")
+    return None
+
+
+def _finite_state(context: StepContext) -> bool:
+    moments = (value for state in context.optimizer.state.values() for value in state.values())
+    reference = context.references.current.model.parameters()
+    return all_finite([*context.policy.model.parameters(), *moments, *reference])
+
+
+def _after_good_step(run: Run, report: StepReport, step: int) -> None:
+    """What learns from a step: guards, controllers and the reference."""
+    context, tokens = run.context, report.tokens
+    if not tokens.count:
+        return
+    guards = context.guards
+    guards.grad_norm.observe(report.grad_norm, context.optim.max_grad_norm)
+    guards.kl.observe(tokens.kl_mean, guards.config.kl_floor)
+    context.kl_controller.observe(context.clock.schedule_step, tokens.kl_mean)
+    context.entropy_controller.observe(tokens.entropy_sum / tokens.count)
+    refreshed = context.references.maybe_refresh(
+        context.policy, step=step, kl=tokens.kl_mean, score=lambda: validate(run)["validation/score"]
+    )
+    if refreshed and run.reference.reset_optimizer:
+        context.optimizer.state.clear()
+
+
+def _after_fault(run: Run, report: StepReport, rung: Rung) -> None:
+    """Keep the batch, say what is done, do it. Raises TrainingGaveUpError."""
+    state, fault = run.context.recovery, report.fault
+    assert fault is not None
+    batch = save_fault(run.folder, run.context, report, keep=run.recovery.keep_faults, weights=rung is Rung.give_up)
+    run.console.print(f"step {report.step + 1}: {rung.replace('_', ' ')}: {fault}", highlight=False, soft_wrap=True)
+    if rung is Rung.give_up:
+        reason = describe(fault, state)
+        write_diagnosis(run.folder, report, reason=reason, state=state, batch=batch)
+        append_transcripts(run.folder / ROLLOUTS_FILE, report)
+        raise TrainingGaveUpError(f"{reason}; see {run.folder}/diagnosis.txt")
+    if rung is Rung.restore:
+        _restore(run, fault)
+
+
+def _restore(run: Run, fault: Fault) -> None:
+    """The last good checkpoint, or after a collapse the best one; the newest there is where that is gone."""
+    state = run.context.recovery
+    wanted = state.best_step if fault.kind is FaultKind.collapse else state.last_good_step
+    folder = checkpoint_folder(run.folder, wanted)
+    if not folder.is_dir():
+        folder = list_checkpoints(run.folder)[-1]
+    state.last_good_step = restore_checkpoint(folder, run.context)
+    run.console.print(f"restored {folder.name}, learning rate × {state.lr_scale:.3g}", highlight=False)
+
+
+def _record(run: Run, report: StepReport, validation: Mapping[str, float]) -> None:
+    step = report.step + 1
+    metrics = {**step_metrics(report, run.context), **validation}
+    for sink in run.sinks:
+        sink.write(step, metrics)
+    if run.config.rollouts_every and (step == 1 or step % run.config.rollouts_every == 0):
+        append_transcripts(run.folder / ROLLOUTS_FILE, report)
+
+
+def _watch(run: Run, report: StepReport) -> None:
+    state = run.context.recovery
+    try:
+        watch(state, report, most=run.recovery.max_ineffective_steps)
+    except TrainingGaveUpError as error:
+        write_diagnosis(run.folder, report, reason=str(error), state=state, batch=None)
+        append_transcripts(run.folder / ROLLOUTS_FILE, report)
+        raise
+
+
+def _validation_due(run: Run, step: int) -> bool:
+    every = run.config.validation.every
+    return every > 0 and (step % every == 0 or step == run.config.steps)
+
+
+def validate(run: Run) -> Mapping[str, float]:
+    """The validation metrics of the policy as it is."""
+    return validation_metrics(evaluate_rows(run, "validation", run.validation_examples))
+
+
+def save(run: Run, step: int, score: float | None) -> None:
+    """A checkpoint of the state after `step`, and the best so far if it is that by `score`.
+
+    Without a validation the score is the running mean reward, once there is a history of it.
+    """
+    context, config = run.context, run.config
+    trend = context.guards.reward
+    if score is None and not config.validation.every and trend.count >= context.guards.config.history:
+        score = trend.mean
+    context.recovery.saved(step, score, run.recovery)
+    save_checkpoint(run.folder, context, step=step, keep=config.keep_checkpoints)
+
+
+def evaluate_rows(run: Run, name: str, rows: Sequence[Example]) -> list[Row]:
+    """Held-out rows, answered by the policy as it is. Raises StepAbandonedError where a stop was asked for."""
+    if not rows:
+        return []
+    run.context.generator.sync(run.context.policy.model)
+    with _progress(run, f"evaluation: {name}", len(rows), 0) as advance:
+
+        def progress(done: int) -> None:
+            advance(done)
+            if run.stop_requested and name != "validation":
+                raise StepAbandonedError
+
+        return evaluate(run.context.generator, run.context.policy.tokenizer, rows, progress=progress)
+
+
+@contextmanager
+def _progress(run: Run, name: str, total: int, start: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar on a terminal; nothing where output is a file, or beside another bar."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    hidden = not run.console.is_terminal or name == "evaluation: validation"
+    with Progress(*columns, console=run.console, transient=True, disable=hidden) as bar:
+        task = bar.add_task(name, total=total, completed=start)
+        yield lambda done: bar.update(task, completed=done)

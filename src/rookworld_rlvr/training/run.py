@@ -1,0 +1,60 @@
+"""Everything a run needs, built by `app.wiring`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from ..tasks import Example
+from .context import StepContext
+from .recovery import RecoveryConfig
+from .reference import ReferenceConfig
+from .sinks import Sink
+from .validation import ValidationConfig
+
+
+@dataclass(slots=True)
+class TrainerConfig:
+    """How long a run is and what it leaves behind."""
+
+    steps: int = 180
+    """Steps, each of one or more updates."""
+    max_minutes: float = 0.0
+    """Stop after this many minutes of steps, whatever is left; 0: no limit."""
+    checkpoint_every: int = 20
+    """Steps between checkpoints; the last step always has one. A restore goes back to one of them."""
+    keep_checkpoints: int = 2
+    """The newest this many stay, beside the best and the last good one."""
+    evaluation_rows: int = 2048
+    """Held-out rows a task, evaluated before and after; 0: no evaluation."""
+    rollouts_every: int = 10
+    """Steps between transcripts; 0: none."""
+    validation: ValidationConfig = field(default_factory=ValidationConfig)
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.checkpoint_every < 1 or self.keep_checkpoints < 1:
+            raise ValueError("expected steps, checkpoint_every and keep_checkpoints of at least 1")
+        if self.max_minutes < 0 or self.evaluation_rows < 0 or self.rollouts_every < 0:
+            raise ValueError("expected max_minutes, evaluation_rows and rollouts_every from 0 up")
+
+
+@dataclass(slots=True)
+class Run:
+    """A run and where it stands."""
+
+    context: StepContext
+    config: TrainerConfig
+    reference: ReferenceConfig
+    recovery: RecoveryConfig
+    train_examples: tuple[Example, ...]
+    validation_examples: tuple[Example, ...]
+    """Empty where neither validation nor the reference needs them."""
+    held_out: Sequence[Example]
+    folder: Path
+    sinks: list[Sink]
+    console: Console
+    rubric_warmup_steps: int = 0
+    """Until then rewards rise by schedule, and their trend says nothing."""
+    resume: str = ""
+    stop_requested: bool = field(default=False)

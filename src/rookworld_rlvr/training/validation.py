@@ -1,0 +1,44 @@
+"""A small held-back set that decisions of a run may look at: never trained on, and never the final table's."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from ..evaluation import Row
+from ..tasks import Example, Task
+from ..tasks.corpus import example_key, exclude_positions
+
+# The one number of each task that a decision looks at.
+SCORED = {Task.policy: "policy/legal_best_move", Task.environment: "environment/next_state_accuracy"}
+
+
+@dataclass(slots=True)
+class ValidationConfig:
+    """When a run looks at rows that are held back from its own training rows."""
+
+    every: int = 0
+    """Steps between validations; they decide which checkpoint is the best. 0: none."""
+    rows: int = 64
+    """Rows a task that are held back, where validation or a gated reference needs them."""
+
+    def __post_init__(self) -> None:
+        if self.every < 0 or self.rows < 1:
+            raise ValueError(f"validation: expected every from 0 and rows from 1, got {self.every} and {self.rows}")
+
+
+def hold_back(examples: Sequence[Example], rows_per_task: int) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
+    """Training rows and validation rows; no position is in both. The last rows of each task are held back."""
+    held_back = tuple(
+        row for task in Task for row in [example for example in examples if example.task is task][-rows_per_task:]
+    )
+    return exclude_positions(examples, {example_key(row) for row in held_back}), held_back
+
+
+def validation_metrics(rows: Sequence[Row]) -> Mapping[str, float]:
+    """`validation/score`, the mean of what counts of each task there is, and that of each."""
+    values = {
+        f"validation/{key}": fmean(row.values.get(key, 0.0) for row in rows if row.example.task is task)
+        for task, key in SCORED.items()
+        if any(row.example.task is task for row in rows)
+    }
+    return {"validation/score": fmean(values.values()), **values}
