@@ -177,62 +177,6 @@ def test_off_policy_the_detached_ratio_makes_value_and_gradient_exact() -> None:
     assert (unweighted - gradient).norm() > 0.1
 
 
-def two_token_terms() -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Logits of a first token, and of a second one given it; log-probs and reference's of all nine pairs."""
-    generator = torch.Generator().manual_seed(1)
-    first, ref_first = torch.randn(2, 3, generator=generator, dtype=torch.float64)
-    second, ref_second = torch.randn(2, 3, 3, generator=generator, dtype=torch.float64)
-    first, second = first.clone().requires_grad_(), second.clone().requires_grad_()
-
-    def pairs(one: Tensor, two: Tensor) -> Tensor:
-        return torch.stack(
-            [torch.log_softmax(one, -1).unsqueeze(-1).expand(3, 3), torch.log_softmax(two, -1)], -1
-        )
-
-    logprobs, ref_logprobs = pairs(first, second), pairs(ref_first, ref_second)
-    return first, second, logprobs, ref_logprobs, logprobs.sum(-1).exp()
-
-
-def test_per_token_k2_is_exact_per_position_but_leaves_out_later_states() -> None:
-    first, second, logprobs, ref_logprobs, probability = two_token_terms()
-    sequence_kl = (probability * (logprobs - ref_logprobs).sum(-1)).sum()
-    per_token = (probability.detach() * straight_through(logprobs, ref_logprobs).sum(-1)).sum()
-    true = torch.autograd.grad(sequence_kl, (first, second), retain_graph=True)
-    got = torch.autograd.grad(per_token, (first, second))
-    assert per_token.item() == pytest.approx(sequence_kl.item(), abs=1e-10)
-    torch.testing.assert_close(got[1], true[1], rtol=0, atol=1e-10)
-    assert (got[0] - true[0]).norm() > 0.01
-
-
-def test_k2_of_the_summed_log_ratio_and_k1_in_the_reward_are_exact_for_the_sequence() -> None:
-    first, second, logprobs, ref_logprobs, probability = two_token_terms()
-    log_ratio = (logprobs - ref_logprobs).sum(-1)
-    true = torch.autograd.grad((probability * log_ratio).sum(), (first, second), retain_graph=True)
-    summed_k2 = kl_k2(logprobs.sum(-1), ref_logprobs.sum(-1))
-    k1_reward = log_ratio.detach() * logprobs.sum(-1)
-    for term in (summed_k2, k1_reward):
-        loss = (probability.detach() * term).sum()
-        got = torch.autograd.grad(loss, (first, second), retain_graph=True)
-        torch.testing.assert_close(got, true, rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("delta", [2.7, 20.0, 200.0])
-def test_in_the_tail_the_gradient_stays_minus_delta_and_the_value_finite(delta: float) -> None:
-    logprobs = torch.tensor([-delta], requires_grad=True)
-    term = straight_through(logprobs, torch.zeros(1))
-    term.sum().backward()
-    assert logprobs.grad is not None
-    assert logprobs.grad.item() == pytest.approx(-delta, rel=1e-6)
-    assert math.isfinite(term.item())
-
-
-def test_k3_is_cut_at_forty_nat_and_is_exact_below() -> None:
-    ref_logprobs = torch.tensor([0.0, 0.0, 0.0], dtype=torch.float64)
-    values = kl_k3(torch.tensor([-39.0, -40.0, -1000.0], dtype=torch.float64), ref_logprobs)
-    expected = [math.exp(39) - 40, math.exp(40) - 41, math.exp(40) - 41]
-    assert values.tolist() == pytest.approx(expected, rel=1e-12)
-
-
 def test_k3_of_a_tiny_difference_is_half_its_square_and_never_drowned_in_float32() -> None:
     value = kl_k3(torch.tensor([-1e-3]), torch.tensor([0.0])).item()
     assert value == pytest.approx(0.5e-6, rel=2e-3)
@@ -245,8 +189,18 @@ def test_equal_policies_give_exactly_zero(estimator: Estimator) -> None:
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf, 1000.0])
-@pytest.mark.parametrize("form", list(KLForm))
-def test_whatever_lies_under_the_mask_is_harmless(poison: float, form: KLForm) -> None:
+@pytest.mark.parametrize(
+    ("form", "value", "gradient"),
+    [
+        # Δ = -2 and a ratio of 3.
+        (KLForm.k2_straight_through, 3 * (math.exp(-2) + 1), 3 * 2.0),
+        (KLForm.ratio_corrected, 3 * (math.exp(-2) + 1), 3 * 2.0),
+        (KLForm.k3_naive, math.exp(-2) + 1, 1 - math.exp(-2)),
+        (KLForm.exact, 0.25, 1.0),
+        (KLForm.in_reward, 0.0, 0.0),
+    ],
+)
+def test_whatever_lies_under_the_mask_is_harmless(poison: float, form: KLForm, value: float, gradient: float) -> None:
     logprobs = torch.tensor([[-1.0, poison]], requires_grad=True)
     kl_exact = torch.tensor([[0.25, poison]], requires_grad=True)
     term = kl_penalty(
@@ -256,13 +210,11 @@ def test_whatever_lies_under_the_mask_is_harmless(poison: float, form: KLForm) -
         kl_exact=kl_exact,
         log_ratio=torch.tensor([[math.log(3.0), poison]]),
         loss_mask=torch.tensor([[True, False]]),
+        token_clamp=5.0,
     )
-    term.sum().backward()
-    if form is KLForm.exact:
-        leaf, value, gradient = kl_exact, 0.25, 1.0
-    else:
-        leaf, value, gradient = logprobs, 3 * (math.exp(-2) + 1), 3 * 2.0
+    (term.sum() + 0.0 * (logprobs[0, 0] + kl_exact[0, 0])).backward()
     assert term.tolist()[0] == pytest.approx([value, 0.0], rel=1e-6)
+    leaf = kl_exact if form is KLForm.exact else logprobs
     assert leaf.grad is not None
     assert leaf.grad.tolist()[0] == pytest.approx([gradient, 0.0], rel=1e-6)
 
@@ -270,10 +222,25 @@ def test_whatever_lies_under_the_mask_is_harmless(poison: float, form: KLForm) -
 def test_the_weight_gets_no_gradient() -> None:
     log_ratio = torch.tensor([0.5], requires_grad=True)
     logprobs = torch.tensor([-1.0], requires_grad=True)
-    penalty(KLForm.k2_straight_through, logprobs, torch.tensor([-2.0]), log_ratio).sum().backward()
+    for form in (KLForm.k2_straight_through, KLForm.ratio_corrected, KLForm.k3_naive):
+        penalty(form, logprobs, torch.tensor([-2.0]), log_ratio).sum().backward()
     assert log_ratio.grad is None
 
 
 def test_exact_without_the_exact_kl_is_refused() -> None:
     with pytest.raises(ValueError, match="kl_exact: expected a tensor for the form exact, got None"):
         penalty(KLForm.exact, torch.zeros(1), torch.zeros(1))
+
+
+@pytest.mark.parametrize("token_clamp", [0.0, -1.0, math.nan])
+def test_a_token_clamp_that_is_not_above_zero_is_refused(token_clamp: float) -> None:
+    with pytest.raises(ValueError, match="token_clamp: expected above 0"):
+        kl_penalty(
+            KLForm.k2_straight_through,
+            torch.zeros(1),
+            torch.zeros(1),
+            kl_exact=None,
+            log_ratio=torch.zeros(1),
+            loss_mask=torch.ones(1, dtype=torch.bool),
+            token_clamp=token_clamp,
+        )

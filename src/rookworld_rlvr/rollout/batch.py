@@ -1,7 +1,7 @@
 """Groups become tensors: exactly the sampled tokens, end of text included, and where they stand."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -46,8 +46,8 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The same on another device."""
-        moved = {spec.name: getattr(self, spec.name) for spec in fields(self)}
-        return Batch(**{name: None if value is None else value.to(device) for name, value in moved.items()})
+        held = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        return replace(self, **{name: value.to(device) for name, value in held.items() if value is not None})
 
     def trained_tokens(self) -> int:
         return int(self.loss_mask_BT.sum())
