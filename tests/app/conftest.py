@@ -1,6 +1,8 @@
 """Configurations composed as the command line composes them, and what can be observed of each."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing import active_children
 from typing import Any
 
 import pytest
@@ -10,12 +12,19 @@ from hydra import compose, initialize_config_dir
 from rookworld_rlvr.app.config import EvaluateConfig, RunConfig, WarmstartRunConfig
 from rookworld_rlvr.app.hydra_command import SCHEMAS, conf_folder, to_dataclass
 from rookworld_rlvr.app.wiring import build_unsaved_run
-from rookworld_rlvr.objective import clipped_policy_loss
 from rookworld_rlvr.rewards import Rubric
-from rookworld_rlvr.training.errors import TrainingGaveUpError, UserError
+from rookworld_rlvr.rewards.judge_pool import Question
+from rookworld_rlvr.rollout.hf_generator import HFGenerator
+from rookworld_rlvr.rollout.weights import checksum
+from rookworld_rlvr.tasks import Task
+from rookworld_rlvr.training.checks import check_gradient, check_kl
+from rookworld_rlvr.training.context import StepContext
+from rookworld_rlvr.training.errors import UserError
+from rookworld_rlvr.training.faults import Fault, FaultError, FaultKind
 from rookworld_rlvr.training.metrics import step_metrics
-from rookworld_rlvr.training.recovery import RecoveryState, record_update
+from rookworld_rlvr.training.recovery import Rung, climb
 from rookworld_rlvr.training.step import grpo_step
+from rookworld_rlvr.training.step_report import StepReport, TokenTotals
 
 SCHEMA_OF = {"train": RunConfig, "evaluate": EvaluateConfig, "warmstart": WarmstartRunConfig}
 Composed = RunConfig | EvaluateConfig | WarmstartRunConfig
@@ -67,14 +76,42 @@ def totals(config: RunConfig) -> list[float]:
     return [rubric.score(*arguments, step=step).total for arguments in asked for step in (None, 3)]
 
 
+def metrics_of_a_step(context: StepContext, step: int) -> dict[str, float]:
+    """Less what depends on the machine. A fault would leave nothing of the knobs behind it to see."""
+    report = grpo_step(context, step)
+    assert report.fault is None, report.fault
+    metrics = step_metrics(report, context)
+    return {key: metrics[key] for key in metrics if not key.startswith(OF_THE_MACHINE)}
+
+
 def two_steps(config: RunConfig) -> list[Any]:
     context = build_unsaved_run(config).context
     context.total_steps = 4
-    found = []
-    for step in (0, 1):
-        metrics = step_metrics(grpo_step(context, step), context.recovery)
-        found.append({key: metrics[key] for key in metrics if not key.startswith(OF_THE_MACHINE)})
+    found = [metrics_of_a_step(context, step) for step in (0, 1)]
     return [*found, float(sum(p.detach().double().abs().sum() for p in context.policy.model.parameters()))]
+
+
+class BiasedGenerator(HFGenerator):
+    """Says that every second token was e times, the others a tenth as probable as they were."""
+
+    def generate(self, *arguments: Any, **named: Any) -> Any:
+        groups = super().generate(*arguments, **named)
+        return [[replace(done, logprobs=tuple(map(self.biased, *zip(*enumerate(done.logprobs), strict=True))))
+                 for done in group] for group in groups]
+
+    @staticmethod
+    def biased(place: int, logprob: float) -> float:
+        return logprob + (1.0 if place % 2 else -2.3)
+
+
+def biased_sampler(config: RunConfig) -> dict[str, float]:
+    """A step on completions of a sampler that differs from the trainer."""
+    context = build_unsaved_run(config).context
+    policy = context.policy
+    context.generator = BiasedGenerator(
+        policy.model, config.generator, eos_id=int(policy.tokenizer.eos_token_id), pad_id=policy.pad_id
+    )
+    return metrics_of_a_step(context, 0)
 
 
 def rows(config: RunConfig) -> Any:
@@ -82,7 +119,26 @@ def rows(config: RunConfig) -> Any:
         run = build_unsaved_run(config)
     except UserError as error:
         return str(error)
-    return run.train_examples, tuple(run.held_out)
+    return run.train_examples, run.validation_examples, tuple(run.held_out)
+
+
+def draws(config: RunConfig) -> list[Task]:
+    """Whose turn it is once the policy task is mastered."""
+    sampler = build_unsaved_run(config).context.sampler
+    for _ in range(100):
+        sampler.observe(Task.policy, 1.0)
+    return [example.task for example in sampler.draw(12)]
+
+
+def judges(config: RunConfig) -> int:
+    """Processes that were begun to judge a completion."""
+    judge, before = build_unsaved_run(config).context.judge, set(active_children())
+    judge.score_all([Question(f"P: {FEN}", LABEL, LABEL, None)])
+    begun = set(active_children()) - before
+    judge.close()
+    for process in begun:
+        process.join()
+    return len(begun)
 
 
 def model(config: RunConfig) -> tuple[str, int]:
@@ -113,31 +169,80 @@ def forward_passes(config: RunConfig) -> list[int]:
     return sizes
 
 
-def clipped_loss(config: RunConfig) -> list[float]:
-    ratios = torch.tensor([[0.5, 2.0], [0.5, 2.0]])
-    return (
-        clipped_policy_loss(
-            ratios.log(),
-            torch.zeros(2, 2),
-            advantages_B=torch.tensor([1.0, -1.0]),
-            loss_mask=torch.ones(2, 2, dtype=torch.bool),
-            clip=config.objective.clip,
-        )
-        .per_token.flatten()
-        .tolist()
-    )
+def coefficients(config: RunConfig) -> list[tuple[float, float]]:
+    """Of KL and entropy after steps of these KLs and entropies, nat a token."""
+    context, found = build_unsaved_run(config).context, []
+    for step, (kl, entropy) in enumerate([(0.01, 0.1), (0.3, 0.1), (0.12, 0.1), (2.0, 0.3), (0.11, 0.1)]):
+        context.kl_controller.observe(step, kl)
+        context.entropy_controller.observe(entropy)
+        found.append((context.kl_controller.coefficient(step + 1), context.entropy_controller.coefficient()))
+    return found
 
 
-def faults(config: RunConfig) -> tuple[float, int]:
-    state = RecoveryState()
-    with pytest.raises(TrainingGaveUpError):
-        while True:
-            record_update(state, config.recovery, fault="loss")
-    return state.lr_scale, state.skipped
+def references(config: RunConfig) -> list[str]:
+    """The reference's weights after steps in which the policy moves, of these KLs and validation scores."""
+    context, found = build_unsaved_run(config).context, []
+    context.references.begin(0.5)
+    for step, (kl, score) in enumerate([(0.1, 0.4), (0.3, 0.6), (0.1, 0.55), (0.1, 0.3)], 1):
+        with torch.no_grad():
+            for parameter in context.policy.model.parameters():
+                parameter.add_(0.01)
+        context.references.maybe_refresh(context.policy, step=step, kl=kl, score=lambda score=score: score)
+        found.append(checksum(context.references.current.model))
+    return found
+
+
+def alarms(config: RunConfig) -> list[str]:
+    """What the guards say of these KLs, gradient norms and rewards, 20 usual ones and then others."""
+    context, found = build_unsaved_run(config).context, []
+    guards = context.guards
+    for step, scale in enumerate([1.0, 1.1] * 6 + [12.0, 50.0]):
+        report = StepReport(step=step, kl_coef=0.0, tokens=TokenTotals(count=1, kl_sum=0.06 * scale))
+        for check, arguments in ((check_kl, (None, report)), (check_gradient, (2 * scale, None))):
+            try:
+                check(context, *arguments)  # type: ignore[operator]
+            except FaultError as error:
+                found.append(f"{step} {error.fault}")
+        guards.kl.observe(0.06 * scale, guards.config.kl_floor)
+        guards.grad_norm.observe(2 * scale, context.optim.max_grad_norm)
+        guards.reward.observe(0.5 if scale < 2 else -2.0, guards.config.history)
+        found.append(f"{step} collapsed {guards.collapsed()}")
+    return found
+
+
+def ladder(config: RunConfig) -> list[tuple[Rung, float, int]]:
+    """What is done after these steps, the learning rate's scale and the good checkpoint, until a run gives up."""
+    state, skipped, damaged = build_unsaved_run(config).context.recovery, FaultKind.loss, FaultKind.parameter
+    outcomes = [None] * 25 + [skipped, None, skipped, skipped, *[None] * 50, *[damaged] * 12]
+    found: list[tuple[Rung, float, int]] = []
+    for step, kind in enumerate(outcomes, 1):
+        fault = None if kind is None else Fault(kind, "loss", "as scripted")
+        rung = climb(state, config.recovery, step=step, fault=fault)
+        found.append((rung, state.lr_scale, state.last_good_step))
+        if rung is Rung.give_up:
+            break
+        if step % 4 == 0:
+            state.saved(step, None, config.recovery)
+    return found
 
 
 @pytest.fixture(scope="session")
 def observers() -> dict[str, Callable[[RunConfig], Any]]:
     """What a configuration leads to, in cheap and repeatable ways."""
-    found = (totals, two_steps, rows, model, device, threads, forward_passes, clipped_loss, faults)
+    found = (
+        totals,
+        two_steps,
+        biased_sampler,
+        rows,
+        draws,
+        judges,
+        model,
+        device,
+        threads,
+        forward_passes,
+        coefficients,
+        references,
+        alarms,
+        ladder,
+    )
     return {observer.__name__: observer for observer in found}

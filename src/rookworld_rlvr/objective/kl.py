@@ -6,8 +6,9 @@ way round: differentiated at its sample, k1 gives zero in expectation, k2 gives 
 k3 gives ∇KL(reference‖policy), the other direction.
 
 "Exact" is meant per position, at prefixes as they were sampled. Every per-token form, the full-vocabulary
-one included, leaves out how a token changes the later states and their KL. Exact for the sequence are k1
-in the reward (`sequence_kl`), and k2 of the summed log-ratio.
+one included, leaves out how a token changes the later states and their KL: little where those differ
+little, the larger part where a text may end early (tests/objective/test_kl_sequence.py measures one). Exact
+for the sequence are k1 in the reward (`sequence_kl`), and k2 of the summed log-ratio.
 
 Sources: joschu.net/blog/kl-approx, arXiv 2512.21852, arXiv 2505.17508, arXiv 2402.03300.
 """
@@ -98,10 +99,10 @@ def kl_penalty(
 ) -> Tensor:
     """The KL term of each token to add to the loss, nat, in the shape of logprobs; 0 under the mask.
 
-    log_ratio = logprobs - old_logprobs, read by value; the forms that sample weigh by its exp, so that they
-    hold for tokens drawn from the old policy too. kl_exact is the full-vocabulary KL of each position. The
-    prefix is taken as sampled: see the module about what that leaves out. Each form's formula is with its
-    function below.
+    log_ratio = logprobs - old_logprobs, read by value: k2_straight_through and ratio_corrected weigh by its
+    exp, so that they hold for tokens drawn from the old policy too. kl_exact is the full-vocabulary KL of each
+    position. The prefix is taken as sampled: see the module about what that leaves out. Each form's formula
+    is with its function below.
 
     Beyond |Δ| = token_clamp, nat, above 0, a token's term is continued linearly, value f(c) + f'(c)·(Δ - c):
     one token pulls no harder than at c, and unlike a clamped value never stops pulling. This trades a bias

@@ -70,8 +70,8 @@ def mismatch_weights(
         )
     log_ratio = keep((old_logprobs - sampler_logprobs).detach(), loss_mask)
     level, bound = _MODES[config.mode]
-    ratio = masked_exp(level(log_ratio), loss_mask)
-    return torch.where(loss_mask, bound(ratio, config.cap), 1.0)
+    # 1 under the mask, which no cap above 1 changes.
+    return bound(masked_exp(level(log_ratio), loss_mask), config.cap)
 
 
 def _of_none(log_ratio_BT: Tensor) -> Tensor:

@@ -57,8 +57,8 @@ class Batch:
         return self.tokens_BT.roll(-1, dims=1)
 
 
-def make_batch(groups: Sequence[Group], advantages_PG: Tensor, *, pad_id: int, device: torch.device) -> Batch:
-    """The batch of all groups, rows in the groups' order."""
+def make_batch(groups: Sequence[Group], *, pad_id: int, device: torch.device) -> Batch:
+    """The batch of all groups, rows in the groups' order, advantages still 0."""
     rows = [(group.prompt_tokens, sample.completion) for group in groups for sample in group.samples]
     tokens_BT, attention_BT = right_padded([prompt + done.tokens for prompt, done in rows], pad_id, device)
     loss_mask_BT = torch.zeros_like(tokens_BT, dtype=torch.bool)
@@ -73,7 +73,7 @@ def make_batch(groups: Sequence[Group], advantages_PG: Tensor, *, pad_id: int, d
         position_ids(attention_BT),
         loss_mask_BT,
         sampler_logprobs_BT,
-        advantages_PG.flatten().to(device),
+        torch.zeros(len(rows), device=device),
     )
 
 

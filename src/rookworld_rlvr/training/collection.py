@@ -176,17 +176,13 @@ def _fill(group: Group, valid_G: Tensor, spare: Group, accepted: list[bool]) -> 
     return replace(group, samples=tuple(samples)), valid
 
 
-@torch.no_grad()
 def _within_cap(context: "StepContext", groups: Sequence[Group]) -> Tensor:
     """Which completions (P, G) are within the cap, by the mean exact KL over their positions."""
-    no_advantages = torch.zeros(len(groups), len(groups[0].samples))
-    batch = make_batch(groups, no_advantages, pad_id=context.policy.pad_id, device=context.policy.device)
-    measured = context.policy.token_table(
+    batch = make_batch(groups, pad_id=context.policy.pad_id, device=context.policy.device)
+    table = context.policy.token_table(
         batch,
         micro_batch_size=context.optim.micro_batch_size,
         temperature=context.temperature,
         reference=context.references.current,
     )
-    assert measured.kl_exact_BT is not None
-    kl_B = measured.kl_exact_BT.sum(1) / batch.loss_mask_BT.sum(1)
-    return (kl_B <= context.objective.collection.kl_cap).reshape(no_advantages.shape).cpu()
+    return (table.mean_kl_B() <= context.objective.collection.kl_cap).reshape(len(groups), -1).cpu()

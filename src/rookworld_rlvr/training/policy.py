@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from ..objective import Head, TokenStatistics, token_statistics
+from ..objective import Head, TokenStatistics, sequence_kl, token_statistics
 from ..rollout.batch import Batch, micro_rows
 from .errors import UserError
 
@@ -140,16 +140,29 @@ class Policy:
             statistics = self.statistics(micro, temperature=temperature, reference=reference)
             for name, table in tables.items():
                 table[rows, : micro.tokens_BT.shape[1]] = spread(getattr(statistics, name), micro.loss_mask_BT)
-        return TokenTable(tables["logprobs"], tables.get("ref_logprobs"), tables.get("kl_exact"))
+        return TokenTable(batch.loss_mask_BT, tables["logprobs"], tables.get("ref_logprobs"), tables.get("kl_exact"))
 
 
 @dataclass(frozen=True, slots=True)
 class TokenTable:
     """What a policy, and a reference, say of a batch's tokens; nat, (B, T), no gradient."""
 
+    loss_mask_BT: Tensor
     logprobs_BT: Tensor
     ref_logprobs_BT: Tensor | None
     kl_exact_BT: Tensor | None
+
+    def sequence_kl_B(self) -> Tensor:
+        """Each completion's sampled log-ratio to the reference, summed: k1 of the sequence, nat."""
+        if self.ref_logprobs_BT is None:
+            raise ValueError("sequence_kl_B: expected a table made with a reference, got one without")
+        return sequence_kl(self.logprobs_BT, self.ref_logprobs_BT, self.loss_mask_BT)
+
+    def mean_kl_B(self) -> Tensor:
+        """Each completion's exact KL, mean over its positions, nat a token."""
+        if self.kl_exact_BT is None:
+            raise ValueError("mean_kl_B: expected a table made with a reference, got one without")
+        return self.kl_exact_BT.sum(1) / self.loss_mask_BT.sum(1)
 
 
 def spread(values_N: Tensor, loss_mask_BT: Tensor) -> Tensor:

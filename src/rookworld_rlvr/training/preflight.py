@@ -49,8 +49,7 @@ class PreflightInput:
     temperature: float
 
     def batch(self) -> Batch:
-        advantages_PG = torch.zeros(len(self.groups), len(self.groups[0].samples))
-        return make_batch(self.groups, advantages_PG, pad_id=self.policy.pad_id, device=self.policy.device)
+        return make_batch(self.groups, pad_id=self.policy.pad_id, device=self.policy.device)
 
 
 def run_preflight(given: PreflightInput) -> list[GateResult]:

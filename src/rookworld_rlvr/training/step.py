@@ -26,7 +26,6 @@ from ..objective import (
     group_advantages,
     kl_penalty,
     mismatch_weights,
-    sequence_kl,
     weighted_sum,
 )
 from ..rollout.batch import Batch, make_batch, micro_batches
@@ -36,7 +35,7 @@ from .context import StepConfig, StepContext
 from .faults import FaultError, StepAbandonedError
 from .hooks import Moment
 from .optim import learning_rate
-from .policy import spread
+from .policy import TokenTable, spread
 from .step_report import StepReport, TokenTerms, TokenTotals
 from .timing import timed
 
@@ -70,37 +69,48 @@ def _sample_and_train(context: StepContext, report: StepReport) -> None:
     context.at(Moment.collected, report)
     checks.check_rewards(report.rewards_PG)
     with timed(report, "train"):
-        batch = _batch(context, collected, report)
+        batch = make_batch(collected.groups, pad_id=context.policy.pad_id, device=context.policy.device)
+        table = _before_the_first_update(context, batch)
+        _advantages(context, collected, table, report)
+        batch = _rows_to_train(context, collected, table, batch, report)
         for part in _parts(batch, context.objective):
             _accumulate(context, part, batch.trained_tokens() / context.objective.minibatches, report)
             _update(context, part, report)
 
 
-def _batch(context: StepContext, collected: Collected, report: StepReport) -> Batch:
-    """The rows to train on, with their advantages and, where they are needed, old log-probs."""
-    nothing_PG = torch.zeros_like(report.rewards_PG)
-    batch = make_batch(collected.groups, nothing_PG, pad_id=context.policy.pad_id, device=context.policy.device)
-    rewards_PG = report.rewards_PG
-    if context.objective.updates > 1 or context.kl.form is KLForm.in_reward:
-        table = context.policy.token_table(
-            batch,
-            micro_batch_size=context.optim.micro_batch_size,
-            temperature=context.temperature,
-            reference=context.references.current,
-        )
-        batch = replace(batch, old_logprobs_BT=table.logprobs_BT)
-        if context.kl.form is KLForm.in_reward:
-            assert table.ref_logprobs_BT is not None
-            kl_B = sequence_kl(table.logprobs_BT, table.ref_logprobs_BT, batch.loss_mask_BT)
-            rewards_PG = rewards_PG - report.kl_coef * kl_B.reshape(rewards_PG.shape).cpu()
-    report.counted_P = collected.counted_P(report.rewards_PG, context.objective.advantage)
-    report.advantages_PG = group_advantages(
-        rewards_PG, context.objective.advantage, valid_PG=report.valid_PG, counted_P=report.counted_P
+def _before_the_first_update(context: StepContext, batch: Batch) -> TokenTable | None:
+    """Log-probs of policy and reference before the first update, None where nothing needs them."""
+    if context.objective.updates == 1 and context.kl.form is not KLForm.in_reward:
+        return None
+    return context.policy.token_table(
+        batch,
+        micro_batch_size=context.optim.micro_batch_size,
+        temperature=context.temperature,
+        reference=context.references.current,
     )
+
+
+def _advantages(context: StepContext, collected: Collected, table: TokenTable | None, report: StepReport) -> None:
+    """Which groups count, and the advantages (P, G) of their completions."""
+    config, rewards_PG = context.objective.advantage, report.rewards_PG
+    report.counted_P = collected.counted_P(rewards_PG, config)
+    if table is not None and context.kl.form is KLForm.in_reward:
+        rewards_PG = rewards_PG - report.kl_coef * table.sequence_kl_B().reshape(rewards_PG.shape).cpu()
+    report.advantages_PG = group_advantages(rewards_PG, config, valid_PG=report.valid_PG, counted_P=report.counted_P)
+
+
+def _rows_to_train(
+    context: StepContext, collected: Collected, table: TokenTable | None, batch: Batch, report: StepReport
+) -> Batch:
+    """The completions that are trained on, with their advantages and old log-probs."""
     trained_PG = report.valid_PG
     if context.objective.collection.truncated is Truncated.mask:
         trained_PG = trained_PG & collected.finished_PG()
-    batch = replace(batch, advantages_B=report.advantages_PG.flatten().to(context.policy.device))
+    batch = replace(
+        batch,
+        advantages_B=report.advantages_PG.flatten().to(context.policy.device),
+        old_logprobs_BT=None if table is None else table.logprobs_BT,
+    )
     return batch.select(trained_PG.flatten().to(context.policy.device))
 
 

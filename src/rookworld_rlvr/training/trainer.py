@@ -45,7 +45,7 @@ def _train(run: Run) -> dict[str, Any]:
     before: list[Row] = []
     after: list[Row] = []
     try:
-        steps_done, before = _begin(run)
+        steps_done, before = begin(run)
         steps_done, stopped, completions_per_s = run_steps(run, steps_done)
         if stopped != INTERRUPTED:
             after = evaluate_rows(run, "after", run.held_out)
@@ -100,7 +100,7 @@ def preflight_input(context: StepContext, examples: list[Example]) -> PreflightI
     return PreflightInput(context.policy, context.references.current, context.generator, groups, context.temperature)
 
 
-def _begin(run: Run) -> tuple[int, list[Row]]:
+def begin(run: Run) -> tuple[int, list[Row]]:
     """The first step to do and the rows of the table before: fresh, or as a checkpoint left them."""
     checkpoint = find_run(run.resume)[1] if run.resume else None
     if checkpoint is not None:

@@ -1,0 +1,183 @@
+"""What each KL term is worth, row by row: value and gradient over one softmax of five tokens, enumerated.
+
+With Δ = ref_logprob - logprob and the true KL(policy‖reference) 0.9959:
+
+| term | value | gradient in the loss |
+|---|---|---|
+| k1 | 0.9959 | 0 |
+| k2 | 1.256 | exact |
+| k3 | 0.9959 | of KL(reference‖policy), cosine 0.456 |
+| e^-Δ + Δ - 1 | 3.874 = χ² - KL | neither, 5.9 times the true gradient away |
+| differentiable ratio × k1 or k3 | 0.9959 | exact |
+| k1 in the reward | | exact |
+| k3 in the reward | | wrong |
+| full vocabulary | exact | exact |
+"""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from rookworld_rlvr.objective import KLForm, kl_k1, kl_k2, kl_k3, kl_penalty, sequence_kl
+
+Term = Callable[[Tensor, Tensor], Tensor]
+POLICY = torch.tensor([-0.0277, 1.6709, -1.1868, 1.75, 0.0], dtype=torch.float64)
+REFERENCE = torch.tensor([-4.3602, -0.7269, 1.2142, 0.7712, 0.0], dtype=torch.float64)
+OLD = torch.tensor([0.5, 1.2, -1.0, 1.1, 0.3], dtype=torch.float64)
+REF = torch.log_softmax(REFERENCE, -1)
+TRUE_KL = 0.9959
+
+
+def true_gradient(reverse: bool = False) -> Tensor:
+    """∇KL(policy‖reference), or ∇KL(reference‖policy), by torch's own kl_div."""
+    logits = POLICY.clone().requires_grad_()
+    logprobs = torch.log_softmax(logits, -1)
+    pair = (logprobs, REF) if reverse else (REF, logprobs)
+    value = torch.nn.functional.kl_div(*pair, log_target=True, reduction="sum")
+    return torch.autograd.grad(value, logits)[0]
+
+
+def enumerated(term: Term, old: Tensor | None = None) -> tuple[float, Tensor]:
+    """Value and gradient of the expected term over tokens of the policy, or of another one's logits."""
+    logits = POLICY.clone().requires_grad_()
+    logprobs = torch.log_softmax(logits, -1)
+    value = (torch.softmax(POLICY if old is None else old, -1) * term(logprobs, REF)).sum()
+    return value.item(), torch.autograd.grad(value, logits)[0]
+
+
+def penalty(form: KLForm, old: Tensor | None = None) -> Term:
+    old_logprobs = torch.log_softmax(POLICY if old is None else old, -1)
+
+    def term(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+        return kl_penalty(
+            form,
+            logprobs,
+            ref_logprobs,
+            # The same for whichever token is drawn.
+            kl_exact=(logprobs.exp() * (logprobs - ref_logprobs)).sum().expand(5),
+            log_ratio=logprobs - old_logprobs,
+            loss_mask=torch.ones(5, dtype=torch.bool),
+        )
+
+    return term
+
+
+def h03(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    delta = ref_logprobs - logprobs
+    return torch.exp(-delta) + delta - 1
+
+
+def times_ratio(estimator: Term) -> Term:
+    return lambda logprobs, ref: (logprobs - logprobs.detach()).exp() * estimator(logprobs, ref)
+
+
+def in_reward(estimator: Term) -> Term:
+    return lambda logprobs, ref: estimator(logprobs, ref).detach() * logprobs
+
+
+def relative_error(gradient: Tensor) -> float:
+    return ((gradient - true_gradient()).norm() / true_gradient().norm()).item()
+
+
+@pytest.mark.parametrize(
+    ("term", "value", "within"),
+    [
+        (kl_k1, TRUE_KL, 5e-5),
+        (kl_k2, 1.256, 5e-4),
+        (kl_k3, TRUE_KL, 5e-5),
+        (h03, 3.874, 5e-4),
+        (times_ratio(kl_k1), TRUE_KL, 5e-5),
+        (times_ratio(kl_k3), TRUE_KL, 5e-5),
+        (penalty(KLForm.k2_straight_through), TRUE_KL, 5e-5),
+        (penalty(KLForm.ratio_corrected), TRUE_KL, 5e-5),
+        (penalty(KLForm.k3_naive), TRUE_KL, 5e-5),
+        (penalty(KLForm.exact), TRUE_KL, 5e-5),
+    ],
+)
+def test_the_column_of_values(term: Term, value: float, within: float) -> None:
+    assert enumerated(term)[0] == pytest.approx(value, abs=within)
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        kl_k2,
+        times_ratio(kl_k1),
+        times_ratio(kl_k3),
+        in_reward(kl_k1),
+        penalty(KLForm.k2_straight_through),
+        penalty(KLForm.ratio_corrected),
+        penalty(KLForm.exact),
+    ],
+)
+def test_what_has_exactly_the_gradient_of_kl_policy_reference(term: Term) -> None:
+    torch.testing.assert_close(enumerated(term)[1], true_gradient(), rtol=0, atol=1e-12)
+
+
+def test_k1_in_the_loss_has_no_gradient_at_all() -> None:
+    assert enumerated(kl_k1)[1].abs().max() < 1e-15
+
+
+@pytest.mark.parametrize("term", [kl_k3, penalty(KLForm.k3_naive)])
+def test_k3_in_the_loss_has_the_gradient_of_the_other_direction(term: Term) -> None:
+    gradient = enumerated(term)[1]
+    torch.testing.assert_close(gradient, true_gradient(reverse=True), rtol=0, atol=1e-12)
+    assert torch.cosine_similarity(gradient, true_gradient(), dim=0).item() == pytest.approx(0.456, abs=5e-4)
+
+
+def test_the_fix_of_hypothesis_h03_is_chi_squared_less_the_kl_with_neither_directions_gradient() -> None:
+    value, gradient = enumerated(h03)
+    chi_squared = (torch.softmax(POLICY, -1) ** 2 / REF.exp()).sum().item() - 1
+    assert value == pytest.approx(chi_squared - enumerated(kl_k1)[0], abs=1e-12)
+    assert relative_error(gradient) == pytest.approx(5.9, abs=0.05)
+    assert (gradient - true_gradient(reverse=True)).norm() > true_gradient(reverse=True).norm()
+
+
+def test_k3_in_the_reward_is_wrong() -> None:
+    assert relative_error(enumerated(in_reward(kl_k3))[1]) > 0.5
+
+
+def test_in_the_reward_form_adds_nothing_to_the_loss_and_sequence_kl_is_its_reward() -> None:
+    logprobs = torch.log_softmax(POLICY, -1).unsqueeze(-1).requires_grad_()
+    kl_B = sequence_kl(logprobs, REF.unsqueeze(-1), torch.ones(5, 1, dtype=torch.bool))
+    assert not kl_B.requires_grad
+    torch.testing.assert_close(kl_B, kl_k1(logprobs, REF.unsqueeze(-1)).squeeze(-1).detach())
+    assert not penalty(KLForm.in_reward)(logprobs.squeeze(-1), REF).any()
+
+
+@pytest.mark.parametrize("form", [KLForm.k2_straight_through, KLForm.ratio_corrected])
+def test_tokens_of_an_old_policy_are_weighted_so_that_value_and_gradient_stay_exact(form: KLForm) -> None:
+    value, gradient = enumerated(penalty(form, OLD), OLD)
+    assert value == pytest.approx(TRUE_KL, abs=5e-5)
+    torch.testing.assert_close(gradient, true_gradient(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("term", [kl_k2, penalty(KLForm.k3_naive, OLD)])
+def test_without_the_weight_tokens_of_an_old_policy_give_another_gradient(term: Term) -> None:
+    on_policy, off_policy = enumerated(term)[1], enumerated(term, OLD)[1]
+    assert (off_policy - on_policy).norm() > 0.1 * on_policy.norm()
+
+
+def test_the_full_vocabulary_needs_no_weight_whoever_drew_the_token() -> None:
+    value, gradient = enumerated(penalty(KLForm.exact, OLD), OLD)
+    assert value == pytest.approx(TRUE_KL, abs=5e-5)
+    torch.testing.assert_close(gradient, true_gradient(), rtol=0, atol=1e-12)
+
+
+def test_ratio_corrected_is_k2_straight_through_token_by_token() -> None:
+    logprobs = torch.linspace(-9.0, -0.1, 20, dtype=torch.float64).requires_grad_()
+    ref_logprobs = torch.linspace(-0.2, -8.0, 20, dtype=torch.float64)
+    results = []
+    for form in (KLForm.k2_straight_through, KLForm.ratio_corrected):
+        term = kl_penalty(
+            form,
+            logprobs,
+            ref_logprobs,
+            kl_exact=None,
+            log_ratio=torch.linspace(-1, 1, 20, dtype=torch.float64),
+            loss_mask=torch.ones(20, dtype=torch.bool),
+        )
+        results.append((term.detach(), torch.autograd.grad(term.sum(), logprobs)[0]))
+    torch.testing.assert_close(results[1], results[0], rtol=1e-9, atol=1e-12)

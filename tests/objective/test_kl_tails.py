@@ -1,0 +1,148 @@
+"""One token far from the reference: what it does to a run, and what the linear continuation does about it."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from rookworld_rlvr.objective import KLForm, kl_k3, kl_penalty
+
+SAMPLED = [KLForm.k2_straight_through, KLForm.ratio_corrected, KLForm.k3_naive]
+DELTAS = [0.001, 0.5, 2.7, 9.99, 10.01, 16.0, 39.9, 40.1, 88.8, 1000.0, 1e4]
+
+
+def term_and_gradient(
+    form: KLForm,
+    delta: float,
+    token_clamp: float = math.inf,
+    log_ratio: float = 0.0,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[float, float]:
+    """One token's term and its derivative by the log-prob, Δ nat below the reference."""
+    logprobs = torch.tensor([-delta], dtype=dtype, requires_grad=True)
+    term = kl_penalty(
+        form,
+        logprobs,
+        torch.zeros(1, dtype=dtype),
+        kl_exact=None,
+        log_ratio=torch.tensor([log_ratio], dtype=dtype),
+        loss_mask=torch.tensor([True]),
+        token_clamp=token_clamp,
+    )
+    (gradient,) = torch.autograd.grad(term.sum(), logprobs)
+    return term.item(), gradient.item()
+
+
+def raw_k3(delta: Tensor) -> Tensor:
+    return delta.exp() - delta - 1
+
+
+def test_k3_unguarded_overflows_float32_at_88_7_nat() -> None:
+    assert raw_k3(torch.tensor(88.7)).isfinite()
+    assert raw_k3(torch.tensor(88.8)).isinf()
+
+
+@pytest.mark.parametrize(("delta", "gradient"), [(2.5, True), (2.6, True), (2.7, False), (50.0, False)])
+def test_the_usual_clamp_of_the_value_at_10_has_no_gradient_beyond_2_6_nat(delta: float, gradient: bool) -> None:
+    leaf = torch.tensor(delta, requires_grad=True)
+    raw_k3(leaf).clamp(max=10).backward()
+    assert leaf.grad is not None and bool(leaf.grad != 0) is gradient
+
+
+@pytest.mark.parametrize("token_clamp", [math.inf, 20.0, 5.0, 0.1])
+@pytest.mark.parametrize("side", [1, -1])
+@pytest.mark.parametrize("form", SAMPLED)
+def test_ours_is_finite_up_to_ten_thousand_nat_and_always_pulls_towards_the_reference(
+    form: KLForm, side: int, token_clamp: float
+) -> None:
+    for delta in DELTAS:
+        for log_ratio in (-1.0, 0.0, 1.0):
+            value, gradient = term_and_gradient(form, side * delta, token_clamp, log_ratio)
+            assert math.isfinite(value) and value >= 0
+            assert math.isfinite(gradient) and gradient * side < 0
+
+
+@pytest.mark.parametrize("token_clamp", [math.inf, 5.0])
+@pytest.mark.parametrize("form", SAMPLED)
+def test_the_value_rises_with_the_distance_wherever_it_is_continued(form: KLForm, token_clamp: float) -> None:
+    for side in (1, -1):
+        values = [term_and_gradient(form, side * delta, token_clamp)[0] for delta in DELTAS]
+        assert values == sorted(set(values))
+
+
+@pytest.mark.parametrize(
+    ("delta", "value", "pull"),
+    [
+        (4.0, math.exp(4) - 5, math.exp(4) - 1),
+        (8.0, math.exp(5) - 6 + 3 * (math.exp(5) - 1), math.exp(5) - 1),
+        (-4.0, math.exp(-4) + 3, math.exp(-4) - 1),
+        (-8.0, math.exp(-5) + 4 - 3 * (math.exp(-5) - 1), math.exp(-5) - 1),
+    ],
+)
+@pytest.mark.parametrize("form", SAMPLED)
+def test_beyond_the_clamp_the_term_is_continued_linearly_by_hand(
+    form: KLForm, delta: float, value: float, pull: float
+) -> None:
+    got, gradient = term_and_gradient(form, delta, token_clamp=5.0, dtype=torch.float64)
+    assert got == pytest.approx(value, rel=1e-12)
+    # The forms with k2's gradient pull with Δ, at most 5.
+    expected = -pull if form is KLForm.k3_naive else -max(-5.0, min(5.0, delta))
+    assert gradient == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("form", SAMPLED)
+@pytest.mark.parametrize("edge", [5.0, -5.0])
+def test_value_and_gradient_are_continuous_at_the_clamp(form: KLForm, edge: float) -> None:
+    inside = term_and_gradient(form, edge * (1 - 1e-9), token_clamp=5.0, dtype=torch.float64)
+    beyond = term_and_gradient(form, edge * (1 + 1e-9), token_clamp=5.0, dtype=torch.float64)
+    assert inside == pytest.approx(beyond, rel=1e-6)
+
+
+def test_without_a_clamp_k2_straight_through_pulls_with_delta_itself() -> None:
+    for delta in (2.7, 20.0, 200.0, -200.0):
+        assert term_and_gradient(KLForm.k2_straight_through, delta)[1] == pytest.approx(-delta, rel=1e-6)
+
+
+@pytest.mark.parametrize("delta", [3.0, 9.9, 12.0, 20.0, 60.0, -60.0])
+def test_ratio_corrected_keeps_its_gradient_in_float32_where_its_two_halves_would_cancel(delta: float) -> None:
+    assert term_and_gradient(KLForm.ratio_corrected, delta)[1] == pytest.approx(-delta, rel=1e-3)
+
+
+def test_the_two_halves_of_ratio_corrected_do_cancel_in_float32() -> None:
+    logprobs = torch.tensor([-20.0], requires_grad=True)
+    (logprobs - logprobs.detach()).exp().mul(raw_k3(-logprobs)).backward()
+    assert logprobs.grad is not None and abs(logprobs.grad.item() + 20.0) > 5.0
+
+
+def test_a_linear_k3_under_a_differentiable_ratio_would_push_away_from_the_reference() -> None:
+    logprobs = torch.tensor([-6.0], dtype=torch.float64, requires_grad=True)
+    continued = kl_k3(logprobs, torch.zeros(1, dtype=torch.float64), token_clamp=5.0)
+    ((logprobs - logprobs.detach()).exp() * continued).backward()
+    # The token is too rare, so descent has to raise it; this lowers it.
+    assert logprobs.grad is not None and logprobs.grad.item() > 0
+
+
+def test_k3_is_continued_from_forty_nat_and_is_exact_below() -> None:
+    logprobs = torch.tensor([-39.0, -40.0, -42.0], dtype=torch.float64)
+    expected = [math.exp(39) - 40, math.exp(40) - 41, math.exp(40) - 41 + 2 * (math.exp(40) - 1)]
+    assert kl_k3(logprobs, torch.zeros_like(logprobs)).tolist() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("share", [1e-30, 0.5, 1 - 1e-12])
+def test_the_full_vocabulary_needs_no_clamp_however_little_the_reference_allows(share: float) -> None:
+    """Policy (share, 1 - share) against a reference 10,000 nat below it on the first token."""
+    logits = torch.tensor([math.log(share / (1 - share)), 0.0], dtype=torch.float64, requires_grad=True)
+    logprobs = torch.log_softmax(logits, -1)
+    exact = (logprobs.exp() * (logprobs - torch.tensor([-1e4, 0.0], dtype=torch.float64))).sum().reshape(1)
+    term = kl_penalty(
+        KLForm.exact,
+        logprobs[:1],
+        torch.tensor([-1e4], dtype=torch.float64),
+        kl_exact=exact,
+        log_ratio=torch.zeros(1),
+        loss_mask=torch.tensor([True]),
+        token_clamp=1.0,
+    )
+    (gradient,) = torch.autograd.grad(term.sum(), logits)
+    assert term.item() <= 1e4 * share + math.log(2) and gradient.abs().max() <= 1e4 and gradient[0] > 0
