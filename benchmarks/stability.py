@@ -1,6 +1,6 @@
 """How far the learning rate can be raised until a run without the recovery ladder fails, and what the ladder saves.
 
-    python benchmarks/stability.py --multiples 3 10 30 --steps 1000 --out FOLDER
+    python benchmarks/stability.py --multiples 2 3 5 --steps 1000 --out FOLDER
 
 One run a multiple of the default learning rate, recovery off, from the lowest up, until one fails: it gives
 up, or loses half of its held-out metric (`policy/legal_best_move`, greedy). Then the same run with recovery
@@ -102,7 +102,7 @@ def plot(results: dict[str, dict[str, Any]], path: Path) -> None:
 def main() -> None:
     """Parse, run, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--multiples", type=float, nargs="+", default=[3.0, 10.0, 30.0, 100.0])
+    parser.add_argument("--multiples", type=float, nargs="+", default=[2.0, 3.0, 5.0, 10.0])
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--every", type=int, default=100, help="steps between measurements")
     parser.add_argument("--rows", type=int, default=256, help="held-out rows of each measurement")

@@ -1,20 +1,23 @@
 #!/usr/bin/env bash
-# Creates .venv from the pinned versions and installs the project into it, editable.
-# Usage: scripts/setup.sh [run|test]. Safe to run again, and quick where nothing is missing.
+# Creates a virtual environment from the pinned versions and installs the project into it, editable:
+# .venv for run and test, .venv-peers for peers (the libraries the tests compare ours with).
+# Usage: scripts/setup.sh [run|test|peers]. Safe to run again, and quick where nothing is missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 mode="${1:-run}"
+venv=.venv
 case "$mode" in
     run) files=(requirements/run.txt) ;;
     test) files=(requirements/run.txt requirements/test.txt) ;;
-    *) echo "setup: expected run or test, got '$mode'" >&2; exit 2 ;;
+    peers) files=(requirements/run.txt requirements/test.txt requirements/peers.txt) venv=.venv-peers ;;
+    *) echo "setup: expected run, test or peers, got '$mode'" >&2; exit 2 ;;
 esac
 
 # The place counts too: a virtual environment does not survive being moved.
 wanted="$( { pwd; cat "${files[@]}" pyproject.toml; } | cksum)"
-stamp=".venv/stamp-$mode"
-if [[ -x .venv/bin/python && -f "$stamp" && "$(<"$stamp")" == "$wanted" ]]; then
+stamp="$venv/stamp-$mode"
+if [[ -x "$venv/bin/python" && -f "$stamp" && "$(<"$stamp")" == "$wanted" ]]; then
     exit 0
 fi
 
@@ -30,19 +33,19 @@ find_python() {
 }
 
 rm -f "$stamp"
-if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
+if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
     python="$(find_python)" || { echo "setup: expected Python 3.11 or newer on the PATH, found none" >&2; exit 2; }
-    "$python" -m venv --clear .venv ||
-        { echo "setup: $python could not create .venv (on Debian and Ubuntu: apt-get install python3-venv)" >&2; exit 2; }
+    "$python" -m venv --clear "$venv" ||
+        { echo "setup: $python could not create $venv (on Debian and Ubuntu: apt-get install python3-venv)" >&2; exit 2; }
 fi
 
-echo "setup: installing the pinned versions ($mode) into .venv; minutes the first time"
-pip=(.venv/bin/python -m pip --disable-pip-version-check install -qq)
+echo "setup: installing the pinned versions ($mode) into $venv; minutes the first time"
+pip=("$venv/bin/python" -m pip --disable-pip-version-check install -qq)
 "${pip[@]}" -r "${files[-1]}"
 "${pip[@]}" --no-deps --no-build-isolation -e .
 printf '%s\n' "$wanted" >"$stamp"
 
 if command -v nvidia-smi >/dev/null &&
-    ! .venv/bin/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
-    echo "setup: nvidia-smi is here but torch $(.venv/bin/python -c 'import torch; print(torch.__version__)') sees no CUDA device; training will use the CPU"
+    ! "$venv/bin/python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
+    echo "setup: nvidia-smi is here but torch $("$venv/bin/python" -c 'import torch; print(torch.__version__)') sees no CUDA device; training will use the CPU"
 fi

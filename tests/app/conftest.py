@@ -14,6 +14,7 @@ from rookworld_rlvr.app.hydra_command import SCHEMAS, conf_folder, to_dataclass
 from rookworld_rlvr.app.wiring import build_unsaved_run
 from rookworld_rlvr.rewards import Rubric
 from rookworld_rlvr.rewards.judge_pool import Question
+from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
 from rookworld_rlvr.rollout.weights import checksum
 from rookworld_rlvr.tasks import Task
@@ -92,16 +93,15 @@ def two_steps(config: RunConfig) -> list[Any]:
 
 
 class BiasedGenerator(HFGenerator):
-    """Says that every second token was e times, the others a tenth as probable as they were."""
+    """Claims that every second token was 2.7 times as probable as it was, and the others a tenth."""
 
-    def generate(self, *arguments: Any, **named: Any) -> Any:
-        groups = super().generate(*arguments, **named)
-        return [[replace(done, logprobs=tuple(map(self.biased, *zip(*enumerate(done.logprobs), strict=True))))
-                 for done in group] for group in groups]
+    def generate(self, *arguments: Any, **named: Any) -> list[list[SampledCompletion]]:
+        return [[self._biased(done) for done in group] for group in super().generate(*arguments, **named)]
 
     @staticmethod
-    def biased(place: int, logprob: float) -> float:
-        return logprob + (1.0 if place % 2 else -2.3)
+    def _biased(done: SampledCompletion) -> SampledCompletion:
+        claimed = (logprob + (1.0 if place % 2 else -2.3) for place, logprob in enumerate(done.logprobs))
+        return replace(done, logprobs=tuple(claimed))
 
 
 def biased_sampler(config: RunConfig) -> dict[str, float]:

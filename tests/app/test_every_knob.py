@@ -36,6 +36,13 @@ def leaves(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 LEAVES = dict(leaves(RunConfig()))
 KL = ("kl.coef=1", "optim.lr=0.01")
+# Updates far enough from the policy that sampled for a clip to bind.
+FAR = ("objective.epochs=3", "optim.lr=0.01")
+# One group after another teaches nothing, so others are drawn.
+REFILL = ("objective.collection.uninformative=refill", "objective.advantage.gate=outcome")
+ADAPTIVE_KL, PROPORTIONAL_KL = ("kl.control=adaptive",), ("kl.control=proportional",)
+ADAPTIVE_ENTROPY = ("objective.entropy.control=adaptive", "objective.entropy.coef=0.01")
+GATED = ("reference.mode=gated", "validation.rows=8")
 KNOBS: dict[str, Knob] = {
     path: Knob(value * 1.3, "totals", ("rubric.warmup_steps=10",))
     for path, value in LEAVES.items()
@@ -45,22 +52,24 @@ KNOBS: dict[str, Knob] = {
     "steps": Knob(1, "folder"),
     "max_minutes": Knob(1e-9, "folder"),
     "checkpoint_every": Knob(1, "folder", ("keep_checkpoints=9",)),
-    "keep_checkpoints": Knob(1, "folder", ("checkpoint_every=1",)),
+    "keep_checkpoints": Knob(1, "folder", ("checkpoint_every=1", "recovery.good_steps=9")),
     "evaluation_rows": Knob(2, "folder"),
     "rollouts_every": Knob(2, "folder"),
+    "validation.every": Knob(2, "folder", ("validation.rows=8",)),
+    "validation.rows": Knob(3, "rows", ("validation.every=1", "validation.rows=8")),
     "name": Knob("other", "folder"),
     "output_root": Knob("elsewhere", "folder"),
     "logging.tracker": Knob("tensorboard", "folder"),
     "logging.wandb_mode": Knob("disabled", "folder", ("logging=wandb",)),
     "logging.wandb_project": Knob("other", "folder", ("logging=wandb",)),
     "logging.console_every": Knob(2, "folder"),
-    "reference.refresh_every": Knob(1, "folder"),
     "resume": Knob("/nope", "refused"),
     "generator.top_p": Knob(0.9, "refused"),
     "generator.top_k": Knob(3, "refused"),
     "generator.kind": Knob("none", "refused"),
     "device": Knob("cuda", "device"),
     "threads": Knob(2, "threads"),
+    "judge_processes": Knob(1, "judges"),
     "model.attention": Knob("sdpa", "model"),
     "model.dropout": Knob(0.3, "two_steps"),
     "model.path": Knob("tiny", "model"),
@@ -73,22 +82,68 @@ KNOBS: dict[str, Knob] = {
     "data.limit": Knob(10, "rows"),
     "data.mixture.policy": Knob(0, "two_steps"),
     "data.mixture.environment": Knob(0, "two_steps"),
+    "data.mixture.headroom": Knob(1, "draws"),
     "generator.temperature": Knob(0.8, "two_steps"),
     "generator.max_new_tokens": Knob(20, "two_steps"),
     "generator.batch_size": Knob(4, "forward_passes", ("data.mixture.environment=0", "objective.prompts_per_step=4")),
+    "objective.loss": Knob("grpo", "two_steps"),
     "objective.prompts_per_step": Knob(3, "two_steps"),
     "objective.group_size": Knob(5, "two_steps"),
+    "objective.epochs": Knob(2, "two_steps"),
+    "objective.minibatches": Knob(2, "two_steps"),
+    "objective.collection.uninformative": Knob("drop", "two_steps", ("objective.advantage.gate=outcome",)),
+    "objective.collection.truncated": Knob("mask", "two_steps", ("generator.max_new_tokens=20",)),
+    "objective.collection.kl_cap": Knob(1e-6, "two_steps"),
+    "objective.collection.refill_rounds": Knob(1, "two_steps", ("objective.collection.kl_cap=1e-6",)),
     "objective.advantage.scale": Knob("group", "two_steps"),
     "objective.advantage.std_floor": Knob(2.0, "two_steps"),
     "objective.advantage.clip": Knob(0.1, "two_steps"),
-    "objective.clip.clip_low": Knob(0.1, "clipped_loss"),
-    "objective.clip.clip_high": Knob(0.3, "clipped_loss"),
+    "objective.advantage.gate": Knob("outcome", "two_steps"),
+    "objective.clip.clip_low": Knob(0.001, "two_steps", FAR),
+    "objective.clip.clip_high": Knob(0.001, "two_steps", FAR),
+    "objective.clip.dual_clip": Knob(1.001, "two_steps", FAR),
+    "objective.mismatch.mode": Knob("token_mask", "biased_sampler"),
+    "objective.mismatch.cap": Knob(3.0, "biased_sampler"),
+    "objective.entropy.control": Knob("adaptive", "coefficients", ("objective.entropy.coef=0.01",)),
+    "objective.entropy.coef": Knob(0.1, "two_steps"),
+    "objective.entropy.target": Knob(0.05, "coefficients", ADAPTIVE_ENTROPY),
+    "objective.entropy.rate": Knob(1e-3, "coefficients", ADAPTIVE_ENTROPY),
+    "objective.entropy.max_coef": Knob(0.0101, "coefficients", ADAPTIVE_ENTROPY),
     "kl.form": Knob("exact", "two_steps", KL),
+    "kl.token_clamp": Knob(1e-4, "two_steps", KL),
+    "kl.control": Knob("adaptive", "coefficients"),
     "kl.coef": Knob(2.0, "two_steps", KL),
     "kl.warmup_steps": Knob(4, "two_steps", KL),
     "kl.warmup_factor": Knob(0.5, "two_steps", (*KL, "kl.warmup_steps=4")),
-    "recovery.recovery_lr_factor": Knob(0.25, "faults"),
-    "recovery.max_consecutive_nans": Knob(2, "faults"),
+    "kl.target": Knob(0.2, "coefficients", ADAPTIVE_KL),
+    "kl.raise_above": Knob(4.0, "coefficients", ADAPTIVE_KL),
+    "kl.raise_factor": Knob(2.0, "coefficients", ADAPTIVE_KL),
+    "kl.lower_below": Knob(0.05, "coefficients", ADAPTIVE_KL),
+    "kl.lower_factor": Knob(0.5, "coefficients", ADAPTIVE_KL),
+    "kl.gain": Knob(0.2, "coefficients", PROPORTIONAL_KL),
+    "kl.error_clip": Knob(0.4, "coefficients", PROPORTIONAL_KL),
+    "kl.min_coef": Knob(0.004, "coefficients", ADAPTIVE_KL),
+    "kl.max_coef": Knob(0.0051, "coefficients", ADAPTIVE_KL),
+    "reference.mode": Knob("every", "references", ("reference.refresh_every=2",)),
+    "reference.refresh_every": Knob(1, "references", ("reference.mode=every",)),
+    "reference.mixup": Knob(0.9, "references", ("reference.mode=ema", "reference.refresh_every=2")),
+    "reference.tolerance": Knob(0.4, "references", (*GATED, "reference.refresh_every=2")),
+    "reference.kl_budget": Knob(0.2, "references", (*GATED, "reference.refresh_every=4")),
+    "reference.reset_optimizer": Knob(True, "folder", ("reference.mode=every", "reference.refresh_every=1")),
+    "recovery.enabled": Knob(False, "ladder"),
+    "recovery.recovery_lr_factor": Knob(0.25, "ladder"),
+    "recovery.max_consecutive_nans": Knob(2, "ladder"),
+    "recovery.restore_after": Knob(3, "ladder"),
+    "recovery.max_restores": Knob(1, "ladder"),
+    "recovery.good_steps": Knob(9, "ladder"),
+    "recovery.ramp_steps": Knob(5, "ladder"),
+    "recovery.max_ineffective_steps": Knob(2, "folder", ("optim.lr=0",)),
+    "recovery.keep_faults": Knob(1, "folder", ("optim.lr=1e38",)),
+    "recovery.guard.history": Knob(13, "alarms"),
+    "recovery.guard.spike_sigmas": Knob(30.0, "alarms"),
+    "recovery.guard.spike_factor": Knob(20.0, "alarms"),
+    "recovery.guard.kl_floor": Knob(0.5, "alarms"),
+    "recovery.guard.collapse_drop": Knob(0.2, "alarms"),
     "optim.lr": Knob(0.001, "two_steps"),
     "optim.warmup_steps": Knob(5, "two_steps"),
     "optim.min_lr_fraction": Knob(0.9, "two_steps"),
@@ -98,6 +153,7 @@ KNOBS: dict[str, Knob] = {
     "optim.max_grad_norm": Knob(1e-9, "two_steps"),
     "optim.micro_batch_size": Knob(2, "forward_passes"),
 }
+EXIT_DONE, EXIT_GAVE_UP = 0, 4
 
 
 def folder(
@@ -108,18 +164,20 @@ def folder(
 ) -> Any:
     """All that a run of two steps leaves behind, less times."""
     capfd.readouterr()
-    assert main(["train", *arguments]) == 0
+    code = main(["train", *arguments])
+    assert code in (EXIT_DONE, EXIT_GAVE_UP)
     [latest] = root.glob("*/latest")
     run = latest.resolve()
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    summary = json.loads((run / "summary.json").read_text())
+    summary = {} if code else json.loads((run / "summary.json").read_text())
     logs = [record for log in run.glob("wandb/*/*.wandb") for record in wandb_records(log)]
     projects = [record.run.project for record in logs if record.WhichOneof("record_type") == "run"]
     found = (
+        code,
         [{key: row[key] for key in row if not key.startswith(OF_THE_MACHINE)} for row in metrics],
-        (summary["stopped"], summary["before"]),
+        [summary.get(key) for key in ("stopped", "before", "recovery")],
         (run / "rollouts.jsonl").read_text().count("\n"),
-        sorted(path.name for path in [*run.iterdir(), *(run / "checkpoints").iterdir()]),
+        sorted(path.name for path in [*run.iterdir(), *run.glob("checkpoints/*"), *run.glob("faults/*")]),
         (latest.parent.name, OmegaConf.load(run / "config.yaml").name in run.name, run.name.split("-")[3]),
         [line.split()[1] for line in capfd.readouterr().out.splitlines() if line.startswith("step ")],
         projects,

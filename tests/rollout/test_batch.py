@@ -1,5 +1,7 @@
 """Batches hold exactly what was sampled; literals by hand."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -29,8 +31,9 @@ def group(prompt: tuple[int, ...], *completions: tuple[int, ...]) -> Group:
 @pytest.fixture
 def batch() -> Batch:
     groups = [group((11, 12, 13), (21, EOS), (31, 32, 33)), group((14,), (41, 42, EOS), (EOS,))]
-    advantages_PG = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    return make_batch(groups, advantages_PG, pad_id=PAD, device=CPU)
+    batch = make_batch(groups, pad_id=PAD, device=CPU)
+    assert batch.advantages_B.tolist() == [0, 0, 0, 0] and batch.old_logprobs_BT is None
+    return replace(batch, advantages_B=torch.tensor([1.0, 2.0, 3.0, 4.0]))
 
 
 def test_rows_are_prompt_then_sampled_tokens_then_pads(batch: Batch) -> None:
@@ -61,7 +64,6 @@ def test_each_sampler_logprob_stands_where_its_token_is_predicted(batch: Batch) 
         [-0.5, -1.0, -1.5, 0, 0, 0],
         [-0.5, 0, 0, 0, 0, 0],
     ]
-    assert batch.advantages_B.tolist() == [1.0, 2.0, 3.0, 4.0]
 
 
 @pytest.mark.parametrize(("size", "shapes"), [(1, [2, 4, 5, 6]), (2, [4, 6]), (3, [5, 6]), (4, [6]), (9, [6])])
@@ -95,3 +97,17 @@ def test_positions_count_real_tokens_on_either_side() -> None:
     assert tokens_BT.tolist() == [[7, 99, 99], [7, 8, 9]]
     assert attention_BT.tolist() == [[1, 0, 0], [1, 1, 1]]
     assert position_ids(torch.tensor([[0, 0, 1, 1, 1]])).tolist() == [[0, 0, 0, 1, 2]]
+
+
+def test_selected_rows_keep_all_that_is_theirs_and_are_cut_to_the_width(batch: Batch) -> None:
+    batch = replace(batch, old_logprobs_BT=torch.arange(24.0).reshape(4, 6))
+    for rows in (torch.tensor([3, 1]), torch.tensor([False, True, False, True])):
+        picked = batch.select(rows, 3)
+        order = [3, 1] if rows.dtype == torch.int64 else [1, 3]
+        assert picked.tokens_BT.tolist() == [batch.tokens_BT[i, :3].tolist() for i in order]
+        assert picked.loss_mask_BT.tolist() == [batch.loss_mask_BT[i, :3].tolist() for i in order]
+        assert picked.positions_BT.shape == picked.attention_BT.shape == picked.sampler_logprobs_BT.shape == (2, 3)
+        assert picked.advantages_B.tolist() == [float(i + 1) for i in order]
+        assert picked.old_logprobs_BT is not None
+        assert picked.old_logprobs_BT.tolist() == [[6.0 * i, 6.0 * i + 1, 6.0 * i + 2] for i in order]
+    assert batch.to(CPU).old_logprobs_BT is not None and batch.select(torch.tensor([0])).tokens_BT.shape == (1, 6)

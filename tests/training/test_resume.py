@@ -2,29 +2,55 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from rookworld_rlvr.app import wiring
 from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.training.context import StepContext
+from rookworld_rlvr.training.hooks import Hook, Moment
+from rookworld_rlvr.training.policy import Policy, load_policy
+from rookworld_rlvr.training.run import Run
 from rookworld_rlvr.training.sinks import cut_lines
+from rookworld_rlvr.training.step_report import StepReport
+from rookworld_rlvr.training.trainer import train as train_run
 
 Train = Callable[..., Path]
+MakeRun = Callable[..., Run]
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 OF_THE_MACHINE = ("time/", "throughput/", "memory/")
 PATIENCE_S = 120
+# Small and short: what is looked at is whether two runs agree, not whether they learn.
+TWENTY = (
+    "steps=20",
+    "checkpoint_every=7",
+    "keep_checkpoints=9",
+    "rollouts_every=4",
+    "objective.group_size=3",
+    "generator.max_new_tokens=16",
+)
+# In the middle of the tenth step, two behind the newest checkpoint.
+KILLED_IN_STEP, RESUMED_FROM = 10, 7
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{key: row[key] for key in row if not key.startswith(OF_THE_MACHINE)} for row in rows]
+
+
+def checkpoints(folder: Path) -> list[str]:
+    """Those that are there, without the links `best` and `last_good`."""
+    return sorted(path.name for path in (folder / "checkpoints").iterdir() if not path.is_symlink())
 
 
 def state(folder: Path, step: int) -> dict[str, Any]:
@@ -50,43 +76,137 @@ def assert_equal_bits(ours: Any, theirs: Any) -> None:
         assert ours == theirs
 
 
-def stopped_at(train: Train, step: int, *overrides: str) -> Path:
-    """A run of six steps whose machine went away: what is behind `step` is lost, but for metrics."""
-    folder = train("steps=6", f"checkpoint_every={step}", "keep_checkpoints=9", *overrides, root="stopped")
-    for later in range(step + 1, 7):
-        checkpoint = folder / f"checkpoints/step-{later}"
-        if checkpoint.exists():
-            checkpoint.rename(folder / f"lost-{later}")
-    return folder
-
-
-@pytest.mark.parametrize(
-    "overrides", [(), ("reference.refresh_every=2",), ("kl.warmup_steps=5", "rubric.warmup_steps=5")]
-)
-def test_three_steps_and_three_resumed_equal_six_bit_for_bit(train: Train, overrides: tuple[str, ...]) -> None:
-    whole = train("steps=6", "checkpoint_every=6", *overrides, root="whole")
-    folder = stopped_at(train, 3, *overrides)
-    torch.manual_seed(1)
-    assert main(["train", f"resume={folder}"]) == 0
+def assert_equal_runs(folder: Path, whole: Path, step: int) -> None:
+    """Metrics, transcripts, the state and weights of `step`, links, and the tables of the summary."""
     assert metrics(folder) == metrics(whole)
-    assert len({row["optim/update_norm"] for row in metrics(whole)}) == 6
-    assert_equal_bits(state(folder, 6), state(whole, 6))
+    assert (folder / "rollouts.jsonl").read_bytes() == (whole / "rollouts.jsonl").read_bytes()
+    assert_equal_bits(state(folder, step), state(whole, step))
     for name in ("model.safetensors", "config.json"):
-        assert (folder / f"checkpoints/step-6/{name}").read_bytes() == (
-            whole / f"checkpoints/step-6/{name}"
-        ).read_bytes()
-    ours, theirs = (json.loads((path / "summary.json").read_text()) for path in (folder, whole))
-    for key in ("steps", "stopped", "before", "after", "gain"):
-        assert ours[key] == theirs[key]
+        ours, theirs = (path / f"checkpoints/step-{step}/{name}" for path in (folder, whole))
+        assert ours.read_bytes() == theirs.read_bytes()
+    for link in ("best", "last_good"):
+        assert (folder / "checkpoints" / link).readlink() == (whole / "checkpoints" / link).readlink()
+    mine, other = (json.loads((path / "summary.json").read_text()) for path in (folder, whole))
+    for key in ("steps", "stopped", "before", "after", "gain", "preflight", "recovery"):
+        assert mine[key] == other[key]
 
 
-def test_a_refreshed_reference_is_the_policy_of_its_step_and_a_frozen_one_the_start(train: Train) -> None:
+def whole_and_killed(make_saved_run: MakeRun, overrides: Sequence[str], hooks: Sequence[Hook] = ()) -> list[Path]:
+    """The folders of a run of twenty steps, and of its disk as it was in the tenth: what a kill leaves."""
+    run = make_saved_run(*TWENTY, *overrides)
+    killed = run.folder.with_name("killed")
+
+    def copy_the_disk(moment: Moment, _: StepContext, report: StepReport) -> None:
+        if moment is Moment.updated and report.step + 1 == KILLED_IN_STEP and not killed.exists():
+            shutil.copytree(run.folder, killed, symlinks=True)
+
+    run.context.hooks += [*hooks, copy_the_disk]
+    train_run(run)
+    assert [row["step"] for row in metrics(killed)] == list(range(1, KILLED_IN_STEP))
+    assert checkpoints(killed) == ["step-0", "step-7"]
+    return [run.folder, killed]
+
+
+# What is switched on, and the metrics that must move with it before the kill and after the resume.
+CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "nothing": ((), ()),
+    "kl off": (("kl.control='off'",), ()),
+    "kl fixed": (("kl.coef=0.5",), ()),
+    "kl warm-up": (("kl.coef=0.24", "kl.warmup_steps=12", "rubric.warmup_steps=12"), ("kl/coef",)),
+    "kl warm-up, then adaptive": (("kl.control=adaptive", "kl.target=0.001", "kl.warmup_steps=9"), ("kl/coef",)),
+    "kl adaptive": (("kl.control=adaptive", "kl.target=0.001"), ("kl/coef",)),
+    "kl proportional": (("kl.control=proportional", "kl.target=0.001"), ("kl/coef",)),
+    "kl budget": (("kl.control=budget", "kl.coef=0", "kl.target=0.001"), ("kl/coef",)),
+    "kl in the reward": (("kl.form=in_reward", "kl.coef=0.5"), ()),
+    "kl cap": (("objective.collection.kl_cap=0.03",), ("rollout/rejected_fraction",)),
+    "entropy adaptive": (
+        ("objective.entropy.control=adaptive", "objective.entropy.target=0.8", "objective.entropy.coef=0.01"),
+        ("policy/entropy_coef",),
+    ),
+    "reference every": (("reference.mode=every", "reference.refresh_every=5"), ("reference/refreshes",)),
+    "reference ema": (("reference.mode=ema", "reference.refresh_every=5"), ("reference/refreshes",)),
+    "reference gated": (
+        ("reference.mode=gated", "reference.refresh_every=5", "validation.rows=1", "validation.every=3"),
+        ("reference/refreshes",),
+    ),
+    "reference clears the optimiser": (
+        ("reference.mode=every", "reference.refresh_every=5", "reference.reset_optimizer=true"),
+        ("reference/refreshes",),
+    ),
+    "head-room": (("data.mixture.headroom=1",), ("sampler/policy_share",)),
+    "several updates": (
+        ("objective.epochs=2", "objective.minibatches=2", "objective.loss=cispo"),
+        ("policy/ratio_max",),
+    ),
+    "refill": (("objective.collection.uninformative=refill",), ("group/replaced_fraction",)),
+}
+
+
+@pytest.mark.parametrize(("overrides", "moving"), CASES.values(), ids=CASES.keys())
+def test_seven_steps_and_thirteen_resumed_equal_twenty_bit_for_bit(
+    make_saved_run: MakeRun, overrides: tuple[str, ...], moving: tuple[str, ...]
+) -> None:
+    whole, killed = whole_and_killed(make_saved_run, overrides)
+    assert main(["train", f"resume={killed}"]) == 0
+    rows = metrics(whole)
+    for key in moving:
+        assert len({row[key] for row in rows[:RESUMED_FROM]}) > 1
+        assert len({row[key] for row in rows[RESUMED_FROM:]}) > 1
+    assert len({row["optim/update_norm"] for row in rows}) == 20
+    assert_equal_runs(killed, whole, 14)
+    assert_equal_runs(killed, whole, 20)
+
+
+def test_the_coefficient_is_where_the_schedule_says_after_a_resume_inside_the_warm_up(make_saved_run: MakeRun) -> None:
+    overrides = ("kl.coef=0.24", "kl.warmup_steps=12", "evaluation_rows=0")
+    _, killed = whole_and_killed(make_saved_run, overrides)
+    assert main(["train", f"resume={killed}"]) == 0
+    assert [row["kl/coef"] for row in metrics(killed)] == pytest.approx(
+        [0, 0.02, 0.04, 0.06, 0.08, 0.10, 0.12, 0.14, 0.16, 0.18, 0.20, 0.22] + [0.24] * 8
+    )
+
+
+def nan_gradients(*steps: int) -> Hook:
+    """Faults in these steps, 1 is the first, whether the run is resumed or not."""
+
+    def poison(moment: Moment, context: StepContext, report: StepReport) -> None:
+        if moment is Moment.accumulated and report.step + 1 in steps:
+            next(context.policy.model.parameters()).grad.fill_(torch.nan)
+
+    return poison
+
+
+def test_a_resume_while_the_learning_rate_ramps_back_goes_on_with_the_ramp_and_the_ladder(
+    make_saved_run: MakeRun,
+) -> None:
+    ladder = ("recovery.good_steps=2", "recovery.ramp_steps=10", "recovery.restore_after=2")
+    faults = nan_gradients(3, 4, 12, 13)
+    whole, killed = whole_and_killed(make_saved_run, ladder, [faults])
+    run = make_saved_run(*TWENTY, *ladder, f"resume={killed}")
+    run.context.hooks.append(faults)
+    train_run(run)
+    rows = metrics(whole)
+    assert [row["recovery/restores"] for row in rows] == [0] * 3 + [1] * 9 + [2] * 8
+    scales = [row["recovery/lr_scale"] for row in rows]
+    assert scales[:6] == [1, 1, 1, 0.5, 0.5, 0.5]
+    # 2 ** (1 / 10) a step: half way is ten steps; the second restore halves what has come back.
+    ramp = [2 ** (-1 + n / 10) for n in range(1, 6)]
+    assert scales[6:11] == pytest.approx(ramp)
+    assert scales[12] == pytest.approx(min(ramp[-1], 0.5) / 2)
+    assert scales[11] == scales[10] and scales[13] == scales[12] < scales[19] < 0.5
+    assert_equal_runs(killed, whole, 14)
+    assert_equal_runs(killed, whole, 20)
+
+
+def test_a_reference_that_moves_is_the_policy_of_its_step_and_a_frozen_one_the_start(train: Train) -> None:
     given = ("steps=3", "checkpoint_every=1", "keep_checkpoints=9", "evaluation_rows=0")
-    refreshed = train(*given, "reference.refresh_every=2", root="refreshed")
-    assert_equal_bits(state(refreshed, 3)["reference"], state(refreshed, 2)["policy"])
+    refreshed = train(*given, "reference.mode=every", "reference.refresh_every=2", root="refreshed")
+    assert_equal_bits(state(refreshed, 3)["references"]["current"], state(refreshed, 2)["policy"])
+    assert_equal_bits(state(refreshed, 3)["references"]["original"], state(refreshed, 0)["policy"])
     assert [row["kl/reference"] > 0 for row in metrics(refreshed)] == [False, True, False]
+    assert [row["kl/original"] > 0 for row in metrics(refreshed)] == [False, True, True]
     frozen = train(*given, root="frozen")
-    assert_equal_bits(state(frozen, 3)["reference"], state(frozen, 1)["reference"])
+    assert_equal_bits(state(frozen, 3)["references"]["current"], state(frozen, 0)["policy"])
     assert [row["kl/reference"] > 0 for row in metrics(frozen)] == [False, True, True]
 
 

@@ -2,11 +2,8 @@
 
 import pytest
 
-from rookworld_rlvr.training.errors import TrainingGaveUpError
-from rookworld_rlvr.training.kl_control import KLConfig, kl_coefficient
+from rookworld_rlvr.training.kl_control import KLConfig, KLController
 from rookworld_rlvr.training.optim import OptimConfig, learning_rate
-from rookworld_rlvr.training.recovery import RecoveryConfig, RecoveryState, record_update
-from rookworld_rlvr.training.reference import ReferenceConfig, refresh_due
 
 
 def test_the_learning_rate_warms_up_linearly_then_follows_a_cosine_to_its_fraction() -> None:
@@ -28,22 +25,8 @@ def test_a_run_shorter_than_its_warm_up_has_a_learning_rate_all_the_same() -> No
 
 
 def test_the_kl_coefficient_ramps_from_its_factor_to_its_value() -> None:
-    config = KLConfig(coef=0.2, warmup_steps=4, warmup_factor=0.5)
-    assert [kl_coefficient(config, step) for step in (0, 1, 2, 4, 9)] == pytest.approx([0.1, 0.125, 0.15, 0.2, 0.2])
-    assert kl_coefficient(KLConfig(coef=0.2), 0) == 0.2
-    assert kl_coefficient(KLConfig(coef=0.2, warmup_steps=4), 0) == 0.0
-
-
-def test_every_fault_lowers_the_learning_rate_for_good_and_a_good_update_ends_the_row() -> None:
-    state, config = RecoveryState(), RecoveryConfig(recovery_lr_factor=0.5, max_consecutive_nans=3)
-    for fault in ("loss", "gradient", "", "loss"):
-        record_update(state, config, fault=fault)
-    assert (state.lr_scale, state.skipped, state.consecutive) == (0.125, 3, 1)
-    record_update(state, config, fault="loss")
-    with pytest.raises(TrainingGaveUpError, match=r"3 updates in a row had a non-finite gradient.*0\.0312"):
-        record_update(state, config, fault="gradient")
-
-
-def test_the_reference_is_refreshed_at_multiples_and_never_by_default() -> None:
-    assert [step for step in range(1, 8) if refresh_due(ReferenceConfig(3), step)] == [3, 6]
-    assert not any(refresh_due(ReferenceConfig(), step) for step in range(1, 8))
+    controller = KLController(KLConfig(coef=0.2, warmup_steps=4, warmup_factor=0.5))
+    ramp = [controller.coefficient(step) for step in (0, 1, 2, 4, 9)]
+    assert ramp == pytest.approx([0.1, 0.125, 0.15, 0.2, 0.2])
+    assert KLController(KLConfig(coef=0.2)).coefficient(0) == 0.2
+    assert KLController(KLConfig(coef=0.2, warmup_steps=4)).coefficient(0) == 0.0

@@ -21,6 +21,9 @@ class _LogprobRecorder(LogitsProcessor):
 
     A processor sees the logits before the draw, so a token's log-prob is read at the next call, and the
     last one in `finish`: one (B, V) tensor is held instead of one a step.
+
+    Where a logit is NaN or +inf the log-prob is recorded as NaN and a draw is made all the same: a draw from
+    NaN would end the process, on CUDA with its context, before anyone could say where the NaN came from.
     """
 
     def __init__(self, temperature: float) -> None:
@@ -32,7 +35,7 @@ class _LogprobRecorder(LogitsProcessor):
         self._read(input_ids[:, -1])
         scaled = scores.float() / (self._temperature or 1.0)
         self._pending = torch.log_softmax(scaled, dim=-1)
-        return scaled
+        return scaled.nan_to_num()
 
     def finish(self, sequences: Tensor) -> Tensor:
         """Log-probs (B, T) of all tokens drawn."""

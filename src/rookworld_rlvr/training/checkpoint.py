@@ -8,9 +8,11 @@ import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from .context import StepContext
 from .errors import UserError
@@ -21,6 +23,7 @@ STATE_FILE, CONFIG_FILE = "trainer_state.pt", "config.yaml"
 FOLDER = "checkpoints"
 WRITING, REMOVING = ".writing-", ".removing-"
 BEST, LAST_GOOD = "best", "last_good"
+MIB = 2**20
 
 
 def save_checkpoint(run_folder: Path, context: StepContext, *, step: int, keep: int) -> Path:
@@ -33,9 +36,11 @@ def save_checkpoint(run_folder: Path, context: StepContext, *, step: int, keep: 
     if not final.exists():
         try:
             _write(run_folder, context, step, final)
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, SafetensorError) as error:
             _sweep(final.parent)
-            raise UserError(f"checkpoint: expected to write {final}, got: {_first_line(error)}") from error
+            # What torch says of a full disk does not name it.
+            free = f"{shutil.disk_usage(run_folder).free // MIB} MiB free there"
+            raise UserError(f"checkpoint: expected to write {final}, {free}, got: {_first_line(error)}") from error
     recovery = context.recovery
     pinned = {BEST: recovery.best_step, LAST_GOOD: recovery.last_good_step}
     for name, pinned_step in pinned.items():
@@ -71,9 +76,9 @@ def checkpoint_folder(run_folder: Path, step: int) -> Path:
 
 
 def list_checkpoints(run_folder: Path) -> list[Path]:
-    """The finished checkpoints of a run, oldest first."""
-    found = (run_folder / FOLDER).glob("step-*")
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+    """The finished checkpoints of a run, oldest first; what a reader copied beside them is none."""
+    found = ((path.name.removeprefix("step-"), path) for path in (run_folder / FOLDER).glob("step-*"))
+    return [path for _, path in sorted((int(number), path) for number, path in found if number.isdecimal())]
 
 
 def find_run(resume: str) -> tuple[Path, Path | None]:
@@ -129,18 +134,21 @@ def _sweep(parent: Path) -> None:
 
 
 def _point(link: Path, folder: Path) -> None:
+    """Lead `link` to the folder; to nothing where a resume from an earlier checkpoint has left none."""
+    new = link.with_name(f".{link.name}")
+    new.unlink(missing_ok=True)
     if folder.exists():
-        new = link.with_name(f".{link.name}")
-        new.unlink(missing_ok=True)
         new.symlink_to(folder.name, target_is_directory=True)
         new.replace(link)
+    else:
+        link.unlink(missing_ok=True)
 
 
 def _read(folder: Path, context: StepContext) -> dict[str, Any]:
     try:
         # Our own file: it holds random states, which are no tensors.
         state: dict[str, Any] = torch.load(folder / STATE_FILE, map_location=context.policy.device, weights_only=False)
-    except (OSError, RuntimeError, EOFError) as error:
+    except (OSError, RuntimeError, EOFError, UnpicklingError) as error:
         raise _not_ours(folder, error) from error
     return state
 
@@ -177,9 +185,17 @@ def _state(context: StepContext, step: int) -> dict[str, Any]:
 def _put_back(context: StepContext, state: dict[str, Any]) -> None:
     context.policy.model.load_state_dict(state["policy"])
     context.references.load_state_dict(state["references"])
-    context.optimizer.load_state_dict(state["optimizer"])
+    _load_optimizer(context.optimizer, state["optimizer"])
     context.clock.schedule_step = state["clock"]
     context.kl_controller.load_state_dict(state["kl"])
     context.entropy_controller.load_state_dict(state["entropy"])
     context.guards.load_state_dict(state["guards"])
     set_rng_state(state["rng"])
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """The moments as they were saved; betas and the like as they are configured now."""
+    configured = [{key: group[key] for key in group if key not in ("params", "lr")} for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    for group, values in zip(optimizer.param_groups, configured, strict=True):
+        group.update(values)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..objective import TokenStatistics
-from ..rollout.batch import Batch
+from ..rollout.batch import Batch, micro_batches
 from .faults import Fault, FaultError, FaultKind
 from .policy import Policy
 from .step_report import StepReport
@@ -56,13 +55,15 @@ def check_rewards(rewards_PG: Tensor) -> None:
         raise _fault(FaultKind.reward, where, f"expected a finite number, got {rewards_PG[group, sample].item()}")
 
 
-def check_logprobs(context: "StepContext", statistics: TokenStatistics, micro: Batch) -> None:
-    """Of policy and reference, as soon as they are known."""
-    reference = context.references.current
-    sides = (("policy", context.policy, statistics.logprobs), ("reference", reference, statistics.ref_logprobs))
-    for name, side, logprobs in sides:
-        if logprobs is not None and not all_finite([logprobs]):
-            raise _fault(FaultKind.logprobs, f"{name}: {_locate(side, micro)}", "a log-prob is not finite", micro)
+def check_logprobs(context: "StepContext", logprobs: Tensor, ref_logprobs: Tensor | None, batch: Batch) -> None:
+    """Of policy, reference and sampler, as soon as they are known; those that are not trained are 0."""
+    sides = (("policy", context.policy, logprobs), ("reference", context.references.current, ref_logprobs))
+    for name, side, values in sides:
+        if values is not None and not all_finite([values]):
+            where = _locate(side, batch, context.optim.micro_batch_size)
+            raise _fault(FaultKind.logprobs, f"{name}: {where}", "a log-prob is not finite", batch)
+    if not all_finite([batch.sampler_logprobs_BT]):
+        raise _fault(FaultKind.logprobs, "sampler: log-probs", "a log-prob is not finite, the trainer's are", batch)
 
 
 def check_loss(loss: Tensor, micro: Batch) -> None:
@@ -72,11 +73,14 @@ def check_loss(loss: Tensor, micro: Batch) -> None:
 
 
 def check_kl(context: "StepContext", part: Batch, report: StepReport) -> None:
-    """KL against the run's own history, before the weights move."""
-    kl, guards = report.tokens.kl_mean, context.guards
+    """KL against its limit and the run's own history, before the weights move."""
+    kl, guards = report.tokens.kl_exact_mean, context.guards
+    limit = guards.config.kl_limit
+    if context.guarded and 0 < limit < kl:
+        raise _fault(FaultKind.kl_limit, "kl/exact", f"{kl:.3g} nat a token, at most {limit:g} allowed", part)
     if context.guarded and guards.kl.is_spike(kl, guards.config.kl_floor, guards.config):
         usual = math.exp(guards.kl.mean)
-        raise _fault(FaultKind.kl_spike, "kl/reference", f"{kl:.3g} nat a token, usually {usual:.3g}", part)
+        raise _fault(FaultKind.kl_spike, "kl/exact", f"{kl:.3g} nat a token, usually {usual:.3g}", part)
 
 
 def check_gradient(context: "StepContext", grad_norm: float, part: Batch) -> None:
@@ -111,7 +115,7 @@ def _fault(kind: FaultKind, tensor: str, detail: str, batch: Batch | None = None
 
 
 @torch.no_grad()
-def _locate(policy: Policy, micro: Batch) -> str:
+def _locate(policy: Policy, batch: Batch, micro_batch_size: int) -> str:
     """The first bad weight, or else the first module whose output is not finite, by a pass of its own."""
     bad_parameter = first_bad_parameter(policy.model)
     if bad_parameter:
@@ -128,7 +132,8 @@ def _locate(policy: Policy, micro: Batch) -> str:
 
     handles = [module.register_forward_hook(watch(name)) for name, module in policy.model.named_modules() if name]
     try:
-        policy.statistics(micro, temperature=1.0)
+        for micro in micro_batches(batch, micro_batch_size):
+            policy.statistics(micro, temperature=1.0)
     finally:
         for handle in handles:
             handle.remove()

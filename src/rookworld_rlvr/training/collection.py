@@ -15,7 +15,7 @@ from ..rollout.batch import make_batch
 from ..rollout.collect import Group, sample_groups, score_groups
 from ..rollout.generator import GeneratorError
 from ..tasks import Example
-from .checks import check_rewards
+from .checks import check_logprobs, check_rewards
 from .faults import Fault, FaultError, FaultKind
 from .step_report import StepReport
 from .timing import timed
@@ -125,6 +125,7 @@ def _sample(context: "StepContext", examples: Sequence[Example], report: StepRep
 
 def _groups(context: "StepContext", examples: Sequence[Example], report: StepReport) -> list[Group]:
     """Sample and judge; both are counted and timed."""
+    report.asked = examples
     try:
         with timed(report, "generate"):
             sampled = sample_groups(
@@ -142,7 +143,12 @@ def _groups(context: "StepContext", examples: Sequence[Example], report: StepRep
         raise FaultError(Fault(FaultKind.generator, "completions", str(error))) from error
     except JudgeError as error:
         raise FaultError(Fault(FaultKind.judge, "scores", str(error))) from error
-    check_rewards(torch.tensor([[sample.score.total for sample in group.samples] for group in groups]))
+    rewards_PG = torch.tensor([[sample.score.total for sample in group.samples] for group in groups])
+    try:
+        check_rewards(rewards_PG)
+    except FaultError:
+        report.groups, report.rewards_PG = groups, rewards_PG
+        raise
     for group in groups:
         context.sampler.observe(group.example.task, fmean(outcome(sample.score) for sample in group.samples))
     report.sampled_groups += len(groups)
@@ -185,4 +191,5 @@ def _within_cap(context: "StepContext", groups: Sequence[Group]) -> Tensor:
         temperature=context.temperature,
         reference=context.references.current,
     )
+    check_logprobs(context, table.logprobs_BT, table.ref_logprobs_BT, batch)
     return (table.mean_kl_B() <= context.objective.collection.kl_cap).reshape(len(groups), -1).cpu()

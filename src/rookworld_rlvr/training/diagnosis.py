@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from .step_report import StepReport
 
 FAULTS, DIAGNOSIS = "faults", "diagnosis.txt"
 MOST_PROMPTS = 8
+FAULT_KEYS = {"step", "fault", "kl_coef", "entropy_coef", "batch", "samples", "policy"}
 
 SUGGESTIONS: Mapping[FaultKind, str] = {
     FaultKind.generator: "generator.kind=hf",
@@ -26,6 +28,7 @@ SUGGESTIONS: Mapping[FaultKind, str] = {
     FaultKind.gradient: "precision=fp32 optim.lr={lr:.1e}",
     FaultKind.gradient_spike: "optim.max_grad_norm=0.5 optim.lr={lr:.1e}",
     FaultKind.kl_spike: "kl=adaptive optim.lr={lr:.1e}",
+    FaultKind.kl_limit: "kl=adaptive optim.lr={lr:.1e}",
     FaultKind.parameter: "precision=fp32 optim.lr={lr:.1e}",
     FaultKind.collapse: "kl=adaptive optim.lr={lr:.1e}",
 }
@@ -59,9 +62,11 @@ def load_fault(path: Path) -> dict[str, Any]:
     """What `save_fault` wrote, its batch as a Batch or None. Raises UserError."""
     try:
         saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(saved, dict) or saved.keys() != FAULT_KEYS:
+            raise ValueError("a file of another kind")
         batch = saved["batch"]
         saved["batch"] = None if batch is None else Batch(**batch)
-    except (OSError, RuntimeError, EOFError, KeyError, TypeError, ValueError) as error:
+    except (OSError, RuntimeError, EOFError, UnpicklingError, TypeError, ValueError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"inspect: expected a batch that a run saved under {FAULTS}/, got {path}: {reason}") from error
     return saved
@@ -86,8 +91,8 @@ def write_diagnosis(
     ]
     if batch is not None:
         lines.append(f"batch           {batch}; replay it: rookworld inspect {batch}")
-    prompts = [group.example.prompt for group in report.groups[:MOST_PROMPTS]]
-    lines += [f"prompt          {prompt}" for prompt in prompts]
+    examples = [group.example for group in report.groups] or report.asked
+    lines += [f"prompt          {example.prompt}" for example in examples[:MOST_PROMPTS]]
     (run_folder / DIAGNOSIS).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -16,7 +16,7 @@ class FaultKind(StrEnum):
     reward = "reward"
     """A reward is not finite."""
     logprobs = "logprobs"
-    """A log-prob of policy or reference is not finite."""
+    """A log-prob of policy, reference or sampler is not finite."""
     loss = "loss"
     """The loss is not finite."""
     gradient = "gradient"
@@ -25,6 +25,8 @@ class FaultKind(StrEnum):
     """The gradient's norm is far outside its own history."""
     kl_spike = "kl_spike"
     """KL(policy‖reference) is far outside its own history."""
+    kl_limit = "kl_limit"
+    """KL(policy‖reference) is above the most that is allowed: the policy has run away."""
     parameter = "parameter"
     """A weight is not finite."""
     collapse = "collapse"
@@ -32,7 +34,7 @@ class FaultKind(StrEnum):
 
 
 # After these the weights themselves are wrong: skipping an update does not help.
-DAMAGE = frozenset({FaultKind.parameter, FaultKind.collapse})
+DAMAGE = frozenset({FaultKind.kl_limit, FaultKind.parameter, FaultKind.collapse})
 
 
 @dataclass(frozen=True, slots=True)

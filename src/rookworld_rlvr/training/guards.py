@@ -1,7 +1,8 @@
 """Running statistics of a run, and what is far outside them: spikes and collapse.
 
-A guard compares a step with the run's own history, so it needs no threshold that fits all models. Its
-state is part of a checkpoint. It is never loosened by the run itself.
+A guard compares a step with the run's own history, so it needs no threshold that fits all models; the one
+exception is the limit of KL, which a slow runaway would otherwise take along. A guard's state is part of a
+checkpoint. It is never loosened by the run itself.
 """
 
 import math
@@ -26,14 +27,16 @@ class GuardConfig:
     """… and this many times the geometric mean."""
     kl_floor: float = 0.05
     """Nat a token. KL below it counts as this much: its first steps away from 0 are no spikes."""
+    kl_limit: float = 1.0
+    """Nat a token. A step's mean KL(policy‖reference) above it is a fault whatever the history; 0: no limit."""
     collapse_drop: float = 0.1
     """Reward. A running mean this far below its best is a collapse; 0: not watched."""
 
     def __post_init__(self) -> None:
         if self.history < 2 or not self.spike_sigmas > 0 or not self.spike_factor > 1:
             raise ValueError("recovery.guard: expected history from 2, spike_sigmas above 0, spike_factor above 1")
-        if not self.kl_floor > 0 or not self.collapse_drop >= 0:
-            raise ValueError("recovery.guard: expected kl_floor above 0 and collapse_drop from 0")
+        if not self.kl_floor > 0 or not self.kl_limit >= 0 or not self.collapse_drop >= 0:
+            raise ValueError("recovery.guard: expected kl_floor above 0, kl_limit and collapse_drop from 0")
 
 
 @dataclass(slots=True)

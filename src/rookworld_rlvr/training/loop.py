@@ -1,5 +1,6 @@
 """The steps of a run, and what is done after each: the ladder, controllers, reference, metrics, checkpoints."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -71,7 +72,7 @@ def _settle(run: Run, report: StepReport, *, last: bool) -> None:
     """All that follows a step. Raises TrainingGaveUpError."""
     context, step = run.context, report.step + 1
     due = last or step % run.config.checkpoint_every == 0
-    report.fault = report.fault or _late_fault(run, report, about_to_save=due)
+    report.fault = _late_fault(run, report, about_to_save=due) or report.fault
     rung = climb(context.recovery, run.recovery, step=step, fault=report.fault)
     if report.fault is not None:
         _after_fault(run, report, rung)
@@ -85,9 +86,15 @@ def _settle(run: Run, report: StepReport, *, last: bool) -> None:
 
 
 def _late_fault(run: Run, report: StepReport, *, about_to_save: bool) -> Fault | None:
-    """Faults that show only after the step: a collapse, or a state that must not be saved."""
+    """Faults that show only after the step: a collapse, or a state that must not be saved.
+
+    The latter also where the step had a fault of its own that leaves the weights alone.
+    """
     context = run.context
-    if context.guarded and report.rewards_PG.numel() and report.step >= run.rubric_warmup_steps:
+    if report.fault is not None and report.fault.damages:
+        return None
+    rewarded = report.fault is None and report.rewards_PG.numel() and report.step >= run.rubric_warmup_steps
+    if context.guarded and rewarded:
         context.guards.reward.observe(float(report.rewards_PG.mean()), context.guards.config.history)
         if context.guards.collapsed():
             trend = context.guards.reward
@@ -113,11 +120,12 @@ def _after_good_step(run: Run, report: StepReport, step: int) -> None:
         return
     guards = context.guards
     guards.grad_norm.observe(report.grad_norm, context.optim.max_grad_norm)
-    guards.kl.observe(tokens.kl_mean, guards.config.kl_floor)
-    context.kl_controller.observe(context.clock.schedule_step, tokens.kl_mean)
+    guards.kl.observe(tokens.kl_exact_mean, guards.config.kl_floor)
+    # The clock has moved on: the KL was measured under the coefficient of the step before.
+    context.kl_controller.observe(context.clock.schedule_step - 1, tokens.kl_exact_mean)
     context.entropy_controller.observe(tokens.entropy_sum / tokens.count)
     refreshed = context.references.maybe_refresh(
-        context.policy, step=step, kl=tokens.kl_mean, score=lambda: validate(run)["validation/score"]
+        context.policy, step=step, kl=tokens.kl_exact_mean, score=lambda: validate(run)["validation/score"]
     )
     if refreshed and run.reference.reset_optimizer:
         context.optimizer.state.clear()
@@ -184,10 +192,10 @@ def save(run: Run, step: int, score: float | None) -> None:
     Without a validation the score is the running mean reward, once there is a history of it.
     """
     context, config = run.context, run.config
-    trend = context.guards.reward
+    trend, measured = context.guards.reward, score is not None
     if score is None and not config.validation.every and trend.count >= context.guards.config.history:
         score = trend.mean
-    context.recovery.saved(step, score, run.recovery)
+    context.recovery.saved(step, -math.inf if score is None else score, run.recovery, measured=measured)
     save_checkpoint(run.folder, context, step=step, keep=config.keep_checkpoints)
 
 

@@ -88,10 +88,10 @@ class RecoveryState:
     """Steps in a row without an effective update."""
     last_good_step: int = 0
     """The newest checkpoint that is known to be good."""
-    candidates: list[int] = field(default_factory=list)
-    """Newer checkpoints that may become it, good_steps apart."""
+    candidates: dict[int, float] = field(default_factory=dict)
+    """Newer checkpoints that may become it, good_steps apart, each with its score."""
     best_step: int = 0
-    """The checkpoint of the best score."""
+    """The checkpoint of the best score among those known to be good."""
     best_score: float = float("-inf")
     """Validation score, or the running mean reward where there is no validation."""
 
@@ -102,12 +102,26 @@ class RecoveryState:
         for name, value in state.items():
             setattr(self, name, value)
 
-    def saved(self, step: int, score: float | None, config: RecoveryConfig) -> None:
-        """A checkpoint of `step` is written; `score` is None where there is none yet."""
-        if not self.candidates or step - self.candidates[-1] >= config.good_steps:
-            self.candidates = [*self.candidates, step]
-        if score is not None and score > self.best_score:
+    def saved(self, step: int, score: float, config: RecoveryConfig, *, measured: bool) -> None:
+        """A checkpoint of `step` is written; `score` is -inf where there is none yet.
+
+        A score that was measured on this very checkpoint counts at once; a running mean lags behind it, and
+        counts once the checkpoint is known to be good.
+        """
+        if measured and score > self.best_score:
             self.best_step, self.best_score = step, score
+        newest = max(self.candidates, default=None)
+        if newest is None or step - newest >= config.good_steps:
+            self.candidates[step] = score
+
+    def proven(self, step: int) -> None:
+        """The candidate of `step` turned out to be good, and so did those before it."""
+        for known in sorted(self.candidates):
+            if known <= step:
+                score = self.candidates.pop(known)
+                self.last_good_step = known
+                if score > self.best_score:
+                    self.best_step, self.best_score = known, score
 
 
 def climb(state: RecoveryState, config: RecoveryConfig, *, step: int, fault: Fault | None) -> Rung:
@@ -134,7 +148,7 @@ def _restore(state: RecoveryState, config: RecoveryConfig) -> Rung:
     state.lr_scale = min(state.lr_scale, state.lr_ceiling) * config.recovery_lr_factor
     state.restores += 1
     # Saved between the good state and the fault: nobody knows.
-    state.candidates = []
+    state.candidates = {}
     return Rung.restore
 
 
@@ -147,5 +161,4 @@ def _good_step(state: RecoveryState, config: RecoveryConfig, step: int) -> None:
     # A skipped update leaves the weights alone, so what counts is that a checkpoint's successors all went well.
     proven = [saved for saved in state.candidates if state.good >= config.good_steps <= step - saved]
     if proven:
-        state.last_good_step = proven[-1]
-        state.candidates = [saved for saved in state.candidates if saved > proven[-1]]
+        state.proven(max(proven))

@@ -41,7 +41,10 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write text likewise."""
+    """Write text likewise; after a power cut, too, it is the old file or the new one."""
     writing = path.with_name(f".{path.name}.writing")
-    writing.write_text(text, encoding="utf-8")
+    with writing.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     writing.replace(path)

@@ -13,16 +13,16 @@ def seed_everything(seed: int) -> None:
 
 
 def rng_state() -> dict[str, Any]:
-    """The state to go on from."""
+    """The state to go on from; of CUDA devices only where this process has used one."""
     state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state_all()
     return state
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
-    """Go on from a state of `rng_state`."""
+    """Go on from a state of `rng_state`, on as many CUDA devices as there are now."""
     random.setstate(state["python"])
     torch.set_rng_state(state["torch"].cpu())
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all([device_state.cpu() for device_state in state["cuda"]])
+    for device, device_state in zip(range(torch.cuda.device_count()), state.get("cuda", ()), strict=False):
+        torch.cuda.set_rng_state(device_state.cpu(), device)

@@ -82,12 +82,14 @@ def _before_the_first_update(context: StepContext, batch: Batch) -> TokenTable |
     """Log-probs of policy and reference before the first update, None where nothing needs them."""
     if context.objective.updates == 1 and context.kl.form is not KLForm.in_reward:
         return None
-    return context.policy.token_table(
+    table = context.policy.token_table(
         batch,
         micro_batch_size=context.optim.micro_batch_size,
         temperature=context.temperature,
         reference=context.references.current,
     )
+    checks.check_logprobs(context, table.logprobs_BT, table.ref_logprobs_BT, batch)
+    return table
 
 
 def _advantages(context: StepContext, collected: Collected, table: TokenTable | None, report: StepReport) -> None:
@@ -153,7 +155,7 @@ def micro_batch_loss(context: StepContext, micro: Batch, sizes: LossSizes, repor
         reference=context.references.current,
         entropy_gradient=report.entropy_coef > 0,
     )
-    checks.check_logprobs(context, statistics, micro)
+    checks.check_logprobs(context, statistics.logprobs, statistics.ref_logprobs, micro)
     assert statistics.ref_logprobs is not None and statistics.kl_exact is not None
     logprobs_BT = spread(statistics.logprobs, loss_mask_BT)
     old_logprobs_BT = logprobs_BT.detach() if micro.old_logprobs_BT is None else micro.old_logprobs_BT

@@ -1,5 +1,6 @@
 """What one step did, as sums that add up over micro-batches."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 from ..objective import TokenStatistics, kl_k3
 from ..rollout.batch import Batch
 from ..rollout.collect import Group
+from ..tasks import Example
 from .faults import Fault
 
 
@@ -68,6 +70,14 @@ class TokenTotals:
         """k3 estimate of KL(policy‖reference), nat a token; 0 before any token."""
         return self.kl_sum / max(self.count, 1)
 
+    @property
+    def kl_exact_mean(self) -> float:
+        """KL(policy‖reference) over the whole vocabulary, nat a token: what guards and controllers look at.
+
+        One token in ten thousand may have a k3 of a thousand nat, which moves a step's mean and means nothing.
+        """
+        return self.kl_exact_sum / max(self.count, 1)
+
 
 @dataclass(frozen=True, slots=True)
 class TokenTerms:
@@ -108,6 +118,8 @@ class StepReport:
     """What went wrong, None for a good step."""
     fault_batch: Batch | None = None
     """What was trained on when it did."""
+    asked: Sequence[Example] = ()
+    """What was sampled last, before anything is known of it."""
     groups: list[Group] = field(default_factory=list)
     """The groups that are trained on, or would have been."""
     rewards_PG: Tensor = field(default_factory=lambda: torch.zeros(0, 0))

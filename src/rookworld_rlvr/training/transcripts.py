@@ -1,6 +1,7 @@
 """Sampled transcripts: what the model wrote, what was expected, what each part gave."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,15 @@ from .step_report import StepReport
 
 def transcript(step: int, group: Group, sample: Sample) -> dict[str, Any]:
     """One completion as a JSON object of rollouts.jsonl."""
-    failure = sample.score.failure
+    failure, reward = sample.score.failure, sample.score.total
     return {
         "step": step,
         "task": group.example.task.value,
         "prompt": group.example.prompt,
         "completion": sample.text,
         "expected": group.example.completion,
-        "reward": sample.score.total,
+        # JSON has no NaN; a reward that is not finite is a fault, and told of as one.
+        "reward": reward if math.isfinite(reward) else None,
         "parts": sample.score.parts,
         "failure": f"{failure.reason}: {failure.detail}" if failure else None,
         "finished": sample.completion.finished,

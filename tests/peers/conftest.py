@@ -1,0 +1,269 @@
+"""TRL's GRPOTrainer and our training step on the same weights and the same completions.
+
+Nothing of TRL is replaced: `rollout_func`, its own hook, hands it the completions, and it pads, scores and
+differentiates them itself. trl is imported by the fixtures that need it, so that tests skip without it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from rookworld_rlvr.app.config import RunConfig
+from rookworld_rlvr.app.wiring import build_unsaved_run
+from rookworld_rlvr.objective import LossSizes, MismatchConfig, MismatchMode
+from rookworld_rlvr.rewards import Score
+from rookworld_rlvr.rollout.batch import Batch, make_batch, micro_batches
+from rookworld_rlvr.rollout.collect import Group, Sample
+from rookworld_rlvr.rollout.generator import SampledCompletion
+from rookworld_rlvr.tasks import Example, Task
+from rookworld_rlvr.training.context import StepConfig
+from rookworld_rlvr.training.kl_control import KLConfig
+from rookworld_rlvr.training.policy import spread
+from rookworld_rlvr.training.step import micro_batch_loss
+from rookworld_rlvr.training.step_report import StepReport
+from rookworld_rlvr.training.warmstart import Warmstart, WarmstartConfig
+
+PROMPTS, GROUP = 3, 4
+# Not 1, so that a log-prob at another temperature is noticed.
+TEMPERATURE = 0.8
+MAX_TOKENS = 12
+KL_COEF = 0.05
+NO_CORRECTION = MismatchConfig(mode=MismatchMode.off)
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """What was sampled: P prompts, each followed by G completions; rows in the prompts' order."""
+
+    prompts: list[list[int]]
+    completions: list[list[int]]
+    sampler_logprobs: list[list[float]]
+    rewards: list[float]
+
+    def rows(self) -> list[tuple[list[int], list[int]]]:
+        return [(self.prompts[i // GROUP], tokens) for i, tokens in enumerate(self.completions)]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A loss, its gradient for each weight by name, and how it came about."""
+
+    loss: float
+    gradient: dict[str, Tensor]
+    clipped: float
+    """Fraction of tokens or sequences, as each side counts them."""
+
+    def distance(self, other: "Outcome") -> float:
+        """Largest absolute difference in value or gradient."""
+        assert self.gradient.keys() == other.gradient.keys()
+        pairs = [(self.gradient[name], other.gradient[name]) for name in self.gradient]
+        return max(abs(self.loss - other.loss), *(float((a - b).abs().max()) for a, b in pairs))
+
+    def times(self, factor: float) -> "Outcome":
+        gradient = {name: factor * value for name, value in self.gradient.items()}
+        return Outcome(factor * self.loss, gradient, self.clipped)
+
+    def plus(self, other: "Outcome") -> "Outcome":
+        gradient = {name: value + other.gradient[name] for name, value in self.gradient.items()}
+        return Outcome(self.loss + other.loss, gradient, self.clipped)
+
+    @property
+    def gradient_max(self) -> float:
+        return max(float(value.abs().max()) for value in self.gradient.values())
+
+
+def gradient_of(model: Any) -> dict[str, Tensor]:
+    return {name: weight.grad.clone() for name, weight in model.named_parameters()}
+
+
+class Theirs:
+    """A trainer of TRL, on one batch."""
+
+    def __init__(self, trainer: Any, rollouts: Rollouts) -> None:
+        self.trainer, self.rollouts = trainer, rollouts
+
+    def inputs(self, old_logprobs_N: Tensor | None = None, *, sampler: bool = False) -> dict[str, Any]:
+        """What TRL makes of the completions; old log-probs of the trained tokens, row by row, put in.
+
+        With `sampler`, as if vLLM had sampled them, which is when TRL corrects for the mismatch.
+        """
+        self.trainer.use_vllm, self.trainer._last_loaded_step = sampler, self.trainer.state.global_step
+        rows = [{"prompt": ""} for _ in self.rollouts.completions]
+        made: dict[str, Any] = self.trainer._generate_and_score_completions(rows)
+        if old_logprobs_N is not None:
+            made["old_per_token_logps"] = spread(old_logprobs_N, made["completion_mask"].bool())
+        return made
+
+    def loss(self, inputs: Mapping[str, Any], *, accumulation: int = 1) -> Outcome:
+        """TRL's loss of these rows, as one of `accumulation` micro-batches."""
+        trainer, model = self.trainer, self.trainer.model
+        trainer.current_gradient_accumulation_steps = accumulation
+        trainer._metrics["train"].clear()
+        model.zero_grad()
+        loss = trainer.compute_loss(model, inputs)
+        loss.backward()
+        seen = {name: values[-1] for name, values in trainer._metrics["train"].items() if "clip_ratio" in name}
+        clipped = seen.get("clip_ratio/region_mean", seen.get("cispo_clip_ratio", 0.0))
+        return Outcome(loss.item(), gradient_of(model), clipped)
+
+    def logprobs(self, inputs: Mapping[str, Any]) -> list[Tensor]:
+        """TRL's log-probs of each completion's tokens under the policy."""
+        with torch.no_grad():
+            logprobs, _, _ = self.trainer._get_per_token_logps_and_entropies(
+                self.trainer.model,
+                torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1),
+                torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1),
+                inputs["completion_ids"].shape[1],
+            )
+        return [row[: len(tokens)] for row, tokens in zip(logprobs, self.rollouts.completions, strict=True)]
+
+
+class Ours:
+    """Our training step's loss, on one batch."""
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+
+    def batch(self, rollouts: Rollouts, advantages_B: Tensor, old_logprobs_N: Tensor | None = None) -> Batch:
+        samples = [
+            Sample(SampledCompletion(tuple(tokens), tuple(logprobs), True), "", Score(0.0, {}, None))
+            for tokens, logprobs in zip(rollouts.completions, rollouts.sampler_logprobs, strict=True)
+        ]
+        groups = [
+            Group(Example(Task.policy, "", None), tuple(prompt), tuple(samples[i * GROUP : (i + 1) * GROUP]))
+            for i, prompt in enumerate(rollouts.prompts)
+        ]
+        batch = make_batch(groups, pad_id=self.context.policy.pad_id, device=torch.device("cpu"))
+        old_BT = None if old_logprobs_N is None else spread(old_logprobs_N, batch.loss_mask_BT)
+        return replace(batch, advantages_B=advantages_B, old_logprobs_BT=old_BT)
+
+    def logprobs(self, batch: Batch) -> Tensor:
+        """Of the trained tokens, row by row."""
+        with torch.no_grad():
+            return self.context.policy.statistics(batch, temperature=TEMPERATURE).logprobs
+
+    def loss(
+        self,
+        batch: Batch,
+        objective: StepConfig,
+        kl: KLConfig,
+        *,
+        mismatch: MismatchConfig = NO_CORRECTION,
+        step_tokens: float | None = None,
+    ) -> Outcome:
+        """Our loss of these rows as one update, added up over micro-batches of five rows at most."""
+        model, report = self.context.policy.model, StepReport(step=0, kl_coef=kl.coef)
+        context = replace(self.context, objective=replace(objective, mismatch=mismatch), kl=kl)
+        tokens = batch.trained_tokens()
+        sizes = LossSizes(len(batch.tokens_BT), tokens, step_tokens or tokens, MAX_TOKENS)
+        model.zero_grad()
+        losses = [micro_batch_loss(context, micro, sizes, report) for micro in micro_batches(batch, 5)]
+        torch.stack(losses).sum().backward()
+        clipped = report.tokens.clipped_sum / report.tokens.count
+        return Outcome(sum(loss.item() for loss in losses), gradient_of(model), clipped)
+
+
+def random_rows(lengths: Sequence[int], generator: torch.Generator) -> list[list[int]]:
+    return [torch.randint(2, 1000, (length,), generator=generator).tolist() for length in lengths]
+
+
+@pytest.fixture(scope="session")
+def reference_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random GPT-2 of one layer, dropout 0, and our tokenizer; weights large enough that positions matter."""
+    shape = WarmstartConfig(layers=1, width=32, heads=2)
+    made = Warmstart(shape, seed=0, device=torch.device("cpu"), bf16=False)
+    folder = tmp_path_factory.mktemp("peer_model")
+    with torch.no_grad():
+        for weight in made.model.parameters():
+            weight += 0.1 * torch.randn_like(weight)
+    made.model.save_pretrained(folder)
+    made.tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def ours(reference_folder: Path, small_overrides: list[str]) -> Ours:
+    """Built by the command line's code; the policy is moved off its reference."""
+    overrides = [
+        *small_overrides,
+        f"model.path={reference_folder}",
+        f"generator.temperature={TEMPERATURE}",
+        f"generator.max_new_tokens={MAX_TOKENS}",
+    ]
+    merged = OmegaConf.merge(OmegaConf.structured(RunConfig), OmegaConf.from_dotlist(overrides))
+    config: Any = OmegaConf.to_object(merged)
+    context = build_unsaved_run(config).context
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for weight in context.policy.model.parameters():
+            weight += 0.03 * torch.randn_like(weight)
+    return Ours(context)
+
+
+@pytest.fixture
+def sample(ours: Ours) -> Callable[..., Rollouts]:
+    """Random completions of 1 to 11 tokens behind prompts of the given lengths; the sampler is a bit off."""
+
+    def make(prompt_lengths: Sequence[int] = (7,) * PROMPTS, sampler_noise: float = 0.3) -> Rollouts:
+        generator = torch.Generator().manual_seed(2)
+        prompts = random_rows(prompt_lengths, generator)
+        completions = random_rows([1, 5, 9, 11, 3, 3, 8, 6, 10, 2, 7, 4], generator)
+        rewards = torch.rand(len(completions), generator=generator).tolist()
+        blank = [[0.0] * len(tokens) for tokens in completions]
+        rollouts = Rollouts(prompts, completions, blank, rewards)
+        logprobs_N = ours.logprobs(ours.batch(rollouts, torch.zeros(len(completions))))
+        noise_N = sampler_noise * torch.randn(logprobs_N.shape, generator=generator)
+        sampled = torch.split(logprobs_N + noise_N, [len(tokens) for tokens in completions])
+        return replace(rollouts, sampler_logprobs=[row.tolist() for row in sampled])
+
+    return make
+
+
+@pytest.fixture
+def make_theirs(ours: Ours, reference_folder: Path, tmp_path: Path) -> Callable[..., Theirs]:
+    """A trainer on the reference's folder, so that its reference is ours, with our policy's weights."""
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    def make(rollouts: Rollouts, **settings: Any) -> Theirs:
+        rows = len(rollouts.completions)
+        given = {"per_device_train_batch_size": rows, "beta": KL_COEF, "epsilon_high": 0.28} | settings
+        config = GRPOConfig(
+            output_dir=str(tmp_path / "trl"),
+            num_generations=GROUP,
+            max_completion_length=MAX_TOKENS,
+            temperature=TEMPERATURE,
+            gradient_checkpointing=False,
+            bf16=False,
+            use_cpu=True,
+            report_to="none",
+            model_init_kwargs={"dtype": "float32", "attn_implementation": "eager"},
+            **given,
+        )
+
+        def hand_over(prompts: list[str], trainer: Any) -> dict[str, Any]:
+            return {
+                "prompt_ids": [prompt for prompt, _ in rollouts.rows()],
+                "completion_ids": rollouts.completions,
+                "logprobs": rollouts.sampler_logprobs,
+            }
+
+        trainer = GRPOTrainer(
+            model=str(reference_folder),
+            reward_funcs=lambda prompts, **_: rollouts.rewards,
+            args=config,
+            train_dataset=Dataset.from_dict({"prompt": [""] * rows}),
+            rollout_func=hand_over,
+        )
+        trainer.model.load_state_dict(ours.context.policy.model.state_dict())
+        # As `train()` does; TRL normalises otherwise in evaluation.
+        trainer.model.train()
+        return Theirs(trainer, rollouts)
+
+    return make
