@@ -1,5 +1,6 @@
 """Configurations composed as the command line composes them, and what can be observed of each."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing import active_children
@@ -197,7 +198,7 @@ def alarms(config: RunConfig) -> list[str]:
     context, found = build_unsaved_run(config).context, []
     guards = context.guards
     for step, scale in enumerate([1.0, 1.1] * 6 + [12.0, 50.0]):
-        report = StepReport(step=step, kl_coef=0.0, tokens=TokenTotals(count=1, kl_sum=0.06 * scale))
+        report = StepReport(step=step, kl_coef=0.0, tokens=TokenTotals(count=1, kl_exact_sum=0.06 * scale))
         for check, arguments in ((check_kl, (None, report)), (check_gradient, (2 * scale, None))):
             try:
                 check(context, *arguments)  # type: ignore[operator]
@@ -222,7 +223,7 @@ def ladder(config: RunConfig) -> list[tuple[Rung, float, int]]:
         if rung is Rung.give_up:
             break
         if step % 4 == 0:
-            state.saved(step, None, config.recovery)
+            state.saved(step, -math.inf, config.recovery, measured=False)
     return found
 
 

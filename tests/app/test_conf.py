@@ -8,7 +8,11 @@ import pytest
 
 from rookworld_rlvr.app.config import EvaluateConfig, RunConfig, WarmstartRunConfig
 from rookworld_rlvr.app.hydra_command import conf_folder
-from rookworld_rlvr.objective import KLForm
+from rookworld_rlvr.objective import AdvantageScale, KLForm, LossKind
+from rookworld_rlvr.training.diagnosis import SUGGESTIONS
+from rookworld_rlvr.training.faults import FaultKind
+from rookworld_rlvr.training.kl_control import KLControl
+from rookworld_rlvr.training.reference import ReferenceMode
 from rookworld_rlvr.training.sinks import Tracker
 
 CONF = conf_folder()
@@ -21,14 +25,40 @@ CHANGES: dict[str, dict[str, Any]] = {
     "rubric=default": {},
     "rubric=warmup": {"rubric.warmup_steps": 50},
     "generator=hf": {},
-    "objective=grpo": {},
+    "objective=dapo": {},
+    "objective=grpo": {"objective.loss": LossKind.grpo, "objective.clip.clip_high": 0.2},
+    "objective=bnpo": {"objective.loss": LossKind.bnpo, "objective.clip.clip_high": 0.2},
+    "objective=dr_grpo": {
+        "objective.loss": LossKind.dr_grpo,
+        "objective.clip.clip_high": 0.2,
+        "objective.advantage.scale": AdvantageScale.none,
+    },
+    "objective=cispo": {
+        "objective.loss": LossKind.cispo,
+        "objective.clip.clip_low": 1.0,
+        "objective.clip.clip_high": 4.0,
+    },
+    "objective=gspo": {
+        "objective.loss": LossKind.gspo,
+        "objective.clip.clip_low": 3e-4,
+        "objective.clip.clip_high": 4e-4,
+    },
     "kl=fixed": {},
     "kl=exact": {"kl.form": KLForm.exact},
+    "kl=ratio_corrected": {"kl.form": KLForm.ratio_corrected},
+    "kl=in_reward": {"kl.form": KLForm.in_reward},
+    "kl=k3_naive": {"kl.form": KLForm.k3_naive},
+    "kl=adaptive": {"kl.control": KLControl.adaptive},
+    "kl=proportional": {"kl.control": KLControl.proportional},
+    "kl=budget": {"kl.control": KLControl.budget, "kl.coef": 0.0},
     "kl=warmup": {"kl.warmup_steps": 50, "kl.warmup_factor": 0.0},
-    "kl=off": {"kl.coef": 0.0},
+    "kl=off": {"kl.control": KLControl.off},
     "reference=frozen": {},
-    "reference=refreshed": {"reference.refresh_every": 50},
+    "reference=refreshed": {"reference.mode": ReferenceMode.every},
+    "reference=ema": {"reference.mode": ReferenceMode.ema},
+    "reference=gated": {"reference.mode": ReferenceMode.gated},
     "recovery=default": {},
+    "recovery=off": {"recovery.enabled": False},
     "optim=tiny": {},
     "optim=rookworld_124m": {"optim.lr": 1e-6, "optim.micro_batch_size": 16},
     "logging=console": {},
@@ -62,6 +92,12 @@ def set_path(config: Any, path: str, value: Any) -> None:
     setattr(config, name, value)
 
 
+def get_path(config: Any, path: str) -> Any:
+    for name in path.split("."):
+        config = getattr(config, name)
+    return config
+
+
 def test_every_file_is_a_command_or_in_the_table() -> None:
     files = {path.relative_to(CONF).with_suffix("") for path in CONF.rglob("*.yaml")}
     assert {str(path) for path in files if path.parent == Path()} == COMMANDS.keys()
@@ -84,6 +120,32 @@ def test_an_option_changes_what_its_name_says_and_nothing_else(option: str, comp
 def test_a_single_value_goes_over_a_group_whatever_their_order(composed: Callable[..., Any]) -> None:
     for given in (["kl=off", "kl.coef=0.25"], ["kl.coef=0.25", "kl=off"]):
         assert composed(*given).kl.coef == 0.25
+
+
+@pytest.mark.parametrize(
+    ("group", "choices"),
+    [
+        ("objective", {"objective.loss": LossKind}),
+        ("kl", {"kl.form": KLForm, "kl.control": KLControl}),
+        ("reference", {"reference.mode": ReferenceMode}),
+    ],
+)
+def test_every_choice_of_a_knob_is_an_option_of_its_group(
+    group: str, choices: dict[str, Any], composed: Callable[..., Any]
+) -> None:
+    configs = [composed(option) for option in CHANGES if option.startswith(f"{group}=")]
+    for path, choice in choices.items():
+        assert {get_path(config, path) for config in configs} == set(choice), path
+
+
+def test_what_a_diagnosis_suggests_changes_the_run_and_is_accepted(composed: Callable[..., Any]) -> None:
+    assert SUGGESTIONS.keys() == set(FaultKind)
+    before = composed("optim.lr=1", "rubric=warmup", "judge_processes=1")
+    for kind, suggested in SUGGESTIONS.items():
+        given = suggested.format(lr=1e-5).split()
+        after = composed("optim.lr=1", "rubric=warmup", "judge_processes=1", *given)
+        # The one generator there is cannot be changed for another.
+        assert (after != before) == (kind is not FaultKind.generator), kind
 
 
 def test_evaluation_of_a_model_writes_the_table_it_shows(

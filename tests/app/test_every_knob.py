@@ -38,8 +38,6 @@ LEAVES = dict(leaves(RunConfig()))
 KL = ("kl.coef=1", "optim.lr=0.01")
 # Updates far enough from the policy that sampled for a clip to bind.
 FAR = ("objective.epochs=3", "optim.lr=0.01")
-# One group after another teaches nothing, so others are drawn.
-REFILL = ("objective.collection.uninformative=refill", "objective.advantage.gate=outcome")
 ADAPTIVE_KL, PROPORTIONAL_KL = ("kl.control=adaptive",), ("kl.control=proportional",)
 ADAPTIVE_ENTROPY = ("objective.entropy.control=adaptive", "objective.entropy.coef=0.01")
 GATED = ("reference.mode=gated", "validation.rows=8")
@@ -71,7 +69,7 @@ KNOBS: dict[str, Knob] = {
     "threads": Knob(2, "threads"),
     "judge_processes": Knob(1, "judges"),
     "model.attention": Knob("sdpa", "model"),
-    "model.dropout": Knob(0.3, "two_steps"),
+    "model.dropout": Knob(0.3, "two_steps", ("recovery.guard.kl_limit=0",)),
     "model.path": Knob("tiny", "model"),
     "precision": Knob("bf16", "two_steps"),
     "seed": Knob(1, "two_steps"),
@@ -143,6 +141,7 @@ KNOBS: dict[str, Knob] = {
     "recovery.guard.spike_sigmas": Knob(30.0, "alarms"),
     "recovery.guard.spike_factor": Knob(20.0, "alarms"),
     "recovery.guard.kl_floor": Knob(0.5, "alarms"),
+    "recovery.guard.kl_limit": Knob(0.5, "alarms"),
     "recovery.guard.collapse_drop": Knob(0.2, "alarms"),
     "optim.lr": Knob(0.001, "two_steps"),
     "optim.warmup_steps": Knob(5, "two_steps"),

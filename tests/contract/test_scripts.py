@@ -26,16 +26,17 @@ def put(path: Path, text: str) -> None:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """The scripts and pins, in a folder whose virtual environment is a fake."""
+    """The scripts and pins, in a folder whose virtual environments are fakes."""
     for name in ("train.sh", "test.sh", "scripts", "requirements", "pyproject.toml"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
-    put(tmp_path / ".venv/bin/python", FAKE_PYTHON)
+    for venv in (".venv", ".venv-peers"):
+        put(tmp_path / venv / "bin/python", FAKE_PYTHON)
     return tmp_path
 
 
-def calls(project: Path, name: str = "calls") -> list[str]:
-    noted = project / ".venv/bin" / name
+def calls(project: Path, name: str = "calls", venv: str = ".venv") -> list[str]:
+    noted = project / venv / "bin" / name
     return noted.read_text().splitlines() if noted.exists() else []
 
 
@@ -54,12 +55,12 @@ def test_training_script_holds_no_hyper_parameter() -> None:
     assert not re.search(r"=|\d", " ".join(commands))
 
 
-@pytest.mark.parametrize("name", ["run", "test"])
-def test_requirements_are_exact_pins_without_hosts_or_local_versions(name: str) -> None:
+@pytest.mark.parametrize(("name", "included"), [("run", []), ("test", ["-r run.txt"]), ("peers", ["-r test.txt"])])
+def test_requirements_are_exact_pins_without_hosts_or_local_versions(name: str, included: list[str]) -> None:
     lines = (ROOT / f"requirements/{name}.txt").read_text().splitlines()
     pins = [line for line in lines if not line.startswith("#")]
-    if name == "test":
-        assert pins.pop(0) == "-r run.txt"
+    assert [pin for pin in pins if pin.startswith("-r")] == included
+    pins = [pin for pin in pins if pin not in included]
     assert all(PIN.fullmatch(pin) for pin in pins)
     assert not [pin for pin in pins if pin.startswith("nvidia")]
 
@@ -73,6 +74,14 @@ def test_setup_installs_once_and_is_silent_after(project: Path) -> None:
     before = calls(project)
     again = bash(project / "scripts/setup.sh")
     assert (again.returncode, again.stdout, calls(project)) == (0, "", before)
+
+
+def test_setup_of_the_peers_touches_no_other_environment(project: Path) -> None:
+    assert bash(project / "scripts/setup.sh", "peers").returncode == 0
+    installs = [call for call in calls(project, venv=".venv-peers") if " install " in call]
+    assert installs[0].endswith("-r requirements/peers.txt") and installs[1].endswith("-e .")
+    assert calls(project) == []
+    assert bash(project / "scripts/setup.sh", "peers").stdout == ""
 
 
 @pytest.mark.parametrize("changed", ["requirements/run.txt", "pyproject.toml"])
@@ -114,11 +123,34 @@ def test_training_stops_with_the_exit_code_of_a_smoke_test_that_fails(project: P
     assert calls(project, "commands") == ["smoke"]
 
 
-@pytest.mark.parametrize("failing", ["ruff", "mypy", "pytest"])
+def put_tools(project: Path, failing: str = "") -> None:
+    """Stand-ins for the checks; each notes what it is asked, and the one named fails."""
+    for tool in (".venv/bin/ruff", ".venv/bin/mypy", ".venv/bin/pytest", ".venv-peers/bin/pytest"):
+        note = 'echo "$@" >>"$(dirname "$0")/checks"'
+        put(project / tool, f"#!/bin/sh\n{note}\nexit {int(tool == failing)}\n")
+
+
+@pytest.mark.parametrize("failing", [".venv/bin/ruff", ".venv/bin/mypy", ".venv/bin/pytest", ".venv-peers/bin/pytest"])
 def test_every_check_runs_and_any_failure_fails(project: Path, failing: str) -> None:
-    bash(project / "scripts/setup.sh", "test")
-    for tool in ("ruff", "mypy", "pytest"):
-        put(project / ".venv/bin" / tool, f"#!/bin/sh\nexit {int(tool == failing)}\n")
+    put_tools(project, failing)
     done = bash(project / "test.sh", "all")
-    assert done.returncode == 1 and failing in done.stderr
-    assert all(f"test: {tool}" in done.stdout for tool in ("ruff", "mypy", "pytest"))
+    assert done.returncode == 1
+    (named,) = [line for line in done.stderr.splitlines() if line.startswith("test: failed: ")]
+    assert Path(failing).name in named and ("tests/peers" in named) == (".venv-peers" in failing)
+    assert calls(project, "checks") == ["check --extend-exclude .venv-peers", "", "-q -n 2"]
+    assert calls(project, "checks", ".venv-peers") == ["-q tests/peers"]
+
+
+def test_without_all_the_peers_are_neither_set_up_nor_run(project: Path) -> None:
+    put_tools(project, failing=".venv-peers/bin/pytest")
+    assert bash(project / "test.sh").returncode == 0
+    assert calls(project, venv=".venv-peers") == calls(project, "checks", ".venv-peers") == []
+
+
+def test_peers_that_cannot_be_set_up_fail_after_the_other_checks(project: Path) -> None:
+    put_tools(project)
+    put(project / ".venv-peers/bin/python", FAKE_PYTHON + 'case "$*" in *install*) exit 1;; esac\n')
+    done = bash(project / "test.sh", "all")
+    assert done.returncode == 1 and "test: failed: setup.sh peers" in done.stderr
+    assert len(calls(project, "checks")) == 3
+    assert calls(project, "checks", ".venv-peers") == []

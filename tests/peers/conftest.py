@@ -56,8 +56,8 @@ class Outcome:
 
     loss: float
     gradient: dict[str, Tensor]
-    clipped: float
-    """Fraction of tokens or sequences, as each side counts them."""
+    clipped: tuple[float, ...]
+    """Fractions of tokens or sequences where a bound binds, as each side counts them: TRL's for either bound."""
 
     def distance(self, other: "Outcome") -> float:
         """Largest absolute difference in value or gradient."""
@@ -108,9 +108,9 @@ class Theirs:
         model.zero_grad()
         loss = trainer.compute_loss(model, inputs)
         loss.backward()
-        seen = {name: values[-1] for name, values in trainer._metrics["train"].items() if "clip_ratio" in name}
-        clipped = seen.get("clip_ratio/region_mean", seen.get("cispo_clip_ratio", 0.0))
-        return Outcome(loss.item(), gradient_of(model), clipped)
+        counted = ("clip_ratio/low_mean", "clip_ratio/high_mean", "cispo_clip_ratio")
+        seen = [values[-1] for name, values in trainer._metrics["train"].items() if name in counted]
+        return Outcome(loss.item(), gradient_of(model), tuple(seen))
 
     def logprobs(self, inputs: Mapping[str, Any]) -> list[Tensor]:
         """TRL's log-probs of each completion's tokens under the policy."""
@@ -166,7 +166,7 @@ class Ours:
         losses = [micro_batch_loss(context, micro, sizes, report) for micro in micro_batches(batch, 5)]
         torch.stack(losses).sum().backward()
         clipped = report.tokens.clipped_sum / report.tokens.count
-        return Outcome(sum(loss.item() for loss in losses), gradient_of(model), clipped)
+        return Outcome(sum(loss.item() for loss in losses), gradient_of(model), (clipped,))
 
 
 def random_rows(lengths: Sequence[int], generator: torch.Generator) -> list[list[int]]:
@@ -210,15 +210,15 @@ def ours(reference_folder: Path, small_overrides: list[str]) -> Ours:
 def sample(ours: Ours) -> Callable[..., Rollouts]:
     """Random completions of 1 to 11 tokens behind prompts of the given lengths; the sampler is a bit off."""
 
-    def make(prompt_lengths: Sequence[int] = (7,) * PROMPTS, sampler_noise: float = 0.3) -> Rollouts:
+    def make(prompt_lengths: Sequence[int] = (7,) * PROMPTS, rewards: Sequence[float] = ()) -> Rollouts:
         generator = torch.Generator().manual_seed(2)
         prompts = random_rows(prompt_lengths, generator)
         completions = random_rows([1, 5, 9, 11, 3, 3, 8, 6, 10, 2, 7, 4], generator)
-        rewards = torch.rand(len(completions), generator=generator).tolist()
+        rewards = list(rewards) or torch.rand(len(completions), generator=generator).tolist()
         blank = [[0.0] * len(tokens) for tokens in completions]
         rollouts = Rollouts(prompts, completions, blank, rewards)
         logprobs_N = ours.logprobs(ours.batch(rollouts, torch.zeros(len(completions))))
-        noise_N = sampler_noise * torch.randn(logprobs_N.shape, generator=generator)
+        noise_N = 0.3 * torch.randn(logprobs_N.shape, generator=generator)
         sampled = torch.split(logprobs_N + noise_N, [len(tokens) for tokens in completions])
         return replace(rollouts, sampler_logprobs=[row.tolist() for row in sampled])
 
@@ -226,8 +226,12 @@ def sample(ours: Ours) -> Callable[..., Rollouts]:
 
 
 @pytest.fixture
-def make_theirs(ours: Ours, reference_folder: Path, tmp_path: Path) -> Callable[..., Theirs]:
+def make_theirs(
+    ours: Ours, reference_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Theirs]:
     """A trainer on the reference's folder, so that its reference is ours, with our policy's weights."""
+    # It would warn that `rollout_func` may change: the version is pinned.
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
@@ -239,7 +243,7 @@ def make_theirs(ours: Ours, reference_folder: Path, tmp_path: Path) -> Callable[
             num_generations=GROUP,
             max_completion_length=MAX_TOKENS,
             temperature=TEMPERATURE,
-            gradient_checkpointing=False,
+            activation_checkpointing=False,
             bf16=False,
             use_cpu=True,
             report_to="none",

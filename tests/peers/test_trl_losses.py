@@ -4,12 +4,13 @@ Prompts are of equal length here, because TRL's log-probs are wrong where they a
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from rookworld_rlvr.objective import ClipConfig, KLForm, LossKind
+from rookworld_rlvr.objective import ClipConfig, KLForm, LossKind, MismatchConfig, MismatchMode
 from rookworld_rlvr.training.context import StepConfig
 from rookworld_rlvr.training.kl_control import KLConfig
 
@@ -18,9 +19,8 @@ pytest.importorskip("trl", reason="needs trl: scripts/setup.sh peers makes an en
 TOLERANCE = 1e-5
 # What would pass for agreement by being small: gradients here are far above the tolerance.
 LEAST_GRADIENT = 0.01
-NAIVE, CORRECTED = {"use_bias_correction_kl": False}, {"use_bias_correction_kl": True}
 
-SHARED = {
+LOSSES = {
     "grpo": ({"loss_type": "grpo"}, StepConfig(loss=LossKind.grpo)),
     "bnpo": ({"loss_type": "bnpo"}, StepConfig(loss=LossKind.bnpo)),
     "dr_grpo": ({"loss_type": "dr_grpo"}, StepConfig(loss=LossKind.dr_grpo)),
@@ -39,12 +39,161 @@ SHARED = {
         {"loss_type": "grpo", "epsilon": 0.1, "epsilon_high": None},
         StepConfig(loss=LossKind.grpo, clip=ClipConfig(clip_low=0.1, clip_high=0.1)),
     ),
-    "dual clip": (
-        {"loss_type": "dapo", "delta": 1.5},
-        StepConfig(loss=LossKind.dapo, clip=ClipConfig(dual_clip=1.5)),
-    ),
-    "dual clip of sequences": (
-        {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.05, "delta": 1.3},
-        StepConfig(loss=LossKind.gspo, clip=ClipConfig(clip_low=0.05, dual_clip=1.3)),
-    ),
 }
+
+# TRL's ratio-corrected k3 has, token by token, the value and gradient of our default form.
+KL_FORMS = {
+    KLForm.k3_naive: {"use_bias_correction_kl": False},
+    KLForm.ratio_corrected: {"use_bias_correction_kl": True},
+    KLForm.k2_straight_through: {"use_bias_correction_kl": True},
+}
+# Under sequence ratios TRL corrects KL by the sequence's, see below.
+PAIRS = [(loss, form) for loss in LOSSES for form in KL_FORMS if loss != "gspo" or form is KLForm.k3_naive]
+TOKEN_KL = KLConfig(coef=0.05, form=KLForm.ratio_corrected)
+NAIVE_KL = KLConfig(coef=0.05, form=KLForm.k3_naive)
+
+
+@pytest.fixture
+def old_logprobs(ours: Any) -> Callable[[Any], torch.Tensor]:
+    """Log-probs of an older policy, far enough from this one that either bound of the clip binds somewhere."""
+
+    def make(rollouts: Any) -> torch.Tensor:
+        now_N = ours.logprobs(ours.batch(rollouts, torch.zeros(len(rollouts.completions))))
+        return now_N + 0.4 * torch.randn(now_N.shape, generator=torch.Generator().manual_seed(3))
+
+    return make
+
+
+@pytest.fixture
+def compare(ours: Any, sample: Any, make_theirs: Any, old_logprobs: Any) -> Callable[..., Any]:
+    """The outcome of TRL and of ours on the same off-policy batch."""
+
+    def run(settings: dict[str, Any], objective: StepConfig, kl: KLConfig = TOKEN_KL) -> tuple[Any, Any]:
+        rollouts = sample()
+        old_N = old_logprobs(rollouts)
+        theirs = make_theirs(rollouts, **settings)
+        inputs = theirs.inputs(old_N)
+        batch = ours.batch(rollouts, inputs["advantages"], old_N)
+        return theirs.loss(inputs), ours.loss(batch, objective, kl)
+
+    return run
+
+
+def rows_of(inputs: dict[str, Any], rows: slice) -> dict[str, Any]:
+    """Some rows of a batch of TRL; its number of tokens stays that of the whole."""
+    return {name: value[rows] if value.dim() else value for name, value in inputs.items()}
+
+
+@pytest.mark.parametrize(("loss", "form"), PAIRS)
+def test_loss_and_gradient_are_those_of_trl(compare: Any, loss: str, form: KLForm) -> None:
+    settings, objective = LOSSES[loss]
+    theirs, ours = compare(settings | KL_FORMS[form], objective, KLConfig(coef=0.05, form=form))
+    assert theirs.distance(ours) < TOLERANCE
+    assert theirs.gradient_max > LEAST_GRADIENT
+    assert all(0 < fraction < 1 for fraction in theirs.clipped + ours.clipped)
+
+
+def test_kl_forms_differ_by_more_than_the_tolerance(compare: Any) -> None:
+    naive, _ = compare({"loss_type": "dapo", "use_bias_correction_kl": False}, StepConfig())
+    corrected, _ = compare({"loss_type": "dapo", "use_bias_correction_kl": True}, StepConfig())
+    assert naive.distance(corrected) > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize(("loss", "clip_high"), [("grpo", 0.28), ("gspo", 0.01)])
+def test_dual_clip_is_trls_delta_at_or_above_the_upper_bound(compare: Any, loss: str, clip_high: float) -> None:
+    """There min(r, δ)·A, clipped, and max(…, c·A) at negative A are the same function of the ratio."""
+    settings, objective = LOSSES[loss]
+    settings = settings | {"epsilon_high": clip_high, "use_bias_correction_kl": False}
+    without, _ = compare(settings, objective, NAIVE_KL)
+    for delta in (1 + clip_high, 1.02 + clip_high):
+        clip = replace(objective.clip, clip_high=clip_high, dual_clip=delta)
+        theirs, ours = compare(settings | {"delta": delta}, replace(objective, clip=clip), NAIVE_KL)
+        assert theirs.distance(ours) < TOLERANCE
+        assert theirs.distance(without) > 100 * TOLERANCE
+
+
+def test_below_the_upper_bound_trls_delta_is_another_function_than_dual_clip(compare: Any) -> None:
+    """With δ = 1.1 and a clip at 1.28, TRL bounds positive advantages at 1.1 and negative ones at 1.28: the
+    other way round than meant. Ours bounds negative ones at c and leaves positive ones to the clip."""
+    objective = StepConfig(loss=LossKind.grpo, clip=ClipConfig(dual_clip=1.1))
+    theirs, ours = compare({"loss_type": "grpo", "delta": 1.1}, objective)
+    assert theirs.distance(ours) > 100 * TOLERANCE
+
+
+def test_under_sequence_ratios_trl_corrects_kl_by_the_sequences_ratio_and_we_by_the_tokens(compare: Any) -> None:
+    """Ours stays unbiased per position: the token was drawn with its own old probability."""
+    settings, objective = LOSSES["gspo"]
+    theirs, ours = compare(settings | {"use_bias_correction_kl": True}, objective)
+    assert theirs.distance(ours) > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize("loss", list(LOSSES))
+def test_trls_micro_batches_add_up_to_our_update_except_for_bnpo(
+    ours: Any, sample: Any, make_theirs: Any, old_logprobs: Any, loss: str
+) -> None:
+    """TRL's bnpo divides each micro-batch by its own tokens, so it depends on the cut; ours does not."""
+    settings, objective = LOSSES[loss]
+    rollouts = sample()
+    old_N = old_logprobs(rollouts)
+    cut = {"per_device_train_batch_size": 6, "gradient_accumulation_steps": 2, "use_bias_correction_kl": False}
+    theirs = make_theirs(rollouts, **settings, **cut)
+    inputs = theirs.inputs(old_N)
+    halves = [theirs.loss(rows_of(inputs, rows), accumulation=2) for rows in (slice(0, 6), slice(6, 12))]
+    batch = ours.batch(rollouts, inputs["advantages"], old_N)
+    whole = ours.loss(batch, objective, NAIVE_KL)
+    distance = halves[0].plus(halves[1]).distance(whole)
+    assert distance > 100 * TOLERANCE if loss == "bnpo" else distance < TOLERANCE
+
+
+@pytest.mark.parametrize("loss", ["dapo", "cispo"])
+def test_an_update_on_part_of_a_step_divides_by_the_average_updates_tokens(
+    ours: Any, sample: Any, make_theirs: Any, old_logprobs: Any, loss: str
+) -> None:
+    settings, objective = LOSSES[loss]
+    rollouts = sample()
+    old_N = old_logprobs(rollouts)
+    theirs = make_theirs(rollouts, **settings, per_device_train_batch_size=6, steps_per_generation=2)
+    inputs = theirs.inputs(old_N)
+    part, step_tokens = slice(0, 6), len(old_N) / 2
+    batch = ours.batch(rollouts, inputs["advantages"], old_N).select(torch.arange(12)[part])
+    assert batch.trained_tokens() != step_tokens
+    outcome = ours.loss(batch, objective, TOKEN_KL, step_tokens=step_tokens)
+    assert theirs.loss(rows_of(inputs, part)).distance(outcome) < TOLERANCE
+
+
+@pytest.mark.parametrize("loss", ["grpo", "dr_grpo"])
+def test_a_completion_left_out_still_counts_in_trls_mean_and_not_in_ours(
+    ours: Any, sample: Any, make_theirs: Any, old_logprobs: Any, loss: str
+) -> None:
+    """TRL divides the sum over eleven completions by twelve, so masking truncated ones shrinks every step."""
+    settings, objective = LOSSES[loss]
+    rollouts = sample()
+    old_N = old_logprobs(rollouts)
+    theirs = make_theirs(rollouts, **settings)
+    inputs = theirs.inputs(old_N)
+    batch = ours.batch(rollouts, inputs["advantages"], old_N).select(torch.arange(11))
+    inputs["completion_mask"][11] = 0
+    outcome = ours.loss(batch, objective, TOKEN_KL)
+    assert theirs.loss(inputs).distance(outcome.times(11 / 12)) < TOLERANCE
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MismatchMode if mode is not MismatchMode.off])
+def test_correction_of_the_samplers_mismatch_is_trls(
+    ours: Any, sample: Any, make_theirs: Any, mode: MismatchMode
+) -> None:
+    """TRL corrects for vLLM alone; here it is told that vLLM sampled, and given the sampler's log-probs."""
+    cap = 1.2
+    rollouts = sample()
+    theirs = make_theirs(
+        rollouts,
+        loss_type="dapo",
+        vllm_importance_sampling_mode=mode.value,
+        vllm_importance_sampling_clip_max=cap,
+    )
+    inputs = theirs.inputs(sampler=True)
+    weights = inputs["importance_sampling_ratio"]
+    bound = 0 if mode.value.endswith("mask") else cap
+    assert (weights == bound).any() and (weights < 1).any() and weights.max() <= cap
+    batch = ours.batch(rollouts, inputs["advantages"])
+    outcome = ours.loss(batch, StepConfig(loss=LossKind.dapo), TOKEN_KL, mismatch=MismatchConfig(mode, cap))
+    assert theirs.loss(inputs).distance(outcome) < TOLERANCE

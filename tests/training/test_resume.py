@@ -38,6 +38,7 @@ TWENTY = (
     "rollouts_every=4",
     "objective.group_size=3",
     "generator.max_new_tokens=16",
+    "optim.lr=0.001",
 )
 # In the middle of the tenth step, two behind the newest checkpoint.
 KILLED_IN_STEP, RESUMED_FROM = 10, 7
@@ -120,7 +121,7 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "kl in the reward": (("kl.form=in_reward", "kl.coef=0.5"), ()),
     "kl cap": (("objective.collection.kl_cap=0.03",), ("rollout/rejected_fraction",)),
     "entropy adaptive": (
-        ("objective.entropy.control=adaptive", "objective.entropy.target=0.8", "objective.entropy.coef=0.01"),
+        ("objective.entropy.control=adaptive", "objective.entropy.target=0.95", "objective.entropy.coef=0.01"),
         ("policy/entropy_coef",),
     ),
     "reference every": (("reference.mode=every", "reference.refresh_every=5"), ("reference/refreshes",)),
@@ -133,12 +134,15 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("reference.mode=every", "reference.refresh_every=5", "reference.reset_optimizer=true"),
         ("reference/refreshes",),
     ),
-    "head-room": (("data.mixture.headroom=1",), ("sampler/policy_share",)),
+    "head-room": (("data.mixture.headroom=1", "generator.max_new_tokens=64"), ("sampler/policy_share",)),
     "several updates": (
         ("objective.epochs=2", "objective.minibatches=2", "objective.loss=cispo"),
         ("policy/ratio_max",),
     ),
-    "refill": (("objective.collection.uninformative=refill",), ("group/replaced_fraction",)),
+    "refill": (
+        ("objective.collection.uninformative=refill", "objective.group_size=2"),
+        ("group/replaced_fraction",),
+    ),
 }
 
 
@@ -212,20 +216,42 @@ def test_a_reference_that_moves_is_the_policy_of_its_step_and_a_frozen_one_the_s
 
 def test_what_is_given_with_resume_goes_over_the_config_the_run_was_begun_with(train: Train) -> None:
     folder = train("steps=2", "evaluation_rows=0", "kl.coef=0.5")
-    assert main(["train", f"resume={folder}", "steps=4", "optim.lr=0.001", "optim.min_lr_fraction=1"]) == 0
+    given = ["steps=4", "optim.lr=0.001", "optim.min_lr_fraction=1", "optim.beta2=0.9"]
+    assert main(["train", f"resume={folder}", *given]) == 0
     rows = metrics(folder)
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     assert [row["kl/coef"] for row in rows] == [0.5] * 4
     assert rows[3]["optim/lr"] == 0.001
+    assert state(folder, 2)["optimizer"]["param_groups"][0]["betas"] == (0.9, 0.99)
+    assert state(folder, 4)["optimizer"]["param_groups"][0]["betas"] == (0.9, 0.9)
     assert main(["train", f"resume={folder}", "steps=5", "kl=off"]) == 0
     assert [row["kl/coef"] for row in metrics(folder)] == [0.5] * 4 + [0.0]
 
 
-def test_a_checkpoint_itself_can_be_resumed_and_later_metrics_are_cut(train: Train) -> None:
-    folder = train("steps=4", "checkpoint_every=2", "evaluation_rows=0")
-    before = metrics(folder)
+def test_a_resume_from_an_earlier_checkpoint_drops_and_repeats_what_came_later(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ("steps=5", "checkpoint_every=2", "keep_checkpoints=9", "evaluation_rows=0", "validation.every=1")
+    whole = train(*given, "validation.rows=1")
+    folder = whole.with_name("again")
+    shutil.copytree(whole, folder, symlinks=True)
+    seen: list[tuple[list[str], list[int], bool]] = []
+
+    def look(*arguments: Any) -> Policy:
+        policy = load_policy(*arguments)
+        policy.model.transformer.register_forward_pre_hook(
+            lambda *_: seen.append(
+                (checkpoints(folder), [row["step"] for row in metrics(folder)], policy.model.training)
+            )
+        )
+        return policy
+
+    monkeypatch.setattr(wiring, "load_policy", look)
     assert main(["train", f"resume={folder / 'checkpoints/step-2'}"]) == 0
-    assert metrics(folder) == before
+    # The last pass of the gates, the first of the step.
+    assert (["step-0", "step-2", "step-4", "step-5"], [1, 2, 3, 4, 5]) in [(names, steps) for names, steps, _ in seen]
+    assert next((names, steps) for names, steps, _ in seen if len(steps) < 5) == (["step-0", "step-2"], [1, 2])
+    assert_equal_runs(folder, whole, 5)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +276,17 @@ def test_a_resume_that_cannot_go_on_says_so_in_one_line(
     assert metrics(folder) == before
 
 
-def test_a_signal_finishes_the_step_and_the_run_goes_on_by_resume(small_overrides: list[str], tmp_path: Path) -> None:
+def test_a_resume_that_was_refused_leaves_the_run_as_it_was(train: Train) -> None:
+    folder = train("steps=2", "evaluation_rows=0")
+    saved = (folder / "config.yaml").read_bytes()
+    assert main(["train", f"resume={folder}", "seed=5"]) == 2
+    assert (folder / "config.yaml").read_bytes() == saved
+    assert main(["train", f"resume={folder}"]) == 0
+
+
+def test_a_signal_ends_the_run_with_a_checkpoint_and_it_goes_on_by_resume(
+    small_overrides: list[str], tmp_path: Path
+) -> None:
     root = tmp_path / "outputs"
     command = [sys.executable, "-m", "rookworld_rlvr", "train", *small_overrides, f"output_root={root}", "steps=9999"]
     environment = os.environ | {"PYTHONPATH": str(SOURCE)}
@@ -263,16 +299,143 @@ def test_a_signal_finishes_the_step_and_the_run_goes_on_by_resume(small_override
         run.send_signal(signal.SIGTERM)
         out, err = run.communicate(timeout=PATIENCE_S)
     assert (run.returncode, err) == (0, "")
-    assert "SIGTERM: finishing the step, then saving" in out
+    assert "SIGTERM: stopping after this micro-batch, then saving" in out
     folder = (root / "latest").resolve()
     summary = json.loads((folder / "summary.json").read_text())
     done = summary["steps"]
     assert summary["stopped"] == "interrupted" and done >= 3 and summary["after"] == {}
-    assert [path.name for path in (folder / "checkpoints").iterdir()] == [f"step-{done}"]
+    assert checkpoints(folder) == ["step-0", f"step-{done}"]
     assert main(["train", f"resume={folder}", f"steps={done + 2}"]) == 0
     assert [row["step"] for row in metrics(folder)] == list(range(1, done + 3))
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["stopped"], summary["steps"]) == ("finished", done + 2) and summary["after"]
+
+
+EIGHT = (
+    "steps=8",
+    "checkpoint_every=3",
+    "keep_checkpoints=9",
+    "rollouts_every=1",
+    "generator.max_new_tokens=16",
+    "optim.lr=0.001",
+    "optim.micro_batch_size=2",
+    # What a checkpoint too many would move: which is the last good one, and which the best.
+    "recovery.good_steps=1",
+    "recovery.guard.history=2",
+)
+
+
+def child(arguments: Sequence[str], log: Path, *, moment: Callable[[Path, bool], bool], signals: Sequence[int]) -> int:
+    """Run the command line in a process of its own that sends itself signals at a forward pass.
+
+    `moment` is asked before each, with the run's folder and whether the model is in training mode. Sent again
+    when a checkpoint is about to get its name. Returns the exit code, or minus the signal that killed it.
+    The process is forked: it has torch in memory already.
+    """
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code = 70
+    try:
+        sys.stdout = sys.stderr = log.open("w", buffering=1)
+        root = Path(next(word.split("=", 1)[1] for word in arguments if word.startswith("output_root=")))
+        sent: list[int] = []
+
+        def send() -> None:
+            for number in signals:
+                sent.append(number)
+                os.kill(os.getpid(), number)
+
+        def load(*given: Any) -> Policy:
+            policy = load_policy(*given)
+
+            def before(module: nn.Module, *_: Any) -> None:
+                if not sent and moment(root / "latest", module.training):
+                    send()
+
+            policy.model.transformer.register_forward_pre_hook(before)
+            return policy
+
+        def again(event: str, details: tuple[Any, ...]) -> None:
+            if event == "os.rename" and ".writing-" in str(details[0]) and sent:
+                send()
+
+        wiring.load_policy = load
+        sys.addaudithook(again)
+        code = main(["train", *arguments])
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def nth_pass(n: int, *, steps_done: int, training: bool) -> Callable[[Path, bool], bool]:
+    """At the n-th forward pass of that kind after so many steps."""
+    seen = iter(range(1, 10**6))
+
+    def moment(folder: Path, is_training: bool) -> bool:
+        log = folder / "metrics.jsonl"
+        done = log.read_text().count("\n") if log.is_file() else 0
+        return done == steps_done and is_training is training and next(seen) == n
+
+    return moment
+
+
+@pytest.mark.parametrize(
+    ("overrides", "moment", "signals", "done"),
+    [
+        ((), nth_pass(5, steps_done=4, training=False), [signal.SIGTERM], 4),
+        ((), nth_pass(2, steps_done=4, training=True), [signal.SIGINT], 4),
+        # Four passes for the old log-probs, four an epoch: its first update is made.
+        (("objective.epochs=2",), nth_pass(10, steps_done=4, training=True), [signal.SIGTERM, signal.SIGINT], 5),
+        ((), nth_pass(3, steps_done=8, training=False), [signal.SIGTERM], 8),
+    ],
+    ids=["while generating", "between micro-batches", "between updates", "while making the table after"],
+)
+def test_a_signal_in_the_middle_leaves_the_last_finished_step_and_no_trace_after_the_resume(
+    train: Train,
+    small_overrides: list[str],
+    tmp_path: Path,
+    overrides: tuple[str, ...],
+    moment: Callable[[Path, bool], bool],
+    signals: list[int],
+    done: int,
+) -> None:
+    whole = train(*EIGHT, *overrides, root="whole")
+    root, log = tmp_path / "outputs", tmp_path / "log.txt"
+    arguments = [*small_overrides, *EIGHT, *overrides, f"output_root={root}"]
+    assert (child(arguments, log, moment=moment, signals=signals), f"stopped after {done} steps") == (
+        0,
+        next(iter(log.read_text().splitlines()[-1].split(", "))),
+    )
+    folder = (root / "latest").resolve()
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["stopped"], summary["steps"], summary["after"]) == ("interrupted", done, {})
+    assert [row["step"] for row in metrics(folder)] == list(range(1, done + 1))
+    assert checkpoints(folder)[-1] == f"step-{done}"
+    assert main(["train", f"resume={folder}"]) == 0
+    assert_equal_runs(folder, whole, 8)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)])
+def test_a_run_that_ended_before_its_first_checkpoint_begins_anew_in_its_folder(
+    train: Train, small_overrides: list[str], tmp_path: Path, number: int, code: int
+) -> None:
+    given = ("steps=2", "generator.max_new_tokens=16")
+    whole = train(*given, root="whole")
+    root, log = tmp_path / "outputs", tmp_path / "log.txt"
+
+    def in_the_table_before(_folder: Path, _training: bool) -> bool:
+        return log.read_text().count("gate ") == 6
+
+    arguments = [*small_overrides, *given, f"output_root={root}"]
+    assert child(arguments, log, moment=in_the_table_before, signals=[number]) == code
+    folder = (root / "latest").resolve()
+    assert not (folder / "checkpoints").exists() and not (folder / "before_rows.jsonl").exists()
+    if code == 0:
+        summary = json.loads((folder / "summary.json").read_text())
+        assert (summary["stopped"], summary["steps"], summary["before"]) == ("interrupted", 0, {})
+    assert main(["train", f"resume={folder}"]) == 0
+    assert_equal_runs(folder, whole, 2)
 
 
 def test_cutting_metrics_drops_later_steps_and_a_half_written_line(tmp_path: Path) -> None:

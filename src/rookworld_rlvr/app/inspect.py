@@ -50,10 +50,11 @@ def inspect_batch(path: Path) -> None:
     saved = load_fault(path)
     console = make_console()
     fault = saved["fault"]
-    console.print(f"step {saved['step']}: {fault['kind']}: {fault['tensor']}: {fault['detail']}", soft_wrap=True)
+    lines = [f"step {saved['step']}: {fault['kind']}: {fault['tensor']}: {fault['detail']}"]
     for sample in saved["samples"][:SHOWN_SAMPLES]:
-        line = f"reward {sample['reward']:+.3f}  {sample['prompt']}  →  {sample['completion']}"
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        lines.append(f"reward {sample['reward']:+.3f}  {sample['prompt']}  →  {sample['completion']}")
+    # Names of rewards and text of a model hold brackets, which are no markup.
+    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
     if saved["batch"] is None:
         console.print("nothing to replay: it happened before there was a batch")
         return
@@ -89,7 +90,7 @@ def _replay(console: Console, context: StepContext, saved: dict[str, Any]) -> No
     )
     try:
         loss = micro_batch_loss(context, batch, sizes, report)
-        _show_terms(console, float(loss), report)
+        _show_terms(console, loss.item(), report)
         check_loss(loss, batch)
         loss.backward()
         grads = [p.grad for p in context.policy.model.parameters() if p.grad is not None]
@@ -97,7 +98,7 @@ def _replay(console: Console, context: StepContext, saved: dict[str, Any]) -> No
         console.print(f"gradient norm   {grad_norm:.6g}", highlight=False)
         check_gradient(context, grad_norm, batch)
     except FaultError as error:
-        console.print(f"again: {error.fault}", highlight=False, soft_wrap=True)
+        console.print(f"again: {error.fault}", highlight=False, markup=False, soft_wrap=True)
         return
     console.print("not again: forward and backward pass are finite and usual here")
 

@@ -143,6 +143,8 @@ def _groups(context: "StepContext", examples: Sequence[Example], report: StepRep
         raise FaultError(Fault(FaultKind.generator, "completions", str(error))) from error
     except JudgeError as error:
         raise FaultError(Fault(FaultKind.judge, "scores", str(error))) from error
+    report.sampled_groups += len(groups)
+    report.sampled_completions += len(groups) * context.objective.group_size
     rewards_PG = torch.tensor([[sample.score.total for sample in group.samples] for group in groups])
     try:
         check_rewards(rewards_PG)
@@ -151,8 +153,6 @@ def _groups(context: "StepContext", examples: Sequence[Example], report: StepRep
         raise
     for group in groups:
         context.sampler.observe(group.example.task, fmean(outcome(sample.score) for sample in group.samples))
-    report.sampled_groups += len(groups)
-    report.sampled_completions += len(groups) * context.objective.group_size
     return groups
 
 

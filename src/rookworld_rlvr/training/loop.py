@@ -136,7 +136,9 @@ def _after_fault(run: Run, report: StepReport, rung: Rung) -> None:
     state, fault = run.context.recovery, report.fault
     assert fault is not None
     batch = save_fault(run.folder, run.context, report, keep=run.recovery.keep_faults, weights=rung is Rung.give_up)
-    run.console.print(f"step {report.step + 1}: {rung.replace('_', ' ')}: {fault}", highlight=False, soft_wrap=True)
+    # A reward's name holds brackets, which are no markup.
+    told = f"step {report.step + 1}: {rung.replace('_', ' ')}: {fault}"
+    run.console.print(told, highlight=False, markup=False, soft_wrap=True)
     if rung is Rung.give_up:
         reason = describe(fault, state)
         write_diagnosis(run.folder, report, reason=reason, state=state, batch=batch)

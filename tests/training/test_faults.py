@@ -1,0 +1,437 @@
+"""Every fault, injected through public hooks into real runs: its rung, its name, and what goes on after it."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from torch import Tensor, nn
+
+from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.app.config import RunConfig
+from rookworld_rlvr.app.hydra_command import EXIT_CODES, SCHEMAS, conf_folder, to_dataclass
+from rookworld_rlvr.rewards import Score
+from rookworld_rlvr.rewards.judge_pool import Judge, JudgePool, Question
+from rookworld_rlvr.rollout.generator import Generator, SampledCompletion
+from rookworld_rlvr.training.checkpoint import STATE_FILE, checkpoint_folder
+from rookworld_rlvr.training.context import StepContext
+from rookworld_rlvr.training.diagnosis import SUGGESTIONS
+from rookworld_rlvr.training.errors import TrainingGaveUpError
+from rookworld_rlvr.training.faults import DAMAGE, Fault, FaultKind
+from rookworld_rlvr.training.hooks import Moment
+from rookworld_rlvr.training.step_report import StepReport
+from rookworld_rlvr.training.trainer import Run
+from rookworld_rlvr.training.trainer import train as train_run
+
+MakeRun = Callable[..., Run]
+BAD_WEIGHT = "transformer.ln_f.weight"
+# Faults begin at the fifth step, when the guards have a history and a checkpoint is known to be good.
+FIRST, MOST = 4, 3
+GIVEN = (
+    "evaluation_rows=0",
+    "rollouts_every=0",
+    "checkpoint_every=1",
+    "keep_checkpoints=99",
+    # Prompts of one task are sampled side by side: half the time.
+    "data.mixture.environment=0",
+    "generator.max_new_tokens=8",
+    "optim.lr=0.001",
+    "optim.min_lr_fraction=1",
+    "recovery.good_steps=1",
+    "recovery.ramp_steps=1",
+    "recovery.restore_after=2",
+    f"recovery.max_consecutive_nans={MOST}",
+    "recovery.guard.history=2",
+    # These watch what is not injected here.
+    "recovery.guard.kl_floor=100",
+    "recovery.guard.collapse_drop=0",
+)
+
+
+@dataclass
+class Watched:
+    """What a hook saw: the step that runs, and at the beginning of each the weights and the last good step."""
+
+    step: int = -1
+    weights: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    last_good: dict[int, int] = field(default_factory=dict)
+
+    def __call__(self, moment: Moment, context: StepContext, report: StepReport) -> None:
+        if moment is Moment.begun:
+            self.step = report.step
+            state = context.policy.model.state_dict()
+            self.weights[report.step] = {name: value.clone() for name, value in state.items()}
+            self.last_good[report.step] = context.recovery.last_good_step
+
+
+Injection = Callable[[Run, Callable[[], bool]], None]
+
+
+def at(moment: Moment, change: Callable[[StepContext, StepReport], None]) -> Injection:
+    """A hook that changes something at one moment of a faulty step."""
+
+    def install(run: Run, faulty: Callable[[], bool]) -> None:
+        def hook(now: Moment, context: StepContext, report: StepReport) -> None:
+            if now is moment and faulty():
+                change(context, report)
+
+        run.context.hooks.append(hook)
+
+    return install
+
+
+def bad_logits(value: float) -> Injection:
+    """One logit of each position, by torch's own hook on the head: sampling and training both see it."""
+
+    def install(run: Run, faulty: Callable[[], bool]) -> None:
+        def hook(_module: nn.Module, _inputs: Any, logits: Tensor) -> Tensor | None:
+            if not faulty():
+                return None
+            logits = logits.clone()
+            logits[..., 0] = value
+            return logits
+
+        run.context.policy.model.lm_head.register_forward_hook(hook)
+
+    return install
+
+
+def bad_gradient(factor: float) -> Injection:
+    def change(context: StepContext, _report: StepReport) -> None:
+        context.policy.model.get_parameter(BAD_WEIGHT).grad.mul_(factor)
+
+    return at(Moment.accumulated, change)
+
+
+def bad_parameter(context: StepContext, _report: StepReport) -> None:
+    context.policy.model.get_parameter(BAD_WEIGHT).data[0] = torch.nan
+
+
+def bad_moment(context: StepContext, _report: StepReport) -> None:
+    context.optimizer.state[context.policy.model.get_parameter(BAD_WEIGHT)]["exp_avg"][0] = torch.nan
+
+
+def bad_reward(value: float) -> Injection:
+    def change(_context: StepContext, report: StepReport) -> None:
+        report.rewards_PG[0, 1] = value
+
+    return at(Moment.collected, change)
+
+
+@dataclass
+class SilentGenerator:
+    """A real generator that gives nothing while `silent`."""
+
+    real: Generator
+    silent: Callable[[], bool]
+
+    def sync(self, model: nn.Module) -> None:
+        self.real.sync(model)
+
+    def weights_checksum(self) -> str:
+        return self.real.weights_checksum()
+
+    def generate(
+        self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float
+    ) -> list[list[SampledCompletion]]:
+        return [] if self.silent() else self.real.generate(prompts, group_size=group_size, temperature=temperature)
+
+
+def silent_generator(run: Run, faulty: Callable[[], bool]) -> None:
+    run.context.generator = SilentGenerator(run.context.generator, faulty)
+
+
+@dataclass
+class NanJudge:
+    """A real judge whose second score is NaN while `broken`."""
+
+    real: Judge
+    broken: Callable[[], bool]
+
+    @property
+    def restarts(self) -> int:
+        return self.real.restarts
+
+    def score_all(self, questions: Sequence[Question]) -> list[Score]:
+        scores = self.real.score_all(questions)
+        return [scores[0], replace(scores[1], total=float("nan")), *scores[2:]] if self.broken() else scores
+
+    def close(self) -> None:
+        self.real.close()
+
+
+def nan_judge(run: Run, faulty: Callable[[], bool]) -> None:
+    run.context.judge = NanJudge(run.context.judge, faulty)
+
+
+INJECTIONS: dict[str, tuple[Injection, FaultKind, str]] = {
+    "nan_logits": (bad_logits(torch.nan), FaultKind.logprobs, "policy: output of lm_head"),
+    "inf_logits": (bad_logits(torch.inf), FaultKind.logprobs, "policy: output of lm_head"),
+    "nan_gradient": (bad_gradient(torch.nan), FaultKind.gradient, f"gradient of {BAD_WEIGHT}"),
+    "inf_gradient": (bad_gradient(torch.inf), FaultKind.gradient, f"gradient of {BAD_WEIGHT}"),
+    "spike": (bad_gradient(1e6), FaultKind.gradient_spike, f"gradient of {BAD_WEIGHT}"),
+    "nan_parameter": (at(Moment.updated, bad_parameter), FaultKind.parameter, BAD_WEIGHT),
+    "nan_parameter_before": (at(Moment.begun, bad_parameter), FaultKind.parameter, BAD_WEIGHT),
+    "nan_moment": (at(Moment.accumulated, bad_moment), FaultKind.parameter, f"optimizer.exp_avg of {BAD_WEIGHT}"),
+    "nan_reward": (bad_reward(torch.nan), FaultKind.reward, "reward[group 0, completion 1]"),
+    "inf_reward": (bad_reward(-torch.inf), FaultKind.reward, "reward[group 0, completion 1]"),
+    "nan_judge": (nan_judge, FaultKind.reward, "reward[group 0, completion 1]"),
+    "no_completions": (silent_generator, FaultKind.generator, "completions"),
+}
+WITHOUT_BATCH = {FaultKind.reward, FaultKind.generator, FaultKind.judge}
+
+
+def faulty_run(make_saved_run: MakeRun, injection: Injection, times: int, *overrides: str) -> tuple[Run, Watched]:
+    """A run whose steps FIRST and after are faulty, `times` in a row, and three more."""
+    run, watched = make_saved_run(*GIVEN, f"steps={FIRST + times + 3}", *overrides), Watched()
+    run.context.hooks.append(watched)
+    injection(run, lambda: FIRST <= watched.step < FIRST + times)
+    return run, watched
+
+
+def rows(run: Run) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def saved_weights(run: Run, step: int) -> dict[str, Tensor]:
+    path = checkpoint_folder(run.folder, step) / STATE_FILE
+    weights: dict[str, Tensor] = torch.load(path, weights_only=False)["policy"]
+    return weights
+
+
+def equal(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> bool:
+    """Bit for bit; NaN equals nothing."""
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def diagnosis(run: Run) -> dict[str, str]:
+    """Its lines, by the word they begin with; the headline under ``."""
+    headline, *lines = (run.folder / "diagnosis.txt").read_text().splitlines()
+    return {"": headline} | {line[:15].strip(): line[16:] for line in reversed(lines)}
+
+
+def composes(overrides: str) -> RunConfig:
+    """Raises where hydra or a dataclass refuses one."""
+    SCHEMAS.store(name="train_schema", node=RunConfig)
+    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
+        config: RunConfig = to_dataclass(compose("train", overrides.split()))
+    return config
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("name", INJECTIONS)
+def test_a_fault_takes_its_rung_and_training_goes_on_from_finite_weights(
+    make_saved_run: MakeRun, name: str, times: int
+) -> None:
+    injection, kind, tensor = INJECTIONS[name]
+    run, watched = faulty_run(make_saved_run, injection, times)
+    train_run(run)
+    lines = rows(run)
+    assert [row["recovery/skipped"] for row in lines] == [0] * FIRST + [*range(1, times + 1)] + [times] * 3
+    # The first fault is skipped; the second in a row restores, the first where the weights are wrong.
+    restores = [max(0, i + (kind in DAMAGE)) for i in range(times)]
+    assert [row["recovery/restores"] for row in lines] == [0] * FIRST + restores + [restores[-1]] * 3
+    for i, before in enumerate(restores, FIRST):
+        restored = before > (restores[i - FIRST - 1] if i > FIRST else 0)
+        good = saved_weights(run, watched.last_good[i + 1]) if restored else watched.weights[i]
+        assert equal(watched.weights[i + 1], good)
+        assert not restored or watched.last_good[i + 1] == 3
+    saved = torch.load(run.folder / f"faults/step-{FIRST + times}.pt")
+    assert (saved["fault"]["kind"], saved["fault"]["tensor"]) == (kind, tensor)
+    assert all(row["optim/update_norm"] > 0 and row["recovery/ineffective"] == 0 for row in lines[-3:])
+    assert all(value.isfinite().all() for value in run.context.policy.model.state_dict().values())
+    assert all(value.isfinite().all() for value in saved_weights(run, run.config.steps).values())
+    assert json.loads((run.folder / "summary.json").read_text())["stopped"] == "finished"
+
+
+@pytest.mark.parametrize("name", INJECTIONS)
+def test_one_fault_too_many_gives_up_with_a_diagnosis_that_names_it_and_a_batch_to_replay(
+    make_saved_run: MakeRun, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    injection, kind, tensor = INJECTIONS[name]
+    run, _ = faulty_run(make_saved_run, injection, MOST + 1)
+    with pytest.raises(TrainingGaveUpError, match=r"4 faults in a row.* see .*diagnosis\.txt") as gave_up:
+        train_run(run)
+    assert EXIT_CODES[gave_up.type] == 4
+    told = diagnosis(run)
+    assert told[""].startswith(f"step {FIRST + MOST + 1}: 4 faults in a row, ") and tensor in told[""]
+    assert (told["fault"], told["first bad"]) == (kind, tensor) and told["measured"]
+    assert {"learning rate", "kl coefficient", "loss", "gradient norm", "recovery"} <= told.keys()
+    # What is wrong before anything is sampled has no prompts.
+    assert told.get("prompt", "")[:3] in ({""} if name == "nan_parameter_before" else {"P: ", "A: "})
+    config = composes(told["try"])
+    assert "optim.lr" not in told["try"] or 0 < config.optim.lr < run.context.optim.lr
+    assert len(rows(run)) == FIRST + MOST and not (run.folder / "summary.json").exists()
+
+    batch = told["batch"].split(";")[0]
+    assert Path(batch) == run.folder / f"faults/step-{FIRST + MOST + 1}.pt"
+    assert len(list((run.folder / "faults").iterdir())) == run.recovery.keep_faults == 3
+    capfd.readouterr()
+    assert main(["inspect", batch]) == 0
+    shown = capfd.readouterr()
+    assert shown.err == "" and f"step {FIRST + MOST + 1}: {kind}: {tensor}: " in shown.out
+    if kind in WITHOUT_BATCH or name == "nan_parameter_before":
+        assert "nothing to replay" in shown.out
+    elif kind is FaultKind.parameter:
+        assert "weights: those of the fault" in shown.out and f"again: logprobs (policy: {BAD_WEIGHT}" in shown.out
+    elif kind is FaultKind.logprobs:
+        # The sampler saw them too, and what it recorded is in the batch.
+        assert "again: logprobs (sampler: log-probs" in shown.out
+    else:
+        # What was injected is not in the weights: the batch itself is sound, and the replay says so.
+        assert "gradient norm" in shown.out and "not again" in shown.out
+
+
+def test_every_kind_of_fault_has_a_suggestion_that_composes() -> None:
+    assert SUGGESTIONS.keys() == set(FaultKind)
+    for suggestion in SUGGESTIONS.values():
+        given = suggestion.format(lr=2e-4 / 3)
+        assert composes(given) != composes("") or given in ("generator.kind=hf", "judge_processes=0", "rubric=default")
+
+
+def test_the_fault_s_text_is_its_kind_its_tensor_and_what_was_measured() -> None:
+    fault = Fault(FaultKind.reward, "reward[group 0, completion 1]", "expected a finite number, got nan")
+    assert str(fault) == "reward (reward[group 0, completion 1]: expected a finite number, got nan)"
+    assert not fault.damages and Fault(FaultKind.collapse, "", "").damages and Fault(FaultKind.parameter, "", "").damages
+
+
+def test_a_bad_reference_and_a_bad_sampler_are_told_from_a_bad_policy(make_saved_run: MakeRun) -> None:
+    def spoil_reference(context: StepContext, _report: StepReport) -> None:
+        context.references.current.model.get_parameter(BAD_WEIGHT).data[0] = torch.nan
+
+    class Forgetful(SilentGenerator):
+        """Its log-probs are lost on the way."""
+
+        def generate(self, prompts: Any, *, group_size: int, temperature: float) -> Any:
+            groups = self.real.generate(prompts, group_size=group_size, temperature=temperature)
+            if not self.silent():
+                return groups
+            return [
+                [replace(done, logprobs=(float("nan"),) * len(done.tokens)) for done in completions]
+                for completions in groups
+            ]
+
+    def forget(run: Run, faulty: Callable[[], bool]) -> None:
+        run.context.generator = Forgetful(run.context.generator, faulty)
+
+    for injection, tensor in (
+        (at(Moment.begun, spoil_reference), f"reference: {BAD_WEIGHT}"),
+        (forget, "sampler: log-probs"),
+    ):
+        run, _ = faulty_run(make_saved_run, injection, 1, "checkpoint_every=99")
+        train_run(run)
+        fault = torch.load(run.folder / f"faults/step-{FIRST + 1}.pt")["fault"]
+        assert (fault["kind"], fault["tensor"]) == ("logprobs", tensor)
+
+
+@pytest.mark.parametrize(
+    "override", ["objective.epochs=2", "kl.form=in_reward", "objective.collection.kl_cap=9"], ids=lambda value: value
+)
+def test_logits_that_are_not_finite_are_found_in_the_passes_before_the_first_update_too(
+    make_saved_run: MakeRun, override: str
+) -> None:
+    run, watched = faulty_run(make_saved_run, bad_logits(torch.nan), 1, override)
+    train_run(run)
+    fault = torch.load(run.folder / f"faults/step-{FIRST + 1}.pt")["fault"]
+    assert (fault["kind"], fault["tensor"]) == ("logprobs", "policy: output of lm_head")
+    assert equal(watched.weights[FIRST], watched.weights[FIRST + 1])
+    assert rows(run)[FIRST]["optim/updates"] == 0 and rows(run)[-1]["optim/update_norm"] > 0
+
+
+def test_damage_beside_another_fault_is_not_saved(make_saved_run: MakeRun) -> None:
+    def two_at_once(run: Run, faulty: Callable[[], bool]) -> None:
+        at(Moment.begun, bad_moment)(run, faulty)
+        silent_generator(run, faulty)
+
+    run, _ = faulty_run(make_saved_run, two_at_once, 1)
+    train_run(run)
+    assert [row["recovery/restores"] for row in rows(run)][FIRST:] == [1] * 4
+    for step in range(FIRST + 5):
+        optimizer = torch.load(checkpoint_folder(run.folder, step) / STATE_FILE, weights_only=False)["optimizer"]
+        assert all(value.isfinite().all() for state in optimizer["state"].values() for value in state.values())
+
+
+@pytest.mark.parametrize("name", ["nan_gradient", "nan_logits", "nan_reward"])
+def test_without_recovery_what_is_not_finite_is_skipped_and_nothing_else_is_done(
+    make_saved_run: MakeRun, name: str
+) -> None:
+    run, watched = faulty_run(make_saved_run, INJECTIONS[name][0], 3, "recovery.enabled=false")
+    train_run(run)
+    last = rows(run)[-1]
+    assert (last["recovery/skipped"], last["recovery/restores"], last["recovery/lr_scale"]) == (3, 0, 1)
+    assert all(equal(watched.weights[i], watched.weights[FIRST]) for i in range(FIRST, FIRST + 4))
+    assert not equal(watched.weights[FIRST + 4], watched.weights[FIRST])
+
+
+def test_without_recovery_a_spike_is_trained_on_and_damage_gives_up_at_once(make_saved_run: MakeRun) -> None:
+    run, watched = faulty_run(make_saved_run, bad_gradient(1e6), 1, "recovery.enabled=false")
+    train_run(run)
+    assert rows(run)[FIRST]["optim/grad_norm"] > 1e3 and rows(run)[-1]["recovery/skipped"] == 0
+    assert not equal(watched.weights[FIRST], watched.weights[FIRST + 1])
+    run, _ = faulty_run(make_saved_run, at(Moment.updated, bad_parameter), 1, "recovery.enabled=false", "name=other")
+    with pytest.raises(TrainingGaveUpError, match="1 faults in a row, 0 restores"):
+        train_run(run)
+
+
+def rewards_of(run: Run) -> list[float]:
+    return [row["reward/mean"] for row in rows(run)]
+
+
+def test_a_judge_process_that_dies_is_replaced_and_the_rewards_are_the_same(make_saved_run: MakeRun) -> None:
+    def kill_once(context: StepContext, _report: StepReport) -> None:
+        assert isinstance(context.judge, JudgePool)
+        [pid] = context.judge.pids()
+        os.kill(pid, signal.SIGKILL)
+
+    plain, _ = faulty_run(make_saved_run, at(Moment.begun, lambda *_: None), 1)
+    train_run(plain)
+    run, _ = faulty_run(make_saved_run, at(Moment.begun, kill_once), 1, "judge_processes=1", "name=pool")
+    train_run(run)
+    assert rewards_of(run) == rewards_of(plain) and len(set(rewards_of(run))) > 3
+    assert [row["recovery/judge_restarts"] for row in rows(run)] == [0] * FIRST + [1] * 4
+    assert rows(run)[-1]["recovery/skipped"] == 0
+    assert isinstance(run.context.judge, JudgePool) and run.context.judge.pids() == []
+
+
+@contextmanager
+def killing(judge: JudgePool, wanted: Callable[[], bool]) -> Iterator[None]:
+    """Kill the judge's processes as soon as they are there, while that is wanted."""
+    over = threading.Event()
+
+    def kill() -> None:
+        killed: set[int] = set()
+        while not over.is_set():
+            for pid in set(judge.pids() if wanted() else ()) - killed:
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_a_judge_that_dies_every_time_is_a_fault_and_at_last_ends_the_run(make_saved_run: MakeRun) -> None:
+    run, watched = faulty_run(make_saved_run, lambda *_: None, MOST + 1, "judge_processes=1")
+    assert isinstance(run.context.judge, JudgePool)
+    with (
+        killing(run.context.judge, lambda: watched.step >= FIRST),
+        pytest.raises(TrainingGaveUpError, match=r"the last was judge \(scores: the judge's processes died 2 times"),
+    ):
+        train_run(run)
+    told = diagnosis(run)
+    assert (told["fault"], told["try"]) == ("judge", "judge_processes=0") and told["prompt"][:3] in ("P: ", "A: ")
+    assert rows(run)[-1]["recovery/judge_restarts"] == 2 * MOST and rows(run)[-1]["recovery/skipped"] == MOST

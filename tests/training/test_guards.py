@@ -1,0 +1,103 @@
+"""Guards, by numbers computed by hand."""
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from rookworld_rlvr.training.guards import GuardConfig, Guards, LogStatistics, Trend
+
+CONFIG = GuardConfig(history=2, spike_sigmas=6.0, spike_factor=10.0)
+
+
+def observed(*logs: float) -> LogStatistics:
+    statistics = LogStatistics()
+    for value in logs:
+        statistics.observe(math.exp(value), floor=1e-9)
+    return statistics
+
+
+def test_the_first_twenty_values_weigh_alike_and_later_ones_a_twentieth() -> None:
+    found = observed(0.0, 2.0, 1.0)
+    # Of 0, 2 and 1 the mean is 1 and the population variance 2/3.
+    assert (found.count, found.mean, found.variance) == pytest.approx((3, 1.0, 2 / 3))
+    twenty = observed(*[0.0] * 20)
+    twenty.observe(math.e, floor=1e-9)
+    assert (twenty.mean, twenty.variance) == pytest.approx((0.05, 0.05 * 0.95))
+
+
+def test_before_there_is_a_history_nothing_is_a_spike() -> None:
+    assert not observed(0.0).is_spike(1e30, 1e-9, CONFIG)
+    assert observed(0.0, 0.0).is_spike(1e30, 1e-9, CONFIG)
+
+
+def test_a_spike_is_both_far_by_its_factor_and_by_its_deviations() -> None:
+    steady = observed(0.0, 0.0)
+    assert [steady.is_spike(value, 1e-9, CONFIG) for value in (9.9, 10.1)] == [False, True]
+    # Mean 1 and deviation 1 in the logarithm: six deviations are e⁷.
+    wide = observed(0.0, 2.0)
+    assert [wide.is_spike(math.exp(value), 1e-9, CONFIG) for value in (6.9, 7.1)] == [False, True]
+    # A tenth is the least deviation: without it any factor would do.
+    narrow = GuardConfig(history=2, spike_sigmas=30.0, spike_factor=10.0)
+    assert [steady.is_spike(math.exp(value), 1e-9, narrow) for value in (2.9, 3.1)] == [False, True]
+
+
+def test_what_is_below_the_floor_counts_as_the_floor() -> None:
+    statistics = LogStatistics()
+    for _ in range(2):
+        statistics.observe(0.0, floor=0.5)
+    assert statistics.mean == pytest.approx(math.log(0.5))
+    assert [statistics.is_spike(value, 0.5, CONFIG) for value in (0.0, 4.9, 5.1)] == [False, False, True]
+
+
+def test_a_collapse_is_a_fall_of_the_running_mean_below_its_best_after_a_history() -> None:
+    guards = Guards(GuardConfig(history=3, collapse_drop=0.2))
+    found = []
+    for reward in (0.9, 0.3, 0.3, 0.3, -0.3):
+        guards.reward.observe(reward, 3)
+        found.append(guards.collapsed())
+    # Running means 0.9, 0.6, 0.5, 0.45, 0.3: the best counts from the third on.
+    assert guards.reward.best == pytest.approx(0.5) and guards.reward.mean == pytest.approx(0.3)
+    assert found == [False, False, False, False, False]
+    guards.reward.observe(-0.3, 3)
+    assert guards.reward.mean == pytest.approx(0.2) and guards.collapsed()
+    guards.config.collapse_drop = 0.0
+    assert not guards.collapsed()
+
+
+def test_a_trend_without_a_history_has_no_best() -> None:
+    trend = Trend()
+    trend.observe(1.0, history=2)
+    assert trend.best == -math.inf
+    trend.observe(0.0, history=2)
+    assert trend.best == 0.5
+
+
+def test_the_state_goes_through_a_dict_and_back_and_holds_no_configuration() -> None:
+    guards, other = Guards(CONFIG), Guards(CONFIG)
+    guards.grad_norm.observe(2.0, 1.0)
+    guards.kl.observe(0.5, 0.05)
+    guards.reward.observe(0.25, 1)
+    state = guards.state_dict()
+    other.load_state_dict(state)
+    assert asdict(other) == asdict(guards) and state.keys() == {"grad_norm", "kl", "reward"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"history": 1},
+        {"spike_sigmas": 0.0},
+        {"spike_factor": 1.0},
+        {"kl_floor": 0.0},
+        {"kl_limit": -1.0},
+        {"collapse_drop": -0.1},
+        {"collapse_drop": math.nan},
+    ],
+    ids=str,
+)
+def test_guards_that_guard_nothing_are_refused_by_name(changes: dict[str, Any]) -> None:
+    [name] = changes
+    with pytest.raises(ValueError, match=name):
+        GuardConfig(**changes)

@@ -1,0 +1,127 @@
+"""KL controllers, by numbers computed by hand, and the coefficient a run has in force."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rookworld_rlvr.training.kl_control import KLConfig, KLControl, KLController
+
+Train = Callable[..., Path]
+
+
+def bases(config: KLConfig, kls: list[float], step: int = 0) -> list[float]:
+    controller, found = KLController(config), []
+    for i, kl in enumerate(kls, step):
+        controller.observe(i, kl)
+        found.append(controller.base)
+    return found
+
+
+def test_adaptive_multiplies_above_and_below_its_band_and_holds_within() -> None:
+    config = KLConfig(control=KLControl.adaptive, coef=0.1, target=0.1)
+    # Above 0.15 by 1.5, below 0.05 by 0.75.
+    kls = [0.16, 0.14, 0.06, 0.04, 0.0, 5.0]
+    assert bases(config, kls) == pytest.approx([0.15, 0.15, 0.15, 0.1125, 0.084375, 0.1265625])
+
+
+def test_adaptive_stays_within_its_bounds() -> None:
+    config = KLConfig(control=KLControl.adaptive, coef=0.8, target=0.1, min_coef=0.5, max_coef=1.0)
+    assert bases(config, [1.0, 1.0]) == [1.0, 1.0]
+    assert bases(config, [0.0] * 3) == pytest.approx([0.6, 0.5, 0.5])
+
+
+def test_proportional_follows_the_relative_error_up_to_its_clip() -> None:
+    config = KLConfig(control=KLControl.proportional, coef=1e-2, target=0.1, gain=0.1, error_clip=0.2)
+    # Errors 1 → 0.2, -0.1, -1 → -0.2: factors 1.02, 0.99, 0.98.
+    expected = [1.02e-2, 1.02e-2 * 0.99, 1.02e-2 * 0.99 * 0.98]
+    assert bases(config, [0.2, 0.09, 0.0]) == pytest.approx(expected)
+    low = KLConfig(control=KLControl.proportional, coef=1.01e-4, target=0.1)
+    assert bases(low, [0.0, 0.0]) == pytest.approx([1e-4, 1e-4])
+
+
+def test_budget_is_free_below_its_target_and_dearer_the_longer_it_is_exceeded() -> None:
+    config = KLConfig(control=KLControl.budget, coef=0.0, target=0.1, gain=0.1, error_clip=0.2, max_coef=1.0)
+    assert bases(config, [0.05, 0.05]) == [0.0, 0.0]
+    # Errors 1 → 0.2, 0.1, -1 → -0.2 twice: steps of a tenth of them.
+    assert bases(config, [0.2, 0.11, 0.0, 0.0]) == pytest.approx([0.02, 0.03, 0.01, 0.0])
+    tight = KLConfig(control=KLControl.budget, coef=0.0, target=0.1, gain=1.0, error_clip=5.0, max_coef=0.5)
+    assert bases(tight, [0.3, 0.3]) == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(("control", "base"), [(KLControl.off, 0.0), (KLControl.fixed, 0.2)])
+def test_off_and_fixed_never_move(control: KLControl, base: float) -> None:
+    controller = KLController(KLConfig(control=control, coef=0.2))
+    for kl in (0.0, 9.0):
+        controller.observe(100, kl)
+        assert controller.base == base == controller.coefficient(100)
+
+
+def test_inside_the_warm_up_the_base_stands_still() -> None:
+    config = KLConfig(control=KLControl.adaptive, coef=0.1, target=0.1, warmup_steps=4, warmup_factor=0.2)
+    controller = KLController(config)
+    for step in range(4):
+        controller.observe(step, 99.0)
+    assert controller.base == 0.1
+    # 0.2 + 0.8 × step / 4 of it.
+    assert [controller.coefficient(step) for step in range(6)] == pytest.approx([0.02, 0.04, 0.06, 0.08, 0.1, 0.1])
+    controller.observe(4, 99.0)
+    assert controller.base == pytest.approx(0.15) and controller.coefficient(5) == pytest.approx(0.15)
+    assert controller.coefficient(2) == pytest.approx(0.6 * 0.15)
+
+
+def test_a_saved_base_goes_on_unless_the_configuration_fixes_it() -> None:
+    adaptive = KLConfig(control=KLControl.adaptive, coef=0.1, warmup_steps=10)
+    saved = KLController(adaptive)
+    saved.base = 0.3
+    assert saved.state_dict() == {"base": 0.3}
+    for config, base in (
+        (adaptive, 0.3),
+        (KLConfig(control=KLControl.fixed, coef=0.1), 0.1),
+        (KLConfig(control=KLControl.off, coef=0.1), 0.0),
+    ):
+        resumed = KLController(config)
+        resumed.load_state_dict(saved.state_dict())
+        assert resumed.base == base
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"coef": -1.0},
+        {"coef": math.inf},
+        {"warmup_steps": -1},
+        {"warmup_factor": -0.1},
+        {"token_clamp": 0.0},
+        {"target": 0.0},
+        {"raise_above": 0.4},
+        {"lower_factor": 1.0},
+        {"raise_factor": 1.0},
+        {"gain": 0.0},
+        {"error_clip": math.inf},
+        {"min_coef": 0.0},
+        {"max_coef": 1e-5},
+    ],
+    ids=str,
+)
+def test_controllers_that_cannot_control_are_refused_by_name(changes: dict[str, Any]) -> None:
+    [name] = changes
+    with pytest.raises(ValueError, match=name):
+        KLConfig(**changes)
+
+
+def coefficients(folder: Path) -> list[float]:
+    return [json.loads(line)["kl/coef"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_the_controller_of_a_run_sees_the_kl_of_each_step_after_the_warm_up(train: Train) -> None:
+    given = ("steps=5", "evaluation_rows=0", "generator.max_new_tokens=8", "kl.coef=0.1", "kl.target=1e-9")
+    # KL is 0 before the first update and above any such target after it.
+    assert coefficients(train("kl=adaptive", *given)) == pytest.approx([0.1, 0.075, 0.1125, 0.16875, 0.253125])
+    warm = train("kl=adaptive", "kl.warmup_steps=2", *given, root="warm")
+    # The ramp's own two steps move nothing; the third's KL is the first that counts.
+    assert coefficients(warm) == pytest.approx([0.0, 0.05, 0.1, 0.15, 0.225])
+    assert coefficients(train("kl=off", *given, root="off")) == [0.0] * 5

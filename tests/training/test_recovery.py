@@ -1,0 +1,272 @@
+"""The recovery ladder: its rungs by hand, and in real runs what it goes back to and how it comes up again."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rookworld_rlvr.training.checkpoint import STATE_FILE, checkpoint_folder
+from rookworld_rlvr.training.context import StepContext
+from rookworld_rlvr.training.errors import TrainingGaveUpError
+from rookworld_rlvr.training.faults import Fault, FaultKind
+from rookworld_rlvr.training.hooks import Moment
+from rookworld_rlvr.training.recovery import RecoveryConfig, RecoveryState, Rung, climb
+from rookworld_rlvr.training.step_report import StepReport
+from rookworld_rlvr.training.trainer import Run
+from rookworld_rlvr.training.trainer import train as train_run
+
+MakeRun = Callable[..., Run]
+SMALL, DAMAGE = Fault(FaultKind.reward, "reward", ""), Fault(FaultKind.parameter, "weight", "")
+GIVEN = (
+    "evaluation_rows=0",
+    "rollouts_every=0",
+    "checkpoint_every=1",
+    "keep_checkpoints=99",
+    "data.mixture.environment=0",
+    "generator.max_new_tokens=8",
+    "optim.lr=0.001",
+    "optim.min_lr_fraction=1",
+    "recovery.good_steps=1",
+    "recovery.ramp_steps=1",
+    "recovery.guard.history=2",
+    "recovery.guard.kl_floor=100",
+    "recovery.guard.kl_limit=0",
+    "recovery.guard.collapse_drop=0",
+)
+
+
+def climbed(state: RecoveryState, config: RecoveryConfig, faults: list[Fault | None], step: int = 1) -> list[Rung]:
+    return [climb(state, config, step=i, fault=fault) for i, fault in enumerate(faults, step)]
+
+
+def test_the_first_fault_is_skipped_the_second_in_a_row_restores_and_too_many_give_up() -> None:
+    config = RecoveryConfig(restore_after=2, max_consecutive_nans=3)
+    assert climbed(RecoveryState(), config, [SMALL] * 4) == [Rung.skip, Rung.restore, Rung.restore, Rung.give_up]
+    state = RecoveryState()
+    alternating = [SMALL, None] * 4
+    assert climbed(state, config, alternating) == [Rung.skip, Rung.go_on] * 4
+    assert (state.skipped, state.consecutive, state.restores, state.lr_scale) == (4, 0, 0, 1.0)
+    patient = RecoveryConfig(restore_after=3, max_consecutive_nans=9)
+    assert climbed(RecoveryState(), patient, [SMALL] * 3) == [Rung.skip, Rung.skip, Rung.restore]
+
+
+def test_damage_restores_at_once_and_without_recovery_gives_up() -> None:
+    assert climbed(RecoveryState(), RecoveryConfig(), [DAMAGE]) == [Rung.restore]
+    off = RecoveryConfig(enabled=False, max_consecutive_nans=3)
+    assert climbed(RecoveryState(), off, [DAMAGE]) == [Rung.give_up]
+    state = RecoveryState()
+    assert climbed(state, off, [SMALL] * 4) == [Rung.skip] * 3 + [Rung.give_up]
+    assert (state.restores, state.lr_scale) == (0, 1.0)
+
+
+def test_the_learning_rate_backs_off_and_ramps_back_to_a_ceiling_that_falls_with_each_restore() -> None:
+    config = RecoveryConfig(recovery_lr_factor=0.25, good_steps=3, ramp_steps=2, max_restores=2)
+    state = RecoveryState()
+
+    def scales(faults: list[Fault | None]) -> list[float]:
+        found = []
+        for fault in faults:
+            climb(state, config, step=1, fault=fault)
+            found.append(state.lr_scale)
+        return found
+
+    # A quarter; after three good steps back by √4 = 2 a step.
+    assert scales([DAMAGE] + [None] * 6) == pytest.approx([0.25] * 4 + [0.5, 1.0, 1.0])
+    assert scales([DAMAGE] + [None] * 6) == pytest.approx([0.0625] * 4 + [0.125, 0.25, 0.25])
+    # A fault that is skipped begins the count of good steps anew and changes no learning rate.
+    assert scales([SMALL, None, None]) == pytest.approx([0.25] * 3)
+    assert climb(state, config, step=1, fault=DAMAGE) is Rung.give_up
+
+
+def test_faults_in_the_middle_of_a_ramp_back_off_from_where_it_stands() -> None:
+    state, config = RecoveryState(), RecoveryConfig(recovery_lr_factor=0.5, good_steps=1, ramp_steps=4)
+    climbed(state, config, [DAMAGE, None, None, None])
+    assert state.lr_scale == pytest.approx(0.5 * 2**0.5)
+    climb(state, config, step=5, fault=DAMAGE)
+    assert (state.lr_scale, state.lr_ceiling) == pytest.approx((0.25, 0.5))
+
+
+def test_a_checkpoint_is_known_to_be_good_after_good_steps_without_a_fault_behind_it() -> None:
+    state, config = RecoveryState(), RecoveryConfig(good_steps=2)
+    found = []
+    for step in range(1, 8):
+        climb(state, config, step=step, fault=SMALL if step == 4 else None)
+        state.saved(step, -1.0, config, measured=False)
+        found.append(state.last_good_step)
+    # 1 at step 3; saved at 3, the fault of 4 in between, two good steps at 6.
+    assert found == [0, 0, 1, 1, 1, 3, 3]
+    climb(state, config, step=8, fault=DAMAGE)
+    assert state.candidates == {} and state.last_good_step == 3
+
+
+def test_the_best_is_the_highest_score_at_once_where_it_was_measured_and_else_when_known_to_be_good() -> None:
+    state, config = RecoveryState(), RecoveryConfig(good_steps=1)
+    state.saved(1, 0.5, config, measured=True)
+    assert (state.best_step, state.best_score) == (1, 0.5)
+    state.saved(2, 0.4, config, measured=True)
+    state.saved(3, 0.9, config, measured=False)
+    assert state.best_step == 1
+    climb(state, config, step=4, fault=None)
+    assert (state.best_step, state.best_score, state.last_good_step) == (3, 0.9, 3)
+
+
+def test_the_state_goes_through_a_dict_and_back() -> None:
+    state, other = RecoveryState(), RecoveryState()
+    climbed(state, RecoveryConfig(good_steps=1), [DAMAGE, None, SMALL, None])
+    state.saved(4, 0.25, RecoveryConfig(good_steps=1), measured=True)
+    other.load_state_dict(state.state_dict())
+    assert asdict(other) == asdict(state) != asdict(RecoveryState())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"recovery_lr_factor": 0.0},
+        {"recovery_lr_factor": 1.5},
+        {"max_consecutive_nans": 0},
+        {"restore_after": 0},
+        {"good_steps": 0},
+        {"ramp_steps": 0},
+        {"max_ineffective_steps": 0},
+        {"keep_faults": 0},
+        {"max_restores": -1},
+    ],
+    ids=str,
+)
+def test_rungs_that_make_no_ladder_are_refused_by_name(changes: dict[str, Any]) -> None:
+    [name] = changes
+    with pytest.raises(ValueError, match=name):
+        RecoveryConfig(**changes)
+
+
+def rows(run: Run) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def state_of(run: Run, step: int) -> dict[str, Any]:
+    found: dict[str, Any] = torch.load(checkpoint_folder(run.folder, step) / STATE_FILE, weights_only=False)
+    return found
+
+
+def watch_weights(run: Run) -> dict[int, dict[str, Tensor]]:
+    """The weights at the beginning of each step, filled as the run goes."""
+    found: dict[int, dict[str, Tensor]] = {}
+
+    def hook(moment: Moment, context: StepContext, report: StepReport) -> None:
+        if moment is Moment.begun:
+            found[report.step] = {name: value.clone() for name, value in context.policy.model.state_dict().items()}
+
+    run.context.hooks.append(hook)
+    return found
+
+
+def assert_equal(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def nan_rewards(*steps: int) -> Callable[[Moment, StepContext, StepReport], None]:
+    def hook(moment: Moment, _context: StepContext, report: StepReport) -> None:
+        if moment is Moment.collected and report.step in steps:
+            report.rewards_PG[0, 0] = torch.nan
+
+    return hook
+
+
+def test_a_restore_brings_back_optimiser_and_schedule_but_neither_prompts_nor_ladder(make_saved_run: MakeRun) -> None:
+    run = make_saved_run("steps=9", *GIVEN)
+    run.context.hooks.append(nan_rewards(4, 5))
+    seen: list[tuple[int, list[str]]] = []
+
+    def note(moment: Moment, context: StepContext, report: StepReport) -> None:
+        if moment is Moment.collected:
+            seen.append((context.clock.schedule_step, [group.example.prompt for group in report.groups]))
+
+    run.context.hooks.append(note)
+    weights = watch_weights(run)
+    train_run(run)
+    # The last checkpoint known to be good at the second fault is that of step 3.
+    assert_equal(weights[6], state_of(run, 3)["policy"])
+    clocks, prompts = zip(*seen, strict=True)
+    assert list(clocks) == [0, 1, 2, 3, 4, 5, 3, 4, 5]
+    assert len({prompt for pair in prompts for prompt in pair}) == 18
+    [exp_avg] = {float(state["step"]) for state in run.context.optimizer.state.values()}
+    # Three updates in the checkpoint and three after it.
+    assert exp_avg == 6
+    assert rows(run)[-1]["recovery/skipped"] == 2 and rows(run)[-1]["recovery/restores"] == 1
+
+
+def test_the_learning_rate_of_the_updates_backs_off_after_a_restore_and_comes_back(make_saved_run: MakeRun) -> None:
+    run = make_saved_run("steps=9", *GIVEN)
+    guard_config = asdict(run.context.guards.config)
+    run.context.hooks.append(nan_rewards(4, 5))
+    train_run(run)
+    assert [row["optim/lr"] for row in rows(run)] == pytest.approx([1e-3] * 6 + [5e-4] * 2 + [1e-3])
+    assert [row["recovery/lr_scale"] for row in rows(run)] == [1] * 5 + [0.5, 0.5, 1, 1]
+    # Nothing that went wrong loosened what watches.
+    assert asdict(run.context.guards.config) == guard_config == asdict(run.recovery.guard)
+
+
+def test_a_collapse_of_the_reward_restores_the_best_checkpoint_not_the_newest(make_saved_run: MakeRun) -> None:
+    run = make_saved_run("steps=9", *GIVEN, "recovery.guard.collapse_drop=0.1", "recovery.guard.history=3")
+    weights = watch_weights(run)
+
+    def shift(moment: Moment, context: StepContext, report: StepReport) -> None:
+        if moment is Moment.collected and context.recovery.restores == 0:
+            report.rewards_PG += {3: 0.3, 6: -0.9}.get(report.step, 0.0)
+
+    run.context.hooks.append(shift)
+    train_run(run)
+    fault = torch.load(run.folder / "faults/step-7.pt")["fault"]
+    assert (fault["kind"], fault["tensor"]) == ("collapse", "reward/mean")
+    assert [row["recovery/restores"] for row in rows(run)] == [0] * 6 + [1] * 3
+    assert_equal(weights[7], state_of(run, 4)["policy"])
+    # The step before the fault was known to be good and is not what came back.
+    assert not torch.equal(weights[7]["lm_head.weight"], state_of(run, 5)["policy"]["lm_head.weight"])
+    assert (run.folder / "checkpoints/best").resolve().name == "step-4"
+    assert rows(run)[-1]["optim/update_norm"] > 0
+
+
+def knock(step: int) -> Callable[[Moment, StepContext, StepReport], None]:
+    """Weights that someone else moved, far."""
+
+    def hook(moment: Moment, context: StepContext, report: StepReport) -> None:
+        if moment is Moment.begun and report.step == step:
+            with torch.no_grad():
+                for parameter in context.policy.model.parameters():
+                    parameter += 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3))
+
+    return hook
+
+
+def test_a_kl_spike_is_skipped_once_and_then_the_weights_before_it_come_back(make_saved_run: MakeRun) -> None:
+    run = make_saved_run("steps=8", *GIVEN, "recovery.guard.kl_floor=0.01")
+    run.context.hooks.append(knock(4))
+    weights = watch_weights(run)
+    train_run(run)
+    for step in (5, 6):
+        fault = torch.load(run.folder / f"faults/step-{step}.pt")["fault"]
+        assert (fault["kind"], fault["tensor"]) == ("kl_spike", "kl/exact")
+    assert_equal(weights[6], state_of(run, 3)["policy"])
+    assert [row["recovery/skipped"] for row in rows(run)] == [0, 0, 0, 0, 1, 2, 2, 2]
+
+
+def test_kl_above_its_limit_restores_at_once_whatever_the_history(make_saved_run: MakeRun) -> None:
+    run = make_saved_run("steps=4", *GIVEN, "recovery.guard.history=99", "recovery.guard.kl_limit=0.5")
+    run.context.hooks.append(knock(2))
+    weights = watch_weights(run)
+    train_run(run)
+    assert torch.load(run.folder / "faults/step-3.pt")["fault"]["kind"] == "kl_limit"
+    assert_equal(weights[3], state_of(run, 1)["policy"])
+
+
+def test_more_restores_than_allowed_give_up_and_what_was_saved_stays(make_saved_run: MakeRun) -> None:
+    run = make_saved_run("steps=9", *GIVEN, "recovery.guard.kl_limit=1e-9", "recovery.max_restores=2")
+    with pytest.raises(TrainingGaveUpError, match=r"2 restores so far; the last was kl_limit \(kl/exact: "):
+        train_run(run)
+    # KL is 0 in the first step after each restore and above the limit in the next.
+    assert [row["recovery/restores"] for row in rows(run)] == [0, 1, 1, 2, 2]
+    assert all(value.isfinite().all() for value in state_of(run, 0)["policy"].values())
