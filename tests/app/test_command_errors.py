@@ -30,8 +30,26 @@ BAD_VALUES = [
     ("kl.coef=-1", "kl.coef: expected a finite number from 0 up"),
     ("kl.coef=nan", "kl.coef: expected a finite number"),
     ("kl.form=k3", "k3"),
-    ("reference.refresh_every=-1", "reference.refresh_every: expected 0 or more"),
+    ("kl.control=sometimes", "sometimes"),
+    ("kl.target=0", "kl: expected token_clamp and target above 0"),
+    ("kl.min_coef=2", "kl: expected 0 < min_coef <= max_coef"),
+    ("objective.loss=ppo", "ppo"),
+    ("objective.epochs=0", "objective: expected epochs and minibatches from 1"),
+    ("objective.collection.kl_cap=-1", "objective.collection: expected kl_cap"),
+    ("objective.collection.uninformative=replace", "replace"),
+    ("objective.mismatch.cap=1", "cap: expected above 1"),
+    ("objective.entropy.coef=-1", "objective.entropy.coef: expected a finite number from 0 up"),
+    ("objective.advantage.gate=reward", "reward"),
+    ("reference.refresh_every=0", "reference.refresh_every: expected 1 or more"),
+    ("reference.mixup=0", "reference: expected mixup in (0, 1]"),
+    ("reference=monthly", "monthly"),
     ("recovery.recovery_lr_factor=0", "recovery_lr_factor in (0, 1]"),
+    ("recovery.max_restores=-1", "recovery.max_restores: expected 0 or more"),
+    ("recovery.guard.history=1", "recovery.guard: expected history from 2"),
+    ("data.mixture.headroom=2", "headroom in [0, 1]"),
+    ("judge_processes=-1", "judge_processes: expected 0 or more"),
+    ("validation.every=-1", "validation: expected every from 0"),
+    ("validation.rows=999 validation.every=1", "validation.rows: expected to leave training rows"),
     ("optim.lr=-1", "expected lr from 0 up"),
     ("optim.lr=fast", "optim.lr"),
     ("optim.micro_batch_size=0", "micro_batch_size from 1"),
@@ -69,7 +87,7 @@ def test_a_bad_override_is_one_line_that_names_it_and_leaves_nothing(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     root = f"output_root={tmp_path / 'outputs'}"
-    assert named in complaint(["train", *small_overrides, root, override], capfd)
+    assert named in complaint(["train", *small_overrides, root, *override.split()], capfd)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -155,7 +173,7 @@ def test_a_model_folder_that_lacks_a_file_is_refused(
         (["evaluate", "kl.coef=1"], "kl"),
         (["warmstart"], "corpus: expected files"),
         (["warmstart", "corpus=[/nope/rows.txt]"], "/nope/rows.txt"),
-        (["trian"], "expected one of train, smoke, evaluate, warmstart, data"),
+        (["trian"], "expected one of train, smoke, evaluate, inspect, warmstart, data"),
         (["--steps=3"], "expected one of train"),
     ],
 )

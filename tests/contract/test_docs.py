@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "rookworld_rlvr"
 README = ROOT / "README.md"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-HOSTS = {"github.com", "joschu.net", "laion.ai"}
+HOSTS = {"github.com", "joschu.net", "laion.ai", "fengyao.notion.site", "ringtech.notion.site", "richardli.xyz"}
 MACHINE = re.compile(
     r"(?<![\w.~])/(?:work|tmp|root|home|usr|opt|mnt)\b|localhost|\b\d+\.\d+\.\d+\.\d+\b|\bpypi\b|index-url", re.I
 )
@@ -65,7 +65,7 @@ def command_lines(document: str) -> list[list[str]]:
 
 
 def test_there_are_the_documents_that_the_readme_promises() -> None:
-    named = {"architecture.md", "metrics.md", "configuration.md", "data.md"}
+    named = {"architecture.md", "metrics.md", "configuration.md", "stability.md", "data.md"}
     assert named <= {document.name for document in DOCUMENTS}
 
 
@@ -138,7 +138,8 @@ def test_the_lines_that_the_readme_shows_are_sound_rows(tmp_path: Path) -> None:
 def test_the_rungs_of_the_readme_weigh_what_the_rubric_says() -> None:
     from rookworld_rlvr.rewards.rubric import RungWeights
 
-    rows = table(section(text("README.md"), "How it works"))
+    (rungs,) = re.findall(r"^\| rung \|.*?(?=\n\n)", text("README.md"), re.M | re.S)
+    rows = table(rungs)
     assert {row[0]: float(row[1]) for row in rows} == {
         knob.name: getattr(RungWeights(), knob.name) for knob in fields(RungWeights)
     }
@@ -319,6 +320,64 @@ def test_the_table_of_gates_is_that_of_the_preflight() -> None:
     assert told["sampler_agrees"] == tuple(preflight.SAMPLER_BOUND_NAT.values())
     equal = {"kl_step_0", "ratio_step_0", "dropout_off"}
     assert all(told[name] == (preflight.EQUAL_BOUND,) for name in equal)
+
+
+def test_the_files_of_training_are_each_told_of_once() -> None:
+    told = re.findall(r"`(\w+\.py)`", section(text("docs/architecture.md"), "Inside `training`"))
+    assert sorted(told) == sorted({file.name for file in (SOURCE / "training").glob("*.py")} - {"__init__.py"})
+
+
+def test_the_documents_tell_of_every_way_a_run_may_stop() -> None:
+    from rookworld_rlvr.training import loop, trainer
+
+    said = set(re.findall(r"\bstopped = \"(\w+)\"", Path(loop.__file__).read_text("utf-8")))
+    said |= set(re.findall(r", \"(\w+)\"\n", Path(loop.__file__).read_text("utf-8"))) | {trainer.INTERRUPTED}
+    (stops,) = re.findall(r"^\| `stopped` \|.*?(?=\n\n)", text("docs/architecture.md"), re.M | re.S)
+    assert {row[0].strip("`") for row in table(stops)} == said
+
+
+# docs/stability.md
+
+
+def rows_of(header: str) -> dict[str, list[str]]:
+    """A table of docs/stability.md by its first cells, without backticks and remarks."""
+    (found,) = re.findall(rf"^\| {re.escape(header)} \|.*?(?=\n\n)", text("docs/stability.md"), re.M | re.S)
+    return {re.findall(r"`(?:\w+=)?(\w+)`", row[0])[0]: row for row in table(found)}
+
+
+def test_stability_tells_of_every_choice() -> None:
+    from rookworld_rlvr import objective
+    from rookworld_rlvr.training.entropy_control import EntropyControl
+    from rookworld_rlvr.training.kl_control import KLControl
+    from rookworld_rlvr.training.reference import ReferenceMode
+
+    choices = {
+        "`objective=`": objective.LossKind,
+        "`objective.advantage.scale`": objective.AdvantageScale,
+        "`kl.form`": objective.KLForm,
+        "`kl.control`": KLControl,
+        "`objective.entropy.control`": EntropyControl,
+        "`reference.mode`": ReferenceMode,
+    }
+    for header, choice in choices.items():
+        assert rows_of(header).keys() == {option.value for option in choice}, header
+    modes = section(text("docs/stability.md"), "Sampler and trainer")
+    assert {mode for mode in objective.MismatchMode if f"`{mode}`" not in modes} == set()
+
+
+def test_stability_tells_of_every_fault_and_which_restore_at_once() -> None:
+    from rookworld_rlvr.training.faults import DAMAGE, FaultKind
+
+    told = rows_of("fault")
+    assert told.keys() == set(FaultKind)
+    assert {kind for kind, row in told.items() if "at once" in row[3]} == DAMAGE
+    assert all(row[3] == "skip" for kind, row in told.items() if kind not in DAMAGE)
+
+
+def test_the_hook_of_stability_runs_and_prints_what_it_says() -> None:
+    part = section(text("docs/stability.md"), "Seeing and changing a step")
+    (code,), (said,) = blocks(part, "python"), blocks(part, "text")
+    assert run_python(code) == said
 
 
 # docs/data.md

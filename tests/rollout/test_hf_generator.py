@@ -1,5 +1,6 @@
 """The reference generator against full forward passes of the same model, one row at a time."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -148,3 +149,26 @@ def test_a_prompt_that_fills_the_model_is_refused_and_a_little_room_is_used(poli
 def test_sampling_that_would_break_the_objective_is_refused(changes: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(GeneratorConfig(), **changes)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_logits_that_are_not_finite_are_drawn_from_all_the_same_and_recorded_as_nan(
+    policy: Policy, generator: HFGenerator, prompts: Prompts, bad: float
+) -> None:
+    def groups(poisoned_rows: int) -> list[list[SampledCompletion]]:
+        def poison(_module: object, _inputs: object, logits: torch.Tensor) -> torch.Tensor:
+            logits = logits.clone()
+            logits[:poisoned_rows, ..., 5] = bad
+            return logits
+
+        handle = policy.model.lm_head.register_forward_hook(poison)
+        torch.manual_seed(0)
+        try:
+            return generator.generate(prompts[:1], group_size=3, temperature=1.0)
+        finally:
+            handle.remove()
+
+    [sound], [spoilt] = groups(0), groups(1)
+    assert spoilt[0].tokens and all(math.isnan(value) for value in spoilt[0].logprobs)
+    # The rows beside it are those that they were.
+    assert spoilt[1:] == sound[1:] and all(math.isfinite(value) for done in sound for value in done.logprobs)

@@ -62,9 +62,7 @@ def test_draws_go_by_the_seed_and_not_by_their_sizes() -> None:
     st.integers(0, 120),
     st.sampled_from([(1.0, 1.0), (0.7, 0.3), (1.0, 0.0), (1.0, 3.0)]),
 )
-def test_resumed_through_json_is_as_uninterrupted(
-    before: int, after: int, weights: tuple[float, float]
-) -> None:
+def test_resumed_through_json_is_as_uninterrupted(before: int, after: int, weights: tuple[float, float]) -> None:
     config = MixtureConfig(*weights)
     uninterrupted = Sampler(examples(11, 13), config, seed=2)
     uninterrupted.draw(before)
@@ -114,3 +112,49 @@ def test_weights_that_are_no_mixture_are_refused(weights: tuple[float, float]) -
 def test_a_misspelt_weight_is_refused() -> None:
     with pytest.raises(AttributeError):
         MixtureConfig().polcy = 1.0  # type: ignore[attr-defined]
+
+
+def test_headroom_weighs_tasks_by_their_share_of_wrong_answers() -> None:
+    wrong = {Task.policy: 0.3, Task.environment: 0.1}
+    # 3 × 0.3 to 1 × 0.1, and half-way 3 × 0.65 to 1 × 0.55.
+    assert MixtureConfig(3, 1, headroom=1.0).proportions(wrong)[Task.policy] == pytest.approx(0.9)
+    assert MixtureConfig(3, 1, headroom=0.5).proportions(wrong)[Task.policy] == pytest.approx(1.95 / 2.5)
+    assert MixtureConfig(3, 1).proportions(wrong)[Task.policy] == 0.75
+    mastered = {Task.policy: 0.0, Task.environment: 1.0}
+    # A twentieth is the least that counts.
+    assert MixtureConfig(1, 1, headroom=1.0).proportions(mastered)[Task.policy] == pytest.approx(0.05 / 1.05)
+
+
+def test_what_is_observed_moves_the_draws_and_without_headroom_moves_nothing() -> None:
+    def counted(headroom: float) -> Counter[Task]:
+        sampler = Sampler(examples(50, 50), MixtureConfig(1, 1, headroom=headroom), seed=0)
+        for _ in range(200):
+            sampler.observe(Task.policy, 1.0)
+            sampler.observe(Task.environment, 0.0)
+        return tasks(sampler.draw(42))
+
+    # The running mean 0.98²⁰⁰ is below a twentieth, which gives one policy row in 21.
+    assert counted(1.0) == {Task.policy: 2, Task.environment: 40}
+    assert counted(0.0) == {Task.policy: 21, Task.environment: 21}
+
+
+def test_headroom_resumed_through_json_is_as_uninterrupted() -> None:
+    config = MixtureConfig(1, 1, headroom=1.0)
+    uninterrupted, resumed = (Sampler(examples(11, 13), config, seed=2) for _ in range(2))
+    for right in (1.0, 0.5, 1.0):
+        uninterrupted.observe(Task.policy, right)
+        uninterrupted.draw(3)
+    # Of 1 - 0.02 (x - y): 0.98, 0.9704, 0.950992.
+    assert uninterrupted.share(Task.policy) == pytest.approx(0.950992 / 1.950992)
+    resumed.load_state_dict(json.loads(json.dumps(uninterrupted.state_dict())))
+    assert resumed.share(Task.policy) == uninterrupted.share(Task.policy)
+    assert resumed.draw(30) == uninterrupted.draw(30)
+    without = Sampler(examples(11, 13), MixtureConfig(1, 1), seed=2)
+    without.load_state_dict(uninterrupted.state_dict())
+    assert without.share(Task.policy) == 0.5
+
+
+@pytest.mark.parametrize("headroom", [-0.1, 1.1, float("nan")])
+def test_a_headroom_that_is_no_fraction_is_refused(headroom: float) -> None:
+    with pytest.raises(ValueError, match="headroom"):
+        MixtureConfig(headroom=headroom)

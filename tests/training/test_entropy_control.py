@@ -58,16 +58,15 @@ def test_a_bonus_raises_the_entropy_of_the_next_step_and_a_step_without_one_does
 ) -> None:
     def entropy(coef: float) -> float:
         # Equal rewards: the bonus is all there is.
-        given = ("generator.temperature=0.7", "kl.coef=0", "optim.lr=0.0003", "generator.max_new_tokens=16")
+        given = ("generator.temperature=0.7", "kl.coef=0", "generator.max_new_tokens=16")
         context = make_run(f"objective.entropy.coef={coef}", *given).context
         context.hooks.append(lambda _moment, _context, report: report.rewards_PG.fill_(0.5))
-        before = grpo_step(context, 0)
-        batch = before.tokens
+        moved = grpo_step(context, 0).update_norm
+        assert (moved > 0) == (coef > 0)
         after = grpo_step(context, 1).tokens
-        assert batch.count and after.count
         return after.entropy_sum / after.count
 
-    assert entropy(0.5) > entropy(0.0) + 0.01
+    assert entropy(0.5) > entropy(0.0) + 0.05
 
 
 def test_the_metrics_show_the_coefficient_in_force(train: Callable[..., Path]) -> None:

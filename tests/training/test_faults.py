@@ -301,7 +301,7 @@ def test_every_kind_of_fault_has_a_suggestion_that_composes() -> None:
 def test_the_fault_s_text_is_its_kind_its_tensor_and_what_was_measured() -> None:
     fault = Fault(FaultKind.reward, "reward[group 0, completion 1]", "expected a finite number, got nan")
     assert str(fault) == "reward (reward[group 0, completion 1]: expected a finite number, got nan)"
-    assert not fault.damages and Fault(FaultKind.collapse, "", "").damages and Fault(FaultKind.parameter, "", "").damages
+    assert [kind for kind in FaultKind if Fault(kind, "", "").damages] == ["kl_limit", "parameter", "collapse"]
 
 
 def test_a_bad_reference_and_a_bad_sampler_are_told_from_a_bad_policy(make_saved_run: MakeRun) -> None:

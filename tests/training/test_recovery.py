@@ -97,10 +97,10 @@ def test_a_checkpoint_is_known_to_be_good_after_good_steps_without_a_fault_behin
         climb(state, config, step=step, fault=SMALL if step == 4 else None)
         state.saved(step, -1.0, config, measured=False)
         found.append(state.last_good_step)
-    # 1 at step 3; saved at 3, the fault of 4 in between, two good steps at 6.
-    assert found == [0, 0, 1, 1, 1, 3, 3]
+    # That of step 1 at step 3. After the fault of step 4 two more good steps are due: that of 3 at 6, of 5 at 7.
+    assert found == [0, 0, 1, 1, 1, 3, 5]
     climb(state, config, step=8, fault=DAMAGE)
-    assert state.candidates == {} and state.last_good_step == 3
+    assert state.candidates == {} and state.last_good_step == 5
 
 
 def test_the_best_is_the_highest_score_at_once_where_it_was_measured_and_else_when_known_to_be_good() -> None:

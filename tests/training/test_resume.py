@@ -364,7 +364,7 @@ def child(arguments: Sequence[str], log: Path, *, moment: Callable[[Path, bool],
         sys.addaudithook(again)
         code = main(["train", *arguments])
     finally:
-        sys.stdout.flush()
+        # Before the test runner, of which this is a copy, can take over.
         os._exit(code)
 
 
@@ -403,10 +403,12 @@ def test_a_signal_in_the_middle_leaves_the_last_finished_step_and_no_trace_after
     whole = train(*EIGHT, *overrides, root="whole")
     root, log = tmp_path / "outputs", tmp_path / "log.txt"
     arguments = [*small_overrides, *EIGHT, *overrides, f"output_root={root}"]
-    assert (child(arguments, log, moment=moment, signals=signals), f"stopped after {done} steps") == (
-        0,
-        next(iter(log.read_text().splitlines()[-1].split(", "))),
-    )
+    assert child(arguments, log, moment=moment, signals=signals) == 0
+    said = log.read_text().splitlines()
+    assert said[-1].startswith(f"stopped after {done} steps")
+    # Once at the pass, and where there was something left to save, once more when it got its name.
+    times = 1 if done == 8 else 2
+    assert sum("stopping after this micro-batch" in line for line in said) == times * len(signals)
     folder = (root / "latest").resolve()
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["stopped"], summary["steps"], summary["after"]) == ("interrupted", done, {})

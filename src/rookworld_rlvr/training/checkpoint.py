@@ -37,9 +37,9 @@ def save_checkpoint(run_folder: Path, context: StepContext, *, step: int, keep: 
         try:
             _write(run_folder, context, step, final)
         except (OSError, RuntimeError, SafetensorError) as error:
-            _sweep(final.parent)
             # What torch says of a full disk does not name it.
             free = f"{shutil.disk_usage(run_folder).free // MIB} MiB free there"
+            _sweep(final.parent)
             raise UserError(f"checkpoint: expected to write {final}, {free}, got: {_first_line(error)}") from error
     recovery = context.recovery
     pinned = {BEST: recovery.best_step, LAST_GOOD: recovery.last_good_step}

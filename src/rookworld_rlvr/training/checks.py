@@ -43,7 +43,8 @@ def first_bad_moment(optimizer: torch.optim.Optimizer, model: nn.Module) -> str:
 def check_weights(context: "StepContext") -> None:
     """Before anything is sampled from them."""
     if not all_finite(context.policy.model.parameters()):
-        raise _fault(FaultKind.parameter, first_bad_parameter(context.policy.model), "not finite before the step")
+        where = first_bad_parameter(context.policy.model) or "all weights, by their sum"
+        raise _fault(FaultKind.parameter, where, "not finite before the step")
 
 
 def check_rewards(rewards_PG: Tensor) -> None:

@@ -1,0 +1,128 @@
+"""`rookworld inspect`: the batch of a fault, replayed; one line for whatever is none."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from rookworld_rlvr.app import wiring
+from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.training.policy import Policy, load_policy
+
+Train = Callable[..., Path]
+# Two good steps, then faults; the last of them ends the run.
+GIVEN = (
+    "steps=9",
+    "evaluation_rows=0",
+    "generator.max_new_tokens=8",
+    "recovery.max_consecutive_nans=1",
+    "recovery.restore_after=9",
+)
+
+
+@pytest.fixture
+def overflowing(train: Train) -> Path:
+    """The batch of a run whose KL term overflows by itself: after one update KL is above 1 nat."""
+    folder = train(*GIVEN, "kl.coef=3e38", "optim.lr=0.1", "recovery.guard.kl_limit=0", exit_code=4)
+    return folder / "faults/step-3.pt"
+
+
+def test_a_fault_that_the_weights_explain_shows_again_with_its_terms(
+    overflowing: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    capfd.readouterr()
+    assert main(["inspect", str(overflowing)]) == 0
+    shown = capfd.readouterr()
+    assert shown.err == ""
+    lines = shown.out.splitlines()
+    assert lines[0] == "step 3: loss: loss: expected a finite number, got inf"
+    assert lines[-1] == "again: loss (loss: expected a finite number, got inf)"
+    assert "weights: those of the fault" in lines
+    completions = [line for line in lines if line.startswith("reward ")]
+    assert len(completions) == 8 and all("  →  " in line for line in completions)
+    terms = dict(line.rsplit(maxsplit=1) for line in lines if not line.startswith(("step", "again", "reward")))
+    assert float(terms["kl term mean"]) > 1 and float(terms["largest ratio"]) == 1.0
+    assert {"loss", "surrogate mean", "entropy mean", "largest kl"} <= terms.keys()
+
+
+def test_a_fault_that_was_survived_is_replayed_with_the_checkpoint_before_it(
+    overflowing: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    earlier = overflowing.with_name("step-2.pt")
+    assert torch.load(earlier)["policy"] is None
+    capfd.readouterr()
+    assert main(["inspect", str(earlier)]) == 0
+    out = capfd.readouterr().out
+    assert f"weights: {overflowing.parents[1]}/checkpoints/step-0\n" in out
+    # At the start there is no KL, so nothing to overflow: the weights of the fault are lost, and it says so.
+    assert out.endswith("not again: forward and backward pass are finite and usual here\n")
+
+
+def test_a_weight_that_is_too_large_is_found_again_by_name(
+    train: Train, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def with_a_large_weight(*arguments: object) -> Policy:
+        policy: Policy = load_policy(*arguments)  # type: ignore[arg-type]
+        monkeypatch.setattr(wiring, "load_policy", load_policy)
+        seen = iter(range(10**6))
+
+        def enlarge(_module: object, _inputs: object) -> None:
+            # In training passes alone: the gates sample and compare before.
+            if torch.is_grad_enabled() and next(seen) == 1:
+                # Finite, but what it is multiplied by is often above 1.13.
+                policy.model.transformer.ln_f.weight.data[0] = 3e38
+
+        policy.model.base_model.register_forward_pre_hook(enlarge)
+        return policy
+
+    monkeypatch.setattr(wiring, "load_policy", with_a_large_weight)
+    folder = train(*GIVEN, exit_code=4)
+    assert "first bad       policy: output of transformer.ln_f\n" in (folder / "diagnosis.txt").read_text()
+    capfd.readouterr()
+    assert main(["inspect", str(folder / "faults/step-3.pt")]) == 0
+    assert "again: logprobs (policy: output of transformer.ln_f: a log-prob is not finite)" in capfd.readouterr().out
+
+
+def complaint(argument: str, capfd: pytest.CaptureFixture[str]) -> str:
+    capfd.readouterr()
+    assert main(["inspect", argument]) == 2
+    shown = capfd.readouterr()
+    assert shown.out == "" and shown.err.startswith("rookworld: inspect: ") and shown.err.count("\n") == 1
+    return shown.err
+
+
+def test_a_file_that_is_no_batch_of_a_fault_is_refused_in_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text, tensor, other = tmp_path / "text.pt", tmp_path / "tensor.pt", tmp_path / "other.pt"
+    text.write_text("no batch\n")
+    torch.save(torch.zeros(3), tensor)
+    torch.save({"batch": None}, other)
+    whole = tmp_path / "whole.pt"
+    torch.save({"batch": list(range(10_000))}, whole)
+    cut = tmp_path / "cut.pt"
+    cut.write_bytes(whole.read_bytes()[:100])
+    (tmp_path / "empty.pt").touch()
+    for path in (text, tensor, other, cut, tmp_path / "empty.pt", tmp_path / "absent.pt", tmp_path):
+        assert f"expected a batch that a run saved under faults/, got {path}: " in complaint(str(path), capfd)
+
+
+def test_a_batch_without_its_run_is_refused_in_one_line(
+    overflowing: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    moved = tmp_path / "elsewhere" / "faults" / "step-3.pt"
+    moved.parent.mkdir(parents=True)
+    overflowing.rename(moved)
+    capfd.readouterr()
+    assert main(["inspect", str(moved)]) == 2
+    error = capfd.readouterr().err
+    assert f"inspect: expected the run's config.yaml in {moved.parents[1]}" in error and error.count("\n") == 1
+
+
+def test_inspect_without_a_file_says_what_it_needs_and_help_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect"]) == 2
+    assert capfd.readouterr().err == "rookworld: inspect: the following arguments are required: BATCH\n"
+    with pytest.raises(SystemExit) as done:
+        main(["inspect", "--help"])
+    assert done.value.code == 0 and "faults/step-N.pt" in capfd.readouterr().out

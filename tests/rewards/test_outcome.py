@@ -1,0 +1,54 @@
+"""What is right or wrong by the rules alone, on real scores of real answers."""
+
+import chess
+import pytest
+
+from rookworld_rlvr.rewards import Rubric, RubricConfig, Score
+from rookworld_rlvr.rewards.outcome import outcome
+from rookworld_rlvr.tasks.types import FailureReason, ParseFailure
+
+START = chess.STARTING_FEN
+AFTER_E4 = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
+# Fool's mate: white to move has no legal one.
+MATED = "rnb1kbnr/pppp1ppp/8/4p3/6Pq/5P2/PPPPP2P/RNBQKBNR w KQkq - 1 3"
+POLICY, ENVIRONMENT = f"P: {START}", f"A: {START}+e2e4+e2e4+"
+
+
+def score(prompt: str, completion: str) -> Score:
+    return Rubric(RubricConfig()).score(prompt, completion)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "completion", "right"),
+    [
+        (POLICY, "M: e2e4 d2d4 E: 0.3 0.2 B: e2e4", True),
+        # Badly judged, with an illegal candidate, and still a legal best move.
+        (POLICY, "M: e2e4 e2e5 E: -9.0 9.0 B: e2e4", True),
+        (POLICY, "M: e2e4 d2d4 E: 0.3 0.2 B: e2e5", False),
+        # A legal move in an answer that breaks off is no answer.
+        (POLICY, "M: e2e4 d2d4 E: 0.3 0.2 B:", False),
+        (POLICY, "", False),
+        (f"P: {MATED}", "M: e2e4 d2d4 E: 0.3 0.2 B: e2e4", True),
+        (f"P: {MATED}", "M: e2e4", False),
+        (ENVIRONMENT, f"{AFTER_E4}+0.001+0+0", True),
+        # The reward and the flags are wrong, the state is right.
+        (ENVIRONMENT, f"{AFTER_E4}+0.5+1+0", True),
+        (ENVIRONMENT, f"{START}+0.001+0+0", False),
+        (ENVIRONMENT, f"{AFTER_E4.replace(' 0 1', ' 0 2')}+0.001+0+0", False),
+        (ENVIRONMENT, f"{AFTER_E4}+0.001+0", False),
+    ],
+)
+def test_an_answer_is_right_by_its_one_verifiable_part(prompt: str, completion: str, right: bool) -> None:
+    assert outcome(score(prompt, completion)) is right
+
+
+def test_shaping_moves_the_reward_and_not_the_outcome() -> None:
+    better, worse = (score(POLICY, f"M: {moves} E: 0.3 0.2 B: e2e4") for moves in ("e2e4 d2d4", "e2e4 e2e5"))
+    assert better.total > worse.total and outcome(better) and outcome(worse)
+
+
+def test_a_part_that_is_not_whole_is_wrong_and_a_failure_outweighs_every_part() -> None:
+    assert not outcome(Score(0.9, {"correctness/best_legal": 0.99}, None))
+    assert outcome(Score(-1.0, {"correctness/best_legal": 1.0, "structure/markers": 0.0}, None))
+    failure = ParseFailure(FailureReason.bad_move, "e9")
+    assert not outcome(Score(1.0, {"correctness/best_legal": 1.0}, failure))

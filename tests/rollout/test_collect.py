@@ -1,0 +1,75 @@
+"""Collection: what is sampled is asked for and judged, in order, and a generator that gives less is told of."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+
+from rookworld_rlvr.rewards import Rubric, RubricConfig
+from rookworld_rlvr.rewards.judge_pool import InlineJudge
+from rookworld_rlvr.rollout.collect import prompt_tokens, sample_groups, score_groups
+from rookworld_rlvr.rollout.generator import GeneratorError, SampledCompletion
+from rookworld_rlvr.rollout.hf_generator import HFGenerator
+from rookworld_rlvr.tasks import Example, Task
+from rookworld_rlvr.training.policy import Policy
+
+START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
+EXAMPLES = [
+    Example(Task.environment, f"A: {START}+e2e4+e2e4+", None),
+    Example(Task.policy, f"P: {START}", "M: e2e4 d2d4 E: 0.3 0.2 B: e2e4"),
+]
+Groups = list[list[SampledCompletion]]
+
+
+@dataclass
+class Changed:
+    """A real generator, and what is made of its groups."""
+
+    real: HFGenerator
+    change: Callable[[Groups], Groups]
+
+    def sync(self, model: torch.nn.Module) -> None:
+        self.real.sync(model)
+
+    def weights_checksum(self) -> str:
+        return self.real.weights_checksum()
+
+    def generate(self, prompts: Any, *, group_size: int, temperature: float) -> Groups:
+        return self.change(self.real.generate(prompts, group_size=group_size, temperature=temperature))
+
+
+def test_groups_hold_their_example_its_tokens_and_the_rubric_s_score_of_each_completion(
+    policy: Policy, generator: HFGenerator
+) -> None:
+    torch.manual_seed(0)
+    sampled = sample_groups(generator, policy.tokenizer, EXAMPLES, group_size=3, temperature=1.0)
+    rubric = Rubric(RubricConfig(warmup_steps=10))
+    groups = score_groups(sampled, policy.tokenizer, EXAMPLES, judge=InlineJudge(rubric), step=2)
+    assert [group.example for group in groups] == EXAMPLES
+    for group, (prompt, completions) in zip(groups, sampled, strict=True):
+        assert group.prompt_tokens == prompt == prompt_tokens(policy.tokenizer, group.example.prompt)
+        assert [sample.completion for sample in group.samples] == completions
+        for sample in group.samples:
+            assert sample.text == policy.tokenizer.decode(sample.completion.tokens, skip_special_tokens=True)
+            example = group.example
+            assert sample.score == rubric.score(example.prompt, sample.text, example.completion, step=2)
+
+
+@pytest.mark.parametrize(
+    ("change", "got"),
+    [
+        (lambda groups: [], r"0 groups of \[\]"),
+        (lambda groups: groups[:1], r"1 groups of \[2\]"),
+        (lambda groups: [groups[0], groups[1][:1]], r"2 groups of \[2, 1\]"),
+        # A completion of no token has nothing to train.
+        (lambda groups: [groups[0], [replace(groups[1][0], tokens=(), logprobs=()), groups[1][1]]], r"\[2, 1\]"),
+    ],
+    ids=["nothing", "one group", "half a group", "an empty completion"],
+)
+def test_a_generator_that_gives_less_than_it_was_asked_for_is_told_of_with_both_counts(
+    policy: Policy, generator: HFGenerator, change: Callable[[Groups], Groups], got: str
+) -> None:
+    with pytest.raises(GeneratorError, match=f"expected 2 groups of 2 completions, got .*{got}"):
+        sample_groups(Changed(generator, change), policy.tokenizer, EXAMPLES, group_size=2, temperature=1.0)

@@ -1,0 +1,392 @@
+"""Whatever happens to a process or a disk, the checkpoints that are there can be read, and hold finite numbers."""
+
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rookworld_rlvr.app import wiring
+from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.training.checkpoint import find_run, list_checkpoints, load_checkpoint, save_checkpoint
+from rookworld_rlvr.training.context import StepContext
+from rookworld_rlvr.training.errors import UserError
+from rookworld_rlvr.training.hooks import Moment
+from rookworld_rlvr.training.policy import Policy, load_policy
+from rookworld_rlvr.training.run import Run
+from rookworld_rlvr.training.run_folder import write_text
+from rookworld_rlvr.training.seeding import rng_state, set_rng_state
+from rookworld_rlvr.training.step_report import StepReport
+from rookworld_rlvr.training.trainer import train as train_run
+
+Train = Callable[..., Path]
+MakeRun = Callable[..., Run]
+SHORT = ("generator.max_new_tokens=16", "evaluation_rows=0", "rollouts_every=1", "optim.lr=0.001")
+OF_THE_MACHINE = ("time/", "throughput/", "memory/")
+FILES = {
+    "config.json",
+    "config.yaml",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "trainer_state.pt",
+}
+STATE_KEYS = {
+    "step",
+    "policy",
+    "references",
+    "optimizer",
+    "clock",
+    "kl",
+    "entropy",
+    "guards",
+    "rng",
+    "sampler",
+    "recovery",
+}
+TRASH = (".writing-*", ".removing-*")
+
+
+def names(run_folder: Path) -> list[str]:
+    return [path.name for path in list_checkpoints(run_folder)]
+
+
+def links(run_folder: Path) -> dict[str, str]:
+    found = (path for path in (run_folder / "checkpoints").iterdir() if path.is_symlink())
+    return {path.name: path.readlink().name for path in found}
+
+
+def trash(run_folder: Path) -> list[Path]:
+    return [path for pattern in TRASH for path in (run_folder / "checkpoints").glob(pattern)]
+
+
+def state(folder: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = torch.load(folder / "trainer_state.pt", weights_only=False)
+    return loaded
+
+
+def assert_all_readable(run_folder: Path) -> None:
+    """Also by those who do not know us, and with the same weights in both."""
+    for folder in list_checkpoints(run_folder):
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        ours = state(folder)
+        assert ours.keys() == STATE_KEYS and folder.name == f"step-{ours['step']}"
+        assert all(torch.equal(value, ours["policy"][name]) for name, value in model.state_dict().items())
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: row[key] for key in row if not key.startswith(OF_THE_MACHINE)} for row in rows]
+
+
+def leaves(value: Any, path: str = "") -> dict[str, Any]:
+    """What is in nested containers, by its path; of a tensor the values, bit for bit."""
+    if isinstance(value, torch.Tensor):
+        return {path: (value.dtype, value.tolist())}
+    if isinstance(value, dict | list | tuple):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return {name: leaf for key, one in items for name, leaf in leaves(one, f"{path}/{key}").items()}
+    return {path: value}
+
+
+def forked(work: Callable[[], int]) -> int:
+    """The exit code of `work` in a process of its own, or minus the signal that killed it."""
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code = 70
+    try:
+        code = work()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        # Before the test runner, of which this is a copy, can take over.
+        os._exit(code)
+
+
+@pytest.fixture
+def saved(make_saved_run: MakeRun) -> Run:
+    """A run with checkpoints of steps 1 and 2, whose optimiser has moments."""
+    run = make_saved_run(*SHORT)
+    model = run.context.policy.model
+    for step in (1, 2):
+        model(torch.tensor([[step]])).logits.sum().backward()
+        run.context.optimizer.step()
+        save_checkpoint(run.folder, run.context, step=step, keep=2)
+    return run
+
+
+def test_a_checkpoint_holds_the_model_the_config_and_all_state(train: Train) -> None:
+    folder = train("steps=1", *SHORT)
+    assert {path.name for path in (folder / "checkpoints/step-1").iterdir()} == FILES
+    assert (folder / "checkpoints/step-1/config.yaml").read_bytes() == (folder / "config.yaml").read_bytes()
+    assert AutoTokenizer.from_pretrained(folder / "checkpoints/step-1")("P: ").input_ids == [3]
+    assert names(folder) == ["step-0", "step-1"]
+    assert_all_readable(folder)
+
+
+def test_the_newest_the_best_the_last_good_and_its_candidates_stay(saved: Run) -> None:
+    recovery = saved.context.recovery
+    recovery.last_good_step, recovery.best_step, recovery.candidates = 1, 2, {3: 0.0}
+    for step in (3, 4, 5):
+        save_checkpoint(saved.folder, saved.context, step=step, keep=1)
+    assert names(saved.folder) == ["step-1", "step-2", "step-3", "step-5"]
+    assert links(saved.folder) == {"best": "step-2", "last_good": "step-1"}
+    recovery.last_good_step, recovery.best_step, recovery.candidates = 3, 5, {}
+    save_checkpoint(saved.folder, saved.context, step=6, keep=2)
+    assert names(saved.folder) == ["step-3", "step-5", "step-6"]
+    assert links(saved.folder) == {"best": "step-5", "last_good": "step-3"}
+
+
+def test_checkpoints_are_in_the_order_of_their_steps_and_the_newest_is_resumed(saved: Run) -> None:
+    for step in (9, 10):
+        save_checkpoint(saved.folder, saved.context, step=step, keep=9)
+    shutil.copytree(saved.folder / "checkpoints/step-10", saved.folder / "checkpoints/step-10.kept")
+    assert names(saved.folder) == ["step-1", "step-2", "step-9", "step-10"]
+    assert find_run(str(saved.folder)) == (saved.folder, saved.folder / "checkpoints/step-10")
+    saved.context.recovery.best_step = 2
+    save_checkpoint(saved.folder, saved.context, step=11, keep=9)
+    assert find_run(str(saved.folder / "checkpoints/best")) == (saved.folder, saved.folder / "checkpoints/step-2")
+
+
+def test_a_link_to_a_checkpoint_that_is_gone_goes_with_it(saved: Run) -> None:
+    saved.context.recovery.best_step = 2
+    save_checkpoint(saved.folder, saved.context, step=3, keep=9)
+    assert links(saved.folder) == {"best": "step-2"}
+    shutil.rmtree(saved.folder / "checkpoints/step-2")
+    save_checkpoint(saved.folder, saved.context, step=4, keep=9)
+    assert links(saved.folder) == {}
+
+
+def poison_moments(context: StepContext) -> None:
+    """Finite weights, and a moment that makes the next update NaN."""
+    first = next(context.policy.model.parameters())
+    context.optimizer.state[first]["exp_avg"].view(-1)[0] = torch.nan
+
+
+def assert_finite(folder: Path) -> None:
+    found = state(folder)
+    moments = [value for values in found["optimizer"]["state"].values() for value in values.values()]
+    assert all(value.isfinite().all() for value in [*moments, *found["policy"].values()])
+
+
+def test_a_state_that_is_not_finite_when_a_checkpoint_is_due_is_restored_and_not_saved(make_saved_run: MakeRun) -> None:
+    run = make_saved_run("steps=5", "checkpoint_every=2", "keep_checkpoints=9", "recovery.good_steps=1", *SHORT)
+
+    def poison(moment: Moment, context: StepContext, report: StepReport) -> None:
+        if moment is Moment.updated and report.step + 1 == 4:
+            poison_moments(context)
+
+    run.context.hooks.append(poison)
+    train_run(run)
+    assert [row["recovery/restores"] for row in metrics(run.folder)] == [0, 0, 0, 1, 1]
+    assert names(run.folder) == ["step-0", "step-2", "step-4", "step-5"]
+    for folder in list_checkpoints(run.folder):
+        assert_finite(folder)
+    good, restored = (state(run.folder / f"checkpoints/step-{step}")["policy"] for step in (2, 4))
+    assert all(torch.equal(good[name], restored[name]) for name in good)
+
+
+def test_a_run_that_is_stopped_in_a_state_that_is_not_finite_does_not_save_it(make_saved_run: MakeRun) -> None:
+    run = make_saved_run("steps=9", "checkpoint_every=2", "keep_checkpoints=1", *SHORT)
+
+    def poison_and_stop(moment: Moment, context: StepContext, report: StepReport) -> None:
+        if moment is Moment.updated and report.step + 1 == 3:
+            poison_moments(context)
+            run.stop_requested = True
+
+    run.context.hooks.append(poison_and_stop)
+    assert train_run(run)["stopped"] == "interrupted"
+    assert names(run.folder) == ["step-0", "step-2"]
+    assert_finite(run.folder / "checkpoints/step-2")
+    assert main(["train", f"resume={run.folder}", "steps=4"]) == 0
+    assert [row["recovery/skipped"] for row in metrics(run.folder)] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("full_at", ["model.safetensors", "trainer_state.pt", "metrics.jsonl"])
+def test_a_full_disk_ends_the_run_with_one_line_and_loses_nothing(
+    train: Train, small_overrides: list[str], tmp_path: Path, full_at: str
+) -> None:
+    given = ("steps=6", "checkpoint_every=2", "keep_checkpoints=1", *SHORT)
+    whole = train(*given, root="whole")
+    root, log = tmp_path / "outputs", tmp_path / "log.txt"
+
+    def fill(*_: Any) -> None:
+        """From the fourth step on no file may grow beyond what is left: the kernel says so as of a full disk."""
+        folder = root / "latest"
+        done = folder / "metrics.jsonl"
+        if not done.is_file() or done.read_text().count("\n") != 3:
+            return
+        model_size = (folder / "checkpoints/step-2/model.safetensors").stat().st_size
+        limits = {
+            "model.safetensors": model_size - 1000,
+            "trainer_state.pt": model_size + 1000,
+            "metrics.jsonl": done.stat().st_size + 100,
+        }
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limits[full_at], limits[full_at]))
+
+    def work() -> int:
+        def load(*arguments: Any) -> Policy:
+            policy = load_policy(*arguments)
+            policy.model.transformer.register_forward_pre_hook(fill)
+            return policy
+
+        wiring.load_policy = load
+        with log.open("w", buffering=1) as sys.stderr, Path(os.devnull).open("w") as sys.stdout:
+            return main(["train", *small_overrides, *given, f"output_root={root}"])
+
+    assert forked(work) == 2
+    (line,) = log.read_text().splitlines()
+    folder = (root / "latest").resolve()
+    if full_at == "metrics.jsonl":
+        assert "[Errno 27] File too large" in line
+        assert not (folder / "metrics.jsonl").read_text().endswith("\n")
+    else:
+        assert f"checkpoint: expected to write {folder}/checkpoints/step-4, " in line and "MiB free there" in line
+    assert names(folder) == ["step-0", "step-2"] and trash(folder) == []
+    assert_all_readable(folder)
+    assert main(["train", f"resume={folder}"]) == 0
+    assert metrics(folder) == metrics(whole)
+    model = "checkpoints/step-6/model.safetensors"
+    assert (folder / model).read_bytes() == (whole / model).read_bytes()
+
+
+FILE_OPERATIONS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.symlink")
+
+
+def killed_while_saving(run: Run, folder: Path, *, at_operation: int) -> int:
+    """Save step 3, make it the best, drop step 1; killed before that file operation, counted from 1."""
+
+    def work() -> int:
+        seen = iter(range(1, 10**6))
+
+        def kill(event: str, _details: Any) -> None:
+            if event in FILE_OPERATIONS and next(seen) == at_operation:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        run.context.recovery.last_good_step, run.context.recovery.best_step = 2, 3
+        sys.addaudithook(kill)
+        save_checkpoint(folder, run.context, step=3, keep=1)
+        return 0
+
+    return forked(work)
+
+
+def test_a_kill_between_any_two_file_operations_leaves_checkpoints_that_can_be_read_and_resumed(
+    saved: Run, tmp_path: Path
+) -> None:
+    saved.context.recovery.last_good_step, saved.context.recovery.best_step = 1, 2
+    save_checkpoint(saved.folder, saved.context, step=2, keep=2)
+    seen: list[tuple[str, ...]] = []
+    for operation in range(1, 1000):
+        folder = tmp_path / f"killed-{operation}"
+        shutil.copytree(saved.folder, folder, symlinks=True)
+        code = killed_while_saving(saved, folder, at_operation=operation)
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        left = names(folder)
+        if not seen or left != list(seen[-1]):
+            seen.append(tuple(left))
+        assert_all_readable(folder)
+        assert all((folder / "checkpoints" / target).is_dir() for target in links(folder).values())
+        newest = find_run(str(folder))[1]
+        assert newest is not None and load_checkpoint(newest, saved.context) in (2, 3)
+        save_checkpoint(folder, saved.context, step=4, keep=9)
+        assert trash(folder) == []
+        shutil.rmtree(folder)
+    # Never fewer than there were: the new one is whole before the old one goes.
+    assert seen == [("step-1", "step-2"), ("step-1", "step-2", "step-3"), ("step-2", "step-3")]
+    assert operation > 20
+    assert links(folder) == {"best": "step-3", "last_good": "step-2"}
+
+
+@pytest.mark.parametrize("written", [1000, 30_000, 100_000, 300_000])
+def test_a_kill_in_the_middle_of_a_file_leaves_the_checkpoints_before(saved: Run, written: int) -> None:
+    sizes = [path.stat().st_size for path in (saved.folder / "checkpoints/step-2").iterdir()]
+    assert written < max(sizes)
+
+    def work() -> int:
+        # Python ignores this signal; by default it kills, here at that byte of the first file to reach it.
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (written, written))
+        save_checkpoint(saved.folder, saved.context, step=3, keep=1)
+        return 0
+
+    assert forked(work) == -signal.SIGXFSZ
+    assert names(saved.folder) == ["step-1", "step-2"] and len(trash(saved.folder)) == 1
+    assert_all_readable(saved.folder)
+    save_checkpoint(saved.folder, saved.context, step=3, keep=9)
+    assert names(saved.folder) == ["step-1", "step-2", "step-3"] and trash(saved.folder) == []
+
+
+def test_a_kill_while_a_small_file_is_written_leaves_the_old_one(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    write_text(file, "old")
+
+    def work() -> int:
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        write_text(file, "new" * 1000)
+        return 0
+
+    assert forked(work) == -signal.SIGXFSZ
+    assert file.read_text() == "old"
+    write_text(file, "new")
+    assert file.read_text() == "new" and list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"not a checkpoint at all"])
+def test_a_damaged_state_is_told_of_in_one_line(saved: Run, damage: Callable[[bytes], bytes]) -> None:
+    newest = saved.folder / "checkpoints/step-2"
+    file = newest / "trainer_state.pt"
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(UserError, match=f"expected a checkpoint of this model and data in {newest}: ") as raised:
+        load_checkpoint(newest, saved.context)
+    assert "\n" not in str(raised.value)
+    assert load_checkpoint(saved.folder / "checkpoints/step-1", saved.context) == 1
+
+
+def test_loading_puts_back_every_part_of_the_state(saved: Run) -> None:
+    context, checkpoint = saved.context, saved.folder / "checkpoints/step-2"
+    before = state(checkpoint)
+    context.sampler.draw(5)
+    context.clock.schedule_step, context.recovery.restores, context.recovery.candidates = 7, 3, {9: 1.0}
+    context.guards.kl.observe(1.0, 0.1)
+    context.guards.reward.observe(1.0, 1)
+    torch.rand(1)
+    nn.init.normal_(context.policy.model.lm_head.weight)
+    nn.init.normal_(context.references.current.model.lm_head.weight)
+    for moments in context.optimizer.state.values():
+        moments["exp_avg"].normal_()
+    changed = state(save_checkpoint(saved.folder, context, step=3, keep=9))
+    # Both controllers are fixed by the configuration here; `test_resume` has those that move.
+    same = {key for key in STATE_KEYS if leaves(before[key]) == leaves(changed[key])}
+    assert same == {"kl", "entropy"}
+    assert load_checkpoint(checkpoint, context) == 2
+    shutil.rmtree(checkpoint)
+    assert leaves(state(save_checkpoint(saved.folder, context, step=2, keep=9))) == leaves(before)
+
+
+def test_a_random_state_that_is_put_back_draws_the_same_again() -> None:
+    kept = rng_state()
+    drawn = (random.random(), torch.rand(3).tolist())
+    assert (random.random(), torch.rand(3).tolist()) != drawn
+    set_rng_state(kept)
+    assert (random.random(), torch.rand(3).tolist()) == drawn
+    # A state of more devices than there are here, as of a run that moves from one machine to another.
+    set_rng_state(kept | {"cuda": [torch.zeros(16, dtype=torch.uint8)] * torch.cuda.device_count() + [None]})

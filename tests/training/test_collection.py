@@ -1,0 +1,366 @@
+"""What a step trains on: idle groups, cut and rejected completions, gates, several updates, other samplers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rookworld_rlvr.objective import AdvantageConfig, AdvantageScale, group_advantages
+from rookworld_rlvr.rewards import Score
+from rookworld_rlvr.rewards.judge_pool import Judge, Question
+from rookworld_rlvr.rollout.batch import make_batch
+from rookworld_rlvr.rollout.collect import Group
+from rookworld_rlvr.rollout.generator import Generator, SampledCompletion
+from rookworld_rlvr.tasks import Task
+from rookworld_rlvr.training.context import StepContext
+from rookworld_rlvr.training.hooks import Moment
+from rookworld_rlvr.training.metrics import step_metrics
+from rookworld_rlvr.training.policy import Policy
+from rookworld_rlvr.training.stall import idle_reason
+from rookworld_rlvr.training.step import grpo_step
+from rookworld_rlvr.training.step_report import StepReport
+from rookworld_rlvr.training.trainer import Run
+
+MakeRun = Callable[..., Run]
+COLLECTION = "objective.collection"
+# Tasks take turns.
+BOTH_TASKS = ("data.mixture.policy=1", "data.mixture.environment=1")
+NO_CLIP = "optim.max_grad_norm=1e9"
+
+
+@dataclass
+class Rescoring:
+    """A real judge whose scores are looked over, by the question and its place among those asked."""
+
+    real: Judge
+    rescore: Callable[[int, Question, Score], Score]
+    restarts: int = 0
+
+    def score_all(self, questions: Sequence[Question]) -> list[Score]:
+        scores = self.real.score_all(questions)
+        return [self.rescore(i, *pair) for i, pair in enumerate(zip(questions, scores, strict=True))]
+
+    def close(self) -> None:
+        self.real.close()
+
+
+@dataclass
+class Resampling:
+    """A real generator whose completions are looked over."""
+
+    real: Generator
+    change: Callable[[SampledCompletion], SampledCompletion]
+
+    def sync(self, model: nn.Module) -> None:
+        self.real.sync(model)
+
+    def weights_checksum(self) -> str:
+        return self.real.weights_checksum()
+
+    def generate(self, prompts: Any, *, group_size: int, temperature: float) -> list[list[SampledCompletion]]:
+        groups = self.real.generate(prompts, group_size=group_size, temperature=temperature)
+        return [[self.change(done) for done in completions] for completions in groups]
+
+
+def rescored(context: StepContext, rescore: Callable[[int, Question, Score], Score]) -> StepContext:
+    context.judge = Rescoring(context.judge, rescore)
+    return context
+
+
+def same_for_environment(_i: int, question: Question, score: Score) -> Score:
+    return replace(score, total=0.5) if question.prompt.startswith("A: ") else score
+
+
+def shake(policy: Policy, scale: float = 0.02) -> None:
+    draw = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter += scale * torch.randn(parameter.shape, generator=draw)
+
+
+def lengths(report: StepReport) -> Tensor:
+    return torch.tensor([[len(sample.completion.tokens) for sample in group.samples] for group in report.groups])
+
+
+def row_statistics(policy: Policy, group: Group, i: int) -> tuple[Tensor, Tensor]:
+    """Of one completion by a plain pass of its row alone: log-probs of its tokens, and of the vocabulary."""
+    prompt, done = group.prompt_tokens, group.samples[i].completion.tokens
+    with torch.no_grad():
+        logits = policy.model(torch.tensor([prompt + done])).logits[0, len(prompt) - 1 : -1]
+    logprobs_TV = torch.log_softmax(logits, -1)
+    return logprobs_TV[torch.arange(len(done)), torch.tensor(done)], logprobs_TV
+
+
+def tasks(report: StepReport) -> list[Task]:
+    return [group.example.task for group in report.groups]
+
+
+@pytest.mark.parametrize(
+    ("uninformative", "trained", "sampled", "replaced"),
+    [
+        ("keep", [Task.policy, Task.environment], 2, 0.0),
+        ("drop", [Task.policy], 2, 0.5),
+        # In the place of the idle one comes the next prompt, of the other task.
+        ("refill", [Task.policy, Task.policy], 3, 1 / 3),
+    ],
+)
+def test_a_group_of_equal_rewards_is_kept_dropped_or_replaced(
+    make_run: MakeRun, uninformative: str, trained: list[Task], sampled: int, replaced: float
+) -> None:
+    given = (f"{COLLECTION}.uninformative={uninformative}", "kl.coef=0", *BOTH_TASKS)
+    context = rescored(make_run(*given).context, same_for_environment)
+    report = grpo_step(context, 0)
+    assert tasks(report) == trained and report.sampled_groups == sampled
+    assert report.sampled_completions == 4 * sampled
+    assert report.tokens.count == int(lengths(report).sum())
+    assert report.counted_P.tolist() == [task is Task.policy for task in trained]
+    metrics = step_metrics(report, context)
+    assert metrics["group/replaced_fraction"] == pytest.approx(replaced)
+    assert metrics["group/zero_variance_fraction"] == (0.5 if uninformative == "keep" else 0.0)
+
+
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_refilling_is_bound_and_its_prompts_are_the_next_ones(make_run: MakeRun, rounds: int) -> None:
+    given = (f"{COLLECTION}.uninformative=refill", f"{COLLECTION}.refill_rounds={rounds}")
+    context = rescored(make_run(*given).context, lambda _i, _question, score: replace(score, total=0.5))
+    drawn = make_run().context.sampler.draw(2 * (1 + rounds) + 2)
+    asked: list[str] = []
+    generate = context.generator.generate
+
+    def note(prompts: Any, **settings: Any) -> Any:
+        asked.extend(context.policy.tokenizer.decode(prompt) for prompt in prompts)
+        return generate(prompts, **settings)
+
+    context.generator.generate = note  # type: ignore[method-assign]
+    before = [parameter.clone() for parameter in context.policy.model.parameters()]
+    report = grpo_step(context, 0)
+    assert report.sampled_groups == 2 * (1 + rounds) and report.groups == [] and report.fault is None
+    assert [text.split() for text in asked] == [example.prompt.split() for example in drawn[: 2 * (1 + rounds)]]
+    assert idle_reason(report) == "no group was kept"
+    assert all(torch.equal(*pair) for pair in zip(before, context.policy.model.parameters(), strict=True))
+    assert context.sampler.draw(2) == drawn[-2:]
+    assert step_metrics(report, context)["optim/updates"] == 0
+
+
+def test_a_completion_that_was_cut_counts_in_its_group_s_mean_and_is_not_trained(make_run: MakeRun) -> None:
+    def step(truncated: str) -> tuple[StepContext, StepReport]:
+        given = ("generator.max_new_tokens=40", "objective.group_size=8", f"{COLLECTION}.truncated={truncated}")
+        context = make_run(*given).context
+        return context, grpo_step(context, 0)
+
+    (_, scored), (context, masked) = step("score"), step("mask")
+    finished_PG = torch.tensor([[s.completion.finished for s in group.samples] for group in masked.groups])
+    assert 0 < int(finished_PG.sum()) < 16
+    assert torch.equal(masked.advantages_PG, scored.advantages_PG) and masked.advantages_PG[~finished_PG].any()
+    assert scored.tokens.count == int(lengths(scored).sum())
+    assert masked.tokens.count == int(lengths(masked)[finished_PG].sum())
+    assert step_metrics(masked, context)["rollout/truncated_fraction"] == float((~finished_PG).float().mean())
+
+
+def test_where_all_completions_were_cut_nothing_is_trained(make_run: MakeRun) -> None:
+    context = make_run("generator.max_new_tokens=4", f"{COLLECTION}.truncated=mask").context
+    before = [parameter.clone() for parameter in context.policy.model.parameters()]
+    report = grpo_step(context, 0)
+    assert report.fault is None and report.rewards_PG.shape == (2, 4) and report.updates == 0
+    assert all(torch.equal(*pair) for pair in zip(before, context.policy.model.parameters(), strict=True))
+
+
+def mean_kls(context: StepContext, report: StepReport) -> Tensor:
+    """Mean exact KL (P, G) of each completion, by plain passes of single rows."""
+    values = []
+    for group in report.groups:
+        for i in range(len(group.samples)):
+            ours, theirs = (row_statistics(side, group, i)[1] for side in (context.policy, context.references.current))
+            values.append(float((ours.exp() * (ours - theirs)).sum(-1).mean()))
+    return torch.tensor(values).reshape(len(report.groups), -1)
+
+
+@pytest.fixture
+def shaken(make_run: MakeRun) -> Callable[..., StepContext]:
+    def make(*overrides: str) -> StepContext:
+        context = make_run("generator.max_new_tokens=24", "optim.lr=0", *overrides).context
+        shake(context.references.current, 0.05)
+        return context
+
+    return make
+
+
+@pytest.fixture
+def kl_cap(shaken: Callable[..., StepContext]) -> float:
+    """In the middle of the mean KLs of what the first step samples: four of eight completions are above it."""
+    context = shaken()
+    ranked = mean_kls(context, grpo_step(context, 0)).flatten().sort().values
+    assert ranked[4] - ranked[3] > 1e-3
+    return float(ranked[3:5].mean())
+
+
+def test_completions_beyond_the_kl_cap_are_rejected_and_not_trained(
+    shaken: Callable[..., StepContext], kl_cap: float
+) -> None:
+    context = shaken(f"{COLLECTION}.kl_cap={kl_cap}", f"{COLLECTION}.refill_rounds=0")
+    report = grpo_step(context, 0)
+    rejected_PG = mean_kls(context, report) > kl_cap
+    assert int(rejected_PG.sum()) == 4
+    assert torch.equal(report.valid_PG, ~rejected_PG) and report.rejected_completions == int(rejected_PG.sum())
+    assert report.tokens.count == int(lengths(report)[~rejected_PG].sum())
+    assert not report.advantages_PG[rejected_PG].any() and report.advantages_PG.any()
+    expected = group_advantages(report.rewards_PG, AdvantageConfig(), valid_PG=~rejected_PG)
+    assert torch.equal(report.advantages_PG, expected)
+    fraction = step_metrics(report, context)["rollout/rejected_fraction"]
+    assert fraction == 0.5
+
+
+def test_rejected_completions_are_sampled_anew_from_the_same_prompts(
+    shaken: Callable[..., StepContext], kl_cap: float
+) -> None:
+    once = grpo_step(shaken(f"{COLLECTION}.kl_cap={kl_cap}", f"{COLLECTION}.refill_rounds=0"), 0)
+    context = shaken(f"{COLLECTION}.kl_cap={kl_cap}", f"{COLLECTION}.refill_rounds=3")
+    report = grpo_step(context, 0)
+    assert [group.example for group in report.groups] == [group.example for group in once.groups]
+    assert report.sampled_groups > 2 and int(report.valid_PG.sum()) > int(once.valid_PG.sum())
+    assert torch.equal(report.valid_PG, mean_kls(context, report) <= kl_cap)
+    # What was within the cap the first time is still there, in its place.
+    for kept, again, valid in zip(once.groups, report.groups, once.valid_PG.tolist(), strict=True):
+        assert all(kept.samples[i] == again.samples[i] for i in range(4) if valid[i])
+    rejected = step_metrics(report, context)["rollout/rejected_fraction"] * report.sampled_completions
+    assert round(rejected) == report.rejected_completions >= once.rejected_completions > 0
+
+
+def test_the_outcome_gate_leaves_out_groups_that_differ_by_shaping_alone(make_run: MakeRun) -> None:
+    def outcomes_of_the_first_group(i: int, _question: Question, score: Score) -> Score:
+        """The first group's outcomes differ, the second's are all wrong; rewards differ in both."""
+        return Score(0.1 * i, {"correctness/best_legal": float(i in (1, 3))}, None)
+
+    def step(gate: str) -> tuple[StepReport, dict[str, float]]:
+        context = rescored(make_run(f"objective.advantage.gate={gate}").context, outcomes_of_the_first_group)
+        report = grpo_step(context, 0)
+        return report, step_metrics(report, context)
+
+    report, metrics = step("none")
+    assert report.counted_P.tolist() == [True, True] and metrics["group/gated_fraction"] == 0.0
+    report, metrics = step("outcome")
+    assert report.counted_P.tolist() == [True, False] and metrics["group/gated_fraction"] == 0.5
+    assert metrics["group/zero_variance_fraction"] == 0.0
+    assert report.advantages_PG[0].any() and not report.advantages_PG[1].any()
+
+
+def test_kl_in_the_reward_takes_each_completion_s_own_kl_off_its_reward(make_run: MakeRun) -> None:
+    given = ("kl.form=in_reward", "kl.coef=0.01", "objective.advantage.scale=none", "generator.max_new_tokens=16")
+    context = make_run(*given, "optim.lr=0").context
+    shake(context.references.current)
+    report = grpo_step(context, 0)
+    kls = []
+    for group in report.groups:
+        for i in range(4):
+            ours, theirs = (row_statistics(side, group, i)[0] for side in (context.policy, context.references.current))
+            kls.append(float((ours - theirs).sum()))
+    penalised_PG = report.rewards_PG - 0.01 * torch.tensor(kls).reshape(2, 4)
+    expected = group_advantages(penalised_PG, AdvantageConfig(scale=AdvantageScale.none))
+    torch.testing.assert_close(report.advantages_PG, expected, atol=1e-5, rtol=0)
+    raw = group_advantages(report.rewards_PG, AdvantageConfig(scale=AdvantageScale.none))
+    assert (report.advantages_PG - raw).abs().max() > 1e-3
+    # What is reported is the judge's reward, and the loss has no KL term of its own.
+    judged = [[sample.score.total for sample in group.samples] for group in report.groups]
+    assert report.rewards_PG.tolist() == torch.tensor(judged).tolist() and report.tokens.kl_term_sum == 0
+
+
+def test_a_second_update_weighs_by_what_the_first_has_changed(make_run: MakeRun) -> None:
+    context = make_run("objective.epochs=2", "generator.max_new_tokens=16", 'objective.mismatch.mode="off"').context
+    states: list[dict[str, Tensor]] = []
+
+    def keep(moment: Moment, context: StepContext, _report: StepReport) -> None:
+        if moment in (Moment.begun, Moment.updated):
+            states.append({name: value.clone() for name, value in context.policy.model.state_dict().items()})
+
+    context.hooks.append(keep)
+    report = grpo_step(context, 0)
+    assert report.updates == 2 and report.tokens.count == 2 * int(lengths(report).sum())
+    ratios = []
+    for group in report.groups:
+        for i in range(4):
+            found = []
+            for state in states[:2]:
+                context.policy.model.load_state_dict(state)
+                found.append(row_statistics(context.policy, group, i)[0])
+            ratios.append(float((found[1] - found[0]).exp().max()))
+    assert max(ratios) > 1.01 and report.tokens.ratio_max == pytest.approx(max(ratios), rel=1e-4)
+    assert grpo_step(make_run().context, 0).tokens.ratio_max == 1.0
+
+
+def test_updates_that_go_far_are_clipped_and_one_update_a_step_never_is(make_run: MakeRun) -> None:
+    def clipped(*overrides: str) -> float:
+        context = make_run("optim.lr=0.02", "generator.max_new_tokens=16", *overrides).context
+        return step_metrics(grpo_step(context, 0), context)["policy/clip_fraction"]
+
+    assert 0 < clipped("objective.epochs=3") < 1
+    assert clipped() == 0
+
+
+def test_every_row_is_trained_once_an_epoch_however_the_batch_is_cut(make_run: MakeRun) -> None:
+    given = ("objective.epochs=2", "objective.minibatches=3", "optim.micro_batch_size=2", "optim.lr=0.001")
+    context = make_run(*given, "generator.max_new_tokens=16").context
+    trained: list[tuple[int, ...]] = []
+
+    def note(_module: nn.Module, _inputs: Any, named: dict[str, Any]) -> None:
+        if torch.is_grad_enabled():
+            for row, real in zip(named["input_ids"], named["attention_mask"], strict=True):
+                trained.append(tuple(row[real.bool()].tolist()))
+
+    context.policy.model.base_model.register_forward_pre_hook(note, with_kwargs=True)
+    report = grpo_step(context, 0)
+    expected = [group.prompt_tokens + s.completion.tokens for group in report.groups for s in group.samples]
+    assert len(expected) == 8 and report.updates == 6
+    assert sorted(trained[:8]) == sorted(trained[8:]) == sorted(expected)
+    assert trained[:8] != trained[8:]
+
+
+def shifted(context: StepContext, nat: float) -> StepContext:
+    """The sampler says that each token was likelier, by `nat`, than the trainer finds."""
+
+    def change(done: SampledCompletion) -> SampledCompletion:
+        return replace(done, logprobs=tuple(value + nat for value in done.logprobs))
+
+    context.generator = Resampling(context.generator, change)
+    return context
+
+
+def test_a_sampler_that_differs_is_weighed_by_its_ratio_and_the_raw_ratio_is_shown(make_run: MakeRun) -> None:
+    def step(nat: float, *overrides: str) -> tuple[StepReport, dict[str, float]]:
+        context = make_run("kl.coef=0", NO_CLIP, "generator.max_new_tokens=16", *overrides).context
+        report = grpo_step(shifted(context, nat), 0)
+        return report, step_metrics(report, context)
+
+    plain, metrics = step(0.0)
+    assert metrics["sampler/ratio_raw_max"] == pytest.approx(1.0, abs=1e-4)
+    weighed, metrics = step(0.5)
+    # e^-0.5 is the trainer's share of the sampler's probability, and the gradient's.
+    assert weighed.grad_norm == pytest.approx(0.6065307 * plain.grad_norm, rel=1e-4)
+    assert metrics["sampler/ratio_raw_max"] == pytest.approx(1.6487213, rel=1e-4)
+    assert metrics["sampler/corrected_fraction"] == 1.0
+    truncated, metrics = step(-2.0)
+    # e² is cut at 2 in the gradient and shown as it is.
+    assert truncated.grad_norm == pytest.approx(2 * plain.grad_norm, rel=1e-4)
+    assert metrics["sampler/ratio_raw_max"] == pytest.approx(7.3890561, rel=1e-4)
+    masked, _ = step(-2.0, "objective.mismatch.mode=token_mask")
+    assert masked.grad_norm == 0
+    off, metrics = step(0.5, 'objective.mismatch.mode="off"')
+    assert off.grad_norm == pytest.approx(plain.grad_norm, rel=1e-6) and metrics["sampler/corrected_fraction"] == 0
+
+
+def test_headroom_moves_the_mixture_to_the_task_that_is_still_wrong(make_run: MakeRun) -> None:
+    def right_in_policy_alone(_i: int, question: Question, score: Score) -> Score:
+        right = question.prompt.startswith("P: ")
+        part = "correctness/best_legal" if right else "correctness/next_state_exact"
+        return replace(score, parts={part: float(right)}, failure=None)
+
+    def shares(headroom: float) -> list[float]:
+        given = (f"data.mixture.headroom={headroom}", "generator.max_new_tokens=4", *BOTH_TASKS)
+        context = rescored(make_run(*given).context, right_in_policy_alone)
+        return [step_metrics(grpo_step(context, step), context)["sampler/policy_share"] for step in range(2)]
+
+    # A group of each task a step; of the policy's wrong answers 1 - 0.02 are left, then 0.98².
+    assert shares(1.0) == pytest.approx([0.98 / 1.98, 0.9604 / 1.9604])
+    assert shares(0.0) == [0.5, 0.5]

@@ -1,0 +1,193 @@
+"""References that move: when, how far, and what stays where it was."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rookworld_rlvr.training.checkpoint import STATE_FILE
+from rookworld_rlvr.training.context import StepContext
+from rookworld_rlvr.training.hooks import Moment
+from rookworld_rlvr.training.policy import ModelConfig, Policy, Precision, load_policy
+from rookworld_rlvr.training.reference import ReferenceConfig, ReferenceMode, References
+from rookworld_rlvr.training.step_report import StepReport
+from rookworld_rlvr.training.trainer import Run
+from rookworld_rlvr.training.trainer import train as train_run
+
+Train = Callable[..., Path]
+MakeRun = Callable[..., Run]
+GIVEN = ("evaluation_rows=0", "generator.max_new_tokens=8", "checkpoint_every=1", "keep_checkpoints=99")
+
+
+@pytest.fixture
+def policy(small_model: Path) -> Policy:
+    return load_policy(ModelConfig(path=str(small_model)), torch.device("cpu"), Precision.fp32)
+
+
+def weight(policy: Policy) -> float:
+    """One number that stands for all weights: they are moved together here."""
+    return float(policy.model.transformer.ln_f.weight[0].item())
+
+
+def move(policy: Policy, by: float) -> None:
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter += by
+
+
+def no_score() -> float:
+    raise AssertionError("a score was asked for")
+
+
+def test_a_frozen_reference_is_the_start_for_ever_and_the_original_itself(policy: Policy) -> None:
+    references, start = References(policy, ReferenceConfig(refresh_every=1)), weight(policy)
+    move(policy, 1.0)
+    assert not any(references.maybe_refresh(policy, step=step, kl=9.0, score=no_score) for step in range(1, 5))
+    assert weight(references.current) == start and not references.moves and references.refreshes == 0
+
+
+def test_every_n_steps_the_reference_becomes_the_policy_and_the_original_stays_the_start(policy: Policy) -> None:
+    references = References(policy, ReferenceConfig(ReferenceMode.every, refresh_every=3))
+    start, refreshed = weight(policy), []
+    for step in range(1, 8):
+        move(policy, 1.0)
+        refreshed.append(references.maybe_refresh(policy, step=step, kl=9.0, score=no_score))
+    assert refreshed == [False, False, True, False, False, True, False] and references.refreshes == 2
+    # The policy has moved by 7, by 6 at the last refresh.
+    assert weight(references.current) == pytest.approx(start + 6)
+    assert weight(references.original) == start and references.moves
+    for reference in (references.current, references.original):
+        assert not any(parameter.requires_grad for parameter in reference.model.parameters())
+
+
+def test_ema_moves_by_its_fraction_of_the_way(policy: Policy) -> None:
+    references = References(policy, ReferenceConfig(ReferenceMode.ema, refresh_every=1, mixup=0.25))
+    start = weight(policy)
+    move(policy, 1.0)
+    references.maybe_refresh(policy, step=1, kl=0.0, score=no_score)
+    assert weight(references.current) == pytest.approx(start + 0.25)
+    # A quarter of the 0.75 that are left.
+    references.maybe_refresh(policy, step=2, kl=0.0, score=no_score)
+    assert weight(references.current) == pytest.approx(start + 0.4375)
+    assert weight(references.original) == start
+
+
+def gated(policy: Policy, **changes: Any) -> References:
+    references = References(policy, ReferenceConfig(ReferenceMode.gated, refresh_every=2, **changes))
+    references.begin(0.5)
+    return references
+
+
+def test_the_gate_refuses_a_policy_whose_validation_score_has_fallen(policy: Policy) -> None:
+    references, start = gated(policy), weight(policy)
+    move(policy, 1.0)
+    assert not references.maybe_refresh(policy, step=1, kl=0.0, score=no_score)
+    assert not references.maybe_refresh(policy, step=2, kl=0.0, score=lambda: 0.49)
+    assert weight(references.current) == start
+    assert references.maybe_refresh(policy, step=4, kl=0.0, score=lambda: 0.5)
+    assert weight(references.current) == pytest.approx(start + 1)
+    assert references.maybe_refresh(policy, step=6, kl=0.0, score=lambda: 0.7)
+    # What counts is the score of the last refresh, not the first.
+    assert not references.maybe_refresh(policy, step=8, kl=0.0, score=lambda: 0.6)
+
+
+def test_a_tolerance_lets_the_score_fall_a_little(policy: Policy) -> None:
+    references = gated(policy, tolerance=0.1)
+    assert references.maybe_refresh(policy, step=2, kl=0.0, score=lambda: 0.45)
+    assert not references.maybe_refresh(policy, step=4, kl=0.0, score=lambda: 0.34)
+
+
+def test_a_kl_budget_that_is_spent_forces_a_refresh_at_once_whatever_the_score(policy: Policy) -> None:
+    references = gated(policy, kl_budget=0.2)
+    assert not references.maybe_refresh(policy, step=1, kl=0.2, score=no_score)
+    assert references.maybe_refresh(policy, step=1, kl=0.21, score=lambda: 0.1)
+    # The low score is what the next is compared with.
+    assert references.maybe_refresh(policy, step=2, kl=0.0, score=lambda: 0.1)
+
+
+def test_the_state_brings_both_references_back_and_a_frozen_run_may_go_on_with_a_moving_one(policy: Policy) -> None:
+    references, start = gated(policy), weight(policy)
+    move(policy, 1.0)
+    references.maybe_refresh(policy, step=2, kl=0.0, score=lambda: 0.9)
+    resumed = gated(policy)
+    resumed.load_state_dict(references.state_dict())
+    assert (weight(resumed.current), weight(resumed.original)) == pytest.approx((start + 1, start))
+    assert resumed.refreshes == 1
+    assert not resumed.maybe_refresh(policy, step=2, kl=0.0, score=lambda: 0.8)
+    frozen = References(policy, ReferenceConfig())
+    moving = References(policy, ReferenceConfig(ReferenceMode.every))
+    move(frozen.current, 5.0)
+    moving.load_state_dict(frozen.state_dict())
+    assert weight(moving.original) == weight(moving.current) == weight(frozen.current)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"refresh_every": 0}, {"mixup": 0.0}, {"mixup": 1.1}, {"tolerance": -0.1}, {"kl_budget": -1.0}],
+    ids=str,
+)
+def test_references_that_cannot_follow_are_refused_by_name(changes: dict[str, Any]) -> None:
+    [name] = changes
+    with pytest.raises(ValueError, match=name):
+        ReferenceConfig(**changes)
+
+
+def rows(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def state(folder: Path, step: int) -> dict[str, Any]:
+    found: dict[str, Any] = torch.load(folder / "checkpoints" / f"step-{step}" / STATE_FILE, weights_only=False)
+    return found
+
+
+def test_kl_to_the_original_shows_the_drift_that_a_refresh_hides(train: Train) -> None:
+    folder = train("steps=4", "reference=refreshed", "reference.refresh_every=2", *GIVEN)
+    lines = rows(folder)
+    assert [row["kl/reference"] > 0 for row in lines] == [False, True, False, True]
+    assert [row["kl/original"] > 0 for row in lines] == [False, True, True, True]
+    assert lines[1]["kl/original"] == pytest.approx(lines[1]["kl/reference"], rel=1e-5)
+    assert lines[3]["kl/original"] != pytest.approx(lines[3]["kl/reference"], rel=1e-2)
+    assert [row["reference/refreshes"] for row in lines] == [0, 1, 1, 2]
+    references, policy = state(folder, 2)["references"], state(folder, 2)["policy"]
+    assert all(torch.equal(references["current"][name], policy[name]) for name in policy)
+    start = state(folder, 0)["policy"]
+    assert all(torch.equal(state(folder, 4)["references"]["original"][name], start[name]) for name in start)
+
+
+def test_a_frozen_run_has_one_reference_and_both_figures_are_the_same(train: Train) -> None:
+    folder = train("steps=2", *GIVEN)
+    assert all(row["kl/original"] == row["kl/reference"] for row in rows(folder))
+    assert rows(folder)[1]["kl/original"] > 0 and state(folder, 2)["references"]["original"] is None
+
+
+@pytest.mark.parametrize(("reset", "updates"), [("false", 3), ("true", 1)])
+def test_a_refresh_clears_the_optimiser_s_moments_where_that_is_asked_for(
+    make_saved_run: MakeRun, reset: str, updates: int
+) -> None:
+    given = ("reference.mode=every", "reference.refresh_every=2", f"reference.reset_optimizer={reset}")
+    run = make_saved_run("steps=3", *given, *GIVEN)
+    train_run(run)
+    assert {float(moments["step"]) for moments in run.context.optimizer.state.values()} == {updates}
+    assert all(row["optim/update_norm"] > 0 for row in rows(run.folder))
+
+
+@pytest.mark.parametrize("spoilt", [False, True])
+def test_the_gate_of_a_run_looks_at_rows_that_are_held_back(make_saved_run: MakeRun, spoilt: bool) -> None:
+    # The small model is right about none of these rows: nothing falls, so the gate opens, until a score is feigned.
+    given = ("reference.mode=gated", "reference.refresh_every=1", "validation.rows=2")
+    run = make_saved_run("steps=2", *given, *GIVEN)
+    assert len(run.validation_examples) == 4
+    keys = {example.prompt for example in run.validation_examples}
+    assert not keys & {example.prompt for example in run.train_examples}
+
+    def raise_the_bar(moment: Moment, context: StepContext, _report: StepReport) -> None:
+        if spoilt and moment is Moment.begun:
+            context.references.begin(1.1)
+
+    run.context.hooks.append(raise_the_bar)
+    train_run(run)
+    assert [row["reference/refreshes"] for row in rows(run.folder)] == ([0, 0] if spoilt else [1, 2])

@@ -1,0 +1,91 @@
+"""A run that learns nothing stops and says why."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from rookworld_rlvr.app.hydra_command import EXIT_CODES
+from rookworld_rlvr.training.context import StepContext
+from rookworld_rlvr.training.errors import TrainingGaveUpError
+from rookworld_rlvr.training.faults import Fault, FaultKind
+from rookworld_rlvr.training.hooks import Moment
+from rookworld_rlvr.training.recovery import RecoveryState
+from rookworld_rlvr.training.stall import idle_reason, watch
+from rookworld_rlvr.training.step_report import StepReport
+from rookworld_rlvr.training.trainer import Run
+from rookworld_rlvr.training.trainer import train as train_run
+
+MakeRun = Callable[..., Run]
+GIVEN = ("evaluation_rows=0", "generator.max_new_tokens=8", "steps=9", "recovery.max_ineffective_steps=3")
+
+
+def constant_reward(moment: Moment, _context: StepContext, report: StepReport) -> None:
+    if moment is Moment.collected:
+        report.rewards_PG.fill_(0.25)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        # Each group's completions are the same one; a group of each task, so that rewards differ.
+        (("generator.temperature=1e-6", "data.mixture.environment=0.75"), "no group counted: equal rewards"),
+        (("optim.lr=0",), "the update changed no weight"),
+        (("reward",), r"every completion earned the same reward, 0\.250"),
+        (("generator.temperature=1e-6", "objective.collection.uninformative=drop"), "no group was kept"),
+        (("generator.temperature=1e-6", "objective.collection.uninformative=refill"), "no group was kept"),
+    ],
+    ids=["temperature", "lr", "reward", "drop", "refill"],
+)
+def test_a_run_without_effect_stops_with_its_reason_and_a_diagnosis(
+    make_saved_run: MakeRun, overrides: tuple[str, ...], reason: str
+) -> None:
+    run = make_saved_run(*GIVEN, *(override for override in overrides if "=" in override))
+    if "reward" in overrides:
+        run.context.hooks.append(constant_reward)
+    told = f"3 steps in a row had no effect; the last because {reason}"
+    with pytest.raises(TrainingGaveUpError, match=told) as error:
+        train_run(run)
+    assert EXIT_CODES[error.type] == 4
+    diagnosis = (run.folder / "diagnosis.txt").read_text()
+    assert diagnosis.startswith(f"step 3: {error.value}\n") and "\nprompt          " in diagnosis
+    assert (run.folder / "metrics.jsonl").read_text().count("\n") == 3
+    assert (run.folder / "rollouts.jsonl").read_text().count('"step": 3,') == 2 * len(
+        {line for line in diagnosis.splitlines() if line.startswith("prompt ")}
+    ) * ("no group was kept" not in reason)
+
+
+def test_an_update_that_has_an_effect_begins_the_count_anew(make_saved_run: MakeRun) -> None:
+    run = make_saved_run(*GIVEN, "steps=7")
+    run.context.hooks.append(
+        lambda moment, context, report: constant_reward(moment, context, report) if report.step % 3 else None
+    )
+    train_run(run)
+    assert run.context.recovery.ineffective == 0 and run.context.recovery.skipped == 0
+
+
+def report_of(rewards: list[list[float]], *, update_norm: float = 1.0, fault: Fault | None = None) -> StepReport:
+    rewards_PG = torch.tensor(rewards)
+    advantages_PG = rewards_PG - rewards_PG.mean(-1, keepdim=True)
+    return StepReport(0, 0.0, rewards_PG=rewards_PG, advantages_PG=advantages_PG, update_norm=update_norm, fault=fault)
+
+
+def test_each_way_to_teach_nothing_has_its_reason_and_an_effective_step_has_none() -> None:
+    assert idle_reason(StepReport(0, 0.0)) == "no group was kept"
+    assert idle_reason(report_of([[0.5, 0.5], [0.5, 0.5]])) == "every completion earned the same reward, 0.500"
+    assert idle_reason(report_of([[0.5, 0.5], [0.25, 0.25]])).startswith("no group counted")
+    assert idle_reason(report_of([[0.5, 0.25]], update_norm=0.0)) == "the update changed no weight"
+    assert idle_reason(report_of([[0.5, 0.25]])) == ""
+
+
+def test_a_fault_is_no_idle_step_and_does_not_begin_the_count_anew() -> None:
+    state, fault = RecoveryState(), Fault(FaultKind.reward, "reward", "")
+    idle, faulty, good = report_of([[0.5, 0.5]]), report_of([[0.5, 0.5]], fault=fault), report_of([[0.5, 0.0]])
+    counts = []
+    for report in (idle, faulty, faulty, idle, good, idle):
+        watch(state, report, most=3)
+        counts.append(state.ineffective)
+    assert counts == [1, 1, 1, 2, 0, 1]
+    watch(state, idle, most=3)
+    with pytest.raises(TrainingGaveUpError, match="3 steps in a row had no effect"):
+        watch(state, idle, most=3)
