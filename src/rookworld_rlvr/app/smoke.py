@@ -7,6 +7,7 @@ from rich.console import Console
 
 from ..rollout.collect import Group
 from ..tasks.sampler import MixtureConfig, Sampler
+from ..training.collection import Uninformative
 from ..training.errors import TrainingGaveUpError
 from ..training.metrics import peak_memory_gib
 from ..training.preflight import GateResult, require_passed, run_preflight
@@ -35,7 +36,11 @@ def smoke(config: RunConfig, raw: DictConfig) -> None:
     # The gates ask about the model before any update, so they look first and are told of last.
     gates = run_preflight(preflight_input(run.context, examples))
     run.context.sampler = Sampler(examples, _mixture(len(examples), config), config.seed)
-    run.context.objective = replace(config.objective, prompts_per_step=len(examples), group_size=GATE_GROUP_SIZE)
+    # Of two completions many a group is idle: it must not be dropped, or there is no step to see.
+    collection = replace(config.objective.collection, uninformative=Uninformative.keep)
+    run.context.objective = replace(
+        config.objective, prompts_per_step=len(examples), group_size=GATE_GROUP_SIZE, collection=collection
+    )
     report = grpo_step(run.context, 0)
     run.context.judge.close()
     if report.fault is not None:

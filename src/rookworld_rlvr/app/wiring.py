@@ -68,7 +68,8 @@ def build_run(config: RunConfig, raw: DictConfig) -> Run:
     else:
         run.folder = make_run_folder(root, config.name, now=datetime.now())
         point_latest(root, run.folder)
-    write_text(run.folder / CONFIG_FILE, OmegaConf.to_yaml(raw, resolve=True))
+        write_text(run.folder / CONFIG_FILE, OmegaConf.to_yaml(raw, resolve=True))
+    run.config_text = OmegaConf.to_yaml(raw, resolve=True)
     run.sinks = _make_sinks(config, raw, run)
     return run
 

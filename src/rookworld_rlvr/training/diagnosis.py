@@ -20,7 +20,7 @@ MOST_PROMPTS = 8
 FAULT_KEYS = {"step", "fault", "kl_coef", "entropy_coef", "batch", "samples", "policy"}
 
 SUGGESTIONS: Mapping[FaultKind, str] = {
-    FaultKind.generator: "generator.kind=hf",
+    FaultKind.generator: "generator.batch_size=16",
     FaultKind.judge: "judge_processes=0",
     FaultKind.reward: "rubric=default",
     FaultKind.logprobs: "precision=fp32 optim.lr={lr:.1e}",
@@ -73,17 +73,17 @@ def load_fault(path: Path) -> dict[str, Any]:
 
 
 def write_diagnosis(
-    run_folder: Path, report: StepReport, *, reason: str, state: RecoveryState, batch: Path | None
+    run_folder: Path, context: StepContext, report: StepReport, *, reason: str, batch: Path | None
 ) -> None:
     """`diagnosis.txt`: what happened first, on what, and what to try."""
-    fault = report.fault
+    fault, state = report.fault, context.recovery
     lines = [f"step {report.step + 1}: {reason}"]
     if fault is not None:
         lines += [
             f"fault           {fault.kind}",
             f"first bad       {fault.tensor}",
             f"measured        {fault.detail}",
-            f"try             {SUGGESTIONS[fault.kind].format(lr=report.lr / 3)}",
+            f"try             {SUGGESTIONS[fault.kind].format(lr=context.optim.lr / 3)}",
         ]
     lines += [
         f"recovery        {state.skipped} faults, {state.restores} restores, learning rate × {state.lr_scale:.3g}",

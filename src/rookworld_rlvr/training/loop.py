@@ -49,7 +49,7 @@ def run_steps(run: Run, first_step: int) -> tuple[int, str, float]:
             if run.config.max_minutes and minutes >= run.config.max_minutes:
                 stopped = "max_minutes"
             _settle(run, report, last=stopped != "finished" or step == run.config.steps)
-    if stopped == "interrupted":
+    if stopped == "interrupted" and _finite_state(run.context):
         save(run, step, None)
     return step, stopped, completions / max(time.perf_counter() - started, 1e-9)
 
@@ -78,7 +78,7 @@ def _settle(run: Run, report: StepReport, *, last: bool) -> None:
         _after_fault(run, report, rung)
     else:
         _after_good_step(run, report, step)
-    validation = validate(run) if _validation_due(run, step) else {}
+    validation = validate(run) if _validation_due(run, step, about_to_save=due) else {}
     _record(run, report, validation)
     _watch(run, report)
     if due:
@@ -141,7 +141,7 @@ def _after_fault(run: Run, report: StepReport, rung: Rung) -> None:
     run.console.print(told, highlight=False, markup=False, soft_wrap=True)
     if rung is Rung.give_up:
         reason = describe(fault, state)
-        write_diagnosis(run.folder, report, reason=reason, state=state, batch=batch)
+        write_diagnosis(run.folder, run.context, report, reason=reason, batch=batch)
         append_transcripts(run.folder / ROLLOUTS_FILE, report)
         raise TrainingGaveUpError(f"{reason}; see {run.folder}/diagnosis.txt")
     if rung is Rung.restore:
@@ -173,14 +173,14 @@ def _watch(run: Run, report: StepReport) -> None:
     try:
         watch(state, report, most=run.recovery.max_ineffective_steps)
     except TrainingGaveUpError as error:
-        write_diagnosis(run.folder, report, reason=str(error), state=state, batch=None)
+        write_diagnosis(run.folder, run.context, report, reason=str(error), batch=None)
         append_transcripts(run.folder / ROLLOUTS_FILE, report)
         raise
 
 
-def _validation_due(run: Run, step: int) -> bool:
+def _validation_due(run: Run, step: int, *, about_to_save: bool) -> bool:
     every = run.config.validation.every
-    return every > 0 and (step % every == 0 or step == run.config.steps)
+    return every > 0 and (step % every == 0 or about_to_save)
 
 
 def validate(run: Run) -> Mapping[str, float]:

@@ -56,5 +56,7 @@ class Run:
     console: Console
     rubric_warmup_steps: int = 0
     """Until then rewards rise by schedule, and their trend says nothing."""
+    config_text: str = ""
+    """The resolved configuration; a resumed run writes it once its checkpoint has loaded."""
     resume: str = ""
     stop_requested: bool = field(default=False)

@@ -54,6 +54,7 @@ def grpo_step(context: StepContext, step: int) -> StepReport:
             _sample_and_train(context, report)
         except FaultError as error:
             report.fault, report.fault_batch = error.fault, error.batch
+    report.loss /= max(report.updates, 1)
     context.clock.schedule_step += 1
     return report
 
@@ -74,7 +75,7 @@ def _sample_and_train(context: StepContext, report: StepReport) -> None:
         _advantages(context, collected, table, report)
         batch = _rows_to_train(context, collected, table, batch, report)
         for part in _parts(batch, context.objective):
-            _accumulate(context, part, batch.trained_tokens() / context.objective.minibatches, report)
+            _accumulate(context, part, batch.trained_tokens() / _cuts(len(batch.tokens_BT), context.objective), report)
             _update(context, part, report)
 
 
@@ -123,8 +124,13 @@ def _parts(batch: Batch, config: StepConfig) -> Iterator[Batch]:
         if config.minibatches == 1:
             yield batch
             continue
-        for part in torch.randperm(rows).chunk(config.minibatches):
+        for part in torch.randperm(rows).tensor_split(_cuts(rows, config)):
             yield batch.select(part.to(batch.tokens_BT.device))
+
+
+def _cuts(rows: int, config: StepConfig) -> int:
+    """Updates a pass: no more than there are rows."""
+    return min(config.minibatches, rows)
 
 
 def _accumulate(context: StepContext, part: Batch, step_tokens: float, report: StepReport) -> None:
@@ -142,7 +148,7 @@ def _accumulate(context: StepContext, part: Batch, step_tokens: float, report: S
         loss = micro_batch_loss(context, micro, sizes, report)
         checks.check_loss(loss, micro)
         loss.backward()
-        report.loss += loss.item() / context.objective.updates
+        report.loss += loss.item()
     checks.check_kl(context, part, report)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from ..evaluation import Row, paired_gain, summarise, to_json
 from ..rollout.collect import sample_groups, score_groups
 from ..tasks import Example, Task
-from .checkpoint import find_run, list_checkpoints, load_checkpoint, remove
+from .checkpoint import CONFIG_FILE, find_run, list_checkpoints, load_checkpoint, remove
 from .context import StepContext
 from .errors import UserError
 from .faults import StepAbandonedError
@@ -129,6 +129,7 @@ def _go_on(run: Run, checkpoint: Any) -> tuple[int, list[Row]]:
         raise UserError(f"resume: expected {len(run.held_out)} evaluated rows in {path}, got {len(values)}")
     later = [folder for folder in list_checkpoints(run.folder) if int(folder.name.split("-")[1]) > steps_done]
     remove(later)
+    write_text(run.folder / CONFIG_FILE, run.config_text)
     for name in (METRICS_FILE, ROLLOUTS_FILE):
         cut_lines(run.folder / name, steps_done)
     return steps_done, [Row(i, run.held_out[i], value) for i, value in enumerate(values)]

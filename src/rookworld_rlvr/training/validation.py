@@ -17,7 +17,7 @@ class ValidationConfig:
     """When a run looks at rows that are held back from its own training rows."""
 
     every: int = 0
-    """Steps between validations; they decide which checkpoint is the best. 0: none."""
+    """Steps between validations; each checkpoint gets one too, which decides whether it is the best. 0: none."""
     rows: int = 64
     """Rows a task that are held back, where validation or a gated reference needs them."""
 
