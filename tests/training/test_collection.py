@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from rookworld_rlvr.objective import AdvantageConfig, AdvantageScale, group_advantages
 from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rewards.judge_pool import Judge, Question
-from rookworld_rlvr.rollout.batch import make_batch
 from rookworld_rlvr.rollout.collect import Group
 from rookworld_rlvr.rollout.generator import Generator, SampledCompletion
 from rookworld_rlvr.tasks import Task

@@ -1,6 +1,7 @@
 """Every fault, injected through public hooks into real runs: its rung, its name, and what goes on after it."""
 
 import json
+import math
 import os
 import signal
 import threading
@@ -275,6 +276,12 @@ def test_one_fault_too_many_gives_up_with_a_diagnosis_that_names_it_and_a_batch_
     batch = told["batch"].split(";")[0]
     assert Path(batch) == run.folder / f"faults/step-{FIRST + MOST + 1}.pt"
     assert len(list((run.folder / "faults").iterdir())) == run.recovery.keep_faults == 3
+    if kind is FaultKind.reward:
+        rewards = [sample["reward"] for sample in torch.load(batch)["samples"]]
+        assert [math.isfinite(reward) for reward in rewards] == [True, False] + [True] * 6
+    for line in (run.folder / "rollouts.jsonl").read_text().splitlines():
+        # NaN is no JSON.
+        json.loads(line, parse_constant=pytest.fail)
     capfd.readouterr()
     assert main(["inspect", batch]) == 0
     shown = capfd.readouterr()

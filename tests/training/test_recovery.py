@@ -203,8 +203,17 @@ def test_the_learning_rate_of_the_updates_backs_off_after_a_restore_and_comes_ba
     run = make_saved_run("steps=9", *GIVEN)
     guard_config = asdict(run.context.guards.config)
     run.context.hooks.append(nan_rewards(4, 5))
+    used: list[float] = []
+
+    def note(moment: Moment, context: StepContext, _report: StepReport) -> None:
+        if moment is Moment.updated:
+            used.extend(group["lr"] for group in context.optimizer.param_groups)
+
+    run.context.hooks.append(note)
     train_run(run)
     assert [row["optim/lr"] for row in rows(run)] == pytest.approx([1e-3] * 6 + [5e-4] * 2 + [1e-3])
+    # The two faulty steps made no update.
+    assert used == pytest.approx([1e-3] * 4 + [5e-4] * 2 + [1e-3])
     assert [row["recovery/lr_scale"] for row in rows(run)] == [1] * 5 + [0.5, 0.5, 1, 1]
     # Nothing that went wrong loosened what watches.
     assert asdict(run.context.guards.config) == guard_config == asdict(run.recovery.guard)

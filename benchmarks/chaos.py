@@ -1,0 +1,287 @@
+"""Kill a run at random moments, resume it every time, and compare it with a run that was left alone.
+
+    python benchmarks/chaos.py --kills 30 --seed 0
+
+SIGKILL, in start-up, in steps and in saves. After every kill each checkpoint that is there is loaded, by us
+and by `from_pretrained`. At the end metrics (time, throughput and memory aside), transcripts, tables, weights
+and the trainer's state must be those of the run that was left alone, bit for bit. Exit code 1 where not.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from rookworld_rlvr.training.checkpoint import STATE_FILE, list_checkpoints
+from rookworld_rlvr.training.loop import METRICS_FILE, ROLLOUTS_FILE
+from rookworld_rlvr.training.trainer import BEFORE_ROWS, SUMMARY
+
+# Small steps with a save after each, so that saves are a large share of the time; and all that moves, moves.
+RUN = (
+    "objective.prompts_per_step=2",
+    "objective.group_size=2",
+    "generator.max_new_tokens=32",
+    "evaluation_rows=2",
+    "checkpoint_every=1",
+    "rollouts_every=1",
+    "validation.every=5",
+    "validation.rows=2",
+    "kl=adaptive",
+    "kl.target=0.001",
+    "reference=ema",
+    "reference.refresh_every=7",
+    "precision=fp32",
+    "device=cpu",
+    "threads=1",
+)
+OF_THE_MACHINE = ("time/", "throughput/", "memory/")
+TABLES = ("steps", "stopped", "before", "after", "gain", "preflight", "recovery")
+# Where a kill is aimed, and how often: a save is short, and would seldom be hit by chance.
+AIMS = {"start-up": 0.2, "step": 0.4, "save": 0.4}
+POLL_S = 0.001
+PATIENCE_S = 300
+
+
+class ChaosError(RuntimeError):
+    """Something was lost."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long things take here, from the run that was left alone."""
+
+    start_s: float
+    """To the first step's line."""
+    step_s: float
+    """A step with its save."""
+    save_s: float
+    """From the first file of a checkpoint to its name."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """When a kill is due."""
+
+    aim: str
+    step: int
+    """Not before this step was seen."""
+    fraction: float
+    """How far into the start-up, the next step or the next save."""
+
+
+class Process:
+    """`rookworld train`, its console in a file."""
+
+    def __init__(self, log: Path, overrides: Sequence[str]) -> None:
+        command = [sys.executable, "-m", "rookworld_rlvr", "train", *overrides]
+        self._log = log
+        with log.open("w") as file:
+            self._process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+
+    def step(self) -> int:
+        """The last step this process has told of; 0 before the first."""
+        told = [line for line in self._log.read_text(encoding="utf-8").splitlines() if line.startswith("step ")]
+        return int(told[-1].split()[1].split("/")[0]) if told else 0
+
+    def wait_until(self, there: Callable[[], bool]) -> bool:
+        """False where the process ended first. Raises ChaosError where it ended badly, or hangs."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not there():
+            if self._process.poll() is not None:
+                self.finish()
+                return False
+            if time.monotonic() > deadline:
+                self.kill()
+                raise ChaosError(f"expected an end or a step within {PATIENCE_S} s, see {self._log}")
+            time.sleep(POLL_S)
+        return True
+
+    def finish(self) -> None:
+        """Wait for the end. Raises ChaosError where the exit code is not 0."""
+        code = self._process.wait()
+        if code:
+            last = self._log.read_text(encoding="utf-8").splitlines()[-1:]
+            raise ChaosError(f"expected exit code 0, got {code}: {''.join(last)}")
+
+    def kill(self) -> bool:
+        """SIGKILL; False where it came too late."""
+        alive = self._process.poll() is None
+        self._process.kill()
+        self._process.wait()
+        return alive
+
+
+def left_alone(root: Path, steps: int) -> tuple[Path, Pace]:
+    """The run to compare with, and its pace."""
+    started, saves = time.monotonic(), 0.0
+    process = Process(root / "whole.txt", [*RUN, f"steps={steps}", f"output_root={root / 'whole'}"])
+    process.wait_until(lambda: process.step() >= 1)
+    first = last = time.monotonic()
+    while process.wait_until(lambda: is_saving(root / "whole/latest") or process.step() == steps):
+        begun = time.monotonic()
+        process.wait_until(lambda: not is_saving(root / "whole/latest"))
+        last = time.monotonic()
+        saves += last - begun
+        if process.step() == steps:
+            break
+    process.finish()
+    pace = Pace(first - started, (last - first) / max(1, steps - 1), saves / steps)
+    return (root / "whole/latest").resolve(), pace
+
+
+def is_saving(folder: Path) -> bool:
+    return any((folder / "checkpoints").glob(".writing-*"))
+
+
+def plan(kills: int, steps: int, rng: random.Random) -> list[Kill]:
+    """Spread over the whole run, so that it comes to its end however often it is killed."""
+    targets = sorted(rng.randrange(steps) for _ in range(kills))
+    aims = rng.choices(list(AIMS), list(AIMS.values()), k=kills)
+    return [Kill(aim, target, rng.random()) for aim, target in zip(aims, targets, strict=True)]
+
+
+def kill_one(process: Process, kill: Kill, pace: Pace, folder: Path) -> bool:
+    """Kill the process when it is due; False where it came to its end before."""
+    if kill.aim == "start-up":
+        time.sleep(kill.fraction * pace.start_s)
+        return process.kill()
+    if not process.wait_until(lambda: process.step() >= max(1, kill.step)):
+        return False
+    if kill.aim == "save" and not process.wait_until(lambda: is_saving(folder)):
+        return False
+    time.sleep(kill.fraction * (pace.save_s if kill.aim == "save" else pace.step_s))
+    return process.kill()
+
+
+def moment(folder: Path, process: Process) -> str:
+    """Where the kill fell, by what it left behind."""
+    if is_saving(folder):
+        return "in a save"
+    if any((folder / "checkpoints").glob(".*")):
+        return "while old ones went"
+    return "in or after a step" if process.step() else "in start-up"
+
+
+def check_readable(folder: Path) -> int:
+    """How many checkpoints there are. Raises ChaosError where one cannot be read, or a link leads nowhere."""
+    found = list_checkpoints(folder)
+    for checkpoint in found:
+        try:
+            state = torch.load(checkpoint / STATE_FILE, weights_only=False)
+            weights = AutoModelForCausalLM.from_pretrained(checkpoint).state_dict()
+        except Exception as error:
+            raise ChaosError(f"expected to read {checkpoint}, got {error!r}") from error
+        if any(not torch.equal(value, state["policy"][name]) for name, value in weights.items()):
+            raise ChaosError(f"expected the same weights twice in {checkpoint}")
+    for link in (folder / "checkpoints").glob("*"):
+        if link.is_symlink() and not link.name.startswith(".") and not link.exists():
+            raise ChaosError(f"expected {link} to lead to a checkpoint")
+    return len(found)
+
+
+def differences(folder: Path, whole: Path, steps: int) -> list[str]:
+    """What is not equal in two finished runs."""
+    last = f"checkpoints/step-{steps}"
+    pairs: dict[str, Callable[[Path], Any]] = {
+        METRICS_FILE: metrics,
+        ROLLOUTS_FILE: lambda run: (run / ROLLOUTS_FILE).read_bytes(),
+        BEFORE_ROWS: lambda run: (run / BEFORE_ROWS).read_bytes(),
+        SUMMARY: lambda run: [json.loads((run / SUMMARY).read_text(encoding="utf-8"))[key] for key in TABLES],
+        "weights": lambda run: (run / last / "model.safetensors").read_bytes(),
+        STATE_FILE: lambda run: leaves(torch.load(run / last / STATE_FILE, weights_only=False)),
+        "checkpoints": lambda run: [path.name for path in list_checkpoints(run)],
+    }
+    return [name for name, read in pairs.items() if read(folder) != read(whole)]
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    """Without what a machine's pace changes."""
+    rows = [json.loads(line) for line in (run / METRICS_FILE).read_text(encoding="utf-8").splitlines()]
+    return [{key: row[key] for key in row if not key.startswith(OF_THE_MACHINE)} for row in rows]
+
+
+def leaves(value: Any, path: str = "") -> dict[str, Any]:
+    """What nested containers hold, by path; tensors as bytes."""
+    if isinstance(value, torch.Tensor):
+        return {path: (str(value.dtype), tuple(value.shape), value.cpu().contiguous().numpy().tobytes())}
+    if isinstance(value, dict | list | tuple):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return {name: leaf for key, one in items for name, leaf in leaves(one, f"{path}/{key}").items()}
+    return {path: value}
+
+
+def chaos(arguments: argparse.Namespace, root: Path) -> None:
+    """All of it. Raises ChaosError."""
+    rng = random.Random(arguments.seed)
+    whole, pace = left_alone(root, arguments.steps)
+    print(f"left alone: start-up {pace.start_s:.1f} s, a step {pace.step_s:.2f} s, of it a save {pace.save_s:.2f} s")
+    latest = root / "killed/latest"
+    fresh = [*RUN, f"steps={arguments.steps}", f"output_root={root / 'killed'}"]
+    moments: Counter[str] = Counter()
+    read = 0
+    for number, kill in enumerate(plan(arguments.kills, arguments.steps, rng), start=1):
+        process = Process(root / "killed.txt", [f"resume={latest}"] if latest.exists() else fresh)
+        if not kill_one(process, kill, pace, latest):
+            raise ChaosError(f"the run came to its end before kill {number}: raise --steps")
+        where, there = moment(latest, process), check_readable(latest)
+        moments[where] += 1
+        read += there
+        print(f"kill {number:>3}: {where:<20} step {process.step():>4}, {there} checkpoints, all readable", flush=True)
+    Process(root / "killed.txt", [f"resume={latest}"]).finish()
+    check_readable(latest)
+    different = differences(latest.resolve(), whole, arguments.steps)
+    print_table(moments, read, different)
+    if different:
+        raise ChaosError(f"expected what the run left alone has, differs in: {', '.join(different)}")
+
+
+def print_table(moments: Counter[str], read: int, different: list[str]) -> None:
+    """What happened, in Markdown."""
+    kills = moments.total()
+    rows = [
+        ("kills (SIGKILL)", kills),
+        *sorted(moments.items()),
+        ("resumed", f"{kills}/{kills}"),
+        ("checkpoints read after kills", read),
+        ("unreadable", 0),
+        ("different from the run left alone", ", ".join(different) or "nothing"),
+    ]
+    print("\n| | |\n|---|---|")
+    for name, value in rows:
+        print(f"| {name} | {value} |")
+
+
+def main() -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=0, help="of the moments; the run's own is fixed")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--out", type=Path, help="keep both runs here; else they are removed")
+    arguments = parser.parse_args()
+    transformers_logging.disable_progress_bar()
+    if arguments.out:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            chaos(arguments, arguments.out or Path(scratch))
+        except ChaosError as error:
+            print(f"chaos: {error}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
