@@ -67,7 +67,7 @@ class Pace:
     step_s: float
     """A step with its save."""
     save_s: float
-    """From the first file of a checkpoint to its name."""
+    """From the first file of a checkpoint to its name, the shortest there was."""
 
 
 @dataclass(frozen=True)
@@ -125,19 +125,19 @@ class Process:
 
 def left_alone(root: Path, steps: int) -> tuple[Path, Pace]:
     """The run to compare with, and its pace."""
-    started, saves = time.monotonic(), 0.0
+    started, saves = time.monotonic(), list[float]()
     process = Process(root / "whole.txt", [*RUN, f"steps={steps}", f"output_root={root / 'whole'}"])
     process.wait_until(lambda: process.step() >= 1)
     first = last = time.monotonic()
     while process.wait_until(lambda: is_saving(root / "whole/latest") or process.step() == steps):
+        if not is_saving(root / "whole/latest"):
+            break
         begun = time.monotonic()
         process.wait_until(lambda: not is_saving(root / "whole/latest"))
         last = time.monotonic()
-        saves += last - begun
-        if process.step() == steps:
-            break
+        saves.append(last - begun)
     process.finish()
-    pace = Pace(first - started, (last - first) / max(1, steps - 1), saves / steps)
+    pace = Pace(first - started, (last - first) / max(1, steps - 1), min(saves))
     return (root / "whole/latest").resolve(), pace
 
 
@@ -226,7 +226,10 @@ def chaos(arguments: argparse.Namespace, root: Path) -> None:
     """All of it. Raises ChaosError."""
     rng = random.Random(arguments.seed)
     whole, pace = left_alone(root, arguments.steps)
-    print(f"left alone: start-up {pace.start_s:.1f} s, a step {pace.step_s:.2f} s, of it a save {pace.save_s:.2f} s")
+    print(
+        f"left alone: start-up {pace.start_s:.1f} s, a step {pace.step_s:.2f} s, a save from {pace.save_s:.2f} s",
+        flush=True,
+    )
     latest = root / "killed/latest"
     fresh = [*RUN, f"steps={arguments.steps}", f"output_root={root / 'killed'}"]
     moments: Counter[str] = Counter()

@@ -57,6 +57,7 @@ def load_checkpoint(folder: Path, context: StepContext) -> int:
     try:
         context.sampler.load_state_dict(state["sampler"])
         _put_back(context, state)
+        context.guards.load_state_dict(state["guards"])
         context.recovery.load_state_dict(state["recovery"])
     except (ValueError, KeyError, RuntimeError) as error:
         raise _not_ours(folder, error) from error
@@ -64,9 +65,10 @@ def load_checkpoint(folder: Path, context: StepContext) -> int:
 
 
 def restore_checkpoint(folder: Path, context: StepContext) -> int:
-    """Put back what the recovery ladder restores: all but the prompts' turn and the ladder itself."""
+    """Put back what the recovery ladder restores: not the prompts' turn, nor what the ladder and guards know."""
     state = _read(folder, context)
     _put_back(context, state)
+    context.guards.restore(state["guards"])
     return int(state["step"])
 
 
@@ -189,7 +191,6 @@ def _put_back(context: StepContext, state: dict[str, Any]) -> None:
     context.clock.schedule_step = state["clock"]
     context.kl_controller.load_state_dict(state["kl"])
     context.entropy_controller.load_state_dict(state["entropy"])
-    context.guards.load_state_dict(state["guards"])
     set_rng_state(state["rng"])
 
 

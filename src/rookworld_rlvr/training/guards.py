@@ -98,7 +98,13 @@ class Guards:
         return {name: asdict(getattr(self, name)) for name in ("grad_norm", "kl", "reward")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with what was saved."""
         for name, values in state.items():
             statistics = getattr(self, name)
             for spec in fields(statistics):
                 setattr(statistics, spec.name, values[spec.name])
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Back to the rewards of a checkpoint. What usual norms and KL are is not forgotten: a guard without
+        a history would be silent."""
+        self.load_state_dict({"reward": state["reward"]})

@@ -79,8 +79,10 @@ def _settle(run: Run, report: StepReport, *, last: bool) -> None:
     else:
         _after_good_step(run, report, step)
     validation = validate(run) if _validation_due(run, step, about_to_save=due) else {}
-    _record(run, report, validation)
-    _watch(run, report)
+    try:
+        _watch(run, report)
+    finally:
+        _record(run, report, validation)
     if due:
         save(run, step, validation.get("validation/score"))
 

@@ -2,8 +2,8 @@
 
 1. **skip**: the update is not made, the fault is counted.
 2. **restore**: after `restore_after` faults in a row, or at once where the weights themselves are wrong, the
-   last good checkpoint comes back (weights, optimiser, schedule, random state, controllers, guards,
-   references; after a collapse the best checkpoint). The prompts go on, so the same batch does not return.
+   last good checkpoint comes back (weights, optimiser, schedule, random state, controllers, references, the
+   trend of rewards; after a collapse the best checkpoint). The prompts go on, so the same batch does not return.
    The learning rate is multiplied by `recovery_lr_factor`; after `good_steps` good steps it ramps back over
    `ramp_steps`, each restore after the first to a ceiling lower by the same factor.
 3. **give up**: after more than `max_consecutive_nans` faults in a row, or more than `max_restores` restores,
