@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ class Process:
         told = [line for line in self._log.read_text(encoding="utf-8").splitlines() if line.startswith("step ")]
         return int(told[-1].split()[1].split("/")[0]) if told else 0
 
-    def wait_until(self, there: Callable[[], bool]) -> bool:
+    def wait_until(self, there: Callable[[], object]) -> bool:
         """False where the process ended first. Raises ChaosError where it ended badly, or hangs."""
         deadline = time.monotonic() + PATIENCE_S
         while not there():
@@ -129,11 +130,11 @@ def left_alone(root: Path, steps: int) -> tuple[Path, Pace]:
     process = Process(root / "whole.txt", [*RUN, f"steps={steps}", f"output_root={root / 'whole'}"])
     process.wait_until(lambda: process.step() >= 1)
     first = last = time.monotonic()
-    while process.wait_until(lambda: is_saving(root / "whole/latest") or process.step() == steps):
-        if not is_saving(root / "whole/latest"):
+    while process.wait_until(lambda: unfinished(root / "whole/latest") or process.step() == steps):
+        if not unfinished(root / "whole/latest"):
             break
         begun = time.monotonic()
-        process.wait_until(lambda: not is_saving(root / "whole/latest"))
+        process.wait_until(lambda: not unfinished(root / "whole/latest"))
         last = time.monotonic()
         saves.append(last - begun)
     process.finish()
@@ -141,8 +142,14 @@ def left_alone(root: Path, steps: int) -> tuple[Path, Pace]:
     return (root / "whole/latest").resolve(), pace
 
 
-def is_saving(folder: Path) -> bool:
-    return any((folder / "checkpoints").glob(".writing-*"))
+def unfinished(folder: Path, kind: str = ".writing-") -> set[tuple[str, int]]:
+    """Half checkpoints that are there, by name and time: one that a kill left stays until the next save."""
+    found = set()
+    for path in (folder / "checkpoints").glob(f"{kind}*"):
+        # It may be gone by now.
+        with suppress(FileNotFoundError):
+            found.add((path.name, path.lstat().st_ctime_ns))
+    return found
 
 
 def plan(kills: int, steps: int, rng: random.Random) -> list[Kill]:
@@ -154,22 +161,24 @@ def plan(kills: int, steps: int, rng: random.Random) -> list[Kill]:
 
 def kill_one(process: Process, kill: Kill, pace: Pace, folder: Path) -> bool:
     """Kill the process when it is due; False where it came to its end before."""
+    left = unfinished(folder)
     if kill.aim == "start-up":
         time.sleep(kill.fraction * pace.start_s)
         return process.kill()
     if not process.wait_until(lambda: process.step() >= max(1, kill.step)):
         return False
-    if kill.aim == "save" and not process.wait_until(lambda: is_saving(folder)):
+    if kill.aim == "save" and not process.wait_until(lambda: unfinished(folder) - left):
         return False
     time.sleep(kill.fraction * (pace.save_s if kill.aim == "save" else pace.step_s))
     return process.kill()
 
 
-def moment(folder: Path, process: Process) -> str:
-    """Where the kill fell, by what it left behind."""
-    if is_saving(folder):
+def moment(folder: Path, process: Process, before: set[tuple[str, int]]) -> str:
+    """Where the kill fell, by what it left behind that was not there `before`."""
+    new = {name for name, _ in unfinished(folder, ".") - before}
+    if any(name.startswith(".writing-") for name in new):
         return "in a save"
-    if any((folder / "checkpoints").glob(".*")):
+    if new:
         return "while old ones went"
     return "in or after a step" if process.step() else "in start-up"
 
@@ -235,10 +244,11 @@ def chaos(arguments: argparse.Namespace, root: Path) -> None:
     moments: Counter[str] = Counter()
     read = 0
     for number, kill in enumerate(plan(arguments.kills, arguments.steps, rng), start=1):
+        before = unfinished(latest, ".")
         process = Process(root / "killed.txt", [f"resume={latest}"] if latest.exists() else fresh)
         if not kill_one(process, kill, pace, latest):
             raise ChaosError(f"the run came to its end before kill {number}: raise --steps")
-        where, there = moment(latest, process), check_readable(latest)
+        where, there = moment(latest, process, before), check_readable(latest)
         moments[where] += 1
         read += there
         print(f"kill {number:>3}: {where:<20} step {process.step():>4}, {there} checkpoints, all readable", flush=True)

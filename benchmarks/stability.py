@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 from omegaconf import OmegaConf
 
 from rookworld_rlvr.app.config import RunConfig
 from rookworld_rlvr.app.wiring import build_run
 from rookworld_rlvr.evaluation import summarise
+from rookworld_rlvr.training.data import DataConfig, evaluation_rows, load_data
 from rookworld_rlvr.training.errors import TrainingGaveUpError
 from rookworld_rlvr.training.loop import evaluate_rows, run_steps
 from rookworld_rlvr.training.run import Run
@@ -82,13 +82,13 @@ def curve(run: Run, arguments: argparse.Namespace) -> dict[str, Any]:
 
 def run_rows(arguments: argparse.Namespace) -> Sequence[Any]:
     """The first held-out rows of the shipped data."""
-    from rookworld_rlvr.training.data import DataConfig, evaluation_rows, load_data
-
     return evaluation_rows(load_data(DataConfig(), seed=0).held_out, arguments.rows)
 
 
 def plot(results: dict[str, dict[str, Any]], path: Path) -> None:
     """All curves in one picture."""
+    import matplotlib.pyplot as plt
+
     figure, axes = plt.subplots(figsize=(7, 4))
     for name, result in results.items():
         steps, values = zip(*result["points"], strict=True)
