@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .collect import Group
-from .padding import position_ids, right_padded
+from .padding import position_ids, right_padded, similar_lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,9 @@ def make_batch(groups: Sequence[Group], *, pad_id: int, device: torch.device) ->
 
 
 def micro_rows(batch: Batch, size: int) -> list[Tensor]:
-    """Indices of the batch's rows in pieces of at most `size`, shortest rows first."""
-    return list(torch.split(batch.attention_BT.sum(1).argsort(stable=True), size))
+    """Indices of the batch's rows in pieces of at most `size` rows of similar length, shortest first."""
+    pieces = similar_lengths(batch.attention_BT.sum(1).tolist(), size)
+    return [torch.tensor(piece, device=batch.tokens_BT.device) for piece in pieces]
 
 
 def micro_batches(batch: Batch, size: int) -> Iterator[Batch]:

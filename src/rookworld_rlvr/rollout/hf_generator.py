@@ -9,11 +9,8 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from .generator import GeneratorConfig, SampledCompletion
-from .padding import left_padded
+from .padding import left_padded, similar_lengths
 from .weights import checksum
-
-# Pads in front of the shortest prompt of a batch.
-MOST_PADDING = 12
 
 
 class _LogprobRecorder(LogitsProcessor):
@@ -45,23 +42,6 @@ class _LogprobRecorder(LogitsProcessor):
     def _read(self, last_tokens_B: Tensor) -> None:
         if self._pending is not None:
             self._drawn.append(self._pending.gather(1, last_tokens_B.unsqueeze(1)).squeeze(1))
-
-
-def similar_lengths(lengths: Sequence[int], size: int) -> list[list[int]]:
-    """Indices cut into batches of at most `size`, shortest first, with little padding in each.
-
-    The two tasks' prompts differ in length and so do their answers: apart, neither waits for the other.
-
-    >>> similar_lengths([70, 95, 71, 94], 8)
-    [[0, 2], [3, 1]]
-    """
-    batches: list[list[int]] = []
-    for i in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if batches and len(batches[-1]) < size and lengths[i] - lengths[batches[-1][0]] <= MOST_PADDING:
-            batches[-1].append(i)
-        else:
-            batches.append([i])
-    return batches
 
 
 class HFGenerator:

@@ -5,6 +5,27 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+# Pads beside the shortest row of a batch.
+MOST_PADDING = 12
+
+
+def similar_lengths(lengths: Sequence[int], size: int) -> list[list[int]]:
+    """Indices cut into batches of at most `size`, shortest first, with little padding in each.
+
+    The two tasks' rows differ in length: apart, neither waits for the other. And a completion that ran to the
+    length limit does not make a whole batch as long: attention's memory grows with the square of it.
+
+    >>> similar_lengths([70, 95, 71, 94], 8)
+    [[0, 2], [3, 1]]
+    """
+    batches: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if batches and len(batches[-1]) < size and lengths[i] - lengths[batches[-1][0]] <= MOST_PADDING:
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+    return batches
+
 
 def left_padded(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Tokens and attention mask (B, T), int64, padded in front: what generation needs."""
