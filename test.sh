@@ -19,7 +19,11 @@ check() {
 # Without git, ruff does not read .gitignore, and knows only .venv by name.
 check .venv ruff check --extend-exclude .venv-peers
 check .venv mypy
-check .venv pytest -q -n 2
+if [[ "${1:-}" == all ]]; then
+    check .venv pytest -q -n 2
+else
+    check .venv pytest -q -n 2 -m "not slow"
+fi
 
 if [[ "${1:-}" == all ]]; then
     if bash scripts/setup.sh peers; then

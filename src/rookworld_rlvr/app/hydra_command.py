@@ -83,6 +83,9 @@ def _guarded(task: Callable[[Any, DictConfig], None], raw: DictConfig) -> int:
     except tuple(EXIT_CODES) as error:
         _complain(error)
         return EXIT_CODES[type(error)]
+    except OSError as error:
+        # A disk that is full, a pipe that is closed. Beyond this function hydra adds a line of its own.
+        return _complain(error)
     return EXIT_DONE
 
 

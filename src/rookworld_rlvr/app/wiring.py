@@ -67,15 +67,16 @@ def make_generator(policy: Policy, config: GeneratorConfig) -> HFGenerator:
 def build_run(config: RunConfig, raw: DictConfig) -> Run:
     """Load and check everything, then make the folder: a run that cannot start leaves nothing behind."""
     run = build_unsaved_run(config)
+    run.config_text = OmegaConf.to_yaml(raw, resolve=True)
     require_tracker(config.logging.tracker)
     root = Path(config.output_root).expanduser()
     if config.resume:
         run.folder, _ = find_run(config.resume)
     else:
         run.folder = make_run_folder(root, config.name, now=datetime.now())
+        # First: whatever `latest` leads to can be resumed.
+        write_text(run.folder / CONFIG_FILE, run.config_text)
         point_latest(root, run.folder)
-        write_text(run.folder / CONFIG_FILE, OmegaConf.to_yaml(raw, resolve=True))
-    run.config_text = OmegaConf.to_yaml(raw, resolve=True)
     run.sinks = _make_sinks(config, raw, run)
     return run
 

@@ -193,13 +193,15 @@ def validate(run: Run) -> Mapping[str, float]:
 def save(run: Run, step: int, score: float | None) -> None:
     """A checkpoint of the state after `step`, and the best so far if it is that by `score`.
 
-    Without a validation the score is the running mean reward, once there is a history of it.
+    Without a validation the score is the running mean reward, once there is a history of it. A checkpoint
+    out of turn, where a run was stopped, is neither best nor good: the run goes on as if it had not been.
     """
     context, config = run.context, run.config
     trend, measured = context.guards.reward, score is not None
     if score is None and not config.validation.every and trend.count >= context.guards.config.history:
         score = trend.mean
-    context.recovery.saved(step, -math.inf if score is None else score, run.recovery, measured=measured)
+    if step % config.checkpoint_every == 0 or step == config.steps:
+        context.recovery.saved(step, -math.inf if score is None else score, run.recovery, measured=measured)
     save_checkpoint(run.folder, context, step=step, keep=config.keep_checkpoints)
 
 

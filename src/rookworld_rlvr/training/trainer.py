@@ -4,7 +4,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from ..evaluation import Row, paired_gain, summarise, to_json
@@ -105,6 +105,7 @@ def begin(run: Run) -> tuple[int, list[Row]]:
     checkpoint = find_run(run.resume)[1] if run.resume else None
     if checkpoint is not None:
         return _go_on(run, checkpoint)
+    write_text(run.folder / CONFIG_FILE, run.config_text)
     rows = evaluate_rows(run, "before", run.held_out)
     write_text(run.folder / BEFORE_ROWS, "".join(json.dumps(dict(row.values)) + "\n" for row in rows))
     for name in (METRICS_FILE, ROLLOUTS_FILE):
@@ -141,7 +142,9 @@ def _stop_on_signal(run: Run) -> Iterator[None]:
 
     def request(number: int, _frame: Any) -> None:
         run.stop_requested = True
-        run.console.print(f"{signal.Signals(number).name}: stopping after this micro-batch, then saving")
+        # Python refuses to write where the signal has interrupted a write.
+        with suppress(RuntimeError):
+            run.console.print(f"{signal.Signals(number).name}: stopping after this micro-batch, then saving")
 
     previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
