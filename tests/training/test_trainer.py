@@ -176,7 +176,9 @@ def test_too_many_faults_in_a_row_give_up_with_exit_code_4_and_a_diagnosis(
 
     monkeypatch.setattr(wiring, "load_policy", poisoned)
     given = ("steps=9", "recovery.max_consecutive_nans=2", "evaluation_rows=0", "rollouts_every=0")
-    folder = train(*given, exit_code=4)
+    # Rows of similar length: one backward pass a step.
+    short = ("data.mixture.environment=0", "generator.max_new_tokens=8")
+    folder = train(*given, *short, exit_code=4)
     diagnosis = (folder / "diagnosis.txt").read_text()
     assert diagnosis.startswith("step 4: 3 faults in a row, 1 restores so far; the last was gradient")
     assert "first bad       gradient of transformer.ln_f.weight\n" in diagnosis

@@ -78,7 +78,8 @@ class JudgePool:
 
     def pids(self) -> list[int]:
         """The process ids of the judges that are alive."""
-        return [] if self._pool is None else list(self._pool._processes)
+        # While a broken pool is torn down it has none, for a moment.
+        return [] if self._pool is None else list(self._pool._processes or ())
 
     def close(self) -> None:
         if self._pool is not None:

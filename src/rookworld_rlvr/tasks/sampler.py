@@ -37,7 +37,7 @@ class MixtureConfig:
     def proportions(self, wrong: Mapping[Task, float] | None = None) -> dict[Task, float]:
         """Each task's share of the draws; they sum to 1. `wrong` is its share of wrong answers, 1 unknown.
 
-        >>> MixtureConfig(1.0, 1.0, headroom=1.0).proportions({Task.policy: 0.3, Task.environment: 0.1})
+        >>> MixtureConfig(1.0, 1.0, headroom=1.0).proportions({Task.policy: 0.75, Task.environment: 0.25})
         {<Task.policy: 'policy'>: 0.75, <Task.environment: 'environment'>: 0.25}
         """
         weights = {Task.policy: self.policy, Task.environment: self.environment}

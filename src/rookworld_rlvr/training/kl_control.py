@@ -81,8 +81,8 @@ class KLConfig:
 def warmup_ramp(config: KLConfig, step: int) -> float:
     """Fraction of the base in force at `step`, counted from 0.
 
-    >>> warmup_ramp(KLConfig(warmup_steps=10, warmup_factor=0.2), 5)
-    0.6
+    >>> warmup_ramp(KLConfig(warmup_steps=10, warmup_factor=0.5), 5)
+    0.75
     """
     if step >= config.warmup_steps:
         return 1.0
