@@ -6,6 +6,7 @@ torch is imported only by the fixtures that need it, so that tests of chess alon
 import json
 import os
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ os.environ["WANDB_MODE"] = "offline"
 os.environ["WANDB_SILENT"] = "true"
 
 ROWS_PER_TASK, HELD_OUT_PER_TASK = 32, 4
+WANDB_PATIENCE_S = 60
 
 
 def labelled(board: chess.Board) -> Any:
@@ -149,6 +151,15 @@ def read_wandb_records(log: Path) -> list[Any]:
     return records
 
 
+def finished_wandb_records(log: Path) -> list[Any]:
+    """The same once the run has ended: wandb's own process may still be writing when `finish` returns."""
+    deadline = time.monotonic() + WANDB_PATIENCE_S
+    while not any(record.WhichOneof("record_type") == "exit" for record in (records := read_wandb_records(log))):
+        assert time.monotonic() < deadline, f"expected a log with an end: {log}"
+        time.sleep(0.05)
+    return records
+
+
 @pytest.fixture(scope="session")
 def wandb_records() -> Callable[[Path], list[Any]]:
-    return read_wandb_records
+    return finished_wandb_records

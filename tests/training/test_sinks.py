@@ -1,7 +1,6 @@
 """Where metrics go, for real: read back from the trackers' own files."""
 
 import json
-import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from io import StringIO
@@ -14,7 +13,6 @@ from rich.console import Console
 from rookworld_rlvr.training.sinks import ConsoleSink, LoggingConfig
 
 Train = Callable[..., Path]
-PATIENCE_S = 30
 
 
 def rows(folder: Path) -> list[dict[str, float]]:
@@ -40,11 +38,6 @@ def test_tensorboard_holds_every_value_of_every_step(train: Train) -> None:
 def test_wandb_works_offline_without_an_account(train: Train, wandb_records: Callable[[Path], list[Any]]) -> None:
     folder = train("logging=wandb", "logging.wandb_project=chess-test", "steps=2", "evaluation_rows=0")
     [log] = folder.glob("wandb/offline-run-*/run-*.wandb")
-    # wandb's own process writes the log, and may still be at it when `finish` returns.
-    deadline = time.monotonic() + PATIENCE_S
-    while not any(record.WhichOneof("record_type") == "exit" for record in wandb_records(log)):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
     records = wandb_records(log)
     [run] = [record.run for record in records if record.WhichOneof("record_type") == "run"]
     assert (run.project, run.display_name) == ("chess-test", folder.name)
