@@ -154,9 +154,11 @@ def read_wandb_records(log: Path) -> list[Any]:
 def finished_wandb_records(log: Path) -> list[Any]:
     """The same once the run has ended: wandb's own process may still be writing when `finish` returns."""
     deadline = time.monotonic() + WANDB_PATIENCE_S
-    while not any(record.WhichOneof("record_type") == "exit" for record in (records := read_wandb_records(log))):
+    records = read_wandb_records(log)
+    while not any(record.WhichOneof("record_type") == "exit" for record in records):
         assert time.monotonic() < deadline, f"expected a log with an end: {log}"
         time.sleep(0.05)
+        records = read_wandb_records(log)
     return records
 
 
