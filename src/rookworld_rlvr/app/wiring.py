@@ -34,8 +34,9 @@ from ..training.sinks import ConsoleSink, JsonlSink, Sink, TensorBoardSink, Trac
 from ..training.validation import hold_back
 from .config import RunConfig
 
-# oneDNN compiles a kernel for every shape it meets and keeps 1,024 of them, about half a MiB each: with lengths
-# that never repeat, a CPU run would grow for an hour. It reads its own variable at the first kernel.
+# oneDNN compiles a kernel for every shape it meets and keeps 1,024 of them, about 0.3 MiB each: with lengths
+# that never repeat, a CPU run grows for long. It reads its variable at the first kernel; the cache that ideep has
+# in front of it is not bounded by this.
 KERNELS = 128
 
 
