@@ -9,7 +9,7 @@ from ..rollout.collect import Group
 from ..tasks.sampler import MixtureConfig, Sampler
 from ..training.collection import Uninformative
 from ..training.errors import TrainingGaveUpError
-from ..training.metrics import peak_memory_gib
+from ..training.memory import peak_memory_gib
 from ..training.preflight import GateResult, require_passed, run_preflight
 from ..training.step import grpo_step
 from ..training.step_report import StepReport

@@ -1,20 +1,15 @@
 """Every training metric: declared once with meaning and unit, computed from a step's report."""
 
 import math
-import resource
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from statistics import fmean
 
-import torch
-
 from ..objective import zero_variance_fraction
 from ..tasks import Task
 from .context import StepContext
+from .memory import peak_memory_gib, step_peak_gib
 from .step_report import StepReport
-
-GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +70,7 @@ METRICS: dict[str, MetricSpec] = {
     "time/train_s": MetricSpec("s", "forward, backward, update", ""),
     "time/step_s": MetricSpec("s", "the whole step", ""),
     "throughput/completions_per_s": MetricSpec("1/s", "completions of the step over time/step_s", ""),
+    "memory/step_peak_gib": MetricSpec("GiB", "the step's own peak, where the system tells it", "flat"),
     "memory/peak_gib": MetricSpec("GiB", "peak so far: resident on a CPU, allocated on CUDA", "flat"),
 }
 
@@ -101,6 +97,7 @@ def step_metrics(report: StepReport, context: StepContext) -> dict[str, float]:
         "recovery/lr_scale": recovery.lr_scale,
         **{f"time/{phase}_s": seconds for phase, seconds in report.times_s.items()},
         "throughput/completions_per_s": report.sampled_completions / report.times_s["step"],
+        "memory/step_peak_gib": step_peak_gib(),
         "memory/peak_gib": peak_memory_gib(),
     }
     if "reward/mean" in values and "kl/reference" in values:
@@ -114,15 +111,6 @@ def declared(key: str) -> MetricSpec:
     if key in METRICS:
         return METRICS[key]
     return METRICS["/".join(key.split("/")[:2]) + "/*"]
-
-
-def peak_memory_gib() -> float:
-    """Peak resident memory of this process, or peak allocated CUDA memory where CUDA is in use."""
-    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
-        return torch.cuda.max_memory_allocated() / GIB
-    # Linux counts in KiB, macOS in bytes.
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB
 
 
 def _reward_metrics(report: StepReport) -> dict[str, float]:

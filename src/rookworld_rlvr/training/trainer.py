@@ -15,7 +15,7 @@ from .context import StepContext
 from .errors import UserError
 from .faults import StepAbandonedError
 from .loop import METRICS_FILE, ROLLOUTS_FILE, evaluate_rows, run_steps, save, validate
-from .metrics import peak_memory_gib
+from .memory import peak_memory_gib
 from .preflight import GateResult, PreflightInput, require_passed, run_preflight
 from .reference import ReferenceMode
 from .run import Run

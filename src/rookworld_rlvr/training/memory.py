@@ -1,0 +1,82 @@
+"""The process's memory: its peak so far and the step's own, resident on a CPU, allocated on CUDA."""
+
+import ctypes
+import math
+import resource
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+
+from .hooks import Moment
+
+if TYPE_CHECKING:
+    from .context import StepContext
+    from .step_report import StepReport
+
+GIB = 2**30
+# Written to clear_refs: forget the high-water mark, see proc(5).
+FORGET_PEAK = "5"
+
+
+class _Peak:
+    """A process has one high-water mark, so one object keeps what a reset of it forgets."""
+
+    before_gib = 0.0
+    """Highest before the last reset."""
+    of_step = False
+    """Whether the mark was reset at the step's start."""
+
+
+def peak_memory_gib() -> float:
+    """Peak so far: resident memory of this process, or allocated CUDA memory where CUDA is in use."""
+    return max(_Peak.before_gib, _mark_gib())
+
+
+def step_peak_gib() -> float:
+    """Peak since the step began; NaN where the system cannot be asked for it."""
+    return _mark_gib() if _Peak.of_step else math.nan
+
+
+def begin_step(moment: Moment, _context: "StepContext", _report: "StepReport") -> None:
+    """A hook: when a step begins, what is free goes back to the system and the step's own peak is begun."""
+    if moment is not Moment.begun:
+        return
+    _Peak.before_gib = peak_memory_gib()
+    if _cuda_in_use():
+        torch.cuda.reset_peak_memory_stats()
+        _Peak.of_step = True
+        return
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)
+    _Peak.of_step = _forget_peak()
+
+
+def _cuda_in_use() -> bool:
+    return torch.cuda.is_available() and torch.cuda.max_memory_allocated() > 0
+
+
+def _mark_gib() -> float:
+    if _cuda_in_use():
+        return torch.cuda.max_memory_allocated() / GIB
+    # Linux counts in KiB, macOS in bytes.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB
+
+
+def _forget_peak() -> bool:
+    try:
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write(FORGET_PEAK)
+    except OSError:
+        return False
+    return True
+
+
+@cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    """glibc's, None under another C library."""
+    return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
