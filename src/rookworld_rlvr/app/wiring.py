@@ -1,6 +1,5 @@
 """From a configuration to the objects a run works with."""
 
-import os
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -35,11 +34,6 @@ from ..training.sinks import ConsoleSink, JsonlSink, Sink, TensorBoardSink, Trac
 from ..training.validation import hold_back
 from .config import RunConfig
 
-# oneDNN compiles a kernel for every shape it meets and keeps 1,024 of them, about 0.3 MiB each: with lengths
-# that never repeat, a CPU run grows for long. It reads its variable at the first kernel; the cache that ideep has
-# in front of it is not bounded by this.
-KERNELS = 128
-
 
 def make_console() -> Console:
     """The console: as wide as its lines where output is a file, so that none is broken."""
@@ -47,10 +41,9 @@ def make_console() -> Console:
 
 
 def set_threads(threads: int) -> None:
-    """CPU threads, 0: torch's own choice; and a bound of what its kernels keep. Raises UserError below 0."""
+    """CPU threads, 0: torch's own choice. Raises UserError below 0."""
     if threads < 0:
         raise UserError(f"threads: expected 0 or more, got {threads}")
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KERNELS))
     if threads:
         torch.set_num_threads(threads)
 
