@@ -12,6 +12,7 @@ from rookworld_rlvr.objective import AdvantageScale, KLForm, LossKind
 from rookworld_rlvr.training.diagnosis import SUGGESTIONS
 from rookworld_rlvr.training.faults import FaultKind
 from rookworld_rlvr.training.kl_control import KLControl
+from rookworld_rlvr.rollout.generator import GeneratorKind
 from rookworld_rlvr.training.reference import ReferenceMode
 from rookworld_rlvr.training.sinks import Tracker
 
@@ -24,7 +25,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "data=default": {},
     "rubric=default": {},
     "rubric=warmup": {"rubric.warmup_steps": 50},
-    "generator=hf": {},
+    "generator=static": {},
+    "generator=hf": {"generator.kind": GeneratorKind.hf},
     "objective=dapo": {},
     "objective=grpo": {"objective.loss": LossKind.grpo, "objective.clip.clip_high": 0.2},
     "objective=bnpo": {"objective.loss": LossKind.bnpo, "objective.clip.clip_high": 0.2},
@@ -52,7 +54,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "kl=proportional": {"kl.control": KLControl.proportional},
     "kl=budget": {"kl.control": KLControl.budget, "kl.coef": 0.0},
     "kl=warmup": {"kl.warmup_steps": 50, "kl.warmup_factor": 0.0},
-    "kl=off": {"kl.control": KLControl.off},
+    "kl=off": {"kl.control": KLControl.off, "kl.measured": False},
     "reference=frozen": {},
     "reference=refreshed": {"reference.mode": ReferenceMode.every},
     "reference=ema": {"reference.mode": ReferenceMode.ema},

@@ -1,6 +1,7 @@
 """From a configuration to the objects a run works with."""
 
 import sys
+from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 
@@ -10,8 +11,10 @@ from rich.console import Console
 
 from ..rewards import Rubric
 from ..rewards.judge_pool import InlineJudge, Judge, JudgePool
-from ..rollout.generator import GeneratorConfig
+from ..rollout.generator import Generator, GeneratorConfig, GeneratorKind
 from ..rollout.hf_generator import HFGenerator
+from ..rollout.shared_prefix import can_share
+from ..rollout.static_generator import StaticGenerator
 from ..tasks import Example
 from ..tasks.sampler import Sampler
 from ..training.checkpoint import CONFIG_FILE, find_run
@@ -48,15 +51,19 @@ def set_threads(threads: int) -> None:
         torch.set_num_threads(threads)
 
 
-def make_generator(policy: Policy, config: GeneratorConfig) -> HFGenerator:
-    """The generator that the configuration names."""
-    return HFGenerator(
-        policy.model,
-        config,
-        eos_id=int(policy.tokenizer.eos_token_id),
-        pad_id=policy.pad_id,
-        autocast=policy.autocast,
-    )
+def make_generator(policy: Policy, config: GeneratorConfig) -> Generator:
+    """The generator that the configuration names. Raises UserError where it does not fit the model."""
+    ids = {"eos_id": int(policy.tokenizer.eos_token_id), "pad_id": policy.pad_id}
+    if config.kind is GeneratorKind.hf:
+        return HFGenerator(policy.model, config, **ids, autocast=policy.autocast)
+    if not can_share(policy.model):
+        raise UserError(
+            "generator.kind=static: expected a model whose attention can be replaced and sees all that came before, "
+            f"got {type(policy.model).__name__}; generator=hf samples from any"
+        )
+    # On a CPU a pass is over few tokens: bf16's casts cost more than its products save (docs/results.md).
+    autocast = policy.autocast if policy.device.type == "cuda" else nullcontext
+    return StaticGenerator(policy.model, config, **ids, autocast=autocast)
 
 
 def build_run(config: RunConfig, raw: DictConfig) -> Run:

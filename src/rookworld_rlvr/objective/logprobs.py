@@ -8,6 +8,7 @@ positions at a time and recomputed in backward, so the peak is a handful of (chu
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,6 +41,9 @@ class _Spec:
     reference_head: Head | None
     temperature: float
     entropy_gradient: bool
+    kl_gradient: bool
+    recompute: bool
+    """Whether a chunk's logits are computed again in backward instead of kept."""
 
 
 def token_statistics(
@@ -52,6 +56,8 @@ def token_statistics(
     reference_head: Head | None = None,
     chunk_tokens: int = 1024,
     entropy_gradient: bool = False,
+    kl_gradient: bool = True,
+    recompute: bool = True,
 ) -> TokenStatistics:
     """Statistics of `tokens` (...) under the policy whose hidden states are `hidden` (..., H).
 
@@ -59,8 +65,9 @@ def token_statistics(
     in 0 … V-1 also where they are padding. Leading shape is free and kept; no tokens give empty tensors.
 
     The reference is another model at the same positions and the same temperature. It gets no gradient,
-    and neither does the entropy unless `entropy_gradient`. A logit of -inf excludes a token and adds
-    nothing to entropy or KL, as long as the reference excludes it too or the policy gives it 0.
+    neither does the entropy unless `entropy_gradient`, nor the exact KL unless `kl_gradient`. A logit of
+    -inf excludes a token and adds nothing to entropy or KL, as long as the reference excludes it too or the
+    policy gives it 0.
 
     After the head all is float32, also under bf16 autocast (float64 if the head's logits are). A head that
     itself runs in bf16 has already rounded its logits by up to 2⁻⁹ of their size.
@@ -75,7 +82,7 @@ def token_statistics(
         raise ValueError(f"chunk_tokens: expected at least 1, got {chunk_tokens}")
     if (reference_hidden is None) != (reference_head is None):
         raise ValueError("reference: expected both reference_hidden and reference_head, or neither")
-    spec = _Spec(head, reference_head, temperature, entropy_gradient)
+    spec = _Spec(head, reference_head, temperature, entropy_gradient, kl_gradient, recompute)
     inputs = _split(hidden, tokens, reference_hidden, chunk_tokens)
     return _join([_run_chunk(*chunk, spec) for chunk in inputs], tokens.shape)
 
@@ -118,10 +125,10 @@ def _join(chunks: list[TokenStatistics], shape: torch.Size) -> TokenStatistics:
 def _run_chunk(
     hidden_NH: Tensor, tokens_N: Tensor, reference_NH: Tensor | None, spec: _Spec
 ) -> TokenStatistics:
-    if not torch.is_grad_enabled():
+    # A head is a bare callable, so whether its parameters are trained cannot be asked; checkpointing where
+    # nothing is trained costs next to nothing. A deterministic head needs no saved RNG state.
+    if not spec.recompute or not torch.is_grad_enabled():
         return _chunk_statistics(hidden_NH, tokens_N, reference_NH, spec)
-    # A head is a bare callable, so whether its parameters are trained cannot be asked; checkpointing
-    # where nothing is trained costs next to nothing. A deterministic head needs no saved RNG state.
     statistics: TokenStatistics = checkpoint(
         _chunk_statistics,
         hidden_NH,
@@ -137,19 +144,63 @@ def _run_chunk(
 def _chunk_statistics(
     hidden_NH: Tensor, tokens_N: Tensor, reference_NH: Tensor | None, spec: _Spec
 ) -> TokenStatistics:
-    logprobs_NV = _log_softmax(spec.head(hidden_NH), spec.temperature)
-    logprobs_N = _of_tokens(logprobs_NV, tokens_N)
-    entropy_N = _entropy(logprobs_NV if spec.entropy_gradient else logprobs_NV.detach())
-    if reference_NH is None or spec.reference_head is None:
-        return TokenStatistics(logprobs_N, entropy_N, ref_logprobs=None, kl_exact=None)
-    with torch.no_grad():
-        ref_logprobs_NV = _log_softmax(spec.reference_head(reference_NH), spec.temperature)
-    return TokenStatistics(
-        logprobs_N,
-        entropy_N,
-        ref_logprobs=_of_tokens(ref_logprobs_NV, tokens_N),
-        kl_exact=_kl(logprobs_NV, ref_logprobs_NV),
-    )
+    logits_NV = spec.head(hidden_NH)
+    ref_logprobs_NV = ref_logprobs_N = None
+    if reference_NH is not None and spec.reference_head is not None:
+        with torch.no_grad():
+            ref_logprobs_NV = _log_softmax(spec.reference_head(reference_NH), spec.temperature)
+            ref_logprobs_N = _of_tokens(ref_logprobs_NV, tokens_N)
+    with torch.autocast(logits_NV.device.type, enabled=False):
+        apply: Any = _Statistics.apply
+        logprobs_N, entropy_N, kl_N = apply(logits_NV, tokens_N, ref_logprobs_NV, spec)
+    return TokenStatistics(logprobs_N, entropy_N, ref_logprobs_N, kl_N)
+
+
+class _Statistics(torch.autograd.Function):
+    """Log-prob of the token, entropy and exact KL of each row, with their gradients in closed form.
+
+    With p = softmax(logits / T), for one row: ∂ log p(token) = 1[token] - p, ∂ entropy = -p·(ln p + entropy) and
+    ∂ KL = p·(ln p - ln ref - KL), all by logits / T. One tensor (N, V) is made for the three, where autograd
+    would make one for every operation on the way.
+    """
+
+    @staticmethod
+    def forward(
+        context: Any, logits_NV: Tensor, tokens_N: Tensor, ref_logprobs_NV: Tensor | None, spec: _Spec
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        logprobs_NV = _log_softmax(logits_NV, spec.temperature)
+        probabilities_NV = logprobs_NV.exp()
+        entropy_N = -_expected(logprobs_NV, probabilities_NV)
+        kl_N = None if ref_logprobs_NV is None else -entropy_N - _expected(ref_logprobs_NV, probabilities_NV)
+        context.set_materialize_grads(False)
+        asked = ((entropy_N, spec.entropy_gradient), (kl_N, spec.kl_gradient))
+        context.mark_non_differentiable(*(given for given, wanted in asked if given is not None and not wanted))
+        kept = ref_logprobs_NV if spec.kl_gradient else None
+        context.save_for_backward(logprobs_NV, tokens_N, kept, entropy_N, kl_N)
+        context.spec, context.logits_dtype = spec, logits_NV.dtype
+        return _of_tokens(logprobs_NV, tokens_N), entropy_N, kl_N
+
+    @staticmethod
+    def backward(
+        context: Any, of_logprobs_N: Tensor | None, of_entropy_N: Tensor | None, of_kl_N: Tensor | None
+    ) -> tuple[Tensor, None, None, None]:
+        logprobs_NV, tokens_N, ref_logprobs_NV, entropy_N, kl_N = context.saved_tensors
+        spec = context.spec
+        factor_NV: Tensor | float = 0.0
+        if of_kl_N is not None and spec.kl_gradient:
+            excess_NV = _finite(logprobs_NV) - _finite(ref_logprobs_NV) - kl_N.unsqueeze(-1)
+            factor_NV = of_kl_N.unsqueeze(-1) * excess_NV
+        if of_entropy_N is not None and spec.entropy_gradient:
+            excess_NV = _finite(logprobs_NV) + entropy_N.unsqueeze(-1)
+            factor_NV = factor_NV - of_entropy_N.unsqueeze(-1) * excess_NV
+        if of_logprobs_N is not None:
+            factor_NV = factor_NV - of_logprobs_N.unsqueeze(-1)
+        gradient_NV = logprobs_NV.exp().mul_(factor_NV)
+        if of_logprobs_N is not None:
+            gradient_NV.scatter_add_(-1, tokens_N.unsqueeze(-1), of_logprobs_N.unsqueeze(-1))
+        if spec.temperature != 1:
+            gradient_NV.div_(spec.temperature)
+        return gradient_NV.to(context.logits_dtype), None, None, None
 
 
 def _of_tokens(logprobs_NV: Tensor, tokens_N: Tensor) -> Tensor:
@@ -157,16 +208,16 @@ def _of_tokens(logprobs_NV: Tensor, tokens_N: Tensor) -> Tensor:
 
 
 def _log_softmax(logits_NV: Tensor, temperature: float) -> Tensor:
-    wide = torch.promote_types(logits_NV.dtype, torch.float32)
-    return torch.log_softmax(logits_NV.to(wide) / temperature, dim=-1)
+    wide_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
+    return torch.log_softmax(wide_NV if temperature == 1 else wide_NV / temperature, dim=-1)
 
 
-def _entropy(logprobs_NV: Tensor) -> Tensor:
-    return -(logprobs_NV.exp() * _finite(logprobs_NV)).sum(-1)
-
-
-def _kl(logprobs_NV: Tensor, ref_logprobs_NV: Tensor) -> Tensor:
-    return (logprobs_NV.exp() * (_finite(logprobs_NV) - _finite(ref_logprobs_NV))).sum(-1)
+def _expected(values_NV: Tensor, probabilities_NV: Tensor) -> Tensor:
+    """Mean of each row's values under its probabilities; what has probability 0 adds nothing."""
+    expected_N: Tensor = torch.linalg.vecdot(probabilities_NV, values_NV)
+    if not torch.isfinite(expected_N).all():
+        expected_N = torch.linalg.vecdot(probabilities_NV, _finite(values_NV))
+    return expected_N
 
 
 def _finite(logprobs_NV: Tensor) -> Tensor:

@@ -26,6 +26,8 @@ class Batch:
     """The sampler's log-prob of the token at t + 1, nat, float32; 0 where not trained."""
     advantages_B: Tensor
     """float32."""
+    prompts_B: Tensor
+    """Which prompt a row begins with, int64: those of a group share one."""
     old_logprobs_BT: Tensor | None = None
     """The log-prob of the token at t + 1 before the step's first update, nat; None where the policy that is
     differentiated is still the one that sampled."""
@@ -41,6 +43,7 @@ class Batch:
             self.loss_mask_BT[rows, cut],
             self.sampler_logprobs_BT[rows, cut],
             self.advantages_B[rows],
+            self.prompts_B[rows],
             None if old_logprobs_BT is None else old_logprobs_BT[rows, cut],
         )
 
@@ -74,16 +77,23 @@ def make_batch(groups: Sequence[Group], *, pad_id: int, device: torch.device) ->
         loss_mask_BT,
         sampler_logprobs_BT,
         torch.zeros(len(rows), device=device),
+        torch.tensor([p for p, group in enumerate(groups) for _ in group.samples], device=device),
     )
 
 
-def micro_rows(batch: Batch, size: int) -> list[Tensor]:
-    """Indices of the batch's rows in pieces of at most `size` rows of similar length, shortest first."""
+def micro_rows(batch: Batch, size: int, *, whole_groups: bool) -> list[Tensor]:
+    """Indices of the batch's rows in pieces of at most `size`.
+
+    Either rows of similar length, shortest first, or groups side by side, which then share their prompt.
+    """
+    device = batch.tokens_BT.device
+    if whole_groups:
+        return [rows for rows in batch.prompts_B.argsort(stable=True).split(size) if len(rows)]
     pieces = similar_lengths(batch.attention_BT.sum(1).tolist(), size)
-    return [torch.tensor(piece, device=batch.tokens_BT.device) for piece in pieces]
+    return [torch.tensor(piece, device=device) for piece in pieces]
 
 
-def micro_batches(batch: Batch, size: int) -> Iterator[Batch]:
+def micro_batches(batch: Batch, size: int, *, whole_groups: bool) -> Iterator[Batch]:
     """The batch in those pieces, each cut to its longest row."""
-    for rows in micro_rows(batch, size):
+    for rows in micro_rows(batch, size, whole_groups=whole_groups):
         yield batch.select(rows, int(batch.attention_BT[rows].sum(1).max()))

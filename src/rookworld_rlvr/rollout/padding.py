@@ -9,7 +9,7 @@ from torch import Tensor
 MOST_PADDING = 12
 
 
-def similar_lengths(lengths: Sequence[int], size: int) -> list[list[int]]:
+def similar_lengths(lengths: Sequence[int], size: int, most_padding: int = MOST_PADDING) -> list[list[int]]:
     """Indices cut into batches of at most `size`, shortest first, with little padding in each.
 
     The two tasks' rows differ in length: apart, neither waits for the other. And a completion that ran to the
@@ -20,7 +20,7 @@ def similar_lengths(lengths: Sequence[int], size: int) -> list[list[int]]:
     """
     batches: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if batches and len(batches[-1]) < size and lengths[i] - lengths[batches[-1][0]] <= MOST_PADDING:
+        if batches and len(batches[-1]) < size and lengths[i] - lengths[batches[-1][0]] <= most_padding:
             batches[-1].append(i)
         else:
             batches.append([i])

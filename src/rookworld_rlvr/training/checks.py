@@ -75,6 +75,8 @@ def check_loss(loss: Tensor, micro: Batch) -> None:
 
 def check_kl(context: "StepContext", part: Batch, report: StepReport) -> None:
     """KL against its limit and the run's own history, before the weights move."""
+    if not report.tokens.kl_count:
+        return
     kl, guards = report.tokens.kl_exact_mean, context.guards
     limit = guards.config.kl_limit
     if context.guarded and 0 < limit < kl:
@@ -133,7 +135,7 @@ def _locate(policy: Policy, batch: Batch, micro_batch_size: int) -> str:
 
     handles = [module.register_forward_hook(watch(name)) for name, module in policy.model.named_modules() if name]
     try:
-        for micro in micro_batches(batch, micro_batch_size):
+        for micro in micro_batches(batch, micro_batch_size, whole_groups=policy.packs):
             policy.statistics(micro, temperature=1.0)
     finally:
         for handle in handles:

@@ -40,6 +40,9 @@ class KLConfig:
     control: KLControl = KLControl.fixed
     coef: float = 0.005
     """Base coefficient at the start; 0 leaves KL measured and unpenalised."""
+    measured: bool = True
+    """Whether KL is measured where its coefficient is 0. Without, the reference is not computed then, and groups
+    whose advantages are 0 are not either; guards and controllers see no KL."""
     warmup_steps: int = 0
     """Steps over which the coefficient ramps linearly from warmup_factor × base to base."""
     warmup_factor: float = 0.0

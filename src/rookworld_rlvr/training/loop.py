@@ -122,9 +122,10 @@ def _after_good_step(run: Run, report: StepReport, step: int) -> None:
         return
     guards = context.guards
     guards.grad_norm.observe(report.grad_norm, context.optim.max_grad_norm)
-    guards.kl.observe(tokens.kl_exact_mean, guards.config.kl_floor)
-    # The clock has moved on: the KL was measured under the coefficient of the step before.
-    context.kl_controller.observe(context.clock.schedule_step - 1, tokens.kl_exact_mean)
+    if tokens.kl_count:
+        guards.kl.observe(tokens.kl_exact_mean, guards.config.kl_floor)
+        # The clock has moved on: the KL was measured under the coefficient of the step before.
+        context.kl_controller.observe(context.clock.schedule_step - 1, tokens.kl_exact_mean)
     context.entropy_controller.observe(tokens.entropy_sum / tokens.count)
     refreshed = context.references.maybe_refresh(
         context.policy, step=step, kl=tokens.kl_exact_mean, score=lambda: validate(run)["validation/score"]

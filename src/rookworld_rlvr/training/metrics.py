@@ -9,7 +9,7 @@ from ..objective import zero_variance_fraction
 from ..tasks import Task
 from .context import StepContext
 from .memory import peak_memory_gib, step_peak_gib
-from .step_report import StepReport
+from .step_report import StepReport, TokenTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,16 +158,24 @@ def _token_metrics(report: StepReport) -> dict[str, float]:
     if not totals.count:
         return {}
     return {
-        "kl/reference": totals.kl_mean,
-        "kl/original": totals.kl_original_sum / totals.count,
-        "kl/exact": totals.kl_exact_sum / totals.count,
-        "kl/min": totals.kl_min,
-        "kl/max": totals.kl_max,
+        **_kl_metrics(totals),
         "policy/logprob_mean": totals.logprob_sum / totals.count,
-        "reference/logprob_mean": totals.ref_logprob_sum / totals.count,
         "policy/ratio_max": totals.ratio_max,
         "policy/clip_fraction": totals.clipped_sum / totals.count,
         "policy/entropy": totals.entropy_sum / totals.count,
         "sampler/ratio_raw_max": totals.sampler_ratio_max,
         "sampler/corrected_fraction": totals.corrected_sum / totals.count,
+    }
+
+
+def _kl_metrics(totals: TokenTotals) -> dict[str, float]:
+    if not totals.kl_count:
+        return {}
+    return {
+        "kl/reference": totals.kl_mean,
+        "kl/original": totals.kl_original_sum / totals.kl_count,
+        "kl/exact": totals.kl_exact_mean,
+        "kl/min": totals.kl_min,
+        "kl/max": totals.kl_max,
+        "reference/logprob_mean": totals.ref_logprob_sum / totals.kl_count,
     }

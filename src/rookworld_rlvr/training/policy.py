@@ -14,9 +14,13 @@ from transformers.utils import logging as transformers_logging
 
 from ..objective import Head, TokenStatistics, sequence_kl, token_statistics
 from ..rollout.batch import Batch, micro_rows
+from ..rollout.packed import Packed, pack
+from ..rollout.shared_prefix import can_share, sharing, states
 from .errors import UserError
 
 TINY = "tiny"
+# Logits of a micro-batch that are kept for backward, 64 MiB in float32; more are computed again.
+KEPT_LOGITS = 2**24
 DROPOUT_KEYS = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "dropout", "attention_dropout", "hidden_dropout")
 
 
@@ -53,6 +57,9 @@ class ModelConfig:
     dropout: float | None = 0.0
     """Overrides what the loaded config says (GPT-2's says 0.1); null keeps it. Above 0 the preflight refuses."""
     attention: Attention = Attention.auto
+    packing: bool = True
+    """Whether training computes a prompt once for all its completions, without pads. Where a model's attention
+    cannot be replaced, or does not see all that came before, its rows are padded as without it."""
 
     def __post_init__(self) -> None:
         if self.dropout is not None and not 0 <= self.dropout < 1:
@@ -70,6 +77,8 @@ class Policy:
     tokenizer: Any
     precision: Precision = Precision.fp32
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    packs: bool = False
+    """Whether rows are packed, see `rollout.packed`; otherwise they are padded behind."""
 
     @property
     def pad_id(self) -> int:
@@ -85,16 +94,19 @@ class Policy:
         """bf16 autocast where the precision asks for it."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision is Precision.bf16)
 
-    def hidden(self, batch: Batch) -> Tensor:
-        """Last hidden states (B, T, H)."""
+    def trained_states(self, batch: "Batch | Packed") -> Tensor:
+        """The last hidden states (M, E) that predict the batch's trained tokens, in the order of its mask."""
+        if isinstance(batch, Packed):
+            with sharing(self.model):
+                return states(self.model, batch.tokens_1N, batch.positions_1N, batch.layout)[0][batch.states_M]
         output = self.model.base_model(
             input_ids=batch.tokens_BT,
             attention_mask=batch.attention_BT,
             position_ids=batch.positions_BT,
             use_cache=False,
         )
-        states: Tensor = output.last_hidden_state
-        return states
+        trained: Tensor = output.last_hidden_state[batch.loss_mask_BT]
+        return trained
 
     def statistics(
         self,
@@ -103,26 +115,29 @@ class Policy:
         temperature: float,
         reference: "Policy | None" = None,
         entropy_gradient: bool = False,
+        kl_gradient: bool = False,
     ) -> TokenStatistics:
         """Log-probs, entropy and, with a reference, its log-probs and the exact KL, each (N,).
 
         N counts the True of `batch.loss_mask_BT`, in its order; `spread` puts them back into (B, T). The
-        entropy has a gradient only where that is asked for.
+        entropy and the exact KL have a gradient only where that is asked for.
         """
+        inputs = pack(batch) if self.packs else batch
         with self.autocast():
-            loss_mask_BT = batch.loss_mask_BT
             reference_hidden = None
             if reference is not None:
                 with torch.no_grad():
-                    reference_hidden = reference.hidden(batch)[loss_mask_BT]
+                    reference_hidden = reference.trained_states(inputs)
             return token_statistics(
-                self.hidden(batch)[loss_mask_BT],
-                batch.targets_BT()[loss_mask_BT],
+                self.trained_states(inputs),
+                batch.targets_BT()[batch.loss_mask_BT],
                 self.head,
                 temperature=temperature,
                 reference_hidden=reference_hidden,
                 reference_head=reference.head if reference else None,
                 entropy_gradient=entropy_gradient,
+                kl_gradient=kl_gradient,
+                recompute=batch.trained_tokens() * self.model.config.vocab_size > KEPT_LOGITS,
             )
 
     @torch.no_grad()
@@ -135,7 +150,7 @@ class Policy:
         """
         names = ["logprobs"] if reference is None else ["logprobs", "ref_logprobs", "kl_exact"]
         tables = {name: torch.zeros(batch.tokens_BT.shape, device=self.device) for name in names}
-        for rows in micro_rows(batch, micro_batch_size):
+        for rows in micro_rows(batch, micro_batch_size, whole_groups=self.packs):
             micro = batch.select(rows, int(batch.attention_BT[rows].sum(1).max()))
             statistics = self.statistics(micro, temperature=temperature, reference=reference)
             for name, table in tables.items():
@@ -201,7 +216,7 @@ def load_policy(config: ModelConfig, device: torch.device, precision: Precision)
     if len(tokenizer) < 2 or tokenizer.eos_token_id is None:
         raise UserError(f"model.path: expected a tokenizer with a vocabulary and an end token in {source}")
     _set_dropout(model, config.dropout)
-    return Policy(model.to(device).train(), tokenizer, precision, device)
+    return Policy(model.to(device).train(), tokenizer, precision, device, packs=config.packing and can_share(model))
 
 
 def _check_source(source: str) -> None:

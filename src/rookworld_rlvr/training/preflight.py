@@ -5,7 +5,7 @@ just sampled. A bound is stated with each gate; under bf16 the bounds are those 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -90,8 +90,9 @@ def _dropout_is_off(given: PreflightInput) -> list[GateResult]:
 def _padding_is_neutral(given: PreflightInput) -> list[GateResult]:
     batch = given.batch()
     behind = given.policy.statistics(batch, temperature=given.temperature).logprobs
-    in_front = given.policy.statistics(_left_padded(given, batch), temperature=given.temperature).logprobs
-    text = "largest change of a log-prob when padding moves from right to left, nat"
+    padded = replace(given.policy, packs=False)
+    in_front = padded.statistics(_left_padded(given, batch), temperature=given.temperature).logprobs
+    text = "largest change of a log-prob when rows are padded in front instead of packed or padded behind, nat"
     return [
         _gate(
             "padding_neutral",
@@ -116,6 +117,7 @@ def _left_padded(given: PreflightInput, batch: Batch) -> Batch:
         _moved(batch.loss_mask_BT, lengths, tokens_BT.shape[1]),
         _moved(batch.sampler_logprobs_BT, lengths, tokens_BT.shape[1]),
         batch.advantages_B,
+        batch.prompts_B,
     )
 
 

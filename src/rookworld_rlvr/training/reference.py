@@ -6,7 +6,7 @@ the reference in force and to the original one, so a refresh hides no drift.
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -55,7 +55,7 @@ class ReferenceConfig:
 def make_reference(policy: Policy) -> Policy:
     """A frozen copy of the policy, dropout off."""
     model = copy.deepcopy(policy.model).eval().requires_grad_(False)
-    return Policy(model, policy.tokenizer, policy.precision, policy.device)
+    return replace(policy, model=model)
 
 
 class References:

@@ -23,6 +23,7 @@ from ..objective import (
     LOSSES,
     KLForm,
     LossSizes,
+    TokenStatistics,
     group_advantages,
     kl_penalty,
     mismatch_weights,
@@ -142,7 +143,8 @@ def _accumulate(context: StepContext, part: Batch, step_tokens: float, report: S
         step_tokens=step_tokens,
         max_tokens=context.max_tokens,
     )
-    for micro in micro_batches(part, context.optim.micro_batch_size):
+    part = _rows_with_a_gradient(context, part, report)
+    for micro in micro_batches(part, context.optim.micro_batch_size, whole_groups=context.policy.packs):
         if context.stop_requested() and not report.updates:
             raise StepAbandonedError
         loss = micro_batch_loss(context, micro, sizes, report)
@@ -152,17 +154,29 @@ def _accumulate(context: StepContext, part: Batch, step_tokens: float, report: S
     checks.check_kl(context, part, report)
 
 
+def _rows_with_a_gradient(context: StepContext, part: Batch, report: StepReport) -> Batch:
+    """Without the rows of advantage 0 where nothing but the advantage trains; what the loss is divided by stays."""
+    if measures_kl(context, report) or report.entropy_coef:
+        return part
+    return part.select(part.advantages_B != 0)
+
+
+def measures_kl(context: StepContext, report: StepReport) -> bool:
+    """Whether the step asks the reference."""
+    return context.kl.measured or report.kl_coef > 0
+
+
 def micro_batch_loss(context: StepContext, micro: Batch, sizes: LossSizes, report: StepReport) -> Tensor:
     """This micro-batch's share of the update's loss, a scalar; its token sums go into the report."""
     loss_mask_BT, loss = micro.loss_mask_BT, LOSSES[context.objective.loss]
     statistics = context.policy.statistics(
         micro,
         temperature=context.temperature,
-        reference=context.references.current,
+        reference=context.references.current if measures_kl(context, report) else None,
         entropy_gradient=report.entropy_coef > 0,
+        kl_gradient=context.kl.form is KLForm.exact,
     )
     checks.check_logprobs(context, statistics.logprobs, statistics.ref_logprobs, micro)
-    assert statistics.ref_logprobs is not None and statistics.kl_exact is not None
     logprobs_BT = spread(statistics.logprobs, loss_mask_BT)
     old_logprobs_BT = logprobs_BT.detach() if micro.old_logprobs_BT is None else micro.old_logprobs_BT
     surrogate = loss.surrogate(
@@ -175,15 +189,7 @@ def micro_batch_loss(context: StepContext, micro: Batch, sizes: LossSizes, repor
     correction_BT = mismatch_weights(
         old_logprobs_BT, micro.sampler_logprobs_BT, loss_mask=loss_mask_BT, config=context.objective.mismatch
     )
-    kl_BT = kl_penalty(
-        context.kl.form,
-        logprobs_BT,
-        spread(statistics.ref_logprobs, loss_mask_BT),
-        kl_exact=spread(statistics.kl_exact, loss_mask_BT),
-        log_ratio=logprobs_BT - old_logprobs_BT,
-        loss_mask=loss_mask_BT,
-        token_clamp=context.kl.token_clamp,
-    )
+    kl_BT = _kl_term(context, statistics, logprobs_BT, old_logprobs_BT, loss_mask_BT)
     terms = TokenTerms(
         surrogate=surrogate.per_token.detach()[loss_mask_BT],
         kl=kl_BT.detach()[loss_mask_BT],
@@ -192,25 +198,48 @@ def micro_batch_loss(context: StepContext, micro: Batch, sizes: LossSizes, repor
         correction=correction_BT[loss_mask_BT],
         sampler_log_ratio=(old_logprobs_BT - micro.sampler_logprobs_BT)[loss_mask_BT],
     )
-    report.tokens.add(TokenTotals.of(statistics, _original_logprobs(context, micro), terms))
+    report.tokens.add(TokenTotals.of(statistics, _original_logprobs(context, micro, report), terms))
     per_token_BT = correction_BT * surrogate.per_token + report.kl_coef * kl_BT
     if report.entropy_coef:
         per_token_BT = per_token_BT - report.entropy_coef * spread(statistics.entropy, loss_mask_BT)
     return weighted_sum(per_token_BT, loss.token_weights(loss_mask_BT, sizes), loss_mask_BT)
 
 
+def _kl_term(
+    context: StepContext,
+    statistics: TokenStatistics,
+    logprobs_BT: Tensor,
+    old_logprobs_BT: Tensor,
+    loss_mask_BT: Tensor,
+) -> Tensor:
+    """KL before its coefficient, nat; 0 where the reference was not asked."""
+    if statistics.ref_logprobs is None or statistics.kl_exact is None:
+        return torch.zeros_like(logprobs_BT)
+    return kl_penalty(
+        context.kl.form,
+        logprobs_BT,
+        spread(statistics.ref_logprobs, loss_mask_BT),
+        kl_exact=spread(statistics.kl_exact, loss_mask_BT),
+        log_ratio=logprobs_BT - old_logprobs_BT,
+        loss_mask=loss_mask_BT,
+        token_clamp=context.kl.token_clamp,
+    )
+
+
 @torch.no_grad()
-def _original_logprobs(context: StepContext, micro: Batch) -> Tensor | None:
+def _original_logprobs(context: StepContext, micro: Batch, report: StepReport) -> Tensor | None:
     """Those of the original reference, None where it is the one in force."""
-    if not context.references.moves:
+    if not context.references.moves or not measures_kl(context, report):
         return None
     return context.references.original.statistics(micro, temperature=context.temperature).logprobs
 
 
 def _update(context: StepContext, part: Batch, report: StepReport) -> None:
-    """Guard, clip, step, guard. A fault before the step leaves the weights as they are."""
+    """Guard, clip, step, guard; nothing where no row had a gradient. A fault before the step leaves the weights."""
     context.at(Moment.accumulated, report)
     parameters = [p for p in context.policy.model.parameters() if p.grad is not None]
+    if not parameters:
+        return
     grads = [p.grad for p in parameters]
     grad_norm = torch.nn.utils.get_total_norm(grads)
     report.grad_norm = max(report.grad_norm, float(grad_norm))

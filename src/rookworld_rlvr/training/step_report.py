@@ -18,6 +18,8 @@ class TokenTotals:
     """Sums and extremes over trained tokens, each pass over a token counted. Log-probs, KL, entropy in nat."""
 
     count: int = 0
+    kl_count: int = 0
+    """Those of which a reference says something."""
     logprob_sum: float = 0.0
     ref_logprob_sum: float = 0.0
     kl_sum: float = 0.0
@@ -35,28 +37,33 @@ class TokenTotals:
 
     @classmethod
     def of(cls, statistics: TokenStatistics, original_logprobs: Tensor | None, terms: "TokenTerms") -> "TokenTotals":
-        """Totals of one micro-batch's trained tokens, each tensor (N,), N at least 1, with a reference."""
-        assert statistics.ref_logprobs is not None and statistics.kl_exact is not None
-        logprobs, ref_logprobs = statistics.logprobs.detach(), statistics.ref_logprobs
-        kl = kl_k3(logprobs, ref_logprobs)
-        kl_original = kl if original_logprobs is None else kl_k3(logprobs, original_logprobs)
-        return cls(
+        """Totals of one micro-batch's trained tokens, each tensor (N,), N at least 1."""
+        logprobs = statistics.logprobs.detach()
+        totals = cls(
             count=logprobs.numel(),
             logprob_sum=float(logprobs.sum()),
-            ref_logprob_sum=float(ref_logprobs.sum()),
-            kl_sum=float(kl.sum()),
-            kl_exact_sum=float(statistics.kl_exact.detach().sum()),
-            kl_original_sum=float(kl_original.sum()),
             entropy_sum=float(statistics.entropy.detach().sum()),
             clipped_sum=float(terms.clipped.sum()),
             corrected_sum=float((terms.correction != 1).sum()),
             surrogate_sum=float(terms.surrogate.sum()),
             kl_term_sum=float(terms.kl.sum()),
-            kl_max=float(kl.max()),
             ratio_max=float(terms.ratio.max()),
             sampler_ratio_max=float(terms.sampler_log_ratio.abs().max().exp()),
-            kl_min=float(kl.min()),
         )
+        totals._add_kl(statistics, original_logprobs)
+        return totals
+
+    def _add_kl(self, statistics: TokenStatistics, original_logprobs: Tensor | None) -> None:
+        """Nothing without a reference."""
+        if statistics.ref_logprobs is None or statistics.kl_exact is None:
+            return
+        logprobs, ref_logprobs = statistics.logprobs.detach(), statistics.ref_logprobs
+        kl = kl_k3(logprobs, ref_logprobs)
+        kl_original = kl if original_logprobs is None else kl_k3(logprobs, original_logprobs)
+        self.kl_count = kl.numel()
+        self.ref_logprob_sum, self.kl_sum = float(ref_logprobs.sum()), float(kl.sum())
+        self.kl_exact_sum, self.kl_original_sum = float(statistics.kl_exact.detach().sum()), float(kl_original.sum())
+        self.kl_min, self.kl_max = float(kl.min()), float(kl.max())
 
     def add(self, other: "TokenTotals") -> None:
         """Take in another micro-batch."""
@@ -68,7 +75,7 @@ class TokenTotals:
     @property
     def kl_mean(self) -> float:
         """k3 estimate of KL(policy‖reference), nat a token; 0 before any token."""
-        return self.kl_sum / max(self.count, 1)
+        return self.kl_sum / max(self.kl_count, 1)
 
     @property
     def kl_exact_mean(self) -> float:
@@ -76,7 +83,7 @@ class TokenTotals:
 
         One token in ten thousand may have a k3 of a thousand nat, which moves a step's mean and means nothing.
         """
-        return self.kl_exact_sum / max(self.count, 1)
+        return self.kl_exact_sum / max(self.kl_count, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,122 @@
+"""Attention of several completions to the one prompt they share, so that a prompt is computed once a group.
+
+transformers hands queries, keys and values of every layer to the attention function that the model's config
+names. Ours asks the `Layout` that came with the forward pass: it knows which tokens are prompts, which are
+completions, and what was computed before. Exact: a completion's softmax is over its prompt's keys and its own
+alike, only the prompt's are not repeated for each completion (bifurcated attention, arXiv 2403.08845).
+
+Dimensions: K heads of keys, H heads of queries, a multiple of K; L tokens of a prompt, S of a completion's own.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+NAME = "rookworld_shared_prefix"
+
+
+class Layout(Protocol):
+    """What the tokens of a forward pass are."""
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        """Query (B, H, T, D), key and value (B, K, T, D) → output (B, T, H, D)."""
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    _mask: Tensor | None,
+    scaling: float | None = None,
+    *,
+    layout: Layout,
+    **_others: Any,
+) -> tuple[Tensor, None]:
+    layer: Any = module.layer_idx
+    return layout.attend(layer, query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling), None
+
+
+AttentionInterface.register(NAME, _attention)
+
+
+def can_share(model: Any) -> bool:
+    """Whether the model's attention can be replaced, and is plain: each token sees all before it."""
+    config = model.config.get_text_config()
+    windowed = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
+    upcast = getattr(config, "reorder_and_upcast_attn", False)
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    return bool(model._supports_attention_backend) and not windowed and not upcast and kinds == {"full_attention"}
+
+
+@contextmanager
+def sharing(model: Any) -> Iterator[None]:
+    """Inside, the model's forward passes need a `layout`."""
+    config = model.config.get_text_config()
+    before = config._attn_implementation
+    config._attn_implementation = NAME
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+
+
+def states(model: Any, tokens_BT: Tensor, positions_BT: Tensor, layout: Layout) -> Tensor:
+    """Last hidden states (B, T, E) of a forward pass under `layout`; within `sharing`."""
+    output = model.base_model(input_ids=tokens_BT, position_ids=positions_BT, use_cache=False, layout=layout)
+    last: Tensor = output.last_hidden_state
+    return last
+
+
+def attend_prompts(query_PHLD: Tensor, key_PKLD: Tensor, value_PKLD: Tensor, scaling: float) -> Tensor:
+    """Causal attention of prompts that are padded behind to themselves; returns (P, L, H, D)."""
+    groups, heads, length, width = query_PHLD.shape
+    kinds = key_PKLD.shape[1]
+    query = query_PHLD.reshape(groups, kinds, -1, width)
+    scores = (query @ key_PKLD.transpose(-1, -2)).view(groups, kinds, -1, length, length)
+    weights = (scores * scaling + causal_bias(length, scores.device)).softmax(-1).to(value_PKLD.dtype)
+    mixed = weights.view(groups, kinds, -1, length) @ value_PKLD
+    return mixed.view(groups, heads, length, width).transpose(1, 2)
+
+
+def attend_shared(
+    query_PGHTD: Tensor,
+    prefix: tuple[Tensor, Tensor, Tensor],
+    own: tuple[Tensor, Tensor, Tensor],
+    scaling: float,
+) -> Tensor:
+    """Each completion attends to its group's prompt and to itself; returns (P, G, T, H, D).
+
+    `prefix` is keys and values (P, K, L, D) and a bias that broadcasts to (P, K, G, H/K, T, L); `own` is keys and
+    values (P, K, G, S, D) and a bias for (P, K, G, H/K, T, S). A bias is 0 where a key is seen, -inf elsewhere.
+    """
+    prefix_keys, prefix_values, prefix_bias = prefix
+    own_keys, own_values, own_bias = own
+    groups, size, heads, length, width = query_PGHTD.shape
+    kinds, seen = prefix_keys.shape[1:3]
+    repeats = heads // kinds
+    query = query_PGHTD.transpose(1, 2).reshape(groups, kinds, repeats, size, length, width).transpose(2, 3)
+    of_prefix = query.reshape(groups, kinds, -1, width) @ prefix_keys.transpose(-1, -2)
+    of_own = query.reshape(groups, kinds, size, -1, width) @ own_keys.transpose(-1, -2)
+    shape = (groups, kinds, size, repeats, length)
+    scores = torch.cat([of_prefix.view(*shape, -1) + prefix_bias, of_own.view(*shape, -1) + own_bias], -1)
+    weights = (scores * scaling).softmax(-1).to(own_values.dtype)
+    from_prefix = weights[..., :seen].reshape(groups, kinds, -1, seen) @ prefix_values
+    from_own = weights[..., seen:].reshape(groups, kinds, size, repeats * length, -1) @ own_values
+    mixed = from_prefix.view(*shape, width) + from_own.view(*shape, width)
+    return mixed.permute(0, 2, 4, 1, 3, 5).reshape(groups, size, length, heads, width)
+
+
+def causal_bias(length: int, device: torch.device) -> Tensor:
+    """(L, L): what comes later is not seen."""
+    later = torch.ones(length, length, dtype=torch.bool, device=device).triu(1)
+    return bias_of(~later)
+
+
+def bias_of(seen: Tensor) -> Tensor:
+    """0 where a key is seen, -inf elsewhere; float32."""
+    return torch.zeros(seen.shape, device=seen.device).masked_fill_(~seen, -torch.inf)

@@ -1,0 +1,76 @@
+"""Keys and values of prompts and of the completions that grow from them, in buffers of fixed size."""
+
+import torch
+from torch import Tensor
+
+from .shared_prefix import attend_prompts, attend_shared, bias_of
+
+
+class PromptLayout:
+    """Layout of a pass over prompts (P, L), padded behind; their keys and values are kept."""
+
+    def __init__(self) -> None:
+        self.keys_PKLD: list[Tensor] = []
+        """A tensor a layer."""
+        self.values_PKLD: list[Tensor] = []
+
+    def attend(self, _layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        self.keys_PKLD.append(key.contiguous())
+        self.values_PKLD.append(value.contiguous())
+        return attend_prompts(query, key, value, scaling)
+
+
+class GroupLayout:
+    """Layout of a pass over the newest tokens (P·G, T) of G completions of each of P prompts.
+
+    A completion's tokens have slots, counted from its first; each row has its own number of them. What lies in a
+    slot behind a row's newest token is not seen, and is overwritten when the row gets there.
+    """
+
+    def __init__(self, prompts: PromptLayout, real_PL: Tensor, *, group_size: int, slots: int) -> None:
+        self.groups, self.group_size, self._slots = len(real_PL), group_size, slots
+        self._prompt_keys, self._prompt_values = prompts.keys_PKLD, prompts.values_PKLD
+        self._prompt_bias = bias_of(real_PL)[:, None, None, None, None, :]
+        # Zeros, since a slot that is not seen still takes part, times 0.
+        self._keys, self._values = ([self._room(keys) for keys in prompts.keys_PKLD] for _ in range(2))
+
+    def _room(self, keys_PKLD: Tensor) -> Tensor:
+        groups, kinds, _, width = keys_PKLD.shape
+        return keys_PKLD.new_zeros(groups, kinds, self.group_size, self._slots, width)
+
+    def write_to(self, slots_BT: Tensor) -> None:
+        """The coming pass's tokens have these slots, consecutive in each row; they see what is before them."""
+        self._at = slots_BT.view(self.groups, 1, self.group_size, -1, 1)
+        self._used = int(slots_BT.max()) + 1
+        # Rows that stand alike are written at once, which is quicker.
+        self._alike = bool((slots_BT == slots_BT[:1]).all())
+        self._bias = bias_of(torch.arange(self._used, device=slots_BT.device) <= self._at)[:, :, :, None]
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        keys, values = self._write(self._keys[layer], key), self._write(self._values[layer], value)
+        prompt = (self._prompt_keys[layer], self._prompt_values[layer], self._prompt_bias)
+        grouped = query.view(self.groups, self.group_size, *query.shape[1:])
+        return attend_shared(grouped, prompt, (keys, values, self._bias), scaling).flatten(0, 1)
+
+    def _write(self, room: Tensor, new_BKTD: Tensor) -> Tensor:
+        new = new_BKTD.unflatten(0, (self.groups, self.group_size)).transpose(1, 2)
+        if self._alike:
+            room[..., self._used - new.shape[3] : self._used, :] = new
+        else:
+            room.scatter_(3, self._at.expand(-1, new.shape[1], -1, -1, new.shape[4]), new)
+        return room[..., : self._used, :]
+
+    def keep(self, groups_P: Tensor, rows_PG: Tensor) -> None:
+        """Of these groups these completions alone; the rest's memory is given back."""
+        self.groups, self.group_size = rows_PG.shape
+        for stored in (self._prompt_keys, self._prompt_values):
+            stored[:] = [tensor[groups_P] for tensor in stored]
+        self._prompt_bias = self._prompt_bias[groups_P]
+        for rooms in (self._keys, self._values):
+            rooms[:] = [self._kept(room, groups_P, rows_PG) for room in rooms]
+
+    def _kept(self, room: Tensor, groups_P: Tensor, rows_PG: Tensor) -> Tensor:
+        used = room[..., : self._used, :].transpose(1, 2)[groups_P[:, None], rows_PG]
+        kept = room.new_zeros(self.groups, room.shape[1], self.group_size, self._slots, room.shape[4])
+        kept[..., : self._used, :] = used.transpose(1, 2)
+        return kept

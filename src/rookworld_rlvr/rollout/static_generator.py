@@ -1,0 +1,237 @@
+"""The fast generator for this work: groups of short completions of short prompts, from the trainer's own model.
+
+A prompt is computed once for its group, keys and values lie in buffers of fixed size, completions that have ended
+leave the batch. Each completion draws with uniform numbers of its own, one a token, by the inverse of its
+distribution function: rounding aside, what is drawn depends neither on the batch nor on what follows.
+
+Drafts: a pass may check a guess of the next tokens (`prompt_lookup`). Every position draws its token as ever, and
+as long as the token drawn is the one guessed, the next position's draw counts too. What is drawn is what would have
+been drawn one by one, so the guess changes the speed alone: speculative sampling (arXiv 2211.17192) where the draft
+has no distribution of its own.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .generator import GeneratorConfig, SampledCompletion
+from .padding import position_ids, right_padded, similar_lengths
+from .prompt_lookup import PromptLookup
+from .shared_prefix import sharing, states
+from .static_cache import GroupLayout, PromptLayout
+from .weights import checksum
+
+# Tokens a pass computes at little more than the cost of one a row: drafts fill it up.
+PASS_TOKENS = {"cpu": 256, "cuda": 2048}
+# The batch is made smaller once so many of its rows are left.
+COMPACT_BELOW = 0.75
+
+
+@dataclass(slots=True)
+class _Rows:
+    """The completions in the batch, group by group."""
+
+    ids_B: Tensor
+    """Their rows in `_Written`."""
+    prompt_lengths_B: Tensor
+    counts_B: Tensor
+    """Tokens drawn so far."""
+    newest_B: Tensor
+    """The newest of them."""
+    growing_B: Tensor
+    """False once ended, by itself or by the limit."""
+
+    def keep(self, rows: Tensor) -> None:
+        self.ids_B, self.prompt_lengths_B, self.counts_B = (
+            values[rows] for values in (self.ids_B, self.prompt_lengths_B, self.counts_B)
+        )
+        self.newest_B, self.growing_B = self.newest_B[rows], self.growing_B[rows]
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What all completions of the batch have drawn, and the numbers they draw with."""
+
+    tokens_BT: Tensor
+    logprobs_BT: Tensor
+    uniform_BT: Tensor
+    """In [0, 1), float32."""
+    counts_B: Tensor
+    """Tokens of each."""
+
+
+class StaticGenerator:
+    """See `Generator`. The model's attention must be one that `shared_prefix.can_share`."""
+
+    def __init__(
+        self,
+        model: Any,
+        config: GeneratorConfig,
+        *,
+        eos_id: int,
+        pad_id: int,
+        autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        self._model, self._config = model, config
+        self._eos_id, self._pad_id = eos_id, pad_id
+        self._autocast = autocast
+
+    def sync(self, model: Any) -> None:
+        self._model = model
+
+    def weights_checksum(self) -> str:
+        return checksum(self._model)
+
+    def generate(
+        self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float
+    ) -> list[list[SampledCompletion]]:
+        """See `Generator.generate`. Raises ValueError if a prompt leaves the model no room to answer."""
+        groups: list[list[SampledCompletion]] = [[] for _ in prompts]
+        was_training = self._model.training
+        self._model.eval()
+        for chosen in similar_lengths([len(prompt) for prompt in prompts], self._groups_at_once(group_size)):
+            with torch.no_grad(), self._autocast(), sharing(self._model):
+                batch = _Batch(self._model, self._config, self._eos_id, self._pad_id, temperature)
+                completions = batch.complete([prompts[i] for i in chosen], group_size)
+            for row, i in enumerate(chosen):
+                groups[i] = completions[row * group_size : (row + 1) * group_size]
+        self._model.train(was_training)
+        return groups
+
+    def _groups_at_once(self, group_size: int) -> int:
+        return max(1, self._config.batch_size // group_size)
+
+
+class _Batch:
+    """Completions that are generated side by side."""
+
+    def __init__(self, model: Any, config: GeneratorConfig, eos_id: int, pad_id: int, temperature: float) -> None:
+        self._model, self._eos_id, self._pad_id, self._temperature = model, eos_id, pad_id, temperature
+        self._most_drafts = config.draft_tokens
+        self._limit = config.max_new_tokens
+        self._positions = getattr(model.config, "max_position_embeddings", None) or 10**9
+        self._device = next(model.parameters()).device
+
+    def complete(self, prompts: Sequence[tuple[int, ...]], group_size: int) -> list[SampledCompletion]:
+        self._begin(prompts, group_size)
+        while bool(self._rows.growing_B.any()):
+            self._advance()
+            self._compact()
+        return self._completions()
+
+    def _begin(self, prompts: Sequence[tuple[int, ...]], group_size: int) -> None:
+        """Compute the prompts, and draw every completion's first token."""
+        tokens_PL, attention_PL = right_padded(prompts, self._pad_id, self._device)
+        lengths_P = attention_PL.sum(1)
+        if tokens_PL.shape[1] >= self._positions:
+            raise ValueError(
+                f"expected a prompt shorter than the model's {self._positions} positions, got {tokens_PL.shape[1]}"
+            )
+        layout = PromptLayout()
+        states_PLE = states(self._model, tokens_PL, position_ids(attention_PL), layout)
+        last_PE = states_PLE[torch.arange(len(prompts), device=self._device), lengths_P - 1]
+
+        rows, slots = len(prompts) * group_size, self._limit + self._most_drafts
+        self._written = _Written(
+            torch.zeros(rows, slots + 1, dtype=torch.long, device=self._device),
+            torch.zeros(rows, slots + 1, device=self._device),
+            torch.rand(rows, self._limit, device=self._device),
+            torch.zeros(rows, dtype=torch.long, device=self._device),
+        )
+        self._rows = _Rows(
+            ids_B=torch.arange(rows, device=self._device),
+            prompt_lengths_B=lengths_P.repeat_interleave(group_size),
+            counts_B=torch.zeros(rows, dtype=torch.long, device=self._device),
+            newest_B=torch.zeros(rows, dtype=torch.long, device=self._device),
+            growing_B=torch.ones(rows, dtype=torch.bool, device=self._device),
+        )
+        real_PL = attention_PL.bool()
+        self._layout = GroupLayout(layout, real_PL, group_size=group_size, slots=slots)
+        self._lookup = PromptLookup(tokens_PL, real_PL, group_size)
+        self._add(self._draw(last_PE.repeat_interleave(group_size, 0).unsqueeze(1)), drafts_BK=None)
+
+    def _advance(self) -> None:
+        """One pass of the model over each row's newest token and its draft."""
+        rows = self._rows
+        drafts_BK = self._drafts()
+        newest_BT = rows.newest_B[:, None] if drafts_BK is None else torch.cat([rows.newest_B[:, None], drafts_BK], 1)
+        slots_BT = (rows.counts_B - 1)[:, None] + torch.arange(newest_BT.shape[1], device=self._device)
+        positions_BT = (rows.prompt_lengths_B[:, None] + slots_BT).clamp(max=self._positions - 1)
+        self._layout.write_to(slots_BT)
+        self._add(self._draw(states(self._model, newest_BT, positions_BT, self._layout)), drafts_BK)
+
+    def _drafts(self) -> Tensor | None:
+        """As many tokens as the pass has room for, where most rows have a likely guess."""
+        growing_B = self._rows.growing_B
+        count = min(self._most_drafts, PASS_TOKENS[self._device.type] // len(growing_B) - 1)
+        if count < 1 or 2 * int((self._lookup.sure_B() & growing_B).sum()) < int(growing_B.sum()):
+            return None
+        return self._lookup.drafts_BK(count)
+
+    def _draw(self, states_BTE: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens (B, T) that follow the states, drawn each with its own number, and their log-probs."""
+        logits_BTV = self._model.get_output_embeddings()(states_BTE).float()
+        logprobs_BTV = torch.log_softmax(logits_BTV / (self._temperature or 1.0), -1)
+        if self._temperature:
+            at_BT = self._rows.counts_B[:, None] + torch.arange(states_BTE.shape[1], device=self._device)
+            uniform_BT = self._written.uniform_BT[self._rows.ids_B[:, None], at_BT.clamp(max=self._limit - 1)]
+            tokens_BT = inverse_cdf(logprobs_BTV, uniform_BT)
+        else:
+            tokens_BT = logprobs_BTV.argmax(-1)
+        return tokens_BT, logprobs_BTV.gather(-1, tokens_BT.unsqueeze(-1)).squeeze(-1)
+
+    def _add(self, drawn: tuple[Tensor, Tensor], drafts_BK: Tensor | None) -> None:
+        """Write what counts of the tokens drawn: those whose predecessors were guessed right."""
+        tokens_BT, logprobs_BT = drawn
+        rows, at_T = self._rows, torch.arange(tokens_BT.shape[1], device=self._device)
+        right_BT = torch.ones_like(tokens_BT)
+        if drafts_BK is not None:
+            guessed_BK = (tokens_BT[:, :-1] == drafts_BK) & (drafts_BK != self._eos_id)
+            right_BT[:, 1:] = guessed_BK.cumprod(1)
+        room_B = torch.minimum(self._positions - rows.prompt_lengths_B, rows.counts_B.new_tensor(self._limit))
+        added_B = torch.minimum(right_BT.sum(1), room_B - rows.counts_B) * rows.growing_B
+        # What does not count is written too, and overwritten or never read.
+        where = (rows.ids_B[:, None], rows.counts_B[:, None] + at_T)
+        self._written.tokens_BT[where], self._written.logprobs_BT[where] = tokens_BT, logprobs_BT
+        self._lookup.see(tokens_BT, added_B)
+        rows.newest_B = tokens_BT.gather(1, (added_B - 1).clamp(min=0)[:, None]).squeeze(1)
+        rows.counts_B = rows.counts_B + added_B
+        rows.growing_B = rows.growing_B & (rows.newest_B != self._eos_id) & (rows.counts_B < room_B)
+        self._written.counts_B[rows.ids_B] = rows.counts_B
+
+    def _compact(self) -> None:
+        """Drop groups that have ended, and of the others as many rows as the fullest can spare."""
+        growing_PG = self._rows.growing_B.view(self._layout.groups, self._layout.group_size)
+        left_P = growing_PG.sum(1)
+        groups_P = left_P.nonzero().squeeze(1)
+        size = int(left_P.max())
+        if not 0 < len(groups_P) * size <= COMPACT_BELOW * growing_PG.numel():
+            return
+        rows_PG = growing_PG[groups_P].int().argsort(dim=1, descending=True, stable=True)[:, :size]
+        rows = (groups_P[:, None] * self._layout.group_size + rows_PG).flatten()
+        self._layout.keep(groups_P, rows_PG)
+        self._lookup.keep(rows)
+        self._rows.keep(rows)
+
+    def _completions(self) -> list[SampledCompletion]:
+        found = self._written
+        written = (found.tokens_BT.tolist(), found.logprobs_BT.tolist(), found.counts_B.tolist())
+        return [
+            SampledCompletion(tuple(tokens[:count]), tuple(logprobs[:count]), tokens[count - 1] == self._eos_id)
+            for tokens, logprobs, count in zip(*written, strict=True)
+        ]
+
+
+def inverse_cdf(logprobs: Tensor, uniform: Tensor) -> Tensor:
+    """Tokens (…) drawn from distributions (…, V) with numbers (…) in [0, 1).
+
+    The sums are in float64, so that a token of probability 0 is never drawn. From NaN any token is drawn: a draw
+    that raised would end the process before anyone could say where the NaN came from.
+    """
+    sums = logprobs.exp().cumsum(-1, dtype=torch.float64)
+    targets = uniform.unsqueeze(-1).double() * sums[..., -1:]
+    return torch.searchsorted(sums, targets, right=True).squeeze(-1).clamp(max=logprobs.shape[-1] - 1)
