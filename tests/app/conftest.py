@@ -162,10 +162,12 @@ def threads(config: RunConfig) -> int:
         torch.set_num_threads(1)
 
 
-def forward_passes(config: RunConfig) -> list[int]:
-    """The rows of each pass through the model in one step."""
+def forward_passes(config: RunConfig) -> list[tuple[int, ...]]:
+    """The rows and tokens a row of each pass through the model in one step."""
     context, sizes = build_unsaved_run(config).context, []
-    context.policy.model.base_model.h[0].register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    context.policy.model.base_model.h[0].register_forward_pre_hook(
+        lambda _, inputs: sizes.append(tuple(inputs[0].shape[:2]))
+    )
     grpo_step(context, 0)
     return sizes
 
@@ -198,7 +200,7 @@ def alarms(config: RunConfig) -> list[str]:
     context, found = build_unsaved_run(config).context, []
     guards = context.guards
     for step, scale in enumerate([1.0, 1.1] * 6 + [12.0, 50.0]):
-        report = StepReport(step=step, kl_coef=0.0, tokens=TokenTotals(count=1, kl_exact_sum=0.06 * scale))
+        report = StepReport(step=step, kl_coef=0.0, tokens=TokenTotals(count=1, kl_count=1, kl_exact_sum=0.06 * scale))
         for check, arguments in ((check_kl, (None, report)), (check_gradient, (2 * scale, None))):
             try:
                 check(context, *arguments)  # type: ignore[operator]

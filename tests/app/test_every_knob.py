@@ -84,6 +84,11 @@ KNOBS: dict[str, Knob] = {
     "generator.temperature": Knob(0.8, "two_steps"),
     "generator.max_new_tokens": Knob(20, "two_steps"),
     "generator.batch_size": Knob(4, "forward_passes", ("data.mixture.environment=0", "objective.prompts_per_step=4")),
+    "generator.draft_tokens": Knob(
+        0, "forward_passes", ("model.path=tiny", "data.train=default", "data.held_out=default", "data.mixture.policy=0")
+    ),
+    "model.packing": Knob(False, "two_steps"),
+    "kl.measured": Knob(False, "two_steps", ("kl.coef=0",)),
     "objective.loss": Knob("grpo", "two_steps"),
     "objective.prompts_per_step": Knob(3, "two_steps"),
     "objective.group_size": Knob(5, "two_steps"),

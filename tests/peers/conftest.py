@@ -163,7 +163,10 @@ class Ours:
         tokens = batch.trained_tokens()
         sizes = LossSizes(len(batch.tokens_BT), tokens, step_tokens or tokens, MAX_TOKENS)
         model.zero_grad()
-        losses = [micro_batch_loss(context, micro, sizes, report) for micro in micro_batches(batch, 5)]
+        losses = [
+            micro_batch_loss(context, micro, sizes, report)
+            for micro in micro_batches(batch, 5, whole_groups=context.policy.packs)
+        ]
         torch.stack(losses).sum().backward()
         clipped = report.tokens.clipped_sum / report.tokens.count
         return Outcome(sum(loss.item() for loss in losses), gradient_of(model), (clipped,))

@@ -146,7 +146,7 @@ def test_refilling_is_bound_and_its_prompts_are_the_next_ones(make_run: MakeRun,
 
 def test_a_completion_that_was_cut_counts_in_its_group_s_mean_and_is_not_trained(make_run: MakeRun) -> None:
     def step(truncated: str) -> tuple[StepContext, StepReport]:
-        given = ("generator.max_new_tokens=40", "objective.group_size=8", f"{COLLECTION}.truncated={truncated}")
+        given = ("generator.max_new_tokens=32", "objective.group_size=8", f"{COLLECTION}.truncated={truncated}")
         context = make_run(*given).context
         return context, grpo_step(context, 0)
 
@@ -300,6 +300,7 @@ def test_updates_that_go_far_are_clipped_and_one_update_a_step_never_is(make_run
 
 def test_every_row_is_trained_once_an_epoch_however_the_batch_is_cut(make_run: MakeRun) -> None:
     given = ("objective.epochs=2", "objective.minibatches=3", "optim.micro_batch_size=2", "optim.lr=0.001")
+    given = (*given, "model.packing=false")
     context = make_run(*given, "generator.max_new_tokens=16").context
     trained: list[tuple[int, ...]] = []
 

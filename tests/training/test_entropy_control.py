@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rookworld_rlvr.rollout.batch import make_batch
 from rookworld_rlvr.training.entropy_control import EntropyConfig, EntropyControl, EntropyController
 from rookworld_rlvr.training.step import grpo_step
 from rookworld_rlvr.training.trainer import Run
@@ -53,7 +54,7 @@ def test_an_entropy_bonus_that_makes_no_sense_is_refused_by_name(changes: dict[s
         EntropyConfig(**changes)
 
 
-def test_a_bonus_raises_the_entropy_of_the_next_step_and_a_step_without_one_does_not(
+def test_a_bonus_raises_the_entropy_at_the_states_it_saw_and_a_step_without_one_does_not(
     make_run: Callable[..., Run],
 ) -> None:
     def entropy(coef: float) -> float:
@@ -61,10 +62,10 @@ def test_a_bonus_raises_the_entropy_of_the_next_step_and_a_step_without_one_does
         given = ("generator.temperature=0.7", "kl.coef=0", "generator.max_new_tokens=16")
         context = make_run(f"objective.entropy.coef={coef}", *given).context
         context.hooks.append(lambda _moment, _context, report: report.rewards_PG.fill_(0.5))
-        moved = grpo_step(context, 0).update_norm
-        assert (moved > 0) == (coef > 0)
-        after = grpo_step(context, 1).tokens
-        return after.entropy_sum / after.count
+        report = grpo_step(context, 0)
+        assert (report.update_norm > 0) == (coef > 0)
+        batch = make_batch(report.groups, pad_id=context.policy.pad_id, device=context.policy.device)
+        return float(context.policy.statistics(batch, temperature=0.7).entropy.mean())
 
     assert entropy(0.5) > entropy(0.0) + 0.05
 

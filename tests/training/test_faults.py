@@ -39,6 +39,7 @@ BAD_WEIGHT = "transformer.ln_f.weight"
 FIRST, MOST = 4, 3
 GIVEN = (
     "evaluation_rows=0",
+    "seed=1",
     "rollouts_every=0",
     "checkpoint_every=1",
     "keep_checkpoints=99",

@@ -144,7 +144,7 @@ def test_a_micro_batch_of_one_row_gives_the_gradient_of_one_batch(make_run: Make
 
 
 def test_only_states_that_predict_a_sampled_token_get_gradient(make_run: MakeRun) -> None:
-    context = make_run("kl.coef=0.5").context
+    context = make_run("kl.coef=0.5", "model.packing=false").context
     shake(context.references.current)
     batch = batch_of(collect(context), context.policy)
     states: list[Tensor] = []
@@ -249,4 +249,6 @@ def test_cutting_into_micro_batches_loses_and_doubles_no_token(make_run: MakeRun
     context = make_run().context
     batch = batch_of(collect(context), context.policy)
     for size in (1, 3, 8):
-        assert sum(micro.trained_tokens() for micro in micro_batches(batch, size)) == batch.trained_tokens()
+        for whole_groups in (True, False):
+            pieces = micro_batches(batch, size, whole_groups=whole_groups)
+            assert sum(micro.trained_tokens() for micro in pieces) == batch.trained_tokens()

@@ -94,8 +94,7 @@ def _check_shapes(hidden: Tensor, tokens: Tensor, reference_hidden: Tensor | Non
         )
     if reference_hidden is not None and reference_hidden.shape[:-1] != tokens.shape:
         raise ValueError(
-            f"reference_hidden: expected leading shape {tuple(tokens.shape)}, "
-            f"got {tuple(reference_hidden.shape[:-1])}"
+            f"reference_hidden: expected leading shape {tuple(tokens.shape)}, got {tuple(reference_hidden.shape[:-1])}"
         )
 
 
@@ -122,9 +121,7 @@ def _join(chunks: list[TokenStatistics], shape: torch.Size) -> TokenStatistics:
     )
 
 
-def _run_chunk(
-    hidden_NH: Tensor, tokens_N: Tensor, reference_NH: Tensor | None, spec: _Spec
-) -> TokenStatistics:
+def _run_chunk(hidden_NH: Tensor, tokens_N: Tensor, reference_NH: Tensor | None, spec: _Spec) -> TokenStatistics:
     # A head is a bare callable, so whether its parameters are trained cannot be asked; checkpointing where
     # nothing is trained costs next to nothing. A deterministic head needs no saved RNG state.
     if not spec.recompute or not torch.is_grad_enabled():
@@ -141,9 +138,7 @@ def _run_chunk(
     return statistics
 
 
-def _chunk_statistics(
-    hidden_NH: Tensor, tokens_N: Tensor, reference_NH: Tensor | None, spec: _Spec
-) -> TokenStatistics:
+def _chunk_statistics(hidden_NH: Tensor, tokens_N: Tensor, reference_NH: Tensor | None, spec: _Spec) -> TokenStatistics:
     logits_NV = spec.head(hidden_NH)
     ref_logprobs_NV = ref_logprobs_N = None
     if reference_NH is not None and spec.reference_head is not None:

@@ -59,7 +59,7 @@ class _Written:
     tokens_BT: Tensor
     logprobs_BT: Tensor
     uniform_BT: Tensor
-    """In [0, 1), float32."""
+    """In [0, 1), float32; none where the likeliest token is taken."""
     counts_B: Tensor
     """Tokens of each."""
 
@@ -139,7 +139,7 @@ class _Batch:
         self._written = _Written(
             torch.zeros(rows, slots + 1, dtype=torch.long, device=self._device),
             torch.zeros(rows, slots + 1, device=self._device),
-            torch.rand(rows, self._limit, device=self._device),
+            torch.rand(rows, self._limit if self._temperature else 0, device=self._device),
             torch.zeros(rows, dtype=torch.long, device=self._device),
         )
         self._rows = _Rows(
