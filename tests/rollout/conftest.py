@@ -1,13 +1,15 @@
 """The small model as a policy, and prompts of both tasks whose lengths differ."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from rookworld_rlvr.rollout.collect import prompt_tokens
-from rookworld_rlvr.rollout.generator import GeneratorConfig
+from rookworld_rlvr.rollout.generator import Generator, GeneratorConfig
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
+from rookworld_rlvr.rollout.static_generator import StaticGenerator
 from rookworld_rlvr.training.policy import ModelConfig, Policy, Precision, load_policy
 
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
@@ -19,10 +21,16 @@ def policy(small_model: Path) -> Policy:
     return load_policy(ModelConfig(path=str(small_model)), torch.device("cpu"), Precision.fp32)
 
 
+@pytest.fixture(params=[HFGenerator, StaticGenerator])
+def engine(request: pytest.FixtureRequest) -> Any:
+    """A generator's class."""
+    return request.param
+
+
 @pytest.fixture
-def generator(policy: Policy) -> HFGenerator:
+def generator(engine: Any, policy: Policy) -> Generator:
     config = GeneratorConfig(max_new_tokens=24)
-    return HFGenerator(policy.model, config, eos_id=policy.tokenizer.eos_token_id, pad_id=policy.pad_id)
+    return engine(policy.model, config, eos_id=policy.tokenizer.eos_token_id, pad_id=policy.pad_id)
 
 
 @pytest.fixture

@@ -252,3 +252,45 @@ def test_cutting_into_micro_batches_loses_and_doubles_no_token(make_run: MakeRun
         for whole_groups in (True, False):
             pieces = micro_batches(batch, size, whole_groups=whole_groups)
             assert sum(micro.trained_tokens() for micro in pieces) == batch.trained_tokens()
+
+
+@pytest.mark.parametrize("packing", ["true", "false"])
+def test_without_a_penalty_an_unmeasured_kl_saves_passes_and_changes_no_gradient(
+    make_run: MakeRun, packing: str
+) -> None:
+    def step(measured: str) -> tuple[list[Tensor | None], dict[str, float], int, int]:
+        given = ("kl.coef=0", "objective.prompts_per_step=3", f"model.packing={packing}", f"kl.measured={measured}")
+        context, passes, trained = make_run(*given).context, [], []
+        context.references.current.model.base_model.register_forward_pre_hook(lambda *_: passes.append(1))
+        count = context.policy.model.get_output_embeddings().register_forward_pre_hook(
+            lambda _, inputs: trained.append(len(inputs[0])) if torch.is_grad_enabled() else None
+        )
+        # The second group's rewards are equal: its advantages are 0.
+        context.hooks.append(lambda _moment, _context, report: report.rewards_PG[1:2].fill_(0.5))
+        report = grpo_step(context, 0)
+        count.remove()
+        assert report.fault is None and report.advantages_PG[1].abs().max() == 0 < report.advantages_PG.abs().max()
+        gradient = [parameter.grad for parameter in context.policy.model.parameters()]
+        return gradient, step_metrics(report, context), len(passes), sum(trained)
+
+    (gradient, metrics, passes, trained), (others, without, none, fewer) = step("true"), step("false")
+    for ours, theirs in zip(gradient, others, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-4)
+    assert passes > 0 == none and 0 < fewer < trained
+    assert "kl/exact" in metrics and "kl/exact" not in without and "policy/entropy" in without
+
+
+def test_packed_rows_are_trained_as_padded_ones_are(make_run: MakeRun) -> None:
+    def step(packing: str) -> tuple[list[Tensor | None], float, dict[str, float]]:
+        context = make_run(f"model.packing={packing}", "kl.coef=0.1", "optim.micro_batch_size=3").context
+        shake(context.references.current)
+        report = grpo_step(context, 0)
+        gradient = [parameter.grad for parameter in context.policy.model.parameters()]
+        return gradient, report.loss, step_metrics(report, context)
+
+    (packed, loss, metrics), (padded, other_loss, others) = step("true"), step("false")
+    assert loss == pytest.approx(other_loss, abs=1e-6)
+    for key in ("kl/exact", "kl/reference", "policy/entropy", "optim/grad_norm", "policy/logprob_mean"):
+        assert metrics[key] == pytest.approx(others[key], rel=1e-4)
+    for ours, theirs in zip(packed, padded, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-4)

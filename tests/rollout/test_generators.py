@@ -1,17 +1,17 @@
-"""The reference generator against full forward passes of the same model, one row at a time."""
+"""Each generator on the trainer's own model against full forward passes of it, one row at a time."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 import torch
 
-from rookworld_rlvr.rollout.generator import GeneratorConfig, SampledCompletion
-from rookworld_rlvr.rollout.hf_generator import HFGenerator
+from rookworld_rlvr.rollout.generator import Generator, GeneratorConfig, SampledCompletion
 from rookworld_rlvr.training.policy import Policy
 
 Prompts = list[tuple[int, ...]]
+Engine = Callable[..., Generator]
 MAX_NEW = 24
 
 
@@ -29,19 +29,19 @@ def argmax_completion(policy: Policy, prompt: tuple[int, ...]) -> tuple[int, ...
     return tuple(tokens[len(prompt) :])
 
 
-def with_limit(policy: Policy, limit: int, batch_size: int = 128) -> HFGenerator:
+def with_limit(engine: Engine, policy: Policy, limit: int, batch_size: int = 128) -> Generator:
     config = GeneratorConfig(max_new_tokens=limit, batch_size=batch_size)
-    return HFGenerator(policy.model, config, eos_id=policy.tokenizer.eos_token_id, pad_id=policy.pad_id)
+    return engine(policy.model, config, eos_id=policy.tokenizer.eos_token_id, pad_id=policy.pad_id)
 
 
-def test_greedy_equals_an_argmax_loop_of_full_passes(policy: Policy, generator: HFGenerator, prompts: Prompts) -> None:
+def test_greedy_equals_an_argmax_loop_of_full_passes(policy: Policy, generator: Generator, prompts: Prompts) -> None:
     groups = generator.generate(prompts, group_size=1, temperature=0.0)
     assert [done.tokens for [done] in groups] == [argmax_completion(policy, prompt) for prompt in prompts]
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_recorded_logprobs_are_those_of_separate_passes_without_padding(
-    policy: Policy, generator: HFGenerator, prompts: Prompts, temperature: float
+    policy: Policy, generator: Generator, prompts: Prompts, temperature: float
 ) -> None:
     torch.manual_seed(0)
     for prompt, group in zip(prompts, generator.generate(prompts, group_size=2, temperature=temperature), strict=True):
@@ -54,11 +54,13 @@ def test_recorded_logprobs_are_those_of_separate_passes_without_padding(
 
 
 def test_sampling_follows_the_distribution_at_its_temperature(
-    policy: Policy, generator: HFGenerator, prompts: Prompts
+    engine: Engine, policy: Policy, generator: Generator, prompts: Prompts
 ) -> None:
     torch.manual_seed(0)
     draws, temperature = 1500, 0.7
-    [group] = with_limit(policy, 1, batch_size=draws).generate(prompts[1:2], group_size=draws, temperature=temperature)
+    [group] = with_limit(engine, policy, 1, batch_size=draws).generate(
+        prompts[1:2], group_size=draws, temperature=temperature
+    )
     drawn = torch.tensor([done.tokens[0] for done in group])
     expected = torch.softmax(next_logits(policy, prompts[1]) / temperature, -1)
     token = int(expected.argmax())
@@ -67,10 +69,12 @@ def test_sampling_follows_the_distribution_at_its_temperature(
     assert abs((drawn == token).float().mean().item() - share) < 4 * deviation
 
 
-def test_end_of_text_stands_once_and_last_exactly_where_finished(policy: Policy, prompts: Prompts) -> None:
+def test_end_of_text_stands_once_and_last_exactly_where_finished(
+    engine: Engine, policy: Policy, prompts: Prompts
+) -> None:
     torch.manual_seed(0)
     eos = policy.tokenizer.eos_token_id
-    groups = with_limit(policy, 60).generate(prompts, group_size=6, temperature=1.0)
+    groups = with_limit(engine, policy, 60).generate(prompts, group_size=6, temperature=1.0)
     samples = [done for group in groups for done in group]
     assert {done.finished for done in samples} == {True, False}
     for done in samples:
@@ -79,14 +83,18 @@ def test_end_of_text_stands_once_and_last_exactly_where_finished(policy: Policy,
         assert len(done.logprobs) == len(done.tokens)
 
 
-def test_a_completion_that_is_cut_has_the_limit_s_length_and_is_not_finished(policy: Policy, prompts: Prompts) -> None:
-    [[done]] = with_limit(policy, 3).generate(prompts[:1], group_size=1, temperature=0.0)
+def test_a_completion_that_is_cut_has_the_limit_s_length_and_is_not_finished(
+    engine: Engine, policy: Policy, prompts: Prompts
+) -> None:
+    [[done]] = with_limit(engine, policy, 3).generate(prompts[:1], group_size=1, temperature=0.0)
     assert (len(done.tokens), done.finished) == (3, False)
 
 
-def test_groups_come_in_the_prompts_order_whatever_is_generated_side_by_side(policy: Policy, prompts: Prompts) -> None:
+def test_groups_come_in_the_prompts_order_whatever_is_generated_side_by_side(
+    engine: Engine, policy: Policy, prompts: Prompts
+) -> None:
     def greedy(batch_size: int, asked: Prompts) -> list[tuple[int, ...]]:
-        groups = with_limit(policy, 8, batch_size).generate(asked, group_size=1, temperature=0.0)
+        groups = with_limit(engine, policy, 8, batch_size).generate(asked, group_size=1, temperature=0.0)
         return [done.tokens for [done] in groups]
 
     together = greedy(128, prompts)
@@ -95,7 +103,7 @@ def test_groups_come_in_the_prompts_order_whatever_is_generated_side_by_side(pol
     assert greedy(3, prompts[::-1]) == together[::-1]
 
 
-def test_a_group_has_its_size_and_its_completions_differ(generator: HFGenerator, prompts: Prompts) -> None:
+def test_a_group_has_its_size_and_its_completions_differ(generator: Generator, prompts: Prompts) -> None:
     torch.manual_seed(0)
     groups: list[list[SampledCompletion]] = generator.generate(prompts, group_size=5, temperature=1.0)
     assert [len(group) for group in groups] == [5, 5, 5, 5]
@@ -104,14 +112,14 @@ def test_a_group_has_its_size_and_its_completions_differ(generator: HFGenerator,
 
 @pytest.mark.parametrize("training", [True, False])
 def test_generation_leaves_the_training_flag_as_it_was(
-    policy: Policy, generator: HFGenerator, prompts: Prompts, training: bool
+    policy: Policy, generator: Generator, prompts: Prompts, training: bool
 ) -> None:
     policy.model.train(training)
     generator.generate(prompts, group_size=1, temperature=1.0)
     assert policy.model.training is training
 
 
-def test_dropout_is_off_while_sampling(policy: Policy, generator: HFGenerator, prompts: Prompts) -> None:
+def test_dropout_is_off_while_sampling(policy: Policy, generator: Generator, prompts: Prompts) -> None:
     for module in policy.model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.9
@@ -120,15 +128,15 @@ def test_dropout_is_off_while_sampling(policy: Policy, generator: HFGenerator, p
     assert first == second
 
 
-def test_greedy_generation_draws_nothing_from_the_random_state(generator: HFGenerator, prompts: Prompts) -> None:
+def test_greedy_generation_draws_nothing_from_the_random_state(generator: Generator, prompts: Prompts) -> None:
     before = torch.get_rng_state()
     generator.generate(prompts, group_size=1, temperature=0.0)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_prompt_that_fills_the_model_is_refused_and_a_little_room_is_used(policy: Policy) -> None:
+def test_a_prompt_that_fills_the_model_is_refused_and_a_little_room_is_used(engine: Engine, policy: Policy) -> None:
     positions = policy.model.config.max_position_embeddings
-    generator = with_limit(policy, MAX_NEW)
+    generator = with_limit(engine, policy, MAX_NEW)
     with pytest.raises(ValueError, match=f"shorter than the model's {positions} positions, got {positions}"):
         generator.generate([(5,) * positions], group_size=1, temperature=1.0)
     [[done]] = generator.generate([(5,) * (positions - 1)], group_size=1, temperature=1.0)
@@ -144,6 +152,7 @@ def test_a_prompt_that_fills_the_model_is_refused_and_a_little_room_is_used(poli
         ({"temperature": float("nan")}, "expected above 0, got nan"),
         ({"max_new_tokens": 0}, "at least 1"),
         ({"batch_size": 0}, "at least 1"),
+        ({"draft_tokens": -1}, "0 or more, got -1"),
     ],
 )
 def test_sampling_that_would_break_the_objective_is_refused(changes: dict[str, float], message: str) -> None:
@@ -153,7 +162,7 @@ def test_sampling_that_would_break_the_objective_is_refused(changes: dict[str, f
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_logits_that_are_not_finite_are_drawn_from_all_the_same_and_recorded_as_nan(
-    policy: Policy, generator: HFGenerator, prompts: Prompts, bad: float
+    policy: Policy, generator: Generator, prompts: Prompts, bad: float
 ) -> None:
     def groups(poisoned_rows: int) -> list[list[SampledCompletion]]:
         def poison(_module: object, _inputs: object, logits: torch.Tensor) -> torch.Tensor:

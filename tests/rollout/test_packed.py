@@ -1,0 +1,110 @@
+"""A packed batch gives what the padded one gives, loss and gradient, and computes no token twice."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from rookworld_rlvr.rewards import Score
+from rookworld_rlvr.rollout.batch import Batch, make_batch, micro_batches
+from rookworld_rlvr.rollout.collect import Group, Sample
+from rookworld_rlvr.rollout.generator import SampledCompletion
+from rookworld_rlvr.rollout.packed import pack
+from rookworld_rlvr.tasks import Example, Task
+from rookworld_rlvr.training.policy import Policy
+
+CPU = torch.device("cpu")
+PAD = 1
+# Completions of one token, of many, of two length classes; a group of one; two prompts that are equal.
+LENGTHS = {
+    (5, 6, 7): (1, 3, 40, 4),
+    (8,): (2,),
+    (9, 10, 11, 12): (7, 1, 6),
+    (5, 6, 7, 8): (33, 2),
+    (5, 6, 7, 8, 9): (1,),
+}
+
+
+def group(prompt: tuple[int, ...], lengths: tuple[int, ...]) -> Group:
+    generator = torch.Generator().manual_seed(len(prompt))
+    samples = []
+    for length in lengths:
+        tokens = tuple(torch.randint(2, 40, (length,), generator=generator).tolist())
+        samples.append(Sample(SampledCompletion(tokens, (-1.0,) * length, finished=False), "", Score(0.0, {}, None)))
+    return Group(Example(Task.policy, "", None), prompt, tuple(samples))
+
+
+@pytest.fixture(scope="module")
+def batch() -> Batch:
+    return make_batch([group(*item) for item in LENGTHS.items()], pad_id=PAD, device=CPU)
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama"])
+def model(request: pytest.FixtureRequest) -> Any:
+    """Learned positions and a head a head; rotary ones and half as many heads of keys."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(1)
+    if request.param == "gpt2":
+        return GPT2LMHeadModel(
+            GPT2Config(n_layer=2, n_head=2, n_embd=16, vocab_size=40, n_positions=64, initializer_range=0.3)
+        )
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 40}
+    return LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2, initializer_range=0.3))
+
+
+def logprobs_and_gradient(policy: Policy, batch: Batch) -> tuple[Tensor, list[Tensor]]:
+    policy.model.zero_grad()
+    logprobs = policy.statistics(batch, temperature=0.9).logprobs
+    # Each token weighs differently, so that one in another's place is noticed.
+    (logprobs * torch.linspace(-1, 2, len(logprobs))).sum().backward()
+    return logprobs.detach(), [parameter.grad.clone() for parameter in policy.model.parameters()]
+
+
+@pytest.fixture
+def policies(model: Any) -> tuple[Policy, Policy]:
+    padded = Policy(model.eval(), tokenizer=None)
+    return padded, replace(padded, packs=True)
+
+
+def assert_equal(policies: tuple[Policy, Policy], batch: Batch) -> None:
+    (expected, gradient), (found, found_gradient) = (logprobs_and_gradient(policy, batch) for policy in policies)
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
+    for ours, theirs in zip(found_gradient, gradient, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=1e-4)
+
+
+def test_log_probs_and_gradients_are_those_of_padded_rows(policies: tuple[Policy, Policy], batch: Batch) -> None:
+    assert_equal(policies, batch)
+
+
+@pytest.mark.parametrize("rows", [[0], [1, 5], [10, 2, 6, 0], [4, 3, 2, 1, 0]], ids=str)
+def test_so_are_those_of_any_choice_and_order_of_rows(
+    policies: tuple[Policy, Policy], batch: Batch, rows: list[int]
+) -> None:
+    assert_equal(policies, batch.select(torch.tensor(rows)))
+
+
+def test_each_prompt_is_there_once_and_no_pad_and_no_last_token(batch: Batch) -> None:
+    packed = pack(batch)
+    completions = sum(length - 1 for lengths in LENGTHS.values() for length in lengths)
+    assert packed.tokens_1N.shape == (1, sum(map(len, LENGTHS)) + completions)
+    assert packed.tokens_1N[0, :17].tolist() == [token for prompt in LENGTHS for token in prompt]
+    assert PAD not in packed.tokens_1N
+    assert packed.states_M.shape == (batch.trained_tokens(),)
+    # All completions of a prompt begin at the state of its last token.
+    assert packed.states_M[0] == packed.states_M[1] == 2
+    assert packed.positions_1N[0, :4].tolist() == [0, 1, 2, 0]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 99])
+def test_micro_batches_of_whole_groups_hold_every_row_once(batch: Batch, size: int) -> None:
+    shuffled = batch.select(torch.tensor([10, 3, 7, 0, 5, 1, 9, 2, 8, 4, 6]))
+    pieces = list(micro_batches(shuffled, size, whole_groups=True))
+    prompts = [prompt for piece in pieces for prompt in piece.prompts_B.tolist()]
+    assert prompts == sorted(prompts) and len(prompts) == 11
+    assert sum(piece.trained_tokens() for piece in pieces) == batch.trained_tokens()
+    assert max(len(piece.tokens_BT) for piece in pieces) <= size

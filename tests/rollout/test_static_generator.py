@@ -1,0 +1,145 @@
+"""What the static generator does to be fast changes nothing of what it draws."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+
+from rookworld_rlvr.app.wiring import make_generator
+from rookworld_rlvr.rollout.collect import prompt_tokens
+from rookworld_rlvr.rollout.generator import GeneratorConfig, GeneratorKind, SampledCompletion
+from rookworld_rlvr.rollout.hf_generator import HFGenerator
+from rookworld_rlvr.rollout.prompt_lookup import PromptLookup
+from rookworld_rlvr.rollout.shared_prefix import can_share
+from rookworld_rlvr.rollout.static_generator import StaticGenerator, inverse_cdf
+from rookworld_rlvr.training.errors import UserError
+from rookworld_rlvr.training.policy import ModelConfig, Policy, Precision, load_policy
+
+EOS, PAD = 0, 1
+POSITION = "r1bqkbnr/pppp1ppp/2n5/4p3/2B1P3/5N2/PPPP1PPP/RNBQK2R b KQkq - 3 3"
+ANSWERABLE = [f"A: {POSITION}+g8f6+e2e4 e7e5 g1f3 b8c6 f1c4 g8f6+", f"P: {POSITION} "]
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Policy:
+    """The model that ships: it copies positions, so that drafts are right."""
+    return load_policy(ModelConfig(), torch.device("cpu"), Precision.fp32)
+
+
+def grouped_query_model() -> Any:
+    """A random Llama whose two heads of keys serve four of queries, with rotary positions."""
+    torch.manual_seed(3)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 40}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    return LlamaForCausalLM(LlamaConfig(**sizes, **heads, initializer_range=0.4)).eval()
+
+
+def rows(generator: Any, prompts: Any, *, temperature: float, group_size: int = 4) -> list[SampledCompletion]:
+    torch.manual_seed(0)
+    groups = generator.generate(prompts, group_size=group_size, temperature=temperature)
+    return [done for group in groups for done in group]
+
+
+def of_policy(policy: Policy, **changes: Any) -> StaticGenerator:
+    config = replace(GeneratorConfig(max_new_tokens=96), **changes)
+    return StaticGenerator(policy.model, config, eos_id=int(policy.tokenizer.eos_token_id), pad_id=policy.pad_id)
+
+
+def assert_same(ours: list[SampledCompletion], theirs: list[SampledCompletion]) -> None:
+    assert [done.tokens for done in ours] == [done.tokens for done in theirs]
+    assert [done.finished for done in ours] == [done.finished for done in theirs]
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(torch.tensor(mine.logprobs), torch.tensor(other.logprobs), atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+def test_drafts_change_the_number_of_passes_and_nothing_that_is_drawn(tiny: Policy, temperature: float) -> None:
+    prompts = [prompt_tokens(tiny.tokenizer, text) for text in ANSWERABLE]
+    passes = []
+    handle = tiny.model.base_model.register_forward_pre_hook(lambda *_: passes.append(1))
+    found = {}
+    for count in (0, 3, 8):
+        passes.clear()
+        done = rows(of_policy(tiny, draft_tokens=count), prompts, temperature=temperature)
+        found[count] = (done, len(passes))
+    handle.remove()
+    assert_same(found[3][0], found[0][0])
+    assert_same(found[8][0], found[0][0])
+    assert found[8][1] < found[3][1] < 0.8 * found[0][1]
+
+
+def test_rows_that_stay_when_others_leave_keep_their_own_keys(tiny: Policy) -> None:
+    """By passes of each row alone, without any cache."""
+    prompts = [prompt_tokens(tiny.tokenizer, text) for text in ANSWERABLE]
+    done = rows(of_policy(tiny), prompts, temperature=1.0, group_size=12)
+    assert len({len(row.tokens) for row in done}) > 3
+    assert_logprobs_are_of_single_passes(tiny.model.eval(), [p for p in prompts for _ in range(12)], done)
+
+
+def assert_logprobs_are_of_single_passes(model: Any, prompts: Any, done: list[SampledCompletion]) -> None:
+    for prompt, row in zip(prompts, done, strict=True):
+        with torch.no_grad():
+            logits = model(torch.tensor([prompt + row.tokens]), use_cache=False).logits[0, len(prompt) - 1 : -1]
+        expected = torch.log_softmax(logits, -1)[range(len(row.tokens)), row.tokens]
+        torch.testing.assert_close(torch.tensor(row.logprobs), expected, atol=1e-4, rtol=0)
+
+
+def test_a_model_with_fewer_heads_of_keys_gives_what_transformers_gives() -> None:
+    model = grouped_query_model()
+    prompts = [(5, 6, 7, 8, 5, 6), (9, 10, 11), (12,)]
+    config = GeneratorConfig(max_new_tokens=20)
+    ours, theirs = (
+        rows(engine(model, config, eos_id=EOS, pad_id=PAD), prompts, temperature=0.0, group_size=1)
+        for engine in (StaticGenerator, HFGenerator)
+    )
+    assert_same(ours, theirs)
+    sampled = rows(StaticGenerator(model, config, eos_id=EOS, pad_id=PAD), prompts, temperature=1.0)
+    assert_logprobs_are_of_single_passes(model, [prompt for prompt in prompts for _ in range(4)], sampled)
+
+
+def test_completions_end_where_the_model_has_no_more_positions() -> None:
+    model = grouped_query_model()
+    generator = StaticGenerator(model, GeneratorConfig(max_new_tokens=40), eos_id=-1, pad_id=PAD)
+    done = rows(generator, [tuple(range(2, 12)) * 5, (3,) * 60], temperature=1.0, group_size=2)
+    assert [len(row.tokens) for row in done] == [14, 14, 4, 4]
+    with pytest.raises(ValueError, match="shorter than the model's 64 positions, got 64"):
+        rows(generator, [(3,) * 64], temperature=1.0)
+
+
+def test_numbers_choose_tokens_by_their_share_and_none_of_probability_0() -> None:
+    shares = torch.tensor([0.0, 0.25, 0.0, 0.5, 0.25, 0.0])
+    uniform = torch.tensor([0.0, 0.2499, 0.25, 0.7499, 0.75, 1 - 2**-24])
+    assert inverse_cdf(shares.log().expand(6, -1), uniform).tolist() == [1, 1, 3, 3, 4, 4]
+    many = inverse_cdf(shares.log().expand(4000, -1), torch.rand(4000, generator=torch.Generator().manual_seed(0)))
+    counts = torch.bincount(many, minlength=6) / 4000
+    assert torch.allclose(counts, shares, atol=0.03) and counts[shares == 0].sum() == 0
+    spoilt = inverse_cdf(torch.full((1, 6), torch.nan), torch.tensor([0.5]))
+    assert 0 <= int(spoilt) < 6
+
+
+def test_a_draft_goes_on_where_the_prompt_went_on_and_survives_a_difference() -> None:
+    prompt = torch.tensor([[50, 11, 12, 13, 14, 15, 16, 17, 18, 19]])
+    lookup = PromptLookup(prompt, torch.ones_like(prompt).bool(), 2)
+    assert lookup.sure_B().tolist() == [False, False]
+    one = torch.ones(2, dtype=torch.long)
+    for token in (11, 12, 13, 14):
+        lookup.see(torch.tensor([[token], [token]]), one)
+    assert lookup.sure_B().tolist() == [True, True] and lookup.drafts_BK(3).tolist() == [[15, 16, 17]] * 2
+    # The first row differs in one place, the second has taken two tokens of the three it was shown.
+    lookup.see(torch.tensor([[99, 16, 17], [15, 16, 99]]), torch.tensor([3, 2]))
+    assert lookup.drafts_BK(2).tolist() == [[18, 19], [17, 18]]
+    lookup.keep(torch.tensor([1]))
+    assert lookup.drafts_BK(1).tolist() == [[17]]
+
+
+def test_a_model_that_does_not_see_all_before_is_refused_with_the_way_out(tiny: Policy) -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+    windowed = MistralForCausalLM(MistralConfig(**sizes, num_key_value_heads=2, vocab_size=40, sliding_window=8))
+    assert can_share(tiny.model) and can_share(grouped_query_model()) and not can_share(windowed)
+    policy = replace(tiny, model=windowed)
+    with pytest.raises(UserError, match="got MistralForCausalLM; generator=hf samples from any"):
+        make_generator(policy, GeneratorConfig())
+    assert isinstance(make_generator(policy, GeneratorConfig(kind=GeneratorKind.hf)), HFGenerator)
+    assert GPT2Config().reorder_and_upcast_attn is False
