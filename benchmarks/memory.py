@@ -25,7 +25,7 @@ from omegaconf import OmegaConf
 
 from rookworld_rlvr.app.config import RunConfig
 from rookworld_rlvr.app.wiring import build_unsaved_run
-from rookworld_rlvr.rollout.hf_generator import HFGenerator
+from rookworld_rlvr.rollout.static_generator import StaticGenerator
 from rookworld_rlvr.training.context import StepContext
 from rookworld_rlvr.training.memory import step_peak_gib
 from rookworld_rlvr.training.step import grpo_step
@@ -55,11 +55,11 @@ def peaks_mib(steps: int, overrides: list[str], *, endless: bool) -> list[float]
     return peaks
 
 
-def never_ending(context: StepContext, config: RunConfig) -> HFGenerator:
+def never_ending(context: StepContext, config: RunConfig) -> StaticGenerator:
     """A generator that knows no end of text: its token lies behind the vocabulary."""
     policy = context.policy
     eos_id = int(policy.model.config.vocab_size)
-    return HFGenerator(policy.model, config.generator, eos_id=eos_id, pad_id=policy.pad_id, autocast=policy.autocast)
+    return StaticGenerator(policy.model, config.generator, eos_id=eos_id, pad_id=policy.pad_id)
 
 
 def in_own_process(steps: int, overrides: list[str], *, endless: bool) -> list[float]:
