@@ -1,11 +1,13 @@
 """What a generator is: prompts in, sampled completions with their log-probs out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
 from torch import nn
+
+from .vllm_config import VLLMConfig
 
 
 class GeneratorKind(StrEnum):
@@ -13,6 +15,10 @@ class GeneratorKind(StrEnum):
 
     hf = "hf"
     """transformers' `generate`: the reference the others are checked against."""
+    vllm = "vllm"
+    """vLLM in this process, with a copy of the weights; see docs/vllm.md."""
+    vllm_server = "vllm_server"
+    """vLLM in a process of its own, here or elsewhere."""
 
 
 @dataclass(slots=True)
@@ -30,6 +36,7 @@ class GeneratorConfig:
     """Longest completion; what has not ended by then is cut, counted and scored as it is."""
     batch_size: int = 128
     """Completions generated side by side; memory grows with it."""
+    vllm: VLLMConfig = field(default_factory=VLLMConfig)
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < float("inf"):
@@ -56,14 +63,14 @@ class SampledCompletion:
 
 
 class GeneratorError(RuntimeError):
-    """A generator that did not give what it was asked for."""
+    """A generator that did not give what it was asked for, or does not sample from the trainer's weights."""
 
 
 class Generator(Protocol):
     """Samples completions; may hold its own copy of the weights."""
 
     def sync(self, model: nn.Module) -> None:
-        """Take over the trainer's weights. Called before every collection."""
+        """Take over the trainer's weights. Called before every collection. Raises GeneratorError."""
 
     def generate(
         self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float
