@@ -43,8 +43,9 @@ class VLLMConfig:
     empty: the machine's temporary folder."""
     timeout_s: float = 300.0
     """vllm_server: most seconds for an answer."""
-    retries: int = 3
-    """vllm_server: how often a batch is asked for again where the server is gone, after 1, 2, 4, … seconds."""
+    retries: int = 5
+    """vllm_server: how often a batch is asked for again where the server is gone, after 1, 2, 4, … seconds: five
+    times are half a minute, in which it may be restarted. At the start of a run it must be there."""
 
     def __post_init__(self) -> None:
         if not 0 < self.kv_cache_gib < math.inf or not 0 < self.gpu_memory_fraction <= 1:
