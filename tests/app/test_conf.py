@@ -9,6 +9,7 @@ import pytest
 from rookworld_rlvr.app.config import EvaluateConfig, RunConfig, WarmstartRunConfig
 from rookworld_rlvr.app.hydra_command import conf_folder
 from rookworld_rlvr.objective import AdvantageScale, KLForm, LossKind
+from rookworld_rlvr.rollout.generator import GeneratorKind
 from rookworld_rlvr.training.diagnosis import SUGGESTIONS
 from rookworld_rlvr.training.faults import FaultKind
 from rookworld_rlvr.training.kl_control import KLControl
@@ -25,6 +26,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "rubric=default": {},
     "rubric=warmup": {"rubric.warmup_steps": 50},
     "generator=hf": {},
+    "generator=vllm": {"generator.kind": GeneratorKind.vllm},
+    "generator=vllm_server": {"generator.kind": GeneratorKind.vllm_server},
     "objective=dapo": {},
     "objective=grpo": {"objective.loss": LossKind.grpo, "objective.clip.clip_high": 0.2},
     "objective=bnpo": {"objective.loss": LossKind.bnpo, "objective.clip.clip_high": 0.2},
