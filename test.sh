@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sets up what is missing, then runs every check; fails if any does. Usage: test.sh [all].
-# With `all` also the comparisons with other libraries, which need an environment of their own.
+# With `all` also the comparisons with other libraries and the runs with vLLM, each in an environment of its own.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -17,7 +17,7 @@ check() {
 }
 
 # Without git, ruff does not read .gitignore, and knows only .venv by name.
-check .venv ruff check --extend-exclude .venv-peers
+check .venv ruff check --extend-exclude .venv-peers --extend-exclude .venv-vllm
 check .venv mypy
 if [[ "${1:-}" == all ]]; then
     check .venv pytest -q -n 2
@@ -31,6 +31,11 @@ if [[ "${1:-}" == all ]]; then
         check .venv-peers pytest -q tests/peers
     else
         failed+=("setup.sh peers")
+    fi
+    if bash scripts/setup.sh vllm; then
+        check .venv-vllm pytest -q tests/vllm
+    else
+        failed+=("setup.sh vllm")
     fi
 fi
 

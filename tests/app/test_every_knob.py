@@ -40,6 +40,8 @@ KL = ("kl.coef=1", "optim.lr=0.01")
 FAR = ("objective.epochs=3", "optim.lr=0.01")
 ADAPTIVE_KL, PROPORTIONAL_KL = ("kl.control=adaptive",), ("kl.control=proportional",)
 ADAPTIVE_ENTROPY = ("objective.entropy.control=adaptive", "objective.entropy.coef=0.01")
+# A server that fails after a while, see the observer.
+SERVER = ("generator=vllm_server", "generator.vllm.url=http://127.0.0.1:1", "generator.vllm.retries=0")
 GATED = ("reference.mode=gated", "validation.rows=8")
 KNOBS: dict[str, Knob] = {
     path: Knob(value * 1.3, "totals", ("rubric.warmup_steps=10",))
@@ -89,6 +91,13 @@ KNOBS: dict[str, Knob] = {
     ),
     "model.packing": Knob(False, "two_steps"),
     "kl.measured": Knob(False, "two_steps", ("kl.coef=0",)),
+    "generator.vllm.kv_cache_gib": Knob(2.0, "engines"),
+    "generator.vllm.gpu_memory_fraction": Knob(0.5, "engines"),
+    "generator.vllm.sleep": Knob(False, "engines"),
+    "generator.vllm.url": Knob("http://127.0.0.1:2", "server", SERVER),
+    "generator.vllm.sync_folder": Knob("/nope", "server", SERVER),
+    "generator.vllm.timeout_s": Knob(0.05, "server", SERVER),
+    "generator.vllm.retries": Knob(1, "server", SERVER),
     "objective.loss": Knob("grpo", "two_steps"),
     "objective.prompts_per_step": Knob(3, "two_steps"),
     "objective.group_size": Knob(5, "two_steps"),

@@ -1,3 +1,4 @@
+import os
 import re
 import shutil
 import subprocess
@@ -30,7 +31,7 @@ def project(tmp_path: Path) -> Path:
     for name in ("train.sh", "test.sh", "scripts", "requirements", "pyproject.toml"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
-    for venv in (".venv", ".venv-peers"):
+    for venv in (".venv", ".venv-peers", ".venv-vllm"):
         put(tmp_path / venv / "bin/python", FAKE_PYTHON)
     return tmp_path
 
@@ -55,7 +56,16 @@ def test_training_script_holds_no_hyper_parameter() -> None:
     assert not re.search(r"=|\d", " ".join(commands))
 
 
-@pytest.mark.parametrize(("name", "included"), [("run", []), ("test", ["-r run.txt"]), ("peers", ["-r test.txt"])])
+@pytest.mark.parametrize(
+    ("name", "included"),
+    [
+        ("run", []),
+        ("test", ["-r run.txt"]),
+        ("peers", ["-r test.txt"]),
+        ("vllm", []),
+        ("vllm-cuda", []),
+    ],
+)
 def test_requirements_are_exact_pins_without_hosts_or_local_versions(name: str, included: list[str]) -> None:
     lines = (ROOT / f"requirements/{name}.txt").read_text().splitlines()
     pins = [line for line in lines if not line.startswith("#")]
@@ -82,6 +92,23 @@ def test_setup_of_the_peers_touches_no_other_environment(project: Path) -> None:
     assert installs[0].endswith("-r requirements/peers.txt") and installs[1].endswith("-e .")
     assert calls(project) == []
     assert bash(project / "scripts/setup.sh", "peers").stdout == ""
+
+
+@pytest.mark.parametrize("pins", ["vllm", "vllm-cuda"])
+def test_setup_of_vllm_takes_the_build_of_the_machine(
+    project: Path, pins: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if pins == "vllm-cuda":
+        put(project / "bin/nvidia-smi", "#!/bin/sh\n")
+    elif shutil.which("nvidia-smi"):
+        pytest.skip("there is CUDA here")
+    monkeypatch.setenv("PATH", f"{project / 'bin'}:{os.environ['PATH']}")
+    assert bash(project / "scripts/setup.sh", "vllm").returncode == 0
+    noted = calls(project, venv=".venv-vllm")
+    installs = [call for call in noted if " install " in call]
+    assert installs[0].endswith(f"-r requirements/{pins}.txt") and installs[1].endswith("-e .")
+    assert any("uninstall" in call and "torchvision" in call for call in noted) == (pins == "vllm")
+    assert calls(project) == calls(project, venv=".venv-peers") == []
 
 
 @pytest.mark.parametrize("changed", ["requirements/run.txt", "pyproject.toml"])
@@ -123,28 +150,41 @@ def test_training_stops_with_the_exit_code_of_a_smoke_test_that_fails(project: P
     assert calls(project, "commands") == ["smoke"]
 
 
+TOOLS = [
+    ".venv/bin/ruff",
+    ".venv/bin/mypy",
+    ".venv/bin/pytest",
+    ".venv-peers/bin/pytest",
+    ".venv-vllm/bin/pytest",
+]
+
+
 def put_tools(project: Path, failing: str = "") -> None:
     """Stand-ins for the checks; each notes what it is asked, and the one named fails."""
-    for tool in (".venv/bin/ruff", ".venv/bin/mypy", ".venv/bin/pytest", ".venv-peers/bin/pytest"):
+    for tool in TOOLS:
         note = 'echo "$@" >>"$(dirname "$0")/checks"'
         put(project / tool, f"#!/bin/sh\n{note}\nexit {int(tool == failing)}\n")
 
 
-@pytest.mark.parametrize("failing", [".venv/bin/ruff", ".venv/bin/mypy", ".venv/bin/pytest", ".venv-peers/bin/pytest"])
+@pytest.mark.parametrize("failing", TOOLS)
 def test_every_check_runs_and_any_failure_fails(project: Path, failing: str) -> None:
     put_tools(project, failing)
     done = bash(project / "test.sh", "all")
     assert done.returncode == 1
     (named,) = [line for line in done.stderr.splitlines() if line.startswith("test: failed: ")]
     assert Path(failing).name in named and ("tests/peers" in named) == (".venv-peers" in failing)
-    assert calls(project, "checks") == ["check --extend-exclude .venv-peers", "", "-q -n 2"]
+    assert ("tests/vllm" in named) == (".venv-vllm" in failing)
+    excluded = "--extend-exclude .venv-peers --extend-exclude .venv-vllm"
+    assert calls(project, "checks") == [f"check {excluded}", "", "-q -n 2"]
     assert calls(project, "checks", ".venv-peers") == ["-q tests/peers"]
+    assert calls(project, "checks", ".venv-vllm") == ["-q tests/vllm"]
 
 
 def test_without_all_the_peers_are_neither_set_up_nor_run(project: Path) -> None:
     put_tools(project, failing=".venv-peers/bin/pytest")
     assert bash(project / "test.sh").returncode == 0
-    assert calls(project, venv=".venv-peers") == calls(project, "checks", ".venv-peers") == []
+    for venv in (".venv-peers", ".venv-vllm"):
+        assert calls(project, venv=venv) == calls(project, "checks", venv) == []
 
 
 def test_peers_that_cannot_be_set_up_fail_after_the_other_checks(project: Path) -> None:

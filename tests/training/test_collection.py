@@ -12,9 +12,11 @@ from rookworld_rlvr.objective import AdvantageConfig, AdvantageScale, group_adva
 from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rewards.judge_pool import Judge, Question
 from rookworld_rlvr.rollout.collect import Group
-from rookworld_rlvr.rollout.generator import Generator, SampledCompletion
+from rookworld_rlvr.rollout.generator import Generator, GeneratorError, SampledCompletion
+from rookworld_rlvr.rollout.weights import checksum
 from rookworld_rlvr.tasks import Task
 from rookworld_rlvr.training.context import StepContext
+from rookworld_rlvr.training.faults import FaultKind
 from rookworld_rlvr.training.hooks import Moment
 from rookworld_rlvr.training.metrics import step_metrics
 from rookworld_rlvr.training.policy import Policy
@@ -62,6 +64,13 @@ class Resampling:
     def generate(self, prompts: Any, *, group_size: int, temperature: float) -> list[list[SampledCompletion]]:
         groups = self.real.generate(prompts, group_size=group_size, temperature=temperature)
         return [[self.change(done) for done in completions] for completions in groups]
+
+
+class TakesNoWeights(Resampling):
+    """A real generator that cannot be given the trainer's weights."""
+
+    def sync(self, model: nn.Module) -> None:
+        raise GeneratorError("expected the trainer's weights, the sampler has others")
 
 
 def rescored(context: StepContext, rescore: Callable[[int, Question, Score], Score]) -> StepContext:
@@ -364,3 +373,15 @@ def test_headroom_moves_the_mixture_to_the_task_that_is_still_wrong(make_run: Ma
     # A group of each task a step; of the policy's wrong answers 1 - 0.02 are left, then 0.98².
     assert shares(1.0) == pytest.approx([0.98 / 1.98, 0.9604 / 1.9604])
     assert shares(0.0) == [0.5, 0.5]
+
+
+def test_a_generator_that_does_not_take_the_weights_is_a_fault_and_nothing_is_sampled_or_trained(
+    make_run: MakeRun,
+) -> None:
+    context = make_run().context
+    context.generator = TakesNoWeights(context.generator, lambda done: done)
+    before = checksum(context.policy.model)
+    report = grpo_step(context, 0)
+    assert report.fault is not None and report.fault.kind is FaultKind.generator
+    assert "the sampler has others" in report.fault.detail
+    assert (report.updates, report.sampled_completions) == (0, 0) and checksum(context.policy.model) == before

@@ -13,6 +13,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from ..rollout.generator import GeneratorError
 from ..training.errors import PreflightError, TrainingGaveUpError, UserError
 
 EXIT_DONE, EXIT_BAD_INPUT, EXIT_REFUSED, EXIT_GAVE_UP = 0, 2, 3, 4
@@ -20,6 +21,8 @@ EXIT_CODES: dict[type[Exception], int] = {
     UserError: EXIT_BAD_INPUT,
     PreflightError: EXIT_REFUSED,
     TrainingGaveUpError: EXIT_GAVE_UP,
+    # Outside a step, whose faults have a ladder: in the gates, or while a table is made.
+    GeneratorError: EXIT_GAVE_UP,
 }
 MULTIRUN_FLAGS = ("-m", "--multirun")
 SCHEMAS = ConfigStore.instance()

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from ..rewards import Rubric
 from ..rewards.judge_pool import InlineJudge, Judge, JudgePool
-from ..rollout.generator import Generator, GeneratorConfig, GeneratorKind
+from ..rollout.generator import Generator, GeneratorConfig, GeneratorError, GeneratorKind
 from ..rollout.hf_generator import HFGenerator
 from ..rollout.shared_prefix import can_share
 from ..rollout.static_generator import StaticGenerator
@@ -27,7 +27,7 @@ from ..training.kl_control import KLController
 from ..training.loop import METRICS_FILE
 from ..training.memory import begin_step
 from ..training.optim import Clock, make_optimizer
-from ..training.policy import Policy, load_policy, select_device
+from ..training.policy import Policy, Precision, load_policy, select_device
 from ..training.recovery import RecoveryState
 from ..training.reference import ReferenceMode, References
 from ..training.run import Run
@@ -52,7 +52,9 @@ def set_threads(threads: int) -> None:
 
 
 def make_generator(policy: Policy, config: GeneratorConfig) -> Generator:
-    """The generator that the configuration names. Raises UserError where it does not fit the model."""
+    """The generator that the configuration names. Raises UserError where it is not there or does not fit the model."""
+    if config.kind in (GeneratorKind.vllm, GeneratorKind.vllm_server):
+        return _vllm_generator(policy, config)
     ids = {"eos_id": int(policy.tokenizer.eos_token_id), "pad_id": policy.pad_id}
     if config.kind is GeneratorKind.hf:
         return HFGenerator(policy.model, config, **ids, autocast=policy.autocast)
@@ -64,6 +66,27 @@ def make_generator(policy: Policy, config: GeneratorConfig) -> Generator:
     # On a CPU a pass is over few tokens: bf16's casts cost more than its products save (docs/results.md).
     autocast = policy.autocast if policy.device.type == "cuda" else nullcontext
     return StaticGenerator(policy.model, config, **ids, autocast=autocast)
+
+
+def _vllm_generator(policy: Policy, config: GeneratorConfig) -> Generator:
+    """vLLM in this process or as a server; it computes in the trainer's precision."""
+    dtype = torch.bfloat16 if policy.precision is Precision.bf16 else torch.float32
+    eos_id = int(policy.tokenizer.eos_token_id)
+    try:
+        if config.kind is GeneratorKind.vllm_server:
+            from ..rollout.vllm_server import VLLMServerGenerator
+
+            return VLLMServerGenerator(policy.model, config, eos_id=eos_id, dtype=dtype)
+        from ..rollout.vllm_generator import VLLMGenerator, installed
+
+        if not installed():
+            raise UserError(
+                "generator=vllm: expected vllm to be installed: bash scripts/setup.sh vllm, "
+                "then .venv-vllm/bin/rookworld in place of rookworld"
+            )
+        return VLLMGenerator(policy.model, config, eos_id=eos_id, dtype=dtype)
+    except (GeneratorError, OSError) as error:
+        raise UserError(f"generator={config.kind}: {error}") from error
 
 
 def build_run(config: RunConfig, raw: DictConfig) -> Run:

@@ -1,21 +1,26 @@
 """What a generator is: prompts in, sampled completions with their log-probs out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
 from torch import nn
+
+from .vllm_config import VLLMConfig
 
 
 class GeneratorKind(StrEnum):
     """Which engine samples."""
 
     static = "static"
-    """Our loop over the trainer's own model: prompts once a group, drafts out of the prompt. Where a model's
-    attention cannot be replaced, hf takes its place."""
+    """Our loop over the trainer's own model: prompts once a group, drafts out of the prompt."""
     hf = "hf"
     """transformers' `generate`: the reference the others are checked against."""
+    vllm = "vllm"
+    """vLLM in this process, with a copy of the weights; see docs/vllm.md."""
+    vllm_server = "vllm_server"
+    """vLLM in a process of its own, here or elsewhere."""
 
 
 @dataclass(slots=True)
@@ -36,6 +41,7 @@ class GeneratorConfig:
     draft_tokens: int = 8
     """static: most tokens of the prompt that a pass tries as the completion's next ones; 0: none. Changes the
     speed alone."""
+    vllm: VLLMConfig = field(default_factory=VLLMConfig)
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < float("inf"):
@@ -64,14 +70,14 @@ class SampledCompletion:
 
 
 class GeneratorError(RuntimeError):
-    """A generator that did not give what it was asked for."""
+    """A generator that did not give what it was asked for, or does not sample from the trainer's weights."""
 
 
 class Generator(Protocol):
     """Samples completions; may hold its own copy of the weights."""
 
     def sync(self, model: nn.Module) -> None:
-        """Take over the trainer's weights. Called before every collection."""
+        """Take over the trainer's weights. Called before every collection. Raises GeneratorError."""
 
     def generate(
         self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float

@@ -100,7 +100,10 @@ def collect(context: "StepContext", report: StepReport) -> Collected:
     Raises FaultError where generator or judge fail.
     """
     config, wanted = context.objective.collection, context.objective.prompts_per_step
-    context.generator.sync(context.policy.model)
+    try:
+        context.generator.sync(context.policy.model)
+    except GeneratorError as error:
+        raise FaultError(Fault(FaultKind.generator, "weights", str(error))) from error
     collected = _sample(context, context.sampler.draw(wanted), report)
     if config.uninformative is Uninformative.keep:
         return collected

@@ -1,0 +1,82 @@
+"""Settings of the vLLM generators, and what an engine is started with. Nothing here imports vllm."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import torch
+
+if TYPE_CHECKING:
+    from .generator import GeneratorConfig
+
+EXTENSION = "rookworld_rlvr.rollout.vllm_worker.WorkerExtension"
+LOGPROBS_MODE = "processed_logprobs"
+SERVED_NAME = "rookworld"
+GIB = 2**30
+# Set before vllm is imported. One process, so that weights pass as tensors and runs repeat; threads left alone,
+# because the trainer shares them; nothing is reported to anyone.
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+}
+
+
+@dataclass(slots=True)
+class VLLMConfig:
+    """What `generator=vllm` and `generator=vllm_server` need beside the rest of the generator's settings."""
+
+    kv_cache_gib: float = 1.0
+    """vllm on a CPU: memory for keys and values."""
+    gpu_memory_fraction: float = 0.3
+    """vllm on CUDA: the part of the device's memory for weights, keys and values, in (0, 1]."""
+    sleep: bool = True
+    """vllm on CUDA: give that memory back while the trainer works."""
+    url: str = ""
+    """vllm_server: where it listens."""
+    sync_folder: str = ""
+    """vllm_server: weights are handed over in a folder below this one, which it must see under the same name;
+    empty: the machine's temporary folder."""
+    timeout_s: float = 300.0
+    """vllm_server: most seconds for an answer."""
+    retries: int = 5
+    """vllm_server: how often a batch is asked for again where the server is gone, after 1, 2, 4, … seconds: five
+    times are half a minute, in which it may be restarted. At the start of a run it must be there."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.kv_cache_gib < math.inf or not 0 < self.gpu_memory_fraction <= 1:
+            raise ValueError("generator.vllm: expected kv_cache_gib above 0 and gpu_memory_fraction in (0, 1]")
+        if not 0 < self.timeout_s < math.inf or self.retries < 0:
+            raise ValueError("generator.vllm: expected timeout_s above 0 and retries from 0")
+        if self.url and (urlsplit(self.url).scheme not in ("http", "https") or not urlsplit(self.url).netloc):
+            raise ValueError(f"generator.vllm.url: expected http://HOST:PORT, got {self.url!r}")
+
+
+def engine_arguments(
+    model: Path | str, config: "GeneratorConfig", *, device: str, dtype: torch.dtype
+) -> dict[str, Any]:
+    """What vLLM's engine is started with, in this process or as a server; `device` is cpu or cuda."""
+    cuda = device == "cuda"
+    if cuda:
+        of_device: dict[str, Any] = {"gpu_memory_utilization": config.vllm.gpu_memory_fraction}
+    else:
+        # A prompt cut in two rewinds its request's random state, which on a CPU raises.
+        of_device = {"kv_cache_memory_bytes": int(config.vllm.kv_cache_gib * GIB), "enable_chunked_prefill": False}
+    return of_device | {
+        "model": str(model),
+        "dtype": str(dtype).removeprefix("torch."),
+        # log_softmax(logits / T) of the sampled token, as the trainer computes it.
+        "logprobs_mode": LOGPROBS_MODE,
+        # Not the defaults for sampling that a model's folder may hold.
+        "generation_config": "vllm",
+        "max_num_seqs": config.batch_size,
+        # Compilation pays on CUDA; on a CPU it takes minutes for models as small as ours.
+        "enforce_eager": not cuda,
+        "enable_sleep_mode": cuda and config.vllm.sleep,
+        "worker_extension_cls": EXTENSION,
+        "use_tqdm_on_load": False,
+    }

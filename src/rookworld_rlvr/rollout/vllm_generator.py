@@ -1,0 +1,136 @@
+"""vLLM in the trainer's process: the only file that imports it, and only once an engine is wanted.
+
+The engine holds a copy of the weights. `sync` hands them over as tensors, empties the prefix cache, and reads back
+what the kernels see; what is not the trainer's is refused.
+
+A process has one engine: a new one ends the one before it, as the members of a sweep need it.
+"""
+
+import importlib.util
+import os
+import random
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from .generator import GeneratorConfig, GeneratorError, SampledCompletion
+from .vllm_config import ENVIRONMENT, engine_arguments
+from .vllm_sampling import Held, Sampling, cut, draw_seeds, expected_weights, require_held, room_for
+
+# The engine of this process, if there is one.
+_running: list[Any] = []
+
+
+def installed() -> bool:
+    """Whether vllm is in this environment; imports nothing."""
+    return importlib.util.find_spec("vllm") is not None
+
+
+class VLLMGenerator:
+    """Samples with vLLM. Runs repeat: each prompt has a seed of its own, drawn from torch's random state."""
+
+    def __init__(self, model: Any, config: GeneratorConfig, *, eos_id: int, dtype: torch.dtype = torch.float32) -> None:
+        """Start the engine, seconds to minutes, and hand the weights over. Raises GeneratorError."""
+        self._config, self._eos_id, self._dtype = config, eos_id, dtype
+        device = next(model.parameters()).device.type
+        self._sleeps = device == "cuda" and config.vllm.sleep
+        self._asleep = False
+        with TemporaryDirectory(prefix="rookworld-vllm-") as folder:
+            model.save_pretrained(folder)
+            self._engine = _start(engine_arguments(folder, config, device=device, dtype=dtype))
+        self._positions = int(self._engine.llm_engine.model_config.max_model_len)
+        self._expected = Held("", "", ())
+        self.sync(model)
+
+    def sync(self, model: Any) -> None:
+        """See `Generator.sync`. Raises GeneratorError where the engine then holds anything else."""
+        named = {name: parameter.detach() for name, parameter in model.named_parameters()}
+        self._expected = expected_weights(model, self._dtype)
+        with self._awake():
+            self._engine.collective_rpc("rookworld_load", args=(named, "trainer"))
+            if not self._engine.reset_prefix_cache():
+                raise GeneratorError("vllm: expected the prefix cache to be emptied, got it in use")
+            require_held(self._expected, self._held())
+
+    def weights_checksum(self) -> str:
+        """The trainer's checksum at the last `sync` if the engine has these weights in its own type."""
+        with self._awake():
+            return self._expected.named_by(self._held())
+
+    def generate(
+        self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float
+    ) -> list[list[SampledCompletion]]:
+        """See `Generator.generate`. Raises ValueError if a prompt leaves the model no room to answer."""
+        limits = [room_for(prompt, self._positions, self._config.max_new_tokens) for prompt in prompts]
+        seeds = draw_seeds(len(prompts), temperature)
+        wanted = [Sampling(group_size, temperature, limit, seed) for limit, seed in zip(limits, seeds, strict=True)]
+        with self._awake():
+            return self._sample(prompts, wanted)
+
+    def _sample(self, prompts: Sequence[tuple[int, ...]], wanted: Sequence[Sampling]) -> list[list[SampledCompletion]]:
+        from vllm import SamplingParams
+
+        parameters = [
+            SamplingParams(
+                n=each.group_size,
+                temperature=each.temperature,
+                max_tokens=each.max_tokens,
+                seed=each.seed,
+                stop_token_ids=[self._eos_id],
+                logprobs=0,
+                detokenize=False,
+            )
+            for each in wanted
+        ]
+        given = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+        with torch.random.fork_rng():
+            answers = self._engine.generate(given, parameters, use_tqdm=False)
+        return [[self._completion(output) for output in answer.outputs] for answer in answers]
+
+    def _completion(self, output: Any) -> SampledCompletion:
+        tokens = list(output.token_ids)
+        logprobs = [row[token].logprob for token, row in zip(tokens, output.logprobs, strict=True)]
+        return cut(tokens, logprobs, self._eos_id)
+
+    def _held(self) -> str:
+        [held] = self._engine.collective_rpc("rookworld_checksum", args=(self._expected.names,))
+        return str(held)
+
+    @contextmanager
+    def _awake(self) -> Iterator[None]:
+        """Outside, on CUDA, the device's memory is the trainer's."""
+        if self._asleep:
+            self._engine.wake_up()
+            self._asleep = False
+        try:
+            yield
+        finally:
+            if self._sleeps:
+                self._engine.sleep(level=1)
+                self._asleep = True
+
+
+def _start(arguments: dict[str, Any]) -> Any:
+    """The engine; random states and torch's threads are left as they were, which vLLM changes."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    while _running:
+        _running.pop().llm_engine.engine_core.shutdown()
+    python_state, set_threads = random.getstate(), torch.set_num_threads
+    try:
+        # torch warns of what vLLM does: nobody here can mend it.
+        with torch.random.fork_rng(), warnings.catch_warnings(action="ignore"):
+            from vllm import LLM
+
+            _running.append(LLM(**arguments, skip_tokenizer_init=True, disable_log_stats=True, seed=0))
+        return _running[0]
+    except (ValueError, RuntimeError, NotImplementedError) as error:
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise GeneratorError(f"vllm: expected an engine for this model, got: {reason}") from error
+    finally:
+        random.setstate(python_state)
+        torch.set_num_threads = set_threads

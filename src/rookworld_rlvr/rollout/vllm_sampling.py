@@ -1,0 +1,75 @@
+"""What the two vLLM generators share: seeds, limits, cutting, and whether the weights are the trainer's."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .generator import GeneratorError, SampledCompletion
+from .weights import checksum, checksum_of
+
+SEEDS = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How one prompt is answered."""
+
+    group_size: int
+    temperature: float
+    """0: greedy."""
+    max_tokens: int
+    seed: int | None
+    """None where nothing is drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The weights that a sampler should have."""
+
+    checksum: str
+    """The trainer's, of its own type."""
+    rounded: str
+    """The same of the sampler's type."""
+    names: tuple[str, ...]
+
+    def named_by(self, held: str) -> str:
+        """The trainer's checksum where the sampler's is that of the rounded weights, else the sampler's."""
+        return self.checksum if held == self.rounded else held
+
+
+def expected_weights(model: Any, dtype: torch.dtype) -> Held:
+    """What a sampler of this type should have once it took over the model's weights."""
+    named = list(model.named_parameters())
+    full = checksum(model)
+    same_type = all(parameter.dtype == dtype for _, parameter in named)
+    rounded = full if same_type else checksum_of((name, parameter.detach().to(dtype)) for name, parameter in named)
+    return Held(full, rounded, tuple(name for name, _ in named))
+
+
+def require_held(expected: Held, held: str) -> None:
+    """Raises GeneratorError where the sampler's weights are others."""
+    if held != expected.rounded:
+        raise GeneratorError(f"vllm: expected the trainer's weights {expected.rounded}, the sampler has {held}")
+
+
+def draw_seeds(count: int, temperature: float) -> list[int | None]:
+    """A seed for each prompt, of torch's random state; greedy decoding draws nothing."""
+    if temperature == 0:
+        return [None] * count
+    return list(torch.randint(SEEDS, (count,)).tolist())
+
+
+def room_for(prompt: Sequence[int], positions: int, max_new_tokens: int) -> int:
+    """The most tokens that may follow a prompt. Raises ValueError for a prompt that leaves none."""
+    if len(prompt) >= positions:
+        raise ValueError(f"expected a prompt shorter than the model's {positions} positions, got {len(prompt)}")
+    return min(max_new_tokens, positions - len(prompt))
+
+
+def cut(tokens: Sequence[int], logprobs: Sequence[float], eos_id: int) -> SampledCompletion:
+    """A completion up to its end token, which is part of it."""
+    finished = eos_id in tokens
+    length = tokens.index(eos_id) + 1 if finished else len(tokens)
+    return SampledCompletion(tuple(tokens[:length]), tuple(logprobs[:length]), finished)

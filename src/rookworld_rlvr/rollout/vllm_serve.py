@@ -1,0 +1,79 @@
+"""`python -m rookworld_rlvr.rollout.vllm_serve MODEL`: a vLLM server that `generator=vllm_server` can sample from.
+
+It is vLLM's own server with our worker extension, log-probs at the sampling temperature, and the calls that change
+weights. Those let whoever reaches the port load files into it: by default nobody but this machine does.
+"""
+
+import argparse
+import os
+import sys
+from importlib import resources
+
+import torch
+
+from .generator import GeneratorConfig
+from .vllm_config import ENVIRONMENT, SERVED_NAME, VLLMConfig, engine_arguments
+
+SERVER = "vllm.entrypoints.openai.api_server"
+TINY = "tiny"
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def main(argv: list[str]) -> None:
+    """Become the server: this process is replaced."""
+    given, passed_on = _parser().parse_known_args(argv)
+    environment = os.environ | {
+        # What `/collective_rpc` and `/reset_prefix_cache` ask for.
+        "VLLM_SERVER_DEV_MODE": "1",
+        **{name: os.environ.get(name, value) for name, value in ENVIRONMENT.items() if name not in _IN_PROCESS},
+    }
+    command = [sys.executable, "-m", SERVER, *flags(given), *passed_on]
+    os.execve(sys.executable, command, environment)
+
+
+# A server's engine is a process of its own, and its threads are its own.
+_IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_CPU_OMP_THREADS_BIND"}
+
+
+def flags(given: argparse.Namespace) -> list[str]:
+    """The server's command line; switches that are off are left out."""
+    config = GeneratorConfig(
+        batch_size=given.batch_size,
+        vllm=VLLMConfig(kv_cache_gib=given.kv_cache_gib, gpu_memory_fraction=given.gpu_memory_fraction, sleep=False),
+    )
+    model = str(resources.files("rookworld_rlvr") / "assets" / "tiny") if given.model == TINY else given.model
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    arguments = engine_arguments(model, config, device=device, dtype=DTYPES[given.precision])
+    arguments |= {"host": given.host, "port": given.port, "served_model_name": SERVED_NAME}
+    arguments |= {"disable_uvicorn_access_log": True, "disable_log_stats": True}
+    return [word for name, value in arguments.items() for word in _flag(name.replace("_", "-"), value)]
+
+
+def _flag(name: str, value: object) -> list[str]:
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"] if value or name in SWITCHED_OFF else []
+    return [f"--{name}", str(value)]
+
+
+# These are on unless they are said to be off.
+SWITCHED_OFF = {"enable-chunked-prefill", "use-tqdm-on-load"}
+
+
+def _parser() -> argparse.ArgumentParser:
+    defaults = VLLMConfig()
+    parser = argparse.ArgumentParser(
+        prog="python -m rookworld_rlvr.rollout.vllm_serve",
+        description="A vLLM server for generator=vllm_server. Other options are passed on to vLLM's server.",
+    )
+    parser.add_argument("model", help="the model.path of the run: a folder, a hub name, or tiny")
+    parser.add_argument("--host", default="127.0.0.1", help="whom to listen to (default: this machine alone)")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--precision", choices=DTYPES, default="bf16", help="that of the run")
+    parser.add_argument("--batch-size", type=int, default=GeneratorConfig().batch_size)
+    parser.add_argument("--kv-cache-gib", type=float, default=defaults.kv_cache_gib, help="on a CPU")
+    parser.add_argument("--gpu-memory-fraction", type=float, default=defaults.gpu_memory_fraction, help="on CUDA")
+    return parser
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

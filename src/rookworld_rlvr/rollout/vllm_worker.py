@@ -1,0 +1,119 @@
+"""What vLLM's worker is extended by: taking over the trainer's weights, and reading back those it samples with.
+
+vLLM loads this class by its name into its worker; nothing here imports vllm. Written for vLLM 0.32 and one
+worker, without tensor or pipeline parallelism.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from .weights import checksum_of
+
+WEIGHTS_FILE = "model.safetensors"
+STALE_HEAD = "stale lm_head"
+HALF_LOADED = " half loaded"
+# transformers keeps these of GPT-2 transposed.
+CONV1D = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
+
+
+class WorkerExtension:
+    """Mixed into vLLM's worker, whose attributes it uses. What it answers can be sent as JSON."""
+
+    model_runner: Any
+    vllm_config: Any
+    rookworld_token: str = ""
+
+    def rookworld_state(self) -> dict[str, str]:
+        """Whose weights these are (empty: those it was started with), their type, and what a log-prob is."""
+        model = self.vllm_config.model_config
+        return {
+            "token": self.rookworld_token,
+            "dtype": str(model.dtype),
+            "logprobs_mode": str(model.logprobs_mode),
+        }
+
+    def rookworld_load_folder(self, folder: str, token: str) -> None:
+        """`rookworld_load` of what a trainer wrote into a folder."""
+        self.rookworld_load(load_file(Path(folder) / WEIGHTS_FILE), token)
+
+    def rookworld_load(self, named: dict[str, Tensor], token: str) -> None:
+        """Take over weights under transformers' names; `token` says whose they are."""
+        # Whatever happens on the way, they are neither the old ones nor the new ones.
+        self.rookworld_token = f"{token}{HALF_LOADED}"
+        model = self.model_runner.get_model()
+        with torch.inference_mode():
+            self.model_runner.reload_weights(weights_iterator=iter(named.items()))
+            head = getattr(model, "lm_head", None)
+            if _is_tied(model, named) and head is not None:
+                # vLLM leaves the packed copy of a tied head as it was.
+                head.quant_method.process_weights_after_loading(head)
+        self.rookworld_token = token
+
+    def rookworld_checksum(self, names: Sequence[str]) -> str:
+        """`checksum` of these weights as the kernels see them. What cannot be read back is told instead."""
+        model, dtype = self.model_runner.get_model(), self.vllm_config.model_config.dtype
+        try:
+            with torch.inference_mode():
+                # Biases of bf16 are float32 in some kernels, with the values of bf16.
+                found = checksum_of((name, held_weight(model, name).to(dtype)) for name in names)
+                head_is_current = not _is_tied(model, names) or _tied_head_is_current(model, names)
+        except (AttributeError, KeyError) as error:
+            return f"unreadable: {error}"
+        return found if head_is_current else f"{found}, {STALE_HEAD}"
+
+
+def held_weight(model: nn.Module, name: str) -> Tensor:
+    """A weight under transformers' name and in its layout, as the kernel that samples sees it.
+
+    Raises KeyError or AttributeError for a layout that is not known here.
+    """
+    path, _, kind = name.rpartition(".")
+    module, rows = _find(model, path)
+    whole: Tensor = _kernel_weight(module) if kind == "weight" else getattr(module, kind)
+    value = whole[rows]
+    return value.t() if kind == "weight" and name.endswith(CONV1D) and _is_gpt2(model) else value
+
+
+def _find(model: nn.Module, path: str) -> tuple[nn.Module, slice]:
+    """The module of this name and all its rows, or the packed one it is a part of and the part's rows."""
+    modules = dict(model.named_modules())
+    if path in modules:
+        return modules[path], slice(getattr(modules[path], "org_vocab_size", None))
+    parent, _, leaf = path.rpartition(".")
+    for packed, parts in getattr(model, "packed_modules_mapping", {}).items():
+        module = modules.get(f"{parent}.{packed}")
+        if leaf in parts and module is not None:
+            start = sum(module.output_sizes[: parts.index(leaf)])
+            return module, slice(start, start + module.output_sizes[parts.index(leaf)])
+    raise KeyError(path)
+
+
+def _kernel_weight(module: nn.Module) -> Any:
+    """A layer's weight (out, in). On a CPU it is packed for the kernel: the layer's answer to unit vectors is exact."""
+    looks_up = type(module).__name__ == "VocabParallelEmbedding"
+    if looks_up or not hasattr(module, "cpu_linear"):
+        return module.weight
+    layer: Any = module
+    width = getattr(layer, "input_size_per_partition", None) or layer.embedding_dim
+    return layer.quant_method.apply(layer, torch.eye(width, dtype=layer.weight.dtype), None).t()
+
+
+def _is_gpt2(model: nn.Module) -> bool:
+    return bool(model.config.model_type == "gpt2")  # type: ignore[union-attr]
+
+
+def _is_tied(model: nn.Module, names: Iterable[str]) -> bool:
+    return "lm_head.weight" not in names and hasattr(model, "lm_head")
+
+
+def _tied_head_is_current(model: nn.Module, names: Iterable[str]) -> bool:
+    """Whether the head's kernel has the weights of the embedding it is tied to."""
+    head = held_weight(model, "lm_head.weight")
+    paths = (name.removesuffix(".weight") for name in names if name.endswith(".weight"))
+    embeddings = (path for path in paths if type(_find(model, path)[0]).__name__ == "VocabParallelEmbedding")
+    return any(torch.equal(held_weight(model, f"{path}.weight"), head) for path in embeddings)

@@ -1,0 +1,82 @@
+"""What of the vLLM generators needs no vLLM: settings, the server's command line, seeds, limits, the weights' names."""
+
+import copy
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from rookworld_rlvr.rollout.generator import GeneratorConfig, GeneratorError
+from rookworld_rlvr.rollout.vllm_config import VLLMConfig, engine_arguments
+from rookworld_rlvr.rollout.vllm_sampling import cut, draw_seeds, expected_weights, require_held, room_for
+from rookworld_rlvr.rollout.vllm_serve import _parser, flags
+from rookworld_rlvr.rollout.weights import checksum
+from rookworld_rlvr.training.policy import Policy
+
+EOS = 7
+
+
+def test_an_engine_gives_logprobs_at_the_sampling_temperature_and_no_defaults_of_the_model_s_folder() -> None:
+    config = GeneratorConfig(batch_size=32, vllm=VLLMConfig(kv_cache_gib=0.5, gpu_memory_fraction=0.4))
+    cpu = engine_arguments(Path("m"), config, device="cpu", dtype=torch.bfloat16)
+    cuda = engine_arguments(Path("m"), config, device="cuda", dtype=torch.float32)
+    for arguments in (cpu, cuda):
+        assert arguments["logprobs_mode"] == "processed_logprobs" and arguments["generation_config"] == "vllm"
+        assert arguments["max_num_seqs"] == 32 and arguments["model"] == "m"
+    assert (cpu["dtype"], cpu["kv_cache_memory_bytes"], cpu["enable_sleep_mode"]) == ("bfloat16", 2**29, False)
+    assert (cuda["dtype"], cuda["gpu_memory_utilization"], cuda["enable_sleep_mode"]) == ("float32", 0.4, True)
+
+
+def test_the_server_s_command_line_says_the_same_and_passes_on_what_it_does_not_know() -> None:
+    given, passed_on = _parser().parse_known_args(["some/model", "--port", "81", "--precision", "fp32", "--seed", "3"])
+    assert passed_on == ["--seed", "3"]
+    words = flags(given)
+    pairs = dict(pairwise(words))
+    assert pairs["--model"] == "some/model" and pairs["--dtype"] == "float32" and pairs["--port"] == "81"
+    assert pairs["--host"] == "127.0.0.1" and pairs["--logprobs-mode"] == "processed_logprobs"
+    assert "--no-use-tqdm-on-load" in words and "--enable-sleep-mode" not in words
+    tiny = flags(_parser().parse_args(["tiny"]))
+    assert (Path(tiny[tiny.index("--model") + 1]) / "config.json").is_file()
+
+
+def test_a_completion_is_cut_behind_its_end_token() -> None:
+    done = cut([3, EOS, 4], [-0.1, -0.2, -0.3], EOS)
+    assert (done.tokens, done.logprobs, done.finished) == ((3, EOS), (-0.1, -0.2), True)
+    assert not cut([3, 4], [-0.1, -0.2], EOS).finished
+
+
+def test_a_prompt_leaves_the_room_behind_it_and_none_is_an_error() -> None:
+    assert [room_for([0] * length, 10, 4) for length in (1, 6, 7, 9)] == [4, 4, 3, 1]
+    with pytest.raises(ValueError, match="shorter than the model's 10 positions, got 10"):
+        room_for([0] * 10, 10, 4)
+
+
+def test_seeds_follow_the_random_state_and_greedy_decoding_draws_none() -> None:
+    torch.manual_seed(3)
+    first, second = draw_seeds(4, 1.0), draw_seeds(4, 1.0)
+    torch.manual_seed(3)
+    assert draw_seeds(4, 1.0) == first != second and len(set(first)) == 4
+    state = torch.get_rng_state()
+    assert draw_seeds(2, 0.0) == [None, None] and torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_sampler_in_bf16_is_told_by_the_trainer_s_checksum_if_it_has_the_rounded_weights(policy: Policy) -> None:
+    rounded = copy.deepcopy(policy.model).to(torch.bfloat16)
+    expected = expected_weights(policy.model, torch.bfloat16)
+    assert expected.named_by(checksum(rounded)) == checksum(policy.model) != checksum(rounded)
+    require_held(expected, checksum(rounded))
+    with torch.no_grad():
+        rounded.transformer.ln_f.weight[0] += 0.1
+    assert expected.named_by(checksum(rounded)) == checksum(rounded)
+    with pytest.raises(GeneratorError, match="expected the trainer's weights"):
+        require_held(expected, checksum(rounded))
+
+
+def test_the_sign_of_a_zero_weight_does_not_count() -> None:
+    model = torch.nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        model.weight.zero_()
+        before = checksum(model)
+        model.weight.neg_()
+    assert model.weight.signbit().all() and checksum(model) == before

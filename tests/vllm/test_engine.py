@@ -1,0 +1,142 @@
+"""The engine in this process: what it holds is read back from its kernels, and nothing old is left after a sync."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.rollout.generator import GeneratorConfig, GeneratorError
+from rookworld_rlvr.rollout.vllm_sampling import expected_weights, require_held
+from rookworld_rlvr.rollout.weights import checksum
+from rookworld_rlvr.training.policy import Policy
+
+pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed: scripts/setup.sh vllm")
+
+
+def moved(model: Any, scale: float = 0.05) -> Any:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += scale * torch.randn_like(parameter)
+    return model
+
+
+def named_weights(model: Any) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "transformer.wte.weight",
+        "transformer.wpe.weight",
+        "transformer.h.1.ln_1.bias",
+        "transformer.h.1.attn.c_attn.weight",
+        "transformer.h.2.attn.c_proj.weight",
+        "transformer.h.2.attn.c_proj.bias",
+        "transformer.h.3.mlp.c_fc.weight",
+        "transformer.h.3.mlp.c_proj.weight",
+        "transformer.ln_f.weight",
+    ],
+)
+def test_one_bit_of_one_weight_in_the_engine_is_noticed(engine: Any, policy: Policy, name: str) -> None:
+    engine.sync(policy.model)
+    assert engine.weights_checksum() == checksum(policy.model)
+    weights = named_weights(policy.model)
+    weights[name].view(torch.int32).view(-1)[-1] ^= 1
+    engine._engine.collective_rpc("rookworld_load", args=(weights, "trainer"))
+    assert engine.weights_checksum() != checksum(policy.model)
+
+
+def test_the_stale_head_that_vllm_leaves_behind_is_noticed(engine: Any, policy: Policy) -> None:
+    engine.sync(policy.model)
+    weights = named_weights(moved(policy.model))
+    engine._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights.items())})
+    assert engine.weights_checksum().endswith("stale lm_head")
+    with pytest.raises(GeneratorError, match=r"expected the trainer's weights .* stale lm_head"):
+        # The check that every sync ends with.
+        require_held(expected_weights(policy.model, torch.float32), engine._held())
+    engine.sync(policy.model)
+    assert engine.weights_checksum() == checksum(policy.model)
+
+
+def test_nothing_of_a_prompt_is_remembered_over_a_sync(engine: Any, policy: Policy, prompts: Any) -> None:
+    # Longer than a block of the cache, which holds 128 tokens.
+    long = (prompts[0] * 9)[:200]
+
+    def first_logprob() -> tuple[int, float]:
+        [[done]] = engine.generate([long], group_size=1, temperature=0.0)
+        return done.tokens[0], done.logprobs[0]
+
+    engine.sync(policy.model)
+    first_logprob()
+    moved(policy.model, 0.02)
+    with torch.no_grad():
+        logprobs = torch.log_softmax(policy.model(torch.tensor([long])).logits[0, -1], dim=-1)
+    # The trap is there: the new weights read keys and values of the old ones.
+    engine._engine.collective_rpc("rookworld_load", args=(named_weights(policy.model), "trainer"))
+    token, logprob = first_logprob()
+    assert abs(logprob - float(logprobs[token])) > 1e-3
+    engine.sync(policy.model)
+    token, logprob = first_logprob()
+    assert abs(logprob - float(logprobs[token])) < 1e-4
+
+
+def test_vllm_leaves_random_states_and_threads_of_the_trainer_alone(engine: Any, policy: Policy, prompts: Any) -> None:
+    state, threads = torch.get_rng_state(), torch.get_num_threads()
+    engine.sync(policy.model)
+    engine.generate(prompts[:1], group_size=1, temperature=0.0)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.set_num_threads(threads + 1)
+    assert torch.get_num_threads() == threads + 1
+    torch.set_num_threads(threads)
+
+
+# From here on engines are started that end the one of the session, so these stand last.
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_weights_that_vllm_packs_together_are_read_back_apart(tied: bool) -> None:
+    from rookworld_rlvr.rollout.vllm_generator import VLLMGenerator
+
+    shape = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "vocab_size": 130}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 256}
+    model = moved(LlamaForCausalLM(LlamaConfig(tie_word_embeddings=tied, **shape, **heads)).eval())
+    generator = VLLMGenerator(model, GeneratorConfig(max_new_tokens=8), eos_id=1)
+    assert generator.weights_checksum() == checksum(model)
+    moved(model)
+    assert generator.weights_checksum() != checksum(model)
+    generator.sync(model)
+    assert generator.weights_checksum() == checksum(model)
+
+
+def test_a_run_in_bf16_passes_its_gates_and_learns(tiny_overrides: list[str], tmp_path: Path, capfd: Any) -> None:
+    given = [*tiny_overrides, "precision=bf16", "generator=vllm", "steps=2", f"output_root={tmp_path / 'outputs'}"]
+    assert main(["train", *given]) == 0
+    run = (tmp_path / "outputs" / "latest").resolve()
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["preflight"]["sampler_synced"]["measured"] == 0
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == 2 and all(row["optim/update_norm"] > 0 for row in rows)
+    assert summary["after"]["policy/valid"]["n"] == 1
+
+
+def test_a_resumed_run_samples_what_the_uninterrupted_one_does(
+    tiny_overrides: list[str], tmp_path: Path, capfd: Any
+) -> None:
+    def run(root: str, *overrides: str) -> tuple[Path, str]:
+        given = [*tiny_overrides, "generator=vllm", "evaluation_rows=0", "checkpoint_every=1", "steps=3"]
+        assert main(["train", *given, f"output_root={tmp_path / root}", *overrides]) == 0
+        folder = (tmp_path / root / "latest").resolve()
+        weights = folder / "checkpoints" / "step-3" / "model.safetensors"
+        return folder, weights.read_bytes().hex() if weights.exists() else ""
+
+    whole, weights = run("whole")
+    begun, _ = run("begun", "max_minutes=1e-9")
+    _, resumed = run("begun", f"resume={begun}", "max_minutes=0")
+    assert resumed == weights
+    assert (whole / "rollouts.jsonl").read_text().count("\n") > 0

@@ -1,0 +1,132 @@
+"""A server that holds other weights, is restarted, or dies: an error or a reconnect, never a wrong batch."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.rollout.generator import GeneratorError
+from rookworld_rlvr.rollout.vllm_config import VLLMConfig
+from rookworld_rlvr.rollout.vllm_server import VLLMServer
+from rookworld_rlvr.rollout.weights import checksum
+from rookworld_rlvr.training.policy import ModelConfig, Policy, Precision, load_policy
+from rookworld_rlvr.training.preflight import run_preflight
+from rookworld_rlvr.training.trainer import gate_examples, preflight_input
+
+pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed: scripts/setup.sh vllm")
+PATIENCE_S = 120
+
+
+def other_policy() -> Policy:
+    policy = load_policy(ModelConfig(), torch.device("cpu"), Precision.fp32)
+    with torch.no_grad():
+        policy.model.transformer.ln_f.weight += 0.1
+    return policy
+
+
+def test_a_server_that_another_trainer_took_over_is_refused(
+    make_client: Callable[..., Any], policy: Policy, prompts: Any
+) -> None:
+    ours = make_client(policy)
+    ours.generate(prompts[:1], group_size=2, temperature=1.0)
+    make_client(other_policy())
+    with pytest.raises(GeneratorError, match="another trainer's"):
+        ours.generate(prompts[:1], group_size=2, temperature=1.0)
+    with pytest.raises(GeneratorError, match="another trainer's"):
+        ours.sync(policy.model)
+    assert ours.weights_checksum() != checksum(policy.model)
+
+
+def test_weights_changed_behind_our_back_are_refused_by_the_gate(
+    server: Any, make_client: Callable[..., Any], make_context: Callable[..., Any], corpus: Any, tmp_path: Path
+) -> None:
+    from rookworld_rlvr.tasks.corpus import read_corpus
+
+    context = make_context()
+    client = make_client(context.policy)
+    context.generator = client
+    given = preflight_input(context, gate_examples(read_corpus(corpus.train).examples))
+    assert all(gate.passed for gate in run_preflight(given))
+    # The file that the next hand-over will be read from is another's: the sync itself notices.
+    client._write = lambda model: type(client)._write(client, other_policy().model)
+    with pytest.raises(GeneratorError, match="expected the trainer's weights"):
+        client.sync(context.policy.model)
+    # Even where it did not, the gate would.
+    client.sync = lambda model: None
+    assert [gate.name for gate in run_preflight(given) if not gate.passed] == ["sampler_synced"]
+
+
+def test_a_server_of_another_precision_is_refused(server: Any, tiny_overrides: list[str], capfd: Any) -> None:
+    given = [*tiny_overrides, "generator=vllm_server", f"generator.vllm.url={server.url}", "precision=bf16"]
+    assert main(["smoke", *given]) == 2
+    error = capfd.readouterr().err
+    assert "torch.bfloat16" in error and "torch.float32" in error and error.count("\n") == 1
+
+
+def test_a_server_that_is_restarted_is_given_the_weights_again(
+    server: Any, make_client: Callable[..., Any], prompts: Any
+) -> None:
+    policy = other_policy()
+    client = make_client(policy, retries=6)
+    torch.manual_seed(0)
+    expected = client.generate(prompts, group_size=4, temperature=1.0)
+    server.kill()
+    server.start()
+    torch.manual_seed(0)
+    got = client.generate(prompts, group_size=4, temperature=1.0)
+    assert client.weights_checksum() == checksum(policy.model)
+    gaps = [
+        abs(a - b)
+        for groups in zip(expected, got, strict=True)
+        for one, other in zip(*groups, strict=True)
+        for a, b in zip(one.logprobs, other.logprobs, strict=True)
+        if one.tokens == other.tokens
+    ]
+    assert len(gaps) > 100 and max(gaps) < 1e-4
+
+
+def test_a_server_killed_in_the_middle_of_a_run_ends_it_with_exit_code_4(
+    server: Any, tiny_overrides: list[str], tmp_path: Path, capfd: Any
+) -> None:
+    root = tmp_path / "outputs"
+    given = [*tiny_overrides, "generator=vllm_server", f"generator.vllm.url={server.url}", "generator.vllm.retries=0"]
+    given += ["steps=1000", "optim.lr=1e-4", "evaluation_rows=0", f"output_root={root}"]
+
+    def kill_after_three_steps() -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            found = list(root.glob("*/*/metrics.jsonl"))
+            if found and found[0].read_text().count("\n") >= 3:
+                break
+            time.sleep(0.05)
+        server.kill()
+
+    killer = threading.Thread(target=kill_after_three_steps)
+    killer.start()
+    assert main(["train", *given]) == 4
+    killer.join()
+    run = (root / "latest").resolve()
+    diagnosis = (run / "diagnosis.txt").read_text()
+    assert "fault           generator" in diagnosis and server.url in diagnosis
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    trained = [row for row in rows if "optim/update_norm" in row and row["optim/update_norm"] > 0]
+    assert 3 <= len(trained) < len(rows) < 1000
+    # Whatever was trained on came from the trainer's weights.
+    assert all(abs(row["sampler/ratio_raw_max"] - 1) < 1e-3 for row in trained)
+
+
+def test_a_run_whose_server_is_gone_does_not_start(server: Any, tiny_overrides: list[str], capfd: Any) -> None:
+    server.kill()
+    with pytest.raises(GeneratorError, match="refused"):
+        VLLMServer(VLLMConfig(url=server.url)).get("/v1/models")
+    given = [*tiny_overrides, "generator=vllm_server", f"generator.vllm.url={server.url}", "generator.vllm.retries=0"]
+    assert main(["train", *given]) == 2
+    error = capfd.readouterr().err
+    assert server.url in error and "start one: python -m" in error and error.count("\n") == 1
