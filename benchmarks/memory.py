@@ -9,10 +9,10 @@ max_new_tokens allows, so that each step is the worst one there is, and the firs
 left out; the bound is on the largest. Each run has a process of its own. Exit code 1 if a bound is broken.
 """
 
-# ruff: noqa: E402 — the allocator is set before torch is imported.
-from rookworld_rlvr.app.allocator import return_freed_memory
+# ruff: noqa: E402 — memory and threads are set before torch is imported.
+from rookworld_rlvr.app.process import prepare_process
 
-return_freed_memory()
+prepare_process()
 
 import argparse
 import multiprocessing

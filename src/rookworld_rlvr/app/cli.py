@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-from .allocator import return_freed_memory
+from .process import prepare_process
 
 # Each command's module is imported when it is called: `data` needs no torch.
 COMMANDS = {
@@ -28,7 +28,7 @@ def main(argv: list[str]) -> int:
     if command not in COMMANDS:
         print(f"rookworld: expected one of {', '.join(COMMANDS)}, got {command!r}", file=sys.stderr)
         return EXIT_BAD_INPUT
-    return_freed_memory()
+    prepare_process()
     module = importlib.import_module(f"{__package__}.{command}")
     try:
         code: int = module.main(arguments)
