@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from rookworld_rlvr.app.config import EvaluateConfig, RunConfig, WarmstartRunConfig
+from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, RunConfig, WarmstartRunConfig
 from rookworld_rlvr.app.hydra_command import conf_folder
 from rookworld_rlvr.objective import AdvantageScale, KLForm, LossKind
+from rookworld_rlvr.rollout.generator import GeneratorKind
 from rookworld_rlvr.training.diagnosis import SUGGESTIONS
 from rookworld_rlvr.training.faults import FaultKind
 from rookworld_rlvr.training.kl_control import KLControl
-from rookworld_rlvr.rollout.generator import GeneratorKind
 from rookworld_rlvr.training.reference import ReferenceMode
 from rookworld_rlvr.training.sinks import Tracker
 
 CONF = conf_folder()
-COMMANDS = {"train": RunConfig, "evaluate": EvaluateConfig, "warmstart": WarmstartRunConfig}
+COMMANDS = {"train": RunConfig, "bench": BenchRunConfig, "evaluate": EvaluateConfig, "warmstart": WarmstartRunConfig}
 # What each option of a group changes, besides nothing: key → value.
 CHANGES: dict[str, dict[str, Any]] = {
     "model=tiny": {},
