@@ -15,7 +15,7 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
-from rookworld_rlvr.app.config import EvaluateConfig, RunConfig, WarmstartRunConfig
+from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, RunConfig, WarmstartRunConfig
 from rookworld_rlvr.app.hydra_command import SCHEMAS, conf_folder, to_dataclass
 from rookworld_rlvr.app.wiring import build_unsaved_run
 from rookworld_rlvr.rewards import Rubric
@@ -34,7 +34,12 @@ from rookworld_rlvr.training.recovery import Rung, climb
 from rookworld_rlvr.training.step import grpo_step
 from rookworld_rlvr.training.step_report import StepReport, TokenTotals
 
-SCHEMA_OF = {"train": RunConfig, "evaluate": EvaluateConfig, "warmstart": WarmstartRunConfig}
+SCHEMA_OF = {
+    "train": RunConfig,
+    "bench": BenchRunConfig,
+    "evaluate": EvaluateConfig,
+    "warmstart": WarmstartRunConfig,
+}
 Composed = RunConfig | EvaluateConfig | WarmstartRunConfig
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rookworld_rlvr.app.config import EvaluateConfig, RunConfig, WarmstartRunConfig
+from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, RunConfig, WarmstartRunConfig
 from rookworld_rlvr.app.hydra_command import conf_folder
 from rookworld_rlvr.objective import AdvantageScale, KLForm, LossKind
 from rookworld_rlvr.rollout.generator import GeneratorKind
@@ -17,7 +17,7 @@ from rookworld_rlvr.training.reference import ReferenceMode
 from rookworld_rlvr.training.sinks import Tracker
 
 CONF = conf_folder()
-COMMANDS = {"train": RunConfig, "evaluate": EvaluateConfig, "warmstart": WarmstartRunConfig}
+COMMANDS = {"train": RunConfig, "bench": BenchRunConfig, "evaluate": EvaluateConfig, "warmstart": WarmstartRunConfig}
 # What each option of a group changes, besides nothing: key → value.
 CHANGES: dict[str, dict[str, Any]] = {
     "model=tiny": {},

@@ -21,7 +21,7 @@ READER_S_OWN = {"HOST:8000"}
 MACHINE = re.compile(
     r"(?<![\w.~])/(?:work|tmp|root|home|usr|opt|mnt)\b|localhost|\b\d+\.\d+\.\d+\.\d+\b|\bpypi\b|index-url", re.I
 )
-HYDRA_COMMANDS = {"train": "train", "smoke": "train", "evaluate": "evaluate", "warmstart": "warmstart"}
+HYDRA_COMMANDS = {"smoke": "train"} | {name: name for name in ("train", "bench", "evaluate", "warmstart")}
 UNFILLED = "@@"
 
 
@@ -184,10 +184,15 @@ def test_the_overrides_shown_are_accepted(name: str, overrides: list[str]) -> No
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
-    from rookworld_rlvr.app.config import EvaluateConfig, RunConfig, WarmstartRunConfig
+    from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, RunConfig, WarmstartRunConfig
     from rookworld_rlvr.app.hydra_command import SCHEMAS, conf_folder
 
-    schemas = {"train": RunConfig, "evaluate": EvaluateConfig, "warmstart": WarmstartRunConfig}
+    schemas = {
+        "train": RunConfig,
+        "bench": BenchRunConfig,
+        "evaluate": EvaluateConfig,
+        "warmstart": WarmstartRunConfig,
+    }
     SCHEMAS.store(name=f"{name}_schema", node=schemas[name])
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_folder())):
         assert is_dataclass(OmegaConf.to_object(compose(config_name=name, overrides=overrides)))
@@ -256,6 +261,8 @@ def spelled(value: Any) -> str:
         return str(value.value)
     if value is None:
         return "null"
+    if isinstance(value, list):
+        return f"[{','.join(map(spelled, value))}]"
     return str(value) or "''"
 
 
@@ -272,6 +279,16 @@ def test_every_knob_and_its_default_is_in_the_table(title: str, name: str) -> No
 
     rows = table(section(text("docs/configuration.md"), title))
     assert [(row[0].strip("`"), row[1].strip("`")) for row in rows] == list(leaves(getattr(config, name)()))
+    assert all(row[2] for row in rows)
+
+
+def test_the_table_of_the_bench_has_what_it_knows_beside_a_run() -> None:
+    from rookworld_rlvr.app.config import BenchRunConfig, RunConfig
+
+    rows = table(section(text("docs/configuration.md"), "`bench`"))
+    of_a_run = dict(leaves(RunConfig()))
+    own = [(path, value) for path, value in leaves(BenchRunConfig()) if path not in of_a_run]
+    assert [(row[0].strip("`"), row[1].strip("`")) for row in rows] == own
     assert all(row[2] for row in rows)
 
 

@@ -9,6 +9,7 @@ from .process import prepare_process
 COMMANDS = {
     "train": "the main job: bash train.sh = smoke, then this",
     "smoke": "one real step on one prompt a task, then the preflight gates",
+    "bench": "how fast a step is with each generator, and how much of the machine it uses",
     "evaluate": "the held-out table of a model",
     "inspect": "replay a batch that a fault left behind",
     "warmstart": "a tiny model by behaviour cloning",

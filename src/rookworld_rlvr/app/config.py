@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from ..rewards import RubricConfig
-from ..rollout.generator import GeneratorConfig
+from ..rollout.generator import GeneratorConfig, GeneratorKind
 from ..training.context import StepConfig
 from ..training.data import DataConfig
 from ..training.kl_control import KLConfig
@@ -43,6 +43,31 @@ class RunConfig(TrainerConfig):
     recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
+
+
+@dataclass(slots=True)
+class BenchConfig:
+    """What is measured, and how often."""
+
+    generators: list[GeneratorKind] = field(default_factory=lambda: [GeneratorKind.static, GeneratorKind.hf])
+    """Measured in turn, on the same prompts; ratios are to hf, where it is among them."""
+    rounds: int = 5
+    """Steps of each generator that count; one more before them does not."""
+    output: str = ""
+    """A JSON file to write all figures to; empty: the console alone."""
+
+    def __post_init__(self) -> None:
+        if not self.generators or len(set(self.generators)) < len(self.generators):
+            raise ValueError(f"bench.generators: expected one or more, each once, got {list(self.generators)}")
+        if self.rounds < 1:
+            raise ValueError(f"bench.rounds: expected 1 or more, got {self.rounds}")
+
+
+@dataclass(slots=True)
+class BenchRunConfig(RunConfig):
+    """`rookworld bench`: a run, and how it is measured."""
+
+    bench: BenchConfig = field(default_factory=BenchConfig)
 
 
 @dataclass(slots=True)

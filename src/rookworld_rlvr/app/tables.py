@@ -7,6 +7,33 @@ from rich.table import Table
 
 GAIN_KEYS = ("policy/legal_best_move", "policy/valid", "environment/next_state_accuracy", "environment/valid")
 
+SPEED_COLUMNS = (
+    "generator",
+    "completions/s",
+    "to hf",
+    "tokens/s",
+    "to hf",
+    "generate s",
+    "score s",
+    "train s",
+    "step s",
+    "score/step",
+    "step peak GiB",
+)
+USE_COLUMNS = (
+    "generator",
+    "MFU step",
+    "MFU train",
+    "train/limit",
+    "generate/limit",
+    "GFLOP generate",
+    "train",
+    "reference",
+    "GiB generate",
+    "passes",
+    "mean length",
+)
+
 
 def evaluation_table(measures: Mapping[str, Mapping[str, float]]) -> Table:
     """One evaluation: a key a line."""
@@ -32,6 +59,51 @@ def sweep_table(members: list[tuple[list[str], Mapping[str, Any]]]) -> Table:
         gains = (summary["gain"].get(key) for key in GAIN_KEYS)
         table.add_row(" ".join(overrides), summary["stopped"], *(_gain(gain) for gain in gains))
     return table
+
+
+def bench_tables(figures: Mapping[str, Any]) -> list[Table]:
+    """`rookworld bench`: speed, then what is used of the machine; a generator a line."""
+    machine, ratios = figures["machine"], figures["ratios_to_hf"]
+    speed = Table(*SPEED_COLUMNS, title=_bench_title(machine))
+    use = Table(*USE_COLUMNS, title=_limits_title(machine))
+    for kind, row in figures["generators"].items():
+        ratio = ratios.get(kind)
+        speed.add_row(
+            kind,
+            f"{row['completions_per_s']:.1f}",
+            _ratio(ratio["completions_per_s"]) if ratio else "",
+            f"{row['tokens_per_s']:,.0f}",
+            _ratio(ratio["tokens_per_s"]) if ratio else "",
+            *(f"{row[key]:.3f}" for key in ("generate_s", "score_s", "train_s", "step_s")),
+            f"{row['score_share']:.2%}",
+            f"{row['peak_gib']:.2f}",
+        )
+        bound = "memory" if row["memory_bound/generate"] else "compute"
+        use.add_row(
+            kind,
+            *(f"{row[key]:.2%}" for key in ("mfu/step", "mfu/train", "share/train")),
+            f"{row['share/generate']:.2%} of {bound}",
+            *(f"{row[key]:.1f}" for key in ("gflop/generate", "gflop/train", "gflop/reference")),
+            f"{row['gib/generate']:.2f}",
+            f"{row['passes']:.0f}",
+            f"{row['completion_tokens']:.1f}",
+        )
+    return [speed, use]
+
+
+def _bench_title(machine: Mapping[str, Any]) -> str:
+    step = f"{machine['prompts']} prompts × {machine['group_size']}, at most {machine['max_new_tokens']} tokens"
+    return f"{step}; medians; ratios of a round and their range"
+
+
+def _limits_title(machine: Mapping[str, Any]) -> str:
+    compute, memory = machine["flops_per_s"] / 1e12, machine["bytes_per_s"] / 1e9
+    where = f"{machine['device']}, {machine['threads']} threads"
+    return f"{where}: {compute:.3f} TFLOP/s in {machine['precision']}, {memory:.1f} GB/s, measured now"
+
+
+def _ratio(ratio: Mapping[str, float]) -> str:
+    return f"{ratio['median']:.2f} ({ratio['low']:.2f}–{ratio['high']:.2f})"
 
 
 def _gain(gain: Mapping[str, float] | None) -> str:

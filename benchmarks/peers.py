@@ -1,0 +1,286 @@
+"""Our step against TRL's GRPOTrainer on the same work, in turns.
+
+    .venv-peers/bin/python benchmarks/peers.py
+    .venv-peers/bin/python benchmarks/peers.py --steps 2 --rounds 3 --threads 1 --json peers.json
+
+Needs the environment of the comparisons (`bash scripts/setup.sh peers`: TRL 1.16). Each side is a process of its own
+that stays alive and is asked for a round of steps at a time; rounds take turns, each begun by the other side, after a
+warm-up that does not count. A step is the whole of it: prompts to weights, generation, reward, training, update.
+
+The same on both sides: model and its float32 weights; the prompts and their order, both tasks mixed as our sampler
+draws them; samples a prompt; longest completion; the reward, which is our rubric in the process that trains;
+temperature 1, no top-p, no top-k; KL coefficient and a reference model that is asked every step; bf16 autocast; dropout
+0; micro-batch; one update a step by fused AdamW; learning rate (constant, and so small that both sides' completions
+stay those of the model it began with), betas, no weight decay, gradients clipped at 1; loss dapo, clip 0.2 and 0.28,
+advantages divided by the batch's standard deviation; threads; no logging, saving or evaluation within a round.
+
+Where they differ, each is what it is. Ours samples with its default generator, which computes prompts once a group and
+on a CPU works in float32 under bf16 too, trains packed rows with eager attention, looks at every gate and guard, and
+prepares its process (allocator, waiting threads) before torch is imported, as `rookworld` does. TRL calls `generate` under autocast and pads; its
+attention is --trl-attention; its gradient checkpointing, which is on by default and trades speed for memory, is off
+without --trl-checkpointing; with --same-process it is prepared as ours is.
+
+The work is checked: both sides must have made the same number of completions and updates, and their mean lengths are
+printed. Memory is how much the peak of resident memory grew over what was resident after the imports, model not yet
+loaded.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+# Beside this file: what a script's folder holds is importable, in the processes it spawns too.
+import sides
+
+WARMUP_STEPS = 1
+LENGTH_TOLERANCE = 0.1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of both sides."""
+
+    prompts: int
+    group_size: int
+    max_new_tokens: int
+    micro_batch: int
+    kl_coef: float
+    lr: float
+    seed: int
+    threads: int
+    model: str
+    total_steps: int
+    trl_attention: str
+    trl_checkpointing: bool
+    same_process: bool
+
+    @property
+    def completions(self) -> int:
+        """A step."""
+        return self.prompts * self.group_size
+
+    def overrides(self) -> list[str]:
+        """Of our configuration; all else is its default."""
+        return [
+            f"model.path={self.model}",
+            f"objective.prompts_per_step={self.prompts}",
+            f"objective.group_size={self.group_size}",
+            f"generator.max_new_tokens={self.max_new_tokens}",
+            f"optim.micro_batch_size={self.micro_batch}",
+            f"optim.lr={self.lr}",
+            "optim.warmup_steps=0",
+            "optim.min_lr_fraction=1",
+            f"kl.coef={self.kl_coef}",
+            f"seed={self.seed}",
+            f"threads={self.threads}",
+            f"steps={self.total_steps}",
+            "precision=bf16",
+            "device=cpu",
+        ]
+
+
+def theirs(connection: Connection, settings: Settings) -> None:
+    """See `sides.Side`: `GRPOTrainer.train`, which waits at the end of a round."""
+    if settings.same_process:
+        from rookworld_rlvr.app.process import prepare_process
+
+        prepare_process()
+    os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+    import torch
+    import transformers.models.gpt2.modeling_gpt2  # noqa: F401
+    from datasets import Dataset
+    from transformers import PrinterCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    from rookworld_rlvr.app.wiring import set_threads
+    from rookworld_rlvr.tasks.sampler import Sampler
+    from rookworld_rlvr.training.data import load_data
+    from rookworld_rlvr.training.policy import tiny_model_folder
+
+    before_gib = sides.begin_memory()
+    set_threads(settings.threads)
+    torch.manual_seed(settings.seed)
+    config = sides.configured(settings.overrides())
+    sampler = Sampler(load_data(config.data, seed=settings.seed).train, config.data.mixture, settings.seed)
+    examples = sampler.draw(settings.prompts * settings.total_steps)
+    counted = sides.Counted()
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = GRPOTrainer(
+            model=str(tiny_model_folder()) if settings.model == "tiny" else settings.model,
+            reward_funcs=judging(config, counted),
+            args=GRPOConfig(output_dir=folder, **trl_settings(settings)),
+            train_dataset=Dataset.from_list([{"prompt": e.prompt, "label": e.completion} for e in examples]),
+            callbacks=[waiting(connection, counted, before_gib)],
+        )
+        # It would write into the table.
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+
+
+def judging(config: Any, counted: sides.Counted) -> Callable[..., list[float]]:
+    """TRL's reward function: our rubric."""
+    from rookworld_rlvr.rewards import Rubric
+    from rookworld_rlvr.rewards.judge_pool import InlineJudge, Question
+
+    judge = InlineJudge(Rubric(config.rubric))
+
+    def reward(
+        prompts: list[str], completions: list[str], completion_ids: list[list[int]], label: list[str | None], **_: Any
+    ) -> list[float]:
+        asked = zip(prompts, completions, label, strict=True)
+        scores = judge.score_all([Question(prompt, text, known, None) for prompt, text, known in asked])
+        rewards = [score.total for score in scores]
+        counted.lengths += [len(ids) for ids in completion_ids]
+        counted.rewards += rewards
+        return rewards
+
+    return reward
+
+
+def waiting(connection: Connection, counted: sides.Counted, before_gib: float) -> Any:
+    """TRL's callback: where a round has ended it sends it and waits for the next one's steps; None ends training."""
+    from transformers import TrainerCallback
+
+    class Turns(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self._next(control)
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+            counted.updates += 1
+            self._left -= 1
+            if self._left == 0:
+                assert named["model"].is_gradient_checkpointing == args.activation_checkpointing
+                connection.send(counted.round(grown_gib=sides.peak_gib() - before_gib))
+                self._next(control)
+
+        def _next(self, control: Any) -> None:
+            self._left = connection.recv()
+            control.should_training_stop = self._left is None
+            counted.begin()
+
+    return Turns()
+
+
+def trl_settings(settings: Settings) -> dict[str, Any]:
+    """Of GRPOConfig, what is not its default or is meant to be seen."""
+    return {
+        "per_device_train_batch_size": settings.micro_batch,
+        "gradient_accumulation_steps": settings.completions // settings.micro_batch,
+        "num_generations": settings.group_size,
+        "max_completion_length": settings.max_new_tokens,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "beta": settings.kl_coef,
+        "loss_type": "dapo",
+        "epsilon": 0.2,
+        "epsilon_high": 0.28,
+        "scale_rewards": "batch",
+        "num_iterations": 1,
+        "learning_rate": settings.lr,
+        "lr_scheduler_type": "constant",
+        "optim": "adamw_torch_fused",
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.99,
+        "weight_decay": 0.0,
+        "max_grad_norm": 1.0,
+        "max_steps": settings.total_steps,
+        "shuffle_dataset": False,
+        "bf16": True,
+        "use_cpu": True,
+        "disable_dropout": True,
+        "activation_checkpointing": settings.trl_checkpointing,
+        "model_init_kwargs": {"dtype": "float32", "attn_implementation": settings.trl_attention},
+        "seed": settings.seed,
+        "logging_strategy": "no",
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+
+
+def check_work(rounds: list[list[sides.Round]], settings: Settings, steps: int) -> None:
+    """Raises SystemExit where a side did not do the round's work, or its completions are of another length."""
+    for row in (row for side in rounds for row in side):
+        if (row["completions"], row["updates"]) != (steps * settings.completions, steps):
+            raise SystemExit(f"expected {steps} steps of {settings.completions} completions and one update, got {row}")
+    our_length, their_length = (fmean(row["length"] for row in side) for side in rounds)
+    if abs(our_length / their_length - 1) > LENGTH_TOLERANCE:
+        raise SystemExit(f"expected completions of about equal length, got {our_length:.1f} and {their_length:.1f}")
+
+
+def result(rounds: list[list[sides.Round]]) -> dict[str, Any]:
+    """Medians, and ours over theirs."""
+    our_rounds, their_rounds = rounds
+    names = ("median", "low", "high")
+    speed = sides.ratio(our_rounds, their_rounds, "completions_per_s")
+    return {
+        "ours": sides.medians(our_rounds),
+        "trl": sides.medians(their_rounds),
+        "completions_per_s": dict(zip(names, speed, strict=True)),
+        "grown_memory": our_rounds[-1]["grown_gib"] / their_rounds[-1]["grown_gib"],
+        "rounds": {"ours": our_rounds, "trl": their_rounds},
+    }
+
+
+def show(found: dict[str, Any]) -> None:
+    """As Markdown."""
+    columns = ("", "completions/s", "seconds a round", "mean length", "mean reward", "grown memory, GiB")
+    print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
+    for name in ("ours", "trl"):
+        row = found[name]
+        figures = f"{row['completions_per_s']:.1f} | {row['wall_s']:.2f} | {row['length']:.1f} | {row['reward']:+.3f}"
+        print(f"| {name} | {figures} | {row['grown_gib']:.3f} |")
+    speed = found["completions_per_s"]
+    times = f"{speed['median']:.2f} ({speed['low']:.2f}–{speed['high']:.2f})"
+    print(f"| ours/TRL | {times} | | | | {found['grown_memory']:.2f} |")
+
+
+def arguments_given() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=5, help="a round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--group-size", type=int, default=8)
+    parser.add_argument("--max-new-tokens", type=int, default=144)
+    parser.add_argument("--micro-batch", type=int, default=64, help="must divide prompts × group size")
+    parser.add_argument("--kl-coef", type=float, default=0.02)
+    parser.add_argument("--lr", type=float, default=1e-6)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=0, help="0: torch's own choice")
+    parser.add_argument("--model", default="tiny", help="or a folder")
+    parser.add_argument("--trl-attention", choices=("eager", "sdpa"), default="sdpa")
+    parser.add_argument("--trl-checkpointing", action="store_true", help="gradient checkpointing, TRL's own default")
+    parser.add_argument("--same-process", action="store_true", help="TRL, too, with our allocator and waiting threads")
+    parser.add_argument("--json", type=Path, help="a file for all figures")
+    arguments = parser.parse_args()
+    if arguments.prompts * arguments.group_size % arguments.micro_batch or arguments.kl_coef <= 0:
+        parser.error("expected a micro-batch that divides prompts × group size, and a KL coefficient above 0")
+    return arguments
+
+
+def main() -> int:
+    arguments = vars(arguments_given())
+    steps, rounds, path = (arguments.pop(name) for name in ("steps", "rounds", "json"))
+    settings = Settings(**arguments, total_steps=WARMUP_STEPS + steps * rounds)
+    print(f"{settings}\nTRL: {trl_settings(settings)}\nours: {' '.join(settings.overrides())}\n", flush=True)
+    with sides.started([(sides.ours, settings.overrides()), (theirs, settings)]) as ends:
+        found_rounds = sides.take_turns(ends, rounds=rounds, steps=steps, warmup_steps=WARMUP_STEPS)
+    check_work(found_rounds, settings, steps)
+    found = {"settings": asdict(settings) | {"steps": steps}, **result(found_rounds)}
+    show(found)
+    if path:
+        path.write_text(json.dumps(found, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""Sides of a comparison: each is a process that is asked for a round at a time, so that rounds take turns.
+
+`ours` is one: steps as `rookworld train` makes them. Nothing of torch is imported before a side asks for it, since the
+process is prepared first, and memory is looked at between the imports and the model.
+"""
+
+import ctypes
+import multiprocessing
+import resource
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+GIB, KIB_A_GIB = 2**30, 2**20
+Round = dict[str, float]
+# A side imports what it needs, then sends one Round for every number of steps that comes, until None comes.
+Side = Callable[[Connection, Any], None]
+
+
+@contextmanager
+def started(sides: Sequence[tuple[Side, Any]]) -> Iterator[list[Connection]]:
+    """A process for each side with its settings; they end with the block."""
+    spawn = multiprocessing.get_context("spawn")
+    processes, ends = [], []
+    for side, settings in sides:
+        here, there = spawn.Pipe()
+        process = spawn.Process(target=side, args=(there, settings), daemon=True)
+        process.start()
+        there.close()
+        processes.append(process)
+        ends.append(here)
+    try:
+        yield ends
+    finally:
+        for end, process in zip(ends, processes, strict=True):
+            with suppress(OSError):
+                end.send(None)
+            process.join()
+
+
+def take_turns(ends: Sequence[Connection], *, rounds: int, steps: int, warmup_steps: int) -> list[list[Round]]:
+    """A list of rounds for each side; each round begins with another side. Raises EOFError where a side died."""
+    for end in ends if warmup_steps else ():
+        _ask(end, warmup_steps)
+    found: list[list[Round]] = [[] for _ in ends]
+    for at in range(rounds):
+        for i in range(len(ends)):
+            side = (at + i) % len(ends)
+            found[side].append(_ask(ends[side], steps))
+    return found
+
+
+def _ask(end: Connection, steps: int) -> Round:
+    end.send(steps)
+    answer: Round = end.recv()
+    return answer
+
+
+def medians(rounds: Sequence[Round]) -> Round:
+    """Of each figure; of a peak, the highest."""
+    found = {key: median(row[key] for row in rounds) for key in rounds[0]}
+    return found | {key: max(row[key] for row in rounds) for key in found if key.endswith("_gib")}
+
+
+def ratio(ours: Sequence[Round], theirs: Sequence[Round], key: str) -> tuple[float, float, float]:
+    """Ours over theirs, round by round: median, lowest, highest."""
+    values = [our[key] / their[key] for our, their in zip(ours, theirs, strict=True)]
+    return median(values), min(values), max(values)
+
+
+class Counted:
+    """What a side has done since it was last asked."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        self.lengths: list[int] = []
+        self.rewards: list[float] = []
+        self.updates = 0
+        self.started = time.perf_counter()
+
+    def round(self, **others: float) -> Round:
+        """Rates of the whole round, and what else the side knows."""
+        wall_s = time.perf_counter() - self.started
+        return {
+            "completions_per_s": len(self.lengths) / wall_s,
+            "wall_s": wall_s,
+            "completions": len(self.lengths),
+            "updates": self.updates,
+            "length": fmean(self.lengths),
+            "reward": fmean(self.rewards),
+            **others,
+        }
+
+
+def configured(overrides: Sequence[str]) -> Any:
+    """Our configuration, as its dataclass; all else is its default."""
+    from omegaconf import OmegaConf
+
+    from rookworld_rlvr.app.config import RunConfig
+
+    dotlist = OmegaConf.from_dotlist([*overrides, "evaluation_rows=0"])
+    return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunConfig), dotlist))
+
+
+def ours(connection: Connection, overrides: Sequence[str]) -> None:
+    """See `Side`. Raises SystemExit for a step that failed or did not measure KL."""
+    from rookworld_rlvr.app.process import prepare_process
+
+    prepare_process()
+    import transformers.models.gpt2.modeling_gpt2  # noqa: F401 — every side has it before memory is looked at.
+
+    from rookworld_rlvr.app.wiring import build_unsaved_run
+    from rookworld_rlvr.training.memory import peak_memory_gib, step_peak_gib
+    from rookworld_rlvr.training.step import grpo_step
+
+    before_gib = begin_memory()
+    context = build_unsaved_run(configured(overrides)).context
+    counted, steps_done = Counted(), 0
+    while (steps := connection.recv()) is not None:
+        counted.begin()
+        peaks_gib, times_s = [], {"score": 0.0, "step": 0.0}
+        for _ in range(steps):
+            report = grpo_step(context, steps_done)
+            if report.fault is not None or not report.tokens.kl_count:
+                raise SystemExit(f"expected a good step that measures KL, got {report.fault}")
+            samples = [sample for group in report.groups for sample in group.samples]
+            counted.lengths += [len(sample.completion.tokens) for sample in samples]
+            counted.rewards += [sample.score.total for sample in samples]
+            counted.updates += report.updates
+            peaks_gib.append(step_peak_gib())
+            times_s = {phase: total + report.times_s[phase] for phase, total in times_s.items()}
+            steps_done += 1
+        connection.send(
+            counted.round(
+                grown_gib=peak_memory_gib() - before_gib,
+                peak_gib=peak_memory_gib(),
+                step_peak_gib=max(peaks_gib),
+                score_share=times_s["score"] / times_s["step"],
+            )
+        )
+
+
+def begin_memory() -> float:
+    """Give back what is free, begin the process's peak anew, and return what is resident now, GiB (Linux, glibc)."""
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    return resident_gib()
+
+
+def resident_gib() -> float:
+    """Resident memory now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / GIB
+
+
+def peak_gib() -> float:
+    """Peak of resident memory since it was last begun."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / KIB_A_GIB

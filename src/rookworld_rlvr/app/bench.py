@@ -1,0 +1,200 @@
+"""`rookworld bench [overrides]`: how fast a step of this configuration is with each generator.
+
+    rookworld bench 'bench.generators=[static,hf]' bench.rounds=5
+
+Real steps, updates included, as `rookworld train` makes them. The generators take turns in one process, on the same
+prompts and the same model, each round beginning with another one; figures are medians of rounds. A phase ends when its
+result has been read from the device, so its seconds hold on CUDA too. What is measured of the machine, and what counts
+as work: `machine`, `work`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from itertools import count
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+
+from ..rollout.generator import Generator, GeneratorKind
+from ..training.errors import TrainingGaveUpError, UserError
+from ..training.memory import peak_memory_gib, step_peak_gib
+from ..training.policy import Precision
+from ..training.run import Run
+from ..training.run_folder import write_json
+from ..training.step import grpo_step
+from ..training.step_report import StepReport
+from .config import BenchRunConfig
+from .hydra_command import overrides, run_command, to_dataclass
+from .machine import Limits, measure_limits, synchronise
+from .tables import bench_tables
+from .train import resumed_config
+from .wiring import build_unsaved_run, make_generator
+from .work import Lengths, Shape, Work, generation, shape_of, training
+
+DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp32: torch.float32}
+PHASES = ("generate", "score", "train", "step")
+Row = dict[str, float]
+
+
+def main(argv: list[str]) -> int:
+    """Returns the exit code."""
+    return run_command("bench", BenchRunConfig, argv, bench)
+
+
+def bench(config: BenchRunConfig, raw: DictConfig) -> None:
+    """Measure, show, and write what was asked for."""
+    if config.bench.output and not Path(config.bench.output).resolve().parent.is_dir():
+        raise UserError(f"bench.output: expected a file in a folder that exists, got {config.bench.output}")
+    if config.resume:
+        config = to_dataclass(resumed_config(config.resume, raw, overrides()))
+    run = build_unsaved_run(replace(config, evaluation_rows=0, resume=""))
+    policy = run.context.policy
+    dtype = DTYPES[config.precision]
+    limits, shape = measure_limits(policy.device, dtype), shape_of(policy.model, dtype.itemsize)
+    rounds = measure(Measured(run, config, limits, shape))
+    run.context.judge.close()
+    figures = {"machine": machine(config, policy.device, limits), **summary(rounds)}
+    for table in bench_tables(figures):
+        run.console.print(table)
+    if config.bench.output:
+        write_json(Path(config.bench.output), figures)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What is measured, and against what."""
+
+    run: Run
+    config: BenchRunConfig
+    limits: Limits
+    shape: Shape
+
+
+def measure(bench: Measured) -> dict[GeneratorKind, list[Row]]:
+    """The figures of each generator's rounds. Raises TrainingGaveUpError for a step that failed."""
+    context, kinds = bench.run.context, bench.config.bench.generators
+    generators: Mapping[GeneratorKind, Generator] = {
+        kind: make_generator(context.policy, replace(bench.config.generator, kind=kind)) for kind in kinds
+    }
+    rows: dict[GeneratorKind, list[Row]] = {kind: [] for kind in kinds}
+    steps = count()
+    for at in range(1 + bench.config.bench.rounds):
+        prompts = context.sampler.state_dict()
+        first = at % len(kinds)
+        for kind in [*kinds[first:], *kinds[:first]]:
+            context.sampler.load_state_dict(prompts)
+            context.generator = generators[kind]
+            row = one_step(bench, next(steps))
+            # Of the first round kernels are chosen and memory is asked for.
+            rows[kind] += [row] if at else []
+    return rows
+
+
+def one_step(bench: Measured, step: int) -> Row:
+    """A step's figures."""
+    context = bench.run.context
+    synchronise(context.policy.device)
+    with counted_passes(context.policy.model) as passes:
+        report = grpo_step(context, step)
+    if report.fault is not None:
+        raise TrainingGaveUpError(f"the step failed: {report.fault}")
+    return figures_of(bench, report, passes[0])
+
+
+@contextmanager
+def counted_passes(model: Any) -> Iterator[list[int]]:
+    """Counts the body's passes without a gradient in evaluation mode, which are those of sampling."""
+    passes = [0]
+
+    def add(module: torch.nn.Module, *_: object) -> None:
+        passes[0] += not module.training and not torch.is_grad_enabled()
+
+    handle = model.base_model.register_forward_pre_hook(add)
+    try:
+        yield passes
+    finally:
+        handle.remove()
+
+
+def figures_of(bench: Measured, report: StepReport, passes: int) -> Row:
+    """Rates, seconds, memory, and shares of the machine. Raises AssertionError for a share above 1."""
+    limits, times_s = bench.limits, report.times_s
+    groups = [Lengths.of(group) for group in report.groups]
+    tokens = sum(sum(group.completions) for group in groups)
+    sampled = generation(bench.shape, groups, passes)
+    trained, reference_flops = training(bench.shape, groups, report, bench.config.optim)
+    step_flops, own_flops = sampled.flops + trained.flops, trained.flops - reference_flops
+    shares = {
+        "share/generate": sampled.least_s(limits) / times_s["generate"],
+        "share/train": trained.least_s(limits) / times_s["train"],
+        "mfu/train": own_flops / limits.flops_per_s / times_s["train"],
+        "mfu/step": step_flops / limits.flops_per_s / times_s["step"],
+    }
+    assert all(0 < share <= 1 for share in shares.values()), f"expected shares of the machine in (0, 1], got {shares}"
+    peak_gib = step_peak_gib()
+    return {
+        "completions_per_s": report.sampled_completions / times_s["step"],
+        "tokens_per_s": tokens / times_s["generate"],
+        **{f"{phase}_s": times_s[phase] for phase in PHASES},
+        "score_share": times_s["score"] / times_s["step"],
+        # Where the system does not tell a step's own peak: that of the process.
+        "peak_gib": peak_memory_gib() if peak_gib != peak_gib else peak_gib,
+        **shares,
+        **_in_gflop(sampled, own_flops, reference_flops),
+        "gib/generate": sampled.bytes / 2**30,
+        "memory_bound/generate": float(sampled.bound(limits) == "memory"),
+        "passes": passes,
+        "completion_tokens": tokens / report.sampled_completions,
+    }
+
+
+def _in_gflop(sampled: Work, own_flops: float, reference_flops: float) -> Row:
+    flops = {"generate": sampled.flops, "train": own_flops, "reference": reference_flops}
+    return {f"gflop/{name}": value / 1e9 for name, value in flops.items()}
+
+
+def machine(config: BenchRunConfig, device: torch.device, limits: Limits) -> dict[str, Any]:
+    """What it was measured on."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    return {
+        "device": name,
+        "threads": torch.get_num_threads(),
+        "precision": config.precision.value,
+        "prompts": config.objective.prompts_per_step,
+        "group_size": config.objective.group_size,
+        "max_new_tokens": config.generator.max_new_tokens,
+        "micro_batch_size": config.optim.micro_batch_size,
+        **asdict(limits),
+    }
+
+
+def summary(rounds: Mapping[GeneratorKind, Sequence[Row]]) -> dict[str, Any]:
+    """Medians of each generator, its ratios to hf round by round, and every round."""
+    return {
+        "generators": {kind.value: medians(rows) for kind, rows in rounds.items()},
+        "ratios_to_hf": {
+            kind.value: ratios(rows, rounds[GeneratorKind.hf])
+            for kind, rows in rounds.items()
+            if GeneratorKind.hf in rounds and kind is not GeneratorKind.hf
+        },
+        "rounds": {kind.value: list(rows) for kind, rows in rounds.items()},
+    }
+
+
+def medians(rows: Sequence[Row]) -> Row:
+    """Of each figure; the highest peak."""
+    found = {key: median(row[key] for row in rows) for key in rows[0]}
+    return found | {"peak_gib": max(row["peak_gib"] for row in rows)}
+
+
+def ratios(rows: Sequence[Row], others: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """Of the rates, round by round: median, lowest, highest."""
+    found = {}
+    for key in ("completions_per_s", "tokens_per_s"):
+        values = [row[key] / other[key] for row, other in zip(rows, others, strict=True)]
+        found[key] = {"median": median(values), "low": min(values), "high": max(values), "mean": fmean(values)}
+    return found

@@ -1,0 +1,152 @@
+"""`benchmarks/peers.py` and `benchmarks/scaling.py`: turns, ratios and checks. No time is asserted."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def benchmarks() -> Iterator[dict[str, ModuleType]]:
+    """Their modules, which find each other in their folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "benchmarks"))
+        yield {name: importlib.import_module(name) for name in ("sides", "peers", "scaling")}
+
+
+@pytest.fixture
+def settings(benchmarks: dict[str, ModuleType]) -> Any:
+    return benchmarks["peers"].Settings(
+        prompts=2,
+        group_size=4,
+        max_new_tokens=16,
+        micro_batch=4,
+        kl_coef=0.02,
+        lr=1e-6,
+        seed=0,
+        threads=1,
+        model="tiny",
+        total_steps=7,
+        trl_attention="sdpa",
+        trl_checkpointing=False,
+        same_process=False,
+    )
+
+
+class FakeEnd:
+    """Notes when it is asked, and answers with the number of its turn."""
+
+    def __init__(self, name: str, log: list[tuple[str, int]]) -> None:
+        self.name, self.log, self.turns = name, log, 0
+
+    def send(self, steps: int) -> None:
+        self.log.append((self.name, steps))
+
+    def recv(self) -> dict[str, float]:
+        self.turns += 1
+        return {"turn": float(self.turns)}
+
+
+def test_sides_take_turns_and_another_begins_each_round(benchmarks: dict[str, ModuleType]) -> None:
+    log: list[tuple[str, int]] = []
+    ends = [FakeEnd("a", log), FakeEnd("b", log), FakeEnd("c", log)]
+    rounds = benchmarks["sides"].take_turns(ends, rounds=3, steps=5, warmup_steps=1)
+    assert log[:3] == [("a", 1), ("b", 1), ("c", 1)]
+    assert [name for name, _ in log[3:]] == ["a", "b", "c", "b", "c", "a", "c", "a", "b"]
+    assert {steps for _, steps in log[3:]} == {5}
+    # The first turn was the warm-up.
+    assert rounds == [[{"turn": 2.0}, {"turn": 3.0}, {"turn": 4.0}]] * 3
+
+
+def test_without_a_warm_up_the_first_round_counts(benchmarks: dict[str, ModuleType]) -> None:
+    log: list[tuple[str, int]] = []
+    assert benchmarks["sides"].take_turns([FakeEnd("a", log)], rounds=1, steps=2, warmup_steps=0) == [[{"turn": 1.0}]]
+    assert log == [("a", 2)]
+
+
+def test_figures_are_medians_and_peaks_the_highest(benchmarks: dict[str, ModuleType]) -> None:
+    rounds = [{"wall_s": wall_s, "peak_gib": peak} for wall_s, peak in ((1.0, 2.0), (9.0, 3.0), (2.0, 1.0))]
+    assert benchmarks["sides"].medians(rounds) == {"wall_s": 2.0, "peak_gib": 3.0}
+
+
+def test_a_ratio_is_that_of_a_round(benchmarks: dict[str, ModuleType]) -> None:
+    ours, theirs = [[{"rate": rate} for rate in rates] for rates in ((2.0, 9.0, 4.0), (1.0, 3.0, 4.0))]
+    assert benchmarks["sides"].ratio(ours, theirs, "rate") == (2.0, 1.0, 3.0)
+
+
+def test_a_round_counts_what_was_done(benchmarks: dict[str, ModuleType]) -> None:
+    counted = benchmarks["sides"].Counted()
+    counted.lengths, counted.rewards, counted.updates = [3, 5], [0.0, 1.0], 1
+    row = counted.round(grown_gib=0.5)
+    assert [row[key] for key in ("completions", "length", "reward", "updates", "grown_gib")] == [2, 4.0, 0.5, 1, 0.5]
+    assert row["completions_per_s"] == pytest.approx(2 / row["wall_s"])
+    counted.begin()
+    assert (counted.lengths, counted.updates) == ([], 0)
+
+
+def test_both_sides_get_the_same_settings(benchmarks: dict[str, ModuleType], settings: Any) -> None:
+    theirs = benchmarks["peers"].trl_settings(settings)
+    ours = benchmarks["sides"].configured(settings.overrides())
+    assert theirs["per_device_train_batch_size"] == ours.optim.micro_batch_size == 4
+    assert theirs["per_device_train_batch_size"] * theirs["gradient_accumulation_steps"] == settings.completions == 8
+    assert theirs["num_generations"] == ours.objective.group_size
+    assert theirs["max_completion_length"] == ours.generator.max_new_tokens
+    assert (theirs["temperature"], theirs["top_p"], theirs["top_k"]) == (
+        ours.generator.temperature,
+        ours.generator.top_p,
+        ours.generator.top_k,
+    )
+    assert theirs["beta"] == ours.kl.coef > 0 and ours.kl.measured
+    assert theirs["learning_rate"] == ours.optim.lr and theirs["max_grad_norm"] == ours.optim.max_grad_norm
+    assert (theirs["adam_beta1"], theirs["adam_beta2"]) == (ours.optim.beta1, ours.optim.beta2)
+    assert theirs["weight_decay"] == ours.optim.weight_decay
+    assert theirs["loss_type"] == ours.objective.loss and theirs["num_iterations"] == ours.objective.updates
+    assert (theirs["epsilon"], theirs["epsilon_high"]) == (
+        ours.objective.clip.clip_low,
+        ours.objective.clip.clip_high,
+    )
+    assert theirs["scale_rewards"] == ours.objective.advantage.scale
+    assert theirs["bf16"] is (ours.precision == "bf16") and ours.model.dropout == 0.0
+    assert ours.generator.kind == type(ours.generator)().kind
+
+
+def test_a_side_that_did_less_or_other_work_is_told(benchmarks: dict[str, ModuleType], settings: Any) -> None:
+    check = benchmarks["peers"].check_work
+    done = {"completions": 16, "updates": 2, "length": 40.0}
+    check([[done], [done | {"length": 43.0}]], settings, 2)
+    for other in ({"completions": 8}, {"updates": 1}):
+        with pytest.raises(SystemExit, match="expected 2 steps of 8 completions"):
+            check([[done], [done | other]], settings, 2)
+    with pytest.raises(SystemExit, match="about equal length"):
+        check([[done], [done | {"length": 30.0}]], settings, 2)
+    with pytest.raises(SystemExit):
+        check([[done], [done]], replace(settings, prompts=3), 2)
+
+
+def test_scaling_runs_and_shows_each_size(small_overrides: list[str], tmp_path: Path) -> None:
+    overrides = [given for given in small_overrides if not given.startswith(("objective.", "evaluation_rows"))]
+    output = tmp_path / "scaling.json"
+    given = ["--prompts", "2", "4", "--group-size", "2", "--rounds", "1", "--json", str(output), *overrides]
+    done = subprocess.run(
+        [sys.executable, "benchmarks/scaling.py", *given],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "| 4 |" in done.stdout and "| 8 |" in done.stdout and "largest/smallest" in done.stdout
+    sizes = json.loads(output.read_text())["sizes"]
+    assert [sizes[size]["completions"] for size in ("4", "8")] == [4, 8]
+    assert all(row["step_peak_gib"] > 0 and 0 < row["score_share"] < 1 for row in sizes.values())

@@ -1,0 +1,34 @@
+"""`benchmarks/peers.py` with TRL, in small: both sides do the same work. No time is asserted."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_both_sides_make_the_steps_they_are_asked_for(tmp_path: Path) -> None:
+    pytest.importorskip("trl")
+    output = tmp_path / "peers.json"
+    given = ["--steps", "2", "--rounds", "2", "--prompts", "2", "--group-size", "4", "--micro-batch", "4"]
+    # Cut short, so that a few completions are of the same mean length on both sides.
+    given += ["--max-new-tokens", "12", "--threads", "1", "--json", str(output)]
+    done = subprocess.run(
+        [sys.executable, "benchmarks/peers.py", *given],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(output.read_text())
+    for side in ("ours", "trl"):
+        rounds = found["rounds"][side]
+        assert [(row["completions"], row["updates"]) for row in rounds] == [(16, 2)] * 2
+        assert all(row["grown_gib"] > 0 for row in rounds)
+    assert found["completions_per_s"]["low"] <= found["completions_per_s"]["high"] and found["grown_memory"] > 0
