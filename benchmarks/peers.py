@@ -27,18 +27,15 @@ loaded.
 
 import argparse
 import json
-import os
 import sys
-import tempfile
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 # Beside this file: what a script's folder holds is importable, in the processes it spawns too.
 import sides
+import trl_side
 
 WARMUP_STEPS = 1
 LENGTH_TOLERANCE = 0.1
@@ -85,88 +82,6 @@ class Settings:
             "precision=bf16",
             "device=cpu",
         ]
-
-
-def theirs(connection: Connection, settings: Settings) -> None:
-    """See `sides.Side`: `GRPOTrainer.train`, which waits at the end of a round."""
-    if settings.same_process:
-        from rookworld_rlvr.app.process import prepare_process
-
-        prepare_process()
-    os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
-    import torch
-    import transformers.models.gpt2.modeling_gpt2  # noqa: F401
-    from datasets import Dataset
-    from transformers import PrinterCallback
-    from trl import GRPOConfig, GRPOTrainer
-
-    from rookworld_rlvr.app.wiring import set_threads
-    from rookworld_rlvr.tasks.sampler import Sampler
-    from rookworld_rlvr.training.data import load_data
-    from rookworld_rlvr.training.policy import tiny_model_folder
-
-    before_gib = sides.begin_memory()
-    set_threads(settings.threads)
-    torch.manual_seed(settings.seed)
-    config = sides.configured(settings.overrides())
-    sampler = Sampler(load_data(config.data, seed=settings.seed).train, config.data.mixture, settings.seed)
-    examples = sampler.draw(settings.prompts * settings.total_steps)
-    counted = sides.Counted()
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = GRPOTrainer(
-            model=str(tiny_model_folder()) if settings.model == "tiny" else settings.model,
-            reward_funcs=judging(config, counted),
-            args=GRPOConfig(output_dir=folder, **trl_settings(settings)),
-            train_dataset=Dataset.from_list([{"prompt": e.prompt, "label": e.completion} for e in examples]),
-            callbacks=[waiting(connection, counted, before_gib)],
-        )
-        # It would write into the table.
-        trainer.remove_callback(PrinterCallback)
-        trainer.train()
-
-
-def judging(config: Any, counted: sides.Counted) -> Callable[..., list[float]]:
-    """TRL's reward function: our rubric."""
-    from rookworld_rlvr.rewards import Rubric
-    from rookworld_rlvr.rewards.judge_pool import InlineJudge, Question
-
-    judge = InlineJudge(Rubric(config.rubric))
-
-    def reward(
-        prompts: list[str], completions: list[str], completion_ids: list[list[int]], label: list[str | None], **_: Any
-    ) -> list[float]:
-        asked = zip(prompts, completions, label, strict=True)
-        scores = judge.score_all([Question(prompt, text, known, None) for prompt, text, known in asked])
-        rewards = [score.total for score in scores]
-        counted.lengths += [len(ids) for ids in completion_ids]
-        counted.rewards += rewards
-        return rewards
-
-    return reward
-
-
-def waiting(connection: Connection, counted: sides.Counted, before_gib: float) -> Any:
-    """TRL's callback: where a round has ended it sends it and waits for the next one's steps; None ends training."""
-    from transformers import TrainerCallback
-
-    class Turns(TrainerCallback):
-        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            self._next(control)
-
-        def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
-            counted.updates += 1
-            self._left -= 1
-            if self._left == 0:
-                assert named["model"].is_gradient_checkpointing == args.activation_checkpointing
-                connection.send(counted.round(grown_gib=sides.peak_gib() - before_gib))
-                self._next(control)
-
-        def _next(self, control: Any) -> None:
-            self._left = connection.recv()
-            control.should_training_stop = self._left is None
-            counted.begin()
-
-    return Turns()
 
 
 def trl_settings(settings: Settings) -> dict[str, Any]:
@@ -272,7 +187,8 @@ def main() -> int:
     steps, rounds, path = (arguments.pop(name) for name in ("steps", "rounds", "json"))
     settings = Settings(**arguments, total_steps=WARMUP_STEPS + steps * rounds)
     print(f"{settings}\nTRL: {trl_settings(settings)}\nours: {' '.join(settings.overrides())}\n", flush=True)
-    with sides.started([(sides.ours, settings.overrides()), (theirs, settings)]) as ends:
+    other = trl_side.TrlSide(settings.overrides(), trl_settings(settings), settings.same_process)
+    with sides.started([(sides.ours, settings.overrides()), (trl_side.theirs, other)]) as ends:
         found_rounds = sides.take_turns(ends, rounds=rounds, steps=steps, warmup_steps=WARMUP_STEPS)
     check_work(found_rounds, settings, steps)
     found = {"settings": asdict(settings) | {"steps": steps}, **result(found_rounds)}

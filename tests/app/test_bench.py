@@ -11,6 +11,7 @@ from rookworld_rlvr.app import bench, machine, work
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.machine import Limits
 from rookworld_rlvr.app.work import Lengths, Shape, Work
+from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.training.optim import OptimConfig
 from rookworld_rlvr.training.step_report import StepReport, TokenTotals
 
@@ -46,6 +47,29 @@ def test_bench_measures_each_generator_on_the_same_prompts(
     # hf makes a pass for each token of a batch's longest completion, which here is cut; batches are of similar prompts.
     assert all(row["passes"] in (12, 24) for row in figures["rounds"]["hf"])
     assert figures["machine"]["threads"] == 1 and figures["machine"]["flops_per_s"] > 0
+
+
+@pytest.mark.usefixtures("small_arrays")
+def test_a_step_without_anything_to_train_on_is_told(
+    small_overrides: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    # So cold that all completions of a group are alike.
+    given = ["generator.temperature=1e-4", "objective.collection.uninformative=drop", "generator.max_new_tokens=8"]
+    assert main(["bench", *small_overrides, *given, "bench.rounds=1"]) == 4
+    assert "nothing to train on" in capfd.readouterr().err
+
+
+def test_all_groups_that_were_generated_are_noted_also_over_several_calls() -> None:
+    class Fake:
+        def generate(self, prompts: Any, *, group_size: int, temperature: float) -> Any:
+            return [[SampledCompletion((1,) * (i + 1), (0.0,) * (i + 1), True) for i in range(group_size)]] * len(
+                prompts
+            )
+
+    noting = bench.Noting(Fake())  # type: ignore[arg-type]
+    assert len(noting.generate([(1, 2), (1, 2, 3)], group_size=2, temperature=1.0)) == 2
+    noting.generate([(1,)], group_size=3, temperature=1.0)
+    assert noting.groups == [Lengths(2, (1, 2)), Lengths(3, (1, 2)), Lengths(1, (1, 2, 3))]
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def test_a_model_folder_that_lacks_a_file_is_refused(
         (["evaluate", "kl.coef=1"], "kl"),
         (["warmstart"], "corpus: expected files"),
         (["warmstart", "corpus=[/nope/rows.txt]"], "/nope/rows.txt"),
-        (["trian"], "expected one of train, smoke, evaluate, inspect, warmstart, data"),
+        (["trian"], "expected one of train, smoke, bench, evaluate, inspect, warmstart, data"),
         (["--steps=3"], "expected one of train"),
     ],
 )

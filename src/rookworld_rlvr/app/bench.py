@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from ..rollout.generator import Generator, GeneratorKind
+from ..rollout.generator import Generator, GeneratorKind, SampledCompletion
 from ..training.errors import TrainingGaveUpError, UserError
 from ..training.memory import peak_memory_gib, step_peak_gib
 from ..training.policy import Precision
@@ -77,8 +77,8 @@ class Measured:
 def measure(bench: Measured) -> dict[GeneratorKind, list[Row]]:
     """The figures of each generator's rounds. Raises TrainingGaveUpError for a step that failed."""
     context, kinds = bench.run.context, bench.config.bench.generators
-    generators: Mapping[GeneratorKind, Generator] = {
-        kind: make_generator(context.policy, replace(bench.config.generator, kind=kind)) for kind in kinds
+    generators = {
+        kind: Noting(make_generator(context.policy, replace(bench.config.generator, kind=kind))) for kind in kinds
     }
     rows: dict[GeneratorKind, list[Row]] = {kind: [] for kind in kinds}
     steps = count()
@@ -88,21 +88,48 @@ def measure(bench: Measured) -> dict[GeneratorKind, list[Row]]:
         for kind in [*kinds[first:], *kinds[:first]]:
             context.sampler.load_state_dict(prompts)
             context.generator = generators[kind]
-            row = one_step(bench, next(steps))
+            row = one_step(bench, generators[kind], next(steps))
             # Of the first round kernels are chosen and memory is asked for.
             rows[kind] += [row] if at else []
     return rows
 
 
-def one_step(bench: Measured, step: int) -> Row:
-    """A step's figures."""
+class Noting:
+    """A generator that notes how long its groups are, those that are not trained on included. See `Generator`."""
+
+    def __init__(self, generator: Generator) -> None:
+        self._generator = generator
+        self.groups: list[Lengths] = []
+
+    def sync(self, model: torch.nn.Module) -> None:
+        self._generator.sync(model)
+
+    def weights_checksum(self) -> str:
+        return self._generator.weights_checksum()
+
+    def generate(
+        self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float
+    ) -> list[list[SampledCompletion]]:
+        groups = self._generator.generate(prompts, group_size=group_size, temperature=temperature)
+        self.groups += [
+            Lengths(len(prompt), tuple(len(done.tokens) for done in group))
+            for prompt, group in zip(prompts, groups, strict=True)
+        ]
+        return groups
+
+
+def one_step(bench: Measured, generator: Noting, step: int) -> Row:
+    """A step's figures. Raises TrainingGaveUpError where it failed or had nothing to train on."""
     context = bench.run.context
+    generator.groups = []
     synchronise(context.policy.device)
     with counted_passes(context.policy.model) as passes:
         report = grpo_step(context, step)
     if report.fault is not None:
         raise TrainingGaveUpError(f"the step failed: {report.fault}")
-    return figures_of(bench, report, passes[0])
+    if not report.updates:
+        raise TrainingGaveUpError("the step had nothing to train on: expected groups of unequal rewards")
+    return figures_of(bench, report, generator.groups, passes[0])
 
 
 @contextmanager
@@ -120,13 +147,13 @@ def counted_passes(model: Any) -> Iterator[list[int]]:
         handle.remove()
 
 
-def figures_of(bench: Measured, report: StepReport, passes: int) -> Row:
+def figures_of(bench: Measured, report: StepReport, groups: Sequence[Lengths], passes: int) -> Row:
     """Rates, seconds, memory, and shares of the machine. Raises AssertionError for a share above 1."""
     limits, times_s = bench.limits, report.times_s
-    groups = [Lengths.of(group) for group in report.groups]
     tokens = sum(sum(group.completions) for group in groups)
     sampled = generation(bench.shape, groups, passes)
-    trained, reference_flops = training(bench.shape, groups, report, bench.config.optim)
+    kept = [Lengths.of(group) for group in report.groups]
+    trained, reference_flops = training(bench.shape, kept, report, bench.config.optim)
     step_flops, own_flops = sampled.flops + trained.flops, trained.flops - reference_flops
     shares = {
         "share/generate": sampled.least_s(limits) / times_s["generate"],

@@ -1,0 +1,104 @@
+"""TRL's GRPOTrainer as a side of a comparison; see `sides` and `peers`."""
+
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+# Beside this file.
+import sides
+
+
+@dataclass(frozen=True)
+class TrlSide:
+    """What TRL's side needs."""
+
+    overrides: list[str]
+    """Of our configuration: data, reward and how much is sampled are taken from it."""
+    settings: dict[str, Any]
+    """Of GRPOConfig."""
+    same_process: bool
+
+
+def theirs(connection: Connection, side: TrlSide) -> None:
+    """See `sides.Side`: `GRPOTrainer.train`, which waits at the end of a round."""
+    if side.same_process:
+        from rookworld_rlvr.app.process import prepare_process
+
+        prepare_process()
+    os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+    import torch
+    import transformers.models.gpt2.modeling_gpt2  # noqa: F401
+    from datasets import Dataset
+    from transformers import PrinterCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    from rookworld_rlvr.app.wiring import set_threads
+    from rookworld_rlvr.tasks.sampler import Sampler
+    from rookworld_rlvr.training.data import load_data
+    from rookworld_rlvr.training.policy import TINY, tiny_model_folder
+
+    before_gib = sides.begin_memory()
+    config = sides.configured(side.overrides)
+    set_threads(config.threads)
+    torch.manual_seed(config.seed)
+    sampler = Sampler(load_data(config.data, seed=config.seed).train, config.data.mixture, config.seed)
+    examples = sampler.draw(config.objective.prompts_per_step * config.steps)
+    counted = sides.Counted()
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = GRPOTrainer(
+            model=str(tiny_model_folder()) if config.model.path == TINY else config.model.path,
+            reward_funcs=judging(config, counted),
+            args=GRPOConfig(output_dir=folder, **side.settings),
+            train_dataset=Dataset.from_list([{"prompt": e.prompt, "label": e.completion} for e in examples]),
+            callbacks=[waiting(connection, counted, before_gib)],
+        )
+        # It would write into the table.
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+
+
+def judging(config: Any, counted: sides.Counted) -> Callable[..., list[float]]:
+    """TRL's reward function: our rubric."""
+    from rookworld_rlvr.rewards import Rubric
+    from rookworld_rlvr.rewards.judge_pool import InlineJudge, Question
+
+    judge = InlineJudge(Rubric(config.rubric))
+
+    def reward(
+        prompts: list[str], completions: list[str], completion_ids: list[list[int]], label: list[str | None], **_: Any
+    ) -> list[float]:
+        asked = zip(prompts, completions, label, strict=True)
+        scores = judge.score_all([Question(prompt, text, known, None) for prompt, text, known in asked])
+        rewards = [score.total for score in scores]
+        counted.lengths += [len(ids) for ids in completion_ids]
+        counted.rewards += rewards
+        return rewards
+
+    return reward
+
+
+def waiting(connection: Connection, counted: sides.Counted, before_gib: float) -> Any:
+    """TRL's callback: where a round has ended it sends it and waits for the next one's steps; None ends training."""
+    from transformers import TrainerCallback
+
+    class Turns(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self._next(control)
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+            counted.updates += 1
+            self._left -= 1
+            if self._left == 0:
+                assert named["model"].is_gradient_checkpointing == args.activation_checkpointing
+                connection.send(counted.round(grown_gib=sides.peak_gib() - before_gib))
+                self._next(control)
+
+        def _next(self, control: Any) -> None:
+            self._left = connection.recv()
+            control.should_training_stop = self._left is None
+            counted.begin()
+
+    return Turns()
