@@ -184,7 +184,9 @@ def test_seven_steps_and_thirteen_resumed_equal_twenty_bit_for_bit(
     for key in moving:
         assert len({row[key] for row in rows[:RESUMED_FROM]}) > 1
         assert len({row[key] for row in rows[RESUMED_FROM:]}) > 1
-    assert len({row["optim/update_norm"] for row in rows}) == 20
+    # No update is another's; where the cap rejects every completion there is none.
+    norms = [row["optim/update_norm"] for row in rows if row["optim/update_norm"]]
+    assert len(set(norms)) == len(norms) >= 12
     assert_equal_runs(killed, whole, 14)
     assert_equal_runs(killed, whole, 20)
 
