@@ -25,7 +25,7 @@ from ..training.errors import UserError
 from ..training.guards import Guards
 from ..training.kl_control import KLController
 from ..training.loop import METRICS_FILE
-from ..training.memory import begin_step
+from ..training.memory import keep_flat
 from ..training.optim import Clock, make_optimizer
 from ..training.policy import Policy, Precision, load_policy, select_device
 from ..training.recovery import RecoveryState
@@ -133,7 +133,7 @@ def build_unsaved_run(config: RunConfig) -> Run:
         temperature=config.generator.temperature,
         max_tokens=config.generator.max_new_tokens,
         total_steps=config.steps,
-        hooks=[begin_step],
+        hooks=[keep_flat],
     )
     return Run(
         context=context,

@@ -1,4 +1,4 @@
-"""Public hooks: a callable that sees, and may change, the state of a step at four moments.
+"""Public hooks: a callable that sees, and may change, the state of a step at its moments.
 
     def add_noise(moment, context, report):
         if moment is Moment.accumulated:
@@ -26,6 +26,8 @@ class Moment(StrEnum):
     """Before anything is sampled."""
     collected = "collected"
     """Groups are scored: `report.rewards_PG` is what advantages will be made of."""
+    micro_batch = "micro_batch"
+    """A micro-batch is about to be computed."""
     accumulated = "accumulated"
     """The gradient of one update is complete and not yet looked at."""
     updated = "updated"

@@ -40,19 +40,26 @@ def step_peak_gib() -> float:
     return _mark_gib() if _Peak.of_step else math.nan
 
 
-def begin_step(moment: Moment, _context: "StepContext", _report: "StepReport") -> None:
-    """A hook: when a step begins, what is free goes back to the system and the step's own peak is begun."""
-    if moment is not Moment.begun:
-        return
+# Before what needs much: what the one before has freed would else lie in the heap beside it.
+GIVING_BACK = (Moment.begun, Moment.collected, Moment.micro_batch)
+
+
+def keep_flat(moment: Moment, _context: "StepContext", _report: "StepReport") -> None:
+    """A hook: what is free goes back to the system before each big piece of work; a step begins a peak of its own."""
+    trim = _malloc_trim()
+    if trim is not None and moment in GIVING_BACK and not _cuda_in_use():
+        trim(0)
+    if moment is Moment.begun:
+        _begin_peak()
+
+
+def _begin_peak() -> None:
     _Peak.before_gib = peak_memory_gib()
     if _cuda_in_use():
         torch.cuda.reset_peak_memory_stats()
         _Peak.of_step = True
-        return
-    trim = _malloc_trim()
-    if trim is not None:
-        trim(0)
-    _Peak.of_step = _forget_peak()
+    else:
+        _Peak.of_step = _forget_peak()
 
 
 def _cuda_in_use() -> bool:

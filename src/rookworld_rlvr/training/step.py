@@ -147,6 +147,7 @@ def _accumulate(context: StepContext, part: Batch, step_tokens: float, report: S
     for micro in micro_batches(part, context.optim.micro_batch_size, whole_groups=context.policy.packs):
         if context.stop_requested() and not report.updates:
             raise StepAbandonedError
+        context.at(Moment.micro_batch, report)
         loss = micro_batch_loss(context, micro, sizes, report)
         checks.check_loss(loss, micro)
         loss.backward()
