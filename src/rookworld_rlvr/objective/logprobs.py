@@ -203,8 +203,10 @@ def _of_tokens(logprobs_NV: Tensor, tokens_N: Tensor) -> Tensor:
 
 
 def _log_softmax(logits_NV: Tensor, temperature: float) -> Tensor:
-    wide_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
-    return torch.log_softmax(wide_NV if temperature == 1 else wide_NV / temperature, dim=-1)
+    wide = torch.promote_types(logits_NV.dtype, torch.float32)
+    if temperature == 1:
+        return torch.log_softmax(logits_NV, dim=-1, dtype=wide)
+    return torch.log_softmax(logits_NV.to(wide) / temperature, dim=-1)
 
 
 def _expected(values_NV: Tensor, probabilities_NV: Tensor) -> Tensor:
