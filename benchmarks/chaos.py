@@ -281,7 +281,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0, help="of the moments; the run's own is fixed")
-    parser.add_argument("--steps", type=int, default=45)
+    parser.add_argument("--steps", type=int, default=65)
     parser.add_argument("--out", type=Path, help="keep both runs here; else they are removed")
     arguments = parser.parse_args()
     transformers_logging.disable_progress_bar()
