@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from rookworld_rlvr.app.wiring import make_generator
 from rookworld_rlvr.rollout.collect import prompt_tokens
@@ -142,4 +142,3 @@ def test_a_model_that_does_not_see_all_before_is_refused_with_the_way_out(tiny: 
     with pytest.raises(UserError, match="got MistralForCausalLM; generator=hf samples from any"):
         make_generator(policy, GeneratorConfig())
     assert isinstance(make_generator(policy, GeneratorConfig(kind=GeneratorKind.hf)), HFGenerator)
-    assert GPT2Config().reorder_and_upcast_attn is False

@@ -63,7 +63,7 @@ def make_generator(policy: Policy, config: GeneratorConfig) -> Generator:
             "generator.kind=static: expected a model whose attention can be replaced and sees all that came before, "
             f"got {type(policy.model).__name__}; generator=hf samples from any"
         )
-    # On a CPU a pass is over few tokens: bf16's casts cost more than its products save (docs/results.md).
+    # On a CPU a pass is over few tokens: bf16's casts cost more than its products save (docs/log.md, 7).
     autocast = policy.autocast if policy.device.type == "cuda" else nullcontext
     return StaticGenerator(policy.model, config, **ids, autocast=autocast)
 

@@ -10,8 +10,7 @@ been drawn one by one, so the guess changes the speed alone: speculative samplin
 has no distribution of its own.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +18,11 @@ import torch
 from torch import Tensor
 
 from .generator import GeneratorConfig, SampledCompletion
-from .padding import position_ids, right_padded, similar_lengths
+from .own_model import OwnModelGenerator
+from .padding import position_ids, right_padded
 from .prompt_lookup import PromptLookup
 from .shared_prefix import sharing, states
 from .static_cache import GroupLayout, PromptLayout
-from .weights import checksum
 
 # Tokens a pass computes at little more than the cost of one a row: drafts fill it up.
 PASS_TOKENS = {"cpu": 256, "cuda": 2048}
@@ -64,46 +63,16 @@ class _Written:
     """Tokens of each."""
 
 
-class StaticGenerator:
+class StaticGenerator(OwnModelGenerator):
     """See `Generator`. The model's attention must be one that `shared_prefix.can_share`."""
 
-    def __init__(
-        self,
-        model: Any,
-        config: GeneratorConfig,
-        *,
-        eos_id: int,
-        pad_id: int,
-        autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
-    ) -> None:
-        self._model, self._config = model, config
-        self._eos_id, self._pad_id = eos_id, pad_id
-        self._autocast = autocast
-
-    def sync(self, model: Any) -> None:
-        self._model = model
-
-    def weights_checksum(self) -> str:
-        return checksum(self._model)
-
-    def generate(
-        self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float
-    ) -> list[list[SampledCompletion]]:
-        """See `Generator.generate`. Raises ValueError if a prompt leaves the model no room to answer."""
-        groups: list[list[SampledCompletion]] = [[] for _ in prompts]
-        was_training = self._model.training
-        self._model.eval()
-        for chosen in similar_lengths([len(prompt) for prompt in prompts], self._groups_at_once(group_size)):
-            with torch.no_grad(), self._autocast(), sharing(self._model):
-                batch = _Batch(self._model, self._config, self._eos_id, self._pad_id, temperature)
-                completions = batch.complete([prompts[i] for i in chosen], group_size)
-            for row, i in enumerate(chosen):
-                groups[i] = completions[row * group_size : (row + 1) * group_size]
-        self._model.train(was_training)
-        return groups
-
-    def _groups_at_once(self, group_size: int) -> int:
-        return max(1, self._config.batch_size // group_size)
+    @torch.no_grad()
+    def _sample(
+        self, prompts: Sequence[tuple[int, ...]], group_size: int, temperature: float
+    ) -> list[SampledCompletion]:
+        with self._autocast(), sharing(self._model):
+            batch = _Batch(self._model, self._config, self._eos_id, self._pad_id, temperature)
+            return batch.complete(prompts, group_size)
 
 
 class _Batch:
