@@ -5,130 +5,21 @@ each: from a completion's last token nothing is predicted. Linear layers see rea
 completions to the longest of similar ones, a length class at a time.
 """
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .batch import Batch
-from .block_attention import Block, attend
+from .packed_layout import LengthClass, PackedLayout, Padded
 from .padding import similar_lengths
-from .shared_prefix import bias_of, causal_bias
 
 # Lengths of a class differ by no more than this: fewer classes cost more pads, more classes more calls.
 LENGTH_SPREAD = 24
-
-
-@dataclass(frozen=True, slots=True)
-class _Padded:
-    """Rows cut out of the flat tokens and padded to one length."""
-
-    at: Tensor
-    """Where each token lies in the flat row, int64; 0 under a pad."""
-    real: Tensor
-    """Whether there is one, bool, same shape."""
-
-
-@dataclass(frozen=True, slots=True)
-class _LengthClass:
-    """Completions of similar length: at most G of each of P prompts."""
-
-    prompts_P: Tensor
-    """Which prompts, indices."""
-    completions_PGC: _Padded
-
-
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Where the vectors of each head of N flat tokens stand once cut, padded and sorted by head, and the way back."""
-
-    shapes: list[tuple[int, ...]]
-    """Of each part, without the vectors' width."""
-    there: Tensor
-    """For each place the flat vector that stands there; any for a pad."""
-    back: Tensor
-    """For each flat vector its place."""
-    pads: Tensor
-    """Places that are pads, bool (places, 1)."""
-
-    @classmethod
-    def of(cls, parts: Sequence[_Padded], heads: tuple[int, ...]) -> "_Places":
-        """Parts (P, …, T) as (P, K, …, R, T) where `heads` is (K, R), the heads that share keys side by side."""
-        kinds, repeats = heads
-        head_KR = torch.arange(kinds * repeats, device=parts[0].at.device).view(kinds, repeats)
-        there, real, shapes = [], [], []
-        for part in parts:
-            middle = part.at.dim() - 2
-            at = part.at.unsqueeze(1).unsqueeze(-2) * head_KR.numel() + head_KR.view(kinds, *[1] * middle, repeats, 1)
-            there.append(at.flatten())
-            real.append(part.real.unsqueeze(1).unsqueeze(-2).expand(at.shape).flatten())
-            shapes.append(tuple(at.shape))
-        all_there, all_real = torch.cat(there), torch.cat(real)
-        places = all_real.nonzero().squeeze(1)
-        back = torch.empty_like(places).scatter_(0, all_there[places], places)
-        return cls(shapes, all_there, back, ~all_real.unsqueeze(1))
-
-    def cut(self, flat_NHD: Tensor) -> list[Tensor]:
-        """A tensor a part, (P, K, …, R, T, D)."""
-        move: Any = _Move.apply
-        moved = move(flat_NHD.flatten(0, 1), self.there, self.back, None)
-        pieces = moved.split([math.prod(shape) for shape in self.shapes])
-        return [piece.view(*shape, -1) for piece, shape in zip(pieces, self.shapes, strict=True)]
-
-    def join(self, parts: Sequence[Tensor]) -> Tensor:
-        """The way back: flat (N·H, D)."""
-        move: Any = _Move.apply
-        joined: Tensor = move(torch.cat([part.flatten(0, -2) for part in parts]), self.back, self.there, self.pads)
-        return joined
-
-
-class _Move(torch.autograd.Function):
-    """Rows to other places, of which a pad is the only one without a row of its own; so the gradient moves back."""
-
-    @staticmethod
-    def forward(context: Any, rows: Tensor, there: Tensor, back: Tensor, pads: Tensor | None) -> Tensor:
-        context.back, context.pads = back, pads
-        return rows.index_select(0, there)
-
-    @staticmethod
-    def backward(context: Any, of_rows: Tensor) -> tuple[Tensor, None, None, None]:
-        moved = of_rows.index_select(0, context.back)
-        return moved if context.pads is None else moved.masked_fill_(context.pads, 0.0), None, None, None
-
-
-class PackedLayout:
-    """See `shared_prefix.Layout`."""
-
-    def __init__(self, prompts_PL: _Padded, classes: Sequence[_LengthClass]) -> None:
-        self._parts = [prompts_PL, *(found.completions_PGC for found in classes)]
-        self._prompts = [found.prompts_P for found in classes]
-        self._seen = bias_of(prompts_PL.real)[:, None]
-        self._causal = [causal_bias(part.at.shape[-1], part.at.device)[None] for part in self._parts]
-        # By (K, R), the heads of keys and how many of queries share one: the same for all layers.
-        self._places: dict[tuple[int, int], _Places] = {}
-
-    def attend(self, _layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """(1, H, N, D) → (1, N, H, D)."""
-        heads, kinds = query.shape[1], key.shape[1]
-        of_queries, of_keys = self._places_of(kinds, heads // kinds), self._places_of(kinds, 1)
-        wide = torch.promote_types(query.dtype, torch.float32)
-        query_NHD, key_NKD, value_NKD = (states[0].transpose(0, 1).to(wide) for states in (query, key, value))
-        queries = of_queries.cut(query_NHD)
-        keys, values = ([part.squeeze(-3) for part in of_keys.cut(states)] for states in (key_NKD, value_NKD))
-        own = [Block(*block) for block in zip(keys, values, self._causal, strict=True)]
-        out = [attend(queries[0], own[:1], scaling)]
-        for chosen, completions, block in zip(self._prompts, queries[1:], own[1:], strict=True):
-            prefix = Block(keys[0][chosen], values[0][chosen], self._seen[chosen])
-            out.append(attend(completions, [prefix, block], scaling))
-        return of_queries.join(out).view(1, -1, heads, query.shape[3]).to(query.dtype)
-
-    def _places_of(self, kinds: int, repeats: int) -> _Places:
-        if (kinds, repeats) not in self._places:
-            self._places[kinds, repeats] = _Places.of(self._parts, (kinds, repeats))
-        return self._places[kinds, repeats]
+# Most of the row that may be filler. It is filled up to a multiple of a power of two: sizes that come again find memory
+# of their size and kernels made for it.
+FILLER = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +27,7 @@ class Packed:
     """N tokens in all, and the M states that predict the trained ones."""
 
     tokens_1N: Tensor
+    """With filler at the end, which attends to nothing and predicts nothing."""
     positions_1N: Tensor
     layout: PackedLayout
     states_M: Tensor
@@ -164,7 +56,8 @@ def pack(batch: Batch) -> Packed:
     first_prompt_PT = of_prompt_BT[first_P]
 
     def flat(values_BT: Tensor) -> Tensor:
-        return torch.cat([values_BT[first_P][first_prompt_PT], values_BT[input_BT]]).unsqueeze(0)
+        flat_N = torch.cat([values_BT[first_P][first_prompt_PT], values_BT[input_BT]])
+        return F.pad(flat_N, (0, _filler(len(flat_N)))).unsqueeze(0)
 
     return Packed(
         tokens_1N=flat(batch.tokens_BT),
@@ -174,14 +67,20 @@ def pack(batch: Batch) -> Packed:
     )
 
 
-def _padded(starts: Tensor, lengths: Tensor) -> _Padded:
+def _filler(tokens: int) -> int:
+    """Tokens that are missing to a multiple of the largest power of two that is within `FILLER`."""
+    stride = 1 << max(0, int(tokens * FILLER).bit_length() - 1)
+    return -tokens % stride
+
+
+def _padded(starts: Tensor, lengths: Tensor) -> Padded:
     """Rows that begin at `starts` (any shape) and are `lengths` long."""
     at = torch.arange(int(lengths.max()), device=starts.device)
     real = at < lengths.unsqueeze(-1)
-    return _Padded(torch.where(real, starts.unsqueeze(-1) + at, 0), real)
+    return Padded(torch.where(real, starts.unsqueeze(-1) + at, 0), real)
 
 
-def _length_classes(prompts_B: Tensor, starts_B: Tensor, lengths_B: Tensor) -> list[_LengthClass]:
+def _length_classes(prompts_B: Tensor, starts_B: Tensor, lengths_B: Tensor) -> list[LengthClass]:
     lengths, prompts = lengths_B.tolist(), prompts_B.tolist()
     classes = []
     for rows in similar_lengths(lengths, len(lengths), LENGTH_SPREAD):
@@ -195,8 +94,8 @@ def _length_classes(prompts_B: Tensor, starts_B: Tensor, lengths_B: Tensor) -> l
     return classes
 
 
-def _length_class(rows_of: dict[int, list[int]], starts_B: Tensor, lengths_B: Tensor) -> _LengthClass:
+def _length_class(rows_of: dict[int, list[int]], starts_B: Tensor, lengths_B: Tensor) -> LengthClass:
     size = max(map(len, rows_of.values()))
     rows_PG = torch.tensor([rows + [-1] * (size - len(rows)) for rows in rows_of.values()], device=starts_B.device)
     completions_PGC = _padded(starts_B[rows_PG], torch.where(rows_PG >= 0, lengths_B[rows_PG], 0))
-    return _LengthClass(torch.tensor(list(rows_of), device=starts_B.device), completions_PGC)
+    return LengthClass(torch.tensor(list(rows_of), device=starts_B.device), completions_PGC)
