@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -183,6 +184,16 @@ def forward_passes(config: RunConfig) -> list[tuple[int, ...]]:
     return sizes
 
 
+def compiled_graphs(config: RunConfig) -> int:
+    """How many graphs torch.compile makes of a step."""
+    if shutil.which("g++") is None:
+        pytest.skip("torch.compile needs a C++ compiler, there is no g++")
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    grpo_step(build_unsaved_run(config).context, 0)
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
 def engines(config: RunConfig) -> list[dict[str, Any]]:
     """What vLLM is started with, on a CPU and on CUDA."""
     return [engine_arguments("m", config.generator, device=d, dtype=torch.float32) for d in ("cpu", "cuda")]
@@ -303,6 +314,7 @@ def observers() -> dict[str, Callable[[RunConfig], Any]]:
         device,
         threads,
         forward_passes,
+        compiled_graphs,
         engines,
         server,
         coefficients,

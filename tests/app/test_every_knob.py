@@ -89,6 +89,7 @@ KNOBS: dict[str, Knob] = {
     "generator.draft_tokens": Knob(
         0, "forward_passes", ("model.path=tiny", "data.train=default", "data.held_out=default", "data.mixture.policy=0")
     ),
+    "generator.compile": Knob(True, "compiled_graphs"),
     "model.packing": Knob(False, "two_steps"),
     "kl.measured": Knob(False, "two_steps", ("kl.coef=0",)),
     "generator.vllm.kv_cache_gib": Knob(2.0, "engines"),

@@ -1,5 +1,6 @@
 """From a configuration to the objects a run works with."""
 
+import shutil
 import sys
 from contextlib import nullcontext
 from datetime import datetime
@@ -37,6 +38,9 @@ from ..training.sinks import ConsoleSink, JsonlSink, Sink, TensorBoardSink, Trac
 from ..training.validation import hold_back
 from .config import RunConfig
 
+# Those that torch.compile looks for.
+COMPILERS = ("g++", "clang++")
+
 
 def make_console() -> Console:
     """The console: as wide as its lines where output is a file, so that none is broken."""
@@ -63,6 +67,8 @@ def make_generator(policy: Policy, config: GeneratorConfig) -> Generator:
             "generator.kind=static: expected a model whose attention can be replaced and sees all that came before, "
             f"got {type(policy.model).__name__}; generator=hf samples from any"
         )
+    if config.compile and not any(map(shutil.which, COMPILERS)):
+        raise UserError(f"generator.compile: expected a C++ compiler, {' or '.join(COMPILERS)}, found none")
     # On a CPU a pass is over few tokens: bf16's casts cost more than its products save (docs/log.md, 7).
     autocast = policy.autocast if policy.device.type == "cuda" else nullcontext
     return StaticGenerator(policy.model, config, **ids, autocast=autocast)

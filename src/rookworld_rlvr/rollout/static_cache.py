@@ -38,12 +38,13 @@ class GroupLayout:
         self._slots, self._used = min(PAGE, slots), 0
         self._prompt_keys, self._prompt_values = prompts.keys_PKLD, prompts.values_PKLD
         self._prompt_bias = bias_of(real_PL)[:, None, None, None, None, :]
-        # Zeros, since a slot that is not seen still takes part, times 0.
-        self._keys, self._values = ([self._room(keys) for keys in prompts.keys_PKLD] for _ in range(2))
+        self._keys, self._values = self._rooms(prompts), self._rooms(prompts)
 
-    def _room(self, keys_PKLD: Tensor) -> Tensor:
-        groups, kinds, _, width = keys_PKLD.shape
-        return keys_PKLD.new_zeros(groups, kinds, self.group_size, self._slots, width)
+    def _rooms(self, prompts: PromptLayout) -> list[Tensor]:
+        """One a layer; zeros, since a slot that is not seen still takes part, times 0."""
+        groups, kinds, _, width = prompts.keys_PKLD[0].shape
+        shape = (groups, kinds, self.group_size, self._slots, width)
+        return [keys_PKLD.new_zeros(shape) for keys_PKLD in prompts.keys_PKLD]
 
     def write_to(self, slots_BT: Tensor) -> None:
         """The coming pass's tokens have these slots, consecutive in each row; they see what is before them."""
@@ -85,3 +86,32 @@ class GroupLayout:
             for layer, room in enumerate(rooms):
                 kept = chosen(room[..., : self._used, :])
                 rooms[layer] = F.pad(kept, (0, 0, 0, self._slots - self._used))
+
+
+class FixedLayout(GroupLayout):
+    """The same with shapes and places in memory that stay as they are from pass to pass and batch to batch.
+
+    All slots take part in every pass, whether seen or not, and `rooms` keeps the batch's rooms for the next one.
+    """
+
+    def __init__(
+        self,
+        prompts: PromptLayout,
+        real_PL: Tensor,
+        *,
+        group_size: int,
+        slots: int,
+        rooms: dict[torch.Size, tuple[list[Tensor], list[Tensor]]],
+    ) -> None:
+        super().__init__(prompts, real_PL, group_size=group_size, slots=slots)
+        self._slots = self._used = slots
+        self._alike = False
+        fresh = (self._rooms(prompts), self._rooms(prompts))
+        self._keys, self._values = rooms.setdefault(fresh[0][0].shape, fresh)
+        for room in (*self._keys, *self._values):
+            torch._dynamo.mark_static_address(room)
+            room.zero_()
+
+    def write_to(self, slots_BT: Tensor) -> None:
+        self._at = slots_BT.view(self.groups, 1, self.group_size, -1, 1)
+        self._bias = bias_of(torch.arange(self._slots, device=slots_BT.device) <= self._at)[:, :, :, None]
