@@ -65,7 +65,7 @@ class Analysis:
     position: str
     """As it was asked; see `engine_position`."""
     lines: Lines
-    """Moves with their evals, best first; empty in mate and stalemate."""
+    """Moves with their evals, as the engine ranks them; empty in mate and stalemate."""
 
 
 def find_engine(path: str = "") -> str:
@@ -181,7 +181,7 @@ class Engine:
 
 
 def label_of(analysis: Analysis) -> PolicyAnswer:
-    """The verdict as an answer, candidates best first. Raises ValueError in mate and stalemate, which have none."""
+    """The verdict as an answer, candidates in its order. Raises ValueError in mate and stalemate, which have none."""
     if not analysis.lines:
         raise ValueError(f"expected a position with a legal move, got {analysis.position!r}")
     moves, evals = zip(*analysis.lines, strict=True)

@@ -39,7 +39,8 @@ class Limit:
 
 
 Lines = tuple[tuple[str, float], ...]
-"""Moves as UCI with their evals, best first: pawns, from the view of the side to move, mates folded in."""
+"""Moves as UCI with their evals, as the engine ranks them: pawns, from the view of the side to move, mates folded in.
+A search that ended between two depths has seen the first of them deeper than the others."""
 
 
 class UciProcess:
