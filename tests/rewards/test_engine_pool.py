@@ -91,7 +91,8 @@ def test_engines_killed_while_they_search_lose_nothing_and_change_nothing(stockf
 
     def kill(pool: EnginePool) -> None:
         """Three engines, each as soon as it searches."""
-        while len(killed) < 3:
+        deadline = time.monotonic() + PATIENCE_S
+        while len(killed) < 3 and time.monotonic() < deadline:
             for pid in set(pool.pids()) - set(killed):
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)

@@ -88,6 +88,8 @@ class Rubric:
     def __init__(self, config: RubricConfig) -> None:
         """Raises ValueError for a knob out of its range."""
         check_config(config)
+        if not isinstance(config.judge, JudgeKind):
+            raise ValueError(f"expected rubric.judge to be one of {', '.join(JudgeKind)}, got {config.judge!r}")
         self._config = copy.deepcopy(config)
         self._rungs = weights_of(config.rungs)
         self._policy_weights = _weights(config.policy)
