@@ -44,12 +44,13 @@ def pool(fake_stockfish: Path, tmp_path: Path) -> Iterator[EnginePool]:
 def test_a_move_is_worth_the_win_probability_that_it_keeps() -> None:
     worth = move_worth(VERDICT)
     assert dict(worth.wins) == pytest.approx({"a1b2": 0.5, "a1a2": 0.409, "a1b1": 0.001})
-    assert [worth.loss(move) for move in ("a1b2", "a1a2", "a1b1", "a1c3", "")] == pytest.approx([0, 0.091, 0.499, 0.5, 0.5])
+    losses = [worth.loss(move) for move in ("a1b2", "a1a2", "a1b1", "a1c3", "")]
+    assert losses == pytest.approx([0, 0.091, 0.499, 0.5, 0.5])
     assert [worth.value(move) for move in ("a1b2", "a1a2", "a1b1", "a1c3")] == pytest.approx([1, 0.909, 0.501, 0])
     # Of three moves there are, all three: 1 + 0.909 + 0.501.
     assert worth.share(["a1a2", "a1a2", "a1c3"]) == pytest.approx(0.909 / 2.41)
     assert worth.share(["a1b1", "a1a2", "a1b2"]) == 1.0 and worth.share([]) == 0.0
-    with pytest.raises(ValueError, match="expected the analysis of a position with a legal move"):
+    with pytest.raises(ValueError, match=r"expected the analysis of a position with a legal move"):
         move_worth(Analysis(FEN, ()))
 
 
@@ -88,7 +89,8 @@ def test_the_parts_of_a_verdict_stand_in_the_place_of_the_label_s() -> None:
     agreement = eval_agreement(0.0, -999.99, PolicyRewardConfig())
     assert engine["correctness/evals_value"] == pytest.approx((1 + agreement) / 3) and agreement < 0.01
     same = {part: value for part, value in engine.items() if not part.endswith("_value")}
-    assert same == score(PROMPT, text).parts == Rubric(RubricConfig(judge=JudgeKind.rules)).score(PROMPT, text, LABEL).parts
+    by_rules = Rubric(RubricConfig(judge=JudgeKind.rules)).score(PROMPT, text, LABEL)
+    assert same == score(PROMPT, text).parts == by_rules.parts
 
 
 def test_a_perfect_answer_earns_1_and_worse_moves_less_whatever_the_label_says() -> None:
@@ -104,10 +106,10 @@ def test_a_perfect_answer_earns_1_and_worse_moves_less_whatever_the_label_says()
 
 
 def test_a_verdict_that_is_missing_or_of_another_position_is_our_mistake() -> None:
-    with pytest.raises(ValueError, match="rubric.judge=engine: expected an engine's analysis, got none for 'P: 7k"):
+    with pytest.raises(ValueError, match=r"rubric.judge=engine: expected an engine's analysis, got none for 'P: 7k"):
         by_engine("M: a1b2 E: 0.0 B: a1b2", None)
     other = Analysis(chess.STARTING_FEN, (("e2e4", 0.3),))
-    with pytest.raises(ValueError, match="expected the analysis of 'P: 7k.*got that of 'rnbq"):
+    with pytest.raises(ValueError, match=r"expected the analysis of 'P: 7k.*got that of 'rnbq"):
         by_engine("M: a1b2 E: 0.0 B: a1b2", other)
 
 
@@ -171,5 +173,5 @@ def test_judges_without_an_engine_prepare_nothing_and_count_nothing() -> None:
 
 
 def test_a_word_that_names_no_judge_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected rubric.judge to be one of labels, rules, engine, got 'stockfish'"):
+    with pytest.raises(ValueError, match=r"expected rubric.judge to be one of labels, rules, engine, got 'stockfish'"):
         Rubric(dataclasses.replace(BY_ENGINE, judge="stockfish"))  # type: ignore[arg-type]
