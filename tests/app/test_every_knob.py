@@ -54,7 +54,7 @@ KNOBS: dict[str, Knob] = {
     "rubric.engine.nodes": Knob(77, "verdicts"),
     "rubric.engine.hash_mib": Knob(3, "verdicts"),
     "rubric.engine.processes": Knob(2, "verdicts"),
-    "rubric.engine.timeout_s": Knob(1.5, "deadline", ("rubric.engine.timeout_s=1", "rubric.engine.attempts=1")),
+    "rubric.engine.timeout_s": Knob(0.4, "deadline", ("rubric.engine.timeout_s=0.3", "rubric.engine.attempts=1")),
     "rubric.engine.attempts": Knob(1, "verdicts"),
     "rubric.engine.cache": Knob(False, "verdicts"),
     "rubric.engine.cache_folder": Knob("elsewhere", "verdicts"),

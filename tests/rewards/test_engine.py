@@ -8,6 +8,7 @@ import pytest
 
 from rookworld_rlvr.board.evals import mover_pawns
 from rookworld_rlvr.rewards import engine as engine_file
+from rookworld_rlvr.rewards import uci
 from rookworld_rlvr.rewards.engine import (
     Analysis,
     Engine,
@@ -68,12 +69,15 @@ def test_newer_ones_and_nightly_builds_are_known_by_name_and_network(
 @pytest.mark.parametrize(
     ("text", "why"), [("#!/bin/sh\nexit 0\n", "it has died"), ("#!/bin/sh\nsleep 9\n", "no uciok in")]
 )
-def test_a_program_that_speaks_no_uci_is_refused_in_one_line(text: str, why: str, tmp_path: Path) -> None:
+def test_a_program_that_speaks_no_uci_is_refused_in_one_line(
+    text: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uci, "START_S", 0.5)
     program = tmp_path / "stockfish"
     program.write_text(text)
     program.chmod(0o755)
     with pytest.raises(EngineUnusableError, match=f"expected a UCI engine, got .*stockfish: {why}") as error:
-        opened(program, timeout_s=0.3).identity()
+        opened(program).identity()
     assert "\n" not in str(error.value)
     program.chmod(0o644)
     with pytest.raises(EngineUnusableError, match=r"it does not start: .*Permission denied"):

@@ -17,6 +17,8 @@ from chess.engine import Cp, Mate
 from ..board.evals import to_pawns
 
 READ_BYTES = 1 << 16
+# To load a network from a slow disk; a search has a deadline of its own.
+START_S = 30.0
 # As many as a position has legal moves at most; an engine takes fewer where there are fewer.
 ALL_LINES = 218
 
@@ -65,7 +67,7 @@ class UciProcess:
             self.name, self.network = self._greet()
             settings = {"Threads": 1, "Hash": hash_mib, "MultiPV": lines}
             self._send(*(f"setoption name {name} value {value}" for name, value in settings.items()), "isready")
-            list(self._until("readyok"))
+            list(self._until("readyok", START_S))
         except BaseException:
             self.kill()
             raise
@@ -78,7 +80,7 @@ class UciProcess:
         """What the engine, as if it had just been started, says of a position that has a legal move."""
         self._send("ucinewgame", f"position fen {fen}", f"go {limit}")
         ranked: dict[int, tuple[str, float]] = {}
-        for line in self._until("bestmove"):
+        for line in self._until("bestmove", self._timeout_s):
             if " score " in line and " pv " in line and "bound " not in line:
                 rank, move, pawns = _read(line.split())
                 ranked[rank] = (move, pawns)
@@ -100,7 +102,7 @@ class UciProcess:
         """Its name with version, and of its options the default network, '' where it names none."""
         self._send("uci")
         name = network = ""
-        for line in self._until("uciok"):
+        for line in self._until("uciok", START_S):
             if line.startswith("id name "):
                 name = line.removeprefix("id name ")
             elif line.startswith("option name EvalFile "):
@@ -114,9 +116,9 @@ class UciProcess:
         except OSError as error:
             raise UciError("it has died") from error
 
-    def _until(self, last: str) -> Iterator[str]:
+    def _until(self, last: str, timeout_s: float) -> Iterator[str]:
         """Its lines before the one that begins with `last`."""
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + timeout_s
         while True:
             *lines, self._unread = self._unread.split(b"\n")
             for place, line in enumerate(lines):
@@ -125,14 +127,17 @@ class UciProcess:
                     self._unread = b"\n".join([*lines[place + 1 :], self._unread])
                     return
                 yield text
-            self._unread += self._read(deadline, last)
+            if (chunk := self._read(deadline)) is None:
+                raise UciError(f"no {last} in {timeout_s:g} s")
+            self._unread += chunk
 
-    def _read(self, deadline: float, awaited: str) -> bytes:
+    def _read(self, deadline: float) -> bytes | None:
+        """What it has written by then, None where that is nothing."""
         assert self._process.stdout is not None
         poll = select.poll()
         poll.register(self._process.stdout, select.POLLIN | select.POLLHUP)
         if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            raise UciError(f"no {awaited} in {self._timeout_s:g} s")
+            return None
         if not (chunk := os.read(self._process.stdout.fileno(), READ_BYTES)):
             raise UciError("it has died")
         return chunk
