@@ -106,9 +106,9 @@ def test_engines_killed_while_they_search_lose_nothing_and_change_nothing(stockf
 
 
 def test_a_stopped_engine_is_replaced_and_its_position_asked_again(stockfish: str) -> None:
-    with pool_of(stockfish, timeout_s=1.0) as pool:
+    with pool_of(stockfish, timeout_s=2.0) as pool:
         expected = pool.analyse(FENS[:2])
-    with pool_of(stockfish, timeout_s=1.0) as pool:
+    with pool_of(stockfish, timeout_s=2.0) as pool:
         [first] = pool.pids()
         os.kill(first, signal.SIGSTOP)
         assert pool.analyse(FENS[:2]) == expected
