@@ -14,6 +14,7 @@ from rookworld_rlvr.rewards.engine_judge import EngineJudge
 from rookworld_rlvr.training.context import StepContext
 from rookworld_rlvr.training.errors import TrainingGaveUpError
 from rookworld_rlvr.training.hooks import Moment
+from rookworld_rlvr.training.metrics import declared
 from rookworld_rlvr.training.run import Run
 from rookworld_rlvr.training.step_report import StepReport
 from rookworld_rlvr.training.trainer import train as train_run
@@ -50,6 +51,7 @@ def test_a_run_judged_by_an_engine_trains_and_counts_and_is_the_same_from_the_ca
     assert rows[0]["judge/engine_cached_fraction"] <= 0.5 and rows[-1]["judge/engine_restarts"] == 0
     assert "reward/part/policy/correctness/best_value" in rows[0]
     assert not [key for row in rows for key in row if key.endswith("_match")]
+    assert all(declared(key).meaning for row in rows for key in row if key != "step")
     assert 0 <= told["before"][LOSS]["value"] <= 1 and told["before"][LOSS]["n"] == 4 and LOSS in told["gain"]
     again = train(*given, "evaluation_rows=4", "rubric.engine.processes=2", "judge_processes=1", root="again")
     assert [row["reward/mean"] for row in metrics(again)] == [row["reward/mean"] for row in rows]
