@@ -232,12 +232,19 @@ def test_the_table_of_training_metrics_is_the_declared_one() -> None:
 
 
 def test_the_table_of_evaluation_metrics_has_every_key() -> None:
+    import chess
+
     from rookworld_rlvr.evaluation import judge
+    from rookworld_rlvr.rewards.engine import Analysis
     from rookworld_rlvr.tasks.corpus import read_corpus
+    from rookworld_rlvr.tasks.policy import parse_policy_prompt
+    from rookworld_rlvr.tasks.types import Task
     from rookworld_rlvr.training.data import default_file
 
     examples = read_corpus(default_file("held_out.txt")).examples
-    rows = judge(examples, [example.completion or "" for example in examples])
+    fen = next(parse_policy_prompt(row.prompt).fen for row in examples if row.task is Task.policy)
+    verdict = Analysis(fen, tuple((move.uci(), 0.0) for move in chess.Board(fen).legal_moves))
+    rows = judge(examples, [example.completion or "" for example in examples], {fen: verdict})
     measured = {"/".join(key.split("/")[:2]) for row in rows for key in row.values}
     told = table(section(text("docs/metrics.md"), "Evaluation"))
     assert sorted(row[0].strip("`") for row in told) == sorted(measured)

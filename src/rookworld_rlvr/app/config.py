@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from ..rewards import RubricConfig
+from ..rewards.engine import EngineConfig
 from ..rollout.generator import GeneratorConfig, GeneratorKind
 from ..training.context import StepConfig
 from ..training.data import DataConfig
@@ -81,11 +82,15 @@ class EvaluateConfig:
     threads: int = 0
     evaluation_rows: int = 2048
     """Rows a task."""
+    evaluation_nodes: int = 0
+    """Nodes a position of the engine that measures policy/win_probability_loss; 0: there is no such measure."""
     output: str = ""
     """A JSON file to write the table to; empty: the console alone."""
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     generator: GeneratorConfig = field(default_factory=GeneratorConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    """Used with evaluation_nodes."""
 
 
 @dataclass(slots=True)

@@ -1,5 +1,6 @@
 """`rookworld evaluate model.path=…`: the held-out table of any model."""
 
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -12,6 +13,7 @@ from ..training.policy import load_policy, select_device
 from ..training.run_folder import write_json
 from .config import EvaluateConfig
 from .hydra_command import run_command
+from .judges import make_measure
 from .tables import evaluation_table
 from .wiring import make_console, make_generator, set_threads
 
@@ -30,7 +32,10 @@ def _evaluate(config: EvaluateConfig, _raw: DictConfig) -> None:
     data = load_data(config.data, seed=config.seed)
     policy = load_policy(config.model, select_device(config.device), config.precision)
     rows = evaluation_rows(data.held_out, config.evaluation_rows)
-    table = to_json(summarise(evaluate(make_generator(policy, config.generator), policy.tokenizer, rows)))
+    generator = make_generator(policy, config.generator)
+    engine = make_measure(config.engine, config.evaluation_nodes, "engine")
+    with closing(engine.pool) if engine else nullcontext():
+        table = to_json(summarise(evaluate(generator, policy.tokenizer, rows, engine=engine)))
     make_console().print(evaluation_table(table))
     if config.output:
         write_json(Path(config.output), table)

@@ -13,7 +13,7 @@ from ..tasks.policy import MAX_CANDIDATES, parse_policy, parse_policy_prompt
 from ..tasks.types import Example, ParseFailure, PolicyAnswer
 
 # The values that are no yes or no, with the length of their scale, which begins at 0.
-GRADED: Mapping[str, float] = {"legal_candidates": 1.0, "top5_overlap": 1.0}
+GRADED: Mapping[str, float] = {"legal_candidates": 1.0, "top5_overlap": 1.0, "win_probability_loss": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
