@@ -35,7 +35,7 @@ USE_COLUMNS = (
 )
 
 
-def evaluation_table(measures: Mapping[str, Mapping[str, float]]) -> Table:
+def evaluation_table(measures: Mapping[str, Mapping[str, Any]]) -> Table:
     """One evaluation: a key a line."""
     table = Table("key", "value", "95 % interval", "rows")
     for key, measure in measures.items():
@@ -110,5 +110,7 @@ def _gain(gain: Mapping[str, float] | None) -> str:
     return f"{gain['value']:+.4f} {_interval(gain)}" if gain else "not evaluated"
 
 
-def _interval(measure: Mapping[str, float]) -> str:
-    return f"[{measure['low']:.4f}, {measure['high']:.4f}]".replace("[", "\\[")
+def _interval(measure: Mapping[str, Any]) -> str:
+    """None for an end is that of a scale without one."""
+    low, high = ("…" if end is None else f"{end:.4f}" for end in (measure["low"], measure["high"]))
+    return f"\\[{low}, {high}]"

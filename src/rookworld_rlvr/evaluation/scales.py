@@ -1,0 +1,48 @@
+"""What the values of each key mean: right or wrong, or graded on a scale. One place for all suites.
+
+A key that is not here, nor any key that it refines (`policy/valid/white` refines `policy/valid`), is right or wrong:
+its values are 1.0 and 0.0 and its interval is Wilson's. A graded key has the interval of its mean, cut to its scale.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..board.transition import REWARD_ILLEGAL, REWARD_WIN
+
+# The greatest error that two rewards of the environment can have: a win taken for an illegal move.
+REWARD_WIDTH = REWARD_WIN - REWARD_ILLEGAL
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Where graded values lie."""
+
+    lowest: float
+    """May be minus infinity."""
+    highest: float
+    """May be infinity."""
+
+    @property
+    def width(self) -> float:
+        return self.highest - self.lowest
+
+
+SHARE = Scale(0.0, 1.0)
+
+GRADED: Mapping[str, Scale] = {
+    "policy/legal_candidates": SHARE,
+    "policy/top5_overlap": SHARE,
+    "environment/next_state_nls": SHARE,
+    "environment/reward_mae": Scale(0.0, REWARD_WIDTH),
+}
+
+
+def scale_of(key: str) -> Scale | None:
+    """The scale of a graded key or of the key that it refines; None for right or wrong.
+
+    >>> scale_of("policy/legal_candidates/black"), scale_of("policy/valid/black")
+    (Scale(lowest=0.0, highest=1.0), None)
+    """
+    parts = key.split("/")
+    names = ("/".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((GRADED[name] for name in names if name in GRADED), None)
