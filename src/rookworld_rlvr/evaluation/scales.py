@@ -6,6 +6,7 @@ its values are 1.0 and 0.0 and its interval is Wilson's. A graded key has the in
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 
 from ..board.transition import REWARD_ILLEGAL, REWARD_WIN
 
@@ -28,12 +29,20 @@ class Scale:
 
 
 SHARE = Scale(0.0, 1.0)
+COUNT = Scale(0.0, inf)
 
 GRADED: Mapping[str, Scale] = {
     "policy/legal_candidates": SHARE,
     "policy/top5_overlap": SHARE,
     "environment/next_state_nls": SHARE,
     "environment/reward_mae": Scale(0.0, REWARD_WIDTH),
+    "selfplay/legal_halfmoves": COUNT,
+    "closed_world/halfmoves": COUNT,
+    "engine_match/score": SHARE,
+    "engine_match/won": SHARE,
+    "engine_match/drawn": SHARE,
+    "engine_match/lost": SHARE,
+    "engine_match/illegal": SHARE,
 }
 
 
