@@ -49,7 +49,7 @@ def evaluation_table(measures: Mapping[str, Mapping[str, Any]]) -> Table:
         if key.rpartition("/")[2] not in PARTS:
             beside = (measures.get(f"{key}/{part}") for part in parts)
             shown = (f"{found['value']:.3f}" if found else "" for found in beside)
-            table.add_row(key, f"{measure['value']:.4f}", _interval(measure), str(measure["n"]), *shown)
+            table.add_row(key, _number(measure["value"]), _interval(measure), str(measure["n"]), *shown)
     return table
 
 
@@ -139,6 +139,9 @@ def _gain(gain: Mapping[str, float] | None) -> str:
 
 
 def _interval(measure: Mapping[str, Any]) -> str:
-    """None for an end is that of a scale without one."""
-    low, high = ("…" if end is None else f"{end:.4f}" for end in (measure["low"], measure["high"]))
-    return f"\\[{low}, {high}]"
+    return f"\\[{_number(measure['low'])}, {_number(measure['high'])}]"
+
+
+def _number(value: float | None) -> str:
+    """Four decimals; None is what lies beyond all numbers."""
+    return "∞" if value is None else f"{value:.4f}"

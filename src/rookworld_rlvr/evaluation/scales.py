@@ -29,6 +29,7 @@ class Scale:
 
 
 SHARE = Scale(0.0, 1.0)
+COUNT = Scale(0.0, inf)
 NAT = Scale(0.0, inf)
 CHANGE = "change"
 """Ends the keys of differences of right or wrong and of graded values alike."""
@@ -40,6 +41,13 @@ GRADED: Mapping[str, Scale] = {
     "environment/reward_mae": Scale(0.0, REWARD_WIDTH),
     "balanced/next_state_nls": SHARE,
     "balanced/reward_mae": Scale(0.0, REWARD_WIDTH),
+    "selfplay/legal_halfmoves": COUNT,
+    "closed_world/halfmoves": COUNT,
+    "engine_match/score": SHARE,
+    "engine_match/won": SHARE,
+    "engine_match/drawn": SHARE,
+    "engine_match/lost": SHARE,
+    "engine_match/illegal": SHARE,
     "retention/policy_legal_candidates": SHARE,
     "retention/policy_top5_overlap": SHARE,
     "retention/policy_loss": NAT,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from .table import Row
+from .table import Measure, Row
 
 
 class SuiteName(StrEnum):
@@ -45,8 +45,10 @@ class Suite:
     """Items asked at once; what is finished is saved by chunks."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What else the result says of the items: how many were left out, seeds, files."""
+    measures: Callable[[Sequence[Row]], Mapping[str, Measure]] = lambda rows: {}
+    """Keys of the table that are no mean over rows, or whose interval is another: a rate, an Elo difference."""
     conclude: Callable[[Sequence[Row]], Mapping[str, Any]] = lambda rows: {}
-    """What else it says of all rows together, as JSON: an Elo difference, a curve."""
+    """What else it says of all rows together, as JSON: a curve."""
 
 
 def by_chunks(

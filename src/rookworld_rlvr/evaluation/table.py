@@ -161,7 +161,7 @@ def _require_same_items(before: Mapping[int, Row], after: Mapping[int, Row]) -> 
 def to_json(table: Mapping[str, Measure | Gain]) -> dict[str, dict[str, float | None]]:
     """A table as plain dictionaries, `{key: {"value", "low", "high"}}`, and `"n"` for measures.
 
-    None stands for the end of a scale that has none.
+    None stands for what is infinite: an end of a scale that has none, Elo where every game was lost or won.
     """
     return {
         key: {name: number if isfinite(number) else None for name, number in asdict(entry).items()}
