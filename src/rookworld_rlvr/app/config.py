@@ -3,7 +3,12 @@
 from dataclasses import dataclass, field
 
 from ..evaluation.balanced import BalancedConfig
+from ..evaluation.closed_world import ClosedWorldConfig
+from ..evaluation.engine_match import EngineMatchConfig
+from ..evaluation.mate_in_one import MateInOneConfig
+from ..evaluation.puzzles import PuzzlesConfig
 from ..evaluation.retention import RetentionConfig
+from ..evaluation.selfplay import SelfplayConfig
 from ..evaluation.suite import SuiteName
 from ..rewards import RubricConfig
 from ..rollout.generator import GeneratorConfig, GeneratorKind
@@ -92,6 +97,11 @@ class EvaluateConfig:
     data: DataConfig = field(default_factory=DataConfig)
     generator: GeneratorConfig = field(default_factory=GeneratorConfig)
     balanced: BalancedConfig = field(default_factory=BalancedConfig)
+    mate_in_one: MateInOneConfig = field(default_factory=MateInOneConfig)
+    puzzles: PuzzlesConfig = field(default_factory=PuzzlesConfig)
+    selfplay: SelfplayConfig = field(default_factory=SelfplayConfig)
+    closed_world: ClosedWorldConfig = field(default_factory=ClosedWorldConfig)
+    engine_match: EngineMatchConfig = field(default_factory=EngineMatchConfig)
     retention: RetentionConfig = field(default_factory=RetentionConfig)
 
     def __post_init__(self) -> None:

@@ -22,10 +22,11 @@ from ..training.policy import Policy, load_policy, select_device
 from ..training.run_folder import write_json
 from .compare import compare_command
 from .config import EvaluateConfig
+from .evaluated import Evaluated
 from .hydra_command import run_command
 from .progress import bars
 from .rows_file import RowsFile, rows_path
-from .suites import Evaluated, build_suites
+from .suites import build_suites
 from .tables import evaluation_table
 from .wiring import make_console, make_generator, set_threads
 
@@ -57,9 +58,10 @@ def _evaluate(config: EvaluateConfig, raw: DictConfig) -> None:
     times_s = run_suites(suites, file)
     results = {suite.name.value: suite_result(suite, file.rows[suite.name], times_s[suite.name]) for suite in suites}
     console = make_console()
-    for name, result in results.items():
-        told = {key: value for key, value in result.items() if key not in ("table", "wall_s")}
-        console.print(f"{name}: {told}", highlight=False, markup=False, soft_wrap=True)
+    for suite in suites:
+        told = ", ".join(f"{name} {value}" for name, value in suite.facts.items())
+        rows = len(suite.items)
+        console.print(f"{suite.name}: {rows} rows, {told}".rstrip(", "), highlight=False, markup=False, soft_wrap=True)
     console.print(evaluation_table({key: row for result in results.values() for key, row in result["table"].items()}))
     if output is not None:
         write_json(output, {"suites": results, **head, "software": software(), "rows": rows_path(output).name})

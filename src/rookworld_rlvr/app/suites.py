@@ -1,7 +1,7 @@
 """From a configuration to the suites it asks for."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from ..evaluation.balanced import balanced_suite
@@ -14,21 +14,12 @@ from ..rollout.generator import Generator
 from ..rollout.weights import checksum
 from ..tasks import Task
 from ..tasks.corpus import example_key
-from ..training.data import EvaluationData, evaluation_rows
+from ..training.data import evaluation_rows
 from ..training.errors import UserError
 from ..training.policy import Policy, load_policy
-from .config import EvaluateConfig
+from .evaluated import Evaluated
+from .game_suites import closed_world_suite, engine_match_suite, mates_suite, puzzles_suite, selfplay_suite
 from .wiring import make_generator
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluated:
-    """A model under evaluation, and what it is evaluated with."""
-
-    config: EvaluateConfig
-    data: EvaluationData
-    policy: Policy
-    generator: Generator
 
 
 def build_suites(evaluated: Evaluated) -> list[Suite]:
@@ -90,5 +81,10 @@ BUILDERS: dict[SuiteName, Callable[[Evaluated], Suite]] = {
     SuiteName.policy: partial(_held_out, Task.policy),
     SuiteName.environment: partial(_held_out, Task.environment),
     SuiteName.balanced: _balanced,
+    SuiteName.mate_in_one: mates_suite,
+    SuiteName.puzzles: puzzles_suite,
+    SuiteName.selfplay: selfplay_suite,
+    SuiteName.closed_world: closed_world_suite,
+    SuiteName.engine_match: engine_match_suite,
     SuiteName.retention: _retention,
 }

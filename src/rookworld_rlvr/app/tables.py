@@ -9,8 +9,9 @@ from rich.table import Table
 from ..board.phase import Phase
 from ..evaluation import to_json
 from ..evaluation.paired import Comparison
+from ..evaluation.scales import BASELINE
 
-PARTS = (*chess.COLOR_NAMES[::-1], *(phase.value for phase in Phase))
+PARTS = (*chess.COLOR_NAMES[::-1], *(phase.value for phase in Phase), BASELINE)
 GAIN_KEYS = ("policy/legal_best_move", "policy/valid", "environment/next_state_accuracy", "environment/valid")
 
 SPEED_COLUMNS = (
@@ -42,7 +43,7 @@ USE_COLUMNS = (
 
 
 def evaluation_table(measures: Mapping[str, Mapping[str, Any]]) -> Table:
-    """One evaluation: a key a line; what a key is for each colour and phase stands beside it, where that is known."""
+    """One evaluation: a key a line; what it is for each colour, phase and the baseline stands beside it, if known."""
     parts = [part for part in PARTS if any(key.endswith(f"/{part}") for key in measures)]
     table = Table("key", "value", "95 % interval", "rows", *parts)
     for key, measure in measures.items():

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import chess
 
-from ..board.openings import OPENINGS, opening_board
+from ..board.openings import OPENINGS, Opening, opening_board
 from .games import End, Pairing, PlayedGame, play
 from .intervals import mean_interval, wilson_interval
 from .players import DecodingConfig, OpponentConfig, Player
@@ -40,6 +40,11 @@ class EngineMatchConfig:
             )
 
 
+def match_openings(config: EngineMatchConfig, seed: int) -> list[Opening]:
+    """The openings of the pairs, in order."""
+    return random.Random(f"openings:{seed}").sample(OPENINGS, config.pairs)
+
+
 def engine_match(
     player: Player,
     opponent: Player,
@@ -55,7 +60,7 @@ def engine_match(
     Values, means of a pair's two games: `engine_match/score`, 1 won, ½ drawn; `/won`, `/drawn`, `/lost`; `/illegal`,
     lost by an illegal move of the player's.
     """
-    openings = random.Random(f"openings:{seed}").sample(OPENINGS, config.pairs)
+    openings = match_openings(config, seed)
     for start in range(done, config.pairs, PAIRS_SIDE_BY_SIDE):
         chunk = openings[start : start + PAIRS_SIDE_BY_SIDE]
         boards = [opening_board(opening) for opening in chunk]

@@ -27,7 +27,7 @@ class MateInOneConfig:
     """Where the positions are."""
 
     path: str = ""
-    """JSON lines with `fen` and `best`, or BIG-bench's own task.json; empty: the suite is left out."""
+    """JSON lines with `fen` and `best`, or BIG-bench's own task.json; the suite needs it."""
     limit: int | None = None
     """Most positions asked; null: all."""
 

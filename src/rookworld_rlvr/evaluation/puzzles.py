@@ -28,7 +28,7 @@ class PuzzlesConfig:
     """Where the puzzles are."""
 
     path: str = ""
-    """Lichess's CSV, or JSON lines with `fen` and `best`; empty: the suite is left out."""
+    """Lichess's CSV, or JSON lines with `fen` and `best`; the suite needs it."""
     limit: int | None = None
     """Most puzzles asked; null: all."""
     themes: list[str] = field(default_factory=lambda: ["mateIn1", "mateIn2", "middlegame", "endgame"])

@@ -11,6 +11,7 @@ from ..tasks import Example
 from .held_out import Complete
 from .label_loss import LabelLoss
 from .run import CHUNK_ROWS
+from .scales import BASELINE, CHANGE
 from .suite import Suite, SuiteName, by_chunks
 from .table import Row, judge
 
@@ -70,5 +71,5 @@ def _compared(own: Mapping[str, float], other: Mapping[str, float]) -> dict[str,
     values: dict[str, float] = {}
     for name in own.keys() & other.keys():
         key = f"{SuiteName.retention}/{name}"
-        values |= {key: own[name], f"{key}/baseline": other[name], f"{key}/change": own[name] - other[name]}
+        values |= {key: own[name], f"{key}/{BASELINE}": other[name], f"{key}/{CHANGE}": own[name] - other[name]}
     return dict(sorted(values.items()))

@@ -31,8 +31,8 @@ class Scale:
 SHARE = Scale(0.0, 1.0)
 COUNT = Scale(0.0, inf)
 NAT = Scale(0.0, inf)
-CHANGE = "change"
-"""Ends the keys of differences of right or wrong and of graded values alike."""
+BASELINE, CHANGE = "baseline", "change"
+"""End the keys of another model's values, and of the differences from it."""
 
 GRADED: Mapping[str, Scale] = {
     "policy/legal_candidates": SHARE,
