@@ -10,7 +10,7 @@ def judge_next_fen(example: Example, completion: str) -> dict[str, float]:
 
     - `fen_strict`: it is python-chess's FEN, character by character.
     - `fen_lenient`: it parses and is the same position, as splits and exclusions know positions: placement, turn,
-      castling rights and legal en-passant square are right, however they are spelt; the counters are not asked.
+      castling rights and legal en-passant square are right, as python-chess reads them; counters are not asked.
     - `fen_error_<field>`: the field of that name differs as text, or is missing. Here 1.0 is an error.
 
     A completion without a first field has all six errors. Which values there are depends on nothing. Raises
