@@ -16,6 +16,7 @@ from ..board.transition import Transition, step, step_game
 from ..rollout.generator import Generator
 from ..tasks.environment import HISTORY_MOVES, parse_environment, render_environment_prompt
 from ..tasks.types import EnvironmentAnswer, ParseFailure
+from .games import Start
 from .players import DecodingConfig, Player, ask, published_decoding
 from .survival import Duration, Point, survival_curve, survival_measures
 from .table import Measure, Row
@@ -57,7 +58,9 @@ class ClosedWorldConfig:
     """How many games, how long, and who moves."""
 
     games: int = 100
-    """From the standard starting position."""
+    """Games played."""
+    start: Start = Start.openings
+    """Where they begin: behind `openings`, whose moves are the history the model is shown, or `standard`."""
     max_halfmoves: int = 500
     """A game is cut there."""
     mover: Mover = Mover.model
@@ -77,7 +80,7 @@ class _World:
     game: chess.Board
     """The real one, with its whole stack."""
     fen: str
-    """The model's own state."""
+    """The model's own state, at first the real one."""
     halfmoves: int = 0
     """Transitions that were true so far, a rightly refused illegal move included."""
     ending: Ending | None = None
@@ -89,13 +92,12 @@ class _World:
 
     def take(self, uci: str, completion: str) -> None:
         """Compare the model's answer with the truth, and play on from it."""
-        shown = step(self.fen, uci, self._history(uci))
+        history = self._history(uci)
         truth = step_game(self.game, uci)
+        # A game may be over by a fivefold repetition that the history shown cannot prove: either answer is right.
+        right = [truth, step(self.fen, uci, history)] if truth.terminated else [truth]
         answer = parse_environment(completion)
-        # They differ by a fivefold repetition alone, which the history shown cannot prove: either answer is right.
-        broken = (
-            _broken(truth, answer) if truth == shown else min(_broken(truth, answer), _broken(shown, answer), key=len)
-        )
+        broken = min((_broken(each, answer) for each in right), key=len)
         if broken or isinstance(answer, ParseFailure):
             self.ending, self.broken = Ending.broke, broken
             return
@@ -119,19 +121,24 @@ def _broken(truth: Transition, answer: EnvironmentAnswer | ParseFailure) -> tupl
 
 
 def closed_world(
-    generator: Generator, tokenizer: Any, mover: Player, config: ClosedWorldConfig, *, done: int = 0
+    generator: Generator, tokenizer: Any, mover: Player, config: ClosedWorldConfig, *, seed: int = 0, done: int = 0
 ) -> Iterator[list[Row]]:
     """Every game behind the first `done`, a row each; those of a chunk are played side by side.
 
-    Values: `closed_world/halfmoves`, true transitions in a row; `closed_world/ended/<how>`; and
-    `closed_world/broke/<field>`, 1 where the game broke and that field was wrong.
+    The seed decides which openings. Values: `closed_world/halfmoves`, true transitions in a row;
+    `closed_world/ended/<how>`; and `closed_world/broke/<field>`, 1 where the game broke and that field was wrong.
     """
-    for start in range(done, config.games, SIDE_BY_SIDE):
-        numbers = range(start, min(start + SIDE_BY_SIDE, config.games))
-        worlds = [_World(number, chess.Board(), chess.STARTING_FEN) for number in numbers]
+    for first in range(done, config.games, SIDE_BY_SIDE):
+        numbers = range(first, min(first + SIDE_BY_SIDE, config.games))
+        starts = [config.start.board(number, seed) for number in numbers]
+        fens = [start.fen() for start in starts]
+        worlds = [_World(*each) for each in zip(numbers, starts, fens, strict=True)]
         while going := [world for world in worlds if world.ending is None]:
             _advance(generator, tokenizer, mover, going, config.max_halfmoves)
-        yield [Row(world.number, f"game {world.number}", _values(world)) for world in worlds]
+        yield [
+            Row(world.number, f"game {world.number} from {fen}", _values(world))
+            for world, fen in zip(worlds, fens, strict=True)
+        ]
 
 
 def _advance(generator: Generator, tokenizer: Any, mover: Player, worlds: Sequence[_World], max_halfmoves: int) -> None:

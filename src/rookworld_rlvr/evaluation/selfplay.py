@@ -3,9 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import chess
-
-from .games import End, Pairing, PlayedGame, play
+from .games import End, Pairing, PlayedGame, Start, play
 from .intervals import wilson_interval
 from .players import DecodingConfig, Player, published_decoding
 from .table import Measure, Row
@@ -18,7 +16,9 @@ class SelfplayConfig:
     """How many games, how long, and how a model is sampled in them."""
 
     games: int = 100
-    """From the standard starting position."""
+    """Games played."""
+    start: Start = Start.standard
+    """Where they begin: `standard`, as published, or behind `openings`."""
     max_halfmoves: int = 500
     """A game is cut there."""
     decoding: DecodingConfig = field(default_factory=published_decoding)
@@ -34,19 +34,26 @@ def selfplay(
     player: Player,
     config: SelfplayConfig,
     *,
+    seed: int = 0,
     done: int = 0,
     on_games: Callable[[Sequence[PlayedGame]], None] = lambda games: None,
 ) -> Iterator[list[Row]]:
     """Every game behind the first `done`, a row each; those of a chunk are played side by side.
 
-    `on_games` gets them as played, to be saved. `done` ends a chunk, as the games of one are sampled together.
+    The seed decides which openings. `on_games` gets the games as played, to be saved. `done` ends a chunk, as the
+    games of one are sampled together.
     Values: `selfplay/legal_halfmoves`, and `selfplay/ended/<reason>`, 1 for the reason of the game's end.
     """
-    for start in range(done, config.games, SIDE_BY_SIDE):
-        numbers = range(start, min(start + SIDE_BY_SIDE, config.games))
-        games = play([Pairing(number, chess.Board(), player, player) for number in numbers], config.max_halfmoves)
+    for first in range(done, config.games, SIDE_BY_SIDE):
+        numbers = range(first, min(first + SIDE_BY_SIDE, config.games))
+        starts = [config.start.board(number, seed) for number in numbers]
+        pairings = [Pairing(number, start, player, player) for number, start in zip(numbers, starts, strict=True)]
+        games = play(pairings, config.max_halfmoves)
         on_games(games)
-        yield [Row(game.number, f"game {game.number}", _values(game)) for game in games]
+        yield [
+            Row(game.number, f"game {game.number} from {start.fen()}", _values(game))
+            for game, start in zip(games, starts, strict=True)
+        ]
 
 
 def _values(game: PlayedGame) -> dict[str, float]:
