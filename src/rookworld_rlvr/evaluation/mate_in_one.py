@@ -27,7 +27,7 @@ class MateInOneConfig:
     """Where the positions are."""
 
     path: str = ""
-    """JSON lines with `fen` and `best`, or BIG-bench's own task.json; empty: the suite is left out."""
+    """JSON lines with `fen` and `best`, or BIG-bench's own task.json; the suite needs it."""
     limit: int | None = None
     """Most positions asked; null: all."""
 
@@ -114,7 +114,7 @@ def mate_in_one(player: Player, mates: Sequence[MateInOne], *, done: int = 0) ->
         boards = [parse_fen(mate.fen) for _, mate in chunk]
         texts = player.choose(boards, [index for index, _ in chunk])
         yield [
-            Row(index, f"{mate.fen} {mate.best}", _values(mate, board, text))
+            Row(index, mate, _values(mate, board, text))
             for (index, mate), board, text in zip(chunk, boards, texts, strict=True)
         ]
 

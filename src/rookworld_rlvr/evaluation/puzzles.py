@@ -28,7 +28,7 @@ class PuzzlesConfig:
     """Where the puzzles are."""
 
     path: str = ""
-    """Lichess's CSV, or JSON lines with `fen` and `best`; empty: the suite is left out."""
+    """Lichess's CSV, or JSON lines with `fen` and `best`; the suite needs it."""
     limit: int | None = None
     """Most puzzles asked; null: all."""
     themes: list[str] = field(default_factory=lambda: ["mateIn1", "mateIn2", "middlegame", "endgame"])
@@ -48,11 +48,6 @@ class Puzzle:
     """FEN and right move of each of the solver's turns, at least one."""
     rating: int | None
     themes: tuple[str, ...]
-
-    @property
-    def line(self) -> str:
-        """What is asked, in one line."""
-        return " ".join(f"{fen} {best}" for fen, best in self.steps)
 
 
 def read_puzzles(path: Path | str) -> list[Puzzle]:
@@ -157,10 +152,7 @@ def puzzles(
     for start in range(done, len(asked), CHUNK_ROWS):
         chunk = asked[start : start + CHUNK_ROWS]
         solved, texts = _solve(player, chunk, start)
-        yield [
-            Row(start + i, puzzle.line, _values(puzzle, texts[i], i in solved, themes))
-            for i, puzzle in enumerate(chunk)
-        ]
+        yield [Row(start + i, puzzle, _values(puzzle, texts[i], i in solved, themes)) for i, puzzle in enumerate(chunk)]
 
 
 def _solve(player: Player, chunk: Sequence[Puzzle], start: int) -> tuple[set[int], list[str]]:

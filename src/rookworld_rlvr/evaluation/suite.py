@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from .table import Row
+from .table import Measure, Row
 
 
 class SuiteName(StrEnum):
@@ -37,18 +37,32 @@ class Suite:
 
     name: SuiteName
     items: Sequence[Hashable]
-    """What is asked, in order: row i is of item i. A string, or a frozen dataclass that `repr` tells apart."""
-    answer: Callable[[int, Sequence[Any]], list[Row]]
-    """The rows of a chunk: the index of its first item, and its items. Chunks are asked one after the other, but an
-    interrupted evaluation begins behind the last finished one: what a chunk gives must depend on nothing before it."""
+    """What is asked, in order: row i is of item i. A string, or what `repr` tells apart."""
+    rows: Callable[[int], Iterator[list[Row]]]
+    """The rows behind the first so many, chunk by chunk. An interrupted evaluation goes on behind the chunks that are
+    finished, so what a chunk holds must depend on nothing before it."""
     chunk: int
     """Items asked at once; what is finished is saved by chunks."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What else the result says of the items: how many were left out, seeds, files."""
+    measures: Callable[[Sequence[Row]], Mapping[str, Measure]] = lambda rows: {}
+    """Keys of the table that are no mean over rows, or whose interval is another: a rate, an Elo difference."""
     conclude: Callable[[Sequence[Row]], Mapping[str, Any]] = lambda rows: {}
-    """What else it says of all rows together, as JSON: an Elo difference, a curve."""
+    """What else it says of all rows together, as JSON: a curve."""
 
-    def chunks(self, start: int) -> Iterator[list[Row]]:
-        """The rows from item `start` on, chunk by chunk."""
-        for first in range(start, len(self.items), self.chunk):
-            yield self.answer(first, self.items[first : first + self.chunk])
+
+def by_chunks(
+    items: Sequence[Any], chunk: int, answer: Callable[[int, Sequence[Any]], list[Row]]
+) -> Callable[[int], Iterator[list[Row]]]:
+    """`Suite.rows` of what answers a chunk: the index of its first item, and its items."""
+
+    def rows(done: int) -> Iterator[list[Row]]:
+        for first in range(done, len(items), chunk):
+            yield answer(first, items[first : first + chunk])
+
+    return rows
+
+
+def identity(item: Hashable) -> str:
+    """What an item is called in a file of rows."""
+    return item if isinstance(item, str) else repr(item)

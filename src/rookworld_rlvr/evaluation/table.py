@@ -111,13 +111,23 @@ def paired_gain(before: Iterable[Row], after: Iterable[Row]) -> dict[str, Gain]:
     says nothing of the spread. No rows give no keys. Raises ValueError where the two are not of the same
     examples, or two rows of one side have one index.
     """
+    pairs = paired_values(before, after)
+    return {key: _gain(key, [later - earlier for earlier, later in found]) for key, found in pairs.items()}
+
+
+def paired_values(before: Iterable[Row], after: Iterable[Row]) -> dict[str, list[tuple[float, float]]]:
+    """The values of both, row by row in the rows' order, for each key that both have, keys in alphabetical order.
+
+    Raises ValueError as `paired_gain` does.
+    """
     first, second = _by_index(before), _by_index(after)
     _require_same_items(first, second)
-    differences: defaultdict[str, list[float]] = defaultdict(list)
-    for index, row in first.items():
-        for key in row.values.keys() & second[index].values.keys():
-            differences[key].append(second[index].values[key] - row.values[key])
-    return {key: _gain(key, differences[key]) for key in sorted(differences)}
+    pairs: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    for index in sorted(first):
+        earlier, later = first[index].values, second[index].values
+        for key in earlier.keys() & later.keys():
+            pairs[key].append((earlier[key], later[key]))
+    return {key: pairs[key] for key in sorted(pairs)}
 
 
 def _gain(key: str, differences: Sequence[float]) -> Gain:
@@ -151,7 +161,7 @@ def _require_same_items(before: Mapping[int, Row], after: Mapping[int, Row]) -> 
 def to_json(table: Mapping[str, Measure | Gain]) -> dict[str, dict[str, float | None]]:
     """A table as plain dictionaries, `{key: {"value", "low", "high"}}`, and `"n"` for measures.
 
-    None stands for the end of a scale that has none.
+    None stands for what is infinite: an end of a scale that has none, Elo where every game was lost or won.
     """
     return {
         key: {name: number if isfinite(number) else None for name, number in asdict(entry).items()}
