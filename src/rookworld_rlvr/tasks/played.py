@@ -55,7 +55,7 @@ class GameRecord:
         return float(self.winner == color)
 
     def states(self) -> Iterator[tuple[chess.Board, Turn]]:
-        """The position of each turn, all moves on the stack (the same board object, changed in place), with the turn."""
+        """Each turn with its position, all moves on the stack (the same board object, changed in place)."""
         board = chess.Board()
         for uci in self.opening:
             board.push_uci(uci)
