@@ -1,7 +1,10 @@
 """What each player writes, and what its choice depends on."""
 
+import os
+import signal
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import chess
@@ -122,3 +125,23 @@ def test_a_decoding_that_cannot_be_is_refused() -> None:
     for changes in ({"temperature": -0.1}, {"temperature": float("nan")}, {"top_k": -1}):
         with pytest.raises(ValueError, match="expected a finite temperature from 0 and top_k from 0"):
             DecodingConfig(**changes)
+
+
+def test_an_engine_that_is_killed_is_replaced_and_gives_the_same_moves(stockfish: str) -> None:
+    with engine_player(OpponentConfig(nodes=300)) as player:
+        chosen = player.choose(BOARDS, range(6))
+        killed = player.engine.transport.get_pid()
+        os.kill(killed, signal.SIGKILL)
+        assert player.choose(BOARDS, range(6)) == chosen
+        assert player.engine.transport.get_pid() != killed
+
+
+def test_a_binary_that_is_no_engine_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "engine"
+    script.write_text("#!/bin/sh\nexit 1\n")
+    script.chmod(0o755)
+    with (
+        pytest.raises(ValueError, match=r"expected a UCI engine, got .*engine"),
+        engine_player(OpponentConfig(path=str(script))),
+    ):
+        pass

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from .. import __version__
 from ..evaluation import Row, summarise, to_json
-from ..evaluation.suite import Suite
+from ..evaluation.suite import Suite, SuiteName
 from ..rollout.weights import checksum
 from ..training.data import load_evaluation_data
 from ..training.errors import UserError
@@ -32,7 +32,7 @@ from .wiring import make_console, make_generator, set_threads
 
 COMPARE = "compare"
 SOFTWARE = ("torch", "transformers", "tokenizers", "chess")
-# What may differ between the parts of one evaluation.
+# What may differ between the parts of one evaluation, beside the settings of suites that it has not.
 NOT_OF_THE_RESULT = ("output", "threads")
 
 
@@ -103,12 +103,13 @@ def _head(config: EvaluateConfig, raw: DictConfig, policy: Policy, suites: Seque
     """What was evaluated and how: two parts of one evaluation have the same."""
     settings = OmegaConf.to_container(raw, resolve=True, enum_to_str=True)
     assert isinstance(settings, dict)
+    left_out = {*NOT_OF_THE_RESULT, *(name.value for name in SuiteName if name not in config.suites)}
     return {
         "model": {
             "path": config.model.path,
             "checksum": checksum(policy.model),
             "parameters": policy.model.num_parameters(),
         },
-        "config": {key: value for key, value in settings.items() if key not in NOT_OF_THE_RESULT},
+        "config": {key: value for key, value in settings.items() if key not in left_out},
         "facts": {suite.name.value: dict(suite.facts) for suite in suites},
     }

@@ -99,8 +99,8 @@ def _require_same(header: Mapping[str, Any], found: Any, path: Path) -> None:
         expected, got = wanted.get(name, MISSING), there.get(name, MISSING)
         if expected != got:
             raise UserError(
-                f"output: expected rows of this evaluation in {path}, got another's: {name} is {got} there and "
-                f"{expected} here; another output= begins anew"
+                f"output: expected rows of this evaluation in {path}, got another's: {name} is {got!r} there and "
+                f"{expected!r} here; another output= begins anew"
             )
 
 

@@ -15,13 +15,16 @@ import chess
 import chess.engine
 import torch
 
-from ..rewards.engine import EngineConfig, open_engine
+from ..rewards.engine import find_engine
 from ..rollout.collect import completion_text, prompt_tokens
 from ..rollout.generator import Generator, GeneratorError
 from ..tasks.policy import policy_fields, render_policy_prompt
 
 HASH_BYTES = 7
 FULL_SKILL = 20
+HASH_MIB = 16
+# How often an engine is asked for one move, and how long a search that is limited by nodes may take at most.
+ATTEMPTS, HUNG_S = 3, 60.0
 
 
 class Player(Protocol):
@@ -142,39 +145,73 @@ class OpponentConfig:
             )
 
 
-@dataclass(frozen=True, slots=True)
 class EnginePlayer:
-    """Stockfish, asked as in a new game each time, so that a full-strength choice depends on the game alone."""
+    """Stockfish, asked as in a new game each time, so that a full-strength choice depends on the game alone.
 
-    engine: chess.engine.SimpleEngine
-    limit: chess.engine.Limit
-    random_moves: float = 0.0
-    seed: int = 0
+    A process that dies or hangs is replaced, and asked again.
+    """
+
+    def __init__(self, config: OpponentConfig, seed: int = 0) -> None:
+        """Start the process. Raises EngineNotFoundError; ValueError where it is no such engine."""
+        self._config, self._seed = config, seed
+        self._random = RandomPlayer(seed)
+        self._binary = find_engine(config.path)
+        self.engine = self._open()
 
     def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
+        """See `Player.choose`. Raises GeneratorError where it fails again and again."""
         return [self._move(board, number) for board, number in zip(boards, numbers, strict=True)]
 
+    def close(self) -> None:
+        self.engine.close()
+
     def _move(self, board: chess.Board, number: int) -> str:
-        if random.Random(f"engine:{self.seed}:{number}:{board.fen()}").random() < self.random_moves:
-            return RandomPlayer(self.seed)._move(board, number)
-        move = self.engine.play(board, self.limit, game=object()).move
-        return move.uci() if move else ""
+        if random.Random(f"engine:{self._seed}:{number}:{board.fen()}").random() < self._config.random_moves:
+            return self._random.choose([board], [number])[0]
+        failure: Exception | None = None
+        for _ in range(ATTEMPTS):
+            try:
+                limit = chess.engine.Limit(nodes=self._config.nodes, time=HUNG_S)
+                move = self.engine.play(board, limit, game=object()).move
+                return move.uci() if move else ""
+            except (chess.engine.EngineError, TimeoutError) as error:
+                failure = error
+                self.close()
+                self.engine = self._open()
+        raise GeneratorError(f"expected a move of {self._binary} in {board.fen()}, got {failure!r}") from failure
+
+    def _open(self) -> chess.engine.SimpleEngine:
+        try:
+            engine = chess.engine.SimpleEngine.popen_uci(self._binary)
+        except (chess.engine.EngineError, TimeoutError) as error:
+            raise ValueError(f"expected a UCI engine, got {self._binary}: {error!r}") from error
+        try:
+            engine.configure({"Threads": 1, "Hash": HASH_MIB, **_strength(engine, self._config)})
+        except BaseException:
+            engine.close()
+            raise
+        return engine
 
 
 @contextmanager
 def engine_player(config: OpponentConfig, seed: int = 0) -> Iterator[EnginePlayer]:
-    """A process of its own, closed on exit. Raises EngineNotFoundError; ValueError for an Elo it does not offer."""
-    with open_engine(EngineConfig(path=config.path)) as engine:
-        if config.elo:
-            _require_offered(engine, config.elo)
-            engine.configure({"UCI_LimitStrength": True, "UCI_Elo": config.elo})
-        if config.skill < FULL_SKILL:
-            engine.configure({"Skill Level": config.skill})
-        yield EnginePlayer(engine, chess.engine.Limit(nodes=config.nodes), config.random_moves, seed)
+    """An EnginePlayer whose process is ended on exit."""
+    player = EnginePlayer(config, seed)
+    try:
+        yield player
+    finally:
+        player.close()
 
 
-def _require_offered(engine: chess.engine.SimpleEngine, elo: int) -> None:
-    option = engine.options.get("UCI_Elo")
-    lowest, highest = (option.min or 0, option.max or 0) if option else (0, 0)
-    if not lowest <= elo <= highest:
-        raise ValueError(f"elo: expected {lowest} to {highest} of {engine.id.get('name')}, or 0, got {elo}")
+def _strength(engine: chess.engine.SimpleEngine, config: OpponentConfig) -> dict[str, bool | int]:
+    """Raises ValueError for an Elo that it does not offer."""
+    options: dict[str, bool | int] = {}
+    if config.elo:
+        offered = engine.options.get("UCI_Elo")
+        lowest, highest = (offered.min or 0, offered.max or 0) if offered else (0, 0)
+        if not lowest <= config.elo <= highest:
+            raise ValueError(f"elo: expected {lowest} to {highest} of {engine.id.get('name')}, or 0, got {config.elo}")
+        options = {"UCI_LimitStrength": True, "UCI_Elo": config.elo}
+    if config.skill < FULL_SKILL:
+        options["Skill Level"] = config.skill
+    return options
