@@ -214,7 +214,8 @@ def test_results_of_other_rows_or_no_common_suite_are_not_compared(
     evaluate("suites=[policy]", output="a.json")
     evaluate("suites=[policy]", "evaluation_rows=2", output="b.json")
     evaluate("suites=[environment]", output="c.json")
-    for other, named in (("b.json", "policy: expected rows of the same examples"), ("c.json", "a suite that both have")):
+    refused = {"b.json": "policy: expected rows of the same examples", "c.json": "a suite that both have"}
+    for other, named in refused.items():
         capfd.readouterr()
         assert main(["evaluate", "compare", str(tmp_path / "a.json"), str(tmp_path / other)]) == 2
         told = capfd.readouterr()

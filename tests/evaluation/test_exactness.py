@@ -21,7 +21,8 @@ from rookworld_rlvr.training.data import default_file
 ROWS_A_TASK = 250
 UCI = r"[a-h][1-8][a-h][1-8][qrbn]?"
 NUMBER = r"[+-]?\d{1,6}(?:\.\d{1,6})?"
-POLICY = re.compile(rf"\s*M:\s*(?P<m>{UCI}(?:\s+{UCI}){{0,4}})\s+E:\s*(?P<e>{NUMBER}(?:\s+{NUMBER})*)\s+B:\s*(?P<b>{UCI})\s*")
+MOVES, EVALS = rf"{UCI}(?:\s+{UCI}){{0,4}}", rf"{NUMBER}(?:\s+{NUMBER})*"
+POLICY = re.compile(rf"\s*M:\s*(?P<m>{MOVES})\s+E:\s*(?P<e>{EVALS})\s+B:\s*(?P<b>{UCI})\s*")
 ENVIRONMENT = re.compile(rf"\s*(?P<fen>[^+]*?)\s*\+\s*(?P<r>{NUMBER})\s*\+\s*(?P<t>[01])\s*\+\s*(?P<c>[01])\s*")
 FIELDS = ("placement", "turn", "castling", "en_passant", "halfmove_clock", "fullmove_number")
 
@@ -125,7 +126,8 @@ def environment_values(example: Example, text: str) -> Iterator[tuple[str, float
     found = ENVIRONMENT.fullmatch(text)
     valid = found is not None and board_of(found["fen"]) is not None
     right_reward = bool(valid and float(found["r"]) == reward)
-    right_flags = [bool(valid and found[name] == str(int(flag))) for name, flag in (("t", terminated), ("c", truncated))]
+    flags = {"t": terminated, "c": truncated}
+    right_flags = [bool(valid and found[name] == str(int(flag))) for name, flag in flags.items()]
     yield "valid", valid
     yield "next_state_accuracy", bool(valid and found["fen"] == fen)
     yield "next_state_nls", 1 - edits(found["fen"], fen) / max(len(found["fen"]), len(fen)) if valid else 0.0

@@ -31,8 +31,8 @@ def labels(examples: Sequence[Example]) -> list[str]:
 
 def truths(examples: Sequence[Example]) -> list[str]:
     """What python-chess would write."""
-    prompts = (parse_prompt(example.prompt) for example in examples)
-    return [render_environment(environment_truth(prompt)) for prompt in prompts if isinstance(prompt, EnvironmentPrompt)]
+    asked = [parse_prompt(example.prompt) for example in examples]
+    return [render_environment(environment_truth(one)) for one in asked if isinstance(one, EnvironmentPrompt)]
 
 
 def all_rows(suite: Suite) -> list:
@@ -125,8 +125,8 @@ def test_retention_compares_row_by_row_and_leaves_out_what_one_side_has_not() ->
     junk = Asked(lambda chunk: ["junk"] * len(chunk), losses(3.0).losses)
     table = summarise(all_rows(retention_suite(junk, losses(2.0), EXAMPLES)))
     assert "retention/environment_loss" not in table
-    loss = table["retention/policy_loss"], table["retention/policy_loss/baseline"], table["retention/policy_loss/change"]
-    assert [measure.value for measure in loss] == pytest.approx([4.0, 8 / 3, 4 / 3])
+    losses_told = [table[f"retention/policy_loss{part}"].value for part in ("", "/baseline", "/change")]
+    assert losses_told == pytest.approx([4.0, 8 / 3, 4 / 3])
     assert table["retention/policy_loss_per_token/change"].value == pytest.approx(1 / 3)
     assert table["retention/policy_valid/baseline"].value == 1.0
     change = table["retention/policy_valid/change"]

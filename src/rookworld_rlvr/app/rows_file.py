@@ -45,6 +45,10 @@ class RowsFile:
     def add(self, suite: Suite, rows: Sequence[Row]) -> None:
         """Keep the next finished rows of a suite."""
         found = [Row(row.index, identity(row.item), row.values) for row in rows]
+        first = len(self.rows[suite.name])
+        expected = [(first + place, identity(suite.items[first + place])) for place in range(len(found))]
+        if [(row.index, row.item) for row in found] != expected:
+            raise ValueError(f"expected the rows of {suite.name} from {first} on, got others: {found[0]}")
         self.rows[suite.name] += found
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:
