@@ -141,7 +141,7 @@ def test_a_binary_that_is_no_engine_is_refused(tmp_path: Path) -> None:
     script.write_text("#!/bin/sh\nexit 1\n")
     script.chmod(0o755)
     with (
-        pytest.raises(ValueError, match="expected a UCI engine, got .*engine"),
+        pytest.raises(ValueError, match=r"expected a UCI engine, got .*engine"),
         engine_player(OpponentConfig(path=str(script))),
     ):
         pass
