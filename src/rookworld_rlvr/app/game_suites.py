@@ -11,8 +11,8 @@ from ..board.fen import parse_fen, position_key
 from ..evaluation import Row
 from ..evaluation.closed_world import SIDE_BY_SIDE as WORLDS
 from ..evaluation.closed_world import Mover, closed_world, closed_world_curve, closed_world_measures
-from ..evaluation.engine_match import PAIRS_SIDE_BY_SIDE, engine_match, engine_match_measures, match_openings
-from ..evaluation.games import PlayedGame, append_pgn, pgn_text
+from ..evaluation.engine_match import PAIRS_SIDE_BY_SIDE, engine_match, engine_match_measures
+from ..evaluation.games import PlayedGame, Start, append_pgn, pgn_text
 from ..evaluation.mate_in_one import CHUNK_ROWS as MATES
 from ..evaluation.mate_in_one import mate_in_one, read_mates
 from ..evaluation.players import DecodingConfig, ModelPlayer, OpponentConfig, Player, RandomPlayer, engine_player
@@ -34,7 +34,8 @@ def mates_suite(evaluated: Evaluated) -> Suite:
     asked = kept[: config.limit]
     player = _player(evaluated, DecodingConfig())
     facts = {"file": config.path, "positions_in_training": len(found) - len(kept)}
-    return Suite(SuiteName.mate_in_one, asked, lambda done: mate_in_one(player, asked, done=done), MATES, facts)
+    items = [f"{mate.fen} {mate.best}" for mate in asked]
+    return Suite(SuiteName.mate_in_one, items, lambda done: mate_in_one(player, asked, done=done), MATES, facts)
 
 
 def puzzles_suite(evaluated: Evaluated) -> Suite:
@@ -46,17 +47,18 @@ def puzzles_suite(evaluated: Evaluated) -> Suite:
     player = _player(evaluated, DecodingConfig())
     facts = {"file": config.path, "puzzles_in_training": len(found) - len(kept)}
     rows = partial(puzzles, player, asked, themes=config.themes)
-    return Suite(SuiteName.puzzles, asked, lambda done: rows(done=done), PUZZLES, facts)
+    items = [puzzle.line for puzzle in asked]
+    return Suite(SuiteName.puzzles, items, lambda done: rows(done=done), PUZZLES, facts)
 
 
 def selfplay_suite(evaluated: Evaluated) -> Suite:
     """`selfplay`."""
-    config, seed, name = evaluated.config.selfplay, evaluated.config.seed, SuiteName.selfplay
-    player, model = _player(evaluated, config.decoding), evaluated.config.model.path
+    config, name = evaluated.config.selfplay, SuiteName.selfplay
+    player, model, seed = _player(evaluated, config.decoding), evaluated.config.model.path, evaluated.config.seed
     save = _pgn_writer(name, config.pgn, lambda game: {"White": model, "Black": model})
     return Suite(
         name,
-        config.start.items(config.games, seed),
+        _games(config.games, config.start, seed),
         lambda done: selfplay(player, config, seed=seed, done=done, on_games=save),
         GAMES,
         measures=selfplay_measures,
@@ -70,7 +72,7 @@ def closed_world_suite(evaluated: Evaluated) -> Suite:
     mover = RandomPlayer(seed) if config.mover is Mover.random else _player(evaluated, config.decoding)
     return Suite(
         SuiteName.closed_world,
-        config.start.items(config.games, seed),
+        _games(config.games, config.start, seed),
         lambda done: closed_world(evaluated.generator, tokenizer, mover, config, seed=seed, done=done),
         WORLDS,
         measures=closed_world_measures,
@@ -94,13 +96,17 @@ def engine_match_suite(evaluated: Evaluated) -> Suite:
         with engine_player(config.opponent, seed) as opponent:
             yield from engine_match(player, opponent, config, seed=seed, done=done, on_games=save)
 
-    asked = match_openings(config, seed)
+    asked = [Start.openings.board(pair, seed).fen() for pair in range(config.pairs)]
     facts = {"engine": engine, "opponent": asdict(config.opponent)}
     return Suite(name, asked, rows, PAIRS_SIDE_BY_SIDE, facts, measures=engine_match_measures)
 
 
 def _player(evaluated: Evaluated, decoding: DecodingConfig) -> Player:
     return ModelPlayer(evaluated.generator, evaluated.policy.tokenizer, decoding, evaluated.config.seed)
+
+
+def _games(games: int, start: Start, seed: int) -> list[str]:
+    return [f"game {number} from {start.board(number, seed).fen()}" for number in range(games)]
 
 
 def _read(name: SuiteName, path: str, read: Callable[[str], list[Any]]) -> list[Any]:

@@ -128,13 +128,17 @@ def closed_world(
     The seed decides which openings. Values: `closed_world/halfmoves`, true transitions in a row;
     `closed_world/ended/<how>`; and `closed_world/broke/<field>`, 1 where the game broke and that field was wrong.
     """
-    items = config.start.items(config.games, seed)
     for first in range(done, config.games, SIDE_BY_SIDE):
         numbers = range(first, min(first + SIDE_BY_SIDE, config.games))
-        worlds = [_World(number, board := config.start.board(number, seed), board.fen()) for number in numbers]
+        starts = [config.start.board(number, seed) for number in numbers]
+        fens = [start.fen() for start in starts]
+        worlds = [_World(*each) for each in zip(numbers, starts, fens, strict=True)]
         while going := [world for world in worlds if world.ending is None]:
             _advance(generator, tokenizer, mover, going, config.max_halfmoves)
-        yield [Row(world.number, items[world.number], _values(world)) for world in worlds]
+        yield [
+            Row(world.number, f"game {world.number} from {fen}", _values(world))
+            for world, fen in zip(worlds, fens, strict=True)
+        ]
 
 
 def _advance(generator: Generator, tokenizer: Any, mover: Player, worlds: Sequence[_World], max_halfmoves: int) -> None:

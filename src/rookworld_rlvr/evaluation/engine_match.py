@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import chess
 
-from ..board.openings import OPENINGS, Opening, opening_board
-from .games import End, Pairing, PlayedGame, play, shuffled_openings
+from ..board.openings import OPENINGS
+from .games import End, Pairing, PlayedGame, Start, play
 from .intervals import mean_interval, wilson_interval
 from .players import DecodingConfig, OpponentConfig, Player
 from .table import Measure, Row
@@ -39,11 +39,6 @@ class EngineMatchConfig:
             )
 
 
-def match_openings(config: EngineMatchConfig, seed: int) -> list[Opening]:
-    """The openings of the pairs, in order."""
-    return shuffled_openings(seed)[: config.pairs]
-
-
 def engine_match(
     player: Player,
     opponent: Player,
@@ -59,18 +54,20 @@ def engine_match(
     Values, means of a pair's two games: `engine_match/score`, 1 won, ½ drawn; `/won`, `/drawn`, `/lost`; `/illegal`,
     lost by an illegal move of the player's.
     """
-    openings = match_openings(config, seed)
     for start in range(done, config.pairs, PAIRS_SIDE_BY_SIDE):
-        chunk = openings[start : start + PAIRS_SIDE_BY_SIDE]
-        boards = [opening_board(opening) for opening in chunk]
+        pairs = range(start, min(start + PAIRS_SIDE_BY_SIDE, config.pairs))
+        boards = [Start.openings.board(pair, seed) for pair in pairs]
         pairings = [
-            Pairing(2 * (start + i) + second, board, white, black)
-            for i, board in enumerate(boards)
+            Pairing(2 * pair + second, board, white, black)
+            for pair, board in zip(pairs, boards, strict=True)
             for second, (white, black) in enumerate(((player, opponent), (opponent, player)))
         ]
         games = play(pairings, config.max_halfmoves)
         on_games(games)
-        yield [Row(start + i, opening, _values(games[2 * i], games[2 * i + 1])) for i, opening in enumerate(chunk)]
+        yield [
+            Row(pair, board.fen(), _values(*two))
+            for pair, board, two in zip(pairs, boards, zip(games[::2], games[1::2], strict=True), strict=True)
+        ]
 
 
 def _values(as_white: PlayedGame, as_black: PlayedGame) -> dict[str, float]:

@@ -10,7 +10,7 @@ import chess
 import chess.pgn
 
 from ..board.moves import is_legal_uci
-from ..board.openings import OPENINGS, Opening, opening_board
+from ..board.openings import OPENINGS, opening_board
 from .players import Player
 
 
@@ -26,17 +26,8 @@ class Start(StrEnum):
         """The start of a game, its moves on the stack."""
         if self is Start.standard:
             return chess.Board()
-        order = shuffled_openings(seed)
+        order = random.Random(f"openings:{seed}").sample(OPENINGS, len(OPENINGS))
         return opening_board(order[number % len(order)])
-
-    def items(self, games: int, seed: int) -> list[str]:
-        """What is asked in each of the games, in a line."""
-        return [f"game {number} from {self.board(number, seed).fen()}" for number in range(games)]
-
-
-def shuffled_openings(seed: int) -> list[Opening]:
-    """All of `board.openings`, in an order of the seed's."""
-    return random.Random(f"openings:{seed}").sample(OPENINGS, len(OPENINGS))
 
 
 class End(StrEnum):

@@ -114,7 +114,7 @@ def mate_in_one(player: Player, mates: Sequence[MateInOne], *, done: int = 0) ->
         boards = [parse_fen(mate.fen) for _, mate in chunk]
         texts = player.choose(boards, [index for index, _ in chunk])
         yield [
-            Row(index, mate, _values(mate, board, text))
+            Row(index, f"{mate.fen} {mate.best}", _values(mate, board, text))
             for (index, mate), board, text in zip(chunk, boards, texts, strict=True)
         ]
 

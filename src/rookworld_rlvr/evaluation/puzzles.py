@@ -49,6 +49,11 @@ class Puzzle:
     rating: int | None
     themes: tuple[str, ...]
 
+    @property
+    def line(self) -> str:
+        """What is asked, in one line."""
+        return " ".join(f"{fen} {best}" for fen, best in self.steps)
+
 
 def read_puzzles(path: Path | str) -> list[Puzzle]:
     """The puzzles of a file, in order: a `.csv` with Lichess's columns, else JSON lines.
@@ -152,7 +157,10 @@ def puzzles(
     for start in range(done, len(asked), CHUNK_ROWS):
         chunk = asked[start : start + CHUNK_ROWS]
         solved, texts = _solve(player, chunk, start)
-        yield [Row(start + i, puzzle, _values(puzzle, texts[i], i in solved, themes)) for i, puzzle in enumerate(chunk)]
+        yield [
+            Row(start + i, puzzle.line, _values(puzzle, texts[i], i in solved, themes))
+            for i, puzzle in enumerate(chunk)
+        ]
 
 
 def _solve(player: Player, chunk: Sequence[Puzzle], start: int) -> tuple[set[int], list[str]]:

@@ -44,14 +44,16 @@ def selfplay(
     games of one are sampled together.
     Values: `selfplay/legal_halfmoves`, and `selfplay/ended/<reason>`, 1 for the reason of the game's end.
     """
-    items = config.start.items(config.games, seed)
     for first in range(done, config.games, SIDE_BY_SIDE):
         numbers = range(first, min(first + SIDE_BY_SIDE, config.games))
         starts = [config.start.board(number, seed) for number in numbers]
         pairings = [Pairing(number, start, player, player) for number, start in zip(numbers, starts, strict=True)]
         games = play(pairings, config.max_halfmoves)
         on_games(games)
-        yield [Row(game.number, items[game.number], _values(game)) for game in games]
+        yield [
+            Row(game.number, f"game {game.number} from {start.fen()}", _values(game))
+            for game, start in zip(games, starts, strict=True)
+        ]
 
 
 def _values(game: PlayedGame) -> dict[str, float]:
