@@ -6,6 +6,7 @@ torch is imported only by the fixtures that need it, so that tests of chess alon
 import json
 import os
 import random
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -165,3 +166,54 @@ def finished_wandb_records(log: Path) -> list[Any]:
 @pytest.fixture(scope="session")
 def wandb_records() -> Callable[[Path], list[Any]]:
     return finished_wandb_records
+
+
+FAKE_STOCKFISH = """#!{python}
+'''Speaks UCI as told by its environment; evals follow from nodes and hash. Hangs or dies on some positions.'''
+import os, sys, time
+import chess
+
+print('Fake engine by nobody', flush=True)
+board, nodes, hash_mib = chess.Board(), 0, 0
+for line in sys.stdin:
+    words = line.split()
+    if words[0] == 'uci':
+        print('id name', os.environ.get('FAKE_NAME', 'Stockfish 15.1'))
+        print('option name EvalFile type string default fake.nnue')
+        print('uciok', flush=True)
+    elif words[0] == 'isready':
+        print('readyok', flush=True)
+    elif words[:3] == ['setoption', 'name', 'Hash']:
+        hash_mib = int(words[-1])
+    elif words[0] == 'position':
+        board = chess.Board(' '.join(words[2:]))
+    elif words[0] == 'go':
+        if os.environ.get('FAKE_HANGS', 'never') in board.fen():
+            time.sleep(3600)
+        if os.environ.get('FAKE_DIES', 'never') in board.fen():
+            sys.exit(1)
+        for place, move in enumerate(board.legal_moves):
+            score = 'cp %d' % (int(words[2]) + 7 * hash_mib - 11 * place)
+            print('info depth 1 multipv', place + 1, 'score', score, 'nodes 1 pv', move.uci())
+        print('bestmove', move.uci(), flush=True)
+"""
+
+
+@pytest.fixture(scope="session")
+def stockfish() -> str:
+    """The real engine's binary; without one the test is skipped."""
+    from rookworld_rlvr.rewards.engine import EngineNotFoundError, find_engine
+
+    try:
+        return find_engine()
+    except EngineNotFoundError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def fake_stockfish(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An engine that does at once what no real one does on demand; see its text."""
+    path = tmp_path_factory.mktemp("fake") / "stockfish"
+    path.write_text(FAKE_STOCKFISH.format(python=sys.executable))
+    path.chmod(0o755)
+    return path

@@ -2,29 +2,36 @@
 
 import json
 import math
+import shutil
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing import active_children
+from pathlib import Path
 from typing import Any, ClassVar
 
+import chess
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
 from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, RunConfig, WarmstartRunConfig
 from rookworld_rlvr.app.hydra_command import SCHEMAS, conf_folder, to_dataclass
+from rookworld_rlvr.app.judges import make_judges, open_pool
 from rookworld_rlvr.app.wiring import build_unsaved_run
-from rookworld_rlvr.rewards import Rubric
+from rookworld_rlvr.rewards import JudgeError, Rubric
+from rookworld_rlvr.rewards.engine import Analysis
+from rookworld_rlvr.rewards.engine_pool import EnginePool
 from rookworld_rlvr.rewards.judge_pool import Question
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
 from rookworld_rlvr.rollout.vllm_config import LOGPROBS_MODE, SERVED_NAME, engine_arguments
 from rookworld_rlvr.rollout.weights import checksum
-from rookworld_rlvr.tasks import Task
+from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.training.checks import check_gradient, check_kl
 from rookworld_rlvr.training.context import StepContext
 from rookworld_rlvr.training.errors import UserError
@@ -82,11 +89,77 @@ A_PROBES = [
 ]
 
 
+LEGAL = [move.uci() for move in chess.Board().legal_moves]
+VERDICT = Analysis(FEN, tuple((move, 0.5 - 0.3 * place) for place, move in enumerate(LEGAL)))
+
+
 def totals(config: RunConfig) -> list[float]:
     rubric = Rubric(config.rubric)
     asked = [(f"P: {FEN}", text, LABEL) for text in P_PROBES]
     asked += [(f"A: {FEN}+e2e4+e2e4+", text, None) for text in A_PROBES]  # type: ignore[misc]
-    return [rubric.score(*arguments, step=step).total for arguments in asked for step in (None, 3)]
+    return [rubric.score(*arguments, step=step, analysis=VERDICT).total for arguments in asked for step in (None, 3)]
+
+
+# On the first the fake engine dies, on the second it hangs.
+DEADLY, STICKY = NEXT, NEXT.replace("4P3", "3P4").replace("PPPP1PPP", "PPP1PPPP")
+
+
+@pytest.fixture
+def of_engines(fake_stockfish: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What can be observed of engines, with the fake one in the place of a user's."""
+    monkeypatch.setenv("STOCKFISH_PATH", str(fake_stockfish))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("FAKE_DIES", DEADLY)
+    monkeypatch.setenv("FAKE_HANGS", STICKY)
+    monkeypatch.chdir(tmp_path)
+
+    def cached() -> dict[str, int]:
+        files = [file for file in tmp_path.rglob("*.sqlite")]
+        found = {str(file.relative_to(tmp_path)): verdicts_in(file) for file in files}
+        for file in [*files, *tmp_path.rglob("*.sqlite-*")]:
+            file.unlink()
+        return found
+
+    def failure(pool: EnginePool, fen: str) -> str:
+        with pytest.raises(JudgeError) as failed:
+            pool.analyse([fen])
+        return str(failed.value)
+
+    def verdicts(config: RunConfig) -> Any:
+        """What a pool says of positions, why it gives one up, its processes, and what it leaves on disk."""
+        try:
+            with closing(open_pool(config.rubric.engine, "engine")) as pool:
+                why = failure(pool, DEADLY)
+                found = [pool.analyse([fen]) for fen in (FEN, FEN.replace(" w ", " b "))]
+                return found, why, len(pool.pids()), cached()
+        except UserError as error:
+            return str(error)
+
+    def deadline(config: RunConfig) -> str:
+        """Why a position is given up on which the engine hangs."""
+        with closing(open_pool(config.rubric.engine, "engine")) as pool:
+            return failure(pool, STICKY)
+
+    def measures(config: RunConfig) -> Any:
+        """What measures a run that labels judge."""
+        judge, measure = make_judges(config)
+        judge.close()
+        if measure is None:
+            return None
+        try:
+            return measure.analyses([Example(Task.policy, f"P: {FEN}", None)])
+        finally:
+            measure.pool.close()
+
+    return {"verdicts": verdicts, "deadline": deadline, "measures": measures}
+
+
+def verdicts_in(file: Path) -> int:
+    opened = sqlite3.connect(file)
+    try:
+        return int(opened.execute("SELECT count(*) FROM analyses").fetchone()[0])
+    finally:
+        opened.close()
 
 
 def metrics_of_a_step(context: StepContext, step: int) -> dict[str, float]:
@@ -181,6 +254,16 @@ def forward_passes(config: RunConfig) -> list[tuple[int, ...]]:
     )
     grpo_step(context, 0)
     return sizes
+
+
+def compiled_graphs(config: RunConfig) -> int:
+    """How many graphs torch.compile makes of a step."""
+    if shutil.which("g++") is None:
+        pytest.skip("torch.compile needs a C++ compiler, there is no g++")
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    grpo_step(build_unsaved_run(config).context, 0)
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
 def engines(config: RunConfig) -> list[dict[str, Any]]:
@@ -289,8 +372,8 @@ def ladder(config: RunConfig) -> list[tuple[Rung, float, int]]:
     return found
 
 
-@pytest.fixture(scope="session")
-def observers() -> dict[str, Callable[[RunConfig], Any]]:
+@pytest.fixture
+def observers(of_engines: dict[str, Any]) -> dict[str, Callable[[RunConfig], Any]]:
     """What a configuration leads to, in cheap and repeatable ways."""
     found = (
         totals,
@@ -303,6 +386,7 @@ def observers() -> dict[str, Callable[[RunConfig], Any]]:
         device,
         threads,
         forward_passes,
+        compiled_graphs,
         engines,
         server,
         coefficients,
@@ -310,4 +394,4 @@ def observers() -> dict[str, Callable[[RunConfig], Any]]:
         alarms,
         ladder,
     )
-    return {observer.__name__: observer for observer in found}
+    return {observer.__name__: observer for observer in found} | of_engines

@@ -9,6 +9,7 @@ import pytest
 from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, RunConfig, WarmstartRunConfig
 from rookworld_rlvr.app.hydra_command import conf_folder
 from rookworld_rlvr.objective import AdvantageScale, KLForm, LossKind
+from rookworld_rlvr.rewards.rubric import JudgeKind
 from rookworld_rlvr.rollout.generator import GeneratorKind
 from rookworld_rlvr.training.diagnosis import SUGGESTIONS
 from rookworld_rlvr.training.faults import FaultKind
@@ -24,6 +25,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "model=rookworld_124m": {"model.path": "jrahn/RookWorld-LM-124M"},
     "data=default": {},
     "rubric=default": {},
+    "rubric=engine": {"rubric.judge": JudgeKind.engine},
+    "rubric=rules": {"rubric.judge": JudgeKind.rules},
     "rubric=warmup": {"rubric.warmup_steps": 50},
     "generator=static": {},
     "generator=hf": {"generator.kind": GeneratorKind.hf},

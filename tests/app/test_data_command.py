@@ -3,18 +3,21 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from rookworld_rlvr.app.data import main
+from rookworld_rlvr.app.game_workers import Game, Labelling, _labelled_game
 from rookworld_rlvr.board.evals import MATE_THRESHOLD_PAWNS
-from rookworld_rlvr.rewards.engine import EngineNotFoundError, find_engine
+from rookworld_rlvr.rewards.engine import EngineConfig, EngineNotFoundError, find_engine
+from rookworld_rlvr.rewards.uci import Limit
 from rookworld_rlvr.tasks.audit import audit
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus
 from rookworld_rlvr.tasks.policy import parse_policy
-from rookworld_rlvr.tasks.types import PolicyAnswer
+from rookworld_rlvr.tasks.types import PolicyAnswer, Task
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT.parent / "shared" / "data" / "rook_val_250.txt"
@@ -231,3 +234,57 @@ def test_published_spelling_of_mates_reaches_the_rows(tmp_path: Path) -> None:
     evals = [pawns for answer in answers if isinstance(answer, PolicyAnswer) for pawns in answer.evals_pawns]
     assert any(abs(pawns) > MATE_THRESHOLD_PAWNS for pawns in evals)
     assert all(abs(pawns) < 1000 for pawns in evals)
+
+
+@needs_engine
+def test_labels_by_nodes_are_told_of_in_the_card_and_may_not_be_mixed_with_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--task", "policy", "--rows", "20", "--seed", "7", "--out", str(tmp_path / "out")]
+    assert main(["generate", *given, "--nodes", "300"]) == 0
+    card = json.loads((tmp_path / "out" / "data_card.json").read_text())
+    assert (card["nodes"], card["candidates"], card["hash_mib"], "depth" in card) == (300, 5, 1, False)
+    assert sum(card["policy"]["labels_checked"].values()) == 20
+    capsys.readouterr()
+    assert '"nodes": 300' in one_line_refusal(capsys, "generate", *given, "--depth", "3")
+    assert "not allowed with" in one_line_refusal(capsys, "generate", *given, "--depth", "3", "--nodes", "300")
+
+
+@needs_engine
+def test_an_engine_killed_while_it_labels_changes_no_row() -> None:
+    labelling, limit = Labelling(EngineConfig(), Limit(depth=5)), Limit(depth=5)
+    engine, over = labelling.open(), threading.Event()
+    plain = _labelled_game(Task.policy, 7, 3, engine, limit)
+    assert isinstance(plain, Game) and len(plain.lines) > 20 and plain.restarts == 0
+
+    def kill_once() -> None:
+        first = engine.pid()
+        time.sleep(0.05)
+        if first is not None:
+            os.kill(first, signal.SIGKILL)
+        over.set()
+
+    thread = threading.Thread(target=kill_once)
+    thread.start()
+    lines, restarts = [], 0
+    while not (over.is_set() and restarts):
+        game = _labelled_game(Task.policy, 7, 3, engine, limit)
+        assert isinstance(game, Game)
+        lines.append(game.lines)
+        restarts += game.restarts
+        assert len(lines) < 50
+    thread.join()
+    engine.close()
+    assert all(found == plain.lines for found in lines) and restarts == 1
+
+
+def test_an_engine_that_fails_again_and_again_ends_the_command_in_one_line_that_names_the_position(
+    fake_stockfish: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOCKFISH_PATH", str(fake_stockfish))
+    monkeypatch.setenv("FAKE_DIES", " ")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    assert main(["generate", "--task", "policy", "--rows", "5", "--out", str(tmp_path / "out")]) == 2
+    told = capfd.readouterr().err
+    assert told.startswith("rookworld data: the engine failed 3 times on ") and told.count("\n") == 1
+    assert "it has died" in told and "Traceback" not in told

@@ -42,12 +42,23 @@ ADAPTIVE_KL, PROPORTIONAL_KL = ("kl.control=adaptive",), ("kl.control=proportion
 ADAPTIVE_ENTROPY = ("objective.entropy.control=adaptive", "objective.entropy.coef=0.01")
 # A server that fails after a while, see the observer.
 SERVER = ("generator=vllm_server", "generator.vllm.url=http://127.0.0.1:1", "generator.vllm.retries=0")
+BY_ENGINE = ("rubric.judge=engine",)
 GATED = ("reference.mode=gated", "validation.rows=8")
 KNOBS: dict[str, Knob] = {
-    path: Knob(value * 1.3, "totals", ("rubric.warmup_steps=10",))
+    path: Knob(value * 1.3, "totals", ("rubric.warmup_steps=10", *(BY_ENGINE if path.endswith("_value") else ())))
     for path, value in LEAVES.items()
-    if path.startswith("rubric.")
+    if path.startswith("rubric.") and isinstance(value, float)
 } | {
+    "rubric.judge": Knob("rules", "totals"),
+    "rubric.engine.path": Knob("/nope", "verdicts"),
+    "rubric.engine.nodes": Knob(77, "verdicts"),
+    "rubric.engine.hash_mib": Knob(3, "verdicts"),
+    "rubric.engine.processes": Knob(2, "verdicts"),
+    "rubric.engine.timeout_s": Knob(0.4, "deadline", ("rubric.engine.timeout_s=0.3", "rubric.engine.attempts=1")),
+    "rubric.engine.attempts": Knob(1, "verdicts"),
+    "rubric.engine.cache": Knob(False, "verdicts"),
+    "rubric.engine.cache_folder": Knob("elsewhere", "verdicts"),
+    "evaluation_nodes": Knob(77, "measures"),
     "rubric.warmup_steps": Knob(7, "totals"),
     "steps": Knob(1, "folder"),
     "max_minutes": Knob(1e-9, "folder"),
@@ -89,6 +100,7 @@ KNOBS: dict[str, Knob] = {
     "generator.draft_tokens": Knob(
         0, "forward_passes", ("model.path=tiny", "data.train=default", "data.held_out=default", "data.mixture.policy=0")
     ),
+    "generator.compile": Knob(True, "compiled_graphs"),
     "model.packing": Knob(False, "two_steps"),
     "kl.measured": Knob(False, "two_steps", ("kl.coef=0",)),
     "generator.vllm.kv_cache_gib": Knob(2.0, "engines"),

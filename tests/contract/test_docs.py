@@ -233,6 +233,8 @@ def test_the_table_of_training_metrics_is_the_declared_one() -> None:
 
 def evaluation_keys() -> Iterator[str]:
     """Every key that a suite can have, the games' by scripted players, less what refines it."""
+    import chess
+
     from rookworld_rlvr.evaluation.balanced import judge_balanced_row
     from rookworld_rlvr.evaluation.closed_world import ClosedWorldConfig, closed_world, closed_world_measures
     from rookworld_rlvr.evaluation.engine_match import EngineMatchConfig, engine_match, engine_match_measures
@@ -243,9 +245,11 @@ def evaluation_keys() -> Iterator[str]:
     from rookworld_rlvr.evaluation.puzzles import Puzzle, puzzles
     from rookworld_rlvr.evaluation.retention import Asked, retention_suite
     from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay, selfplay_measures
+    from rookworld_rlvr.rewards.engine import Analysis
     from rookworld_rlvr.rollout.generator import SampledCompletion
-    from rookworld_rlvr.tasks import Task
     from rookworld_rlvr.tasks.corpus import read_corpus
+    from rookworld_rlvr.tasks.policy import parse_policy_prompt
+    from rookworld_rlvr.tasks.types import Task
     from rookworld_rlvr.training.data import default_file
 
     class Silent:
@@ -266,6 +270,8 @@ def evaluation_keys() -> Iterator[str]:
     # Plain legal moves are all alike; of the others each kind is among so many.
     examples = [*every[::40], *[row for row in every if "+0.001+" not in (row.completion or "+0.001+")][-400:]]
     labels = [example.completion or "" for example in examples]
+    fen = next(parse_policy_prompt(row.prompt).fen for row in examples if row.task is Task.policy)
+    verdict = Analysis(fen, tuple((move.uci(), 0.0) for move in chess.Board(fen).legal_moves))
     asked = Asked(lambda chunk: [""] * len(chunk), lambda chunk: [LabelLoss(1.0, 1)] * len(chunk))
     player, silent = RandomPlayer(), Silent()
     mate = "7k/5Q2/6K1/8/8/8/8/8 w - - 0 1", "f7g7"
@@ -275,7 +281,7 @@ def evaluation_keys() -> Iterator[str]:
         engine_match_measures: engine_match(player, player, EngineMatchConfig(pairs=1, max_halfmoves=2)),
     }
     by_measures = {measures: [row for rows in chunks for row in rows] for measures, chunks in played.items()}
-    rows = [*judged(0, examples, labels), *(row for found in by_measures.values() for row in found)]
+    rows = [*judged(0, examples, labels, {fen: verdict}), *(row for found in by_measures.values() for row in found)]
     rows += [row for found in retention_suite(asked, asked, examples).rows(0) for row in found]
     rows += next(mate_in_one(player, [MateInOne(*mate)])) + next(puzzles(player, [Puzzle("", (mate,), 900, ())]))
     for row in rows:
@@ -290,6 +296,7 @@ def test_the_table_of_evaluation_metrics_has_every_key() -> None:
     # The metrics of the other suites under retention's name are told of together.
     repeated = {key for key in measured if key.startswith("retention/") and "_loss" not in key}
     of_rows = {key for key in measured if key.startswith(("policy/", "environment/")) and "/fen_" not in key}
+    of_rows -= {"policy/win_probability_loss"}
     assert {key.removeprefix("retention/").replace("_", "/", 1) for key in repeated} == of_rows
     told = table(section(text("docs/metrics.md"), "Evaluation"))
     assert sorted(row[0].strip("`") for row in told) == sorted(measured - repeated)

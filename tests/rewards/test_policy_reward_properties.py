@@ -1,4 +1,4 @@
-"""What no policy answer can do, whatever the position, the answer and the label."""
+"""What no policy answer can do, whatever the position, the answer, and the label or the engine's verdict."""
 
 import random
 from dataclasses import dataclass, replace
@@ -8,9 +8,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from rookworld_rlvr.board.evals import format_pawns
+from rookworld_rlvr.board.evals import format_pawns, win_probability
 from rookworld_rlvr.board.positions import random_playout
-from rookworld_rlvr.rewards import score
+from rookworld_rlvr.rewards import Rubric, RubricConfig, score
+from rookworld_rlvr.rewards.engine import Analysis
+from rookworld_rlvr.rewards.rubric import JudgeKind
 from rookworld_rlvr.tasks.policy import parse_number
 
 FEW = settings(derandomize=True, max_examples=80, deadline=None)
@@ -19,6 +21,8 @@ POSITIONS = [
 ] + ["8/8/8/8/8/8/7k/K7 w - - 0 1", "4k3/P7/8/8/8/8/8/4K2R w K - 0 1"]
 GARBAGE_MOVES = ("0000", "e2e2", "E2E4", "e2", "e2e4x", "+", "１２", "Nf3", "??")
 GARBAGE_EVALS = ("nan", "inf", "1e3", "0.1.2", "1_0", "-", "٣", "9" * 400)
+BY_ENGINE, BY_RULES = (Rubric(RubricConfig(judge=judge)) for judge in (JudgeKind.engine, JudgeKind.rules))
+BY_LABELS = Rubric(RubricConfig())
 BLANKS = ("", " ", "   ", "\n", "\t ", "\u00a0")
 
 
@@ -36,9 +40,12 @@ class Answer:
 class Case:
     fen: str
     answer: Answer
-    label: str | None
+    label: str | Analysis | None
+    """A reference completion, or what an engine says."""
 
     def total(self, answer: Answer | str) -> float:
+        if isinstance(self.label, Analysis):
+            return BY_ENGINE.score("P: " + self.fen, str(answer), analysis=self.label).total
         return score("P: " + self.fen, str(answer), self.label).total
 
 
@@ -72,9 +79,20 @@ def labels(fen: str) -> st.SearchStrategy[str]:
     )
 
 
+def analyses(fen: str) -> st.SearchStrategy[Analysis]:
+    """Any verdict on the legal moves, of which most may be equal."""
+    moves, pawns = legal_moves(fen), st.sampled_from([0.0, 0.3, -0.3, 7.5, 999.99, -999.99]) | st.integers(-600, 600)
+    evals = st.lists(pawns.map(float), min_size=len(moves), max_size=len(moves))
+    return evals.map(lambda evals: Analysis(fen, tuple(zip(moves, evals, strict=True))))
+
+
+def verdicts(fen: str) -> st.SearchStrategy[str | Analysis | None]:
+    return st.none() | labels(fen) | analyses(fen)
+
+
 @st.composite
 def cases(draw: st.DrawFn, *, well_formed: bool = False) -> Case:
-    """A position, an answer of legal, illegal and unless well-formed broken words, perhaps a label."""
+    """A position, an answer of legal, illegal and unless well-formed broken words, perhaps a label or a verdict."""
     fen = draw(st.sampled_from(POSITIONS))
     kinds = [st.sampled_from(legal_moves(fen)), st.sampled_from(illegal_moves(fen))]
     word = st.one_of(*kinds) if well_formed else st.one_of(*kinds, st.sampled_from(GARBAGE_MOVES))
@@ -82,7 +100,7 @@ def cases(draw: st.DrawFn, *, well_formed: bool = False) -> Case:
     moves = draw(st.lists(word, min_size=1, max_size=5))
     evals = draw(st.lists(number, min_size=len(moves) if well_formed else 0, max_size=len(moves)))
     best = draw(st.sampled_from(moves) | word)
-    return Case(fen, Answer(tuple(moves), tuple(evals), best), draw(st.none() | labels(fen)))
+    return Case(fen, Answer(tuple(moves), tuple(evals), best), draw(verdicts(fen)))
 
 
 def swapped(words: tuple[str, ...], place: int, word: str) -> tuple[str, ...]:
@@ -170,25 +188,37 @@ def test_one_good_move_five_times_earns_less_than_five_distinct_legal_ones(
     fen: str, data: st.DataObject
 ) -> None:
     assume(len(legal_moves(fen)) >= 5)
-    label = data.draw(st.none() | labels(fen))
-    move = label.split()[-1] if label else data.draw(st.sampled_from(legal_moves(fen)))
+    label = data.draw(verdicts(fen))
+    best, eval_of_best = best_of(label)
+    move = best or data.draw(st.sampled_from(legal_moves(fen)))
     moves = data.draw(st.lists(st.sampled_from(legal_moves(fen)), min_size=5, max_size=5, unique=True))
     evals = data.draw(st.lists(numbers(), min_size=5, max_size=5))
     distinct = Answer(tuple(moves), tuple(evals), data.draw(st.sampled_from(moves)))
     case = Case(fen, distinct, label)
-    label_words = label.split() if label else []
-    evals_of_move = [label_words[label_words.index("E:") + label_words.index(move)]] if label else ["0.0"]
-    assert case.total(Answer((move,) * 5, tuple(evals_of_move) * 5, move)) < case.total(distinct)
+    assert case.total(Answer((move,) * 5, (eval_of_best,) * 5, move)) < case.total(distinct)
+
+
+def best_of(label: str | Analysis | None) -> tuple[str, str]:
+    """The move that earns most, and its eval."""
+    if isinstance(label, Analysis):
+        move, pawns = max(label.lines, key=lambda line: line[1])
+        return move, format_pawns(pawns)
+    words = label.split() if label else []
+    return (words[-1], words[words.index("E:") + words.index(words[-1])]) if words else ("", "0.0")
 
 
 @FEW
 @given(cases())
 def test_mirroring_the_colours_changes_nothing(case: Case) -> None:
-    def mirrored(text: str | None) -> str | None:
-        return text and " ".join(mirrored_word(word) for word in text.split(" "))
+    def mirrored(text: str) -> str:
+        return " ".join(mirrored_word(word) for word in text.split(" "))
 
-    board = chess.Board(case.fen).mirror()
-    total = score("P: " + board.fen(), mirrored(str(case.answer)) or "", mirrored(case.label)).total
+    label, fen = case.label, chess.Board(case.fen).mirror().fen()
+    if isinstance(label, Analysis):
+        label = Analysis(fen, tuple((mirrored_word(move), pawns) for move, pawns in label.lines))
+    elif label:
+        label = mirrored(label)
+    total = Case(fen, case.answer, label).total(mirrored(str(case.answer)))
     assert total == pytest.approx(case.total(case.answer), abs=1e-12)
 
 
@@ -221,3 +251,39 @@ def test_changing_a_label_changes_the_reward_of_the_answer_that_equals_it(
     )
     same = score("P: " + fen, label, label).total
     assert all(score("P: " + fen, label, str(other)).total < same for other in changed)
+
+
+@FEW
+@given(cases(), st.data())
+def test_a_label_changes_nothing_under_another_judge_and_a_verdict_only_under_the_engine(
+    case: Case, data: st.DataObject
+) -> None:
+    label, verdict = data.draw(labels(case.fen)), data.draw(analyses(case.fen))
+    prompt, text = "P: " + case.fen, str(case.answer)
+    assert BY_ENGINE.score(prompt, text, label, analysis=verdict) == BY_ENGINE.score(prompt, text, analysis=verdict)
+    plain = score(prompt, text)
+    assert BY_RULES.score(prompt, text, label, analysis=verdict) == plain
+    assert BY_LABELS.score(prompt, text, analysis=verdict) == plain
+
+
+@FEW
+@given(st.sampled_from(POSITIONS), st.data())
+def test_an_engine_s_better_best_move_earns_more_and_its_verdict_changes_the_reward(
+    fen: str, data: st.DataObject
+) -> None:
+    verdict = data.draw(analyses(fen))
+    lines = sorted(verdict.lines, key=lambda line: -line[1])
+    (good, high), (bad, low) = lines[0], lines[-1]
+    # Beyond ten pawns more is worth nothing more, but for a mate.
+    assume(win_probability(high) > win_probability(low))
+    moves = tuple(move for move, _ in lines)
+
+    def total(best: str, verdict: Analysis) -> float:
+        # Without evals, so that no part but the move's worth looks at which of them is best.
+        return Case(fen, Answer(moves[:5], (), best), verdict).total(Answer(moves[:5], (), best))
+
+    if good in moves[:5] and bad in moves[:5]:
+        assert total(bad, verdict) < total(good, verdict)
+    swapped_evals = {good: low, bad: high}
+    turned = Analysis(fen, tuple((move, swapped_evals.get(move, pawns)) for move, pawns in verdict.lines))
+    assert total(good, turned) < total(good, verdict)

@@ -8,12 +8,15 @@ from dataclasses import FrozenInstanceError, fields, is_dataclass
 from functools import reduce
 from typing import Any
 
+import chess
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rookworld_rlvr.rewards import Rubric, RubricConfig, score
 from rookworld_rlvr.rewards.checks import BOUNDS, MAX_WEIGHT
+from rookworld_rlvr.rewards.engine import Analysis
+from rookworld_rlvr.rewards.rubric import JudgeKind
 
 FEN = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 NEXT = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
@@ -59,18 +62,25 @@ def configured(changes: dict[str, Any]) -> RubricConfig:
 def totals(changes: dict[str, Any]) -> list[float]:
     rubric = Rubric(configured(changes))
     return [
-        rubric.score(prompt, text, P_PERFECT if prompt is P else None, step=step).total
+        rubric.score(prompt, text, P_PERFECT if prompt is P else None, step=step, analysis=ANALYSIS).total
         for prompt, text in PROBES
         for step in (None, 3)
     ]
 
 
-KNOBS = [path for path, _ in knobs(RubricConfig())]
+# The others are words, or the engine's own.
+KNOBS = [path for path, _ in knobs(RubricConfig()) if path != "judge" and not path.startswith("engine.")]
+# Of an engine's verdict, which labels know nothing of.
+ENGINE_KNOBS = [path for path in KNOBS if path.endswith("_value")]
+MOVES = [move.uci() for move in chess.Board().legal_moves]
+ANALYSIS = Analysis(FEN, tuple((move, 0.5 - 0.3 * place) for place, move in enumerate(MOVES)))
 
 
 @pytest.mark.parametrize("path", KNOBS)
 def test_every_knob_changes_some_total(path: str) -> None:
-    warm = {} if path == "warmup_steps" else {"warmup_steps": 10}
+    warm: dict[str, Any] = {} if path == "warmup_steps" else {"warmup_steps": 10}
+    if path in ENGINE_KNOBS:
+        warm["judge"] = JudgeKind.engine
     value = 7 if path == "warmup_steps" else dict(knobs(RubricConfig()))[path] * 1.3
     assert totals(warm | {path: value}) != totals(warm)
 

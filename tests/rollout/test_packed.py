@@ -88,10 +88,13 @@ def test_so_are_those_of_any_choice_and_order_of_rows(
     assert_equal(policies, batch.select(torch.tensor(rows)))
 
 
-def test_each_prompt_is_there_once_and_no_pad_and_no_last_token(batch: Batch) -> None:
+def test_each_prompt_is_there_once_and_no_pad_and_no_last_token_and_little_filler(batch: Batch) -> None:
     packed = pack(batch)
     completions = sum(length - 1 for lengths in LENGTHS.values() for length in lengths)
-    assert packed.tokens_1N.shape == (1, sum(map(len, LENGTHS)) + completions)
+    # 106 tokens, filled up to a multiple of 4: the largest power of two within 5 % of them.
+    assert sum(map(len, LENGTHS)) + completions == 106
+    assert packed.tokens_1N.shape == (1, 108)
+    assert packed.tokens_1N[0, 106:].tolist() == [0, 0]
     assert packed.tokens_1N[0, :17].tolist() == [token for prompt in LENGTHS for token in prompt]
     assert PAD not in packed.tokens_1N
     assert packed.states_M.shape == (batch.trained_tokens(),)

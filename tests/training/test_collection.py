@@ -1,6 +1,6 @@
 """What a step trains on: idle groups, cut and rejected completions, gates, several updates, other samplers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,6 +39,12 @@ class Rescoring:
     real: Judge
     rescore: Callable[[int, Question, Score], Score]
     restarts: int = 0
+
+    def prepare(self, prompts: Iterable[str]) -> None:
+        self.real.prepare(prompts)
+
+    def engine_counts(self) -> None:
+        return None
 
     def score_all(self, questions: Sequence[Question]) -> list[Score]:
         scores = self.real.score_all(questions)

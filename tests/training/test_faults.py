@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.config import RunConfig
 from rookworld_rlvr.app.hydra_command import EXIT_CODES, SCHEMAS, conf_folder, to_dataclass
 from rookworld_rlvr.rewards import Score
+from rookworld_rlvr.rewards.engine_pool import EngineCounts
 from rookworld_rlvr.rewards.judge_pool import Judge, JudgePool, Question
 from rookworld_rlvr.rollout.generator import Generator, SampledCompletion
 from rookworld_rlvr.training.checkpoint import STATE_FILE, checkpoint_folder
@@ -167,6 +168,12 @@ class NanJudge:
         scores = self.real.score_all(questions)
         return [scores[0], replace(scores[1], total=float("nan")), *scores[2:]] if self.broken() else scores
 
+    def prepare(self, prompts: Iterable[str]) -> None:
+        self.real.prepare(prompts)
+
+    def engine_counts(self) -> EngineCounts | None:
+        return self.real.engine_counts()
+
     def close(self) -> None:
         self.real.close()
 
@@ -303,7 +310,7 @@ def test_every_kind_of_fault_has_a_suggestion_that_composes() -> None:
     assert SUGGESTIONS.keys() == set(FaultKind)
     for suggestion in SUGGESTIONS.values():
         given = suggestion.format(lr=2e-4 / 3)
-        assert composes(given) != composes("") or given in ("generator.kind=hf", "judge_processes=0", "rubric=default")
+        assert composes(given) != composes("") or given in ("generator.kind=hf", "rubric=default")
 
 
 def test_the_fault_s_text_is_its_kind_its_tensor_and_what_was_measured() -> None:
@@ -441,5 +448,6 @@ def test_a_judge_that_dies_every_time_is_a_fault_and_at_last_ends_the_run(make_s
     ):
         train_run(run)
     told = diagnosis(run)
-    assert (told["fault"], told["try"]) == ("judge", "judge_processes=0") and told["prompt"][:3] in ("P: ", "A: ")
+    assert (told["fault"], told["try"]) == ("judge", "judge_processes=0 rubric.engine.timeout_s=60")
+    assert told["prompt"][:3] in ("P: ", "A: ")
     assert rows(run)[-1]["recovery/judge_restarts"] == 2 * MOST and rows(run)[-1]["recovery/skipped"] == MOST

@@ -9,7 +9,7 @@ as work: `machine`, `work`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -55,8 +55,8 @@ def bench(config: BenchRunConfig, raw: DictConfig) -> None:
     policy = run.context.policy
     dtype = DTYPES[config.precision]
     limits, shape = measure_limits(policy.device, dtype), shape_of(policy.model, dtype.itemsize)
-    rounds = measure(Measured(run, config, limits, shape))
-    run.context.judge.close()
+    with closing(run):
+        rounds = measure(Measured(run, config, limits, shape))
     figures = {"machine": machine(config, policy.device, limits), **summary(rounds)}
     for table in bench_tables(figures):
         run.console.print(table)

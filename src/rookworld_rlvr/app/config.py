@@ -11,6 +11,7 @@ from ..evaluation.retention import RetentionConfig
 from ..evaluation.selfplay import SelfplayConfig
 from ..evaluation.suite import SuiteName
 from ..rewards import RubricConfig
+from ..rewards.engine import EngineConfig
 from ..rollout.generator import GeneratorConfig, GeneratorKind
 from ..training.context import StepConfig
 from ..training.data import DataConfig
@@ -91,11 +92,15 @@ class EvaluateConfig:
     threads: int = 0
     evaluation_rows: int = 2048
     """Held-out rows a task."""
+    evaluation_nodes: int = 0
+    """Nodes a position of the engine that measures policy/win_probability_loss; 0: there is no such measure."""
     output: str = ""
     """A JSON file to write the tables to, the rows beside it in <output>.rows.jsonl; empty: the console alone."""
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     generator: GeneratorConfig = field(default_factory=GeneratorConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    """Used with evaluation_nodes."""
     balanced: BalancedConfig = field(default_factory=BalancedConfig)
     mate_in_one: MateInOneConfig = field(default_factory=MateInOneConfig)
     puzzles: PuzzlesConfig = field(default_factory=PuzzlesConfig)

@@ -15,24 +15,27 @@ from rich.progress import Progress as Bar
 from rich.progress import Task as BarTask
 from rich.text import Text
 
-from ..rewards.engine import EngineConfig, EngineNotFoundError
+from ..rewards.engine import EngineConfig, EngineUnusableError
+from ..rewards.uci import Limit
 from ..tasks.audit import audit, fixed_lines
 from ..tasks.corpus import CorpusError, example_key, read_corpus
 from ..tasks.types import Task
 from .game_log import GameLogError
-from .game_workers import WorkerError
+from .game_workers import Labelling, WorkerError
 from .generate_data import CARD_FILE, Progress, Request, generate, write_lines
 from .progress import bars
 
 EXIT_DONE, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 2, 130
 BOTH = "both"
+# Of labels: shallow, as there are many. A search to a greater depth may take long, so its deadline is a late one.
+DEPTH, TIMEOUT_S = 6, 120
 
 
 class UsageError(ValueError):
     """Arguments that ask for nothing we can do; one line."""
 
 
-USER_ERRORS = (UsageError, CorpusError, EngineNotFoundError, GameLogError, WorkerError, OSError)
+USER_ERRORS = (UsageError, CorpusError, EngineUnusableError, GameLogError, WorkerError, OSError)
 
 
 def main(argv: list[str]) -> int:
@@ -72,12 +75,20 @@ def _add_audit(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_generate(parser: argparse.ArgumentParser) -> None:
-    defaults = EngineConfig()
     parser.add_argument("--task", choices=[*map(str, Task), BOTH], default=BOTH)
     parser.add_argument("--rows", type=_positive, required=True, metavar="N", help="of each task")
     parser.add_argument("--seed", type=int, default=0, metavar="S")
+    limit = parser.add_mutually_exclusive_group()
+    limit.add_argument(
+        "--depth", type=_positive, default=DEPTH, metavar="D", help=f"of Stockfish, in half-moves; default {DEPTH}"
+    )
+    limit.add_argument("--nodes", type=_positive, metavar="N", help="of Stockfish, a position, in place of a depth")
     parser.add_argument(
-        "--depth", type=_positive, default=defaults.depth, metavar="D", help="of Stockfish, in half-moves"
+        "--timeout",
+        type=_positive,
+        default=TIMEOUT_S,
+        metavar="S",
+        help=f"seconds after which an engine has hung and is replaced; default {TIMEOUT_S}",
     )
     parser.add_argument("--processes", type=_positive, default=1, metavar="K", help="change speed, not rows")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="goes on if begun before")
@@ -140,18 +151,21 @@ def _check_copy(source: str, copy: Path) -> None:
 
 
 def _generate(arguments: argparse.Namespace) -> None:
+    limit = Limit(nodes=arguments.nodes) if arguments.nodes else Limit(depth=arguments.depth)
     request = Request(
         tasks=tuple(Task) if arguments.task == BOTH else (Task(arguments.task),),
         rows=arguments.rows,
         seed=arguments.seed,
-        engine=EngineConfig(depth=arguments.depth),
+        labelling=Labelling(EngineConfig(timeout_s=arguments.timeout), limit),
         processes=arguments.processes,
         folder=arguments.out,
         excluded=_positions(arguments.exclude),
     )
     with _progress(request.tasks, request.rows) as progress:
-        card = generate(request, progress)
-    print(f"{request.rows} rows of {' and '.join(request.tasks)}: {card.parent}, described in {card.name}")
+        done = generate(request, progress)
+    replaced = f"; engines replaced: {done.restarts}" if done.restarts else ""
+    where = f"{done.card.parent}, described in {done.card.name}"
+    print(f"{request.rows} rows of {' and '.join(request.tasks)}: {where}{replaced}")
 
 
 def _selfplay(arguments: argparse.Namespace) -> None:

@@ -6,6 +6,7 @@ With `output=` the rows are kept as they are finished, and the same command goes
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing, nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from .compare import compare_command
 from .config import EvaluateConfig
 from .evaluated import Evaluated
 from .hydra_command import run_command
+from .judges import make_measure
 from .progress import bars
 from .rows_file import RowsFile, rows_path
 from .suites import build_suites
@@ -52,10 +54,12 @@ def _evaluate(config: EvaluateConfig, raw: DictConfig) -> None:
     policy = load_policy(config.model, select_device(config.device), config.precision)
     generator = make_generator(policy, config.generator)
     generator.sync(policy.model)
-    suites = build_suites(Evaluated(config, data, policy, generator))
-    head = _head(config, raw, policy, suites)
-    file = RowsFile(rows_path(output) if output else None, head, suites)
-    times_s = run_suites(suites, file)
+    engine = make_measure(config.engine, config.evaluation_nodes, "engine")
+    with closing(engine.pool) if engine else nullcontext():
+        suites = build_suites(Evaluated(config, data, policy, generator, engine))
+        head = _head(config, raw, policy, suites)
+        file = RowsFile(rows_path(output) if output else None, head, suites)
+        times_s = run_suites(suites, file)
     results = {suite.name.value: suite_result(suite, file.rows[suite.name], times_s[suite.name]) for suite in suites}
     console = make_console()
     for suite in suites:
@@ -103,6 +107,8 @@ def _head(config: EvaluateConfig, raw: DictConfig, policy: Policy, suites: Seque
     """What was evaluated and how: two parts of one evaluation have the same."""
     settings = OmegaConf.to_container(raw, resolve=True, enum_to_str=True)
     assert isinstance(settings, dict)
+    # The rest of it changes the speed alone; its name and nodes are among the facts.
+    settings["engine"] = {"hash_mib": config.engine.hash_mib}
     left_out = {*NOT_OF_THE_RESULT, *(name.value for name in SuiteName if name not in config.suites)}
     return {
         "model": {

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ..evaluation import EngineMeasure
 from ..rollout.generator import Generator
 from ..training.data import EvaluationData
 from ..training.policy import Policy
@@ -17,3 +18,5 @@ class Evaluated:
     policy: Policy
     generator: Generator
     """In step with the policy."""
+    engine: EngineMeasure | None = None
+    """What also judges best moves, where it is asked for."""

@@ -4,19 +4,47 @@ import multiprocessing
 import random
 import signal
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from ..rewards.engine import EngineConfig, label_position, open_engine
+import chess
+
+from ..rewards import JudgeError
+from ..rewards.engine import Engine, EngineConfig, engine_position, label_of
+from ..rewards.uci import Limit
 from ..tasks.generate import Labeller, environment_lines, guided_game, policy_line, start_board
-from ..tasks.types import Task
+from ..tasks.policy import MAX_CANDIDATES
+from ..tasks.types import PolicyAnswer, Task
 
 # Games each worker has been told to play, so that none waits while a long game holds up the order.
 GAMES_AHEAD = 4
 
 
 class WorkerError(RuntimeError):
-    """A worker or its engine has died; one line."""
+    """A worker has died, or its engine fails on a position again and again; one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labelling:
+    """The engine that labels, and when its search ends."""
+
+    engine: EngineConfig
+    limit: Limit
+
+    def open(self) -> Engine:
+        """An engine that tells of as many moves as an answer may name. Raises EngineUnusableError."""
+        return Engine(self.engine, lines=MAX_CANDIDATES)
+
+
+@dataclass(frozen=True, slots=True)
+class Game:
+    """A game that was played."""
+
+    lines: list[str]
+    """Its rows."""
+    restarts: int = 0
+    """Engine processes that were replaced while it was played."""
 
 
 def play_game(task: Task, seed: int, number: int, label: Labeller | None) -> list[str]:
@@ -28,15 +56,18 @@ def play_game(task: Task, seed: int, number: int, label: Labeller | None) -> lis
     return [policy_line(rng, board, answer) for board, answer in guided_game(rng, start, label)]
 
 
-def new_games(connections: list[Connection], first: int) -> Iterator[list[str]]:
-    """Games from number `first` on, in order, without end."""
+def new_games(connections: list[Connection], first: int) -> Iterator[Game]:
+    """Games from number `first` on, in order, without end. Raises WorkerError."""
     number, told = first, first
     try:
         while True:
             while told < number + GAMES_AHEAD * len(connections):
                 connections[told % len(connections)].send(told)
                 told += 1
-            yield connections[number % len(connections)].recv()
+            game = connections[number % len(connections)].recv()
+            if isinstance(game, WorkerError):
+                raise game
+            yield game
             number += 1
     except (EOFError, ConnectionError) as error:
         raise WorkerError(f"expected game {number} of a worker, got none: it has died") from error
@@ -44,7 +75,7 @@ def new_games(connections: list[Connection], first: int) -> Iterator[list[str]]:
 
 @contextmanager
 def open_workers(
-    count: int, task: Task, seed: int, engine: EngineConfig | None
+    count: int, task: Task, seed: int, labelling: Labelling | None
 ) -> Generator[list[Connection], None, None]:
     """Connections to `count` processes that play the games whose numbers they are sent."""
     # Forking a process that has threads, as a test's or a trainer's, may deadlock.
@@ -53,7 +84,7 @@ def open_workers(
     try:
         for _ in range(count):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, task, seed, engine), daemon=True)
+            process = context.Process(target=_work, args=(theirs, task, seed, labelling), daemon=True)
             process.start()
             # Only the worker may hold its end: else its death would go unnoticed.
             theirs.close()
@@ -69,16 +100,25 @@ def open_workers(
             process.join()
 
 
-def _work(connection: Connection, task: Task, seed: int, engine: EngineConfig | None) -> None:
-    # Ctrl-C is the parent's to handle, which ends us; the engine inherits this.
+def _work(connection: Connection, task: Task, seed: int, labelling: Labelling | None) -> None:
+    # Ctrl-C is the parent's to handle, which ends us, and with us the engine.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with suppress(EOFError, ConnectionError), _labeller(engine) as label:
-        while True:
-            connection.send(play_game(task, seed, connection.recv(), label))
+    with suppress(EOFError, ConnectionError):
+        if labelling is None:
+            while True:
+                connection.send(Game(play_game(task, seed, connection.recv(), None)))
+        with closing(labelling.open()) as engine:
+            while True:
+                connection.send(_labelled_game(task, seed, connection.recv(), engine, labelling.limit))
 
 
-@contextmanager
-def _labeller(config: EngineConfig | None) -> Generator[Labeller | None, None, None]:
-    with open_engine(config) if config else nullcontext() as engine:
-        depth = config.depth if config else 0
-        yield (lambda board: label_position(engine, board, depth)) if engine else None
+def _labelled_game(task: Task, seed: int, number: int, engine: Engine, limit: Limit) -> Game | WorkerError:
+    restarts = engine.restarts
+
+    def label(board: chess.Board) -> PolicyAnswer:
+        return label_of(engine.analyse(engine_position(board.fen()), limit))
+
+    try:
+        return Game(play_game(task, seed, number, label), engine.restarts - restarts)
+    except JudgeError as error:
+        return WorkerError(str(error))

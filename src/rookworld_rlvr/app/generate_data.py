@@ -8,18 +8,19 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import chess.engine
+import chess
 
-from ..rewards.engine import EngineConfig, open_engine
 from ..tasks.audit import audit
 from ..tasks.audit_report import AuditReport
 from ..tasks.corpus import example_key, split_line
+from ..tasks.policy import MAX_CANDIDATES
 from ..tasks.types import ParseFailure, Task
-from .game_log import GameLog
-from .game_workers import WorkerError, new_games, open_workers
+from .game_log import GameLog, Header
+from .game_workers import Game, Labelling, new_games, open_workers
 
 CARD_FILE = "data_card.json"
 
@@ -35,8 +36,8 @@ class Request:
     rows: int
     """Of each task."""
     seed: int
-    engine: EngineConfig
-    """Labels the policy task; the environment task needs none."""
+    labelling: Labelling
+    """Of the policy task; the environment task needs none."""
     processes: int
     folder: Path
     """Gets `<task>.txt`, the data card, and the finished games under `games/`."""
@@ -44,26 +45,38 @@ class Request:
     """Positions (see `example_key`) that no row may begin from."""
 
 
-def generate(request: Request, progress: Progress) -> Path:
-    """Writes every file of `request`, the data card last, and returns the card's path.
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """What came of a request."""
+
+    card: Path
+    restarts: int
+    """Engine processes that were replaced. Not in the card: they change no row."""
+
+
+def generate(request: Request, progress: Progress) -> Generated:
+    """Writes every file of `request`, the data card last.
 
     A folder that holds finished games of the same seed and engine goes on from them. Raises
-    EngineNotFoundError, GameLogError, WorkerError or OSError.
+    EngineUnusableError, GameLogError, WorkerError or OSError.
     """
-    engine_name = _engine_name(request.engine) if Task.policy in request.tasks else None
+    engine = _engine_header(request.labelling) if Task.policy in request.tasks else {}
     (request.folder / "games").mkdir(parents=True, exist_ok=True)
     card: dict[str, object] = {
         "seed": request.seed,
-        **(_engine_header(request.engine, engine_name) if engine_name else {}),
+        "python_chess": chess.__version__,
+        **engine,
         "excluded_positions": len(request.excluded),
     }
+    restarts = 0
     for task in request.tasks:
-        rows = _generate_task(task, request, engine_name, progress)
+        rows = _generate_task(task, request, engine, progress)
+        restarts += rows.restarts
         path = request.folder / f"{task}.txt"
         write_lines(path, rows.lines)
         card[task.value] = _card(task, rows, audit(path))
     write_lines(request.folder / CARD_FILE, [json.dumps(card, indent=2)])
-    return request.folder / CARD_FILE
+    return Generated(request.folder / CARD_FILE, restarts)
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> int:
@@ -87,7 +100,7 @@ class Rows:
     def __init__(self, wanted: int, excluded: frozenset[str]) -> None:
         self.lines: list[str] = []
         self.dropped: Counter[str] = Counter(duplicate=0, excluded=0)
-        self.games = 0
+        self.games = self.restarts = 0
         self._wanted, self._excluded = wanted, excluded
         self._seen: set[str] = set()
 
@@ -95,10 +108,11 @@ class Rows:
     def full(self) -> bool:
         return len(self.lines) >= self._wanted
 
-    def add_game(self, lines: Iterable[str]) -> None:
+    def add_game(self, game: Game) -> None:
         """A game's rows, until there are enough."""
         self.games += 1
-        for line in lines:
+        self.restarts += game.restarts
+        for line in game.lines:
             if not self.full:
                 self._add(line)
 
@@ -118,41 +132,34 @@ class Rows:
             self.lines.append(line)
 
 
-def _generate_task(task: Task, request: Request, engine_name: str | None, progress: Progress) -> Rows:
-    engine = request.engine if task is Task.policy else None
-    header: dict[str, str | int] = {"task": task.value, "seed": request.seed}
-    if engine and engine_name:
-        header |= _engine_header(engine, engine_name)
+def _generate_task(task: Task, request: Request, engine: Header, progress: Progress) -> Rows:
+    labelling = request.labelling if task is Task.policy else None
+    header = {"task": task.value, "seed": request.seed, **(engine if labelling else {})}
     rows = Rows(request.rows, request.excluded)
     with GameLog(request.folder / "games" / f"{task}.jsonl", header) as log:
-        for lines in _all_games(log, task, request, engine):
-            rows.add_game(lines)
+        for game in _all_games(log, task, request, labelling):
+            rows.add_game(game)
             progress(task, len(rows.lines))
             if rows.full:
                 break
     return rows
 
 
-def _all_games(log: GameLog, task: Task, request: Request, engine: EngineConfig | None) -> Iterator[list[str]]:
+def _all_games(log: GameLog, task: Task, request: Request, labelling: Labelling | None) -> Iterator[Game]:
     """The games of the log, then new ones, which join it."""
-    yield from log.games()
-    with open_workers(request.processes, task, request.seed, engine) as connections:
-        for lines in new_games(connections, log.finished):
-            log.append(lines)
-            yield lines
+    yield from map(Game, log.games())
+    with open_workers(request.processes, task, request.seed, labelling) as connections:
+        for game in new_games(connections, log.finished):
+            log.append(game.lines)
+            yield game
 
 
-def _engine_header(config: EngineConfig, name: str) -> dict[str, str | int]:
-    """What the labels depend on, besides the positions."""
-    return {"engine": name, "depth": config.depth, "hash_mib": config.hash_mib}
-
-
-def _engine_name(config: EngineConfig) -> str:
-    try:
-        with open_engine(config) as engine:
-            return engine.id.get("name", "unknown")
-    except (chess.engine.EngineError, TimeoutError) as error:
-        raise WorkerError(f"expected a UCI engine, got {type(error).__name__} from {config}") from error
+def _engine_header(labelling: Labelling) -> dict[str, str | int]:
+    """What the labels depend on, besides the positions. Raises EngineUnusableError."""
+    with closing(labelling.open()) as engine:
+        name = engine.identity()
+    limits = {name: value for name, value in asdict(labelling.limit).items() if value}
+    return {"engine": name, **limits, "candidates": MAX_CANDIDATES, "hash_mib": labelling.engine.hash_mib}
 
 
 def _card(task: Task, rows: Rows, report: AuditReport) -> dict[str, object]:
@@ -167,7 +174,9 @@ def _card(task: Task, rows: Rows, report: AuditReport) -> dict[str, object]:
         "dropped": dict(rows.dropped),
     }
     if task is Task.policy:
-        below = {"white": report.white.below_best, "black": report.black.below_best}
-        return card | {"best_below_own_eval": below}
+        sides = {"white": report.white, "black": report.black}
+        checked = {color: side.rows for color, side in sides.items()}
+        below = {color: side.below_best for color, side in sides.items()}
+        return card | {"labels_checked": checked, "best_below_own_eval": below}
     rewards = Counter(line.split("+")[4] for line in rows.lines)
     return card | {"reward_classes": dict(sorted(rewards.items()))}

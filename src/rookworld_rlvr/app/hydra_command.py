@@ -13,6 +13,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from ..rewards import JudgeError
 from ..rollout.generator import GeneratorError
 from ..training.errors import PreflightError, TrainingGaveUpError, UserError
 
@@ -23,6 +24,7 @@ EXIT_CODES: dict[type[Exception], int] = {
     TrainingGaveUpError: EXIT_GAVE_UP,
     # Outside a step, whose faults have a ladder: in the gates, or while a table is made.
     GeneratorError: EXIT_GAVE_UP,
+    JudgeError: EXIT_GAVE_UP,
 }
 MULTIRUN_FLAGS = ("-m", "--multirun")
 SCHEMAS = ConfigStore.instance()

@@ -11,6 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from ..objective import LossSizes
+from ..rewards.rubric import JudgeKind
 from ..rollout.generator import GeneratorKind
 from ..training.checkpoint import CONFIG_FILE, list_checkpoints, load_checkpoint
 from ..training.checks import check_gradient, check_loss
@@ -71,9 +72,10 @@ def _context(run_folder: Path, saved: dict[str, Any]) -> tuple[StepContext, str]
         config: Any = OmegaConf.to_object(raw)
     except (OSError, ValueError, OmegaConfBaseException) as error:
         raise UserError(f"inspect: expected the run's {CONFIG_FILE} in {run_folder}: {error}") from error
-    config.evaluation_rows = 0
-    # Nothing is sampled here, and a server may be the very thing that failed.
+    config.evaluation_rows = config.evaluation_nodes = 0
+    # Nothing is sampled or judged here, and a server or an engine may be the very thing that failed.
     config.generator.kind = GeneratorKind.hf
+    config.rubric.judge = JudgeKind.rules
     context = build_unsaved_run(config).context
     earlier = [folder for folder in list_checkpoints(run_folder) if int(folder.name.split("-")[1]) < saved["step"]]
     if earlier:

@@ -1,5 +1,6 @@
 """`rookworld smoke [overrides]`: one real step on one prompt a task, then the gates, before a long run."""
 
+from contextlib import closing
 from dataclasses import replace
 
 from omegaconf import DictConfig
@@ -11,6 +12,7 @@ from ..training.collection import Uninformative
 from ..training.errors import TrainingGaveUpError
 from ..training.memory import peak_memory_gib
 from ..training.preflight import GateResult, require_passed, run_preflight
+from ..training.run import Run
 from ..training.step import grpo_step
 from ..training.step_report import StepReport
 from ..training.trainer import GATE_GROUP_SIZE, gate_examples, preflight_input
@@ -32,6 +34,11 @@ def smoke(config: RunConfig, raw: DictConfig) -> None:
     if config.resume:
         config = to_dataclass(resumed_config(config.resume, raw, overrides()))
     run = build_unsaved_run(replace(config, evaluation_rows=0, resume=""))
+    with closing(run):
+        _smoke(config, run)
+
+
+def _smoke(config: RunConfig, run: Run) -> None:
     examples = gate_examples(run.train_examples)
     # The gates ask about the model before any update, so they look first and are told of last.
     gates = run_preflight(preflight_input(run.context, examples))
@@ -42,7 +49,6 @@ def smoke(config: RunConfig, raw: DictConfig) -> None:
         config.objective, prompts_per_step=len(examples), group_size=GATE_GROUP_SIZE, collection=collection
     )
     report = grpo_step(run.context, 0)
-    run.context.judge.close()
     if report.fault is not None:
         raise TrainingGaveUpError(f"the step failed: {report.fault}")
     for group in report.groups:

@@ -39,6 +39,7 @@ def _held_out(task: Task, evaluated: Evaluated) -> Suite:
         _asked(evaluated.policy, evaluated.generator).complete,
         trained=data.trained,
         most=evaluated.config.evaluation_rows,
+        engine=evaluated.engine,
     )
 
 

@@ -1,5 +1,6 @@
 """From a configuration to the objects a run works with."""
 
+import shutil
 import sys
 from contextlib import nullcontext
 from datetime import datetime
@@ -9,8 +10,6 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from ..rewards import Rubric
-from ..rewards.judge_pool import InlineJudge, Judge, JudgePool
 from ..rollout.generator import Generator, GeneratorConfig, GeneratorError, GeneratorKind
 from ..rollout.hf_generator import HFGenerator
 from ..rollout.shared_prefix import can_share
@@ -36,6 +35,10 @@ from ..training.seeding import seed_everything
 from ..training.sinks import ConsoleSink, JsonlSink, Sink, TensorBoardSink, Tracker, require_tracker
 from ..training.validation import hold_back
 from .config import RunConfig
+from .judges import make_judges
+
+# Those that torch.compile looks for.
+COMPILERS = ("g++", "clang++")
 
 
 def make_console() -> Console:
@@ -63,6 +66,8 @@ def make_generator(policy: Policy, config: GeneratorConfig) -> Generator:
             "generator.kind=static: expected a model whose attention can be replaced and sees all that came before, "
             f"got {type(policy.model).__name__}; generator=hf samples from any"
         )
+    if config.compile and not any(map(shutil.which, COMPILERS)):
+        raise UserError(f"generator.compile: expected a C++ compiler, {' or '.join(COMPILERS)}, found none")
     # On a CPU a pass is over few tokens: bf16's casts cost more than its products save (docs/log.md, 7).
     autocast = policy.autocast if policy.device.type == "cuda" else nullcontext
     return StaticGenerator(policy.model, config, **ids, autocast=autocast)
@@ -92,6 +97,15 @@ def _vllm_generator(policy: Policy, config: GeneratorConfig) -> Generator:
 def build_run(config: RunConfig, raw: DictConfig) -> Run:
     """Load and check everything, then make the folder: a run that cannot start leaves nothing behind."""
     run = build_unsaved_run(config)
+    try:
+        _add_folder(run, config, raw)
+    except BaseException:
+        run.close()
+        raise
+    return run
+
+
+def _add_folder(run: Run, config: RunConfig, raw: DictConfig) -> None:
     run.config_text = OmegaConf.to_yaml(raw, resolve=True)
     require_tracker(config.logging.tracker)
     root = Path(config.output_root).expanduser()
@@ -103,7 +117,6 @@ def build_run(config: RunConfig, raw: DictConfig) -> Run:
         write_text(run.folder / CONFIG_FILE, run.config_text)
         point_latest(root, run.folder)
     run.sinks = _make_sinks(config, raw, run)
-    return run
 
 
 def build_unsaved_run(config: RunConfig) -> Run:
@@ -114,11 +127,14 @@ def build_unsaved_run(config: RunConfig) -> Run:
     data = load_data(config.data, seed=config.seed)
     train_examples, validation_examples = _held_back(config, data.train)
     policy = load_policy(config.model, device, config.precision)
+    generator = make_generator(policy, config.generator)
+    # Last of what may be refused: engines run from here on.
+    judge, engine = make_judges(config)
     context = StepContext(
         policy=policy,
         references=References(policy, config.reference),
-        generator=make_generator(policy, config.generator),
-        judge=_make_judge(config),
+        generator=generator,
+        judge=judge,
         sampler=Sampler(train_examples, config.data.mixture, config.seed),
         optimizer=make_optimizer(policy.model.parameters(), config.optim),
         objective=config.objective,
@@ -148,6 +164,7 @@ def build_unsaved_run(config: RunConfig) -> Run:
         console=make_console(),
         rubric_warmup_steps=config.rubric.warmup_steps,
         resume=config.resume,
+        engine=engine,
     )
 
 
@@ -160,17 +177,6 @@ def _held_back(config: RunConfig, examples: tuple[Example, ...]) -> tuple[tuple[
         if share and not any(example.task is task for example in train_examples):
             raise UserError(f"validation.rows: expected to leave training rows of task {task}, got none left")
     return train_examples, validation_examples
-
-
-def _make_judge(config: RunConfig) -> Judge:
-    if config.judge_processes < 0:
-        raise UserError(f"judge_processes: expected 0 or more, got {config.judge_processes}")
-    try:
-        if config.judge_processes:
-            return JudgePool(config.rubric, config.judge_processes)
-        return InlineJudge(Rubric(config.rubric))
-    except ValueError as error:
-        raise UserError(f"rubric: {error}") from error
 
 
 def _make_sinks(config: RunConfig, raw: DictConfig, run: Run) -> list[Sink]:

@@ -1,14 +1,16 @@
 """Held-out metrics under the field's names: pure functions from texts to a table with intervals.
 
-Read in this order: `policy` and `environment` (one row), `table` (many), `intervals` (how sure).
+Read in this order: `policy`, `environment` and `engine_loss` (one row), `table` (many), `intervals` (how sure).
 """
 
+from .engine_loss import EngineMeasure
 from .environment import judge_environment_row
 from .intervals import mean_interval, wilson_interval
 from .policy import judge_policy_row
 from .table import Gain, Measure, Row, judge, paired_gain, summarise, to_json
 
 __all__ = [
+    "EngineMeasure",
     "Gain",
     "Measure",
     "Row",

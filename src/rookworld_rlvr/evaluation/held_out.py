@@ -7,8 +7,10 @@ import chess
 
 from ..board.fen import parse_fen
 from ..board.phase import phase_of
+from ..rewards.engine import Analysis
 from ..tasks import Example, Task, parse_prompt
 from ..tasks.corpus import example_key
+from .engine_loss import EngineMeasure
 from .fen_errors import judge_next_fen
 from .run import CHUNK_ROWS
 from .suite import Suite, SuiteName, by_chunks
@@ -19,28 +21,51 @@ Complete = Callable[[Sequence[Example]], list[str]]
 
 
 def held_out_suite(
-    task: Task, examples: Sequence[Example], complete: Complete, *, trained: Collection[str], most: int
+    task: Task,
+    examples: Sequence[Example],
+    complete: Complete,
+    *,
+    trained: Collection[str],
+    most: int,
+    engine: EngineMeasure | None = None,
 ) -> Suite:
     """The first `most` of the task's examples whose position is none of `trained` (keys, as `example_key` has them).
 
-    Of several examples with one position and task all stay: they may ask for different moves.
+    Of several examples with one position and task all stay: they may ask for different moves. With `engine` policy
+    rows have `win_probability_loss` too; it looks at their positions while the model writes.
     """
     own = [example for example in examples if example.task is task]
     kept = [example for example in own if example_key(example) not in trained]
 
     def answer(first: int, chunk: Sequence[Any]) -> list[Row]:
-        return judged(first, chunk, complete(chunk))
+        if engine is None:
+            return judged(first, chunk, complete(chunk))
+        # And at the next chunk's, while this one is judged.
+        engine.prepare(asked[first : first + 2 * CHUNK_ROWS])
+        completions = complete(chunk)
+        return judged(first, chunk, completions, engine.analyses(chunk))
 
     asked = kept[:most]
-    facts = {"rows_in_training": len(own) - len(kept)}
+    facts: dict[str, Any] = {"rows_in_training": len(own) - len(kept)}
+    if engine is not None and task is Task.policy:
+        facts |= {"engine": engine.pool.name, "engine_nodes": engine.nodes}
     return Suite(SuiteName(task.value), asked, by_chunks(asked, CHUNK_ROWS, answer), CHUNK_ROWS, facts)
 
 
-def judged(first: int, examples: Sequence[Example], completions: Sequence[str]) -> list[Row]:
-    """The rows of held-out examples, the first of index `first`, in all the detail that this evaluation has."""
+def judged(
+    first: int,
+    examples: Sequence[Example],
+    completions: Sequence[str],
+    analyses: Mapping[str, Analysis] | None = None,
+) -> list[Row]:
+    """The rows of held-out examples, the first of index `first`, in all the detail that this evaluation has.
+
+    `analyses`, by FEN, add what an engine says.
+    """
+    rows = judge(examples, completions, analyses)
     return [
         Row(first + row.index, example, refined(_details(example, completion) | dict(row.values), example))
-        for row, example, completion in zip(judge(examples, completions), examples, completions, strict=True)
+        for row, example, completion in zip(rows, examples, completions, strict=True)
     ]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from ..rollout.collect import completion_text, sample_groups
 from ..rollout.generator import Generator
 from ..tasks import Example
+from .engine_loss import EngineMeasure
 from .table import Row, judge
 
 CHUNK_ROWS = 256
@@ -16,18 +17,22 @@ def evaluate(
     tokenizer: Any,
     examples: Sequence[Example],
     *,
+    engine: EngineMeasure | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Row]:
     """Judge the greedy completion of every example; rows in the examples' order.
 
     Greedy decoding draws nothing, so the random state of a training run is left as it is. `progress` is
-    told how many rows are done.
+    told how many rows are done. With `engine` the policy rows have `win_probability_loss` too; it looks at their
+    positions while the model writes. Raises JudgeError where it fails.
     """
+    if engine is not None:
+        engine.prepare(examples)
     completions: list[str] = []
     for start in range(0, len(examples), CHUNK_ROWS):
         completions += greedy_texts(generator, tokenizer, examples[start : start + CHUNK_ROWS])
         progress(len(completions))
-    return judge(examples, completions)
+    return judge(examples, completions, engine.analyses(examples) if engine else None)
 
 
 def greedy_texts(generator: Generator, tokenizer: Any, examples: Sequence[Example]) -> list[str]:

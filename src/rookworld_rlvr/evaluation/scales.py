@@ -37,6 +37,7 @@ BASELINE, CHANGE = "baseline", "change"
 GRADED: Mapping[str, Scale] = {
     "policy/legal_candidates": SHARE,
     "policy/top5_overlap": SHARE,
+    "policy/win_probability_loss": SHARE,
     "environment/next_state_nls": SHARE,
     "environment/reward_mae": Scale(0.0, REWARD_WIDTH),
     "balanced/next_state_nls": SHARE,

@@ -12,8 +12,10 @@ from math import isfinite
 import chess
 
 from ..board.fen import parse_fen
+from ..rewards.engine import Analysis
 from ..tasks.policy import parse_policy_prompt
 from ..tasks.types import Example, Task
+from .engine_loss import analysis_of, judge_engine_loss
 from .environment import judge_environment_row
 from .intervals import mean_interval, wilson_interval
 from .policy import judge_policy_row
@@ -48,7 +50,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The mean over rows of after − before; for `reward_mae`, an error, below 0 is better."""
+    """The mean over rows of after − before; for `reward_mae` and `win_probability_loss` below 0 is better."""
 
     value: float
     low: float
@@ -57,8 +59,10 @@ class Gain:
     """Upper end of the 95 % interval of the paired differences."""
 
 
-def judge(examples: Sequence[Example], completions: Sequence[str]) -> list[Row]:
-    """Every completion judged against its example, in order.
+def judge(
+    examples: Sequence[Example], completions: Sequence[str], analyses: Mapping[str, Analysis] | None = None
+) -> list[Row]:
+    """Every completion judged against its example, in order; `analyses`, by FEN, add what an engine says.
 
     Raises ValueError unless there are as many of one as of the other, PromptError or LabelError for an
     example that is malformed.
@@ -68,14 +72,20 @@ def judge(examples: Sequence[Example], completions: Sequence[str]) -> list[Row]:
             f"expected a completion for each of {len(examples)} examples, got {len(completions)}"
         )
     pairs = enumerate(zip(examples, completions, strict=True))
-    return [Row(index, example, _values(example, completion)) for index, (example, completion) in pairs]
+    known = analyses or {}
+    return [
+        Row(index, example, _values(example, completion, analysis_of(example, known)))
+        for index, (example, completion) in pairs
+    ]
 
 
-def _values(example: Example, completion: str) -> dict[str, float]:
+def _values(example: Example, completion: str, analysis: Analysis | None) -> dict[str, float]:
     if example.task is Task.environment:
         judged = judge_environment_row(example, completion)
         return {f"{Task.environment}/{name}": value for name, value in judged.items()}
     judged = judge_policy_row(example, completion)
+    if analysis is not None:
+        judged |= judge_engine_loss(example, completion, analysis)
     color = chess.COLOR_NAMES[parse_fen(parse_policy_prompt(example.prompt).fen).turn]
     keys = ((f"{Task.policy}/{name}", value) for name, value in judged.items())
     return {name: value for key, value in keys for name in (key, f"{key}/{color}")}

@@ -21,6 +21,8 @@ BOUNDS = {
     "environment.similarity.board_share": SHARE,
     "environment.unparsable_fen_credit": (0.0, 0.99),
 }
+# Knobs that are no numbers, or check themselves.
+OTHERS = ("judge", "engine")
 
 
 def check_config(config: Any) -> None:
@@ -46,7 +48,7 @@ def _is_number(value: Any, kind: type) -> bool:
 
 
 def _leaves(config: Any, path: str) -> Iterator[tuple[str, Any, type]]:
-    for knob in fields(config):
+    for knob in (knob for knob in fields(config) if path + knob.name not in OTHERS):
         value, here, kind = getattr(config, knob.name), path + knob.name, cast(type, knob.type)
         if is_dataclass(kind):
             if not isinstance(value, kind):

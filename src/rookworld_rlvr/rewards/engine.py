@@ -1,37 +1,71 @@
-"""Stockfish as a labeller: candidates, evals and best move of a position."""
+"""Stockfish on a position: found, checked, and replaced where it hangs or dies."""
 
 import os
+import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-import chess
-import chess.engine
-
-from ..board.evals import mover_pawns
-from ..tasks.policy import MAX_CANDIDATES
+from ..board.fen import parse_fen
 from ..tasks.types import PolicyAnswer
+from .errors import JudgeError
+from .uci import ALL_LINES, Limit, Lines, UciError, UciProcess
 
 # Debian installs the binary here, which is not on root's PATH.
 DEBIAN_PATH = Path("/usr/games/stockfish")
+MIN_VERSION = 15
+# Nightly builds have no version number: a date of six digits, or the word.
+_NAME = re.compile(r"Stockfish (\d+|dev)\b")
+# A search that ends before every move was looked at is made again with twice the nodes, this often at most.
+MAX_DOUBLINGS = 12
 
 
-class EngineNotFoundError(ValueError):
+class EngineUnusableError(ValueError):
+    """What was found does not work as an engine, or is too old; one line."""
+
+
+class EngineNotFoundError(EngineUnusableError):
     """No engine where one was asked for."""
 
 
 @dataclass(slots=True)
 class EngineConfig:
-    """How the engine looks at a position."""
+    """Which engine, how hard it looks at a position, and how long it is waited for."""
 
     path: str = ""
     """The binary; empty: STOCKFISH_PATH, the PATH, then Debian's place."""
-    depth: int = 6
-    """Search depth in half-moves."""
+    nodes: int = 20000
+    """Nodes a position, all its legal moves together: the same verdict on every machine, unlike a time."""
     hash_mib: int = 1
-    """Small, as it is cleared before every position and a shallow search does not fill it."""
+    """Cleared before every position. Part of what a verdict depends on."""
+    processes: int = 1
+    """Engine processes; change speed alone."""
+    timeout_s: float = 10.0
+    """A search that takes longer has hung: the engine is killed and the position asked again."""
+    attempts: int = 3
+    """How often a position is asked before judging fails."""
+    cache: bool = True
+    """Keep verdicts on disk, for every later run."""
+    cache_folder: str = ""
+    """Where; empty: `rookworld` in XDG_CACHE_HOME or ~/.cache."""
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "hash_mib", "processes", "attempts"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"engine.{name}: expected 1 or more, got {getattr(self, name)}")
+        if not self.timeout_s > 0:
+            raise ValueError(f"engine.timeout_s: expected more than 0 seconds, got {self.timeout_s}")
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """What an engine says of a position."""
+
+    position: str
+    """As it was asked; see `engine_position`."""
+    lines: Lines
+    """Moves with their evals, as the engine ranks them; empty in mate and stalemate."""
 
 
 def find_engine(path: str = "") -> str:
@@ -45,26 +79,110 @@ def find_engine(path: str = "") -> str:
     return found
 
 
-@contextmanager
-def open_engine(config: EngineConfig) -> Iterator[chess.engine.SimpleEngine]:
-    """A single-threaded engine process, closed on exit."""
-    engine = chess.engine.SimpleEngine.popen_uci(find_engine(config.path))
-    try:
-        engine.configure({"Threads": 1, "Hash": config.hash_mib})
-        yield engine
-    finally:
-        engine.quit()
+def engine_position(fen: str) -> str:
+    """What of a position an engine looks at: the FEN as python-chess prints it, with move number 1.
 
+    The half-move clock stays, because evals fall towards a draw as it rises; the move number decides nothing and
+    is the same for all. Raises ValueError for a FEN that does not parse.
 
-def label_position(engine: chess.engine.SimpleEngine, board: chess.Board, depth: int) -> PolicyAnswer:
-    """The engine's best candidates, best first, with evals in pawns from the mover's view.
-
-    Each call is a new game to the engine, so a label does not depend on what was asked before.
-    Raises ValueError if the position has no legal move.
+    >>> engine_position("8/8/8/4k3/8/4P3/8/4K3 b - - 7 60")
+    '8/8/8/4k3/8/4P3/8/4K3 b - - 7 1'
     """
-    if not any(board.generate_legal_moves()):
-        raise ValueError(f"expected a position with a legal move, got {board.fen()!r}")
-    lines = engine.analyse(board, chess.engine.Limit(depth=depth), multipv=MAX_CANDIDATES, game=object())
-    moves = tuple(line["pv"][0].uci() for line in lines)
-    evals = tuple(mover_pawns(line["score"], board.turn) for line in lines)
+    return parse_fen(fen).fen().rsplit(" ", 1)[0] + " 1"
+
+
+class Engine:
+    """Stockfish, asked one position at a time. `lines`: how many moves it tells of, the best ones.
+
+    A process that hangs or dies is killed and replaced, and its position asked again; each search is a new game,
+    so what is said does not depend on what was asked before, or how often. Raises EngineUnusableError.
+    """
+
+    def __init__(self, config: EngineConfig, *, lines: int = ALL_LINES) -> None:
+        self._config, self._lines = config, lines
+        self._binary = find_engine(config.path)
+        self._lock, self._searching = threading.Lock(), threading.Lock()
+        self._process: UciProcess | None = None
+        self._closed = False
+        self.restarts = 0
+        """Processes that were replaced."""
+
+    def identity(self) -> str:
+        """Name, version and network: with the limit, all that a verdict depends on. Starts the engine."""
+        try:
+            process = self._running()
+        except UciError as error:
+            raise EngineUnusableError(f"expected a UCI engine, got {self._binary}: {error}") from error
+        known = _NAME.match(process.name)
+        if not known or (known[1].isdigit() and int(known[1]) < MIN_VERSION):
+            self.close()
+            raise EngineUnusableError(
+                f"expected Stockfish {MIN_VERSION} or newer, got {process.name!r} from {self._binary}"
+            )
+        return " ".join(part for part in (process.name, process.network) if part)
+
+    def pid(self) -> int | None:
+        """Of the process, where there is one."""
+        process = self._process
+        return process.pid if process else None
+
+    def analyse(self, position: str, limit: Limit) -> Analysis:
+        """The verdict on a position of `engine_position`. Raises JudgeError where every attempt fails."""
+        moves = parse_fen(position).legal_moves.count()
+        if not moves:
+            return Analysis(position, ())
+        failure = UciError("it was not asked")
+        with self._searching:
+            for _ in range(self._config.attempts):
+                try:
+                    return Analysis(position, self._complete(position, limit, min(moves, self._lines)))
+                except UciError as error:
+                    self._discard()
+                    failure = error
+        raise JudgeError(
+            f"the engine failed {self._config.attempts} times on {position}: {failure} ({self._binary})"
+        ) from failure
+
+    def close(self) -> None:
+        """End the process, also in the middle of a search, which then raises JudgeError. Safe to call again."""
+        with self._lock:
+            self._closed = True
+            if self._process is not None:
+                self._process.kill()
+        with self._searching:
+            self._discard()
+
+    def _complete(self, position: str, limit: Limit, moves: int) -> Lines:
+        """A few nodes may not suffice to look at every move once."""
+        for _ in range(MAX_DOUBLINGS):
+            lines = self._running().search(position, limit)
+            if len({move for move, _ in lines}) == moves:
+                return lines
+            limit = Limit(nodes=2 * limit.nodes, depth=limit.depth)
+        raise UciError(f"expected evals of {moves} moves, got {len(lines)}")
+
+    def _running(self) -> UciProcess:
+        with self._lock:
+            if self._closed:
+                raise JudgeError("the engine is closed")
+            if self._process is None:
+                config = self._config
+                self._process = UciProcess(
+                    self._binary, hash_mib=config.hash_mib, lines=self._lines, timeout_s=config.timeout_s
+                )
+            return self._process
+
+    def _discard(self) -> None:
+        with self._lock:
+            if self._process is not None:
+                self._process.close()
+                self._process = None
+                self.restarts += not self._closed
+
+
+def label_of(analysis: Analysis) -> PolicyAnswer:
+    """The verdict as an answer, candidates in its order. Raises ValueError in mate and stalemate, which have none."""
+    if not analysis.lines:
+        raise ValueError(f"expected a position with a legal move, got {analysis.position!r}")
+    moves, evals = zip(*analysis.lines, strict=True)
     return PolicyAnswer(moves, evals, moves[evals.index(max(evals))])

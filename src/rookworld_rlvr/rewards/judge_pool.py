@@ -1,12 +1,14 @@
 """A rubric in processes of its own, for judges that are slow or may die: same scores, same order."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Protocol
 
+from .engine import Analysis
+from .engine_pool import EngineCounts
 from .errors import JudgeError
 from .rubric import Rubric, RubricConfig, Score
 
@@ -23,25 +25,43 @@ class Question:
     completion: str
     label: str | None
     step: int | None
+    analysis: Analysis | None = None
 
 
 class Judge(Protocol):
     """Judges many completions at once."""
 
-    restarts: int
-    """How often a judge's processes had to be replaced."""
+    @property
+    def restarts(self) -> int:
+        """How often a judge's processes had to be replaced; its engines are counted apart."""
+
+    def prepare(self, prompts: Iterable[str]) -> None:
+        """Completions of these prompts are to be judged soon. Returns at once; what fails is raised in score_all."""
 
     def score_all(self, questions: Sequence[Question]) -> list[Score]:
         """A score for each, in order. Raises JudgeError where the judge itself fails."""
+
+    def engine_counts(self) -> EngineCounts | None:
+        """What its engines have done so far, None where it has none."""
 
     def close(self) -> None:
         """Let go of what it owns."""
 
 
-class InlineJudge:
-    """The rubric in this process."""
+class RulesJudge:
+    """What judges have in common that ask no engine."""
 
     restarts = 0
+
+    def prepare(self, prompts: Iterable[str]) -> None:
+        return
+
+    def engine_counts(self) -> EngineCounts | None:
+        return None
+
+
+class InlineJudge(RulesJudge):
+    """The rubric in this process."""
 
     def __init__(self, rubric: Rubric) -> None:
         self._rubric = rubric
@@ -53,7 +73,7 @@ class InlineJudge:
         return
 
 
-class JudgePool:
+class JudgePool(RulesJudge):
     """The rubric in `processes` processes. One that dies is replaced, and its completions judged again.
 
     Raises JudgeError when that fails twice in a row: the completions, not chance, kill it.
@@ -107,4 +127,6 @@ def _judge(question: Question) -> Score:
 
 
 def _ask(rubric: Rubric, question: Question) -> Score:
-    return rubric.score(question.prompt, question.completion, question.label, step=question.step)
+    return rubric.score(
+        question.prompt, question.completion, question.label, step=question.step, analysis=question.analysis
+    )

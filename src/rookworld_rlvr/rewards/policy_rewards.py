@@ -1,7 +1,7 @@
 """Judging a policy completion `P:`: its parts on three rungs, each in [0, 1].
 
-Which parts apply depends on the prompt and the label alone, never on the answer, so no answer gains by
-leaving something out. No part falls when a word climbs from no move to an illegal move to a legal
+Which parts apply depends on the prompt, the judge and the label alone, never on the answer, so no answer gains
+by leaving something out. No part falls when a word climbs from no move to an illegal move to a legal
 one, or from no number to a number.
 """
 
@@ -13,6 +13,7 @@ from ..board.moves import is_uci
 from ..tasks.policy import MARKERS, MAX_CANDIDATES, PolicyFields, parse_number, parse_policy, policy_fields
 from ..tasks.types import ParseFailure, PolicyPrompt
 from .labels import require_answer
+from .move_worth import MoveWorth
 
 
 @dataclass(slots=True)
@@ -39,10 +40,11 @@ class PolicyParse:
 
 @dataclass(slots=True)
 class PolicyCorrectness:
-    """Weights of the parts that ask for judgement; the last three apply only with a label.
+    """Weights of the parts that ask for judgement. The `…_match` apply only with a label, the `…_value` only where
+    an engine judges, and never both.
 
-    Four fifths of the candidates' weight exceed all that one move alone can earn from any label, so five
-    distinct legal moves always beat one move written five times.
+    Four fifths of the candidates' weight exceed all that one move alone can earn from any label or engine, so
+    five distinct legal moves always beat one move written five times.
     """
 
     candidates: float = 0.35
@@ -62,6 +64,13 @@ class PolicyCorrectness:
     """The best move is the label's."""
     evals_match: float = 0.08
     """Mean agreement of evals with the label's, move by move; a move not named, or without a number, is 0."""
+    best_value: float = 0.19
+    """What the best move is worth, see `move_worth`; 0 if it is illegal."""
+    candidates_value: float = 0.06
+    """What the distinct legal candidates are worth together, over the best five there are, or all if fewer."""
+    evals_value: float = 0.04
+    """Agreement of evals with the engine's, move by move, summed over distinct legal candidates; over five, or over
+    the number of legal moves if that is smaller."""
 
 
 @dataclass(slots=True)
@@ -116,15 +125,15 @@ def truth_of_policy(prompt: PolicyPrompt, label: str | None) -> PolicyTruth:
 
 
 def judge_policy(
-    completion: str, truth: PolicyTruth, config: PolicyRewardConfig
+    completion: str, truth: PolicyTruth, config: PolicyRewardConfig, worth: MoveWorth | None = None
 ) -> tuple[dict[str, float], ParseFailure | None]:
     """Every part that applies, as `rung/name`, in [0, 1], and what the strict parser says.
 
     The structure is all 0 without a marker. Where a marker repeats, its first field counts. In mate and
-    stalemate no correctness part applies.
+    stalemate no correctness part applies. With `worth`, an engine's verdict, the label is not looked at.
     """
     answer, fields = parse_policy(completion), policy_fields(completion)
-    parts = {**_structure(fields), **_parse(fields), **_correctness(_claims(fields), truth, config)}
+    parts = {**_structure(fields), **_parse(fields), **_correctness(_claims(fields), truth, config, worth)}
     return parts, answer if isinstance(answer, ParseFailure) else None
 
 
@@ -167,7 +176,9 @@ def _claims(fields: PolicyFields) -> _Claims:
     return _Claims(fields.moves[:MAX_CANDIDATES], evals, fields.best[0] if fields.best else "")
 
 
-def _correctness(claims: _Claims, truth: PolicyTruth, config: PolicyRewardConfig) -> dict[str, float]:
+def _correctness(
+    claims: _Claims, truth: PolicyTruth, config: PolicyRewardConfig, worth: MoveWorth | None
+) -> dict[str, float]:
     if not truth.legal:
         return {}
     distinct = len(truth.legal.intersection(claims.moves))
@@ -180,6 +191,8 @@ def _correctness(claims: _Claims, truth: PolicyTruth, config: PolicyRewardConfig
         "correctness/best_among_candidates": float(best_legal and claims.best in claims.moves),
         "correctness/best_is_argmax": float(best_legal and _best_is_argmax(claims)),
     }
+    if worth:
+        return parts | _engine_match(claims, worth, config)
     return parts | _label_match(claims, truth.label, config) if truth.label else parts
 
 
@@ -204,14 +217,25 @@ def _label_match(claims: _Claims, label: PolicyLabel, config: PolicyRewardConfig
     return parts
 
 
+def _engine_match(claims: _Claims, worth: MoveWorth, config: PolicyRewardConfig) -> dict[str, float]:
+    return {
+        "correctness/best_value": worth.value(claims.best),
+        "correctness/candidates_value": worth.share(claims.moves),
+        "correctness/evals_value": _evals_match(claims, worth.evals_pawns, config),
+    }
+
+
 def _evals_match(claims: _Claims, reference: Mapping[str, float], config: PolicyRewardConfig) -> float:
-    """Of a repeated move the nearest eval counts, so that replacing the other by an illegal move gains nothing."""
+    """Of a repeated move the nearest eval counts, so that replacing the other by an illegal move gains nothing.
+
+    Over all of the reference's moves, or five where it has more: no answer can name more.
+    """
     nearest: dict[str, float] = {}
     for move, pawns in zip(claims.moves, claims.evals, strict=False):
         if pawns is not None and move in reference:
             agreement = eval_agreement(pawns, reference[move], config)
             nearest[move] = max(agreement, nearest.get(move, 0.0))
-    return sum(nearest.values()) / len(reference)
+    return sum(nearest.values()) / min(MAX_CANDIDATES, len(reference))
 
 
 def eval_agreement(pawns: float, reference: float, config: PolicyRewardConfig) -> float:

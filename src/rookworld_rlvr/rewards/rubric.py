@@ -5,11 +5,13 @@
 
 import copy
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import lru_cache
 
 from ..tasks import parse_prompt
 from ..tasks.types import ParseFailure, PolicyPrompt
 from .checks import check_config, weights_of
+from .engine import Analysis, EngineConfig
 from .environment_rewards import (
     EnvironmentRewardConfig,
     EnvironmentTruth,
@@ -17,6 +19,7 @@ from .environment_rewards import (
     truth_of_environment,
 )
 from .ladder import RUNGS, quality
+from .move_worth import MoveWorth, move_worth
 from .policy_rewards import PolicyRewardConfig, PolicyTruth, judge_policy, truth_of_policy
 
 # A group's completions share a prompt, and a step's prompts fit in easily; an entry takes about 10 kB.
@@ -35,6 +38,17 @@ class RungWeights:
     """Moves are legal, the next state is the true one."""
 
 
+class JudgeKind(StrEnum):
+    """Who says how good the moves and evals of a `P:` answer are, beside python-chess, which says what is legal."""
+
+    labels = "labels"
+    """The reference completion, where there is one."""
+    rules = "rules"
+    """Nobody: labels are not looked at."""
+    engine = "engine"
+    """Stockfish; labels are not looked at."""
+
+
 @dataclass(slots=True)
 class RubricConfig:
     """All knobs of the reward. Weights are at least 0 and matter relative to their siblings."""
@@ -51,6 +65,9 @@ class RubricConfig:
     """Steps over which the weight of correctness ramps in linearly; 0: no ramp."""
     warmup_start: float = 0.25
     """Fraction of that weight at step 0, in [0, 1]."""
+    judge: JudgeKind = JudgeKind.labels
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    """Used with judge=engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,26 +88,38 @@ class Rubric:
     def __init__(self, config: RubricConfig) -> None:
         """Raises ValueError for a knob out of its range."""
         check_config(config)
+        if not isinstance(config.judge, JudgeKind):
+            raise ValueError(f"expected rubric.judge to be one of {', '.join(JudgeKind)}, got {config.judge!r}")
         self._config = copy.deepcopy(config)
         self._rungs = weights_of(config.rungs)
         self._policy_weights = _weights(config.policy)
         self._environment_weights = _weights(config.environment)
 
     def score(
-        self, prompt: str, completion: str, label: str | None = None, *, step: int | None = None
+        self,
+        prompt: str,
+        completion: str,
+        label: str | None = None,
+        *,
+        step: int | None = None,
+        analysis: Analysis | None = None,
     ) -> Score:
         """The reward of a completion and its parts.
 
         `label` is the reference completion's text: for a `P:` prompt it adds the parts that compare with
         it; for an `A:` prompt it is only checked to parse, since python-chess decides where they differ.
+        Unless `judge` is labels it is not looked at. `analysis` is what an engine says of the position of a `P:`
+        prompt: asked for where `judge` is engine, and unused elsewhere; see `engine_judge`.
         `step` counts from 0 for the warm-up, None means full weights. In mate and stalemate no
         correctness part of a `P:` prompt applies, and the format alone is judged.
         Raises PromptError for a malformed prompt, LabelError for a malformed label (both are ValueErrors),
-        and ValueError for a negative step.
+        and ValueError for a negative step, or an analysis that is missing or of another position.
         """
-        truth = _truth(prompt, label)
+        judge = self._config.judge
+        truth = _truth(prompt, label if judge is JudgeKind.labels else None)
         if isinstance(truth, PolicyTruth):
-            parts, failure = judge_policy(completion, truth, self._config.policy)
+            worth = _worth(prompt, truth, analysis) if judge is JudgeKind.engine else None
+            parts, failure = judge_policy(completion, truth, self._config.policy, worth)
             value = quality(parts, self._policy_weights, self._rungs_at(step))
         else:
             parts, failure = judge_environment(completion, truth, self._config.environment)
@@ -111,6 +140,18 @@ def _weights(task: PolicyRewardConfig | EnvironmentRewardConfig) -> dict[str, di
     return {
         rung: {f"{rung}/{part}": w for part, w in weights_of(getattr(task, rung)).items()} for rung in RUNGS
     }
+
+
+def _worth(prompt: str, truth: PolicyTruth, analysis: Analysis | None) -> MoveWorth | None:
+    """None in mate and stalemate."""
+    if not truth.legal:
+        return None
+    if analysis is None:
+        raise ValueError(f"rubric.judge=engine: expected an engine's analysis, got none for {prompt!r}")
+    worth = move_worth(analysis)
+    if worth.evals_pawns.keys() != truth.legal:
+        raise ValueError(f"expected the analysis of {prompt!r}, got that of {analysis.position!r}")
+    return worth
 
 
 @lru_cache(maxsize=CACHED_PROMPTS)

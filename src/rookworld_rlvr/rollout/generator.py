@@ -41,6 +41,9 @@ class GeneratorConfig:
     draft_tokens: int = 8
     """static: most tokens of the prompt that a pass tries as the completion's next ones; 0: none. Changes the
     speed alone."""
+    compile: bool = False
+    """static: passes of a few fixed shapes, compiled by torch.compile, on CUDA replayed as CUDA graphs. For CUDA and
+    long runs: the first pass of each shape takes a minute or more."""
     vllm: VLLMConfig = field(default_factory=VLLMConfig)
 
     def __post_init__(self) -> None:

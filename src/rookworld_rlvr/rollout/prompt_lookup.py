@@ -25,7 +25,7 @@ class PromptLookup:
 
     def see(self, tokens_BT: Tensor, counts_B: Tensor) -> None:
         """The first `counts_B` of each row's tokens were added to its completion."""
-        for t in range(tokens_BT.shape[1]):
+        for t in range(int(counts_B.max())):
             before_BL = self._scores_BL
             matched_BL = before_BL[:, :-1] * DECAY + (self._prompts_BL == tokens_BT[:, t : t + 1])
             self._scores_BL = torch.nn.functional.pad(matched_BL, (1, 0))

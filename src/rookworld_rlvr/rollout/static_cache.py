@@ -1,9 +1,15 @@
 """Keys and values of prompts and of the completions that grow from them, in buffers of fixed size."""
 
+from collections.abc import Callable
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .shared_prefix import attend_prompts, attend_shared, bias_of
+
+# Slots that are made room for at a time: most completions need half of what the longest may.
+PAGE = 48
 
 
 class PromptLayout:
@@ -28,20 +34,26 @@ class GroupLayout:
     """
 
     def __init__(self, prompts: PromptLayout, real_PL: Tensor, *, group_size: int, slots: int) -> None:
-        self.groups, self.group_size, self._slots = len(real_PL), group_size, slots
+        self.groups, self.group_size, self._most_slots = len(real_PL), group_size, slots
+        self._slots, self._used = min(PAGE, slots), 0
         self._prompt_keys, self._prompt_values = prompts.keys_PKLD, prompts.values_PKLD
         self._prompt_bias = bias_of(real_PL)[:, None, None, None, None, :]
-        # Zeros, since a slot that is not seen still takes part, times 0.
-        self._keys, self._values = ([self._room(keys) for keys in prompts.keys_PKLD] for _ in range(2))
+        self._keys, self._values = self._rooms(prompts), self._rooms(prompts)
 
-    def _room(self, keys_PKLD: Tensor) -> Tensor:
-        groups, kinds, _, width = keys_PKLD.shape
-        return keys_PKLD.new_zeros(groups, kinds, self.group_size, self._slots, width)
+    def _rooms(self, prompts: PromptLayout) -> list[Tensor]:
+        """One a layer; zeros, since a slot that is not seen still takes part, times 0."""
+        groups, kinds, _, width = prompts.keys_PKLD[0].shape
+        shape = (groups, kinds, self.group_size, self._slots, width)
+        return [keys_PKLD.new_zeros(shape) for keys_PKLD in prompts.keys_PKLD]
 
     def write_to(self, slots_BT: Tensor) -> None:
         """The coming pass's tokens have these slots, consecutive in each row; they see what is before them."""
         self._at = slots_BT.view(self.groups, 1, self.group_size, -1, 1)
-        self._used = int(slots_BT.max()) + 1
+        used = int(slots_BT.max()) + 1
+        if used > self._slots:
+            self._slots = min(-(-used // PAGE) * PAGE, self._most_slots)
+            self._move_to_new_rooms(lambda used: used)
+        self._used = used
         # Rows that stand alike are written at once, which is quicker.
         self._alike = bool((slots_BT == slots_BT[:1]).all())
         self._bias = bias_of(torch.arange(self._used, device=slots_BT.device) <= self._at)[:, :, :, None]
@@ -66,11 +78,40 @@ class GroupLayout:
         for stored in (self._prompt_keys, self._prompt_values):
             stored[:] = [tensor[groups_P] for tensor in stored]
         self._prompt_bias = self._prompt_bias[groups_P]
-        for rooms in (self._keys, self._values):
-            rooms[:] = [self._kept(room, groups_P, rows_PG) for room in rooms]
+        self._move_to_new_rooms(lambda used: used.transpose(1, 2)[groups_P[:, None], rows_PG].transpose(1, 2))
 
-    def _kept(self, room: Tensor, groups_P: Tensor, rows_PG: Tensor) -> Tensor:
-        used = room[..., : self._used, :].transpose(1, 2)[groups_P[:, None], rows_PG]
-        kept = room.new_zeros(self.groups, room.shape[1], self.group_size, self._slots, room.shape[4])
-        kept[..., : self._used, :] = used.transpose(1, 2)
-        return kept
+    def _move_to_new_rooms(self, chosen: Callable[[Tensor], Tensor]) -> None:
+        """Of what is in the rooms (P, K, G, S, D) the `chosen` into rooms of the size that is needed now."""
+        for rooms in (self._keys, self._values):
+            for layer, room in enumerate(rooms):
+                kept = chosen(room[..., : self._used, :])
+                rooms[layer] = F.pad(kept, (0, 0, 0, self._slots - self._used))
+
+
+class FixedLayout(GroupLayout):
+    """The same with shapes and places in memory that stay as they are from pass to pass and batch to batch.
+
+    All slots take part in every pass, whether seen or not, and `rooms` keeps the batch's rooms for the next one.
+    """
+
+    def __init__(
+        self,
+        prompts: PromptLayout,
+        real_PL: Tensor,
+        *,
+        group_size: int,
+        slots: int,
+        rooms: dict[torch.Size, tuple[list[Tensor], list[Tensor]]],
+    ) -> None:
+        super().__init__(prompts, real_PL, group_size=group_size, slots=slots)
+        self._slots = self._used = slots
+        self._alike = False
+        fresh = (self._rooms(prompts), self._rooms(prompts))
+        self._keys, self._values = rooms.setdefault(fresh[0][0].shape, fresh)
+        for room in (*self._keys, *self._values):
+            torch._dynamo.mark_static_address(room)
+            room.zero_()
+
+    def write_to(self, slots_BT: Tensor) -> None:
+        self._at = slots_BT.view(self.groups, 1, self.group_size, -1, 1)
+        self._bias = bias_of(torch.arange(self._slots, device=slots_BT.device) <= self._at)[:, :, :, None]

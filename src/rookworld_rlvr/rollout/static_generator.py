@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .generator import GeneratorConfig, SampledCompletion
@@ -22,12 +23,14 @@ from .own_model import OwnModelGenerator, likeliest
 from .padding import position_ids, right_padded
 from .prompt_lookup import PromptLookup
 from .shared_prefix import sharing, states
-from .static_cache import GroupLayout, PromptLayout
+from .static_cache import FixedLayout, GroupLayout, PromptLayout
 
 # Tokens a pass computes at little more than the cost of one a row: drafts fill it up.
 PASS_TOKENS = {"cpu": 256, "cuda": 2048}
 # The batch is made smaller once so many of its rows are left.
 COMPACT_BELOW = 0.75
+# Where passes are compiled, prompts are filled up to a multiple of it: each length is compiled for once.
+PROMPT_STRIDE = 32
 
 
 @dataclass(slots=True)
@@ -66,21 +69,41 @@ class _Written:
 class StaticGenerator(OwnModelGenerator):
     """See `Generator`. The model's attention must be one that `shared_prefix.can_share`."""
 
+    def __init__(self, model: Any, config: GeneratorConfig, **others: Any) -> None:
+        super().__init__(model, config, **others)
+        self._fixed = _FixedShapes() if config.compile else None
+
     @torch.no_grad()
     def _sample(
         self, prompts: Sequence[tuple[int, ...]], group_size: int, temperature: float, top_k: int
     ) -> list[SampledCompletion]:
         with self._autocast(), sharing(self._model):
-            batch = _Batch(self._model, self._config, self._eos_id, self._pad_id, temperature, top_k)
+            batch = _Batch(self._model, self._config, self._eos_id, self._pad_id, temperature, top_k, self._fixed)
             return batch.complete(prompts, group_size)
+
+
+class _FixedShapes:
+    """What outlives a batch where passes are compiled: the compiled pass, and memory at fixed places."""
+
+    def __init__(self) -> None:
+        self.states = torch.compile(states, dynamic=False, mode="reduce-overhead")
+        self.rooms: dict[torch.Size, tuple[list[Tensor], list[Tensor]]] = {}
 
 
 class _Batch:
     """Completions that are generated side by side."""
 
     def __init__(
-        self, model: Any, config: GeneratorConfig, eos_id: int, pad_id: int, temperature: float, top_k: int
+        self,
+        model: Any,
+        config: GeneratorConfig,
+        eos_id: int,
+        pad_id: int,
+        temperature: float,
+        top_k: int,
+        fixed: _FixedShapes | None = None,
     ) -> None:
+        self._fixed = fixed
         self._model, self._eos_id, self._pad_id = model, eos_id, pad_id
         self._temperature, self._top_k = temperature, top_k
         self._most_drafts = config.draft_tokens
@@ -92,16 +115,19 @@ class _Batch:
         self._begin(prompts, group_size)
         while bool(self._rows.growing_B.any()):
             self._advance()
-            self._compact()
+            if self._fixed is None:
+                self._compact()
         return self._completions()
 
     def _begin(self, prompts: Sequence[tuple[int, ...]], group_size: int) -> None:
         """Compute the prompts, and draw every completion's first token."""
         tokens_PL, attention_PL = right_padded(prompts, self._pad_id, self._device)
+        if self._fixed is not None:
+            tokens_PL, attention_PL = (_fill_up(values, self._positions) for values in (tokens_PL, attention_PL))
         lengths_P = attention_PL.sum(1)
-        if tokens_PL.shape[1] >= self._positions:
+        if int(lengths_P.max()) >= self._positions:
             raise ValueError(
-                f"expected a prompt shorter than the model's {self._positions} positions, got {tokens_PL.shape[1]}"
+                f"expected a prompt shorter than the model's {self._positions} positions, got {int(lengths_P.max())}"
             )
         layout = PromptLayout()
         states_PLE = states(self._model, tokens_PL, position_ids(attention_PL), layout)
@@ -122,7 +148,11 @@ class _Batch:
             growing_B=torch.ones(rows, dtype=torch.bool, device=self._device),
         )
         real_PL = attention_PL.bool()
-        self._layout = GroupLayout(layout, real_PL, group_size=group_size, slots=slots)
+        if self._fixed is None:
+            self._layout = GroupLayout(layout, real_PL, group_size=group_size, slots=slots)
+        else:
+            rooms = self._fixed.rooms
+            self._layout = FixedLayout(layout, real_PL, group_size=group_size, slots=slots, rooms=rooms)
         self._lookup = PromptLookup(tokens_PL, real_PL, group_size)
         self._add(self._draw(last_PE.repeat_interleave(group_size, 0).unsqueeze(1)), drafts_BK=None)
 
@@ -134,13 +164,16 @@ class _Batch:
         slots_BT = (rows.counts_B - 1)[:, None] + torch.arange(newest_BT.shape[1], device=self._device)
         positions_BT = (rows.prompt_lengths_B[:, None] + slots_BT).clamp(max=self._positions - 1)
         self._layout.write_to(slots_BT)
-        self._add(self._draw(states(self._model, newest_BT, positions_BT, self._layout)), drafts_BK)
+        run = states if self._fixed is None else self._fixed.states
+        self._add(self._draw(run(self._model, newest_BT, positions_BT, self._layout)), drafts_BK)
 
     def _drafts(self) -> Tensor | None:
         """As many tokens as the pass has room for, where most rows have a likely guess."""
         growing_B = self._rows.growing_B
         count = min(self._most_drafts, PASS_TOKENS[self._device.type] // len(growing_B) - 1)
-        if count < 1 or 2 * int((self._lookup.sure_B() & growing_B).sum()) < int(growing_B.sum()):
+        if count < 1:
+            return None
+        if self._fixed is None and 2 * int((self._lookup.sure_B() & growing_B).sum()) < int(growing_B.sum()):
             return None
         return self._lookup.drafts_BK(count)
 
@@ -196,6 +229,12 @@ class _Batch:
             SampledCompletion(tuple(tokens[:count]), tuple(logprobs[:count]), tokens[count - 1] == self._eos_id)
             for tokens, logprobs, count in zip(*written, strict=True)
         ]
+
+
+def _fill_up(values_PL: Tensor, most: int) -> Tensor:
+    """Zeros behind, up to a multiple of `PROMPT_STRIDE`, so that prompts of few lengths come."""
+    length = values_PL.shape[1]
+    return F.pad(values_PL, (0, max(0, min(-length % PROMPT_STRIDE, most - length))))
 
 
 def inverse_cdf(logprobs: Tensor, uniform: Tensor) -> Tensor:

@@ -127,9 +127,11 @@ def _sample(context: "StepContext", examples: Sequence[Example], report: StepRep
 
 
 def _groups(context: "StepContext", examples: Sequence[Example], report: StepReport) -> list[Group]:
-    """Sample and judge; both are counted and timed."""
+    """Sample and judge; both are counted and timed. A judge's engines look at the positions meanwhile."""
     report.asked = examples
+    counts = context.judge.engine_counts()
     try:
+        context.judge.prepare([example.prompt for example in examples])
         with timed(report, "generate"):
             sampled = sample_groups(
                 context.generator,
@@ -146,6 +148,8 @@ def _groups(context: "StepContext", examples: Sequence[Example], report: StepRep
         raise FaultError(Fault(FaultKind.generator, "completions", str(error))) from error
     except JudgeError as error:
         raise FaultError(Fault(FaultKind.judge, "scores", str(error))) from error
+    if counts is not None:
+        report.add_engine_counts(context.judge.engine_counts(), since=counts)
     report.sampled_groups += len(groups)
     report.sampled_completions += len(groups) * context.objective.group_size
     rewards_PG = torch.tensor([[sample.score.total for sample in group.samples] for group in groups])

@@ -218,7 +218,9 @@ def evaluate_rows(run: Run, name: str, rows: Sequence[Example]) -> list[Row]:
             if run.stop_requested and name != "validation":
                 raise StepAbandonedError
 
-        return evaluate(run.context.generator, run.context.policy.tokenizer, rows, progress=progress)
+        # A validation's decisions look at labels and rules alone.
+        engine = None if name == "validation" else run.engine
+        return evaluate(run.context.generator, run.context.policy.tokenizer, rows, engine=engine, progress=progress)
 
 
 @contextmanager

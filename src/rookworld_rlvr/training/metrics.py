@@ -65,6 +65,10 @@ METRICS: dict[str, MetricSpec] = {
     "rollout/rejected_fraction": MetricSpec("fraction", "completions sampled beyond the KL cap", "below 0.1"),
     "rollout/length_mean": MetricSpec("tokens", "mean length of completions, end token included", "steady"),
     "validation/*": MetricSpec("fraction", "greedy, on rows held back; score is the mean over tasks", "rises"),
+    "judge/engine_positions": MetricSpec("positions", "judged by an engine, each once a sampling", "as configured"),
+    "judge/engine_cached_fraction": MetricSpec("fraction", "of them those that no engine had to search", "any"),
+    "judge/engine_wait_s": MetricSpec("s", "judging that waited for engines", "well below time/generate_s"),
+    "judge/engine_restarts": MetricSpec("restarts", "engines that hung or died, replaced so far", "0"),
     "time/generate_s": MetricSpec("s", "sampling", ""),
     "time/score_s": MetricSpec("s", "judging", "below 1 % of time/step_s"),
     "time/train_s": MetricSpec("s", "forward, backward, update", ""),
@@ -82,6 +86,7 @@ def step_metrics(report: StepReport, context: StepContext) -> dict[str, float]:
         "loss": report.loss,
         **_reward_metrics(report),
         **_token_metrics(report),
+        **_engine_metrics(report, context),
         "kl/coef": report.kl_coef,
         "policy/entropy_coef": report.entropy_coef,
         "sampler/policy_share": context.sampler.share(Task.policy),
@@ -151,6 +156,17 @@ def _advantage_metrics(report: StepReport) -> dict[str, float]:
         "advantage/abs_mean": float(report.advantages_PG.abs().mean()),
         "advantage/abs_max": float(report.advantages_PG.abs().max()),
     }
+
+
+def _engine_metrics(report: StepReport, context: StepContext) -> dict[str, float]:
+    counts, step = context.judge.engine_counts(), report.engine
+    if counts is None:
+        return {}
+    restarts = {"judge/engine_restarts": float(counts.restarts)}
+    if step is None:
+        return restarts
+    cached = {"judge/engine_cached_fraction": 1 - step.searched / step.positions} if step.positions else {}
+    return {"judge/engine_positions": step.positions, **cached, "judge/engine_wait_s": step.wait_s, **restarts}
 
 
 def _token_metrics(report: StepReport) -> dict[str, float]:

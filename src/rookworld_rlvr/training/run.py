@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ..evaluation import EngineMeasure
 from ..tasks import Example
 from .context import StepContext
 from .recovery import RecoveryConfig
@@ -28,6 +29,9 @@ class TrainerConfig:
     """The newest this many stay, beside the best and the last good one."""
     evaluation_rows: int = 2048
     """Held-out rows a task, evaluated before and after; 0: no evaluation."""
+    evaluation_nodes: int = 0
+    """Nodes a held-out position of the engine (rubric.engine) that measures policy/win_probability_loss; 0: as
+    rubric.engine.nodes where rubric.judge is engine, else there is no such measure."""
     rollouts_every: int = 10
     """Steps between transcripts; 0: none."""
     validation: ValidationConfig = field(default_factory=ValidationConfig)
@@ -35,6 +39,8 @@ class TrainerConfig:
     def __post_init__(self) -> None:
         if self.steps < 1 or self.checkpoint_every < 1 or self.keep_checkpoints < 1:
             raise ValueError("expected steps, checkpoint_every and keep_checkpoints of at least 1")
+        if self.evaluation_nodes < 0:
+            raise ValueError(f"evaluation_nodes: expected 0 or more, got {self.evaluation_nodes}")
         if self.max_minutes < 0 or self.evaluation_rows < 0 or self.rollouts_every < 0:
             raise ValueError("expected max_minutes, evaluation_rows and rollouts_every from 0 up")
 
@@ -59,4 +65,14 @@ class Run:
     config_text: str = ""
     """The resolved configuration; a resumed run writes it once its checkpoint has loaded."""
     resume: str = ""
+    engine: EngineMeasure | None = None
+    """Measures held-out rows beside labels and rules."""
     stop_requested: bool = field(default=False)
+
+    def close(self) -> None:
+        """End every process that judges or measures."""
+        try:
+            self.context.judge.close()
+        finally:
+            if self.engine is not None:
+                self.engine.pool.close()

@@ -190,7 +190,7 @@ def micro_batch_loss(context: StepContext, micro: Batch, sizes: LossSizes, repor
     correction_BT = mismatch_weights(
         old_logprobs_BT, micro.sampler_logprobs_BT, loss_mask=loss_mask_BT, config=context.objective.mismatch
     )
-    kl_BT = _kl_term(context, statistics, logprobs_BT, old_logprobs_BT, loss_mask_BT)
+    kl_BT = _kl_term(context, statistics, logprobs_BT, log_ratio_BT=logprobs_BT - old_logprobs_BT, micro=micro)
     terms = TokenTerms(
         surrogate=surrogate.per_token.detach()[loss_mask_BT],
         kl=kl_BT.detach()[loss_mask_BT],
@@ -207,11 +207,7 @@ def micro_batch_loss(context: StepContext, micro: Batch, sizes: LossSizes, repor
 
 
 def _kl_term(
-    context: StepContext,
-    statistics: TokenStatistics,
-    logprobs_BT: Tensor,
-    old_logprobs_BT: Tensor,
-    loss_mask_BT: Tensor,
+    context: StepContext, statistics: TokenStatistics, logprobs_BT: Tensor, *, log_ratio_BT: Tensor, micro: Batch
 ) -> Tensor:
     """KL before its coefficient, nat; 0 where the reference was not asked."""
     if statistics.ref_logprobs is None or statistics.kl_exact is None:
@@ -219,10 +215,10 @@ def _kl_term(
     return kl_penalty(
         context.kl.form,
         logprobs_BT,
-        spread(statistics.ref_logprobs, loss_mask_BT),
-        kl_exact=spread(statistics.kl_exact, loss_mask_BT),
-        log_ratio=logprobs_BT - old_logprobs_BT,
-        loss_mask=loss_mask_BT,
+        spread(statistics.ref_logprobs, micro.loss_mask_BT),
+        kl_exact=spread(statistics.kl_exact, micro.loss_mask_BT),
+        log_ratio=log_ratio_BT,
+        loss_mask=micro.loss_mask_BT,
         token_clamp=context.kl.token_clamp,
     )
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..objective import TokenStatistics, kl_k3
+from ..rewards.engine_pool import EngineCounts
 from ..rollout.batch import Batch
 from ..rollout.collect import Group
 from ..tasks import Example
@@ -141,6 +142,13 @@ class StepReport:
     """Completions sampled, likewise."""
     rejected_completions: int = 0
     """Completions beyond the KL cap, those replaced included."""
+    engine: EngineCounts | None = None
+    """What the judge's engines did for the step; None where it has none, or it was not come to."""
     tokens: TokenTotals = field(default_factory=TokenTotals)
     times_s: dict[str, float] = field(default_factory=dict)
     """Seconds of the phases generate, score, train and of the whole step."""
+
+    def add_engine_counts(self, counts: EngineCounts | None, *, since: EngineCounts) -> None:
+        """Add what was done since."""
+        if counts is not None:
+            self.engine = (self.engine or EngineCounts()) + (counts - since)

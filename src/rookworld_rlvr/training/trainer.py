@@ -33,7 +33,7 @@ def train(run: Run) -> dict[str, Any]:
         with _stop_on_signal(run):
             return _train(run)
     finally:
-        run.context.judge.close()
+        run.close()
         for sink in run.sinks:
             sink.close()
 

@@ -1,0 +1,125 @@
+"""How fast does Stockfish judge positions, and how far does a short search agree with a long one?
+
+    python benchmarks/engine.py
+    python benchmarks/engine.py --nodes 5000 10000 20000 40000 --deep 2000000 --positions 200
+
+Positions of the shipped training rows, every legal move of each given an eval, as `rubric=engine` asks. Speed: cold
+with one engine process and with several, then from the cache alone, rounds in turn, medians and their range. Agreement,
+where `--deep` gives the nodes of the search that counts as true: how much win probability the short search's best move
+gives away, how often it gives away less than 0.01, and how large the values that moves are rewarded by
+(`rewards/move_worth.py`) are beside their error: their standard deviation over the moves of a position, over the root
+of the mean squared error.
+"""
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, median, pvariance
+from typing import Any
+
+from rookworld_rlvr.rewards.engine import Analysis, EngineConfig
+from rookworld_rlvr.rewards.engine_pool import EnginePool
+from rookworld_rlvr.rewards.move_worth import move_worth
+from rookworld_rlvr.tasks import Task
+from rookworld_rlvr.tasks.corpus import read_corpus
+from rookworld_rlvr.tasks.policy import parse_policy_prompt
+from rookworld_rlvr.training.data import default_file
+
+CLOSE = 0.01
+
+
+def positions(count: int, seed: int) -> list[str]:
+    """FENs of policy rows, drawn at random."""
+    rows = [row for row in read_corpus(default_file("train.txt")).examples if row.task is Task.policy]
+    return [parse_policy_prompt(row.prompt).fen for row in random.Random(seed).sample(rows, count)]
+
+
+def seconds(fens: Sequence[str], config: EngineConfig) -> float:
+    """A position, of a pool that is running."""
+    with EnginePool(config) as pool:
+        if config.processes > 1 and not config.cache:
+            # Engines beside the first begin when they are needed.
+            pool.analyse(fens[: 2 * config.processes], nodes=1000)
+        began = time.perf_counter()
+        pool.analyse(fens)
+        return (time.perf_counter() - began) / len(fens)
+
+
+def speeds(fens: Sequence[str], *, nodes: int, processes: Sequence[int], rounds: int) -> dict[str, list[float]]:
+    """Seconds a position of each round, by what was measured."""
+    found: dict[str, list[float]] = {f"cold, processes={count}": [] for count in processes} | {"cached": []}
+    with tempfile.TemporaryDirectory() as folder:
+        cached = EngineConfig(nodes=nodes, cache_folder=folder)
+        seconds(fens, cached)
+        for _ in range(rounds):
+            for count in processes:
+                config = EngineConfig(nodes=nodes, processes=count, cache=False)
+                found[f"cold, processes={count}"].append(seconds(fens, config))
+            found["cached"].append(seconds(fens, cached))
+    return found
+
+
+def agreement(short: Sequence[Analysis], deep: Sequence[Analysis]) -> dict[str, float]:
+    """Means over positions."""
+    losses, variances, errors = [], [], []
+    for ours, theirs in zip(map(move_worth, short), map(move_worth, deep), strict=True):
+        losses.append(theirs.loss(max(ours.wins, key=lambda move: ours.wins[move])))
+        values = {move: theirs.value(move) for move in theirs.wins}
+        variances.append(pvariance(values.values()))
+        errors.append(fmean((ours.value(move) - value) ** 2 for move, value in values.items()))
+    return {
+        "loss": fmean(losses),
+        "close": fmean(loss < CLOSE for loss in losses),
+        "signal": (fmean(variances) / fmean(errors)) ** 0.5,
+    }
+
+
+def measured(given: argparse.Namespace) -> dict[str, Any]:
+    """Speed at each limit, and agreement where it is asked for."""
+    fens = positions(given.positions, given.seed)
+    with EnginePool(EngineConfig(cache=False)) as pool:
+        name = pool.name
+        deep = pool.analyse(fens, nodes=given.deep) if given.deep else []
+        agreements = {n: agreement(pool.analyse(fens, nodes=n), deep) for n in given.nodes if deep}
+    times = {n: speeds(fens, nodes=n, processes=given.processes, rounds=given.rounds) for n in given.nodes}
+    return {"engine": name, "positions": len(fens), "seconds": times, "agreement": agreements}
+
+
+def show(found: dict[str, Any]) -> None:
+    """As Markdown."""
+    print(f"{found['engine']}, {found['positions']} positions\n")
+    print("| nodes | engine | positions/s | range | ms a position |\n|---|---|---|---|---|")
+    for nodes, rows in found["seconds"].items():
+        for name, times in rows.items():
+            span = f"{1 / max(times):,.0f}–{1 / min(times):,.0f}"
+            print(f"| {nodes:,} | {name} | {1 / median(times):,.0f} | {span} | {1000 * median(times):.2f} |")
+    if found["agreement"]:
+        print("\n| nodes | loss of its best move | below 0.01 | signal over error |\n|---|---|---|---|")
+        for nodes, row in found["agreement"].items():
+            print(f"| {nodes:,} | {row['loss']:.4f} | {row['close']:.2f} | {row['signal']:.2f} |")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--positions", type=int, default=200)
+    parser.add_argument("--nodes", type=int, nargs="+", default=[EngineConfig().nodes])
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--deep", type=int, default=0, help="nodes of the search that counts as true; 0: none")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="a file for all figures")
+    given = parser.parse_args()
+    found = measured(given)
+    show(found)
+    if given.json:
+        given.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

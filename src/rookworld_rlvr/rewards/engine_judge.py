@@ -1,0 +1,49 @@
+"""A judge that asks an engine about each position once, and another judge about every completion."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from ..tasks import parse_prompt
+from ..tasks.types import PolicyPrompt
+from .engine_pool import EngineCounts, EnginePool
+from .judge_pool import Judge, Question
+from .rubric import Score
+
+
+class EngineJudge:
+    """`judge`, a rubric's, here or in processes of its own, whose questions get the engine's verdicts. See `Judge`.
+
+    The engines are this process's, so they analyse a position once wherever its completions are judged. Both are
+    closed with it.
+    """
+
+    def __init__(self, judge: Judge, pool: EnginePool) -> None:
+        self._judge, self._pool = judge, pool
+
+    @property
+    def restarts(self) -> int:
+        return self._judge.restarts
+
+    def prepare(self, prompts: Iterable[str]) -> None:
+        self._pool.prepare(_positions(prompts).values())
+
+    def score_all(self, questions: Sequence[Question]) -> list[Score]:
+        fens = _positions(question.prompt for question in questions)
+        analyses = dict(zip(fens, self._pool.analyse(list(fens.values())), strict=True))
+        asked = [replace(question, analysis=analyses.get(question.prompt)) for question in questions]
+        return self._judge.score_all(asked)
+
+    def engine_counts(self) -> EngineCounts | None:
+        return self._pool.counts()
+
+    def close(self) -> None:
+        try:
+            self._judge.close()
+        finally:
+            self._pool.close()
+
+
+def _positions(prompts: Iterable[str]) -> dict[str, str]:
+    """The FENs of the policy prompts, by prompt."""
+    parsed = ((prompt, parse_prompt(prompt)) for prompt in dict.fromkeys(prompts))
+    return {prompt: found.fen for prompt, found in parsed if isinstance(found, PolicyPrompt)}

@@ -1,0 +1,180 @@
+"""Positions spread over engine processes, each analysed once, whoever asks and however often."""
+
+import queue
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from .engine import Analysis, Engine, EngineConfig, engine_position
+from .engine_cache import EngineCache, default_folder
+from .errors import JudgeError
+from .uci import Limit
+
+# In memory: more than the prompts of a step, so that what is asked for ahead of time is still there.
+KEPT = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCounts:
+    """What a pool has done since it was opened."""
+
+    positions: int = 0
+    """Analyses that were handed out, each position once a call."""
+    searched: int = 0
+    """Those of them that an engine had to search; the others were known."""
+    restarts: int = 0
+    """Engine processes that were replaced."""
+    wait_s: float = 0.0
+    """Seconds that callers waited."""
+
+    def __sub__(self, other: "EngineCounts") -> "EngineCounts":
+        return EngineCounts(
+            self.positions - other.positions,
+            self.searched - other.searched,
+            self.restarts - other.restarts,
+            self.wait_s - other.wait_s,
+        )
+
+    def __add__(self, other: "EngineCounts") -> "EngineCounts":
+        return self - (EngineCounts() - other)
+
+
+@dataclass(slots=True)
+class _Asked:
+    future: Future[Analysis]
+    searched: bool
+    """An engine had to be asked, and that was not counted yet."""
+
+
+class EnginePool:
+    """`config.processes` engines that live as long as the pool. Use it in a `with`, or close it.
+
+    The first engine is begun and checked at once, the others when they are needed. Whatever the number of engines,
+    the order of positions or what the cache holds, the analyses are the same. Raises EngineUnusableError, CacheError.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._config = config
+        self._engines = [Engine(config) for _ in range(config.processes)]
+        self.name = self._engines[0].identity()
+        self._cache: EngineCache | None = None
+        if config.cache:
+            try:
+                folder = Path(config.cache_folder) if config.cache_folder else default_folder()
+                self._cache = EngineCache(folder)
+            except BaseException:
+                self._engines[0].close()
+                raise
+        self._idle: queue.SimpleQueue[Engine] = queue.SimpleQueue()
+        for engine in self._engines:
+            self._idle.put(engine)
+        self._threads = ThreadPoolExecutor(config.processes, thread_name_prefix="engine")
+        self._asked: OrderedDict[tuple[str, Limit], _Asked] = OrderedDict()
+        self._lock = threading.Lock()
+        self._positions = self._searched = 0
+        self._wait_s = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self.close()
+
+    def prepare(self, fens: Iterable[str], *, nodes: int = 0) -> None:
+        """Begin with these positions and return at once. What goes wrong is raised when they are asked for."""
+        limit = self._limit(nodes)
+        with self._lock:
+            for position in dict.fromkeys(map(engine_position, fens)):
+                self._ask(position, limit)
+
+    def analyse(self, fens: Sequence[str], *, nodes: int = 0) -> list[Analysis]:
+        """An analysis of each position, in order; `nodes` above 0 goes over the configuration's.
+
+        Raises JudgeError where an engine fails on a position again and again, ValueError for a malformed FEN.
+        """
+        began, limit = time.perf_counter(), self._limit(nodes)
+        positions = [engine_position(fen) for fen in fens]
+        with self._lock:
+            asked = {position: self._ask(position, limit) for position in dict.fromkeys(positions)}
+        try:
+            found = {position: self._result(position, limit, ask) for position, ask in asked.items()}
+        finally:
+            self._wait_s += time.perf_counter() - began
+        return [found[position] for position in positions]
+
+    def counts(self) -> EngineCounts:
+        """So far."""
+        restarts = sum(engine.restarts for engine in self._engines)
+        return EngineCounts(self._positions, self._searched, restarts, self._wait_s)
+
+    def pids(self) -> list[int]:
+        """The process ids of the engines that have been begun."""
+        return [pid for engine in self._engines if (pid := engine.pid()) is not None]
+
+    def close(self) -> None:
+        """End the engines, also in the middle of a search. Safe to call again."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for engine in self._engines:
+            engine.close()
+        self._threads.shutdown(wait=True)
+        if self._cache is not None:
+            self._cache.close()
+
+    def _limit(self, nodes: int) -> Limit:
+        return Limit(nodes=nodes or self._config.nodes)
+
+    def _ask(self, position: str, limit: Limit) -> _Asked:
+        """Known, under way, or begun now. Under the lock."""
+        key = (position, limit)
+        if key in self._asked:
+            self._asked.move_to_end(key)
+            return self._asked[key]
+        known = self._cache.get(self._judge(limit), position) if self._cache else None
+        if known is not None:
+            ask = _Asked(Future(), searched=False)
+            ask.future.set_result(known)
+        else:
+            try:
+                ask = _Asked(self._threads.submit(self._search, position, limit), searched=True)
+            except RuntimeError as error:
+                raise JudgeError("the engine is closed") from error
+        self._asked[key] = ask
+        while len(self._asked) > KEPT and next(iter(self._asked.values())).future.done():
+            self._asked.popitem(last=False)
+        return ask
+
+    def _result(self, position: str, limit: Limit, ask: _Asked) -> Analysis:
+        try:
+            analysis = ask.future.result()
+        except BaseException as error:
+            # Whoever asks again gets another attempt.
+            with self._lock:
+                self._asked.pop((position, limit), None)
+            if isinstance(error, CancelledError):
+                raise JudgeError("the engine is closed") from error
+            raise
+        self._positions += 1
+        self._searched += ask.searched
+        ask.searched = False
+        return analysis
+
+    def _search(self, position: str, limit: Limit) -> Analysis:
+        """In a thread of the pool, of which there are no more than engines."""
+        engine = self._idle.get()
+        try:
+            analysis = engine.analyse(position, limit)
+        finally:
+            self._idle.put(engine)
+        if self._cache is not None:
+            self._cache.put(self._judge(limit), analysis)
+        return analysis
+
+    def _judge(self, limit: Limit) -> str:
+        """All that a verdict depends on beside the position."""
+        return f"{self.name}, hash {self._config.hash_mib}, {limit}, all moves"

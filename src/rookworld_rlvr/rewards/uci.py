@@ -1,0 +1,153 @@
+"""One engine process that speaks UCI over pipes, asked one position at a time, with a deadline of our own.
+
+python-chess's engine module has no time limit for a search that is limited by nodes, and reads every line of every
+variation: of thirty lines that is ten times the search's own bookkeeping (docs/judging.md). Here the scores alone
+are read. Protocol: https://github.com/official-stockfish/Stockfish/wiki/UCI-&-Commands
+"""
+
+import os
+import select
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from chess.engine import Cp, Mate
+
+from ..board.evals import to_pawns
+
+READ_BYTES = 1 << 16
+# To load a network from a slow disk; a search has a deadline of its own.
+START_S = 30.0
+# As many as a position has legal moves at most; an engine takes fewer where there are fewer.
+ALL_LINES = 218
+
+
+class UciError(RuntimeError):
+    """The engine did not answer in time, has died, or speaks no UCI; one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """When a search ends: whichever is above 0. Never a time, which would make results depend on the machine."""
+
+    nodes: int = 0
+    depth: int = 0
+    """Half-moves."""
+
+    def __str__(self) -> str:
+        parts = (("nodes", self.nodes), ("depth", self.depth))
+        return " ".join(f"{name} {value}" for name, value in parts if value)
+
+
+Lines = tuple[tuple[str, float], ...]
+"""Moves as UCI with their evals, as the engine ranks them: pawns, from the view of the side to move, mates folded in.
+A search that ended between two depths has seen the first of them deeper than the others."""
+
+
+class UciProcess:
+    """A running engine, single-threaded, that tells `lines` variations. Raises UciError if it is none."""
+
+    def __init__(self, binary: str, *, hash_mib: int, lines: int, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._unread = b""
+        try:
+            # A process group of its own: Ctrl-C is ours to handle. When we die its input ends, and so does it.
+            self._process = subprocess.Popen(
+                [binary],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                process_group=0,
+            )
+        except OSError as error:
+            raise UciError(f"it does not start: {error}") from error
+        try:
+            self.name, self.network = self._greet()
+            settings = {"Threads": 1, "Hash": hash_mib, "MultiPV": lines}
+            self._send(*(f"setoption name {name} value {value}" for name, value in settings.items()), "isready")
+            list(self._until("readyok", START_S))
+        except BaseException:
+            self.kill()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def search(self, fen: str, limit: Limit) -> Lines:
+        """What the engine, as if it had just been started, says of a position that has a legal move."""
+        self._send("ucinewgame", f"position fen {fen}", f"go {limit}")
+        ranked: dict[int, tuple[str, float]] = {}
+        for line in self._until("bestmove", self._timeout_s):
+            if " score " in line and " pv " in line and "bound " not in line:
+                rank, move, pawns = _read(line.split())
+                ranked[rank] = (move, pawns)
+        return tuple(ranked[rank] for rank in sorted(ranked))
+
+    def kill(self) -> None:
+        """End it at once, whatever it does; safe to call again, and from another thread."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """The same, and let go of its pipes. Only where no search is under way."""
+        self.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _greet(self) -> tuple[str, str]:
+        """Its name with version, and of its options the default network, '' where it names none."""
+        self._send("uci")
+        name = network = ""
+        for line in self._until("uciok", START_S):
+            if line.startswith("id name "):
+                name = line.removeprefix("id name ")
+            elif line.startswith("option name EvalFile "):
+                network = line.split()[-1]
+        return name, network
+
+    def _send(self, *commands: str) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write("".join(f"{command}\n" for command in commands).encode())
+        except OSError as error:
+            raise UciError("it has died") from error
+
+    def _until(self, last: str, timeout_s: float) -> Iterator[str]:
+        """Its lines before the one that begins with `last`."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            *lines, self._unread = self._unread.split(b"\n")
+            for place, line in enumerate(lines):
+                text = line.decode(errors="replace").strip()
+                if text.startswith(last):
+                    self._unread = b"\n".join([*lines[place + 1 :], self._unread])
+                    return
+                yield text
+            if (chunk := self._read(deadline)) is None:
+                raise UciError(f"no {last} in {timeout_s:g} s")
+            self._unread += chunk
+
+    def _read(self, deadline: float) -> bytes | None:
+        """What it has written by then, None where that is nothing."""
+        assert self._process.stdout is not None
+        poll = select.poll()
+        poll.register(self._process.stdout, select.POLLIN | select.POLLHUP)
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            return None
+        if not (chunk := os.read(self._process.stdout.fileno(), READ_BYTES)):
+            raise UciError("it has died")
+        return chunk
+
+
+def _read(words: list[str]) -> tuple[int, str, float]:
+    """Rank, move and eval of `info … multipv 2 score cp -31 … pv e2e4 …`."""
+    try:
+        at = words.index("score")
+        score = {"cp": Cp, "mate": Mate}[words[at + 1]](int(words[at + 2]))
+        return int(words[words.index("multipv") + 1]), words[words.index("pv") + 1], to_pawns(score)
+    except (ValueError, KeyError, IndexError) as error:
+        raise UciError(f"expected a variation with its score, got {' '.join(words)!r}") from error

@@ -1,0 +1,102 @@
+"""Win probability that the best move gives away: by hand, and through the table that holds it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import chess
+import pytest
+
+from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.evaluation import EngineMeasure, Measure, judge, paired_gain, summarise
+from rookworld_rlvr.rewards.engine import Analysis, EngineConfig
+from rookworld_rlvr.rewards.engine_pool import EnginePool
+from rookworld_rlvr.tasks import Example, Task
+
+KEY = "policy/win_probability_loss"
+WHITE_FEN, BLACK_FEN = "7k/8/8/8/8/8/8/K7 w - - 0 1", "k7/8/8/8/8/8/8/7K b - - 0 1"
+STALEMATE = "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"
+EXAMPLES = [
+    Example(Task.policy, f"P: {WHITE_FEN}", "M: a1b1 E: 0.0 B: a1b1"),
+    Example(Task.policy, f"P: {BLACK_FEN}", None),
+    Example(Task.policy, f"P: {STALEMATE}", None),
+    Example(Task.environment, f"A: {chess.STARTING_FEN}+e2e4+e2e4+", None),
+]
+# Win probabilities 0.500, 0.409, 0.001 for the mover.
+ANALYSES = {
+    WHITE_FEN: Analysis(WHITE_FEN, (("a1b2", 0.0), ("a1a2", -1.0), ("a1b1", -999.99))),
+    BLACK_FEN: Analysis(BLACK_FEN, (("a8b7", 0.0), ("a8a7", -1.0), ("a8b8", -999.99))),
+    STALEMATE: Analysis(STALEMATE, ()),
+}
+
+
+def losses(first: str, second: str) -> tuple[float, float]:
+    """Of these best moves, White's and Black's."""
+    texts = [f"M: {first} E: 0.0 B: {first}", f"M: {second} E: 0.0 B: {second}", "", ""]
+    rows = judge(EXAMPLES, texts, ANALYSES)
+    assert rows[0].values[f"{KEY}/white"] == rows[0].values[KEY]
+    assert rows[1].values[f"{KEY}/black"] == rows[1].values[KEY]
+    assert not [key for row in rows[2:] for key in row.values if key.startswith(KEY)]
+    return rows[0].values[KEY], rows[1].values[KEY]
+
+
+def test_the_best_move_loses_nothing_a_worse_one_the_difference_and_no_legal_one_all() -> None:
+    assert losses("a1b2", "a8b7") == (0.0, 0.0)
+    assert losses("a1a2", "a8b8") == pytest.approx((0.091, 0.499))
+    # Illegal; not even a move, which the strict parser refuses.
+    assert losses("a1c3", "nonsense") == (0.5, 0.5)
+
+
+def test_the_table_has_the_graded_mean_a_colour_and_the_paired_gain() -> None:
+    texts = ["M: a1a2 E: 0.0 B: a1a2", "M: a8b8 E: 0.0 B: a8b8", "", ""]
+    before = judge(EXAMPLES, texts, ANALYSES)
+    after = judge(EXAMPLES, ["M: a1b2 E: 0.0 B: a1b2", texts[1], "", ""], ANALYSES)
+    table = summarise(before)
+    assert table[KEY].value == pytest.approx((0.091 + 0.499) / 2) and table[KEY].n == 2
+    assert table[f"{KEY}/white"] == Measure(pytest.approx(0.091), 0.0, 1.0, 1)  # type: ignore[arg-type]
+    assert paired_gain(before, after)[KEY].value == pytest.approx(-0.091 / 2)
+    assert KEY not in summarise(judge(EXAMPLES, texts))
+
+
+def test_a_measure_asks_of_each_policy_position_once_at_its_own_limit(fake_stockfish: Path) -> None:
+    with EnginePool(EngineConfig(path=str(fake_stockfish), cache=False, nodes=50)) as pool:
+        measure = EngineMeasure(pool, 90)
+        measure.prepare(EXAMPLES)
+        found = measure.analyses([*EXAMPLES, EXAMPLES[0]])
+        assert found.keys() == ANALYSES.keys() and found[STALEMATE].lines == ()
+        # 90 centipawns and 7 of the hash, 11 less a move; see the fake.
+        assert found[WHITE_FEN].lines == (("a1b2", 0.97), ("a1a2", 0.86), ("a1b1", 0.75))
+        assert pool.counts().positions == 3
+
+
+@pytest.fixture
+def evaluate(small_overrides: list[str], tmp_path: Path) -> Callable[..., int]:
+    kept = ("model", "data", "generator", "evaluation_rows", "precision", "device", "threads")
+    given = [override for override in small_overrides if override.startswith(kept)]
+    given += ["evaluation_rows=3", f"output={tmp_path / 'table.json'}", f"engine.cache_folder={tmp_path / 'cache'}"]
+    return lambda *overrides: main(["evaluate", *given, *overrides])
+
+
+def test_evaluate_measures_with_an_engine_where_it_is_asked_to(
+    evaluate: Callable[..., int], tmp_path: Path, stockfish: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate() == 0 and KEY not in capfd.readouterr().out and not (tmp_path / "cache").exists()
+    given = ["evaluation_nodes=500", f"engine.path={stockfish}"]
+    assert evaluate(*given, f"output={tmp_path / 'one.json'}") == 0
+    shown, one = capfd.readouterr().out, json.loads((tmp_path / "one.json").read_text())["suites"]["policy"]
+    assert KEY in shown and (tmp_path / "cache").exists()
+    assert one["table"][KEY]["n"] == 3 and one["engine"].startswith("Stockfish") and one["engine_nodes"] == 500
+    # What changes the speed alone is no other evaluation; neither does it change a figure.
+    assert evaluate(*given, f"output={tmp_path / 'one.json'}", "engine.processes=2") == 0
+    assert evaluate(*given, f"output={tmp_path / 'two.json'}", "engine.processes=2", "engine.cache=false") == 0
+    assert json.loads((tmp_path / "two.json").read_text())["suites"]["policy"]["table"] == one["table"]
+
+
+def test_evaluate_without_the_engine_that_was_asked_for_is_one_line(
+    evaluate: Callable[..., int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate("evaluation_nodes=500", "engine.path=/nope/stockfish") == 2
+    told = capfd.readouterr().err
+    assert told == "rookworld: engine: expected an engine's binary, got '/nope/stockfish': no such file\n"
+    assert evaluate("evaluation_nodes=-1") == 2
+    assert "evaluation_nodes: expected 0 or more, got -1" in capfd.readouterr().err

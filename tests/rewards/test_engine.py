@@ -1,0 +1,169 @@
+"""One engine: found, checked, read, and asked again where it hangs or dies."""
+
+from pathlib import Path
+
+import chess
+import chess.engine
+import pytest
+
+from rookworld_rlvr.board.evals import mover_pawns
+from rookworld_rlvr.rewards import engine as engine_file
+from rookworld_rlvr.rewards import uci
+from rookworld_rlvr.rewards.engine import (
+    Analysis,
+    Engine,
+    EngineConfig,
+    EngineNotFoundError,
+    EngineUnusableError,
+    engine_position,
+    find_engine,
+    label_of,
+)
+from rookworld_rlvr.rewards.errors import JudgeError
+from rookworld_rlvr.rewards.uci import Limit
+
+QUIET = "r1bqkbnr/pppp1ppp/2n5/4p3/4P3/5N2/PPPP1PPP/RNBQKB1R w KQkq - 2 1"
+# Black mates by d8d1 and is otherwise a queen for a rook behind.
+BLACK_MATES = "3r2k1/5ppp/8/8/8/7Q/5PPP/6K1 b - - 0 1"
+MATE, STALEMATE = "R5k1/5ppp/8/8/8/8/8/7K b - - 0 1", "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"
+
+
+def opened(path: object, **knobs: float) -> Engine:
+    return Engine(EngineConfig(path=str(path), cache=False, **knobs))  # type: ignore[arg-type]
+
+
+def test_without_an_engine_the_line_that_installs_one_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("STOCKFISH_PATH", raising=False)
+    monkeypatch.setattr(engine_file, "DEBIAN_PATH", tmp_path / "absent")
+    with pytest.raises(EngineNotFoundError, match="found none: apt-get install stockfish, or set STOCKFISH_PATH"):
+        Engine(EngineConfig())
+    monkeypatch.setenv("STOCKFISH_PATH", str(tmp_path / "gone"))
+    with pytest.raises(EngineNotFoundError, match="gone': no such file"):
+        find_engine()
+
+
+@pytest.mark.parametrize("name", ["Stockfish 14.1", "Stockfish 9", "Crafty 25.2", "stockfish"])
+def test_an_engine_that_is_too_old_or_another_is_refused_by_its_name(
+    name: str, fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_NAME", name)
+    engine = opened(fake_stockfish)
+    with pytest.raises(EngineUnusableError, match=f"expected Stockfish 15 or newer, got '{name}' from /"):
+        engine.identity()
+    assert engine.pid() is None
+
+
+@pytest.mark.parametrize(
+    "name", ["Stockfish 15", "Stockfish 17.1", "Stockfish dev-20260101-abcdef", "Stockfish 150922"]
+)
+def test_newer_ones_and_nightly_builds_are_known_by_name_and_network(
+    name: str, fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_NAME", name)
+    engine = opened(fake_stockfish)
+    assert engine.identity() == f"{name} fake.nnue"
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [("#!/bin/sh\nexit 0\n", "it has died"), ("#!/bin/sh\nsleep 9\n", "no uciok in")]
+)
+def test_a_program_that_speaks_no_uci_is_refused_in_one_line(
+    text: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uci, "START_S", 0.5)
+    program = tmp_path / "stockfish"
+    program.write_text(text)
+    program.chmod(0o755)
+    with pytest.raises(EngineUnusableError, match=f"expected a UCI engine, got .*stockfish: {why}") as error:
+        opened(program).identity()
+    assert "\n" not in str(error.value)
+    program.chmod(0o644)
+    with pytest.raises(EngineUnusableError, match=r"it does not start: .*Permission denied"):
+        opened(program).identity()
+
+
+@pytest.mark.parametrize(
+    "knob", [{"nodes": 0}, {"hash_mib": 0}, {"processes": 0}, {"attempts": 0}, {"timeout_s": 0.0}, {"timeout_s": -1.0}]
+)
+def test_a_knob_out_of_its_range_is_refused_by_name(knob: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=f"engine.{next(iter(knob))}: expected"):
+        EngineConfig(**knob)  # type: ignore[arg-type]
+
+
+def test_the_clock_of_draws_is_part_of_what_an_engine_sees_and_the_move_number_is_not() -> None:
+    at = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq"
+    # No black pawn can take on e3.
+    assert engine_position(f"{at} e3 0 1") == engine_position(f"{at} - 0 40") == f"{at} - 0 1"
+    assert engine_position(f"{at} - 3 1") == f"{at} - 3 1"
+    with pytest.raises(ValueError, match="expected a FEN of six fields"):
+        engine_position(at)
+
+
+@pytest.mark.parametrize("limit", [Limit(nodes=3000), Limit(depth=4)], ids=str)
+def test_evals_are_those_that_python_chess_reads_of_the_same_search(limit: Limit, stockfish: str) -> None:
+    board = chess.Board(QUIET)
+    theirs = chess.engine.SimpleEngine.popen_uci(stockfish)
+    ours = opened(stockfish)
+    try:
+        theirs.configure({"Threads": 1, "Hash": 1})
+        asked = chess.engine.Limit(nodes=limit.nodes or None, depth=limit.depth or None)
+        found = theirs.analyse(board, asked, multipv=board.legal_moves.count(), game=object())
+        expected = tuple((line["pv"][0].uci(), mover_pawns(line["score"], board.turn)) for line in found)
+        assert ours.analyse(QUIET, limit) == Analysis(QUIET, expected)
+        assert len(expected) == 27
+    finally:
+        theirs.quit()
+        ours.close()
+
+
+def test_evals_are_the_mover_s_and_a_mate_is_above_all_others(stockfish: str) -> None:
+    engine = opened(stockfish)
+    lines = engine.analyse(BLACK_MATES, Limit(nodes=5000)).lines
+    engine.close()
+    legal = {move.uci() for move in chess.Board(BLACK_MATES).legal_moves}
+    assert {move for move, _ in lines} == legal and len(lines) == len(legal) == 20
+    # In one move, and a loss by all others.
+    assert lines[0] == ("d8d1", 999.99) and max(pawns for _, pawns in lines[1:]) < -2
+
+
+def test_a_limit_that_leaves_moves_unseen_is_doubled_until_all_have_an_eval(stockfish: str) -> None:
+    engine = opened(stockfish)
+    lines = engine.analyse(QUIET, Limit(nodes=1)).lines
+    assert len({move for move, _ in lines}) == 27 and engine.restarts == 0
+    assert engine.analyse(QUIET, Limit(nodes=1)).lines == lines
+    engine.close()
+
+
+def test_where_nobody_can_move_there_is_nothing_to_ask(fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_DIES", "k")
+    engine = opened(fake_stockfish)
+    assert [engine.analyse(fen, Limit(nodes=5)).lines for fen in (MATE, STALEMATE)] == [(), ()]
+    assert engine.pid() is None
+
+
+@pytest.mark.parametrize(("how", "why"), [("FAKE_HANGS", "no bestmove in 0.3 s"), ("FAKE_DIES", "it has died")])
+def test_a_position_on_which_every_process_fails_is_named_and_the_next_is_judged(
+    how: str, why: str, fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(how, QUIET)
+    engine = opened(fake_stockfish, timeout_s=0.3 if how == "FAKE_HANGS" else 10, attempts=2)
+    engine.identity()
+    with pytest.raises(JudgeError) as error:
+        engine.analyse(QUIET, Limit(nodes=100))
+    assert str(error.value).startswith(f"the engine failed 2 times on {QUIET}: {why}")
+    assert engine.restarts == 2
+    # 100 nodes, 1 MiB: see the fake.
+    assert engine.analyse(BLACK_MATES, Limit(nodes=100)).lines[:2] == (("g8h8", 1.07), ("g8f8", 0.96))
+    engine.close()
+    engine.close()
+    with pytest.raises(JudgeError, match="the engine is closed"):
+        engine.analyse(BLACK_MATES, Limit(nodes=100))
+
+
+def test_a_label_is_the_verdict_s_best_moves_and_best_first() -> None:
+    label = label_of(Analysis(QUIET, (("f1b5", 0.4), ("d2d4", 0.4), ("a2a3", -0.1))))
+    assert (label.moves, label.evals_pawns, label.best) == (("f1b5", "d2d4", "a2a3"), (0.4, 0.4, -0.1), "f1b5")
+    with pytest.raises(ValueError, match="expected a position with a legal move"):
+        label_of(Analysis(MATE, ()))

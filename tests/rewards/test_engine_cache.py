@@ -1,0 +1,136 @@
+"""Verdicts on disk: the same as cold ones, for every process, whatever is killed meanwhile."""
+
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rookworld_rlvr.board.openings import OPENINGS, opening_board
+from rookworld_rlvr.rewards.engine import Analysis, EngineConfig, engine_position
+from rookworld_rlvr.rewards.engine_cache import FILE, CacheError, EngineCache, default_folder
+from rookworld_rlvr.rewards.engine_pool import EnginePool
+from rookworld_rlvr.rewards.errors import JudgeError
+
+FENS = [opening_board(opening).fen() for opening in OPENINGS[:4]]
+E4 = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
+VERDICT = Analysis(E4, (("e7e5", -0.31), ("f7f5", -999.98)))
+WRITER = (
+    "import sys, pathlib\n"
+    "from rookworld_rlvr.rewards.engine import Analysis\n"
+    "from rookworld_rlvr.rewards.engine_cache import EngineCache\n"
+    "cache = EngineCache(pathlib.Path(sys.argv[1]))\n"
+    "print('open', flush=True)\n"
+    "for i in range(int(sys.argv[3])):\n"
+    "    cache.put(sys.argv[2], Analysis(f'{i}', (('e7e5', i / 100),) * 30))\n"
+)
+
+
+def pool_in(folder: Path, path: object, **knobs: object) -> EnginePool:
+    config = {"nodes": 1500, "cache_folder": str(folder), "path": str(path)} | knobs
+    return EnginePool(EngineConfig(**config))  # type: ignore[arg-type]
+
+
+def writer(folder: Path, name: str, count: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", WRITER, str(folder), name, str(count)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def rows(folder: Path) -> list[tuple[str, str]]:
+    file = sqlite3.connect(folder / FILE)
+    try:
+        return file.execute("SELECT judge, position FROM analyses ORDER BY judge, position").fetchall()
+    finally:
+        file.close()
+
+
+def test_a_verdict_read_is_the_one_computed_and_no_engine_searches_for_it(stockfish: str, tmp_path: Path) -> None:
+    with pool_in(tmp_path, stockfish, cache=False) as pool:
+        cold = pool.analyse(FENS)
+    assert list(tmp_path.iterdir()) == []
+    with pool_in(tmp_path, stockfish) as pool:
+        assert pool.analyse(FENS) == cold and pool.counts().searched == len(FENS)
+    with pool_in(tmp_path, stockfish, processes=2) as pool:
+        assert pool.analyse(FENS) == cold
+        assert (pool.counts().positions, pool.counts().searched) == (len(FENS), 0)
+    assert len(rows(tmp_path)) == len(FENS)
+
+
+def test_clock_nodes_hash_and_version_are_each_a_verdict_of_their_own_and_the_move_number_is_not(
+    fake_stockfish: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def searched(fen: str, **knobs: object) -> int:
+        with pool_in(tmp_path, fake_stockfish, **knobs) as pool:
+            pool.analyse([fen])
+            return pool.counts().searched
+
+    assert [searched(E4), searched(E4)] == [1, 0]
+    assert searched(E4.replace("0 1", "0 30")) == 0
+    assert searched(E4.replace("0 1", "9 30")) == 1
+    assert [searched(E4, nodes=1501), searched(E4, hash_mib=2), searched(E4, processes=2)] == [1, 1, 0]
+    monkeypatch.setenv("FAKE_NAME", "Stockfish 16")
+    assert searched(E4) == 1
+    judges = {judge for judge, _ in rows(tmp_path)}
+    assert "Stockfish 16 fake.nnue, hash 1, nodes 1500, all moves" in judges and len(judges) == 4
+
+
+def test_what_is_put_is_there_for_another_process_at_once(tmp_path: Path) -> None:
+    ours, theirs = EngineCache(tmp_path), EngineCache(tmp_path)
+    assert theirs.get("judge", E4) is None
+    ours.put("judge", VERDICT)
+    ours.put("judge", VERDICT)
+    assert theirs.get("judge", E4) == VERDICT and theirs.get("other", E4) is None
+    for cache in (ours, theirs, theirs):
+        cache.close()
+
+
+def test_processes_that_begin_and_write_at_once_lose_nothing(tmp_path: Path) -> None:
+    writers = [writer(tmp_path, f"judge {i}", 60) for i in range(3)]
+    assert [process.wait(60) for process in writers] == [0, 0, 0]
+    for process in writers:
+        process.communicate()
+    assert len(rows(tmp_path)) == 180
+
+
+def test_a_process_killed_while_it_writes_leaves_whole_verdicts(tmp_path: Path) -> None:
+    process = writer(tmp_path, "judge", 10**7)
+    assert process.stdout is not None and process.stdout.readline() == "open\n"
+    time.sleep(0.2)
+    process.kill()
+    process.communicate()
+    cache = EngineCache(tmp_path)
+    written = [int(position) for _, position in rows(tmp_path)]
+    assert sorted(written) == list(range(len(written))) and len(written) > 10
+    for i in written[:: max(1, len(written) // 50)]:
+        assert cache.get("judge", f"{i}") == Analysis(f"{i}", (("e7e5", i / 100),) * 30)
+    cache.put("judge", VERDICT)
+    cache.close()
+
+
+def test_the_folder_is_the_user_s_cache_unless_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_folder() == tmp_path / "rookworld"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    assert default_folder() == tmp_path / "me" / ".cache" / "rookworld"
+
+
+def test_a_file_that_is_no_cache_or_cannot_be_made_is_refused_in_one_line(fake_stockfish: Path, tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text("no database at all, but long enough to be looked at" * 50)
+    with pytest.raises(CacheError, match=f"expected a cache of verdicts at .*{FILE}, got file is not a database"):
+        pool_in(tmp_path, fake_stockfish)
+    with pytest.raises(CacheError, match="Not a directory"):
+        pool_in(tmp_path / FILE / "deeper", fake_stockfish)
+
+
+def test_a_cache_that_fails_while_it_is_used_is_told_of(fake_stockfish: Path, tmp_path: Path) -> None:
+    with pool_in(tmp_path, fake_stockfish) as pool:
+        pool.analyse(FENS[:1])
+        file = sqlite3.connect(tmp_path / FILE)
+        file.execute("DROP TABLE analyses")
+        file.close()
+        with pytest.raises(JudgeError, match="the cache of verdicts failed: no such table"):
+            pool.analyse(FENS[1:2])
+        assert [found.position for found in pool.analyse(FENS[:1])] == [engine_position(FENS[0])]

@@ -1,0 +1,210 @@
+"""Many positions on many engines: the same verdicts, whoever searches, whatever dies meanwhile."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import chess
+import pytest
+
+from rookworld_rlvr.board.openings import OPENINGS, opening_board
+from rookworld_rlvr.rewards.engine import Analysis, EngineConfig, EngineNotFoundError, engine_position
+from rookworld_rlvr.rewards.engine_pool import EngineCounts, EnginePool
+from rookworld_rlvr.rewards.errors import JudgeError
+
+PATIENCE_S = 20
+FENS = [opening_board(opening).fen() for opening in OPENINGS[:10]]
+MATE = "R5k1/5ppp/8/8/8/8/8/7K b - - 0 1"
+# Searches of about a tenth of a second: long enough to be killed in.
+LONG = 40_000
+
+
+def pool_of(path: object, **knobs: object) -> EnginePool:
+    return EnginePool(EngineConfig(path=str(path), **({"cache": False, "nodes": 1500} | knobs)))  # type: ignore[arg-type]
+
+
+def until(met: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not met():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def gone(pid: int) -> bool:
+    """Ended; one that nobody has waited for counts."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@contextmanager
+def meanwhile(pool: EnginePool, do: Callable[[EnginePool], None]) -> Iterator[None]:
+    """Do something once the first engine searches."""
+
+    def act() -> None:
+        until(lambda: bool(pool.pids()))
+        time.sleep(0.03)
+        do(pool)
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(PATIENCE_S)
+
+
+def test_three_runs_on_one_two_and_four_engines_say_the_same_in_order(stockfish: str) -> None:
+    found = []
+    for processes in (1, 2, 4, 1, 2, 4, 1, 2, 4):
+        with pool_of(stockfish, processes=processes) as pool:
+            found.append(pool.analyse(FENS))
+            assert 1 <= len(pool.pids()) <= processes
+            assert pool.counts().restarts == 0 and pool.counts().searched == len(FENS)
+    assert all(other == found[0] for other in found[1:])
+    assert [analysis.position for analysis in found[0]] == [engine_position(fen) for fen in FENS]
+    for analysis in found[0]:
+        legal = {move.uci() for move in chess.Board(analysis.position).legal_moves}
+        assert {move for move, _ in analysis.lines} == legal and len(analysis.lines) == len(legal)
+    assert len({analysis.lines[0][1] for analysis in found[0]}) > 5
+
+
+def test_a_verdict_does_not_depend_on_what_was_asked_before(stockfish: str) -> None:
+    with pool_of(stockfish) as pool:
+        forward = pool.analyse(FENS)
+    with pool_of(stockfish) as pool:
+        assert pool.analyse(FENS[::-1])[::-1] == forward
+        assert pool.analyse(FENS[5:6]) == forward[5:6] != forward[4:5]
+
+
+def test_engines_killed_while_they_search_lose_nothing_and_change_nothing(stockfish: str) -> None:
+    with pool_of(stockfish, nodes=LONG, processes=2) as pool:
+        expected = pool.analyse(FENS[:5])
+    killed: list[int] = []
+
+    def kill(pool: EnginePool) -> None:
+        """Three engines, each as soon as it searches."""
+        deadline = time.monotonic() + PATIENCE_S
+        while len(killed) < 3 and time.monotonic() < deadline:
+            for pid in set(pool.pids()) - set(killed):
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+            time.sleep(0.01)
+
+    with pool_of(stockfish, nodes=LONG, processes=2, attempts=9) as pool:
+        with meanwhile(pool, kill):
+            assert pool.analyse(FENS[:5]) == expected
+        assert len(killed) >= 3 and pool.counts().restarts >= 2
+        assert not set(killed) & set(pool.pids())
+
+
+def test_a_stopped_engine_is_replaced_and_its_position_asked_again(stockfish: str) -> None:
+    with pool_of(stockfish, timeout_s=2.0) as pool:
+        expected = pool.analyse(FENS[:2])
+    with pool_of(stockfish, timeout_s=2.0) as pool:
+        [first] = pool.pids()
+        os.kill(first, signal.SIGSTOP)
+        assert pool.analyse(FENS[:2]) == expected
+        [second] = pool.pids()
+        assert second != first and gone(first) and pool.counts().restarts == 1
+
+
+def test_a_position_that_fails_is_named_and_the_others_stay_judged(
+    fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = engine_position(FENS[1])
+    monkeypatch.setenv("FAKE_DIES", bad)
+    with pool_of(fake_stockfish, attempts=2) as pool:
+        with pytest.raises(JudgeError, match="the engine failed 2 times on") as error:
+            pool.analyse(FENS[:3])
+        assert bad in str(error.value)
+        assert len(pool.analyse([FENS[0], FENS[2]])) == 2 and pool.counts().restarts == 2
+
+
+def test_what_fails_ahead_of_time_is_raised_when_it_is_asked_for_and_may_be_asked_again(
+    fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_DIES", engine_position(FENS[0]))
+    with pool_of(fake_stockfish, attempts=2) as pool:
+        pool.prepare(FENS[:2])
+        until(lambda: pool.counts().restarts == 2)
+        with pytest.raises(JudgeError, match="failed 2 times"):
+            pool.analyse(FENS[:2])
+        assert pool.counts().restarts == 2
+        monkeypatch.setenv("FAKE_DIES", "never")
+        assert [found.position for found in pool.analyse(FENS[:2])] == [engine_position(fen) for fen in FENS[:2]]
+
+
+def test_what_was_prepared_is_searched_once_and_waited_for(stockfish: str) -> None:
+    with pool_of(stockfish, nodes=LONG) as pool:
+        began = time.monotonic()
+        pool.prepare(FENS[:3])
+        assert time.monotonic() - began < 0.1 and pool.counts() == EngineCounts()
+        found = pool.analyse([FENS[2], FENS[0], FENS[2]])
+        counts = pool.counts()
+        assert (counts.positions, counts.searched) == (2, 2) and counts.wait_s > 0.05
+        assert found[0] is found[2] and found[0].position == engine_position(FENS[2])
+        assert pool.analyse(FENS[:3])[::2] == [found[1], found[0]]
+        # What was known by then counts as known.
+        assert (pool.counts() - counts).positions == 3 and (pool.counts() - counts).searched == 1
+
+
+def test_more_nodes_of_one_call_are_another_verdict(fake_stockfish: Path) -> None:
+    with pool_of(fake_stockfish, nodes=50) as pool:
+        (few,), (many,) = pool.analyse(FENS[:1]), pool.analyse(FENS[:1], nodes=90)
+    # 50 and 90 centipawns and 7 a MiB, see the fake.
+    assert (few.lines[0][1], many.lines[0][1]) == (0.57, 0.97)
+
+
+def test_where_nobody_can_move_the_verdict_is_empty(stockfish: str) -> None:
+    with pool_of(stockfish) as pool:
+        assert pool.analyse([MATE]) == [Analysis(MATE, ())]
+
+
+def test_no_engine_outlives_its_pool(stockfish: str) -> None:
+    with pytest.raises(ZeroDivisionError), pool_of(stockfish, processes=2) as pool:
+        pool.analyse(FENS[:4])
+        pids = pool.pids()
+        raise ZeroDivisionError
+    assert pids and all(map(gone, pids))
+    pool.close()
+    with pytest.raises(JudgeError, match="the engine is closed"):
+        pool.analyse(FENS[4:5])
+
+
+def test_a_pool_closed_in_the_middle_of_a_search_ends_it_at_once(stockfish: str) -> None:
+    pool = pool_of(stockfish, nodes=10**9)
+    pids = pool.pids()
+    with meanwhile(pool, EnginePool.close), pytest.raises(JudgeError, match="the engine is closed"):
+        pool.analyse(FENS[:3])
+    assert all(map(gone, pids)) and pool.counts().restarts == 0
+
+
+def test_engines_end_with_a_process_that_is_killed(stockfish: str) -> None:
+    code = (
+        "import sys, time\n"
+        "from rookworld_rlvr.rewards.engine import EngineConfig\n"
+        "from rookworld_rlvr.rewards.engine_pool import EnginePool\n"
+        "pool = EnginePool(EngineConfig(path=sys.argv[1], cache=False))\n"
+        "print(*pool.pids(), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", code, stockfish], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    pids = [int(word) for word in owner.stdout.readline().split()]
+    assert len(pids) == 1 and not gone(pids[0])
+    owner.kill()
+    owner.communicate()
+    until(lambda: gone(pids[0]))
+
+
+def test_a_pool_without_an_engine_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(EngineNotFoundError, match="no such file"):
+        pool_of(tmp_path / "absent")

@@ -1,0 +1,177 @@
+"""What an engine's verdict is worth: by hand, what it replaces, and the judge that asks for it."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import chess
+import pytest
+
+from rookworld_rlvr.rewards import Rubric, RubricConfig, Score, score
+from rookworld_rlvr.rewards.engine import Analysis, EngineConfig
+from rookworld_rlvr.rewards.engine_judge import EngineJudge
+from rookworld_rlvr.rewards.engine_pool import EnginePool
+from rookworld_rlvr.rewards.errors import JudgeError
+from rookworld_rlvr.rewards.judge_pool import InlineJudge, JudgePool, Question
+from rookworld_rlvr.rewards.move_worth import move_worth
+from rookworld_rlvr.rewards.policy_rewards import PolicyRewardConfig, eval_agreement
+from rookworld_rlvr.rewards.rubric import JudgeKind
+from rookworld_rlvr.tasks.types import PromptError
+
+# The king's three moves, and no more.
+FEN = "7k/8/8/8/8/8/8/K7 w - - 0 1"
+PROMPT = f"P: {FEN}"
+# Win probabilities of lichess's model, in thousandths: 0.500, 0.409, 0.001.
+VERDICT = Analysis(FEN, (("a1b2", 0.0), ("a1a2", -1.0), ("a1b1", -999.99)))
+LABEL = "M: a1b1 E: 0.5 B: a1b1"
+BY_ENGINE = RubricConfig(judge=JudgeKind.engine)
+STALEMATE = "P: 7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"
+ENVIRONMENT = f"A: {chess.STARTING_FEN}+e2e4+e2e4+"
+NEXT = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1+0.001+0+0"
+
+
+def by_engine(text: str, verdict: Analysis | None = VERDICT, label: str | None = None) -> Score:
+    return Rubric(BY_ENGINE).score(PROMPT, text, label, analysis=verdict)
+
+
+@pytest.fixture
+def pool(fake_stockfish: Path, tmp_path: Path) -> Iterator[EnginePool]:
+    config = EngineConfig(path=str(fake_stockfish), cache_folder=str(tmp_path), nodes=100)
+    with EnginePool(config) as opened:
+        yield opened
+
+
+def test_a_move_is_worth_the_win_probability_that_it_keeps() -> None:
+    worth = move_worth(VERDICT)
+    assert dict(worth.wins) == pytest.approx({"a1b2": 0.5, "a1a2": 0.409, "a1b1": 0.001})
+    losses = [worth.loss(move) for move in ("a1b2", "a1a2", "a1b1", "a1c3", "")]
+    assert losses == pytest.approx([0, 0.091, 0.499, 0.5, 0.5])
+    assert [worth.value(move) for move in ("a1b2", "a1a2", "a1b1", "a1c3")] == pytest.approx([1, 0.909, 0.501, 0])
+    # Of three moves there are, all three: 1 + 0.909 + 0.501.
+    assert worth.share(["a1a2", "a1a2", "a1c3"]) == pytest.approx(0.909 / 2.41)
+    assert worth.share(["a1b1", "a1a2", "a1b2"]) == 1.0 and worth.share([]) == 0.0
+    with pytest.raises(ValueError, match=r"expected the analysis of a position with a legal move"):
+        move_worth(Analysis(FEN, ()))
+
+
+def test_the_win_model_is_lichess_s_logistic_of_centipawns() -> None:
+    verdict = Analysis(chess.STARTING_FEN, tuple((f"a2a{i}", i / 1.0) for i in range(-5, 6)))
+    for move, pawns in verdict.lines:
+        # lichess.org/page/accuracy: 50 + 50 (2 / (1 + exp(-0.00368208 cp)) - 1), per cent.
+        expected = 1 / (1 + 2.718281828459045 ** (-0.00368208 * 100 * pawns))
+        assert move_worth(verdict).wins[move] == pytest.approx(expected, abs=6e-4)
+
+
+def test_of_more_than_five_moves_the_best_five_are_what_a_set_is_measured_by() -> None:
+    moves = [move.uci() for move in chess.Board().legal_moves]
+    verdict = Analysis(chess.STARTING_FEN, tuple((move, 0.0 if i < 5 else -999.99) for i, move in enumerate(moves)))
+    worth = move_worth(verdict)
+    assert worth.share(moves[:5]) == 1.0
+    assert worth.share(moves[5:10]) == pytest.approx(0.501)
+    assert worth.share(moves[2:7]) == pytest.approx((3 + 2 * 0.501) / 5)
+
+
+def test_the_parts_of_a_verdict_stand_in_the_place_of_the_label_s() -> None:
+    text = "M: a1a2 a1b1 a1a1 E: -1.0 0.0 3.0 B: a1a2"
+    engine, labelled = by_engine(text).parts, score(PROMPT, text, LABEL).parts
+    assert {part for part in engine if part not in labelled} == {
+        "correctness/best_value",
+        "correctness/candidates_value",
+        "correctness/evals_value",
+    }
+    assert {part for part in labelled if part not in engine} == {
+        "correctness/candidates_match",
+        "correctness/best_match",
+        "correctness/evals_match",
+    }
+    assert engine["correctness/best_value"] == pytest.approx(0.909)
+    assert engine["correctness/candidates_value"] == pytest.approx((0.909 + 0.501) / 2.41)
+    agreement = eval_agreement(0.0, -999.99, PolicyRewardConfig())
+    assert engine["correctness/evals_value"] == pytest.approx((1 + agreement) / 3) and agreement < 0.01
+    same = {part: value for part, value in engine.items() if not part.endswith("_value")}
+    by_rules = Rubric(RubricConfig(judge=JudgeKind.rules)).score(PROMPT, text, LABEL)
+    assert same == score(PROMPT, text).parts == by_rules.parts
+
+
+def test_a_perfect_answer_earns_1_and_worse_moves_less_whatever_the_label_says() -> None:
+    perfect = "M: a1b2 a1a2 a1b1 E: 0.0 -1.0 -999.99 B: a1b2"
+    totals = [by_engine(perfect.replace("B: a1b2", f"B: {move}")).total for move in ("a1b2", "a1a2", "a1b1", "a1c3")]
+    assert totals[0] == 1.0 and totals == sorted(totals, reverse=True) and len(set(totals)) == 4
+    # 0.091 of the win probability, times the weights of the part and of its rung: of 1.3 that a total spans.
+    argmax = 0.02
+    assert totals[0] - totals[1] == pytest.approx(1.3 * 0.75 * (0.19 * 0.091 + argmax))
+    assert by_engine(perfect, label=LABEL) == by_engine(perfect, label="no label at all") == by_engine(perfect)
+    turned = Analysis(FEN, (("a1b2", -1.0), ("a1a2", 0.0), ("a1b1", -999.99)))
+    assert by_engine(perfect, turned).total < 1.0
+
+
+def test_a_verdict_that_is_missing_or_of_another_position_is_our_mistake() -> None:
+    with pytest.raises(ValueError, match=r"rubric.judge=engine: expected an engine's analysis, got none for 'P: 7k"):
+        by_engine("M: a1b2 E: 0.0 B: a1b2", None)
+    other = Analysis(chess.STARTING_FEN, (("e2e4", 0.3),))
+    with pytest.raises(ValueError, match=r"expected the analysis of 'P: 7k.*got that of 'rnbq"):
+        by_engine("M: a1b2 E: 0.0 B: a1b2", other)
+
+
+def test_where_nobody_can_move_and_in_the_other_task_no_verdict_is_asked_for() -> None:
+    rubric = Rubric(BY_ENGINE)
+    assert rubric.score(STALEMATE, "M: a1b2 E: 0.0 B: a1b2") == score(STALEMATE, "M: a1b2 E: 0.0 B: a1b2")
+    assert rubric.score(ENVIRONMENT, NEXT).total == 1.0
+
+
+def questions() -> list[Question]:
+    texts = [f"M: {first} a1b2 E: 1.07 0.5 B: {first}" for first in ("a1b2", "a1a2", "a1b1", "a1c3")]
+    return [
+        *(Question(PROMPT, text, LABEL, None) for text in texts),
+        Question(STALEMATE, texts[0], None, None),
+        Question(ENVIRONMENT, NEXT, None, None),
+    ]
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_judge_with_an_engine_asks_once_a_position_and_scores_here_and_in_other_processes_alike(
+    processes: int, pool: EnginePool
+) -> None:
+    inner = JudgePool(BY_ENGINE, processes) if processes else InlineJudge(Rubric(BY_ENGINE))
+    judge = EngineJudge(inner, pool)
+    judge.prepare(question.prompt for question in questions())
+    scores = judge.score_all(questions())
+    [analysis] = pool.analyse([FEN])
+    rubric = Rubric(BY_ENGINE)
+    expected = [
+        rubric.score(q.prompt, q.completion, analysis=analysis if q.prompt == PROMPT else None) for q in questions()
+    ]
+    assert scores == expected and len({found.total for found in scores[:4]}) == 4
+    counts = judge.engine_counts()
+    # The stalemate is a position too, of which there is nothing to say.
+    assert counts is not None and (counts.positions, counts.searched, judge.restarts) == (3, 2, 0)
+    assert judge.score_all([]) == []
+    judge.close()
+    assert pool.pids() == []
+
+
+def test_an_engine_that_fails_ahead_of_time_fails_the_scoring(
+    fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_DIES", FEN)
+    pool = EnginePool(EngineConfig(path=str(fake_stockfish), cache=False, attempts=2))
+    judge = EngineJudge(InlineJudge(Rubric(BY_ENGINE)), pool)
+    judge.prepare([PROMPT, ENVIRONMENT])
+    assert judge.score_all(questions()[5:])[0].total == 1.0
+    with pytest.raises(JudgeError, match=f"the engine failed 2 times on {FEN}"):
+        judge.score_all(questions())
+    with pytest.raises(PromptError):
+        judge.prepare(["P: no position"])
+    judge.close()
+
+
+def test_judges_without_an_engine_prepare_nothing_and_count_nothing() -> None:
+    for judge in (InlineJudge(Rubric(RubricConfig())), JudgePool(RubricConfig(), 1)):
+        judge.prepare(["P: no position"])
+        assert judge.engine_counts() is None
+        judge.close()
+
+
+def test_a_word_that_names_no_judge_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"expected rubric.judge to be one of labels, rules, engine, got 'stockfish'"):
+        Rubric(dataclasses.replace(BY_ENGINE, judge="stockfish"))  # type: ignore[arg-type]

@@ -1,0 +1,140 @@
+"""Runs judged by an engine, end to end: what they train on, measure and count, and engines that die meanwhile."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.rewards.engine_judge import EngineJudge
+from rookworld_rlvr.training.context import StepContext
+from rookworld_rlvr.training.errors import TrainingGaveUpError
+from rookworld_rlvr.training.hooks import Moment
+from rookworld_rlvr.training.metrics import declared
+from rookworld_rlvr.training.run import Run
+from rookworld_rlvr.training.step_report import StepReport
+from rookworld_rlvr.training.trainer import train as train_run
+
+MakeRun = Callable[..., Run]
+LOSS = "policy/win_probability_loss"
+ENGINE = ("rubric.judge=engine", "rubric.engine.nodes=400", "data.mixture.environment=0", "steps=3")
+# The small corpus has 32 positions, of which a step takes two.
+KEYS = {"judge/engine_positions", "judge/engine_cached_fraction", "judge/engine_wait_s", "judge/engine_restarts"}
+
+
+def metrics(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return found
+
+
+def pids(context: StepContext) -> list[int]:
+    assert isinstance(context.judge, EngineJudge)
+    return context.judge._pool.pids()
+
+
+def test_a_run_judged_by_an_engine_trains_and_counts_and_is_the_same_from_the_cache_and_with_engines_killed(
+    train: Callable[..., Path], make_saved_run: MakeRun, stockfish: str, tmp_path: Path
+) -> None:
+    given = (*ENGINE, f"rubric.engine.path={stockfish}", f"rubric.engine.cache_folder={tmp_path / 'cache'}")
+    first = train(*given, "evaluation_rows=4")
+    rows, told = metrics(first), summary(first)
+    assert all(row.keys() >= KEYS and row["optim/update_norm"] > 0 for row in rows)
+    assert [row["judge/engine_positions"] for row in rows] == [2, 2, 2]
+    assert rows[0]["judge/engine_cached_fraction"] <= 0.5 and rows[-1]["judge/engine_restarts"] == 0
+    assert "reward/part/policy/correctness/best_value" in rows[0]
+    assert not [key for row in rows for key in row if key.endswith("_match")]
+    assert all(declared(key).meaning for row in rows for key in row if key != "step")
+    assert 0 <= told["before"][LOSS]["value"] <= 1 and told["before"][LOSS]["n"] == 4 and LOSS in told["gain"]
+    again = train(*given, "evaluation_rows=4", "rubric.engine.processes=2", "judge_processes=1", root="again")
+    assert [row["reward/mean"] for row in metrics(again)] == [row["reward/mean"] for row in rows]
+    assert [row["judge/engine_cached_fraction"] for row in metrics(again)] == [1, 1, 1]
+    assert summary(again)["before"] == told["before"] and summary(again)["gain"] == told["gain"]
+    seen: list[int] = []
+    killed = make_saved_run(*ENGINE, f"rubric.engine.path={stockfish}", "rubric.engine.cache=false")
+    killed.context.hooks.append(kill_in_every_step(seen))
+    train_run(killed)
+    assert [row["reward/mean"] for row in metrics(killed.folder)] == [row["reward/mean"] for row in rows]
+    assert [row["judge/engine_restarts"] for row in metrics(killed.folder)] == [1, 2, 3] and len(set(seen)) == 3
+    assert metrics(killed.folder)[-1]["recovery/skipped"] == 0 and pids(killed.context) == []
+
+
+def test_an_engine_measures_a_run_that_labels_judge(train: Callable[..., Path], stockfish: str, tmp_path: Path) -> None:
+    given = (f"rubric.engine.path={stockfish}", f"rubric.engine.cache_folder={tmp_path / 'cache'}", "steps=1")
+    measured = train(*given, "evaluation_nodes=400")
+    assert LOSS in summary(measured)["before"] and LOSS in summary(measured)["gain"]
+    [row] = metrics(measured)
+    assert not KEYS & row.keys() and not [key for key in row if key.endswith("_value")]
+
+
+def kill_in_every_step(seen: list[int]) -> Callable[[Moment, StepContext, StepReport], None]:
+    def kill(moment: Moment, context: StepContext, _report: StepReport) -> None:
+        if moment is Moment.begun:
+            [pid] = pids(context)
+            os.kill(pid, signal.SIGKILL)
+            seen.append(pid)
+
+    return kill
+
+
+def test_positions_are_begun_with_before_the_model_writes(make_run: MakeRun, stockfish: str) -> None:
+    from rookworld_rlvr.training.step import grpo_step
+
+    run = make_run(*ENGINE, f"rubric.engine.path={stockfish}", "rubric.engine.cache=false")
+    judge, order = run.context.judge, []
+    prepare, generate, score_all = judge.prepare, run.context.generator.generate, judge.score_all
+
+    def noting(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*arguments: Any, **named: Any) -> Any:
+            order.append(name)
+            return call(*arguments, **named)
+
+        return noted
+
+    for owner, name, call in (
+        (judge, "prepare", prepare),
+        (run.context.generator, "generate", generate),
+        (judge, "score_all", score_all),
+    ):
+        setattr(owner, name, noting(name, call))
+    assert grpo_step(run.context, 0).fault is None
+    run.close()
+    assert order == ["prepare", "generate", "score_all"]
+
+
+def test_an_engine_that_always_fails_is_a_fault_that_names_the_position_and_what_to_try(
+    make_saved_run: MakeRun, fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = (*ENGINE, f"rubric.engine.path={fake_stockfish}", "rubric.engine.cache=false", "evaluation_rows=0")
+    run = make_saved_run(*given, "recovery.max_consecutive_nans=1", "rubric.engine.attempts=1", "steps=9")
+
+    def fail_from_now_on(moment: Moment, context: StepContext, report: StepReport) -> None:
+        if report.step == 1 and moment is Moment.begun:
+            monkeypatch.setenv("FAKE_DIES", " ")
+            [pid] = pids(context)
+            os.kill(pid, signal.SIGKILL)
+
+    run.context.hooks.append(fail_from_now_on)
+    with pytest.raises(TrainingGaveUpError, match=r"judge \(scores: the engine failed 1 times on .* it has died"):
+        train_run(run)
+    told = (run.folder / "diagnosis.txt").read_text()
+    assert "judge_processes=0 rubric.engine.timeout_s=60" in told
+    assert pids(run.context) == []
+
+
+@pytest.mark.parametrize("command", ["train", "smoke"])
+def test_without_the_engine_that_was_asked_for_nothing_is_begun(
+    command: str, small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = [*small_overrides, f"output_root={tmp_path / 'outputs'}", "rubric.judge=engine"]
+    assert main([command, *given, "rubric.engine.path=/nope/stockfish"]) == 2
+    told = capfd.readouterr().err
+    assert told == "rookworld: rubric.engine: expected an engine's binary, got '/nope/stockfish': no such file\n"
+    assert not (tmp_path / "outputs").exists()
