@@ -152,19 +152,3 @@ def test_what_a_diagnosis_suggests_changes_the_run_and_is_accepted(composed: Cal
         given = suggested.format(lr=1e-5).split()
         after = composed("optim.lr=1", "rubric=warmup", "judge_processes=1", *given)
         assert after != before, kind
-
-
-def test_evaluation_of_a_model_writes_the_table_it_shows(
-    small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    import json
-
-    from rookworld_rlvr.app.cli import main
-
-    common = ("model", "data", "generator", "evaluation_rows", "precision", "device", "threads")
-    given = [override for override in small_overrides if override.startswith(common)]
-    assert main(["evaluate", *given, "evaluation_rows=3", f"output={tmp_path / 'table.json'}"]) == 0
-    table = json.loads((tmp_path / "table.json").read_text())
-    shown = capfd.readouterr().out
-    assert table["policy/valid"]["n"] == 3 and table["environment/valid"]["n"] == 3
-    assert all(key in shown for key in table)

@@ -66,7 +66,7 @@ def command_lines(document: str) -> list[list[str]]:
 
 
 def test_there_are_the_documents_that_the_readme_promises() -> None:
-    named = {"architecture.md", "metrics.md", "configuration.md", "stability.md", "data.md"}
+    named = {"architecture.md", "metrics.md", "configuration.md", "evaluation.md", "stability.md", "data.md"}
     assert named <= {document.name for document in DOCUMENTS}
 
 
@@ -168,7 +168,7 @@ def composed(words: list[str]) -> tuple[str, list[str]] | None:
     """The configuration's name and the overrides of a shown command, of a sweep its first member."""
     if words[:2] == ["bash", "train.sh"]:
         words = ["rookworld", "train", *words[2:]]
-    if words[0] != "rookworld" or words[1] not in HYDRA_COMMANDS:
+    if words[0] != "rookworld" or words[1] not in HYDRA_COMMANDS or words[1:3] == ["evaluate", "compare"]:
         return None
     given = [word.split(",")[0] if "-m" in words else word for word in words[2:] if word != "-m"]
     return None if any(UNFILLED in word for word in given) else (HYDRA_COMMANDS[words[1]], given)
@@ -231,23 +231,75 @@ def test_the_table_of_training_metrics_is_the_declared_one() -> None:
     assert told == {key: (spec.unit, spec.meaning) for key, spec in METRICS.items()}
 
 
-def test_the_table_of_evaluation_metrics_has_every_key() -> None:
+def evaluation_keys() -> Iterator[str]:
+    """Every key that a suite can have, the games' by scripted players, less what refines it."""
     import chess
 
-    from rookworld_rlvr.evaluation import judge
+    from rookworld_rlvr.evaluation.balanced import judge_balanced_row
+    from rookworld_rlvr.evaluation.closed_world import ClosedWorldConfig, closed_world, closed_world_measures
+    from rookworld_rlvr.evaluation.engine_match import EngineMatchConfig, engine_match, engine_match_measures
+    from rookworld_rlvr.evaluation.held_out import judged
+    from rookworld_rlvr.evaluation.label_loss import LabelLoss
+    from rookworld_rlvr.evaluation.mate_in_one import MateInOne, mate_in_one
+    from rookworld_rlvr.evaluation.players import RandomPlayer
+    from rookworld_rlvr.evaluation.puzzles import Puzzle, puzzles
+    from rookworld_rlvr.evaluation.retention import Asked, retention_suite
+    from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay, selfplay_measures
     from rookworld_rlvr.rewards.engine import Analysis
+    from rookworld_rlvr.rollout.generator import SampledCompletion
     from rookworld_rlvr.tasks.corpus import read_corpus
     from rookworld_rlvr.tasks.policy import parse_policy_prompt
     from rookworld_rlvr.tasks.types import Task
     from rookworld_rlvr.training.data import default_file
 
-    examples = read_corpus(default_file("held_out.txt")).examples
+    class Silent:
+        """A model that says nothing."""
+
+        input_ids = (0,)
+
+        def __call__(self, *_: Any, **__: Any) -> "Silent":
+            return self
+
+        def decode(self, *_: Any, **__: Any) -> str:
+            return ""
+
+        def generate(self, prompts: Any, **_: Any) -> list[list[SampledCompletion]]:
+            return [[SampledCompletion((0,), (0.0,), True)] for _ in prompts]
+
+    every = read_corpus(default_file("held_out.txt")).examples
+    # Plain legal moves are all alike; of the others each kind is among so many.
+    examples = [*every[::40], *[row for row in every if "+0.001+" not in (row.completion or "+0.001+")][-400:]]
+    labels = [example.completion or "" for example in examples]
     fen = next(parse_policy_prompt(row.prompt).fen for row in examples if row.task is Task.policy)
     verdict = Analysis(fen, tuple((move.uci(), 0.0) for move in chess.Board(fen).legal_moves))
-    rows = judge(examples, [example.completion or "" for example in examples], {fen: verdict})
-    measured = {"/".join(key.split("/")[:2]) for row in rows for key in row.values}
+    asked = Asked(lambda chunk: [""] * len(chunk), lambda chunk: [LabelLoss(1.0, 1)] * len(chunk))
+    player, silent = RandomPlayer(), Silent()
+    mate = "7k/5Q2/6K1/8/8/8/8/8 w - - 0 1", "f7g7"
+    played = {
+        selfplay_measures: selfplay(player, SelfplayConfig(games=1, max_halfmoves=2)),
+        closed_world_measures: closed_world(silent, silent, player, ClosedWorldConfig(games=1)),
+        engine_match_measures: engine_match(player, player, EngineMatchConfig(pairs=1, max_halfmoves=2)),
+    }
+    by_measures = {measures: [row for rows in chunks for row in rows] for measures, chunks in played.items()}
+    rows = [*judged(0, examples, labels, {fen: verdict}), *(row for found in by_measures.values() for row in found)]
+    rows += [row for found in retention_suite(asked, asked, examples).rows(0) for row in found]
+    rows += next(mate_in_one(player, [MateInOne(*mate)])) + next(puzzles(player, [Puzzle("", (mate,), 900, ())]))
+    for row in rows:
+        yield from row.values
+    for measures, found in by_measures.items():
+        yield from measures(found)
+    yield from judge_balanced_row(next(example for example in examples if example.task is Task.environment), "")
+
+
+def test_the_table_of_evaluation_metrics_has_every_key() -> None:
+    measured = {"/".join(key.split("/")[:2]) for key in evaluation_keys()}
+    # The metrics of the other suites under retention's name are told of together.
+    repeated = {key for key in measured if key.startswith("retention/") and "_loss" not in key}
+    of_rows = {key for key in measured if key.startswith(("policy/", "environment/")) and "/fen_" not in key}
+    of_rows -= {"policy/win_probability_loss"}
+    assert {key.removeprefix("retention/").replace("_", "/", 1) for key in repeated} == of_rows
     told = table(section(text("docs/metrics.md"), "Evaluation"))
-    assert sorted(row[0].strip("`") for row in told) == sorted(measured)
+    assert sorted(row[0].strip("`") for row in told) == sorted(measured - repeated)
 
 
 # docs/configuration.md

@@ -1,5 +1,6 @@
 """Win probability that the best move gives away: by hand, and through the table that holds it."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,12 +81,15 @@ def test_evaluate_measures_with_an_engine_where_it_is_asked_to(
     evaluate: Callable[..., int], tmp_path: Path, stockfish: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert evaluate() == 0 and KEY not in capfd.readouterr().out and not (tmp_path / "cache").exists()
-    assert evaluate("evaluation_nodes=500", f"engine.path={stockfish}") == 0
-    shown, first = capfd.readouterr().out, (tmp_path / "table.json").read_text()
-    assert f"{KEY}/white" in shown or f"{KEY}/black" in shown
-    assert KEY in first and (tmp_path / "cache").exists()
-    assert evaluate("evaluation_nodes=500", f"engine.path={stockfish}", "engine.processes=2") == 0
-    assert (tmp_path / "table.json").read_text() == first
+    given = ["evaluation_nodes=500", f"engine.path={stockfish}"]
+    assert evaluate(*given, f"output={tmp_path / 'one.json'}") == 0
+    shown, one = capfd.readouterr().out, json.loads((tmp_path / "one.json").read_text())["suites"]["policy"]
+    assert KEY in shown and (tmp_path / "cache").exists()
+    assert one["table"][KEY]["n"] == 3 and one["engine"].startswith("Stockfish") and one["engine_nodes"] == 500
+    # What changes the speed alone is no other evaluation; neither does it change a figure.
+    assert evaluate(*given, f"output={tmp_path / 'one.json'}", "engine.processes=2") == 0
+    assert evaluate(*given, f"output={tmp_path / 'two.json'}", "engine.processes=2", "engine.cache=false") == 0
+    assert json.loads((tmp_path / "two.json").read_text())["suites"]["policy"]["table"] == one["table"]
 
 
 def test_evaluate_without_the_engine_that_was_asked_for_is_one_line(

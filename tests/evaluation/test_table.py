@@ -156,7 +156,7 @@ def test_the_gain_of_real_rows_is_the_difference_of_their_tables() -> None:
 
 def test_rows_of_other_examples_are_not_paired() -> None:
     rows = judge(EXAMPLES, PERFECT)
-    relabelled = [replace(rows[0], example=replace(WHITE, completion=None)), *rows[1:]]
+    relabelled = [replace(rows[0], item=replace(WHITE, completion=None)), *rows[1:]]
     for other in (rows[:-1], judge(EXAMPLES[::-1], PERFECT[::-1]), relabelled):
         with pytest.raises(ValueError, match="expected rows of the same examples"):
             paired_gain(rows, other)

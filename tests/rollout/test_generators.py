@@ -69,6 +69,31 @@ def test_sampling_follows_the_distribution_at_its_temperature(
     assert abs((drawn == token).float().mean().item() - share) < 4 * deviation
 
 
+def test_the_likeliest_token_alone_is_what_greedy_decoding_takes(generator: Generator, prompts: Prompts) -> None:
+    greedy = generator.generate(prompts, group_size=1, temperature=0.0)
+    drawn = generator.generate(prompts, group_size=2, temperature=1.0, top_k=1)
+    assert [[done.tokens for done in group] for group in drawn] == [[done.tokens] * 2 for [done] in greedy]
+
+
+def test_top_k_draws_the_k_likeliest_tokens_by_their_shares_and_keeps_the_whole_distribution_s_logprobs(
+    engine: Engine, policy: Policy, prompts: Prompts
+) -> None:
+    torch.manual_seed(0)
+    draws, top_k = 1500, 3
+    sampler = with_limit(engine, policy, 1, batch_size=draws)
+    [group] = sampler.generate(prompts[1:2], group_size=draws, temperature=2.0, top_k=top_k)
+    whole = torch.softmax(next_logits(policy, prompts[1]) / 2.0, -1)
+    likeliest = whole.argsort(descending=True)[:top_k].tolist()
+    assert whole[likeliest].sum() < 0.9
+    assert {done.tokens[0] for done in group} == set(likeliest)
+    for token in likeliest:
+        share = (whole[token] / whole[likeliest].sum()).item()
+        count = sum(done.tokens[0] == token for done in group)
+        assert abs(count / draws - share) < 4 * math.sqrt(share * (1 - share) / draws)
+    for done in group[:20]:
+        assert done.logprobs[0] == pytest.approx(whole[done.tokens[0]].log().item(), abs=1e-4)
+
+
 def test_end_of_text_stands_once_and_last_exactly_where_finished(
     engine: Engine, policy: Policy, prompts: Prompts
 ) -> None:

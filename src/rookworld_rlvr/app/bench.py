@@ -108,9 +108,9 @@ class Noting:
         return self._generator.weights_checksum()
 
     def generate(
-        self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float
+        self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float, top_k: int = 0
     ) -> list[list[SampledCompletion]]:
-        groups = self._generator.generate(prompts, group_size=group_size, temperature=temperature)
+        groups = self._generator.generate(prompts, group_size=group_size, temperature=temperature, top_k=top_k)
         self.groups += [
             Lengths(len(prompt), tuple(len(done.tokens) for done in group))
             for prompt, group in zip(prompts, groups, strict=True)

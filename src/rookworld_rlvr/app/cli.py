@@ -13,7 +13,7 @@ COMMANDS = {
     "evaluate": "the held-out table of a model",
     "inspect": "replay a batch that a fault left behind",
     "warmstart": "a tiny model by behaviour cloning",
-    "data": "audit a file of rows, or generate new ones",
+    "data": "audit a file of rows, generate new ones, or play games that become rows",
 }
 EXIT_BAD_INPUT = 2
 # As a shell reports it; training itself ends an interrupt with a checkpoint and 0.

@@ -2,6 +2,14 @@
 
 from dataclasses import dataclass, field
 
+from ..evaluation.balanced import BalancedConfig
+from ..evaluation.closed_world import ClosedWorldConfig
+from ..evaluation.engine_match import EngineMatchConfig
+from ..evaluation.mate_in_one import MateInOneConfig
+from ..evaluation.puzzles import PuzzlesConfig
+from ..evaluation.retention import RetentionConfig
+from ..evaluation.selfplay import SelfplayConfig
+from ..evaluation.suite import SuiteName
 from ..rewards import RubricConfig
 from ..rewards.engine import EngineConfig
 from ..rollout.generator import GeneratorConfig, GeneratorKind
@@ -75,22 +83,37 @@ class BenchRunConfig(RunConfig):
 class EvaluateConfig:
     """`rookworld evaluate`."""
 
+    suites: list[SuiteName] = field(default_factory=lambda: [SuiteName.policy, SuiteName.environment])
+    """What is evaluated, in this order."""
     seed: int = 0
-    """Decides the held-out rows where data.held_out is empty."""
+    """Decides the held-out rows where data.held_out is empty, the balanced rows, and what is drawn in games."""
     device: Device = Device.auto
     precision: Precision = Precision.bf16
     threads: int = 0
     evaluation_rows: int = 2048
-    """Rows a task."""
+    """Held-out rows a task."""
     evaluation_nodes: int = 0
     """Nodes a position of the engine that measures policy/win_probability_loss; 0: there is no such measure."""
     output: str = ""
-    """A JSON file to write the table to; empty: the console alone."""
+    """A JSON file to write the tables to, the rows beside it in <output>.rows.jsonl; empty: the console alone."""
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     generator: GeneratorConfig = field(default_factory=GeneratorConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     """Used with evaluation_nodes."""
+    balanced: BalancedConfig = field(default_factory=BalancedConfig)
+    mate_in_one: MateInOneConfig = field(default_factory=MateInOneConfig)
+    puzzles: PuzzlesConfig = field(default_factory=PuzzlesConfig)
+    selfplay: SelfplayConfig = field(default_factory=SelfplayConfig)
+    closed_world: ClosedWorldConfig = field(default_factory=ClosedWorldConfig)
+    engine_match: EngineMatchConfig = field(default_factory=EngineMatchConfig)
+    retention: RetentionConfig = field(default_factory=RetentionConfig)
+
+    def __post_init__(self) -> None:
+        if not self.suites or len(set(self.suites)) < len(self.suites):
+            raise ValueError(f"suites: expected one or more, each once, got {[str(name) for name in self.suites]}")
+        if self.evaluation_rows < 1:
+            raise ValueError(f"evaluation_rows: expected 1 or more, got {self.evaluation_rows}")
 
 
 @dataclass(slots=True)

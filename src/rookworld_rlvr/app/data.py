@@ -1,4 +1,4 @@
-"""`rookworld data`: audits a file of rows, and generates new ones."""
+"""`rookworld data`: audits a file of rows, generates new ones, and has a model play games that become rows."""
 
 import argparse
 import os
@@ -22,7 +22,8 @@ from ..tasks.corpus import CorpusError, example_key, read_corpus
 from ..tasks.types import Task
 from .game_log import GameLogError
 from .game_workers import Labelling, WorkerError
-from .generate_data import Progress, Request, generate, write_lines
+from .generate_data import CARD_FILE, Progress, Request, generate, write_lines
+from .progress import bars
 
 EXIT_DONE, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 2, 130
 BOTH = "both"
@@ -60,9 +61,10 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="rookworld data", description="Audit rows of data, or generate them.")
-    commands = parser.add_subparsers(required=True, metavar="audit|generate")
+    commands = parser.add_subparsers(required=True, metavar="audit|generate|selfplay")
     _add_audit(commands.add_parser("audit", help="report what is wrong in a file of rows"))
     _add_generate(commands.add_parser("generate", help="write new rows, labelled by the rules and Stockfish"))
+    _add_selfplay(commands.add_parser("selfplay", help="write rows of games that a model plays against itself"))
     return parser
 
 
@@ -93,6 +95,29 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     stay_clear = "no row begins from a position in these: rows, or JSON lines with fen"
     parser.add_argument("--exclude", nargs="+", default=[], metavar="FILE", help=stay_clear)
     parser.set_defaults(run=_generate)
+
+
+def _add_selfplay(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", default="tiny", metavar="PATH", help="a folder, a hub name, or tiny")
+    parser.add_argument("--games", type=_positive, required=True, metavar="N")
+    parser.add_argument("--seed", type=int, default=0, metavar="S")
+    parser.add_argument("--temperature", type=float, default=0.6, metavar="T", help="0: greedy")
+    parser.add_argument("--top-k", type=int, default=5, metavar="K", help="0: all tokens")
+    parser.add_argument("--max-halfmoves", type=_positive, default=200, metavar="M", help="of a game")
+    opened = "of the games that begin behind an opening"
+    parser.add_argument("--opening-fraction", type=_fraction, default=0.5, metavar="F", help=opened)
+    rescue = "play a random legal move where the model's is illegal, instead of ending the game"
+    parser.add_argument("--rescue", action="store_true", help=rescue)
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="goes on if begun before")
+    stay_clear = "no row begins from a position in these, nor from one of the held-out rows that ship"
+    parser.add_argument("--exclude", nargs="+", default=[], metavar="FILE", help=stay_clear)
+    parser.set_defaults(run=_selfplay)
+
+
+def _fraction(text: str) -> float:
+    if not 0 <= (value := float(text)) <= 1:
+        raise argparse.ArgumentTypeError(f"expected 0 to 1, got {text!r}")
+    return value
 
 
 def _positive(text: str) -> int:
@@ -141,6 +166,37 @@ def _generate(arguments: argparse.Namespace) -> None:
     replaced = f"; engines replaced: {done.restarts}" if done.restarts else ""
     where = f"{done.card.parent}, described in {done.card.name}"
     print(f"{request.rows} rows of {' and '.join(request.tasks)}: {where}{replaced}")
+
+
+def _selfplay(arguments: argparse.Namespace) -> None:
+    # The other subcommands need no torch.
+    from ..evaluation.players import DecodingConfig
+    from ..rollout.generator import GeneratorError
+    from ..training.errors import UserError
+    from .selfplay_data import SelfplayRequest, play_to_folder
+
+    try:
+        decoding = DecodingConfig(arguments.temperature, arguments.top_k)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    request = SelfplayRequest(
+        model=arguments.model,
+        games=arguments.games,
+        seed=arguments.seed,
+        decoding=decoding,
+        max_halfmoves=arguments.max_halfmoves,
+        opening_fraction=arguments.opening_fraction,
+        rescue=arguments.rescue,
+        folder=arguments.out,
+        excluded=_positions(arguments.exclude),
+    )
+    try:
+        with bars({"games": request.games}) as tell:
+            counts = play_to_folder(request, lambda done: tell("games", done))
+    except (UserError, GeneratorError) as error:
+        raise UsageError(str(error)) from error
+    told = ", ".join(f"{name} {rows}" for name, rows in counts.items())
+    print(f"{request.games} games: {request.folder}: {told}; described in {CARD_FILE}")
 
 
 def _positions(sources: Sequence[str]) -> frozenset[str]:

@@ -1,41 +1,121 @@
-"""`rookworld evaluate model.path=…`: the held-out table of any model."""
+"""`rookworld evaluate model.path=…`: the suites of any model. `rookworld evaluate compare A B`: two of its results.
 
+With `output=` the rows are kept as they are finished, and the same command goes on behind them.
+"""
+
+import platform
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from ..evaluation import summarise, to_json
-from ..evaluation.run import evaluate
-from ..training.data import evaluation_rows, load_data
+from .. import __version__
+from ..evaluation import Row, summarise, to_json
+from ..evaluation.suite import Suite, SuiteName
+from ..rollout.weights import checksum
+from ..training.data import load_evaluation_data
 from ..training.errors import UserError
-from ..training.policy import load_policy, select_device
+from ..training.policy import Policy, load_policy, select_device
 from ..training.run_folder import write_json
+from .compare import compare_command
 from .config import EvaluateConfig
+from .evaluated import Evaluated
 from .hydra_command import run_command
 from .judges import make_measure
+from .progress import bars
+from .rows_file import RowsFile, rows_path
+from .suites import build_suites
 from .tables import evaluation_table
 from .wiring import make_console, make_generator, set_threads
+
+COMPARE = "compare"
+SOFTWARE = ("torch", "transformers", "tokenizers", "chess")
+# What may differ between the parts of one evaluation, beside the settings of suites that it has not.
+NOT_OF_THE_RESULT = ("output", "threads")
 
 
 def main(argv: list[str]) -> int:
     """Returns the exit code."""
+    if argv[:1] == [COMPARE]:
+        return compare_command(argv[1:])
     return run_command("evaluate", EvaluateConfig, argv, _evaluate)
 
 
-def _evaluate(config: EvaluateConfig, _raw: DictConfig) -> None:
-    if config.evaluation_rows < 1:
-        raise UserError(f"evaluation_rows: expected 1 or more, got {config.evaluation_rows}")
-    if config.output and not Path(config.output).resolve().parent.is_dir():
+def _evaluate(config: EvaluateConfig, raw: DictConfig) -> None:
+    output = Path(config.output) if config.output else None
+    if output is not None and (output.is_dir() or not output.resolve().parent.is_dir()):
         raise UserError(f"output: expected a file in a folder that exists, got {config.output}")
     set_threads(config.threads)
-    data = load_data(config.data, seed=config.seed)
+    data = load_evaluation_data(config.data, seed=config.seed)
     policy = load_policy(config.model, select_device(config.device), config.precision)
-    rows = evaluation_rows(data.held_out, config.evaluation_rows)
     generator = make_generator(policy, config.generator)
+    generator.sync(policy.model)
     engine = make_measure(config.engine, config.evaluation_nodes, "engine")
     with closing(engine.pool) if engine else nullcontext():
-        table = to_json(summarise(evaluate(generator, policy.tokenizer, rows, engine=engine)))
-    make_console().print(evaluation_table(table))
-    if config.output:
-        write_json(Path(config.output), table)
+        suites = build_suites(Evaluated(config, data, policy, generator, engine))
+        head = _head(config, raw, policy, suites)
+        file = RowsFile(rows_path(output) if output else None, head, suites)
+        times_s = run_suites(suites, file)
+    results = {suite.name.value: suite_result(suite, file.rows[suite.name], times_s[suite.name]) for suite in suites}
+    console = make_console()
+    for suite in suites:
+        told = ", ".join(f"{name} {value}" for name, value in suite.facts.items())
+        rows = len(suite.items)
+        console.print(f"{suite.name}: {rows} rows, {told}".rstrip(", "), highlight=False, markup=False, soft_wrap=True)
+    console.print(evaluation_table({key: row for result in results.values() for key, row in result["table"].items()}))
+    if output is not None:
+        write_json(output, {"suites": results, **head, "software": software(), "rows": rows_path(output).name})
+
+
+def run_suites(suites: Sequence[Suite], file: RowsFile) -> dict[str, float]:
+    """Ask what is not finished yet; returns the seconds that each suite took now."""
+    times_s = {}
+    with bars({suite.name.value: len(suite.items) for suite in suites}) as tell:
+        for suite in suites:
+            started, done = time.perf_counter(), len(file.rows[suite.name])
+            if done < len(suite.items):
+                tell(suite.name.value, done)
+                for rows in suite.rows(done):
+                    file.add(suite, rows)
+                    tell(suite.name.value, len(file.rows[suite.name]))
+            times_s[suite.name.value] = round(time.perf_counter() - started, 2)
+    return times_s
+
+
+def suite_result(suite: Suite, rows: Sequence[Row], wall_s: float) -> dict[str, Any]:
+    """What the output says of one suite."""
+    return {
+        "table": to_json(dict(sorted((summarise(rows) | dict(suite.measures(rows))).items()))),
+        "rows": len(rows),
+        "wall_s": wall_s,
+        **suite.facts,
+        **suite.conclude(rows),
+    }
+
+
+def software() -> dict[str, str]:
+    """The versions that a result may depend on."""
+    own = {"python": platform.python_version(), "rookworld-rlvr": __version__}
+    return own | {name: version(name) for name in SOFTWARE}
+
+
+def _head(config: EvaluateConfig, raw: DictConfig, policy: Policy, suites: Sequence[Suite]) -> Mapping[str, Any]:
+    """What was evaluated and how: two parts of one evaluation have the same."""
+    settings = OmegaConf.to_container(raw, resolve=True, enum_to_str=True)
+    assert isinstance(settings, dict)
+    # The rest of it changes the speed alone; its name and nodes are among the facts.
+    settings["engine"] = {"hash_mib": config.engine.hash_mib}
+    left_out = {*NOT_OF_THE_RESULT, *(name.value for name in SuiteName if name not in config.suites)}
+    return {
+        "model": {
+            "path": config.model.path,
+            "checksum": checksum(policy.model),
+            "parameters": policy.model.num_parameters(),
+        },
+        "config": {key: value for key, value in settings.items() if key not in left_out},
+        "facts": {suite.name.value: dict(suite.facts) for suite in suites},
+    }

@@ -3,8 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
+import chess
 from rich.table import Table
 
+from ..board.phase import Phase
+from ..evaluation import to_json
+from ..evaluation.paired import Comparison
+from ..evaluation.scales import BASELINE
+
+PARTS = (*chess.COLOR_NAMES[::-1], *(phase.value for phase in Phase), BASELINE)
 GAIN_KEYS = ("policy/legal_best_move", "policy/valid", "environment/next_state_accuracy", "environment/valid")
 
 SPEED_COLUMNS = (
@@ -35,11 +42,33 @@ USE_COLUMNS = (
 )
 
 
-def evaluation_table(measures: Mapping[str, Mapping[str, float]]) -> Table:
-    """One evaluation: a key a line."""
-    table = Table("key", "value", "95 % interval", "rows")
+def evaluation_table(measures: Mapping[str, Mapping[str, Any]]) -> Table:
+    """One evaluation: a key a line; what it is for each colour, phase and the baseline stands beside it, if known."""
+    parts = [part for part in PARTS if any(key.endswith(f"/{part}") for key in measures)]
+    table = Table("key", "value", "95 % interval", "rows", *parts)
     for key, measure in measures.items():
-        table.add_row(key, f"{measure['value']:.4f}", _interval(measure), str(measure["n"]))
+        if key.rpartition("/")[2] not in PARTS:
+            beside = (measures.get(f"{key}/{part}") for part in parts)
+            shown = (f"{found['value']:.3f}" if found else "" for found in beside)
+            table.add_row(key, _number(measure["value"]), _interval(measure), str(measure["n"]), *shown)
+    return table
+
+
+def comparison_table(comparisons: Mapping[str, Comparison]) -> Table:
+    """Two models on the same rows: a key a line."""
+    table = Table("key", "A", "B", "B − A", "95 % interval", "higher", "lower", "rows", "test", "p")
+    for key, entry in comparisons.items():
+        gain = to_json({key: entry.gain})[key]
+        table.add_row(
+            key,
+            f"{entry.first:.4f}",
+            f"{entry.second:.4f}",
+            f"{entry.gain.value:+.4f}",
+            _interval(gain),
+            *(str(count) for count in (entry.higher, entry.lower, entry.n)),
+            entry.test,
+            f"{entry.p:.2g}",
+        )
     return table
 
 
@@ -110,5 +139,10 @@ def _gain(gain: Mapping[str, float] | None) -> str:
     return f"{gain['value']:+.4f} {_interval(gain)}" if gain else "not evaluated"
 
 
-def _interval(measure: Mapping[str, float]) -> str:
-    return f"[{measure['low']:.4f}, {measure['high']:.4f}]".replace("[", "\\[")
+def _interval(measure: Mapping[str, Any]) -> str:
+    return f"\\[{_number(measure['low'])}, {_number(measure['high'])}]"
+
+
+def _number(value: float | None) -> str:
+    """Four decimals; None is what lies beyond all numbers."""
+    return "∞" if value is None else f"{value:.4f}"

@@ -5,19 +5,14 @@ rows are plain legal moves, so that a constant guess comes near the published sc
 recalls tell it apart.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from rapidfuzz.distance import Levenshtein
 
 from ..board.transition import REWARD_DRAW, REWARD_ILLEGAL, REWARD_LEGAL, REWARD_WIN
 from ..tasks.environment import environment_truth, parse_environment, parse_environment_prompt
 from ..tasks.types import EnvironmentAnswer, Example, ParseFailure
-
-# The greatest error that two rewards of the environment can have: a win taken for an illegal move.
-REWARD_WIDTH = REWARD_WIN - REWARD_ILLEGAL
-
-# The values that are no yes or no, with the length of their scale, which begins at 0.
-GRADED: Mapping[str, float] = {"next_state_nls": 1.0, "reward_mae": REWARD_WIDTH}
+from .scales import REWARD_WIDTH
 
 REWARD_CLASSES = {REWARD_LEGAL: "legal", REWARD_WIN: "win", REWARD_DRAW: "draw", REWARD_ILLEGAL: "illegal"}
 

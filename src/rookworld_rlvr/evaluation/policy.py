@@ -4,16 +4,12 @@ Names from RookWorld, `dev/eval/rook_accuracy.py` (https://github.com/jorahn/Roo
 definitions would hide an error, ours differ, and each docstring below says how.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..board.fen import parse_fen
 from ..rewards.labels import require_answer
 from ..tasks.policy import MAX_CANDIDATES, parse_policy, parse_policy_prompt
 from ..tasks.types import Example, ParseFailure, PolicyAnswer
-
-# The values that are no yes or no, with the length of their scale, which begins at 0.
-GRADED: Mapping[str, float] = {"legal_candidates": 1.0, "top5_overlap": 1.0, "win_probability_loss": 1.0}
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,12 @@ def evaluate(
         engine.prepare(examples)
     completions: list[str] = []
     for start in range(0, len(examples), CHUNK_ROWS):
-        chunk = examples[start : start + CHUNK_ROWS]
-        sampled = sample_groups(generator, tokenizer, chunk, group_size=1, temperature=0.0)
-        completions += [completion_text(tokenizer, answers[0]) for _, answers in sampled]
+        completions += greedy_texts(generator, tokenizer, examples[start : start + CHUNK_ROWS])
         progress(len(completions))
     return judge(examples, completions, engine.analyses(examples) if engine else None)
+
+
+def greedy_texts(generator: Generator, tokenizer: Any, examples: Sequence[Example]) -> list[str]:
+    """The greedy completion of each example, as a reader sees it."""
+    sampled = sample_groups(generator, tokenizer, examples, group_size=1, temperature=0.0)
+    return [completion_text(tokenizer, answers[0]) for _, answers in sampled]

@@ -1,11 +1,13 @@
-"""Rows of held-out examples become the evaluation table, and two tables of the same rows a paired gain.
+"""Judged rows become the evaluation table, and two tables of the same rows a paired gain.
 
-Keys are `policy/…`, each also with `/white` and `/black` by the side to move, and `environment/…`.
+Keys begin with their suite's name: `policy/…`, each also with `/white` and `/black` by the side to move,
+`environment/…`, and those of the other suites. What values a key has is declared in `scales`.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import isfinite
 
 import chess
 
@@ -13,28 +15,24 @@ from ..board.fen import parse_fen
 from ..rewards.engine import Analysis
 from ..tasks.policy import parse_policy_prompt
 from ..tasks.types import Example, Task
-from . import environment, policy
 from .engine_loss import analysis_of, judge_engine_loss
 from .environment import judge_environment_row
 from .intervals import mean_interval, wilson_interval
 from .policy import judge_policy_row
-
-GRADED = {
-    **{f"{Task.policy}/{name}": width for name, width in policy.GRADED.items()},
-    **{f"{Task.environment}/{name}": width for name, width in environment.GRADED.items()},
-}
+from .scales import scale_of
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One held-out example, judged."""
+    """One thing that was asked, an example, a puzzle or a game, and its judged values."""
 
     index: int
-    """Its place among the examples, from 0."""
-    example: Example
-    """What was asked; rows are paired only where it is the same."""
+    """Its place in its suite, from 0."""
+    item: Hashable
+    """The identity of what was asked; rows are paired only where it is the same."""
     values: Mapping[str, float]
-    """By full key; see the two judges for scales. Which keys there are depends on the example alone."""
+    """By full key, `<suite>/<name>`, on the key's scale; which keys there are depends on the item alone, but for
+    games, where it may depend on how they went."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +94,9 @@ def _values(example: Example, completion: str, analysis: Analysis | None) -> dic
 def summarise(rows: Iterable[Row]) -> dict[str, Measure]:
     """The mean of each key with its 95 % interval, keys in alphabetical order; a key without a row is absent.
 
-    Wilson's interval for what is right or wrong; the normal approximation, cut to the scale, for the
-    graded `legal_candidates`, `top5_overlap`, `win_probability_loss`, `next_state_nls` and `reward_mae`
-    (see `intervals` for what a single row gives). Their order changes nothing. Raises ValueError where two
-    rows have one index.
+    Wilson's interval for what is right or wrong; the normal approximation, cut to the scale, for what
+    is graded (see `scales`, and `intervals` for what a single row gives). Their order changes nothing.
+    Raises ValueError where two rows have one index.
     """
     columns: defaultdict[str, list[float]] = defaultdict(list)
     for row in _by_index(rows).values():
@@ -109,9 +106,9 @@ def summarise(rows: Iterable[Row]) -> dict[str, Measure]:
 
 
 def _measure(key: str, values: Sequence[float]) -> Measure:
-    width = _graded_width(key)
-    if width is not None:
-        return Measure(*mean_interval(values, 0.0, width), len(values))
+    scale = scale_of(key)
+    if scale is not None:
+        return Measure(*mean_interval(values, scale.lowest, scale.highest), len(values))
     right = values.count(1.0)
     return Measure(right / len(values), *wilson_interval(right, len(values)), len(values))
 
@@ -124,23 +121,29 @@ def paired_gain(before: Iterable[Row], after: Iterable[Row]) -> dict[str, Gain]:
     says nothing of the spread. No rows give no keys. Raises ValueError where the two are not of the same
     examples, or two rows of one side have one index.
     """
+    pairs = paired_values(before, after)
+    return {key: _gain(key, [later - earlier for earlier, later in found]) for key, found in pairs.items()}
+
+
+def paired_values(before: Iterable[Row], after: Iterable[Row]) -> dict[str, list[tuple[float, float]]]:
+    """The values of both, row by row in the rows' order, for each key that both have, keys in alphabetical order.
+
+    Raises ValueError as `paired_gain` does.
+    """
     first, second = _by_index(before), _by_index(after)
-    _require_same_examples(first, second)
-    differences: defaultdict[str, list[float]] = defaultdict(list)
-    for index, row in first.items():
-        for key in row.values.keys() & second[index].values.keys():
-            differences[key].append(second[index].values[key] - row.values[key])
-    return {key: _gain(key, differences[key]) for key in sorted(differences)}
+    _require_same_items(first, second)
+    pairs: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    for index in sorted(first):
+        earlier, later = first[index].values, second[index].values
+        for key in earlier.keys() & later.keys():
+            pairs[key].append((earlier[key], later[key]))
+    return {key: pairs[key] for key in sorted(pairs)}
 
 
 def _gain(key: str, differences: Sequence[float]) -> Gain:
-    width = _graded_width(key) or 1.0
+    scale = scale_of(key)
+    width = scale.width if scale else 1.0
     return Gain(*mean_interval(differences, -width, width))
-
-
-def _graded_width(key: str) -> float | None:
-    """The length of a graded key's scale, with or without a colour; None for right or wrong."""
-    return GRADED.get("/".join(key.split("/")[:2]))
 
 
 def _by_index(rows: Iterable[Row]) -> dict[int, Row]:
@@ -152,20 +155,25 @@ def _by_index(rows: Iterable[Row]) -> dict[int, Row]:
     return found
 
 
-def _require_same_examples(before: Mapping[int, Row], after: Mapping[int, Row]) -> None:
+def _require_same_items(before: Mapping[int, Row], after: Mapping[int, Row]) -> None:
     if before.keys() != after.keys():
         index = min(before.keys() ^ after.keys())
         raise ValueError(
             f"expected rows of the same examples, got {len(before)} and {len(after)}: {index} is in one only"
         )
     for index, row in before.items():
-        if row.example != after[index].example:
+        if row.item != after[index].item:
             raise ValueError(
-                f"expected rows of the same examples, got for index {index} "
-                f"{row.example.prompt!r} and {after[index].example.prompt!r}, or other labels"
+                f"expected rows of the same examples, got for index {index} {row.item!r} and {after[index].item!r}"
             )
 
 
-def to_json(table: Mapping[str, Measure | Gain]) -> dict[str, dict[str, float]]:
-    """A table as plain dictionaries, `{key: {"value", "low", "high"}}`, and `"n"` for measures."""
-    return {key: asdict(entry) for key, entry in table.items()}
+def to_json(table: Mapping[str, Measure | Gain]) -> dict[str, dict[str, float | None]]:
+    """A table as plain dictionaries, `{key: {"value", "low", "high"}}`, and `"n"` for measures.
+
+    None stands for what is infinite: an end of a scale that has none, Elo where every game was lost or won.
+    """
+    return {
+        key: {name: number if isfinite(number) else None for name, number in asdict(entry).items()}
+        for key, entry in table.items()
+    }

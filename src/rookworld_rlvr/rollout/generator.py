@@ -83,9 +83,13 @@ class Generator(Protocol):
         """Take over the trainer's weights. Called before every collection. Raises GeneratorError."""
 
     def generate(
-        self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float
+        self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float, top_k: int = 0
     ) -> list[list[SampledCompletion]]:
-        """`group_size` completions of each prompt, in the prompts' order; temperature 0 is greedy."""
+        """`group_size` completions of each prompt, in the prompts' order; temperature 0 is greedy.
+
+        Above 0, `top_k` draws from that many likeliest tokens alone: for play, never for training, since log-probs
+        stay those of the whole distribution (vLLM's become those of the cut one).
+        """
 
     def weights_checksum(self) -> str:
         """`checksum` of the weights it samples from."""

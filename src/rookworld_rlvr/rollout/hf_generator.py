@@ -7,12 +7,12 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from .generator import SampledCompletion
-from .own_model import OwnModelGenerator
+from .own_model import OwnModelGenerator, likeliest
 from .padding import left_padded
 
 
 class _LogprobRecorder(LogitsProcessor):
-    """Scales logits by the temperature and keeps the log-prob of each token once it is drawn.
+    """Scales logits by the temperature, keeps the log-prob of each token once it is drawn, and cuts to the likeliest.
 
     A processor sees the logits before the draw, so a token's log-prob is read at the next call, and the
     last one in `finish`: one (B, V) tensor is held instead of one a step.
@@ -21,8 +21,8 @@ class _LogprobRecorder(LogitsProcessor):
     NaN would end the process, on CUDA with its context, before anyone could say where the NaN came from.
     """
 
-    def __init__(self, temperature: float) -> None:
-        self._temperature = temperature
+    def __init__(self, temperature: float, top_k: int) -> None:
+        self._temperature, self._top_k = temperature, top_k
         self._pending: Tensor | None = None
         self._drawn: list[Tensor] = []
 
@@ -30,7 +30,7 @@ class _LogprobRecorder(LogitsProcessor):
         self._read(input_ids[:, -1])
         scaled = scores.float() / (self._temperature or 1.0)
         self._pending = torch.log_softmax(scaled, dim=-1)
-        return scaled.nan_to_num()
+        return likeliest(scaled.nan_to_num(), self._top_k)
 
     def finish(self, sequences: Tensor) -> Tensor:
         """Log-probs (B, T) of all tokens drawn."""
@@ -47,11 +47,11 @@ class HFGenerator(OwnModelGenerator):
 
     @torch.no_grad()
     def _sample(
-        self, prompts: Sequence[tuple[int, ...]], group_size: int, temperature: float
+        self, prompts: Sequence[tuple[int, ...]], group_size: int, temperature: float, top_k: int
     ) -> list[SampledCompletion]:
         device = next(self._model.parameters()).device
         tokens_BT, attention_BT = left_padded(prompts, self._pad_id, device)
-        recorder = _LogprobRecorder(temperature)
+        recorder = _LogprobRecorder(temperature, top_k)
         with self._autocast():
             sequences = self._model.generate(
                 input_ids=tokens_BT,
@@ -70,7 +70,7 @@ class HFGenerator(OwnModelGenerator):
             raise ValueError(f"expected a prompt shorter than the model's {positions} positions, got {prompt_length}")
         return GenerationConfig(
             do_sample=temperature > 0,
-            # The recorder scales, so that what is recorded is what is drawn from.
+            # The recorder scales and cuts, so that what is recorded is what is drawn from.
             temperature=1.0,
             top_k=0,
             top_p=1.0,

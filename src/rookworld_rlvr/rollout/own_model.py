@@ -5,6 +5,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from .generator import GeneratorConfig, SampledCompletion
 from .padding import similar_lengths
 from .weights import checksum
@@ -33,7 +36,7 @@ class OwnModelGenerator(ABC):
         return checksum(self._model)
 
     def generate(
-        self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float
+        self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float, top_k: int = 0
     ) -> list[list[SampledCompletion]]:
         """See `Generator.generate`. Raises ValueError if a prompt leaves the model no room to answer."""
         groups: list[list[SampledCompletion]] = [[] for _ in prompts]
@@ -41,7 +44,7 @@ class OwnModelGenerator(ABC):
         was_training = self._model.training
         self._model.eval()
         for chosen in similar_lengths([len(prompt) for prompt in prompts], size):
-            completions = self._sample([prompts[i] for i in chosen], group_size, temperature)
+            completions = self._sample([prompts[i] for i in chosen], group_size, temperature, top_k)
             for row, i in enumerate(chosen):
                 groups[i] = completions[row * group_size : (row + 1) * group_size]
         self._model.train(was_training)
@@ -49,6 +52,17 @@ class OwnModelGenerator(ABC):
 
     @abstractmethod
     def _sample(
-        self, prompts: Sequence[tuple[int, ...]], group_size: int, temperature: float
+        self, prompts: Sequence[tuple[int, ...]], group_size: int, temperature: float, top_k: int
     ) -> list[SampledCompletion]:
         """`group_size` completions of each prompt, group by group, side by side."""
+
+
+def likeliest(scores: Tensor, top_k: int) -> Tensor:
+    """The scores (…, V) of the `top_k` likeliest tokens, of the others -inf; 0: all as they are.
+
+    Of equal scores at the border as many stay as there is room for.
+    """
+    if not 0 < top_k < scores.shape[-1]:
+        return scores
+    kept = scores.topk(top_k, dim=-1)
+    return torch.full_like(scores, -torch.inf).scatter(-1, kept.indices, kept.values)

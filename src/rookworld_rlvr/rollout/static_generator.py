@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .generator import GeneratorConfig, SampledCompletion
-from .own_model import OwnModelGenerator
+from .own_model import OwnModelGenerator, likeliest
 from .padding import position_ids, right_padded
 from .prompt_lookup import PromptLookup
 from .shared_prefix import sharing, states
@@ -75,10 +75,10 @@ class StaticGenerator(OwnModelGenerator):
 
     @torch.no_grad()
     def _sample(
-        self, prompts: Sequence[tuple[int, ...]], group_size: int, temperature: float
+        self, prompts: Sequence[tuple[int, ...]], group_size: int, temperature: float, top_k: int
     ) -> list[SampledCompletion]:
         with self._autocast(), sharing(self._model):
-            batch = _Batch(self._model, self._config, self._eos_id, self._pad_id, temperature, self._fixed)
+            batch = _Batch(self._model, self._config, self._eos_id, self._pad_id, temperature, top_k, self._fixed)
             return batch.complete(prompts, group_size)
 
 
@@ -100,10 +100,12 @@ class _Batch:
         eos_id: int,
         pad_id: int,
         temperature: float,
+        top_k: int,
         fixed: _FixedShapes | None = None,
     ) -> None:
         self._fixed = fixed
-        self._model, self._eos_id, self._pad_id, self._temperature = model, eos_id, pad_id, temperature
+        self._model, self._eos_id, self._pad_id = model, eos_id, pad_id
+        self._temperature, self._top_k = temperature, top_k
         self._most_drafts = config.draft_tokens
         self._limit = config.max_new_tokens
         self._positions = getattr(model.config, "max_position_embeddings", None) or 10**9
@@ -182,7 +184,7 @@ class _Batch:
         if self._temperature:
             at_BT = self._rows.counts_B[:, None] + torch.arange(states_BTE.shape[1], device=self._device)
             uniform_BT = self._written.uniform_BT[self._rows.ids_B[:, None], at_BT.clamp(max=self._limit - 1)]
-            tokens_BT = inverse_cdf(logprobs_BTV, uniform_BT)
+            tokens_BT = inverse_cdf(likeliest(logprobs_BTV, self._top_k), uniform_BT)
         else:
             tokens_BT = logprobs_BTV.argmax(-1)
         return tokens_BT, logprobs_BTV.gather(-1, tokens_BT.unsqueeze(-1)).squeeze(-1)

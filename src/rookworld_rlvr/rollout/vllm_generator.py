@@ -62,12 +62,14 @@ class VLLMGenerator:
             return self._expected.named_by(self._held())
 
     def generate(
-        self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float
+        self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float, top_k: int = 0
     ) -> list[list[SampledCompletion]]:
         """See `Generator.generate`. Raises ValueError if a prompt leaves the model no room to answer."""
         limits = [room_for(prompt, self._positions, self._config.max_new_tokens) for prompt in prompts]
         seeds = draw_seeds(len(prompts), temperature)
-        wanted = [Sampling(group_size, temperature, limit, seed) for limit, seed in zip(limits, seeds, strict=True)]
+        wanted = [
+            Sampling(group_size, temperature, limit, seed, top_k) for limit, seed in zip(limits, seeds, strict=True)
+        ]
         with self._awake():
             return self._sample(prompts, wanted)
 
@@ -80,6 +82,7 @@ class VLLMGenerator:
                 temperature=each.temperature,
                 max_tokens=each.max_tokens,
                 seed=each.seed,
+                top_k=each.top_k or -1,
                 stop_token_ids=[self._eos_id],
                 logprobs=0,
                 detokenize=False,

@@ -22,6 +22,8 @@ class Sampling:
     max_tokens: int
     seed: int | None
     """None where nothing is drawn."""
+    top_k: int = 0
+    """0: all tokens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,12 +97,14 @@ class VLLMServerGenerator:
         return self._expected.named_by(self._retried(self._held))
 
     def generate(
-        self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float
+        self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float, top_k: int = 0
     ) -> list[list[SampledCompletion]]:
         """See `Generator.generate`. Raises ValueError if a prompt leaves the model no room to answer."""
         limits = [room_for(prompt, self._positions, self._config.max_new_tokens) for prompt in prompts]
         seeds = draw_seeds(len(prompts), temperature)
-        wanted = [Sampling(group_size, temperature, limit, seed) for limit, seed in zip(limits, seeds, strict=True)]
+        wanted = [
+            Sampling(group_size, temperature, limit, seed, top_k) for limit, seed in zip(limits, seeds, strict=True)
+        ]
         return self._retried(lambda: self._batch(prompts, wanted))
 
     def _batch(self, prompts: Sequence[tuple[int, ...]], wanted: Sequence[Sampling]) -> list[list[SampledCompletion]]:
@@ -126,6 +128,7 @@ class VLLMServerGenerator:
             "temperature": wanted.temperature,
             "max_tokens": wanted.max_tokens,
             "seed": wanted.seed,
+            "top_k": wanted.top_k or -1,
             "stop_token_ids": [self._eos_id],
             "logprobs": 0,
             "return_token_ids": True,

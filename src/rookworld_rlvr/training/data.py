@@ -61,6 +61,30 @@ def load_data(config: DataConfig, *, seed: int) -> Data:
     return Data(train, held_out)
 
 
+@dataclass(frozen=True, slots=True)
+class EvaluationData:
+    """What is evaluated on, and what must not be."""
+
+    held_out: tuple[Example, ...]
+    trained: frozenset[str]
+    """The positions of the training source, by identity (`example_key`)."""
+
+
+def load_evaluation_data(config: DataConfig, *, seed: int) -> EvaluationData:
+    """The held-out rows as they stand, and every position of `data.train`, wherever rows are held out by file.
+
+    Raises UserError where a source has no valid row, or none is held out.
+    """
+    rows = _read(config.train, "train.txt", config)
+    if config.held_out:
+        train, held_out = rows, _read(config.held_out, "held_out.txt", config)
+    else:
+        train, held_out = split_by_position(rows, config.held_out_fraction, seed)
+    if not held_out:
+        raise UserError("data: expected held-out rows, got none")
+    return EvaluationData(held_out, frozenset(map(example_key, train)))
+
+
 def evaluation_rows(held_out: tuple[Example, ...], rows_per_task: int) -> tuple[Example, ...]:
     """The first rows of each task, at most rows_per_task of it."""
     by_task = {task: [row for row in held_out if row.task is task][:rows_per_task] for task in Task}

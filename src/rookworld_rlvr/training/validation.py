@@ -37,8 +37,12 @@ def hold_back(examples: Sequence[Example], rows_per_task: int) -> tuple[tuple[Ex
 def validation_metrics(rows: Sequence[Row]) -> Mapping[str, float]:
     """`validation/score`, the mean of what counts of each task there is, and that of each."""
     values = {
-        f"validation/{key}": fmean(row.values.get(key, 0.0) for row in rows if row.example.task is task)
+        f"validation/{key}": fmean(row.values.get(key, 0.0) for row in rows if _is_of(row, task))
         for task, key in SCORED.items()
-        if any(row.example.task is task for row in rows)
+        if any(_is_of(row, task) for row in rows)
     }
     return {"validation/score": fmean(values.values()), **values}
+
+
+def _is_of(row: Row, task: Task) -> bool:
+    return any(key.startswith(f"{task}/") for key in row.values)

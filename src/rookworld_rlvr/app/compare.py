@@ -1,0 +1,66 @@
+"""`rookworld evaluate compare A B`: two results of `rookworld evaluate` on the same rows, key by key."""
+
+import argparse
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ..evaluation.paired import Comparison, compare
+from ..training.errors import UserError
+from ..training.run_folder import write_json
+from .rows_file import read_rows, rows_path
+from .tables import comparison_table
+from .wiring import make_console
+
+EXIT_DONE, EXIT_BAD_INPUT = 0, 2
+
+
+def compare_command(argv: list[str]) -> int:
+    """Returns the exit code."""
+    try:
+        arguments = _parser().parse_args(argv)
+        _compare(arguments.first, arguments.second, arguments.json)
+    except (UserError, OSError) as error:
+        print(f"rookworld: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    return EXIT_DONE
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"evaluate compare: {message}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="rookworld evaluate compare", description="Two models on the same rows; B less A.")
+    parser.add_argument("first", metavar="A", type=Path, help="a file that evaluate output= wrote")
+    parser.add_argument("second", metavar="B", type=Path, help="another, of the same suites and rows")
+    parser.add_argument("--json", metavar="OUT", type=Path, help="write the comparison here")
+    return parser
+
+
+def _compare(first: Path, second: Path, out: Path | None) -> None:
+    if out is not None and not out.resolve().parent.is_dir():
+        raise UserError(f"--json: expected a file in a folder that exists, got {out}")
+    one_head, one = read_rows(rows_path(first))
+    two_head, two = read_rows(rows_path(second))
+    suites = [name for name in one if name in two]
+    if not suites:
+        has = (f"{', '.join(rows) or 'none'} in {path}" for rows, path in ((one, first), (two, second)))
+        raise UserError(f"expected a suite that both have, got {' and '.join(has)}")
+    found: dict[str, Comparison] = {}
+    for name in suites:
+        try:
+            found |= compare(one[name], two[name])
+        except ValueError as error:
+            raise UserError(f"{name}: {error}, in {first} and {second}") from error
+    models = {"first": one_head["model"], "second": two_head["model"]}
+    console = make_console()
+    console.print(f"A: {models['first']}, B: {models['second']}", highlight=False, markup=False, soft_wrap=True)
+    console.print(comparison_table(found))
+    if out is not None:
+        table: dict[str, Any] = {key: asdict(entry) for key, entry in found.items()}
+        write_json(out, {"models": models, "suites": suites, "table": table})

@@ -1,0 +1,47 @@
+"""Bars for people, on stderr: what is done, at which rate, how long it will take."""
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Task as Bar
+from rich.text import Text
+
+Told = Callable[[str, int], None]
+"""A bar's name and how much of it is done."""
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Bar) -> Text:
+        took_s = task.finished_time if task.finished else task.elapsed
+        return Text(f"{(task.completed - task.fields['before']) / took_s if took_s else 0:,.1f} rows/s")
+
+
+@contextmanager
+def bars(totals: Mapping[str, int]) -> Generator[Told, None, None]:
+    """A bar for each name, shown from its first report on: a refusal before is one line.
+
+    What the first report says was done before, and counts for no rate.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate())
+    shown = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
+    with ExitStack() as stack:
+        ids: dict[str, TaskID] = {}
+
+        def tell(name: str, done: int) -> None:
+            if not shown.live.is_started:
+                stack.enter_context(shown)
+            if name not in ids:
+                ids[name] = shown.add_task(name, total=totals[name], completed=done, before=done)
+            shown.update(ids[name], completed=done)
+
+        yield tell

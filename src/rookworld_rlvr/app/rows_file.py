@@ -1,0 +1,112 @@
+"""The rows of an evaluation beside its tables: what an interrupted one goes on from, and a comparison reads.
+
+The first line says what was evaluated and how; each other line is a row. Lines are added chunk by chunk; one that a
+crash cut short does not count.
+"""
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..evaluation import Row
+from ..evaluation.suite import Suite, identity
+from ..training.errors import UserError
+from ..training.run_folder import write_text
+
+HEADER = "evaluation"
+MISSING = "nothing"
+
+
+def rows_path(output: Path) -> Path:
+    """Where the rows of `output` are."""
+    return output.with_name(f"{output.name}.rows.jsonl")
+
+
+class RowsFile:
+    """Rows that are finished, in memory and, where there is a path, on disk. Items are held by their identity."""
+
+    def __init__(self, path: Path | None, header: Mapping[str, Any], suites: Sequence[Suite]) -> None:
+        """Begin a file, or go on with one of the same header. Raises UserError where it is of another evaluation."""
+        self._path = path
+        self.rows: dict[str, list[Row]] = {suite.name: [] for suite in suites}
+        if path is not None and path.is_file():
+            found_header, found = read_rows(path)
+            # As JSON has it: what is read back holds no tuples.
+            _require_same(json.loads(json.dumps(header)), found_header, path)
+            self.rows = {suite.name: _finished(suite, found.get(suite.name, []), path) for suite in suites}
+        if path is not None:
+            # Anew, less what a crash left of a chunk.
+            lines = [json.dumps({HEADER: header}), *self._lines()]
+            write_text(path, "".join(f"{line}\n" for line in lines))
+
+    def add(self, suite: Suite, rows: Sequence[Row]) -> None:
+        """Keep the next finished rows of a suite."""
+        found = [Row(row.index, identity(row.item), row.values) for row in rows]
+        first = len(self.rows[suite.name])
+        expected = [(first + place, identity(suite.items[first + place])) for place in range(len(found))]
+        if [(row.index, row.item) for row in found] != expected:
+            raise ValueError(f"expected the rows of {suite.name} from {first} on, got others: {found[0]}")
+        self.rows[suite.name] += found
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.writelines(f"{_line(suite.name, row)}\n" for row in found)
+                file.flush()
+                os.fsync(file.fileno())
+
+    def _lines(self) -> Iterator[str]:
+        return (_line(name, row) for name, rows in self.rows.items() for row in rows)
+
+
+def _line(suite: str, row: Row) -> str:
+    return json.dumps({"suite": suite, "index": row.index, "item": row.item, "values": dict(row.values)})
+
+
+def read_rows(path: Path) -> tuple[Any, dict[str, list[Row]]]:
+    """The header of a file of rows, and the rows of each suite. Raises UserError where it is no such file."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        header, *rows = [json.loads(line) for line in lines if line.endswith("\n")]
+        found: defaultdict[str, list[Row]] = defaultdict(list)
+        for row in rows:
+            found[row["suite"]].append(Row(row["index"], row["item"], row["values"]))
+        return header[HEADER], dict(found)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"output: expected the rows of an evaluation in {path}, got {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _finished(suite: Suite, rows: Sequence[Row], path: Path) -> list[Row]:
+    """The rows of whole chunks. Raises UserError where they are not of the suite's items, in its order."""
+    for place, row in enumerate(rows):
+        expected = identity(suite.items[place]) if place < len(suite.items) else MISSING
+        if row.index != place or row.item != expected:
+            raise UserError(
+                f"output: expected row {place} of {suite.name} in {path} to be of {expected[:120]!r}, got row "
+                f"{row.index} of {str(row.item)[:120]!r}: another output= begins anew"
+            )
+    return list(rows) if len(rows) == len(suite.items) else list(rows[: len(rows) // suite.chunk * suite.chunk])
+
+
+def _require_same(header: Mapping[str, Any], found: Any, path: Path) -> None:
+    wanted, there = dict(_leaves(header)), dict(_leaves(found))
+    for name in [*wanted, *there]:
+        expected, got = wanted.get(name, MISSING), there.get(name, MISSING)
+        if expected != got:
+            raise UserError(
+                f"output: expected rows of this evaluation in {path}, got another's: {name} is {got!r} there and "
+                f"{expected!r} here; another output= begins anew"
+            )
+
+
+def _leaves(content: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(content, dict):
+        for key, value in content.items():
+            yield from _leaves(value, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, content

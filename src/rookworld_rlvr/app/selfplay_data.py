@@ -1,0 +1,199 @@
+"""Closed-loop data: a model plays itself, and its games become rows to train on.
+
+Games are logged as they end, so the same command goes on where it stopped. They are sampled side by side in chunks
+of fixed size, and what is drawn depends on the seed and the games' numbers alone.
+"""
+
+import json
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import chess
+import chess.pgn
+
+from ..board.fen import position_key
+from ..board.moves import is_legal_uci
+from ..evaluation.games import End, Pairing, PlayedGame, Start, play
+from ..evaluation.players import DecodingConfig, ModelPlayer, RandomPlayer, best_move_text
+from ..rollout.generator import GeneratorConfig
+from ..rollout.weights import checksum
+from ..tasks.corpus import example_key, read_corpus, split_line
+from ..tasks.played import GameRecord, Turn, position_rows, transition_lines, winner_lines
+from ..tasks.types import ParseFailure, Task
+from ..training.data import default_file
+from ..training.policy import Device, ModelConfig, Policy, Precision, load_policy, select_device
+from .game_log import GameLog
+from .generate_data import CARD_FILE, write_lines
+from .wiring import make_generator
+
+SIDE_BY_SIDE = 64
+LOG_FILE = "games.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class SelfplayRequest:
+    """What is to be played, and where it goes."""
+
+    model: str
+    """A folder, a hub name, or `tiny`."""
+    games: int
+    seed: int
+    decoding: DecodingConfig
+    max_halfmoves: int
+    opening_fraction: float
+    """Share of the games that begin behind an opening; the others at the standard starting position."""
+    rescue: bool
+    """Play a random legal move where the model's is illegal, instead of ending the game."""
+    folder: Path
+    excluded: frozenset[str]
+    """Positions that no row may begin from; those of the held-out rows that ship are left out besides."""
+
+
+class NotingPlayer:
+    """A model whose answers are kept. See `Player`."""
+
+    def __init__(self, model: ModelPlayer, rescue: RandomPlayer | None) -> None:
+        self._model, self._rescue = model, rescue
+        self.turns: defaultdict[int, list[Turn]] = defaultdict(list)
+        """Of each game, by its number."""
+
+    def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
+        answers = self._model.answers(boards, numbers)
+        return [self._choose(*asked) for asked in zip(boards, numbers, answers, strict=True)]
+
+    def _choose(self, board: chess.Board, number: int, answer: str) -> str:
+        written = played = best_move_text(answer)
+        if not is_legal_uci(board, written):
+            played = self._rescue.choose([board], [number])[0] if self._rescue else ""
+        self.turns[number].append(Turn(answer, written, played))
+        return played or written
+
+
+def play_to_folder(request: SelfplayRequest, progress: Callable[[int], None]) -> dict[str, int]:
+    """Play what is missing and write every file; how many rows each has. Raises UserError, GameLogError or OSError."""
+    policy = load_policy(ModelConfig(path=request.model), select_device(Device.auto), Precision.bf16)
+    request.folder.mkdir(parents=True, exist_ok=True)
+    with GameLog(request.folder / LOG_FILE, _header(request, policy)) as log:
+        _play_missing(request, policy, log, progress)
+        records = [GameRecord.from_json(rows[0]) for rows in log.games()][: request.games]
+    return _write(request, records)
+
+
+def _header(request: SelfplayRequest, policy: Policy) -> dict[str, str | int]:
+    """What the games depend on."""
+    return {
+        "weights": checksum(policy.model),
+        "seed": request.seed,
+        "temperature": str(request.decoding.temperature),
+        "top_k": request.decoding.top_k,
+        "max_halfmoves": request.max_halfmoves,
+        "opening_fraction": str(request.opening_fraction),
+        "rescue": int(request.rescue),
+    }
+
+
+def _play_missing(request: SelfplayRequest, policy: Policy, log: GameLog, progress: Callable[[int], None]) -> None:
+    generator = make_generator(policy, GeneratorConfig(batch_size=SIDE_BY_SIDE))
+    model = ModelPlayer(generator, policy.tokenizer, request.decoding, request.seed)
+    progress(min(log.finished, request.games))
+    while log.finished < request.games:
+        # A chunk is sampled as a whole, so one that was cut short is played again.
+        first = log.finished // SIDE_BY_SIDE * SIDE_BY_SIDE
+        for record in _chunk(request, model, first)[log.finished - first :]:
+            log.append([record.to_json()])
+        progress(min(log.finished, request.games))
+
+
+def _chunk(request: SelfplayRequest, model: ModelPlayer, first: int) -> list[GameRecord]:
+    player = NotingPlayer(model, RandomPlayer(request.seed) if request.rescue else None)
+    numbers = range(first, first + SIDE_BY_SIDE)
+    starts = [_start(request, number) for number in numbers]
+    pairings = [Pairing(number, start, player, player) for number, start in zip(numbers, starts, strict=True)]
+    return [_record(game, player.turns[game.number]) for game in play(pairings, request.max_halfmoves)]
+
+
+def _start(request: SelfplayRequest, number: int) -> chess.Board:
+    behind_opening = random.Random(f"start:{request.seed}:{number}").random() < request.opening_fraction
+    return (Start.openings if behind_opening else Start.standard).board(number, request.seed)
+
+
+def _record(game: PlayedGame, turns: Sequence[Turn]) -> GameRecord:
+    opening = tuple(move.uci() for move in game.board.move_stack[: game.opening_halfmoves])
+    by_rule = game.end not in (End.illegal_move, End.cut)
+    winner = game.winner if game.end is End.checkmate else None
+    return GameRecord(opening, tuple(turns), game.end.value, winner, by_rule and winner is None)
+
+
+def _write(request: SelfplayRequest, records: Sequence[GameRecord]) -> dict[str, int]:
+    """The corpora, those without a row left out, and the card, last."""
+    excluded = request.excluded | held_out_positions()
+    files = {
+        "positions.jsonl": list(_positions(records, excluded)),
+        "transitions.txt": _rows(records, transition_lines, excluded),
+        "winners.txt": _rows(records, winner_lines, excluded),
+        "games.pgn": [_pgn(record, number, request.model) for number, record in enumerate(records)],
+    }
+    for name, lines in files.items():
+        if lines:
+            write_lines(request.folder / name, lines)
+        else:
+            # Of an earlier call with fewer exclusions, say; a corpus without a row is refused where it is read.
+            (request.folder / name).unlink(missing_ok=True)
+    counts = {name: len(lines) for name, lines in files.items()}
+    ends = [record.end for record in records]
+    card = {
+        "model": request.model,
+        **json.loads((request.folder / LOG_FILE).read_text().partition("\n")[0]),
+        "games": len(records),
+        "ends": {end: ends.count(end) for end in sorted(set(ends))},
+        "rows": counts,
+        "excluded_positions": len(excluded),
+    }
+    write_lines(request.folder / CARD_FILE, [json.dumps(card, indent=2)])
+    return counts
+
+
+def held_out_positions() -> frozenset[str]:
+    """Of the held-out rows that ship with us."""
+    return frozenset(map(example_key, read_corpus(default_file("held_out.txt")).examples))
+
+
+def _positions(records: Sequence[GameRecord], excluded: frozenset[str]) -> Iterator[str]:
+    """Each position once, as it was first reached."""
+    seen = set(excluded)
+    for number, record in enumerate(records):
+        for (board, _), row in zip(record.states(), position_rows(record, number), strict=True):
+            if (key := position_key(board)) not in seen:
+                seen.add(key)
+                yield json.dumps(row)
+
+
+def _rows(
+    records: Sequence[GameRecord], lines: Callable[[GameRecord], Iterator[str]], excluded: frozenset[str]
+) -> list[str]:
+    """Each once: a position has one answer of its own, but many moves whose outcome can be asked for."""
+    found: dict[str, str] = {}
+    for line in (line for record in records for line in lines(record)):
+        example = split_line(line)
+        if isinstance(example, ParseFailure):
+            raise ValueError(f"expected a valid row, got {line!r}: {example}")
+        position = example_key(example)
+        if position not in excluded:
+            found.setdefault(position if example.task is Task.policy else example.prompt, line)
+    return list(found.values())
+
+
+def _pgn(record: GameRecord, number: int, model: str) -> str:
+    """The game's text and the blank line behind it."""
+    board = chess.Board()
+    for uci in [*record.opening, *(turn.played for turn in record.turns if turn.played)]:
+        board.push_uci(uci)
+    game = chess.pgn.Game.from_board(board)
+    result = "1/2-1/2" if record.drawn else {None: "*", True: "1-0", False: "0-1"}[record.winner]
+    game.headers.update(
+        {"White": model, "Black": model, "Round": str(number + 1), "Result": result, "Termination": record.end}
+    )
+    return f"{game}\n"

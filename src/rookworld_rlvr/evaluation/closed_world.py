@@ -1,0 +1,178 @@
+"""The model in its own world: it chooses a move, answers for the environment itself, and plays on from that.
+
+What is asked is how long its state stays that of a real game, and what breaks first.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import chess
+
+from ..board.fen import FenField, differing_fields, parse_fen
+from ..board.moves import is_uci
+from ..board.transition import Transition, step, step_game
+from ..rollout.generator import Generator
+from ..tasks.environment import HISTORY_MOVES, parse_environment, render_environment_prompt
+from ..tasks.types import EnvironmentAnswer, ParseFailure
+from .games import Start
+from .players import DecodingConfig, Player, ask, published_decoding
+from .survival import Duration, Point, survival_curve, survival_measures
+from .table import Measure, Row
+
+SIDE_BY_SIDE = 128
+UNPARSABLE = "unparsable"
+FIELDS = (*FenField, "reward", "terminated", "truncated", UNPARSABLE)
+# Half-moves after which the share of true worlds is told.
+TOLD_AT = (10, 20, 40, 80, 160, 320)
+
+
+class Mover(StrEnum):
+    """Who chooses the moves."""
+
+    model = "model"
+    """The model's own policy half."""
+    random = "random"
+    """Any legal move: longer games for a model whose own moves soon are illegal."""
+
+
+class Ending(StrEnum):
+    """How a game in the model's world ended; all but the first are no fault of the environment half."""
+
+    broke = "broke"
+    """Its state differs from the real game's."""
+    over = "over"
+    """By rule, and the model said so. Or by a fivefold repetition that the prompt's history cannot prove: an
+    arbiter's call, whatever the model said."""
+    illegal_move = "illegal_move"
+    """The policy's move was illegal, and the model said so."""
+    no_move = "no_move"
+    """The policy wrote nothing of a move's form, so that there was nothing to answer."""
+    cut = "cut"
+    """The limit of half-moves."""
+
+
+@dataclass(slots=True)
+class ClosedWorldConfig:
+    """How many games, how long, and who moves."""
+
+    games: int = 100
+    """Games played."""
+    start: Start = Start.openings
+    """Where they begin: behind `openings`, whose moves are the history the model is shown, or `standard`."""
+    max_halfmoves: int = 500
+    """A game is cut there."""
+    mover: Mover = Mover.model
+    decoding: DecodingConfig = field(default_factory=published_decoding)
+    """How the policy half is sampled; the environment half is asked greedily."""
+
+    def __post_init__(self) -> None:
+        if self.games < 0 or self.max_halfmoves < 1:
+            raise ValueError(f"closed_world: expected games from 0 and max_halfmoves from 1, got {self}")
+
+
+@dataclass(slots=True)
+class _World:
+    """A game as the model has it, beside the real one."""
+
+    number: int
+    game: chess.Board
+    """The real one, with its whole stack."""
+    fen: str
+    """The model's own state, at first the real one."""
+    halfmoves: int = 0
+    """Transitions that were true so far, a rightly refused illegal move included."""
+    ending: Ending | None = None
+    broken: tuple[str, ...] = ()
+    """The fields that differ, of `FIELDS`."""
+
+    def prompt(self, uci: str) -> str:
+        return render_environment_prompt(self.fen, uci, self._history(uci))
+
+    def take(self, uci: str, completion: str) -> None:
+        """Compare the model's answer with the truth, and play on from it."""
+        history = self._history(uci)
+        truth = step_game(self.game, uci)
+        # A game may be over by a fivefold repetition that the history shown cannot prove: either answer is right.
+        right = [truth, step(self.fen, uci, history)] if truth.terminated else [truth]
+        answer = parse_environment(completion)
+        broken = min((_broken(each, answer) for each in right), key=len)
+        if broken or isinstance(answer, ParseFailure):
+            self.ending, self.broken = Ending.broke, broken
+            return
+        self.halfmoves += 1
+        self.fen = answer.next_fen
+        if truth.truncated:
+            self.ending = Ending.illegal_move
+        elif truth.terminated:
+            self.ending = Ending.over
+
+    def _history(self, uci: str) -> list[str]:
+        return [*(move.uci() for move in self.game.move_stack[1 - HISTORY_MOVES :]), uci]
+
+
+def _broken(truth: Transition, answer: EnvironmentAnswer | ParseFailure) -> tuple[str, ...]:
+    if isinstance(answer, ParseFailure):
+        return (UNPARSABLE,)
+    names = ("reward", "terminated", "truncated")
+    others = (name for name in names if getattr(truth, name) != getattr(answer, name))
+    return (*differing_fields(answer.next_fen, truth.next_fen), *others)
+
+
+def closed_world(
+    generator: Generator, tokenizer: Any, mover: Player, config: ClosedWorldConfig, *, seed: int = 0, done: int = 0
+) -> Iterator[list[Row]]:
+    """Every game behind the first `done`, a row each; those of a chunk are played side by side.
+
+    The seed decides which openings. Values: `closed_world/halfmoves`, true transitions in a row;
+    `closed_world/ended/<how>`; and `closed_world/broke/<field>`, 1 where the game broke and that field was wrong.
+    """
+    for first in range(done, config.games, SIDE_BY_SIDE):
+        numbers = range(first, min(first + SIDE_BY_SIDE, config.games))
+        starts = [config.start.board(number, seed) for number in numbers]
+        fens = [start.fen() for start in starts]
+        worlds = [_World(*each) for each in zip(numbers, starts, fens, strict=True)]
+        while going := [world for world in worlds if world.ending is None]:
+            _advance(generator, tokenizer, mover, going, config.max_halfmoves)
+        yield [
+            Row(world.number, f"game {world.number} from {fen}", _values(world))
+            for world, fen in zip(worlds, fens, strict=True)
+        ]
+
+
+def _advance(generator: Generator, tokenizer: Any, mover: Player, worlds: Sequence[_World], max_halfmoves: int) -> None:
+    """One half-move of every world: the policy half is asked, then the environment half."""
+    texts = mover.choose([parse_fen(world.fen) for world in worlds], [world.number for world in worlds])
+    moved = [(world, text) for world, text in zip(worlds, texts, strict=True) if is_uci(text)]
+    prompts = [world.prompt(text) for world, text in moved]
+    for (world, text), answer in zip(moved, ask(generator, tokenizer, prompts, DecodingConfig()), strict=True):
+        world.take(text, answer)
+        if world.ending is None and world.halfmoves >= max_halfmoves:
+            world.ending = Ending.cut
+    for world, text in zip(worlds, texts, strict=True):
+        if not is_uci(text):
+            world.ending = Ending.no_move
+
+
+def _values(world: _World) -> dict[str, float]:
+    return {
+        "closed_world/halfmoves": float(world.halfmoves),
+        **{f"closed_world/ended/{ending}": float(world.ending is ending) for ending in Ending},
+        **{f"closed_world/broke/{name}": float(name in world.broken) for name in FIELDS},
+    }
+
+
+def closed_world_curve(rows: Sequence[Row]) -> list[Point]:
+    """The share of worlds still true after so many half-moves; games that ended otherwise are censored there."""
+    return survival_curve([_duration(row) for row in rows])
+
+
+def closed_world_measures(rows: Sequence[Row]) -> dict[str, Measure]:
+    """`closed_world/survival/<half-moves>`, as far as there are games to tell."""
+    told = survival_measures([_duration(row) for row in rows], TOLD_AT)
+    return {f"closed_world/survival/{halfmoves:03d}": measure for halfmoves, measure in told.items()}
+
+
+def _duration(row: Row) -> Duration:
+    return Duration(int(row.values["closed_world/halfmoves"]), row.values[f"closed_world/ended/{Ending.broke}"] == 1.0)

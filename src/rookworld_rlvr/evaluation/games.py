@@ -1,0 +1,150 @@
+"""Games played side by side, each to its end by rule, an illegal move or a limit."""
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import chess
+import chess.pgn
+
+from ..board.moves import is_legal_uci
+from ..board.openings import OPENINGS, opening_board
+from .players import Player
+
+
+class Start(StrEnum):
+    """Where games begin."""
+
+    standard = "standard"
+    """The standard starting position, every game."""
+    openings = "openings"
+    """Behind the lines of `board.openings`, in an order of the seed's, each as often as the others."""
+
+    def board(self, number: int, seed: int) -> chess.Board:
+        """The start of a game, its moves on the stack."""
+        if self is Start.standard:
+            return chess.Board()
+        order = random.Random(f"openings:{seed}").sample(OPENINGS, len(OPENINGS))
+        return opening_board(order[number % len(order)])
+
+
+class End(StrEnum):
+    """Why a game is over."""
+
+    checkmate = "checkmate"
+    stalemate = "stalemate"
+    insufficient_material = "insufficient_material"
+    seventyfive_moves = "seventyfive_moves"
+    fivefold_repetition = "fivefold_repetition"
+    illegal_move = "illegal_move"
+    cut = "cut"
+    """The limit of half-moves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """A game to be played."""
+
+    number: int
+    start: chess.Board
+    """Its moves are those of the opening; left as it is."""
+    white: Player
+    black: Player
+
+    def to_move(self, board: chess.Board) -> Player:
+        return self.white if board.turn else self.black
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedGame:
+    """A game that is over."""
+
+    number: int
+    board: chess.Board
+    """Its last position, all moves on the stack, the opening's included."""
+    opening_halfmoves: int
+    end: End
+    winner: chess.Color | None
+    """None: a draw, or a game that was cut. An illegal move loses."""
+    illegal: str | None
+    """What was written in place of a legal move, where that ended it."""
+
+    @property
+    def halfmoves(self) -> int:
+        """Legal ones that the players chose."""
+        return len(self.board.move_stack) - self.opening_halfmoves
+
+    def score(self, color: chess.Color) -> float:
+        """1 won, ½ drawn or cut, 0 lost."""
+        return 0.5 if self.winner is None else float(self.winner == color)
+
+
+def play(pairings: Sequence[Pairing], max_halfmoves: int) -> list[PlayedGame]:
+    """All games side by side, half-move by half-move; each player is asked once for all boards it is to move on.
+
+    `max_halfmoves` are those the players choose, at least 1. A game whose start is already over has none.
+    """
+    boards = [pairing.start.copy() for pairing in pairings]
+    over: dict[int, PlayedGame] = {}
+    while len(over) < len(pairings):
+        for i in range(len(pairings)):
+            if i not in over and (found := _end_by_rule(pairings[i], boards[i], max_halfmoves)):
+                over[i] = found
+        going = [i for i in range(len(pairings)) if i not in over]
+        for i, text in _choices(pairings, boards, going):
+            if is_legal_uci(boards[i], text):
+                boards[i].push_uci(text)
+            else:
+                over[i] = _played(pairings[i], boards[i], End.illegal_move, not boards[i].turn, text)
+    return [over[i] for i in range(len(pairings))]
+
+
+def _choices(
+    pairings: Sequence[Pairing], boards: Sequence[chess.Board], going: Sequence[int]
+) -> Iterable[tuple[int, str]]:
+    """What each game's player to move writes, before any board moves on."""
+    players = {id(player): player for i in going for player in [pairings[i].to_move(boards[i])]}
+    found: list[tuple[int, str]] = []
+    for name, player in players.items():
+        asked = [i for i in going if id(pairings[i].to_move(boards[i])) == name]
+        texts = player.choose([boards[i] for i in asked], [pairings[i].number for i in asked])
+        found += zip(asked, texts, strict=True)
+    return found
+
+
+def _end_by_rule(pairing: Pairing, board: chess.Board, max_halfmoves: int) -> PlayedGame | None:
+    outcome = board.outcome(claim_draw=False)
+    if outcome:
+        return _played(pairing, board, End(outcome.termination.name.lower()), outcome.winner)
+    if len(board.move_stack) - len(pairing.start.move_stack) >= max_halfmoves:
+        return _played(pairing, board, End.cut, None)
+    return None
+
+
+def _played(
+    pairing: Pairing, board: chess.Board, end: End, winner: chess.Color | None, illegal: str | None = None
+) -> PlayedGame:
+    return PlayedGame(pairing.number, board, len(pairing.start.move_stack), end, winner, illegal)
+
+
+def pgn_text(game: PlayedGame, headers: Mapping[str, str]) -> str:
+    """The game as PGN; the headers say who played, and the end is told in `Termination`."""
+    record = chess.pgn.Game.from_board(game.board)
+    record.headers.update({**headers, "Round": str(game.number + 1), "Termination": game.end.value})
+    record.headers["Result"] = "*" if game.end is End.cut else _result(game.winner)
+    if game.illegal is not None:
+        # A comment may hold anything but a closing brace.
+        record.end().comment = f"illegal: {game.illegal!r}".replace("}", ")")
+    return str(record)
+
+
+def _result(winner: chess.Color | None) -> str:
+    return "1/2-1/2" if winner is None else "1-0" if winner else "0-1"
+
+
+def append_pgn(path: Path, texts: Iterable[str]) -> None:
+    """Add games to a file, a blank line behind each. Raises OSError."""
+    with path.open("a", encoding="utf-8") as file:
+        file.writelines(f"{text}\n\n" for text in texts)

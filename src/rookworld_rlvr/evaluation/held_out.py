@@ -1,0 +1,88 @@
+"""The suites `policy` and `environment`: held-out rows under the published names, by colour and phase."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import chess
+
+from ..board.fen import parse_fen
+from ..board.phase import phase_of
+from ..rewards.engine import Analysis
+from ..tasks import Example, Task, parse_prompt
+from ..tasks.corpus import example_key
+from .engine_loss import EngineMeasure
+from .fen_errors import judge_next_fen
+from .run import CHUNK_ROWS
+from .suite import Suite, SuiteName, by_chunks
+from .table import Row, judge
+
+Complete = Callable[[Sequence[Example]], list[str]]
+"""The greedy completions of examples, in their order."""
+
+
+def held_out_suite(
+    task: Task,
+    examples: Sequence[Example],
+    complete: Complete,
+    *,
+    trained: Collection[str],
+    most: int,
+    engine: EngineMeasure | None = None,
+) -> Suite:
+    """The first `most` of the task's examples whose position is none of `trained` (keys, as `example_key` has them).
+
+    Of several examples with one position and task all stay: they may ask for different moves. With `engine` policy
+    rows have `win_probability_loss` too; it looks at their positions while the model writes.
+    """
+    own = [example for example in examples if example.task is task]
+    kept = [example for example in own if example_key(example) not in trained]
+
+    def answer(first: int, chunk: Sequence[Any]) -> list[Row]:
+        if engine is None:
+            return judged(first, chunk, complete(chunk))
+        # And at the next chunk's, while this one is judged.
+        engine.prepare(asked[first : first + 2 * CHUNK_ROWS])
+        completions = complete(chunk)
+        return judged(first, chunk, completions, engine.analyses(chunk))
+
+    asked = kept[:most]
+    facts: dict[str, Any] = {"rows_in_training": len(own) - len(kept)}
+    if engine is not None and task is Task.policy:
+        facts |= {"engine": engine.pool.name, "engine_nodes": engine.nodes}
+    return Suite(SuiteName(task.value), asked, by_chunks(asked, CHUNK_ROWS, answer), CHUNK_ROWS, facts)
+
+
+def judged(
+    first: int,
+    examples: Sequence[Example],
+    completions: Sequence[str],
+    analyses: Mapping[str, Analysis] | None = None,
+) -> list[Row]:
+    """The rows of held-out examples, the first of index `first`, in all the detail that this evaluation has.
+
+    `analyses`, by FEN, add what an engine says.
+    """
+    rows = judge(examples, completions, analyses)
+    return [
+        Row(first + row.index, example, refined(_details(example, completion) | dict(row.values), example))
+        for row, example, completion in zip(rows, examples, completions, strict=True)
+    ]
+
+
+def _details(example: Example, completion: str) -> dict[str, float]:
+    if example.task is Task.policy:
+        return {}
+    return {f"{Task.environment}/{name}": value for name, value in judge_next_fen(example, completion).items()}
+
+
+def refined(values: Mapping[str, float], example: Example) -> dict[str, float]:
+    """The values, each of `<suite>/<name>` also by the colour to move and the phase of the prompt's position.
+
+    >>> prompt = "P: rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
+    >>> refined({"policy/valid": 1.0}, Example(Task.policy, prompt, None))
+    {'policy/valid': 1.0, 'policy/valid/white': 1.0, 'policy/valid/opening': 1.0}
+    """
+    board = parse_fen(parse_prompt(example.prompt).fen)
+    parts = (chess.COLOR_NAMES[board.turn], phase_of(board).value)
+    own = {key: value for key, value in values.items() if key.count("/") == 1}
+    return dict(values) | {f"{key}/{part}": value for part in parts for key, value in own.items()}

@@ -1,0 +1,127 @@
+"""Mate in one, as BIG-bench's `checkmate_in_one` asks for it, put as a policy prompt.
+
+Source: github.com/google/BIG-bench, bigbench/benchmark_tasks/checkmate_in_one; its score is exact match with the
+one target. Here any mating move counts, and exact match stands beside it.
+"""
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import chess
+import chess.pgn
+
+from ..board.fen import parse_fen
+from ..board.moves import is_legal_uci
+from .players import Player
+from .table import Row
+
+CHUNK_ROWS = 256
+
+
+@dataclass(slots=True)
+class MateInOneConfig:
+    """Where the positions are."""
+
+    path: str = ""
+    """JSON lines with `fen` and `best`, or BIG-bench's own task.json; the suite needs it."""
+    limit: int | None = None
+    """Most positions asked; null: all."""
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"mate_in_one.limit: expected 1 or more, or null, got {self.limit}")
+
+
+@dataclass(frozen=True, slots=True)
+class MateInOne:
+    """A position in which the side to move mates."""
+
+    fen: str
+    best: str
+    """The file's mating move, UCI."""
+
+
+def read_mates(path: Path | str) -> list[MateInOne]:
+    """The positions of a file, in order; one that stands twice is asked once.
+
+    Raises ValueError, naming file and row, where a row is no position with a mating move, and where there is none;
+    OSError where the file cannot be read.
+    """
+    path = Path(path)
+    text = path.read_text(encoding="utf-8-sig")
+    rows = _bigbench_rows(text) if path.suffix == ".json" else map(json.loads, filter(str.strip, text.splitlines()))
+    found: dict[MateInOne, None] = {}
+    try:
+        for number, row in enumerate(rows, start=1):
+            found[_mate(row, f"{path}:{number}")] = None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"expected JSON in {path}, got {error}") from error
+    if not found:
+        raise ValueError(f"expected positions with a mate in one in {path}, got none")
+    return list(found)
+
+
+def _mate(row: object, where: str) -> MateInOne:
+    try:
+        if not isinstance(row, dict):
+            raise ValueError("no object")
+        board, best = parse_fen(str(row["fen"])), str(row["best"])
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"expected an object with fen and best at {where}, got {row!r}: {error}") from error
+    if not is_mate(board, best):
+        raise ValueError(f"expected a move that mates at {where}, got {best!r} in {board.fen()!r}")
+    return MateInOne(board.fen(), best)
+
+
+def _bigbench_rows(text: str) -> Iterator[dict[str, str]]:
+    """Its examples: a game's moves so far in SAN, and the mating move as the target."""
+    task = json.loads(text)
+    if not isinstance(task, dict) or not isinstance(task.get("examples"), list):
+        raise ValueError("expected BIG-bench's task.json with a list of examples, got none")
+    for number, example in enumerate(task["examples"], start=1):
+        try:
+            game = chess.pgn.read_game(io.StringIO(example["input"]))
+            board = game.end().board() if game else chess.Board()
+            yield {"fen": board.fen(), "best": board.parse_san(example["target"]).uci()}
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"expected moves as input and a move as target in example {number}: {error!r}") from error
+
+
+def is_mate(board: chess.Board, uci: str) -> bool:
+    """Whether a legal move's spelling mates.
+
+    >>> is_mate(chess.Board("7k/5Q2/6K1/8/8/8/8/8 w - - 0 1"), "f7g7")
+    True
+    """
+    if not is_legal_uci(board, uci):
+        return False
+    after = board.copy(stack=False)
+    after.push_uci(uci)
+    return after.is_checkmate()
+
+
+def mate_in_one(player: Player, mates: Sequence[MateInOne], *, done: int = 0) -> Iterator[list[Row]]:
+    """Every position asked once, behind the first `done`, a chunk of rows at a time.
+
+    Values: `mate_in_one/accuracy`, any mating move counts; `/exact`, the file's own; `/legal`.
+    """
+    asked = iter(enumerate(mates[done:], start=done))
+    while chunk := list(islice(asked, CHUNK_ROWS)):
+        boards = [parse_fen(mate.fen) for _, mate in chunk]
+        texts = player.choose(boards, [index for index, _ in chunk])
+        yield [
+            Row(index, f"{mate.fen} {mate.best}", _values(mate, board, text))
+            for (index, mate), board, text in zip(chunk, boards, texts, strict=True)
+        ]
+
+
+def _values(mate: MateInOne, board: chess.Board, text: str) -> dict[str, float]:
+    return {
+        "mate_in_one/accuracy": float(is_mate(board, text)),
+        "mate_in_one/exact": float(text == mate.best),
+        "mate_in_one/legal": float(is_legal_uci(board, text)),
+    }

@@ -1,0 +1,207 @@
+"""Puzzles by Lichess's rule: every move of the solver right, and any mate accepted.
+
+Source: database.lichess.org/#puzzles: the position is the one before the opponent's move; each of the solver's moves
+is the only good one, but for mates in one, of which there may be several.
+"""
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import chess
+
+from ..board.fen import parse_fen
+from ..board.moves import is_legal_uci
+from .mate_in_one import is_mate
+from .players import Player
+from .table import Row
+
+CHUNK_ROWS = 256
+BAND = 400
+LICHESS_COLUMNS = ("PuzzleId", "FEN", "Moves", "Rating", "Themes")
+
+
+@dataclass(slots=True)
+class PuzzlesConfig:
+    """Where the puzzles are."""
+
+    path: str = ""
+    """Lichess's CSV, or JSON lines with `fen` and `best`; the suite needs it."""
+    limit: int | None = None
+    """Most puzzles asked; null: all."""
+    themes: list[str] = field(default_factory=lambda: ["mateIn1", "mateIn2", "middlegame", "endgame"])
+    """Themes whose accuracy is told apart."""
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"puzzles.limit: expected 1 or more, or null, got {self.limit}")
+
+
+@dataclass(frozen=True, slots=True)
+class Puzzle:
+    """A line to be found."""
+
+    name: str
+    steps: tuple[tuple[str, str], ...]
+    """FEN and right move of each of the solver's turns, at least one."""
+    rating: int | None
+    themes: tuple[str, ...]
+
+    @property
+    def line(self) -> str:
+        """What is asked, in one line."""
+        return " ".join(f"{fen} {best}" for fen, best in self.steps)
+
+
+def read_puzzles(path: Path | str) -> list[Puzzle]:
+    """The puzzles of a file, in order: a `.csv` with Lichess's columns, else JSON lines.
+
+    A JSON line holds `fen` and `best`, and may hold `rating`, `themes`, and `id` with `ply`: the lines of one id are
+    the turns of one puzzle. Raises ValueError, naming file and row, where a move is illegal or a turn missing, and
+    where there is no puzzle; OSError where the file cannot be read.
+    """
+    path = Path(path)
+    puzzles = list((_csv_puzzles if path.suffix == ".csv" else _json_puzzles)(path))
+    if not puzzles:
+        raise ValueError(f"expected puzzles in {path}, got none")
+    return puzzles
+
+
+def _csv_puzzles(path: Path) -> Iterator[Puzzle]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file)
+        if not set(LICHESS_COLUMNS) <= set(reader.fieldnames or ()):
+            raise ValueError(f"expected columns {', '.join(LICHESS_COLUMNS)} in {path}, got {reader.fieldnames}")
+        for row in reader:
+            where = f"{path}:{reader.line_num}"
+            try:
+                steps, rating = tuple(_solver_steps(row["FEN"], row["Moves"].split())), int(row["Rating"])
+            except ValueError as error:
+                raise ValueError(f"expected a puzzle at {where}, got {error}") from error
+            yield Puzzle(row["PuzzleId"], steps, rating, tuple(row["Themes"].split()))
+
+
+def _solver_steps(fen: str, moves: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Every second move is the solver's; the opponent has the first."""
+    if len(moves) < 2:
+        raise ValueError(f"{len(moves)} moves")
+    board = parse_fen(fen)
+    for turn, uci in enumerate(moves):
+        if not is_legal_uci(board, uci):
+            raise ValueError(f"the illegal move {uci!r} in {board.fen()!r}")
+        if turn % 2:
+            yield board.fen(), uci
+        board.push_uci(uci)
+
+
+def _json_puzzles(path: Path) -> Iterator[Puzzle]:
+    lines = path.read_text(encoding="utf-8-sig").splitlines()
+    turns: dict[str, list[tuple[str, Mapping[str, object]]]] = {}
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            where, row = f"{path}:{number}", _json_row(line, f"{path}:{number}")
+            turns.setdefault(str(row.get("id", where)), []).append((where, row))
+    return (_joined(name, rows) for name, rows in turns.items())
+
+
+def _json_row(line: str, where: str) -> Mapping[str, object]:
+    try:
+        row = json.loads(line)
+        if not is_legal_uci(parse_fen(row["fen"]), row["best"]):
+            raise ValueError(f"the illegal move {row['best']!r}")
+        if not isinstance(row.get("rating"), int | None) or not isinstance(row.get("themes", []), list):
+            raise ValueError("a rating that is no number, or themes that are no list")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"expected an object with fen and a legal best at {where}, got {line!r}: {error}") from error
+    found: Mapping[str, object] = row
+    return found
+
+
+def _joined(name: str, rows: list[tuple[str, Mapping[str, object]]]) -> Puzzle:
+    """The turns of a puzzle, each a reply of the opponent behind the one before."""
+    if len(rows) > 1:
+        rows = sorted(rows, key=lambda row: int(str(row[1].get("ply", 0))))
+    steps = tuple((str(row["fen"]), str(row["best"])) for _, row in rows)
+    for (fen, best), (after, _), (where, _) in zip(steps, steps[1:], rows[1:], strict=False):
+        if not _one_reply_apart(fen, best, after):
+            raise ValueError(f"expected the turn that follows {best} in {fen!r} at {where}, got {after!r}")
+    first = rows[0][1]
+    rating, themes = first.get("rating"), first.get("themes") or []
+    assert isinstance(rating, int | None) and isinstance(themes, list)
+    return Puzzle(name, steps, rating, tuple(map(str, themes)))
+
+
+def _one_reply_apart(fen: str, uci: str, after: str) -> bool:
+    board = parse_fen(fen)
+    board.push_uci(uci)
+    return any(_after(board, reply) == after for reply in board.legal_moves)
+
+
+def _after(board: chess.Board, move: chess.Move) -> str:
+    board.push(move)
+    fen = board.fen()
+    board.pop()
+    return fen
+
+
+def puzzles(
+    player: Player, asked: Sequence[Puzzle], *, themes: Sequence[str] = (), done: int = 0
+) -> Iterator[list[Row]]:
+    """Every puzzle behind the first `done`, a chunk of rows at a time; turns of a chunk are asked side by side.
+
+    Values: `puzzles/accuracy`, the whole line; the same by band of rating and by theme; `puzzles/first_move`, right
+    at the first turn; `puzzles/legal`, legal there.
+    """
+    for start in range(done, len(asked), CHUNK_ROWS):
+        chunk = asked[start : start + CHUNK_ROWS]
+        solved, texts = _solve(player, chunk, start)
+        yield [
+            Row(start + i, puzzle.line, _values(puzzle, texts[i], i in solved, themes))
+            for i, puzzle in enumerate(chunk)
+        ]
+
+
+def _solve(player: Player, chunk: Sequence[Puzzle], start: int) -> tuple[set[int], list[str]]:
+    """Which of the chunk are solved, and what was written at the first turn of each."""
+    going, solved, first = list(range(len(chunk))), set[int](), list[str]()
+    turn = 0
+    while going:
+        boards = [parse_fen(chunk[i].steps[turn][0]) for i in going]
+        texts = player.choose(boards, [start + i for i in going])
+        first = first or texts
+        right = [i for i, board, text in zip(going, boards, texts, strict=True) if _right(chunk[i], turn, board, text)]
+        turn += 1
+        mated = {i for i, board, text in zip(going, boards, texts, strict=True) if is_mate(board, text)}
+        finished = {i for i in right if len(chunk[i].steps) == turn}
+        solved |= finished | mated
+        going = [i for i in right if i not in solved]
+    return solved, first
+
+
+def _right(puzzle: Puzzle, turn: int, board: chess.Board, text: str) -> bool:
+    return text == puzzle.steps[turn][1] or is_mate(board, text)
+
+
+def _values(puzzle: Puzzle, first: str, solved: bool, themes: Iterable[str]) -> dict[str, float]:
+    fen, best = puzzle.steps[0]
+    board = parse_fen(fen)
+    values = {
+        "puzzles/accuracy": float(solved),
+        "puzzles/first_move": float(first == best or is_mate(board, first)),
+        "puzzles/legal": float(is_legal_uci(board, first)),
+    }
+    if puzzle.rating is not None:
+        values[f"puzzles/accuracy/{band(puzzle.rating)}"] = float(solved)
+    return values | {f"puzzles/accuracy/{theme}": float(solved) for theme in themes if theme in puzzle.themes}
+
+
+def band(rating: int) -> str:
+    """The band of a rating, its ends included.
+
+    >>> band(1599)
+    'rated_1200_1599'
+    """
+    low = rating // BAND * BAND
+    return f"rated_{low:04d}_{low + BAND - 1:04d}"

@@ -1,0 +1,79 @@
+"""What the values of each key mean: right or wrong, or graded on a scale. One place for all suites.
+
+A key that is not here, nor any key that it refines (`policy/valid/white` refines `policy/valid`), is right or wrong:
+its values are 1.0 and 0.0 and its interval is Wilson's. A graded key has the interval of its mean, cut to its scale.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+
+from ..board.transition import REWARD_ILLEGAL, REWARD_WIN
+
+# The greatest error that two rewards of the environment can have: a win taken for an illegal move.
+REWARD_WIDTH = REWARD_WIN - REWARD_ILLEGAL
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Where graded values lie."""
+
+    lowest: float
+    """May be minus infinity."""
+    highest: float
+    """May be infinity."""
+
+    @property
+    def width(self) -> float:
+        return self.highest - self.lowest
+
+
+SHARE = Scale(0.0, 1.0)
+COUNT = Scale(0.0, inf)
+NAT = Scale(0.0, inf)
+BASELINE, CHANGE = "baseline", "change"
+"""End the keys of another model's values, and of the differences from it."""
+
+GRADED: Mapping[str, Scale] = {
+    "policy/legal_candidates": SHARE,
+    "policy/top5_overlap": SHARE,
+    "policy/win_probability_loss": SHARE,
+    "environment/next_state_nls": SHARE,
+    "environment/reward_mae": Scale(0.0, REWARD_WIDTH),
+    "balanced/next_state_nls": SHARE,
+    "balanced/reward_mae": Scale(0.0, REWARD_WIDTH),
+    "selfplay/legal_halfmoves": COUNT,
+    "closed_world/halfmoves": COUNT,
+    "engine_match/score": SHARE,
+    "engine_match/won": SHARE,
+    "engine_match/drawn": SHARE,
+    "engine_match/lost": SHARE,
+    "engine_match/illegal": SHARE,
+    "retention/policy_legal_candidates": SHARE,
+    "retention/policy_top5_overlap": SHARE,
+    "retention/policy_loss": NAT,
+    "retention/policy_loss_per_token": NAT,
+    "retention/environment_next_state_nls": SHARE,
+    "retention/environment_reward_mae": Scale(0.0, REWARD_WIDTH),
+    "retention/environment_loss": NAT,
+    "retention/environment_loss_per_token": NAT,
+}
+
+
+def scale_of(key: str) -> Scale | None:
+    """The scale of a graded key or of the key that it refines; None for right or wrong.
+
+    A difference, whose key ends with `/change`, is graded whatever it is of.
+
+    >>> scale_of("policy/legal_candidates/black"), scale_of("policy/valid/black")
+    (Scale(lowest=0.0, highest=1.0), None)
+    >>> scale_of("retention/policy_valid/change")
+    Scale(lowest=-1.0, highest=1.0)
+    """
+    *parents, last = key.split("/")
+    names = ("/".join([*parents, last][:length]) for length in range(len(parents) + 1, 0, -1))
+    scale = next((GRADED[name] for name in names if name in GRADED), None)
+    if last == CHANGE:
+        width = scale.width if scale else 1.0
+        return Scale(-width, width)
+    return scale

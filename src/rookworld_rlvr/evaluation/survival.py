@@ -1,0 +1,69 @@
+"""How long something lasts where some are only known to have lasted so long: Kaplan and Meier's curve."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .intervals import Z_95, wilson_interval
+from .table import Measure
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """What is known of one."""
+
+    lasted: int
+    """Steps it got through."""
+    broke: bool
+    """Whether the next step broke it; else nobody knows how long it would have lasted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The curve behind a step."""
+
+    step: int
+    share: float
+    """Estimated share that gets through it."""
+    low: float
+    """Lower end of its 95 % interval."""
+    high: float
+    at_risk: int
+    """How many were there to take the step, at least 1."""
+    broken: int
+    """How many of them it broke."""
+
+
+def survival_curve(durations: Sequence[Duration]) -> list[Point]:
+    """A point for each step from 1 on to the last that anything took.
+
+    share = Π (1 − broken/at risk). The interval is Greenwood's, on the scale of log(−log share); where nothing has
+    broken, or everything has, it has none, and Wilson's of those at risk stands in. Source: Kaplan and Meier, JASA
+    53 (1958) 457-481; Kalbfleisch and Prentice, The Statistical Analysis of Failure Time Data (1980), 1.3.
+    """
+    points: list[Point] = []
+    share, greenwood = 1.0, 0.0
+    for step in range(1, max((each.lasted + each.broke for each in durations), default=0) + 1):
+        at_risk = sum(each.lasted + each.broke >= step for each in durations)
+        broken = sum(each.broke and each.lasted + 1 == step for each in durations)
+        share *= 1 - broken / at_risk
+        greenwood += broken / (at_risk * (at_risk - broken)) if broken < at_risk else math.inf
+        points.append(Point(step, share, *_interval(share, greenwood, at_risk), at_risk, broken))
+    return points
+
+
+def _interval(share: float, greenwood: float, at_risk: int) -> tuple[float, float]:
+    if share in (0.0, 1.0):
+        return wilson_interval(int(share) * at_risk, at_risk)
+    spread = Z_95 * math.sqrt(greenwood) / -math.log(share)
+    return share ** math.exp(spread), share ** math.exp(-spread)
+
+
+def survival_measures(durations: Sequence[Duration], steps: Sequence[int]) -> dict[int, Measure]:
+    """The curve at some steps; none for a step that nothing took, unless all had broken before. `n`: those at risk."""
+    curve = survival_curve(durations)
+    found = {point.step: Measure(point.share, point.low, point.high, point.at_risk) for point in curve}
+    if curve and curve[-1].share == 0:
+        last = found[curve[-1].step]
+        found |= {step: last for step in steps if step > curve[-1].step}
+    return {step: found[step] for step in steps if step in found}

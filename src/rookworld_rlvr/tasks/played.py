@@ -1,0 +1,99 @@
+"""Rows from played games: the positions reached with their outcome, the transitions, the winning side's answers."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import chess
+
+from ..board.moves import is_uci
+from .generate import environment_line
+from .policy import parse_policy, render_policy, render_policy_prompt
+from .types import PolicyAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One half-move of a game."""
+
+    answer: str
+    """The policy completion."""
+    written: str
+    """The move it names, as it stands there; perhaps illegal or empty."""
+    played: str
+    """The legal move that was played; empty where the game ended instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class GameRecord:
+    """A played game from the standard starting position."""
+
+    opening: tuple[str, ...]
+    """UCI moves before the first turn."""
+    turns: tuple[Turn, ...]
+    end: str
+    """The reason of its end."""
+    winner: chess.Color | None
+    """Of a mate; else None."""
+    drawn: bool
+    """Whether it ended drawn by rule. Neither won nor drawn: it was stopped, and has no outcome."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "GameRecord":
+        found = json.loads(text)
+        turns = tuple(Turn(**turn) for turn in found.pop("turns"))
+        return cls(tuple(found.pop("opening")), turns, **found)
+
+    def outcome(self, color: chess.Color) -> float | None:
+        """1 won, ½ drawn, 0 lost; None where the game was stopped."""
+        if self.winner is None:
+            return 0.5 if self.drawn else None
+        return float(self.winner == color)
+
+    def states(self) -> Iterator[tuple[chess.Board, Turn]]:
+        """Each turn with its position, all moves on the stack (the same board object, changed in place)."""
+        board = chess.Board()
+        for uci in self.opening:
+            board.push_uci(uci)
+        for turn in self.turns:
+            yield board, turn
+            if turn.played:
+                board.push_uci(turn.played)
+
+
+def position_rows(record: GameRecord, number: int) -> Iterator[dict[str, Any]]:
+    """Each position with its game's outcome for the side to move; as a row of a corpus, a prompt without a label."""
+    for board, turn in record.states():
+        yield {
+            "fen": board.fen(),
+            "outcome": record.outcome(board.turn),
+            "game": number,
+            "ply": board.ply(),
+            "written": turn.written,
+        }
+
+
+def transition_lines(record: GameRecord) -> Iterator[str]:
+    """`A:` rows of the moves written, illegal ones included, and played; python-chess writes the answers."""
+    for board, turn in record.states():
+        history = [move.uci() for move in board.move_stack]
+        for uci in dict.fromkeys((turn.written, turn.played)):
+            if is_uci(uci):
+                yield environment_line(board.fen(), uci, [*history, uci])
+
+
+def winner_lines(record: GameRecord) -> Iterator[str]:
+    """`P:` rows: the winner's own well-formed answers whose move was played, in published columns.
+
+    A game that was not won by mate has none. Source: the self-play filter of RookWorld's evolution,
+    https://github.com/jorahn/RookWorld.
+    """
+    for board, turn in record.states():
+        answer = parse_policy(turn.answer)
+        kept = board.turn == record.winner and turn.written == turn.played and isinstance(answer, PolicyAnswer)
+        if kept and isinstance(answer, PolicyAnswer):
+            yield render_policy_prompt(board.fen()) + render_policy(answer, board.fen())

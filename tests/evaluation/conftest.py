@@ -1,0 +1,101 @@
+"""A model whose policy half plays legal moves and whose environment half is python-chess: a script, not a network."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from rookworld_rlvr.board.fen import parse_fen
+from rookworld_rlvr.rewards.engine import EngineNotFoundError, find_engine
+from rookworld_rlvr.rollout.generator import GeneratorConfig, SampledCompletion
+from rookworld_rlvr.rollout.static_generator import StaticGenerator
+from rookworld_rlvr.tasks import parse_prompt
+from rookworld_rlvr.tasks.environment import environment_truth, render_environment
+from rookworld_rlvr.tasks.policy import render_policy
+from rookworld_rlvr.tasks.types import EnvironmentPrompt, PolicyAnswer
+
+SHARED_DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+
+
+@pytest.fixture
+def shared_file() -> Callable[[str], Path]:
+    def find(name: str) -> Path:
+        path = SHARED_DATA / name
+        if not path.is_file():
+            pytest.skip(f"the shared data file {name} is not beside the project")
+        return path
+
+    return find
+
+
+@pytest.fixture
+def stockfish() -> Iterator[str]:
+    try:
+        yield find_engine()
+    except EngineNotFoundError:
+        pytest.skip("no Stockfish on this machine")
+
+
+class Characters:
+    """A tokenizer of one token a character."""
+
+    def __call__(self, text: str, add_special_tokens: bool) -> Any:
+        assert not add_special_tokens
+        return SimpleNamespace(input_ids=[ord(letter) for letter in text])
+
+    def decode(self, tokens: Sequence[int], skip_special_tokens: bool) -> str:
+        return "".join(map(chr, tokens))
+
+
+class Script:
+    """See `Generator`: any legal move, drawn from torch's random state, and python-chess's transitions."""
+
+    def __init__(self, answer: Callable[[EnvironmentPrompt, str], str] | None = None) -> None:
+        self._spoil = answer or (lambda prompt, truth: truth)
+
+    def sync(self, model: Any) -> None:
+        """It has no weights."""
+
+    def weights_checksum(self) -> str:
+        return ""
+
+    def generate(
+        self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float, top_k: int = 0
+    ) -> list[list[SampledCompletion]]:
+        return [[self._completion("".join(map(chr, tokens)))] * group_size for tokens in prompts]
+
+    def _completion(self, prompt: str) -> SampledCompletion:
+        asked = parse_prompt(prompt)
+        if isinstance(asked, EnvironmentPrompt):
+            text = self._spoil(asked, render_environment(environment_truth(asked)))
+        else:
+            moves = sorted(move.uci() for move in parse_fen(asked.fen).legal_moves)
+            move = random.Random(int(torch.randint(2**31, (1,)))).choice(moves)
+            text = render_policy(PolicyAnswer((move,), (0.0,), move), asked.fen)
+        return SampledCompletion(tuple(map(ord, text)), (0.0,) * len(text), True)
+
+
+@pytest.fixture
+def characters() -> Characters:
+    return Characters()
+
+
+@pytest.fixture
+def make_script() -> type[Script]:
+    return Script
+
+
+@pytest.fixture
+def small_player(small_model: Path) -> Callable[..., Any]:
+    """The small model as a player."""
+    from rookworld_rlvr.evaluation.players import ModelPlayer
+    from rookworld_rlvr.training.policy import ModelConfig, Precision, load_policy
+
+    policy = load_policy(ModelConfig(path=str(small_model)), torch.device("cpu"), Precision.fp32)
+    ids = {"eos_id": policy.tokenizer.eos_token_id, "pad_id": policy.pad_id}
+    generator = StaticGenerator(policy.model, GeneratorConfig(max_new_tokens=100), **ids)
+    return lambda *settings: ModelPlayer(generator, policy.tokenizer, *settings)

@@ -1,0 +1,108 @@
+"""Matches: what pairs score, what difference in Elo that is, and who beats whom."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import chess
+import pytest
+
+from rookworld_rlvr.board.openings import OPENINGS
+from rookworld_rlvr.evaluation import Row, summarise
+from rookworld_rlvr.evaluation.engine_match import (
+    EngineMatchConfig,
+    elo,
+    engine_match,
+    engine_match_measures,
+)
+from rookworld_rlvr.evaluation.games import PlayedGame
+from rookworld_rlvr.evaluation.intervals import Z_95, wilson_interval
+from rookworld_rlvr.evaluation.players import OpponentConfig, RandomPlayer, engine_player
+
+
+class Illegal:
+    """Knows no chess."""
+
+    def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
+        return ["e1e1"] * len(boards)
+
+
+def match(player: Any, opponent: Any, config: EngineMatchConfig, **settings: Any) -> list[Row]:
+    return [row for chunk in engine_match(player, opponent, config, **settings) for row in chunk]
+
+
+def scored(*scores: float) -> list[Row]:
+    return [Row(index, index, {"engine_match/score": score}) for index, score in enumerate(scores)]
+
+
+def test_each_opening_is_played_with_both_colours_and_no_opening_twice() -> None:
+    games: list[PlayedGame] = []
+    rows = match(RandomPlayer(), RandomPlayer(1), EngineMatchConfig(pairs=5, max_halfmoves=4), on_games=games.extend)
+    assert [game.number for game in games] == list(range(10)) and [row.index for row in rows] == list(range(5))
+    starts = []
+    for white, black in zip(games[::2], games[1::2], strict=True):
+        opened = [game.board.move_stack[: game.opening_halfmoves] for game in (white, black)]
+        assert opened[0] == opened[1] and white.halfmoves == black.halfmoves == 4
+        starts.append(tuple(opened[0]))
+    assert len(set(starts)) == 5
+    assert all(row.values["engine_match/score"] == row.values["engine_match/drawn"] / 2 == 0.5 for row in rows)
+
+
+def test_an_illegal_move_loses_and_is_counted_only_where_it_is_the_player_s() -> None:
+    config = EngineMatchConfig(pairs=3)
+    lost = summarise(match(Illegal(), RandomPlayer(), config))
+    won = summarise(match(RandomPlayer(), Illegal(), config))
+    names = ("score", "score/white", "score/black", "won", "drawn", "lost", "illegal")
+    assert [lost[f"engine_match/{name}"].value for name in names] == [0, 0, 0, 0, 0, 1, 1]
+    assert [won[f"engine_match/{name}"].value for name in names] == [1, 1, 1, 1, 0, 0, 0]
+
+
+def test_elo_is_the_logistic_one() -> None:
+    # A hundred points are a score of 1 / (1 + 10^(-1/4)).
+    assert elo(1 / (1 + 10**-0.25)) == pytest.approx(100.0)
+    assert elo(0.25) == pytest.approx(-elo(0.75)) and (elo(0.0), elo(1.0)) == (-math.inf, math.inf)
+
+
+def test_the_interval_is_that_of_the_pairs_scores_carried_over() -> None:
+    measures = engine_match_measures(scored(0.5, 0.75, 0.25, 1.0, 0.5))
+    # Mean 0.6; squared deviations 0.01 + 0.0225 + 0.1225 + 0.16 + 0.01 = 0.325, variance 0.08125.
+    spread = Z_95 * math.sqrt(0.08125 / 5)
+    found = measures["engine_match/elo"]
+    assert (found.value, found.low, found.high, found.n) == pytest.approx(
+        (elo(0.6), elo(0.6 - spread), elo(0.6 + spread), 5)
+    )
+    # The same games unpaired would be less sure: the two of a drawn pair may be a win and a loss each.
+    assert measures["engine_match/score"].low == pytest.approx(0.6 - spread)
+
+
+def test_a_match_lost_or_won_throughout_has_no_bound_on_one_side_and_wilson_s_on_the_other() -> None:
+    lost, won = engine_match_measures(scored(*[0.0] * 8)), engine_match_measures(scored(*[1.0] * 8))
+    low, high = wilson_interval(0, 8)
+    assert (low, lost["engine_match/score"].high) == (0.0, high)
+    assert (lost["engine_match/elo"].value, lost["engine_match/elo"].low) == (-math.inf, -math.inf)
+    assert lost["engine_match/elo"].high == pytest.approx(elo(high)) == pytest.approx(-won["engine_match/elo"].low)
+    assert won["engine_match/elo"].high == math.inf
+    assert engine_match_measures([]) == {}
+
+
+def test_the_seed_decides_the_openings_and_pairs_already_there_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rookworld_rlvr.evaluation.engine_match.PAIRS_SIDE_BY_SIDE", 2)
+    config = EngineMatchConfig(pairs=5, max_halfmoves=6)
+    whole = match(RandomPlayer(), RandomPlayer(1), config, seed=3)
+    assert match(RandomPlayer(), RandomPlayer(1), config, seed=3, done=2) == whole[2:]
+    assert [row.item for row in match(RandomPlayer(), RandomPlayer(1), config, seed=4)] != [row.item for row in whole]
+
+
+def test_stockfish_beats_the_random_mover_and_a_stockfish_of_random_moves_is_beaten(stockfish: str) -> None:
+    config = EngineMatchConfig(pairs=3, max_halfmoves=200)
+    with engine_player(OpponentConfig(nodes=200)) as strong:
+        lost = engine_match_measures(match(RandomPlayer(), strong, config))
+        with engine_player(OpponentConfig(nodes=1, random_moves=1.0)) as weak:
+            won = engine_match_measures(match(strong, weak, config))
+    assert lost["engine_match/score"].value == 0.0 and won["engine_match/score"].value == 1.0
+
+
+@pytest.mark.parametrize("changes", [{"pairs": -1}, {"pairs": len(OPENINGS) + 1}, {"max_halfmoves": 0}])
+def test_a_match_of_more_pairs_than_openings_is_refused(changes: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=f"engine_match: expected 0 to {len(OPENINGS)} pairs"):
+        EngineMatchConfig(**changes)

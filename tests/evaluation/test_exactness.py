@@ -1,0 +1,177 @@
+"""The tables of 500 transcripts, recomputed from the definitions in other words.
+
+A transcript is a held-out row that ships with us and an answer: its label, or its label damaged. The recomputation
+shares nothing with the judges but python-chess: texts are read with regular expressions, similarity is the textbook's.
+"""
+
+import random
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+import chess
+import pytest
+
+from rookworld_rlvr.evaluation import summarise
+from rookworld_rlvr.evaluation.held_out import judged
+from rookworld_rlvr.tasks import Example, Task
+from rookworld_rlvr.tasks.corpus import read_corpus
+from rookworld_rlvr.training.data import default_file
+
+ROWS_A_TASK = 250
+UCI = r"[a-h][1-8][a-h][1-8][qrbn]?"
+NUMBER = r"[+-]?\d{1,6}(?:\.\d{1,6})?"
+MOVES, EVALS = rf"{UCI}(?:\s+{UCI}){{0,4}}", rf"{NUMBER}(?:\s+{NUMBER})*"
+POLICY = re.compile(rf"\s*M:\s*(?P<m>{MOVES})\s+E:\s*(?P<e>{EVALS})\s+B:\s*(?P<b>{UCI})\s*")
+ENVIRONMENT = re.compile(rf"\s*(?P<fen>[^+]*?)\s*\+\s*(?P<r>{NUMBER})\s*\+\s*(?P<t>[01])\s*\+\s*(?P<c>[01])\s*")
+FIELDS = ("placement", "turn", "castling", "en_passant", "halfmove_clock", "fullmove_number")
+
+
+def damaged(rng: random.Random, text: str, other: str) -> str:
+    """The text, or it with one of the mistakes that models make."""
+    words = text.split(" ")
+    place = rng.randrange(len(words))
+    return rng.choice(
+        [
+            text,
+            text,
+            text[: rng.randrange(len(text))],
+            text[: (cut := rng.randrange(len(text)))] + rng.choice("12345678abcdefgh+ ") + text[cut + 1 :],
+            " ".join(words[:place] + words[place + 1 :]),
+            " ".join([*words[:place], rng.choice(other.split(" ")), *words[place + 1 :]]),
+            other,
+            text + rng.choice([" ", "+0", " e2e4", " M: e2e4"]),
+            re.sub(r"B:.*", f"B: {rng.choice(['e2e4', 'g8f6', 'e1h1', '0000', 'a1a1', ''])}", text),
+            re.sub(r"M:\s*(\S+) (\S+)", r"M: \1 \1", text),
+            re.sub(r"\+0\.001\+", rng.choice(["+1.0+", "+0.5+", "+-1.0+", "+9+"]), text),
+            re.sub(r"\+0$", "+1", text),
+            re.sub(r" (w|b) ", lambda turn: " b " if turn[1] == "w" else " w ", text),
+        ]
+    )
+
+
+@pytest.fixture(scope="module")
+def transcripts() -> tuple[list[Example], list[str]]:
+    rng = random.Random(2026)
+    rows = read_corpus(default_file("held_out.txt")).examples
+    examples = [row for task in Task for row in rng.sample([row for row in rows if row.task is task], ROWS_A_TASK)]
+    labels = {task: [row.completion or "" for row in examples if row.task is task] for task in Task}
+    return examples, [damaged(rng, row.completion or "", rng.choice(labels[row.task])) for row in examples]
+
+
+def legal_moves(board: chess.Board) -> set[str]:
+    return {board.uci(move) for move in board.legal_moves}
+
+
+def read_policy(text: str) -> tuple[list[str], list[float], str] | None:
+    found = POLICY.fullmatch(text)
+    if not found:
+        return None
+    moves, evals = found["m"].split(), [float(word) for word in found["e"].split()]
+    same_square = any(move[:2] == move[2:4] for move in [*moves, found["b"]])
+    return None if same_square or len(moves) != len(evals) else (moves, evals, found["b"])
+
+
+def policy_values(example: Example, text: str) -> Iterator[tuple[str, float]]:
+    board = chess.Board(example.prompt[3:])
+    legal, answer, label = legal_moves(board), read_policy(text), read_policy(example.completion or "")
+    moves, _, best = answer or ([], [], "")
+    yield "valid", answer is not None
+    if legal:
+        yield "legal_best_move", best in legal
+        yield "legal_candidates", len(set(moves) & legal) / min(5, len(legal))
+    if label and set(label[0]) & legal:
+        evals = {move: value for move, value in zip(label[0], label[1], strict=True) if move in legal}
+        top = {move for move in evals if evals[move] == max(evals.values())}
+        yield "best_move_accuracy", best in top or (best == label[2] and best in legal and best not in evals)
+        yield "top5_accuracy", best in evals
+        yield "top5_overlap", sum(move in moves for move in evals) / len(evals)
+
+
+def transition(example: Example) -> tuple[str, float, bool, bool]:
+    """By the rules; a prompt's ten moves can prove no fivefold repetition."""
+    fen, uci = example.prompt[3:].split("+")[:2]
+    board = chess.Board(fen)
+    if uci not in legal_moves(board):
+        return board.fen(), -1.0, False, True
+    board.push_uci(uci)
+    if board.is_checkmate():
+        return board.fen(), 1.0, True, False
+    if board.is_stalemate() or board.is_insufficient_material() or board.is_seventyfive_moves():
+        return board.fen(), 0.5, True, False
+    return board.fen(), 0.001, False, False
+
+
+def edits(a: str, b: str) -> int:
+    above = list(range(len(b) + 1))
+    for i, left in enumerate(a, start=1):
+        row = [i]
+        for j, right in enumerate(b, start=1):
+            row.append(min(above[j] + 1, row[-1] + 1, above[j - 1] + (left != right)))
+        above = row
+    return above[-1]
+
+
+def board_of(fen: str) -> chess.Board | None:
+    if not re.fullmatch(r"\S+ \S+ \S+ \S+ \d{1,6} \d{1,6}", fen):
+        return None
+    try:
+        return chess.Board(fen)
+    except ValueError:
+        return None
+
+
+def environment_values(example: Example, text: str) -> Iterator[tuple[str, float]]:
+    fen, reward, terminated, truncated = transition(example)
+    found = ENVIRONMENT.fullmatch(text)
+    valid = found is not None and board_of(found["fen"]) is not None
+    right_reward = bool(valid and float(found["r"]) == reward)
+    flags = {"t": terminated, "c": truncated}
+    right_flags = [bool(valid and found[name] == str(int(flag))) for name, flag in flags.items()]
+    yield "valid", valid
+    yield "next_state_accuracy", bool(valid and found["fen"] == fen)
+    yield "next_state_nls", 1 - edits(found["fen"], fen) / max(len(found["fen"]), len(fen)) if valid else 0.0
+    yield "reward_accuracy", right_reward
+    yield "reward_mae", min(2.0, abs(float(found["r"]) - reward)) if valid else 2.0
+    yield "terminated_accuracy", right_flags[0]
+    yield "truncated_accuracy", right_flags[1]
+    yield {0.001: "recall_legal", 1.0: "recall_win", 0.5: "recall_draw", -1.0: "recall_illegal"}[reward], right_reward
+    yield from [("recall_terminated", right_flags[0])] * terminated
+    yield from [("recall_truncated", right_flags[1])] * truncated
+    first = text.split("+")[0].strip()
+    read, true = board_of(first), chess.Board(fen)
+    yield "fen_strict", first == fen
+    yield "fen_lenient", read is not None and read.epd() == true.epd()
+    words = first.split(" ") + [""] * 6
+    yield from ((f"fen_error_{name}", words[i] != fen.split()[i]) for i, name in enumerate(FIELDS))
+
+
+def test_500_tables_equal_an_independent_recomputation(transcripts: tuple[list[Example], list[str]]) -> None:
+    examples, texts = transcripts
+    columns: defaultdict[str, list[float]] = defaultdict(list)
+    for example, text in zip(examples, texts, strict=True):
+        values = policy_values if example.task is Task.policy else environment_values
+        color = "white" if example.prompt.split()[2] == "w" else "black"
+        for name, value in values(example, text):
+            for key in (f"{example.task}/{name}", f"{example.task}/{name}/{color}"):
+                columns[key].append(float(value))
+    table = summarise(judged(0, examples, texts))
+    phases = {key for key in table if key.endswith(("/opening", "/middlegame", "/endgame"))}
+    assert table.keys() - phases == columns.keys()
+    for key, values in columns.items():
+        assert (table[key].n, table[key].value) == (len(values), pytest.approx(sum(values) / len(values))), key
+
+
+def test_the_transcripts_hold_right_and_wrong_answers_of_every_kind(
+    transcripts: tuple[list[Example], list[str]],
+) -> None:
+    table = summarise(judged(0, *transcripts))
+    assert len(transcripts[0]) == 500
+    mixed = {key for key, found in table.items() if 0 < found.value < 1 and key.count("/") == 1}
+    assert {key for key in table if key.count("/") == 1} - mixed <= {
+        "environment/recall_win",
+        "environment/recall_draw",
+        "environment/recall_illegal",
+        "environment/recall_truncated",
+        "environment/recall_terminated",
+    }

@@ -1,0 +1,38 @@
+"""Where the next FEN is wrong, by hand."""
+
+import chess
+import pytest
+
+from rookworld_rlvr.evaluation.fen_errors import judge_next_fen
+from rookworld_rlvr.tasks import Example, PromptError, Task
+
+EXAMPLE = Example(Task.environment, f"A: {chess.STARTING_FEN}+e2e4+e2e4+", None)
+TRUE = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
+FIELDS = ["placement", "turn", "castling", "en_passant", "halfmove_clock", "fullmove_number"]
+# Completion, strict, lenient, fields in error.
+CASES = {
+    "the truth": (f"{TRUE}+0.001+0+0", 1, 1, []),
+    "the truth and then nonsense": (f"{TRUE}+what", 1, 1, []),
+    "the truth alone": (TRUE, 1, 1, []),
+    "blanks around": (f" {TRUE} +0.001+0+0", 1, 1, []),
+    "counters": (TRUE.replace("0 1", "1 2") + "+0.001+0+0", 0, 1, ["halfmove_clock", "fullmove_number"]),
+    "an en-passant square without a capture": (TRUE.replace(" - ", " e3 "), 0, 1, ["en_passant"]),
+    "rights in an order that is none": (TRUE.replace("KQkq", "kqKQ"), 0, 0, ["castling"]),
+    "a right lost": (TRUE.replace("KQkq", "KQk"), 0, 0, ["castling"]),
+    "the state before": (chess.STARTING_FEN, 0, 0, ["placement", "turn"]),
+    "cut short": ("rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq", 0, 0, FIELDS[3:]),
+    "a field too many": (f"{TRUE} 7+0.001+0+0", 0, 0, []),
+    "nothing": ("", 0, 0, FIELDS),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_strict_lenient_and_each_field(name: str) -> None:
+    completion, strict, lenient, wrong = CASES[name]
+    errors = {f"fen_error_{field}": float(field in wrong) for field in FIELDS}
+    assert judge_next_fen(EXAMPLE, completion) == {"fen_strict": strict, "fen_lenient": lenient, **errors}
+
+
+def test_a_malformed_prompt_is_ours_to_mend() -> None:
+    with pytest.raises(PromptError):
+        judge_next_fen(Example(Task.environment, "A: nothing", None), "")

@@ -1,0 +1,117 @@
+"""Games played side by side: how they end, who won, and what is written of them."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import chess
+import chess.pgn
+import pytest
+
+from rookworld_rlvr.board.openings import OPENINGS
+from rookworld_rlvr.evaluation.games import End, Pairing, PlayedGame, Start, append_pgn, pgn_text, play
+from rookworld_rlvr.evaluation.players import RandomPlayer
+
+FOOLS_MATE = "f2f3 e7e5 g2g4 d8h4"
+STALEMATE = "e2e3 a7a5 d1h5 a8a6 h5a5 h7h5 h2h4 a6h6 a5c7 f7f6 c7d7 e8f7 d7b7 d8d3 b7b8 d3h7 b8c8 f7g6 c8e6"
+SHUFFLE = "g1f3 g8f6 f3g1 f6g8 " * 4
+
+
+class Reader:
+    """Reads its moves from a list, by the number of half-moves played; notes what it was asked."""
+
+    def __init__(self, moves: str) -> None:
+        self._moves = moves.split()
+        self.asked: list[list[int]] = []
+
+    def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
+        self.asked.append(list(numbers))
+        return [self._moves[len(board.move_stack)] for board in boards]
+
+
+def of(moves: str, limit: int = 500, start: chess.Board | None = None) -> PlayedGame:
+    [game] = play([Pairing(0, start or chess.Board(), reader := Reader(moves), reader)], limit)
+    return game
+
+
+@pytest.mark.parametrize(
+    ("moves", "halfmoves", "end", "winner"),
+    [
+        (FOOLS_MATE, 4, End.checkmate, chess.BLACK),
+        (STALEMATE, 19, End.stalemate, None),
+        (SHUFFLE, 16, End.fivefold_repetition, None),
+        ("e2e4 e7e5 e4e5", 2, End.illegal_move, chess.BLACK),
+        ("e2e4 nonsense", 1, End.illegal_move, chess.WHITE),
+    ],
+)
+def test_a_game_ends_by_rule_or_by_an_illegal_move(
+    moves: str, halfmoves: int, end: End, winner: chess.Color | None
+) -> None:
+    game = of(moves)
+    assert (game.halfmoves, game.end, game.winner) == (halfmoves, end, winner)
+    assert game.illegal == (moves.split()[-1] if end is End.illegal_move else None)
+
+
+def test_a_game_is_cut_at_its_limit_and_counts_as_half() -> None:
+    game = of(SHUFFLE, limit=5)
+    assert (game.halfmoves, game.end, game.winner, game.score(chess.WHITE)) == (5, End.cut, None, 0.5)
+    assert (of(FOOLS_MATE).score(chess.WHITE), of(FOOLS_MATE).score(chess.BLACK)) == (0.0, 1.0)
+
+
+def test_a_start_that_is_over_is_not_played_and_an_opening_s_moves_are_nobody_s() -> None:
+    mated = of(FOOLS_MATE).board
+    game = of("", start=mated)
+    assert (game.halfmoves, game.end, game.winner) == (0, End.checkmate, chess.BLACK)
+    opened = chess.Board()
+    opened.push_uci("f2f3")
+    assert of(FOOLS_MATE, start=opened).halfmoves == 3 and len(opened.move_stack) == 1
+
+
+def test_each_player_is_asked_once_a_half_move_for_all_boards_it_is_to_move_on() -> None:
+    white, black = Reader(FOOLS_MATE), Reader(FOOLS_MATE)
+    opened = chess.Board()
+    opened.push_uci("f2f3")
+    games = play([Pairing(7, chess.Board(), white, black), Pairing(8, opened, white, black)], 9)
+    assert [game.end for game in games] == [End.checkmate] * 2
+    assert white.asked == [[7], [8], [7]] and black.asked == [[8], [7], [8], [7]]
+
+
+def test_games_of_seeded_players_are_those_they_would_be_alone() -> None:
+    player = RandomPlayer(1)
+    pairings = [Pairing(number, chess.Board(), player, player) for number in range(3)]
+    together = [game.board.fen() for game in play(pairings, 60)]
+    assert [play([pairing], 60)[0].board.fen() for pairing in pairings] == together
+    assert len(set(together)) == 3
+
+
+def test_games_begin_behind_each_opening_once_before_any_comes_again() -> None:
+    starts = [Start.openings.board(number, seed=3).fen() for number in range(len(OPENINGS))]
+    assert len(set(starts)) == len(OPENINGS)
+    assert Start.openings.board(len(OPENINGS), seed=3).fen() == starts[0] != Start.openings.board(0, seed=4).fen()
+    assert Start.standard.board(5, seed=3).fen() == chess.STARTING_FEN
+
+
+@pytest.mark.parametrize(
+    ("moves", "limit", "result", "comment"),
+    [
+        (FOOLS_MATE, 9, "0-1", ""),
+        (SHUFFLE, 99, "1/2-1/2", ""),
+        (SHUFFLE, 3, "*", ""),
+        ("e2e4 {x}", 9, "1-0", "illegal: '{x)'"),
+    ],
+)
+def test_a_saved_game_reads_back_as_it_was_played(
+    moves: str, limit: int, result: str, comment: str, tmp_path: Path
+) -> None:
+    game, path = of(moves, limit), tmp_path / "games.pgn"
+    text = pgn_text(game, {"White": "one", "Black": "two"})
+    append_pgn(path, [text])
+    append_pgn(path, [text])
+    with path.open() as file:
+        first, second = chess.pgn.read_game(file), chess.pgn.read_game(file)
+        assert chess.pgn.read_game(file) is None
+    assert first is not None and second is not None and not first.errors
+    assert first.end().board().fen() == second.end().board().fen() == game.board.fen()
+    assert (first.headers["White"], first.headers["Result"], first.end().comment) == ("one", result, comment)
+    assert first.headers["Termination"] == game.end
+    assert chess.pgn.read_game(io.StringIO(text)) is not None

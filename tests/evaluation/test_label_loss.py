@@ -1,0 +1,56 @@
+"""The loss of labels, one row at a time and without padding, against what batches of rows say."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from rookworld_rlvr.evaluation.label_loss import label_losses
+from rookworld_rlvr.tasks import Example
+from rookworld_rlvr.tasks.corpus import read_corpus
+from rookworld_rlvr.training.policy import Device, ModelConfig, Policy, Precision, load_policy, select_device
+
+
+@pytest.fixture(scope="module")
+def policy(small_model: Path) -> Policy:
+    return load_policy(ModelConfig(path=str(small_model)), select_device(Device.cpu), Precision.fp32)
+
+
+@pytest.fixture(scope="module")
+def examples(corpus) -> tuple[Example, ...]:
+    return read_corpus(corpus.held_out).examples
+
+
+def alone(policy: Policy, example: Example) -> tuple[float, int]:
+    """Token by token: each probability out of a forward pass over what stands before it."""
+    encode = policy.tokenizer.encode
+    prompt = encode(example.prompt)
+    label = [*encode(example.completion), policy.tokenizer.eos_token_id]
+    total = 0.0
+    for place, token in enumerate(label):
+        with torch.no_grad():
+            logits = policy.model(torch.tensor([prompt + label[:place]])).logits[0, -1]
+        total -= torch.log(torch.softmax(logits.double(), 0)[token]).item()
+    return total, len(label)
+
+
+def test_the_loss_is_that_of_the_label_and_its_end_token_by_token(policy: Policy, examples) -> None:
+    found = label_losses(policy.model, policy.tokenizer, examples)
+    for example, loss in list(zip(examples, found, strict=True))[:2]:
+        nat, tokens = alone(policy, example)
+        assert loss is not None and loss.tokens == tokens
+        assert loss.nat == pytest.approx(nat, rel=1e-4) and loss.nat_per_token == loss.nat / tokens
+
+
+def test_a_row_does_not_depend_on_those_beside_it_and_the_mode_is_left(policy: Policy, examples) -> None:
+    together = label_losses(policy.model, policy.tokenizer, examples)
+    apart = [label_losses(policy.model, policy.tokenizer, [example])[0] for example in examples]
+    assert [loss.nat for loss in together if loss] == pytest.approx([loss.nat for loss in apart if loss], rel=1e-5)
+    assert len(together) == len(examples) and policy.model.training
+
+
+def test_a_row_without_a_label_or_too_long_has_no_loss(policy: Policy, examples) -> None:
+    most = policy.model.config.max_position_embeddings
+    unlabelled = Example(examples[0].task, examples[0].prompt, None)
+    long = Example(examples[0].task, examples[0].prompt, (examples[0].completion or "") * most)
+    assert label_losses(policy.model, policy.tokenizer, [unlabelled, examples[0], long])[::2] == [None, None]

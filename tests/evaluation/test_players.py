@@ -1,0 +1,147 @@
+"""What each player writes, and what its choice depends on."""
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import chess
+import pytest
+import torch
+
+from rookworld_rlvr.board.openings import opening_boards
+from rookworld_rlvr.evaluation.players import (
+    DecodingConfig,
+    OpponentConfig,
+    RandomPlayer,
+    best_move_text,
+    engine_player,
+)
+from rookworld_rlvr.tasks.policy import parse_policy
+from rookworld_rlvr.tasks.types import PolicyAnswer
+
+BOARDS = list(opening_boards())[:6]
+MATE = chess.Board("7k/5Q2/6K1/8/8/8/8/8 w - - 0 1")
+
+
+def test_the_random_mover_plays_every_legal_move_alike() -> None:
+    draws = 4000
+    counts = Counter(RandomPlayer().choose([chess.Board()] * draws, range(draws)))
+    assert counts.keys() == {move.uci() for move in chess.Board().legal_moves}
+    share = 1 / 20
+    deviation = (share * (1 - share) / draws) ** 0.5
+    assert all(abs(count / draws - share) < 4.5 * deviation for count in counts.values())
+
+
+def test_the_random_mover_s_choice_depends_on_seed_position_and_number_alone() -> None:
+    together = RandomPlayer(3).choose(BOARDS, range(6))
+    assert [RandomPlayer(3).choose([board], [i])[0] for i, board in enumerate(BOARDS)] == together
+    assert RandomPlayer(4).choose(BOARDS, range(6)) != together != RandomPlayer(3).choose(BOARDS, range(6, 12))
+    assert RandomPlayer().choose([chess.Board("7k/6Q1/6K1/8/8/8/8/8 b - - 0 1")], [0]) == [""]
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ("   M: e2e4 d2d4 E: 0.3 0.2 B: d2d4", "d2d4"),
+        ("M: e2e4 E: nonsense B: e2e4", "e2e4"),
+        ("M: e2e4 E: 0.3 B: Nf3 !", "Nf3 !"),
+        ("M: e2e4 E: 0.3 B: e2e4 B: d2d4", "e2e4"),
+        ("M: e2e4 E: 0.3", ""),
+        ("", ""),
+    ],
+)
+def test_the_move_is_what_stands_behind_its_marker_however_the_rest_reads(answer: str, text: str) -> None:
+    assert best_move_text(answer) == text
+
+
+def test_a_model_plays_the_best_move_of_its_answers_and_greedy_choices_stand_alone(
+    small_player: Callable[..., Any],
+) -> None:
+    player = small_player()
+    answers = [parse_policy(answer) for answer in player.answers(BOARDS, range(6))]
+    chosen = player.choose(BOARDS, range(6))
+    read = [
+        (text, answer.best) for text, answer in zip(chosen, answers, strict=True) if isinstance(answer, PolicyAnswer)
+    ]
+    assert read and all(text == best for text, best in read)
+    assert [player.choose([board], [9])[0] for board in BOARDS] == chosen
+
+
+def test_sampled_choices_repeat_differ_by_seed_and_number_and_leave_the_random_state(
+    small_player: Callable[..., Any],
+) -> None:
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    sampled = DecodingConfig(temperature=1.0)
+    first = small_player(sampled).answers(BOARDS, range(6))
+    assert small_player(sampled).answers(BOARDS, range(6)) == first
+    assert small_player(sampled, 1).answers(BOARDS, range(6)) != first
+    assert small_player(sampled).answers(BOARDS, range(1, 7)) != first
+    assert torch.equal(torch.get_rng_state(), state)
+    # One token to draw from is the likeliest.
+    assert small_player(DecodingConfig(1.0, 1)).answers(BOARDS, range(6)) == small_player().answers(BOARDS, range(6))
+
+
+def test_a_full_strength_engine_plays_the_same_twice_and_finds_a_mate(stockfish: str) -> None:
+    boards = [*BOARDS, MATE]
+    with engine_player(OpponentConfig(nodes=300)) as one, engine_player(OpponentConfig(nodes=300)) as other:
+        chosen = one.choose(boards, range(7))
+        assert other.choose(boards[::-1], range(7))[::-1] == chosen
+    assert chosen[-1] in ("f7g7", "f7f8", "f7h7", "f7e8")
+    assert all(chess.Move.from_uci(uci) in board.legal_moves for uci, board in zip(chosen, boards, strict=True))
+
+
+def test_an_engine_whose_moves_are_all_replaced_is_the_random_mover_and_half_of_them_are_half(stockfish: str) -> None:
+    boards, numbers = [chess.Board()] * 60, range(60)
+    with engine_player(OpponentConfig(nodes=10, random_moves=1.0), seed=2) as player:
+        assert player.choose(boards, numbers) == RandomPlayer(2).choose(boards, numbers)
+    with engine_player(OpponentConfig(nodes=10, random_moves=0.5), seed=2) as player:
+        chosen = player.choose(boards, numbers)
+    [(_, most)] = Counter(chosen).most_common(1)
+    assert 20 <= most <= 45
+
+
+def test_an_elo_that_the_engine_does_not_offer_is_refused(stockfish: str) -> None:
+    with (
+        pytest.raises(ValueError, match=r"elo: expected \d+ to \d+ of Stockfish.*, got 99"),
+        engine_player(OpponentConfig(elo=99)),
+    ):
+        pass
+    with engine_player(OpponentConfig(elo=1500, skill=3, nodes=10)) as player:
+        assert player.engine.options["UCI_Elo"].min <= 1500
+        assert chess.Move.from_uci(player.choose([chess.Board()], [0])[0]) in chess.Board().legal_moves
+
+
+@pytest.mark.parametrize("changes", [{"nodes": 0}, {"elo": -1}, {"skill": 21}, {"random_moves": 1.1}])
+def test_an_opponent_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="expected an opponent's nodes from 1"):
+        OpponentConfig(**changes)
+
+
+def test_a_decoding_that_cannot_be_is_refused() -> None:
+    for changes in ({"temperature": -0.1}, {"temperature": float("nan")}, {"top_k": -1}):
+        with pytest.raises(ValueError, match="expected a finite temperature from 0 and top_k from 0"):
+            DecodingConfig(**changes)
+
+
+def test_an_engine_that_is_killed_is_replaced_and_gives_the_same_moves(stockfish: str) -> None:
+    with engine_player(OpponentConfig(nodes=300)) as player:
+        chosen = player.choose(BOARDS, range(6))
+        killed = player.engine.transport.get_pid()
+        os.kill(killed, signal.SIGKILL)
+        assert player.choose(BOARDS, range(6)) == chosen
+        assert player.engine.transport.get_pid() != killed
+
+
+def test_a_binary_that_is_no_engine_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "engine"
+    script.write_text("#!/bin/sh\nexit 1\n")
+    script.chmod(0o755)
+    with (
+        pytest.raises(ValueError, match=r"expected a UCI engine, got .*engine"),
+        engine_player(OpponentConfig(path=str(script))),
+    ):
+        pass

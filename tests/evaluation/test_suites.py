@@ -1,0 +1,133 @@
+"""The suites of rows: which rows they ask, what each row has, and that a part of them goes on behind another."""
+
+from collections.abc import Sequence
+
+import chess
+import pytest
+
+from rookworld_rlvr.evaluation import judge, summarise
+from rookworld_rlvr.evaluation.balanced import OF_A_CLASS, BalancedConfig, balanced_suite
+from rookworld_rlvr.evaluation.held_out import held_out_suite
+from rookworld_rlvr.evaluation.label_loss import LabelLoss
+from rookworld_rlvr.evaluation.retention import Asked, retention_suite
+from rookworld_rlvr.evaluation.suite import Suite, by_chunks, identity
+from rookworld_rlvr.tasks import EnvironmentPrompt, Example, Task, parse_prompt
+from rookworld_rlvr.tasks.classes import TransitionClass
+from rookworld_rlvr.tasks.corpus import example_key
+from rookworld_rlvr.tasks.environment import environment_truth, render_environment
+
+AFTER_E4 = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
+ENDGAME = "7k/5Q2/6K1/8/8/8/8/8 w - - 0 1"
+P_WHITE = Example(Task.policy, f"P: {chess.STARTING_FEN}", "M: e2e4 d2d4 E: 0.3 0.2 B: e2e4")
+P_BLACK = Example(Task.policy, f"P: {AFTER_E4}", "M: e7e5 c7c5 E: 0.1 0.0 B: e7e5")
+P_ENDGAME = Example(Task.policy, f"P: {ENDGAME}", "M: f7g7 E: 999.99 B: f7g7")
+A_WHITE = Example(Task.environment, f"A: {chess.STARTING_FEN}+e2e4+e2e4+", f"{AFTER_E4}+0.001+0+0")
+EXAMPLES = (P_WHITE, A_WHITE, P_BLACK, P_ENDGAME)
+
+
+def labels(examples: Sequence[Example]) -> list[str]:
+    return [example.completion or "" for example in examples]
+
+
+def truths(examples: Sequence[Example]) -> list[str]:
+    """What python-chess would write."""
+    asked = [parse_prompt(example.prompt) for example in examples]
+    return [render_environment(environment_truth(one)) for one in asked if isinstance(one, EnvironmentPrompt)]
+
+
+def all_rows(suite: Suite) -> list:
+    return [row for rows in suite.rows(0) for row in rows]
+
+
+def test_held_out_rows_are_the_tasks_own_in_order_at_most_so_many() -> None:
+    assert held_out_suite(Task.policy, EXAMPLES, labels, trained=(), most=2).items == [P_WHITE, P_BLACK]
+    assert held_out_suite(Task.environment, EXAMPLES, labels, trained=(), most=9).items == [A_WHITE]
+
+
+def test_rows_whose_position_was_trained_on_are_left_out_and_counted() -> None:
+    trained = {example_key(A_WHITE)}
+    suite = held_out_suite(Task.policy, EXAMPLES, labels, trained=trained, most=9)
+    assert suite.items == [P_BLACK, P_ENDGAME] and suite.facts == {"rows_in_training": 1}
+    assert held_out_suite(Task.environment, EXAMPLES, labels, trained=trained, most=9).items == []
+
+
+def test_every_value_is_there_by_colour_and_by_phase_and_means_add_up() -> None:
+    texts = ["M: e2e4 E: 0.1 B: e2e4", "junk", "M: f7g7 E: 1.0 B: f7g7"]
+    suite = held_out_suite(Task.policy, EXAMPLES, lambda chunk: texts, trained=(), most=9)
+    table = summarise(all_rows(suite))
+    assert {key: table[f"policy/valid{key}"].value for key in ("", "/white", "/black", "/opening", "/endgame")} == {
+        "": 2 / 3,
+        "/white": 1.0,
+        "/black": 0.0,
+        "/opening": 0.5,
+        "/endgame": 1.0,
+    }
+    own = [key for key in table if key.count("/") == 1]
+    for key in own:
+        for parts in (("white", "black"), ("opening", "middlegame", "endgame")):
+            found = [table[f"{key}/{part}"] for part in parts if f"{key}/{part}" in table]
+            assert sum(measure.n for measure in found) == table[key].n
+
+
+def test_an_environment_row_has_the_published_values_and_the_errors_of_its_fen() -> None:
+    suite = held_out_suite(Task.environment, EXAMPLES, labels, trained=(), most=9)
+    (row,) = all_rows(suite)
+    published = judge([A_WHITE], labels([A_WHITE]))[0].values
+    assert {key: row.values[key] for key in published} == published
+    assert row.values["environment/fen_strict/white"] == 1.0
+    assert row.values["environment/fen_error_turn/opening"] == 0.0
+
+
+def test_rows_behind_some_are_those_of_the_whole() -> None:
+    items = [f"item {i}" for i in range(7)]
+    asked: list[tuple[int, list[str]]] = []
+    rows = by_chunks(items, 3, lambda first, chunk: asked.append((first, list(chunk))) or [])  # type: ignore[func-returns-value]
+    assert len(list(rows(0))) == 3
+    assert asked == [(0, items[:3]), (3, items[3:6]), (6, items[6:])]
+    asked.clear()
+    assert len(list(rows(6))) == 1 and asked == [(6, items[6:])] and list(rows(7)) == []
+
+
+def test_what_an_item_is_called_tells_items_apart() -> None:
+    assert identity("game 3") == "game 3"
+    assert len({identity(example) for example in EXAMPLES}) == len(EXAMPLES)
+
+
+def test_python_chess_is_perfect_on_the_balanced_set_and_a_constant_answer_is_not() -> None:
+    config = BalancedConfig(rows_per_class=1)
+    table = summarise(all_rows(balanced_suite(config, truths, seed=0, excluded=())))
+    errors = {key for key in table if "fen_error" in key or "mae" in key}
+    assert {key for key, found in table.items() if found.value == 1.0} == table.keys() - errors
+    assert all(table[key].value == 0.0 for key in errors)
+    classes = {f"balanced/{key}/{name}" for key in OF_A_CLASS for name in TransitionClass}
+    assert classes <= table.keys() and all(table[key].n == 1 for key in classes)
+    # The guess of the published data's majority: the move was legal and nothing has ended.
+    constant = balanced_suite(config, lambda chunk: [f"{AFTER_E4}+0.001+0+0"] * len(chunk), seed=0, excluded=())
+    found = summarise(all_rows(constant))
+    plain = ("castling", "en_passant", "promotion", "capture", "quiet")
+    assert {name for name in TransitionClass if found[f"balanced/outcome_accuracy/{name}"].value} == set(plain)
+    assert found["balanced/outcome_accuracy"].value == 0.5 and found["balanced/exact"].value == 0.0
+
+
+def test_classes_take_turns_and_excluded_positions_are_not_asked() -> None:
+    suite = balanced_suite(BalancedConfig(rows_per_class=2), truths, seed=0, excluded=())
+    assert len(suite.items) == 2 * len(TransitionClass)
+    excluded = {example_key(item) for item in suite.items}
+    other = balanced_suite(BalancedConfig(rows_per_class=1), truths, seed=0, excluded=excluded)
+    assert not excluded & {example_key(item) for item in other.items}
+
+
+def test_retention_compares_row_by_row_and_leaves_out_what_one_side_has_not() -> None:
+    def losses(nat: float) -> Asked:
+        found = [LabelLoss(nat, 4), None, LabelLoss(nat * 2, 4), LabelLoss(nat, 4)]
+        return Asked(labels, lambda chunk: found)
+
+    junk = Asked(lambda chunk: ["junk"] * len(chunk), losses(3.0).losses)
+    table = summarise(all_rows(retention_suite(junk, losses(2.0), EXAMPLES)))
+    assert "retention/environment_loss" not in table
+    losses_told = [table[f"retention/policy_loss{part}"].value for part in ("", "/baseline", "/change")]
+    assert losses_told == pytest.approx([4.0, 8 / 3, 4 / 3])
+    assert table["retention/policy_loss_per_token/change"].value == pytest.approx(1 / 3)
+    assert table["retention/policy_valid/baseline"].value == 1.0
+    change = table["retention/policy_valid/change"]
+    assert (change.value, change.low, change.high, change.n) == (-1.0, -1.0, -1.0, 3)
