@@ -43,6 +43,9 @@ ADAPTIVE_ENTROPY = ("objective.entropy.control=adaptive", "objective.entropy.coe
 # A server that fails after a while, see the observer.
 SERVER = ("generator=vllm_server", "generator.vllm.url=http://127.0.0.1:1", "generator.vllm.retries=0")
 BY_ENGINE = ("rubric.judge=engine",)
+LIVE = ("data.live.fraction=1", "data.mixture.environment=0")
+# A model that plays legal moves, and learns nothing that would end the second step.
+PLAYS = ("model.path=tiny", "generator.max_new_tokens=144", "optim.lr=0")
 GATED = ("reference.mode=gated", "validation.rows=8")
 KNOBS: dict[str, Knob] = {
     path: Knob(value * 1.3, "totals", ("rubric.warmup_steps=10", *(BY_ENGINE if path.endswith("_value") else ())))
@@ -94,6 +97,10 @@ KNOBS: dict[str, Knob] = {
     "data.mixture.policy": Knob(0, "two_steps"),
     "data.mixture.environment": Knob(0, "two_steps"),
     "data.mixture.headroom": Knob(1, "draws"),
+    "data.live.fraction": Knob(1, "two_steps"),
+    "data.live.games": Knob(1, "two_steps", LIVE),
+    "data.live.opening_fraction": Knob(0, "two_steps", LIVE),
+    "data.live.max_halfmoves": Knob(1, "two_steps", (*LIVE, "data.live.games=1", *PLAYS)),
     "generator.temperature": Knob(0.8, "two_steps"),
     "generator.max_new_tokens": Knob(20, "two_steps"),
     "generator.batch_size": Knob(4, "forward_passes", ("data.mixture.environment=0", "objective.prompts_per_step=4")),

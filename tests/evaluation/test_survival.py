@@ -26,7 +26,8 @@ def test_the_curve_of_the_leukemia_trial_is_the_published_one() -> None:
 def test_without_censoring_the_share_is_counted() -> None:
     curve = survival_curve([Duration(lasted, True) for lasted in (0, 1, 1, 4)])
     assert [point.share for point in curve] == [0.75, 0.25, 0.25, 0.25, 0.0]
-    assert (curve[-1].low, curve[-1].high) == wilson_interval(0, 1)
+    assert (curve[-1].low, curve[-1].high) == (0.0, min(curve[-2].high, wilson_interval(0, 1)[1]))
+    assert curve[-2].high < wilson_interval(0, 1)[1]
 
 
 def test_where_nothing_broke_the_share_is_one_and_its_interval_that_of_those_at_risk() -> None:

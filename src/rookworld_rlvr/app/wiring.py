@@ -15,10 +15,12 @@ from ..rollout.hf_generator import HFGenerator
 from ..rollout.shared_prefix import can_share
 from ..rollout.static_generator import StaticGenerator
 from ..tasks import Example
+from ..tasks.corpus import example_key
+from ..tasks.live_games import LiveGames
 from ..tasks.sampler import Sampler
 from ..training.checkpoint import CONFIG_FILE, find_run
 from ..training.context import StepContext
-from ..training.data import evaluation_rows, load_data
+from ..training.data import Data, evaluation_rows, load_data
 from ..training.entropy_control import EntropyController
 from ..training.errors import UserError
 from ..training.guards import Guards
@@ -126,6 +128,7 @@ def build_unsaved_run(config: RunConfig) -> Run:
     device = select_device(config.device)
     data = load_data(config.data, seed=config.seed)
     train_examples, validation_examples = _held_back(config, data.train)
+    live = _live_games(config, data, validation_examples)
     policy = load_policy(config.model, device, config.precision)
     generator = make_generator(policy, config.generator)
     # Last of what may be refused: engines run from here on.
@@ -135,7 +138,7 @@ def build_unsaved_run(config: RunConfig) -> Run:
         references=References(policy, config.reference),
         generator=generator,
         judge=judge,
-        sampler=Sampler(train_examples, config.data.mixture, config.seed),
+        sampler=Sampler(train_examples, config.data.mixture, config.seed, live),
         optimizer=make_optimizer(policy.model.parameters(), config.optim),
         objective=config.objective,
         kl=config.kl,
@@ -177,6 +180,17 @@ def _held_back(config: RunConfig, examples: tuple[Example, ...]) -> tuple[tuple[
         if share and not any(example.task is task for example in train_examples):
             raise UserError(f"validation.rows: expected to leave training rows of task {task}, got none left")
     return train_examples, validation_examples
+
+
+def _live_games(config: RunConfig, data: Data, validation_examples: tuple[Example, ...]) -> LiveGames | None:
+    """Games that reach no position that is held out, by file or for validation; None where none are asked for."""
+    if not config.data.live.fraction:
+        return None
+    excluded = frozenset(map(example_key, (*data.held_out, *validation_examples)))
+    try:
+        return LiveGames(config.data.live, seed=config.seed, excluded=excluded)
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def _make_sinks(config: RunConfig, raw: DictConfig, run: Run) -> list[Sink]:

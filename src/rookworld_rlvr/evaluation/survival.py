@@ -38,7 +38,8 @@ def survival_curve(durations: Sequence[Duration]) -> list[Point]:
     """A point for each step from 1 on to the last that anything took.
 
     share = Π (1 − broken/at risk). The interval is Greenwood's, on the scale of log(−log share); where nothing has
-    broken, or everything has, it has none, and Wilson's of those at risk stands in. Source: Kaplan and Meier, JASA
+    broken, or everything has, it has none, and Wilson's of those at risk stands in, in the latter case no wider than
+    the step's before. Source: Kaplan and Meier, JASA
     53 (1958) 457-481; Kalbfleisch and Prentice, The Statistical Analysis of Failure Time Data (1980), 1.3.
     """
     points: list[Point] = []
@@ -48,7 +49,10 @@ def survival_curve(durations: Sequence[Duration]) -> list[Point]:
         broken = sum(each.broke and each.lasted + 1 == step for each in durations)
         share *= 1 - broken / at_risk
         greenwood += broken / (at_risk * (at_risk - broken)) if broken < at_risk else math.inf
-        points.append(Point(step, share, *_interval(share, greenwood, at_risk), at_risk, broken))
+        low, high = _interval(share, greenwood, at_risk)
+        # No later share is above an earlier one.
+        high = min([high, *(point.high for point in points[-1:])]) if share == 0 else high
+        points.append(Point(step, share, low, high, at_risk, broken))
     return points
 
 

@@ -5,8 +5,13 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from .live_games import LiveGames
 from .types import Example, Task
+
+# Beside the tasks in the sampler's state.
+LIVE = "live"
 
 # A task that is mastered is still drawn now and then, or nobody would see it forgotten.
 LEAST_HEADROOM = 0.05
@@ -53,7 +58,11 @@ class Sampler:
     within one of its share. Raises ValueError where a task with a weight has no examples.
     """
 
-    def __init__(self, examples: Sequence[Example], config: MixtureConfig, seed: int) -> None:
+    def __init__(
+        self, examples: Sequence[Example], config: MixtureConfig, seed: int, live: LiveGames | None = None
+    ) -> None:
+        """`live`: games that some of the prompts come from, in place of the examples'."""
+        self._live = live
         self._config = config
         self._proportions = config.proportions()
         self._wrong = dict.fromkeys(self._proportions, 1.0)
@@ -68,7 +77,7 @@ class Sampler:
 
     def draw(self, n: int) -> list[Example]:
         """The next `n` examples, tasks interleaved; none where `n` is 0. An epoch's end may fall within."""
-        return [self._epochs[self._next_task()].next() for _ in range(n)]
+        return [self._next() for _ in range(n)]
 
     def observe(self, task: Task, right: float) -> None:
         """Take in the share of right answers in one group; moves the mixture where headroom asks for it."""
@@ -76,9 +85,23 @@ class Sampler:
         if self._config.headroom:
             self._proportions = self._config.proportions(self._wrong)
 
+    def play(self, example: Example, completions: Sequence[str]) -> None:
+        """Go on in the game that the example came from, if it came from one."""
+        if self._live is not None and example.task is Task.policy:
+            self._live.play(example.prompt, completions)
+
+    def live_ends(self) -> Mapping[str, int]:
+        """How the games that ended so far ended; none without games."""
+        return self._live.ends if self._live is not None else {}
+
     def share(self, task: Task) -> float:
         """The task's share of the draws now, 0 to 1."""
         return self._proportions[task]
+
+    def _next(self) -> Example:
+        task = self._next_task()
+        live = self._live.next(task) if self._live is not None else None
+        return live or self._epochs[task].next()
 
     def _next_task(self) -> Task:
         for task, proportion in self._proportions.items():
@@ -88,14 +111,15 @@ class Sampler:
         self._credits[chosen] -= 1
         return chosen
 
-    def state_dict(self) -> dict[str, dict[str, float | str]]:
+    def state_dict(self) -> dict[str, dict[str, Any]]:
         """Where the sampler stands, in plain JSON values; it names its data by a hash."""
-        return {
+        tasks = {
             task.value: {"credit": self._credits[task], "wrong": self._wrong[task], **epochs.state_dict()}
             for task, epochs in self._epochs.items()
         }
+        return tasks | ({LIVE: self._live.state_dict()} if self._live is not None else {})
 
-    def load_state_dict(self, state: Mapping[str, Mapping[str, float | str]]) -> None:
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Go on where `state` was taken. Raises ValueError if it is of other examples or another seed.
 
         The mixture may differ: the turns begun under the old one are at most one draw.
@@ -107,6 +131,8 @@ class Sampler:
             self._credits[task] = float(state[task.value]["credit"])
             self._wrong[task] = float(state[task.value]["wrong"])
         self._proportions = self._config.proportions(self._wrong if self._config.headroom else None)
+        if self._live is not None and LIVE in state:
+            self._live.load_state_dict(state[LIVE])
 
 
 class _Epochs:

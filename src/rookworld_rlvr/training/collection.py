@@ -160,6 +160,7 @@ def _groups(context: "StepContext", examples: Sequence[Example], report: StepRep
         raise
     for group in groups:
         context.sampler.observe(group.example.task, fmean(outcome(sample.score) for sample in group.samples))
+        context.sampler.play(group.example, [sample.text for sample in group.samples])
     return groups
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..tasks import Example, Task
 from ..tasks.corpus import CorpusError, example_key, exclude_positions, read_corpus, split_by_position
+from ..tasks.live_games import LiveGamesConfig
 from ..tasks.sampler import MixtureConfig
 from .errors import UserError
 
@@ -26,6 +27,7 @@ class DataConfig:
     limit: int | None = None
     """Most rows read of each source."""
     mixture: MixtureConfig = field(default_factory=MixtureConfig)
+    live: LiveGamesConfig = field(default_factory=LiveGamesConfig)
 
     def __post_init__(self) -> None:
         if not 0 < self.held_out_fraction < 1:
