@@ -167,6 +167,7 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("kl.form=in_reward", "kl.coef=0.5", "data.mixture.headroom=1", "generator.max_new_tokens=64"),
         ("sampler/policy_share",),
     ),
+    "prompts from games the policy plays": (("data.live.fraction=0.5", "data.live.games=4"), ("sampler/live/illegal",)),
     "reference gated, validation": (
         ("reference.mode=gated", "reference.refresh_every=5", "validation.rows=1", "validation.every=3"),
         ("reference/refreshes",),
