@@ -62,15 +62,18 @@ def sample_groups(
 def score_groups(
     sampled: Sequence[Sampled], tokenizer: Any, examples: Sequence[Example], *, judge: Judge, step: int
 ) -> list[Group]:
-    """Judge every completion; `step` is for the rubric's warm-up. Raises JudgeError."""
-    texts = [[completion_text(tokenizer, done) for done in completions] for _, completions in sampled]
-    questions = [
-        Question(example.prompt, text, example.completion, step)
-        for example, row in zip(examples, texts, strict=True)
-        for text in row
+    """Judge every completion, equal ones of a prompt once; `step` is for the rubric's warm-up. Raises JudgeError."""
+    written = {done.tokens: done for _, completions in sampled for done in completions}
+    texts = {tokens: completion_text(tokenizer, done) for tokens, done in written.items()}
+    questions_PG = [
+        [Question(example.prompt, texts[done.tokens], example.completion, step) for done in completions]
+        for example, (_, completions) in zip(examples, sampled, strict=True)
     ]
-    scores = iter(judge.score_all(questions))
-    return [
-        Group(example, prompt, tuple(map(Sample, completions, row, scores)))
-        for example, (prompt, completions), row in zip(examples, sampled, texts, strict=True)
-    ]
+    asked = list(dict.fromkeys(question for questions in questions_PG for question in questions))
+    scores = dict(zip(asked, judge.score_all(asked), strict=True))
+    groups = []
+    for example, (prompt, completions), questions in zip(examples, sampled, questions_PG, strict=True):
+        pairs = zip(completions, questions, strict=True)
+        samples = (Sample(done, question.completion, scores[question]) for done, question in pairs)
+        groups.append(Group(example, prompt, tuple(samples)))
+    return groups

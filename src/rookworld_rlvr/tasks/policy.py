@@ -6,6 +6,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ..board.evals import format_pawns
 from ..board.fen import parse_fen
@@ -70,6 +71,8 @@ def render_policy(answer: PolicyAnswer, fen: str) -> str:
     return f"{padding}M: {moves}E: {evals}B: {answer.best}"
 
 
+# Judging asks for the fields, and the strict parser for the same again.
+@lru_cache(maxsize=1)
 def policy_fields(completion: str) -> PolicyFields:
     """Cut a completion at its markers. Never fails: what is missing is empty.
 
