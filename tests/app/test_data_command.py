@@ -23,7 +23,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT.parent / "shared" / "data" / "rook_val_250.txt"
 BLACK = "8/8/8/4k3/8/4P3/8/4K3 b - - 0"
 INVERTED = [f"P: {BLACK} {n}   M: e5d5 e5e4 e5f5   E: 0.1 0.5 -0.3   B: e5f5" for n in range(60, 64)]
-PROGRAM = "import sys; from rookworld_rlvr.app.data import main; sys.exit(main(sys.argv[1:]))"
+# What is started in the background of a script inherits that SIGINT is ignored, and its children from it.
+PROGRAM = (
+    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from rookworld_rlvr.app.data import main; sys.exit(main(sys.argv[1:]))"
+)
 
 
 def has_engine() -> bool:
