@@ -43,7 +43,9 @@ def test_without_an_engine_the_line_that_installs_one_is_told(monkeypatch: pytes
         find_engine()
 
 
-@pytest.mark.parametrize("name", ["Stockfish 14.1", "Stockfish 9", "Crafty 25.2", "stockfish"])
+@pytest.mark.parametrize(
+    "name", ["Stockfish 14.1", "Stockfish 9", "Stockfish 200720", "Stockfish 020119", "Crafty 25.2", "stockfish"]
+)
 def test_an_engine_that_is_too_old_or_another_is_refused_by_its_name(
     name: str, fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +138,38 @@ def test_a_limit_that_leaves_moves_unseen_is_doubled_until_all_have_an_eval(stoc
     engine.close()
 
 
+def test_a_search_that_ends_between_two_scores_keeps_each_move_s_last_exact_one(
+    fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_ENDS_IN_A_WINDOW", "1")
+    engine = opened(fake_stockfish)
+    # 100 nodes, 1 MiB: at depth 1 g8h8 has 1.07 and g8f8 0.96; at the end the second is first, at least 0.99.
+    lines = engine.analyse(BLACK_MATES, Limit(nodes=100)).lines
+    assert lines[:3] == (("g8f8", 0.96), ("g8h8", 0.05), ("d8f8", 0.85)) and len(lines) == 20
+    engine.close()
+
+
+def test_the_default_limit_suffices_for_one_search_of_each_of_these_positions(
+    stockfish: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    search = uci.UciProcess.search
+
+    def counted(process: uci.UciProcess, fen: str, limit: Limit, timeout_s: float) -> uci.Lines:
+        asked.append(fen)
+        return search(process, fen, limit, timeout_s)
+
+    monkeypatch.setattr(uci.UciProcess, "search", counted)
+    engine, board, positions = opened(stockfish), chess.Board(), []
+    for move in ["e2e4", "e7e5", "g1f3", "b8c6", "f1b5", "a7a6", "b5a4", "g8f6", "e1g1", "f8e7", "f1e1", "b7b5"]:
+        board.push_uci(move)
+        positions.append(board.fen())
+    for fen in positions:
+        engine.analyse(fen, Limit(nodes=EngineConfig().nodes))
+    engine.close()
+    assert asked == positions
+
+
 def test_where_nobody_can_move_there_is_nothing_to_ask(fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_DIES", "k")
     engine = opened(fake_stockfish)
@@ -165,5 +199,7 @@ def test_a_position_on_which_every_process_fails_is_named_and_the_next_is_judged
 def test_a_label_is_the_verdict_s_best_moves_and_best_first() -> None:
     label = label_of(Analysis(QUIET, (("f1b5", 0.4), ("d2d4", 0.4), ("a2a3", -0.1))))
     assert (label.moves, label.evals_pawns, label.best) == (("f1b5", "d2d4", "a2a3"), (0.4, 0.4, -0.1), "f1b5")
+    # As ranked by a search that ended between two depths.
+    assert label_of(Analysis(QUIET, (("a2a3", 0.1), ("d2d4", 0.4)))).best == "d2d4"
     with pytest.raises(ValueError, match="expected a position with a legal move"):
         label_of(Analysis(MATE, ()))

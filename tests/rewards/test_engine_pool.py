@@ -21,6 +21,8 @@ from rookworld_rlvr.rewards.errors import JudgeError
 PATIENCE_S = 20
 FENS = [opening_board(opening).fen() for opening in OPENINGS[:10]]
 MATE = "R5k1/5ppp/8/8/8/8/8/7K b - - 0 1"
+Gone = Callable[[int], bool]
+Until = Callable[[Callable[[], bool]], None]
 # Searches of about a tenth of a second: long enough to be killed in.
 LONG = 40_000
 
@@ -29,27 +31,13 @@ def pool_of(path: object, **knobs: object) -> EnginePool:
     return EnginePool(EngineConfig(path=str(path), **({"cache": False, "nodes": 1500} | knobs)))  # type: ignore[arg-type]
 
 
-def until(met: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not met():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
-def gone(pid: int) -> bool:
-    """Ended; one that nobody has waited for counts."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except OSError:
-        return True
-
-
 @contextmanager
 def meanwhile(pool: EnginePool, do: Callable[[EnginePool], None]) -> Iterator[None]:
     """Do something once the first engine searches."""
 
     def act() -> None:
-        until(lambda: bool(pool.pids()))
+        while not pool.pids():
+            time.sleep(0.002)
         time.sleep(0.03)
         do(pool)
 
@@ -105,7 +93,9 @@ def test_engines_killed_while_they_search_lose_nothing_and_change_nothing(stockf
         assert not set(killed) & set(pool.pids())
 
 
-def test_a_stopped_engine_is_replaced_and_its_position_asked_again(stockfish: str) -> None:
+def test_a_stopped_engine_is_replaced_and_its_position_asked_again(
+    stockfish: str, gone: Gone
+) -> None:
     with pool_of(stockfish, timeout_s=2.0) as pool:
         expected = pool.analyse(FENS[:2])
     with pool_of(stockfish, timeout_s=2.0) as pool:
@@ -129,7 +119,7 @@ def test_a_position_that_fails_is_named_and_the_others_stay_judged(
 
 
 def test_what_fails_ahead_of_time_is_raised_when_it_is_asked_for_and_may_be_asked_again(
-    fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
+    fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch, until: Until
 ) -> None:
     monkeypatch.setenv("FAKE_DIES", engine_position(FENS[0]))
     with pool_of(fake_stockfish, attempts=2) as pool:
@@ -168,7 +158,7 @@ def test_where_nobody_can_move_the_verdict_is_empty(stockfish: str) -> None:
         assert pool.analyse([MATE]) == [Analysis(MATE, ())]
 
 
-def test_no_engine_outlives_its_pool(stockfish: str) -> None:
+def test_no_engine_outlives_its_pool(stockfish: str, gone: Gone) -> None:
     with pytest.raises(ZeroDivisionError), pool_of(stockfish, processes=2) as pool:
         pool.analyse(FENS[:4])
         pids = pool.pids()
@@ -179,7 +169,7 @@ def test_no_engine_outlives_its_pool(stockfish: str) -> None:
         pool.analyse(FENS[4:5])
 
 
-def test_a_pool_closed_in_the_middle_of_a_search_ends_it_at_once(stockfish: str) -> None:
+def test_a_pool_closed_in_the_middle_of_a_search_ends_it_at_once(stockfish: str, gone: Gone) -> None:
     pool = pool_of(stockfish, nodes=10**9)
     pids = pool.pids()
     with meanwhile(pool, EnginePool.close), pytest.raises(JudgeError, match="the engine is closed"):
@@ -187,7 +177,7 @@ def test_a_pool_closed_in_the_middle_of_a_search_ends_it_at_once(stockfish: str)
     assert all(map(gone, pids)) and pool.counts().restarts == 0
 
 
-def test_engines_end_with_a_process_that_is_killed(stockfish: str) -> None:
+def test_engines_end_with_a_process_that_is_killed(stockfish: str, until: Until, gone: Gone) -> None:
     code = (
         "import sys, time\n"
         "from rookworld_rlvr.rewards.engine import EngineConfig\n"

@@ -2,9 +2,11 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import chess
@@ -28,6 +30,16 @@ def questions() -> list[Question]:
     return asked
 
 
+OWNER = """
+import time
+from rookworld_rlvr.rewards import RubricConfig
+from rookworld_rlvr.rewards.judge_pool import JudgePool, Question
+if __name__ == "__main__":
+    pool = JudgePool(RubricConfig(), 1)
+    pool.score_all([Question("P: 8/8/8/4k3/8/4P3/8/4K3 b - - 7 60", "M: e5e4", None, None)])
+    print(*pool.pids(), flush=True)
+    time.sleep(600)
+"""
 CONFIG = RubricConfig(warmup_steps=100, malformed_reward=-0.7)
 
 
@@ -94,6 +106,26 @@ def test_a_judge_that_dies_again_over_the_same_completions_says_so_and_may_be_as
         pool.score_all(questions())
     assert pool.restarts == 2 and pool.pids() == []
     assert len(pool.score_all(questions())) == 40 and pool.restarts == 2
+
+
+def test_ctrl_c_which_a_terminal_sends_to_judges_too_leaves_them_as_they_are(pool: JudgePool) -> None:
+    expected = pool.score_all(questions())
+    [pid] = pool.pids()
+    os.kill(pid, signal.SIGINT)
+    assert pool.score_all(questions()) == expected and pool.pids() == [pid] and pool.restarts == 0
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_judges_end_with_a_process_that_is_killed(
+    how: signal.Signals, until: Callable[[Callable[[], bool]], None], gone: Callable[[int], bool]
+) -> None:
+    owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    pids = [int(word) for word in owner.stdout.readline().split()]
+    assert len(pids) == 1 and not gone(pids[0])
+    owner.send_signal(how)
+    owner.communicate()
+    until(lambda: gone(pids[0]))
 
 
 def test_an_error_of_the_rubric_is_no_death_and_comes_through_as_it_is(pool: JudgePool) -> None:

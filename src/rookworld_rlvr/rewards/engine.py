@@ -15,8 +15,10 @@ from .uci import ALL_LINES, Limit, Lines, UciError, UciProcess
 # Debian installs the binary here, which is not on root's PATH.
 DEBIAN_PATH = Path("/usr/games/stockfish")
 MIN_VERSION = 15
-# Nightly builds have no version number: a date of six digits, or the word.
-_NAME = re.compile(r"Stockfish (\d+|dev)\b")
+# Nightly builds have no version number: a date as day, month, year, or the word.
+_NAME = re.compile(r"Stockfish (?:(?P<date>\d{6})|(?P<version>\d+)|dev)\b")
+# Of Stockfish 15, as year, month, day.
+MIN_DATE = "220418"
 # A search that ends before every move was looked at is made again with twice the nodes, this often at most.
 MAX_DOUBLINGS = 12
 
@@ -30,19 +32,18 @@ class EngineNotFoundError(EngineUnusableError):
 
 
 @dataclass(slots=True)
-class EngineConfig:
-    """Which engine, how hard it looks at a position, and how long it is waited for."""
+class EngineProcessConfig:
+    """Which engine, how many processes, and how long they are waited for."""
 
     path: str = ""
     """The binary; empty: STOCKFISH_PATH, the PATH, then Debian's place."""
-    nodes: int = 20000
-    """Nodes a position, all its legal moves together: the same verdict on every machine, unlike a time."""
     hash_mib: int = 1
     """Cleared before every position. Part of what a verdict depends on."""
     processes: int = 1
     """Engine processes; change speed alone."""
     timeout_s: float = 10.0
-    """A search that takes longer has hung: the engine is killed and the position asked again."""
+    """A search of `nodes` that takes longer has hung, one of more nodes in proportion: the engine is killed and the
+    position asked again."""
     attempts: int = 3
     """How often a position is asked before judging fails."""
     cache: bool = True
@@ -51,11 +52,25 @@ class EngineConfig:
     """Where; empty: `rookworld` in XDG_CACHE_HOME or ~/.cache."""
 
     def __post_init__(self) -> None:
-        for name in ("nodes", "hash_mib", "processes", "attempts"):
+        for name in ("hash_mib", "processes", "attempts"):
             if getattr(self, name) < 1:
                 raise ValueError(f"engine.{name}: expected 1 or more, got {getattr(self, name)}")
         if not self.timeout_s > 0:
             raise ValueError(f"engine.timeout_s: expected more than 0 seconds, got {self.timeout_s}")
+
+
+@dataclass(slots=True)
+class EngineConfig(EngineProcessConfig):
+    """An engine, and how hard it looks at a position."""
+
+    nodes: int = 20000
+    """Nodes a position, all its legal moves together: the same verdict on every machine, unlike a time."""
+
+    def __post_init__(self) -> None:
+        # super() does not find a dataclass with slots.
+        EngineProcessConfig.__post_init__(self)
+        if self.nodes < 1:
+            raise ValueError(f"engine.nodes: expected 1 or more, got {self.nodes}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +123,12 @@ class Engine:
         """Processes that were replaced."""
 
     def identity(self) -> str:
-        """Name, version and network: with the limit, all that a verdict depends on. Starts the engine."""
+        """Name, version and network: with hash and limit, all that a verdict depends on. Starts the engine."""
         try:
             process = self._running()
         except UciError as error:
             raise EngineUnusableError(f"expected a UCI engine, got {self._binary}: {error}") from error
-        known = _NAME.match(process.name)
-        if not known or (known[1].isdigit() and int(known[1]) < MIN_VERSION):
+        if not _new_enough(process.name):
             self.close()
             raise EngineUnusableError(
                 f"expected Stockfish {MIN_VERSION} or newer, got {process.name!r} from {self._binary}"
@@ -154,8 +168,9 @@ class Engine:
 
     def _complete(self, position: str, limit: Limit, moves: int) -> Lines:
         """A few nodes may not suffice to look at every move once."""
-        for _ in range(MAX_DOUBLINGS):
-            lines = self._running().search(position, limit)
+        for _ in range(MAX_DOUBLINGS if limit.nodes else 1):
+            timeout_s = self._config.timeout_s * max(1.0, limit.nodes / self._config.nodes)
+            lines = self._running().search(position, limit, timeout_s)
             if len({move for move, _ in lines}) == moves:
                 return lines
             limit = Limit(nodes=2 * limit.nodes, depth=limit.depth)
@@ -167,9 +182,7 @@ class Engine:
                 raise JudgeError("the engine is closed")
             if self._process is None:
                 config = self._config
-                self._process = UciProcess(
-                    self._binary, hash_mib=config.hash_mib, lines=self._lines, timeout_s=config.timeout_s
-                )
+                self._process = UciProcess(self._binary, hash_mib=config.hash_mib, lines=self._lines)
             return self._process
 
     def _discard(self) -> None:
@@ -178,6 +191,19 @@ class Engine:
                 self._process.close()
                 self._process = None
                 self.restarts += not self._closed
+
+
+def _new_enough(name: str) -> bool:
+    """
+    >>> [_new_enough(f"Stockfish {build}") for build in ("15.1", "14.1", "dev-2024", "190422", "180421")]
+    [True, False, True, True, False]
+    """
+    known = _NAME.match(name)
+    if not known:
+        return False
+    if date := known["date"]:
+        return date[4:] + date[2:4] + date[:2] >= MIN_DATE
+    return known["version"] is None or int(known["version"]) >= MIN_VERSION
 
 
 def label_of(analysis: Analysis) -> PolicyAnswer:

@@ -15,7 +15,8 @@ from pathlib import Path
 from .engine import Analysis
 from .errors import JudgeError
 
-FILE = "engine-1.sqlite"
+# The number rises when a search is asked for or read otherwise.
+FILE = "engine-2.sqlite"
 BUSY_S = 30.0
 _TABLE = """CREATE TABLE IF NOT EXISTS analyses (
     judge TEXT NOT NULL, position TEXT NOT NULL, lines TEXT NOT NULL, PRIMARY KEY (judge, position)

@@ -135,7 +135,7 @@ class EnginePool:
         if key in self._asked:
             self._asked.move_to_end(key)
             return self._asked[key]
-        known = self._cache.get(self._judge(limit), position) if self._cache else None
+        known = self._cache.get(self._verdicts_of(limit), position) if self._cache else None
         if known is not None:
             ask = _Asked(Future(), searched=False)
             ask.future.set_result(known)
@@ -172,9 +172,9 @@ class EnginePool:
         finally:
             self._idle.put(engine)
         if self._cache is not None:
-            self._cache.put(self._judge(limit), analysis)
+            self._cache.put(self._verdicts_of(limit), analysis)
         return analysis
 
-    def _judge(self, limit: Limit) -> str:
+    def _verdicts_of(self, limit: Limit) -> str:
         """All that a verdict depends on beside the position."""
         return f"{self.name}, hash {self._config.hash_mib}, {limit}, all moves"

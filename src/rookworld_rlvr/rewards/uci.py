@@ -1,8 +1,8 @@
 """One engine process that speaks UCI over pipes, asked one position at a time, with a deadline of our own.
 
-python-chess's engine module has no time limit for a search that is limited by nodes, and reads every line of every
-variation: of thirty lines that is ten times the search's own bookkeeping (docs/judging.md). Here the scores alone
-are read. Protocol: https://github.com/official-stockfish/Stockfish/wiki/UCI-&-Commands
+python-chess's engine module ends a slow search of so many nodes by a time that it gives the engine, whose verdict would
+then depend on the machine; here a search that is too slow is a failure. Protocol:
+https://github.com/official-stockfish/Stockfish/wiki/UCI-&-Commands
 """
 
 import os
@@ -42,14 +42,13 @@ class Limit:
 
 Lines = tuple[tuple[str, float], ...]
 """Moves as UCI with their evals, as the engine ranks them: pawns, from the view of the side to move, mates folded in.
-A search that ended between two depths has seen the first of them deeper than the others."""
+A search that ended between two depths has seen some of them deeper than the others."""
 
 
 class UciProcess:
     """A running engine, single-threaded, that tells `lines` variations. Raises UciError if it is none."""
 
-    def __init__(self, binary: str, *, hash_mib: int, lines: int, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self, binary: str, *, hash_mib: int, lines: int) -> None:
         self._unread = b""
         try:
             # A process group of its own: Ctrl-C is ours to handle. When we die its input ends, and so does it.
@@ -76,15 +75,23 @@ class UciProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def search(self, fen: str, limit: Limit) -> Lines:
-        """What the engine, as if it had just been started, says of a position that has a legal move."""
+    def search(self, fen: str, limit: Limit, timeout_s: float) -> Lines:
+        """What the engine, as if it had just been started, says of a position that has a legal move.
+
+        A move that the limit found in the middle of a search has a bound for its newest score, and keeps the exact
+        one before that; without one it is left out.
+        """
         self._send("ucinewgame", f"position fen {fen}", f"go {limit}")
-        ranked: dict[int, tuple[str, float]] = {}
-        for line in self._until("bestmove", self._timeout_s):
-            if " score " in line and " pv " in line and "bound " not in line:
-                rank, move, pawns = _read(line.split())
-                ranked[rank] = (move, pawns)
-        return tuple(ranked[rank] for rank in sorted(ranked))
+        ranked: dict[int, str] = {}
+        evals_pawns: dict[str, float] = {}
+        for line in self._until("bestmove", timeout_s):
+            if " score " in line and " pv " in line:
+                rank, move, pawns = _variation(line.split())
+                ranked[rank] = move
+                if "bound " not in line:
+                    evals_pawns[move] = pawns
+        moves = (ranked[rank] for rank in sorted(ranked))
+        return tuple((move, evals_pawns[move]) for move in moves if move in evals_pawns)
 
     def kill(self) -> None:
         """End it at once, whatever it does; safe to call again, and from another thread."""
@@ -143,7 +150,7 @@ class UciProcess:
         return chunk
 
 
-def _read(words: list[str]) -> tuple[int, str, float]:
+def _variation(words: list[str]) -> tuple[int, str, float]:
     """Rank, move and eval of `info … multipv 2 score cp -31 … pv e2e4 …`."""
     try:
         at = words.index("score")
