@@ -165,7 +165,7 @@ class Ours:
         model.zero_grad()
         losses = [
             micro_batch_loss(context, micro, sizes, report)
-            for micro in micro_batches(batch, 5, whole_groups=context.policy.packs)
+            for micro in micro_batches(batch, 5, by_prompt=context.policy.packs)
         ]
         torch.stack(losses).sum().backward()
         clipped = report.tokens.clipped_sum / report.tokens.count

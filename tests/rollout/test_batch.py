@@ -68,7 +68,7 @@ def test_each_sampler_logprob_stands_where_its_token_is_predicted(batch: Batch) 
 
 @pytest.mark.parametrize(("size", "shapes"), [(1, [2, 4, 5, 6]), (2, [4, 6]), (3, [5, 6]), (4, [6]), (9, [6])])
 def test_micro_batches_partition_the_rows_and_cut_only_pads(batch: Batch, size: int, shapes: list[int]) -> None:
-    pieces = list(micro_batches(batch, size, whole_groups=False))
+    pieces = list(micro_batches(batch, size, by_prompt=False))
     assert [piece.tokens_BT.shape[1] for piece in pieces] == shapes
     assert max(piece.tokens_BT.shape[0] for piece in pieces) <= size
     seen = [

@@ -104,10 +104,17 @@ def test_each_prompt_is_there_once_and_no_pad_and_no_last_token_and_little_fille
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 99])
-def test_micro_batches_of_whole_groups_hold_every_row_once(batch: Batch, size: int) -> None:
+def test_micro_batches_by_prompt_hold_every_row_once(batch: Batch, size: int) -> None:
     shuffled = batch.select(torch.tensor([10, 3, 7, 0, 5, 1, 9, 2, 8, 4, 6]))
-    pieces = list(micro_batches(shuffled, size, whole_groups=True))
+    pieces = list(micro_batches(shuffled, size, by_prompt=True))
     prompts = [prompt for piece in pieces for prompt in piece.prompts_B.tolist()]
     assert prompts == sorted(prompts) and len(prompts) == 11
     assert sum(piece.trained_tokens() for piece in pieces) == batch.trained_tokens()
     assert max(len(piece.tokens_BT) for piece in pieces) <= size
+
+
+def test_a_row_without_a_trained_token_is_refused(batch: Batch) -> None:
+    mask_BT = batch.loss_mask_BT.clone()
+    mask_BT[3] = False
+    with pytest.raises(ValueError, match="expected a trained token in every row"):
+        pack(replace(batch, loss_mask_BT=mask_BT))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import chess
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from rookworld_rlvr.board.fen import parse_fen, position_key
 from rookworld_rlvr.board.openings import OPENINGS, opening_board
 from rookworld_rlvr.tasks.environment import environment_truth, parse_environment, parse_environment_prompt
-from rookworld_rlvr.tasks.live_games import LiveGames, LiveGamesConfig
+from rookworld_rlvr.tasks.live_games import LiveGames, LiveGamesConfig, LiveRecords
 from rookworld_rlvr.tasks.sampler import MixtureConfig, Sampler
 from rookworld_rlvr.tasks.types import Example, Task
 
@@ -19,8 +20,8 @@ CORPUS = [Example(Task.policy, "P: 8/8/8/8/8/8/8/K1k5 w - - 0 1", None)] * 3 + [
 ] * 3
 
 
-def games(seed: int = 0, excluded: Sequence[str] = (), **settings: float) -> LiveGames:
-    config = LiveGamesConfig(**({"fraction": 1.0, "games": 2, "opening_fraction": 0.0} | settings))  # type: ignore[arg-type]
+def games(seed: int = 0, excluded: Sequence[str] = (), **settings: Any) -> LiveGames:
+    config = LiveGamesConfig(**({"fraction": 1.0, "games": 2, "opening_fraction": 0.0} | settings))
     return LiveGames(config, seed=seed, excluded=excluded)
 
 
@@ -45,13 +46,14 @@ def test_the_first_legal_move_of_the_completions_is_played_and_the_position_behi
     live = games()
     assert [asked(live), asked(live)] == [STANDARD, STANDARD]
     live.play(STANDARD, says("e2e5", "g1f3", "e2e4"))
+    live.start_draw()
     assert sorted([asked(live), asked(live)]) == sorted([f"P: {fen_after('g1f3')}", STANDARD])
 
 
 def test_what_was_written_and_played_is_asked_of_the_environment_with_python_chess_s_answer() -> None:
     live = games()
     assert live.next(Task.environment) is None
-    live.play(STANDARD, says("e2e5", "g1f3", "e2e4"))
+    live.play(asked(live), says("e2e5", "g1f3", "e2e4"))
     found = [live.next(Task.environment), live.next(Task.environment)]
     assert live.next(Task.environment) is None
     for example, uci, reward in zip(found, ("e2e5", "g1f3"), (-1.0, 0.001), strict=True):
@@ -63,7 +65,7 @@ def test_what_was_written_and_played_is_asked_of_the_environment_with_python_che
 
 def test_a_game_without_a_legal_move_ends_and_another_begins() -> None:
     live = games(games=1)
-    live.play(STANDARD, says("e2e4"))
+    live.play(asked(live), says("e2e4"))
     live.play(asked(live), ["", "M: e7e5", *says("e7e4")])
     assert asked(live) == STANDARD and live.ends == {"illegal": 1}
 
@@ -82,7 +84,7 @@ def test_a_game_ends_by_rule_and_at_its_limit(moves: str, how: str) -> None:
 def test_held_out_positions_are_never_asked_about() -> None:
     barred = position_key(chess.Board(fen_after("e2e4")))
     live = games(games=1, excluded=[barred])
-    live.play(STANDARD, says("e2e4"))
+    live.play(asked(live), says("e2e4"))
     assert asked(live) == STANDARD and live.ends == {"stopped": 1}
     openings = games(games=8, opening_fraction=0.5, excluded=[position_key(chess.Board())])
     assert STANDARD not in {asked(openings) for _ in range(8)}
@@ -102,15 +104,80 @@ def test_a_prompt_that_no_game_asked_changes_nothing() -> None:
     live = games()
     before = live.state_dict()
     live.play(f"P: {fen_after('e2e4')}", says("e7e5"))
+    # A row of the corpus where games stand, too: their position is theirs to ask.
+    live.play(STANDARD, says("e2e4"))
     assert live.state_dict() == before
+
+
+def test_a_draw_asks_one_position_of_each_game_at_most_and_the_next_draw_again_what_was_not_answered() -> None:
+    live = games(games=2)
+    sampler = Sampler(CORPUS, MixtureConfig(1.0, 0.0), 0, live)
+    drawn = sampler.draw(5)
+    assert [example not in CORPUS for example in drawn] == [True, True, False, False, False]
+    assert [record["game"] for record in live.take_records().asked] == [0, 1]
+    sampler.play(drawn[0], says("e2e4"))
+    again = sampler.draw(5)
+    assert [example.prompt for example in again if example not in CORPUS] == [f"P: {fen_after('e2e4')}", STANDARD]
+
+
+def test_records_tell_each_position_asked_and_each_game_ended_and_join_on_its_number() -> None:
+    live = games(games=1)
+    for move in ("f2f3", "e7e5", "g2g4", "d8h4"):
+        live.play(asked(live), says(move))
+    live.play(asked(live), says("e2e4"))
+    live.play(asked(live), says("e7e4"))
+    records = live.take_records()
+    line = ["f2f3", "e7e5", "g2g4"]
+    assert list(records.asked) == [
+        *({"fen": fen_after(*line[:ply]), "game": 0, "ply": ply} for ply in range(4)),
+        {"fen": chess.STARTING_FEN, "game": 1, "ply": 0},
+        {"fen": fen_after("e2e4"), "game": 1, "ply": 1},
+    ]
+    fools = {"game": 0, "opening": chess.STARTING_FEN, "result": "0-1", "reason": "checkmate", "halfmoves": 4}
+    # Black wrote no legal move and has lost.
+    illegal = {"game": 1, "opening": chess.STARTING_FEN, "result": "1-0", "reason": "illegal_move", "halfmoves": 1}
+    assert list(records.ended) == [fools, illegal]
+    assert live.take_records() == LiveRecords((), ())
+
+
+@pytest.mark.parametrize(
+    ("moves", "settings", "result", "reason"),
+    [
+        ("g1f3 g8f6 f3g1 f6g8 " * 4, {}, "1/2-1/2", "fivefold_repetition"),
+        ("e2e4 e7e5", {"max_halfmoves": 2}, "*", "cut"),
+        ("e2e4", {"excluded": [position_key(parse_fen(fen_after("e2e4")))]}, "*", "excluded"),
+    ],
+)
+def test_a_game_that_nobody_won_is_told_as_drawn_or_without_a_result(
+    moves: str, settings: dict[str, Any], result: str, reason: str
+) -> None:
+    live = games(games=1, **settings)
+    for move in moves.split():
+        live.play(asked(live), says(move))
+    [ended] = live.take_records().ended
+    assert (ended["result"], ended["reason"], ended["halfmoves"]) == (result, reason, len(moves.split()))
+
+
+def test_a_game_behind_an_opening_counts_its_own_half_moves_and_tells_where_it_began() -> None:
+    live = games(games=1, opening_fraction=1.0)
+    first = asked(live)
+    live.play(first, ["no move"])
+    records = live.take_records()
+    fen = first.removeprefix("P: ")
+    assert records.ended[0]["opening"] == fen == records.asked[0]["fen"] and fen != chess.STARTING_FEN
+    assert records.ended[0]["halfmoves"] == 0 and records.asked[0]["ply"] == parse_fen(fen).ply() > 2
+    assert records.ended[0]["result"] == ("0-1" if " w " in fen else "1-0")
 
 
 def test_a_sampler_draws_its_share_from_the_games_of_each_task() -> None:
     live = games(fraction=0.25, games=4)
     sampler = Sampler(CORPUS, MixtureConfig(1.0, 1.0), 0, live)
     for _ in range(40):
-        sampler.play(Example(Task.policy, STANDARD, None), says("e2e5"))
-    drawn = sampler.draw(80)
+        live.start_draw()
+        while (example := live.next(Task.policy)) is None:
+            continue
+        sampler.play(example, says("e2e5"))
+    drawn = [example for _ in range(10) for example in sampler.draw(8)]
     ours = [example for example in drawn if example not in CORPUS]
     assert [sum(example.task is task for example in drawn) for task in Task] == [40, 40]
     assert sum(example.task is Task.policy for example in ours) == 10
@@ -136,7 +203,16 @@ def test_games_go_on_where_a_state_was_taken_also_through_json() -> None:
     whole, resumed = make(), make()
     go_on(whole, 10)
     resumed.load_state_dict(json.loads(json.dumps(whole.state_dict())))
+    whole.take_live_records()
     assert go_on(resumed, 15) == go_on(whole, 15) and sum(whole.live_ends().values()) > 2
+    records = whole.take_live_records()
+    assert resumed.take_live_records() == records and len(records.ended) >= 2
+    # Taken back to a state, games go on that had ended since: only what was asked is still told.
+    state = whole.state_dict()
+    go_on(whole, 15)
+    whole.load_state_dict(state)
+    records = whole.take_live_records()
+    assert len(records.asked) > 5 and not records.ended
     # A run without games goes on from such a state too.
     Sampler(CORPUS, MixtureConfig(1.0, 1.0), 0).load_state_dict(whole.state_dict())
 

@@ -243,6 +243,20 @@ def test_rejected_completions_are_sampled_anew_from_the_same_prompts(
     assert round(rejected) == report.rejected_completions >= once.rejected_completions > 0
 
 
+def test_prompts_whose_completions_were_rejected_are_learned_of_once(
+    shaken: Callable[..., StepContext], kl_cap: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = shaken(f"{COLLECTION}.kl_cap={kl_cap}", f"{COLLECTION}.refill_rounds=3")
+    played: list[tuple[str, list[str]]] = []
+    observed: list[Task] = []
+    monkeypatch.setattr(context.sampler, "play", lambda example, texts: played.append((example.prompt, texts)))
+    monkeypatch.setattr(context.sampler, "observe", lambda task, right: observed.append(task))
+    report = grpo_step(context, 0)
+    assert report.sampled_groups > len(report.groups)
+    assert played == [(group.example.prompt, [s.text for s in group.samples]) for group in report.groups]
+    assert observed == [group.example.task for group in report.groups]
+
+
 def test_the_outcome_gate_leaves_out_groups_that_differ_by_shaping_alone(make_run: MakeRun) -> None:
     def outcomes_of_the_first_group(i: int, _question: Question, score: Score) -> Score:
         """The first group's outcomes differ, the second's are all wrong; rewards differ in both."""

@@ -70,6 +70,16 @@ def test_a_bonus_raises_the_entropy_at_the_states_it_saw_and_a_step_without_one_
     assert entropy(0.5) > entropy(0.0) + 0.05
 
 
+def test_an_adaptive_bonus_sees_the_entropy_where_nothing_trains_yet(make_run: Callable[..., Run]) -> None:
+    def tokens_of_a_step(control: str) -> int:
+        # Without a KL term and with equal rewards no row has a gradient.
+        context = make_run("kl.coef=0", "kl.measured=false", f"objective.entropy.control={control}").context
+        context.hooks.append(lambda _moment, _context, report: report.rewards_PG.fill_(0.5))
+        return grpo_step(context, 0).tokens.count
+
+    assert tokens_of_a_step("adaptive") > 0 == tokens_of_a_step("fixed")
+
+
 def test_the_metrics_show_the_coefficient_in_force(train: Callable[..., Path]) -> None:
     entropy = "objective.entropy"
     given = (f"{entropy}.control=adaptive", f"{entropy}.target=99", f"{entropy}.rate=0.001", f"{entropy}.coef=0.002")

@@ -249,8 +249,8 @@ def test_cutting_into_micro_batches_loses_and_doubles_no_token(make_run: MakeRun
     context = make_run().context
     batch = batch_of(collect(context), context.policy)
     for size in (1, 3, 8):
-        for whole_groups in (True, False):
-            pieces = micro_batches(batch, size, whole_groups=whole_groups)
+        for by_prompt in (True, False):
+            pieces = micro_batches(batch, size, by_prompt=by_prompt)
             assert sum(micro.trained_tokens() for micro in pieces) == batch.trained_tokens()
 
 

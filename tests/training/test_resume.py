@@ -192,6 +192,41 @@ def test_seven_steps_and_thirteen_resumed_equal_twenty_bit_for_bit(
     assert_equal_runs(killed, whole, 20)
 
 
+def live_lines(folder: Path) -> tuple[list[str], list[str]]:
+    """The positions that live games asked, and the games that ended."""
+    names = ("live_positions.jsonl", "live_games.jsonl")
+    positions, games = ((folder / name).read_text().splitlines() for name in names)
+    return positions, games
+
+
+def test_what_live_games_asked_stays_on_disk_and_each_game_is_told_of_once_after_a_resume(
+    make_saved_run: MakeRun, train: Train
+) -> None:
+    whole, killed = whole_and_killed(make_saved_run, ("data.live.fraction=0.5", "data.live.games=4"))
+    positions, games = live_lines(killed)
+    asked = {json.loads(line)["game"] for line in positions}
+    ended = [json.loads(line) for line in games]
+    assert asked >= {game["game"] for game in ended} and len(positions) == len(set(positions)) > 5
+    counted = {key: value for key, value in metrics(killed)[-1].items() if key.startswith("sampler/live/")}
+    # Nine steps are told of, the tenth was not over.
+    assert sum(counted.values()) == len(ended) > 2
+    (killed / "live_positions.jsonl").write_text("\n".join(positions) + '\n{"fen": "8/')
+    (killed / "live_games.jsonl").write_text("\n".join(games) + '\n{"game')
+    changed = shutil.copytree(killed, killed.with_name("changed"), symlinks=True)
+    assert main(["train", f"resume={killed}"]) == 0
+    # The same steps ask the same again, and no line is there twice.
+    assert live_lines(killed) == live_lines(whole)
+    # Other answers lead elsewhere: what was asked before stays, games are those of one history.
+    assert main(["train", f"resume={changed}", "optim.lr=0.1", "generator.temperature=2"]) == 0
+    later, told = live_lines(changed)
+    assert later[: len(positions)] == positions and len(later) == len(set(later)) > len(positions)
+    numbers = [json.loads(line)["game"] for line in told]
+    assert len(numbers) == len(set(numbers)) == sum(
+        value for key, value in metrics(changed)[-1].items() if key.startswith("sampler/live/")
+    )
+    assert not (train("steps=1", "evaluation_rows=0") / "live_positions.jsonl").exists()
+
+
 def test_a_resume_inside_the_warm_up_goes_on_with_the_coefficient_that_the_schedule_says(
     make_saved_run: MakeRun,
 ) -> None:

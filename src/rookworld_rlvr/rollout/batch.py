@@ -81,19 +81,20 @@ def make_batch(groups: Sequence[Group], *, pad_id: int, device: torch.device) ->
     )
 
 
-def micro_rows(batch: Batch, size: int, *, whole_groups: bool) -> list[Tensor]:
+def micro_rows(batch: Batch, size: int, *, by_prompt: bool) -> list[Tensor]:
     """Indices of the batch's rows in pieces of at most `size`.
 
-    Either rows of similar length, shortest first, or groups side by side, which then share their prompt.
+    Either rows of similar length, shortest first, or those of a prompt side by side, which then share it; a group that
+    is cut, where `size` is no multiple of its rows, has its prompt in each of its pieces.
     """
     device = batch.tokens_BT.device
-    if whole_groups:
+    if by_prompt:
         return [rows for rows in batch.prompts_B.argsort(stable=True).split(size) if len(rows)]
     pieces = similar_lengths(batch.attention_BT.sum(1).tolist(), size)
     return [torch.tensor(piece, device=device) for piece in pieces]
 
 
-def micro_batches(batch: Batch, size: int, *, whole_groups: bool) -> Iterator[Batch]:
+def micro_batches(batch: Batch, size: int, *, by_prompt: bool) -> Iterator[Batch]:
     """The batch in those pieces, each cut to its longest row."""
-    for rows in micro_rows(batch, size, whole_groups=whole_groups):
+    for rows in micro_rows(batch, size, by_prompt=by_prompt):
         yield batch.select(rows, int(batch.attention_BT[rows].sum(1).max()))

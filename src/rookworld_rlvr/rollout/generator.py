@@ -24,16 +24,10 @@ class GeneratorKind(StrEnum):
 
 
 @dataclass(slots=True)
-class GeneratorConfig:
-    """How completions are sampled in training. Raises ValueError for what would break the objective."""
+class GeneratorBaseConfig:
+    """Which engine samples, and within what bounds."""
 
     kind: GeneratorKind = GeneratorKind.static
-    temperature: float = 1.0
-    """Sampling temperature; all four kinds of log-prob are taken at it."""
-    top_p: float = 1.0
-    """Must be 1 in training: a cut distribution's log-probs are not the trainer's."""
-    top_k: int = 0
-    """Must be 0 in training, for the same reason."""
     max_new_tokens: int = 144
     """Longest completion; what has not ended by then is cut, counted and scored as it is."""
     batch_size: int = 128
@@ -47,6 +41,26 @@ class GeneratorConfig:
     vllm: VLLMConfig = field(default_factory=VLLMConfig)
 
     def __post_init__(self) -> None:
+        if self.max_new_tokens < 1 or self.batch_size < 1:
+            raise ValueError("generator: expected max_new_tokens and batch_size of at least 1")
+        if self.draft_tokens < 0:
+            raise ValueError(f"generator.draft_tokens: expected 0 or more, got {self.draft_tokens}")
+
+
+@dataclass(slots=True)
+class GeneratorConfig(GeneratorBaseConfig):
+    """How completions are sampled in training. Raises ValueError for what would break the objective."""
+
+    temperature: float = 1.0
+    """Sampling temperature; all four kinds of log-prob are taken at it."""
+    top_p: float = 1.0
+    """Must be 1 in training: a cut distribution's log-probs are not the trainer's."""
+    top_k: int = 0
+    """Must be 0 in training, for the same reason."""
+
+    def __post_init__(self) -> None:
+        # super() does not find a dataclass with slots.
+        GeneratorBaseConfig.__post_init__(self)
         if not 0 < self.temperature < float("inf"):
             raise ValueError(f"generator.temperature: expected above 0, got {self.temperature}")
         if self.top_p != 1.0 or self.top_k != 0:
@@ -54,10 +68,6 @@ class GeneratorConfig:
                 f"generator: expected top_p=1 and top_k=0, got top_p={self.top_p} and top_k={self.top_k}: "
                 "training needs the whole distribution's log-probs"
             )
-        if self.max_new_tokens < 1 or self.batch_size < 1:
-            raise ValueError("generator: expected max_new_tokens and batch_size of at least 1")
-        if self.draft_tokens < 0:
-            raise ValueError(f"generator.draft_tokens: expected 0 or more, got {self.draft_tokens}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +84,13 @@ class SampledCompletion:
 
 class GeneratorError(RuntimeError):
     """A generator that did not give what it was asked for, or does not sample from the trainer's weights."""
+
+
+class PromptLengthError(ValueError):
+    """A prompt that leaves the model no position to answer in: the data or the model is not the right one."""
+
+    def __init__(self, positions: int, length: int) -> None:
+        super().__init__(f"expected a prompt shorter than the model's {positions} positions, got {length} tokens")
 
 
 class Generator(Protocol):

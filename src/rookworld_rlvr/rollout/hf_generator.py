@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
-from .generator import SampledCompletion
+from .generator import PromptLengthError, SampledCompletion
 from .own_model import OwnModelGenerator, likeliest
 from .padding import left_padded
 
@@ -67,7 +67,7 @@ class HFGenerator(OwnModelGenerator):
         positions = getattr(self._model.config, "max_position_embeddings", None) or prompt_length + 10**9
         room = positions - prompt_length
         if room < 1:
-            raise ValueError(f"expected a prompt shorter than the model's {positions} positions, got {prompt_length}")
+            raise PromptLengthError(positions, prompt_length)
         return GenerationConfig(
             do_sample=temperature > 0,
             # The recorder scales and cuts, so that what is recorded is what is drawn from.

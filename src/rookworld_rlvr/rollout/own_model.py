@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .generator import GeneratorConfig, SampledCompletion
+from .generator import GeneratorBaseConfig, SampledCompletion
 from .padding import similar_lengths
 from .weights import checksum
 
@@ -19,7 +19,7 @@ class OwnModelGenerator(ABC):
     def __init__(
         self,
         model: Any,
-        config: GeneratorConfig,
+        config: GeneratorBaseConfig,
         *,
         eos_id: int,
         pad_id: int,
@@ -38,7 +38,7 @@ class OwnModelGenerator(ABC):
     def generate(
         self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float, top_k: int = 0
     ) -> list[list[SampledCompletion]]:
-        """See `Generator.generate`. Raises ValueError if a prompt leaves the model no room to answer."""
+        """See `Generator.generate`. Raises PromptLengthError if a prompt leaves the model no room to answer."""
         groups: list[list[SampledCompletion]] = [[] for _ in prompts]
         size = max(1, self._config.batch_size // group_size)
         was_training = self._model.training

@@ -35,7 +35,12 @@ class Packed:
 
 
 def pack(batch: Batch) -> Packed:
-    """The batch's rows, padded behind, as one. Rows of one `prompts_B` share their prompt."""
+    """The batch's rows, padded behind, as one. Rows of one `prompts_B` share their prompt.
+
+    Raises ValueError for a row without a trained token, which does not tell where its prompt ends.
+    """
+    if not batch.loss_mask_BT.any(1).all():
+        raise ValueError("expected a trained token in every row of a batch that is packed")
     device = batch.tokens_BT.device
     _, prompts_B = batch.prompts_B.unique(return_inverse=True)
     prompt_lengths_B = batch.loss_mask_BT.int().argmax(1) + 1

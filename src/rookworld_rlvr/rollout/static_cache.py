@@ -38,13 +38,17 @@ class GroupLayout:
         self._slots, self._used = min(PAGE, slots), 0
         self._prompt_keys, self._prompt_values = prompts.keys_PKLD, prompts.values_PKLD
         self._prompt_bias = bias_of(real_PL)[:, None, None, None, None, :]
-        self._keys, self._values = self._rooms(prompts), self._rooms(prompts)
+        self._keys, self._values = self._open_rooms(prompts)
 
-    def _rooms(self, prompts: PromptLayout) -> list[Tensor]:
-        """One a layer; zeros, since a slot that is not seen still takes part, times 0."""
+    def _open_rooms(self, prompts: PromptLayout) -> tuple[list[Tensor], list[Tensor]]:
+        """For keys and for values one a layer; zeros, since a slot that is not seen still takes part, times 0."""
+        shape = self._room_shape(prompts)
+        keys, values = ([states.new_zeros(shape) for states in prompts.keys_PKLD] for _ in range(2))
+        return keys, values
+
+    def _room_shape(self, prompts: PromptLayout) -> torch.Size:
         groups, kinds, _, width = prompts.keys_PKLD[0].shape
-        shape = (groups, kinds, self.group_size, self._slots, width)
-        return [keys_PKLD.new_zeros(shape) for keys_PKLD in prompts.keys_PKLD]
+        return torch.Size((groups, kinds, self.group_size, self._slots, width))
 
     def write_to(self, slots_BT: Tensor) -> None:
         """The coming pass's tokens have these slots, consecutive in each row; they see what is before them."""
@@ -52,7 +56,7 @@ class GroupLayout:
         used = int(slots_BT.max()) + 1
         if used > self._slots:
             self._slots = min(-(-used // PAGE) * PAGE, self._most_slots)
-            self._move_to_new_rooms(lambda used: used)
+            self._move_to_new_rooms(lambda filled: filled)
         self._used = used
         # Rows that stand alike are written at once, which is quicker.
         self._alike = bool((slots_BT == slots_BT[:1]).all())
@@ -78,7 +82,7 @@ class GroupLayout:
         for stored in (self._prompt_keys, self._prompt_values):
             stored[:] = [tensor[groups_P] for tensor in stored]
         self._prompt_bias = self._prompt_bias[groups_P]
-        self._move_to_new_rooms(lambda used: used.transpose(1, 2)[groups_P[:, None], rows_PG].transpose(1, 2))
+        self._move_to_new_rooms(lambda filled: filled.transpose(1, 2)[groups_P[:, None], rows_PG].transpose(1, 2))
 
     def _move_to_new_rooms(self, chosen: Callable[[Tensor], Tensor]) -> None:
         """Of what is in the rooms (P, K, G, S, D) the `chosen` into rooms of the size that is needed now."""
@@ -103,14 +107,20 @@ class FixedLayout(GroupLayout):
         slots: int,
         rooms: dict[torch.Size, tuple[list[Tensor], list[Tensor]]],
     ) -> None:
+        self._stored = rooms
         super().__init__(prompts, real_PL, group_size=group_size, slots=slots)
-        self._slots = self._used = slots
         self._alike = False
-        fresh = (self._rooms(prompts), self._rooms(prompts))
-        self._keys, self._values = rooms.setdefault(fresh[0][0].shape, fresh)
-        for room in (*self._keys, *self._values):
+
+    def _open_rooms(self, prompts: PromptLayout) -> tuple[list[Tensor], list[Tensor]]:
+        self._slots = self._used = self._most_slots
+        shape = self._room_shape(prompts)
+        if shape not in self._stored:
+            self._stored[shape] = super()._open_rooms(prompts)
+        keys, values = self._stored[shape]
+        for room in (*keys, *values):
             torch._dynamo.mark_static_address(room)
             room.zero_()
+        return keys, values
 
     def write_to(self, slots_BT: Tensor) -> None:
         self._at = slots_BT.view(self.groups, 1, self.group_size, -1, 1)

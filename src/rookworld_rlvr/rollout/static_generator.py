@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .generator import GeneratorConfig, SampledCompletion
+from .generator import GeneratorBaseConfig, PromptLengthError, SampledCompletion
 from .own_model import OwnModelGenerator, likeliest
 from .padding import position_ids, right_padded
 from .prompt_lookup import PromptLookup
@@ -69,7 +69,7 @@ class _Written:
 class StaticGenerator(OwnModelGenerator):
     """See `Generator`. The model's attention must be one that `shared_prefix.can_share`."""
 
-    def __init__(self, model: Any, config: GeneratorConfig, **others: Any) -> None:
+    def __init__(self, model: Any, config: GeneratorBaseConfig, **others: Any) -> None:
         super().__init__(model, config, **others)
         self._fixed = _FixedShapes() if config.compile else None
 
@@ -96,7 +96,7 @@ class _Batch:
     def __init__(
         self,
         model: Any,
-        config: GeneratorConfig,
+        config: GeneratorBaseConfig,
         eos_id: int,
         pad_id: int,
         temperature: float,
@@ -126,9 +126,7 @@ class _Batch:
             tokens_PL, attention_PL = (_fill_up(values, self._positions) for values in (tokens_PL, attention_PL))
         lengths_P = attention_PL.sum(1)
         if int(lengths_P.max()) >= self._positions:
-            raise ValueError(
-                f"expected a prompt shorter than the model's {self._positions} positions, got {int(lengths_P.max())}"
-            )
+            raise PromptLengthError(self._positions, int(lengths_P.max()))
         layout = PromptLayout()
         states_PLE = states(self._model, tokens_PL, position_ids(attention_PL), layout)
         last_PE = states_PLE[torch.arange(len(prompts), device=self._device), lengths_P - 1]

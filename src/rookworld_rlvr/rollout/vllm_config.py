@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import torch
 
 if TYPE_CHECKING:
-    from .generator import GeneratorConfig
+    from .generator import GeneratorBaseConfig
 
 EXTENSION = "rookworld_rlvr.rollout.vllm_worker.WorkerExtension"
 LOGPROBS_MODE = "processed_logprobs"
@@ -57,7 +57,7 @@ class VLLMConfig:
 
 
 def engine_arguments(
-    model: Path | str, config: "GeneratorConfig", *, device: str, dtype: torch.dtype
+    model: Path | str, config: "GeneratorBaseConfig", *, device: str, dtype: torch.dtype
 ) -> dict[str, Any]:
     """What vLLM's engine is started with, in this process or as a server; `device` is cpu or cuda."""
     cuda = device == "cuda"

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from .generator import GeneratorConfig, GeneratorError, SampledCompletion
+from .generator import GeneratorBaseConfig, GeneratorError, SampledCompletion
 from .vllm_config import ENVIRONMENT, engine_arguments
 from .vllm_sampling import Held, Sampling, cut, draw_seeds, expected_weights, require_held, room_for
 
@@ -33,7 +33,9 @@ def installed() -> bool:
 class VLLMGenerator:
     """Samples with vLLM. Runs repeat: each prompt has a seed of its own, drawn from torch's random state."""
 
-    def __init__(self, model: Any, config: GeneratorConfig, *, eos_id: int, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, model: Any, config: GeneratorBaseConfig, *, eos_id: int, dtype: torch.dtype = torch.float32
+    ) -> None:
         """Start the engine, seconds to minutes, and hand the weights over. Raises GeneratorError."""
         self._config, self._eos_id, self._dtype = config, eos_id, dtype
         device = next(model.parameters()).device.type
@@ -64,7 +66,7 @@ class VLLMGenerator:
     def generate(
         self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float, top_k: int = 0
     ) -> list[list[SampledCompletion]]:
-        """See `Generator.generate`. Raises ValueError if a prompt leaves the model no room to answer."""
+        """See `Generator.generate`. Raises PromptLengthError if a prompt leaves the model no room to answer."""
         limits = [room_for(prompt, self._positions, self._config.max_new_tokens) for prompt in prompts]
         seeds = draw_seeds(len(prompts), temperature)
         wanted = [

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .generator import GeneratorError, SampledCompletion
+from .generator import GeneratorError, PromptLengthError, SampledCompletion
 from .weights import checksum, checksum_of
 
 SEEDS = 2**31
@@ -64,9 +64,9 @@ def draw_seeds(count: int, temperature: float) -> list[int | None]:
 
 
 def room_for(prompt: Sequence[int], positions: int, max_new_tokens: int) -> int:
-    """The most tokens that may follow a prompt. Raises ValueError for a prompt that leaves none."""
+    """The most tokens that may follow a prompt. Raises PromptLengthError for a prompt that leaves none."""
     if len(prompt) >= positions:
-        raise ValueError(f"expected a prompt shorter than the model's {positions} positions, got {len(prompt)}")
+        raise PromptLengthError(positions, len(prompt))
     return min(max_new_tokens, positions - len(prompt))
 
 

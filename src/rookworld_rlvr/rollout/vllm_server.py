@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import torch
 from safetensors.torch import save_file
 
-from .generator import GeneratorConfig, GeneratorError, SampledCompletion
+from .generator import GeneratorBaseConfig, GeneratorError, SampledCompletion
 from .vllm_config import LOGPROBS_MODE, SERVED_NAME, VLLMConfig
 from .vllm_sampling import Held, Sampling, cut, draw_seeds, expected_weights, require_held, room_for
 from .vllm_worker import WEIGHTS_FILE
@@ -70,7 +70,9 @@ class VLLMServer:
 class VLLMServerGenerator:
     """Samples with a vLLM server. Each prompt has a seed of its own, drawn from torch's random state."""
 
-    def __init__(self, model: Any, config: GeneratorConfig, *, eos_id: int, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, model: Any, config: GeneratorBaseConfig, *, eos_id: int, dtype: torch.dtype = torch.float32
+    ) -> None:
         """Look at the server and hand the weights over. Raises GeneratorError."""
         if not config.vllm.url:
             raise GeneratorError("generator.vllm.url: expected the server's http://HOST:PORT, got nothing")
@@ -99,7 +101,7 @@ class VLLMServerGenerator:
     def generate(
         self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float, top_k: int = 0
     ) -> list[list[SampledCompletion]]:
-        """See `Generator.generate`. Raises ValueError if a prompt leaves the model no room to answer."""
+        """See `Generator.generate`. Raises PromptLengthError if a prompt leaves the model no room to answer."""
         limits = [room_for(prompt, self._positions, self._config.max_new_tokens) for prompt in prompts]
         seeds = draw_seeds(len(prompts), temperature)
         wanted = [

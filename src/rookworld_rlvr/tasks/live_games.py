@@ -14,13 +14,15 @@ from typing import Any
 import chess
 
 from ..board.fen import position_key
-from ..board.moves import is_legal_uci, is_uci
+from ..board.moves import is_legal_uci
 from ..board.openings import OPENINGS, opening_board
 from .corpus import split_line
-from .generate import environment_line
+from .played import transitions
 from .policy import policy_fields, render_policy_prompt
 from .types import Example, Task
 
+# Reasons of ends beside the rules' (`chess.Termination`); the first two as in the games of an evaluation.
+ILLEGAL_MOVE, CUT, EXCLUDED = "illegal_move", "cut", "excluded"
 # So many starts in a row that are held out: there is no other.
 HOPELESS = 1000
 
@@ -31,8 +33,8 @@ class LiveGamesConfig:
 
     fraction: float = 0.0
     """Share of each task's prompts; 0: none."""
-    games: int = 64
-    """Games in progress, and most transitions that wait to be asked about."""
+    games: int = 16
+    """Games in progress, and most transitions that wait to be asked about. Of each a step asks one position at most."""
     opening_fraction: float = 0.5
     """Share of the games that begin behind an opening; the others at the standard starting position."""
     max_halfmoves: int = 200
@@ -49,17 +51,39 @@ class LiveGamesConfig:
 
 @dataclass(slots=True)
 class _Game:
+    number: int
+    """Of all that were begun."""
     board: chess.Board
     """All moves on the stack."""
     opening_halfmoves: int
+    start: str
+    """FEN behind the opening."""
     prompt: str
     """Of its position."""
+    asked: bool = False
+    """Its completions are awaited."""
+
+    @property
+    def halfmoves(self) -> int:
+        """Those that the policy played."""
+        return len(self.board.move_stack) - self.opening_halfmoves
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRecords:
+    """What the games did, in plain JSON values."""
+
+    asked: tuple[dict[str, Any], ...]
+    """Each position asked about: `fen`, `game`, the game's number, `ply`, half-moves from the standard start on."""
+    ended: tuple[dict[str, Any], ...]
+    """Each game that ended: `game`, `opening`, the FEN it began from, `result` as in PGN, `reason`, `halfmoves`."""
 
 
 class LiveGames:
     """The games in progress, and the transitions that came of them; seeded and resumable.
 
-    No position of `excluded` is asked about: a game that reaches one is stopped.
+    No position of `excluded` is asked about: a game that reaches one is stopped. What was asked and how games ended is
+    recorded, to be taken and written.
     """
 
     def __init__(self, config: LiveGamesConfig, *, seed: int, excluded: Collection[str] = ()) -> None:
@@ -67,84 +91,108 @@ class LiveGames:
         self._begun = self._turn = 0
         self._credits = dict.fromkeys(Task, 0.0)
         self._transitions: deque[str] = deque(maxlen=config.games)
+        self._asked: list[dict[str, Any]] = []
+        self._ended: list[dict[str, Any]] = []
         self.ends: Counter[str] = Counter()
         """How games ended so far: `won`, `drawn`, `illegal`, `stopped`."""
         self._games = [self._new_game() for _ in range(config.games)] if config.fraction else []
+
+    def start_draw(self) -> None:
+        """Prompts are drawn anew: what was asked and not answered, as the step failed, may be asked again."""
+        for game in self._games:
+            game.asked = False
+
+    def take_records(self) -> LiveRecords:
+        """What was asked and what ended since this was called last."""
+        records = LiveRecords(tuple(self._asked), tuple(self._ended))
+        self._asked, self._ended = [], []
+        return records
 
     def next(self, task: Task) -> Example | None:
         """An example in place of one of the corpus, where it is these games' turn and they have one."""
         # Turns that pass while there is no transition are not made up for.
         self._credits[task] = min(self._credits[task] + self._config.fraction, 1.0 + self._config.fraction)
-        if self._credits[task] < 1 or (task is Task.environment and not self._transitions):
+        waiting = self._transitions if task is Task.environment else not all(game.asked for game in self._games)
+        if self._credits[task] < 1 or not waiting:
             return None
         self._credits[task] -= 1
         if task is Task.environment:
             example = split_line(self._transitions.popleft())
             assert isinstance(example, Example)
             return example
+        return Example(Task.policy, self._ask(), None)
+
+    def _ask(self) -> str:
+        """The prompt of the next game in turn that is not asked already."""
+        while self._games[self._turn].asked:
+            self._turn = (self._turn + 1) % len(self._games)
         game = self._games[self._turn]
         self._turn = (self._turn + 1) % len(self._games)
-        return Example(Task.policy, game.prompt, None)
+        game.asked = True
+        self._asked.append({"fen": game.board.fen(), "game": game.number, "ply": game.board.ply()})
+        return game.prompt
 
     def play(self, prompt: str, completions: Sequence[str]) -> None:
         """Go on in the game that asked `prompt`, if one did: the first legal move of the completions is played.
 
         Where there is none the game ends. The first completion's move becomes a transition, legal or not.
         """
-        i = next((i for i, game in enumerate(self._games) if game.prompt == prompt), None)
+        i = next((i for i, game in enumerate(self._games) if game.asked and game.prompt == prompt), None)
         if i is None:
             return
         written = [" ".join(policy_fields(completion).best) for completion in completions]
         board = self._games[i].board
-        played = next((uci for uci in written if is_legal_uci(board, uci)), None)
-        for uci in dict.fromkeys((written[0], played or "")):
-            self._note(board, uci)
-        if played is None:
-            self._end(i, "illegal")
-        else:
+        played = next((uci for uci in written if is_legal_uci(board, uci)), "")
+        self._transitions.extend(transitions(board, written[0], played))
+        if played:
             board.push_uci(played)
             self._settle(i)
-
-    def _note(self, board: chess.Board, uci: str) -> None:
-        if is_uci(uci):
-            history = [*(move.uci() for move in board.move_stack), uci]
-            self._transitions.append(environment_line(board.fen(), uci, history))
+        else:
+            self._end(i, "illegal", ILLEGAL_MOVE, winner=not board.turn)
 
     def _settle(self, i: int) -> None:
-        """End a game that is over; else ask about its new position."""
+        """End a game that is over; else its new position may be asked about."""
         game = self._games[i]
         outcome = game.board.outcome(claim_draw=False)
         if outcome:
-            self._end(i, "drawn" if outcome.winner is None else "won")
-        elif self._is_stopped(game):
-            self._end(i, "stopped")
+            how = "drawn" if outcome.winner is None else "won"
+            self._end(i, how, outcome.termination.name.lower(), winner=outcome.winner)
+        elif game.halfmoves >= self._config.max_halfmoves:
+            self._end(i, "stopped", CUT, winner=None)
+        elif position_key(game.board) in self._excluded:
+            self._end(i, "stopped", EXCLUDED, winner=None)
         else:
-            game.prompt = render_policy_prompt(game.board.fen())
+            game.prompt, game.asked = render_policy_prompt(game.board.fen()), False
 
-    def _is_stopped(self, game: _Game) -> bool:
-        played = len(game.board.move_stack) - game.opening_halfmoves
-        return played >= self._config.max_halfmoves or position_key(game.board) in self._excluded
-
-    def _end(self, i: int, how: str) -> None:
+    def _end(self, i: int, how: str, reason: str, *, winner: chess.Color | None) -> None:
+        game = self._games[i]
+        undecided = "*" if how == "stopped" else "1/2-1/2"
+        result = {None: undecided, chess.WHITE: "1-0", chess.BLACK: "0-1"}[winner]
+        told = {"game": game.number, "opening": game.start, "result": result, "reason": reason}
+        self._ended.append({**told, "halfmoves": game.halfmoves})
         self.ends[how] += 1
         self._games[i] = self._new_game()
 
     def _new_game(self) -> _Game:
         """Raises ValueError where every start is held out."""
         for _ in range(HOPELESS):
-            rng = random.Random(f"live:{self._seed}:{self._begun}")
-            self._begun += 1
+            number, self._begun = self._begun, self._begun + 1
+            rng = random.Random(f"live:{self._seed}:{number}")
             behind_opening = rng.random() < self._config.opening_fraction
             board = opening_board(rng.choice(OPENINGS)) if behind_opening else chess.Board()
             if position_key(board) not in self._excluded:
-                return _Game(board, len(board.move_stack), render_policy_prompt(board.fen()))
+                return _begin(number, board)
         raise ValueError("data.live: expected starts that are not held out, got none")
 
     def state_dict(self) -> dict[str, Any]:
         """All games, in plain JSON values."""
         return {
             "games": [
-                {"moves": [move.uci() for move in game.board.move_stack], "opening": game.opening_halfmoves}
+                {
+                    "number": game.number,
+                    "moves": [move.uci() for move in game.board.move_stack],
+                    "opening": game.opening_halfmoves,
+                }
                 for game in self._games
             ],
             "transitions": list(self._transitions),
@@ -155,18 +203,29 @@ class LiveGames:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken, with its games; where now none are asked for, with none."""
+        """Go on where `state` was taken, with its games; where now none are asked for, with none.
+
+        Games that ended since are not told of: they go on. The positions asked since are.
+        """
         if not self._config.fraction or not state["games"]:
             return
         self._games = [_game_of(saved) for saved in state["games"]]
         self._transitions = deque(state["transitions"], maxlen=self._config.games)
         self._begun, self._turn = state["begun"], state["turn"]
         self._credits = {Task(task): credit for task, credit in state["credits"].items()}
-        self.ends = Counter(state["ends"])
+        self.ends, self._ended = Counter(state["ends"]), []
+
+
+def _begin(number: int, board: chess.Board) -> _Game:
+    return _Game(number, board, len(board.move_stack), board.fen(), render_policy_prompt(board.fen()))
 
 
 def _game_of(saved: Mapping[str, Any]) -> _Game:
     board = chess.Board()
-    for uci in saved["moves"]:
+    for uci in saved["moves"][: saved["opening"]]:
         board.push_uci(uci)
-    return _Game(board, saved["opening"], render_policy_prompt(board.fen()))
+    game = _begin(saved["number"], board)
+    for uci in saved["moves"][saved["opening"] :]:
+        board.push_uci(uci)
+    game.prompt = render_policy_prompt(board.fen())
+    return game

@@ -80,10 +80,18 @@ def position_rows(record: GameRecord, number: int) -> Iterator[dict[str, Any]]:
 def transition_lines(record: GameRecord) -> Iterator[str]:
     """`A:` rows of the moves written, illegal ones included, and played; python-chess writes the answers."""
     for board, turn in record.states():
-        history = [move.uci() for move in board.move_stack]
-        for uci in dict.fromkeys((turn.written, turn.played)):
-            if is_uci(uci):
-                yield environment_line(board.fen(), uci, [*history, uci])
+        yield from transitions(board, turn.written, turn.played)
+
+
+def transitions(board: chess.Board, written: str, played: str) -> Iterator[str]:
+    """The rows of one half-move: of the move written and, where it is another, of that played.
+
+    Text that is no move has none. The moves on the board's stack are their history.
+    """
+    history = [move.uci() for move in board.move_stack]
+    for uci in dict.fromkeys((written, played)):
+        if is_uci(uci):
+            yield environment_line(board.fen(), uci, [*history, uci])
 
 
 def winner_lines(record: GameRecord) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .live_games import LiveGames
+from .live_games import LiveGames, LiveRecords
 from .types import Example, Task
 
 # Beside the tasks in the sampler's state.
@@ -77,6 +77,8 @@ class Sampler:
 
     def draw(self, n: int) -> list[Example]:
         """The next `n` examples, tasks interleaved; none where `n` is 0. An epoch's end may fall within."""
+        if self._live is not None:
+            self._live.start_draw()
         return [self._next() for _ in range(n)]
 
     def observe(self, task: Task, right: float) -> None:
@@ -93,6 +95,10 @@ class Sampler:
     def live_ends(self) -> Mapping[str, int]:
         """How the games that ended so far ended; none without games."""
         return self._live.ends if self._live is not None else {}
+
+    def take_live_records(self) -> LiveRecords:
+        """What live games did since this was called last; nothing without games."""
+        return self._live.take_records() if self._live is not None else LiveRecords((), ())
 
     def share(self, task: Task) -> float:
         """The task's share of the draws now, 0 to 1."""

@@ -135,7 +135,7 @@ def _locate(policy: Policy, batch: Batch, micro_batch_size: int) -> str:
 
     handles = [module.register_forward_hook(watch(name)) for name, module in policy.model.named_modules() if name]
     try:
-        for micro in micro_batches(batch, micro_batch_size, whole_groups=policy.packs):
+        for micro in micro_batches(batch, micro_batch_size, by_prompt=policy.packs):
             policy.statistics(micro, temperature=1.0)
     finally:
         for handle in handles:

@@ -94,16 +94,20 @@ class Collected:
         return Collected(self.groups + other.groups, torch.cat([self.valid_PG, other.valid_PG]))
 
 
+def sync_sampler(context: "StepContext") -> None:
+    """Hand the policy's weights to the sampler. Raises FaultError where it does not take them."""
+    try:
+        context.generator.sync(context.policy.model)
+    except GeneratorError as error:
+        raise FaultError(Fault(FaultKind.generator, "weights", str(error))) from error
+
+
 def collect(context: "StepContext", report: StepReport) -> Collected:
     """A step's groups. Their number is prompts_per_step, or less where idle groups are dropped.
 
     Raises FaultError where generator or judge fail.
     """
     config, wanted = context.objective.collection, context.objective.prompts_per_step
-    try:
-        context.generator.sync(context.policy.model)
-    except GeneratorError as error:
-        raise FaultError(Fault(FaultKind.generator, "weights", str(error))) from error
     collected = _sample(context, context.sampler.draw(wanted), report)
     if config.uninformative is Uninformative.keep:
         return collected
@@ -119,10 +123,14 @@ def collect(context: "StepContext", report: StepReport) -> Collected:
 
 
 def _sample(context: "StepContext", examples: Sequence[Example], report: StepReport) -> Collected:
+    """Groups of these prompts; the sampler of prompts learns how they went."""
     groups = _groups(context, examples, report)
     valid_PG = torch.ones(len(groups), context.objective.group_size, dtype=torch.bool)
     if context.objective.collection.kl_cap:
         groups, valid_PG = _reject(context, groups, report)
+    for group in groups:
+        context.sampler.observe(group.example.task, fmean(outcome(sample.score) for sample in group.samples))
+        context.sampler.play(group.example, [sample.text for sample in group.samples])
     return Collected(tuple(groups), valid_PG)
 
 
@@ -158,9 +166,6 @@ def _groups(context: "StepContext", examples: Sequence[Example], report: StepRep
     except FaultError:
         report.groups, report.rewards_PG = groups, rewards_PG
         raise
-    for group in groups:
-        context.sampler.observe(group.example.task, fmean(outcome(sample.score) for sample in group.samples))
-        context.sampler.play(group.example, [sample.text for sample in group.samples])
     return groups
 
 

@@ -1,6 +1,8 @@
 """What is trained on and what is held out, split by position before anything else."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -11,10 +13,11 @@ from ..tasks.sampler import MixtureConfig
 from .errors import UserError
 
 DEFAULT = "default"
+TRAIN_FILE, HELD_OUT_FILE = "train.txt", "held_out.txt"
 
 
 @dataclass(slots=True)
-class DataConfig:
+class SourceConfig:
     """Sources: `default` (ships with us), a .txt or .jsonl file, a dataset's folder or its hub name."""
 
     train: str = DEFAULT
@@ -25,9 +28,9 @@ class DataConfig:
     split: str = "train"
     """Which split of a dataset is read; files have none."""
     limit: int | None = None
-    """Most rows read of each source."""
-    mixture: MixtureConfig = field(default_factory=MixtureConfig)
-    live: LiveGamesConfig = field(default_factory=LiveGamesConfig)
+    """Most rows read of each source; positions to keep apart are read of the whole of it."""
+    exclude: list[str] = field(default_factory=list)
+    """Sources whose positions are left out: not trained on, and not asked by `evaluate`."""
 
     def __post_init__(self) -> None:
         if not 0 < self.held_out_fraction < 1:
@@ -36,31 +39,51 @@ class DataConfig:
             raise ValueError(f"data.limit: expected 1 or more, or null, got {self.limit}")
 
 
+@dataclass(slots=True)
+class DataConfig(SourceConfig):
+    """Sources, and what is drawn from them."""
+
+    mixture: MixtureConfig = field(default_factory=MixtureConfig)
+    live: LiveGamesConfig = field(default_factory=LiveGamesConfig)
+
+
 @dataclass(frozen=True, slots=True)
 class Data:
-    """No position of `held_out` is in `train`."""
+    """What is trained on, and what must not be. No position of `excluded` is in `train`."""
 
     train: tuple[Example, ...]
     held_out: tuple[Example, ...]
+    excluded: frozenset[str]
+    """All positions, by identity (`example_key`), that are held out or left out, whatever `limit` says."""
 
 
 def load_data(config: DataConfig, *, seed: int) -> Data:
     """Read both sources and keep them apart. Raises UserError where one has no valid row."""
-    rows = _read(config.train, "train.txt", config)
+    rows = _read(config.train, TRAIN_FILE, config)
     if config.held_out:
-        held_out = _read(config.held_out, "held_out.txt", config)
-        train = exclude_positions(rows, {example_key(example) for example in held_out})
+        held_out = _read(config.held_out, HELD_OUT_FILE, config)
+        barred = _whole(held_out, config.held_out, HELD_OUT_FILE, config)
     else:
-        train, held_out = split_by_position(rows, config.held_out_fraction, seed)
+        _, held_out = split_by_position(rows, config.held_out_fraction, seed)
+        whole = _whole(rows, config.train, TRAIN_FILE, config)
+        _, barred = split_by_position(whole, config.held_out_fraction, seed)
+    excluded = held_out_positions() | _excluded(config)
+    if barred is not _shipped(HELD_OUT_FILE, None):
+        excluded |= _keys(barred)
+    train = exclude_positions(rows, excluded)
     if not train or not held_out:
         raise UserError(f"data: expected training and held-out rows, got {len(train)} and {len(held_out)}")
+    _require_tasks(config, train)
+    return Data(train, held_out, excluded)
+
+
+def _require_tasks(config: DataConfig, train: tuple[Example, ...]) -> None:
     wanted = [task for task, share in config.mixture.proportions().items() if share]
     for task in wanted:
         if not any(example.task is task for example in train):
             raise UserError(
                 f"data.train: expected rows of task {task}, as data.mixture asks, got none in {config.train}"
             )
-    return Data(train, held_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +92,38 @@ class EvaluationData:
 
     held_out: tuple[Example, ...]
     trained: frozenset[str]
-    """The positions of the training source, by identity (`example_key`)."""
+    """The positions of the training source and of `data.exclude`, by identity (`example_key`)."""
 
 
-def load_evaluation_data(config: DataConfig, *, seed: int) -> EvaluationData:
-    """The held-out rows as they stand, and every position of `data.train`, wherever rows are held out by file.
+def load_evaluation_data(config: SourceConfig, *, seed: int) -> EvaluationData:
+    """The held-out rows as they stand, and every position that must not be asked, whatever `limit` says.
 
-    Raises UserError where a source has no valid row, or none is held out.
+    Those are of `data.train`, wherever rows are held out by file, and of `data.exclude`. Raises UserError where a
+    source has no valid row, or none is held out.
     """
-    rows = _read(config.train, "train.txt", config)
     if config.held_out:
-        train, held_out = rows, _read(config.held_out, "held_out.txt", config)
+        held_out = _read(config.held_out, HELD_OUT_FILE, config)
+        train = _read(config.train, TRAIN_FILE, replace(config, limit=None))
     else:
-        train, held_out = split_by_position(rows, config.held_out_fraction, seed)
+        rows = _read(config.train, TRAIN_FILE, config)
+        _, held_out = split_by_position(rows, config.held_out_fraction, seed)
+        whole = _whole(rows, config.train, TRAIN_FILE, config)
+        train, _ = split_by_position(whole, config.held_out_fraction, seed)
     if not held_out:
         raise UserError("data: expected held-out rows, got none")
-    return EvaluationData(held_out, frozenset(map(example_key, train)))
+    return EvaluationData(held_out, _keys(train) | _excluded(config))
+
+
+def positions_of(sources: Iterable[str]) -> frozenset[str]:
+    """The positions (`example_key`) of sources, each read whole; `default`: our training rows. Raises CorpusError."""
+    paths = (default_file(TRAIN_FILE) if source == DEFAULT else source for source in sources)
+    return frozenset(key for path in paths for key in _keys(read_corpus(path).examples))
+
+
+@cache
+def held_out_positions() -> frozenset[str]:
+    """Those of the held-out rows that ship with us, which nothing may be trained on."""
+    return _keys(_shipped(HELD_OUT_FILE, None))
 
 
 def evaluation_rows(held_out: tuple[Example, ...], rows_per_task: int) -> tuple[Example, ...]:
@@ -98,9 +137,31 @@ def default_file(name: str) -> Path:
     return Path(str(resources.files("rookworld_rlvr") / "assets" / "data" / name))
 
 
-def _read(source: str, default_name: str, config: DataConfig) -> tuple[Example, ...]:
-    path = default_file(default_name) if source == DEFAULT else source
+def _keys(examples: Iterable[Example]) -> frozenset[str]:
+    return frozenset(map(example_key, examples))
+
+
+def _excluded(config: SourceConfig) -> frozenset[str]:
     try:
-        return read_corpus(path, split=config.split, limit=config.limit).examples
+        return positions_of(config.exclude)
+    except CorpusError as error:
+        raise UserError(f"data.exclude: {error}") from error
+
+
+@cache
+def _shipped(name: str, limit: int | None) -> tuple[Example, ...]:
+    return read_corpus(default_file(name), limit=limit).examples
+
+
+def _whole(rows: tuple[Example, ...], source: str, default_name: str, config: SourceConfig) -> tuple[Example, ...]:
+    """The rows of a source without `limit`, of which `rows` are those within it."""
+    return rows if config.limit is None else _read(source, default_name, replace(config, limit=None))
+
+
+def _read(source: str, default_name: str, config: SourceConfig) -> tuple[Example, ...]:
+    if source == DEFAULT:
+        return _shipped(default_name, config.limit)
+    try:
+        return read_corpus(source, split=config.split, limit=config.limit).examples
     except CorpusError as error:
         raise UserError(f"data: {error}") from error

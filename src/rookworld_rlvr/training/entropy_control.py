@@ -43,6 +43,11 @@ class EntropyController:
         self._config = config
         self._coef, self._below_target = config.coef, True
 
+    @property
+    def measures(self) -> bool:
+        """Whether it needs every step's entropy, that of groups that teach nothing included."""
+        return self._config.control is EntropyControl.adaptive
+
     def coefficient(self) -> float:
         """The coefficient in force."""
         return self._coef if self._below_target else 0.0
@@ -50,7 +55,7 @@ class EntropyController:
     def observe(self, entropy: float) -> None:
         """Move the coefficient by a good step's mean entropy, nat a token."""
         config = self._config
-        if config.control is EntropyControl.fixed:
+        if not self.measures:
             return
         self._below_target = entropy < config.target
         moved = self._coef + (config.rate if self._below_target else -config.rate)
@@ -61,5 +66,5 @@ class EntropyController:
 
     def load_state_dict(self, state: Mapping[str, float | bool]) -> None:
         """Go on with what was saved, unless the coefficient is fixed by the configuration."""
-        if self._config.control is EntropyControl.adaptive:
+        if self.measures:
             self._coef, self._below_target = float(state["coef"]), bool(state["below_target"])

@@ -39,6 +39,8 @@ def run_steps(run: Run, first_step: int) -> tuple[int, str, float]:
     with _progress(run, "training", run.config.steps, first_step) as advance:
         while step < run.config.steps and stopped == "finished":
             report = _step_or_stop(run, step)
+            if run.live_files is not None:
+                run.live_files.write(run.context.sampler.take_live_records())
             if report is None:
                 stopped = "interrupted"
                 break

@@ -49,14 +49,20 @@ class Attention(StrEnum):
 
 
 @dataclass(slots=True)
-class ModelConfig:
-    """Which model is trained."""
+class ModelSourceConfig:
+    """Which model, and how it computes."""
 
     path: str = TINY
     """A folder in Hugging Face's format, a hub name, or `tiny` for the model that ships with us."""
+    attention: Attention = Attention.auto
+
+
+@dataclass(slots=True)
+class ModelConfig(ModelSourceConfig):
+    """Which model is trained."""
+
     dropout: float | None = 0.0
     """Overrides what the loaded config says (GPT-2's says 0.1); null keeps it. Above 0 the preflight refuses."""
-    attention: Attention = Attention.auto
     packing: bool = True
     """Whether training computes a prompt once for all its completions, without pads. Where a model's attention
     cannot be replaced, or does not see all that came before, its rows are padded as without it."""
@@ -150,7 +156,7 @@ class Policy:
         """
         names = ["logprobs"] if reference is None else ["logprobs", "ref_logprobs", "kl_exact"]
         tables = {name: torch.zeros(batch.tokens_BT.shape, device=self.device) for name in names}
-        for rows in micro_rows(batch, micro_batch_size, whole_groups=self.packs):
+        for rows in micro_rows(batch, micro_batch_size, by_prompt=self.packs):
             micro = batch.select(rows, int(batch.attention_BT[rows].sum(1).max()))
             statistics = self.statistics(micro, temperature=temperature, reference=reference)
             for name, table in tables.items():

@@ -9,6 +9,7 @@ from rich.console import Console
 from ..evaluation import EngineMeasure
 from ..tasks import Example
 from .context import StepContext
+from .live_files import LiveFiles
 from .recovery import RecoveryConfig
 from .reference import ReferenceConfig
 from .sinks import Sink
@@ -67,6 +68,8 @@ class Run:
     resume: str = ""
     engine: EngineMeasure | None = None
     """Measures held-out rows beside labels and rules."""
+    live_files: LiveFiles | None = None
+    """Where it is kept what live games asked; None without such games, or without a folder."""
     stop_requested: bool = field(default=False)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """One GRPO step, from examples to an updated policy, top to bottom.
 
-examples → weights to the sampler → groups of completions, scored → batch → advantages → for each update,
+weights to the sampler → examples → groups of completions, scored → batch → advantages → for each update,
 for each of its micro-batches: log-probs of policy and reference, surrogate plus KL less entropy, backward
 → guard → clip → update. Nothing here logs, saves or evaluates: the report says what happened, the trainer
 acts on it. A fault ends the step and is named in the report; `recovery` decides what is done about it.
@@ -31,7 +31,7 @@ from ..objective import (
 )
 from ..rollout.batch import Batch, make_batch, micro_batches
 from . import checks
-from .collection import Collected, Truncated, collect
+from .collection import Collected, Truncated, collect, sync_sampler
 from .context import StepConfig, StepContext
 from .faults import FaultError, StepAbandonedError
 from .hooks import Moment
@@ -63,20 +63,21 @@ def grpo_step(context: StepContext, step: int) -> StepReport:
 def _sample_and_train(context: StepContext, report: StepReport) -> None:
     context.at(Moment.begun, report)
     checks.check_weights(context)
+    sync_sampler(context)
     collected = collect(context, report)
     if not collected.groups:
         return
-    report.groups, report.valid_PG = list(collected.groups), collected.valid_PG
-    report.rewards_PG = collected.rewards_PG()
+    report.note(collected.groups, collected.rewards_PG(), collected.valid_PG)
     context.at(Moment.collected, report)
     checks.check_rewards(report.rewards_PG)
     with timed(report, "train"):
         batch = make_batch(collected.groups, pad_id=context.policy.pad_id, device=context.policy.device)
         table = _before_the_first_update(context, batch)
-        _advantages(context, collected, table, report)
-        batch = _rows_to_train(context, collected, table, batch, report)
+        report.advantages_PG = _advantages(context, collected, table, report)
+        batch = _rows_to_train(context, collected, report.advantages_PG, table, batch)
+        step_tokens = batch.trained_tokens() / _cuts(len(batch.tokens_BT), context.objective)
         for part in _parts(batch, context.objective):
-            _accumulate(context, part, batch.trained_tokens() / _cuts(len(batch.tokens_BT), context.objective), report)
+            _accumulate(context, part, step_tokens, report)
             _update(context, part, report)
 
 
@@ -94,25 +95,25 @@ def _before_the_first_update(context: StepContext, batch: Batch) -> TokenTable |
     return table
 
 
-def _advantages(context: StepContext, collected: Collected, table: TokenTable | None, report: StepReport) -> None:
-    """Which groups count, and the advantages (P, G) of their completions."""
+def _advantages(context: StepContext, collected: Collected, table: TokenTable | None, report: StepReport) -> Tensor:
+    """The advantages (P, G) of the groups that count, 0 in others; the report says which count."""
     config, rewards_PG = context.objective.advantage, report.rewards_PG
     report.counted_P = collected.counted_P(rewards_PG, config)
     if table is not None and context.kl.form is KLForm.in_reward:
         rewards_PG = rewards_PG - report.kl_coef * table.sequence_kl_B().reshape(rewards_PG.shape).cpu()
-    report.advantages_PG = group_advantages(rewards_PG, config, valid_PG=report.valid_PG, counted_P=report.counted_P)
+    return group_advantages(rewards_PG, config, valid_PG=collected.valid_PG, counted_P=report.counted_P)
 
 
 def _rows_to_train(
-    context: StepContext, collected: Collected, table: TokenTable | None, batch: Batch, report: StepReport
+    context: StepContext, collected: Collected, advantages_PG: Tensor, table: TokenTable | None, batch: Batch
 ) -> Batch:
     """The completions that are trained on, with their advantages and old log-probs."""
-    trained_PG = report.valid_PG
+    trained_PG = collected.valid_PG
     if context.objective.collection.truncated is Truncated.mask:
         trained_PG = trained_PG & collected.finished_PG()
     batch = replace(
         batch,
-        advantages_B=report.advantages_PG.flatten().to(context.policy.device),
+        advantages_B=advantages_PG.flatten().to(context.policy.device),
         old_logprobs_BT=None if table is None else table.logprobs_BT,
     )
     return batch.select(trained_PG.flatten().to(context.policy.device))
@@ -130,8 +131,8 @@ def _parts(batch: Batch, config: StepConfig) -> Iterator[Batch]:
 
 
 def _cuts(rows: int, config: StepConfig) -> int:
-    """Updates a pass: no more than there are rows."""
-    return min(config.minibatches, rows)
+    """Updates a pass: no more than there are rows, and at least one."""
+    return max(1, min(config.minibatches, rows))
 
 
 def _accumulate(context: StepContext, part: Batch, step_tokens: float, report: StepReport) -> None:
@@ -144,7 +145,7 @@ def _accumulate(context: StepContext, part: Batch, step_tokens: float, report: S
         max_tokens=context.max_tokens,
     )
     part = _rows_with_a_gradient(context, part, report)
-    for micro in micro_batches(part, context.optim.micro_batch_size, whole_groups=context.policy.packs):
+    for micro in micro_batches(part, context.optim.micro_batch_size, by_prompt=context.policy.packs):
         if context.stop_requested() and not report.updates:
             raise StepAbandonedError
         context.at(Moment.micro_batch, report)
@@ -156,8 +157,11 @@ def _accumulate(context: StepContext, part: Batch, step_tokens: float, report: S
 
 
 def _rows_with_a_gradient(context: StepContext, part: Batch, report: StepReport) -> Batch:
-    """Without the rows of advantage 0 where nothing but the advantage trains; what the loss is divided by stays."""
-    if measures_kl(context, report) or report.entropy_coef:
+    """Without the rows of advantage 0 where nothing but the advantage trains, and nothing else is measured.
+
+    What the loss is divided by stays.
+    """
+    if measures_kl(context, report) or report.entropy_coef or context.entropy_controller.measures:
         return part
     return part.select(part.advantages_B != 0)
 

@@ -148,6 +148,10 @@ class StepReport:
     times_s: dict[str, float] = field(default_factory=dict)
     """Seconds of the phases generate, score, train and of the whole step."""
 
+    def note(self, groups: Sequence[Group], rewards_PG: Tensor, valid_PG: Tensor) -> None:
+        """What is trained on, before anything is made of it."""
+        self.groups, self.rewards_PG, self.valid_PG = list(groups), rewards_PG, valid_PG
+
     def add_engine_counts(self, counts: EngineCounts | None, *, since: EngineCounts) -> None:
         """Add what was done since."""
         if counts is not None:

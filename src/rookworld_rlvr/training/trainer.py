@@ -110,12 +110,18 @@ def begin(run: Run) -> tuple[int, list[Row]]:
     write_text(run.folder / BEFORE_ROWS, "".join(json.dumps(dict(row.values)) + "\n" for row in rows))
     for name in (METRICS_FILE, ROLLOUTS_FILE):
         cut_lines(run.folder / name, 0)
+    _begin_live_files(run)
     score = validate(run)["validation/score"] if _needs_first_score(run) else None
     if run.reference.mode is ReferenceMode.gated and score is not None:
         run.context.references.begin(score)
     # What the first restore goes back to, and a killed run.
     save(run, 0, score)
     return 0, rows
+
+
+def _begin_live_files(run: Run) -> None:
+    if run.live_files is not None:
+        run.live_files.begin(sum(run.context.sampler.live_ends().values()))
 
 
 def _needs_first_score(run: Run) -> bool:
@@ -133,6 +139,7 @@ def _go_on(run: Run, checkpoint: Any) -> tuple[int, list[Row]]:
     write_text(run.folder / CONFIG_FILE, run.config_text)
     for name in (METRICS_FILE, ROLLOUTS_FILE):
         cut_lines(run.folder / name, steps_done)
+    _begin_live_files(run)
     return steps_done, [Row(i, run.held_out[i], value) for i, value in enumerate(values)]
 
 

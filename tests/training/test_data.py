@@ -1,0 +1,147 @@
+"""What is trained on, what is evaluated on, and that they have no position in common, whatever `limit` reads."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from rookworld_rlvr.board.fen import parse_fen, position_key
+from rookworld_rlvr.board.openings import OPENINGS, opening_board
+from rookworld_rlvr.tasks import Example, Task
+from rookworld_rlvr.tasks.corpus import example_key, read_corpus, split_by_position
+from rookworld_rlvr.tasks.policy import parse_policy_prompt
+from rookworld_rlvr.tasks.sampler import MixtureConfig
+from rookworld_rlvr.training.data import (
+    DataConfig,
+    default_file,
+    held_out_positions,
+    load_data,
+    load_evaluation_data,
+)
+from rookworld_rlvr.training.errors import UserError
+from rookworld_rlvr.training.run import Run
+
+POLICY_ONLY = MixtureConfig(1.0, 0.0)
+OPENING_FENS = [opening_board(opening).fen() for opening in OPENINGS]
+
+
+def keys(examples: Iterable[Example]) -> set[str]:
+    return {example_key(example) for example in examples}
+
+
+def write_fens(path: Path, fens: Iterable[str]) -> str:
+    path.write_text("".join(f"{fen}\n" for fen in fens))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def shipped_openings() -> list[str]:
+    """Ends of openings that are held-out positions of ours: Benko and Two Knights, read from the file as it stands."""
+    held_out = keys(read_corpus(default_file("held_out.txt")).examples)
+    return [fen for fen in OPENING_FENS if position_key(parse_fen(fen)) in held_out]
+
+
+@pytest.mark.parametrize("held_out", ["", "own"])
+def test_the_held_out_rows_that_ship_are_never_trained_on(
+    held_out: str, shipped_openings: list[str], tmp_path: Path
+) -> None:
+    assert len(shipped_openings) == 2
+    train = write_fens(tmp_path / "train.fen", OPENING_FENS)
+    own = write_fens(tmp_path / "own.fen", OPENING_FENS[:1])
+    config = DataConfig(train=train, held_out=held_out and own, mixture=POLICY_ONLY)
+    data = load_data(config, seed=0)
+    barred = {position_key(parse_fen(fen)) for fen in shipped_openings}
+    assert not keys(data.train) & (barred | keys(data.held_out))
+    assert barred | keys(data.held_out) <= data.excluded
+    # The rest of the rows is trained on or held out.
+    rest = {position_key(parse_fen(fen)) for fen in OPENING_FENS} - barred
+    assert keys(data.train) == rest - keys(data.held_out)
+
+
+def test_what_is_held_out_is_excluded_whole_however_many_rows_are_read(tmp_path: Path) -> None:
+    train = write_fens(tmp_path / "train.fen", OPENING_FENS[:40])
+    held_out = write_fens(tmp_path / "held_out.fen", OPENING_FENS[10:20])
+    data = load_data(DataConfig(train=train, held_out=held_out, limit=15, mixture=POLICY_ONLY), seed=0)
+    assert len(data.held_out) == 10 and len(data.train) <= 10
+    data = load_data(DataConfig(train=train, held_out=held_out, limit=1, mixture=POLICY_ONLY), seed=0)
+    assert len(data.held_out) == 1
+    barred = {position_key(parse_fen(fen)) for fen in OPENING_FENS[10:20]}
+    assert data.excluded == held_out_positions() | barred
+    # Held out by share: the same positions whether all rows are read or some.
+    shares = [
+        load_data(DataConfig(train=train, held_out="", held_out_fraction=0.3, limit=limit, mixture=POLICY_ONLY), seed=0)
+        for limit in (None, 9)
+    ]
+    assert len(shares[1].held_out) < len(shares[0].held_out) and shares[0].excluded == shares[1].excluded
+
+
+def test_no_position_of_the_whole_training_source_is_asked_however_many_rows_are_read(tmp_path: Path) -> None:
+    train = write_fens(tmp_path / "train.fen", OPENING_FENS[:40])
+    held_out = write_fens(tmp_path / "held_out.fen", OPENING_FENS[30:45])
+    data = load_evaluation_data(DataConfig(train=train, held_out=held_out, limit=12), seed=0)
+    assert len(data.held_out) == 12
+    assert data.trained == {position_key(parse_fen(fen)) for fen in OPENING_FENS[:40]}
+    whole, part = (
+        load_evaluation_data(DataConfig(train=train, held_out="", held_out_fraction=0.3, limit=limit), seed=0)
+        for limit in (None, 12)
+    )
+    assert whole.trained == part.trained and keys(part.held_out) < keys(whole.held_out)
+
+
+def test_positions_of_other_sources_are_neither_trained_on_nor_asked(tmp_path: Path) -> None:
+    train = write_fens(tmp_path / "train.fen", OPENING_FENS[:20])
+    held_out = write_fens(tmp_path / "held_out.fen", OPENING_FENS[30:40])
+    played = tmp_path / "live_positions.jsonl"
+    played.write_text("".join(f'{{"fen": "{fen}", "game": 0, "ply": 3}}\n' for fen in OPENING_FENS[15:35]))
+    config = DataConfig(train=train, held_out=held_out, exclude=[str(played)], mixture=POLICY_ONLY, limit=18)
+    barred = {position_key(parse_fen(fen)) for fen in OPENING_FENS[15:35]}
+    data = load_data(config, seed=0)
+    assert barred <= data.excluded and not keys(data.train) & barred and len(data.train) >= 12
+    assert barred <= load_evaluation_data(config, seed=0).trained
+    assert load_evaluation_data(config, seed=0).trained > load_evaluation_data(DataConfig(train=train), seed=0).trained
+    with pytest.raises(UserError, match=r"data\.exclude: expected .*nothing\.jsonl: no file"):
+        load_data(DataConfig(exclude=[str(tmp_path / "nothing.jsonl")]), seed=0)
+
+
+def test_the_default_run_trains_on_every_row_that_ships_for_it() -> None:
+    data = load_data(DataConfig(), seed=0)
+    assert (len(data.train), len(data.held_out)) == (6000, 4098)
+    assert data.excluded == keys(data.held_out) == held_out_positions()
+
+
+# Live games, as a run has them.
+
+LIVE = ("data.live.fraction=1", "data.live.games=500", "data.live.opening_fraction=1", "data.mixture.environment=0")
+
+
+def drawn(run: Run) -> set[str]:
+    """The positions of 500 prompts, one of each game."""
+    examples = run.context.sampler.draw(500)
+    assert all(example.task is Task.policy and example.completion is None for example in examples)
+    return {position_key(parse_fen(parse_policy_prompt(example.prompt).fen)) for example in examples}
+
+
+ALL = {position_key(parse_fen(fen)) for fen in OPENING_FENS}
+
+
+def test_live_games_keep_off_every_held_out_position_even_those_that_were_not_read(
+    make_run: Callable[..., Run], shipped_openings: list[str], tmp_path: Path
+) -> None:
+    shipped = {position_key(parse_fen(fen)) for fen in shipped_openings}
+    held_out = write_fens(tmp_path / "held_out.fen", OPENING_FENS[5:40])
+    barred = {position_key(parse_fen(fen)) for fen in OPENING_FENS[5:40]}
+    assert drawn(make_run(*LIVE)) == ALL - shipped
+    assert drawn(make_run(*LIVE, f"data.held_out={held_out}", "data.limit=9")) == ALL - shipped - barred
+    assert drawn(make_run(*LIVE, f"data.exclude=[{held_out}]")) == ALL - shipped - barred
+
+
+def test_live_games_keep_off_validation_rows_and_what_is_held_out_by_share(
+    make_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    rows = write_fens(tmp_path / "rows.fen", OPENING_FENS[5:40])
+    run = make_run(*LIVE, f"data.train={rows}", "validation.every=1", "validation.rows=20")
+    validated = keys(run.validation_examples)
+    assert len(validated) >= 15 and not drawn(run) & validated
+    run = make_run(*LIVE, f"data.train={rows}", "data.held_out=''", "data.held_out_fraction=0.5", "data.limit=5")
+    _, held_out = split_by_position(read_corpus(rows).examples, 0.5, 0)
+    assert len(run.held_out) < 5 < len(held_out) and not drawn(run) & keys(held_out)
