@@ -5,13 +5,19 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import chess
 import pytest
 
+from rookworld_rlvr.app import data, generate_data
 from rookworld_rlvr.app.data import main
 from rookworld_rlvr.app.game_workers import Game, Labelling, _labelled_game
 from rookworld_rlvr.board.evals import MATE_THRESHOLD_PAWNS
+from rookworld_rlvr.board.moves import is_mate
 from rookworld_rlvr.rewards.engine import EngineConfig, EngineNotFoundError, find_engine
 from rookworld_rlvr.rewards.uci import Limit
 from rookworld_rlvr.tasks.audit import audit
@@ -168,7 +174,14 @@ def test_policy_rows_are_distinct_balanced_and_best_for_the_mover(tmp_path: Path
         assert isinstance(answer, PolicyAnswer)
         assert answer.evals_pawns[answer.moves.index(answer.best)] == max(answer.evals_pawns)
     card = json.loads((tmp_path / "out" / "data_card.json").read_text())
-    assert card["policy"]["best_below_own_eval"] == {"white": 0, "black": 0}
+    assert card["policy"]["labels_checked"] == card["policy"]["rows_by_color"]
+    mating: Counter[str] = Counter()
+    for example in examples:
+        board = chess.Board(example.prompt.removeprefix("P: "))
+        answer = parse_policy(example.completion or "")
+        assert isinstance(answer, PolicyAnswer)
+        mating[chess.COLOR_NAMES[board.turn]] += any(is_mate(board, move) for move in answer.moves)
+    assert card["policy"]["mates_in_one_best"] == {color: mating[color] for color in ("white", "black")}
     assert min(card["policy"]["rows_by_color"].values()) > 40
     assert (card["seed"], card["depth"], card["engine"][:9]) == (7, 3, "Stockfish")
 
@@ -202,6 +215,66 @@ def test_an_interrupted_run_exits_130_and_goes_on_to_the_same_rows(tmp_path: Pat
     generate(tmp_path / "whole", "--task", "policy", rows=300)
     assert played > 1
     assert files(folder) == files(tmp_path / "whole")
+
+
+def children(pid: int) -> set[int]:
+    """Processes that descend from one, which must be alive."""
+    found = {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+    return found.union(*(children(child) for child in found))
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@needs_engine
+def test_a_killed_run_leaves_no_worker_and_no_engine(tmp_path: Path) -> None:
+    log = tmp_path / "games" / "policy.jsonl"
+    options = ["--task", "policy", "--rows", "100000", "--depth", "3", "--processes", "2", "--out", str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    started = subprocess.Popen([sys.executable, "-c", PROGRAM, "generate", *options], env=environment)
+    while not (log.exists() and log.read_bytes().count(b"\n") > 2):
+        assert started.poll() is None
+        time.sleep(0.05)
+    own = children(started.pid)
+    assert len(own) >= 4  # Two workers and their engines.
+    started.kill()
+    started.wait()
+    deadline = time.monotonic() + 30
+    while any(map(alive, own)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_what_is_there_already_is_told_first_so_that_it_counts_for_no_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, int]] = []
+
+    @contextmanager
+    def bars(totals: dict[str, int]) -> Iterator[Callable[[str, int], None]]:
+        assert totals == {"environment": 60}
+        yield lambda name, done: told.append((name, done))
+
+    generate(tmp_path, "--task", "environment", rows=40)
+    known = sum(map(len, map(json.loads, (tmp_path / "games/environment.jsonl").read_text().splitlines()[1:])))
+    assert known >= 40
+    monkeypatch.setattr(data, "bars", bars)
+    generate(tmp_path, "--task", "environment", rows=60)
+    assert told[0] == ("environment", min(known, 60)) and told[-1] == ("environment", 60)
+
+
+def test_a_folder_begun_by_another_version_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generate(tmp_path, "--task", "environment", rows=5)
+    capsys.readouterr()
+    monkeypatch.setattr(generate_data, "GAMES_VERSION", generate_data.GAMES_VERSION + 1)
+    options = ["--task", "environment", "--rows", 9, "--seed", 7, "--out", tmp_path]
+    assert f'"version": {generate_data.GAMES_VERSION}' in one_line_refusal(capsys, "generate", *options)
 
 
 @needs_engine
@@ -290,5 +363,7 @@ def test_an_engine_that_fails_again_and_again_ends_the_command_in_one_line_that_
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     assert main(["generate", "--task", "policy", "--rows", "5", "--out", str(tmp_path / "out")]) == 2
     told = capfd.readouterr().err
-    assert told.startswith("rookworld data: the engine failed 3 times on ") and told.count("\n") == 1
+    # Behind the bar.
+    assert told.splitlines()[-1].startswith("rookworld data: the engine failed 3 times on ")
+    assert "Traceback" not in told
     assert "it has died" in told and "Traceback" not in told

@@ -13,7 +13,7 @@ from rookworld_rlvr.tasks.corpus import example_key, read_corpus
 from rookworld_rlvr.tasks.played import GameRecord
 from rookworld_rlvr.tasks.sampler import MixtureConfig
 from rookworld_rlvr.tasks.types import Task
-from rookworld_rlvr.training.data import DataConfig, default_file, load_data
+from rookworld_rlvr.training.data import DataConfig, default_file, load_data, positions_of
 
 CORPORA = ("positions.jsonl", "transitions.txt", "winners.txt", "games.pgn")
 
@@ -86,19 +86,55 @@ def test_an_interrupted_run_goes_on_to_the_same_files(small_model: Path, played:
 
 
 def test_positions_of_the_files_excluded_and_of_our_held_out_rows_stay_out(
-    small_model: Path, played: Path, tmp_path: Path
+    small_model: Path, played: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = tmp_path / "first.jsonl"
-    first.write_text((played / "positions.jsonl").read_text().splitlines()[0] + "\n")
-    [barred] = map(example_key, read_corpus(first).examples)
+    reached = (played / "positions.jsonl").read_text().splitlines()
+    first, held_out = tmp_path / "first.jsonl", tmp_path / "held_out.jsonl"
+    first.write_text(reached[0] + "\n")
+    held_out.write_text(f"{reached[1]}\n{reached[20]}\n")
+    file = str(default_file("held_out.txt"))
+    shipped = {example_key(example) for example in read_corpus(file).examples}
+    # No game reaches one of the rows that ship: two of those reached take their place.
+    assert selfplay_data.held_out_positions() == shipped
+    monkeypatch.setattr(selfplay_data, "held_out_positions", lambda: positions_of([str(held_out)]))
     play(small_model, tmp_path / "out", "--exclude", str(first))
+    barred = positions_of([str(first), str(held_out)])
     for name in CORPORA[:2]:
         found = {example_key(example) for example in read_corpus(tmp_path / "out" / name).examples}
         before = {example_key(example) for example in read_corpus(played / name).examples}
-        assert barred in before and found == before - {barred}
+        assert barred <= before and found == before - barred and len(barred) == 3
     card = json.loads((tmp_path / "out" / "data_card.json").read_text())
-    held_out = {example_key(example) for example in read_corpus(default_file("held_out.txt")).examples}
-    assert card["excluded_positions"] == len(held_out | {barred}) and selfplay_data.held_out_positions() == held_out
+    assert card["excluded_positions"] == 3
+
+
+def test_a_game_that_ends_by_an_illegal_move_is_lost_in_the_pgn_and_has_no_outcome_in_the_rows(
+    small_model: Path, tmp_path: Path
+) -> None:
+    arguments = ["--model", str(small_model), "--games", "4", "--seed", "5", "--out", str(tmp_path)]
+    assert main(["selfplay", *arguments]) == 0
+    lines = (tmp_path / "games.jsonl").read_text().splitlines()[1:]
+    records = [GameRecord.from_json(json.loads(line)[0]) for line in lines]
+    lost = 0
+    with (tmp_path / "games.pgn").open() as file:
+        for record in records:
+            game = chess.pgn.read_game(file)
+            assert game is not None and game.headers["Termination"] == record.end
+            if record.end == "illegal_move":
+                last = game.end()
+                assert game.headers["Result"] == ("0-1" if last.board().turn else "1-0")
+                assert repr(record.turns[-1].written) in last.comment and record.outcome(chess.WHITE) is None
+                lost += 1
+        assert chess.pgn.read_game(file) is None
+    assert lost == 4
+
+
+def test_games_of_another_chunk_size_are_not_gone_on_with(
+    small_model: Path, played: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--model", str(small_model), "--games", "9", "--max-halfmoves", "12", "--seed", "5", "--rescue"]
+    monkeypatch.setattr(selfplay_data, "SIDE_BY_SIDE", 5)
+    assert main(["selfplay", *arguments, "--out", str(played)]) == 2
+    assert '"side_by_side": 5' in capsys.readouterr().err
 
 
 def test_other_settings_in_a_folder_that_was_begun_and_bad_values_are_one_line(

@@ -286,3 +286,17 @@ def test_the_published_model_outputs_audit_as_their_reader_counts_them() -> None
     assert (report.rows, report.malformed) == (24, {"bad_fen": 7})
     assert (report.environment.rows, report.environment.differing) == (14, 0)
     assert report.white.rows + report.black.rows == 3
+
+
+def test_a_mate_in_one_that_is_no_candidate_s_better_is_told_and_its_row_dropped(write: Writer) -> None:
+    def row(evals: str, best: str) -> str:
+        return f"P: {MATE_NEXT}     M: g6g7 g6f7     E: {evals}     B: {best}"
+
+    # As White sees it, as Black sees it, and as good as another move.
+    path = write(row("999.99 9.0", "g6g7"), row("-999.99 -9.0", "g6f7"), row("9.0 9.0", "g6g7"))
+    report = audit(path)
+    assert (report.white.mates, report.white.mate_misjudged, report.white.below_best) == (3, 2, 0)
+    assert not report.is_clean
+    assert "2 of 3 White rows with a mate in one hold another candidate as good" in list(report.lines())
+    dropped: Counter[str] = Counter()
+    assert list(fixed_lines(path, dropped=dropped)) == [row("999.99 9.0", "g6g7")] and dropped == {"bad_eval": 2}

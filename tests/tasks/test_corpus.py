@@ -61,6 +61,8 @@ def test_a_fen_that_fills_its_column_is_still_cut_at_the_marker() -> None:
         ("hello", FailureReason.bad_prompt),
         ("<|endoftext|>", FailureReason.bad_prompt),
         ("P: 8/8 w - - 0 1 M: e2e3 E: 0.5 B: e2e3", FailureReason.bad_prompt),
+        # A king that is not there, on which an engine dies; python-chess, which judges A: rows, does not.
+        ("P: 8/8/8/8/8/8/8/K7 w - - 0 1 M: a1b1 E: 0.5 B: a1b1", FailureReason.bad_prompt),
         (f"Q: {FEN} M: e2e3 E: 0.5 B: e2e3", FailureReason.bad_prompt),
         (f"A: {FEN}+e2e3", FailureReason.bad_prompt),
         (f"A: {FEN}+e2e3+e2e4+{A_COMPLETION}", FailureReason.bad_prompt),

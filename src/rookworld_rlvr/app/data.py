@@ -4,25 +4,18 @@ import argparse
 import os
 import sys
 from collections import Counter
-from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NoReturn
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
-from rich.progress import Task as BarTask
-from rich.text import Text
 
 from ..rewards.engine import EngineConfig, EngineUnusableError
 from ..rewards.uci import Limit
 from ..tasks.audit import audit, fixed_lines
-from ..tasks.corpus import CorpusError, example_key, read_corpus
+from ..tasks.corpus import CorpusError
 from ..tasks.types import Task
+from ..training.data import positions_of
 from .game_log import GameLogError
 from .game_workers import Labelling, WorkerError
-from .generate_data import CARD_FILE, Progress, Request, generate, write_lines
+from .generate_data import CARD_FILE, Request, generate, write_lines
 from .progress import bars
 
 EXIT_DONE, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 2, 130
@@ -39,7 +32,7 @@ USER_ERRORS = (UsageError, CorpusError, EngineUnusableError, GameLogError, Worke
 
 
 def main(argv: list[str]) -> int:
-    """`data audit FILE [--fix OUT]` or `data generate …`; returns the exit code."""
+    """`data audit FILE [--fix OUT]`, `data generate …` or `data selfplay …`; returns the exit code."""
     try:
         arguments = _parser().parse_args(argv)
         arguments.run(arguments)
@@ -159,10 +152,10 @@ def _generate(arguments: argparse.Namespace) -> None:
         labelling=Labelling(EngineConfig(timeout_s=arguments.timeout), limit),
         processes=arguments.processes,
         folder=arguments.out,
-        excluded=_positions(arguments.exclude),
+        excluded=positions_of(arguments.exclude),
     )
-    with _progress(request.tasks, request.rows) as progress:
-        done = generate(request, progress)
+    with bars({task.value: request.rows for task in request.tasks}) as tell:
+        done = generate(request, tell)
     replaced = f"; engines replaced: {done.restarts}" if done.restarts else ""
     where = f"{done.card.parent}, described in {done.card.name}"
     print(f"{request.rows} rows of {' and '.join(request.tasks)}: {where}{replaced}")
@@ -188,7 +181,7 @@ def _selfplay(arguments: argparse.Namespace) -> None:
         opening_fraction=arguments.opening_fraction,
         rescue=arguments.rescue,
         folder=arguments.out,
-        excluded=_positions(arguments.exclude),
+        excluded=positions_of(arguments.exclude),
     )
     try:
         with bars({"games": request.games}) as tell:
@@ -197,29 +190,3 @@ def _selfplay(arguments: argparse.Namespace) -> None:
         raise UsageError(str(error)) from error
     told = ", ".join(f"{name} {rows}" for name, rows in counts.items())
     print(f"{request.games} games: {request.folder}: {told}; described in {CARD_FILE}")
-
-
-def _positions(sources: Sequence[str]) -> frozenset[str]:
-    return frozenset(example_key(example) for source in sources for example in read_corpus(source).examples)
-
-
-class _Rate(ProgressColumn):
-    def render(self, task: BarTask) -> Text:
-        return Text(f"{task.finished_speed or task.speed or 0:,.0f} rows/s")
-
-
-@contextmanager
-def _progress(tasks: Sequence[Task], rows: int) -> Generator[Progress, None, None]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate())
-    bar = Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True))
-    with ExitStack() as shown:
-        bars = {task: bar.add_task(task.value, total=rows, start=False, visible=False) for task in tasks}
-
-        def progress(task: Task, done: int) -> None:
-            # Not before there is progress to show: a refusal is one line.
-            if not bar.live.is_started:
-                shown.enter_context(bar)
-            bar.start_task(bars[task])
-            bar.update(bars[task], completed=done, visible=True)
-
-        yield progress

@@ -5,9 +5,10 @@ order of their numbers.
 """
 
 import json
+import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,8 +25,10 @@ from .game_workers import Game, Labelling, new_games, open_workers
 
 CARD_FILE = "data_card.json"
 
-Progress = Callable[[Task, int], None]
-"""Told how many rows a task has."""
+Progress = Callable[[str, int], None]
+"""Told a task and how many rows it has; first what it had before."""
+# Part of what a log of games begins with: it rises when games or their labels are made otherwise.
+GAMES_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +98,9 @@ def write_lines(path: Path, lines: Iterable[str]) -> int:
 
 
 class Rows:
-    """The rows kept so far, in order, and why others were dropped."""
+    """The rows kept so far, in order, and why others were dropped; as many as there are unless so many are wanted."""
 
-    def __init__(self, wanted: int, excluded: frozenset[str]) -> None:
+    def __init__(self, excluded: frozenset[str], wanted: float = math.inf) -> None:
         self.lines: list[str] = []
         self.dropped: Counter[str] = Counter(duplicate=0, excluded=0)
         self.games = self.restarts = 0
@@ -108,15 +111,18 @@ class Rows:
     def full(self) -> bool:
         return len(self.lines) >= self._wanted
 
-    def add_game(self, game: Game) -> None:
-        """A game's rows, until there are enough."""
-        self.games += 1
-        self.restarts += game.restarts
-        for line in game.lines:
-            if not self.full:
-                self._add(line)
+    def add_games(self, games: Iterator[Game], progress: Callable[[], None]) -> None:
+        """The games' rows, until there are enough; `progress` is called behind each game."""
+        while not self.full and (game := next(games, None)) is not None:
+            self.games += 1
+            self.restarts += game.restarts
+            for line in game.lines:
+                if not self.full:
+                    self.add(line)
+            progress()
 
-    def _add(self, line: str) -> None:
+    def add(self, line: str) -> None:
+        """Keep a row unless its position is excluded or it is there already. Raises ValueError if it is none."""
         example = split_line(line)
         if isinstance(example, ParseFailure):
             raise ValueError(f"expected a valid row, got {line!r}: {example}")
@@ -134,20 +140,21 @@ class Rows:
 
 def _generate_task(task: Task, request: Request, engine: Header, progress: Progress) -> Rows:
     labelling = request.labelling if task is Task.policy else None
-    header = {"task": task.value, "seed": request.seed, **(engine if labelling else {})}
-    rows = Rows(request.rows, request.excluded)
+    made = {"version": GAMES_VERSION, "python_chess": chess.__version__, **(engine if labelling else {})}
+    header: Header = {"task": task.value, "seed": request.seed, **made}
+    rows = Rows(request.excluded, request.rows)
     with GameLog(request.folder / "games" / f"{task}.jsonl", header) as log:
-        for game in _all_games(log, task, request, labelling):
-            rows.add_game(game)
-            progress(task, len(rows.lines))
-            if rows.full:
-                break
+        rows.add_games(map(Game, log.games()), lambda: None)
+        progress(task, len(rows.lines))
+        with closing(_new_games(log, task, request, labelling)) as games:
+            rows.add_games(games, lambda: progress(task, len(rows.lines)))
     return rows
 
 
-def _all_games(log: GameLog, task: Task, request: Request, labelling: Labelling | None) -> Iterator[Game]:
-    """The games of the log, then new ones, which join it."""
-    yield from map(Game, log.games())
+def _new_games(
+    log: GameLog, task: Task, request: Request, labelling: Labelling | None
+) -> Generator[Game, None, None]:
+    """Each joins the log first."""
     with open_workers(request.processes, task, request.seed, labelling) as connections:
         for game in new_games(connections, log.finished):
             log.append(game.lines)
@@ -176,7 +183,8 @@ def _card(task: Task, rows: Rows, report: AuditReport) -> dict[str, object]:
     if task is Task.policy:
         sides = {"white": report.white, "black": report.black}
         checked = {color: side.rows for color, side in sides.items()}
-        below = {color: side.below_best for color, side in sides.items()}
-        return card | {"labels_checked": checked, "best_below_own_eval": below}
+        # Against the board: the report is clean, so each of these mates is the best of its row.
+        mates = {color: side.mates for color, side in sides.items()}
+        return card | {"labels_checked": checked, "mates_in_one_best": mates}
     rewards = Counter(line.split("+")[4] for line in rows.lines)
     return card | {"reward_classes": dict(sorted(rewards.items()))}

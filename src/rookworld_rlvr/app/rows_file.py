@@ -8,11 +8,12 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..evaluation import Row
-from ..evaluation.suite import Suite, identity
+from ..evaluation.suite import Suite
 from ..training.errors import UserError
 from ..training.run_folder import write_text
 
@@ -29,24 +30,26 @@ class RowsFile:
     """Rows that are finished, in memory and, where there is a path, on disk. Items are held by their identity."""
 
     def __init__(self, path: Path | None, header: Mapping[str, Any], suites: Sequence[Suite]) -> None:
-        """Begin a file, or go on with one of the same header. Raises UserError where it is of another evaluation."""
-        self._path = path
+        """Read what is there, where it is of the same header. Raises UserError where it is of another evaluation."""
+        self._path, self._header = path, header
         self.rows: dict[str, list[Row]] = {suite.name: [] for suite in suites}
         if path is not None and path.is_file():
             found_header, found = read_rows(path)
             # As JSON has it: what is read back holds no tuples.
             _require_same(json.loads(json.dumps(header)), found_header, path)
             self.rows = {suite.name: _finished(suite, found.get(suite.name, []), path) for suite in suites}
-        if path is not None:
-            # Anew, less what a crash left of a chunk.
-            lines = [json.dumps({HEADER: header}), *self._lines()]
-            write_text(path, "".join(f"{line}\n" for line in lines))
+
+    def begin(self) -> None:
+        """Write the file anew, less what a crash left of a chunk."""
+        if self._path is not None:
+            lines = [json.dumps({HEADER: self._header}), *self._lines()]
+            write_text(self._path, "".join(f"{line}\n" for line in lines))
 
     def add(self, suite: Suite, rows: Sequence[Row]) -> None:
         """Keep the next finished rows of a suite."""
-        found = [Row(row.index, identity(row.item), row.values) for row in rows]
+        found = [replace(row, item=str(row.item)) for row in rows]
         first = len(self.rows[suite.name])
-        expected = [(first + place, identity(suite.items[first + place])) for place in range(len(found))]
+        expected = [(first + place, str(suite.items[first + place])) for place in range(len(found))]
         if [(row.index, row.item) for row in found] != expected:
             raise ValueError(f"expected the rows of {suite.name} from {first} on, got others: {found[0]}")
         self.rows[suite.name] += found
@@ -61,7 +64,8 @@ class RowsFile:
 
 
 def _line(suite: str, row: Row) -> str:
-    return json.dumps({"suite": suite, "index": row.index, "item": row.item, "values": dict(row.values)})
+    record = {"record": row.record} if row.record else {}
+    return json.dumps({"suite": suite, "index": row.index, "item": row.item, "values": dict(row.values), **record})
 
 
 def read_rows(path: Path) -> tuple[Any, dict[str, list[Row]]]:
@@ -71,7 +75,7 @@ def read_rows(path: Path) -> tuple[Any, dict[str, list[Row]]]:
         header, *rows = [json.loads(line) for line in lines if line.endswith("\n")]
         found: defaultdict[str, list[Row]] = defaultdict(list)
         for row in rows:
-            found[row["suite"]].append(Row(row["index"], row["item"], row["values"]))
+            found[row["suite"]].append(Row(row["index"], row["item"], row["values"], row.get("record", "")))
         return header[HEADER], dict(found)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"output: expected the rows of an evaluation in {path}, got {_first_line(error)}") from error
@@ -84,7 +88,7 @@ def _first_line(error: Exception) -> str:
 def _finished(suite: Suite, rows: Sequence[Row], path: Path) -> list[Row]:
     """The rows of whole chunks. Raises UserError where they are not of the suite's items, in its order."""
     for place, row in enumerate(rows):
-        expected = identity(suite.items[place]) if place < len(suite.items) else MISSING
+        expected = str(suite.items[place]) if place < len(suite.items) else MISSING
         if row.index != place or row.item != expected:
             raise UserError(
                 f"output: expected row {place} of {suite.name} in {path} to be of {expected[:120]!r}, got row "
@@ -94,7 +98,7 @@ def _finished(suite: Suite, rows: Sequence[Row], path: Path) -> list[Row]:
 
 
 def _require_same(header: Mapping[str, Any], found: Any, path: Path) -> None:
-    wanted, there = dict(_leaves(header)), dict(_leaves(found))
+    wanted, there = dict(leaves(header)), dict(leaves(found))
     for name in [*wanted, *there]:
         expected, got = wanted.get(name, MISSING), there.get(name, MISSING)
         if expected != got:
@@ -104,9 +108,10 @@ def _require_same(header: Mapping[str, Any], found: Any, path: Path) -> None:
             )
 
 
-def _leaves(content: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(content: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of nested dictionaries by their names, joined by dots below `path`; lists are values."""
     if isinstance(content, dict):
         for key, value in content.items():
-            yield from _leaves(value, f"{path}.{key}" if path else str(key))
+            yield from leaves(value, f"{path}.{key}" if path else str(key))
     else:
         yield path, content

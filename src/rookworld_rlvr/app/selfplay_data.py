@@ -1,7 +1,7 @@
 """Closed-loop data: a model plays itself, and its games become rows to train on.
 
-Games are logged as they end, so the same command goes on where it stopped. They are sampled side by side in chunks
-of fixed size, and what is drawn depends on the seed and the games' numbers alone.
+Games are sampled side by side in chunks of fixed size and logged when a chunk is over, so the same command goes on
+behind the last whole chunk. What is drawn depends on the seed and the games' numbers, and by rounding on the chunk.
 """
 
 import json
@@ -12,24 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import chess
-import chess.pgn
 
 from ..board.fen import position_key
 from ..board.moves import is_legal_uci
-from ..evaluation.games import End, Pairing, PlayedGame, Start, play
+from ..evaluation.games import End, Pairing, PlayedGame, Start, pgn_text, play
 from ..evaluation.players import DecodingConfig, ModelPlayer, RandomPlayer, best_move_text
 from ..rollout.generator import GeneratorConfig
 from ..rollout.weights import checksum
-from ..tasks.corpus import example_key, read_corpus, split_line
 from ..tasks.played import GameRecord, Turn, position_rows, transition_lines, winner_lines
-from ..tasks.types import ParseFailure, Task
-from ..training.data import default_file
+from ..training.data import held_out_positions
 from ..training.policy import Device, ModelConfig, Policy, Precision, load_policy, select_device
 from .game_log import GameLog
-from .generate_data import CARD_FILE, write_lines
+from .generate_data import CARD_FILE, Rows, write_lines
 from .wiring import make_generator
 
-SIDE_BY_SIDE = 64
+# An interrupt costs at most so many games.
+SIDE_BY_SIDE = 16
 LOG_FILE = "games.jsonl"
 
 
@@ -92,6 +90,7 @@ def _header(request: SelfplayRequest, policy: Policy) -> dict[str, str | int]:
         "max_halfmoves": request.max_halfmoves,
         "opening_fraction": str(request.opening_fraction),
         "rescue": int(request.rescue),
+        "side_by_side": SIDE_BY_SIDE,
     }
 
 
@@ -156,11 +155,6 @@ def _write(request: SelfplayRequest, records: Sequence[GameRecord]) -> dict[str,
     return counts
 
 
-def held_out_positions() -> frozenset[str]:
-    """Of the held-out rows that ship with us."""
-    return frozenset(map(example_key, read_corpus(default_file("held_out.txt")).examples))
-
-
 def _positions(records: Sequence[GameRecord], excluded: frozenset[str]) -> Iterator[str]:
     """Each position once, as it was first reached."""
     seen = set(excluded)
@@ -174,26 +168,24 @@ def _positions(records: Sequence[GameRecord], excluded: frozenset[str]) -> Itera
 def _rows(
     records: Sequence[GameRecord], lines: Callable[[GameRecord], Iterator[str]], excluded: frozenset[str]
 ) -> list[str]:
-    """Each once: a position has one answer of its own, but many moves whose outcome can be asked for."""
-    found: dict[str, str] = {}
-    for line in (line for record in records for line in lines(record)):
-        example = split_line(line)
-        if isinstance(example, ParseFailure):
-            raise ValueError(f"expected a valid row, got {line!r}: {example}")
-        position = example_key(example)
-        if position not in excluded:
-            found.setdefault(position if example.task is Task.policy else example.prompt, line)
-    return list(found.values())
+    rows = Rows(excluded)
+    for record in records:
+        for line in lines(record):
+            rows.add(line)
+    return rows.lines
 
 
 def _pgn(record: GameRecord, number: int, model: str) -> str:
     """The game's text and the blank line behind it."""
-    board = chess.Board()
+    return f"{pgn_text(_played(record, number), {'White': model, 'Black': model}).rstrip()}\n"
+
+
+def _played(record: GameRecord, number: int) -> PlayedGame:
+    """The game that was recorded: there an illegal move leaves it without an outcome, as played it has lost."""
+    board, end, illegal = chess.Board(), End(record.end), None
     for uci in [*record.opening, *(turn.played for turn in record.turns if turn.played)]:
         board.push_uci(uci)
-    game = chess.pgn.Game.from_board(board)
-    result = "1/2-1/2" if record.drawn else {None: "*", True: "1-0", False: "0-1"}[record.winner]
-    game.headers.update(
-        {"White": model, "Black": model, "Round": str(number + 1), "Result": result, "Termination": record.end}
-    )
-    return f"{game}\n"
+    winner = record.winner
+    if end is End.illegal_move:
+        winner, illegal = not board.turn, record.turns[-1].written
+    return PlayedGame(number, board, len(record.opening), end, winner, illegal)

@@ -81,6 +81,19 @@ def is_legal_uci(board: chess.Board, uci: str) -> bool:
     return board.is_legal(move) and board.uci(move) == uci
 
 
+def is_mate(board: chess.Board, uci: str) -> bool:
+    """Whether a legal move's spelling mates.
+
+    >>> is_mate(chess.Board("7k/5Q2/6K1/8/8/8/8/8 w - - 0 1"), "f7g7")
+    True
+    """
+    if not is_legal_uci(board, uci):
+        return False
+    after = board.copy(stack=False)
+    after.push_uci(uci)
+    return after.is_checkmate()
+
+
 def judge_move(board: chess.Board, uci: str) -> MoveVerdict:
     """Legal, illegal or invalid, with the reason. The string is taken as it is, blanks and case included.
 

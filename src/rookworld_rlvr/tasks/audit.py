@@ -13,7 +13,7 @@ from pathlib import Path
 import chess
 
 from ..board.fen import parse_fen
-from ..board.moves import is_legal_uci
+from ..board.moves import is_legal_uci, is_mate
 from . import parse_prompt
 from .audit_report import AuditReport, EnvironmentAudit, PolicyAudit
 from .corpus import RawRow, example_key, parse_completion, parse_row, raw_rows, require_valid, split_line
@@ -105,6 +105,7 @@ def _policy_findings(board: chess.Board, answer: PolicyAnswer) -> Iterator[str]:
         yield "repeated_candidate"
     if not is_legal_uci(board, answer.best):
         yield "illegal_best"
+    yield from _mate_findings(board, answer)
     lowest, highest = min(answer.evals_pawns), max(answer.evals_pawns)
     if lowest < highest:
         yield "decided"
@@ -116,6 +117,16 @@ def _policy_findings(board: chess.Board, answer: PolicyAnswer) -> Iterator[str]:
         yield "below_best"
         if best_pawns == lowest:
             yield "lowest"
+
+
+def _mate_findings(board: chess.Board, answer: PolicyAnswer) -> Iterator[str]:
+    """What a board alone says of evals: nothing is as good as a mate in one."""
+    evals = list(zip(answer.moves, answer.evals_pawns, strict=True))
+    mates = [pawns for uci, pawns in evals if is_mate(board, uci)]
+    if mates:
+        yield "mates"
+        if any(pawns >= min(mates) and not is_mate(board, uci) for uci, pawns in evals):
+            yield "mate_misjudged"
 
 
 def _environment_findings(answer: EnvironmentAnswer, truth: EnvironmentAnswer) -> Iterator[str]:
@@ -135,7 +146,8 @@ def fixed_lines(
 
     A row without a defect stays as it is. `P:` rows lose illegal and repeated candidates, and `B:`
     becomes the candidate of the highest eval, the first of equals; `A:` rows get python-chess's
-    answer. Malformed rows, and rows left without a candidate, are dropped and counted by reason in
+    answer. Malformed rows, rows left without a candidate, and rows whose evals hold a mate in one for no better than
+    another candidate, are dropped and counted by reason in
     `dropped`. Rows of objects stay JSON objects. Raises CorpusError as `raw_rows` does.
     """
     for raw in raw_rows(source, split=split):
@@ -174,6 +186,8 @@ def _fixed_policy(example: Example, fen: str, answer: PolicyAnswer) -> Example |
     board = parse_fen(fen)
     evals = dict(zip(reversed(answer.moves), reversed(answer.evals_pawns), strict=True))
     moves = tuple(uci for uci in dict.fromkeys(answer.moves) if is_legal_uci(board, uci))
+    if "mate_misjudged" in _mate_findings(board, answer):
+        return ParseFailure(FailureReason.bad_eval, f"a mate in one is not the best of {' '.join(answer.moves)}")
     if not moves:
         return ParseFailure(FailureReason.bad_move, f"no legal candidate among {' '.join(answer.moves)}")
     best = max(moves, key=evals.__getitem__)

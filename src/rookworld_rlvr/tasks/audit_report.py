@@ -30,6 +30,10 @@ class PolicyAudit:
     """Of `below_best`, those where no candidate's eval is lower than that of `B:`."""
     decided: int
     """Rows whose evals differ, so that `B:` could be below the best."""
+    mates: int
+    """Rows in which a candidate mates."""
+    mate_misjudged: int
+    """Of `mates`, those where a candidate that does not mate has as high an eval: evals of another view, or none."""
 
     @property
     def inverted(self) -> bool:
@@ -40,7 +44,7 @@ class PolicyAudit:
     def defects(self) -> int:
         """Findings of all kinds; a row may have several."""
         illegal = self.illegal_candidate + self.illegal_best
-        return illegal + self.repeated_candidate + self.best_not_candidate + self.below_best
+        return illegal + self.repeated_candidate + self.best_not_candidate + self.below_best + self.mate_misjudged
 
     def lines(self, color: str) -> Iterator[str]:
         """The findings as sentences about `color`'s rows; none where there are no rows."""
@@ -53,6 +57,9 @@ class PolicyAudit:
             below = f"{self.below_best} of {self.rows} {color} rows have a B: below their best eval"
             verdict = f"{color}'s B: is inverted: " if self.inverted else ""
             yield f"{verdict}{below} ({self.lowest} at their lowest)"
+        if self.mates:
+            mates = f"{self.mate_misjudged} of {self.mates} {color} rows with a mate in one"
+            yield f"{mates} hold another candidate as good"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from ..board.fen import parse_fen, position_key
+from ..board.fen import is_valid_fen, parse_fen, position_key
 from ..board.positions import positions_from_file, positions_from_pgn
 from . import parse_prompt
 from .environment import SEPARATOR, parse_environment
@@ -181,6 +181,9 @@ def _example(prompt: str, completion: str | None) -> Example | ParseFailure:
         parsed = parse_prompt(prompt.rstrip())
     except (PromptError, UnicodeEncodeError) as error:
         return ParseFailure(FailureReason.bad_prompt, str(error))
+    if parsed.task is Task.policy and not is_valid_fen(parsed.fen):
+        # An engine that judges its moves may die of it.
+        return ParseFailure(FailureReason.bad_prompt, f"expected a position that can arise, got {parsed.fen}")
     if completion is None:
         return Example(parsed.task, prompt.rstrip(), None)
     answer = parse_completion(parsed.task, completion)
