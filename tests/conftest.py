@@ -195,6 +195,10 @@ for line in sys.stdin:
         for place, move in enumerate(board.legal_moves):
             score = 'cp %d' % (int(words[2]) + 7 * hash_mib - 11 * place)
             print('info depth 1 multipv', place + 1, 'score', score, 'nodes 1 pv', move.uci())
+        if os.environ.get('FAKE_ENDS_IN_A_WINDOW'):
+            first, second = [move.uci() for move in board.legal_moves][:2]
+            print('info depth 2 multipv 1 score cp 99 lowerbound nodes 9 pv', second)
+            print('info depth 1 multipv 2 score cp 5 nodes 9 pv', first)
         print('bestmove', move.uci(), flush=True)
 """
 

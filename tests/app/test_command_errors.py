@@ -1,5 +1,7 @@
 """Bad input: one clear line, exit code 2, nothing left behind."""
 
+import json
+import shutil
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -7,8 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.app.config import EvaluateConfig
+from rookworld_rlvr.app.hydra_command import run_command
+from rookworld_rlvr.rollout.vllm_server import ServerGoneError
 
 BAD_VALUES = [
     ("optim.lrr=1", "lrr"),
@@ -20,7 +26,9 @@ BAD_VALUES = [
     ("data.held_out=/nope/rows.txt", "/nope/rows.txt"),
     ("data.held_out_fraction=1", "data.held_out_fraction: expected between 0 and 1"),
     ("data.limit=0", "data.limit: expected 1 or more"),
+    ("data.exclude=[nothing.txt]", "data.exclude: expected a .txt"),
     ("data.mixture.policy=-1", "mixture weights"),
+    ("data.mixture.policy=0 data.live.fraction=0.5", "data.live.fraction: expected data.mixture.policy above 0"),
     ("objective.group_size=1", "group_size from 2"),
     ("objective.prompts_per_step=0", "prompts_per_step from 1"),
     ("objective.advantage.std_floor=0", "std_floor: expected above 0"),
@@ -217,6 +225,32 @@ def test_other_commands_and_unknown_ones_complain_alike(
 ) -> None:
     given = [argument.format(train=corpus.train, held_out=corpus.held_out) for argument in arguments]
     assert named in complaint(given, capfd)
+
+
+@pytest.mark.parametrize("kind", ["static", "hf"])
+def test_a_prompt_longer_than_the_model_s_positions_is_one_line(
+    kind: str, small_overrides: list[str], small_model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    short = tmp_path / "model"
+    shutil.copytree(small_model, short)
+    weights = load_file(short / "model.safetensors")
+    weights["transformer.wpe.weight"] = weights["transformer.wpe.weight"][:40].clone()
+    save_file(weights, short / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((short / "config.json").read_text())
+    (short / "config.json").write_text(json.dumps(config | {"n_positions": 40}))
+    given = [override for override in small_overrides if override.startswith(("data.", "device", "precision"))]
+    capfd.readouterr()
+    assert main(["evaluate", *given, f"model.path={short}", f"generator={kind}", "suites=[policy]"]) == 2
+    *_, told = capfd.readouterr().err.splitlines()
+    assert told.startswith("rookworld: expected a prompt shorter than the model's 40 positions, got ")
+
+
+def test_a_subclass_of_an_error_that_ends_a_command_has_its_exit_code(capfd: pytest.CaptureFixture[str]) -> None:
+    def gone(config: Any, raw: Any) -> None:
+        raise ServerGoneError("vllm_server: expected an answer, got none")
+
+    assert run_command("evaluate", EvaluateConfig, [], gone) == 4
+    assert capfd.readouterr().err == "rookworld: vllm_server: expected an answer, got none\n"
 
 
 def test_no_command_shows_the_usage_and_help_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:

@@ -81,6 +81,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "data.mixture.policy": 0.0,
         "data.mixture.environment": 1.0,
     },
+    "experiment=live": {"name": "live", "data.live.fraction": 0.5},
     "debug=short": {
         "name": "short",
         "steps": 3,

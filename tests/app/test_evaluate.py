@@ -3,16 +3,26 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import chess.pgn
 import pytest
 
 from rookworld_rlvr.app import suites
 from rookworld_rlvr.app.cli import main
-from rookworld_rlvr.app.rows_file import rows_path
-from rookworld_rlvr.evaluation.suite import SuiteName
+from rookworld_rlvr.app.config import EvaluateConfig
+from rookworld_rlvr.app.evaluate import software
+from rookworld_rlvr.app.evaluated import Evaluated, load_model
+from rookworld_rlvr.app.rows_file import RowsFile, rows_path
+from rookworld_rlvr.app.wiring import make_generator
+from rookworld_rlvr.evaluation.suite import Suite, SuiteName
 from rookworld_rlvr.rewards.engine import EngineNotFoundError, find_engine
+from rookworld_rlvr.rollout.generator import Generator, GeneratorKind
+from rookworld_rlvr.rollout.hf_generator import HFGenerator
+from rookworld_rlvr.rollout.static_generator import StaticGenerator
+from rookworld_rlvr.training.data import load_evaluation_data
 
 COMMON = ("model", "data", "generator", "evaluation_rows", "precision", "device", "threads")
 MATE = {"fen": "6k1/5ppp/8/8/8/8/8/R3K3 w - - 0 1", "best": "a1a8"}
@@ -131,9 +141,19 @@ def test_rows_that_stand_in_the_training_source_are_left_out_and_counted(
     assert not any(fen in row["item"] for row in rows_of(rows_path(tmp_path / "table.json")))
 
 
-def test_every_suite_can_be_asked_for_by_name_and_has_rows(
-    evaluate: Evaluate, small_model: Path, tmp_path: Path
+def test_rows_whose_positions_are_excluded_are_left_out_and_counted_too(
+    evaluate: Evaluate, corpus: Any, tmp_path: Path
 ) -> None:
+    policy = [line for line in corpus.held_out.read_text().splitlines() if line.startswith("P: ")]
+    fens = [line.removeprefix("P: ").split("M:")[0].strip() for line in policy]
+    asked = tmp_path / "live_positions.jsonl"
+    asked.write_text("".join(json.dumps({"fen": fen, "game": 3, "ply": 1}) + "\n" for fen in fens[1:]))
+    found = evaluate("suites=[policy]", "evaluation_rows=9", f"data.exclude=[{asked}]", "data.limit=8")
+    assert found["suites"]["policy"]["rows_in_training"] == len(policy) - 1
+    assert [fens[0] in row["item"] for row in rows_of(rows_path(tmp_path / "table.json"))] == [True]
+
+
+def test_every_suite_can_be_asked_for_by_name_and_has_rows(evaluate: Evaluate, tmp_path: Path) -> None:
     (tmp_path / "mates.jsonl").write_text(json.dumps(MATE) + "\n")
     (tmp_path / "puzzles.jsonl").write_text(json.dumps(MATE | {"rating": 900, "themes": ["mateIn1"]}) + "\n")
     names = [name for name in SuiteName if name is not SuiteName.engine_match or engine_there()]
@@ -152,21 +172,53 @@ def test_every_suite_can_be_asked_for_by_name_and_has_rows(
         "engine_match.pairs=1",
         "engine_match.max_halfmoves=2",
         "engine_match.opponent.nodes=10",
-        f"retention.baseline={small_model}",
+        "retention.baseline=tiny",
     )
     assert list(found["suites"]) == [str(name) for name in names]
     for name, suite in found["suites"].items():
         assert suite["rows"] >= 1 and all(key.startswith(f"{name}/") for key in suite["table"]) and suite["table"]
     results = found["suites"]
     assert results["balanced"]["rows"] == 10 and results["balanced"]["table"]["balanced/exact/castling"]["n"] == 1
-    assert results["puzzles"]["table"]["puzzles/accuracy/mateIn1"]["n"] == 1
+    assert results["puzzles"]["table"]["puzzles/accuracy/theme_mateIn1"]["n"] == 1
     assert results["selfplay"]["table"]["selfplay/illegal_rate"]["n"] >= 2
     assert (tmp_path / "games.pgn").read_text().count("[Event ") == 2
     assert results["closed_world"]["curve"]
-    # Against itself a model has forgotten nothing.
-    changes = {key: row["value"] for key, row in results["retention"]["table"].items() if key.endswith("/change")}
-    assert "retention/policy_loss/change" in changes and set(changes.values()) == {0.0}
-    assert results["retention"]["baseline"]["checksum"] == found["model"]["checksum"]
+    # The baseline is the other model, and the model this one.
+    told = results["retention"]["table"]
+    other = evaluate("suites=[policy,environment]", "model.path=tiny", output="tiny.json")
+    assert results["retention"]["baseline"] == {key: other["model"][key] for key in ("path", "checksum")}
+    for name in ("policy", "environment"):
+        for key, row in other["suites"][name]["table"].items():
+            mine = told.get(f"retention/{key.replace('/', '_', 1)}")
+            if mine and key.count("/") == 1:
+                assert mine["value"] == results[name]["table"][key]["value"]
+                assert told[f"retention/{key.replace('/', '_', 1)}/baseline"]["value"] == row["value"]
+    assert told["retention/policy_valid"]["value"] != told["retention/policy_valid/baseline"]["value"]
+    assert told["retention/policy_loss/change"]["value"] > 1
+
+
+@pytest.mark.parametrize("kind", ["vllm", "vllm_server", "static"])
+def test_a_baseline_is_asked_in_this_process_where_vllm_holds_the_model(
+    kind: str, small_overrides: list[str], composed: Callable[..., EvaluateConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = [override for override in small_overrides if override.startswith(COMMON)]
+    asked = ["suites=[retention]", "retention.baseline=tiny", "evaluation_rows=2", f"generator={kind}"]
+    config = composed(*given, *asked, command="evaluate")
+    policy = load_model(config, config.model.path)
+    own = make_generator(policy, replace(config.generator, kind=GeneratorKind.hf))
+    made: list[Generator] = []
+
+    def make(*arguments: Any) -> Generator:
+        made.append(make_generator(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(suites, "make_generator", make)
+    data = load_evaluation_data(config.data, seed=0)
+    [suite] = suites.build_suites(Evaluated(config, data, policy, own))
+    assert [type(generator) for generator in made] == [StaticGenerator if kind == "static" else HFGenerator]
+    assert made[0].weights_checksum() == suite.facts["baseline"]["checksum"] != own.weights_checksum()
+    [rows] = suite.rows(0)
+    assert len(rows) == 4 and all("/baseline" in " ".join(row.values) for row in rows)
 
 
 def engine_there() -> bool:
@@ -174,6 +226,91 @@ def engine_there() -> bool:
         return bool(find_engine())
     except EngineNotFoundError:
         return False
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "expected"), [("selfplay", 100, 25), ("closed_world", 100, 25), ("engine_match", 32, 8)]
+)
+def test_games_of_the_default_sizes_that_are_stopped_behind_the_first_chunk_go_on_behind_it(
+    name: str, asked: int, expected: int, evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "engine_match" and not engine_there():
+        pytest.skip("no Stockfish here")
+    given = (f"suites=[{name}]", f"{name}.max_halfmoves=1", "closed_world.mover=random")
+    # At full strength it plays the same in every run.
+    given += ("engine_match.opponent.skill=20",)
+    whole = evaluate(*given, output="whole.json")["suites"][name]
+    assert whole["rows"] == asked
+    path, add = rows_path(tmp_path / "table.json"), RowsFile.add
+
+    def stopped(file: RowsFile, suite: Suite, rows: Any) -> None:
+        if file.rows[suite.name]:
+            raise OSError("stopped")
+        add(file, suite, rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RowsFile, "add", stopped)
+        evaluate(*given, exit_code=2)
+    assert len(rows_of(path)) == expected
+    assert evaluate(*given)["suites"][name]["table"] == whole["table"]
+    assert path.read_text() == rows_path(tmp_path / "whole.json").read_text()
+
+
+def test_rows_of_other_software_are_not_gone_on_with(
+    evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    evaluate("suites=[environment]")
+    for name in ("rookworld-rlvr", "torch", "chess"):
+        older = software() | {name: "0.1"}
+        with monkeypatch.context() as patch:
+            patch.setattr("rookworld_rlvr.app.evaluate.software", lambda older=older: older)
+            capfd.readouterr()
+            evaluate("suites=[environment]", exit_code=2)
+        told = capfd.readouterr().err
+        assert told.count("\n") == 1 and f"software.{name} is" in told and "'0.1' here" in told
+
+
+def records_of(path: Path) -> list[str]:
+    with path.open() as file:
+        games = iter(lambda: chess.pgn.read_game(file), None)
+        return [f"{game.headers['Round']}: {game.mainline_moves()} {game.end().comment}" for game in games if game]
+
+
+def test_a_pgn_file_holds_the_counted_games_once_each_whatever_was_interrupted(
+    evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rookworld_rlvr.evaluation.selfplay.SIDE_BY_SIDE", 2)
+    path = tmp_path / "games.pgn"
+    given = ("suites=[selfplay]", "selfplay.games=5", "selfplay.max_halfmoves=3", f"selfplay.pgn={path}")
+    add = RowsFile.add
+
+    def full(file: RowsFile, suite: Suite, rows: Any) -> None:
+        if len(file.rows[suite.name]) == 2:
+            raise OSError("the disk is full")
+        add(file, suite, rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RowsFile, "add", full)
+        evaluate(*given, exit_code=2)
+    assert len(records_of(path)) == 2
+    # A crash between the rows of a chunk and its games.
+    path.unlink()
+    evaluate(*given)
+    whole = path.read_text()
+    assert [record.split(":")[0] for record in records_of(path)] == ["1", "2", "3", "4", "5"]
+    assert whole == "".join(row["record"] for row in rows_of(rows_path(tmp_path / "table.json")))
+    evaluate(*given)
+    assert path.read_text() == whole
+    # Games of another evaluation are not added to, and not lost.
+    for other in ((*given, "seed=1"), (*given[:3], f"selfplay.pgn={tmp_path}"), (*given[:3], "selfplay.pgn=/nope/a")):
+        capfd.readouterr()
+        evaluate(*other, output="other.json", exit_code=2)
+        told = capfd.readouterr().err
+        assert told.count("\n") == 1 and "selfplay.pgn: expected" in told
+        assert path.read_text() == whole and not rows_path(tmp_path / "other.json").exists()
+    both = ("suites=[selfplay,engine_match]", f"selfplay.pgn={tmp_path}/a", f"engine_match.pgn={tmp_path}/a")
+    evaluate(*both, output="other.json", exit_code=2)
+    assert "pgn: expected a file for each of selfplay and engine_match" in capfd.readouterr().err
 
 
 @pytest.mark.skipif(not engine_there(), reason="no Stockfish here")
@@ -207,6 +344,99 @@ def test_two_results_are_compared_key_by_key(
             assert 0 < entry["p"] <= 1 and entry["n"] == one["n"]
     assert {entry["test"] for entry in found["table"].values()} == {"McNemar", "Wilcoxon"}
     assert "policy/valid" in shown and "McNemar" in shown
+
+
+def test_what_is_no_mean_over_rows_is_compared_too(
+    evaluate: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = ("suites=[selfplay]", "selfplay.games=4", "selfplay.max_halfmoves=4")
+    tables = [
+        evaluate(*given, *override, output=name)["suites"]["selfplay"]["table"]
+        for name, override in (("a.json", []), ("b.json", ["model.path=tiny"]))
+    ]
+    capfd.readouterr()
+    a, b, out = (str(tmp_path / name) for name in ("a.json", "b.json", "c.json"))
+    assert main(["evaluate", "compare", a, b, "--json", out]) == 0
+    entry, shown = json.loads(Path(out).read_text())["table"]["selfplay/illegal_rate"], capfd.readouterr().out
+    one, two = (table["selfplay/illegal_rate"]["value"] for table in tables)
+    assert (entry["first"], entry["second"], entry["gain"]["value"]) == pytest.approx((one, two, two - one))
+    assert entry["test"] == "jackknife" and entry["n"] == 4 and 0 < entry["p"] <= 1
+    assert entry["gain"]["low"] < entry["gain"]["high"] and one != two
+    assert "selfplay/illegal_rate" in shown and "jackknife" in shown
+
+
+@pytest.fixture
+def reasked(tmp_path: Path) -> Callable[..., str]:
+    """A result like a.json, but for one setting or fact that its header has otherwise; its path."""
+
+    def make(name: str, value: Any) -> str:
+        header, *rows = rows_path(tmp_path / "a.json").read_text().splitlines(keepends=True)
+        head = json.loads(header)
+        *parents, last = name.split(".")
+        place = head["evaluation"]
+        for parent in parents:
+            place = place[parent]
+        assert place.get(last) != value
+        place[last] = value
+        other = tmp_path / "other.json"
+        rows_path(other).write_text(json.dumps(head) + "\n" + "".join(rows))
+        return str(other)
+
+    return make
+
+
+def test_results_that_were_not_asked_alike_are_not_compared_and_other_differences_are_told(
+    evaluate: Evaluate, reasked: Callable[..., str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    evaluate("suites=[policy,selfplay]", "selfplay.games=3", "selfplay.max_halfmoves=2", output="a.json")
+    a = str(tmp_path / "a.json")
+    refused = {
+        "config.seed": 1,
+        "config.selfplay.max_halfmoves": 3,
+        "config.selfplay.decoding.temperature": 1.0,
+        "facts.policy.rows_in_training": 1,
+    }
+    for name, value in refused.items():
+        capfd.readouterr()
+        assert main(["evaluate", "compare", a, reasked(name, value)]) == 2
+        told = capfd.readouterr()
+        assert told.err.count("\n") == 1 and told.out == ""
+        assert f"expected two results of one evaluation, got others: {name} is" in told.err
+        assert f"{a} and {value!r} in {tmp_path / 'other.json'}" in told.err
+    # Nodes matter where both have the loss that they are spent on, and neither has.
+    allowed = {
+        "config.precision": "fp16",
+        "config.generator.kind": "hf",
+        "config.selfplay.pgn": "b.pgn",
+        "config.evaluation_nodes": 9,
+        "config.model.attention": "sdpa",
+        "config.engine_match": {"pairs": 1},
+    }
+    for name, value in allowed.items():
+        capfd.readouterr()
+        assert main(["evaluate", "compare", a, reasked(name, value)]) == 0
+        shown = capfd.readouterr().out
+        if name == "config.engine_match":
+            assert "Differs" not in shown
+        else:
+            assert f"{name} is " in shown and f" in A, {value} in B" in shown
+
+
+def test_losses_measured_with_other_nodes_are_not_compared(
+    evaluate: Evaluate, reasked: Callable[..., str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    evaluate("suites=[policy]", output="a.json")
+    a = tmp_path / "a.json"
+    # As if an engine had measured.
+    header, rows = rows_path(a).read_text().split("\n", 1)
+    head = json.loads(header)
+    head["evaluation"]["facts"]["policy"] |= {"engine": "Stockfish 15", "engine_nodes": 100}
+    head["evaluation"]["config"]["evaluation_nodes"] = 100
+    rows_path(a).write_text(json.dumps(head) + "\n" + rows)
+    for name, value in (("config.evaluation_nodes", 9), ("facts.policy.engine", "Stockfish 16")):
+        capfd.readouterr()
+        assert main(["evaluate", "compare", str(a), reasked(name, value)]) == 2
+        assert f"{name} is " in capfd.readouterr().err
 
 
 def test_results_of_other_rows_or_no_common_suite_are_not_compared(

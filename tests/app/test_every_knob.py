@@ -94,6 +94,7 @@ KNOBS: dict[str, Knob] = {
     "data.held_out_fraction": Knob(0.5, "rows", ("data.held_out=''",)),
     "data.split": Knob("nope", "rows", ("data.train={dataset}",)),
     "data.limit": Knob(10, "rows"),
+    "data.exclude": Knob("[default]", "rows", ("data.train=default", "data.held_out=default")),
     "data.mixture.policy": Knob(0, "two_steps"),
     "data.mixture.environment": Knob(0, "two_steps"),
     "data.mixture.headroom": Knob(1, "draws"),

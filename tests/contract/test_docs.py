@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -236,15 +237,16 @@ def evaluation_keys() -> Iterator[str]:
     import chess
 
     from rookworld_rlvr.evaluation.balanced import judge_balanced_row
-    from rookworld_rlvr.evaluation.closed_world import ClosedWorldConfig, closed_world, closed_world_measures
-    from rookworld_rlvr.evaluation.engine_match import EngineMatchConfig, engine_match, engine_match_measures
+    from rookworld_rlvr.evaluation.closed_world import ClosedWorldConfig, closed_world_suite
+    from rookworld_rlvr.evaluation.engine_match import EngineMatchConfig, engine_match_suite
     from rookworld_rlvr.evaluation.held_out import judged
     from rookworld_rlvr.evaluation.label_loss import LabelLoss
-    from rookworld_rlvr.evaluation.mate_in_one import MateInOne, mate_in_one
+    from rookworld_rlvr.evaluation.mate_in_one import MateInOne, mate_in_one_suite
     from rookworld_rlvr.evaluation.players import RandomPlayer
-    from rookworld_rlvr.evaluation.puzzles import Puzzle, puzzles
+    from rookworld_rlvr.evaluation.puzzles import Puzzle, puzzles_suite
     from rookworld_rlvr.evaluation.retention import Asked, retention_suite
-    from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay, selfplay_measures
+    from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay_suite
+    from rookworld_rlvr.evaluation.suite import suite_table
     from rookworld_rlvr.rewards.engine import Analysis
     from rookworld_rlvr.rollout.generator import SampledCompletion
     from rookworld_rlvr.tasks.corpus import read_corpus
@@ -275,19 +277,18 @@ def evaluation_keys() -> Iterator[str]:
     asked = Asked(lambda chunk: [""] * len(chunk), lambda chunk: [LabelLoss(1.0, 1)] * len(chunk))
     player, silent = RandomPlayer(), Silent()
     mate = "7k/5Q2/6K1/8/8/8/8/8 w - - 0 1", "f7g7"
-    played = {
-        selfplay_measures: selfplay(player, SelfplayConfig(games=1, max_halfmoves=2)),
-        closed_world_measures: closed_world(silent, silent, player, ClosedWorldConfig(games=1)),
-        engine_match_measures: engine_match(player, player, EngineMatchConfig(pairs=1, max_halfmoves=2)),
-    }
-    by_measures = {measures: [row for rows in chunks for row in rows] for measures, chunks in played.items()}
-    rows = [*judged(0, examples, labels, {fen: verdict}), *(row for found in by_measures.values() for row in found)]
-    rows += [row for found in retention_suite(asked, asked, examples).rows(0) for row in found]
-    rows += next(mate_in_one(player, [MateInOne(*mate)])) + next(puzzles(player, [Puzzle("", (mate,), 900, ())]))
-    for row in rows:
+    suites = [
+        selfplay_suite(player, SelfplayConfig(games=1, max_halfmoves=2)),
+        closed_world_suite(silent, silent, player, ClosedWorldConfig(games=1)),
+        engine_match_suite(player, lambda: nullcontext(player), EngineMatchConfig(pairs=1, max_halfmoves=2)),
+        retention_suite(asked, asked, examples),
+        mate_in_one_suite(player, [MateInOne(*mate)]),
+        puzzles_suite(player, [Puzzle("", (mate,), 900, ())]),
+    ]
+    for suite in suites:
+        yield from suite_table(suite, [row for rows in suite.rows(0) for row in rows])
+    for row in judged(0, examples, labels, {fen: verdict}):
         yield from row.values
-    for measures, found in by_measures.items():
-        yield from measures(found)
     yield from judge_balanced_row(next(example for example in examples if example.task is Task.environment), "")
 
 

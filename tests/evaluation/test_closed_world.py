@@ -9,9 +9,9 @@ import pytest
 from rookworld_rlvr.evaluation import Row, summarise
 from rookworld_rlvr.evaluation.closed_world import (
     ClosedWorldConfig,
-    closed_world,
     closed_world_curve,
     closed_world_measures,
+    closed_world_suite,
 )
 from rookworld_rlvr.evaluation.games import Start
 from rookworld_rlvr.evaluation.players import ModelPlayer, RandomPlayer
@@ -33,14 +33,16 @@ class Reader:
 
 def run(generator: Any, tokenizer: Any, mover: Any, **settings: Any) -> list[Row]:
     config = ClosedWorldConfig(**({"start": Start.standard} | settings))
-    return [row for chunk in closed_world(generator, tokenizer, mover, config) for row in chunk]
+    return [row for chunk in closed_world_suite(generator, tokenizer, mover, config).rows(0) for row in chunk]
 
 
 def told(row: Row) -> tuple[float, str, list[str]]:
     """Half-moves, the ending, and what broke."""
     of = {
         part: [
-            key.split("/")[2] for key, value in row.values.items() if key.startswith(f"closed_world/{part}/") and value
+            key.split("/")[2]
+            for key, value in row.values.items()
+            if key.startswith(f"closed_world/{part}/") and key.count("/") == 2 and value
         ]
         for part in ("ended", "broke")
     }
@@ -102,6 +104,9 @@ def test_the_half_move_and_the_fields_that_broke_are_named(
     [row] = run(make_script(spoil), characters, Reader("e2e4 e7e6 d2d4"), games=1)
     assert told(row) == (1, "broke", fields)
     assert [(point.step, point.share) for point in closed_world_curve([row])] == [(1, 1.0), (2, 0.0)]
+    # It was Black's move, in an opening.
+    parts = {key.split("/")[3]: value for key, value in row.values.items() if key.count("/") == 3}
+    assert parts == {"white": 0.0, "black": 1.0, "opening": 1.0, "middlegame": 0.0, "endgame": 0.0}
 
 
 def test_an_illegal_move_that_the_model_refuses_ends_a_true_world_and_one_it_plays_breaks_it(
@@ -109,6 +114,7 @@ def test_an_illegal_move_that_the_model_refuses_ends_a_true_world_and_one_it_pla
 ) -> None:
     [refused] = run(make_script(), characters, Reader("e2e4 e7e4"), games=1)
     assert told(refused) == (2, "illegal_move", [])
+    assert not any(value for key, value in refused.values.items() if key.startswith("closed_world/ended/broke"))
     after = "rnbqkbnr/pppp1ppp/8/8/4p3/8/PPPP1PPP/RNBQKBNR w KQkq - 0 2+0.001+0+0"
     plays = make_script(lambda prompt, truth: after if prompt.uci == "e7e4" else truth)
     [played] = run(plays, characters, Reader("e2e4 e7e4"), games=1)
@@ -153,9 +159,8 @@ def test_games_repeat_by_seed_and_those_already_there_are_left_out(
 
     def rows(seed: int, done: int = 0) -> list[Row]:
         player = ModelPlayer(script, characters, seed=seed)
-        return [
-            row for chunk in closed_world(script, characters, player, config, seed=seed, done=done) for row in chunk
-        ]
+        suite = closed_world_suite(script, characters, player, config, seed=seed)
+        return [row for chunk in suite.rows(done) for row in chunk]
 
     whole = rows(1)
     assert rows(1) == whole and rows(1, done=2) == whole[2:]

@@ -8,7 +8,7 @@ import chess
 import pytest
 
 from rookworld_rlvr.app.cli import main
-from rookworld_rlvr.evaluation import EngineMeasure, Measure, judge, paired_gain, summarise
+from rookworld_rlvr.evaluation import EngineMeasure, Measure, judge, paired_gain, run, summarise
 from rookworld_rlvr.rewards.engine import Analysis, EngineConfig
 from rookworld_rlvr.rewards.engine_pool import EnginePool
 from rookworld_rlvr.tasks import Example, Task
@@ -67,6 +67,27 @@ def test_a_measure_asks_of_each_policy_position_once_at_its_own_limit(fake_stock
         # 90 centipawns and 7 of the hash, 11 less a move; see the fake.
         assert found[WHITE_FEN].lines == (("a1b2", 0.97), ("a1a2", 0.86), ("a1b1", 0.75))
         assert pool.counts().positions == 3
+
+
+def test_an_evaluation_that_waits_for_an_engine_can_be_stopped_at_each_chunk(
+    fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "CHUNK_ROWS", 1)
+    monkeypatch.setattr(run, "greedy_texts", lambda generator, tokenizer, chunk: ["" for _ in chunk])
+    analysed = []
+
+    def stop(done: int) -> None:
+        analysed.append(pool.counts().positions)
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with EnginePool(EngineConfig(path=str(fake_stockfish), cache=False, nodes=50)) as pool:
+        with pytest.raises(KeyboardInterrupt):
+            run.evaluate(None, None, EXAMPLES, engine=EngineMeasure(pool, 90), progress=stop)  # type: ignore[arg-type]
+        assert analysed == [1, 2]
+        measure = EngineMeasure(pool, 90)
+        rows = run.evaluate(None, None, EXAMPLES, engine=measure)  # type: ignore[arg-type]
+        assert rows == judge(EXAMPLES, ["", "", "", ""], measure.analyses(EXAMPLES)) and KEY in rows[0].values
 
 
 @pytest.fixture

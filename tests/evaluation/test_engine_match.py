@@ -1,21 +1,23 @@
 """Matches: what pairs score, what difference in Elo that is, and who beats whom."""
 
+import io
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import chess
+import chess.pgn
 import pytest
 
 from rookworld_rlvr.board.openings import OPENINGS
-from rookworld_rlvr.evaluation import Row, summarise
+from rookworld_rlvr.evaluation import Measure, Row, summarise
 from rookworld_rlvr.evaluation.engine_match import (
     EngineMatchConfig,
     elo,
-    engine_match,
     engine_match_measures,
+    engine_match_suite,
 )
-from rookworld_rlvr.evaluation.games import PlayedGame
 from rookworld_rlvr.evaluation.intervals import Z_95, wilson_interval
 from rookworld_rlvr.evaluation.players import OpponentConfig, RandomPlayer, engine_player
 
@@ -27,22 +29,39 @@ class Illegal:
         return ["e1e1"] * len(boards)
 
 
-def match(player: Any, opponent: Any, config: EngineMatchConfig, **settings: Any) -> list[Row]:
-    return [row for chunk in engine_match(player, opponent, config, **settings) for row in chunk]
+def match(player: Any, opponent: Any, config: EngineMatchConfig, *, done: int = 0, **settings: Any) -> list[Row]:
+    suite = engine_match_suite(player, lambda: nullcontext(opponent), config, **settings)
+    return [row for chunk in suite.rows(done) for row in chunk]
 
 
 def scored(*scores: float) -> list[Row]:
     return [Row(index, index, {"engine_match/score": score}) for index, score in enumerate(scores)]
 
 
+def table(rows: Sequence[Row]) -> dict[str, Measure]:
+    return summarise(rows) | engine_match_measures(rows)
+
+
+def test_a_match_of_one_result_alone_leaves_every_share_of_it_open_a_little() -> None:
+    found = table(match(RandomPlayer(), RandomPlayer(1), EngineMatchConfig(pairs=4, max_halfmoves=4)))
+    unseen = Z_95**2 / (4 + Z_95**2)
+    for name, low, high in (("score", 0.5 - unseen / 2, 0.5 + unseen / 2), ("lost", 0, unseen), ("illegal", 0, unseen)):
+        assert (found[f"engine_match/{name}"].low, found[f"engine_match/{name}"].high) == pytest.approx((low, high))
+    assert found["engine_match/elo"].low == pytest.approx(elo(0.5 - unseen / 2))
+
+
 def test_each_opening_is_played_with_both_colours_and_no_opening_twice() -> None:
-    games: list[PlayedGame] = []
-    rows = match(RandomPlayer(), RandomPlayer(1), EngineMatchConfig(pairs=5, max_halfmoves=4), on_games=games.extend)
-    assert [game.number for game in games] == list(range(10)) and [row.index for row in rows] == list(range(5))
+    rows = match(RandomPlayer(), RandomPlayer(1), EngineMatchConfig(pairs=5, max_halfmoves=4), names=("us", "them"))
+    assert [row.index for row in rows] == list(range(5))
     starts = []
-    for white, black in zip(games[::2], games[1::2], strict=True):
-        opened = [game.board.move_stack[: game.opening_halfmoves] for game in (white, black)]
-        assert opened[0] == opened[1] and white.halfmoves == black.halfmoves == 4
+    for row in rows:
+        record = io.StringIO(row.record)
+        as_white, as_black = chess.pgn.read_game(record), chess.pgn.read_game(record)
+        assert as_white and as_black and chess.pgn.read_game(record) is None
+        assert (as_white.headers["White"], as_black.headers["White"]) == ("us", "them")
+        assert [int(game.headers["Round"]) for game in (as_white, as_black)] == [2 * row.index + 1, 2 * row.index + 2]
+        opened = [[move.uci() for move in game.mainline_moves()][:-4] for game in (as_white, as_black)]
+        assert opened[0] == opened[1] and opened[0]
         starts.append(tuple(opened[0]))
     assert len(set(starts)) == 5
     assert all(row.values["engine_match/score"] == row.values["engine_match/drawn"] / 2 == 0.5 for row in rows)
@@ -72,13 +91,13 @@ def test_the_interval_is_that_of_the_pairs_scores_carried_over() -> None:
         (elo(0.6), elo(0.6 - spread), elo(0.6 + spread), 5)
     )
     # The same games unpaired would be less sure: the two of a drawn pair may be a win and a loss each.
-    assert measures["engine_match/score"].low == pytest.approx(0.6 - spread)
+    assert table(scored(0.5, 0.75, 0.25, 1.0, 0.5))["engine_match/score"].low == pytest.approx(0.6 - spread)
 
 
 def test_a_match_lost_or_won_throughout_has_no_bound_on_one_side_and_wilson_s_on_the_other() -> None:
-    lost, won = engine_match_measures(scored(*[0.0] * 8)), engine_match_measures(scored(*[1.0] * 8))
+    lost, won = table(scored(*[0.0] * 8)), table(scored(*[1.0] * 8))
     low, high = wilson_interval(0, 8)
-    assert (low, lost["engine_match/score"].high) == (0.0, high)
+    assert (low, pytest.approx(high)) == (lost["engine_match/score"].low, lost["engine_match/score"].high)
     assert (lost["engine_match/elo"].value, lost["engine_match/elo"].low) == (-math.inf, -math.inf)
     assert lost["engine_match/elo"].high == pytest.approx(elo(high)) == pytest.approx(-won["engine_match/elo"].low)
     assert won["engine_match/elo"].high == math.inf
@@ -95,10 +114,10 @@ def test_the_seed_decides_the_openings_and_pairs_already_there_are_left_out(monk
 
 def test_stockfish_beats_the_random_mover_and_a_stockfish_of_random_moves_is_beaten(stockfish: str) -> None:
     config = EngineMatchConfig(pairs=3, max_halfmoves=200)
-    with engine_player(OpponentConfig(nodes=200)) as strong:
-        lost = engine_match_measures(match(RandomPlayer(), strong, config))
+    with engine_player(OpponentConfig(nodes=200, skill=20)) as strong:
+        lost = summarise(match(RandomPlayer(), strong, config))
         with engine_player(OpponentConfig(nodes=1, random_moves=1.0)) as weak:
-            won = engine_match_measures(match(strong, weak, config))
+            won = summarise(match(strong, weak, config))
     assert lost["engine_match/score"].value == 0.0 and won["engine_match/score"].value == 1.0
 
 

@@ -4,8 +4,10 @@ A transcript is a held-out row that ships with us and an answer: its label, or i
 shares nothing with the judges but python-chess: texts are read with regular expressions, similarity is the textbook's.
 """
 
+import math
 import random
 import re
+import statistics
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -24,6 +26,8 @@ NUMBER = r"[+-]?\d{1,6}(?:\.\d{1,6})?"
 MOVES, EVALS = rf"{UCI}(?:\s+{UCI}){{0,4}}", rf"{NUMBER}(?:\s+{NUMBER})*"
 POLICY = re.compile(rf"\s*M:\s*(?P<m>{MOVES})\s+E:\s*(?P<e>{EVALS})\s+B:\s*(?P<b>{UCI})\s*")
 ENVIRONMENT = re.compile(rf"\s*(?P<fen>[^+]*?)\s*\+\s*(?P<r>{NUMBER})\s*\+\s*(?P<t>[01])\s*\+\s*(?P<c>[01])\s*")
+# Two-sided 95 %.
+Z = statistics.NormalDist().inv_cdf(0.975)
 FIELDS = ("placement", "turn", "castling", "en_passant", "halfmove_clock", "fullmove_number")
 
 
@@ -146,20 +150,78 @@ def environment_values(example: Example, text: str) -> Iterator[tuple[str, float
     yield from ((f"fen_error_{name}", words[i] != fen.split()[i]) for i, name in enumerate(FIELDS))
 
 
-def test_500_tables_equal_an_independent_recomputation(transcripts: tuple[list[Example], list[str]]) -> None:
-    examples, texts = transcripts
+def phase(prompt: str) -> str:
+    """By the letters of the FEN: queens, rooks, bishops and knights on the board, and men on their own first rank."""
+    ranks = prompt.split()[1].split("/")
+    pieces = sum(len(re.findall("[qrbn]", rank, re.IGNORECASE)) for rank in ranks)
+    if pieces < 7:
+        return "endgame"
+    at_home = min(len(re.findall("[A-Z]", ranks[-1])), len(re.findall("[a-z]", ranks[0])))
+    return "middlegame" if pieces < 11 or at_home < 4 else "opening"
+
+
+def columns_of(examples: list[Example], texts: list[str]) -> dict[str, list[float]]:
     columns: defaultdict[str, list[float]] = defaultdict(list)
     for example, text in zip(examples, texts, strict=True):
         values = policy_values if example.task is Task.policy else environment_values
         color = "white" if example.prompt.split()[2] == "w" else "black"
         for name, value in values(example, text):
-            for key in (f"{example.task}/{name}", f"{example.task}/{name}/{color}"):
-                columns[key].append(float(value))
-    table = summarise(judged(0, examples, texts))
-    phases = {key for key in table if key.endswith(("/opening", "/middlegame", "/endgame"))}
-    assert table.keys() - phases == columns.keys()
+            for part in ("", f"/{color}", f"/{phase(example.prompt)}"):
+                columns[f"{example.task}/{name}{part}"].append(float(value))
+    return columns
+
+
+def farthest(share: float, n: int, end: float) -> float:
+    """The fraction furthest towards `end` that lies within z of its own standard errors from `share`, by bisection."""
+    near, far = share, end
+    for _ in range(80):
+        middle = (near + far) / 2
+        inside = n * (share - middle) ** 2 <= Z**2 * middle * (1 - middle)
+        near, far = (middle, far) if inside else (near, middle)
+    return near
+
+
+def bounds(key: str, values: list[float]) -> tuple[float, float]:
+    """Both ends of the 95 % interval."""
+    n, widest = len(values), {"legal_candidates": 1.0, "top5_overlap": 1.0, "next_state_nls": 1.0, "reward_mae": 2.0}
+    mean, highest = statistics.fmean(values), widest.get(key.split("/")[1])
+    if highest is None:
+        return farthest(mean, n, 0.0), farthest(mean, n, 1.0)
+    if n == 1:
+        return 0.0, highest
+    if len(set(values)) == 1:
+        others = farthest(0.0, n, 1.0)
+        return (1 - others) * mean, (1 - others) * mean + others * highest
+    error = Z * math.sqrt(statistics.variance(values) / n)
+    return max(0.0, mean - error), min(highest, mean + error)
+
+
+def test_500_tables_equal_an_independent_recomputation(transcripts: tuple[list[Example], list[str]]) -> None:
+    table, columns = summarise(judged(0, *transcripts)), columns_of(*transcripts)
+    assert table.keys() == columns.keys()
     for key, values in columns.items():
-        assert (table[key].n, table[key].value) == (len(values), pytest.approx(sum(values) / len(values))), key
+        found, (low, high) = table[key], bounds(key, values)
+        assert (found.n, found.value) == (len(values), pytest.approx(sum(values) / len(values))), key
+        assert (found.low, found.high) == pytest.approx((low, high), abs=1e-9), key
+
+
+def test_tables_of_few_transcripts_have_recomputed_intervals_too(
+    transcripts: tuple[list[Example], list[str]],
+) -> None:
+    """A key of one row, and keys whose values are all equal."""
+    rows = transcripts[0][:3] + transcripts[0][-3:]
+    for texts in ([row.completion or "" for row in rows], ["junk"] * len(rows)):
+        table, columns = summarise(judged(0, rows, texts)), columns_of(rows, texts)
+        assert {1, 3} <= {found.n for found in table.values()}
+        for key, found in table.items():
+            assert (found.low, found.high) == pytest.approx(bounds(key, columns[key]), abs=1e-9), key
+
+
+def test_the_transcripts_hold_every_phase_and_colour_of_both_tasks(
+    transcripts: tuple[list[Example], list[str]],
+) -> None:
+    parts = {(example.task, phase(example.prompt), example.prompt.split()[2]) for example in transcripts[0]}
+    assert len(parts) == 12
 
 
 def test_the_transcripts_hold_right_and_wrong_answers_of_every_kind(

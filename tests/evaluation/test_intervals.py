@@ -1,5 +1,6 @@
 """Intervals against textbook values, the defining equation, and chance itself."""
 
+import math
 import random
 import statistics
 
@@ -52,9 +53,23 @@ def test_mean_interval_stays_on_its_scale() -> None:
     assert mean_interval([0.0, 1.0], 0.0, 1.0) == (0.5, 0.0, 1.0)
 
 
-def test_equal_values_have_width_0_and_a_single_value_the_whole_scale() -> None:
-    assert mean_interval([0.1] * 7, 0.0, 1.0) == (0.1, 0.1, 0.1)
+def test_equal_values_leave_open_what_so_few_cannot_show_and_a_single_value_the_whole_scale() -> None:
+    # z² = 3.841459, so of 7 equal values at most 3.841459 / 10.841459 = 0.354330 are others.
+    assert mean_interval([0.1] * 7, 0.0, 1.0) == pytest.approx((0.1, 0.064567, 0.418897), abs=1e-6)
+    assert mean_interval([0.0] * 7, -2.0, 2.0) == pytest.approx((0.0, -0.708661, 0.708661), abs=1e-6)
+    assert mean_interval([3.0] * 7, 0.0, math.inf) == pytest.approx((3.0, 1.937009, 3.0), abs=1e-6)
     assert mean_interval([0.1], -2.0, 2.0) == (0.1, -2.0, 2.0)
+
+
+@pytest.mark.parametrize("n", [2, 9, 500])
+def test_equal_values_at_an_end_of_the_scale_have_wilson_s_interval(n: int) -> None:
+    assert mean_interval([0.0] * n, 0.0, 1.0) == pytest.approx((0.0, *wilson_interval(0, n)))
+    assert mean_interval([1.0] * n, 0.0, 1.0) == pytest.approx((1.0, *wilson_interval(n, n)))
+
+
+def test_values_that_floats_alone_tell_apart_are_equal() -> None:
+    noisy, exact = mean_interval([0.4 - 0.2, 1.0 - 0.8] * 5, -1.0, 1.0), mean_interval([0.2] * 10, -1.0, 1.0)
+    assert 0.4 - 0.2 != 1.0 - 0.8 and noisy == pytest.approx(exact) and noisy[2] - noisy[1] > 0.5
 
 
 @pytest.mark.parametrize("values", [[], [1.5], [float("nan")]])

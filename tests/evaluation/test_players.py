@@ -12,13 +12,16 @@ import pytest
 import torch
 
 from rookworld_rlvr.board.openings import opening_boards
+from rookworld_rlvr.evaluation.engine_match import EngineMatchConfig
 from rookworld_rlvr.evaluation.players import (
     DecodingConfig,
+    EnginePlayer,
     OpponentConfig,
     RandomPlayer,
     best_move_text,
     engine_player,
 )
+from rookworld_rlvr.rollout.generator import GeneratorError
 from rookworld_rlvr.tasks.policy import parse_policy
 from rookworld_rlvr.tasks.types import PolicyAnswer
 
@@ -87,7 +90,8 @@ def test_sampled_choices_repeat_differ_by_seed_and_number_and_leave_the_random_s
 
 def test_a_full_strength_engine_plays_the_same_twice_and_finds_a_mate(stockfish: str) -> None:
     boards = [*BOARDS, MATE]
-    with engine_player(OpponentConfig(nodes=300)) as one, engine_player(OpponentConfig(nodes=300)) as other:
+    config = OpponentConfig(nodes=300, skill=20)
+    with engine_player(config) as one, engine_player(config) as other:
         chosen = one.choose(boards, range(7))
         assert other.choose(boards[::-1], range(7))[::-1] == chosen
     assert chosen[-1] in ("f7g7", "f7f8", "f7h7", "f7e8")
@@ -98,7 +102,7 @@ def test_an_engine_whose_moves_are_all_replaced_is_the_random_mover_and_half_of_
     boards, numbers = [chess.Board()] * 60, range(60)
     with engine_player(OpponentConfig(nodes=10, random_moves=1.0), seed=2) as player:
         assert player.choose(boards, numbers) == RandomPlayer(2).choose(boards, numbers)
-    with engine_player(OpponentConfig(nodes=10, random_moves=0.5), seed=2) as player:
+    with engine_player(OpponentConfig(nodes=10, skill=20, random_moves=0.5), seed=2) as player:
         chosen = player.choose(boards, numbers)
     [(_, most)] = Counter(chosen).most_common(1)
     assert 20 <= most <= 45
@@ -115,6 +119,17 @@ def test_an_elo_that_the_engine_does_not_offer_is_refused(stockfish: str) -> Non
         assert chess.Move.from_uci(player.choose([chess.Board()], [0])[0]) in chess.Board().legal_moves
 
 
+def test_an_opponent_is_stockfish_at_limited_strength_unless_more_is_asked_for(stockfish: str) -> None:
+    assert EngineMatchConfig().opponent == OpponentConfig() and OpponentConfig().skill == 0
+    told: list[dict[str, Any]] = []
+    for config in (OpponentConfig(), OpponentConfig(elo=1500), OpponentConfig(skill=20)):
+        with engine_player(config) as player:
+            told.append(dict(player.engine.protocol.config))
+    assert [options["Skill Level"] for options in told] == [0, 20, 20]
+    assert [options["UCI_LimitStrength"] for options in told] == [False, True, False]
+    assert told[1]["UCI_Elo"] == 1500
+
+
 @pytest.mark.parametrize("changes", [{"nodes": 0}, {"elo": -1}, {"skill": 21}, {"random_moves": 1.1}])
 def test_an_opponent_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="expected an opponent's nodes from 1"):
@@ -128,7 +143,7 @@ def test_a_decoding_that_cannot_be_is_refused() -> None:
 
 
 def test_an_engine_that_is_killed_is_replaced_and_gives_the_same_moves(stockfish: str) -> None:
-    with engine_player(OpponentConfig(nodes=300)) as player:
+    with engine_player(OpponentConfig(nodes=300, skill=20)) as player:
         chosen = player.choose(BOARDS, range(6))
         killed = player.engine.transport.get_pid()
         os.kill(killed, signal.SIGKILL)
@@ -141,7 +156,48 @@ def test_a_binary_that_is_no_engine_is_refused(tmp_path: Path) -> None:
     script.write_text("#!/bin/sh\nexit 1\n")
     script.chmod(0o755)
     with (
-        pytest.raises(ValueError, match=r"expected a UCI engine, got .*engine"),
+        pytest.raises(ValueError, match=r"expected a UCI engine like Stockfish, got .*engine"),
         engine_player(OpponentConfig(path=str(script))),
     ):
         pass
+
+
+def engine_script(path: Path, *, options: str) -> Path:
+    """An engine that knows these options and leaves when it is asked for a move."""
+    path.write_text(
+        "#!/bin/sh\n"
+        "while read -r word rest; do case $word in\n"
+        f"uci) for line in {options} uciok; do echo $line | tr _ ' '; done;;\n"
+        "isready) echo readyok;;\n"
+        "go|quit) exit 0;;\n"
+        "esac; done\n"
+    )
+    path.chmod(0o755)
+    return path
+
+
+SPIN = "option_name_{}_type_spin_default_1_min_1_max_99"
+THREADS_AND_HASH = f"{SPIN.format('Threads')} {SPIN.format('Hash')}"
+
+
+def test_an_engine_without_the_options_is_refused_as_one_that_is_none(tmp_path: Path) -> None:
+    script = engine_script(tmp_path / "engine", options="")
+    with pytest.raises(ValueError, match=r"expected a UCI engine like Stockfish, got .*engine: .*Threads"):
+        EnginePlayer(OpponentConfig(path=str(script)))
+
+
+def test_an_engine_that_cannot_be_begun_again_in_a_game_is_a_generator_s_failure(tmp_path: Path) -> None:
+    script = engine_script(tmp_path / "engine", options=THREADS_AND_HASH)
+    with (
+        engine_player(OpponentConfig(path=str(script), skill=20)) as player,
+        pytest.raises(GeneratorError, match=r"expected a move of .*engine in rnbqkbnr.*got (FileNotFound|Permission)"),
+    ):
+        script.unlink()
+        player.choose([chess.Board()], [0])
+    script = engine_script(tmp_path / "engine", options=THREADS_AND_HASH)
+    with (
+        engine_player(OpponentConfig(path=str(script), skill=20)) as player,
+        pytest.raises(GeneratorError, match=r"got ValueError.*expected a UCI engine like Stockfish"),
+    ):
+        engine_script(script, options="")
+        player.choose([chess.Board()], [0])

@@ -1,20 +1,30 @@
 """Self-play's rows and rate, by hand and of the random mover."""
 
-from collections.abc import Callable
+import io
+import math
+import random
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import chess
+import chess.pgn
 import pytest
 
 from rookworld_rlvr.evaluation import Row, summarise
-from rookworld_rlvr.evaluation.games import PlayedGame, Start
-from rookworld_rlvr.evaluation.intervals import wilson_interval
+from rookworld_rlvr.evaluation.games import Start
+from rookworld_rlvr.evaluation.intervals import Z_95, wilson_interval
 from rookworld_rlvr.evaluation.players import DecodingConfig, RandomPlayer
-from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay, selfplay_measures
+from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay_measures, selfplay_suite
 
 
-def rows_of(player: Any, config: SelfplayConfig, **settings: Any) -> list[Row]:
-    return [row for chunk in selfplay(player, config, **settings) for row in chunk]
+def rows_of(player: Any, config: SelfplayConfig, *, done: int = 0, **settings: Any) -> list[Row]:
+    return [row for chunk in selfplay_suite(player, config, **settings).rows(done) for row in chunk]
+
+
+def played(row: Row) -> chess.pgn.Game:
+    game = chess.pgn.read_game(io.StringIO(row.record))
+    assert game is not None
+    return game
 
 
 def row(number: int, legal: float, ending: str) -> Row:
@@ -25,22 +35,98 @@ def row(number: int, legal: float, ending: str) -> Row:
 def test_the_illegal_rate_is_of_half_moves_and_the_length_of_games() -> None:
     rows = [row(0, 9, "illegal_move"), row(1, 0, "illegal_move"), row(2, 40, "checkmate")]
     rate = selfplay_measures(rows)["selfplay/illegal_rate"]
-    assert (rate.value, rate.n, (rate.low, rate.high)) == (2 / 51, 51, wilson_interval(2, 51))
+    # Of 10, 1 and 40 half-moves 1, 1 and 0 were illegal. Deviations 31/51, 49/51 and -80/51: squares 9762/2601 over 2,
+    # over 3 games of 17 half-moves in the mean.
+    spread = Z_95 * math.sqrt(9762 / 2601 / 2 / 3) / 17
+    assert (rate.value, rate.n, rate.low) == (2 / 51, 51, 0.0)
+    assert rate.high == pytest.approx(2 / 51 + spread)
     assert summarise(rows)["selfplay/legal_halfmoves"].value == pytest.approx(49 / 3)
     assert selfplay_measures([]) == selfplay_measures([row(0, 0, "checkmate")]) == {}
 
 
+@pytest.mark.parametrize(
+    ("rows", "illegal", "tried"),
+    [
+        ([row(0, 9, "checkmate"), row(1, 40, "checkmate")], 0, 49),
+        ([row(0, 0, "illegal_move"), row(1, 0, "illegal_move")], 2, 2),
+        ([row(0, 9, "illegal_move")], 1, 10),
+        ([row(0, 9, "illegal_move"), row(1, 9, "illegal_move")], 2, 20),
+    ],
+    ids=["none", "all", "a single game", "games all alike"],
+)
+def test_where_games_do_not_tell_their_spread_the_rate_has_wilson_s_interval(
+    rows: list[Row], illegal: int, tried: int
+) -> None:
+    rate = selfplay_measures(rows)["selfplay/illegal_rate"]
+    assert (rate.value, rate.low, rate.high) == (illegal / tried, *wilson_interval(illegal, tried))
+
+
+def test_the_interval_of_the_rate_holds_where_games_differ() -> None:
+    """Half the games of a player that errs in 3 of 10 half-moves, half of one that errs in 3 of 1000."""
+    rng, held, naive, trials, games, most = random.Random(0), 0, 0, 400, 100, 200
+    lasts = {hazard: (1 - hazard) ** most for hazard in (0.3, 0.003)}
+    truth = sum(1 - share for share in lasts.values()) / sum((1 - share) / hazard for hazard, share in lasts.items())
+    for _ in range(trials):
+        # The half-move of the first error is geometric.
+        errors = [int(math.log(1 - rng.random()) / math.log1p(-rng.choice((0.3, 0.003)))) for _ in range(games)]
+        rows = [row(i, min(at, most), "illegal_move" if at < most else "checkmate") for i, at in enumerate(errors)]
+        rate = selfplay_measures(rows)["selfplay/illegal_rate"]
+        held += rate.low <= truth <= rate.high
+        low, high = wilson_interval(round(rate.value * rate.n), rate.n)
+        naive += low <= truth <= high
+    assert 0.90 <= held / trials <= 0.99
+    # Half-moves taken for the sample would be taken for too many.
+    assert naive / trials < 0.90
+
+
 def test_the_random_mover_plays_legal_games_to_their_end() -> None:
-    games: list[PlayedGame] = []
-    config = SelfplayConfig(games=6, max_halfmoves=120)
-    rows = rows_of(RandomPlayer(), config, on_games=games.extend)
-    assert [game.number for game in games] == [row.index for row in rows] == list(range(6))
-    for played, judged in zip(games, rows, strict=True):
-        assert judged.values["selfplay/legal_halfmoves"] == len(played.board.move_stack) <= 120
-        assert judged.values[f"selfplay/ended/{played.end}"] == 1.0
-        assert sum(value for key, value in judged.values.items() if "/ended/" in key) == 1.0
-    assert len({game.board.fen() for game in games}) == 6
+    rows = rows_of(RandomPlayer(), SelfplayConfig(games=6, max_halfmoves=120), name="random")
+    games = [played(row) for row in rows]
+    assert [int(game.headers["Round"]) - 1 for game in games] == [row.index for row in rows] == list(range(6))
+    for game, judged in zip(games, rows, strict=True):
+        assert game.headers["White"] == game.headers["Black"] == "random"
+        assert judged.values["selfplay/legal_halfmoves"] == len(list(game.mainline_moves())) <= 120
+        assert judged.values[f"selfplay/ended/{game.headers['Termination']}"] == 1.0
+        assert sum(value for key, value in judged.values.items() if "/ended/" in key and key.count("/") == 2) == 1.0
+    assert len({game.end().board().fen() for game in games}) == 6
     assert selfplay_measures(rows)["selfplay/illegal_rate"].value == 0.0
+
+
+class Reader:
+    """Reads its moves from a list."""
+
+    def __init__(self, moves: str) -> None:
+        self._moves = moves.split()
+
+    def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
+        return [self._moves[len(board.move_stack)] for board in boards]
+
+
+def test_half_moves_and_the_illegal_one_belong_to_the_position_that_was_asked() -> None:
+    # White, opening; Black, opening; and Black writes an illegal answer to the third half-move.
+    [early] = rows_of(Reader("e2e4 e7e5 g1f3 e8e4"), SelfplayConfig(games=1))
+    told = {key: value for key, value in early.values.items() if value and not key.endswith("illegal_move")}
+    half = "selfplay/legal_halfmoves"
+    assert told == {
+        half: 3.0,
+        f"{half}/white": 2.0,
+        f"{half}/black": 1.0,
+        f"{half}/opening": 3.0,
+        "selfplay/ended/illegal_move/black": 1.0,
+        "selfplay/ended/illegal_move/opening": 1.0,
+    }
+    measures = selfplay_measures([early, row(1, 0, "checkmate")])
+    rates = {key.removeprefix("selfplay/illegal_rate"): (found.value, found.n) for key, found in measures.items()}
+    assert rates == {"": (1 / 4, 4), "/white": (0.0, 2), "/black": (1 / 2, 2), "/opening": (1 / 4, 4)}
+
+
+def test_a_game_s_half_moves_add_up_over_colours_and_over_phases() -> None:
+    rows = rows_of(RandomPlayer(), SelfplayConfig(games=4, max_halfmoves=300, start=Start.openings))
+    for judged in rows:
+        values = {key.rpartition("/")[2]: value for key, value in judged.values.items() if "legal_halfmoves" in key}
+        phases = values["opening"] + values["middlegame"] + values["endgame"]
+        assert values["white"] + values["black"] == phases == values["legal_halfmoves"]
+    assert sum(judged.values["selfplay/legal_halfmoves/endgame"] for judged in rows) > 0
 
 
 def test_games_already_there_are_left_out_and_the_others_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,10 +143,9 @@ def test_a_sampled_model_s_games_repeat_by_its_seed_and_differ_among_themselves(
     small_player: Callable[..., Any],
 ) -> None:
     def games(seed: int) -> list[str]:
-        found: list[PlayedGame] = []
         sampled = small_player(DecodingConfig(1.0, 20), seed)
-        rows_of(sampled, SelfplayConfig(games=6, max_halfmoves=30), on_games=found.extend)
-        return [f"{game.board.fen()} {game.illegal}" for game in found]
+        rows = rows_of(sampled, SelfplayConfig(games=6, max_halfmoves=30))
+        return [row.record.partition("\n\n")[2] for row in rows]
 
     first = games(0)
     assert games(0) == first and games(1) != first and len(set(first)) > 1

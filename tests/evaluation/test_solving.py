@@ -8,12 +8,14 @@ import chess
 import pytest
 
 from rookworld_rlvr.evaluation import Row, summarise
-from rookworld_rlvr.evaluation.mate_in_one import MateInOneConfig, mate_in_one, read_mates
+from rookworld_rlvr.evaluation.mate_in_one import MateInOneConfig, mate_in_one_suite, read_mates
 from rookworld_rlvr.evaluation.players import OpponentConfig, RandomPlayer, engine_player
-from rookworld_rlvr.evaluation.puzzles import Puzzle, PuzzlesConfig, puzzles, read_puzzles
+from rookworld_rlvr.evaluation.puzzles import Puzzle, PuzzlesConfig, puzzles_suite, read_puzzles
+from rookworld_rlvr.evaluation.suite import Suite
 
 # Four queen moves mate.
 MATE = "7k/5Q2/6K1/8/8/8/8/8 w - - 0 1"
+BLACK = "7k/8/8/8/5q2/8/8/K7 b - - 0 1"
 BACK_RANK = "6k1/5ppp/8/8/8/8/8/R5K1 w - - 0 1"
 # Scholar's mate: the target is the only one.
 BIGBENCH = {"examples": [{"input": "1. e4 e5 2. Bc4 Nc6 3. Qh5 Nf6 4.", "target": "Qxf7#", "target_scores": {}}]}
@@ -22,6 +24,10 @@ LICHESS = (
     "00sHx,q3k1nr/1pp1nQpp/3p4/1P2p3/4P3/B1PP1b2/B5PP/5K2 b k - 0 17,e8d7 a2e6 d7d8 f7f8,1760,80,83,72,"
     "mate mateIn2 middlegame short,u,\n"
 )
+
+
+def rows_of(suite: Suite, done: int = 0) -> list[Row]:
+    return [row for chunk in suite.rows(done) for row in chunk]
 
 
 class Says:
@@ -41,8 +47,12 @@ def write(path: Path, *rows: object) -> Path:
 
 def mate_values(tmp_path: Path, text: str) -> dict[str, float]:
     mates = read_mates(write(tmp_path / "m.jsonl", {"fen": MATE, "best": "f7g7"}))
-    [[row]] = mate_in_one(Says({MATE: text}), mates)
-    return {key.removeprefix("mate_in_one/"): value for key, value in row.values.items()}
+    [row] = rows_of(mate_in_one_suite(Says({MATE: text}), mates))
+    own = {key.split("/")[1]: value for key, value in row.values.items() if key.count("/") == 1}
+    for part in ("white", "endgame"):
+        assert {name: row.values[f"mate_in_one/{name}/{part}"] for name in own} == own
+    assert len(row.values) == 3 * len(own)
+    return own
 
 
 @pytest.mark.parametrize(
@@ -93,7 +103,7 @@ def puzzle_of(*steps: tuple[str, str], rating: int | None = None, themes: tuple[
 
 
 def solved(puzzle: Puzzle, answers: dict[str, str]) -> tuple[float, float, float]:
-    [[row]] = puzzles(Says(answers), [puzzle])
+    [row] = rows_of(puzzles_suite(Says(answers), [puzzle]))
     return tuple(row.values[f"puzzles/{name}"] for name in ("accuracy", "first_move", "legal"))  # type: ignore[return-value]
 
 
@@ -119,10 +129,27 @@ def test_any_mate_is_accepted_and_ends_the_puzzle_though_more_moves_were_asked()
 
 def test_accuracy_is_told_by_band_and_by_the_themes_asked_for() -> None:
     puzzle = puzzle_of((MATE, "f7g7"), rating=1200, themes=("mateIn1", "endgame", "short"))
-    [[row]] = puzzles(Says({MATE: "f7g7"}), [puzzle], themes=["mateIn1", "fork"])
+    [row] = rows_of(puzzles_suite(Says({MATE: "f7g7"}), [puzzle], themes=["mateIn1", "fork"]))
+    own = ("accuracy", "first_move", "legal")
+    parts = [f"{key}/{part}" for key in own for part in ("white", "endgame")]
     assert row.values == {
-        f"puzzles/{key}": 1.0
-        for key in ("accuracy", "first_move", "legal", "accuracy/rated_1200_1599", "accuracy/mateIn1")
+        f"puzzles/{key}": 1.0 for key in (*own, *parts, "accuracy/rated_1200_1599", "accuracy/theme_mateIn1")
+    }
+
+
+def test_a_puzzle_belongs_to_the_position_the_solver_is_asked_first(tmp_path: Path) -> None:
+    path = tmp_path / "lichess.csv"
+    path.write_text(LICHESS)
+    puzzles = [*read_puzzles(path), puzzle_of((BLACK, "f4f3"), (MATE, "f7g7"))]
+    table = summarise(rows_of(puzzles_suite(Says({BLACK: "f4f3", MATE: "f7g7"}), puzzles)))
+    keys = ("white", "black", "opening", "middlegame", "endgame")
+    found = {key: table[f"puzzles/accuracy/{key}"] for key in keys if f"puzzles/accuracy/{key}" in table}
+    # The file's position has Black to move; the solver's first has White.
+    assert {key: (measure.value, measure.n) for key, measure in found.items()} == {
+        "white": (0.0, 1),
+        "black": (1.0, 1),
+        "middlegame": (0.0, 1),
+        "endgame": (1.0, 1),
     }
 
 
@@ -166,10 +193,6 @@ def test_a_limit_of_nothing_is_refused(config: type) -> None:
         config(limit=0)
 
 
-def rows_of(chunks: object) -> list[Row]:
-    return [row for chunk in chunks for row in chunk]  # type: ignore[attr-defined]
-
-
 def test_the_random_mover_s_accuracy_is_the_expectation_by_enumeration(shared_file: Callable[[str], Path]) -> None:
     mates = read_mates(shared_file("mate_in_one.jsonl"))
     expected = 0.0
@@ -179,7 +202,7 @@ def test_the_random_mover_s_accuracy_is_the_expectation_by_enumeration(shared_fi
         for copy, move in zip(after, board.legal_moves, strict=True):
             copy.push(move)
         expected += sum(copy.is_checkmate() for copy in after) / len(after) / len(mates)
-    table = summarise(rows_of(mate_in_one(RandomPlayer(), mates)))
+    table = summarise(rows_of(mate_in_one_suite(RandomPlayer(), mates)))
     measured = table["mate_in_one/accuracy"]
     assert measured.low < expected < measured.high and measured.high - measured.low < 0.02
     assert table["mate_in_one/legal"].value == 1.0
@@ -188,12 +211,9 @@ def test_the_random_mover_s_accuracy_is_the_expectation_by_enumeration(shared_fi
 def test_rows_already_there_are_left_out_and_the_others_are_the_same(shared_file: Callable[[str], Path]) -> None:
     mates = read_mates(shared_file("mate_in_one.jsonl"))[:600]
     asked = read_puzzles(shared_file("puzzles.jsonl"))
-    for run in (
-        lambda done: mate_in_one(RandomPlayer(), mates, done=done),
-        lambda done: puzzles(RandomPlayer(), asked, done=done),
-    ):
-        whole = rows_of(run(0))
-        assert rows_of(run(256)) == whole[256:] and [row.index for row in whole] == list(range(len(whole)))
+    for suite in (mate_in_one_suite(RandomPlayer(), mates), puzzles_suite(RandomPlayer(), asked)):
+        whole = rows_of(suite)
+        assert rows_of(suite, 256) == whole[256:] and [row.index for row in whole] == list(range(len(whole)))
 
 
 def test_stockfish_solves_the_mates_and_nearly_all_puzzles_and_the_random_mover_nearly_none(
@@ -202,9 +222,9 @@ def test_stockfish_solves_the_mates_and_nearly_all_puzzles_and_the_random_mover_
     mates = read_mates(shared_file("mate_in_one.jsonl"))[::20]
     asked = read_puzzles(shared_file("puzzles.jsonl"))
     assert len(asked) == 517 and sum(len(puzzle.steps) for puzzle in asked) == 1142
-    with engine_player(OpponentConfig(nodes=1000)) as player:
-        mated = summarise(rows_of(mate_in_one(player, mates)))
-        found = summarise(rows_of(puzzles(player, asked[::10])))
+    with engine_player(OpponentConfig(nodes=1000, skill=20)) as player:
+        mated = summarise(rows_of(mate_in_one_suite(player, mates)))
+        found = summarise(rows_of(puzzles_suite(player, asked[::10])))
     assert mated["mate_in_one/accuracy"].value >= 0.99
     assert found["puzzles/accuracy"].value > 0.8
-    assert summarise(rows_of(puzzles(RandomPlayer(), asked)))["puzzles/accuracy"].value < 0.05
+    assert summarise(rows_of(puzzles_suite(RandomPlayer(), asked)))["puzzles/accuracy"].value < 0.05

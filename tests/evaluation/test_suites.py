@@ -7,10 +7,12 @@ import pytest
 
 from rookworld_rlvr.evaluation import judge, summarise
 from rookworld_rlvr.evaluation.balanced import OF_A_CLASS, BalancedConfig, balanced_suite
+from rookworld_rlvr.evaluation.games import PlannedGame, Start
 from rookworld_rlvr.evaluation.held_out import held_out_suite
 from rookworld_rlvr.evaluation.label_loss import LabelLoss
+from rookworld_rlvr.evaluation.mate_in_one import MateInOne
 from rookworld_rlvr.evaluation.retention import Asked, retention_suite
-from rookworld_rlvr.evaluation.suite import Suite, by_chunks, identity
+from rookworld_rlvr.evaluation.suite import Suite, by_chunks
 from rookworld_rlvr.tasks import EnvironmentPrompt, Example, Task, parse_prompt
 from rookworld_rlvr.tasks.classes import TransitionClass
 from rookworld_rlvr.tasks.corpus import example_key
@@ -89,8 +91,10 @@ def test_rows_behind_some_are_those_of_the_whole() -> None:
 
 
 def test_what_an_item_is_called_tells_items_apart() -> None:
-    assert identity("game 3") == "game 3"
-    assert len({identity(example) for example in EXAMPLES}) == len(EXAMPLES)
+    games = [PlannedGame(3, Start.standard, 0), PlannedGame(4, Start.standard, 0), PlannedGame(3, Start.openings, 0)]
+    assert str(games[0]) == f"game 3 from {chess.STARTING_FEN}"
+    items = [*EXAMPLES, *games, MateInOne(ENDGAME, "f7g7"), MateInOne(ENDGAME, "f7f8")]
+    assert len(set(map(str, items))) == len(items)
 
 
 def test_python_chess_is_perfect_on_the_balanced_set_and_a_constant_answer_is_not() -> None:
@@ -106,6 +110,10 @@ def test_python_chess_is_perfect_on_the_balanced_set_and_a_constant_answer_is_no
     found = summarise(all_rows(constant))
     plain = ("castling", "en_passant", "promotion", "capture", "quiet")
     assert {name for name in TransitionClass if found[f"balanced/outcome_accuracy/{name}"].value} == set(plain)
+    for parts in (("white", "black"), ("opening", "middlegame", "endgame")):
+        keys = [f"balanced/outcome_accuracy/{part}" for part in parts]
+        told = [found[key] for key in keys if key in found]
+        assert sum(part.n for part in told) == 10 and sum(part.value * part.n for part in told) == pytest.approx(5.0)
     assert found["balanced/outcome_accuracy"].value == 0.5 and found["balanced/exact"].value == 0.0
 
 
@@ -130,4 +138,11 @@ def test_retention_compares_row_by_row_and_leaves_out_what_one_side_has_not() ->
     assert table["retention/policy_loss_per_token/change"].value == pytest.approx(1 / 3)
     assert table["retention/policy_valid/baseline"].value == 1.0
     change = table["retention/policy_valid/change"]
-    assert (change.value, change.low, change.high, change.n) == (-1.0, -1.0, -1.0, 3)
+    # Of 3 equal values at most z² / (3 + z²) = 0.561497 are others, up to 2 above.
+    assert (change.value, change.low, change.n) == (-1.0, -1.0, 3) and change.high == pytest.approx(0.122994, abs=1e-6)
+    # White's labels, of the first and the last row, are 3 and 3 nat, Black's 6.
+    parts = {part: table[f"retention/policy_loss/{part}"].value for part in ("white", "black", "opening", "endgame")}
+    assert parts == {"white": 3.0, "black": 6.0, "opening": 4.5, "endgame": 3.0}
+    assert table["retention/policy_loss/change/black"].value == pytest.approx(2.0)
+    white = table["retention/policy_valid/change/white"]
+    assert (white.value, white.low, white.n) == (-1.0, -1.0, 2)

@@ -128,17 +128,19 @@ def test_pairing_narrows_what_the_two_tables_alone_leave_open() -> None:
     assert paired_gain(before, after)["environment/valid"].low > 0.0
 
 
-def test_equal_differences_have_width_0_and_a_single_pair_the_whole_scale() -> None:
+def test_equal_differences_have_a_width_and_a_single_pair_the_whole_scale() -> None:
     worse, better = [row(i, 0.0) for i in range(9)], [row(i, 1.0) for i in range(9)]
-    assert paired_gain(worse, better) == {"environment/valid": Gain(1.0, 1.0, 1.0)}
-    assert paired_gain(worse, worse) == {"environment/valid": Gain(0.0, 0.0, 0.0)}
+    unseen = Z**2 / (9 + Z**2)
+    assert paired_gain(worse, better) == {"environment/valid": Gain(1.0, pytest.approx(1.0 - 2 * unseen), 1.0)}
+    [same] = paired_gain(worse, worse).values()
+    assert (same.value, same.low, same.high) == pytest.approx((0.0, -unseen, unseen))
     assert paired_gain(worse[:1], better[:1]) == {"environment/valid": Gain(1.0, -1.0, 1.0)}
 
 
 def test_the_gain_of_an_error_may_span_its_wider_scale() -> None:
     key = "environment/reward_mae"
     gain = paired_gain([row(0, 2.0, key), row(1, 2.0, key)], [row(0, 0.0, key), row(1, 0.0, key)])
-    assert gain == {key: Gain(-2.0, -2.0, -2.0)}
+    assert gain == {key: Gain(-2.0, -2.0, pytest.approx(-2.0 + 4.0 * Z**2 / (2 + Z**2)))}
 
 
 def test_a_key_that_one_side_lacks_has_no_gain() -> None:
@@ -178,5 +180,8 @@ def test_json_is_flat_and_survives_a_round_trip() -> None:
     table = {"policy/valid": Measure(0.5, 0.25, 0.75, 8)}
     assert to_json(table) == {"policy/valid": {"value": 0.5, "low": 0.25, "high": 0.75, "n": 8}}
     assert to_json({"k": Gain(0.1, 0.0, 0.2)}) == {"k": {"value": 0.1, "low": 0.0, "high": 0.2}}
+    assert to_json({"k": Measure(-math.inf, -math.inf, math.inf, 1)})["k"] == {
+        "value": "-inf", "low": "-inf", "high": "inf", "n": 1
+    }
     real = to_json(summarise(judge(EXAMPLES, PERFECT)))
     assert json.loads(json.dumps(real)) == real

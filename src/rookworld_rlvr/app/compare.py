@@ -6,9 +6,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ..evaluation import to_json
+from ..evaluation.measures import MEASURES
 from ..evaluation.paired import Comparison, compare
+from ..evaluation.suite import no_measures
 from ..training.errors import UserError
 from ..training.run_folder import write_json
+from .compared_settings import differing_settings
 from .rows_file import read_rows, rows_path
 from .tables import comparison_table
 from .wiring import make_console
@@ -51,16 +55,21 @@ def _compare(first: Path, second: Path, out: Path | None) -> None:
     if not suites:
         has = (f"{', '.join(rows) or 'none'} in {path}" for rows, path in ((one, first), (two, second)))
         raise UserError(f"expected a suite that both have, got {' and '.join(has)}")
+    differs = differing_settings((one_head, two_head), suites, (first, second))
     found: dict[str, Comparison] = {}
     for name in suites:
         try:
-            found |= compare(one[name], two[name])
+            found |= compare(one[name], two[name], MEASURES.get(name, no_measures))
         except ValueError as error:
             raise UserError(f"{name}: {error}, in {first} and {second}") from error
     models = {"first": one_head["model"], "second": two_head["model"]}
     console = make_console()
     console.print(f"A: {models['first']}, B: {models['second']}", highlight=False, markup=False, soft_wrap=True)
+    if differs:
+        told = "; ".join(f"{name} is {one} in A, {two} in B" for name, (one, two) in differs.items())
+        console.print(f"Differs: {told}", highlight=False, markup=False, soft_wrap=True)
     console.print(comparison_table(found))
     if out is not None:
-        table: dict[str, Any] = {key: asdict(entry) for key, entry in found.items()}
-        write_json(out, {"models": models, "suites": suites, "table": table})
+        gains = to_json({key: entry.gain for key, entry in found.items()})
+        table: dict[str, Any] = {key: asdict(entry) | {"gain": gains[key]} for key, entry in found.items()}
+        write_json(out, {"models": models, "differs": differs, "suites": suites, "table": table})

@@ -11,13 +11,13 @@ from ..evaluation.retention import RetentionConfig
 from ..evaluation.selfplay import SelfplayConfig
 from ..evaluation.suite import SuiteName
 from ..rewards import RubricConfig
-from ..rewards.engine import EngineConfig
-from ..rollout.generator import GeneratorConfig, GeneratorKind
+from ..rewards.engine import EngineProcessConfig
+from ..rollout.generator import GeneratorBaseConfig, GeneratorConfig, GeneratorKind
 from ..training.context import StepConfig
-from ..training.data import DataConfig
+from ..training.data import DataConfig, SourceConfig
 from ..training.kl_control import KLConfig
 from ..training.optim import OptimConfig
-from ..training.policy import Device, ModelConfig, Precision
+from ..training.policy import Device, ModelConfig, ModelSourceConfig, Precision
 from ..training.recovery import RecoveryConfig
 from ..training.reference import ReferenceConfig
 from ..training.run import TrainerConfig
@@ -96,10 +96,10 @@ class EvaluateConfig:
     """Nodes a position of the engine that measures policy/win_probability_loss; 0: there is no such measure."""
     output: str = ""
     """A JSON file to write the tables to, the rows beside it in <output>.rows.jsonl; empty: the console alone."""
-    model: ModelConfig = field(default_factory=ModelConfig)
-    data: DataConfig = field(default_factory=DataConfig)
-    generator: GeneratorConfig = field(default_factory=GeneratorConfig)
-    engine: EngineConfig = field(default_factory=EngineConfig)
+    model: ModelSourceConfig = field(default_factory=ModelSourceConfig)
+    data: SourceConfig = field(default_factory=SourceConfig)
+    generator: GeneratorBaseConfig = field(default_factory=GeneratorBaseConfig)
+    engine: EngineProcessConfig = field(default_factory=EngineProcessConfig)
     """Used with evaluation_nodes."""
     balanced: BalancedConfig = field(default_factory=BalancedConfig)
     mate_in_one: MateInOneConfig = field(default_factory=MateInOneConfig)

@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,20 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from .. import __version__
-from ..evaluation import Row, summarise, to_json
-from ..evaluation.suite import Suite, SuiteName
+from ..evaluation import Row, to_json
+from ..evaluation.suite import Suite, SuiteName, suite_table
+from ..rewards.engine import EngineConfig
 from ..rollout.weights import checksum
 from ..training.data import load_evaluation_data
 from ..training.errors import UserError
-from ..training.policy import Policy, load_policy, select_device
+from ..training.policy import Policy
 from ..training.run_folder import write_json
 from .compare import compare_command
 from .config import EvaluateConfig
-from .evaluated import Evaluated
+from .evaluated import Evaluated, load_model
 from .hydra_command import run_command
 from .judges import make_measure
+from .pgn_files import begin_pgn, pgn_paths, save_pgn
 from .progress import bars
 from .rows_file import RowsFile, rows_path
 from .suites import build_suites
@@ -49,17 +52,20 @@ def _evaluate(config: EvaluateConfig, raw: DictConfig) -> None:
     output = Path(config.output) if config.output else None
     if output is not None and (output.is_dir() or not output.resolve().parent.is_dir()):
         raise UserError(f"output: expected a file in a folder that exists, got {config.output}")
+    pgn = pgn_paths(config)
     set_threads(config.threads)
     data = load_evaluation_data(config.data, seed=config.seed)
-    policy = load_policy(config.model, select_device(config.device), config.precision)
+    policy = load_model(config, config.model.path)
     generator = make_generator(policy, config.generator)
     generator.sync(policy.model)
-    engine = make_measure(config.engine, config.evaluation_nodes, "engine")
+    engine = make_measure(EngineConfig(**asdict(config.engine)), config.evaluation_nodes, "engine")
     with closing(engine.pool) if engine else nullcontext():
         suites = build_suites(Evaluated(config, data, policy, generator, engine))
         head = _head(config, raw, policy, suites)
         file = RowsFile(rows_path(output) if output else None, head, suites)
-        times_s = run_suites(suites, file)
+        begin_pgn(pgn, file.rows)
+        file.begin()
+        times_s = run_suites(suites, file, pgn)
     results = {suite.name.value: suite_result(suite, file.rows[suite.name], times_s[suite.name]) for suite in suites}
     console = make_console()
     for suite in suites:
@@ -68,10 +74,10 @@ def _evaluate(config: EvaluateConfig, raw: DictConfig) -> None:
         console.print(f"{suite.name}: {rows} rows, {told}".rstrip(", "), highlight=False, markup=False, soft_wrap=True)
     console.print(evaluation_table({key: row for result in results.values() for key, row in result["table"].items()}))
     if output is not None:
-        write_json(output, {"suites": results, **head, "software": software(), "rows": rows_path(output).name})
+        write_json(output, {"suites": results, **head, "rows": rows_path(output).name})
 
 
-def run_suites(suites: Sequence[Suite], file: RowsFile) -> dict[str, float]:
+def run_suites(suites: Sequence[Suite], file: RowsFile, pgn: Mapping[str, Path]) -> dict[str, float]:
     """Ask what is not finished yet; returns the seconds that each suite took now."""
     times_s = {}
     with bars({suite.name.value: len(suite.items) for suite in suites}) as tell:
@@ -81,6 +87,7 @@ def run_suites(suites: Sequence[Suite], file: RowsFile) -> dict[str, float]:
                 tell(suite.name.value, done)
                 for rows in suite.rows(done):
                     file.add(suite, rows)
+                    save_pgn(pgn, suite.name, file.rows[suite.name])
                     tell(suite.name.value, len(file.rows[suite.name]))
             times_s[suite.name.value] = round(time.perf_counter() - started, 2)
     return times_s
@@ -89,7 +96,7 @@ def run_suites(suites: Sequence[Suite], file: RowsFile) -> dict[str, float]:
 def suite_result(suite: Suite, rows: Sequence[Row], wall_s: float) -> dict[str, Any]:
     """What the output says of one suite."""
     return {
-        "table": to_json(dict(sorted((summarise(rows) | dict(suite.measures(rows))).items()))),
+        "table": to_json(suite_table(suite, rows)),
         "rows": len(rows),
         "wall_s": wall_s,
         **suite.facts,
@@ -117,5 +124,6 @@ def _head(config: EvaluateConfig, raw: DictConfig, policy: Policy, suites: Seque
             "parameters": policy.model.num_parameters(),
         },
         "config": {key: value for key, value in settings.items() if key not in left_out},
+        "software": software(),
         "facts": {suite.name.value: dict(suite.facts) for suite in suites},
     }

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ..evaluation import EngineMeasure
 from ..rollout.generator import Generator
 from ..training.data import EvaluationData
-from ..training.policy import Policy
+from ..training.policy import ModelConfig, Policy, load_policy, select_device
 from .config import EvaluateConfig
 
 
@@ -20,3 +20,9 @@ class Evaluated:
     """In step with the policy."""
     engine: EngineMeasure | None = None
     """What also judges best moves, where it is asked for."""
+
+
+def load_model(config: EvaluateConfig, path: str) -> Policy:
+    """A model as this evaluation asks it. Raises UserError."""
+    model = ModelConfig(path=path, attention=config.model.attention)
+    return load_policy(model, select_device(config.device), config.precision)

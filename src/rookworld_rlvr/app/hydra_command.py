@@ -14,12 +14,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..rewards import JudgeError
-from ..rollout.generator import GeneratorError
+from ..rollout.generator import GeneratorError, PromptLengthError
 from ..training.errors import PreflightError, TrainingGaveUpError, UserError
 
 EXIT_DONE, EXIT_BAD_INPUT, EXIT_REFUSED, EXIT_GAVE_UP = 0, 2, 3, 4
 EXIT_CODES: dict[type[Exception], int] = {
     UserError: EXIT_BAD_INPUT,
+    PromptLengthError: EXIT_BAD_INPUT,
     PreflightError: EXIT_REFUSED,
     TrainingGaveUpError: EXIT_GAVE_UP,
     # Outside a step, whose faults have a ladder: in the gates, or while a table is made.
@@ -87,7 +88,7 @@ def _guarded(task: Callable[[Any, DictConfig], None], raw: DictConfig) -> int:
         task(to_dataclass(raw), raw)
     except tuple(EXIT_CODES) as error:
         _complain(error)
-        return EXIT_CODES[type(error)]
+        return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
     except OSError as error:
         # A disk that is full, a pipe that is closed. Beyond this function hydra adds a line of its own.
         return _complain(error)

@@ -10,16 +10,18 @@ from ..evaluation.label_loss import label_losses
 from ..evaluation.retention import Asked, retention_suite
 from ..evaluation.run import greedy_texts
 from ..evaluation.suite import Suite, SuiteName
-from ..rollout.generator import Generator
+from ..rollout.generator import Generator, GeneratorBaseConfig, GeneratorKind
 from ..rollout.weights import checksum
 from ..tasks import Task
 from ..tasks.corpus import example_key
 from ..training.data import evaluation_rows
 from ..training.errors import UserError
-from ..training.policy import Policy, load_policy
-from .evaluated import Evaluated
-from .game_suites import closed_world_suite, engine_match_suite, mates_suite, puzzles_suite, selfplay_suite
+from ..training.policy import Policy
+from .evaluated import Evaluated, load_model
+from .game_suites import closed_world, engine_match, mates, puzzles, selfplay
 from .wiring import make_generator
+
+VLLM = (GeneratorKind.vllm, GeneratorKind.vllm_server)
 
 
 def build_suites(evaluated: Evaluated) -> list[Suite]:
@@ -53,10 +55,9 @@ def _retention(evaluated: Evaluated) -> Suite:
     config, data = evaluated.config, evaluated.data
     if not config.retention.baseline:
         raise UserError("retention.baseline: expected the starting checkpoint's folder or hub name, got none")
-    path = replace(config.model, path=config.retention.baseline)
     try:
-        baseline = load_policy(path, evaluated.policy.device, config.precision)
-        generator = make_generator(baseline, config.generator)
+        baseline = load_model(config, config.retention.baseline)
+        generator = make_generator(baseline, _of_this_process(config.generator))
     except UserError as error:
         raise UserError(f"retention.baseline: {error}") from error
     kept = tuple(row for row in data.held_out if example_key(row) not in data.trained)
@@ -71,6 +72,11 @@ def _retention(evaluated: Evaluated) -> Suite:
     )
 
 
+def _of_this_process(config: GeneratorBaseConfig) -> GeneratorBaseConfig:
+    """vLLM, here or as a server, holds one model, and that is the evaluated one; `hf` takes any other beside it."""
+    return replace(config, kind=GeneratorKind.hf) if config.kind in VLLM else config
+
+
 def _asked(policy: Policy, generator: Generator) -> Asked:
     return Asked(
         complete=partial(greedy_texts, generator, policy.tokenizer),
@@ -82,10 +88,10 @@ BUILDERS: dict[SuiteName, Callable[[Evaluated], Suite]] = {
     SuiteName.policy: partial(_held_out, Task.policy),
     SuiteName.environment: partial(_held_out, Task.environment),
     SuiteName.balanced: _balanced,
-    SuiteName.mate_in_one: mates_suite,
-    SuiteName.puzzles: puzzles_suite,
-    SuiteName.selfplay: selfplay_suite,
-    SuiteName.closed_world: closed_world_suite,
-    SuiteName.engine_match: engine_match_suite,
+    SuiteName.mate_in_one: mates,
+    SuiteName.puzzles: puzzles,
+    SuiteName.selfplay: selfplay,
+    SuiteName.closed_world: closed_world,
+    SuiteName.engine_match: engine_match,
     SuiteName.retention: _retention,
 }

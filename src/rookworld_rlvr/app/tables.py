@@ -43,14 +43,16 @@ USE_COLUMNS = (
 
 
 def evaluation_table(measures: Mapping[str, Mapping[str, Any]]) -> Table:
-    """One evaluation: a key a line; what it is for each colour, phase and the baseline stands beside it, if known."""
+    """One evaluation: a key a line; what it is for each colour, phase and the baseline stands beside it, if known.
+
+    Those have half the width of their 95 % interval behind them.
+    """
     parts = [part for part in PARTS if any(key.endswith(f"/{part}") for key in measures)]
     table = Table("key", "value", "95 % interval", "rows", *parts)
     for key, measure in measures.items():
         if key.rpartition("/")[2] not in PARTS:
-            beside = (measures.get(f"{key}/{part}") for part in parts)
-            shown = (f"{found['value']:.3f}" if found else "" for found in beside)
-            table.add_row(key, _number(measure["value"]), _interval(measure), str(measure["n"]), *shown)
+            beside = (_part(measures.get(f"{key}/{part}")) for part in parts)
+            table.add_row(key, _number(measure["value"]), _interval(measure), str(measure["n"]), *beside)
     return table
 
 
@@ -61,11 +63,11 @@ def comparison_table(comparisons: Mapping[str, Comparison]) -> Table:
         gain = to_json({key: entry.gain})[key]
         table.add_row(
             key,
-            f"{entry.first:.4f}",
-            f"{entry.second:.4f}",
+            _number(entry.first),
+            _number(entry.second),
             f"{entry.gain.value:+.4f}",
             _interval(gain),
-            *(str(count) for count in (entry.higher, entry.lower, entry.n)),
+            *("" if count is None else str(count) for count in (entry.higher, entry.lower, entry.n)),
             entry.test,
             f"{entry.p:.2g}",
         )
@@ -143,6 +145,13 @@ def _interval(measure: Mapping[str, Any]) -> str:
     return f"\\[{_number(measure['low'])}, {_number(measure['high'])}]"
 
 
-def _number(value: float | None) -> str:
-    """Four decimals; None is what lies beyond all numbers."""
-    return "∞" if value is None else f"{value:.4f}"
+def _part(measure: Mapping[str, Any] | None) -> str:
+    if measure is None:
+        return ""
+    half = (float(measure["high"]) - float(measure["low"])) / 2
+    return f"{float(measure['value']):.3f} ±{half:.3f}".replace("inf", "∞")
+
+
+def _number(value: float | str) -> str:
+    """Four decimals; "inf" and "-inf" stand for what is infinite, as `to_json` has it."""
+    return f"{float(value):.4f}".replace("inf", "∞")

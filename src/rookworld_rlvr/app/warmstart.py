@@ -5,8 +5,8 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from ..tasks import Example
-from ..tasks.corpus import CorpusError, example_key, exclude_positions, read_corpus
-from ..training.data import default_file
+from ..tasks.corpus import CorpusError, exclude_positions, read_corpus
+from ..training.data import held_out_positions, positions_of
 from ..training.errors import UserError
 from ..training.policy import Precision, select_device
 from ..training.warmstart import Warmstart, tokenise
@@ -48,12 +48,11 @@ def _load(config: WarmstartRunConfig) -> list[Example]:
         raise UserError("corpus: expected files, as corpus=[policy.txt,environment.txt]; got none")
     try:
         examples = [example for source in config.corpus for example in read_corpus(source).examples]
-        evaluated_on = [str(default_file("held_out.txt")), *config.exclude]
-        held_out = [example_key(example) for source in evaluated_on for example in read_corpus(source).examples]
+        excluded = held_out_positions() | positions_of(config.exclude)
     except CorpusError as error:
         raise UserError(f"corpus: {error}") from error
     labelled = [example for example in examples if example.completion]
-    kept = list(exclude_positions(labelled, set(held_out)))
+    kept = list(exclude_positions(labelled, excluded))
     if not kept:
         raise UserError("data: expected labelled rows that are not evaluated on, got none")
     return kept

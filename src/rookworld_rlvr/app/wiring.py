@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from ..rollout.generator import Generator, GeneratorConfig, GeneratorError, GeneratorKind
+from ..rollout.generator import Generator, GeneratorBaseConfig, GeneratorError, GeneratorKind
 from ..rollout.hf_generator import HFGenerator
 from ..rollout.shared_prefix import can_share
 from ..rollout.static_generator import StaticGenerator
@@ -25,6 +25,7 @@ from ..training.entropy_control import EntropyController
 from ..training.errors import UserError
 from ..training.guards import Guards
 from ..training.kl_control import KLController
+from ..training.live_files import LiveFiles
 from ..training.loop import METRICS_FILE
 from ..training.memory import keep_flat
 from ..training.optim import Clock, make_optimizer
@@ -56,7 +57,7 @@ def set_threads(threads: int) -> None:
         torch.set_num_threads(threads)
 
 
-def make_generator(policy: Policy, config: GeneratorConfig) -> Generator:
+def make_generator(policy: Policy, config: GeneratorBaseConfig) -> Generator:
     """The generator that the configuration names. Raises UserError where it is not there or does not fit the model."""
     if config.kind in (GeneratorKind.vllm, GeneratorKind.vllm_server):
         return _vllm_generator(policy, config)
@@ -75,7 +76,7 @@ def make_generator(policy: Policy, config: GeneratorConfig) -> Generator:
     return StaticGenerator(policy.model, config, **ids, autocast=autocast)
 
 
-def _vllm_generator(policy: Policy, config: GeneratorConfig) -> Generator:
+def _vllm_generator(policy: Policy, config: GeneratorBaseConfig) -> Generator:
     """vLLM in this process or as a server; it computes in the trainer's precision."""
     dtype = torch.bfloat16 if policy.precision is Precision.bf16 else torch.float32
     eos_id = int(policy.tokenizer.eos_token_id)
@@ -118,6 +119,7 @@ def _add_folder(run: Run, config: RunConfig, raw: DictConfig) -> None:
         # First: whatever `latest` leads to can be resumed.
         write_text(run.folder / CONFIG_FILE, run.config_text)
         point_latest(root, run.folder)
+    run.live_files = LiveFiles(run.folder) if config.data.live.fraction else None
     run.sinks = _make_sinks(config, raw, run)
 
 
@@ -183,10 +185,15 @@ def _held_back(config: RunConfig, examples: tuple[Example, ...]) -> tuple[tuple[
 
 
 def _live_games(config: RunConfig, data: Data, validation_examples: tuple[Example, ...]) -> LiveGames | None:
-    """Games that reach no position that is held out, by file or for validation; None where none are asked for."""
+    """Games that ask no position that is held out or left out; None where none are asked for. Raises UserError."""
     if not config.data.live.fraction:
         return None
-    excluded = frozenset(map(example_key, (*data.held_out, *validation_examples)))
+    if not config.data.mixture.policy:
+        raise UserError(
+            "data.live.fraction: expected data.mixture.policy above 0, as games go on by the answers to P: prompts, "
+            f"got a fraction of {config.data.live.fraction} and no such prompts"
+        )
+    excluded = data.excluded | frozenset(map(example_key, validation_examples))
     try:
         return LiveGames(config.data.live, seed=config.seed, excluded=excluded)
     except ValueError as error:

@@ -15,6 +15,7 @@ from ..tasks.environment import environment_truth, parse_environment, parse_envi
 from .environment import judge_environment_row
 from .fen_errors import judge_next_fen
 from .held_out import Complete
+from .parts import refined
 from .run import CHUNK_ROWS
 from .suite import Suite, SuiteName, by_chunks
 from .table import Row
@@ -62,18 +63,19 @@ def judge_balanced_row(example: Example, completion: str) -> dict[str, float]:
     - `exact`: all four fields are python-chess's.
     - `outcome_accuracy`: reward and both flags are.
 
-    `exact`, `next_state_accuracy` and `outcome_accuracy` also by class, `balanced/exact/castling`: the recall of the
-    class. Raises PromptError for a malformed prompt.
+    All also by the parts of the prompt's position; `exact`, `next_state_accuracy` and `outcome_accuracy` by class too,
+    `balanced/exact/castling`: the recall of the class. Raises PromptError for a malformed prompt.
     """
     asked = parse_environment_prompt(example.prompt)
     truth, answer = environment_truth(asked), parse_environment(completion)
     values = judge_environment_row(example, completion) | judge_next_fen(example, completion)
     values["exact"] = float(answer == truth)
     values["outcome_accuracy"] = float(not isinstance(answer, ParseFailure) and _outcome(answer) == _outcome(truth))
-    name = transition_class(parse_fen(asked.fen), asked.uci)
+    board = parse_fen(asked.fen)
+    name = transition_class(board, asked.uci)
     by_class = {f"{key}/{name}": values[key] for key in OF_A_CLASS}
     kept = {key: value for key, value in values.items() if not key.startswith(_LEFT_OUT)}
-    return {f"{SuiteName.balanced}/{key}": value for key, value in (kept | by_class).items()}
+    return {f"{SuiteName.balanced}/{key}": value for key, value in (refined(kept, board) | by_class).items()}
 
 
 def _outcome(answer: EnvironmentAnswer) -> tuple[float, bool, bool]:

@@ -3,8 +3,8 @@
 What is asked is how long its state stays that of a real game, and what breaks first.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -16,12 +16,15 @@ from ..board.transition import Transition, step, step_game
 from ..rollout.generator import Generator
 from ..tasks.environment import HISTORY_MOVES, parse_environment, render_environment_prompt
 from ..tasks.types import EnvironmentAnswer, ParseFailure
-from .games import Start
+from .games import PlannedGame, Start
+from .parts import PARTS, parts_of
 from .players import DecodingConfig, Player, ask, published_decoding
+from .suite import Suite, SuiteName, by_chunks
 from .survival import Duration, Point, survival_curve, survival_measures
 from .table import Measure, Row
 
-SIDE_BY_SIDE = 128
+# A chunk: a stop loses no more games than this, and a progress bar moves.
+SIDE_BY_SIDE = 25
 UNPARSABLE = "unparsable"
 FIELDS = (*FenField, "reward", "terminated", "truncated", UNPARSABLE)
 # Half-moves after which the share of true worlds is told.
@@ -51,6 +54,9 @@ class Ending(StrEnum):
     """The policy wrote nothing of a move's form, so that there was nothing to answer."""
     cut = "cut"
     """The limit of half-moves."""
+
+
+BROKE = f"closed_world/ended/{Ending.broke}"
 
 
 @dataclass(slots=True)
@@ -86,20 +92,22 @@ class _World:
     ending: Ending | None = None
     broken: tuple[str, ...] = ()
     """The fields that differ, of `FIELDS`."""
+    broke_in: tuple[str, ...] = ()
+    """The parts of the real position whose transition broke it."""
 
     def prompt(self, uci: str) -> str:
         return render_environment_prompt(self.fen, uci, self._history(uci))
 
     def take(self, uci: str, completion: str) -> None:
         """Compare the model's answer with the truth, and play on from it."""
-        history = self._history(uci)
+        history, parts = self._history(uci), parts_of(self.game)
         truth = step_game(self.game, uci)
         # A game may be over by a fivefold repetition that the history shown cannot prove: either answer is right.
         right = [truth, step(self.fen, uci, history)] if truth.terminated else [truth]
         answer = parse_environment(completion)
         broken = min((_broken(each, answer) for each in right), key=len)
         if broken or isinstance(answer, ParseFailure):
-            self.ending, self.broken = Ending.broke, broken
+            self.ending, self.broken, self.broke_in = Ending.broke, broken, parts
             return
         self.halfmoves += 1
         self.fen = answer.next_fen
@@ -120,25 +128,31 @@ def _broken(truth: Transition, answer: EnvironmentAnswer | ParseFailure) -> tupl
     return (*differing_fields(answer.next_fen, truth.next_fen), *others)
 
 
-def closed_world(
-    generator: Generator, tokenizer: Any, mover: Player, config: ClosedWorldConfig, *, seed: int = 0, done: int = 0
-) -> Iterator[list[Row]]:
-    """Every game behind the first `done`, a row each; those of a chunk are played side by side.
+def closed_world_suite(
+    generator: Generator, tokenizer: Any, mover: Player, config: ClosedWorldConfig, *, seed: int = 0
+) -> Suite:
+    """A row a game; those of a chunk are played side by side. The result also has the curve.
 
     The seed decides which openings. Values: `closed_world/halfmoves`, true transitions in a row;
-    `closed_world/ended/<how>`; and `closed_world/broke/<field>`, 1 where the game broke and that field was wrong.
+    `closed_world/ended/<how>`, where it broke also by the parts of the position it broke in; and
+    `closed_world/broke/<field>`, 1 where the game broke and that field was wrong.
     """
-    for first in range(done, config.games, SIDE_BY_SIDE):
-        numbers = range(first, min(first + SIDE_BY_SIDE, config.games))
-        starts = [config.start.board(number, seed) for number in numbers]
-        fens = [start.fen() for start in starts]
-        worlds = [_World(*each) for each in zip(numbers, starts, fens, strict=True)]
+
+    def answer(first: int, chunk: Sequence[Any]) -> list[Row]:
+        worlds = [_World(game.number, board := game.board(), board.fen()) for game in chunk]
         while going := [world for world in worlds if world.ending is None]:
             _advance(generator, tokenizer, mover, going, config.max_halfmoves)
-        yield [
-            Row(world.number, f"game {world.number} from {fen}", _values(world))
-            for world, fen in zip(worlds, fens, strict=True)
-        ]
+        return [Row(world.number, asked, _values(world)) for asked, world in zip(chunk, worlds, strict=True)]
+
+    asked = [PlannedGame(number, config.start, seed) for number in range(config.games)]
+    return Suite(
+        SuiteName.closed_world,
+        asked,
+        by_chunks(asked, SIDE_BY_SIDE, answer),
+        SIDE_BY_SIDE,
+        measures=closed_world_measures,
+        conclude=lambda rows: {"curve": [asdict(point) for point in closed_world_curve(rows)]},
+    )
 
 
 def _advance(generator: Generator, tokenizer: Any, mover: Player, worlds: Sequence[_World], max_halfmoves: int) -> None:
@@ -159,6 +173,7 @@ def _values(world: _World) -> dict[str, float]:
     return {
         "closed_world/halfmoves": float(world.halfmoves),
         **{f"closed_world/ended/{ending}": float(world.ending is ending) for ending in Ending},
+        **{f"{BROKE}/{part}": float(part in world.broke_in) for part in PARTS},
         **{f"closed_world/broke/{name}": float(name in world.broken) for name in FIELDS},
     }
 
@@ -175,4 +190,4 @@ def closed_world_measures(rows: Sequence[Row]) -> dict[str, Measure]:
 
 
 def _duration(row: Row) -> Duration:
-    return Duration(int(row.values["closed_world/halfmoves"]), row.values[f"closed_world/ended/{Ending.broke}"] == 1.0)
+    return Duration(int(row.values["closed_world/halfmoves"]), row.values[BROKE] == 1.0)

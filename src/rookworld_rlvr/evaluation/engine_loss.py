@@ -32,7 +32,7 @@ class EngineMeasure:
         return dict(zip(fens, self.pool.analyse(fens, nodes=self.nodes), strict=True))
 
 
-def judge_engine_loss(example: Example, completion: str, analysis: Analysis) -> dict[str, float]:
+def judge_engine_loss(completion: str, analysis: Analysis) -> dict[str, float]:
     """`win_probability_loss` in [0, 1], nothing in mate and stalemate.
 
     The expected result of the best move there is, less that of the answer's `B:`. What the strict parser refuses,

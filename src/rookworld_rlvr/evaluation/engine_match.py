@@ -1,18 +1,23 @@
 """Games against Stockfish from paired openings: each opening twice, with both colours; the difference in Elo."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import chess
 
 from ..board.openings import OPENINGS
-from .games import End, Pairing, PlayedGame, Start, play
-from .intervals import mean_interval, wilson_interval
+from .games import End, Pairing, PlannedGame, PlayedGame, Start, pgn_text, play
+from .intervals import mean_interval
 from .players import DecodingConfig, OpponentConfig, Player
+from .suite import Suite, SuiteName, by_chunks
 from .table import Measure, Row
 
-PAIRS_SIDE_BY_SIDE = 32
+# A chunk: a stop loses no more pairs than this, and a progress bar moves.
+PAIRS_SIDE_BY_SIDE = 8
 ELO_SCALE = 400.0
 SCORE = "engine_match/score"
 
@@ -29,7 +34,7 @@ class EngineMatchConfig:
     """Greedy: its best play."""
     opponent: OpponentConfig = field(default_factory=OpponentConfig)
     pgn: str = ""
-    """A file that the games are added to; empty: none."""
+    """A file that the games are written to, refused where it holds others; empty: none."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.pairs <= len(OPENINGS) or self.max_halfmoves < 1:
@@ -39,35 +44,47 @@ class EngineMatchConfig:
             )
 
 
-def engine_match(
+def engine_match_suite(
     player: Player,
-    opponent: Player,
+    opponent: Callable[[], AbstractContextManager[Player]],
     config: EngineMatchConfig,
     *,
     seed: int = 0,
-    done: int = 0,
-    on_games: Callable[[Sequence[PlayedGame]], None] = lambda games: None,
-) -> Iterator[list[Row]]:
-    """Every pair of games behind the first `done`, a row each; those of a chunk are played side by side.
+    names: tuple[str, str] = ("model", "engine"),
+    facts: Mapping[str, Any] | None = None,
+) -> Suite:
+    """A row a pair of games, with both as its record; those of a chunk are played side by side.
 
-    The seed decides which openings. `on_games` gets the games as played, the player's White before its Black.
+    The opponent is opened when the rows are asked for. The seed decides which openings, `names` are the player's and
+    the opponent's in records.
     Values, means of a pair's two games: `engine_match/score`, 1 won, ½ drawn; `/won`, `/drawn`, `/lost`; `/illegal`,
     lost by an illegal move of the player's.
     """
-    for start in range(done, config.pairs, PAIRS_SIDE_BY_SIDE):
-        pairs = range(start, min(start + PAIRS_SIDE_BY_SIDE, config.pairs))
-        boards = [Start.openings.board(pair, seed) for pair in pairs]
-        pairings = [
-            Pairing(2 * pair + second, board, white, black)
-            for pair, board in zip(pairs, boards, strict=True)
-            for second, (white, black) in enumerate(((player, opponent), (opponent, player)))
-        ]
+
+    def answer(other: Player, first: int, chunk: Sequence[Any]) -> list[Row]:
+        sides = ((player, other), (other, player))
+        pairings = [Pairing(2 * pair.number + i, pair.board(), *two) for pair in chunk for i, two in enumerate(sides)]
         games = play(pairings, config.max_halfmoves)
-        on_games(games)
-        yield [
-            Row(pair, board.fen(), _values(*two))
-            for pair, board, two in zip(pairs, boards, zip(games[::2], games[1::2], strict=True), strict=True)
+        records = [_record(game, names) for game in games]
+        return [
+            Row(pair.number, pair, _values(*games[2 * i : 2 * i + 2]), "".join(records[2 * i : 2 * i + 2]))
+            for i, pair in enumerate(chunk)
         ]
+
+    def rows(done: int) -> Iterator[list[Row]]:
+        with opponent() as other:
+            yield from by_chunks(asked, PAIRS_SIDE_BY_SIDE, partial(answer, other))(done)
+
+    asked = [PlannedGame(pair, Start.openings, seed) for pair in range(config.pairs)]
+    return Suite(
+        SuiteName.engine_match, asked, rows, PAIRS_SIDE_BY_SIDE, facts or {}, measures=engine_match_measures
+    )
+
+
+def _record(game: PlayedGame, names: tuple[str, str]) -> str:
+    """The player has White in games of an even number."""
+    white, black = names if game.number % 2 == 0 else names[::-1]
+    return pgn_text(game, {"Event": SuiteName.engine_match.value, "White": white, "Black": black})
 
 
 def _values(as_white: PlayedGame, as_black: PlayedGame) -> dict[str, float]:
@@ -89,21 +106,18 @@ def _illegal(game: PlayedGame, color: chess.Color) -> bool:
 
 
 def engine_match_measures(rows: Sequence[Row]) -> dict[str, Measure]:
-    """`engine_match/elo`: the player's Elo less the opponent's, and the score again, with an interval that holds.
+    """`engine_match/elo`: the player's Elo less the opponent's.
 
-    Elo is the logistic one of the mean score; its interval is that of the score carried over, whose variance is
+    It is the logistic one of the mean score; its interval is that of the score carried over, whose variance is
     that of the pairs' scores, so that what an opening gives to one colour cancels. Where every game was lost the
-    difference is minus infinity, where every game was won infinity; the spread says nothing then, and the other end
-    is that of Wilson's interval with a pair as one trial. No rows give no keys.
+    difference is minus infinity, where every game was won infinity, and the other end that of Wilson's interval with
+    a pair as one trial (see `mean_interval`). No rows give no keys.
     """
     scores = [row.values[SCORE] for row in rows]
     if not scores:
         return {}
-    found = mean_interval(scores, 0.0, 1.0)
-    if found[0] in (0.0, 1.0):
-        found = (found[0], *wilson_interval(int(found[0]) * len(scores), len(scores)))
-    value, low, high = map(elo, found)
-    return {"engine_match/elo": Measure(value, low, high, len(scores)), SCORE: Measure(*found, len(scores))}
+    value, low, high = map(elo, mean_interval(scores, 0.0, 1.0))
+    return {"engine_match/elo": Measure(value, low, high, len(scores))}
 
 
 def elo(score: float) -> float:

@@ -1,10 +1,9 @@
 """Games played side by side, each to its end by rule, an illegal move or a limit."""
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 import chess
 import chess.pgn
@@ -28,6 +27,23 @@ class Start(StrEnum):
             return chess.Board()
         order = random.Random(f"openings:{seed}").sample(OPENINGS, len(OPENINGS))
         return opening_board(order[number % len(order)])
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGame:
+    """A game that is asked for; as a string what it is called."""
+
+    number: int
+    start: Start
+    seed: int
+    """Decides which opening is whose."""
+
+    def __str__(self) -> str:
+        return f"game {self.number} from {self.board().fen()}"
+
+    def board(self) -> chess.Board:
+        """Where it begins, the opening's moves on the stack."""
+        return self.start.board(self.number, self.seed)
 
 
 class End(StrEnum):
@@ -75,6 +91,14 @@ class PlayedGame:
     def halfmoves(self) -> int:
         """Legal ones that the players chose."""
         return len(self.board.move_stack) - self.opening_halfmoves
+
+    def answered(self) -> Iterator[chess.Board]:
+        """The positions in which the players chose a legal move, in order; each until the next is asked for."""
+        board = self.board.root()
+        for place, move in enumerate(self.board.move_stack):
+            if place >= self.opening_halfmoves:
+                yield board
+            board.push(move)
 
     def score(self, color: chess.Color) -> float:
         """1 won, ½ drawn or cut, 0 lost."""
@@ -130,21 +154,15 @@ def _played(
 
 
 def pgn_text(game: PlayedGame, headers: Mapping[str, str]) -> str:
-    """The game as PGN; the headers say who played, and the end is told in `Termination`."""
+    """The game as PGN, a blank line behind it; the headers say who played, and the end is told in `Termination`."""
     record = chess.pgn.Game.from_board(game.board)
     record.headers.update({**headers, "Round": str(game.number + 1), "Termination": game.end.value})
     record.headers["Result"] = "*" if game.end is End.cut else _result(game.winner)
     if game.illegal is not None:
         # A comment may hold anything but a closing brace.
         record.end().comment = f"illegal: {game.illegal!r}".replace("}", ")")
-    return str(record)
+    return f"{record}\n\n"
 
 
 def _result(winner: chess.Color | None) -> str:
     return "1/2-1/2" if winner is None else "1-0" if winner else "0-1"
-
-
-def append_pgn(path: Path, texts: Iterable[str]) -> None:
-    """Add games to a file, a blank line behind each. Raises OSError."""
-    with path.open("a", encoding="utf-8") as file:
-        file.writelines(f"{text}\n\n" for text in texts)

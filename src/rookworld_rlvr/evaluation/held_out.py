@@ -3,15 +3,13 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-import chess
-
 from ..board.fen import parse_fen
-from ..board.phase import phase_of
 from ..rewards.engine import Analysis
 from ..tasks import Example, Task, parse_prompt
 from ..tasks.corpus import example_key
 from .engine_loss import EngineMeasure
 from .fen_errors import judge_next_fen
+from .parts import refined
 from .run import CHUNK_ROWS
 from .suite import Suite, SuiteName, by_chunks
 from .table import Row, judge
@@ -64,7 +62,7 @@ def judged(
     """
     rows = judge(examples, completions, analyses)
     return [
-        Row(first + row.index, example, refined(_details(example, completion) | dict(row.values), example))
+        Row(first + row.index, example, _refined(_details(example, completion) | dict(row.values), example))
         for row, example, completion in zip(rows, examples, completions, strict=True)
     ]
 
@@ -75,14 +73,7 @@ def _details(example: Example, completion: str) -> dict[str, float]:
     return {f"{Task.environment}/{name}": value for name, value in judge_next_fen(example, completion).items()}
 
 
-def refined(values: Mapping[str, float], example: Example) -> dict[str, float]:
-    """The values, each of `<suite>/<name>` also by the colour to move and the phase of the prompt's position.
-
-    >>> prompt = "P: rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
-    >>> refined({"policy/valid": 1.0}, Example(Task.policy, prompt, None))
-    {'policy/valid': 1.0, 'policy/valid/white': 1.0, 'policy/valid/opening': 1.0}
-    """
-    board = parse_fen(parse_prompt(example.prompt).fen)
-    parts = (chess.COLOR_NAMES[board.turn], phase_of(board).value)
+def _refined(values: Mapping[str, float], example: Example) -> dict[str, float]:
+    """Those of `<suite>/<name>` also by the parts of the prompt's position."""
     own = {key: value for key, value in values.items() if key.count("/") == 1}
-    return dict(values) | {f"{key}/{part}": value for part in parts for key, value in own.items()}
+    return dict(values) | refined(own, parse_fen(parse_prompt(example.prompt).fen))

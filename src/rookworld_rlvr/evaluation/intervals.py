@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 # The normal distribution's quantile at 0.975: two-sided 95 %.
 Z_95 = 1.959963984540054
+# Differences of the same shares differ by less in floats, different ones by more.
+SAME = 1e-12
 
 
 def wilson_interval(successes: int, n: int) -> tuple[float, float]:
@@ -36,18 +38,52 @@ def mean_interval(values: Sequence[float], lowest: float, highest: float) -> tup
 
     mean ± z·s/√n with the sample's standard deviation s. `lowest` and `highest` end the scale that the
     values lie on. Degenerate cases: one value says nothing of the spread, so its interval is the whole
-    scale; several equal values have width 0. Raises ValueError without a value, or with one off the scale.
+    scale. Of n ≥ 2 equal values v the spread is told by what was not seen: the share of other values is at
+    most q = z²/(n + z²), the upper end of Wilson's interval for 0 of n, and they lie anywhere on the scale,
+    so low = v − q(v − lowest) and high = v + q(highest − v). At an end of the scale [0, 1] that is Wilson's
+    interval itself. Towards an end that is infinite this says nothing, and the interval ends at v.
+    Raises ValueError without a value, or with one off the scale.
 
-    >>> mean_interval([0.5], 0.0, 1.0), mean_interval([0.5, 0.5], 0.0, 1.0)
-    ((0.5, 0.0, 1.0), (0.5, 0.5, 0.5))
+    >>> mean_interval([0.5], 0.0, 1.0), [round(number, 4) for number in mean_interval([0.5] * 8, 0.0, 1.0)]
+    ((0.5, 0.0, 1.0), [0.5, 0.3378, 0.6622])
     """
     if not values or not lowest <= min(values) <= max(values) <= highest:
         raise ValueError(f"expected values from {lowest} to {highest}, got {list(values)[:5]}")
     if len(values) == 1:
         return values[0], lowest, highest
-    if min(values) == max(values):
-        return values[0], values[0], values[0]
-    mean = math.fsum(values) / len(values)
+    # Rounding may take the mean of equal values beyond them.
+    mean = min(max(math.fsum(values) / len(values), min(values)), max(values))
+    if max(values) - min(values) <= SAME:
+        return mean, _unseen(mean, lowest, len(values)), _unseen(mean, highest, len(values))
     variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
     spread = Z_95 * math.sqrt(variance / len(values))
     return mean, max(lowest, mean - spread), min(highest, mean + spread)
+
+
+def ratio_interval(counts: Sequence[tuple[int, int]]) -> tuple[float, float, float]:
+    """Events over trials where trials come in groups, as (ratio, low, high): 95 %, within [0, 1].
+
+    `counts` has events and trials of each group. Groups may differ in how likely an event is, and their number of
+    trials may hang together with it, so the groups are the sample, not the trials: with r = Σ events / Σ trials and
+    the deviations d = events − r·trials of n groups, the variance of r is Σd² / (n − 1) / (n · mean trials²), and the
+    interval r ± z·√variance. Where that says nothing, for a single group, groups without any deviation, and where no
+    trial or every one was an event, it is Wilson's interval over trials. Raises ValueError without a trial. Source:
+    Cochran, Sampling Techniques, 3rd edition (1977), chapter 6.
+
+    >>> [round(number, 4) for number in ratio_interval([(1, 10), (1, 1), (0, 40)])]
+    [0.0392, 0.0, 0.1304]
+    """
+    events, trials = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
+    if not trials:
+        raise ValueError(f"expected trials, got {list(counts)[:5]}")
+    ratio, n = events / trials, len(counts)
+    squares = math.fsum((found - ratio * tried) ** 2 for found, tried in counts)
+    if n == 1 or events in (0, trials) or squares <= SAME:
+        return ratio, *wilson_interval(events, trials)
+    spread = Z_95 * math.sqrt(n * squares / (n - 1)) / trials
+    return ratio, max(0.0, ratio - spread), min(1.0, ratio + spread)
+
+
+def _unseen(value: float, end: float, n: int) -> float:
+    """How far the mean lies towards an end of the scale if as many of the values are there as n equal ones allow."""
+    return value + Z_95**2 / (n + Z_95**2) * (end - value) if math.isfinite(end) else value

@@ -6,20 +6,21 @@ one target. Here any mating move counts, and exact match stands beside it.
 
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import chess
 import chess.pgn
 
 from ..board.fen import parse_fen
-from ..board.moves import is_legal_uci
+from ..board.moves import is_legal_uci, is_mate
+from .parts import refined
 from .players import Player
+from .run import CHUNK_ROWS
+from .suite import Suite, SuiteName, by_chunks
 from .table import Row
-
-CHUNK_ROWS = 256
 
 
 @dataclass(slots=True)
@@ -43,6 +44,9 @@ class MateInOne:
     fen: str
     best: str
     """The file's mating move, UCI."""
+
+    def __str__(self) -> str:
+        return f"{self.fen} {self.best}"
 
 
 def read_mates(path: Path | str) -> list[MateInOne]:
@@ -91,37 +95,29 @@ def _bigbench_rows(text: str) -> Iterator[dict[str, str]]:
             raise ValueError(f"expected moves as input and a move as target in example {number}: {error!r}") from error
 
 
-def is_mate(board: chess.Board, uci: str) -> bool:
-    """Whether a legal move's spelling mates.
+def mate_in_one_suite(
+    player: Player, mates: Sequence[MateInOne], *, facts: Mapping[str, Any] | None = None
+) -> Suite:
+    """A row a position.
 
-    >>> is_mate(chess.Board("7k/5Q2/6K1/8/8/8/8/8 w - - 0 1"), "f7g7")
-    True
+    Values, also by the position's parts: `mate_in_one/accuracy`, any mating move counts; `/exact`, the file's own;
+    `/legal`.
     """
-    if not is_legal_uci(board, uci):
-        return False
-    after = board.copy(stack=False)
-    after.push_uci(uci)
-    return after.is_checkmate()
 
+    def answer(first: int, chunk: Sequence[Any]) -> list[Row]:
+        boards = [parse_fen(mate.fen) for mate in chunk]
+        texts = player.choose(boards, range(first, first + len(chunk)))
+        judged = zip(chunk, boards, texts, strict=True)
+        return [Row(first + i, mate, _values(mate, board, text)) for i, (mate, board, text) in enumerate(judged)]
 
-def mate_in_one(player: Player, mates: Sequence[MateInOne], *, done: int = 0) -> Iterator[list[Row]]:
-    """Every position asked once, behind the first `done`, a chunk of rows at a time.
-
-    Values: `mate_in_one/accuracy`, any mating move counts; `/exact`, the file's own; `/legal`.
-    """
-    asked = iter(enumerate(mates[done:], start=done))
-    while chunk := list(islice(asked, CHUNK_ROWS)):
-        boards = [parse_fen(mate.fen) for _, mate in chunk]
-        texts = player.choose(boards, [index for index, _ in chunk])
-        yield [
-            Row(index, f"{mate.fen} {mate.best}", _values(mate, board, text))
-            for (index, mate), board, text in zip(chunk, boards, texts, strict=True)
-        ]
+    rows = by_chunks(mates, CHUNK_ROWS, answer)
+    return Suite(SuiteName.mate_in_one, mates, rows, CHUNK_ROWS, facts or {})
 
 
 def _values(mate: MateInOne, board: chess.Board, text: str) -> dict[str, float]:
-    return {
+    values = {
         "mate_in_one/accuracy": float(is_mate(board, text)),
         "mate_in_one/exact": float(text == mate.best),
         "mate_in_one/legal": float(is_legal_uci(board, text)),
     }
+    return refined(values, board)

@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from statistics import NormalDist
 
+from .intervals import Z_95, mean_interval
 from .scales import scale_of
+from .suite import Measures, no_measures
 from .table import Gain, Row, paired_gain, paired_values
 
 # So many differences are still told apart one by one: below it Wilcoxon's distribution is exact.
 EXACT_DIFFERENCES = 25
-MCNEMAR, WILCOXON = "McNemar", "Wilcoxon"
+# Different shares differ by far more, the same ones subtracted in floats by far less: 0.4 - 0.2 and 1.0 - 0.8.
+DIGITS = 9
+MCNEMAR, WILCOXON, JACKKNIFE = "McNemar", "Wilcoxon", "jackknife"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,32 +26,36 @@ class Comparison:
     """One key of two models."""
 
     first: float
-    """The mean of the first over the rows that both have."""
+    """The mean of the first over the rows that both have; its value where the key is no mean over rows."""
     second: float
     gain: Gain
     """Second − first."""
-    higher: int
-    """Rows whose value is higher in the second; of an error or a loss, that is worse."""
-    lower: int
+    higher: int | None
+    """Rows whose value is higher in the second; of an error or a loss, that is worse. None where rows have no value."""
+    lower: int | None
     n: int
+    """Rows that both have."""
     test: str
     p: float
     """The probability of a difference at least as large if rows favoured neither; 1.0 where no row differs."""
 
 
-def compare(first: Iterable[Row], second: Iterable[Row]) -> dict[str, Comparison]:
-    """Every key that both have, in alphabetical order.
+def compare(
+    first: Iterable[Row], second: Iterable[Row], measures: Measures = no_measures
+) -> dict[str, Comparison]:
+    """Every key that both have, in alphabetical order, those of `measures` too.
 
-    McNemar's exact test for right or wrong, Wilcoxon's signed ranks for graded values. Raises ValueError where the
-    rows are not of the same items (see `paired_gain`).
+    McNemar's exact test for right or wrong, Wilcoxon's signed ranks for graded values, the jackknife for what is no
+    mean over rows. Raises ValueError where the rows are not of the same items (see `paired_gain`).
     """
-    one, two = list(first), list(second)
+    one, two = (sorted(rows, key=lambda row: row.index) for rows in (first, second))
     gains = paired_gain(one, two)
-    return {key: _comparison(key, gains[key], pairs) for key, pairs in paired_values(one, two).items()}
+    found = {key: _comparison(key, gains[key], pairs) for key, pairs in paired_values(one, two).items()}
+    return dict(sorted((found | compare_measures(one, two, measures)).items()))
 
 
 def _comparison(key: str, gain: Gain, pairs: Sequence[tuple[float, float]]) -> Comparison:
-    differences = [after - before for before, after in pairs]
+    differences = [round(after - before, DIGITS) for before, after in pairs]
     higher, lower = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
     graded = scale_of(key) is not None
     return Comparison(
@@ -60,6 +68,58 @@ def _comparison(key: str, gain: Gain, pairs: Sequence[tuple[float, float]]) -> C
         test=WILCOXON if graded else MCNEMAR,
         p=wilcoxon_p(differences) if graded else mcnemar_p(higher, lower),
     )
+
+
+def compare_measures(first: Sequence[Row], second: Sequence[Row], measures: Measures) -> dict[str, Comparison]:
+    """The keys of `measures` in both, whose rows are paired by their place: the jackknife over pairs.
+
+    With d the difference of all n pairs and d_i that without pair i, the variance of d is (n − 1)/n · Σ(d_i − mean)²;
+    the interval and the test are the normal ones. Where the d_i are all equal they say nothing of the spread, and the
+    interval is that of n equal values (see `mean_interval`), the test its own. A key has no comparison where it is
+    infinite or missing in either, with all pairs or without one of them, nor where it has neither spread nor scale.
+    Source: Efron, The Jackknife, the Bootstrap and Other Resampling Plans (1982), chapter 3.
+    """
+    values = [{key: found.value for key, found in measures(rows).items()} for rows in (first, second)]
+    left = [_differences(measures, _without(first, i), _without(second, i)) for i in range(len(first))]
+    found: dict[str, Comparison] = {}
+    for key, difference in _differences(measures, first, second).items():
+        others = [differences.get(key, math.nan) for differences in left] if len(left) > 1 else []
+        told = _jackknifed(key, difference, others)
+        if told is not None:
+            gain, error = told
+            p = 2 * NormalDist().cdf(-abs(difference) / error)
+            found[key] = Comparison(values[0][key], values[1][key], gain, None, None, len(first), JACKKNIFE, p)
+    return found
+
+
+def _without(rows: Sequence[Row], place: int) -> list[Row]:
+    return [*rows[:place], *rows[place + 1 :]]
+
+
+def _differences(measures: Measures, first: Sequence[Row], second: Sequence[Row]) -> dict[str, float]:
+    """Second − first of each key that is finite in both."""
+    one, two = measures(first), measures(second)
+    both = {key: two[key].value - one[key].value for key in one if key in two}
+    return {key: difference for key, difference in both.items() if math.isfinite(difference)}
+
+
+def _jackknifed(key: str, difference: float, others: Sequence[float]) -> tuple[Gain, float] | None:
+    """The gain and its standard error; none where a key has no comparison.
+
+    `others`: the difference without each pair, nan where there is none; none of them for a single pair.
+    """
+    scale = scale_of(key)
+    width = scale.width if scale else 1.0
+    if any(math.isnan(other) for other in others):
+        return None
+    if len({round(other, DIGITS) for other in others}) < 2:
+        gain = Gain(*mean_interval([difference] * max(1, len(others)), -width, width))
+        towards_0 = difference - gain.low if difference > 0 else gain.high - difference
+        return (gain, towards_0 / Z_95) if gain.low < gain.high else None
+    mean, n = math.fsum(others) / len(others), len(others)
+    error = math.sqrt((n - 1) / n * math.fsum((other - mean) ** 2 for other in others))
+    low, high = difference - Z_95 * error, difference + Z_95 * error
+    return Gain(difference, max(-width, low), min(width, high)), error
 
 
 def mcnemar_p(higher: int, lower: int) -> float:
@@ -77,7 +137,7 @@ def mcnemar_p(higher: int, lower: int) -> float:
 
 
 def wilcoxon_p(differences: Sequence[float]) -> float:
-    """Wilcoxon's signed-rank test. Differences of 0 are left out, equal ones share their ranks.
+    """Wilcoxon's signed-rank test. Differences of 0 are left out, equal ones share their ranks; equal to 9 decimals.
 
     Exact for up to 25 differences, by the number of sign patterns; beyond, the normal approximation with the
     variance of the ranks as they are tied and a continuity correction. 1.0 where no difference is left. Source:
@@ -86,7 +146,8 @@ def wilcoxon_p(differences: Sequence[float]) -> float:
     >>> wilcoxon_p([1.0, 2.0, 3.0, 4.0, 5.0])
     0.0625
     """
-    kept = [difference for difference in differences if difference]
+    rounded = (round(difference, DIGITS) for difference in differences)
+    kept = [difference for difference in rounded if difference]
     if not kept:
         return 1.0
     ranks = _doubled_ranks([abs(difference) for difference in kept])

@@ -130,9 +130,10 @@ class OpponentConfig:
     nodes: int = 1000
     """Positions it may look at for a move."""
     elo: int = 0
-    """Its own limit of strength (UCI_Elo); 0: none. A limited Stockfish draws its mistakes anew in every run."""
-    skill: int = FULL_SKILL
-    """Its Skill Level, 0 to 20, likewise."""
+    """Its own limit of strength (UCI_Elo); 0: none. A limited Stockfish draws its mistakes anew in every run. It was
+    calibrated with time to think, so that with so few nodes it is weaker than that."""
+    skill: int = 0
+    """Its Skill Level, 0 to 20, likewise: 0 is the weakest, at 20 nothing limits it. Unused with elo."""
     random_moves: float = 0.0
     """Share of its moves replaced by a random legal one, seeded: an opponent for models that are weaker than
     Stockfish can be asked to be. At 1 it is the random mover."""
@@ -176,20 +177,24 @@ class EnginePlayer:
                 return move.uci() if move else ""
             except (chess.engine.EngineError, TimeoutError) as error:
                 failure = error
-                self.close()
+            self.close()
+            try:
                 self.engine = self._open()
+            except (ValueError, OSError) as error:
+                failure = error
         raise GeneratorError(f"expected a move of {self._binary} in {board.fen()}, got {failure!r}") from failure
 
     def _open(self) -> chess.engine.SimpleEngine:
+        """Raises ValueError where it is no such engine or has not the options, OSError where it cannot be run."""
         try:
             engine = chess.engine.SimpleEngine.popen_uci(self._binary)
+            try:
+                engine.configure({"Threads": 1, "Hash": HASH_MIB, **_strength(engine, self._config)})
+            except BaseException:
+                engine.close()
+                raise
         except (chess.engine.EngineError, TimeoutError) as error:
-            raise ValueError(f"expected a UCI engine, got {self._binary}: {error!r}") from error
-        try:
-            engine.configure({"Threads": 1, "Hash": HASH_MIB, **_strength(engine, self._config)})
-        except BaseException:
-            engine.close()
-            raise
+            raise ValueError(f"expected a UCI engine like Stockfish, got {self._binary}: {error!r}") from error
         return engine
 
 
@@ -212,6 +217,6 @@ def _strength(engine: chess.engine.SimpleEngine, config: OpponentConfig) -> dict
         if not lowest <= config.elo <= highest:
             raise ValueError(f"elo: expected {lowest} to {highest} of {engine.id.get('name')}, or 0, got {config.elo}")
         options = {"UCI_LimitStrength": True, "UCI_Elo": config.elo}
-    if config.skill < FULL_SKILL:
+    elif config.skill < FULL_SKILL:
         options["Skill Level"] = config.skill
     return options

@@ -9,16 +9,18 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import chess
 
 from ..board.fen import parse_fen
-from ..board.moves import is_legal_uci
-from .mate_in_one import is_mate
+from ..board.moves import is_legal_uci, is_mate
+from .parts import refined
 from .players import Player
+from .run import CHUNK_ROWS
+from .suite import Suite, SuiteName, by_chunks
 from .table import Row
 
-CHUNK_ROWS = 256
 BAND = 400
 LICHESS_COLUMNS = ("PuzzleId", "FEN", "Moves", "Rating", "Themes")
 
@@ -49,9 +51,7 @@ class Puzzle:
     rating: int | None
     themes: tuple[str, ...]
 
-    @property
-    def line(self) -> str:
-        """What is asked, in one line."""
+    def __str__(self) -> str:
         return " ".join(f"{fen} {best}" for fen, best in self.steps)
 
 
@@ -146,21 +146,23 @@ def _after(board: chess.Board, move: chess.Move) -> str:
     return fen
 
 
-def puzzles(
-    player: Player, asked: Sequence[Puzzle], *, themes: Sequence[str] = (), done: int = 0
-) -> Iterator[list[Row]]:
-    """Every puzzle behind the first `done`, a chunk of rows at a time; turns of a chunk are asked side by side.
+def puzzles_suite(
+    player: Player, asked: Sequence[Puzzle], *, themes: Sequence[str] = (), facts: Mapping[str, Any] | None = None
+) -> Suite:
+    """A row a puzzle; turns of a chunk are asked side by side.
 
-    Values: `puzzles/accuracy`, the whole line; the same by band of rating and by theme; `puzzles/first_move`, right
-    at the first turn; `puzzles/legal`, legal there.
+    Values: `puzzles/accuracy`, the whole line; the same by band of rating and, as `theme_<name>`, by theme;
+    `puzzles/first_move`, right at the first turn; `puzzles/legal`, legal there. These three also by the parts of the
+    first turn's position.
     """
-    for start in range(done, len(asked), CHUNK_ROWS):
-        chunk = asked[start : start + CHUNK_ROWS]
-        solved, texts = _solve(player, chunk, start)
-        yield [
-            Row(start + i, puzzle.line, _values(puzzle, texts[i], i in solved, themes))
-            for i, puzzle in enumerate(chunk)
+
+    def answer(first: int, chunk: Sequence[Any]) -> list[Row]:
+        solved, texts = _solve(player, chunk, first)
+        return [
+            Row(first + i, puzzle, _values(puzzle, texts[i], i in solved, themes)) for i, puzzle in enumerate(chunk)
         ]
+
+    return Suite(SuiteName.puzzles, asked, by_chunks(asked, CHUNK_ROWS, answer), CHUNK_ROWS, facts or {})
 
 
 def _solve(player: Player, chunk: Sequence[Puzzle], start: int) -> tuple[set[int], list[str]]:
@@ -192,9 +194,10 @@ def _values(puzzle: Puzzle, first: str, solved: bool, themes: Iterable[str]) -> 
         "puzzles/first_move": float(first == best or is_mate(board, first)),
         "puzzles/legal": float(is_legal_uci(board, first)),
     }
+    values = refined(values, board)
     if puzzle.rating is not None:
         values[f"puzzles/accuracy/{band(puzzle.rating)}"] = float(solved)
-    return values | {f"puzzles/accuracy/{theme}": float(solved) for theme in themes if theme in puzzle.themes}
+    return values | {f"puzzles/accuracy/theme_{theme}": float(solved) for theme in themes if theme in puzzle.themes}
 
 
 def band(rating: int) -> str:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..tasks import Example
+from ..board.fen import parse_fen
+from ..tasks import Example, parse_prompt
 from .held_out import Complete
 from .label_loss import LabelLoss
+from .parts import refined
 from .run import CHUNK_ROWS
 from .scales import BASELINE, CHANGE
 from .suite import Suite, SuiteName, by_chunks
@@ -39,7 +41,8 @@ def retention_suite(
 
     Keys: `retention/<task>_loss`, nat a row, and `retention/<task>_loss_per_token`, the mean over rows of nat a
     token, in the model's own tokens; `retention/<task>_<metric>` of the metrics of `judge`. Each also as `/baseline`,
-    and `/change`, the model's less the baseline's, row by row: its interval is that of paired differences. A loss
+    and `/change`, the model's less the baseline's, row by row: its interval is that of paired differences. The model's
+    and the change also by the parts of the prompt's position, `…/white` and `…/change/white`. A loss
     change above 0 and a metric change below 0 are forgetting. Labels that are missing, or too long for one of the
     models, have no loss in either.
     """
@@ -47,7 +50,7 @@ def retention_suite(
     def answer(first: int, chunk: Sequence[Any]) -> list[Row]:
         own, other = _values(model, chunk), _values(baseline, chunk)
         return [
-            Row(first + i, example, _compared(own[i], other[i])) for i, example in enumerate(chunk)
+            Row(first + i, example, _compared(own[i], other[i], example)) for i, example in enumerate(chunk)
         ]
 
     rows = by_chunks(examples, CHUNK_ROWS, answer)
@@ -67,9 +70,9 @@ def _values(asked: Asked, examples: Sequence[Example]) -> list[dict[str, float]]
     return found
 
 
-def _compared(own: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-    values: dict[str, float] = {}
-    for name in own.keys() & other.keys():
-        key = f"{SuiteName.retention}/{name}"
-        values |= {key: own[name], f"{key}/{BASELINE}": other[name], f"{key}/{CHANGE}": own[name] - other[name]}
-    return dict(sorted(values.items()))
+def _compared(own: Mapping[str, float], other: Mapping[str, float], example: Example) -> dict[str, float]:
+    keys = {f"{SuiteName.retention}/{name}": name for name in sorted(own.keys() & other.keys())}
+    told = {key: own[name] for key, name in keys.items()}
+    told |= {f"{key}/{CHANGE}": own[name] - other[name] for key, name in keys.items()}
+    baseline = {f"{key}/{BASELINE}": other[name] for key, name in keys.items()}
+    return refined(told, parse_fen(parse_prompt(example.prompt).fen)) | baseline

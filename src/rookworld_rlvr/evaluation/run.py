@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..rewards.engine import Analysis
 from ..rollout.collect import completion_text, sample_groups
 from ..rollout.generator import Generator
 from ..tasks import Example
@@ -22,17 +23,21 @@ def evaluate(
 ) -> list[Row]:
     """Judge the greedy completion of every example; rows in the examples' order.
 
-    Greedy decoding draws nothing, so the random state of a training run is left as it is. `progress` is
-    told how many rows are done. With `engine` the policy rows have `win_probability_loss` too; it looks at their
-    positions while the model writes. Raises JudgeError where it fails.
+    Greedy decoding draws nothing, so the random state of a training run is left as it is. `progress` is told how many
+    rows are answered, chunk by chunk, and may raise to stop. With `engine` the policy rows have `win_probability_loss`
+    too; it looks at their positions while the model writes. Raises JudgeError where it fails.
     """
     if engine is not None:
         engine.prepare(examples)
     completions: list[str] = []
+    analyses: dict[str, Analysis] = {}
     for start in range(0, len(examples), CHUNK_ROWS):
-        completions += greedy_texts(generator, tokenizer, examples[start : start + CHUNK_ROWS])
+        chunk = examples[start : start + CHUNK_ROWS]
+        completions += greedy_texts(generator, tokenizer, chunk)
+        if engine is not None:
+            analyses |= engine.analyses(chunk)
         progress(len(completions))
-    return judge(examples, completions, engine.analyses(examples) if engine else None)
+    return judge(examples, completions, analyses)
 
 
 def greedy_texts(generator: Generator, tokenizer: Any, examples: Sequence[Example]) -> list[str]:

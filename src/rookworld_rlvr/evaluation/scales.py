@@ -32,7 +32,7 @@ SHARE = Scale(0.0, 1.0)
 COUNT = Scale(0.0, inf)
 NAT = Scale(0.0, inf)
 BASELINE, CHANGE = "baseline", "change"
-"""End the keys of another model's values, and of the differences from it."""
+"""Refine keys: another model's values, and the differences from it."""
 
 GRADED: Mapping[str, Scale] = {
     "policy/legal_candidates": SHARE,
@@ -49,6 +49,7 @@ GRADED: Mapping[str, Scale] = {
     "engine_match/drawn": SHARE,
     "engine_match/lost": SHARE,
     "engine_match/illegal": SHARE,
+    "engine_match/elo": Scale(-inf, inf),
     "retention/policy_legal_candidates": SHARE,
     "retention/policy_top5_overlap": SHARE,
     "retention/policy_loss": NAT,
@@ -63,17 +64,17 @@ GRADED: Mapping[str, Scale] = {
 def scale_of(key: str) -> Scale | None:
     """The scale of a graded key or of the key that it refines; None for right or wrong.
 
-    A difference, whose key ends with `/change`, is graded whatever it is of.
+    A difference, whose key has `/change`, is graded whatever it is of.
 
     >>> scale_of("policy/legal_candidates/black"), scale_of("policy/valid/black")
     (Scale(lowest=0.0, highest=1.0), None)
-    >>> scale_of("retention/policy_valid/change")
+    >>> scale_of("retention/policy_valid/change/white")
     Scale(lowest=-1.0, highest=1.0)
     """
-    *parents, last = key.split("/")
-    names = ("/".join([*parents, last][:length]) for length in range(len(parents) + 1, 0, -1))
+    parts = key.split("/")
+    names = ("/".join(parts[:length]) for length in range(len(parts), 0, -1))
     scale = next((GRADED[name] for name in names if name in GRADED), None)
-    if last == CHANGE:
+    if CHANGE in parts:
         width = scale.width if scale else 1.0
         return Scale(-width, width)
     return scale

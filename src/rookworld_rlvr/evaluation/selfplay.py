@@ -1,14 +1,20 @@
 """Games of a player against itself, sampled: how long it plays legal moves, and how its games end."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from .games import End, Pairing, PlayedGame, Start, play
-from .intervals import wilson_interval
+from .games import End, Pairing, PlannedGame, PlayedGame, Start, pgn_text, play
+from .intervals import ratio_interval
+from .parts import PARTS, parts_of
 from .players import DecodingConfig, Player, published_decoding
+from .suite import Suite, SuiteName, by_chunks
 from .table import Measure, Row
 
-SIDE_BY_SIDE = 128
+# A chunk: a stop loses no more games than this, and a progress bar moves.
+SIDE_BY_SIDE = 25
+LEGAL, ILLEGAL = "selfplay/legal_halfmoves", f"selfplay/ended/{End.illegal_move}"
 
 
 @dataclass(slots=True)
@@ -23,52 +29,60 @@ class SelfplayConfig:
     """A game is cut there."""
     decoding: DecodingConfig = field(default_factory=published_decoding)
     pgn: str = ""
-    """A file that the games are added to; empty: none."""
+    """A file that the games are written to, refused where it holds others; empty: none."""
 
     def __post_init__(self) -> None:
         if self.games < 0 or self.max_halfmoves < 1:
             raise ValueError(f"selfplay: expected games from 0 and max_halfmoves from 1, got {self}")
 
 
-def selfplay(
-    player: Player,
-    config: SelfplayConfig,
-    *,
-    seed: int = 0,
-    done: int = 0,
-    on_games: Callable[[Sequence[PlayedGame]], None] = lambda games: None,
-) -> Iterator[list[Row]]:
-    """Every game behind the first `done`, a row each; those of a chunk are played side by side.
+def selfplay_suite(player: Player, config: SelfplayConfig, *, seed: int = 0, name: str = "model") -> Suite:
+    """A row a game, with the game as its record; those of a chunk are played side by side.
 
-    The seed decides which openings. `on_games` gets the games as played, to be saved. `done` ends a chunk, as the
-    games of one are sampled together.
-    Values: `selfplay/legal_halfmoves`, and `selfplay/ended/<reason>`, 1 for the reason of the game's end.
+    The seed decides which openings, `name` is the player's in records. Values: `selfplay/legal_halfmoves`, and
+    `selfplay/ended/<reason>`, 1 for the reason of the game's end; legal half-moves and the illegal end also by the
+    parts of the position that was asked.
     """
-    for first in range(done, config.games, SIDE_BY_SIDE):
-        numbers = range(first, min(first + SIDE_BY_SIDE, config.games))
-        starts = [config.start.board(number, seed) for number in numbers]
-        pairings = [Pairing(number, start, player, player) for number, start in zip(numbers, starts, strict=True)]
-        games = play(pairings, config.max_halfmoves)
-        on_games(games)
-        yield [
-            Row(game.number, f"game {game.number} from {start.fen()}", _values(game))
-            for game, start in zip(games, starts, strict=True)
+    headers = {"Event": SuiteName.selfplay.value, "White": name, "Black": name}
+
+    def answer(first: int, chunk: Sequence[Any]) -> list[Row]:
+        games = play([Pairing(game.number, game.board(), player, player) for game in chunk], config.max_halfmoves)
+        return [
+            Row(game.number, asked, _values(game), pgn_text(game, headers))
+            for asked, game in zip(chunk, games, strict=True)
         ]
+
+    asked = [PlannedGame(number, config.start, seed) for number in range(config.games)]
+    rows = by_chunks(asked, SIDE_BY_SIDE, answer)
+    return Suite(SuiteName.selfplay, asked, rows, SIDE_BY_SIDE, measures=selfplay_measures)
 
 
 def _values(game: PlayedGame) -> dict[str, float]:
-    ends = {f"selfplay/ended/{end}": float(game.end is end) for end in End}
-    return {"selfplay/legal_halfmoves": float(game.halfmoves), **ends}
+    legal = Counter(part for board in game.answered() for part in parts_of(board))
+    illegal = parts_of(game.board) if game.end is End.illegal_move else ()
+    return {
+        LEGAL: float(game.halfmoves),
+        **{f"{LEGAL}/{part}": float(legal[part]) for part in PARTS},
+        **{f"selfplay/ended/{end}": float(game.end is end) for end in End},
+        **{f"{ILLEGAL}/{part}": float(part in illegal) for part in PARTS},
+    }
 
 
 def selfplay_measures(rows: Sequence[Row]) -> dict[str, Measure]:
-    """What is no mean over games: `selfplay/illegal_rate`, illegal half-moves over all that were tried.
+    """What is no mean over games: `selfplay/illegal_rate`, illegal half-moves over all that were tried; also by part.
 
-    Its interval is Wilson's over half-moves: a game has at most one illegal move and stops there, so the deviations
-    of its half-moves from their own probabilities are uncorrelated. No rows, or no half-move, give no key.
+    Its interval takes the games as the sample (see `ratio_interval`): some go well and are long, some break at once.
+    `n` counts half-moves. No rows, or no half-move, give no key.
     """
-    illegal = sum(row.values[f"selfplay/ended/{End.illegal_move}"] for row in rows)
-    tried = int(sum(row.values["selfplay/legal_halfmoves"] for row in rows) + illegal)
-    if not tried:
-        return {}
-    return {"selfplay/illegal_rate": Measure(illegal / tried, *wilson_interval(int(illegal), tried), tried)}
+    found: dict[str, Measure] = {}
+    for part in ("", *(f"/{part}" for part in PARTS)):
+        counts = [_illegal_of_tried(row, part) for row in rows]
+        if tried := sum(halfmoves for _, halfmoves in counts):
+            found[f"selfplay/illegal_rate{part}"] = Measure(*ratio_interval(counts), tried)
+    return found
+
+
+def _illegal_of_tried(row: Row, part: str) -> tuple[int, int]:
+    """Half-moves of a game; none where it had no position of that part."""
+    illegal = int(row.values.get(f"{ILLEGAL}{part}", 0.0))
+    return illegal, int(row.values.get(f"{LEGAL}{part}", 0.0)) + illegal

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from .table import Measure, Row
+from .table import Measure, Row, summarise
 
 
 class SuiteName(StrEnum):
@@ -31,13 +31,22 @@ class SuiteName(StrEnum):
     """What a model still knows of what a starting checkpoint knew."""
 
 
+Measures = Callable[[Sequence[Row]], Mapping[str, Measure]]
+"""Keys that are no means over rows, of any rows of a suite; fewer of them where the rows do not tell."""
+
+
+def no_measures(rows: Sequence[Row]) -> Mapping[str, Measure]:
+    """Those of a suite whose keys are all means over its rows."""
+    return {}
+
+
 @dataclass(frozen=True, slots=True)
 class Suite:
     """Things to ask, and how they are asked."""
 
     name: SuiteName
     items: Sequence[Hashable]
-    """What is asked, in order: row i is of item i. A string, or what `repr` tells apart."""
+    """What is asked, in order: row i is of item i. `str` tells them apart."""
     rows: Callable[[int], Iterator[list[Row]]]
     """The rows behind the first so many, chunk by chunk. An interrupted evaluation goes on behind the chunks that are
     finished, so what a chunk holds must depend on nothing before it."""
@@ -45,8 +54,8 @@ class Suite:
     """Items asked at once; what is finished is saved by chunks."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What else the result says of the items: how many were left out, seeds, files."""
-    measures: Callable[[Sequence[Row]], Mapping[str, Measure]] = lambda rows: {}
-    """Keys of the table that are no mean over rows, or whose interval is another: a rate, an Elo difference."""
+    measures: Measures = no_measures
+    """Keys of the table that are no mean over rows: a rate, an Elo difference. Of `measures.MEASURES`."""
     conclude: Callable[[Sequence[Row]], Mapping[str, Any]] = lambda rows: {}
     """What else it says of all rows together, as JSON: a curve."""
 
@@ -63,6 +72,6 @@ def by_chunks(
     return rows
 
 
-def identity(item: Hashable) -> str:
-    """What an item is called in a file of rows."""
-    return item if isinstance(item, str) else repr(item)
+def suite_table(suite: Suite, rows: Sequence[Row]) -> dict[str, Measure]:
+    """The suite's table of these rows, keys in alphabetical order."""
+    return dict(sorted((summarise(rows) | dict(suite.measures(rows))).items()))

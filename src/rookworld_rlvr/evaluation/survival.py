@@ -1,6 +1,7 @@
 """How long something lasts where some are only known to have lasted so long: Kaplan and Meier's curve."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,10 +44,12 @@ def survival_curve(durations: Sequence[Duration]) -> list[Point]:
     53 (1958) 457-481; Kalbfleisch and Prentice, The Statistical Analysis of Failure Time Data (1980), 1.3.
     """
     points: list[Point] = []
-    share, greenwood = 1.0, 0.0
-    for step in range(1, max((each.lasted + each.broke for each in durations), default=0) + 1):
-        at_risk = sum(each.lasted + each.broke >= step for each in durations)
-        broken = sum(each.broke and each.lasted + 1 == step for each in durations)
+    share, greenwood, at_risk = 1.0, 0.0, len(durations)
+    taken = Counter(each.lasted + each.broke for each in durations)
+    broken_at = Counter(each.lasted + 1 for each in durations if each.broke)
+    for step in range(1, max(taken, default=0) + 1):
+        at_risk -= taken[step - 1]
+        broken = broken_at[step]
         share *= 1 - broken / at_risk
         greenwood += broken / (at_risk * (at_risk - broken)) if broken < at_risk else math.inf
         low, high = _interval(share, greenwood, at_risk)

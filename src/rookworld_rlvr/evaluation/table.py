@@ -33,6 +33,8 @@ class Row:
     values: Mapping[str, float]
     """By full key, `<suite>/<name>`, on the key's scale; which keys there are depends on the item alone, but for
     games, where it may depend on how they went."""
+    record: str = ""
+    """What happened in full, where the values do not say it: games as PGN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def _values(example: Example, completion: str, analysis: Analysis | None) -> dic
         return {f"{Task.environment}/{name}": value for name, value in judged.items()}
     judged = judge_policy_row(example, completion)
     if analysis is not None:
-        judged |= judge_engine_loss(example, completion, analysis)
+        judged |= judge_engine_loss(completion, analysis)
     color = chess.COLOR_NAMES[parse_fen(parse_policy_prompt(example.prompt).fen).turn]
     keys = ((f"{Task.policy}/{name}", value) for name, value in judged.items())
     return {name: value for key, value in keys for name in (key, f"{key}/{color}")}
@@ -95,7 +97,7 @@ def summarise(rows: Iterable[Row]) -> dict[str, Measure]:
     """The mean of each key with its 95 % interval, keys in alphabetical order; a key without a row is absent.
 
     Wilson's interval for what is right or wrong; the normal approximation, cut to the scale, for what
-    is graded (see `scales`, and `intervals` for what a single row gives). Their order changes nothing.
+    is graded (see `scales`, and `intervals` for what a single row or equal ones give). Their order changes nothing.
     Raises ValueError where two rows have one index.
     """
     columns: defaultdict[str, list[float]] = defaultdict(list)
@@ -117,9 +119,9 @@ def paired_gain(before: Iterable[Row], after: Iterable[Row]) -> dict[str, Gain]:
     """The mean of after − before, row by row, for each key that both have, in alphabetical order.
 
     Its 95 % interval is the normal one of the differences' mean: pairing takes out what makes one
-    example harder than another. Equal differences give width 0; a single pair the whole scale, as it
-    says nothing of the spread. No rows give no keys. Raises ValueError where the two are not of the same
-    examples, or two rows of one side have one index.
+    example harder than another. Equal differences have a width too, that of what so few pairs may not have
+    shown; a single pair has the whole scale (see `intervals`). No rows give no keys. Raises ValueError
+    where the two are not of the same examples, or two rows of one side have one index.
     """
     pairs = paired_values(before, after)
     return {key: _gain(key, [later - earlier for earlier, later in found]) for key, found in pairs.items()}
@@ -168,12 +170,13 @@ def _require_same_items(before: Mapping[int, Row], after: Mapping[int, Row]) -> 
             )
 
 
-def to_json(table: Mapping[str, Measure | Gain]) -> dict[str, dict[str, float | None]]:
+def to_json(table: Mapping[str, Measure | Gain]) -> dict[str, dict[str, float | str]]:
     """A table as plain dictionaries, `{key: {"value", "low", "high"}}`, and `"n"` for measures.
 
-    None stands for what is infinite: an end of a scale that has none, Elo where every game was lost or won.
+    JSON has no infinite numbers: an end of a scale that has none, and Elo where every game was lost or won, are the
+    strings "inf" and "-inf", which `float` reads.
     """
     return {
-        key: {name: number if isfinite(number) else None for name, number in asdict(entry).items()}
+        key: {name: number if isfinite(number) else str(number) for name, number in asdict(entry).items()}
         for key, entry in table.items()
     }

@@ -1,0 +1,273 @@
+"""Every knob of `rookworld evaluate` changes something that can be observed beside the configuration, or is refused.
+
+A new leaf of the configuration fails the first test until it has an entry here.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from rookworld_rlvr.app.config import EvaluateConfig, RunConfig
+from rookworld_rlvr.app.evaluate import _evaluate
+from rookworld_rlvr.app.evaluated import Evaluated, load_model
+from rookworld_rlvr.app.hydra_command import to_dataclass
+from rookworld_rlvr.app.suites import build_suites
+from rookworld_rlvr.app.wiring import make_generator
+from rookworld_rlvr.rewards.engine import EngineConfig
+from rookworld_rlvr.rollout.generator import GeneratorConfig
+from rookworld_rlvr.training.data import load_evaluation_data
+from rookworld_rlvr.training.errors import UserError
+
+
+@dataclass(frozen=True)
+class Knob:
+    """How a leaf is changed and where that shows."""
+
+    value: Any
+    beside: tuple[str, ...] = ()
+    """Overrides of both evaluations that let the change show."""
+    observer: str = "command"
+
+
+def leaves(config: Any, path: str = "") -> Iterator[str]:
+    for knob in fields(config):
+        value = getattr(config, knob.name)
+        yield from leaves(value, f"{path}{knob.name}.") if is_dataclass(value) else [path + knob.name]
+
+
+# Legal moves, which the small model does not write.
+PLAYS = ("model.path=tiny", "generator.max_new_tokens=100")
+POLICY, RETENTION = ("suites=[policy]",), ("suites=[retention]", "retention.baseline=tiny")
+MEASURED = (*POLICY, "evaluation_nodes=50", "engine.path={measuring}", "engine.cache_folder=cache")
+MATES = ("suites=[mate_in_one]", "mate_in_one.path={mates}")
+PUZZLES = ("suites=[puzzles]", "puzzles.path={mates}")
+SELFPLAY = ("suites=[selfplay]", "selfplay.games=2", "selfplay.max_halfmoves=2", *PLAYS)
+WORLD = ("suites=[closed_world]", "closed_world.games=2", "closed_world.max_halfmoves=2", *PLAYS)
+MATCH = ("suites=[engine_match]", "engine_match.pairs=2", "engine_match.max_halfmoves=3", *PLAYS)
+SERVER = ("generator.kind=vllm_server", "generator.vllm.url=http://127.0.0.1:1", "generator.vllm.retries=0")
+KNOBS = {
+    "suites": Knob("[environment]"),
+    "seed": Knob(1, ("suites=[balanced]",)),
+    "device": Knob("cuda", (), "device"),
+    "precision": Knob("bf16", (*POLICY, "generator.kind=hf"), "passes"),
+    "threads": Knob(2),
+    "evaluation_rows": Knob(2),
+    "evaluation_nodes": Knob(77, MEASURED),
+    "output": Knob("other.json"),
+    "model.path": Knob("tiny", (), "passes"),
+    "model.attention": Knob("sdpa", (), "passes"),
+    "data.train": Knob("{held_out}"),
+    "data.held_out": Knob("default"),
+    "data.held_out_fraction": Knob(0.5, ("data.held_out=''", "evaluation_rows=99", "generator.max_new_tokens=1")),
+    "data.split": Knob("nope", ("data.train={dataset}",)),
+    "data.limit": Knob(3, ("evaluation_rows=99", "generator.max_new_tokens=1")),
+    "data.exclude": Knob("[{held_out}]", ("evaluation_rows=99", "generator.max_new_tokens=1")),
+    "generator.kind": Knob("vllm_server"),
+    "generator.max_new_tokens": Knob(3, ("model.path=tiny",), "passes"),
+    "generator.batch_size": Knob(1, ("evaluation_rows=2",), "passes"),
+    "generator.draft_tokens": Knob(0, ("model.path=tiny", "suites=[environment]"), "passes"),
+    "generator.compile": Knob(True, (), "without_compiler"),
+    "generator.vllm.kv_cache_gib": Knob(2.0, (), "engines"),
+    "generator.vllm.gpu_memory_fraction": Knob(0.5, (), "engines"),
+    "generator.vllm.sleep": Knob(False, (), "engines"),
+    "generator.vllm.url": Knob("http://127.0.0.1:2", SERVER, "server"),
+    "generator.vllm.sync_folder": Knob("/nope", SERVER, "server"),
+    "generator.vllm.timeout_s": Knob(0.05, SERVER, "server"),
+    "generator.vllm.retries": Knob(1, SERVER, "server"),
+    "engine.path": Knob("/nope", MEASURED),
+    "engine.hash_mib": Knob(30, MEASURED),
+    "engine.processes": Knob(2, (), "verdicts"),
+    "engine.timeout_s": Knob(0.4, ("engine.timeout_s=0.3", "engine.attempts=1"), "deadline"),
+    "engine.attempts": Knob(1, (), "verdicts"),
+    "engine.cache": Knob(False, MEASURED),
+    "engine.cache_folder": Knob("elsewhere", MEASURED),
+    "balanced.rows_per_class": Knob(2, ("suites=[balanced]",)),
+    "mate_in_one.path": Knob("/nope", MATES),
+    "mate_in_one.limit": Knob(1, MATES),
+    "puzzles.path": Knob("/nope", PUZZLES),
+    "puzzles.limit": Knob(1, PUZZLES),
+    "puzzles.themes": Knob("[fork]", PUZZLES),
+    "selfplay.games": Knob(1, SELFPLAY),
+    "selfplay.start": Knob("openings", SELFPLAY),
+    "selfplay.max_halfmoves": Knob(1, SELFPLAY),
+    "selfplay.decoding.temperature": Knob(9.0, SELFPLAY),
+    "selfplay.decoding.top_k": Knob(1, SELFPLAY),
+    "selfplay.pgn": Knob("games.pgn", SELFPLAY),
+    "closed_world.games": Knob(1, WORLD),
+    "closed_world.start": Knob("standard", WORLD),
+    "closed_world.max_halfmoves": Knob(1, WORLD),
+    "closed_world.mover": Knob("random", WORLD),
+    "closed_world.decoding.temperature": Knob(9.0, WORLD),
+    "closed_world.decoding.top_k": Knob(1, (*WORLD, "closed_world.decoding.temperature=3")),
+    "engine_match.pairs": Knob(1, MATCH),
+    "engine_match.max_halfmoves": Knob(1, MATCH),
+    "engine_match.decoding.temperature": Knob(9.0, MATCH),
+    "engine_match.decoding.top_k": Knob(1, (*MATCH, "engine_match.decoding.temperature=3")),
+    "engine_match.opponent.path": Knob("/nope", MATCH),
+    "engine_match.opponent.nodes": Knob(5, MATCH),
+    "engine_match.opponent.elo": Knob(1501, MATCH),
+    "engine_match.opponent.skill": Knob(7, MATCH),
+    "engine_match.opponent.random_moves": Knob(1.0, MATCH),
+    "engine_match.pgn": Knob("games.pgn", MATCH),
+    "retention.baseline": Knob("{small}", RETENTION),
+}
+OPPONENT = """#!{python}
+'''A UCI engine whose move follows from its settings and its limit.'''
+import sys
+import chess
+
+board, told = chess.Board(), {{}}
+for line in sys.stdin:
+    words = line.split()
+    if words[0] == 'uci':
+        print('id name Fake 1')
+        print('option name Threads type spin default 1 min 1 max 8')
+        print('option name Hash type spin default 16 min 1 max 1024')
+        print('option name Skill Level type spin default 20 min 0 max 20')
+        print('option name UCI_LimitStrength type check default false')
+        print('option name UCI_Elo type spin default 1500 min 1300 max 2000')
+        print('uciok', flush=True)
+    elif words[0] == 'isready':
+        print('readyok', flush=True)
+    elif words[0] == 'setoption':
+        told[' '.join(words[2:words.index('value')])] = words[-1]
+    elif words[0] == 'position':
+        at = words.index('moves') if 'moves' in words else len(words)
+        board = chess.Board() if words[1] == 'startpos' else chess.Board(' '.join(words[2:at]))
+        for move in words[at + 1:]:
+            board.push_uci(move)
+    elif words[0] == 'go':
+        moves = sorted(move.uci() for move in board.legal_moves)
+        number = int(told.get('Skill Level', 20)) + int(told.get('UCI_Elo', 0)) + int(words[words.index('nodes') + 1])
+        print('bestmove', moves[number % len(moves)], flush=True)
+    elif words[0] == 'quit':
+        break
+"""
+MATE = {"fen": "6k1/5ppp/8/8/8/8/8/R3K3 w - - 0 1", "best": "a1a8", "themes": ["mateIn1"]}
+OTHER_MATE = {"fen": "7k/5Q2/6K1/8/8/8/8/8 w - - 0 1", "best": "f7g7", "themes": ["fork"]}
+
+
+def as_run(config: EvaluateConfig) -> RunConfig:
+    """A run with the same model, rows, generator and engine, for what is observed of those."""
+    run = RunConfig(seed=config.seed, device=config.device, precision=config.precision)
+    run.model.path, run.data.train, run.data.held_out = config.model.path, config.data.train, config.data.held_out
+    run.objective.prompts_per_step, run.objective.group_size = 2, 4
+    run.generator = GeneratorConfig(
+        **{knob.name: getattr(config.generator, knob.name) for knob in fields(config.generator)}
+    )
+    run.rubric.engine = EngineConfig(**asdict(config.engine))
+    return run
+
+
+def passes(config: EvaluateConfig) -> Any:
+    """The attention, and shape and type of what the first layer computes in every pass."""
+    policy, found = load_model(config, config.model.path), []
+    policy.model.base_model.h[0].attn.c_attn.register_forward_hook(
+        lambda *call: found.append((tuple(call[2].shape), call[2].dtype))
+    )
+    data = load_evaluation_data(config.data, seed=config.seed)
+    for suite in build_suites(Evaluated(config, data, policy, make_generator(policy, config.generator))):
+        list(suite.rows(0))
+    return policy.model.config._attn_implementation, found
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory, small_model: Path, corpus: Any) -> dict[str, str]:
+    """What overrides may name."""
+    folder = tmp_path_factory.mktemp("knobs")
+    (folder / "opponent").write_text(OPPONENT.format(python=sys.executable))
+    (folder / "opponent").chmod(0o755)
+    (folder / "mates.jsonl").write_text("".join(f"{json.dumps(mate)}\n" for mate in (MATE, OTHER_MATE)))
+    return {
+        "small": str(small_model),
+        "opponent": str(folder / "opponent"),
+        "mates": str(folder / "mates.jsonl"),
+        "held_out": str(corpus.held_out),
+        "dataset": str(corpus.train.parent),
+    }
+
+
+@pytest.fixture
+def observe(
+    files: dict[str, str],
+    fake_stockfish: Path,
+    small_overrides: list[str],
+    observers: dict[str, Callable[[Any], Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., Any]:
+    """What an observer sees of an evaluation under overrides."""
+    known = {**files, "measuring": str(fake_stockfish)}
+    common = ("model", "data", "precision", "device", "threads")
+    given = [override for override in small_overrides if override.startswith(common)]
+    given += ["evaluation_rows=1", "generator.max_new_tokens=16", "balanced.rows_per_class=1", "output=table.json"]
+    given += [f"engine_match.opponent.path={files['opponent']}"]
+    runs: list[Path] = []
+
+    def command(config: EvaluateConfig, raw: Any) -> Any:
+        """The error, or tables and rows; the files; the threads."""
+        runs.append(tmp_path / f"run-{len(runs)}")
+        runs[-1].mkdir()
+        monkeypatch.chdir(runs[-1])
+        told: Any = None
+        try:
+            _evaluate(config, raw)
+            output = json.loads(Path(config.output).read_text())
+            told = [(name, suite["table"]) for name, suite in output["suites"].items()]
+            told.append(Path(output["rows"]).read_text().splitlines()[1:])
+        except UserError as error:
+            told = str(error)
+        found = told, sorted(str(path.relative_to(runs[-1])) for path in runs[-1].rglob("*")), torch.get_num_threads()
+        torch.set_num_threads(1)
+        return found
+
+    def run(observer: str, *overrides: str) -> Any:
+        filled = [override.format(**known) for override in (*given, *overrides)]
+        raw = OmegaConf.merge(OmegaConf.structured(EvaluateConfig), OmegaConf.from_dotlist(filled))
+        config = to_dataclass(raw)  # type: ignore[arg-type]
+        if observer == "without_compiler":
+            monkeypatch.setattr("rookworld_rlvr.app.wiring.COMPILERS", ())
+        if observer in ("command", "without_compiler"):
+            # The fake dies on some positions, for the observers of engines alone.
+            monkeypatch.setenv("FAKE_DIES", "never")
+            monkeypatch.setenv("FAKE_HANGS", "never")
+            return command(config, raw)
+        return passes(config) if observer == "passes" else observers[observer](as_run(config))
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def unchanged() -> dict[Any, Any]:
+    """What was observed without the change, by observer and overrides; the same for many knobs."""
+    return {}
+
+
+def test_every_leaf_of_an_evaluation_has_an_entry() -> None:
+    assert KNOBS.keys() == set(leaves(EvaluateConfig()))
+
+
+@pytest.mark.parametrize("path", KNOBS)
+def test_a_knob_of_an_evaluation_changes_what_is_observed(
+    path: str, observe: Callable[..., Any], unchanged: dict[Any, Any]
+) -> None:
+    knob = KNOBS[path]
+    key = knob.observer, knob.beside
+    if key not in unchanged:
+        unchanged[key] = observe(knob.observer, *knob.beside)
+    assert unchanged[key] != observe(knob.observer, *knob.beside, f"{path}={knob.value}")
+
+
+@pytest.mark.parametrize(("observer", "beside"), [("command", SELFPLAY), ("command", MATCH), ("passes", ())])
+def test_the_same_evaluation_is_observed_the_same(
+    observer: str, beside: tuple[str, ...], observe: Callable[..., Any], unchanged: dict[Any, Any]
+) -> None:
+    unchanged.setdefault((observer, beside), observe(observer, *beside))
+    assert observe(observer, *beside) == unchanged[observer, beside]
