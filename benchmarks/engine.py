@@ -6,9 +6,9 @@
 Positions of the shipped training rows, every legal move of each given an eval, as `rubric=engine` asks. Speed: cold
 with one engine process and with several, then from the cache alone, rounds in turn, medians and their range. Agreement,
 where `--deep` gives the nodes of the search that counts as true: how much win probability the short search's best move
-gives away, how often it gives away less than 0.01, and how large the values that moves are rewarded by
-(`rewards/move_worth.py`) are beside their error: their standard deviation over the moves of a position, over the root
-of the mean squared error.
+gives away, and a random legal move beside it; how often it gives away less than 0.01; and how large the values that
+moves are rewarded by (`rewards/move_worth.py`), and those of two other scales, are beside their error: their standard
+deviation over the moves of a position, over the root of the mean squared error.
 """
 
 import argparse
@@ -17,20 +17,29 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean, median, pvariance
 from typing import Any
 
 from rookworld_rlvr.rewards.engine import Analysis, EngineConfig
 from rookworld_rlvr.rewards.engine_pool import EnginePool
-from rookworld_rlvr.rewards.move_worth import move_worth
+from rookworld_rlvr.rewards.move_worth import MoveWorth, move_worth
 from rookworld_rlvr.tasks import Task
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.policy import parse_policy_prompt
 from rookworld_rlvr.training.data import default_file
 
 CLOSE = 0.01
+# Of the third scale: less between the best and the worst move is taken for this.
+LEAST_SPREAD = 0.1
+SCALES: dict[str, Callable[[MoveWorth, str], float]] = {
+    "1 − loss": lambda worth, move: worth.value(move),
+    "win(move) / win(best)": lambda worth, move: worth.wins[move] / worth.best_win,
+    "1 − loss / (best − worst)": lambda worth, move: (
+        1 - worth.loss(move) / max(LEAST_SPREAD, worth.best_win - min(worth.wins.values()))
+    ),
+}
 
 
 def positions(count: int, seed: int) -> list[str]:
@@ -65,24 +74,25 @@ def speeds(fens: Sequence[str], *, nodes: int, processes: Sequence[int], rounds:
 
 
 def agreement(short: Sequence[Analysis], deep: Sequence[Analysis]) -> dict[str, float]:
-    """Means over positions."""
-    losses, variances, errors = [], [], []
-    for ours, theirs in zip(map(move_worth, short), map(move_worth, deep), strict=True):
-        losses.append(theirs.loss(max(ours.wins, key=lambda move: ours.wins[move])))
-        values = {move: theirs.value(move) for move in theirs.wins}
-        variances.append(pvariance(values.values()))
-        errors.append(fmean((ours.value(move) - value) ** 2 for move, value in values.items()))
-    return {
+    """Means over positions; by the name of each of `SCALES` its signal over error."""
+    pairs = list(zip(map(move_worth, short), map(move_worth, deep), strict=True))
+    losses = [theirs.loss(max(ours.wins, key=lambda move: ours.wins[move])) for ours, theirs in pairs]
+    found = {
         "loss": fmean(losses),
         "close": fmean(loss < CLOSE for loss in losses),
-        "signal": (fmean(variances) / fmean(errors)) ** 0.5,
+        "random": fmean(fmean(map(theirs.loss, theirs.wins)) for _, theirs in pairs),
     }
+    for name, scale in SCALES.items():
+        variances = fmean(pvariance([scale(theirs, move) for move in theirs.wins]) for _, theirs in pairs)
+        errors = fmean(fmean((scale(ours, m) - scale(theirs, m)) ** 2 for m in theirs.wins) for ours, theirs in pairs)
+        found[name] = (variances / errors) ** 0.5
+    return found
 
 
 def measured(given: argparse.Namespace) -> dict[str, Any]:
     """Speed at each limit, and agreement where it is asked for."""
     fens = positions(given.positions, given.seed)
-    with EnginePool(EngineConfig(cache=False)) as pool:
+    with EnginePool(EngineConfig(processes=max(given.processes), cache=False)) as pool:
         name = pool.name
         deep = pool.analyse(fens, nodes=given.deep) if given.deep else []
         agreements = {n: agreement(pool.analyse(fens, nodes=n), deep) for n in given.nodes if deep}
@@ -99,9 +109,12 @@ def show(found: dict[str, Any]) -> None:
             span = f"{1 / max(times):,.0f}–{1 / min(times):,.0f}"
             print(f"| {nodes:,} | {name} | {1 / median(times):,.0f} | {span} | {1000 * median(times):.2f} |")
     if found["agreement"]:
-        print("\n| nodes | loss of its best move | below 0.01 | signal over error |\n|---|---|---|---|")
+        print(f"\n| nodes | loss of its best move | below 0.01 | {' | '.join(SCALES)} |")
+        print("|---" * (3 + len(SCALES)) + "|")
         for nodes, row in found["agreement"].items():
-            print(f"| {nodes:,} | {row['loss']:.4f} | {row['close']:.2f} | {row['signal']:.2f} |")
+            signals = " | ".join(f"{row[name]:.2f}" for name in SCALES)
+            print(f"| {nodes:,} | {row['loss']:.4f} | {row['close']:.2f} | {signals} |")
+        print(f"\nA random legal move gives away {row['random']:.4f}.")
 
 
 def main() -> int:

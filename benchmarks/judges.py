@@ -1,61 +1,107 @@
-"""The main job under three judges and on one task, over seeds: what each run gains, measured by the same engine.
+"""The main job under three judges and on one task alone, over seeds: what each run gains, and what it forgets.
 
     python benchmarks/judges.py --out FOLDER
     python benchmarks/judges.py --out FOLDER --seeds 0 --runs labels engine -- steps=60 evaluation_rows=512
 
 Every run is `rookworld train` with the default configuration but for what its name says. Held out, greedy, before and
-after; the engine that measures looks at twice the nodes of the one that judges. Prints two tables in Markdown: the
-paired gain of each run with its 95 % interval, and means over seeds with their spread. A run that has a summary is not
-repeated.
+after; the engine that measures looks at twice the nodes of the one that judges. Runs on one task, and the mixed one
+beside them, then take `rookworld evaluate 'suites=[retention]'` against the model they began from, on as many rows.
+Prints tables in Markdown: the paired gain of each run with its 95 % interval, means over seeds with their spread, and
+for each task what changed. What is there already is not repeated.
 """
 
 import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean, stdev
+
+from omegaconf import OmegaConf
+
+from rookworld_rlvr.training.checkpoint import list_checkpoints
 
 RUNS = {
     "labels": "rubric=default",
     "rules": "rubric=rules",
     "engine": "rubric=engine",
+    "policy": "experiment=policy_only",
     "environment": "experiment=environment_only",
 }
 LOSS = "policy/win_probability_loss"
 KEYS = (LOSS, "policy/legal_best_move", "policy/best_move_accuracy", "policy/valid", "environment/next_state_accuracy")
 MEASURE = "evaluation_nodes=40000"
+RETAINED = ("labels", "policy", "environment")
+"""The mixed run and those of one task."""
+RETENTION = {
+    "policy": ("loss", "legal_best_move", "legal_candidates", "best_move_accuracy", "valid"),
+    "environment": ("loss", "next_state_accuracy", "reward_accuracy", "recall_illegal", "recall_win", "recall_draw"),
+}
 
-Gains = dict[str, dict[str, float]]
-"""By key: value, low and high of the paired difference, and the value before."""
+Table = dict[str, dict[str, float]]
+"""By key: value, low and high of a paired difference, and the value before."""
+Found = dict[str, dict[int, Table]]
+"""By run and seed."""
 
 
-def gains_of(name: str, seed: int, out: Path, overrides: list[str]) -> Gains:
+def gains_of(name: str, seed: int, out: Path, overrides: list[str]) -> Table:
     """The gains of one run, which is run where it has no summary. Exits where it fails."""
     root = out / f"{name}-{seed}"
     summary = root / "latest" / "summary.json"
     if not summary.exists():
         given = [RUNS[name], f"seed={seed}", f"name={name}", MEASURE, f"output_root={root}", *overrides]
-        code = subprocess.run([sys.executable, "-m", "rookworld_rlvr", "train", *given], check=False).returncode
-        if code:
-            raise SystemExit(f"{name}, seed {seed}: ended with exit code {code}")
+        _rookworld(f"{name}, seed {seed}", "train", given)
     told = json.loads(summary.read_text(encoding="utf-8"))
     return {key: told["gain"][key] | {"before": told["before"][key]["value"]} for key in KEYS}
 
 
-def runs_table(found: dict[str, dict[int, Gains]]) -> str:
-    """A run a line: the paired gain of each key and its interval."""
-    lines = ["| run | seed | " + " | ".join(f"`{key}`" for key in KEYS) + " |", "|---" * (len(KEYS) + 2) + "|"]
+def retention_of(name: str, seed: int, out: Path) -> Table:
+    """What the last checkpoint of a finished run still knows; evaluated where no result lies beside it.
+
+    Without the keys of which the held-out rows have no case.
+    """
+    run = out / f"{name}-{seed}" / "latest"
+    result = run / "retention.json"
+    if not result.exists():
+        config = OmegaConf.load(run / "config.yaml")
+        asked = {
+            "model.path": list_checkpoints(run)[-1],
+            "retention.baseline": config.model.path,
+            "output": result,
+            **{key: OmegaConf.select(config, key) for key in ("evaluation_rows", "threads", "seed")},
+        }
+        given = ["suites=[retention]", *(f"{key}={value}" for key, value in asked.items())]
+        _rookworld(f"{name}, seed {seed}, retention", "evaluate", given)
+    table = json.loads(result.read_text(encoding="utf-8"))["suites"]["retention"]["table"]
+    keys = [f"retention/{task}_{metric}" for task, metrics in RETENTION.items() for metric in metrics]
+    return {
+        key: table[f"{key}/change"] | {"before": table[f"{key}/baseline"]["value"]} for key in keys if key in table
+    }
+
+
+def _rookworld(who: str, command: str, overrides: list[str]) -> None:
+    code = subprocess.run([sys.executable, "-m", "rookworld_rlvr", command, *overrides], check=False).returncode
+    if code:
+        raise SystemExit(f"{who}: ended with exit code {code}")
+
+
+def runs_table(found: Found, keys: Iterable[str]) -> str:
+    """A run a line: the paired change of each key and its interval."""
+    keys = list(keys)
+    lines = ["| run | seed | " + " | ".join(f"`{key}`" for key in keys) + " |", "|---" * (len(keys) + 2) + "|"]
     before = next(iter(next(iter(found.values())).values()))
-    lines.append("| before | | " + " | ".join(f"{before[key]['before']:.4f}" for key in KEYS) + " |")
+    lines.append("| before | | " + " | ".join(f"{before[key]['before']:.4f}" for key in keys) + " |")
     for name, seeds in found.items():
-        for seed, gains in seeds.items():
-            cells = (f"{gain['value']:+.4f} [{gain['low']:+.4f}, {gain['high']:+.4f}]" for gain in gains.values())
+        for seed, changes in seeds.items():
+            told = (changes[key] for key in keys)
+            numbers = ([float(entry[name]) for name in ("value", "low", "high")] for entry in told)
+            cells = (f"{value:+.4f} [{low:+.4f}, {high:+.4f}]" for value, low, high in numbers)
             lines.append(f"| {name} | {seed} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def means_table(found: dict[str, dict[int, Gains]]) -> str:
+def means_table(found: Found) -> str:
     """A kind of run a line: mean gain ± standard deviation over its seeds."""
     lines = ["| run | seeds | " + " | ".join(f"`{key}`" for key in KEYS) + " |", "|---" * (len(KEYS) + 2) + "|"]
     for name, seeds in found.items():
@@ -73,11 +119,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("override", nargs="*", help="hydra overrides for every run")
     arguments = parser.parse_args()
+    out: Path = arguments.out
     found = {
-        name: {seed: gains_of(name, seed, arguments.out, arguments.override) for seed in arguments.seeds}
+        name: {seed: gains_of(name, seed, out, arguments.override) for seed in arguments.seeds}
         for name in arguments.runs
     }
-    print(f"{runs_table(found)}\n\n{means_table(found)}")
+    print(f"{runs_table(found, KEYS)}\n\n{means_table(found)}")
+    kept = {
+        name: {seed: retention_of(name, seed, out) for seed in arguments.seeds}
+        for name in arguments.runs
+        if name in RETAINED
+    }
+    for task in RETENTION if kept else ():
+        common = set.intersection(*(set(table) for seeds in kept.values() for table in seeds.values()))
+        print(f"\n{runs_table(kept, sorted(key for key in common if key.startswith(f'retention/{task}_')))}")
 
 
 if __name__ == "__main__":

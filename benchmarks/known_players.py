@@ -1,12 +1,18 @@
-"""The suites that play and solve, on players of known strength beside a model: do they rank them right?
+"""The suites of `rookworld evaluate` on players and arbiters of known strength beside a model: are they ranked right?
 
-python benchmarks/known_players.py --mates mate_in_one.jsonl --puzzles puzzles.jsonl --output outputs/players.json
+    python benchmarks/known_players.py --mates mate_in_one.jsonl --puzzles puzzles.jsonl --output outputs/players.json
+
+Who moves is a uniformly random mover, the model, and Stockfish: held-out positions, by the move alone, mates, puzzles,
+games against itself and against a weak Stockfish. Who says what a move leads to is one that leaves the position as it
+is, the model, and python-chess: held-out and balanced transitions. `closed_world`, which needs both halves, has its
+known ends in `tests/evaluation/test_closed_world.py`.
 """
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +20,14 @@ from rich.console import Console
 from rich.table import Table
 
 from rookworld_rlvr.app.wiring import make_generator
-from rookworld_rlvr.evaluation import Measure, Row, summarise, to_json
-from rookworld_rlvr.evaluation.engine_match import EngineMatchConfig, engine_match, engine_match_measures
-from rookworld_rlvr.evaluation.mate_in_one import mate_in_one, read_mates
+from rookworld_rlvr.board.fen import parse_fen
+from rookworld_rlvr.evaluation import EngineMeasure, Measure, to_json
+from rookworld_rlvr.evaluation.balanced import BalancedConfig, balanced_suite
+from rookworld_rlvr.evaluation.engine_match import EngineMatchConfig, engine_match_suite
+from rookworld_rlvr.evaluation.held_out import Complete, held_out_suite
+from rookworld_rlvr.evaluation.mate_in_one import mate_in_one_suite, read_mates
 from rookworld_rlvr.evaluation.players import (
+    FULL_SKILL,
     DecodingConfig,
     ModelPlayer,
     OpponentConfig,
@@ -25,15 +35,29 @@ from rookworld_rlvr.evaluation.players import (
     RandomPlayer,
     engine_player,
 )
-from rookworld_rlvr.evaluation.puzzles import puzzles, read_puzzles
-from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay, selfplay_measures
+from rookworld_rlvr.evaluation.puzzles import puzzles_suite, read_puzzles
+from rookworld_rlvr.evaluation.run import greedy_texts
+from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay_suite
+from rookworld_rlvr.evaluation.suite import Suite, suite_table
+from rookworld_rlvr.rewards.engine import EngineConfig
+from rookworld_rlvr.rewards.engine_pool import EnginePool
 from rookworld_rlvr.rollout.generator import GeneratorConfig
-from rookworld_rlvr.training.policy import Device, ModelConfig, Precision, load_policy, select_device
+from rookworld_rlvr.tasks import Example, Task, parse_prompt
+from rookworld_rlvr.tasks.environment import environment_truth, parse_environment_prompt, render_environment
+from rookworld_rlvr.tasks.policy import render_policy
+from rookworld_rlvr.tasks.types import EnvironmentAnswer, PolicyAnswer
+from rookworld_rlvr.training.data import DataConfig, EvaluationData, load_evaluation_data
+from rookworld_rlvr.training.policy import Device, ModelConfig, Policy, Precision, load_policy, select_device
 
 MakePlayer = Callable[[DecodingConfig], Player]
 # Weak enough that a game can be won by someone who knows the rules, and the same in every run.
-OPPONENT = OpponentConfig(nodes=1, random_moves=0.9)
-TOLD = (
+OPPONENT = OpponentConfig(nodes=1, skill=FULL_SKILL, random_moves=0.9)
+# Of the engine that measures what moves give away: far more than Stockfish has as a player.
+MEASURE_NODES = 100_000
+OF_PLAYERS = (
+    "policy/legal_best_move",
+    "policy/best_move_accuracy",
+    "policy/win_probability_loss",
     "mate_in_one/accuracy",
     "mate_in_one/legal",
     "puzzles/accuracy",
@@ -44,6 +68,12 @@ TOLD = (
     "engine_match/elo",
     "engine_match/illegal",
 )
+OF_ARBITERS = (
+    "environment/next_state_accuracy",
+    "environment/reward_accuracy",
+    "balanced/exact",
+    "balanced/outcome_accuracy",
+)
 
 
 def main() -> None:
@@ -53,23 +83,31 @@ def main() -> None:
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--games", type=int, default=100)
     parser.add_argument("--pairs", type=int, default=32)
+    parser.add_argument("--rows", type=int, default=500, help="held-out rows of each task")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
-    tables = {}
+    policy = load_policy(ModelConfig(path=arguments.model), select_device(Device.auto), Precision.bf16)
+    data = load_evaluation_data(DataConfig(), seed=0)
+    players, arbiters = {}, {}
     with ExitStack() as stack:
-        for name, make in players(arguments.model, stack).items():
-            tables[name] = measured(make, arguments)
+        measure = EngineMeasure(stack.enter_context(EnginePool(EngineConfig())), MEASURE_NODES)
+        for name, make in known_players(arguments.model, policy, stack).items():
+            players[name] = table_of(player_suites(make, data, measure, arguments))
             print(f"{name}: done", flush=True)
-    Console(width=160).print(as_table(tables))
+    for name, complete in known_arbiters(arguments.model, policy).items():
+        arbiters[name] = table_of(arbiter_suites(complete, data, arguments))
+        print(f"{name}: done", flush=True)
+    console = Console(width=160)
+    console.print(as_table(OF_PLAYERS, players))
+    console.print(as_table(OF_ARBITERS, arbiters))
     if arguments.output:
-        found = {name: to_json(table) for name, table in tables.items()}
+        found = {name: to_json(table) for name, table in (players | arbiters).items()}
         arguments.output.write_text(json.dumps(found, indent=2) + "\n")
 
 
-def players(model: str, stack: ExitStack) -> dict[str, MakePlayer]:
-    policy = load_policy(ModelConfig(path=model), select_device(Device.auto), Precision.bf16)
+def known_players(model: str, policy: Policy, stack: ExitStack) -> dict[str, MakePlayer]:
     generator = make_generator(policy, GeneratorConfig())
-    stockfish = stack.enter_context(engine_player(OpponentConfig()))
+    stockfish = stack.enter_context(engine_player(OpponentConfig(skill=FULL_SKILL)))
     return {
         "random mover": lambda decoding: RandomPlayer(),
         model: lambda decoding: ModelPlayer(generator, policy.tokenizer, decoding),
@@ -77,32 +115,56 @@ def players(model: str, stack: ExitStack) -> dict[str, MakePlayer]:
     }
 
 
-def measured(make: MakePlayer, arguments: argparse.Namespace) -> dict[str, Measure]:
-    """Every suite's table; self-play at the published sampling, all else greedy."""
+def known_arbiters(model: str, policy: Policy) -> dict[str, Complete]:
+    return {
+        "no move changes anything": lambda examples: [unchanged(example) for example in examples],
+        f"{model}, as arbiter": partial(greedy_texts, make_generator(policy, GeneratorConfig()), policy.tokenizer),
+        "python-chess": lambda examples: [
+            render_environment(environment_truth(parse_environment_prompt(example.prompt))) for example in examples
+        ],
+    }
+
+
+def unchanged(example: Example) -> str:
+    """The position as it stands, nothing won, nothing over."""
+    return render_environment(EnvironmentAnswer(parse_prompt(example.prompt).fen, 0.001, False, False))
+
+
+def move_alone(player: Player, examples: Sequence[Example]) -> list[str]:
+    """A player's move as an answer to a policy prompt: the only candidate, and the best."""
+    fens = [parse_prompt(example.prompt).fen for example in examples]
+    moves = player.choose([parse_fen(fen) for fen in fens], range(len(fens)))
+    return [render_policy(PolicyAnswer((move,), (0.0,), move), fen) for move, fen in zip(moves, fens, strict=True)]
+
+
+def player_suites(
+    make: MakePlayer, data: EvaluationData, measure: EngineMeasure, arguments: argparse.Namespace
+) -> Iterator[Suite]:
+    """Self-play at the published sampling, all else greedy."""
     games, match = SelfplayConfig(games=arguments.games), EngineMatchConfig(pairs=arguments.pairs, opponent=OPPONENT)
-    greedy = make(DecodingConfig())
-    mated = rows(mate_in_one(greedy, read_mates(arguments.mates)))
-    solved = rows(puzzles(greedy, read_puzzles(arguments.puzzles)))
-    played = rows(selfplay(make(games.decoding), games))
-    with engine_player(OPPONENT) as opponent:
-        matched = rows(engine_match(greedy, opponent, match))
-    return (
-        summarise(mated)
-        | summarise(solved)
-        | summarise(played)
-        | selfplay_measures(played)
-        | summarise(matched)
-        | engine_match_measures(matched)
-    )
+    greedy, rows, trained = make(DecodingConfig()), arguments.rows, data.trained
+    complete = partial(move_alone, greedy)
+    yield held_out_suite(Task.policy, data.held_out, complete, trained=trained, most=rows, engine=measure)
+    yield mate_in_one_suite(greedy, read_mates(arguments.mates))
+    yield puzzles_suite(greedy, read_puzzles(arguments.puzzles))
+    yield selfplay_suite(make(games.decoding), games)
+    yield engine_match_suite(greedy, partial(engine_player, OPPONENT), match)
 
 
-def rows(chunks: Iterable[list[Row]]) -> list[Row]:
-    return [row for chunk in chunks for row in chunk]
+def arbiter_suites(complete: Complete, data: EvaluationData, arguments: argparse.Namespace) -> Iterator[Suite]:
+    yield held_out_suite(Task.environment, data.held_out, complete, trained=data.trained, most=arguments.rows)
+    yield balanced_suite(BalancedConfig(), complete, seed=0, excluded=data.trained)
 
 
-def as_table(tables: dict[str, dict[str, Measure]]) -> Table:
+def table_of(suites: Iterable[Suite]) -> dict[str, Measure]:
+    """All keys of the suites, each asked from its first row on."""
+    tables = (suite_table(suite, [row for rows in suite.rows(0) for row in rows]) for suite in suites)
+    return {key: measure for table in tables for key, measure in table.items()}
+
+
+def as_table(keys: Sequence[str], tables: dict[str, dict[str, Measure]]) -> Table:
     table = Table("key", *tables)
-    for key in TOLD:
+    for key in keys:
         table.add_row(key, *cells(tables.values(), key))
     return table
 

@@ -1,10 +1,10 @@
 """Processes that are killed and resumed: `benchmarks/chaos.py`, in small."""
 
-import importlib.util
 import os
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -14,14 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 STEPS = 6
 
 
-@pytest.fixture(scope="module")
-def chaos() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("chaos", ROOT / "benchmarks/chaos.py")
-    assert spec is not None and spec.loader is not None
-    # A dataclass looks its module up by name.
-    sys.modules["chaos"] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def chaos(load_benchmark: Callable[[str], ModuleType]) -> ModuleType:
+    return load_benchmark("chaos")
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """`benchmarks/engine.py`: what it measures, and agreement by hand. No time is asserted."""
 
-import importlib.util
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -9,17 +9,12 @@ import pytest
 
 from rookworld_rlvr.rewards.engine import Analysis
 
-FILE = Path(__file__).resolve().parents[2] / "benchmarks" / "engine.py"
 FEN = "7k/8/8/8/8/8/8/K7 w - - 0 1"
 
 
-@pytest.fixture(scope="module")
-def benchmark() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("engine_benchmark", FILE)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def benchmark(load_benchmark: Callable[[str], ModuleType]) -> ModuleType:
+    return load_benchmark("engine")
 
 
 def test_agreement_is_what_the_short_search_gives_away_and_signal_over_error(benchmark: ModuleType) -> None:
@@ -31,7 +26,11 @@ def test_agreement_is_what_the_short_search_gives_away_and_signal_over_error(ben
     mean = (1 + 0.909 + 0.501) / 3
     spread = sum((value - mean) ** 2 for value in (1, 0.909, 0.501)) / 3
     error = 2 * 0.091**2 / 3 / 2
-    assert found["signal"] == pytest.approx((spread / error) ** 0.5)
+    assert found["1 − loss"] == pytest.approx((spread / error) ** 0.5)
+    assert found["random"] == pytest.approx((0 + 0.091 + 0.499) / 3)
+    # The same values over the best move's 0.5, so the same ratio; over the spread of 0.499 too.
+    assert found["win(move) / win(best)"] == pytest.approx(found["1 − loss"])
+    assert found["1 − loss / (best − worst)"] == pytest.approx(found["1 − loss"])
 
 
 def test_it_measures_each_number_of_processes_and_the_cache(

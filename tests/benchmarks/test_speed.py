@@ -1,11 +1,10 @@
 """`benchmarks/peers.py` and `benchmarks/scaling.py`: turns, ratios and checks. No time is asserted."""
 
-import importlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -17,11 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def benchmarks() -> Iterator[dict[str, ModuleType]]:
-    """Their modules, which find each other in their folder."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "benchmarks"))
-        yield {name: importlib.import_module(name) for name in ("sides", "peers", "scaling")}
+def benchmarks(load_benchmark: Callable[[str], ModuleType]) -> dict[str, ModuleType]:
+    return {name: load_benchmark(name) for name in ("sides", "peers", "scaling")}
 
 
 @pytest.fixture

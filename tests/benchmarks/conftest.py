@@ -1,0 +1,18 @@
+"""The scripts of `benchmarks/` as modules."""
+
+import importlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="session")
+def load_benchmark() -> Iterator[Callable[[str], ModuleType]]:
+    """A script by its name; scripts find each other in their folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(FOLDER))
+        yield importlib.import_module
