@@ -44,10 +44,25 @@ def fen_after(*moves: str) -> str:
 
 def test_the_first_legal_move_of_the_completions_is_played_and_the_position_behind_it_asked_about() -> None:
     live = games()
-    assert [asked(live), asked(live)] == [STANDARD, STANDARD]
+    assert asked(live) == STANDARD
     live.play(STANDARD, says("e2e5", "g1f3", "e2e4"))
     live.start_draw()
     assert sorted([asked(live), asked(live)]) == sorted([f"P: {fen_after('g1f3')}", STANDARD])
+
+
+def test_of_games_that_stand_in_one_position_a_draw_asks_one_and_the_next_draw_another() -> None:
+    live = games(games=3)
+    assert asked(live) == STANDARD and live.next(Task.policy) is None
+    live.play(STANDARD, says("e2e4"))
+    live.start_draw()
+    assert [asked(live), asked(live)] == [STANDARD, f"P: {fen_after('e2e4')}"]
+    assert live.next(Task.policy) is None
+    live.play(STANDARD, says("e2e4"))
+    live.start_draw()
+    # Two of the three stand behind e2e4 now: one of them waits.
+    assert sorted([asked(live), asked(live)]) == sorted([STANDARD, f"P: {fen_after('e2e4')}"])
+    assert live.next(Task.policy) is None
+    assert [record["game"] for record in live.take_records().asked] == [0, 1, 0, 1, 2]
 
 
 def test_what_was_written_and_played_is_asked_of_the_environment_with_python_chess_s_answer() -> None:
@@ -87,17 +102,18 @@ def test_held_out_positions_are_never_asked_about() -> None:
     live.play(asked(live), says("e2e4"))
     assert asked(live) == STANDARD and live.ends == {"stopped": 1}
     openings = games(games=8, opening_fraction=0.5, excluded=[position_key(chess.Board())])
-    assert STANDARD not in {asked(openings) for _ in range(8)}
+    prompts = {asked(openings) for _ in range(4)}
+    assert len(prompts) == 4 and STANDARD not in prompts
     with pytest.raises(ValueError, match="starts that are not held out"):
         games(excluded=[position_key(chess.Board())])
 
 
 def test_openings_begin_their_share_of_the_games() -> None:
     live = games(games=400, opening_fraction=0.25)
-    prompts = [asked(live) for _ in range(400)]
-    lines = {f"P: {opening_board(opening).fen()}" for opening in OPENINGS}
-    assert set(prompts) <= lines | {STANDARD}
-    assert 0.17 < sum(prompt != STANDARD for prompt in prompts) / 400 < 0.33
+    starts = [fen_after(*game["moves"]) for game in live.state_dict()["games"]]
+    lines = {opening_board(opening).fen() for opening in OPENINGS}
+    assert set(starts) <= lines | {chess.STARTING_FEN}
+    assert 0.17 < sum(start != chess.STARTING_FEN for start in starts) / 400 < 0.33
 
 
 def test_a_prompt_that_no_game_asked_changes_nothing() -> None:
@@ -110,14 +126,18 @@ def test_a_prompt_that_no_game_asked_changes_nothing() -> None:
 
 
 def test_a_draw_asks_one_position_of_each_game_at_most_and_the_next_draw_again_what_was_not_answered() -> None:
-    live = games(games=2)
+    live = games(games=2, opening_fraction=1.0)
     sampler = Sampler(CORPUS, MixtureConfig(1.0, 0.0), 0, live)
     drawn = sampler.draw(5)
     assert [example not in CORPUS for example in drawn] == [True, True, False, False, False]
-    assert [record["game"] for record in live.take_records().asked] == [0, 1]
-    sampler.play(drawn[0], says("e2e4"))
-    again = sampler.draw(5)
-    assert [example.prompt for example in again if example not in CORPUS] == [f"P: {fen_after('e2e4')}", STANDARD]
+    records = live.take_records().asked
+    assert [record["game"] for record in records] == [0, 1]
+    first = parse_fen(records[0]["fen"])
+    move = min(move.uci() for move in first.legal_moves)
+    sampler.play(drawn[0], says(move))
+    first.push_uci(move)
+    again = [example.prompt for example in sampler.draw(5) if example not in CORPUS]
+    assert again == [f"P: {first.fen()}", drawn[1].prompt]
 
 
 def test_records_tell_each_position_asked_and_each_game_ended_and_join_on_its_number() -> None:

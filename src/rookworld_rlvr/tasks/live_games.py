@@ -34,7 +34,8 @@ class LiveGamesConfig:
     fraction: float = 0.0
     """Share of each task's prompts; 0: none."""
     games: int = 16
-    """Games in progress, and most transitions that wait to be asked about. Of each a step asks one position at most."""
+    """Games in progress, and most transitions that wait to be asked about. A step asks one of
+    each at most, and one of those that stand in one position."""
     opening_fraction: float = 0.5
     """Share of the games that begin behind an opening; the others at the standard starting position."""
     max_halfmoves: int = 200
@@ -112,25 +113,32 @@ class LiveGames:
         """An example in place of one of the corpus, where it is these games' turn and they have one."""
         # Turns that pass while there is no transition are not made up for.
         self._credits[task] = min(self._credits[task] + self._config.fraction, 1.0 + self._config.fraction)
-        waiting = self._transitions if task is Task.environment else not all(game.asked for game in self._games)
-        if self._credits[task] < 1 or not waiting:
+        if self._credits[task] < 1:
             return None
-        self._credits[task] -= 1
-        if task is Task.environment:
-            example = split_line(self._transitions.popleft())
-            assert isinstance(example, Example)
-            return example
-        return Example(Task.policy, self._ask(), None)
+        example = self._transition() if task is Task.environment else self._ask()
+        if example:
+            self._credits[task] -= 1
+        return example
 
-    def _ask(self) -> str:
-        """The prompt of the next game in turn that is not asked already."""
-        while self._games[self._turn].asked:
-            self._turn = (self._turn + 1) % len(self._games)
-        game = self._games[self._turn]
-        self._turn = (self._turn + 1) % len(self._games)
+    def _transition(self) -> Example | None:
+        """The oldest transition that waits."""
+        if not self._transitions:
+            return None
+        example = split_line(self._transitions.popleft())
+        assert isinstance(example, Example)
+        return example
+
+    def _ask(self) -> Example | None:
+        """About the next game in turn. Of games that stand in one position a draw asks one: a prompt has one group."""
+        asked = {game.prompt for game in self._games if game.asked}
+        in_turn = self._games[self._turn :] + self._games[: self._turn]
+        game = next((game for game in in_turn if game.prompt not in asked), None)
+        if game is None:
+            return None
+        self._turn = (self._games.index(game) + 1) % len(self._games)
         game.asked = True
         self._asked.append({"fen": game.board.fen(), "game": game.number, "ply": game.board.ply()})
-        return game.prompt
+        return Example(Task.policy, game.prompt, None)
 
     def play(self, prompt: str, completions: Sequence[str]) -> None:
         """Go on in the game that asked `prompt`, if one did: the first legal move of the completions is played.
