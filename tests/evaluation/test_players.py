@@ -162,12 +162,12 @@ def test_a_binary_that_is_no_engine_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def engine_script(path: Path, *, options: str) -> Path:
+def engine_script(path: Path, *, options: str, name: str = "Stockfish_16") -> Path:
     """An engine that knows these options and leaves when it is asked for a move."""
     path.write_text(
         "#!/bin/sh\n"
         "while read -r word rest; do case $word in\n"
-        f"uci) for line in {options} uciok; do echo $line | tr _ ' '; done;;\n"
+        f"uci) for line in id_name_{name} {options} uciok; do echo $line | tr _ ' '; done;;\n"
         "isready) echo readyok;;\n"
         "go|quit) exit 0;;\n"
         "esac; done\n"
@@ -184,6 +184,14 @@ def test_an_engine_without_the_options_is_refused_as_one_that_is_none(tmp_path: 
     script = engine_script(tmp_path / "engine", options="")
     with pytest.raises(ValueError, match=r"expected a UCI engine like Stockfish, got .*engine: .*Threads"):
         EnginePlayer(OpponentConfig(path=str(script)))
+
+
+def test_an_engine_that_is_too_old_or_another_is_refused_by_its_name(tmp_path: Path) -> None:
+    for name in ("Stockfish_14.1", "Crafty_25.2"):
+        script = engine_script(tmp_path / "engine", options=THREADS_AND_HASH, name=name)
+        told = name.replace("_", " ")
+        with pytest.raises(ValueError, match=f"expected Stockfish 15 or newer, got '{told}' from .*engine"):
+            EnginePlayer(OpponentConfig(path=str(script), skill=20))
 
 
 def test_an_engine_that_cannot_be_begun_again_in_a_game_is_a_generator_s_failure(tmp_path: Path) -> None:

@@ -341,6 +341,29 @@ def test_a_resume_that_cannot_go_on_says_so_in_one_line_and_leaves_the_run_as_it
     assert everything(folder) == before
 
 
+def test_a_run_that_another_process_trains_is_not_resumed_and_afterwards_it_is(
+    train: Train, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = train("steps=1", "evaluation_rows=1")
+    before = everything(folder)
+    hold = "import sys, pathlib; from rookworld_rlvr.training.run_folder import held\n"
+    hold += "with held(pathlib.Path(sys.argv[1])): print('held', flush=True); input()"
+    command = [sys.executable, "-c", hold, str(folder)]
+    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        capfd.readouterr()
+        assert main(["train", f"resume={folder}", "steps=2"]) == 2
+        assert capfd.readouterr().err == (
+            f"rookworld: resume: expected a run that no other process trains, got {folder}\n"
+        )
+        assert everything(folder) == before
+        # However it ends: it has no time to let go.
+        other.kill()
+    assert main(["train", f"resume={folder}", "steps=2"]) == 0
+    assert [row["step"] for row in metrics(folder)] == [1, 2]
+
+
 def test_a_signal_ends_the_run_with_a_checkpoint_and_it_goes_on_by_resume(
     small_overrides: list[str], tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ import chess
 import chess.engine
 import torch
 
-from ..rewards.engine import find_engine
+from ..rewards.engine import find_engine, require_new_enough
 from ..rollout.collect import completion_text, prompt_tokens
 from ..rollout.generator import Generator, GeneratorError
 from ..tasks.policy import policy_fields, render_policy_prompt
@@ -189,6 +189,7 @@ class EnginePlayer:
         try:
             engine = chess.engine.SimpleEngine.popen_uci(self._binary)
             try:
+                require_new_enough(engine.id.get("name", ""), self._binary)
                 engine.configure({"Threads": 1, "Hash": HASH_MIB, **_strength(engine, self._config)})
             except BaseException:
                 engine.close()

@@ -128,11 +128,11 @@ class Engine:
             process = self._running()
         except UciError as error:
             raise EngineUnusableError(f"expected a UCI engine, got {self._binary}: {error}") from error
-        if not _new_enough(process.name):
+        try:
+            require_new_enough(process.name, self._binary)
+        except EngineUnusableError:
             self.close()
-            raise EngineUnusableError(
-                f"expected Stockfish {MIN_VERSION} or newer, got {process.name!r} from {self._binary}"
-            )
+            raise
         return " ".join(part for part in (process.name, process.network) if part)
 
     def pid(self) -> int | None:
@@ -191,6 +191,12 @@ class Engine:
                 self._process.close()
                 self._process = None
                 self.restarts += not self._closed
+
+
+def require_new_enough(name: str, binary: str) -> None:
+    """Raises EngineUnusableError where what `binary` says it is is no Stockfish, or too old."""
+    if not _new_enough(name):
+        raise EngineUnusableError(f"expected Stockfish {MIN_VERSION} or newer, got {name!r} from {binary}")
 
 
 def _new_enough(name: str) -> bool:

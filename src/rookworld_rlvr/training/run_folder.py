@@ -1,7 +1,10 @@
 """A run's folder: where it is made, and files that appear whole or not at all."""
 
+import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,20 @@ def make_run_folder(root: Path, name: str, *, now: datetime) -> Path:
     except OSError as error:
         raise UserError(f"output_root: expected a folder to write to, got {root}: {error.strerror}") from error
     return folder
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Meanwhile no other process trains in the folder; however this one ends, it lets go. Raises UserError."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(f"resume: expected a run that no other process trains, got {folder}") from error
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def point_latest(root: Path, folder: Path) -> None:

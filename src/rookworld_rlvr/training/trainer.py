@@ -19,7 +19,7 @@ from .memory import peak_memory_gib
 from .preflight import GateResult, PreflightInput, require_passed, run_preflight
 from .reference import ReferenceMode
 from .run import Run
-from .run_folder import write_json, write_text
+from .run_folder import held, write_json, write_text
 from .sinks import cut_lines
 
 SUMMARY, BEFORE_ROWS = "summary.json", "before_rows.jsonl"
@@ -28,9 +28,9 @@ INTERRUPTED = "interrupted"
 
 
 def train(run: Run) -> dict[str, Any]:
-    """The whole run; returns and writes the summary. Raises PreflightError and TrainingGaveUpError."""
+    """The whole run; returns and writes the summary. Raises PreflightError, TrainingGaveUpError and UserError."""
     try:
-        with _stop_on_signal(run):
+        with _stop_on_signal(run), held(run.folder):
             return _train(run)
     finally:
         run.close()
