@@ -4,11 +4,13 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from math import nan
 from pathlib import Path
 from typing import Any
 
 import chess.pgn
 import pytest
+from safetensors.torch import load_file, save_file
 
 from rookworld_rlvr.app import suites
 from rookworld_rlvr.app.cli import main
@@ -310,7 +312,23 @@ def test_a_pgn_file_holds_the_counted_games_once_each_whatever_was_interrupted(
         assert path.read_text() == whole and not rows_path(tmp_path / "other.json").exists()
     both = ("suites=[selfplay,engine_match]", f"selfplay.pgn={tmp_path}/a", f"engine_match.pgn={tmp_path}/a")
     evaluate(*both, output="other.json", exit_code=2)
-    assert "pgn: expected a file for each of selfplay and engine_match" in capfd.readouterr().err
+    told = capfd.readouterr().err
+    assert f"pgn: expected a file of its own for each, got {tmp_path}/a for selfplay, {tmp_path}/a for eng" in told
+    # Nor are games written over the tables or their rows.
+    for taken in ("other.json", "other.json.rows.jsonl"):
+        evaluate(*given[:3], f"selfplay.pgn={tmp_path / taken}", output="other.json", exit_code=2)
+        assert "pgn: expected a file of its own for each" in capfd.readouterr().err
+
+
+def test_a_file_that_no_evaluation_wrote_is_not_written_over(
+    evaluate: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "config.json"
+    mine.write_text('{"suites": {}}')
+    evaluate(output="config.json", exit_code=2)
+    told = capfd.readouterr().err
+    assert told == f"rookworld: output: expected no file, or an evaluation's with its rows beside it, got {mine}\n"
+    assert mine.read_text() == '{"suites": {}}' and not rows_path(mine).exists()
 
 
 @pytest.mark.skipif(not engine_there(), reason="no Stockfish here")
@@ -380,6 +398,7 @@ def reasked(tmp_path: Path) -> Callable[..., str]:
         place[last] = value
         other = tmp_path / "other.json"
         rows_path(other).write_text(json.dumps(head) + "\n" + "".join(rows))
+        shutil.copy(tmp_path / "a.json", other)
         return str(other)
 
     return make
@@ -411,6 +430,7 @@ def test_results_that_were_not_asked_alike_are_not_compared_and_other_difference
         "config.evaluation_nodes": 9,
         "config.model.attention": "sdpa",
         "config.engine_match": {"pairs": 1},
+        "software.chess": "1.0",
     }
     for name, value in allowed.items():
         capfd.readouterr()
@@ -451,3 +471,90 @@ def test_results_of_other_rows_or_no_common_suite_are_not_compared(
         assert main(["evaluate", "compare", str(tmp_path / "a.json"), str(tmp_path / other)]) == 2
         told = capfd.readouterr()
         assert told.err.count("\n") == 1 and named in told.err and told.out == ""
+
+
+def test_only_finished_results_are_compared_and_what_one_has_alone_is_told(
+    evaluate: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    evaluate(output="a.json")
+    evaluate("suites=[policy]", output="b.json")
+    a, b = tmp_path / "a.json", tmp_path / "b.json"
+    capfd.readouterr()
+    assert main(["evaluate", "compare", str(a), str(b)]) == 0
+    assert f"Not in both: policy, environment in {a}; policy in {b}" in capfd.readouterr().out
+    rows = rows_path(b).read_text()
+    rows_path(b).write_text("".join(rows.splitlines(keepends=True)[:3]))
+    assert main(["evaluate", "compare", str(a), str(b)]) == 2
+    told = capfd.readouterr().err
+    assert "expected rows {'policy': 3} beside" in told and "got {'policy': 2}: the evaluation is not finished" in told
+    rows_path(b).write_text(rows)
+    b.unlink()
+    assert main(["evaluate", "compare", str(a), str(b)]) == 2
+    assert f"expected a finished evaluation's tables in {b}, got [Errno 2]" in capfd.readouterr().err
+
+
+def test_a_comparison_is_not_written_over_what_it_compares(
+    evaluate: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    evaluate(output="a.json")
+    for path in (tmp_path / "a.json", rows_path(tmp_path / "a.json")):
+        before = path.read_text()
+        capfd.readouterr()
+        assert main(["evaluate", "compare", *[str(tmp_path / "a.json")] * 2, "--json", str(path)]) == 2
+        assert f"--json: expected a file of its own, got {path}, which is compared" in capfd.readouterr().err
+        assert path.read_text() == before
+
+
+@pytest.fixture
+def broken_model(small_model: Path, tmp_path: Path) -> Path:
+    """A model that has diverged: one of its weights is no number."""
+    folder = tmp_path / "broken"
+    shutil.copytree(small_model, folder)
+    weights = load_file(folder / "model.safetensors")
+    weights["transformer.ln_f.weight"][0] = nan
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def test_a_model_that_has_diverged_has_forgotten_infinitely_much(
+    evaluate: Evaluate, broken_model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = ("suites=[retention]", f"model.path={broken_model}")
+    table = evaluate(*given, "retention.baseline=tiny")["suites"]["retention"]["table"]
+    assert table["retention/policy_loss"] == {"value": "inf", "low": 0.0, "high": "inf", "n": 3}
+    assert table["retention/policy_loss/change"] == {"value": "inf", "low": "-inf", "high": "inf", "n": 3}
+    assert table["retention/policy_legal_best_move"]["value"] == 0.0
+    shown = capfd.readouterr().out
+    assert "│ retention/policy_loss/change " in shown and "[-∞, ∞]" in shown and "…" not in shown
+    assert all(f"│ {key} " in shown for key in table if key.endswith(("change", "loss")))
+    assert '"retention/policy_loss": "inf"' in rows_path(tmp_path / "table.json").read_text()
+    # The same again, from its rows, and against one that has lost as much.
+    assert evaluate(*given, "retention.baseline=tiny")["suites"]["retention"]["table"] == table
+    same = evaluate(*given, f"retention.baseline={broken_model}", output="same.json")["suites"]["retention"]["table"]
+    assert same["retention/policy_loss/change"]["value"] == 0.0
+    first, out = str(tmp_path / "table.json"), tmp_path / "c.json"
+    assert main(["evaluate", "compare", first, first, "--json", str(out)]) == 0
+    entry = json.loads(out.read_text())["table"]["retention/policy_loss"]
+    assert (entry["first"], entry["second"], entry["gain"]["value"], entry["p"]) == ("inf", "inf", 0.0, 1.0)
+
+
+def test_weights_that_are_none_are_refused_in_one_line(
+    evaluate: Evaluate, broken_model: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    whole = (broken_model / "model.safetensors").read_bytes()
+    for left in (b"version https://git-lfs.github.com/spec/v1\n", whole[:100], whole[:-9]):
+        (broken_model / "model.safetensors").write_bytes(left)
+        evaluate(f"model.path={broken_model}", exit_code=2)
+        told = capfd.readouterr().err
+        assert told.count("\n") == 1 and "model.path: expected a causal language model" in told
+
+
+@pytest.mark.parametrize("name", ["mate_in_one", "puzzles"])
+def test_a_file_that_is_no_text_is_refused_by_its_name(
+    evaluate: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    path = tmp_path / "puzzles.csv.zst"
+    path.write_bytes(b"(\xb5/\xfd\x00\xff")
+    evaluate(f"suites=[{name}]", f"{name}.path={path}", exit_code=2)
+    told = capfd.readouterr().err
+    assert told.count("\n") == 1 and f"{name}.path: expected text, got {path}: 'utf-8' codec" in told

@@ -7,16 +7,17 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from rookworld_rlvr.app.tables import comparison_table, evaluation_table
+from rookworld_rlvr.app.tables import comparison_table, evaluation_tables
 from rookworld_rlvr.evaluation import Gain, Measure, Row, summarise, to_json
 from rookworld_rlvr.evaluation.engine_match import engine_match_measures
 from rookworld_rlvr.evaluation.paired import Comparison
 
 
-def printed(table: Table) -> list[list[str]]:
-    """The cells of each line below the heading."""
+def printed(*tables: Table) -> list[list[str]]:
+    """The cells of each line below the headings."""
     shown = StringIO()
-    Console(width=300, file=shown).print(table)
+    for table in tables:
+        Console(width=300, file=shown).print(table)
     lines = [line for line in shown.getvalue().splitlines() if line.startswith("│")]
     return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
 
@@ -28,11 +29,11 @@ def scored(*scores: float) -> dict[str, Any]:
 
 def test_a_match_lost_throughout_is_minus_infinitely_far_and_one_won_infinitely() -> None:
     lost, won = scored(*[0.0] * 8), scored(*[1.0] * 8)
-    [elo, score] = printed(evaluation_table(lost))
+    [elo, score] = printed(*evaluation_tables(lost))
     # Wilson's upper end of 0 of 8 is z²/(8 + z²) = 0.32441, that of Elo 400 lg(0.32441 / 0.67559) = -127.44.
     assert elo == ["engine_match/elo", "-∞", "[-∞, -127.4375]", "8"]
     assert score == ["engine_match/score", "0.0000", "[0.0000, 0.3244]", "8"]
-    assert printed(evaluation_table(won))[0] == ["engine_match/elo", "∞", "[127.4375, ∞]", "8"]
+    assert printed(*evaluation_tables(won))[0] == ["engine_match/elo", "∞", "[127.4375, ∞]", "8"]
 
 
 def test_a_comparison_of_a_single_game_has_no_bound_on_either_side() -> None:
@@ -41,7 +42,7 @@ def test_a_comparison_of_a_single_game_has_no_bound_on_either_side() -> None:
     assert line[:5] == ["selfplay/legal_halfmoves", "3.0000", "5.0000", "+2.0000", "[-∞, ∞]"]
 
 
-def test_parts_stand_beside_their_key_with_half_the_width_of_their_interval() -> None:
+def test_parts_stand_beside_their_key_in_a_table_of_their_own_with_half_the_width_of_their_interval() -> None:
     measures = {
         "policy/valid": Measure(0.5, 0.25, 0.75, 8),
         "policy/valid/black": Measure(0.734, 0.704, 0.758, 5),
@@ -50,9 +51,11 @@ def test_parts_stand_beside_their_key_with_half_the_width_of_their_interval() ->
         "retention/policy_loss": Measure(2.0, 1.0, 3.0, 1),
         "retention/policy_loss/baseline": Measure(1.5, 0.0, inf, 1),
     }
-    assert printed(evaluation_table(to_json(measures))) == [
-        ["policy/valid", "0.5000", "[0.2500, 0.7500]", "8", "0.734 ±0.027", ""],
-        ["puzzles/accuracy", "0.5000", "[0.2500, 0.7500]", "8", "", ""],
-        ["puzzles/accuracy/theme_endgame", "0.5000", "[0.1000, 0.9000]", "2", "", ""],
-        ["retention/policy_loss", "2.0000", "[1.0000, 3.0000]", "1", "", "1.500 ±∞"],
+    assert printed(*evaluation_tables(to_json(measures))) == [
+        ["policy/valid", "0.5000", "[0.2500, 0.7500]", "8"],
+        ["puzzles/accuracy", "0.5000", "[0.2500, 0.7500]", "8"],
+        ["puzzles/accuracy/theme_endgame", "0.5000", "[0.1000, 0.9000]", "2"],
+        ["retention/policy_loss", "2.0000", "[1.0000, 3.0000]", "1"],
+        ["policy/valid", "0.734 ±0.027", ""],
+        ["retention/policy_loss", "", "1.500 ±∞"],
     ]

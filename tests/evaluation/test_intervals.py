@@ -61,6 +61,12 @@ def test_equal_values_leave_open_what_so_few_cannot_show_and_a_single_value_the_
     assert mean_interval([0.1], -2.0, 2.0) == (0.1, -2.0, 2.0)
 
 
+def test_an_infinite_value_makes_the_mean_infinite_and_leaves_the_whole_scale() -> None:
+    assert mean_interval([1.0, math.inf, 2.0], 0.0, math.inf) == (math.inf, 0.0, math.inf)
+    assert mean_interval([math.inf] * 3, 0.0, math.inf) == (math.inf, 0.0, math.inf)
+    assert mean_interval([0.0, -math.inf], -math.inf, math.inf) == (-math.inf, -math.inf, math.inf)
+
+
 @pytest.mark.parametrize("n", [2, 9, 500])
 def test_equal_values_at_an_end_of_the_scale_have_wilson_s_interval(n: int) -> None:
     assert mean_interval([0.0] * n, 0.0, 1.0) == pytest.approx((0.0, *wilson_interval(0, n)))

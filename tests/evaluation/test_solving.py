@@ -93,7 +93,7 @@ def test_a_row_that_is_no_mate_in_one_is_named(tmp_path: Path, rows: list[object
 )
 def test_a_file_that_is_none_of_bigbench_s_is_refused(tmp_path: Path, bad: object) -> None:
     with pytest.raises(
-        ValueError, match=r"expected (BIG-bench's task.json|moves as input and a move as target in example 1)"
+        ValueError, match=r"expected (BIG-bench's task.json|moves as input and a move as target at .*task.json, example 1)"
     ):
         read_mates(write(tmp_path / "task.json", bad))
 
@@ -164,9 +164,18 @@ def test_the_lines_of_one_id_are_the_turns_of_one_puzzle(tmp_path: Path) -> None
         read_puzzles(write(tmp_path / "q.jsonl", sooner, {**later, "fen": MATE, "best": "f7g7"}))
 
 
+def test_the_square_behind_a_double_step_may_be_named_though_nobody_can_take_there(tmp_path: Path) -> None:
+    first = {"fen": "4k3/7p/8/8/8/8/4P3/4K2R w K - 0 1", "best": "e2e3", "id": "a", "ply": 1}
+    second = {"fen": "4k3/8/8/7p/8/4P3/8/4K2R w K h6 0 2", "best": "h1h5", "id": "a", "ply": 3}
+    [puzzle] = read_puzzles(write(tmp_path / "p.jsonl", first, second))
+    assert puzzle.steps[1] == ("4k3/8/8/7p/8/4P3/8/4K2R w K - 0 2", "h1h5")
+    assert solved(puzzle, {first["fen"]: "e2e3", puzzle.steps[1][0]: "h1h5"}) == (1, 1, 1)
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
+        ({"fen": MATE, "best": "f7g7", "ply": "x"}, "at .*:1.*the ply 'x', which is no number"),
         ({"fen": MATE, "best": "f7a1"}, "a legal best at .*:1.*the illegal move 'f7a1'"),
         ({"fen": MATE, "best": "f7g7", "rating": "high"}, "a rating that is no number"),
         ({"best": "f7g7"}, "a legal best at .*:1"),
@@ -178,12 +187,22 @@ def test_a_line_that_is_no_puzzle_is_named(tmp_path: Path, row: object, message:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [("e8d7", "e8e5"), ("1760", "high"), ("Moves", "Lines"), ("e8d7 a2e6 d7d8 f7f8", "e8d7")]
+    ("old", "new"),
+    [
+        ("e8d7", "e8e5"),
+        ("1760", "high"),
+        ("Moves", "Lines"),
+        ("e8d7 a2e6 d7d8 f7f8", "e8d7"),
+        # Cut short, as by a download that broke off.
+        ("d7d8 f7f8,1760,80,83,72,mate mateIn2 middlegame short,u,\n", ""),
+        (",e8d7 a2e6 d7d8 f7f8,1760,80,83,72,mate mateIn2 middlegame short,u,\n", ""),
+        ("mate mateIn2", "x" * 140_000),
+    ],
 )
 def test_a_csv_that_is_none_of_lichess_s_is_refused(tmp_path: Path, old: str, new: str) -> None:
     path = tmp_path / "lichess.csv"
     path.write_text(LICHESS.replace(old, new))
-    with pytest.raises(ValueError, match=r"expected (a puzzle at .*:2|columns PuzzleId, FEN, Moves)"):
+    with pytest.raises(ValueError, match=r"expected Lichess's puzzles at .*lichess.csv:[012], got "):
         read_puzzles(path)
 
 

@@ -45,3 +45,5 @@ def test_steps_are_told_as_far_as_something_took_them_or_all_had_broken() -> Non
     assert {step: (measure.value, measure.n) for step, measure in censored.items()} == {2: (1.0, 2), 4: (0.5, 1)}
     broken = survival_measures([Duration(5, True), Duration(2, True)], (2, 4, 8))
     assert {step: measure.value for step, measure in broken.items()} == pytest.approx({2: 1.0, 4: 0.5, 8: 0.0})
+    # Nobody was there to take the eighth step.
+    assert [broken[step].n for step in (2, 4, 8)] == [2, 1, 0]

@@ -10,10 +10,11 @@ from ..evaluation import to_json
 from ..evaluation.measures import MEASURES
 from ..evaluation.paired import Comparison, compare
 from ..evaluation.suite import no_measures
+from ..evaluation.table import json_number
 from ..training.errors import UserError
 from ..training.run_folder import write_json
 from .compared_settings import differing_settings
-from .rows_file import read_rows, rows_path
+from .rows_file import read_finished, rows_path
 from .tables import comparison_table
 from .wiring import make_console
 
@@ -47,13 +48,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _compare(first: Path, second: Path, out: Path | None) -> None:
-    if out is not None and not out.resolve().parent.is_dir():
-        raise UserError(f"--json: expected a file in a folder that exists, got {out}")
-    one_head, one = read_rows(rows_path(first))
-    two_head, two = read_rows(rows_path(second))
+    _require_new(out, first, second)
+    one_head, one = read_finished(first)
+    two_head, two = read_finished(second)
     suites = [name for name in one if name in two]
+    has = [f"{', '.join(rows)} in {path}" for rows, path in ((one, first), (two, second))]
     if not suites:
-        has = (f"{', '.join(rows) or 'none'} in {path}" for rows, path in ((one, first), (two, second)))
         raise UserError(f"expected a suite that both have, got {' and '.join(has)}")
     differs = differing_settings((one_head, two_head), suites, (first, second))
     found: dict[str, Comparison] = {}
@@ -65,11 +65,28 @@ def _compare(first: Path, second: Path, out: Path | None) -> None:
     models = {"first": one_head["model"], "second": two_head["model"]}
     console = make_console()
     console.print(f"A: {models['first']}, B: {models['second']}", highlight=False, markup=False, soft_wrap=True)
+    if one.keys() != two.keys():
+        console.print(f"Not in both: {'; '.join(has)}", highlight=False, markup=False, soft_wrap=True)
     if differs:
         told = "; ".join(f"{name} is {one} in A, {two} in B" for name, (one, two) in differs.items())
         console.print(f"Differs: {told}", highlight=False, markup=False, soft_wrap=True)
     console.print(comparison_table(found))
     if out is not None:
-        gains = to_json({key: entry.gain for key, entry in found.items()})
-        table: dict[str, Any] = {key: asdict(entry) | {"gain": gains[key]} for key, entry in found.items()}
+        table = {key: _as_json(entry) for key, entry in found.items()}
         write_json(out, {"models": models, "differs": differs, "suites": suites, "table": table})
+
+
+def _as_json(entry: Comparison) -> dict[str, Any]:
+    means = {name: json_number(getattr(entry, name)) for name in ("first", "second")}
+    return asdict(entry) | means | {"gain": to_json({"gain": entry.gain})["gain"]}
+
+
+def _require_new(out: Path | None, first: Path, second: Path) -> None:
+    """Raises UserError where the comparison would go nowhere, or over what is compared."""
+    if out is None:
+        return
+    if not out.resolve().parent.is_dir():
+        raise UserError(f"--json: expected a file in a folder that exists, got {out}")
+    compared = [path.resolve() for file in (first, second) for path in (file, rows_path(file))]
+    if out.resolve() in compared:
+        raise UserError(f"--json: expected a file of its own, got {out}, which is compared")

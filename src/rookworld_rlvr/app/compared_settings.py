@@ -38,7 +38,7 @@ def differing_settings(
 def _told(head: Mapping[str, Any], suites: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """The settings and facts of one, less those of suites that are not compared."""
     others = {name.value for name in SuiteName} - set(suites)
-    for part in ("config", "facts"):
+    for part in ("config", "facts", "software"):
         kept = {name: value for name, value in head[part].items() if name not in others}
         yield from leaves(kept, part)
 

@@ -32,7 +32,7 @@ from .pgn_files import begin_pgn, pgn_paths, save_pgn
 from .progress import bars
 from .rows_file import RowsFile, rows_path
 from .suites import build_suites
-from .tables import evaluation_table
+from .tables import evaluation_tables
 from .wiring import make_console, make_generator, set_threads
 
 COMPARE = "compare"
@@ -50,8 +50,8 @@ def main(argv: list[str]) -> int:
 
 def _evaluate(config: EvaluateConfig, raw: DictConfig) -> None:
     output = Path(config.output) if config.output else None
-    if output is not None and (output.is_dir() or not output.resolve().parent.is_dir()):
-        raise UserError(f"output: expected a file in a folder that exists, got {config.output}")
+    if output is not None:
+        _require_ours(output)
     pgn = pgn_paths(config)
     set_threads(config.threads)
     data = load_evaluation_data(config.data, seed=config.seed)
@@ -72,9 +72,18 @@ def _evaluate(config: EvaluateConfig, raw: DictConfig) -> None:
         told = ", ".join(f"{name} {value}" for name, value in suite.facts.items())
         rows = len(suite.items)
         console.print(f"{suite.name}: {rows} rows, {told}".rstrip(", "), highlight=False, markup=False, soft_wrap=True)
-    console.print(evaluation_table({key: row for result in results.values() for key, row in result["table"].items()}))
+    for table in evaluation_tables({key: row for result in results.values() for key, row in result["table"].items()}):
+        console.print(table)
     if output is not None:
         write_json(output, {"suites": results, **head, "rows": rows_path(output).name})
+
+
+def _require_ours(output: Path) -> None:
+    """Raises UserError where the file cannot be written, or is none that an evaluation wrote."""
+    if output.is_dir() or not output.resolve().parent.is_dir():
+        raise UserError(f"output: expected a file in a folder that exists, got {output}")
+    if output.exists() and not rows_path(output).exists():
+        raise UserError(f"output: expected no file, or an evaluation's with its rows beside it, got {output}")
 
 
 def run_suites(suites: Sequence[Suite], file: RowsFile, pgn: Mapping[str, Path]) -> dict[str, float]:

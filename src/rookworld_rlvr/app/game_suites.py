@@ -73,6 +73,8 @@ def _read(name: SuiteName, path: str, read: Callable[[str], list[Any]]) -> list[
         raise UserError(f"{name}.path: expected a file, as suites={[str(name)]} asks for it, got none")
     try:
         return read(path)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name}.path: expected text, got {path}: {error}") from error
     except (ValueError, OSError) as error:
         raise UserError(f"{name}.path: {error}") from error
 

@@ -9,17 +9,21 @@ from ..evaluation.suite import SuiteName
 from ..training.errors import UserError
 from ..training.run_folder import write_text
 from .config import EvaluateConfig
+from .rows_file import rows_path
 
 
 def pgn_paths(config: EvaluateConfig) -> dict[str, Path]:
-    """Where the games of each suite are asked for. Raises UserError unless that can be written, one file a suite."""
+    """Where the games of each suite are asked for. Raises UserError unless that can be written, a file of its own."""
     asked = {SuiteName.selfplay: config.selfplay.pgn, SuiteName.engine_match: config.engine_match.pgn}
     paths = {name.value: Path(path).resolve() for name, path in asked.items() if path and name in config.suites}
     for name, path in paths.items():
         if path.is_dir() or not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
             raise UserError(f"{name}.pgn: expected a file in a folder that can be written to, got {path}")
-    if len(set(paths.values())) < len(paths):
-        raise UserError(f"pgn: expected a file for each of {' and '.join(paths)}, got one: {config.selfplay.pgn}")
+    output = Path(config.output).resolve()
+    files = {**paths, **({"output": output, "its rows": rows_path(output)} if config.output else {})}
+    if len(set(files.values())) < len(files):
+        told = ", ".join(f"{path} for {name}" for name, path in files.items())
+        raise UserError(f"pgn: expected a file of its own for each, got {told}")
     return paths
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..evaluation import Row
 from ..evaluation.suite import Suite
+from ..evaluation.table import json_number
 from ..training.errors import UserError
 from ..training.run_folder import write_text
 
@@ -65,7 +66,8 @@ class RowsFile:
 
 def _line(suite: str, row: Row) -> str:
     record = {"record": row.record} if row.record else {}
-    return json.dumps({"suite": suite, "index": row.index, "item": row.item, "values": dict(row.values), **record})
+    values = {key: json_number(value) for key, value in row.values.items()}
+    return json.dumps({"suite": suite, "index": row.index, "item": row.item, "values": values, **record})
 
 
 def read_rows(path: Path) -> tuple[Any, dict[str, list[Row]]]:
@@ -75,10 +77,25 @@ def read_rows(path: Path) -> tuple[Any, dict[str, list[Row]]]:
         header, *rows = [json.loads(line) for line in lines if line.endswith("\n")]
         found: defaultdict[str, list[Row]] = defaultdict(list)
         for row in rows:
-            found[row["suite"]].append(Row(row["index"], row["item"], row["values"], row.get("record", "")))
+            values = {key: float(value) for key, value in row["values"].items()}
+            found[row["suite"]].append(Row(row["index"], row["item"], values, row.get("record", "")))
         return header[HEADER], dict(found)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"output: expected the rows of an evaluation in {path}, got {_first_line(error)}") from error
+
+
+def read_finished(output: Path) -> tuple[Any, dict[str, list[Row]]]:
+    """The header and the rows behind the tables of a finished evaluation. Raises UserError where it is none."""
+    header, rows = read_rows(rows_path(output))
+    try:
+        tables = json.loads(output.read_text(encoding="utf-8"))["suites"]
+        expected = {name: table["rows"] for name, table in tables.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"expected a finished evaluation's tables in {output}, got {_first_line(error)}") from error
+    found = {name: len(rows.get(name, [])) for name in expected}
+    if found != expected:
+        raise UserError(f"expected rows {expected} beside {output}, got {found}: the evaluation is not finished")
+    return header, {name: rows.get(name, []) for name in expected}
 
 
 def _first_line(error: Exception) -> str:

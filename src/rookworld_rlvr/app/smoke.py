@@ -80,8 +80,12 @@ def _first_value(argument: str) -> str:
     return argument
 
 
+def _show_title(console: Console, title: str) -> None:
+    console.print(f"── {title} ──", style="bold")
+
+
 def _show_group(console: Console, group: Group) -> None:
-    console.rule(group.example.task.value)
+    _show_title(console, group.example.task.value)
     lines = [f"prompt      {group.example.prompt}", f"expected    {group.example.completion}"]
     for sample in group.samples:
         parts = "  ".join(f"{name} {value:.2f}" for name, value in sample.score.parts.items())
@@ -95,7 +99,7 @@ def _show_group(console: Console, group: Group) -> None:
 
 
 def _show_step(console: Console, report: StepReport) -> None:
-    console.rule("one step")
+    _show_title(console, "one step")
     kl, ratio = report.tokens.kl_max, report.tokens.ratio_max
     console.print(
         f"loss {report.loss:+.6f}  KL(step 0) {kl:.2e}  ratio - 1 {ratio - 1:.2e}  "
@@ -106,7 +110,7 @@ def _show_step(console: Console, report: StepReport) -> None:
 
 
 def _show_gates(console: Console, gates: list[GateResult]) -> None:
-    console.rule("preflight")
+    _show_title(console, "preflight")
     for gate in gates:
         verdict = "passed " if gate.passed else "REFUSED"
         console.print(

@@ -3,15 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-import chess
 from rich.table import Table
 
-from ..board.phase import Phase
-from ..evaluation import to_json
+from ..evaluation import parts, to_json
 from ..evaluation.paired import Comparison
 from ..evaluation.scales import BASELINE
 
-PARTS = (*chess.COLOR_NAMES[::-1], *(phase.value for phase in Phase), BASELINE)
+BESIDE = (*parts.PARTS, BASELINE)
 GAIN_KEYS = ("policy/legal_best_move", "policy/valid", "environment/next_state_accuracy", "environment/valid")
 
 SPEED_COLUMNS = (
@@ -42,18 +40,21 @@ USE_COLUMNS = (
 )
 
 
-def evaluation_table(measures: Mapping[str, Mapping[str, Any]]) -> Table:
-    """One evaluation: a key a line; what it is for each colour, phase and the baseline stands beside it, if known.
+def evaluation_tables(measures: Mapping[str, Mapping[str, Any]]) -> list[Table]:
+    """One evaluation: a key a line; then, where it is known, what it is for each colour, phase and the baseline.
 
     Those have half the width of their 95 % interval behind them.
     """
-    parts = [part for part in PARTS if any(key.endswith(f"/{part}") for key in measures)]
-    table = Table("key", "value", "95 % interval", "rows", *parts)
-    for key, measure in measures.items():
-        if key.rpartition("/")[2] not in PARTS:
-            beside = (_part(measures.get(f"{key}/{part}")) for part in parts)
-            table.add_row(key, _number(measure["value"]), _interval(measure), str(measure["n"]), *beside)
-    return table
+    whole = [key for key in measures if key.rpartition("/")[2] not in BESIDE]
+    table = Table("key", "value", "95 % interval", "rows")
+    for key in whole:
+        table.add_row(key, _number(measures[key]["value"]), _interval(measures[key]), str(measures[key]["n"]))
+    known = [part for part in BESIDE if any(key.endswith(f"/{part}") for key in measures)]
+    beside = Table("key", *known)
+    for key in whole:
+        if any(f"{key}/{part}" in measures for part in known):
+            beside.add_row(key, *(_part(measures.get(f"{key}/{part}")) for part in known))
+    return [table, beside] if known else [table]
 
 
 def comparison_table(comparisons: Mapping[str, Comparison]) -> Table:

@@ -40,13 +40,15 @@ from ..training.validation import hold_back
 from .config import RunConfig
 from .judges import make_judges
 
+# Wider than any table.
+LINE = 1000
 # Those that torch.compile looks for.
 COMPILERS = ("g++", "clang++")
 
 
 def make_console() -> Console:
-    """The console: as wide as its lines where output is a file, so that none is broken."""
-    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160)
+    """The console: as wide as its lines, so that nothing is cut; a terminal that is narrower breaks them itself."""
+    return Console(file=sys.stdout, width=LINE)
 
 
 def set_threads(threads: int) -> None:

@@ -41,7 +41,8 @@ def mean_interval(values: Sequence[float], lowest: float, highest: float) -> tup
     scale. Of n ≥ 2 equal values v the spread is told by what was not seen: the share of other values is at
     most q = z²/(n + z²), the upper end of Wilson's interval for 0 of n, and they lie anywhere on the scale,
     so low = v − q(v − lowest) and high = v + q(highest − v). At an end of the scale [0, 1] that is Wilson's
-    interval itself. Towards an end that is infinite this says nothing, and the interval ends at v.
+    interval itself. Towards an end that is infinite this says nothing, and the interval ends at v. An
+    infinite value makes the mean infinite, with the whole scale as its interval.
     Raises ValueError without a value, or with one off the scale.
 
     >>> mean_interval([0.5], 0.0, 1.0), [round(number, 4) for number in mean_interval([0.5] * 8, 0.0, 1.0)]
@@ -51,6 +52,8 @@ def mean_interval(values: Sequence[float], lowest: float, highest: float) -> tup
         raise ValueError(f"expected values from {lowest} to {highest}, got {list(values)[:5]}")
     if len(values) == 1:
         return values[0], lowest, highest
+    if not all(map(math.isfinite, values)):
+        return sum(values), lowest, highest
     # Rounding may take the mean of equal values beyond them.
     mean = min(max(math.fsum(values) / len(values), min(values)), max(values))
     if max(values) - min(values) <= SAME:

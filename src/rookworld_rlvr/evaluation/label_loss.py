@@ -1,5 +1,6 @@
 """How probable a model holds what the labels say: cross-entropy of reference completions, teacher-forced."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ class LabelLoss:
     """The cross-entropy of one label's completion, its end of text included."""
 
     nat: float
-    """−log of the label's probability: comparable between tokenizers."""
+    """−log of the label's probability: comparable between tokenizers; infinite where the model gives no number."""
     tokens: int
     """Tokens of this model's tokenizer that it is of, at least 1."""
 
@@ -49,7 +50,8 @@ def label_losses(model: Any, tokenizer: Any, examples: Sequence[Example]) -> lis
             prompt, label = rows[i]
             # The token at t is predicted at t - 1.
             own = logprobs_T[len(prompt) - 1 : len(prompt) + len(label) - 1]
-            found[i] = LabelLoss(-own.double().sum().item(), len(label))
+            nat = -own.double().sum().item()
+            found[i] = LabelLoss(nat if math.isfinite(nat) else math.inf, len(label))
     model.train(was_training)
     return found
 

@@ -57,13 +57,8 @@ def read_mates(path: Path | str) -> list[MateInOne]:
     """
     path = Path(path)
     text = path.read_text(encoding="utf-8-sig")
-    rows = _bigbench_rows(text) if path.suffix == ".json" else map(json.loads, filter(str.strip, text.splitlines()))
-    found: dict[MateInOne, None] = {}
-    try:
-        for number, row in enumerate(rows, start=1):
-            found[_mate(row, f"{path}:{number}")] = None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"expected JSON in {path}, got {error}") from error
+    rows = _bigbench_rows(text, path) if path.suffix == ".json" else _json_rows(text, path)
+    found = dict.fromkeys(_mate(row, where) for where, row in rows)
     if not found:
         raise ValueError(f"expected positions with a mate in one in {path}, got none")
     return list(found)
@@ -81,18 +76,33 @@ def _mate(row: object, where: str) -> MateInOne:
     return MateInOne(board.fen(), best)
 
 
-def _bigbench_rows(text: str) -> Iterator[dict[str, str]]:
-    """Its examples: a game's moves so far in SAN, and the mating move as the target."""
-    task = json.loads(text)
+def _json_rows(text: str, path: Path) -> Iterator[tuple[str, object]]:
+    """Each line that is not blank, behind where it stands."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip():
+            yield f"{path}:{number}", _decoded(line, f"{path}:{number}")
+
+
+def _decoded(text: str, where: Path | str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"expected JSON at {where}, got {error}") from error
+
+
+def _bigbench_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """Its examples, behind where they stand: a game's moves so far in SAN, and the mating move as the target."""
+    task = _decoded(text, path)
     if not isinstance(task, dict) or not isinstance(task.get("examples"), list):
-        raise ValueError("expected BIG-bench's task.json with a list of examples, got none")
+        raise ValueError(f"expected BIG-bench's task.json with a list of examples, got none in {path}")
     for number, example in enumerate(task["examples"], start=1):
+        where = f"{path}, example {number}"
         try:
             game = chess.pgn.read_game(io.StringIO(example["input"]))
             board = game.end().board() if game else chess.Board()
-            yield {"fen": board.fen(), "best": board.parse_san(example["target"]).uci()}
+            yield where, {"fen": board.fen(), "best": board.parse_san(example["target"]).uci()}
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"expected moves as input and a move as target in example {number}: {error!r}") from error
+            raise ValueError(f"expected moves as input and a move as target at {where}: {error!r}") from error
 
 
 def mate_in_one_suite(

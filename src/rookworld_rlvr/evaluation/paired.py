@@ -12,7 +12,7 @@ from statistics import NormalDist
 from .intervals import Z_95, mean_interval
 from .scales import scale_of
 from .suite import Measures, no_measures
-from .table import Gain, Row, paired_gain, paired_values
+from .table import Gain, Row, difference, gain_of, paired_values
 
 # So many differences are still told apart one by one: below it Wilcoxon's distribution is exact.
 EXACT_DIFFERENCES = 25
@@ -46,22 +46,21 @@ def compare(
     """Every key that both have, in alphabetical order, those of `measures` too.
 
     McNemar's exact test for right or wrong, Wilcoxon's signed ranks for graded values, the jackknife for what is no
-    mean over rows. Raises ValueError where the rows are not of the same items (see `paired_gain`).
+    mean over rows. Raises ValueError where the rows are not of the same items (see `paired_values`).
     """
     one, two = (sorted(rows, key=lambda row: row.index) for rows in (first, second))
-    gains = paired_gain(one, two)
-    found = {key: _comparison(key, gains[key], pairs) for key, pairs in paired_values(one, two).items()}
+    found = {key: _comparison(key, pairs) for key, pairs in paired_values(one, two).items()}
     return dict(sorted((found | compare_measures(one, two, measures)).items()))
 
 
-def _comparison(key: str, gain: Gain, pairs: Sequence[tuple[float, float]]) -> Comparison:
-    differences = [round(after - before, DIGITS) for before, after in pairs]
+def _comparison(key: str, pairs: Sequence[tuple[float, float]]) -> Comparison:
+    differences = [round(difference(*pair), DIGITS) for pair in pairs]
     higher, lower = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
     graded = scale_of(key) is not None
     return Comparison(
         first=math.fsum(before for before, _ in pairs) / len(pairs),
         second=math.fsum(after for _, after in pairs) / len(pairs),
-        gain=gain,
+        gain=gain_of(key, pairs),
         higher=higher,
         lower=lower,
         n=len(pairs),
@@ -82,12 +81,12 @@ def compare_measures(first: Sequence[Row], second: Sequence[Row], measures: Meas
     values = [{key: found.value for key, found in measures(rows).items()} for rows in (first, second)]
     left = [_differences(measures, _without(first, i), _without(second, i)) for i in range(len(first))]
     found: dict[str, Comparison] = {}
-    for key, difference in _differences(measures, first, second).items():
+    for key, change in _differences(measures, first, second).items():
         others = [differences.get(key, math.nan) for differences in left] if len(left) > 1 else []
-        told = _jackknifed(key, difference, others)
+        told = _jackknifed(key, change, others)
         if told is not None:
             gain, error = told
-            p = 2 * NormalDist().cdf(-abs(difference) / error)
+            p = 2 * NormalDist().cdf(-abs(change) / error)
             found[key] = Comparison(values[0][key], values[1][key], gain, None, None, len(first), JACKKNIFE, p)
     return found
 
@@ -100,26 +99,26 @@ def _differences(measures: Measures, first: Sequence[Row], second: Sequence[Row]
     """Second − first of each key that is finite in both."""
     one, two = measures(first), measures(second)
     both = {key: two[key].value - one[key].value for key in one if key in two}
-    return {key: difference for key, difference in both.items() if math.isfinite(difference)}
+    return {key: change for key, change in both.items() if math.isfinite(change)}
 
 
-def _jackknifed(key: str, difference: float, others: Sequence[float]) -> tuple[Gain, float] | None:
+def _jackknifed(key: str, change: float, others: Sequence[float]) -> tuple[Gain, float] | None:
     """The gain and its standard error; none where a key has no comparison.
 
-    `others`: the difference without each pair, nan where there is none; none of them for a single pair.
+    `others`: the change without each pair, nan where there is none; none of them for a single pair.
     """
     scale = scale_of(key)
     width = scale.width if scale else 1.0
     if any(math.isnan(other) for other in others):
         return None
     if len({round(other, DIGITS) for other in others}) < 2:
-        gain = Gain(*mean_interval([difference] * max(1, len(others)), -width, width))
-        towards_0 = difference - gain.low if difference > 0 else gain.high - difference
+        gain = Gain(*mean_interval([change] * max(1, len(others)), -width, width))
+        towards_0 = change - gain.low if change > 0 else gain.high - change
         return (gain, towards_0 / Z_95) if gain.low < gain.high else None
     mean, n = math.fsum(others) / len(others), len(others)
     error = math.sqrt((n - 1) / n * math.fsum((other - mean) ** 2 for other in others))
-    low, high = difference - Z_95 * error, difference + Z_95 * error
-    return Gain(difference, max(-width, low), min(width, high)), error
+    low, high = change - Z_95 * error, change + Z_95 * error
+    return Gain(change, max(-width, low), min(width, high)), error
 
 
 def mcnemar_p(higher: int, lower: int) -> float:

@@ -71,16 +71,16 @@ def read_puzzles(path: Path | str) -> list[Puzzle]:
 
 def _csv_puzzles(path: Path) -> Iterator[Puzzle]:
     with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file)
-        if not set(LICHESS_COLUMNS) <= set(reader.fieldnames or ()):
-            raise ValueError(f"expected columns {', '.join(LICHESS_COLUMNS)} in {path}, got {reader.fieldnames}")
-        for row in reader:
-            where = f"{path}:{reader.line_num}"
-            try:
-                steps, rating = tuple(_solver_steps(row["FEN"], row["Moves"].split())), int(row["Rating"])
-            except ValueError as error:
-                raise ValueError(f"expected a puzzle at {where}, got {error}") from error
-            yield Puzzle(row["PuzzleId"], steps, rating, tuple(row["Themes"].split()))
+        # A row that was cut short has empty fields behind its end.
+        reader = csv.DictReader(file, restval="")
+        try:
+            if not set(LICHESS_COLUMNS) <= set(reader.fieldnames or ()):
+                raise ValueError(f"columns {reader.fieldnames}, without all of {', '.join(LICHESS_COLUMNS)}")
+            for row in reader:
+                steps = tuple(_solver_steps(row["FEN"], row["Moves"].split()))
+                yield Puzzle(row["PuzzleId"], steps, int(row["Rating"]), tuple(row["Themes"].split()))
+        except (ValueError, csv.Error) as error:
+            raise ValueError(f"expected Lichess's puzzles at {path}:{reader.line_num}, got {error}") from error
 
 
 def _solver_steps(fen: str, moves: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -109,14 +109,16 @@ def _json_puzzles(path: Path) -> Iterator[Puzzle]:
 def _json_row(line: str, where: str) -> Mapping[str, object]:
     try:
         row = json.loads(line)
-        if not is_legal_uci(parse_fen(row["fen"]), row["best"]):
+        board = parse_fen(row["fen"])
+        if not is_legal_uci(board, row["best"]):
             raise ValueError(f"the illegal move {row['best']!r}")
         if not isinstance(row.get("rating"), int | None) or not isinstance(row.get("themes", []), list):
             raise ValueError("a rating that is no number, or themes that are no list")
+        if not isinstance(row.get("ply", 0), int):
+            raise ValueError(f"the ply {row['ply']!r}, which is no number")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"expected an object with fen and a legal best at {where}, got {line!r}: {error}") from error
-    found: Mapping[str, object] = row
-    return found
+    return {**row, "fen": board.fen()}
 
 
 def _joined(name: str, rows: list[tuple[str, Mapping[str, object]]]) -> Puzzle:
@@ -173,17 +175,12 @@ def _solve(player: Player, chunk: Sequence[Puzzle], start: int) -> tuple[set[int
         boards = [parse_fen(chunk[i].steps[turn][0]) for i in going]
         texts = player.choose(boards, [start + i for i in going])
         first = first or texts
-        right = [i for i, board, text in zip(going, boards, texts, strict=True) if _right(chunk[i], turn, board, text)]
-        turn += 1
         mated = {i for i, board, text in zip(going, boards, texts, strict=True) if is_mate(board, text)}
-        finished = {i for i in right if len(chunk[i].steps) == turn}
-        solved |= finished | mated
-        going = [i for i in right if i not in solved]
+        right = {i for i, text in zip(going, texts, strict=True) if text == chunk[i].steps[turn][1]}
+        turn += 1
+        solved |= mated | {i for i in right if len(chunk[i].steps) == turn}
+        going = [i for i in going if i in right and i not in solved]
     return solved, first
-
-
-def _right(puzzle: Puzzle, turn: int, board: chess.Board, text: str) -> bool:
-    return text == puzzle.steps[turn][1] or is_mate(board, text)
 
 
 def _values(puzzle: Puzzle, first: str, solved: bool, themes: Iterable[str]) -> dict[str, float]:

@@ -15,7 +15,7 @@ from .parts import refined
 from .run import CHUNK_ROWS
 from .scales import BASELINE, CHANGE
 from .suite import Suite, SuiteName, by_chunks
-from .table import Row, judge
+from .table import Row, difference, judge
 
 
 @dataclass(slots=True)
@@ -73,6 +73,6 @@ def _values(asked: Asked, examples: Sequence[Example]) -> list[dict[str, float]]
 def _compared(own: Mapping[str, float], other: Mapping[str, float], example: Example) -> dict[str, float]:
     keys = {f"{SuiteName.retention}/{name}": name for name in sorted(own.keys() & other.keys())}
     told = {key: own[name] for key, name in keys.items()}
-    told |= {f"{key}/{CHANGE}": own[name] - other[name] for key, name in keys.items()}
+    told |= {f"{key}/{CHANGE}": difference(other[name], own[name]) for key, name in keys.items()}
     baseline = {f"{key}/{BASELINE}": other[name] for key, name in keys.items()}
     return refined(told, parse_fen(parse_prompt(example.prompt).fen)) | baseline

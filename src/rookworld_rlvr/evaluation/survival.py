@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .intervals import Z_95, wilson_interval
 from .table import Measure
@@ -67,10 +67,13 @@ def _interval(share: float, greenwood: float, at_risk: int) -> tuple[float, floa
 
 
 def survival_measures(durations: Sequence[Duration], steps: Sequence[int]) -> dict[int, Measure]:
-    """The curve at some steps; none for a step that nothing took, unless all had broken before. `n`: those at risk."""
+    """The curve at some steps; none for a step that nothing took, unless all had broken before.
+
+    `n`: those at risk, 0 where all had broken before.
+    """
     curve = survival_curve(durations)
     found = {point.step: Measure(point.share, point.low, point.high, point.at_risk) for point in curve}
     if curve and curve[-1].share == 0:
-        last = found[curve[-1].step]
-        found |= {step: last for step in steps if step > curve[-1].step}
+        none_left = replace(found[curve[-1].step], n=0)
+        found |= {step: none_left for step in steps if step > curve[-1].step}
     return {step: found[step] for step in steps if step in found}

@@ -47,7 +47,7 @@ class Measure:
     high: float
     """Upper end of the 95 % interval."""
     n: int
-    """Rows, at least 1."""
+    """Rows, at least 1; of a survival curve those at risk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +123,25 @@ def paired_gain(before: Iterable[Row], after: Iterable[Row]) -> dict[str, Gain]:
     shown; a single pair has the whole scale (see `intervals`). No rows give no keys. Raises ValueError
     where the two are not of the same examples, or two rows of one side have one index.
     """
-    pairs = paired_values(before, after)
-    return {key: _gain(key, [later - earlier for earlier, later in found]) for key, found in pairs.items()}
+    return {key: gain_of(key, pairs) for key, pairs in paired_values(before, after).items()}
+
+
+def gain_of(key: str, pairs: Iterable[tuple[float, float]]) -> Gain:
+    """The mean of second − first over the pairs of one key, with its interval (see `paired_gain`)."""
+    scale = scale_of(key)
+    width = scale.width if scale else 1.0
+    return Gain(*mean_interval([difference(*pair) for pair in pairs], -width, width))
+
+
+def difference(first: float, second: float) -> float:
+    """second − first; none between two infinite losses."""
+    return second - first if second != first else 0.0
 
 
 def paired_values(before: Iterable[Row], after: Iterable[Row]) -> dict[str, list[tuple[float, float]]]:
     """The values of both, row by row in the rows' order, for each key that both have, keys in alphabetical order.
 
-    Raises ValueError as `paired_gain` does.
+    Raises ValueError where the two are not of the same examples, or two rows of one side have one index.
     """
     first, second = _by_index(before), _by_index(after)
     _require_same_items(first, second)
@@ -140,12 +151,6 @@ def paired_values(before: Iterable[Row], after: Iterable[Row]) -> dict[str, list
         for key in earlier.keys() & later.keys():
             pairs[key].append((earlier[key], later[key]))
     return {key: pairs[key] for key in sorted(pairs)}
-
-
-def _gain(key: str, differences: Sequence[float]) -> Gain:
-    scale = scale_of(key)
-    width = scale.width if scale else 1.0
-    return Gain(*mean_interval(differences, -width, width))
 
 
 def _by_index(rows: Iterable[Row]) -> dict[int, Row]:
@@ -176,7 +181,9 @@ def to_json(table: Mapping[str, Measure | Gain]) -> dict[str, dict[str, float | 
     JSON has no infinite numbers: an end of a scale that has none, and Elo where every game was lost or won, are the
     strings "inf" and "-inf", which `float` reads.
     """
-    return {
-        key: {name: number if isfinite(number) else str(number) for name, number in asdict(entry).items()}
-        for key, entry in table.items()
-    }
+    return {key: {name: json_number(number) for name, number in asdict(entry).items()} for key, entry in table.items()}
+
+
+def json_number(number: float) -> float | str:
+    """The number, or its name where it is infinite."""
+    return number if isfinite(number) else str(number)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
@@ -215,7 +216,7 @@ def load_policy(config: ModelConfig, device: torch.device, precision: Precision)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
         model = _load_model(config, source, device)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"model.path: expected a causal language model, got {source}: {reason}") from error
     # transformers 5 builds an empty tokenizer without a word where its files are not found.
