@@ -140,6 +140,20 @@ def test_text_before_or_after_a_well_formed_answer_lowers_it(
 
 
 @FEW
+@given(prompts(), answers(), st.text(min_size=1).filter(lambda text: text.replace("+", "").strip()))
+def test_the_truth_with_more_text_stays_below_every_well_formed_answer(
+    prompt: str, well_formed: list[str], text: str
+) -> None:
+    right = "+".join(truth(prompt))
+    for extra in (text, right, right.replace("+", " "), "and now a long story"):
+        for joint in (" ", "+", "\n"):
+            assert total(prompt, extra + joint + right) < total(prompt, well_formed)
+            assert total(prompt, right + joint + extra) < total(prompt, well_formed)
+    for glued in (right + "0", right.replace("+0.001", " so+0.001"), right.replace(" - ", " - and ", 1)):
+        assert glued == right or total(prompt, glued) < total(prompt, well_formed)
+
+
+@FEW
 @given(prompts(), answers(), st.integers(0, 3), st.integers(1, 4), st.sampled_from(["+", " ", ""]))
 def test_fields_repeated_inside_a_well_formed_answer_lower_it(
     prompt: str, answer: list[str], start: int, length: int, joint: str

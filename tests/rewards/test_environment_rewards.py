@@ -61,6 +61,12 @@ def test_the_en_passant_square_where_no_capture_is_legal_is_not_exact() -> None:
         (f"{PERFECT}+0", 1.0, 0.8),
         (f"{PERFECT}+{PERFECT}+x", 1.0, 4 / 9),
         ("foo+0.001+0+0", 0.75, 0.75),
+        # Inside fields: four words and a character; one word; two; one; five characters of a flag.
+        (f"and so {NEXT} it is+0.001+0+10", 1.0, 4 / 9),
+        (f"{NEXT}+0.001 pawns+0+0", 1.0, 0.8),
+        (f"{NEXT} 7 8+0.001+0+0", 1.0, 4 / 6),
+        (f"{NEXT}+0.001+01+0", 1.0, 0.8),
+        (f"{PERFECT} and 1", 1.0, 4 / 10),
     ],
 )
 def test_structure_counts_the_four_fields_and_everything_else(

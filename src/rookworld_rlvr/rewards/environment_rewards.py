@@ -27,6 +27,8 @@ _HAS_DIGIT = re.compile(r"[0-9]")
 # Failures that the strict parser reports of an answer whose FEN parses.
 _AFTER_THE_FEN = (FailureReason.bad_reward, FailureReason.bad_flag)
 RANKS = 8
+# Of a FEN and of a number.
+WORDS = (6, 1)
 
 
 @dataclass(slots=True)
@@ -36,7 +38,8 @@ class EnvironmentStructure:
     fields: float = 0.5
     """Share of the four that are there: a next state with a rank separator, three fields with a digit."""
     nothing_else: float = 0.5
-    """The same, times four over the number of fields where there are more."""
+    """The same, times four over four and all that is too much: fields beyond four, words in a field beyond its own,
+    characters of a flag beyond one."""
 
 
 @dataclass(slots=True)
@@ -165,8 +168,15 @@ def _fen_parses(next_fen: str, failure: ParseFailure | None) -> bool:
 def _structure(fields: tuple[str, ...]) -> dict[str, float]:
     there = ("/" in fields[0]) + sum(_HAS_DIGIT.search(text) is not None for text in fields[1 : len(FIELDS)])
     share = there / len(FIELDS)
-    nothing_else = share * len(FIELDS) / max(len(FIELDS), len(fields))
+    nothing_else = share * len(FIELDS) / (len(FIELDS) + _too_much(fields))
     return {"structure/fields": share, "structure/nothing_else": nothing_else}
+
+
+def _too_much(fields: tuple[str, ...]) -> int:
+    """What no answer holds. Text behind an answer stands in its last field."""
+    words = (len(text.split()) - own for text, own in zip(fields, WORDS, strict=False))
+    characters = (len(flag) - 1 for flag in fields[len(WORDS) : len(FIELDS)])
+    return sum(max(0, extra) for extra in (len(fields) - len(FIELDS), *words, *characters))
 
 
 def _parse(claims: _Claims, config: EnvironmentRewardConfig) -> dict[str, float]:
