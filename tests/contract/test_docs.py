@@ -452,6 +452,12 @@ def test_stability_tells_of_every_fault_and_which_restore_at_once() -> None:
     assert all(row[3] == "skip" for kind, row in told.items() if kind not in DAMAGE)
 
 
+def test_stability_tells_of_every_moment_of_a_step_in_order() -> None:
+    from rookworld_rlvr.training.hooks import Moment
+
+    assert list(rows_of("moment")) == [moment.value for moment in Moment]
+
+
 def test_the_hook_of_stability_runs_and_prints_what_it_says() -> None:
     part = section(text("docs/stability.md"), "Seeing and changing a step")
     (code,), (said,) = blocks(part, "python"), blocks(part, "text")
