@@ -60,7 +60,9 @@ METRICS: dict[str, MetricSpec] = {
     "recovery/skipped": MetricSpec("faults", "faults so far", "0"),
     "recovery/restores": MetricSpec("restores", "restores of an earlier checkpoint so far", "0"),
     "recovery/ineffective": MetricSpec("steps", "steps in a row that taught nothing", "0"),
-    "recovery/judge_restarts": MetricSpec("restarts", "restarts of the judge's processes since the run was begun or resumed", "0"),
+    "recovery/judge_restarts": MetricSpec(
+        "restarts", "restarts of the judge's processes since the run was begun or resumed", "0"
+    ),
     "recovery/lr_scale": MetricSpec("1", "what the scheduled learning rate is multiplied by", "1"),
     "rollout/truncated_fraction": MetricSpec("fraction", "completions cut by max_new_tokens", "below 0.02"),
     "rollout/rejected_fraction": MetricSpec("fraction", "completions sampled beyond the KL cap", "below 0.1"),
