@@ -185,8 +185,9 @@ def test_the_overrides_shown_are_accepted(name: str, overrides: list[str]) -> No
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
+    from rookworld_rlvr.app.conf_groups import conf_folder
     from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, RunConfig, WarmstartRunConfig
-    from rookworld_rlvr.app.hydra_command import SCHEMAS, conf_folder
+    from rookworld_rlvr.app.hydra_command import SCHEMAS
 
     schemas = {
         "train": RunConfig,
