@@ -19,8 +19,9 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
+from rookworld_rlvr.app.conf_groups import conf_folder
 from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, RunConfig, WarmstartRunConfig
-from rookworld_rlvr.app.hydra_command import SCHEMAS, conf_folder, to_dataclass
+from rookworld_rlvr.app.hydra_command import SCHEMAS, to_dataclass
 from rookworld_rlvr.app.judges import make_judges, open_pool
 from rookworld_rlvr.app.wiring import build_unsaved_run
 from rookworld_rlvr.rewards import JudgeError, Rubric

@@ -95,6 +95,8 @@ def complaint(arguments: Sequence[str], capfd: pytest.CaptureFixture[str]) -> st
     shown = capfd.readouterr()
     assert shown.out == ""
     assert shown.err.endswith("\n") and shown.err.count("\n") == 1 and shown.err.strip()
+    # hydra's advice, which no command of ours takes.
+    assert "use +" not in shown.err
     return shown.err
 
 
@@ -214,6 +216,9 @@ def test_a_model_folder_that_lacks_a_file_is_refused(
         (["evaluate", "compare", "/nope/a.json", "/nope/b.json"], "expected the rows of an evaluation in /nope/a.json"),
         (["evaluate", "model.path=/nope", "data.train={train}", "data.held_out={held_out}"], "model.path: expected"),
         (["evaluate", "kl.coef=1"], "kl"),
+        (["evaluate", "kl=exact"], "expected group=option, the groups of evaluate: model, data, generator\n"),
+        (["evaluate", "-m", "kl=exact,off"], "expected group=option, the groups of evaluate: model, data, generator\n"),
+        (["warmstart", "kl=exact"], "expected group=option, the groups of warmstart: none\n"),
         (["warmstart"], "corpus: expected files"),
         (["warmstart", "corpus=[/nope/rows.txt]"], "/nope/rows.txt"),
         (["trian"], "expected one of train, smoke, bench, evaluate, inspect, warmstart, data"),

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from rookworld_rlvr.app.conf_groups import conf_folder
 from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, RunConfig, WarmstartRunConfig
-from rookworld_rlvr.app.hydra_command import conf_folder
 from rookworld_rlvr.objective import AdvantageScale, KLForm, LossKind
 from rookworld_rlvr.rewards.rubric import JudgeKind
 from rookworld_rlvr.rollout.generator import GeneratorKind

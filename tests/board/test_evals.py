@@ -1,10 +1,9 @@
-import chess
 import pytest
-from chess.engine import Cp, Mate, PovScore
+from chess.engine import Cp, Mate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookworld_rlvr.board.evals import format_pawns, from_pawns, mover_pawns, to_pawns, win_probability
+from rookworld_rlvr.board.evals import format_pawns, from_pawns, to_pawns, win_probability
 
 CENTIPAWNS = st.integers(-89_999, 89_999)
 MATES = st.integers(1, 500).flatmap(lambda n: st.sampled_from([n, -n]))
@@ -49,13 +48,6 @@ def test_a_mated_side_has_no_eval() -> None:
 def test_no_score_prints_so(pawns: float) -> None:
     with pytest.raises(ValueError, match="between -1000 and 1000"):
         from_pawns(pawns)
-
-
-def test_the_movers_view_flips_with_the_side_to_move() -> None:
-    white_ahead = PovScore(Cp(150), chess.WHITE)
-    assert mover_pawns(white_ahead, chess.WHITE) == 1.5
-    assert mover_pawns(white_ahead, chess.BLACK) == -1.5
-    assert mover_pawns(PovScore(Mate(2), chess.BLACK), chess.WHITE) == -999.98
 
 
 def test_win_probability_is_lichesss_logistic() -> None:

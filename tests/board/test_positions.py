@@ -1,17 +1,14 @@
-import random
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 
 import chess
 import pytest
 
-from rookworld_rlvr.board.openings import OPENINGS, opening_board, opening_boards
+from rookworld_rlvr.board.openings import OPENINGS, opening_board
 from rookworld_rlvr.board.positions import (
     Position,
     positions_from_file,
     positions_from_pgn,
-    random_playout,
 )
 
 ENDGAME = "8/8/8/4k3/8/8/4P3/4K3 w - - 3 60"
@@ -49,14 +46,14 @@ def test_every_opening_is_legal_and_none_is_there_twice() -> None:
     assert (
         len({board.epd() for board in boards}) == len({opening.name for opening in OPENINGS}) == len(OPENINGS)
     )
-    assert [board.fen() for board in opening_boards()] == [board.fen() for board in boards]
+    assert [opening_board(opening).fen() for opening in OPENINGS] == [board.fen() for board in boards]
 
 
 def test_opening_boards_are_fresh_and_carry_their_moves() -> None:
-    board = next(opening_boards())
+    board = opening_board(OPENINGS[0])
     assert [move.uci() for move in board.move_stack] == ["e2e4", "e7e5", "g1f3", "b8c6", "f1b5"]
     board.push_uci("a7a6")
-    assert next(opening_boards()).fen() != board.fen()
+    assert opening_board(OPENINGS[0]).fen() != board.fen()
 
 
 @pytest.mark.parametrize(
@@ -69,26 +66,6 @@ def test_opening_boards_are_fresh_and_carry_their_moves() -> None:
 )
 def test_openings_lead_to_the_positions_known_by_their_names(name: str, placement: str) -> None:
     assert opening_board(next(o for o in OPENINGS if o.name == name)).board_fen() == placement
-
-
-def test_a_playout_replays_move_by_move_and_ends_before_the_final_position() -> None:
-    for seed in range(5):
-        positions = list(random_playout(random.Random(seed)))
-        assert positions[0] == Position(chess.STARTING_FEN, ())
-        game = chess.Board()
-        for before, position in pairwise(positions):
-            assert position.history[:-1] == before.history
-            game.push_uci(position.history[-1])
-            assert game.fen() == position.fen
-            assert game.outcome(claim_draw=False) is None
-
-
-def test_a_playout_goes_by_its_seed_and_leaves_its_start_alone() -> None:
-    start = opening_board(OPENINGS[0])
-    first, again = (list(random_playout(random.Random(7), start)) for _ in range(2))
-    assert first == again != list(random_playout(random.Random(8), start))
-    assert start.fen() == opening_board(OPENINGS[0]).fen()
-    assert first[1].history[:5] == tuple(OPENINGS[0].moves.split())
 
 
 @pytest.mark.parametrize(

@@ -185,8 +185,9 @@ def test_the_overrides_shown_are_accepted(name: str, overrides: list[str]) -> No
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
+    from rookworld_rlvr.app.conf_groups import conf_folder
     from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, RunConfig, WarmstartRunConfig
-    from rookworld_rlvr.app.hydra_command import SCHEMAS, conf_folder
+    from rookworld_rlvr.app.hydra_command import SCHEMAS
 
     schemas = {
         "train": RunConfig,
@@ -452,10 +453,45 @@ def test_stability_tells_of_every_fault_and_which_restore_at_once() -> None:
     assert all(row[3] == "skip" for kind, row in told.items() if kind not in DAMAGE)
 
 
+def test_stability_tells_of_every_moment_of_a_step_in_order() -> None:
+    from rookworld_rlvr.training.hooks import Moment
+
+    assert list(rows_of("moment")) == [moment.value for moment in Moment]
+
+
 def test_the_hook_of_stability_runs_and_prints_what_it_says() -> None:
     part = section(text("docs/stability.md"), "Seeing and changing a step")
     (code,), (said,) = blocks(part, "python"), blocks(part, "text")
     assert run_python(code) == said
+
+
+# docs/results.md
+
+
+def test_what_the_ablation_says_of_its_table_is_what_the_table_says() -> None:
+    part = section(text("docs/results.md"), "Advantage scale, outcome gate, KL form")
+    header, told = re.findall(r"^\| (?:configuration|column) \|.*?(?=\n\n)", part, re.M | re.S)
+    columns = re.findall(r"`([\w/]+)`", header.splitlines()[0])
+    _, default, *others = table(header)
+    figures = {row[0]: [tuple(map(float, cell.split(" ± "))) for cell in row[1:]] for row in (default, *others)}
+    far: dict[str, tuple[list[str], list[str]]] = {}
+    for place, column in enumerate(columns):
+        mean, deviation = figures[default[0]][place]
+        for name, (value, spread) in ((row[0], figures[row[0]][place]) for row in others):
+            if abs(value - mean) > max(deviation, spread):
+                far.setdefault(column, ([], []))[value < mean].append(name)
+    assert {row[0].strip("`"): row[1:] for row in table(told)} == {
+        column: [", ".join(names) for names in sides] for column, sides in far.items()
+    }
+
+    def ranked(column: str) -> list[str]:
+        """Best first; of drift the least."""
+        place, sign = columns.index(column), 1 if column == "kl/original" else -1
+        return sorted(figures, key=lambda name: sign * figures[name][place][0])
+
+    assert sum(ranked(column)[0] == "no scale" for column in columns) == 5
+    assert ranked("reward/mean")[0] == "group std" and ranked("kl/original")[-1] == "exact KL"
+    assert ranked("policy/valid")[-1] == ranked("policy/legal_best_move")[-1] == "naive k3"
 
 
 # docs/data.md

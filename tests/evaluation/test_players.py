@@ -11,7 +11,7 @@ import chess
 import pytest
 import torch
 
-from rookworld_rlvr.board.openings import opening_boards
+from rookworld_rlvr.board.openings import OPENINGS, opening_board
 from rookworld_rlvr.evaluation.engine_match import EngineMatchConfig
 from rookworld_rlvr.evaluation.players import (
     DecodingConfig,
@@ -25,7 +25,7 @@ from rookworld_rlvr.rollout.generator import GeneratorError
 from rookworld_rlvr.tasks.policy import parse_policy
 from rookworld_rlvr.tasks.types import PolicyAnswer
 
-BOARDS = list(opening_boards())[:6]
+BOARDS = [opening_board(opening) for opening in OPENINGS[:6]]
 MATE = chess.Board("7k/5Q2/6K1/8/8/8/8/8 w - - 0 1")
 
 

@@ -6,7 +6,7 @@ import chess
 import chess.engine
 import pytest
 
-from rookworld_rlvr.board.evals import mover_pawns
+from rookworld_rlvr.board.evals import to_pawns
 from rookworld_rlvr.rewards import engine as engine_file
 from rookworld_rlvr.rewards import uci
 from rookworld_rlvr.rewards.engine import (
@@ -112,7 +112,7 @@ def test_evals_are_those_that_python_chess_reads_of_the_same_search(limit: Limit
         theirs.configure({"Threads": 1, "Hash": 1})
         asked = chess.engine.Limit(nodes=limit.nodes or None, depth=limit.depth or None)
         found = theirs.analyse(board, asked, multipv=board.legal_moves.count(), game=object())
-        expected = tuple((line["pv"][0].uci(), mover_pawns(line["score"], board.turn)) for line in found)
+        expected = tuple((line["pv"][0].uci(), to_pawns(line["score"].pov(board.turn))) for line in found)
         assert ours.analyse(QUIET, limit) == Analysis(QUIET, expected)
         assert len(expected) == 27
     finally:

@@ -1,12 +1,9 @@
 """What no environment answer can do, whatever the position, the move and the answer."""
 
-import random
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rookworld_rlvr.board.fen import parse_fen
-from rookworld_rlvr.board.positions import random_playout
 from rookworld_rlvr.rewards import score
 from rookworld_rlvr.tasks.environment import (
     environment_truth,
@@ -14,10 +11,13 @@ from rookworld_rlvr.tasks.environment import (
     render_environment,
     render_environment_prompt,
 )
+from rookworld_rlvr.training.data import default_file
 
 FEW = settings(derandomize=True, max_examples=80, deadline=None)
-PLAYED = [position for seed in range(3, 6) for position in list(random_playout(random.Random(seed)))[::9]]
-FENS = [position.fen for position in PLAYED] + [
+ROWS = default_file("held_out.txt").read_text().splitlines()
+# Of random games, down to three pieces.
+FENS = [
+    *[row[3:].split("+")[0] for row in ROWS if row.startswith("A: ")][::20],
     "7k/5Q2/6K1/8/8/8/8/8 w - - 0 1",
     "4k3/P7/8/8/8/8/8/4K2R w K - 99 1",
 ]

@@ -1,6 +1,5 @@
 """What no policy answer can do, whatever the position, the answer, and the label or the engine's verdict."""
 
-import random
 from dataclasses import dataclass, replace
 
 import chess
@@ -9,16 +8,20 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rookworld_rlvr.board.evals import format_pawns, win_probability
-from rookworld_rlvr.board.positions import random_playout
 from rookworld_rlvr.rewards import Rubric, RubricConfig, score
 from rookworld_rlvr.rewards.engine import Analysis
 from rookworld_rlvr.rewards.rubric import JudgeKind
 from rookworld_rlvr.tasks.policy import parse_number
+from rookworld_rlvr.training.data import default_file
 
 FEW = settings(derandomize=True, max_examples=80, deadline=None)
+ROWS = default_file("held_out.txt").read_text().splitlines()
+# Of random games, down to three pieces.
 POSITIONS = [
-    position.fen for seed in range(3) for position in list(random_playout(random.Random(seed)))[::9]
-] + ["8/8/8/8/8/8/7k/K7 w - - 0 1", "4k3/P7/8/8/8/8/8/4K2R w K - 0 1"]
+    *[row[3:].split("+")[0] for row in ROWS if row.startswith("A: ")][::20],
+    "8/8/8/8/8/8/7k/K7 w - - 0 1",
+    "4k3/P7/8/8/8/8/8/4K2R w K - 0 1",
+]
 GARBAGE_MOVES = ("0000", "e2e2", "E2E4", "e2", "e2e4x", "+", "１２", "Nf3", "??")
 GARBAGE_EVALS = ("nan", "inf", "1e3", "0.1.2", "1_0", "-", "٣", "9" * 400)
 BY_ENGINE, BY_RULES = (Rubric(RubricConfig(judge=judge)) for judge in (JudgeKind.engine, JudgeKind.rules))

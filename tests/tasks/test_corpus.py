@@ -29,16 +29,6 @@ P_LINE, A_LINE = P_PROMPT + P_COMPLETION, A_PROMPT + A_COMPLETION
 Writer = Callable[..., Path]
 
 
-@pytest.fixture
-def write(tmp_path: Path) -> Writer:
-    def write(name: str, *lines: str) -> Path:
-        path = tmp_path / name
-        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        return path
-
-    return write
-
-
 def test_a_published_line_is_cut_where_the_model_begins_to_write() -> None:
     assert split_line(P_LINE) == P_EXAMPLE
     assert split_line(A_LINE) == A_EXAMPLE

@@ -5,26 +5,30 @@ from pathlib import Path
 import pytest
 
 from rookworld_rlvr.tasks import Example, Task
-from rookworld_rlvr.tasks.corpus import CorpusError, read_corpus
+from rookworld_rlvr.tasks.corpus import CorpusError, read_corpus, split_line
 
-FEN = "8/8/8/4k3/8/8/4P3/4K3 w - - 3 60"
-NEXT_FEN = "8/8/8/4k3/8/4P3/8/4K3 b - - 0 60"
-P_PROMPT, P_COMPLETION = f"P: {FEN}", "      M: e2e3 e2e4      E: 0.5 -0.1     B: e2e3"
-A_PROMPT, A_COMPLETION = f"A: {FEN}+e2e3+e5e6 e2e3+", f"{NEXT_FEN}+0.001+0+0"
-P_EXAMPLE = Example(Task.policy, P_PROMPT, P_COMPLETION)
-A_EXAMPLE = Example(Task.environment, A_PROMPT, A_COMPLETION)
-P_LINE, A_LINE = P_PROMPT + P_COMPLETION, A_PROMPT + A_COMPLETION
 Writer = Callable[..., Path]
+Rows = tuple[Example, ...]
 
 
-@pytest.fixture
-def write(tmp_path: Path) -> Writer:
-    def write(name: str, *lines: str) -> Path:
-        path = tmp_path / name
-        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        return path
+def line(row: Example) -> str:
+    return f"{row.prompt}{row.completion}"
 
-    return write
+
+def in_one_column(row: Example) -> dict[str, str | None]:
+    return {"text": line(row)}
+
+
+def in_two_columns(row: Example) -> dict[str, str | None]:
+    return {"prompt": row.prompt, "completion": row.completion}
+
+
+@pytest.fixture(scope="module")
+def examples(make_lines: Callable[[int, int], list[str]]) -> Rows:
+    """A row of each task, as they are read from a text file."""
+    rows = tuple(map(split_line, make_lines(0, 1)))
+    assert [row.task for row in rows] == [Task.policy, Task.environment]
+    return rows
 
 
 @pytest.fixture
@@ -34,43 +38,35 @@ def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("hub_cache")
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [{"text": P_LINE}, {"text": "hello"}, {"text": A_LINE}],
-        [
-            {"prompt": P_PROMPT, "completion": P_COMPLETION},
-            {"prompt": "x", "completion": "y"},
-            {"prompt": A_PROMPT, "completion": A_COMPLETION},
-        ],
-    ],
-)
+@pytest.mark.parametrize("spelled", [in_one_column, in_two_columns])
 def test_a_folder_of_data_files_is_read_as_a_hugging_face_dataset(
-    write: Writer, tmp_path: Path, rows: list[dict[str, str]]
+    write: Writer, tmp_path: Path, spelled: Callable[..., dict[str, str | None]], examples: Rows
 ) -> None:
+    policy, environment = examples
     (tmp_path / "set").mkdir()
+    rows = [spelled(row) for row in (policy, Example(Task.policy, "hel", "lo"), environment)]
     write("set/train.jsonl", *map(json.dumps, rows))
     write("set/test.jsonl", json.dumps(rows[0]))
     corpus = read_corpus(tmp_path / "set")
-    assert (corpus.examples, corpus.rejects) == ((P_EXAMPLE, A_EXAMPLE), {"bad_prompt": 1})
-    assert read_corpus(tmp_path / "set", split="test").examples == (P_EXAMPLE,)
+    assert (corpus.examples, corpus.rejects) == (examples, {"bad_prompt": 1})
+    assert read_corpus(tmp_path / "set", split="test").examples == (policy,)
 
 
 @pytest.mark.usefixtures("hub_cache")
-def test_a_folder_of_text_files_is_read_a_row_a_line(write: Writer, tmp_path: Path) -> None:
+def test_a_folder_of_text_files_is_read_a_row_a_line(write: Writer, tmp_path: Path, examples: Rows) -> None:
     (tmp_path / "set").mkdir()
-    write("set/train.txt", P_LINE, A_LINE)
-    assert read_corpus(str(tmp_path / "set")).examples == (P_EXAMPLE, A_EXAMPLE)
+    write("set/train.txt", *map(line, examples))
+    assert read_corpus(str(tmp_path / "set")).examples == examples
 
 
 @pytest.mark.usefixtures("hub_cache")
-def test_a_dataset_saved_to_disk_is_read_with_and_without_splits(tmp_path: Path) -> None:
+def test_a_dataset_saved_to_disk_is_read_with_and_without_splits(tmp_path: Path, examples: Rows) -> None:
     datasets = pytest.importorskip("datasets")
-    rows = datasets.Dataset.from_list([{"text": P_LINE}, {"text": A_LINE}])
+    rows = datasets.Dataset.from_list(list(map(in_one_column, examples)))
     rows.save_to_disk(tmp_path / "one")
     datasets.DatasetDict({"train": rows, "test": rows.select([1])}).save_to_disk(tmp_path / "two")
-    assert read_corpus(tmp_path / "one").examples == (P_EXAMPLE, A_EXAMPLE)
-    assert read_corpus(tmp_path / "two", split="test").examples == (A_EXAMPLE,)
+    assert read_corpus(tmp_path / "one").examples == examples
+    assert read_corpus(tmp_path / "two", split="test").examples == examples[1:]
 
 
 @pytest.mark.usefixtures("hub_cache")
@@ -88,15 +84,15 @@ def test_a_folder_that_holds_no_readable_dataset_or_split_raises_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_what_looks_like_a_name_is_asked_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_looks_like_a_name_is_asked_of_the_hub(monkeypatch: pytest.MonkeyPatch, examples: Rows) -> None:
     datasets, asked = pytest.importorskip("datasets"), []
 
-    def load_dataset(name: str, *, split: str, streaming: bool) -> list[dict[str, str]]:
+    def load_dataset(name: str, *, split: str, streaming: bool) -> list[dict[str, str | None]]:
         asked.append((name, split, streaming))
-        return [{"text": P_LINE}]
+        return [in_one_column(examples[0])]
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    assert read_corpus("someone/rook_1.5", split="validation").examples == (P_EXAMPLE,)
+    assert read_corpus("someone/rook_1.5", split="validation").examples == examples[:1]
     assert asked == [("someone/rook_1.5", "validation", True)]
 
 

@@ -18,8 +18,9 @@ from hydra import compose, initialize_config_dir
 from torch import Tensor, nn
 
 from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.app.conf_groups import conf_folder
 from rookworld_rlvr.app.config import RunConfig
-from rookworld_rlvr.app.hydra_command import EXIT_CODES, SCHEMAS, conf_folder, to_dataclass
+from rookworld_rlvr.app.hydra_command import EXIT_CODES, SCHEMAS, to_dataclass
 from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rewards.engine_pool import EngineCounts
 from rookworld_rlvr.rewards.judge_pool import Judge, JudgePool, Question

@@ -93,9 +93,12 @@ def test_dropout_is_off_by_default_although_the_saved_config_says_a_tenth(make_r
     assert gap("model.dropout=0.3") > 0.01
 
 
+@pytest.mark.parametrize("packing", ["true", "false"])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_padding_changes_no_logprob_and_the_sampler_agrees(make_run: MakeRun, temperature: float) -> None:
-    context = make_run("data.mixture.policy=0.5", "data.mixture.environment=0.5").context
+def test_padding_changes_no_logprob_and_the_sampler_agrees(make_run: MakeRun, temperature: float, packing: str) -> None:
+    mixture = ("data.mixture.policy=0.5", "data.mixture.environment=0.5")
+    context = make_run(*mixture, f"model.packing={packing}").context
+    assert context.policy.packs == (packing == "true")
     groups = collect(context, temperature=temperature)
     batch = batch_of(groups, context.policy)
     assert batch.attention_BT.min() == 0
@@ -163,8 +166,9 @@ def test_only_states_that_predict_a_sampled_token_get_gradient(make_run: MakeRun
     assert (gradient_BT[batch.loss_mask_BT] > 0).float().mean() > 0.95
 
 
-def test_what_stands_in_the_pads_changes_neither_loss_nor_gradient(make_run: MakeRun) -> None:
-    context = make_run().context
+@pytest.mark.parametrize("packing", ["true", "false"])
+def test_what_stands_in_the_pads_changes_neither_loss_nor_gradient(make_run: MakeRun, packing: str) -> None:
+    context = make_run(f"model.packing={packing}").context
     shake(context.references.current)
     batch = batch_of(collect(context), context.policy)
     found = []

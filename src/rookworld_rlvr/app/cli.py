@@ -3,6 +3,7 @@
 import importlib
 import sys
 
+from .conf_groups import groups
 from .process import prepare_process
 
 # Each command's module is imported when it is called: `data` needs no torch.
@@ -10,11 +11,15 @@ COMMANDS = {
     "train": "the main job: bash train.sh = smoke, then this",
     "smoke": "one real step on one prompt a task, then the preflight gates",
     "bench": "how fast a step is with each generator, and how much of the machine it uses",
-    "evaluate": "the held-out table of a model",
+    "evaluate": "any model's held-out rows, puzzles and games, with intervals; compare: two results, paired",
     "inspect": "replay a batch that a fault left behind",
     "warmstart": "a tiny model by behaviour cloning",
     "data": "audit a file of rows, generate new ones, or play games that become rows",
 }
+# Those that take groups and knobs, and the file of conf/ that each begins with; the others have a parser of their own.
+CONFIGURED = {name: name for name in ("train", "bench", "evaluate", "warmstart")} | {"smoke": "train"}
+COMPARE = ("evaluate", "compare")
+HELP = ("-h", "--help")
 EXIT_BAD_INPUT = 2
 # As a shell reports it; training itself ends an interrupt with a checkpoint and 0.
 EXIT_INTERRUPTED = 130
@@ -22,13 +27,16 @@ EXIT_INTERRUPTED = 130
 
 def main(argv: list[str]) -> int:
     """Run a command; returns the exit code."""
-    if argv[:1] in ([], ["-h"], ["--help"]):
+    if not argv or argv[0] in HELP:
         print(_usage())
         return 0 if argv else EXIT_BAD_INPUT
     command, *arguments = argv
     if command not in COMMANDS:
         print(f"rookworld: expected one of {', '.join(COMMANDS)}, got {command!r}", file=sys.stderr)
         return EXIT_BAD_INPUT
+    if command in CONFIGURED and (command, *arguments[:1]) != COMPARE and not set(HELP).isdisjoint(arguments):
+        print(_help(command))
+        return 0
     prepare_process()
     module = importlib.import_module(f"{__package__}.{command}")
     try:
@@ -46,4 +54,26 @@ def console() -> None:
 
 def _usage() -> str:
     lines = [f"  {name:<10} {text}" for name, text in COMMANDS.items()]
-    return "\n".join(["usage: rookworld <command> [overrides or arguments]", "", *lines])
+    asked = "rookworld <command> --help: what a command takes"
+    return "\n".join(["usage: rookworld <command> [overrides or arguments]", "", *lines, "", asked])
+
+
+def _help(command: str) -> str:
+    """Of a configured command. hydra's own would list every group in conf/, also those that the command refuses."""
+    taken = groups(CONFIGURED[command])
+    call = f"rookworld {command} {'[group=option ...] ' if taken else ''}[knob=value ...]"
+    lines = [f"usage: {call}"]
+    if command == COMPARE[0]:
+        lines += [f"       rookworld {' '.join(COMPARE)} [--json OUT] A B"]
+    lines += ["", COMMANDS[command], ""]
+    if taken:
+        lines += ["groups of knobs and their options:"]
+        lines += [f"  {name:<11} {_options(*options)}" for name, options in taken.items()] + [""]
+    lines += ["every knob with its default and meaning: docs/configuration.md"]
+    lines += [f"the value of each in one call: {call} --cfg job"]
+    return "\n".join(lines)
+
+
+def _options(default: str, options: list[str]) -> str:
+    first = [f"{default} (default)"] if default else []
+    return ", ".join(first + [option for option in options if option != default])

@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import hydra
@@ -16,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from ..rewards import JudgeError
 from ..rollout.generator import GeneratorError, PromptLengthError
 from ..training.errors import PreflightError, TrainingGaveUpError, UserError
+from .conf_groups import conf_folder, groups
 
 EXIT_DONE, EXIT_BAD_INPUT, EXIT_REFUSED, EXIT_GAVE_UP = 0, 2, 3, 4
 EXIT_CODES: dict[type[Exception], int] = {
@@ -28,14 +28,10 @@ EXIT_CODES: dict[type[Exception], int] = {
     JudgeError: EXIT_GAVE_UP,
 }
 MULTIRUN_FLAGS = ("-m", "--multirun")
+# hydra's advice for configurations that are open; a dataclass refuses what it does not know.
+ADVICE = "To append to your "
+NO_SUCH_GROUP = "No match in the defaults list."
 SCHEMAS = ConfigStore.instance()
-
-
-def conf_folder() -> Path:
-    """The YAML files: inside an installed package, at the top of a checkout."""
-    package = Path(__file__).resolve().parents[1]
-    installed = package / "conf"
-    return installed if installed.is_dir() else package.parents[1] / "conf"
 
 
 def run_command(name: str, schema: type, argv: list[str], task: Callable[[Any, DictConfig], None]) -> int:
@@ -58,7 +54,7 @@ def run_command(name: str, schema: type, argv: list[str], task: Callable[[Any, D
     try:
         job()
     except (HydraException, OmegaConfBaseException, OSError) as error:
-        return _complain(error)
+        return _complain(error, f"expected group=option, the groups of {name}: {', '.join(groups(name)) or 'none'}")
     finally:
         sys.argv = arguments
     return max(codes, default=EXIT_DONE)
@@ -95,13 +91,17 @@ def _guarded(task: Callable[[Any, DictConfig], None], raw: DictConfig) -> int:
     return EXIT_DONE
 
 
-def _complain(error: Exception) -> int:
-    print(f"rookworld: {_one_line(error)}", file=sys.stderr)
+def _complain(error: Exception, of_groups: str = "") -> int:
+    told = _one_line(error)
+    if of_groups and NO_SUCH_GROUP in told:
+        told = f"{told} | {of_groups}"
+    print(f"rookworld: {told}", file=sys.stderr)
     return EXIT_BAD_INPUT
 
 
 def _one_line(error: BaseException) -> str:
     """hydra's and omegaconf's messages run over lines and carry their cause apart."""
     texts = [str(error)] + ([str(error.__cause__)] if isinstance(error.__cause__, OmegaConfBaseException) else [])
-    lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
-    return " | ".join(dict.fromkeys(lines)) or type(error).__name__
+    lines = [line.strip() for text in texts for line in text.splitlines()]
+    told = [line for line in lines if line and not line.startswith(ADVICE)]
+    return " | ".join(dict.fromkeys(told)) or type(error).__name__

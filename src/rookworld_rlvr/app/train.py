@@ -9,8 +9,9 @@ from omegaconf.errors import OmegaConfBaseException
 from ..training.checkpoint import CONFIG_FILE, find_run
 from ..training.errors import UserError
 from ..training.trainer import INTERRUPTED, train
+from .conf_groups import conf_folder
 from .config import RunConfig
-from .hydra_command import conf_folder, job_number, overrides, run_command, to_dataclass
+from .hydra_command import job_number, overrides, run_command, to_dataclass
 from .tables import gain_table, sweep_table
 from .wiring import build_run, make_console
 

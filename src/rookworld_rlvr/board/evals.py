@@ -1,12 +1,12 @@
 """Evaluations as the published data prints them: pawns, from the side to move's view.
 
-The types are python-chess's: `Cp` and `Mate` are scores without a view, `PovScore` names its view.
+The types are python-chess's: `Cp` and `Mate` are scores that say nothing of their view.
 A mate in n prints as ±(1000 - n/100) pawns, so that mate in 1 is `999.99`.
 """
 
 import math
 
-from chess.engine import Cp, Mate, PovScore, Score
+from chess.engine import Cp, Mate, Score
 
 MATE_PAWNS = 1000.0
 # Above this many pawns a printed eval is a mate; no engine prints a centipawn score near it.
@@ -48,11 +48,6 @@ def format_pawns(pawns: float) -> str:
     '-2.0'
     """
     return str(float(pawns))
-
-
-def mover_pawns(score: PovScore, turn: bool) -> float:
-    """An engine's score in pawns from the view of the side to move, `turn` (True: White)."""
-    return to_pawns(score.pov(turn))
 
 
 def win_probability(pawns: float) -> float:

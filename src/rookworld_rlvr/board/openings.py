@@ -1,6 +1,5 @@
 """Common openings of our own choosing, so that generated games begin where games are played."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import chess
@@ -95,8 +94,3 @@ def opening_board(opening: Opening) -> chess.Board:
     for uci in opening.moves.split():
         board.push_uci(uci)
     return board
-
-
-def opening_boards() -> Iterator[chess.Board]:
-    """Fresh boards of every opening in `OPENINGS`, in order; the caller may play on in them."""
-    return map(opening_board, OPENINGS)

@@ -1,10 +1,9 @@
-"""Where positions come from: random playouts, PGN games, files of FEN, EPD or JSON lines.
+"""Where positions come from: PGN games, files of FEN, EPD or JSON lines.
 
 The readers raise on the first bad line: a source of positions is ours to mend, unlike a model's text.
 """
 
 import json
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,17 +23,6 @@ class Position:
     """As python-chess prints it."""
     history: tuple[str, ...]
     """UCI moves that led to it, oldest first; empty if unknown."""
-
-
-def random_playout(rng: random.Random, start: chess.Board | None = None) -> Iterator[Position]:
-    """A game of uniformly random legal moves, position by position, up to its end by rule.
-
-    The final position, which allows no move or is drawn, is not yielded. `start` is left as it is.
-    """
-    game = start.copy() if start else chess.Board()
-    while game.outcome(claim_draw=False) is None:
-        yield Position(game.fen(), tuple(move.uci() for move in game.move_stack))
-        game.push(rng.choice(list(game.legal_moves)))
 
 
 def positions_from_file(path: Path | str) -> Iterator[Position]:

@@ -18,15 +18,7 @@ from rookworld_rlvr.objective.gspo import gspo_policy_loss
 from rookworld_rlvr.objective.kl import KLForm, kl_k1, kl_k2, kl_k3, kl_penalty, sequence_kl
 from rookworld_rlvr.objective.logprobs import Head, TokenStatistics, token_statistics
 from rookworld_rlvr.objective.losses import LOSSES, Loss, LossKind, Surrogate
-from rookworld_rlvr.objective.masked import (
-    MAX_EXPONENT_NAT,
-    keep,
-    masked_exp,
-    masked_max,
-    masked_mean,
-    masked_min,
-    masked_sum,
-)
+from rookworld_rlvr.objective.masked import MAX_EXPONENT_NAT, keep, masked_exp
 from rookworld_rlvr.objective.mismatch import MismatchConfig, MismatchMode, mismatch_weights
 from rookworld_rlvr.objective.policy_loss import ClipConfig, PolicyLoss, clipped_policy_loss
 from rookworld_rlvr.objective.token_weights import LossSizes, weighted_sum
@@ -59,10 +51,6 @@ __all__ = [
     "kl_k3",
     "kl_penalty",
     "masked_exp",
-    "masked_max",
-    "masked_mean",
-    "masked_min",
-    "masked_sum",
     "mismatch_weights",
     "sequence_kl",
     "token_statistics",

@@ -36,7 +36,7 @@ class KLForm(StrEnum):
     ratio_corrected = "ratio_corrected"
     """Differentiable ratio × k3, as TRL has it: the same value and gradient by another way."""
     exact = "exact"
-    """Sum over the vocabulary: no sampling noise, one more head pass for the reference."""
+    """Sum over the vocabulary: no sampling noise, and backward reads the reference's whole rows, not one token."""
     in_reward = "in_reward"
     """Nothing in the loss: the KL of the sequence is taken off the reward, see `sequence_kl`."""
     k3_naive = "k3_naive"

@@ -1,8 +1,9 @@
-"""Log-prob, entropy and exact KL of each token, without ever holding the logits of a whole batch.
+"""Log-prob, entropy and exact KL of each token, without holding the logits of a large batch.
 
 At GPT-2's vocabulary the logits of 64 completions of 128 tokens take 1.6 GB in float32, and their
 log-softmax, its exponential and the gradients as much again each. Here the head is applied to a chunk of
-positions at a time and recomputed in backward, so the peak is a handful of (chunk_tokens, V) tensors.
+positions at a time and recomputed in backward, so the peak is a handful of (chunk_tokens, V) tensors; a
+caller whose logits are few turns `recompute` off, keeps them all and saves the second pass.
 """
 
 import math
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 Head = Callable[[Tensor], Tensor]
-"""Hidden states (N, H) → logits (N, V). Must be deterministic: backward calls it a second time."""
+"""Hidden states (N, H) → logits (N, V). Must be deterministic: with `recompute` backward calls it a second time."""
 
 
 @dataclass(frozen=True, slots=True)

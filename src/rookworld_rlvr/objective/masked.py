@@ -1,8 +1,8 @@
-"""Reductions over the tokens that are trained.
+"""What is not trained is replaced before any arithmetic.
 
 A loss mask is boolean and has the shape of the values. What lies under False (padding, prompt) may be NaN
-or infinite: it is replaced before any arithmetic, because `nan * 0` is NaN in the value, and `inf * 0` is
-NaN in the gradient even where the value looks well.
+or infinite, and `nan * 0` is NaN in the value, `inf * 0` NaN in the gradient even where the value looks
+well: so it is replaced, never multiplied away. Sums over what is left: `token_weights`.
 
 The replacement shields against values, not against how they were made: `exp` of an infinite log-ratio,
 masked afterwards, still yields a NaN gradient. Apply `keep` to the argument of the `exp`, or use
@@ -17,8 +17,8 @@ from torch import Tensor
 MAX_EXPONENT_NAT = 40.0
 
 
-def keep(values: Tensor, loss_mask: Tensor, fill: float = 0.0) -> Tensor:
-    """The values where the mask is True, `fill` elsewhere; same shape, no gradient under False.
+def keep(values: Tensor, loss_mask: Tensor) -> Tensor:
+    """The values where the mask is True, 0 elsewhere; same shape, no gradient under False.
 
     Raises TypeError on a mask that is not boolean (a float mask would be a weight), ValueError on a shape
     that differs (a broadcast mask would be counted wrongly).
@@ -29,7 +29,7 @@ def keep(values: Tensor, loss_mask: Tensor, fill: float = 0.0) -> Tensor:
         raise ValueError(
             f"loss_mask: expected the values' shape {tuple(values.shape)}, got {tuple(loss_mask.shape)}"
         )
-    return torch.where(loss_mask, values, fill)
+    return torch.where(loss_mask, values, 0.0)
 
 
 def masked_exp(log_values: Tensor, loss_mask: Tensor) -> Tensor:
@@ -39,29 +39,3 @@ def masked_exp(log_values: Tensor, loss_mask: Tensor) -> Tensor:
     the zero gradient of a clipped token would be NaN.
     """
     return keep(log_values, loss_mask).clamp(max=MAX_EXPONENT_NAT).exp()
-
-
-def masked_sum(values: Tensor, loss_mask: Tensor) -> Tensor:
-    """Sum of the kept values, a scalar in their unit. An empty mask gives 0 with a zero gradient."""
-    return keep(values, loss_mask).sum()
-
-
-def masked_mean(values: Tensor, loss_mask: Tensor) -> Tensor:
-    """Mean of the kept values, a scalar in their unit. An empty mask gives 0 with a zero gradient."""
-    return masked_sum(values, loss_mask) / loss_mask.sum().clamp(min=1)
-
-
-def masked_max(values: Tensor, loss_mask: Tensor) -> Tensor:
-    """Largest kept value, a scalar. An empty mask gives 0; a NaN that is kept is returned, not hidden."""
-    if values.numel() == 0:
-        return masked_sum(values, loss_mask)
-    largest = keep(values, loss_mask, -torch.inf).amax()
-    return torch.where(loss_mask.any(), largest, 0.0)
-
-
-def masked_min(values: Tensor, loss_mask: Tensor) -> Tensor:
-    """Smallest kept value, a scalar. An empty mask gives 0; a NaN that is kept is returned, not hidden."""
-    if values.numel() == 0:
-        return masked_sum(values, loss_mask)
-    smallest = keep(values, loss_mask, torch.inf).amin()
-    return torch.where(loss_mask.any(), smallest, 0.0)

@@ -1,0 +1,88 @@
+"""What a command says of itself: what it takes, and nothing that it refuses."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hydra.errors import HydraException
+
+from rookworld_rlvr.app.cli import COMMANDS, CONFIGURED, main
+from rookworld_rlvr.app.conf_groups import conf_folder
+
+FILES = {f"{path.parent.name}={path.stem}" for path in conf_folder().glob("*/*.yaml")}
+
+
+def help_of(command: str, capfd: pytest.CaptureFixture[str], flag: str = "--help") -> str:
+    capfd.readouterr()
+    assert main([command, flag]) == 0
+    shown = capfd.readouterr()
+    assert shown.err == "" and "Hydra" not in shown.out
+    return shown.out
+
+
+def options_in(text: str) -> set[str]:
+    rows = re.findall(r"^  (\w+) +(\S.*)$", text, re.M)
+    return {f"{group}={option}" for group, told in rows for option in told.replace(" (default)", "").split(", ")}
+
+
+def test_every_command_of_a_configuration_is_known_to_take_one() -> None:
+    assert {f"{name}.yaml" for name in CONFIGURED.values()} == {path.name for path in conf_folder().glob("*.yaml")}
+    assert COMMANDS.keys() - CONFIGURED.keys() == {"data", "inspect"}
+
+
+@pytest.mark.parametrize("command", CONFIGURED)
+def test_help_names_the_groups_that_the_command_takes_and_no_others(
+    command: str, composed: Callable[..., Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    told = options_in(help_of(command, capfd))
+    assert told <= FILES
+    for option in FILES:
+        if option in told:
+            composed(option, command=CONFIGURED[command])
+        else:
+            with pytest.raises(HydraException):
+                composed(option, command=CONFIGURED[command])
+
+
+@pytest.mark.parametrize("command", CONFIGURED)
+def test_help_says_what_the_command_does_and_where_its_knobs_are(
+    command: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told = help_of(command, capfd)
+    assert told == help_of(command, capfd, "-h")
+    assert told.startswith(f"usage: rookworld {command} [") and f"\n{COMMANDS[command]}\n" in told
+    assert "docs/configuration.md" in told and "--cfg job" in told
+
+
+@pytest.mark.parametrize("option", ["kl=fixed", "generator=static", "model=tiny", "objective=dapo"])
+def test_what_help_calls_the_default_is_the_default(
+    option: str, composed: Callable[..., Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    group, name = option.split("=")
+    assert re.search(rf"^  {group} +{name} \(default\)(?:,|$)", help_of("train", capfd), re.M)
+    assert composed(option) == composed()
+
+
+def test_help_of_evaluate_shows_the_command_that_compares_which_has_help_of_its_own(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    (form,) = re.findall(r"rookworld evaluate compare (.*)", help_of("evaluate", capfd))
+    with pytest.raises(SystemExit) as ended:
+        main(["evaluate", "compare", "--help"])
+    assert ended.value.code == 0 and f"usage: rookworld evaluate compare [-h] {form}\n" in capfd.readouterr().out
+    assert "compare" in COMMANDS["evaluate"]
+
+
+def test_cfg_job_prints_every_value_and_runs_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "generator=hf", "selfplay.games=7", "--cfg", "job"]) == 0
+    shown = capfd.readouterr().out
+    assert "  kind: hf\n" in shown and "  games: 7\n" in shown
+
+
+def test_help_needs_no_torch() -> None:
+    code = "from rookworld_rlvr.app.cli import main; main(['train', '--help']); import sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "hydra"} & set(done.stdout.split())
