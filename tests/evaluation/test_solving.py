@@ -92,9 +92,8 @@ def test_a_row_that_is_no_mate_in_one_is_named(tmp_path: Path, rows: list[object
     "bad", [{}, {"examples": [{"input": "1. e4"}]}, {"examples": [{"input": "1. e4", "target": "Qh9"}]}]
 )
 def test_a_file_that_is_none_of_bigbench_s_is_refused(tmp_path: Path, bad: object) -> None:
-    with pytest.raises(
-        ValueError, match=r"expected (BIG-bench's task.json|moves as input and a move as target at .*task.json, example 1)"
-    ):
+    named = r"expected (BIG-bench's task.json|moves as input and a move as target at .*task.json, example 1)"
+    with pytest.raises(ValueError, match=named):
         read_mates(write(tmp_path / "task.json", bad))
 
 
