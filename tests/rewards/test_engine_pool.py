@@ -146,6 +146,11 @@ def test_what_was_prepared_is_searched_once_and_waited_for(stockfish: str) -> No
         assert (pool.counts() - counts).positions == 3 and (pool.counts() - counts).searched == 1
 
 
+def test_counts_add_and_subtract_field_by_field() -> None:
+    some, more = EngineCounts(7, 5, 2, 1.5), EngineCounts(1, 2, 3, 0.25)
+    assert some + more == EngineCounts(8, 7, 5, 1.75) and some - more == EngineCounts(6, 3, -1, 1.25)
+
+
 def test_more_nodes_of_one_call_are_another_verdict(fake_stockfish: Path) -> None:
     with pool_of(fake_stockfish, nodes=50) as pool:
         (few,), (many,) = pool.analyse(FENS[:1]), pool.analyse(FENS[:1], nodes=90)

@@ -4,12 +4,13 @@ import queue
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import add, sub
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from .engine import Analysis, Engine, EngineConfig, engine_position
 from .engine_cache import EngineCache, default_folder
@@ -34,15 +35,14 @@ class EngineCounts:
     """Seconds that callers waited."""
 
     def __sub__(self, other: "EngineCounts") -> "EngineCounts":
-        return EngineCounts(
-            self.positions - other.positions,
-            self.searched - other.searched,
-            self.restarts - other.restarts,
-            self.wait_s - other.wait_s,
-        )
+        return self._each(sub, other)
 
     def __add__(self, other: "EngineCounts") -> "EngineCounts":
-        return self - (EngineCounts() - other)
+        return self._each(add, other)
+
+    def _each(self, combine: Callable[[Any, Any], Any], other: "EngineCounts") -> "EngineCounts":
+        names = [field.name for field in fields(self)]
+        return EngineCounts(*(combine(getattr(self, name), getattr(other, name)) for name in names))
 
 
 @dataclass(slots=True)
