@@ -217,9 +217,16 @@ def test_an_interrupted_run_exits_130_and_goes_on_to_the_same_rows(tmp_path: Pat
     assert files(folder) == files(tmp_path / "whole")
 
 
+def read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
 def children(pid: int) -> set[int]:
-    """Processes that descend from one, which must be alive."""
-    found = {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+    """Processes that descend from one; none where it has ended."""
+    found = {int(child) for child in read(f"/proc/{pid}/task/{pid}/children").split()}
     return found.union(*(children(child) for child in found))
 
 
@@ -230,23 +237,35 @@ def alive(pid: int) -> bool:
         return False
 
 
+def engines(pids: set[int]) -> set[int]:
+    """Those of them that are the engine."""
+    return {pid for pid in pids if read(f"/proc/{pid}/comm").strip() == Path(find_engine()).name}
+
+
 @needs_engine
-def test_a_killed_run_leaves_no_worker_and_no_engine(tmp_path: Path) -> None:
-    log = tmp_path / "games" / "policy.jsonl"
-    options = ["--task", "policy", "--rows", "100000", "--depth", "3", "--processes", "2", "--out", str(tmp_path)]
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_run_that_is_ended_in_the_middle_of_a_long_search_leaves_no_worker_and_no_engine(
+    how: signal.Signals, tmp_path: Path
+) -> None:
+    # No search ends by itself before the test does.
+    options = ["--task", "policy", "--rows", "9", "--depth", "99", "--processes", "2", "--out", str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     started = subprocess.Popen([sys.executable, "-c", PROGRAM, "generate", *options], env=environment)
-    while not (log.exists() and log.read_bytes().count(b"\n") > 2):
+    while len(engines(own := children(started.pid))) < 2:
         assert started.poll() is None
         time.sleep(0.05)
-    own = children(started.pid)
+    time.sleep(0.5)
     assert len(own) >= 4  # Two workers and their engines.
-    started.kill()
+    started.send_signal(how)
     started.wait()
     deadline = time.monotonic() + 30
-    while any(map(alive, own)):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    try:
+        while any(map(alive, own)):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        for pid in filter(alive, own):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_what_is_there_already_is_told_first_so_that_it_counts_for_no_rate(
