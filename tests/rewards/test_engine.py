@@ -43,6 +43,21 @@ def test_without_an_engine_the_line_that_installs_one_is_told(monkeypatch: pytes
         find_engine()
 
 
+def test_the_file_that_was_looked_at_is_the_one_that_runs(
+    fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(fake_stockfish.parent)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HOME", str(fake_stockfish.parent))
+    for name in ("stockfish", "./stockfish", "~/stockfish"):
+        assert find_engine(name) == str(fake_stockfish)
+        engine = opened(name)
+        assert engine.identity() == "Stockfish 15.1 fake.nnue"
+        engine.close()
+    with pytest.raises(EngineNotFoundError, match="'~nobody-here/stockfish': no such file"):
+        find_engine("~nobody-here/stockfish")
+
+
 @pytest.mark.parametrize(
     "name", ["Stockfish 14.1", "Stockfish 9", "Stockfish 200720", "Stockfish 020119", "Crafty 25.2", "stockfish"]
 )

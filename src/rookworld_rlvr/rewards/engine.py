@@ -84,14 +84,16 @@ class Analysis:
 
 
 def find_engine(path: str = "") -> str:
-    """The engine's binary. Raises EngineNotFoundError with the line that installs one."""
-    wanted = path or os.environ.get("STOCKFISH_PATH", "")
+    """The engine's binary, an absolute path. Raises EngineNotFoundError with the line that installs one."""
+    # Not Path.expanduser, which raises where there is no such user.
+    wanted = os.path.expanduser(path or os.environ.get("STOCKFISH_PATH", ""))
     if wanted and not Path(wanted).is_file():
         raise EngineNotFoundError(f"expected an engine's binary, got {wanted!r}: no such file")
     found = wanted or shutil.which("stockfish") or (str(DEBIAN_PATH) if DEBIAN_PATH.is_file() else "")
     if not found:
         raise EngineNotFoundError("expected Stockfish, found none: apt-get install stockfish, or set STOCKFISH_PATH")
-    return found
+    # A name without a slash would be looked for on the PATH when it is started.
+    return os.path.abspath(found)
 
 
 def engine_position(fen: str) -> str:
