@@ -122,6 +122,7 @@ def test_fix_refuses_its_own_source_and_places_it_cannot_write(
         ("generate", "--rows", "0", "--out", "x"),
         ("generate", "--rows", "5", "--out", "x", "--exclude", "absent.txt"),
         ("generate", "--rows", "5", "--out", "/dev/null/x", "--task", "environment"),
+        ("generate", "--rows", "5", "--out", "x", "--timeout", "99999999999999"),
     ],
 )
 def test_bad_arguments_are_one_line(
@@ -372,6 +373,17 @@ def test_an_engine_killed_while_it_labels_changes_no_row() -> None:
     thread.join()
     engine.close()
     assert all(found == plain.lines for found in lines) and restarts == 1
+
+
+def test_the_timeout_is_as_many_seconds_as_it_says_whatever_the_nodes(
+    fake_stockfish: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOCKFISH_PATH", str(fake_stockfish))
+    monkeypatch.setenv("FAKE_HANGS", " ")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    options = ["--task", "policy", "--rows", "5", "--nodes", "60000", "--timeout", "1"]
+    assert main(["generate", *options, "--out", str(tmp_path / "out")]) == 2
+    assert ": no bestmove in 1 s (" in capfd.readouterr().err
 
 
 def test_an_engine_that_fails_again_and_again_ends_the_command_in_one_line_that_names_the_position(
