@@ -323,6 +323,21 @@ def test_a_folder_begun_with_another_seed_is_refused(
     assert files(tmp_path / "out") == before
 
 
+def test_a_damaged_line_of_finished_games_is_told_of_with_its_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generate(tmp_path, "--task", "environment", rows=40)
+    capsys.readouterr()
+    log = tmp_path / "games/environment.jsonl"
+    whole = log.read_bytes().splitlines()
+    options = ["--task", "environment", "--rows", 40, "--seed", 7, "--out", tmp_path]
+    damages = [(1, b""), (1, b"\xff"), *((3, text) for text in (b"", b'["\xff"]', b"{}", b"[1]", b'["A: no end'))]
+    for number, text in damages:
+        lines = [*whole[: number - 1], text, *whole[number:]]
+        log.write_bytes(b"".join(line + b"\n" for line in lines))
+        assert f"in line {number} of {log}, got b" in one_line_refusal(capsys, "generate", *options)
+
+
 @needs_engine
 def test_published_spelling_of_mates_reaches_the_rows(tmp_path: Path) -> None:
     generate(tmp_path / "out", "--task", "policy", rows=400)
