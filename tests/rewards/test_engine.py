@@ -113,7 +113,7 @@ def test_a_knob_out_of_its_range_is_refused_by_name(knob: dict[str, float]) -> N
 
 def test_a_hash_beyond_what_the_engine_offers_is_refused(fake_stockfish: Path) -> None:
     engine = opened(fake_stockfish, hash_mib=1025)
-    with pytest.raises(EngineUnusableError, match="expected hash_mib of at most 1024, what .* offers, got 1025"):
+    with pytest.raises(EngineUnusableError, match=r"expected hash_mib of at most 1024, what .* offers, got 1025"):
         engine.identity()
     assert engine.pid() is None
     engine = opened(fake_stockfish, hash_mib=1024)
@@ -132,7 +132,7 @@ def test_a_deadline_beyond_the_longest_wait_is_waited_for_in_parts(
     monkeypatch.setenv("FAKE_HANGS", QUIET)
     engine = opened(fake_stockfish, timeout_s=0.3, attempts=1)
     began = time.monotonic()
-    with pytest.raises(JudgeError, match="no bestmove in 0.3 s"):
+    with pytest.raises(JudgeError, match=r"no bestmove in 0.3 s"):
         engine.analyse(QUIET, Limit(nodes=100))
     assert time.monotonic() - began > 0.3
     engine.close()

@@ -131,7 +131,7 @@ def test_a_folder_of_no_user_is_refused_in_one_line(fake_stockfish: Path, monkey
     # As for a user without a home.
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
-    with pytest.raises(CacheError, match="got ~/.cache/rookworld: "):
+    with pytest.raises(CacheError, match=r"got ~/.cache/rookworld: "):
         pool_in(Path(), fake_stockfish, cache_folder="")
 
 
