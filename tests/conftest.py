@@ -180,6 +180,7 @@ for line in sys.stdin:
     if words[0] == 'uci':
         print('id name', os.environ.get('FAKE_NAME', 'Stockfish 15.1'))
         print('option name EvalFile type string default fake.nnue')
+        print('option name Hash type spin default 16 min 1 max 1024')
         print('uciok', flush=True)
     elif words[0] == 'isready':
         print('readyok', flush=True)

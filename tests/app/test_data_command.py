@@ -122,6 +122,7 @@ def test_fix_refuses_its_own_source_and_places_it_cannot_write(
         ("generate", "--rows", "0", "--out", "x"),
         ("generate", "--rows", "5", "--out", "x", "--exclude", "absent.txt"),
         ("generate", "--rows", "5", "--out", "/dev/null/x", "--task", "environment"),
+        ("generate", "--rows", "5", "--out", "x", "--timeout", "99999999999999"),
     ],
 )
 def test_bad_arguments_are_one_line(
@@ -217,9 +218,16 @@ def test_an_interrupted_run_exits_130_and_goes_on_to_the_same_rows(tmp_path: Pat
     assert files(folder) == files(tmp_path / "whole")
 
 
+def read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
 def children(pid: int) -> set[int]:
-    """Processes that descend from one, which must be alive."""
-    found = {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+    """Processes that descend from one; none where it has ended."""
+    found = {int(child) for child in read(f"/proc/{pid}/task/{pid}/children").split()}
     return found.union(*(children(child) for child in found))
 
 
@@ -230,23 +238,35 @@ def alive(pid: int) -> bool:
         return False
 
 
+def engines(pids: set[int]) -> set[int]:
+    """Those of them that are the engine."""
+    return {pid for pid in pids if read(f"/proc/{pid}/comm").strip() == Path(find_engine()).name}
+
+
 @needs_engine
-def test_a_killed_run_leaves_no_worker_and_no_engine(tmp_path: Path) -> None:
-    log = tmp_path / "games" / "policy.jsonl"
-    options = ["--task", "policy", "--rows", "100000", "--depth", "3", "--processes", "2", "--out", str(tmp_path)]
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_run_that_is_ended_in_the_middle_of_a_long_search_leaves_no_worker_and_no_engine(
+    how: signal.Signals, tmp_path: Path
+) -> None:
+    # No search ends by itself before the test does.
+    options = ["--task", "policy", "--rows", "9", "--depth", "99", "--processes", "2", "--out", str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     started = subprocess.Popen([sys.executable, "-c", PROGRAM, "generate", *options], env=environment)
-    while not (log.exists() and log.read_bytes().count(b"\n") > 2):
+    while len(engines(own := children(started.pid))) < 2:
         assert started.poll() is None
         time.sleep(0.05)
-    own = children(started.pid)
+    time.sleep(0.5)
     assert len(own) >= 4  # Two workers and their engines.
-    started.kill()
+    started.send_signal(how)
     started.wait()
     deadline = time.monotonic() + 30
-    while any(map(alive, own)):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    try:
+        while any(map(alive, own)):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        for pid in filter(alive, own):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_what_is_there_already_is_told_first_so_that_it_counts_for_no_rate(
@@ -303,6 +323,21 @@ def test_a_folder_begun_with_another_seed_is_refused(
     assert files(tmp_path / "out") == before
 
 
+def test_a_damaged_line_of_finished_games_is_told_of_with_its_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generate(tmp_path, "--task", "environment", rows=40)
+    capsys.readouterr()
+    log = tmp_path / "games/environment.jsonl"
+    whole = log.read_bytes().splitlines()
+    options = ["--task", "environment", "--rows", 40, "--seed", 7, "--out", tmp_path]
+    damages = [(1, b""), (1, b"\xff"), *((3, text) for text in (b"", b'["\xff"]', b"{}", b"[1]", b'["A: no end'))]
+    for number, text in damages:
+        lines = [*whole[: number - 1], text, *whole[number:]]
+        log.write_bytes(b"".join(line + b"\n" for line in lines))
+        assert f"in line {number} of {log}, got b" in one_line_refusal(capsys, "generate", *options)
+
+
 @needs_engine
 def test_published_spelling_of_mates_reaches_the_rows(tmp_path: Path) -> None:
     generate(tmp_path / "out", "--task", "policy", rows=400)
@@ -353,6 +388,17 @@ def test_an_engine_killed_while_it_labels_changes_no_row() -> None:
     thread.join()
     engine.close()
     assert all(found == plain.lines for found in lines) and restarts == 1
+
+
+def test_the_timeout_is_as_many_seconds_as_it_says_whatever_the_nodes(
+    fake_stockfish: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOCKFISH_PATH", str(fake_stockfish))
+    monkeypatch.setenv("FAKE_HANGS", " ")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    options = ["--task", "policy", "--rows", "5", "--nodes", "60000", "--timeout", "1"]
+    assert main(["generate", *options, "--out", str(tmp_path / "out")]) == 2
+    assert ": no bestmove in 1 s (" in capfd.readouterr().err
 
 
 def test_an_engine_that_fails_again_and_again_ends_the_command_in_one_line_that_names_the_position(

@@ -1,5 +1,6 @@
 """One engine: found, checked, read, and asked again where it hangs or dies."""
 
+import time
 from pathlib import Path
 
 import chess
@@ -41,6 +42,21 @@ def test_without_an_engine_the_line_that_installs_one_is_told(monkeypatch: pytes
     monkeypatch.setenv("STOCKFISH_PATH", str(tmp_path / "gone"))
     with pytest.raises(EngineNotFoundError, match="gone': no such file"):
         find_engine()
+
+
+def test_the_file_that_was_looked_at_is_the_one_that_runs(
+    fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(fake_stockfish.parent)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HOME", str(fake_stockfish.parent))
+    for name in ("stockfish", "./stockfish", "~/stockfish"):
+        assert find_engine(name) == str(fake_stockfish)
+        engine = opened(name)
+        assert engine.identity() == "Stockfish 15.1 fake.nnue"
+        engine.close()
+    with pytest.raises(EngineNotFoundError, match="'~nobody-here/stockfish': no such file"):
+        find_engine("~nobody-here/stockfish")
 
 
 @pytest.mark.parametrize(
@@ -87,11 +103,39 @@ def test_a_program_that_speaks_no_uci_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize(
-    "knob", [{"nodes": 0}, {"hash_mib": 0}, {"processes": 0}, {"attempts": 0}, {"timeout_s": 0.0}, {"timeout_s": -1.0}]
+    "knob", [{"nodes": 0}, {"hash_mib": 0}, {"processes": 0}, {"attempts": 0}, {"timeout_s": 0.0}, {"timeout_s": -1.0},
+     {"timeout_s": float("inf")}, {"timeout_s": float("nan")}, {"timeout_s": 86_401}]
 )
 def test_a_knob_out_of_its_range_is_refused_by_name(knob: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=f"engine.{next(iter(knob))}: expected"):
         EngineConfig(**knob)  # type: ignore[arg-type]
+
+
+def test_a_hash_beyond_what_the_engine_offers_is_refused(fake_stockfish: Path) -> None:
+    engine = opened(fake_stockfish, hash_mib=1025)
+    with pytest.raises(EngineUnusableError, match=r"expected hash_mib of at most 1024, what .* offers, got 1025"):
+        engine.identity()
+    assert engine.pid() is None
+    engine = opened(fake_stockfish, hash_mib=1024)
+    assert engine.identity() == "Stockfish 15.1 fake.nnue"
+    engine.close()
+
+
+def test_a_deadline_beyond_the_longest_wait_is_waited_for_in_parts(
+    fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A day for 1 node is more milliseconds for 100 than poll takes.
+    engine = opened(fake_stockfish, nodes=1, timeout_s=86_400)
+    assert len(engine.analyse(BLACK_MATES, Limit(nodes=100)).lines) == 20
+    engine.close()
+    monkeypatch.setattr(uci, "LONGEST_POLL_S", 0.05)
+    monkeypatch.setenv("FAKE_HANGS", QUIET)
+    engine = opened(fake_stockfish, timeout_s=0.3, attempts=1)
+    began = time.monotonic()
+    with pytest.raises(JudgeError, match=r"no bestmove in 0.3 s"):
+        engine.analyse(QUIET, Limit(nodes=100))
+    assert time.monotonic() - began > 0.3
+    engine.close()
 
 
 def test_the_clock_of_draws_is_part_of_what_an_engine_sees_and_the_move_number_is_not() -> None:

@@ -125,6 +125,16 @@ def test_a_file_that_is_no_cache_or_cannot_be_made_is_refused_in_one_line(fake_s
         pool_in(tmp_path / FILE / "deeper", fake_stockfish)
 
 
+def test_a_folder_of_no_user_is_refused_in_one_line(fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CacheError, match="expected a folder for a cache of verdicts, got ~nobody-here/x: "):
+        pool_in(Path("~nobody-here/x"), fake_stockfish)
+    # As for a user without a home.
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    with pytest.raises(CacheError, match=r"got ~/.cache/rookworld: "):
+        pool_in(Path(), fake_stockfish, cache_folder="")
+
+
 def test_a_cache_that_fails_while_it_is_used_is_told_of(fake_stockfish: Path, tmp_path: Path) -> None:
     with pool_in(tmp_path, fake_stockfish) as pool:
         pool.analyse(FENS[:1])

@@ -31,6 +31,10 @@ def pool_of(path: object, **knobs: object) -> EnginePool:
     return EnginePool(EngineConfig(path=str(path), **({"cache": False, "nodes": 1500} | knobs)))  # type: ignore[arg-type]
 
 
+def nothing_under_way(pool: EnginePool) -> bool:
+    return all(ask.future.done() for ask in pool._asked.values())
+
+
 @contextmanager
 def meanwhile(pool: EnginePool, do: Callable[[EnginePool], None]) -> Iterator[None]:
     """Do something once the first engine searches."""
@@ -118,18 +122,32 @@ def test_a_position_that_fails_is_named_and_the_others_stay_judged(
         assert len(pool.analyse([FENS[0], FENS[2]])) == 2 and pool.counts().restarts == 2
 
 
-def test_what_fails_ahead_of_time_is_raised_when_it_is_asked_for_and_may_be_asked_again(
+def test_what_fails_ahead_of_time_is_asked_again_when_it_is_asked_for(
     fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch, until: Until
 ) -> None:
     monkeypatch.setenv("FAKE_DIES", engine_position(FENS[0]))
     with pool_of(fake_stockfish, attempts=2) as pool:
-        pool.prepare(FENS[:2])
-        until(lambda: pool.counts().restarts == 2)
+        pool.prepare(FENS[:1])
+        until(lambda: nothing_under_way(pool))
         with pytest.raises(JudgeError, match="failed 2 times"):
             pool.analyse(FENS[:2])
-        assert pool.counts().restarts == 2
+        assert pool.counts().restarts == 4
         monkeypatch.setenv("FAKE_DIES", "never")
         assert [found.position for found in pool.analyse(FENS[:2])] == [engine_position(fen) for fen in FENS[:2]]
+
+
+def test_a_failure_that_passes_costs_one_call_however_many_positions_it_struck(
+    fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch, until: Until
+) -> None:
+    monkeypatch.setenv("FAKE_DIES", " ")
+    with pool_of(fake_stockfish, attempts=2) as pool:
+        with pytest.raises(JudgeError, match="failed 2 times"):
+            pool.analyse(FENS[:4])
+        until(lambda: nothing_under_way(pool))
+        monkeypatch.setenv("FAKE_DIES", "never")
+        for fens in (FENS[1:4], FENS[:4]):
+            assert [found.position for found in pool.analyse(fens)] == [engine_position(fen) for fen in fens]
+        assert pool.counts().restarts == 8 and pool.counts().searched == 4
 
 
 def test_what_was_prepared_is_searched_once_and_waited_for(stockfish: str) -> None:
@@ -144,6 +162,11 @@ def test_what_was_prepared_is_searched_once_and_waited_for(stockfish: str) -> No
         assert pool.analyse(FENS[:3])[::2] == [found[1], found[0]]
         # What was known by then counts as known.
         assert (pool.counts() - counts).positions == 3 and (pool.counts() - counts).searched == 1
+
+
+def test_counts_add_and_subtract_field_by_field() -> None:
+    some, more = EngineCounts(7, 5, 2, 1.5), EngineCounts(1, 2, 3, 0.25)
+    assert some + more == EngineCounts(8, 7, 5, 1.75) and some - more == EngineCounts(6, 3, -1, 1.25)
 
 
 def test_more_nodes_of_one_call_are_another_verdict(fake_stockfish: Path) -> None:

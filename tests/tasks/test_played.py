@@ -80,6 +80,24 @@ def test_the_winner_s_well_formed_answers_are_kept_and_nobody_else_s() -> None:
     assert [line.split("B: ")[1] for line in winner_lines(won_by_white)] == ["g2g4"]
 
 
+def test_winners_keep_legal_candidates_once_each_and_only_answers_whose_move_is_one() -> None:
+    answers = [
+        # White's first move; its e2e5 is illegal, a2a3 stands there twice.
+        ("e2e4", "M: e2e5 a2a3 e2e4 a2a3 E: 9.0 0.1 0.3 0.2 B: e2e4"),
+        ("a7a6", None),
+        ("d1h5", "M: a2a3 a1a8 E: 0.1 0.3 B: d1h5"),
+        ("a6a5", None),
+        # Below the best of its own evals, which are the model's.
+        ("f1c4", "M: f1c4 a2a3 E: 0.1 0.3 B: f1c4"),
+    ]
+    record = GameRecord((), tuple(turn(*answer) for answer in answers), "checkmate", True, False)
+    rows = [split_line(line) for line in winner_lines(record)]
+    assert [row.completion.split() for row in rows if isinstance(row, Example) and row.completion] == [
+        ["M:", "a2a3", "e2e4", "E:", "0.1", "0.3", "B:", "e2e4"],
+        ["M:", "f1c4", "a2a3", "E:", "0.1", "0.3", "B:", "f1c4"],
+    ]
+
+
 def test_a_move_that_was_not_the_model_s_own_is_no_answer_of_the_winner_s() -> None:
     rescued = GameRecord((), RESCUED.turns, "checkmate", True, False)
     assert list(winner_lines(rescued)) == []

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
 
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.config import WarmstartRunConfig
@@ -18,6 +19,7 @@ from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus
 from rookworld_rlvr.training.codec import build_tokenizer
 from rookworld_rlvr.training.data import default_file
+from rookworld_rlvr.training.errors import UserError
 from rookworld_rlvr.training.warmstart import (
     Row,
     Warmstart,
@@ -43,10 +45,19 @@ def rows(corpus: Any) -> list[Row]:
     return found
 
 
+def interrupted_after(train_step: Callable[..., float], steps: int) -> Callable[..., float]:
+    def step(training: Warmstart, rows: Sequence[Row]) -> float:
+        if training.step == steps:
+            raise KeyboardInterrupt
+        return train_step(training, rows)
+
+    return step
+
+
 def learn(rows: Sequence[Row], folder: Path, config: WarmstartConfig = SMALL) -> tuple[Warmstart, list[float]]:
     folder.mkdir(exist_ok=True)
     training = Warmstart(config, seed=3, device=CPU, bf16=False)
-    training.resume(folder)
+    training.resume(folder, rows)
     return training, [metrics["loss"] for metrics in training.run(rows, folder)]
 
 
@@ -92,16 +103,48 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(rows: list[Row], tmp_pa
     list(islice(stopped.run(rows, tmp_path / "stopped"), 5))
     assert stopped.step == 25
     resumed = Warmstart(SMALL, seed=3, device=CPU, bf16=False)
-    assert resumed.resume(tmp_path / "stopped") and resumed.step == 20
+    assert resumed.resume(tmp_path / "stopped", rows) and resumed.step == 20
     list(resumed.run(rows, tmp_path / "stopped"))
     assert resumed.step == 30
     ours, theirs = resumed.model.state_dict(), whole.model.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_a_folder_without_a_state_begins_anew(tmp_path: Path) -> None:
+def test_a_folder_without_a_state_begins_anew(rows: list[Row], tmp_path: Path) -> None:
     training = Warmstart(SMALL, seed=3, device=CPU, bf16=False)
-    assert not training.resume(tmp_path) and training.step == 0
+    assert not training.resume(tmp_path, rows) and training.step == 0
+
+
+def test_what_another_run_saved_is_refused_by_the_first_knob_that_differs(rows: list[Row], tmp_path: Path) -> None:
+    config = replace(SMALL, steps=2)
+    learn(rows, tmp_path, config)
+    others = [replace(config, steps=3), replace(config, heads=1), replace(config, lr=1e-3), replace(config, layers=2)]
+    knobs = ["model.steps: expected 2, ", "model.heads", "model.lr", "model.layers"]
+    asked = [(other, 3, False, rows, knob) for other, knob in zip(others, knobs, strict=True)]
+    asked += [(config, 4, False, rows, "seed: expected 3, "), (config, 3, True, rows, "precision: expected fp32, ")]
+    asked += [(config, 3, False, other, "corpus, exclude: expected 64 rows of ") for other in (rows[1:], rows[::-1])]
+    for other, seed, bf16, found, knob in asked:
+        training = Warmstart(other, seed=seed, device=CPU, bf16=bf16)
+        with pytest.raises(UserError, match=f"^{knob}.*was begun with, got .*; another output= begins anew$"):
+            training.resume(tmp_path, found)
+    often = Warmstart(replace(config, save_every=1, log_every=1), seed=3, device=CPU, bf16=False)
+    assert often.resume(tmp_path, rows) and often.step == 2
+
+
+def test_a_damaged_state_is_one_line(rows: list[Row], tmp_path: Path) -> None:
+    training, _ = learn(rows, tmp_path, replace(SMALL, steps=1))
+    file = tmp_path / "warmstart_state.pt"
+    whole = file.read_bytes()
+    other_text = whole.replace(b"precision", b"\xff" * len(b"precision"))
+    for damaged in (b"", whole[:1], whole[:5000], whole[:-1], other_text, b"no state at all", b"\0" * 64):
+        file.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"expected the state of a warm start in .*, got .*begins anew$") as error:
+            training.resume(tmp_path, rows)
+        assert "\n" not in str(error.value)
+    for state in ({"model": {}, "step": 1}, torch.zeros(3)):
+        torch.save(state, file)
+        with pytest.raises(UserError, match="got one that does not say what it was begun with"):
+            training.resume(tmp_path, rows)
 
 
 def test_batches_hold_every_row_once_an_epoch_in_an_order_the_seed_decides(rows: list[Row]) -> None:
@@ -154,14 +197,21 @@ def test_positions_held_out_or_excluded_are_not_learned_from(
     assert 10 <= len(kept) <= 12 and not {example_key(row) for row in kept} & forbidden
 
 
-def test_the_command_makes_a_model_and_goes_on_with_more_steps(
-    corpus: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_the_command_makes_a_model_and_goes_on_where_it_stopped(
+    corpus: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    transformers_logging.enable_progress_bar()
     shape = ["model.layers=1", "model.width=32", "model.heads=2", "model.batch_size=16", "model.log_every=2"]
     command = ["warmstart", f"corpus=[{corpus.train}]", f"output={tmp_path / 'model'}", *shape]
-    command += ["device=cpu", "threads=1", "precision=fp32"]
-    assert main([*command, "model.steps=2"]) == 0
-    assert main([*command, "model.steps=4"]) == 0
-    shown = capfd.readouterr().out
+    command += ["device=cpu", "threads=1", "precision=fp32", "model.steps=4"]
+    # Stopped when it has saved.
+    with monkeypatch.context() as patch:
+        patch.setattr(Warmstart, "_train_step", interrupted_after(Warmstart._train_step, 2))
+        assert main([*command, "model.save_every=2"]) == 130
+    assert main(command) == 0
+    shown, told = capfd.readouterr()
     assert "64 rows of 64 fit" in shown and "going on from step 2" in shown and "step 4/4  loss" in shown
+    assert "model shards" not in told
+    assert main([*command, "seed=9"]) == 2
+    assert capfd.readouterr().err.startswith("rookworld: seed: expected 0, which ")
     assert (tmp_path / "model/model.safetensors").is_file()

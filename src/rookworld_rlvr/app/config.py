@@ -125,7 +125,8 @@ class WarmstartRunConfig:
     exclude: list[str] = field(default_factory=list)
     """Corpus files whose positions must not be learned from, beside the held-out rows that ship with us."""
     output: str = "outputs/warmstart"
-    """The model's folder. A run that was stopped goes on from what it saved there."""
+    """The model's folder. A run that was stopped goes on from what it saved there; other settings or rows are
+    refused."""
     seed: int = 0
     device: Device = Device.auto
     precision: Precision = Precision.bf16

@@ -4,10 +4,11 @@ import argparse
 import os
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from ..rewards.engine import EngineConfig, EngineUnusableError
+from ..rewards.engine import MAX_TIMEOUT_S, EngineConfig, EngineUnusableError
 from ..rewards.uci import Limit
 from ..tasks.audit import audit, fixed_lines
 from ..tasks.corpus import CorpusError
@@ -78,7 +79,7 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     limit.add_argument("--nodes", type=_positive, metavar="N", help="of Stockfish, a position, in place of a depth")
     parser.add_argument(
         "--timeout",
-        type=_positive,
+        type=_timeout,
         default=TIMEOUT_S,
         metavar="S",
         help=f"seconds after which an engine has hung and is replaced; default {TIMEOUT_S}",
@@ -119,6 +120,12 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _timeout(text: str) -> int:
+    if (seconds := _positive(text)) > MAX_TIMEOUT_S:
+        raise argparse.ArgumentTypeError(f"expected at most {MAX_TIMEOUT_S}, a day, got {text!r}")
+    return seconds
+
+
 def _audit(arguments: argparse.Namespace) -> None:
     source, fix = arguments.file, arguments.fix
     if fix is not None:
@@ -144,12 +151,15 @@ def _check_copy(source: str, copy: Path) -> None:
 
 
 def _generate(arguments: argparse.Namespace) -> None:
-    limit = Limit(nodes=arguments.nodes) if arguments.nodes else Limit(depth=arguments.depth)
+    limit, engine = Limit(depth=arguments.depth), EngineConfig(timeout_s=arguments.timeout)
+    if arguments.nodes:
+        # A deadline is that of a search of the configuration's nodes.
+        limit, engine = Limit(nodes=arguments.nodes), replace(engine, nodes=arguments.nodes)
     request = Request(
         tasks=tuple(Task) if arguments.task == BOTH else (Task(arguments.task),),
         rows=arguments.rows,
         seed=arguments.seed,
-        labelling=Labelling(EngineConfig(timeout_s=arguments.timeout), limit),
+        labelling=Labelling(engine, limit),
         processes=arguments.processes,
         folder=arguments.out,
         excluded=positions_of(arguments.exclude),

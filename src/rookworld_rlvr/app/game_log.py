@@ -9,10 +9,12 @@ from types import TracebackType
 from typing import Self
 
 Header = Mapping[str, str | int]
+# Of a damaged line, bytes.
+SHOWN = 40
 
 
 class GameLogError(ValueError):
-    """A log that another run writes, or that was begun with other settings; one line."""
+    """A log that another run writes, that was begun with other settings, or that is damaged; one line."""
 
 
 class GameLog:
@@ -39,11 +41,14 @@ class GameLog:
         self._file.close()
 
     def games(self) -> Iterator[list[str]]:
-        """The finished games' rows, game 0 first."""
+        """The finished games' rows, game 0 first. Raises GameLogError for a damaged line."""
         with self._path.open("rb") as lines:
             next(lines)
-            for _, line in zip(range(self.finished), lines, strict=False):
-                yield json.loads(line)
+            for number, line in zip(range(2, self.finished + 2), lines, strict=False):
+                rows = self._parse(line, number)
+                if not isinstance(rows, list) or not all(isinstance(row, str) for row in rows):
+                    raise self._damaged(line, number)
+                yield rows
 
     def append(self, rows: list[str]) -> None:
         """The next game's rows, on disk when this returns."""
@@ -64,7 +69,7 @@ class GameLog:
             self._file.truncate(0)
             self._write(header)
             return 0
-        if json.loads(first) != header:
+        if self._parse(first, 1) != header:
             begun = first.decode().strip()
             raise GameLogError(f"expected games of {json.dumps(header)}, got {self._path} of {begun}")
         finished, end = 0, self._file.tell()
@@ -73,6 +78,15 @@ class GameLog:
                 finished, end = finished + 1, end + len(line)
         self._file.truncate(end)
         return finished
+
+    def _parse(self, line: bytes, number: int) -> object:
+        try:
+            return json.loads(line)
+        except ValueError as error:
+            raise self._damaged(line, number) from error
+
+    def _damaged(self, line: bytes, number: int) -> GameLogError:
+        return GameLogError(f"expected what a run writes in line {number} of {self._path}, got {line[:SHOWN]!r}")
 
     def _write(self, value: object) -> None:
         self._file.write(json.dumps(value).encode() + b"\n")

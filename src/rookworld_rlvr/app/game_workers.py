@@ -2,7 +2,6 @@
 
 import multiprocessing
 import random
-import signal
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import chess
 from ..rewards import JudgeError
 from ..rewards.engine import Engine, EngineConfig, engine_position, label_of
 from ..rewards.uci import Limit
+from ..rewards.worker import begin_worker
 from ..tasks.generate import Labeller, environment_lines, guided_game, policy_line, start_board
 from ..tasks.policy import MAX_CANDIDATES
 from ..tasks.types import PolicyAnswer, Task
@@ -101,8 +101,8 @@ def open_workers(
 
 
 def _work(connection: Connection, task: Task, seed: int, labelling: Labelling | None) -> None:
-    # Ctrl-C is the parent's to handle, which ends us, and with us the engine.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The engine ends with its input, and that with us.
+    begin_worker()
     with suppress(EOFError, ConnectionError):
         if labelling is None:
             while True:

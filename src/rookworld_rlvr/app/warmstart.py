@@ -31,10 +31,10 @@ def _warmstart(config: WarmstartRunConfig, _raw: DictConfig) -> None:
     bf16 = config.precision is Precision.bf16
     training = Warmstart(config.model, seed=config.seed, device=select_device(config.device), bf16=bf16)
     console = make_console()
-    if training.resume(folder):
-        console.print(f"going on from step {training.step} in {folder}", highlight=False)
     rows = tokenise(examples, training.tokenizer, config.model)
     console.print(f"{len(rows)} rows of {len(examples)} fit the model's positions", highlight=False)
+    if training.resume(folder, rows):
+        console.print(f"going on from step {training.step} in {folder}", highlight=False)
     for metrics in training.run(rows, folder):
         console.print(
             f"step {metrics['step']:.0f}/{config.model.steps}  loss {metrics['loss']:.4f}  lr {metrics['lr']:.1e}",

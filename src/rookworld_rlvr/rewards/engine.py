@@ -21,6 +21,8 @@ _NAME = re.compile(r"Stockfish (?:(?P<date>\d{6})|(?P<version>\d+)|dev)\b")
 MIN_DATE = "220418"
 # A search that ends before every move was looked at is made again with twice the nodes, this often at most.
 MAX_DOUBLINGS = 12
+# Who waits longer waits for ever: an engine that hung would never be told of.
+MAX_TIMEOUT_S = 86_400
 
 
 class EngineUnusableError(ValueError):
@@ -55,8 +57,9 @@ class EngineProcessConfig:
         for name in ("hash_mib", "processes", "attempts"):
             if getattr(self, name) < 1:
                 raise ValueError(f"engine.{name}: expected 1 or more, got {getattr(self, name)}")
-        if not self.timeout_s > 0:
-            raise ValueError(f"engine.timeout_s: expected more than 0 seconds, got {self.timeout_s}")
+        if not 0 < self.timeout_s <= MAX_TIMEOUT_S:
+            expected = f"more than 0 and at most {MAX_TIMEOUT_S} seconds, a day"
+            raise ValueError(f"engine.timeout_s: expected {expected}, got {self.timeout_s}")
 
 
 @dataclass(slots=True)
@@ -84,14 +87,16 @@ class Analysis:
 
 
 def find_engine(path: str = "") -> str:
-    """The engine's binary. Raises EngineNotFoundError with the line that installs one."""
-    wanted = path or os.environ.get("STOCKFISH_PATH", "")
+    """The engine's binary, an absolute path. Raises EngineNotFoundError with the line that installs one."""
+    # Not Path.expanduser, which raises where there is no such user.
+    wanted = os.path.expanduser(path or os.environ.get("STOCKFISH_PATH", ""))
     if wanted and not Path(wanted).is_file():
         raise EngineNotFoundError(f"expected an engine's binary, got {wanted!r}: no such file")
     found = wanted or shutil.which("stockfish") or (str(DEBIAN_PATH) if DEBIAN_PATH.is_file() else "")
     if not found:
         raise EngineNotFoundError("expected Stockfish, found none: apt-get install stockfish, or set STOCKFISH_PATH")
-    return found
+    # A name without a slash would be looked for on the PATH when it is started.
+    return os.path.abspath(found)
 
 
 def engine_position(fen: str) -> str:
@@ -130,6 +135,7 @@ class Engine:
             raise EngineUnusableError(f"expected a UCI engine, got {self._binary}: {error}") from error
         try:
             require_new_enough(process.name, self._binary)
+            self._require_hash(process.max_hash_mib)
         except EngineUnusableError:
             self.close()
             raise
@@ -184,6 +190,12 @@ class Engine:
                 config = self._config
                 self._process = UciProcess(self._binary, hash_mib=config.hash_mib, lines=self._lines)
             return self._process
+
+    def _require_hash(self, offered_mib: int) -> None:
+        """An engine ignores a setting beyond what it offers, and all that names the setting would be wrong."""
+        if (asked_mib := self._config.hash_mib) > offered_mib:
+            offered = f"{offered_mib}, what {self._binary} offers"
+            raise EngineUnusableError(f"expected hash_mib of at most {offered}, got {asked_mib}")
 
     def _discard(self) -> None:
         with self._lock:

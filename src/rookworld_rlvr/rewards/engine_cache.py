@@ -30,14 +30,18 @@ class CacheError(ValueError):
 def default_folder() -> Path:
     """`rookworld` among the user's caches."""
     root = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(root) if root else Path.home() / ".cache") / "rookworld"
+    # Not Path.home, which raises where there is none.
+    return Path(root or os.path.expanduser("~/.cache")) / "rookworld"
 
 
 class EngineCache:
     """Verdicts by judge and position, in `folder`. Used from several threads; raises CacheError."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder.expanduser() / FILE
+        try:
+            self.path = folder.expanduser() / FILE
+        except RuntimeError as error:
+            raise CacheError(f"expected a folder for a cache of verdicts, got {folder}: {error}") from error
         self._lock = threading.Lock()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,12 +4,13 @@ import queue
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import add, sub
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from .engine import Analysis, Engine, EngineConfig, engine_position
 from .engine_cache import EngineCache, default_folder
@@ -34,15 +35,14 @@ class EngineCounts:
     """Seconds that callers waited."""
 
     def __sub__(self, other: "EngineCounts") -> "EngineCounts":
-        return EngineCounts(
-            self.positions - other.positions,
-            self.searched - other.searched,
-            self.restarts - other.restarts,
-            self.wait_s - other.wait_s,
-        )
+        return self._each(sub, other)
 
     def __add__(self, other: "EngineCounts") -> "EngineCounts":
-        return self - (EngineCounts() - other)
+        return self._each(add, other)
+
+    def _each(self, combine: Callable[[Any, Any], Any], other: "EngineCounts") -> "EngineCounts":
+        names = [field.name for field in fields(self)]
+        return EngineCounts(*(combine(getattr(self, name), getattr(other, name)) for name in names))
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class EnginePool:
         self.close()
 
     def prepare(self, fens: Iterable[str], *, nodes: int = 0) -> None:
-        """Begin with these positions and return at once. What goes wrong is raised when they are asked for."""
+        """Begin with these positions and return at once. What fails is searched again when it is asked for."""
         limit = self._limit(nodes)
         with self._lock:
             for position in dict.fromkeys(map(engine_position, fens)):
@@ -103,7 +103,7 @@ class EnginePool:
         with self._lock:
             asked = {position: self._ask(position, limit) for position in dict.fromkeys(positions)}
         try:
-            found = {position: self._result(position, limit, ask) for position, ask in asked.items()}
+            found = {position: self._result(ask) for position, ask in asked.items()}
         finally:
             self._wait_s += time.perf_counter() - began
         return [found[position] for position in positions]
@@ -131,34 +131,31 @@ class EnginePool:
 
     def _ask(self, position: str, limit: Limit) -> _Asked:
         """Known, under way, or begun now. Under the lock."""
-        key = (position, limit)
-        if key in self._asked:
-            self._asked.move_to_end(key)
-            return self._asked[key]
-        known = self._cache.get(self._verdicts_of(limit), position) if self._cache else None
-        if known is not None:
-            ask = _Asked(Future(), searched=False)
-            ask.future.set_result(known)
-        else:
-            try:
-                ask = _Asked(self._threads.submit(self._search, position, limit), searched=True)
-            except RuntimeError as error:
-                raise JudgeError("the engine is closed") from error
-        self._asked[key] = ask
+        ask = self._asked.pop((position, limit), None)
+        # Whatever failed may have passed, for each position alike.
+        if ask is None or _failed(ask.future):
+            ask = self._begin(position, limit)
+        self._asked[position, limit] = ask
         while len(self._asked) > KEPT and next(iter(self._asked.values())).future.done():
             self._asked.popitem(last=False)
         return ask
 
-    def _result(self, position: str, limit: Limit, ask: _Asked) -> Analysis:
+    def _begin(self, position: str, limit: Limit) -> _Asked:
+        known = self._cache.get(self._verdicts_of(limit), position) if self._cache else None
+        if known is not None:
+            ask = _Asked(Future(), searched=False)
+            ask.future.set_result(known)
+            return ask
+        try:
+            return _Asked(self._threads.submit(self._search, position, limit), searched=True)
+        except RuntimeError as error:
+            raise JudgeError("the engine is closed") from error
+
+    def _result(self, ask: _Asked) -> Analysis:
         try:
             analysis = ask.future.result()
-        except BaseException as error:
-            # Whoever asks again gets another attempt.
-            with self._lock:
-                self._asked.pop((position, limit), None)
-            if isinstance(error, CancelledError):
-                raise JudgeError("the engine is closed") from error
-            raise
+        except CancelledError as error:
+            raise JudgeError("the engine is closed") from error
         self._positions += 1
         self._searched += ask.searched
         ask.searched = False
@@ -178,3 +175,7 @@ class EnginePool:
     def _verdicts_of(self, limit: Limit) -> str:
         """All that a verdict depends on beside the position."""
         return f"{self.name}, hash {self._config.hash_mib}, {limit}, all moves"
+
+
+def _failed(future: Future[Analysis]) -> bool:
+    return future.done() and (future.cancelled() or future.exception() is not None)

@@ -1,20 +1,17 @@
 """A rubric in processes of its own, for judges that are slow or may die: same scores, same order."""
 
-import os
-import signal
-import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import wait
+from multiprocessing import get_context
 from typing import Protocol
 
 from .engine import Analysis
 from .engine_pool import EngineCounts
 from .errors import JudgeError
 from .rubric import Rubric, RubricConfig, Score
+from .worker import begin_worker
 
 # A judge that dies twice over the same completions would die again.
 ATTEMPTS = 2
@@ -123,18 +120,8 @@ _rubrics: list[Rubric] = []
 
 
 def _start(config: RubricConfig) -> None:
-    # Ctrl-C goes to all of a terminal's processes, and is the trainer's to handle.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    begin_worker()
     _rubrics[:] = [Rubric(config)]
-
-
-def _end_with_the_parent() -> None:
-    """Its end does not show in the queue of questions, whose both ends every worker holds."""
-    parent = parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)
 
 
 def _judge(question: Question) -> Score:

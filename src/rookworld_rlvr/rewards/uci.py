@@ -6,6 +6,7 @@ https://github.com/official-stockfish/Stockfish/wiki/UCI-&-Commands
 """
 
 import os
+import re
 import select
 import subprocess
 import time
@@ -19,6 +20,9 @@ from ..board.evals import to_pawns
 READ_BYTES = 1 << 16
 # To load a network from a slow disk; a search has a deadline of its own.
 START_S = 30.0
+# A wait of poll's is an int of C, in milliseconds; a longer one is made of several.
+LONGEST_POLL_S = 86_400.0
+_HASH = re.compile(r"option name Hash .*\bmax (\d+)")
 # As many as a position has legal moves at most; an engine takes fewer where there are fewer.
 ALL_LINES = 218
 
@@ -63,7 +67,9 @@ class UciProcess:
         except OSError as error:
             raise UciError(f"it does not start: {error}") from error
         try:
-            self.name, self.network = self._greet()
+            self.name = self.network = ""
+            self.max_hash_mib = 0
+            self._greet()
             settings = {"Threads": 1, "Hash": hash_mib, "MultiPV": lines}
             self._send(*(f"setoption name {name} value {value}" for name, value in settings.items()), "isready")
             list(self._until("readyok", START_S))
@@ -105,16 +111,16 @@ class UciProcess:
             if pipe is not None:
                 pipe.close()
 
-    def _greet(self) -> tuple[str, str]:
-        """Its name with version, and of its options the default network, '' where it names none."""
+    def _greet(self) -> None:
+        """Its name with version, and of its options the default network and the largest hash, where it names them."""
         self._send("uci")
-        name = network = ""
         for line in self._until("uciok", START_S):
             if line.startswith("id name "):
-                name = line.removeprefix("id name ")
+                self.name = line.removeprefix("id name ")
             elif line.startswith("option name EvalFile "):
-                network = line.split()[-1]
-        return name, network
+                self.network = line.split()[-1]
+            elif known := _HASH.match(line):
+                self.max_hash_mib = int(known[1])
 
     def _send(self, *commands: str) -> None:
         assert self._process.stdin is not None
@@ -139,12 +145,13 @@ class UciProcess:
             self._unread += chunk
 
     def _read(self, deadline: float) -> bytes | None:
-        """What it has written by then, None where that is nothing."""
+        """What it has written, perhaps nothing yet; None where it has written nothing by then."""
         assert self._process.stdout is not None
         poll = select.poll()
         poll.register(self._process.stdout, select.POLLIN | select.POLLHUP)
-        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            return None
+        left_s = max(0.0, deadline - time.monotonic())
+        if not poll.poll(min(left_s, LONGEST_POLL_S) * 1000):
+            return None if left_s <= LONGEST_POLL_S else b""
         if not (chunk := os.read(self._process.stdout.fileno(), READ_BYTES)):
             raise UciError("it has died")
         return chunk

@@ -18,7 +18,7 @@ from . import parse_prompt
 from .audit_report import AuditReport, EnvironmentAudit, PolicyAudit
 from .corpus import RawRow, example_key, parse_completion, parse_row, raw_rows, require_valid, split_line
 from .environment import environment_truth, render_environment
-from .policy import render_policy
+from .policy import legal_candidates, render_policy
 from .types import (
     EnvironmentAnswer,
     EnvironmentPrompt,
@@ -184,14 +184,13 @@ def _fixed(example: Example) -> Example | ParseFailure:
 
 def _fixed_policy(example: Example, fen: str, answer: PolicyAnswer) -> Example | ParseFailure:
     board = parse_fen(fen)
-    evals = dict(zip(reversed(answer.moves), reversed(answer.evals_pawns), strict=True))
-    moves = tuple(uci for uci in dict.fromkeys(answer.moves) if is_legal_uci(board, uci))
+    kept = legal_candidates(board, answer)
     if "mate_misjudged" in _mate_findings(board, answer):
         return ParseFailure(FailureReason.bad_eval, f"a mate in one is not the best of {' '.join(answer.moves)}")
-    if not moves:
+    if not kept:
         return ParseFailure(FailureReason.bad_move, f"no legal candidate among {' '.join(answer.moves)}")
-    best = max(moves, key=evals.__getitem__)
-    if moves == answer.moves and evals.get(answer.best) == evals[best]:
+    best = max(kept, key=kept.__getitem__)
+    if tuple(kept) == answer.moves and kept.get(answer.best) == kept[best]:
         return example
-    fixed = PolicyAnswer(moves, tuple(evals[uci] for uci in moves), best)
+    fixed = PolicyAnswer(tuple(kept), tuple(kept.values()), best)
     return split_line(example.prompt + render_policy(fixed, fen))

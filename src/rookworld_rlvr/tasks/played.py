@@ -9,7 +9,7 @@ import chess
 
 from ..board.moves import is_uci
 from .generate import environment_line
-from .policy import parse_policy, render_policy, render_policy_prompt
+from .policy import legal_candidates, parse_policy, render_policy, render_policy_prompt
 from .types import PolicyAnswer
 
 
@@ -97,11 +97,15 @@ def transitions(board: chess.Board, written: str, played: str) -> Iterator[str]:
 def winner_lines(record: GameRecord) -> Iterator[str]:
     """`P:` rows: the winner's own well-formed answers whose move was played, in published columns.
 
-    A game that was not won by mate has none. Source: the self-play filter of RookWorld's evolution,
-    https://github.com/jorahn/RookWorld.
+    Illegal and repeated candidates are left out, and an answer whose move is then none of them with them; evals and
+    the best move are the model's, right or wrong. A game that was not won by mate has no row. Source: the self-play
+    filter of RookWorld's evolution, https://github.com/jorahn/RookWorld.
     """
     for board, turn in record.states():
         answer = parse_policy(turn.answer)
-        kept = board.turn == record.winner and turn.written == turn.played and isinstance(answer, PolicyAnswer)
-        if kept and isinstance(answer, PolicyAnswer):
-            yield render_policy_prompt(board.fen()) + render_policy(answer, board.fen())
+        if board.turn != record.winner or turn.written != turn.played or not isinstance(answer, PolicyAnswer):
+            continue
+        kept = legal_candidates(board, answer)
+        if answer.best in kept:
+            legal = PolicyAnswer(tuple(kept), tuple(kept.values()), answer.best)
+            yield render_policy_prompt(board.fen()) + render_policy(legal, board.fen())

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import chess
+
 from ..board.evals import format_pawns
 from ..board.fen import parse_fen
-from ..board.moves import is_uci
+from ..board.moves import is_legal_uci, is_uci
 from .types import FailureReason, ParseFailure, PolicyAnswer, PolicyPrompt, PromptError
 
 PREFIX = "P: "
@@ -115,6 +117,17 @@ def parse_policy(completion: str) -> PolicyAnswer | ParseFailure:
     if failure:
         return failure
     return PolicyAnswer(fields.moves, tuple(float(text) for text in fields.evals), fields.best[0])
+
+
+def legal_candidates(board: chess.Board, answer: PolicyAnswer) -> dict[str, float]:
+    """The candidates that are legal, each once, with their evals in pawns; of a repeated one the first.
+
+    >>> answer = PolicyAnswer(("e2e4", "e2e5", "e2e4"), (0.3, 0.9, 0.1), "e2e4")
+    >>> legal_candidates(chess.Board(), answer)
+    {'e2e4': 0.3}
+    """
+    evals = dict(zip(reversed(answer.moves), reversed(answer.evals_pawns), strict=True))
+    return {uci: evals[uci] for uci in dict.fromkeys(answer.moves) if is_legal_uci(board, uci)}
 
 
 def _structure_failure(completion: str, fields: PolicyFields) -> ParseFailure | None:

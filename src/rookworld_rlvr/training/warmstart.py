@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers.utils import logging as transformers_logging
 
 from ..tasks.types import Example, Task
 from .codec import PIECES, POSITIONS, build_tokenizer, piece_token
-from .errors import UserError
+from .warmstart_state import Header, digest, read_state, save_state
 
 IGNORED = -100
 # Batches are cut from pools of this many, sorted by length, so that rows of a batch are alike.
 POOL_BATCHES = 40
-STATE_FILE = "warmstart_state.pt"
+# They decide what is saved and told, not what is learned.
+FREE = ("save_every", "log_every")
 
 
 @dataclass(slots=True)
@@ -190,7 +192,7 @@ class Warmstart:
 
     def run(self, rows: Sequence[Row], folder: Path) -> Iterator[dict[str, float]]:
         """Train to the last step, saving into `folder`; yields step, loss and lr every log_every steps."""
-        stream, losses = batches(rows, self.config.batch_size, self.seed), []
+        stream, losses, header = batches(rows, self.config.batch_size, self.seed), [], self._header(rows)
         for _ in range(self.step):
             next(stream)
         while self.step < self.config.steps:
@@ -199,7 +201,7 @@ class Warmstart:
                 yield {"step": self.step, "loss": sum(losses) / len(losses), "lr": self._lr()}
                 losses.clear()
             if self.step % self.config.save_every == 0 or self.step == self.config.steps:
-                self.save(folder)
+                self._save(folder, header)
 
     def _lr(self) -> float:
         config = self.config
@@ -219,31 +221,30 @@ class Warmstart:
         self.step += 1
         return loss.item()
 
-    def save(self, folder: Path) -> None:
+    def _header(self, rows: Sequence[Row]) -> Header:
+        """What is learned depends on it, and on nothing else but the kind of machine."""
+        config = {f"model.{name}": value for name, value in asdict(self.config).items() if name not in FREE}
+        made_of = digest((row.prompt_length, *row.tokens) for row in rows)
+        return {"seed": self.seed, "precision": "bf16" if self.bf16 else "fp32", **config, "corpus, exclude": made_of}
+
+    def _save(self, folder: Path, header: Header) -> None:
         """Write the model as a Hugging Face folder (bf16, half the size) and the state to go on from."""
-        state = {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "step": self.step,
-        }
-        torch.save(state, folder / "state.tmp")
-        (folder / "state.tmp").replace(folder / STATE_FILE)
+        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step}
+        save_state(folder, header, state)
+        # The bar of its shards would stand between the lines that tell of steps.
+        transformers_logging.disable_progress_bar()
         export = build_model(self.config, self.tokenizer).to(torch.bfloat16)
         export.load_state_dict(self.model.state_dict())
         export.generation_config.pad_token_id = self.tokenizer.pad_token_id
         export.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
-    def resume(self, folder: Path) -> bool:
-        """Load the state saved in `folder`; False if there is none. Raises UserError for another shape."""
-        path = folder / STATE_FILE
-        if not path.is_file():
+    def resume(self, folder: Path, rows: Sequence[Row]) -> bool:
+        """Load the state saved in `folder`; False if there is none. Raises UserError for that of another run."""
+        state = read_state(folder, self._header(rows), self.device)
+        if state is None:
             return False
-        state = torch.load(path, map_location=self.device, weights_only=True)
-        try:
-            self.model.load_state_dict(state["model"])
-        except RuntimeError as error:
-            raise UserError(f"output: expected a warm start of this model's shape in {folder}") from error
+        self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step = state["step"]
         return True
