@@ -127,7 +127,7 @@ board, told = chess.Board(), {{}}
 for line in sys.stdin:
     words = line.split()
     if words[0] == 'uci':
-        print('id name Fake 1')
+        print('id name Stockfish 16')
         print('option name Threads type spin default 1 min 1 max 8')
         print('option name Hash type spin default 16 min 1 max 1024')
         print('option name Skill Level type spin default 20 min 0 max 20')

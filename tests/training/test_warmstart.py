@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
 from torch.nn.functional import cross_entropy
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
 from rookworld_rlvr.app.cli import main
@@ -108,6 +111,42 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(rows: list[Row], tmp_pa
     assert resumed.step == 30
     ours, theirs = resumed.model.state_dict(), whole.model.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_model_that_is_there_is_gone_on_with_and_keeps_its_tokenizer(
+    corpus: Any, small_model: Path, tmp_path: Path
+) -> None:
+    examples: Sequence[Example] = read_corpus(corpus.train).examples
+    config = replace(SMALL, width=64)
+    begun = Warmstart(config, seed=3, device=CPU, bf16=False, init_from=str(small_model))
+    rows = tokenise(examples, begun.tokenizer, SMALL, begun.positions)
+    plain = AutoModelForCausalLM.from_pretrained(small_model, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(small_model)
+    assert begun.tokenizer.get_vocab() == tokenizer.get_vocab() and begun.positions == plain.config.n_positions
+    before = cloning_loss(begun.model, rows).item()
+    assert before == pytest.approx(cloning_loss(plain, rows).item(), abs=1e-5)
+    list(begun.run(rows, tmp_path))
+    assert cloning_loss(begun.model, rows).item() < before - 0.1
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert saved.config.n_embd == plain.config.n_embd == 32
+    # It is gone on with where it stopped, and by no run that began with another.
+    assert Warmstart(config, seed=3, device=CPU, bf16=False, init_from=str(small_model)).resume(tmp_path, rows)
+    for other in ("", "tiny"):
+        with pytest.raises(UserError, match=r"^init_from: expected .*, which .* was begun with, got "):
+            Warmstart(config, seed=3, device=CPU, bf16=False, init_from=other).resume(tmp_path, rows)
+
+
+def test_the_evals_of_any_tokenizer_count_little() -> None:
+    """GPT-2's words: byte pairs, here those of single bytes."""
+    words = {character: i for i, character in enumerate(["<|endoftext|>", *sorted(ByteLevel.alphabet())])}
+    pairs = Tokenizer(BPE(words, []))
+    pairs.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=pairs, eos_token="<|endoftext|>")
+    text = "M: e2e4 E: -0.5 B: e2e4"
+    [row] = tokenise([Example(Task.policy, "P: x", text)], tokenizer, SMALL)
+    counted = [weight == SMALL.eval_weight for weight in row.weights]
+    assert "".join(c for c, little in zip(text, counted, strict=False) if little) == " -0.5 "
+    assert len(row.weights) == len(text) + 1 and row.weights[-1] == 1.0
 
 
 def test_a_folder_without_a_state_begins_anew(rows: list[Row], tmp_path: Path) -> None:
@@ -214,4 +253,6 @@ def test_the_command_makes_a_model_and_goes_on_where_it_stopped(
     assert "model shards" not in told
     assert main([*command, "seed=9"]) == 2
     assert capfd.readouterr().err.startswith("rookworld: seed: expected 0, which ")
+    assert main([*command, "init_from=/nope"]) == 2
+    assert "init_from: model.path: expected a folder" in capfd.readouterr().err
     assert (tmp_path / "model/model.safetensors").is_file()

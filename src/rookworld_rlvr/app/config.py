@@ -124,6 +124,8 @@ class WarmstartRunConfig:
     """Corpus files or datasets of both tasks; `rookworld data generate` makes them."""
     exclude: list[str] = field(default_factory=list)
     """Corpus files whose positions must not be learned from, beside the held-out rows that ship with us."""
+    init_from: str = ""
+    """The model to begin with: a folder, a hub name, or `tiny`; empty: a new one of model.layers, width and heads."""
     output: str = "outputs/warmstart"
     """The model's folder. A run that was stopped goes on from what it saved there; other settings or rows are
     refused."""

@@ -1,4 +1,4 @@
-"""`rookworld warmstart corpus=[…]`: a tiny model by behaviour cloning, resumable."""
+"""`rookworld warmstart corpus=[…]`: a new model, or one to go on with, by behaviour cloning; resumable."""
 
 from pathlib import Path
 
@@ -28,10 +28,15 @@ def _warmstart(config: WarmstartRunConfig, _raw: DictConfig) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"output: expected a folder to write to, got {folder}: {error.strerror}") from error
-    bf16 = config.precision is Precision.bf16
-    training = Warmstart(config.model, seed=config.seed, device=select_device(config.device), bf16=bf16)
+    training = Warmstart(
+        config.model,
+        seed=config.seed,
+        device=select_device(config.device),
+        bf16=config.precision is Precision.bf16,
+        init_from=config.init_from,
+    )
     console = make_console()
-    rows = tokenise(examples, training.tokenizer, config.model)
+    rows = tokenise(examples, training.tokenizer, config.model, training.positions)
     console.print(f"{len(rows)} rows of {len(examples)} fit the model's positions", highlight=False)
     if training.resume(folder, rows):
         console.print(f"going on from step {training.step} in {folder}", highlight=False)

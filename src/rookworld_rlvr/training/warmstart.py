@@ -1,5 +1,6 @@
-"""A tiny model from nothing: behaviour cloning on rows of both tasks, resumable."""
+"""Behaviour cloning on rows of both tasks, from nothing or from a model that is there; resumable."""
 
+import copy
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -14,8 +15,11 @@ from torch.nn.functional import cross_entropy
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
+from ..rollout.weights import checksum
 from ..tasks.types import Example, Task
 from .codec import PIECES, POSITIONS, build_tokenizer, piece_token
+from .errors import UserError
+from .policy import ModelConfig, Precision, load_policy
 from .warmstart_state import Header, digest, read_state, save_state
 
 IGNORED = -100
@@ -27,9 +31,10 @@ FREE = ("save_every", "log_every")
 
 @dataclass(slots=True)
 class WarmstartConfig:
-    """The model's shape and how long it learns."""
+    """A new model's shape, and how long a model learns."""
 
     layers: int = 4
+    """Of a new model, as are width and heads."""
     width: int = 192
     """Hidden size; a multiple of heads."""
     heads: int = 4
@@ -126,22 +131,29 @@ def _compose_squares(embeddings_VH: Tensor, tokenizer: PreTrainedTokenizerFast) 
             embeddings_VH[ids[lead + chess.square_name(square)]] += place
 
 
-def tokenise(examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, config: WarmstartConfig) -> list[Row]:
+def tokenise(
+    examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, config: WarmstartConfig, positions: int = POSITIONS
+) -> list[Row]:
     """Rows of labelled examples; those longer than the model's positions are left out."""
-    prompts = tokenizer([example.prompt for example in examples]).input_ids
-    completions = tokenizer([example.completion or "" for example in examples]).input_ids
-    end = tokenizer.eos_token_id
-    vocabulary = tokenizer.get_vocab()
-    evals, best = vocabulary["E:"], vocabulary["B:"]
+    texts = [example.completion or "" for example in examples]
+    prompts = tokenizer([example.prompt for example in examples], add_special_tokens=False).input_ids
+    completions = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
     rows = []
-    for example, prompt, completion in zip(examples, prompts, completions, strict=True):
-        if len(prompt) + len(completion) < POSITIONS:
-            weights = [config.environment_weight if example.task is Task.environment else 1.0] * (len(completion) + 1)
-            if evals in completion and best in completion:
-                start, stop = completion.index(evals) + 1, completion.index(best)
-                weights[start:stop] = [config.eval_weight] * (stop - start)
-            rows.append(Row((*prompt, *completion, end), len(prompt), tuple(weights)))
+    for i, (example, prompt, completion) in enumerate(zip(examples, prompts, completions.input_ids, strict=True)):
+        if len(prompt) + len(completion) < positions:
+            weights = _weights(example.task, texts[i], completions.offset_mapping[i], config)
+            rows.append(Row((*prompt, *completion, tokenizer.eos_token_id), len(prompt), weights))
     return rows
+
+
+def _weights(
+    task: Task, text: str, offsets: Sequence[tuple[int, int]], config: WarmstartConfig
+) -> tuple[float, ...]:
+    """Of each token of a completion, which begin at these characters of it, and of its end."""
+    if task is Task.environment:
+        return (config.environment_weight,) * (len(offsets) + 1)
+    evals = range(text.find("E:") + len("E:"), text.find("B:")) if "E:" in text else ()
+    return (*(config.eval_weight if first in evals else 1.0 for first, _ in offsets), 1.0)
 
 
 def batches(rows: Sequence[Row], batch_size: int, seed: int) -> Iterator[list[Row]]:
@@ -166,21 +178,40 @@ def cloning_loss(model: Any, rows: Sequence[Row]) -> Tensor:
         tokens_BT[i, : len(row.tokens)] = torch.tensor(row.tokens)
         targets_BT[i, row.prompt_length - 1 : len(row.tokens) - 1] = torch.tensor(row.tokens[row.prompt_length :])
     device = next(model.parameters()).device
-    hidden_BTH = model.transformer(input_ids=tokens_BT.to(device)).last_hidden_state
+    hidden_BTH = model.base_model(input_ids=tokens_BT.to(device)).last_hidden_state
     trained_BT = targets_BT != IGNORED
-    logits_NV = model.lm_head(hidden_BTH[trained_BT.to(device)])
+    logits_NV = model.get_output_embeddings()(hidden_BTH[trained_BT.to(device)])
     losses_N = cross_entropy(logits_NV.float(), targets_BT[trained_BT].to(device), reduction="none")
     return (losses_N * weights_N.to(device)).mean()
+
+
+def _new(config: WarmstartConfig, device: torch.device) -> tuple[Any, Any]:
+    tokenizer = build_tokenizer()
+    return build_model(config, tokenizer).to(device), tokenizer
+
+
+def _loaded(path: str, device: torch.device) -> tuple[Any, Any]:
+    try:
+        policy = load_policy(ModelConfig(path=path), device, Precision.fp32)
+    except UserError as error:
+        raise UserError(f"init_from: {error}") from error
+    if not policy.tokenizer.is_fast:
+        raise UserError(f"init_from: expected a model with a fast tokenizer, got {path}")
+    return policy.model, policy.tokenizer
 
 
 class Warmstart:
     """The training's state: model, optimiser, step. Saved whole, so that a stopped run goes on."""
 
-    def __init__(self, config: WarmstartConfig, *, seed: int, device: torch.device, bf16: bool) -> None:
+    def __init__(
+        self, config: WarmstartConfig, *, seed: int, device: torch.device, bf16: bool, init_from: str = ""
+    ) -> None:
+        """`init_from`: the model to begin with, as `load_policy` takes it; empty: a new one. Raises UserError."""
         torch.manual_seed(seed)
         self.config, self.seed, self.device, self.bf16 = config, seed, device, bf16
-        self.tokenizer = build_tokenizer()
-        self.model = build_model(config, self.tokenizer).to(device)
+        self.model, self.tokenizer = _loaded(init_from, device) if init_from else _new(config, device)
+        self.positions = getattr(self.model.config, "max_position_embeddings", POSITIONS)
+        self._begun_with = checksum(self.model) if init_from else "a new model"
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(),
             lr=config.lr,
@@ -225,19 +256,20 @@ class Warmstart:
         """What is learned depends on it, and on nothing else but the kind of machine."""
         config = {f"model.{name}": value for name, value in asdict(self.config).items() if name not in FREE}
         made_of = digest((row.prompt_length, *row.tokens) for row in rows)
-        return {"seed": self.seed, "precision": "bf16" if self.bf16 else "fp32", **config, "corpus, exclude": made_of}
+        begun = {"seed": self.seed, "precision": "bf16" if self.bf16 else "fp32", "init_from": self._begun_with}
+        return {**begun, **config, "corpus, exclude": made_of}
 
     def _save(self, folder: Path, header: Header) -> None:
         """Write the model as a Hugging Face folder (bf16, half the size) and the state to go on from."""
-        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step}
-        save_state(folder, header, state)
         # The bar of its shards would stand between the lines that tell of steps.
         transformers_logging.disable_progress_bar()
-        export = build_model(self.config, self.tokenizer).to(torch.bfloat16)
-        export.load_state_dict(self.model.state_dict())
+        export = copy.deepcopy(self.model).to(torch.bfloat16)
         export.generation_config.pad_token_id = self.tokenizer.pad_token_id
         export.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
+        # Last: where it says that all is done, the model is there.
+        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step}
+        save_state(folder, header, state)
 
     def resume(self, folder: Path, rows: Sequence[Row]) -> bool:
         """Load the state saved in `folder`; False if there is none. Raises UserError for that of another run."""
