@@ -13,7 +13,7 @@ from pathlib import Path
 import chess
 import pytest
 
-from rookworld_rlvr.app import data, generate_data
+from rookworld_rlvr.app import data, generate_data, progress
 from rookworld_rlvr.app.data import main
 from rookworld_rlvr.app.game_workers import Game, Labelling, _labelled_game
 from rookworld_rlvr.board.evals import MATE_THRESHOLD_PAWNS
@@ -134,6 +134,25 @@ def test_bad_arguments_are_one_line(
     monkeypatch.chdir(tmp_path)
     one_line_refusal(capsys, *arguments)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "command", [("generate", "--task", "environment", "--rows", "5"), ("selfplay", "--games", "1")]
+)
+def test_a_file_where_the_folder_should_be_is_told_of(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("mine")
+    told = one_line_refusal(capsys, *command, "--out", str(taken))
+    assert f"--out: expected a folder to write to, got {taken}" in told and taken.read_text() == "mine"
+
+
+def test_a_bar_tells_of_what_it_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress.bars({"games": 2}, unit="games") as tell:
+        tell("games", 0)
+        tell("games", 2)
+    assert "games/s" in capsys.readouterr().err
 
 
 def test_without_an_engine_the_policy_task_is_refused_in_one_line(

@@ -4,6 +4,7 @@ import importlib
 import sys
 
 from .conf_groups import groups
+from .exit_codes import BAD_INPUT, DONE, INTERRUPTED
 from .process import prepare_process
 
 # Each command's module is imported when it is called: `data` needs no torch.
@@ -20,30 +21,27 @@ COMMANDS = {
 CONFIGURED = {name: name for name in ("train", "bench", "evaluate", "warmstart")} | {"smoke": "train"}
 COMPARE = ("evaluate", "compare")
 HELP = ("-h", "--help")
-EXIT_BAD_INPUT = 2
-# As a shell reports it; training itself ends an interrupt with a checkpoint and 0.
-EXIT_INTERRUPTED = 130
 
 
 def main(argv: list[str]) -> int:
     """Run a command; returns the exit code."""
     if not argv or argv[0] in HELP:
         print(_usage())
-        return 0 if argv else EXIT_BAD_INPUT
+        return DONE if argv else BAD_INPUT
     command, *arguments = argv
     if command not in COMMANDS:
         print(f"rookworld: expected one of {', '.join(COMMANDS)}, got {command!r}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+        return BAD_INPUT
     if command in CONFIGURED and (command, *arguments[:1]) != COMPARE and not set(HELP).isdisjoint(arguments):
         print(_help(command))
-        return 0
+        return DONE
     prepare_process()
     module = importlib.import_module(f"{__package__}.{command}")
     try:
         code: int = module.main(arguments)
     except KeyboardInterrupt:
         print("rookworld: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return INTERRUPTED
     return code
 
 

@@ -14,11 +14,10 @@ from ..evaluation.table import json_number
 from ..training.errors import UserError
 from ..training.run_folder import write_json
 from .compared_settings import differing_settings
+from .exit_codes import BAD_INPUT, DONE
 from .rows_file import read_finished, rows_path
 from .tables import comparison_table
 from .wiring import make_console
-
-EXIT_DONE, EXIT_BAD_INPUT = 0, 2
 
 
 def compare_command(argv: list[str]) -> int:
@@ -28,8 +27,8 @@ def compare_command(argv: list[str]) -> int:
         _compare(arguments.first, arguments.second, arguments.json)
     except (UserError, OSError) as error:
         print(f"rookworld: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
-    return EXIT_DONE
+        return BAD_INPUT
+    return DONE
 
 
 class _Parser(argparse.ArgumentParser):

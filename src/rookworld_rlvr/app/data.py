@@ -14,12 +14,13 @@ from ..tasks.audit import audit, fixed_lines
 from ..tasks.corpus import CorpusError
 from ..tasks.types import Task
 from ..training.data import positions_of
+from ..training.errors import UserError
+from .exit_codes import BAD_INPUT, DONE, INTERRUPTED
 from .game_log import GameLogError
 from .game_workers import Labelling, WorkerError
 from .generate_data import CARD_FILE, Request, generate, write_lines
 from .progress import bars
 
-EXIT_DONE, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 2, 130
 BOTH = "both"
 # Of labels: shallow, as there are many. A search to a greater depth may take long, so its deadline is a late one.
 DEPTH, TIMEOUT_S = 6, 120
@@ -29,7 +30,7 @@ class UsageError(ValueError):
     """Arguments that ask for nothing we can do; one line."""
 
 
-USER_ERRORS = (UsageError, CorpusError, EngineUnusableError, GameLogError, WorkerError, OSError)
+USER_ERRORS = (UsageError, UserError, CorpusError, EngineUnusableError, GameLogError, WorkerError, OSError)
 
 
 def main(argv: list[str]) -> int:
@@ -39,11 +40,11 @@ def main(argv: list[str]) -> int:
         arguments.run(arguments)
     except USER_ERRORS as error:
         print(f"rookworld data: {' '.join(str(error).split())}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+        return BAD_INPUT
     except KeyboardInterrupt:
         print("rookworld data: interrupted; the same command goes on from here", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    return EXIT_DONE
+        return INTERRUPTED
+    return DONE
 
 
 class _Parser(argparse.ArgumentParser):
@@ -175,7 +176,6 @@ def _selfplay(arguments: argparse.Namespace) -> None:
     # The other subcommands need no torch.
     from ..evaluation.players import DecodingConfig
     from ..rollout.generator import GeneratorError
-    from ..training.errors import UserError
     from .selfplay_data import SelfplayRequest, play_to_folder
 
     try:
@@ -194,9 +194,9 @@ def _selfplay(arguments: argparse.Namespace) -> None:
         excluded=positions_of(arguments.exclude),
     )
     try:
-        with bars({"games": request.games}) as tell:
+        with bars({"games": request.games}, unit="games") as tell:
             counts = play_to_folder(request, lambda done: tell("games", done))
-    except (UserError, GeneratorError) as error:
+    except GeneratorError as error:
         raise UsageError(str(error)) from error
     told = ", ".join(f"{name} {rows}" for name, rows in counts.items())
     print(f"{request.games} games: {request.folder}: {told}; described in {CARD_FILE}")

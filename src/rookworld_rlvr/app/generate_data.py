@@ -20,6 +20,7 @@ from ..tasks.audit_report import AuditReport
 from ..tasks.corpus import example_key, split_line
 from ..tasks.policy import MAX_CANDIDATES
 from ..tasks.types import ParseFailure, Task
+from ..training.run_folder import make_folder
 from .game_log import GameLog, Header
 from .game_workers import Game, Labelling, new_games, open_workers
 
@@ -64,7 +65,7 @@ def generate(request: Request, progress: Progress) -> Generated:
     EngineUnusableError, GameLogError, WorkerError or OSError.
     """
     engine = _engine_header(request.labelling) if Task.policy in request.tasks else {}
-    (request.folder / "games").mkdir(parents=True, exist_ok=True)
+    make_folder(request.folder / "games", "--out")
     card: dict[str, object] = {
         "seed": request.seed,
         "python_chess": chess.__version__,

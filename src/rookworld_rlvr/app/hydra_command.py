@@ -16,16 +16,16 @@ from ..rewards import JudgeError
 from ..rollout.generator import GeneratorError, PromptLengthError
 from ..training.errors import PreflightError, TrainingGaveUpError, UserError
 from .conf_groups import conf_folder, groups
+from .exit_codes import BAD_INPUT, DONE, GAVE_UP, REFUSED
 
-EXIT_DONE, EXIT_BAD_INPUT, EXIT_REFUSED, EXIT_GAVE_UP = 0, 2, 3, 4
 EXIT_CODES: dict[type[Exception], int] = {
-    UserError: EXIT_BAD_INPUT,
-    PromptLengthError: EXIT_BAD_INPUT,
-    PreflightError: EXIT_REFUSED,
-    TrainingGaveUpError: EXIT_GAVE_UP,
+    UserError: BAD_INPUT,
+    PromptLengthError: BAD_INPUT,
+    PreflightError: REFUSED,
+    TrainingGaveUpError: GAVE_UP,
     # Outside a step, whose faults have a ladder: in the gates, or while a table is made.
-    GeneratorError: EXIT_GAVE_UP,
-    JudgeError: EXIT_GAVE_UP,
+    GeneratorError: GAVE_UP,
+    JudgeError: GAVE_UP,
 }
 MULTIRUN_FLAGS = ("-m", "--multirun")
 # hydra's advice for configurations that are open; a dataclass refuses what it does not know.
@@ -57,7 +57,7 @@ def run_command(name: str, schema: type, argv: list[str], task: Callable[[Any, D
         return _complain(error, f"expected group=option, the groups of {name}: {', '.join(groups(name)) or 'none'}")
     finally:
         sys.argv = arguments
-    return max(codes, default=EXIT_DONE)
+    return max(codes, default=DONE)
 
 
 def overrides() -> list[str]:
@@ -88,7 +88,7 @@ def _guarded(task: Callable[[Any, DictConfig], None], raw: DictConfig) -> int:
     except OSError as error:
         # A disk that is full, a pipe that is closed. Beyond this function hydra adds a line of its own.
         return _complain(error)
-    return EXIT_DONE
+    return DONE
 
 
 def _complain(error: Exception, of_groups: str = "") -> int:
@@ -96,7 +96,7 @@ def _complain(error: Exception, of_groups: str = "") -> int:
     if of_groups and NO_SUCH_GROUP in told:
         told = f"{told} | {of_groups}"
     print(f"rookworld: {told}", file=sys.stderr)
-    return EXIT_BAD_INPUT
+    return BAD_INPUT
 
 
 def _one_line(error: BaseException) -> str:

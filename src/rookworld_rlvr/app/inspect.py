@@ -22,9 +22,9 @@ from ..training.faults import FaultError
 from ..training.step import micro_batch_loss
 from ..training.step_report import StepReport
 from .config import RunConfig
+from .exit_codes import BAD_INPUT, DONE
 from .wiring import build_unsaved_run, make_console
 
-EXIT_DONE, EXIT_BAD_INPUT = 0, 2
 SHOWN_SAMPLES = 8
 
 
@@ -36,8 +36,8 @@ def main(argv: list[str]) -> int:
         inspect_batch(parser.parse_args(argv).batch)
     except UserError as error:
         print(f"rookworld: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
-    return EXIT_DONE
+        return BAD_INPUT
+    return DONE
 
 
 class _Parser(argparse.ArgumentParser):

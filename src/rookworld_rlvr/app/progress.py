@@ -21,18 +21,22 @@ Told = Callable[[str, int], None]
 
 
 class _Rate(ProgressColumn):
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self._unit = unit
+
     def render(self, task: Bar) -> Text:
         took_s = task.finished_time if task.finished else task.elapsed
-        return Text(f"{(task.completed - task.fields['before']) / took_s if took_s else 0:,.1f} rows/s")
+        return Text(f"{(task.completed - task.fields['before']) / took_s if took_s else 0:,.1f} {self._unit}/s")
 
 
 @contextmanager
-def bars(totals: Mapping[str, int]) -> Generator[Told, None, None]:
+def bars(totals: Mapping[str, int], unit: str = "rows") -> Generator[Told, None, None]:
     """A bar for each name, shown from its first report on: a refusal before is one line.
 
     What the first report says was done before, and counts for no rate.
     """
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(unit))
     shown = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
     with ExitStack() as stack:
         ids: dict[str, TaskID] = {}

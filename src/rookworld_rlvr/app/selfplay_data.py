@@ -22,6 +22,7 @@ from ..rollout.weights import checksum
 from ..tasks.played import GameRecord, Turn, position_rows, transition_lines, winner_lines
 from ..training.data import held_out_positions
 from ..training.policy import Device, ModelConfig, Policy, Precision, load_policy, select_device
+from ..training.run_folder import make_folder
 from .game_log import GameLog
 from .generate_data import CARD_FILE, Rows, write_lines
 from .wiring import make_generator
@@ -73,7 +74,7 @@ class NotingPlayer:
 def play_to_folder(request: SelfplayRequest, progress: Callable[[int], None]) -> dict[str, int]:
     """Play what is missing and write every file; how many rows each has. Raises UserError, GameLogError or OSError."""
     policy = load_policy(ModelConfig(path=request.model), select_device(Device.auto), Precision.bf16)
-    request.folder.mkdir(parents=True, exist_ok=True)
+    make_folder(request.folder, "--out")
     with GameLog(request.folder / LOG_FILE, _header(request, policy)) as log:
         _play_missing(request, policy, log, progress)
         records = [GameRecord.from_json(rows[0]) for rows in log.games()][: request.games]

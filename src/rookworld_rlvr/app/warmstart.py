@@ -9,6 +9,7 @@ from ..tasks.corpus import CorpusError, exclude_positions, read_corpus
 from ..training.data import held_out_positions, positions_of
 from ..training.errors import UserError
 from ..training.policy import Precision, select_device
+from ..training.run_folder import make_folder
 from ..training.warmstart import Warmstart, tokenise
 from .config import WarmstartRunConfig
 from .hydra_command import run_command
@@ -24,10 +25,7 @@ def _warmstart(config: WarmstartRunConfig, _raw: DictConfig) -> None:
     set_threads(config.threads)
     examples = _load(config)
     folder = Path(config.output).expanduser()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"output: expected a folder to write to, got {folder}: {error.strerror}") from error
+    make_folder(folder, "output")
     training = Warmstart(
         config.model,
         seed=config.seed,

@@ -30,6 +30,14 @@ def make_run_folder(root: Path, name: str, *, now: datetime) -> Path:
     return folder
 
 
+def make_folder(folder: Path, asked_by: str) -> None:
+    """With its parents, where it is not there. Raises UserError, naming the knob that asked for it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{asked_by}: expected a folder to write to, got {folder}: {error.strerror}") from error
+
+
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Meanwhile no other process trains in the folder; however this one ends, it lets go. Raises UserError."""
