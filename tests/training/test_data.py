@@ -7,9 +7,8 @@ import pytest
 
 from rookworld_rlvr.board.fen import parse_fen, position_key
 from rookworld_rlvr.board.openings import OPENINGS, opening_board
-from rookworld_rlvr.tasks import Example, Task
+from rookworld_rlvr.tasks import Example
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus, split_by_position
-from rookworld_rlvr.tasks.policy import parse_policy_prompt
 from rookworld_rlvr.tasks.sampler import MixtureConfig
 from rookworld_rlvr.training.data import (
     DataConfig,
@@ -115,10 +114,11 @@ LIVE = ("data.live.fraction=1", "data.live.games=500", "data.live.opening_fracti
 
 
 def drawn(run: Run) -> set[str]:
-    """The positions of 500 prompts, one of each game."""
-    examples = run.context.sampler.draw(500)
-    assert all(example.task is Task.policy and example.completion is None for example in examples)
-    return {position_key(parse_fen(parse_policy_prompt(example.prompt).fen)) for example in examples}
+    """The positions in which 500 games stand: a draw asks about each of them, once."""
+    run.context.sampler.draw(500)
+    asked = [position_key(parse_fen(record["fen"])) for record in run.context.sampler.take_live_records().asked]
+    assert len(set(asked)) == len(asked)
+    return set(asked)
 
 
 ALL = {position_key(parse_fen(fen)) for fen in OPENING_FENS}
