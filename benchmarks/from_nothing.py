@@ -4,20 +4,20 @@
     python benchmarks/from_nothing.py --out FOLDER --rows 200000 --processes 16 --mates FILE --puzzles FILE \\
         --warmstart model.layers=12 model.width=768 model.heads=12 model.lr=6e-4 --train optim=rookworld_124m
 
-The second line is a GPT-2 of 124M parameters but for its small vocabulary, on a GPU. Each stage is one command of
-`rookworld`, printed as it begins; what is there already is not repeated, and rows and cloning go on where they stopped.
+The second line, a GPT-2 of 124M parameters but for its small vocabulary, on a GPU, has not been run. Each stage is one
+command of `rookworld`, printed as it begins; what is there is not repeated; rows and cloning go on where they stopped.
 No held-out row is learned from, and no mate or puzzle is asked that was. Ends with what GRPO changed, every key of
 every suite, paired, with its 95 % interval, and the seconds of each stage (of the call that ended it).
 """
 
 import argparse
 import json
-import shlex
-import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+
+# Beside this file.
+from commands import rookworld
 
 from rookworld_rlvr.training.checkpoint import list_checkpoints
 
@@ -47,7 +47,7 @@ def main() -> None:
     run_stage(out, "GRPO", "train", *begun, f"seed={given.seed}", *given.train)
     trained = list_checkpoints(latest)[-1]
     run_stage(out, "suites after", "evaluate", f"model.path={trained}", f"output={after}", *suites, *given.evaluate)
-    _rookworld("comparison", "evaluate", "compare", before, after, "--json", out / "gain.json")
+    rookworld("comparison", "evaluate", "compare", before, after, "--json", out / "gain.json")
     print("\n".join(f"{name}: {seconds:.0f} s" for name, seconds in _times(out).items()))
 
 
@@ -68,16 +68,9 @@ def run_stage(out: Path, name: str, *command: object) -> None:
     """Run a command of `rookworld` where it has not ended well before; its seconds are kept in `out`."""
     if name not in _times(out):
         began = time.perf_counter()
-        _rookworld(name, *command)
+        rookworld(name, *command)
         times_s = _times(out) | {name: time.perf_counter() - began}
         (out / TIMES).write_text(json.dumps(times_s, indent=2), encoding="utf-8")
-
-
-def _rookworld(name: str, *command: object) -> None:
-    words = [str(word) for word in command]
-    print(f"{name}: rookworld {shlex.join(words)}", flush=True)
-    if code := subprocess.run([sys.executable, "-m", "rookworld_rlvr", *words], check=False).returncode:
-        raise SystemExit(f"{name}: ended with exit code {code}")
 
 
 def _times(out: Path) -> dict[str, float]:

@@ -12,12 +12,12 @@ for each task what changed. What is there already is not repeated.
 
 import argparse
 import json
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean, stdev
 
+# Beside this file.
+from commands import rookworld
 from omegaconf import OmegaConf
 
 from rookworld_rlvr.training.checkpoint import list_checkpoints
@@ -51,7 +51,7 @@ def gains_of(name: str, seed: int, out: Path, overrides: list[str]) -> Table:
     summary = root / "latest" / "summary.json"
     if not summary.exists():
         given = [RUNS[name], f"seed={seed}", f"name={name}", MEASURE, f"output_root={root}", *overrides]
-        _rookworld(f"{name}, seed {seed}", "train", given)
+        rookworld(f"{name}, seed {seed}", "train", *given)
     told = json.loads(summary.read_text(encoding="utf-8"))
     return {key: told["gain"][key] | {"before": told["before"][key]["value"]} for key in KEYS}
 
@@ -72,18 +72,12 @@ def retention_of(name: str, seed: int, out: Path) -> Table:
             **{key: OmegaConf.select(config, key) for key in ("evaluation_rows", "threads", "seed")},
         }
         given = ["suites=[retention]", *(f"{key}={value}" for key, value in asked.items())]
-        _rookworld(f"{name}, seed {seed}, retention", "evaluate", given)
+        rookworld(f"{name}, seed {seed}, retention", "evaluate", *given)
     table = json.loads(result.read_text(encoding="utf-8"))["suites"]["retention"]["table"]
     keys = [f"retention/{task}_{metric}" for task, metrics in RETENTION.items() for metric in metrics]
     return {
         key: table[f"{key}/change"] | {"before": table[f"{key}/baseline"]["value"]} for key in keys if key in table
     }
-
-
-def _rookworld(who: str, command: str, overrides: list[str]) -> None:
-    code = subprocess.run([sys.executable, "-m", "rookworld_rlvr", command, *overrides], check=False).returncode
-    if code:
-        raise SystemExit(f"{who}: ended with exit code {code}")
 
 
 def runs_table(found: Found, keys: Iterable[str]) -> str:
