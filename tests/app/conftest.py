@@ -352,7 +352,7 @@ def alarms(config: RunConfig) -> list[str]:
                 found.append(f"{step} {error.fault}")
         guards.kl.observe(0.06 * scale, guards.config.kl_floor)
         guards.grad_norm.observe(2 * scale, context.optim.max_grad_norm)
-        guards.reward.observe(0.5 if scale < 2 else -2.0, guards.config.history)
+        guards.observe_rewards({"policy": 0.5 if scale < 2 else -2.0})
         found.append(f"{step} collapsed {guards.collapsed()}")
     return found
 

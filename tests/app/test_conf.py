@@ -8,7 +8,7 @@ import pytest
 
 from rookworld_rlvr.app.conf_groups import conf_folder
 from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, RunConfig, WarmstartRunConfig
-from rookworld_rlvr.objective import AdvantageScale, KLForm, LossKind
+from rookworld_rlvr.objective import AdvantageScale, KLForm, LossKind, MismatchMode
 from rookworld_rlvr.rewards.rubric import JudgeKind
 from rookworld_rlvr.rollout.generator import GeneratorKind
 from rookworld_rlvr.training.diagnosis import SUGGESTIONS
@@ -47,6 +47,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     },
     "objective=gspo": {
         "objective.loss": LossKind.gspo,
+        # A token's own weight would not be its own in a loss that averages over the completion.
+        "objective.mismatch.mode": MismatchMode.sequence_truncate,
         "objective.clip.clip_low": 3e-4,
         "objective.clip.clip_high": 4e-4,
     },

@@ -136,6 +136,7 @@ KNOBS: dict[str, Knob] = {
     "objective.clip.dual_clip": Knob(1.001, "two_steps", FAR),
     "objective.mismatch.mode": Knob("token_mask", "biased_sampler"),
     "objective.mismatch.cap": Knob(3.0, "biased_sampler"),
+    "objective.mismatch.floor": Knob(0.3, "biased_sampler", ("objective.mismatch.mode=token_mask",)),
     "objective.entropy.control": Knob("adaptive", "coefficients", ("objective.entropy.coef=0.01",)),
     "objective.entropy.coef": Knob(0.1, "two_steps"),
     "objective.entropy.target": Knob(0.05, "coefficients", ADAPTIVE_ENTROPY),

@@ -181,7 +181,10 @@ def test_a_completion_left_out_still_counts_in_trls_mean_and_not_in_ours(
 def test_correction_of_the_samplers_mismatch_is_trls(
     ours: Any, sample: Any, make_theirs: Any, mode: MismatchMode
 ) -> None:
-    """TRL corrects for vLLM alone; here it is told that vLLM sampled, and given the sampler's log-probs."""
+    """TRL corrects for vLLM alone; here it is told that vLLM sampled, and given the sampler's log-probs.
+
+    Its masks have no lower bound.
+    """
     cap = 1.2
     rollouts = sample()
     theirs = make_theirs(
@@ -195,5 +198,5 @@ def test_correction_of_the_samplers_mismatch_is_trls(
     bound = 0 if mode.value.endswith("mask") else cap
     assert (weights == bound).any() and (weights < 1).any() and weights.max() <= cap
     batch = ours.batch(rollouts, inputs["advantages"])
-    outcome = ours.loss(batch, StepConfig(loss=LossKind.dapo), TOKEN_KL, mismatch=MismatchConfig(mode, cap))
+    outcome = ours.loss(batch, StepConfig(loss=LossKind.dapo), TOKEN_KL, mismatch=MismatchConfig(mode, cap, floor=0.0))
     assert theirs.loss(inputs).distance(outcome) < TOLERANCE

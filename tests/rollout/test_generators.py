@@ -69,6 +69,22 @@ def test_sampling_follows_the_distribution_at_its_temperature(
     assert abs((drawn == token).float().mean().item() - share) < 4 * deviation
 
 
+def test_a_model_s_own_generation_settings_change_no_draw_and_stay(
+    policy: Policy, generator: Generator, prompts: Prompts
+) -> None:
+    def draw() -> list[tuple[int, ...]]:
+        torch.manual_seed(0)
+        generator.sync(policy.model)
+        [group] = generator.generate(prompts[:1], group_size=16, temperature=1.0)
+        return [completion.tokens for completion in group]
+
+    plain = draw()
+    own = policy.model.generation_config
+    own.min_p, own.typical_p, own.epsilon_cutoff, own.repetition_penalty = 0.9, 0.1, 0.5, 9.0
+    assert draw() == plain and len(set(plain)) > 8
+    assert policy.model.generation_config is own and own.min_p == 0.9
+
+
 def test_the_likeliest_token_alone_is_what_greedy_decoding_takes(generator: Generator, prompts: Prompts) -> None:
     greedy = generator.generate(prompts, group_size=1, temperature=0.0)
     drawn = generator.generate(prompts, group_size=2, temperature=1.0, top_k=1)

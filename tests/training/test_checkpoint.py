@@ -73,7 +73,7 @@ def trash(run_folder: Path) -> list[Path]:
 
 
 def state(folder: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = torch.load(folder / "trainer_state.pt", weights_only=False)
+    loaded: dict[str, Any] = torch.load(folder / "trainer_state.pt", weights_only=True)
     return loaded
 
 
@@ -361,13 +361,31 @@ def test_a_damaged_state_is_told_of_in_one_line(saved: Run, damage: Callable[[by
     assert load_checkpoint(saved.folder / "checkpoints/step-1", saved.context) == 1
 
 
+class Touch:
+    """What unpickles by creating a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.path,))
+
+
+def test_a_checkpoint_from_a_stranger_runs_no_code(saved: Run, tmp_path: Path) -> None:
+    folder, mark = saved.folder / "checkpoints/step-2", tmp_path / "code ran"
+    torch.save({**state(folder), "step": Touch(mark)}, folder / "trainer_state.pt")
+    with pytest.raises(UserError, match="expected a checkpoint of this model") as raised:
+        load_checkpoint(folder, saved.context)
+    assert "\n" not in str(raised.value) and not mark.exists()
+
+
 def test_loading_puts_back_every_part_of_the_state(saved: Run) -> None:
     context, checkpoint = saved.context, saved.folder / "checkpoints/step-2"
     before = state(checkpoint)
     context.sampler.draw(5)
     context.clock.schedule_step, context.recovery.restores, context.recovery.candidates = 7, 3, {9: 1.0}
     context.guards.kl.observe(1.0, 0.1)
-    context.guards.reward.observe(1.0, 1)
+    context.guards.observe_rewards({"policy": 1.0})
     torch.rand(1)
     nn.init.normal_(context.policy.model.lm_head.weight)
     nn.init.normal_(context.references.current.model.lm_head.weight)

@@ -214,7 +214,7 @@ def rows(run: Run) -> list[dict[str, float]]:
 
 def saved_weights(run: Run, step: int) -> dict[str, Tensor]:
     path = checkpoint_folder(run.folder, step) / STATE_FILE
-    weights: dict[str, Tensor] = torch.load(path, weights_only=False)["policy"]
+    weights: dict[str, Tensor] = torch.load(path, weights_only=True)["policy"]
     return weights
 
 
@@ -372,7 +372,7 @@ def test_damage_beside_another_fault_is_not_saved(make_saved_run: MakeRun) -> No
     train_run(run)
     assert [row["recovery/restores"] for row in rows(run)][FIRST:] == [1] * 4
     for step in range(FIRST + 5):
-        optimizer = torch.load(checkpoint_folder(run.folder, step) / STATE_FILE, weights_only=False)["optimizer"]
+        optimizer = torch.load(checkpoint_folder(run.folder, step) / STATE_FILE, weights_only=True)["optimizer"]
         assert all(value.isfinite().all() for state in optimizer["state"].values() for value in state.values())
 
 

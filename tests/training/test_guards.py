@@ -55,15 +55,34 @@ def test_a_collapse_is_a_fall_of_the_running_mean_below_its_best_after_a_history
     guards = Guards(GuardConfig(history=3, collapse_drop=0.2))
     found = []
     for reward in (0.9, 0.3, 0.3, 0.3, -0.3):
-        guards.reward.observe(reward, 3)
+        guards.observe_rewards({"policy": reward})
         found.append(guards.collapsed())
     # Running means 0.9, 0.6, 0.5, 0.45, 0.3: the best counts from the third on.
-    assert guards.reward.best == pytest.approx(0.5) and guards.reward.mean == pytest.approx(0.3)
-    assert found == [False, False, False, False, False]
-    guards.reward.observe(-0.3, 3)
-    assert guards.reward.mean == pytest.approx(0.2) and guards.collapsed()
+    trend = guards.rewards["policy"]
+    assert trend.best == pytest.approx(0.5) and trend.mean == pytest.approx(0.3)
+    assert found == [None] * 5
+    guards.observe_rewards({"policy": -0.3})
+    assert trend.mean == pytest.approx(0.2) and guards.collapsed() == "policy"
     guards.config.collapse_drop = 0.0
-    assert not guards.collapsed()
+    assert guards.collapsed() is None
+
+
+def test_a_collapse_of_one_task_is_seen_behind_another_that_rises() -> None:
+    guards = Guards(GuardConfig(history=2, collapse_drop=0.2))
+    for policy, environment in ((0.9, 0.1), (0.9, 0.1), (0.3, 0.9), (0.3, 0.9)):
+        guards.observe_rewards({"policy": policy, "environment": environment})
+    assert guards.collapsed() == "policy"
+
+
+def test_the_score_weighs_tasks_alike_and_waits_for_a_history_of_each() -> None:
+    guards = Guards(GuardConfig(history=2))
+    assert guards.reward_score() is None
+    for _ in range(2):
+        guards.observe_rewards({"policy": 0.5})
+    guards.observe_rewards({"environment": 0.9})
+    assert guards.reward_score() is None
+    guards.observe_rewards({"environment": 0.9})
+    assert guards.reward_score() == pytest.approx(0.7)
 
 
 def test_a_trend_without_a_history_has_no_best() -> None:
@@ -78,10 +97,10 @@ def test_the_state_goes_through_a_dict_and_back_and_holds_no_configuration() -> 
     guards, other = Guards(CONFIG), Guards(CONFIG)
     guards.grad_norm.observe(2.0, 1.0)
     guards.kl.observe(0.5, 0.05)
-    guards.reward.observe(0.25, 1)
+    guards.observe_rewards({"policy": 0.25})
     state = guards.state_dict()
     other.load_state_dict(state)
-    assert asdict(other) == asdict(guards) and state.keys() == {"grad_norm", "kl", "reward"}
+    assert asdict(other) == asdict(guards) and state.keys() == {"grad_norm", "kl", "rewards"}
 
 
 @pytest.mark.parametrize(

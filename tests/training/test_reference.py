@@ -75,6 +75,17 @@ def test_ema_moves_by_its_fraction_of_the_way(policy: Policy) -> None:
     assert weight(references.original) == start
 
 
+def test_ema_moves_tied_weights_once(policy: Policy) -> None:
+    model = policy.model
+    assert model.lm_head.weight is model.transformer.wte.weight
+    references = References(policy, ReferenceConfig(ReferenceMode.ema, refresh_every=1, mixup=0.6))
+    start = {name: weight.clone() for name, weight in references.current.model.named_parameters()}
+    move(policy, 1.0)
+    references.maybe_refresh(policy, step=1, kl=0.0, score=no_score)
+    for name, weight_now in references.current.model.named_parameters():
+        torch.testing.assert_close(weight_now - start[name], torch.full_like(weight_now, 0.6), msg=name)
+
+
 def gated(policy: Policy, **changes: Any) -> References:
     references = References(policy, ReferenceConfig(ReferenceMode.gated, refresh_every=2, **changes))
     references.begin(0.5)
@@ -124,6 +135,19 @@ def test_the_state_brings_both_references_back_and_a_frozen_run_may_go_on_with_a
     assert weight(moving.original) == weight(moving.current) == weight(frozen.current)
 
 
+def test_a_run_whose_reference_moved_keeps_its_original_when_it_goes_on_frozen(policy: Policy) -> None:
+    moved, start = References(policy, ReferenceConfig(ReferenceMode.every, refresh_every=1)), weight(policy)
+    move(policy, 1.0)
+    moved.maybe_refresh(policy, step=1, kl=0.0, score=no_score)
+    frozen = References(policy, ReferenceConfig())
+    frozen.load_state_dict(moved.state_dict())
+    assert (weight(frozen.current), weight(frozen.original)) == pytest.approx((start + 1, start))
+    assert frozen.state_dict()["original"] is not None
+    move(policy, 1.0)
+    assert not frozen.maybe_refresh(policy, step=2, kl=9.0, score=no_score)
+    assert weight(frozen.current) == pytest.approx(start + 1)
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"refresh_every": 0}, {"mixup": 0.0}, {"mixup": 1.1}, {"tolerance": -0.1}, {"kl_budget": -1.0}],
@@ -140,7 +164,7 @@ def rows(folder: Path) -> list[dict[str, float]]:
 
 
 def state(folder: Path, step: int) -> dict[str, Any]:
-    found: dict[str, Any] = torch.load(folder / "checkpoints" / f"step-{step}" / STATE_FILE, weights_only=False)
+    found: dict[str, Any] = torch.load(folder / "checkpoints" / f"step-{step}" / STATE_FILE, weights_only=True)
     return found
 
 

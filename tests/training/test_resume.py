@@ -61,7 +61,7 @@ def checkpoints(folder: Path) -> list[str]:
 
 def state(folder: Path, step: int) -> dict[str, Any]:
     path = folder / f"checkpoints/step-{step}/trainer_state.pt"
-    loaded: dict[str, Any] = torch.load(path, weights_only=False)
+    loaded: dict[str, Any] = torch.load(path, weights_only=True)
     return loaded
 
 

@@ -69,6 +69,6 @@ def test_validation_is_a_metric_of_the_steps_where_it_is_due_and_marks_the_best(
     folder = train(*given)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert ["validation/score" in row for row in lines] == [False, True, True]
-    recovery = torch.load(folder / "checkpoints/step-3/trainer_state.pt", weights_only=False)["recovery"]
+    recovery = torch.load(folder / "checkpoints/step-3/trainer_state.pt", weights_only=True)["recovery"]
     assert recovery["best_score"] >= max(row["validation/score"] for row in lines[1:])
     assert (folder / "checkpoints/best").resolve().name == f"step-{recovery['best_step']}"

@@ -30,23 +30,27 @@ class MismatchMode(StrEnum):
     token_truncate = "token_truncate"
     """min(ratio, cap), each token its own."""
     token_mask = "token_mask"
-    """The ratio, 0 above the cap, each token its own."""
+    """The ratio, 0 below the floor and above the cap, each token its own: IcePop."""
     sequence_truncate = "sequence_truncate"
     """min(ratio, cap) of the product over a completion's trained tokens."""
     sequence_mask = "sequence_mask"
-    """That product, 0 above the cap: the completion is dropped."""
+    """That product, 0 below the floor and above the cap: the completion is dropped."""
 
 
 @dataclass(slots=True)
 class MismatchConfig:
-    """How a sampler that differs from the trainer is corrected for. Raises ValueError on a cap of 1 or less."""
+    """How a sampler that differs from the trainer is corrected for. Raises ValueError on a cap or a floor out of range."""
 
     mode: MismatchMode = MismatchMode.token_truncate
     """What becomes of the ratio."""
     cap: float = 2.0
     """Largest weight, above 1; infinity leaves the ratio as it is. Unused by `off`."""
+    floor: float = 0.5
+    """token_mask and sequence_mask: a smaller ratio weighs 0; from 0, which drops none, to below 1."""
 
     def __post_init__(self) -> None:
+        if not 0 <= self.floor < 1:
+            raise ValueError(f"floor: expected 0 or more and below 1, got {self.floor}")
         if not self.cap > 1:
             raise ValueError(f"cap: expected above 1, got {self.cap}")
 
@@ -70,8 +74,8 @@ def mismatch_weights(
         )
     log_ratio = keep((old_logprobs - sampler_logprobs).detach(), loss_mask)
     level, bound = _MODES[config.mode]
-    # 1 under the mask, which no cap above 1 changes.
-    return bound(masked_exp(level(log_ratio), loss_mask), config.cap)
+    # 1 under the mask, which no cap above 1 and no floor below it changes.
+    return bound(masked_exp(level(log_ratio), loss_mask), config)
 
 
 def _of_none(log_ratio_BT: Tensor) -> Tensor:
@@ -86,16 +90,16 @@ def _of_sequence(log_ratio_BT: Tensor) -> Tensor:
     return log_ratio_BT.sum(-1, keepdim=True).expand_as(log_ratio_BT)
 
 
-def _truncate(ratio: Tensor, cap: float) -> Tensor:
-    return ratio.clamp(max=cap)
+def _truncate(ratio: Tensor, config: MismatchConfig) -> Tensor:
+    return ratio.clamp(max=config.cap)
 
 
-def _mask(ratio: Tensor, cap: float) -> Tensor:
-    return torch.where(ratio > cap, 0.0, ratio)
+def _mask(ratio: Tensor, config: MismatchConfig) -> Tensor:
+    return torch.where((ratio < config.floor) | (ratio > config.cap), 0.0, ratio)
 
 
 _Level = Callable[[Tensor], Tensor]
-_Bound = Callable[[Tensor, float], Tensor]
+_Bound = Callable[[Tensor, MismatchConfig], Tensor]
 _MODES: Mapping[MismatchMode, tuple[_Level, _Bound]] = MappingProxyType(
     {
         MismatchMode.off: (_of_none, _truncate),

@@ -1,6 +1,8 @@
 """The reference generator: transformers' `generate`, with the log-prob of every sampled token."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,6 +44,20 @@ class _LogprobRecorder(LogitsProcessor):
             self._drawn.append(self._pending.gather(1, last_tokens_B.unsqueeze(1)).squeeze(1))
 
 
+@contextmanager
+def _no_defaults_of_its_own(model: Any) -> Iterator[None]:
+    """Without the model's own generation settings: transformers fills fields that are unset from them.
+
+    Its min_p, typical_p or repetition_penalty would change what is drawn, and no log-prob would show it.
+    """
+    own = model.generation_config
+    model.generation_config = GenerationConfig()
+    try:
+        yield
+    finally:
+        model.generation_config = own
+
+
 class HFGenerator(OwnModelGenerator):
     """See `Generator`."""
 
@@ -52,7 +68,7 @@ class HFGenerator(OwnModelGenerator):
         device = next(self._model.parameters()).device
         tokens_BT, attention_BT = left_padded(prompts, self._pad_id, device)
         recorder = _LogprobRecorder(temperature, top_k)
-        with self._autocast():
+        with self._autocast(), _no_defaults_of_its_own(self._model):
             sequences = self._model.generate(
                 input_ids=tokens_BT,
                 attention_mask=attention_BT,

@@ -148,8 +148,8 @@ def _point(link: Path, folder: Path) -> None:
 
 def _read(folder: Path, context: StepContext) -> dict[str, Any]:
     try:
-        # Our own file: it holds random states, which are no tensors.
-        state: dict[str, Any] = torch.load(folder / STATE_FILE, map_location=context.policy.device, weights_only=False)
+        # Tensors and plain values alone: unpickling anything else could run code of whoever wrote the file.
+        state: dict[str, Any] = torch.load(folder / STATE_FILE, map_location=context.policy.device, weights_only=True)
     except (OSError, RuntimeError, EOFError, UnpicklingError) as error:
         raise _not_ours(folder, error) from error
     return state

@@ -22,17 +22,28 @@ BLANK = "\ue100"
 FIRST_MARK = 0xE000
 LAST_MARK = FIRST_MARK + 63
 PIECES = "PNBRQKpnbrqk" + BLANK
+# Behind the board of a `P:` prompt stands a second copy of it, which no text shows: its tokens can attend to the whole
+# board, and each knows the side to move. First a place for each piece, then the piece, a mark for white or for black.
+PLACE = "\ue101"
+FIRST_ECHO_MARK = {chess.WHITE: 0xE200, chess.BLACK: 0xE240}
+LAST_ECHO_MARK = 0xE27F
+# Characters of a board whose digits are blanks and whose squares are marked, with seven slashes.
+MARKED_LENGTH = 2 * 64 + 7
 LONGEST_BLANKS = 64
 POSITIONS = 256
 
+# From a8 on, as a FEN is written.
+BOARD_ORDER = [chess.square(file, rank) for rank in range(7, -1, -1) for file in range(8)]
+
 _PIECE = f"[{PIECES}]"
+_ECHO_MARK = f"[{chr(FIRST_ECHO_MARK[chess.WHITE])}-{chr(LAST_ECHO_MARK)}]"
 _BOARD_END = "(?= [wb] )"
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
     """The tokenizer; `save_pretrained` writes files that need none of this code."""
     tokenizer = Tokenizer(models.WordLevel(_vocabulary(), unk_token=UNKNOWN))
-    tokenizer.normalizer = normalizers.Sequence([*_expand_digits(), *_mark_squares()])
+    tokenizer.normalizer = normalizers.Sequence([*_expand_digits(), *_mark_squares(), *_echo_board()])
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_word_pattern()), behavior="isolated")
     tokenizer.decoder = decoders.Sequence([decoders.Fuse(), *_fold_board()])
     return PreTrainedTokenizerFast(
@@ -53,8 +64,17 @@ def square_mark(square: int) -> str:
 
 def piece_token(piece: str, square: int) -> str:
     """The token of a piece symbol (or BLANK) on a square; a rank's first square carries the slash."""
-    opens_rank = chess.square_file(square) == 0 and chess.square_rank(square) < 7
-    return ("/" if opens_rank else "") + piece + square_mark(square)
+    return _slash(square) + piece + square_mark(square)
+
+
+def echo_token(piece: str, square: int, turn: chess.Color) -> str:
+    """The token of a piece symbol (or BLANK) on a square in the board's second copy."""
+    return _slash(square) + piece + chr(FIRST_ECHO_MARK[turn] + square)
+
+
+def _slash(square: int) -> str:
+    """Before a rank's first square, but for the board's first."""
+    return "/" if chess.square_file(square) == 0 and chess.square_rank(square) < 7 else ""
 
 
 def _expand_digits() -> list[normalizers.Normalizer]:
@@ -74,9 +94,21 @@ def _mark_squares() -> list[normalizers.Normalizer]:
     return marks
 
 
+def _echo_board() -> list[normalizers.Normalizer]:
+    """The second copy of a prompt's board: 64 empty places, each then filled with what stands as far before it."""
+    echoes: list[normalizers.Normalizer] = []
+    for turn, letter in ((chess.WHITE, "w"), (chess.BLACK, "b")):
+        places = "".join(echo_token(PLACE, square, turn) for square in BOARD_ORDER)
+        behind_board = Regex(f"(?<=P: .{{{MARKED_LENGTH}}})(?= {letter} )")
+        echoes.append(normalizers.Replace(behind_board, places))
+    for piece in PIECES:
+        echoes.append(normalizers.Replace(Regex(f"(?<={piece}.{{{MARKED_LENGTH - 1}}}){PLACE}"), piece))
+    return echoes
+
+
 def _word_pattern() -> str:
     """One word a token; the order of the alternatives decides."""
-    marked = f"/?{_PIECE}[{chr(FIRST_MARK)}-{chr(LAST_MARK)}]"
+    marked = f"/?{_PIECE}[{chr(FIRST_MARK)}-{chr(LAST_MARK)}{_ECHO_MARK[1:]}"
     number = r"(?: |\+)?[0-9]{1,2}(?=(?:[0-9]{2})*(?![0-9]))"
     castling = " (?:KQ?k?q?|Qk?q?|kq?|q)(?= )"
     runs = " {2,64}(?=\\S|$)"
@@ -98,7 +130,8 @@ def _word_pattern() -> str:
 
 def _fold_board() -> list[decoders.Decoder]:
     unmark = decoders.Replace(Regex(f"[{chr(FIRST_MARK)}-{chr(LAST_MARK)}]"), "")
-    return [unmark, *(decoders.Replace(BLANK * count, str(count)) for count in range(8, 0, -1))]
+    unecho = decoders.Replace(Regex(f"/?{_PIECE}{_ECHO_MARK}"), "")
+    return [unecho, unmark, *(decoders.Replace(BLANK * count, str(count)) for count in range(8, 0, -1))]
 
 
 def _vocabulary() -> dict[str, int]:
@@ -111,6 +144,7 @@ def _vocabulary() -> dict[str, int]:
     words += [" -", "+-", ".001", *(f".{n}" for n in range(10)), *(f".{n:02d}" for n in range(100))]
     words += [" " * count for count in range(2, LONGEST_BLANKS + 1)]
     words += [character for character in string.printable if character not in words] + [BLANK]
+    words += [echo_token(piece, square, turn) for turn in chess.COLORS for square in chess.SQUARES for piece in PIECES]
     return {word: index for index, word in enumerate(dict.fromkeys(words))}
 
 

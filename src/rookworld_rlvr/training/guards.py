@@ -6,7 +6,8 @@ checkpoint. It is never loosened by the run itself.
 """
 
 import math
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 # The newest value's least weight: a memory of about twenty steps.
@@ -30,7 +31,7 @@ class GuardConfig:
     kl_limit: float = 1.0
     """Nat a token. A step's mean KL(policy‖reference) above it is a fault whatever the history; 0: no limit."""
     collapse_drop: float = 0.1
-    """Reward. A running mean this far below its best is a collapse; 0: not watched."""
+    """Reward. A task's running mean this far below its best is a collapse; 0: not watched."""
 
     def __post_init__(self) -> None:
         if self.history < 2 or not self.spike_sigmas > 0 or not self.spike_factor > 1:
@@ -87,24 +88,37 @@ class Guards:
     config: GuardConfig = field(default_factory=GuardConfig)
     grad_norm: LogStatistics = field(default_factory=LogStatistics)
     kl: LogStatistics = field(default_factory=LogStatistics)
-    reward: Trend = field(default_factory=Trend)
+    rewards: dict[str, Trend] = field(default_factory=dict)
+    """By task: the mean over both would move with the mixture alone."""
 
-    def collapsed(self) -> bool:
-        """Whether the mean reward has fallen by `collapse_drop` below its best."""
+    def observe_rewards(self, means: Mapping[str, float]) -> None:
+        """Take in a step's mean reward of each task that it asked."""
+        for task, mean in means.items():
+            self.rewards.setdefault(task, Trend()).observe(mean, self.config.history)
+
+    def collapsed(self) -> str | None:
+        """The task whose mean reward has fallen by `collapse_drop` below its best; None if there is none."""
         drop = self.config.collapse_drop
-        return drop > 0 and self.reward.best - self.reward.mean > drop
+        fallen = (task for task, trend in self.rewards.items() if trend.best - trend.mean > drop > 0)
+        return next(fallen, None)
+
+    def reward_score(self) -> float | None:
+        """Mean over the tasks of their running means; None until each has a history."""
+        trends = self.rewards.values()
+        if not trends or min(trend.count for trend in trends) < self.config.history:
+            return None
+        return sum(trend.mean for trend in trends) / len(trends)
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: asdict(getattr(self, name)) for name in ("grad_norm", "kl", "reward")}
+        rewards = {task: asdict(trend) for task, trend in self.rewards.items()}
+        return {"grad_norm": asdict(self.grad_norm), "kl": asdict(self.kl), "rewards": rewards}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with what was saved."""
-        for name, values in state.items():
-            statistics = getattr(self, name)
-            for spec in fields(statistics):
-                setattr(statistics, spec.name, values[spec.name])
+        self.grad_norm, self.kl = LogStatistics(**state["grad_norm"]), LogStatistics(**state["kl"])
+        self.restore(state)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Back to the rewards of a checkpoint. What usual norms and KL are is not forgotten: a guard without
         a history would be silent."""
-        self.load_state_dict({"reward": state["reward"]})
+        self.rewards = {task: Trend(**trend) for task, trend in state["rewards"].items()}

@@ -99,11 +99,11 @@ def _late_fault(run: Run, report: StepReport, *, about_to_save: bool) -> Fault |
         return None
     rewarded = report.fault is None and report.rewards_PG.numel() and report.step >= run.rubric_warmup_steps
     if context.guarded and rewarded:
-        context.guards.reward.observe(float(report.rewards_PG.mean()), context.guards.config.history)
-        if context.guards.collapsed():
-            trend = context.guards.reward
+        context.guards.observe_rewards(report.reward_by_task())
+        if task := context.guards.collapsed():
+            trend = context.guards.rewards[task]
             detail = f"running mean {trend.mean:.3f}, at its best {trend.best:.3f}"
-            return Fault(FaultKind.collapse, "reward/mean", detail)
+            return Fault(FaultKind.collapse, f"reward/{task}", detail)
     if about_to_save and not _finite_state(context):
         model = context.policy.model
         where = first_bad_moment(context.optimizer, model) or first_bad_parameter(model) or "reference"
@@ -196,13 +196,13 @@ def validate(run: Run) -> Mapping[str, float]:
 def save(run: Run, step: int, score: float | None) -> None:
     """A checkpoint of the state after `step`, and the best so far if it is that by `score`.
 
-    Without a validation the score is the running mean reward, once there is a history of it. A checkpoint
+    Without a validation the score is the mean over the tasks of their running rewards, once each has a history. A checkpoint
     out of turn, where a run was stopped, is neither best nor good: the run goes on as if it had not been.
     """
     context, config = run.context, run.config
-    trend, measured = context.guards.reward, score is not None
-    if score is None and not config.validation.every and trend.count >= context.guards.config.history:
-        score = trend.mean
+    measured = score is not None
+    if score is None and not config.validation.every:
+        score = context.guards.reward_score()
     if step % config.checkpoint_every == 0 or step == config.steps:
         context.recovery.saved(step, -math.inf if score is None else score, run.recovery, measured=measured)
     save_checkpoint(run.folder, context, step=step, keep=config.keep_checkpoints)

@@ -59,7 +59,7 @@ def make_reference(policy: Policy) -> Policy:
 
 
 class References:
-    """The reference in force and the original one, which are one model while the reference is frozen."""
+    """The reference in force and the original one; they are one model as long as the reference has never moved."""
 
     def __init__(self, policy: Policy, config: ReferenceConfig) -> None:
         self._config = config
@@ -82,11 +82,12 @@ class References:
 
         `score` is called only where the mode asks for it.
         """
-        due = self.moves and step % self._config.refresh_every == 0
-        if self._config.mode is ReferenceMode.gated:
+        mode = self._config.mode
+        due = mode is not ReferenceMode.frozen and step % self._config.refresh_every == 0
+        if mode is ReferenceMode.gated:
             due = self._passes_gate(due, kl, score)
         if due:
-            self._move_to(policy, self._config.mixup if self._config.mode is ReferenceMode.ema else 1.0)
+            self._move_to(policy, self._config.mixup if mode is ReferenceMode.ema else 1.0)
             self.refreshes += 1
         return due
 
@@ -102,12 +103,13 @@ class References:
 
     @torch.no_grad()
     def _move_to(self, policy: Policy, fraction: float) -> None:
-        theirs = policy.model.state_dict()
-        for name, ours in self.current.model.state_dict().items():
-            if fraction == 1.0 or not ours.is_floating_point():
-                ours.copy_(theirs[name])
-            else:
-                ours.lerp_(theirs[name], fraction)
+        """Each tensor once: a state_dict lists tied weights under each of their names."""
+        theirs = dict(policy.model.named_parameters())
+        for name, ours in self.current.model.named_parameters():
+            ours.lerp_(theirs[name], fraction)
+        buffers = dict(policy.model.named_buffers())
+        for name, buffer in self.current.model.named_buffers():
+            buffer.copy_(buffers[name])
 
     def state_dict(self) -> dict[str, Any]:
         """The weights of both, the original's only where it is another model."""
@@ -119,8 +121,10 @@ class References:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was saved. A run whose reference was frozen may go on with one that moves."""
+        """Go on with what was saved, whichever mode saved it: KL to the original stays KL to the starting model."""
         self.current.model.load_state_dict(state["current"])
+        if state["original"] is not None and not self.moves:
+            self.original = make_reference(self.current)
         if self.moves:
             self.original.model.load_state_dict(state["original"] or state["current"])
         self.refreshes, self._score = state["refreshes"], state["score"]

@@ -152,6 +152,13 @@ class StepReport:
         """What is trained on, before anything is made of it."""
         self.groups, self.rewards_PG, self.valid_PG = list(groups), rewards_PG, valid_PG
 
+    def reward_by_task(self) -> dict[str, float]:
+        """The mean reward of each task that was asked."""
+        rows: dict[str, list[Tensor]] = {}
+        for group, rewards_G in zip(self.groups, self.rewards_PG, strict=True):
+            rows.setdefault(group.example.task.value, []).append(rewards_G)
+        return {task: float(torch.stack(rewards).mean()) for task, rewards in rows.items()}
+
     def add_engine_counts(self, counts: EngineCounts | None, *, since: EngineCounts) -> None:
         """Add what was done since."""
         if counts is not None:

@@ -1,0 +1,119 @@
+"""Where positions to learn from come from: games of an engine that errs, random games, endings, mates."""
+
+import math
+import random
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+
+import chess
+
+from ..board.evals import win_probability
+from .generate import start_board
+from .verdicts import Analyse, Verdict
+
+MAX_HALFMOVES = 200
+# An engine's game: it plays by a softmax of win probabilities at one of these temperatures, and now and then at random.
+TEMPERATURES = (0.01, 0.03, 0.06, 0.12)
+RANDOM_FRACTIONS = (0.0, 0.05, 0.15)
+# Beyond this eval a game is decided; it is left with this probability a half-move, or won endings would outnumber
+# the middlegames.
+DECIDED_PAWNS, LEAVE_DECIDED = 8.0, 0.12
+# Of the positions of a random game this share is kept; one that has a mate in one always.
+RANDOM_KEPT = 0.08
+ENDING_HALFMOVES = 10
+ENDING_MEN = (1, 5)
+
+
+class Source(StrEnum):
+    """Where a position comes from."""
+
+    engine = "engine"
+    """A game of the engine against itself, played with a temperature, from an opening or a few random moves."""
+    random = "random"
+    """A game of random legal moves."""
+    ending = "ending"
+    """A few men on random squares, and some half-moves of the engine from there."""
+    mate = "mate"
+    """A position of a random game in which a mate in one is there."""
+
+
+# How often a game is of a source; the rows follow from the games' lengths, and the data card counts them.
+GAME_WEIGHTS = {Source.engine: 0.35, Source.random: 0.35, Source.ending: 0.30}
+
+
+def sourced_game(rng: random.Random, analyse: Analyse) -> Iterator[Verdict]:
+    """One game of a source drawn by GAME_WEIGHTS: the verdicts on positions of it."""
+    source = rng.choices(list(GAME_WEIGHTS), list(GAME_WEIGHTS.values()))[0]
+    match source:
+        case Source.engine:
+            yield from engine_game(rng, start_board(rng), analyse, source=source, halfmoves=MAX_HALFMOVES)
+        case Source.ending:
+            yield from engine_game(rng, few_men(rng), analyse, source=source, halfmoves=ENDING_HALFMOVES)
+        case _:
+            yield from random_game(rng, start_board(rng), analyse)
+
+
+def engine_game(
+    rng: random.Random, start: chess.Board, analyse: Analyse, *, source: Source, halfmoves: int
+) -> Iterator[Verdict]:
+    """A game from `start` with a verdict on each of its positions."""
+    game, temperature, random_fraction = start.copy(), rng.choice(TEMPERATURES), rng.choice(RANDOM_FRACTIONS)
+    for _ in range(halfmoves):
+        if game.outcome(claim_draw=False) is not None:
+            return
+        evals = analyse(game)
+        yield Verdict(game.fen(), source, evals)
+        best = max(evals.values())
+        if abs(best) > DECIDED_PAWNS and rng.random() < LEAVE_DECIDED:
+            return
+        blunder = rng.random() < random_fraction
+        game.push_uci(rng.choice(list(evals)) if blunder else softmax_move(rng, evals, temperature))
+
+
+def softmax_move(rng: random.Random, evals_pawns: Mapping[str, float], temperature: float) -> str:
+    """A move drawn by exp(win probability / temperature)."""
+    wins = {move: win_probability(pawns) for move, pawns in evals_pawns.items()}
+    best = max(wins.values())
+    return rng.choices(list(wins), [math.exp((win - best) / temperature) for win in wins.values()])[0]
+
+
+def random_game(rng: random.Random, start: chess.Board, analyse: Analyse) -> Iterator[Verdict]:
+    """A game of random legal moves to its end: a few of its positions, and all that have a mate in one."""
+    game = start.copy()
+    while game.outcome(claim_draw=False) is None:
+        mate = has_mate_in_one(game)
+        if mate or rng.random() < RANDOM_KEPT:
+            yield Verdict(game.fen(), Source.mate if mate else Source.random, analyse(game))
+        game.push(rng.choice(list(game.legal_moves)))
+
+
+def has_mate_in_one(board: chess.Board) -> bool:
+    """Whether a legal move mates.
+
+    >>> has_mate_in_one(chess.Board("6k1/5ppp/8/8/8/8/8/R6K w - - 0 1")), has_mate_in_one(chess.Board())
+    (True, False)
+    """
+    return any(_mates(board, move) for move in board.legal_moves if board.gives_check(move))
+
+
+def _mates(board: chess.Board, move: chess.Move) -> bool:
+    board.push(move)
+    mate = board.is_checkmate()
+    board.pop()
+    return mate
+
+
+def few_men(rng: random.Random) -> chess.Board:
+    """A valid position of two kings and a few other men on random squares, in which the game goes on."""
+    while True:
+        squares = rng.sample(chess.SQUARES, 2 + rng.randint(*ENDING_MEN))
+        board = chess.Board(None)
+        for color, square in zip(chess.COLORS, squares, strict=False):
+            board.set_piece_at(square, chess.Piece(chess.KING, color))
+        for square in squares[2:]:
+            kind = rng.choice((chess.PAWN, chess.PAWN, chess.KNIGHT, chess.BISHOP, chess.ROOK, chess.QUEEN))
+            board.set_piece_at(square, chess.Piece(kind, rng.choice(chess.COLORS)))
+        board.turn = rng.choice(chess.COLORS)
+        board.halfmove_clock, board.fullmove_number = rng.randint(0, 20), rng.randint(40, 90)
+        if board.is_valid() and board.outcome(claim_draw=False) is None:
+            return board

@@ -1,0 +1,41 @@
+"""Verdicts: what an engine says of every legal move of a position, as a line of text."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import chess
+
+Analyse = Callable[[chess.Board], Mapping[str, float]]
+"""The evals of all legal moves of a position that has one, in pawns, from the view of the side to move."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A position with the eval of each of its legal moves."""
+
+    fen: str
+    """As python-chess prints it."""
+    source: str
+    """Where the position comes from, as the data card names it."""
+    evals_pawns: Mapping[str, float]
+    """Side to move's view, mates folded in (see `board.evals`); at least one move."""
+
+
+def render_verdict(verdict: Verdict) -> str:
+    """One line: source, FEN and moves with their evals in centipawns, parted by tabs.
+
+    >>> render_verdict(Verdict("8/8/8/8/8/7k/5q2/7K b - - 0 1", "endgame", {"f2f1": 999.99, "f2g2": -0.5}))
+    'endgame\\t8/8/8/8/8/7k/5q2/7K b - - 0 1\\tf2f1:99999 f2g2:-50'
+    """
+    moves = " ".join(f"{move}:{round(100 * pawns)}" for move, pawns in verdict.evals_pawns.items())
+    return f"{verdict.source}\t{verdict.fen}\t{moves}"
+
+
+def parse_verdict(line: str) -> Verdict:
+    """The inverse of `render_verdict`. Raises ValueError on another line."""
+    try:
+        source, fen, moves = line.rstrip("\n").split("\t")
+        pairs = (move.split(":") for move in moves.split(" "))
+        return Verdict(fen, source, {move: int(centipawns) / 100 for move, centipawns in pairs})
+    except ValueError as error:
+        raise ValueError(f"expected source, FEN and moves with centipawns, parted by tabs, got {line!r}") from error
