@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from ..evaluation.balanced import BalancedConfig
 from ..evaluation.closed_world import ClosedWorldConfig
 from ..evaluation.engine_match import EngineMatchConfig
+from ..evaluation.match import MatchConfig
 from ..evaluation.mate_in_one import MateInOneConfig
 from ..evaluation.puzzles import PuzzlesConfig
 from ..evaluation.retention import RetentionConfig
@@ -12,6 +13,7 @@ from ..evaluation.selfplay import SelfplayConfig
 from ..evaluation.suite import SuiteName
 from ..rewards import RubricConfig
 from ..rewards.engine import EngineProcessConfig
+from ..rewards.verdict_book import DEFAULT
 from ..rollout.generator import GeneratorBaseConfig, GeneratorConfig, GeneratorKind
 from ..training.context import StepConfig
 from ..training.data import DataConfig, SourceConfig
@@ -93,7 +95,10 @@ class EvaluateConfig:
     evaluation_rows: int = 2048
     """Held-out rows a task."""
     evaluation_nodes: int = 0
-    """Nodes a position of the engine that measures policy/win_probability_loss; 0: there is no such measure."""
+    """Nodes a position of the engine that measures policy/win_probability_loss; 0: the verdicts of `verdicts` do."""
+    verdicts: str = DEFAULT
+    """A file of verdicts, as `rookworld data verdicts` writes it; `default` ships, empty is none. Rows whose position
+    it lacks have no win_probability_loss."""
     output: str = ""
     """A JSON file to write the tables to, the rows beside it in <output>.rows.jsonl; empty: the console alone."""
     model: ModelSourceConfig = field(default_factory=ModelSourceConfig)
@@ -107,6 +112,7 @@ class EvaluateConfig:
     selfplay: SelfplayConfig = field(default_factory=SelfplayConfig)
     closed_world: ClosedWorldConfig = field(default_factory=ClosedWorldConfig)
     engine_match: EngineMatchConfig = field(default_factory=EngineMatchConfig)
+    match: MatchConfig = field(default_factory=MatchConfig)
     retention: RetentionConfig = field(default_factory=RetentionConfig)
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
+from ..rewards import JudgeError
 from ..rewards.engine import MAX_TIMEOUT_S, EngineConfig, EngineUnusableError
 from ..rewards.uci import Limit
 from ..tasks.audit import audit, fixed_lines
@@ -20,6 +21,7 @@ from .game_log import GameLogError
 from .game_workers import Labelling, WorkerError
 from .generate_data import CARD_FILE, Request, generate, write_lines
 from .progress import bars
+from .verdict_data import positions_with_moves, write_verdicts
 
 BOTH = "both"
 # Of labels: shallow, as there are many. A search to a greater depth may take long, so its deadline is a late one.
@@ -30,7 +32,7 @@ class UsageError(ValueError):
     """Arguments that ask for nothing we can do; one line."""
 
 
-USER_ERRORS = (UsageError, UserError, CorpusError, EngineUnusableError, GameLogError, WorkerError, OSError)
+USER_ERRORS = (UsageError, UserError, CorpusError, EngineUnusableError, JudgeError, GameLogError, WorkerError, OSError)
 
 
 def main(argv: list[str]) -> int:
@@ -56,11 +58,20 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="rookworld data", description="Audit rows of data, or generate them.")
-    commands = parser.add_subparsers(required=True, metavar="audit|generate|selfplay")
+    commands = parser.add_subparsers(required=True, metavar="audit|generate|selfplay|verdicts")
     _add_audit(commands.add_parser("audit", help="report what is wrong in a file of rows"))
     _add_generate(commands.add_parser("generate", help="write new rows, labelled by the rules and Stockfish"))
     _add_selfplay(commands.add_parser("selfplay", help="write rows of games that a model plays against itself"))
+    _add_verdicts(commands.add_parser("verdicts", help="write what Stockfish says of every legal move of P: rows"))
     return parser
+
+
+def _add_verdicts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", metavar="FILE", nargs="+", help="rows whose P: prompts are looked at")
+    parser.add_argument("--nodes", type=_positive, default=EngineConfig().nodes, metavar="N", help="a position")
+    parser.add_argument("--processes", type=_positive, default=1, metavar="K", help="change speed, not verdicts")
+    parser.add_argument("--out", type=_gz, required=True, metavar="FILE.tsv.gz", help="for rubric.verdicts=")
+    parser.set_defaults(run=_verdicts)
 
 
 def _add_audit(parser: argparse.ArgumentParser) -> None:
@@ -125,6 +136,21 @@ def _timeout(text: str) -> int:
     if (seconds := _positive(text)) > MAX_TIMEOUT_S:
         raise argparse.ArgumentTypeError(f"expected at most {MAX_TIMEOUT_S}, a day, got {text!r}")
     return seconds
+
+
+def _gz(text: str) -> Path:
+    path = Path(text)
+    if path.suffix != ".gz" or path.is_dir() or not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"expected a .gz file in a folder that exists, got {text!r}")
+    return path
+
+
+def _verdicts(arguments: argparse.Namespace) -> None:
+    config = EngineConfig(nodes=arguments.nodes, processes=arguments.processes)
+    wanted = len(positions_with_moves(arguments.files))
+    with bars({"verdicts": wanted}, unit="positions") as tell:
+        count = write_verdicts(arguments.files, arguments.out, config, lambda done: tell("verdicts", done))
+    print(f"{count} verdicts of {config.nodes} nodes a position: {arguments.out}")
 
 
 def _audit(arguments: argparse.Namespace) -> None:

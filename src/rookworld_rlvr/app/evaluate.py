@@ -6,7 +6,7 @@ With `output=` the rows are kept as they are finished, and the same command goes
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -58,8 +58,8 @@ def _evaluate(config: EvaluateConfig, raw: DictConfig) -> None:
     policy = load_model(config, config.model.path)
     generator = make_generator(policy, config.generator)
     generator.sync(policy.model)
-    engine = make_measure(EngineConfig(**asdict(config.engine)), config.evaluation_nodes, "engine")
-    with closing(engine.pool) if engine else nullcontext():
+    engine = make_measure(EngineConfig(**asdict(config.engine)), config.evaluation_nodes, "engine", config.verdicts)
+    with closing(engine):
         suites = build_suites(Evaluated(config, data, policy, generator, engine))
         head = _head(config, raw, policy, suites)
         file = RowsFile(rows_path(output) if output else None, head, suites)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ..evaluation import EngineMeasure
+from ..evaluation import VerdictMeasure
 from ..rollout.generator import Generator
 from ..training.data import EvaluationData
 from ..training.policy import ModelConfig, Policy, load_policy, select_device
@@ -18,7 +18,7 @@ class Evaluated:
     policy: Policy
     generator: Generator
     """In step with the policy."""
-    engine: EngineMeasure | None = None
+    engine: VerdictMeasure | None = None
     """What also judges best moves, where it is asked for."""
 
 

@@ -1,30 +1,50 @@
-"""Who judges completions and who measures held-out rows, with the engines that both may ask."""
+"""Who judges completions and who measures held-out rows, with the engines and the book that both may ask."""
 
-from ..evaluation import EngineMeasure
+from ..evaluation import VerdictMeasure
 from ..rewards import Rubric
 from ..rewards.engine import EngineConfig
 from ..rewards.engine_judge import EngineJudge
 from ..rewards.engine_pool import EnginePool
 from ..rewards.judge_pool import InlineJudge, Judge, JudgePool
 from ..rewards.rubric import JudgeKind
+from ..rewards.verdict_book import VerdictBook, VerdictBookError, load_book
+from ..rewards.verdict_judge import VerdictJudge
 from ..training.errors import UserError
 from .config import RunConfig
 
 
-def make_judges(config: RunConfig) -> tuple[Judge, EngineMeasure | None]:
-    """The judge, and the measure where one is asked for. Engines are running when this returns. Raises UserError."""
-    judge = _rubric_judge(config)
-    if config.rubric.judge is JudgeKind.engine:
-        pool = open_pool(config.rubric.engine, "rubric.engine")
-        return EngineJudge(judge, pool), EngineMeasure(pool, config.evaluation_nodes)
-    return judge, make_measure(config.rubric.engine, config.evaluation_nodes, "rubric.engine")
+def make_judges(config: RunConfig) -> tuple[Judge, VerdictMeasure]:
+    """The judge, and what measures held-out rows. Raises UserError.
+
+    Engines that were asked for are running when this returns; with judge=verdicts one begins where it is needed.
+    """
+    rubric, judge = config.rubric, _rubric_judge(config)
+    if rubric.judge is JudgeKind.engine:
+        pool = open_pool(rubric.engine, "rubric.engine")
+        book = _book(rubric.verdicts, "rubric.verdicts")
+        return EngineJudge(judge, pool), VerdictMeasure(book, pool, config.evaluation_nodes)
+    measure = make_measure(rubric.engine, config.evaluation_nodes, "rubric.engine", rubric.verdicts)
+    if rubric.judge is JudgeKind.verdicts:
+        judge = VerdictJudge(judge, measure.book, lambda: EnginePool(rubric.engine))
+    return judge, measure
 
 
-def make_measure(config: EngineConfig, nodes: int, where: str) -> EngineMeasure | None:
-    """None for 0 nodes. Whoever asked closes its pool. Raises UserError; `where` is the knobs' place."""
+def make_measure(config: EngineConfig, nodes: int, where: str, verdicts: str) -> VerdictMeasure:
+    """Engines for `nodes` above 0, else a book alone; whoever asked closes it.
+
+    `where` is the place of the engine's knobs. Raises UserError.
+    """
     if nodes < 0:
         raise UserError(f"evaluation_nodes: expected 0 or more, got {nodes}")
-    return EngineMeasure(open_pool(config, where), nodes) if nodes else None
+    book = _book(verdicts, "verdicts")
+    return VerdictMeasure(book, open_pool(config, where), nodes) if nodes else VerdictMeasure(book)
+
+
+def _book(source: str, where: str) -> VerdictBook:
+    try:
+        return load_book(source)
+    except VerdictBookError as error:
+        raise UserError(f"{where}: {error}") from error
 
 
 def open_pool(config: EngineConfig, where: str) -> EnginePool:

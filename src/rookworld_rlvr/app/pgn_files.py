@@ -14,7 +14,11 @@ from .rows_file import rows_path
 
 def pgn_paths(config: EvaluateConfig) -> dict[str, Path]:
     """Where the games of each suite are asked for. Raises UserError unless that can be written, a file of its own."""
-    asked = {SuiteName.selfplay: config.selfplay.pgn, SuiteName.engine_match: config.engine_match.pgn}
+    asked = {
+        SuiteName.selfplay: config.selfplay.pgn,
+        SuiteName.engine_match: config.engine_match.pgn,
+        SuiteName.match: config.match.pgn,
+    }
     paths = {name.value: Path(path).resolve() for name, path in asked.items() if path and name in config.suites}
     for name, path in paths.items():
         if path.is_dir() or not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):

@@ -1,16 +1,17 @@
 """From a configuration to the suites it asks for."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from ..evaluation.balanced import balanced_suite
 from ..evaluation.held_out import held_out_suite
 from ..evaluation.label_loss import label_losses
+from ..evaluation.match import RULES, MakePlayer, match_suite
+from ..evaluation.players import DecodingConfig, ModelPlayer
 from ..evaluation.retention import Asked, retention_suite
 from ..evaluation.run import greedy_texts
 from ..evaluation.suite import Suite, SuiteName
-from ..rollout.generator import Generator, GeneratorBaseConfig, GeneratorKind
+from ..rollout.generator import Generator
 from ..rollout.weights import checksum
 from ..tasks import Task
 from ..tasks.corpus import example_key
@@ -19,9 +20,7 @@ from ..training.errors import UserError
 from ..training.policy import Policy
 from .evaluated import Evaluated, load_model
 from .game_suites import closed_world, engine_match, mates, puzzles, selfplay
-from .wiring import make_generator
-
-VLLM = (GeneratorKind.vllm, GeneratorKind.vllm_server)
+from .wiring import in_this_process, make_generator
 
 
 def build_suites(evaluated: Evaluated) -> list[Suite]:
@@ -57,7 +56,7 @@ def _retention(evaluated: Evaluated) -> Suite:
         raise UserError("retention.baseline: expected the starting checkpoint's folder or hub name, got none")
     try:
         baseline = load_model(config, config.retention.baseline)
-        generator = make_generator(baseline, _of_this_process(config.generator))
+        generator = make_generator(baseline, in_this_process(config.generator))
     except UserError as error:
         raise UserError(f"retention.baseline: {error}") from error
     kept = tuple(row for row in data.held_out if example_key(row) not in data.trained)
@@ -72,9 +71,25 @@ def _retention(evaluated: Evaluated) -> Suite:
     )
 
 
-def _of_this_process(config: GeneratorBaseConfig) -> GeneratorBaseConfig:
-    """vLLM, here or as a server, holds one model, and that is the evaluated one; `hf` takes any other beside it."""
-    return replace(config, kind=GeneratorKind.hf) if config.kind in VLLM else config
+def _match(evaluated: Evaluated) -> Suite:
+    config, seed = evaluated.config.match, evaluated.config.seed
+    names = (evaluated.config.model.path, config.opponent)
+    ours = _player_maker(evaluated.policy, evaluated.generator, config.decoding)
+    if config.opponent in RULES:
+        return match_suite(ours, RULES[config.opponent], config, seed=seed, names=names)
+    try:
+        policy = load_model(evaluated.config, config.opponent)
+        generator = make_generator(policy, in_this_process(evaluated.config.generator))
+    except UserError as error:
+        wanted = f"{', '.join(RULES)} or a model"
+        raise UserError(f"match.opponent: expected {wanted}, got {config.opponent}: {error}") from error
+    generator.sync(policy.model)
+    theirs = _player_maker(policy, generator, config.decoding)
+    return match_suite(ours, theirs, config, seed=seed, names=names, facts={"opponent": checksum(policy.model)})
+
+
+def _player_maker(policy: Policy, generator: Generator, decoding: DecodingConfig) -> MakePlayer:
+    return partial(ModelPlayer, generator, policy.tokenizer, decoding)
 
 
 def _asked(policy: Policy, generator: Generator) -> Asked:
@@ -93,5 +108,6 @@ BUILDERS: dict[SuiteName, Callable[[Evaluated], Suite]] = {
     SuiteName.selfplay: selfplay,
     SuiteName.closed_world: closed_world,
     SuiteName.engine_match: engine_match,
+    SuiteName.match: _match,
     SuiteName.retention: _retention,
 }

@@ -1,16 +1,24 @@
 """Tables for people."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 
 from ..evaluation import parts, to_json
+from ..evaluation.headline import HEADLINE, MATCH_ELO, shown_first
+from ..evaluation.intervals import seeds_interval
 from ..evaluation.paired import Comparison
 from ..evaluation.scales import BASELINE
 
 BESIDE = (*parts.PARTS, BASELINE)
-GAIN_KEYS = ("policy/legal_best_move", "policy/valid", "environment/next_state_accuracy", "environment/valid")
+# Of a sweep's members; each run's own table has all headline keys.
+GAIN_KEYS = (
+    "policy/win_probability_loss",
+    "policy/legal_best_move",
+    "policy/best_move_accuracy",
+    "environment/next_state_accuracy",
+)
 
 SPEED_COLUMNS = (
     "generator",
@@ -76,12 +84,40 @@ def comparison_table(comparisons: Mapping[str, Comparison]) -> Table:
 
 
 def gain_table(summary: Mapping[str, Any]) -> Table:
-    """Before, after and the paired difference: a key a line."""
-    table = Table("key", "before", "after", "gain", "95 % interval")
-    for key, gain in summary["gain"].items():
-        before, after = summary["before"][key]["value"], summary["after"][key]["value"]
-        table.add_row(key, f"{before:.4f}", f"{after:.4f}", f"{gain['value']:+.4f}", _interval(gain))
+    """The headline keys before, after and their paired difference, a key a line; `worse` marks what got worse."""
+    table = Table("key", "before", "after", "gain", "95 % interval, over rows", "")
+    for key in shown_first(summary["gain"], summary["worse"]):
+        mark = "worse" if key in summary["worse"] else ""
+        if gain := summary["gain"].get(key):
+            before, after = summary["before"][key]["value"], summary["after"][key]["value"]
+            table.add_row(key, f"{before:.4f}", f"{after:.4f}", f"{gain['value']:+.4f}", _interval(gain), mark)
+    if elo := summary["match"].get("elo"):
+        mark = "worse" if MATCH_ELO in summary["worse"] else ""
+        table.add_row(MATCH_ELO, "", "", f"{float(elo['value']):+.1f}", _interval(elo), mark)
     return table
+
+
+def seeds_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
+    """Runs that differ in their seed alone: the mean gain of each headline key, with its interval over seeds.
+
+    Beside it each run's own gain, and in how many runs the key got worse.
+    """
+    table = Table("key", "mean gain", "95 % interval, over seeds", "each seed", "worse in")
+    named = {key for summary in summaries for key in summary["worse"]}
+    for key in HEADLINE:
+        gains = [float(gain["value"]) for summary in summaries if (gain := _headline_gain(summary, key))]
+        if len(gains) < len(summaries):
+            continue
+        mean, low, high = seeds_interval(gains)
+        each = " ".join(f"{gain:+.4f}" for gain in gains)
+        worse_in = str(sum(key in summary["worse"] for summary in summaries)) if key in named else ""
+        table.add_row(key, f"{mean:+.4f}", f"\\[{_number(low)}, {_number(high)}]", each, worse_in)
+    return table
+
+
+def _headline_gain(summary: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
+    found: Mapping[str, Any] | None = summary["match"].get("elo") if key == MATCH_ELO else summary["gain"].get(key)
+    return found
 
 
 def sweep_table(members: list[tuple[list[str], Mapping[str, Any]]]) -> Table:

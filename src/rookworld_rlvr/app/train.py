@@ -12,7 +12,7 @@ from ..training.trainer import INTERRUPTED, train
 from .conf_groups import conf_folder
 from .config import RunConfig
 from .hydra_command import job_number, overrides, run_command, to_dataclass
-from .tables import gain_table, sweep_table
+from .tables import gain_table, seeds_table, sweep_table
 from .wiring import build_run, make_console
 
 NAME = "train"
@@ -36,8 +36,16 @@ def main(argv: list[str]) -> int:
 
     code = run_command(NAME, RunConfig, argv, task)
     if members:
-        make_console().print(sweep_table(members))
+        console = make_console()
+        console.print(sweep_table(members))
+        if len(members) > 1 and all(_is_of_seed(given) for given, _ in members):
+            console.print(seeds_table([summary for _, summary in members]))
     return code
+
+
+def _is_of_seed(given: list[str]) -> bool:
+    """Whether what a sweep varies is the seed."""
+    return any(override.startswith("seed=") for override in given)
 
 
 def _ending(summary: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 import shutil
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
+from ..evaluation.sampled import Sampling
 from ..rollout.generator import Generator, GeneratorBaseConfig, GeneratorError, GeneratorKind
 from ..rollout.hf_generator import HFGenerator
 from ..rollout.shared_prefix import can_share
@@ -42,6 +44,7 @@ from .judges import make_judges
 
 # Wider than any table.
 LINE = 1000
+VLLM = (GeneratorKind.vllm, GeneratorKind.vllm_server)
 # Those that torch.compile looks for.
 COMPILERS = ("g++", "clang++")
 
@@ -61,7 +64,7 @@ def set_threads(threads: int) -> None:
 
 def make_generator(policy: Policy, config: GeneratorBaseConfig) -> Generator:
     """The generator that the configuration names. Raises UserError where it is not there or does not fit the model."""
-    if config.kind in (GeneratorKind.vllm, GeneratorKind.vllm_server):
+    if config.kind in VLLM:
         return _vllm_generator(policy, config)
     ids = {"eos_id": int(policy.tokenizer.eos_token_id), "pad_id": policy.pad_id}
     if config.kind is GeneratorKind.hf:
@@ -76,6 +79,11 @@ def make_generator(policy: Policy, config: GeneratorBaseConfig) -> Generator:
     # On a CPU a pass is over few tokens: bf16's casts cost more than its products save (docs/log.md, 7).
     autocast = policy.autocast if policy.device.type == "cuda" else nullcontext
     return StaticGenerator(policy.model, config, **ids, autocast=autocast)
+
+
+def in_this_process(config: GeneratorBaseConfig) -> GeneratorBaseConfig:
+    """vLLM, here or as a server, holds one model; `hf` takes any other beside it."""
+    return replace(config, kind=GeneratorKind.hf) if config.kind in VLLM else config
 
 
 def _vllm_generator(policy: Policy, config: GeneratorBaseConfig) -> Generator:
@@ -172,6 +180,8 @@ def build_unsaved_run(config: RunConfig) -> Run:
         rubric_warmup_steps=config.rubric.warmup_steps,
         resume=config.resume,
         engine=engine,
+        sampling=Sampling(config.generator.temperature, seed=config.seed),
+        make_generator=lambda other: make_generator(other, in_this_process(config.generator)),
     )
 
 

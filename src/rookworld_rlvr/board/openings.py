@@ -1,8 +1,12 @@
 """Common openings of our own choosing, so that generated games begin where games are played."""
 
+import random
 from dataclasses import dataclass
 
 import chess
+
+# Half-moves that are drawn behind a line to make another opening of it.
+DRAWN_HALFMOVES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,4 +97,19 @@ def opening_board(opening: Opening) -> chess.Board:
     board = chess.Board()
     for uci in opening.moves.split():
         board.push_uci(uci)
+    return board
+
+
+def drawn_opening(number: int, seed: int) -> chess.Board:
+    """An opening of a match, its moves on the stack: the first are the lines, in an order of the seed's.
+
+    Each later one is a line with two legal half-moves behind it, drawn by seed and number; two may be equal, which is
+    rare as long as there are no more than a few hundred.
+    """
+    order = random.Random(f"openings:{seed}").sample(OPENINGS, len(OPENINGS))
+    board = opening_board(order[number % len(order)])
+    if number >= len(order):
+        rng = random.Random(f"drawn:{seed}:{number}")
+        for _ in range(DRAWN_HALFMOVES):
+            board.push(rng.choice(sorted(board.legal_moves, key=chess.Move.uci)))
     return board

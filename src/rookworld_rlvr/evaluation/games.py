@@ -1,6 +1,5 @@
 """Games played side by side, each to its end by rule, an illegal move or a limit."""
 
-import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,7 +8,7 @@ import chess
 import chess.pgn
 
 from ..board.moves import is_legal_uci
-from ..board.openings import OPENINGS, opening_board
+from ..board.openings import drawn_opening
 from .players import Player
 
 
@@ -19,14 +18,13 @@ class Start(StrEnum):
     standard = "standard"
     """The standard starting position, every game."""
     openings = "openings"
-    """Behind the lines of `board.openings`, in an order of the seed's, each as often as the others."""
+    """Behind the lines of `board.openings`, in an order of the seed's; once all were played, with drawn half-moves."""
 
     def board(self, number: int, seed: int) -> chess.Board:
         """The start of a game, its moves on the stack."""
         if self is Start.standard:
             return chess.Board()
-        order = random.Random(f"openings:{seed}").sample(OPENINGS, len(OPENINGS))
-        return opening_board(order[number % len(order)])
+        return drawn_opening(number, seed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from ..board.fen import parse_fen
 from ..rewards.engine import Analysis
 from ..tasks import Example, Task, parse_prompt
 from ..tasks.corpus import example_key
-from .engine_loss import EngineMeasure
+from .engine_loss import VerdictMeasure
 from .fen_errors import judge_next_fen
 from .parts import refined
 from .run import CHUNK_ROWS
@@ -25,7 +25,7 @@ def held_out_suite(
     *,
     trained: Collection[str],
     most: int,
-    engine: EngineMeasure | None = None,
+    engine: VerdictMeasure | None = None,
 ) -> Suite:
     """The first `most` of the task's examples whose position is none of `trained` (keys, as `example_key` has them).
 
@@ -46,7 +46,7 @@ def held_out_suite(
     asked = kept[:most]
     facts: dict[str, Any] = {"rows_in_training": len(own) - len(kept)}
     if engine is not None and task is Task.policy:
-        facts |= {"engine": engine.pool.name, "engine_nodes": engine.nodes}
+        facts |= engine.facts(asked)
     return Suite(SuiteName(task.value), asked, by_chunks(asked, CHUNK_ROWS, answer), CHUNK_ROWS, facts)
 
 

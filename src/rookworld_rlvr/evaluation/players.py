@@ -93,7 +93,7 @@ def ask(
     if not prompts:
         return []
     tokens = [prompt_tokens(tokenizer, prompt) for prompt in prompts]
-    with _drawing(f"{key}:{prompts}"):
+    with drawing(f"{key}:{prompts}"):
         groups = generator.generate(tokens, group_size=1, temperature=decoding.temperature, top_k=decoding.top_k)
     if [len(group) for group in groups] != [1] * len(prompts):
         raise GeneratorError(f"expected one completion for each of {len(prompts)} prompts, got {len(groups)} groups")
@@ -101,7 +101,8 @@ def ask(
 
 
 @contextmanager
-def _drawing(key: str) -> Iterator[None]:
+def drawing(key: str) -> Iterator[None]:
+    """What is drawn from torch within depends on `key` alone; its random state is put back."""
     with torch.random.fork_rng():
         torch.manual_seed(int.from_bytes(hashlib.sha256(key.encode()).digest()[:HASH_BYTES], "big"))
         yield

@@ -7,7 +7,7 @@ from ..rewards.engine import Analysis
 from ..rollout.collect import completion_text, sample_groups
 from ..rollout.generator import Generator
 from ..tasks import Example
-from .engine_loss import EngineMeasure
+from .engine_loss import VerdictMeasure
 from .table import Row, judge
 
 CHUNK_ROWS = 256
@@ -18,7 +18,7 @@ def evaluate(
     tokenizer: Any,
     examples: Sequence[Example],
     *,
-    engine: EngineMeasure | None = None,
+    engine: VerdictMeasure | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Row]:
     """Judge the greedy completion of every example; rows in the examples' order.

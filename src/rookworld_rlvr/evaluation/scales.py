@@ -33,6 +33,11 @@ COUNT = Scale(0.0, inf)
 NAT = Scale(0.0, inf)
 BASELINE, CHANGE = "baseline", "change"
 """Refine keys: another model's values, and the differences from it."""
+SAMPLED, SPREAD = "sampled", "spread"
+BEST, DISTINCT = f"{SPREAD}/best", f"{SPREAD}/distinct"
+"""Begin keys of sampled answers: the mean over a row's samples; the best of them; the share of them that differ."""
+# Of all other keys higher is better; refined keys like the keys they refine.
+LOWER_IS_BETTER = ("win_probability_loss", "reward_mae", "eval_error", "illegal", "replaced", "loss", "loss_per_token")
 
 GRADED: Mapping[str, Scale] = {
     "policy/legal_candidates": SHARE,
@@ -50,6 +55,15 @@ GRADED: Mapping[str, Scale] = {
     "engine_match/lost": SHARE,
     "engine_match/illegal": SHARE,
     "engine_match/elo": Scale(-inf, inf),
+    "match/score": SHARE,
+    "match/won": SHARE,
+    "match/drawn": SHARE,
+    "match/lost": SHARE,
+    "match/illegal": SHARE,
+    "match/replaced": SHARE,
+    "match/opponent_illegal": SHARE,
+    "match/opponent_replaced": SHARE,
+    "match/elo": Scale(-inf, inf),
     "retention/policy_legal_candidates": SHARE,
     "retention/policy_top5_overlap": SHARE,
     "retention/policy_loss": NAT,
@@ -71,6 +85,9 @@ def scale_of(key: str) -> Scale | None:
     >>> scale_of("retention/policy_valid/change/white")
     Scale(lowest=-1.0, highest=1.0)
     """
+    for means in (SAMPLED, BEST, DISTINCT):
+        if key.startswith(f"{means}/"):
+            return scale_of(key.removeprefix(f"{means}/")) or SHARE
     parts = key.split("/")
     names = ("/".join(parts[:length]) for length in range(len(parts), 0, -1))
     scale = next((GRADED[name] for name in names if name in GRADED), None)
@@ -78,3 +95,12 @@ def scale_of(key: str) -> Scale | None:
         width = scale.width if scale else 1.0
         return Scale(-width, width)
     return scale
+
+
+def lower_is_better(key: str) -> bool:
+    """Whether a key is a loss, an error or a rate of illegal moves.
+
+    >>> lower_is_better("sampled/policy/win_probability_loss/white"), lower_is_better("policy/valid")
+    (True, False)
+    """
+    return any(part in LOWER_IS_BETTER for part in key.split("/"))

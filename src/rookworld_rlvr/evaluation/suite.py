@@ -27,6 +27,8 @@ class SuiteName(StrEnum):
     """The model plays in the environment that it writes itself."""
     engine_match = "engine_match"
     """Games against Stockfish at limited strength."""
+    match = "match"
+    """Games against another model, or against a rule of thumb."""
     retention = "retention"
     """What a model still knows of what a starting checkpoint knew."""
 

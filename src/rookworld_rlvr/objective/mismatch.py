@@ -39,7 +39,7 @@ class MismatchMode(StrEnum):
 
 @dataclass(slots=True)
 class MismatchConfig:
-    """How a sampler that differs from the trainer is corrected for. Raises ValueError on a cap or a floor out of range."""
+    """How a sampler that differs from the trainer is corrected for. Raises ValueError on a bound out of range."""
 
     mode: MismatchMode = MismatchMode.token_truncate
     """What becomes of the ratio."""

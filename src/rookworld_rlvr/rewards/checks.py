@@ -22,7 +22,7 @@ BOUNDS = {
     "environment.unparsable_fen_credit": (0.0, 0.99),
 }
 # Knobs that are no numbers, or check themselves.
-OTHERS = ("judge", "engine")
+OTHERS = ("judge", "verdicts", "engine")
 
 
 def check_config(config: Any) -> None:

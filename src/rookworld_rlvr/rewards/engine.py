@@ -84,6 +84,8 @@ class Analysis:
     """As it was asked; see `engine_position`."""
     lines: Lines
     """Moves with their evals, as the engine ranks them; empty in mate and stalemate."""
+    origin: str = "engine"
+    """Who says so: an engine that was asked, or the book of verdicts it was found in."""
 
 
 def find_engine(path: str = "") -> str:

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ..tasks import parse_prompt
-from ..tasks.types import PolicyPrompt
+from ..tasks import policy_fens
 from .engine_pool import EngineCounts, EnginePool
 from .judge_pool import Judge, Question
 from .rubric import Score
@@ -25,10 +24,10 @@ class EngineJudge:
         return self._judge.restarts
 
     def prepare(self, prompts: Iterable[str]) -> None:
-        self._pool.prepare(_positions(prompts).values())
+        self._pool.prepare(policy_fens(prompts).values())
 
     def score_all(self, questions: Sequence[Question]) -> list[Score]:
-        fens = _positions(question.prompt for question in questions)
+        fens = policy_fens(question.prompt for question in questions)
         analyses = dict(zip(fens, self._pool.analyse(list(fens.values())), strict=True))
         asked = [replace(question, analysis=analyses.get(question.prompt)) for question in questions]
         return self._judge.score_all(asked)
@@ -41,9 +40,3 @@ class EngineJudge:
             self._judge.close()
         finally:
             self._pool.close()
-
-
-def _positions(prompts: Iterable[str]) -> dict[str, str]:
-    """The FENs of the policy prompts, by prompt."""
-    parsed = ((prompt, parse_prompt(prompt)) for prompt in dict.fromkeys(prompts))
-    return {prompt: found.fen for prompt, found in parsed if isinstance(found, PolicyPrompt)}

@@ -21,6 +21,7 @@ from .environment_rewards import (
 from .ladder import RUNGS, quality
 from .move_worth import MoveWorth, move_worth
 from .policy_rewards import PolicyRewardConfig, PolicyTruth, judge_policy, truth_of_policy
+from .verdict_book import DEFAULT
 
 # A group's completions share a prompt, and a step's prompts fit in easily; an entry takes about 10 kB.
 CACHED_PROMPTS = 1024
@@ -41,6 +42,9 @@ class RungWeights:
 class JudgeKind(StrEnum):
     """Who says how good the moves and evals of a `P:` answer are, beside python-chess, which says what is legal."""
 
+    verdicts = "verdicts"
+    """What an engine said of every legal move: a verdict in the book (rubric.verdicts), else Stockfish if it is
+    installed, else the label, else the rules. Metrics count the prompts of each."""
     labels = "labels"
     """The reference completion, where there is one."""
     rules = "rules"
@@ -65,9 +69,12 @@ class RubricConfig:
     """Steps over which the weight of correctness ramps in linearly; 0: no ramp."""
     warmup_start: float = 0.25
     """Fraction of that weight at step 0, in [0, 1]."""
-    judge: JudgeKind = JudgeKind.labels
+    judge: JudgeKind = JudgeKind.verdicts
+    verdicts: str = DEFAULT
+    """The file of verdicts for judge=verdicts: `default` ships, empty is none, `rookworld data verdicts` writes one.
+    Its positions also give the evaluation its win_probability_loss, whoever judges."""
     engine: EngineConfig = field(default_factory=EngineConfig)
-    """Used with judge=engine."""
+    """Used with judge=engine, and with judge=verdicts for positions that the book lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +87,9 @@ class Score:
     """Value in [0, 1] of each part that applied, as `rung/part`, before weights and gate."""
     failure: ParseFailure | None
     """What the strict parser said, None for a well-formed answer."""
+    verdict: str = ""
+    """Who said how good the moves of a `P:` answer are: `shipped` or `file` (a book of verdicts), `engine`, `label` or
+    `rules`; empty for `A:`."""
 
 
 class Rubric:
@@ -108,23 +118,40 @@ class Rubric:
 
         `label` is the reference completion's text: for a `P:` prompt it adds the parts that compare with
         it; for an `A:` prompt it is only checked to parse, since python-chess decides where they differ.
-        Unless `judge` is labels it is not looked at. `analysis` is what an engine says of the position of a `P:`
-        prompt: asked for where `judge` is engine, and unused elsewhere; see `engine_judge`.
+        `analysis` is what an engine says of the position of a `P:` prompt: required where `judge` is engine, preferred
+        to the label where it is verdicts, and unused elsewhere; see `engine_judge` and `verdict_judge`. Where `judge`
+        is rules or engine the label is not looked at.
         `step` counts from 0 for the warm-up, None means full weights. In mate and stalemate no
         correctness part of a `P:` prompt applies, and the format alone is judged.
         Raises PromptError for a malformed prompt, LabelError for a malformed label (both are ValueErrors),
         and ValueError for a negative step, or an analysis that is missing or of another position.
         """
         judge = self._config.judge
-        truth = _truth(prompt, label if judge is JudgeKind.labels else None)
+        truth = _truth(prompt, label if judge in (JudgeKind.labels, JudgeKind.verdicts) else None)
+        verdict = ""
         if isinstance(truth, PolicyTruth):
-            worth = _worth(prompt, truth, analysis) if judge is JudgeKind.engine else None
+            worth = self._worth(prompt, truth, analysis)
+            verdict = analysis.origin if worth and analysis else "label" if truth.label else "rules"
             parts, failure = judge_policy(completion, truth, self._config.policy, worth)
             value = quality(parts, self._policy_weights, self._rungs_at(step))
         else:
             parts, failure = judge_environment(completion, truth, self._config.environment)
             value = quality(parts, self._environment_weights, self._rungs_at(step))
-        return Score((1 - value) * self._config.malformed_reward + value, parts, failure)
+        return Score((1 - value) * self._config.malformed_reward + value, parts, failure, verdict)
+
+    def _worth(self, prompt: str, truth: PolicyTruth, analysis: Analysis | None) -> MoveWorth | None:
+        """None in mate and stalemate, and where no engine's verdict counts."""
+        judge = self._config.judge
+        if not truth.legal or judge in (JudgeKind.labels, JudgeKind.rules):
+            return None
+        if analysis is None:
+            if judge is JudgeKind.engine:
+                raise ValueError(f"rubric.judge=engine: expected an engine's analysis, got none for {prompt!r}")
+            return None
+        worth = move_worth(analysis)
+        if worth.evals_pawns.keys() != truth.legal:
+            raise ValueError(f"expected the analysis of {prompt!r}, got that of {analysis.position!r}")
+        return worth
 
     def _rungs_at(self, step: int | None) -> dict[str, float]:
         if step is not None and step < 0:
@@ -140,18 +167,6 @@ def _weights(task: PolicyRewardConfig | EnvironmentRewardConfig) -> dict[str, di
     return {
         rung: {f"{rung}/{part}": w for part, w in weights_of(getattr(task, rung)).items()} for rung in RUNGS
     }
-
-
-def _worth(prompt: str, truth: PolicyTruth, analysis: Analysis | None) -> MoveWorth | None:
-    """None in mate and stalemate."""
-    if not truth.legal:
-        return None
-    if analysis is None:
-        raise ValueError(f"rubric.judge=engine: expected an engine's analysis, got none for {prompt!r}")
-    worth = move_worth(analysis)
-    if worth.evals_pawns.keys() != truth.legal:
-        raise ValueError(f"expected the analysis of {prompt!r}, got that of {analysis.position!r}")
-    return worth
 
 
 @lru_cache(maxsize=CACHED_PROMPTS)

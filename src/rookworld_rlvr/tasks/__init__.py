@@ -1,5 +1,7 @@
 """Chess as text: the two tasks' prompts and completions, rendered and parsed."""
 
+from collections.abc import Iterable
+
 from .environment import parse_environment_prompt
 from .policy import PREFIX as POLICY_PREFIX
 from .policy import parse_policy_prompt
@@ -30,6 +32,7 @@ __all__ = [
     "PromptError",
     "Task",
     "parse_prompt",
+    "policy_fens",
 ]
 
 
@@ -37,3 +40,9 @@ def parse_prompt(prompt: str) -> Prompt:
     """A prompt of either task, told by its prefix. Raises PromptError."""
     parse = parse_policy_prompt if prompt.startswith(POLICY_PREFIX) else parse_environment_prompt
     return parse(prompt)
+
+
+def policy_fens(prompts: Iterable[str]) -> dict[str, str]:
+    """The FENs of the policy prompts among these, by prompt. Raises PromptError."""
+    parsed = ((prompt, parse_prompt(prompt)) for prompt in dict.fromkeys(prompts))
+    return {prompt: found.fen for prompt, found in parsed if isinstance(found, PolicyPrompt)}

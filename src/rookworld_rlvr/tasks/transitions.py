@@ -53,9 +53,9 @@ def illegal_kind(board: chess.Board, uci: str) -> IllegalKind:
     if board.is_pseudo_legal(move):
         return IllegalKind.check if not board.is_castling(move) else IllegalKind.castling
     home = chess.E1 if board.turn else chess.E8
-    if piece.piece_type == chess.KING and move.from_square == home and chess.square_distance(*_ends(move)) == 2:
-        if chess.square_rank(move.to_square) == chess.square_rank(home):
-            return IllegalKind.castling
+    castled = (chess.square_mirror(chess.G1), chess.square_mirror(chess.C1)) if not board.turn else (chess.G1, chess.C1)
+    if piece.piece_type == chess.KING and move.from_square == home and move.to_square in castled:
+        return IllegalKind.castling
     last = chess.square_rank(move.to_square) == (7 if board.turn else 0)
     if (move.promotion is not None) != (piece.piece_type == chess.PAWN and last):
         return IllegalKind.promotion

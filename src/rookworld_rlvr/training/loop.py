@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..evaluation import Row
 from ..evaluation.run import evaluate
+from ..evaluation.sampled import evaluate_sampled
 from ..tasks import Example
 from .checkpoint import checkpoint_folder, list_checkpoints, restore_checkpoint, save_checkpoint
 from .checks import all_finite, first_bad_moment, first_bad_parameter
@@ -196,8 +197,8 @@ def validate(run: Run) -> Mapping[str, float]:
 def save(run: Run, step: int, score: float | None) -> None:
     """A checkpoint of the state after `step`, and the best so far if it is that by `score`.
 
-    Without a validation the score is the mean over the tasks of their running rewards, once each has a history. A checkpoint
-    out of turn, where a run was stopped, is neither best nor good: the run goes on as if it had not been.
+    Without a validation the score is the mean over the tasks of their running rewards, once each has a history. A
+    checkpoint out of turn, where a run was stopped, is neither best nor good: the run goes on as if it had not been.
     """
     context, config = run.context, run.config
     measured = score is not None
@@ -206,6 +207,29 @@ def save(run: Run, step: int, score: float | None) -> None:
     if step % config.checkpoint_every == 0 or step == config.steps:
         context.recovery.saved(step, -math.inf if score is None else score, run.recovery, measured=measured)
     save_checkpoint(run.folder, context, step=step, keep=config.keep_checkpoints)
+
+
+def evaluate_sampled_rows(run: Run, name: str) -> list[Row]:
+    """The first held-out rows, sampled from the policy as it is. Raises StepAbandonedError if a stop was asked for."""
+    if not run.sampled:
+        return []
+    run.context.generator.sync(run.context.policy.model)
+    with _progress(run, f"evaluation: {name}, sampled", len(run.sampled), 0) as advance:
+
+        def progress(done: int) -> None:
+            advance(done)
+            if run.stop_requested:
+                raise StepAbandonedError
+
+        return evaluate_sampled(
+            run.context.generator,
+            run.context.policy.tokenizer,
+            run.sampled,
+            run.sampling,
+            first_index=len(run.held_out),
+            measure=run.engine,
+            progress=progress,
+        )
 
 
 def evaluate_rows(run: Run, name: str, rows: Sequence[Example]) -> list[Row]:

@@ -66,6 +66,7 @@ METRICS: dict[str, MetricSpec] = {
     "rollout/rejected_fraction": MetricSpec("fraction", "completions sampled beyond the KL cap", "below 0.1"),
     "rollout/length_mean": MetricSpec("tokens", "mean length of completions, end token included", "steady"),
     "validation/*": MetricSpec("fraction", "greedy, on rows held back; score is the mean over tasks", "rises"),
+    "judge/verdict/*": MetricSpec("prompts", "P: prompts whose moves were judged by it", "as configured"),
     "judge/engine_positions": MetricSpec("positions", "judged by an engine, each once a sampling", "as configured"),
     "judge/engine_cached_fraction": MetricSpec("fraction", "of them those that no engine had to search", "any"),
     "judge/engine_wait_s": MetricSpec("s", "judging that waited for engines", "well below time/generate_s"),
@@ -135,8 +136,10 @@ def _reward_metrics(report: StepReport) -> dict[str, float]:
                 by_key.setdefault(f"reward/part/{task}/{part}", []).append(value)
             if sample.score.failure:
                 failures[sample.score.failure.reason.value] += 1
+    verdicts = Counter(group.samples[0].score.verdict for group in report.groups)
     return {
         "reward/mean": float(report.rewards_PG.mean()),
+        **{f"judge/verdict/{origin}": float(prompts) for origin, prompts in sorted(verdicts.items()) if origin},
         **{key: fmean(values) for key, values in sorted(by_key.items())},
         **{f"reward/failure/{reason}": count / len(completions) for reason, count in sorted(failures.items())},
         "group/reward_std": float(report.rewards_PG.std(-1, correction=0).mean()),

@@ -50,7 +50,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonal(matrices_NRC: Tensor) -> Tensor:
-    """(N, rows, columns): each with its singular values brought to about 0.7 to 1.2, by Newton and Schulz's iteration."""
+    """(N, rows, columns): each with its singular values brought to 0.7 to 1.2, by Newton and Schulz's iteration."""
     a, b, c = COEFFICIENTS
     wide = matrices_NRC.shape[1] <= matrices_NRC.shape[2]
     x = matrices_NRC if wide else matrices_NRC.mT
@@ -58,4 +58,5 @@ def orthogonal(matrices_NRC: Tensor) -> Tensor:
     for _ in range(ITERATIONS):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return x if wide else x.mT
+    found: Tensor = x if wide else x.mT
+    return found

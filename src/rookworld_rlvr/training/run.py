@@ -1,15 +1,19 @@
 """Everything a run needs, built by `app.wiring`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
 
-from ..evaluation import EngineMeasure
+from ..evaluation import VerdictMeasure
+from ..evaluation.sampled import Sampling
+from ..rollout.generator import Generator
 from ..tasks import Example
 from .context import StepContext
+from .data import evaluation_rows
 from .live_files import LiveFiles
+from .policy import Policy
 from .recovery import RecoveryConfig
 from .reference import ReferenceConfig
 from .sinks import Sink
@@ -29,10 +33,16 @@ class TrainerConfig:
     keep_checkpoints: int = 2
     """The newest this many stay, beside the best and the last good one."""
     evaluation_rows: int = 2048
-    """Held-out rows a task, evaluated before and after; 0: no evaluation."""
+    """Held-out rows a task, evaluated before and after; 0: no evaluation, sampled answers and match included."""
+    sampled_rows: int = 256
+    """Of them, the first so many a task are also answered 8 times at the training temperature; 0: none are."""
+    match_pairs: int = 100
+    """Pairs of games of the trained model against the one it began from, at the end; 0: none."""
+    match_halfmoves: int = 160
+    """Such a game is cut there and counts as drawn."""
     evaluation_nodes: int = 0
-    """Nodes a held-out position of the engine (rubric.engine) that measures policy/win_probability_loss; 0: as
-    rubric.engine.nodes where rubric.judge is engine, else there is no such measure."""
+    """Nodes a held-out position of the engine (rubric.engine) that measures policy/win_probability_loss; 0: the
+    verdicts of rubric.verdicts do, or with rubric.judge=engine its engines."""
     rollouts_every: int = 10
     """Steps between transcripts; 0: none."""
     validation: ValidationConfig = field(default_factory=ValidationConfig)
@@ -44,6 +54,8 @@ class TrainerConfig:
             raise ValueError(f"evaluation_nodes: expected 0 or more, got {self.evaluation_nodes}")
         if self.max_minutes < 0 or self.evaluation_rows < 0 or self.rollouts_every < 0:
             raise ValueError("expected max_minutes, evaluation_rows and rollouts_every from 0 up")
+        if self.sampled_rows < 0 or self.match_pairs < 0 or self.match_halfmoves < 1:
+            raise ValueError("expected sampled_rows and match_pairs from 0 up and match_halfmoves from 1")
 
 
 @dataclass(slots=True)
@@ -66,11 +78,20 @@ class Run:
     config_text: str = ""
     """The resolved configuration; a resumed run writes it once its checkpoint has loaded."""
     resume: str = ""
-    engine: EngineMeasure | None = None
+    engine: VerdictMeasure | None = None
     """Measures held-out rows beside labels and rules."""
+    sampling: Sampling = field(default_factory=lambda: Sampling(temperature=1.0))
+    """How held-out rows are sampled."""
+    make_generator: Callable[[Policy], Generator] | None = None
+    """Makes the generator of another model than the trained one; None where no match is played."""
     live_files: LiveFiles | None = None
     """Where it is kept what live games asked; None without such games, or without a folder."""
     stop_requested: bool = field(default=False)
+
+    @property
+    def sampled(self) -> Sequence[Example]:
+        """The held-out rows that are sampled too."""
+        return evaluation_rows(tuple(self.held_out), self.config.sampled_rows)
 
     def close(self) -> None:
         """End every process that judges or measures."""
@@ -78,4 +99,4 @@ class Run:
             self.context.judge.close()
         finally:
             if self.engine is not None:
-                self.engine.pool.close()
+                self.engine.close()

@@ -4,10 +4,13 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
 
 import chess
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
@@ -15,13 +18,20 @@ from ..board.evals import MATE_THRESHOLD_PAWNS, win_probability
 from ..tasks.policy import MAX_CANDIDATES, render_policy, render_policy_prompt
 from ..tasks.types import PolicyAnswer
 from ..tasks.verdicts import Verdict
-from .codec import BOARD_ORDER
+from .codec import BOARD_ORDER, Encoder
+
+Array = NDArray[Any]
 
 # Of the softmax of win probabilities that candidates are drawn from and asked for, and of the one for the best move.
 TEMPERATURE, BEST_TEMPERATURE = 0.04, 0.02
 # Win probability hides a mate in a won position: a mate in n counts this much more, divided by n.
 MATE_BONUS = 0.12
 SQUARES = 64
+# In place of the logit of a move that was named before.
+LEFT_OUT = -1e9
+LEAST_SHARE = 1e-9
+# Behind `P: `.
+BOARD_AT = 1
 LAYOUT_WEIGHT, EVAL_WEIGHT, BEST_WEIGHT = 0.05, 0.05, 1.0
 
 
@@ -32,15 +42,15 @@ class SoftRow:
     tokens: list[int]
     hard: list[tuple[int, float]]
     """Positions whose token is asked for as it stands, with weights."""
-    soft: list[tuple[int, bool, np.ndarray]]
+    soft: list[tuple[int, bool, Array]]
     """Positions of a move's squares; whether it is the first of the two; probabilities of 64 squares."""
     board_at: int
     """Where the 64 tokens begin that the board's heads look at."""
-    moves: np.ndarray
+    moves: Array
     """(64, 64): probability of each move, in the order of the board's tokens."""
-    legal: np.ndarray
+    legal: Array
     """(64, 64): whether it is legal."""
-    attacks: np.ndarray
+    attacks: Array
     """(64, 64): whether the piece on a square attacks another."""
     value: float
     """Win probability of the side to move."""
@@ -50,20 +60,25 @@ PLACE_OF = np.empty(SQUARES, dtype=np.int64)
 PLACE_OF[BOARD_ORDER] = np.arange(SQUARES)
 
 
-def move_scores(verdict: Verdict) -> np.ndarray:
+def move_scores(verdict: Verdict) -> Array:
     """What each move is worth: win probability and a bonus for a mate."""
     scores = []
     for pawns in verdict.evals_pawns.values():
         bonus = 0.0
         if abs(pawns) > MATE_THRESHOLD_PAWNS:
             bonus = math.copysign(MATE_BONUS / max(1, round((1000 - abs(pawns)) * 100)), pawns)
-        scores.append(win_probability(pawns) + bonus)
+        scores.append(_win_probability(pawns) + bonus)
     return np.array(scores)
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
+# Centipawns repeat.
+_win_probability = lru_cache(maxsize=1 << 16)(win_probability)
+
+
+def softmax(logits: Array) -> Array:
     exponents = np.exp(logits - logits.max())
-    return exponents / exponents.sum()
+    shares: Array = exponents / exponents.sum()
+    return shares
 
 
 def coarse(pawns: float) -> float:
@@ -78,7 +93,7 @@ class SoftRows:
     """Makes rows of verdicts."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        self.tokenizer = tokenizer
+        self._encode = Encoder(tokenizer)
         ids = tokenizer.get_vocab()
         self.first_ids = torch.tensor([ids[" " + name] for name in chess.SQUARE_NAMES])
         self.second_ids = torch.tensor([ids[name] for name in chess.SQUARE_NAMES])
@@ -99,55 +114,54 @@ class SoftRows:
         evals = [coarse(verdict.evals_pawns[moves[i]]) for i in chosen]
         answer = PolicyAnswer(tuple(moves[i] for i in chosen), tuple(evals), moves[best])
         text = render_policy_prompt(verdict.fen) + render_policy(answer, verdict.fen)
-        tokens = [*self.tokenizer(text, add_special_tokens=False).input_ids, self.end]
-        hard, soft = self._targets(tokens, chosen, best, logits, origins, targets)
+        tokens = [*self._encode(text), self.end]
+        hard, soft = self._targets(tokens, [int(i) for i in chosen], best, logits, origins, targets)
         board = chess.Board(verdict.fen)
         policy = np.zeros((SQUARES, SQUARES), np.float32)
         places = PLACE_OF[origins], PLACE_OF[targets]
         np.add.at(policy, places, softmax(logits).astype(np.float32))
         legal = np.zeros((SQUARES, SQUARES), np.float32)
         legal[places] = 1
-        return SoftRow(tokens, hard, soft, 65, policy, legal, attacks_of(board), float(scores[best]))
+        return SoftRow(tokens, hard, soft, BOARD_AT, policy, legal, attacks_of(board), float(scores[best]))
 
-    def _targets(self, tokens, chosen, best, logits, origins, targets):  # type: ignore[no-untyped-def]
+    def _targets(
+        self, tokens: list[int], chosen: Sequence[int], best: int, logits: Array, origins: Array, targets: Array
+    ) -> tuple[list[tuple[int, float]], list[tuple[int, bool, Array]]]:
         place = {self._markers[token]: at for at, token in enumerate(tokens) if token in self._markers}
-        hard, soft = [], []
-        asked = set()
+        soft: list[tuple[int, bool, Array]] = []
         left = np.ones(len(logits), bool)
-        at = place["M:"] + 1
-        for number in chosen:
-            self._ask(soft, asked, at, softmax(np.where(left, logits, -1e9)), number, origins, targets)
+        # A promotion's piece stands between two moves; the next begins with a square that has a blank before it.
+        places = [at for at in range(place["M:"] + 1, place["E:"]) if tokens[at] in self._first]
+        for at, number in zip(places, chosen, strict=True):
+            soft += _asked(at, softmax(np.where(left, logits, LEFT_OUT)), number, origins, targets)
             left[number] = False
-            at += 2
-            while tokens[at] not in self._first and tokens[at] != tokens[place["E:"] - 1] and at < place["E:"]:
-                at += 1
-        self._ask(
-            soft, asked, place["B:"] + 1, softmax(logits * (TEMPERATURE / BEST_TEMPERATURE)), best, origins, targets
-        )
-        for at in range(place["M:"] - 1, len(tokens)):
-            if at not in asked:
-                weight = EVAL_WEIGHT if place["E:"] < at < place["B:"] else LAYOUT_WEIGHT
-                hard.append((at, weight))
-        return hard, soft
-
-    def _ask(self, soft, asked, at, probabilities, number, origins, targets):  # type: ignore[no-untyped-def]
-        soft.append((at, True, np.bincount(origins, probabilities, SQUARES)))
-        same = origins == origins[number]
-        shares = np.where(same, probabilities, 0.0)
-        if shares.sum() < 1e-9:
-            shares = np.zeros_like(shares)
-            shares[number] = 1.0
-        soft.append((at + 1, False, np.bincount(targets, shares / shares.sum(), SQUARES)))
-        asked.update((at, at + 1))
+        sharp = softmax(logits * (TEMPERATURE / BEST_TEMPERATURE))
+        soft += _asked(place["B:"] + 1, sharp, best, origins, targets)
+        asked = {at for at, _, _ in soft}
+        evals = range(place["E:"] + 1, place["B:"])
+        rest = (at for at in range(place["M:"] - 1, len(tokens)) if at not in asked)
+        return [(at, EVAL_WEIGHT if at in evals else LAYOUT_WEIGHT) for at in rest], soft
 
 
-def attacks_of(board: chess.Board) -> np.ndarray:
+def _asked(
+    at: int, probabilities: Array, number: int, origins: Array, targets: Array
+) -> list[tuple[int, bool, Array]]:
+    """What is asked of a move's two tokens: a square to move from, and one to move to from the square that is there."""
+    shares = np.where(origins == origins[number], probabilities, 0.0)
+    if shares.sum() < LEAST_SHARE:
+        shares = (np.arange(len(shares)) == number).astype(float)
+    second = np.bincount(targets, shares / shares.sum(), SQUARES)
+    return [(at, True, np.bincount(origins, probabilities, SQUARES)), (at + 1, False, second)]
+
+
+def attacks_of(board: chess.Board) -> Array:
     """(64, 64) in the order of the board's tokens: which square's piece attacks which square."""
     masks = np.zeros(SQUARES, np.uint64)
     for square in chess.scan_forward(board.occupied):
         masks[square] = board.attacks_mask(square)
     bits = np.unpackbits(masks.view(np.uint8).reshape(SQUARES, 8), axis=1, bitorder="little")
-    return bits[np.ix_(BOARD_ORDER, BOARD_ORDER)].astype(np.float32)
+    attacks: Array = bits[np.ix_(BOARD_ORDER, BOARD_ORDER)].astype(np.float32)
+    return attacks
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from .codec import BOARD_ORDER, PIECES, POSITIONS, echo_token, piece_token
+from .codec import PIECES, POSITIONS, piece_token, seen_token
 
 SQUARES = 64
 
@@ -29,8 +29,8 @@ class Shape:
 def token_features(tokenizer: PreTrainedTokenizerFast) -> Tensor:
     """(V, features), zeros and ones: what a token is about.
 
-    A piece on a square has those of its piece, colour, kind, square, file, rank and diagonals; in the board's second
-    copy also of whose it is and of the square as its side to move sees it. A square's name in a move shares the
+    A piece on a square has those of its piece, colour, kind, square, file, rank and diagonals; on the board of a `P:`
+    prompt also of whose it is and of the square as the side to move sees it. A square's name in a move shares the
     square's.
     """
     names: dict[str, int] = {}
@@ -42,19 +42,19 @@ def token_features(tokenizer: PreTrainedTokenizerFast) -> Tensor:
 
     for square in chess.SQUARES:
         for piece in PIECES:
-            add(piece_token(piece, square), "first copy", *_square(square), *_piece(piece))
+            add(piece_token(piece, square), "board", *_square(square), *_piece(piece))
             for turn in chess.COLORS:
                 seen = square if turn else chess.square_mirror(square)
                 sides = _side(piece, turn)
                 relative = [f"seen {feature}" for feature in _square(seen)]
                 features = [*_square(square), *_piece(piece), *sides, *relative, f"turn {turn}"]
                 pawn_like = [f"{side} seen rank {chess.square_rank(seen)}" for side in sides]
-                add(echo_token(piece, square, turn), "second copy", *features, *pawn_like)
+                add(seen_token(piece, square, turn), "seen board", *features, *pawn_like)
         for lead in ("", " "):
             add(lead + chess.square_name(square), f"name {lead!r}", *_square(square))
     features_VF = torch.zeros(len(tokenizer), len(names))
-    for token, features in enumerate(rows):
-        features_VF[token, features] = 1.0
+    for token, own in enumerate(rows):
+        features_VF[token, own] = 1.0
     return features_VF
 
 
@@ -104,7 +104,8 @@ class Block(nn.Module):
         mixed = (scores.softmax(-1) @ value).transpose(1, 2).reshape(batch, length, width)
         hidden_BTH = hidden_BTH + self.out(mixed)
         inner = F.relu(self.up(self.ln_2(hidden_BTH))).square()
-        return hidden_BTH + self.down(inner)
+        found: Tensor = hidden_BTH + self.down(inner)
+        return found
 
 
 class BoardHeads(nn.Module):
@@ -129,11 +130,15 @@ class BoardHeads(nn.Module):
         normed = self.norm(hidden_BSH)
         shape = (*normed.shape[:2], len(self.NAMES), self.size)
         origin, target = (f(normed).view(shape).transpose(1, 2) for f in (self.origin, self.target))
-        return origin @ target.transpose(2, 3) * self.size**-0.5 + self.offset[:, None, None]
+        logits: Tensor = origin @ target.transpose(2, 3) * self.size**-0.5 + self.offset[:, None, None]
+        return logits
 
 
 class Student(nn.Module):
     """A GPT-2 whose token embeddings are sums of features' vectors, tied to the head."""
+
+    features_VF: Tensor
+    bias_TT: Tensor
 
     def __init__(self, shape: Shape, features_VF: Tensor) -> None:
         super().__init__()
@@ -202,12 +207,13 @@ def export(student: Student, tokenizer: PreTrainedTokenizerFast) -> Any:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    model = GPT2LMHeadModel(config)
+    model: Any = GPT2LMHeadModel(config)
     body = model.transformer
     body.wte.weight.copy_(student.embeddings())
     body.wpe.weight.copy_(student.positions)
     body.ln_f.load_state_dict(student.norm.state_dict())
-    for block, ours in zip(body.h, student.blocks, strict=True):
+    blocks: Any = student.blocks
+    for block, ours in zip(body.h, blocks, strict=True):
         block.ln_1.load_state_dict(ours.ln_1.state_dict())
         block.ln_2.load_state_dict(ours.ln_2.state_dict())
         projections = (ours.query, ours.key, ours.value)

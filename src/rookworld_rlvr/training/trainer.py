@@ -3,18 +3,21 @@
 import json
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from ..evaluation import Row, paired_gain, summarise, to_json
+from ..evaluation import Gain, Measure, Row, paired_gain, summarise, to_json
+from ..evaluation.headline import worse
+from ..evaluation.scales import SAMPLED, SPREAD
 from ..rollout.collect import sample_groups, score_groups
 from ..tasks import Example, Task
+from .against_start import play_against_start
 from .checkpoint import CONFIG_FILE, find_run, list_checkpoints, load_checkpoint, remove
 from .context import StepContext
 from .errors import UserError
 from .faults import StepAbandonedError
-from .loop import METRICS_FILE, ROLLOUTS_FILE, evaluate_rows, run_steps, save, validate
+from .loop import METRICS_FILE, ROLLOUTS_FILE, evaluate_rows, evaluate_sampled_rows, run_steps, save, validate
 from .memory import peak_memory_gib
 from .preflight import GateResult, PreflightInput, require_passed, run_preflight
 from .reference import ReferenceMode
@@ -44,20 +47,22 @@ def _train(run: Run) -> dict[str, Any]:
     steps_done, stopped, completions_per_s = 0, INTERRUPTED, 0.0
     before: list[Row] = []
     after: list[Row] = []
+    match: dict[str, Measure] = {}
     try:
         steps_done, before = begin(run)
         steps_done, stopped, completions_per_s = run_steps(run, steps_done)
         if stopped != INTERRUPTED:
-            after = evaluate_rows(run, "after", run.held_out)
+            after = evaluated(run, "after")
+            match = play_against_start(run)
     except StepAbandonedError:
         # Asked to stop while a table was made: what was trained is in a checkpoint.
         stopped = INTERRUPTED
     summary = {
         "steps": steps_done,
         "stopped": stopped,
-        "before": to_json(summarise(before)),
-        "after": to_json(summarise(after)),
-        "gain": to_json(paired_gain(before, after)) if after else {},
+        **tables(before, after),
+        "match": {key.removeprefix("match/"): entry for key, entry in to_json(match).items()},
+        "worse": worse(before, after, match) if after else [],
         "wall_s": round(time.perf_counter() - started, 1),
         "completions_per_s": round(completions_per_s, 2),
         "peak_rss_gib": round(peak_memory_gib(), 3),
@@ -66,6 +71,24 @@ def _train(run: Run) -> dict[str, Any]:
     }
     write_json(run.folder / SUMMARY, summary)
     return summary
+
+
+def evaluated(run: Run, name: str) -> list[Row]:
+    """Held-out rows answered greedily, then the first of them sampled. Raises StepAbandonedError."""
+    return [*evaluate_rows(run, name, run.held_out), *evaluate_sampled_rows(run, name)]
+
+
+def tables(before: list[Row], after: list[Row]) -> dict[str, Any]:
+    """The summary's tables: `before`, `after`, their paired `gain`, and under `spread` what sharpening lowers."""
+    begun, ended = summarise(before), summarise(after)
+    gain: Mapping[str, Measure | Gain] = paired_gain(before, after) if after else {}
+    parts = {"before": begun, "after": ended, "gain": gain}
+    found = {name: to_json(_of_spread(table, False)) for name, table in parts.items()}
+    return found | {"spread": {name: to_json(_of_spread(parts[name], True)) for name in ("before", "after")}}
+
+
+def _of_spread(table: Mapping[str, Measure | Gain], wanted: bool) -> dict[str, Measure | Gain]:
+    return {key: entry for key, entry in table.items() if key.startswith(f"{SPREAD}/") is wanted}
 
 
 def preflight(run: Run) -> list[GateResult]:
@@ -106,7 +129,7 @@ def begin(run: Run) -> tuple[int, list[Row]]:
     if checkpoint is not None:
         return _go_on(run, checkpoint)
     write_text(run.folder / CONFIG_FILE, run.config_text)
-    rows = evaluate_rows(run, "before", run.held_out)
+    rows = evaluated(run, "before")
     write_text(run.folder / BEFORE_ROWS, "".join(json.dumps(dict(row.values)) + "\n" for row in rows))
     for name in (METRICS_FILE, ROLLOUTS_FILE):
         cut_lines(run.folder / name, 0)
@@ -132,15 +155,16 @@ def _go_on(run: Run, checkpoint: Any) -> tuple[int, list[Row]]:
     path = run.folder / BEFORE_ROWS
     steps_done = load_checkpoint(checkpoint, run.context)
     values = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
-    if len(values) != len(run.held_out):
-        raise UserError(f"resume: expected {len(run.held_out)} evaluated rows in {path}, got {len(values)}")
+    items: list[Hashable] = [*run.held_out, *((SAMPLED, example) for example in run.sampled)]
+    if len(values) != len(items):
+        raise UserError(f"resume: expected {len(items)} evaluated rows in {path}, got {len(values)}")
     later = [folder for folder in list_checkpoints(run.folder) if int(folder.name.split("-")[1]) > steps_done]
     remove(later)
     write_text(run.folder / CONFIG_FILE, run.config_text)
     for name in (METRICS_FILE, ROLLOUTS_FILE):
         cut_lines(run.folder / name, steps_done)
     _begin_live_files(run)
-    return steps_done, [Row(i, run.held_out[i], value) for i, value in enumerate(values)]
+    return steps_done, [Row(i, items[i], value) for i, value in enumerate(values)]
 
 
 @contextmanager

@@ -1,0 +1,75 @@
+"""The keys that people read first, and those of them that got worse."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+from statistics import NormalDist
+
+from .intervals import Z_95
+from .paired import compare
+from .scales import SAMPLED, lower_is_better
+from .table import Measure, Row
+
+GREEDY = (
+    "policy/valid",
+    "policy/legal_best_move",
+    "policy/legal_candidates",
+    "policy/best_move_accuracy",
+    "policy/top5_accuracy",
+    "policy/win_probability_loss",
+    "environment/valid",
+    "environment/next_state_accuracy",
+    "environment/reward_accuracy",
+    "environment/recall_legal",
+    "environment/recall_illegal",
+    "environment/recall_win",
+    "environment/recall_draw",
+    "environment/recall_terminated",
+)
+MATCH_ELO = "match/elo"
+HEADLINE = (*GREEDY, *(f"{SAMPLED}/{key}" for key in GREEDY), MATCH_ELO)
+# The share of runs in which chance alone may name a key worse.
+LEVEL = 0.05
+
+
+def worse(before: Iterable[Row], after: Iterable[Row], match: Mapping[str, Measure]) -> list[str]:
+    """The headline keys whose paired change is for the worse, by Holm's correction at 5 % over all of them.
+
+    `match` has the trained model's Elo against the one it began from. Tests are those of `paired.compare`, two-sided;
+    of Elo the normal one of its interval. Raises ValueError where the rows are not of the same items. Source: Holm,
+    Scandinavian Journal of Statistics 6 (1979) 65-70.
+    """
+    found = compare(before, after)
+    tested = {key: (found[key].gain.value, found[key].p) for key in HEADLINE if key in found}
+    if MATCH_ELO in match:
+        tested[MATCH_ELO] = (match[MATCH_ELO].value, _p(match[MATCH_ELO]))
+    rejected = holm({key: p for key, (_, p) in tested.items()})
+    wrong = {key for key, (gain, _) in tested.items() if (gain > 0) == lower_is_better(key) and gain}
+    return [key for key in HEADLINE if key in rejected and key in wrong]
+
+
+def holm(p_values: Mapping[str, float], level: float = LEVEL) -> set[str]:
+    """The keys whose p stays below `level` after Holm's step-down correction over all of them.
+
+    >>> sorted(holm({"a": 0.001, "b": 0.02, "c": 0.04, "d": 0.5}))
+    ['a']
+    """
+    rejected: set[str] = set()
+    for rank, key in enumerate(sorted(p_values, key=lambda name: p_values[name])):
+        if p_values[key] > level / (len(p_values) - rank):
+            break
+        rejected.add(key)
+    return rejected
+
+
+def _p(elo: Measure) -> float:
+    """Below 0.05 exactly where the 95 % interval leaves out 0, as if it were a normal one."""
+    nearer = elo.high if elo.value < 0 else elo.low
+    if not isfinite(elo.value) or not isfinite(nearer):
+        return 0.0 if elo.low > 0 or elo.high < 0 else 1.0
+    error = abs(nearer - elo.value) / Z_95
+    return 2 * NormalDist().cdf(-abs(elo.value) / error) if error else 1.0
+
+
+def shown_first(gains: Mapping[str, object], worse_keys: Sequence[str]) -> list[str]:
+    """The headline keys that a run has, in their order, and any key of `worse`."""
+    return [key for key in HEADLINE if key in gains or key in worse_keys]

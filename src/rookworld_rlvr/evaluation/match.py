@@ -1,0 +1,161 @@
+"""Games of a model against another model or a rule of thumb: the suite `match`."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import chess
+
+from ..board.moves import is_legal_uci
+from .engine_match import lost_by_illegal
+from .games import PlayedGame
+from .paired_games import paired_suite
+from .players import DecodingConfig, Player, RandomPlayer, published_decoding
+from .rule_players import CapturePlayer, ExchangePlayer
+from .suite import Suite, SuiteName
+
+# One pass samples a move of each of twice so many games.
+PAIRS_SIDE_BY_SIDE = 100
+# Between the seeds of two sides, beyond the attempts of one.
+OPPONENT_SEED = 1000
+
+
+class IllegalRule(StrEnum):
+    """What becomes of an illegal answer."""
+
+    rescued = "rescued"
+    """It is asked again, match.attempts times at most, then replaced by a random legal move; both are counted."""
+    loses = "loses"
+    """The game is lost."""
+
+
+class Rule(StrEnum):
+    """Opponents that are no models."""
+
+    random = "random"
+    """Any legal move."""
+    capture = "capture"
+    """The most valuable capture."""
+    exchange = "exchange"
+    """A one-ply exchange rule with mate in one."""
+
+
+RULES: Mapping[str, Callable[[int], Player]] = {
+    Rule.random: RandomPlayer,
+    Rule.capture: CapturePlayer,
+    Rule.exchange: ExchangePlayer,
+}
+
+
+@dataclass(slots=True)
+class MatchConfig:
+    """How many games, how long, against whom."""
+
+    opponent: str = "random"
+    """random, capture or exchange (rules of thumb, which need no model), or a model: a folder, a hub name, `tiny`."""
+    pairs: int = 100
+    """Openings, each played with both colours."""
+    max_halfmoves: int = 200
+    """A game is cut there and counts as drawn."""
+    illegal: IllegalRule = IllegalRule.rescued
+    attempts: int = 3
+    """illegal=rescued: how often an illegal answer is asked again."""
+    decoding: DecodingConfig = field(default_factory=published_decoding)
+    """Of both, where they are models."""
+    pgn: str = ""
+    """A file that the games are written to, refused where it holds others; empty: none."""
+
+    def __post_init__(self) -> None:
+        if self.pairs < 0 or self.max_halfmoves < 1 or self.attempts < 0:
+            raise ValueError(
+                "match: expected pairs and attempts from 0 and max_halfmoves from 1, "
+                f"got {self.pairs}, {self.attempts} and {self.max_halfmoves}"
+            )
+
+
+class RescuedPlayer:
+    """A player whose illegal answers are asked again, and then replaced by a random legal move.
+
+    It counts, by game: `asked` moves, those whose first answer was `illegal`, and those `replaced` at the end.
+    """
+
+    def __init__(self, attempts: Sequence[Player], seed: int = 0) -> None:
+        """`attempts`: the player as it is asked first, second, …: the same one with other seeds."""
+        self._attempts, self._random = attempts, RandomPlayer(seed)
+        self.asked, self.illegal, self.replaced = Counter[int](), Counter[int](), Counter[int]()
+
+    def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
+        """See `Player.choose`."""
+        self.asked.update(numbers)
+        moves = [""] * len(boards)
+        open_ = list(range(len(boards)))
+        for attempt, player in enumerate(self._attempts):
+            texts = player.choose([boards[i] for i in open_], [numbers[i] for i in open_])
+            moves = _with(moves, open_, texts)
+            open_ = [i for i in open_ if not is_legal_uci(boards[i], moves[i])]
+            if attempt == 0:
+                self.illegal.update(numbers[i] for i in open_)
+        self.replaced.update(numbers[i] for i in open_)
+        return _with(moves, open_, self._random.choose([boards[i] for i in open_], [numbers[i] for i in open_]))
+
+    def shares(self, games: Sequence[int]) -> dict[str, float]:
+        """Of the moves asked for in these games: `illegal` at first, `replaced` in the end."""
+        asked = sum(self.asked[game] for game in games)
+        counts = {"illegal": self.illegal, "replaced": self.replaced}
+        return {name: sum(count[game] for game in games) / max(1, asked) for name, count in counts.items()}
+
+
+def _with(texts: Sequence[str], places: Sequence[int], new: Sequence[str]) -> list[str]:
+    changed = list(texts)
+    for place, text in zip(places, new, strict=True):
+        changed[place] = text
+    return changed
+
+
+MakePlayer = Callable[[int], Player]
+"""A player from a seed that decides what it draws."""
+
+
+def match_suite(
+    player: MakePlayer,
+    opponent: MakePlayer,
+    config: MatchConfig,
+    *,
+    seed: int = 0,
+    names: tuple[str, str] = ("model", "opponent"),
+    facts: Mapping[str, Any] | None = None,
+) -> Suite:
+    """See `paired_suite`.
+
+    Rows also have, with illegal=rescued, `match/illegal` and `match/replaced`, shares of the player's moves, and
+    `match/opponent_illegal` and `match/opponent_replaced`; with illegal=loses `match/illegal`, the share of games that
+    the player lost by an illegal move.
+    """
+    ours, theirs = _rescued(player, config, seed), _rescued(opponent, config, seed + OPPONENT_SEED)
+
+    def told(as_white: PlayedGame, as_black: PlayedGame) -> Mapping[str, float]:
+        games = (as_white.number, as_black.number)
+        other = {f"opponent_{name}": share for name, share in theirs.shares(games).items()}
+        return ours.shares(games) | other
+
+    loses = config.illegal is IllegalRule.loses
+    return paired_suite(
+        SuiteName.match,
+        player(seed) if loses else ours,
+        lambda: nullcontext(opponent(seed + OPPONENT_SEED) if loses else theirs),
+        pairs=config.pairs,
+        max_halfmoves=config.max_halfmoves,
+        side_by_side=PAIRS_SIDE_BY_SIDE,
+        told=lost_by_illegal if loses else told,
+        seed=seed,
+        names=names,
+        facts=facts,
+    )
+
+
+def _rescued(make: MakePlayer, config: MatchConfig, seed: int) -> RescuedPlayer:
+    """Every attempt draws with a seed of its own."""
+    return RescuedPlayer([make(seed + attempt) for attempt in range(1 + config.attempts)], seed)

@@ -1,0 +1,72 @@
+"""Held-out rows answered several times at the training temperature: what a model says when it is sampled.
+
+Greedy answers show the likeliest text alone. If a run only made the likely likelier, sampled answers gain and the best
+of several does not: `sampled/…` is the mean over a row's samples, `spread/best/…` the best of them, and
+`spread/distinct/…` the share of them that differ.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from ..rewards.engine import Analysis
+from ..rollout.collect import completion_text, sample_groups
+from ..rollout.generator import Generator
+from ..tasks import Example
+from .engine_loss import VerdictMeasure
+from .players import drawing
+from .run import CHUNK_ROWS
+from .scales import BEST, DISTINCT, SAMPLED, lower_is_better
+from .table import Row, judge
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How rows are sampled."""
+
+    temperature: float
+    samples: int = 8
+    """Answers a row."""
+    seed: int = 0
+    """Decides what is drawn, with the rows; the random state of a training run is left as it is."""
+
+
+def evaluate_sampled(
+    generator: Generator,
+    tokenizer: Any,
+    examples: Sequence[Example],
+    sampling: Sampling,
+    *,
+    first_index: int = 0,
+    measure: VerdictMeasure | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> list[Row]:
+    """A row an example, in order, numbered from `first_index`; see the module for its keys.
+
+    `progress` is told how many rows are answered and may raise to stop. Raises GeneratorError or JudgeError.
+    """
+    rows: list[Row] = []
+    for start in range(0, len(examples), CHUNK_ROWS // sampling.samples):
+        chunk = examples[start : start + CHUNK_ROWS // sampling.samples]
+        with drawing(f"sampled:{sampling.seed}:{start}"):
+            groups = sample_groups(
+                generator, tokenizer, chunk, group_size=sampling.samples, temperature=sampling.temperature
+            )
+        analyses = measure.analyses(chunk) if measure else {}
+        for example, (_, answers) in zip(chunk, groups, strict=True):
+            texts = [completion_text(tokenizer, answer) for answer in answers]
+            index = first_index + len(rows)
+            rows.append(Row(index, (SAMPLED, example), sampled_values(example, texts, analyses)))
+        progress(len(rows))
+    return rows
+
+
+def sampled_values(example: Example, texts: Sequence[str], analyses: Mapping[str, Analysis]) -> dict[str, float]:
+    """The values of one example's samples, at least one."""
+    judged = [row.values for row in judge([example] * len(texts), texts, analyses)]
+    values = {f"{SAMPLED}/{key}": fmean(values[key] for values in judged) for key in judged[0]}
+    for key in judged[0]:
+        best = min if lower_is_better(key) else max
+        values[f"{BEST}/{key}"] = best(values[key] for values in judged)
+    return values | {f"{DISTINCT}/{example.task}": len(set(texts)) / len(texts)}

@@ -1,0 +1,70 @@
+"""Verdicts in a file: what an engine said of every legal move of known positions, so that no engine need be there."""
+
+import gzip
+import zlib
+from functools import cache, lru_cache
+from importlib import resources
+from pathlib import Path
+
+from ..tasks.verdicts import parse_verdict
+from .engine import Analysis, engine_position
+
+DEFAULT = "default"
+# More than the positions of a step; an entry takes about 5 kB.
+PARSED = 4096
+
+
+class VerdictBookError(ValueError):
+    """A file of verdicts that is not there or cannot be read; one line."""
+
+
+class VerdictBook:
+    """The verdicts of a file by position, as `rookworld data verdicts` writes them; read-only."""
+
+    def __init__(self, lines: dict[str, str], name: str) -> None:
+        """`lines`: rendered verdicts by `engine_position`."""
+        self._lines, self.name = lines, name
+        self._parsed = lru_cache(maxsize=PARSED)(self._parse)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def get(self, fen: str) -> Analysis | None:
+        """The verdict on a position, None if it is not in the book. Raises ValueError for a malformed FEN."""
+        position = engine_position(fen)
+        return self._parsed(position) if position in self._lines else None
+
+    def _parse(self, position: str) -> Analysis:
+        verdict = parse_verdict(self._lines[position])
+        return Analysis(position, tuple(verdict.evals_pawns.items()), origin=self.name)
+
+
+@cache
+def load_book(source: str) -> VerdictBook:
+    """The book of a file (`.gz` is unpacked), `default` for the one that ships; empty for an empty name.
+
+    Raises VerdictBookError, naming the line where one is no verdict.
+    """
+    if not source:
+        return VerdictBook({}, "")
+    path = default_book() if source == DEFAULT else Path(source)
+    lines: dict[str, str] = {}
+    try:
+        for number, line in enumerate(_text(path).splitlines(), start=1):
+            position = engine_position(parse_verdict(line).fen if number == 1 else line.split("\t")[1])
+            lines[position] = line
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise VerdictBookError(f"expected a file of verdicts, got {source}: {error}") from error
+    except (ValueError, IndexError) as error:
+        raise VerdictBookError(f"expected a verdict, {source}:{number}: {error}") from error
+    return VerdictBook(lines, "shipped" if source == DEFAULT else "file")
+
+
+def default_book() -> Path:
+    """The verdicts that ship with the package."""
+    return Path(str(resources.files("rookworld_rlvr") / "assets" / "data" / "verdicts.tsv.gz"))
+
+
+def _text(path: Path) -> str:
+    raw = path.read_bytes()
+    return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
