@@ -8,7 +8,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,75 @@ def labelled(board: chess.Board) -> Any:
     return PolicyAnswer(tuple(moves), tuple(0.25 * i - 0.5 for i in range(len(moves))), moves[-1])
 
 
+# Of the games that the corpora are made of: how often they follow the labels, how often an illegal move is asked for,
+# and of the common moves the share that is kept.
+GUIDED_FRACTION, ILLEGAL_FRACTION, COMMON_FRACTION = 0.7, 0.08, 0.15
+
+
+def guided_game(
+    rng: random.Random, start: chess.Board, label: Callable[[chess.Board], Any]
+) -> Iterator[tuple[chess.Board, Any]]:
+    """A game from `start`: each position (the same board object, changed in place) with its label."""
+    from rookworld_rlvr.tasks.generate import MAX_HALFMOVES
+
+    game = start.copy()
+    while game.ply() < MAX_HALFMOVES and game.outcome(claim_draw=False) is None:
+        answer = label(game)
+        yield game, answer
+        guided = rng.random() < GUIDED_FRACTION
+        game.push_uci(rng.choice(answer.moves) if guided else rng.choice(list(game.legal_moves)).uci())
+
+
+def policy_line(rng: random.Random, board: chess.Board, answer: Any) -> str:
+    """A published `P:` line, the candidates in shuffled order."""
+    from rookworld_rlvr.tasks.policy import render_policy, render_policy_prompt
+    from rookworld_rlvr.tasks.types import PolicyAnswer
+
+    order = rng.sample(range(len(answer.moves)), len(answer.moves))
+    shuffled = PolicyAnswer(
+        tuple(answer.moves[i] for i in order), tuple(answer.evals_pawns[i] for i in order), answer.best
+    )
+    return render_policy_prompt(board.fen()) + render_policy(shuffled, board.fen())
+
+
+def environment_lines(rng: random.Random, start: chess.Board) -> Iterator[str]:
+    """`A:` lines along one random game from `start` to its end: all rare moves, few common ones."""
+    from rookworld_rlvr.tasks.generate import environment_line, wrong_move
+
+    game = start.copy()
+    while game.outcome(claim_draw=False) is None:
+        uci = _eager_move(rng, game).uci()
+        fen, played = game.fen(), [move.uci() for move in game.move_stack]
+        if rng.random() < ILLEGAL_FRACTION * COMMON_FRACTION * 2:
+            wrong = wrong_move(rng, game)
+            yield environment_line(fen, wrong, [*played, wrong])
+        rare = _is_rare(game, chess.Move.from_uci(uci))
+        game.push_uci(uci)
+        if rare or game.is_game_over(claim_draw=False) or rng.random() < COMMON_FRACTION:
+            yield environment_line(fen, uci, [*played, uci])
+
+
+def _eager_move(rng: random.Random, game: chess.Board) -> chess.Move:
+    """A random move that takes a mate half the time it is there: random games else seldom end so."""
+    moves = list(game.legal_moves)
+    if rng.random() < 0.5:
+        for move in moves:
+            if game.gives_check(move) and _is_mate(game, move):
+                return move
+    return rng.choice(moves)
+
+
+def _is_mate(game: chess.Board, move: chess.Move) -> bool:
+    game.push(move)
+    mate = game.is_checkmate()
+    game.pop()
+    return mate
+
+
+def _is_rare(game: chess.Board, move: chess.Move) -> bool:
+    return game.is_castling(move) or game.is_en_passant(move) or move.promotion is not None
+
+
 def corpus_lines(seed: int, per_task: int) -> list[str]:
     """Rows of both tasks in turn, as `rookworld data generate` writes them, without an engine."""
     from rookworld_rlvr.tasks import generate
@@ -42,9 +111,9 @@ def corpus_lines(seed: int, per_task: int) -> list[str]:
     rng, policy, environment = random.Random(seed), [], []
     while min(len(policy), len(environment)) < per_task:
         start = generate.start_board(rng)
-        game = generate.guided_game(rng, start, labelled)
-        policy += [generate.policy_line(rng, board, answer) for board, answer in game]
-        environment += list(generate.environment_lines(rng, start))
+        game = guided_game(rng, start, labelled)
+        policy += [policy_line(rng, board, answer) for board, answer in game]
+        environment += list(environment_lines(rng, start))
     rows = zip(rng.sample(policy, per_task), rng.sample(environment, per_task), strict=True)
     return [line for pair in rows for line in pair]
 

@@ -145,12 +145,10 @@ def of_engines(fake_stockfish: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         """What measures a run that labels judge."""
         judge, measure = make_judges(config)
         judge.close()
-        if measure is None:
-            return None
         try:
             return measure.analyses([Example(Task.policy, f"P: {FEN}", None)])
         finally:
-            measure.pool.close()
+            measure.close()
 
     return {"verdicts": verdicts, "deadline": deadline, "measures": measures}
 

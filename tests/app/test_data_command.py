@@ -24,6 +24,7 @@ from rookworld_rlvr.tasks.audit import audit
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus
 from rookworld_rlvr.tasks.policy import parse_policy
 from rookworld_rlvr.tasks.types import PolicyAnswer, Task
+from rookworld_rlvr.tasks.verdicts import read_verdicts
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT.parent / "shared" / "data" / "rook_val_250.txt"
@@ -180,7 +181,7 @@ def test_rows_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
     generate(tmp_path / "one", "--processes", "1")
     generate(tmp_path / "two", "--processes", "2")
     assert files(tmp_path / "one") == files(tmp_path / "two")
-    assert files(tmp_path / "one").keys() == {"data_card.json", "environment.txt", "policy.txt"}
+    assert files(tmp_path / "one").keys() == {"data_card.json", "environment.txt", "policy.txt", "verdicts.tsv"}
     assert audit(tmp_path / "one" / "policy.txt").is_clean
 
 
@@ -374,7 +375,7 @@ def test_labels_by_nodes_are_told_of_in_the_card_and_may_not_be_mixed_with_other
     given = ["--task", "policy", "--rows", "20", "--seed", "7", "--out", str(tmp_path / "out")]
     assert main(["generate", *given, "--nodes", "300"]) == 0
     card = json.loads((tmp_path / "out" / "data_card.json").read_text())
-    assert (card["nodes"], card["candidates"], card["hash_mib"], "depth" in card) == (300, 5, 1, False)
+    assert (card["nodes"], card["hash_mib"], "depth" in card) == (300, 1, False)
     assert sum(card["policy"]["labels_checked"].values()) == 20
     capsys.readouterr()
     assert '"nodes": 300' in one_line_refusal(capsys, "generate", *given, "--depth", "3")
@@ -432,3 +433,42 @@ def test_an_engine_that_fails_again_and_again_ends_the_command_in_one_line_that_
     assert told.splitlines()[-1].startswith("rookworld data: the engine failed 3 times on ")
     assert "Traceback" not in told
     assert "it has died" in told and "Traceback" not in told
+
+
+@needs_engine
+def test_every_policy_row_has_a_verdict_on_all_its_legal_moves_and_is_the_best_of_them(tmp_path: Path) -> None:
+    generate(tmp_path / "out", "--task", "policy")
+    verdicts = list(read_verdicts(tmp_path / "out" / "verdicts.tsv"))
+    rows = read_corpus(tmp_path / "out" / "policy.txt").examples
+    assert len(verdicts) == len(rows) == 120
+    for verdict, row in zip(verdicts, rows, strict=True):
+        assert verdict.evals_pawns.keys() == {move.uci() for move in chess.Board(verdict.fen).legal_moves}
+        answer = parse_policy(row.completion or "")
+        assert isinstance(answer, PolicyAnswer) and row.prompt == f"P: {verdict.fen}"
+        assert verdict.evals_pawns[answer.best] == max(verdict.evals_pawns.values())
+        assert list(answer.evals_pawns) == sorted(verdict.evals_pawns.values(), reverse=True)[:5]
+    card = json.loads((tmp_path / "out" / "data_card.json").read_text())["policy"]
+    assert card["rows_by_source"] == dict(sorted(Counter(verdict.source for verdict in verdicts).items()))
+
+
+@needs_engine
+def test_the_engine_s_games_become_transitions_too(tmp_path: Path) -> None:
+    generate(tmp_path / "out", rows=200)
+    card = json.loads((tmp_path / "out" / "data_card.json").read_text())["environment"]
+    by_source = Counter[str]()
+    for name, count in card["rows_by_source"].items():
+        by_source[name.split()[0]] += count
+    assert by_source["engine"] > 10 and by_source["engine"] <= 0.3 * 200
+    assert by_source["opening"] > 10 and by_source["random"] > 10 and sum(by_source.values()) == 200
+    assert audit(tmp_path / "out" / "environment.txt").is_clean
+
+
+@needs_engine
+def test_what_is_held_out_is_held_out_of_both_tasks_by_position(tmp_path: Path) -> None:
+    generate(tmp_path / "out", "--held-out", "0.3", rows=300)
+    sides = []
+    for prefix in ("", "held_out_"):
+        found = [read_corpus(tmp_path / "out" / f"{prefix}{task}.txt").examples for task in Task]
+        sides.append({example_key(example) for rows in found for example in rows})
+        assert len(list(read_verdicts(tmp_path / "out" / f"{prefix}verdicts.tsv"))) == len(found[0])
+    assert not sides[0] & sides[1] and 0.15 < len(sides[1]) / len(sides[0] | sides[1]) < 0.45

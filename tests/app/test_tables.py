@@ -9,8 +9,9 @@ from rich.table import Table
 
 from rookworld_rlvr.app.tables import comparison_table, evaluation_tables
 from rookworld_rlvr.evaluation import Gain, Measure, Row, summarise, to_json
-from rookworld_rlvr.evaluation.engine_match import engine_match_measures
 from rookworld_rlvr.evaluation.paired import Comparison
+from rookworld_rlvr.evaluation.paired_games import elo_measures
+from rookworld_rlvr.evaluation.suite import SuiteName
 
 
 def printed(*tables: Table) -> list[list[str]]:
@@ -24,7 +25,7 @@ def printed(*tables: Table) -> list[list[str]]:
 
 def scored(*scores: float) -> dict[str, Any]:
     rows = [Row(i, i, {"engine_match/score": score}) for i, score in enumerate(scores)]
-    return to_json(engine_match_measures(rows) | summarise(rows))
+    return to_json(elo_measures(SuiteName.engine_match, rows) | summarise(rows))
 
 
 def test_a_match_lost_throughout_is_minus_infinitely_far_and_one_won_infinitely() -> None:

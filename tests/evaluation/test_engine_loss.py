@@ -8,14 +8,16 @@ import chess
 import pytest
 
 from rookworld_rlvr.app.cli import main
-from rookworld_rlvr.evaluation import EngineMeasure, Measure, judge, paired_gain, run, summarise
+from rookworld_rlvr.evaluation import Measure, VerdictMeasure, judge, paired_gain, run, summarise
 from rookworld_rlvr.rewards.engine import Analysis, EngineConfig
 from rookworld_rlvr.rewards.engine_pool import EnginePool
+from rookworld_rlvr.rewards.verdict_book import load_book
 from rookworld_rlvr.tasks import Example, Task
 
 KEY = "policy/win_probability_loss"
 WHITE_FEN, BLACK_FEN = "7k/8/8/8/8/8/8/K7 w - - 0 1", "k7/8/8/8/8/8/8/7K b - - 0 1"
 STALEMATE = "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"
+NO_BOOK = load_book("")
 EXAMPLES = [
     Example(Task.policy, f"P: {WHITE_FEN}", "M: a1b1 E: 0.0 B: a1b1"),
     Example(Task.policy, f"P: {BLACK_FEN}", None),
@@ -60,7 +62,7 @@ def test_the_table_has_the_graded_mean_a_colour_and_the_paired_gain() -> None:
 
 def test_a_measure_asks_of_each_policy_position_once_at_its_own_limit(fake_stockfish: Path) -> None:
     with EnginePool(EngineConfig(path=str(fake_stockfish), cache=False, nodes=50)) as pool:
-        measure = EngineMeasure(pool, 90)
+        measure = VerdictMeasure(NO_BOOK, pool, 90)
         measure.prepare(EXAMPLES)
         found = measure.analyses([*EXAMPLES, EXAMPLES[0]])
         assert found.keys() == ANALYSES.keys() and found[STALEMATE].lines == ()
@@ -83,9 +85,9 @@ def test_an_evaluation_that_waits_for_an_engine_can_be_stopped_at_each_chunk(
 
     with EnginePool(EngineConfig(path=str(fake_stockfish), cache=False, nodes=50)) as pool:
         with pytest.raises(KeyboardInterrupt):
-            run.evaluate(None, None, EXAMPLES, engine=EngineMeasure(pool, 90), progress=stop)  # type: ignore[arg-type]
+            run.evaluate(None, None, EXAMPLES, engine=VerdictMeasure(NO_BOOK, pool, 90), progress=stop)  # type: ignore[arg-type]
         assert analysed == [1, 2]
-        measure = EngineMeasure(pool, 90)
+        measure = VerdictMeasure(NO_BOOK, pool, 90)
         rows = run.evaluate(None, None, EXAMPLES, engine=measure)  # type: ignore[arg-type]
         assert rows == judge(EXAMPLES, ["", "", "", ""], measure.analyses(EXAMPLES)) and KEY in rows[0].values
 

@@ -5,11 +5,11 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import astuple
+from functools import partial
 
 import pytest
 
 from rookworld_rlvr.evaluation import Measure, Row
-from rookworld_rlvr.evaluation.engine_match import engine_match_measures
 from rookworld_rlvr.evaluation.paired import (
     JACKKNIFE,
     MCNEMAR,
@@ -19,7 +19,9 @@ from rookworld_rlvr.evaluation.paired import (
     mcnemar_p,
     wilcoxon_p,
 )
+from rookworld_rlvr.evaluation.paired_games import elo_measures
 from rookworld_rlvr.evaluation.selfplay import selfplay_measures
+from rookworld_rlvr.evaluation.suite import SuiteName
 
 GRADED, RIGHT = "policy/legal_candidates", "policy/valid"
 
@@ -154,7 +156,7 @@ def test_what_is_infinite_or_missing_in_either_or_without_one_pair_is_not_compar
         return [Row(i, i, {"engine_match/score": score}) for i, score in enumerate(scores)]
 
     def compared(first: list[Row], second: list[Row]) -> bool:
-        return "engine_match/elo" in compare(first, second, engine_match_measures)
+        return "engine_match/elo" in compare(first, second, partial(elo_measures, SuiteName.engine_match))
 
     assert compared(match(0.5, 0.25, 0.0), match(0.5, 0.5, 1.0))
     assert not compared(match(0.0, 0.0, 0.0), match(0.5, 0.5, 1.0))

@@ -18,7 +18,6 @@ from rookworld_rlvr.rewards.engine import (
     EngineUnusableError,
     engine_position,
     find_engine,
-    label_of,
 )
 from rookworld_rlvr.rewards.errors import JudgeError
 from rookworld_rlvr.rewards.uci import Limit
@@ -238,12 +237,3 @@ def test_a_position_on_which_every_process_fails_is_named_and_the_next_is_judged
     engine.close()
     with pytest.raises(JudgeError, match="the engine is closed"):
         engine.analyse(BLACK_MATES, Limit(nodes=100))
-
-
-def test_a_label_is_the_verdict_s_best_moves_and_best_first() -> None:
-    label = label_of(Analysis(QUIET, (("f1b5", 0.4), ("d2d4", 0.4), ("a2a3", -0.1))))
-    assert (label.moves, label.evals_pawns, label.best) == (("f1b5", "d2d4", "a2a3"), (0.4, 0.4, -0.1), "f1b5")
-    # As ranked by a search that ended between two depths.
-    assert label_of(Analysis(QUIET, (("a2a3", 0.1), ("d2d4", 0.4)))).best == "d2d4"
-    with pytest.raises(ValueError, match="expected a position with a legal move"):
-        label_of(Analysis(MATE, ()))

@@ -14,11 +14,12 @@ COMMANDS = {
     "bench": "how fast a step is with each generator, and how much of the machine it uses",
     "evaluate": "any model's held-out rows, puzzles and games, with intervals; compare: two results, paired",
     "inspect": "replay a batch that a fault left behind",
+    "pretrain": "a new small model from engine verdicts and transitions",
     "warmstart": "behaviour cloning: a new model, or one to go on with",
     "data": "audit a file of rows, generate new ones, or play games that become rows",
 }
 # Those that take groups and knobs, and the file of conf/ that each begins with; the others have a parser of their own.
-CONFIGURED = {name: name for name in ("train", "bench", "evaluate", "warmstart")} | {"smoke": "train"}
+CONFIGURED = {name: name for name in ("train", "bench", "evaluate", "pretrain", "warmstart")} | {"smoke": "train"}
 COMPARE = ("evaluate", "compare")
 HELP = ("-h", "--help")
 

@@ -20,6 +20,7 @@ from ..training.data import DataConfig, SourceConfig
 from ..training.kl_control import KLConfig
 from ..training.optim import OptimConfig
 from ..training.policy import Device, ModelConfig, ModelSourceConfig, Precision
+from ..training.pretraining import PretrainConfig
 from ..training.recovery import RecoveryConfig
 from ..training.reference import ReferenceConfig
 from ..training.run import TrainerConfig
@@ -120,6 +121,25 @@ class EvaluateConfig:
             raise ValueError(f"suites: expected one or more, each once, got {[str(name) for name in self.suites]}")
         if self.evaluation_rows < 1:
             raise ValueError(f"evaluation_rows: expected 1 or more, got {self.evaluation_rows}")
+
+
+@dataclass(slots=True)
+class PretrainRunConfig:
+    """`rookworld pretrain`."""
+
+    verdicts: list[str] = field(default_factory=list)
+    """Files of verdicts; `rookworld data generate` makes them, and `rookworld data verdicts`."""
+    transitions: list[str] = field(default_factory=list)
+    """Files or datasets of labelled `A:` rows."""
+    exclude: list[str] = field(default_factory=list)
+    """Files whose positions must not be learned from, beside the held-out rows that ship with us."""
+    output: str = "outputs/pretrain"
+    """The model's folder. A run that was stopped goes on from what it saved there; other settings or rows are
+    refused."""
+    seed: int = 0
+    device: Device = Device.auto
+    threads: int = 0
+    model: PretrainConfig = field(default_factory=PretrainConfig)
 
 
 @dataclass(slots=True)

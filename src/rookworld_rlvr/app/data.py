@@ -25,7 +25,7 @@ from .verdict_data import positions_with_moves, write_verdicts
 
 BOTH = "both"
 # Of labels: shallow, as there are many. A search to a greater depth may take long, so its deadline is a late one.
-DEPTH, TIMEOUT_S = 6, 120
+DEPTH, TIMEOUT_S = 4, 120
 
 
 class UsageError(ValueError):
@@ -98,6 +98,8 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--processes", type=_positive, default=1, metavar="K", help="change speed, not rows")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="goes on if begun before")
+    held_out = "share of the positions whose rows go to held_out_* files instead; the same ones in every folder"
+    parser.add_argument("--held-out", type=_fraction, default=0.0, metavar="F", help=held_out)
     stay_clear = "no row begins from a position in these: rows, or JSON lines with fen"
     parser.add_argument("--exclude", nargs="+", default=[], metavar="FILE", help=stay_clear)
     parser.set_defaults(run=_generate)
@@ -190,6 +192,7 @@ def _generate(arguments: argparse.Namespace) -> None:
         processes=arguments.processes,
         folder=arguments.out,
         excluded=positions_of(arguments.exclude),
+        held_out_fraction=arguments.held_out,
     )
     with bars({task.value: request.rows for task in request.tasks}) as tell:
         done = generate(request, tell)

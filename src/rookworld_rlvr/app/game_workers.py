@@ -10,12 +10,13 @@ from multiprocessing.connection import Connection
 import chess
 
 from ..rewards import JudgeError
-from ..rewards.engine import Engine, EngineConfig, engine_position, label_of
+from ..rewards.engine import Engine, EngineConfig, engine_position
 from ..rewards.uci import Limit
 from ..rewards.worker import begin_worker
-from ..tasks.generate import Labeller, environment_lines, guided_game, policy_line, start_board
-from ..tasks.policy import MAX_CANDIDATES
-from ..tasks.types import PolicyAnswer, Task
+from ..tasks.sources import sourced_game
+from ..tasks.transitions import transition_game
+from ..tasks.types import Task
+from ..tasks.verdicts import Analyse, render_verdict
 
 # Games each worker has been told to play, so that none waits while a long game holds up the order.
 GAMES_AHEAD = 4
@@ -27,14 +28,14 @@ class WorkerError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Labelling:
-    """The engine that labels, and when its search ends."""
+    """The engine that gives verdicts, and when its search ends."""
 
     engine: EngineConfig
     limit: Limit
 
     def open(self) -> Engine:
-        """An engine that tells of as many moves as an answer may name. Raises EngineUnusableError."""
-        return Engine(self.engine, lines=MAX_CANDIDATES)
+        """An engine that tells of every legal move. Raises EngineUnusableError."""
+        return Engine(self.engine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +43,17 @@ class Game:
     """A game that was played."""
 
     lines: list[str]
-    """Its rows."""
+    """Its rows: rendered verdicts, or source, class and `A:` line, parted by tabs."""
     restarts: int = 0
     """Engine processes that were replaced while it was played."""
 
 
-def play_game(task: Task, seed: int, number: int, label: Labeller | None) -> list[str]:
-    """The rows of game `number`; policy games need `label`."""
+def play_game(task: Task, seed: int, number: int, analyse: Analyse | None) -> list[str]:
+    """The rows of game `number`; policy games need `analyse`."""
     rng = random.Random(f"{task}-{seed}-{number}")
-    start = start_board(rng)
-    if label is None:
-        return list(environment_lines(rng, start))
-    return [policy_line(rng, board, answer) for board, answer in guided_game(rng, start, label)]
+    if analyse is None:
+        return ["\t".join((row.source, row.kind, row.line)) for row in transition_game(rng)]
+    return [render_verdict(verdict) for verdict in sourced_game(rng, analyse)]
 
 
 def new_games(connections: list[Connection], first: int) -> Iterator[Game]:
@@ -115,10 +115,10 @@ def _work(connection: Connection, task: Task, seed: int, labelling: Labelling | 
 def _labelled_game(task: Task, seed: int, number: int, engine: Engine, limit: Limit) -> Game | WorkerError:
     restarts = engine.restarts
 
-    def label(board: chess.Board) -> PolicyAnswer:
-        return label_of(engine.analyse(engine_position(board.fen()), limit))
+    def analyse(board: chess.Board) -> dict[str, float]:
+        return dict(engine.analyse(engine_position(board.fen()), limit).lines)
 
     try:
-        return Game(play_game(task, seed, number, label), engine.restarts - restarts)
+        return Game(play_game(task, seed, number, analyse), engine.restarts - restarts)
     except JudgeError as error:
         return WorkerError(str(error))

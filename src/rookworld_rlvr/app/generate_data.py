@@ -1,12 +1,14 @@
 """Rows for both tasks from numbered games, the same whatever the number of processes or interrupts.
 
 Game k of a task depends on the task, the seed, the engine and k alone, and the games are read in the
-order of their numbers.
+order of their numbers. Positions are held out before anything else, by their identity alone, so that no row of either
+task has a held-out position on the training side.
 """
 
 import json
 import math
 import os
+import random
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
@@ -15,11 +17,14 @@ from pathlib import Path
 
 import chess
 
+from ..board.fen import parse_fen, position_key
 from ..tasks.audit import audit
 from ..tasks.audit_report import AuditReport
-from ..tasks.corpus import example_key, split_line
-from ..tasks.policy import MAX_CANDIDATES
+from ..tasks.corpus import example_key, is_held_out, split_line
+from ..tasks.generate import policy_line
+from ..tasks.transitions import replayed
 from ..tasks.types import ParseFailure, Task
+from ..tasks.verdicts import Verdict, parse_verdict
 from ..training.run_folder import make_folder
 from .game_log import GameLog, Header
 from .game_workers import Game, Labelling, new_games, open_workers
@@ -29,7 +34,12 @@ CARD_FILE = "data_card.json"
 Progress = Callable[[str, int], None]
 """Told a task and how many rows it has; first what it had before."""
 # Part of what a log of games begins with: it rises when games or their labels are made otherwise.
-GAMES_VERSION = 1
+GAMES_VERSION = 2
+# Seeds which positions are held out: those of one file are those of every other.
+HELD_OUT_SEED = 0
+HELD_OUT, VERDICTS = "held_out_", "verdicts.tsv"
+# Of the environment's rows, at most, those of the engine's games.
+ENGINE_SHARE = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +54,11 @@ class Request:
     """Of the policy task; the environment task needs none."""
     processes: int
     folder: Path
-    """Gets `<task>.txt`, the data card, and the finished games under `games/`."""
+    """Gets `<task>.txt`, `verdicts.tsv`, what is held out, the data card, and the finished games under `games/`."""
     excluded: frozenset[str]
     """Positions (see `example_key`) that no row may begin from."""
+    held_out_fraction: float = 0.0
+    """Of the positions, those whose rows go to files of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +88,7 @@ def generate(request: Request, progress: Progress) -> Generated:
     for task in request.tasks:
         rows = _generate_task(task, request, engine, progress)
         restarts += rows.restarts
-        path = request.folder / f"{task}.txt"
-        write_lines(path, rows.lines)
-        card[task.value] = _card(task, rows, audit(path))
+        card[task.value] = _write_rows(request.folder, task, rows)
     write_lines(request.folder / CARD_FILE, [json.dumps(card, indent=2)])
     return Generated(request.folder / CARD_FILE, restarts)
 
@@ -98,58 +108,118 @@ def write_lines(path: Path, lines: Iterable[str]) -> int:
     return count
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A row of either task."""
+
+    source: str
+    """Of transitions with their class behind it: `random illegal blocked`."""
+    position: str
+    """Its identity, see `position_key`."""
+    identity: str
+    """Of two equal ones the second is dropped."""
+    line: str
+    """As it is published."""
+    verdict: str = ""
+    """A `P:` row's, as `tasks.verdicts` writes it."""
+
+
+def made_of_verdict(line: str) -> Made:
+    """Raises ValueError if it is none."""
+    verdict: Verdict = parse_verdict(line)
+    # A position has one verdict.
+    position = position_key(parse_fen(verdict.fen))
+    return Made(verdict.source, position, position, policy_line(verdict), line)
+
+
+def made_of_row(line: str, source: str = "") -> Made:
+    """A published line of either task. Raises ValueError if it is none."""
+    example = split_line(line)
+    if isinstance(example, ParseFailure):
+        raise ValueError(f"expected a valid row, got {line!r}: {example}")
+    position = example_key(example)
+    # A position has one best answer, but many moves whose outcome can be asked for.
+    return Made(source, position, position if example.task is Task.policy else example.prompt, line)
+
+
+def made_of_transition(line: str) -> Made:
+    """Of source, class and `A:` line, parted by tabs. Raises ValueError if it is none."""
+    source, kind, row = line.split("\t")
+    return made_of_row(row, f"{source} {kind}")
+
+
 class Rows:
     """The rows kept so far, in order, and why others were dropped; as many as there are unless so many are wanted."""
 
-    def __init__(self, excluded: frozenset[str], wanted: float = math.inf) -> None:
-        self.lines: list[str] = []
+    def __init__(
+        self, excluded: frozenset[str], wanted: float = math.inf, held_out_fraction: float = 0.0
+    ) -> None:
+        self.made: list[Made] = []
+        self.held_out: list[Made] = []
         self.dropped: Counter[str] = Counter(duplicate=0, excluded=0)
         self.games = self.restarts = 0
-        self._wanted, self._excluded = wanted, excluded
+        self._wanted, self._excluded, self._fraction = wanted, excluded, held_out_fraction
         self._seen: set[str] = set()
 
     @property
     def full(self) -> bool:
-        return len(self.lines) >= self._wanted
+        return len(self.made) >= self._wanted
 
-    def add_games(self, games: Iterator[Game], progress: Callable[[], None]) -> None:
+    def add_games(
+        self, games: Iterator[Game], read: Callable[[str], Made], progress: Callable[[], None]
+    ) -> None:
         """The games' rows, until there are enough; `progress` is called behind each game."""
         while not self.full and (game := next(games, None)) is not None:
             self.games += 1
             self.restarts += game.restarts
             for line in game.lines:
                 if not self.full:
-                    self.add(line)
+                    self.add(read(line))
             progress()
 
-    def add(self, line: str) -> None:
-        """Keep a row unless its position is excluded or it is there already. Raises ValueError if it is none."""
-        example = split_line(line)
-        if isinstance(example, ParseFailure):
-            raise ValueError(f"expected a valid row, got {line!r}: {example}")
-        position = example_key(example)
-        # A position has one best answer, but many moves whose outcome can be asked for.
-        identity = position if example.task is Task.policy else example.prompt
-        if position in self._excluded:
+    def add(self, made: Made) -> None:
+        """Keep a row unless its position is excluded or it is there already; hold it out by its position."""
+        if made.position in self._excluded:
             self.dropped["excluded"] += 1
-        elif identity in self._seen:
+        elif made.identity in self._seen:
             self.dropped["duplicate"] += 1
         else:
-            self._seen.add(identity)
-            self.lines.append(line)
+            self._seen.add(made.identity)
+            held_out = is_held_out(made.position, self._fraction, HELD_OUT_SEED)
+            (self.held_out if held_out else self.made).append(made)
+
+
+READERS = {Task.policy: made_of_verdict, Task.environment: made_of_transition}
 
 
 def _generate_task(task: Task, request: Request, engine: Header, progress: Progress) -> Rows:
     labelling = request.labelling if task is Task.policy else None
     made = {"version": GAMES_VERSION, "python_chess": chess.__version__, **(engine if labelling else {})}
     header: Header = {"task": task.value, "seed": request.seed, **made}
-    rows = Rows(request.excluded, request.rows)
+    rows = Rows(request.excluded, request.rows, request.held_out_fraction)
+    if task is Task.environment:
+        _add_engine_games(rows, request)
     with GameLog(request.folder / "games" / f"{task}.jsonl", header) as log:
-        rows.add_games(map(Game, log.games()), lambda: None)
-        progress(task, len(rows.lines))
+        rows.add_games(map(Game, log.games()), READERS[task], lambda: None)
+        progress(task, len(rows.made))
         with closing(_new_games(log, task, request, labelling)) as games:
-            rows.add_games(games, lambda: progress(task, len(rows.lines)))
+            rows.add_games(games, READERS[task], lambda: progress(task, len(rows.made)))
     return rows
+
+
+def _add_engine_games(rows: Rows, request: Request) -> None:
+    """Transitions of the engine's games that the policy task has left in the folder, up to a share of the rows."""
+    log = request.folder / "games" / f"{Task.policy}.jsonl"
+    if Task.policy not in request.tasks or not log.is_file():
+        return
+    with log.open(encoding="utf-8") as games:
+        next(games)
+        for number, game in enumerate(games):
+            fens = [fields[1] for fields in (line.split("\t") for line in json.loads(game)) if fields[0] == "engine"]
+            for row in replayed(fens, random.Random(f"replayed-{request.seed}-{number}")) if fens else ():
+                if len(rows.made) >= ENGINE_SHARE * request.rows:
+                    return
+                rows.add(made_of_transition("\t".join((row.source, row.kind, row.line))))
 
 
 def _new_games(
@@ -162,22 +232,37 @@ def _new_games(
             yield game
 
 
+def _write_rows(folder: Path, task: Task, rows: Rows) -> dict[str, object]:
+    """The files of a task; returns its part of the card. Raises RuntimeError if a label is wrong."""
+    path = folder / f"{task}.txt"
+    write_lines(path, (row.line for row in rows.made))
+    if task is Task.policy:
+        write_lines(folder / VERDICTS, (row.verdict for row in rows.made))
+    if rows.held_out:
+        write_lines(folder / f"{HELD_OUT}{task}.txt", (row.line for row in rows.held_out))
+        if task is Task.policy:
+            write_lines(folder / f"{HELD_OUT}{VERDICTS}", (row.verdict for row in rows.held_out))
+    return _card(task, rows, audit(path))
+
+
 def _engine_header(labelling: Labelling) -> dict[str, str | int]:
     """What the labels depend on, besides the positions. Raises EngineUnusableError."""
     with closing(labelling.open()) as engine:
         name = engine.identity()
     limits = {name: value for name, value in asdict(labelling.limit).items() if value}
-    return {"engine": name, **limits, "candidates": MAX_CANDIDATES, "hash_mib": labelling.engine.hash_mib}
+    return {"engine": name, **limits, "hash_mib": labelling.engine.hash_mib}
 
 
 def _card(task: Task, rows: Rows, report: AuditReport) -> dict[str, object]:
     """What the rows are, counted anew from the file. Raises RuntimeError if a label is wrong."""
     if not report.is_clean:
         raise RuntimeError(f"expected clean rows, got {'; '.join(report.lines())}")
-    colors = Counter(line.split(" ", 3)[2] for line in rows.lines)
+    colors = Counter(row.line.split(" ", 3)[2] for row in rows.made)
     card: dict[str, object] = {
-        "rows": len(rows.lines),
+        "rows": len(rows.made),
+        "held_out": len(rows.held_out),
         "games": rows.games,
+        "rows_by_source": dict(sorted(Counter(row.source for row in rows.made).items())),
         "rows_by_color": {"white": colors["w"], "black": colors["b"]},
         "dropped": dict(rows.dropped),
     }
@@ -187,5 +272,5 @@ def _card(task: Task, rows: Rows, report: AuditReport) -> dict[str, object]:
         # Against the board: the report is clean, so each of these mates is the best of its row.
         mates = {color: side.mates for color, side in sides.items()}
         return card | {"labels_checked": checked, "mates_in_one_best": mates}
-    rewards = Counter(line.split("+")[4] for line in rows.lines)
+    rewards = Counter(row.line.split("+")[4] for row in rows.made)
     return card | {"reward_classes": dict(sorted(rewards.items()))}

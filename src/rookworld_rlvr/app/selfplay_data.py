@@ -24,7 +24,7 @@ from ..training.data import held_out_positions
 from ..training.policy import Device, ModelConfig, Policy, Precision, load_policy, select_device
 from ..training.run_folder import make_folder
 from .game_log import GameLog
-from .generate_data import CARD_FILE, Rows, write_lines
+from .generate_data import CARD_FILE, Rows, made_of_row, write_lines
 from .wiring import make_generator
 
 # An interrupt costs at most so many games.
@@ -172,8 +172,8 @@ def _rows(
     rows = Rows(excluded)
     for record in records:
         for line in lines(record):
-            rows.add(line)
-    return rows.lines
+            rows.add(made_of_row(line))
+    return [row.line for row in rows.made]
 
 
 def _pgn(record: GameRecord, number: int, model: str) -> str:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..board.fen import parse_fen
-from ..tasks.types import PolicyAnswer
 from .errors import JudgeError
 from .uci import ALL_LINES, Limit, Lines, UciError, UciProcess
 
@@ -224,11 +223,3 @@ def _new_enough(name: str) -> bool:
     if date := known["date"]:
         return date[4:] + date[2:4] + date[:2] >= MIN_DATE
     return known["version"] is None or int(known["version"]) >= MIN_VERSION
-
-
-def label_of(analysis: Analysis) -> PolicyAnswer:
-    """The verdict as an answer, candidates in its order. Raises ValueError in mate and stalemate, which have none."""
-    if not analysis.lines:
-        raise ValueError(f"expected a position with a legal move, got {analysis.position!r}")
-    moves, evals = zip(*analysis.lines, strict=True)
-    return PolicyAnswer(moves, evals, moves[evals.index(max(evals))])

@@ -1,12 +1,10 @@
 """Verdicts in a file: what an engine said of every legal move of known positions, so that no engine need be there."""
 
-import gzip
-import zlib
 from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
 
-from ..tasks.verdicts import parse_verdict
+from ..tasks.verdicts import parse_verdict, verdict_lines
 from .engine import Analysis, engine_position
 
 DEFAULT = "default"
@@ -50,13 +48,10 @@ def load_book(source: str) -> VerdictBook:
     path = default_book() if source == DEFAULT else Path(source)
     lines: dict[str, str] = {}
     try:
-        for number, line in enumerate(_text(path).splitlines(), start=1):
-            position = engine_position(parse_verdict(line).fen if number == 1 else line.split("\t")[1])
-            lines[position] = line
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise VerdictBookError(f"expected a file of verdicts, got {source}: {error}") from error
-    except (ValueError, IndexError) as error:
-        raise VerdictBookError(f"expected a verdict, {source}:{number}: {error}") from error
+        for line in verdict_lines(path):
+            lines[engine_position(_fen(line))] = line
+    except (OSError, ValueError) as error:
+        raise VerdictBookError(f"expected a file of verdicts, got {source}, line {len(lines) + 1}: {error}") from error
     return VerdictBook(lines, "shipped" if source == DEFAULT else "file")
 
 
@@ -65,6 +60,9 @@ def default_book() -> Path:
     return Path(str(resources.files("rookworld_rlvr") / "assets" / "data" / "verdicts.tsv.gz"))
 
 
-def _text(path: Path) -> str:
-    raw = path.read_bytes()
-    return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
+def _fen(line: str) -> str:
+    """Without the moves, which are parsed where they are asked for. Raises ValueError."""
+    fields = line.split("\t")
+    if len(fields) != 3:
+        raise ValueError(f"expected source, FEN and moves, parted by tabs, got {line[:80]!r}")
+    return fields[1]

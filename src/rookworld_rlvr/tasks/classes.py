@@ -9,7 +9,7 @@ import chess
 from ..board.fen import position_key
 from ..board.moves import is_legal_uci
 from .environment import HISTORY_MOVES, render_environment_prompt
-from .generate import MAX_HALFMOVES, start_board, wrong_move
+from .generate import MAX_HALFMOVES, few_men, start_board, wrong_move
 from .types import Example, Task
 
 SEVENTY_FIVE_HALFMOVES = 150
@@ -102,7 +102,7 @@ def _moves_of_a_game(rng: random.Random, wanted: TransitionClass) -> Iterator[tu
         yield from _last_reversible_moves(rng)
         return
     few = rng.random() < _OF_FEW_PIECES.get(wanted, 0.0)
-    game = _few_pieces(rng) if few else start_board(rng)
+    game = few_men(rng, FEW_PIECES) if few else start_board(rng)
     first = rng.randint(0, LATEST_FIRST_OF_FEW if few else LATEST_FIRST)
     while game.outcome(claim_draw=False) is None and len(game.move_stack) < MAX_HALFMOVES:
         if len(game.move_stack) >= first and (moves := _of_class(rng, game, wanted)):
@@ -147,26 +147,10 @@ def _leaves_no_move(board: chess.Board, move: chess.Move) -> bool:
     return found
 
 
-def _few_pieces(rng: random.Random) -> chess.Board:
-    """A valid position of two kings and a few other men on random squares, in which the game goes on."""
-    while True:
-        squares = rng.sample(chess.SQUARES, 2 + rng.randint(*FEW_PIECES))
-        board = chess.Board(None)
-        for color, square in zip(chess.COLORS, squares, strict=False):
-            board.set_piece_at(square, chess.Piece(chess.KING, color))
-        for square in squares[2:]:
-            kind = rng.choice((chess.PAWN, chess.PAWN, chess.KNIGHT, chess.BISHOP, chess.ROOK, chess.QUEEN))
-            board.set_piece_at(square, chess.Piece(kind, rng.choice(chess.COLORS)))
-        board.turn = rng.choice(chess.COLORS)
-        board.halfmove_clock, board.fullmove_number = rng.randint(0, 20), rng.randint(40, 90)
-        if board.is_valid() and board.outcome(claim_draw=False) is None:
-            return board
-
-
 def _last_reversible_moves(rng: random.Random) -> Iterator[tuple[chess.Board, str]]:
     """The end of the 75 moves: reversible moves from a random game's position whose clock is set near its end."""
     few = rng.random() < _OF_FEW_PIECES[TransitionClass.seventy_five_moves]
-    board = _few_pieces(rng) if few else _middle_of_a_game(rng)
+    board = few_men(rng, FEW_PIECES) if few else _middle_of_a_game(rng)
     board.halfmove_clock = SEVENTY_FIVE_HALFMOVES - 1 - SHUFFLED_HALFMOVES
     board.fullmove_number = rng.randint(LATEST_START, 2 * LATEST_START)
     for _ in range(SHUFFLED_HALFMOVES):

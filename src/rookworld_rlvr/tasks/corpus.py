@@ -214,8 +214,13 @@ def split_by_position(
         raise ValueError(f"expected a held-out fraction from 0 to 1, got {held_out_fraction}")
     sides: tuple[list[Example], list[Example]] = ([], [])
     for example in examples:
-        sides[_uniform(example_key(example), seed) < held_out_fraction].append(example)
+        sides[is_held_out(example_key(example), held_out_fraction, seed)].append(example)
     return tuple(sides[0]), tuple(sides[1])
+
+
+def is_held_out(key: str, fraction: float, seed: int) -> bool:
+    """The side of a position by its identity, as in `split_by_position`."""
+    return _uniform(key, seed) < fraction
 
 
 def _uniform(key: str, seed: int) -> float:

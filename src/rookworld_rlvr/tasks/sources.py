@@ -8,7 +8,7 @@ from enum import StrEnum
 import chess
 
 from ..board.evals import win_probability
-from .generate import start_board
+from .generate import few_men, start_board
 from .verdicts import Analyse, Verdict
 
 MAX_HALFMOVES = 200
@@ -21,7 +21,6 @@ DECIDED_PAWNS, LEAVE_DECIDED = 8.0, 0.12
 # Of the positions of a random game this share is kept; one that has a mate in one always.
 RANDOM_KEPT = 0.08
 ENDING_HALFMOVES = 10
-ENDING_MEN = (1, 5)
 
 
 class Source(StrEnum):
@@ -101,19 +100,3 @@ def _mates(board: chess.Board, move: chess.Move) -> bool:
     mate = board.is_checkmate()
     board.pop()
     return mate
-
-
-def few_men(rng: random.Random) -> chess.Board:
-    """A valid position of two kings and a few other men on random squares, in which the game goes on."""
-    while True:
-        squares = rng.sample(chess.SQUARES, 2 + rng.randint(*ENDING_MEN))
-        board = chess.Board(None)
-        for color, square in zip(chess.COLORS, squares, strict=False):
-            board.set_piece_at(square, chess.Piece(chess.KING, color))
-        for square in squares[2:]:
-            kind = rng.choice((chess.PAWN, chess.PAWN, chess.KNIGHT, chess.BISHOP, chess.ROOK, chess.QUEEN))
-            board.set_piece_at(square, chess.Piece(kind, rng.choice(chess.COLORS)))
-        board.turn = rng.choice(chess.COLORS)
-        board.halfmove_clock, board.fullmove_number = rng.randint(0, 20), rng.randint(40, 90)
-        if board.is_valid() and board.outcome(claim_draw=False) is None:
-            return board

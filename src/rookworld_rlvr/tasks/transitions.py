@@ -1,24 +1,52 @@
 """Rows of the environment task from games: moves balanced by class, illegal ones by kind."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 import chess
 
 from ..board.moves import is_legal_uci
+from ..board.openings import OPENINGS
 from .classes import TransitionClass, transition_class
-from .generate import environment_line, start_board
-from .sources import few_men
+from .generate import environment_line, few_men, start_board
 
 MAX_HALFMOVES = 400
-# Of the moves of a game, by class, the share that is asked for; rare classes always.
-KEPT = {TransitionClass.quiet: 0.06, TransitionClass.capture: 0.08, TransitionClass.castling: 1.0}
-# A random game goes on with a move of a rare class where there is one, this often.
+# Of the moves of a game, by class, the share that is asked for; of rare classes every one.
+RANDOM_KEPT = {TransitionClass.quiet: 0.06, TransitionClass.capture: 0.08}
+OPENING_KEPT = {TransitionClass.quiet: 0.6, TransitionClass.capture: 0.6}
+ENGINE_KEPT = {TransitionClass.quiet: 0.12, TransitionClass.capture: 0.12}
+# How often an illegal move is asked for, half-move by half-move.
+RANDOM_ILLEGAL, OPENING_ILLEGAL, ENGINE_ILLEGAL = 0.05, 0.12, 0.08
+# A random game goes on with a move of a rare class, where there is one, this often.
 EAGER = 0.4
-ILLEGAL_ASKED = 0.05
-FEW_MEN_FRACTION = 0.35
-LATE_CLOCK_FRACTION = 0.1
+# Games without an engine: openings from the first move, and of the others those of few men.
+OPENING_GAMES, FEW_MEN_FRACTION, LATE_CLOCK_FRACTION = 0.45, 0.35, 0.1
+# Half-moves of an opening, at most; of its lines this share follows a named one.
+OPENING_HALFMOVES, NAMED_FRACTION = 16, 0.6
+
+
+class TransitionSource(StrEnum):
+    """Where the move comes from."""
+
+    opening = "opening"
+    """The first moves of a game, by a named line or at random."""
+    random = "random"
+    """A game of random legal moves to its end, some of few men."""
+    engine = "engine"
+    """A game of the engine's, from its verdicts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A row, and what it is."""
+
+    source: TransitionSource
+    kind: str
+    """Its class, of an illegal move behind it the kind: `illegal blocked`."""
+    line: str
+    """The published `A:` line."""
 
 
 class IllegalKind(StrEnum):
@@ -78,7 +106,7 @@ def _reaches(piece: chess.Piece, move: chess.Move) -> bool:
     return chess.Move(*_ends(move), move.promotion) in empty.pseudo_legal_moves
 
 
-def illegal_moves(board: chess.Board, rng: random.Random) -> str:
+def illegal_move(board: chess.Board, rng: random.Random) -> str:
     """An illegal move of a kind drawn evenly among those found: most are near misses of a man of the side to move."""
     wanted = rng.choice(list(IllegalKind))
     found = [uci for uci in _candidates(board, rng, wanted) if not is_legal_uci(board, uci)]
@@ -121,34 +149,71 @@ def _rays(board: chess.Board) -> list[str]:
     return moves
 
 
-def transition_game(rng: random.Random, start: chess.Board | None = None) -> Iterator[tuple[str, str]]:
-    """Class (or `illegal` with its kind) and line of moves of one random game, played to its end."""
-    few = rng.random() < FEW_MEN_FRACTION
-    game = start or (few_men(rng) if few else start_board(rng))
-    if few and rng.random() < LATE_CLOCK_FRACTION:
-        game.halfmove_clock = rng.randint(130, 148)
-        game.fullmove_number = rng.randint(80, 160)
-    while game.outcome(claim_draw=False) is None and len(game.move_stack) < MAX_HALFMOVES:
-        yield from transitions_of(game, rng)
-        moves = list(game.legal_moves)
-        rare = [move for move in moves if _may_be_rare(game, move)] if rng.random() < EAGER else []
-        move = rng.choice(rare or moves)
-        yield from _asked(game, move, rng)
+def transition_game(rng: random.Random) -> Iterator[Transition]:
+    """Rows of one game that needs no engine."""
+    yield from _opening(rng) if rng.random() < OPENING_GAMES else _random_game(rng)
+
+
+def replayed(fens: Sequence[str], rng: random.Random) -> Iterator[Transition]:
+    """Rows of a game that is known by its positions, one after the other; to where no legal move leads on."""
+    game = chess.Board(fens[0])
+    for after in fens[1:]:
+        move = next((move for move in game.legal_moves if _leads_to(game, move, after)), None)
+        if move is None:
+            return
+        yield from _rows(rng, TransitionSource.engine, game, move, ENGINE_KEPT, ENGINE_ILLEGAL)
         game.push(move)
 
 
-def transitions_of(game: chess.Board, rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Now and then an illegal move from where the game is."""
-    if rng.random() < ILLEGAL_ASKED:
-        uci = illegal_moves(game, rng)
-        kind = illegal_kind(game, uci)
-        yield f"illegal {kind}", _line(game, uci)
+def _leads_to(board: chess.Board, move: chess.Move, fen: str) -> bool:
+    board.push(move)
+    same = board.fen() == fen
+    board.pop()
+    return same
 
 
-def _asked(game: chess.Board, move: chess.Move, rng: random.Random) -> Iterator[tuple[str, str]]:
+def _opening(rng: random.Random) -> Iterator[Transition]:
+    game, line = chess.Board(), list[str]()
+    if rng.random() < NAMED_FRACTION:
+        line = rng.choice(OPENINGS).moves.split()
+    for place in range(rng.randint(2, OPENING_HALFMOVES)):
+        moves = list(game.legal_moves)
+        if not moves:
+            return
+        move = chess.Move.from_uci(line[place]) if place < len(line) else rng.choice(moves)
+        yield from _rows(rng, TransitionSource.opening, game, move, OPENING_KEPT, OPENING_ILLEGAL)
+        game.push(move)
+
+
+def _random_game(rng: random.Random) -> Iterator[Transition]:
+    few = rng.random() < FEW_MEN_FRACTION
+    game = few_men(rng) if few else start_board(rng)
+    if few and rng.random() < LATE_CLOCK_FRACTION:
+        # Near the end of the 75 moves.
+        game.halfmove_clock, game.fullmove_number = rng.randint(130, 148), rng.randint(80, 160)
+    while game.outcome(claim_draw=False) is None and len(game.move_stack) < MAX_HALFMOVES:
+        moves = list(game.legal_moves)
+        rare = [move for move in moves if _may_be_rare(game, move)] if rng.random() < EAGER else []
+        move = rng.choice(rare or moves)
+        yield from _rows(rng, TransitionSource.random, game, move, RANDOM_KEPT, RANDOM_ILLEGAL)
+        game.push(move)
+
+
+def _rows(
+    rng: random.Random,
+    source: TransitionSource,
+    game: chess.Board,
+    move: chess.Move,
+    kept: Mapping[TransitionClass, float],
+    illegal: float,
+) -> Iterator[Transition]:
+    """Now and then an illegal move from where the game is; the move itself by its class."""
+    if rng.random() < illegal:
+        uci = illegal_move(game, rng)
+        yield Transition(source, f"{TransitionClass.illegal} {illegal_kind(game, uci)}", _line(game, uci))
     kind = transition_class(game, move.uci())
-    if rng.random() < KEPT.get(kind, 1.0):
-        yield kind.value, _line(game, move.uci())
+    if rng.random() < kept.get(kind, 1.0):
+        yield Transition(source, kind.value, _line(game, move.uci()))
 
 
 def _may_be_rare(board: chess.Board, move: chess.Move) -> bool:

@@ -1,7 +1,10 @@
 """Verdicts: what an engine says of every legal move of a position, as a line of text."""
 
-from collections.abc import Callable, Mapping
+import gzip
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import chess
 
@@ -39,3 +42,22 @@ def parse_verdict(line: str) -> Verdict:
         return Verdict(fen, source, {move: int(centipawns) / 100 for move, centipawns in pairs})
     except ValueError as error:
         raise ValueError(f"expected source, FEN and moves with centipawns, parted by tabs, got {line!r}") from error
+
+
+def verdict_lines(path: Path) -> Iterator[str]:
+    """The lines of a file of verdicts; `.gz` is unpacked. Raises OSError, or ValueError for a damaged file."""
+    try:
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
+    except (EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise ValueError(f"expected a file of verdicts, got {path}: {error}") from error
+    yield from text.splitlines()
+
+
+def read_verdicts(path: Path) -> Iterator[Verdict]:
+    """The verdicts of a file. Raises OSError, or ValueError naming the line that is none."""
+    for number, line in enumerate(verdict_lines(path), start=1):
+        try:
+            yield parse_verdict(line)
+        except ValueError as error:
+            raise ValueError(f"{path}:{number}: {error}") from error

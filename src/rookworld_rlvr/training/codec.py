@@ -42,10 +42,14 @@ _SEEN_MARK = f"[{chr(FIRST_SEEN_MARK[chess.WHITE])}-{chr(LAST_SEEN_MARK)}]"
 _BOARD_END = "(?= [wb] )"
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
-    """The tokenizer; `save_pretrained` writes files that need none of this code."""
-    tokenizer = Tokenizer(models.WordLevel(_vocabulary(), unk_token=UNKNOWN))
-    tokenizer.normalizer = normalizers.Sequence([*_expand_digits(), *_mark_squares(), *_tell_side_to_move()])
+def build_tokenizer(*, side_to_move: bool = False) -> PreTrainedTokenizerFast:
+    """The tokenizer; `save_pretrained` writes files that need none of this code.
+
+    With `side_to_move` the squares of a `P:` prompt tell it, by tokens of their own.
+    """
+    tokenizer = Tokenizer(models.WordLevel(_vocabulary(side_to_move), unk_token=UNKNOWN))
+    told = _tell_side_to_move() if side_to_move else []
+    tokenizer.normalizer = normalizers.Sequence([*_expand_digits(), *_mark_squares(), *told])
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_word_pattern()), behavior="isolated")
     tokenizer.decoder = decoders.Sequence([decoders.Fuse(), *_fold_board()])
     return PreTrainedTokenizerFast(
@@ -140,7 +144,7 @@ def _fold_board() -> list[decoders.Decoder]:
     return [unmark, *(decoders.Replace(BLANK * count, str(count)) for count in range(8, 0, -1))]
 
 
-def _vocabulary() -> dict[str, int]:
+def _vocabulary(side_to_move: bool) -> dict[str, int]:
     words = [END_OF_TEXT, PAD, UNKNOWN, "P: ", "A: ", "M:", "E:", "B:"]
     words += [piece_token(piece, square) for square in chess.SQUARES for piece in PIECES]
     words += [lead + name for lead in ("", " ") for name in chess.SQUARE_NAMES]
@@ -150,7 +154,9 @@ def _vocabulary() -> dict[str, int]:
     words += [" -", "+-", ".001", *(f".{n}" for n in range(10)), *(f".{n:02d}" for n in range(100))]
     words += [" " * count for count in range(2, LONGEST_BLANKS + 1)]
     words += [character for character in string.printable if character not in words] + [BLANK]
-    words += [seen_token(piece, square, turn) for turn in chess.COLORS for square in chess.SQUARES for piece in PIECES]
+    if side_to_move:
+        for turn in chess.COLORS:
+            words += [seen_token(piece, square, turn) for square in chess.SQUARES for piece in PIECES]
     return {word: index for index, word in enumerate(dict.fromkeys(words))}
 
 
@@ -160,7 +166,7 @@ def _castling_words() -> list[str]:
 
 
 class Encoder:
-    """The tokenizer's ids of rows, many times faster: boards by a table, the rest without the normaliser.
+    """The ids that a tokenizer with `side_to_move` gives rows, many times faster: boards by a table, the rest as it is.
 
     For trainings that see each row once. Text between boards must hold none of the private-use characters.
     """

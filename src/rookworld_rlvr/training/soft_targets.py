@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
@@ -179,7 +179,15 @@ class SoftBatch:
     legal: Tensor
     attacks: Tensor
     values: Tensor
-    extra: dict[str, float] = field(default_factory=dict)
+
+    def to(self, device: torch.device) -> "SoftBatch":
+        """All tensors there."""
+        moved: dict[str, Any] = {}
+        for spec in fields(self):
+            value = getattr(self, spec.name)
+            pair = isinstance(value, tuple)
+            moved[spec.name] = tuple(part.to(device) for part in value) if pair else value.to(device)
+        return SoftBatch(**moved)
 
 
 def collate(rows: Sequence[SoftRow], length: int, pad: int) -> SoftBatch:

@@ -50,7 +50,7 @@ def _load(path: Path, device: torch.device) -> dict[str, Any]:
     return state
 
 
-def digest(rows: Iterable[tuple[int, ...]]) -> str:
+def digest(rows: Iterable[tuple[int, ...] | str]) -> str:
     """Equal for equal rows in the same order, and for no others."""
     found, count = sha256(), 0
     for row in rows:

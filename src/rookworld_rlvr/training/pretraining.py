@@ -1,0 +1,274 @@
+"""A small model from nothing: engine verdicts as soft targets for `P:`, transitions for `A:`; resumable.
+
+Each step learns from rows of both tasks. What a `P:` row asks for is in `soft_targets`; on its board three heads are
+asked too (see `student`). Matrices are stepped by Muon, all else by AdamW. The learning rate is constant until the last
+part of the run, in which it falls to 0; what is exported is a running average of the weights.
+"""
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..tasks.types import Example
+from ..tasks.verdicts import Verdict, render_verdict
+from .codec import POSITIONS, Encoder, build_tokenizer
+from .muon import Muon
+from .soft_targets import BOARD_AT, SQUARES, SoftBatch, SoftRow, SoftRows, collate
+from .student import Shape, Student, export, token_features
+from .warmstart_state import Header, digest, read_state, save_state
+
+# They decide what is saved and told, not what is learned.
+FREE = ("save_every", "log_every")
+# Behind the board: side to move, castling rights, en-passant square. From the last of them the value is read.
+FIELDS_BEFORE_VALUE = 3
+ADAM_BETAS = (0.9, 0.98)
+MUON_WEIGHT_DECAY = 0.01
+
+
+@dataclass(slots=True)
+class PretrainConfig:
+    """A new model's shape, how long it learns, and what counts how much."""
+
+    layers: int = 4
+    width: int = 192
+    """Hidden size; a multiple of heads."""
+    heads: int = 6
+    board_layer: int = 3
+    """The layers before the heads on the board; at most layers."""
+    steps: int = 2600
+    policy_rows: int = 32
+    """`P:` rows a step."""
+    environment_rows: int = 16
+    """`A:` rows a step."""
+    muon_lr: float = 0.02
+    """Of the matrices within the blocks."""
+    lr: float = 2e-3
+    """Of AdamW, for embeddings, norms, biases and heads."""
+    warmup_steps: int = 100
+    decay_fraction: float = 0.2
+    """The last part of the run, in which the learning rates fall to 0."""
+    average: float = 0.995
+    """What of the weights' running average stays at a step; 0: the weights as they are."""
+    moves_weight: float = 0.5
+    """Of the board's head for the moves' distribution, beside 1 for the completion's tokens."""
+    legal_weight: float = 0.02
+    """Of the head for legal moves."""
+    attacks_weight: float = 0.02
+    """Of the head for attacks."""
+    value_weight: float = 0.3
+    """Of the win probability, read behind the board."""
+    copy_weight: float = 0.1
+    """Of the squares of an `A:` answer that are as before, beside 1 for its other tokens."""
+    save_every: int = 200
+    """Steps between saves; a run that is stopped goes on from the last one."""
+    log_every: int = 50
+
+    def __post_init__(self) -> None:
+        counts = (self.layers, self.heads, self.steps, self.policy_rows, self.environment_rows, self.warmup_steps)
+        if min(*counts, self.save_every, self.log_every) < 1 or self.width < 1 or self.width % self.heads:
+            raise ValueError("model: expected counts of at least 1 and a width that is a multiple of heads")
+        if not 1 <= self.board_layer <= self.layers:
+            raise ValueError(f"model.board_layer: expected 1 to {self.layers}, got {self.board_layer}")
+        if not 0 < self.lr < math.inf or not 0 < self.muon_lr < math.inf:
+            raise ValueError("model: expected learning rates above 0")
+        if not 0 <= self.average < 1 or not 0 < self.decay_fraction <= 1:
+            raise ValueError("model: expected average from 0 to below 1 and decay_fraction above 0 and at most 1")
+        weights = (self.moves_weight, self.legal_weight, self.attacks_weight, self.value_weight, self.copy_weight)
+        if min(weights) < 0:
+            raise ValueError("model: expected weights from 0 up")
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentRow:
+    """A tokenised `A:` row."""
+
+    tokens: list[int]
+    """Prompt, completion, end of text."""
+    prompt_length: int
+    copied: tuple[bool, ...]
+    """Of each token of the completion, whether it is a square of the board that is as before."""
+
+
+class Pretraining:
+    """The training's state: model, optimisers, step, running average. Saved whole, so that a stopped run goes on."""
+
+    def __init__(self, config: PretrainConfig, *, seed: int, device: torch.device) -> None:
+        torch.manual_seed(seed)
+        self.config, self.seed, self.device, self.step = config, seed, device, 0
+        self.tokenizer = build_tokenizer(side_to_move=True)
+        self._encode, self._soft = Encoder(self.tokenizer), SoftRows(self.tokenizer)
+        shape = Shape(config.layers, config.width, config.heads, config.board_layer)
+        self.model = Student(shape, token_features(self.tokenizer)).to(device)
+        self._square_ids = torch.stack([self._soft.second_ids, self._soft.first_ids]).to(device)
+        self._others = self.model.other_parameters()
+        self._optimizers: tuple[torch.optim.Optimizer, ...] = (
+            Muon(self.model.hidden_matrices(), lr=config.muon_lr, weight_decay=MUON_WEIGHT_DECAY),
+            torch.optim.AdamW(self._others, lr=config.lr, betas=ADAM_BETAS, weight_decay=0.0, fused=True),
+        )
+        self._average = [parameter.detach().clone() for parameter in self.model.parameters()]
+
+    def run(
+        self, verdicts: Sequence[Verdict], transitions: Sequence[Example], folder: Path
+    ) -> Iterator[dict[str, float]]:
+        """Train to the last step, saving into `folder`; yields step, loss by part and lr every log_every steps.
+
+        `verdicts` are of positions with a legal move, `transitions` labelled `A:` rows; at least one of each.
+        """
+        header, told = self._header(verdicts, transitions), dict[str, float]()
+        while self.step < self.config.steps:
+            for part, loss in self._train_step(verdicts, transitions).items():
+                told[part] = told.get(part, 0.0) + loss
+            last = self.step == self.config.steps
+            if self.step % self.config.log_every == 0 or last:
+                steps = (self.step - 1) % self.config.log_every + 1
+                yield {"step": self.step, **{part: loss / steps for part, loss in told.items()}, "lr": self._share()}
+                told.clear()
+            if self.step % self.config.save_every == 0 or last:
+                self._save(folder, header)
+
+    def resume(self, folder: Path, verdicts: Sequence[Verdict], transitions: Sequence[Example]) -> bool:
+        """Load the state saved in `folder`; False if there is none. Raises UserError for that of another run."""
+        state = read_state(folder, self._header(verdicts, transitions), self.device)
+        if state is None:
+            return False
+        self.model.load_state_dict(state["model"])
+        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.step, self._average = state["step"], state["average"]
+        return True
+
+    def _share(self) -> float:
+        """Of the learning rates, at this step."""
+        config, done = self.config, self.step / self.config.steps
+        left = min(1.0, (1 - done) / config.decay_fraction)
+        return min(1.0, (self.step + 1) / config.warmup_steps) * left
+
+    def _train_step(self, verdicts: Sequence[Verdict], transitions: Sequence[Example]) -> dict[str, float]:
+        """The losses by part. What is drawn depends on seed and step alone."""
+        rng = random.Random(f"{self.seed}:{self.step}")
+        for optimizer, lr in zip(self._optimizers, (self.config.muon_lr, self.config.lr), strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = lr * self._share()
+        losses = self._policy_losses(self._draw_policy(rng, verdicts))
+        total = torch.stack(list(losses.values())).sum()
+        total.backward()
+        losses["environment"] = self.environment_loss(self._draw_environment(rng, transitions))
+        losses["environment"].backward()
+        torch.nn.utils.clip_grad_norm_(self._others, 1.0)
+        for optimizer in self._optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        self.step += 1
+        self._follow()
+        return {part: float(loss.detach()) for part, loss in losses.items()}
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """A young average forgets faster, so that the first weights do not stay in it."""
+        kept = min(self.config.average, self.step / (self.step + 20)) if self.config.average else 0.0
+        for average, parameter in zip(self._average, self.model.parameters(), strict=True):
+            average.lerp_(parameter, 1 - kept)
+
+    def _draw_policy(self, rng: random.Random, verdicts: Sequence[Verdict]) -> list[SoftRow]:
+        return [self._soft.row(rng.choice(verdicts), rng) for _ in range(self.config.policy_rows)]
+
+    def _draw_environment(self, rng: random.Random, transitions: Sequence[Example]) -> list[EnvironmentRow]:
+        """Rows that are longer than the model's positions are drawn anew."""
+        rows: list[EnvironmentRow] = []
+        while len(rows) < self.config.environment_rows:
+            row = self.environment_row(rng.choice(transitions))
+            if len(row.tokens) <= POSITIONS:
+                rows.append(row)
+        return rows
+
+    def environment_row(self, example: Example) -> EnvironmentRow:
+        """A labelled `A:` row as tokens."""
+        prompt, answer = self._encode(example.prompt), self._encode(example.completion or "")
+        board = prompt[BOARD_AT : BOARD_AT + SQUARES]
+        copied = tuple(at < SQUARES and board[at] == token for at, token in enumerate(answer))
+        return EnvironmentRow([*prompt, *answer, self.tokenizer.eos_token_id], len(prompt), (*copied, False))
+
+    def _policy_losses(self, rows: Sequence[SoftRow]) -> dict[str, Tensor]:
+        """By part, weighted, each a mean over rows."""
+        config, pad = self.config, self.tokenizer.pad_token_id
+        batch = collate(rows, max(len(row.tokens) for row in rows), pad).to(self.device)
+        embeddings = self.model.embeddings()
+        middle, hidden = self.model(batch.tokens_BT, embeddings)
+        heads = self.model.board(middle[:, BOARD_AT : BOARD_AT + SQUARES])
+        value = self.model.value(hidden[:, BOARD_AT + SQUARES + FIELDS_BEFORE_VALUE - 1])[:, 0]
+        moves = -(batch.moves * heads[:, 0].flatten(1).log_softmax(1).view_as(batch.moves)).sum()
+        binary = F.binary_cross_entropy_with_logits
+        count = len(rows)
+        return {
+            "tokens": self._token_loss(batch, hidden, embeddings) / count,
+            "moves": config.moves_weight * moves / count,
+            "legal": config.legal_weight * binary(heads[:, 1], batch.legal, reduction="sum") / count,
+            "attacks": config.attacks_weight * binary(heads[:, 2], batch.attacks, reduction="sum") / count,
+            "value": config.value_weight * binary(value, batch.values.clamp(0, 1)),
+        }
+
+    def _token_loss(self, batch: SoftBatch, hidden_BTH: Tensor, embeddings_VH: Tensor) -> Tensor:
+        """Sum over tokens: KL(target‖model) of a move's squares, weighted cross-entropy of the others."""
+        logprobs_NV = (hidden_BTH[batch.soft_at] @ embeddings_VH.T).log_softmax(-1)
+        asked_NS = logprobs_NV.gather(1, self._square_ids[batch.soft_first_N.long()])
+        entropy = torch.special.entr(batch.soft_NS).sum()
+        soft = -(asked_NS * batch.soft_NS).sum() - entropy
+        logits_NV = hidden_BTH[batch.hard_at] @ embeddings_VH.T
+        hard_N = F.cross_entropy(logits_NV, batch.hard_ids_N, reduction="none")
+        loss: Tensor = soft + (hard_N * batch.hard_weights_N).sum()
+        return loss
+
+    def environment_loss(self, rows: Sequence[EnvironmentRow]) -> Tensor:
+        """Weighted cross-entropy of the answers, summed over tokens, mean over rows."""
+        longest = max(len(row.tokens) for row in rows)
+        tokens_BT = torch.full((len(rows), longest), self.tokenizer.pad_token_id)
+        for number, row in enumerate(rows):
+            tokens_BT[number, : len(row.tokens)] = torch.tensor(row.tokens)
+        at = [(number, place) for number, row in enumerate(rows) for place in range(row.prompt_length, len(row.tokens))]
+        where_N, place_N = torch.tensor(at).T
+        weights_N = torch.tensor([self.config.copy_weight if same else 1.0 for row in rows for same in row.copied])
+        embeddings_VH = self.model.embeddings()
+        _, hidden_BTH = self.model(tokens_BT.to(self.device), embeddings_VH)
+        logits_NV = hidden_BTH[where_N, place_N - 1] @ embeddings_VH.T
+        losses_N = F.cross_entropy(logits_NV, tokens_BT[where_N, place_N].to(self.device), reduction="none")
+        return (losses_N * weights_N.to(self.device)).sum() / len(rows)
+
+    def exported(self) -> Any:
+        """The averaged weights as a stock GPT-2, float32."""
+        now = [parameter.detach().clone() for parameter in self.model.parameters()]
+        self._set(self._average)
+        try:
+            return export(self.model, self.tokenizer)
+        finally:
+            self._set(now)
+
+    @torch.no_grad()
+    def _set(self, weights: Sequence[Tensor]) -> None:
+        for parameter, weight in zip(self.model.parameters(), weights, strict=True):
+            parameter.copy_(weight)
+
+    def _header(self, verdicts: Sequence[Verdict], transitions: Sequence[Example]) -> Header:
+        """What is learned depends on it, and on nothing else but the kind of machine."""
+        config = {f"model.{name}": value for name, value in asdict(self.config).items() if name not in FREE}
+        rows = [*(render_verdict(verdict) for verdict in verdicts), *(row.prompt for row in transitions)]
+        return {"seed": self.seed, **config, "verdicts, transitions, exclude": digest(rows)}
+
+    def _save(self, folder: Path, header: Header) -> None:
+        """Write the model as a Hugging Face folder (bf16, half the size) and the state to go on from."""
+        self.exported().to(torch.bfloat16).save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        # Last: where it says that all is done, the model is there.
+        state = {
+            "model": self.model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+            "step": self.step,
+            "average": self._average,
+        }
+        save_state(folder, header, state)

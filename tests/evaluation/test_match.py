@@ -1,0 +1,127 @@
+"""Matches of models and rules of thumb: who plays how, what becomes of illegal answers, and who beats whom."""
+
+from collections.abc import Sequence
+
+import chess
+import pytest
+
+from rookworld_rlvr.board.openings import OPENINGS, drawn_opening
+from rookworld_rlvr.evaluation import Measure, summarise
+from rookworld_rlvr.evaluation.match import RULES, IllegalRule, MatchConfig, RescuedPlayer, match_suite
+from rookworld_rlvr.evaluation.players import Player, RandomPlayer
+from rookworld_rlvr.evaluation.rule_players import CapturePlayer, ExchangePlayer
+from rookworld_rlvr.evaluation.suite import suite_table
+
+
+class Silent:
+    """Writes nothing."""
+
+    def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
+        return [""] * len(boards)
+
+
+def table(one: type[Player] | object, other: object, **settings: object) -> dict[str, Measure]:
+    config = MatchConfig(**settings)  # type: ignore[arg-type]
+    suite = match_suite(one, other, config)  # type: ignore[arg-type]
+    return suite_table(suite, [row for chunk in suite.rows(0) for row in chunk])
+
+
+@pytest.mark.parametrize(
+    ("fen", "capture", "exchange"),
+    [
+        # The queen can take a defended pawn or a free knight.
+        ("3rk3/3p4/8/n2Q4/8/8/8/4K3 w - - 0 1", "d5a5", "d5a5"),
+        # The rook's pawn is defended: taking it loses the queen.
+        ("r3k3/p7/8/8/8/8/8/Q3K3 w - - 0 1", "a1a7", None),
+        # A knight to take, and a mate on the last rank.
+        ("6k1/5ppp/8/8/8/8/8/R2n2K1 w - - 0 1", "a1d1", "a1a8"),
+    ],
+)
+def test_rules_of_thumb_by_hand(fen: str, capture: str, exchange: str | None) -> None:
+    board = chess.Board(fen)
+    assert CapturePlayer().choose([board], [0]) == [capture]
+    chosen = ExchangePlayer().choose([board], [0])[0]
+    assert chosen == exchange if exchange else chosen != capture
+
+
+def test_the_exchange_rule_mates_where_it_can_and_counts_recaptures() -> None:
+    mate = chess.Board("6k1/5ppp/8/8/8/8/8/R5K1 w - - 0 1")
+    assert ExchangePlayer().choose([mate], [0]) == ["a1a8"]
+    player = ExchangePlayer()
+    # A rook for a defended knight: three won, five lost.
+    traded = chess.Board("4k3/3p4/2n5/8/8/8/2R5/4K3 w - - 0 1")
+    assert player.worth(traded, chess.Move.from_uci("c2c6")) == 3 - 5
+    promoted = chess.Board("8/P6k/8/8/8/8/8/K7 w - - 0 1")
+    assert player.worth(promoted, chess.Move.from_uci("a7a8q")) == 8
+
+
+def test_choices_depend_on_position_number_and_seed_alone() -> None:
+    board = chess.Board()
+    for player in (CapturePlayer, ExchangePlayer):
+        found = [player(seed).choose([board], [number])[0] for seed in range(4) for number in range(4)]
+        assert found == [player(seed).choose([board], [number])[0] for seed in range(4) for number in range(4)]
+        assert len(set(found)) > 3
+
+
+def test_the_exchange_rule_beats_captures_and_the_random_mover() -> None:
+    for opponent in ("capture", "random"):
+        found = table(RULES["exchange"], RULES[opponent], pairs=6)
+        assert found["match/score"].value > 0.7 and found["match/elo"].low > 0
+
+
+def test_an_illegal_answer_is_asked_again_then_replaced_and_counted() -> None:
+    heard: list[int] = []
+
+    class Stubborn:
+        """Legal at the third attempt, in games of an even number."""
+
+        def __init__(self, attempt: int) -> None:
+            self.attempt = attempt
+
+        def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
+            heard.extend([self.attempt] * len(boards))
+            moves = RandomPlayer().choose(boards, numbers)
+            return [
+                move if self.attempt == 2 and not number % 2 else "e1e1"
+                for move, number in zip(moves, numbers, strict=True)
+            ]
+
+    player = RescuedPlayer([Stubborn(attempt) for attempt in range(4)])
+    boards = [chess.Board(), chess.Board()]
+    moves = player.choose(boards, [0, 1])
+    assert all(chess.Move.from_uci(move) in board.legal_moves for move, board in zip(moves, boards, strict=True))
+    # Both are asked three times, the second game a fourth time.
+    assert heard == [0, 0, 1, 1, 2, 2, 3]
+    assert player.shares([0]) == {"illegal": 1.0, "replaced": 0.0}
+    assert player.shares([1]) == {"illegal": 1.0, "replaced": 1.0}
+    assert player.shares([0, 1]) == {"illegal": 1.0, "replaced": 0.5}
+
+
+def test_who_writes_nothing_is_a_random_mover_when_rescued_and_loses_else() -> None:
+    rescued = table(lambda seed: Silent(), RULES["random"], pairs=4, max_halfmoves=20)
+    assert (rescued["match/illegal"].value, rescued["match/replaced"].value) == (1.0, 1.0)
+    assert rescued["match/opponent_illegal"].value == 0.0 and rescued["match/drawn"].value > 0.5
+    lost = table(lambda seed: Silent(), RULES["random"], pairs=4, illegal=IllegalRule.loses)
+    assert (lost["match/score"].value, lost["match/illegal"].value) == (0.0, 1.0)
+    assert "match/replaced" not in lost
+
+
+def test_hundreds_of_pairs_have_an_opening_of_their_own() -> None:
+    boards = [drawn_opening(number, 0) for number in range(200)]
+    assert len({board.fen() for board in boards}) > 190 and len(OPENINGS) < 200
+    assert all(board.outcome() is None for board in boards)
+    assert [board.fen() for board in boards[:5]] != [drawn_opening(number, 1).fen() for number in range(5)]
+
+
+def test_a_match_of_the_same_player_is_even_by_openings_and_seeds() -> None:
+    config = MatchConfig(pairs=2, max_halfmoves=8)
+    suite = match_suite(RULES["random"], RULES["random"], config)
+    rows = [row for chunk in suite.rows(0) for row in chunk]
+    assert summarise(rows)["match/score"].n == 2
+    assert [row.record.count('[Event "match"]') for row in rows] == [2, 2]
+
+
+@pytest.mark.parametrize("changes", [{"pairs": -1}, {"max_halfmoves": 0}, {"attempts": -1}])
+def test_matches_that_are_none_are_refused(changes: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="match: expected"):
+        MatchConfig(**changes)  # type: ignore[arg-type]

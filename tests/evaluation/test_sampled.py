@@ -1,0 +1,73 @@
+"""Sampled answers: the mean, the best and the variety of several, judged like greedy ones."""
+
+import chess
+import pytest
+import torch
+
+from rookworld_rlvr.evaluation.engine_loss import VerdictMeasure
+from rookworld_rlvr.evaluation.sampled import Sampling, evaluate_sampled, sampled_values
+from rookworld_rlvr.rewards.engine import Analysis
+from rookworld_rlvr.rewards.verdict_book import load_book
+from rookworld_rlvr.tasks import Example, Task
+
+EXAMPLE = Example(Task.policy, f"P: {chess.STARTING_FEN}", "M: e2e4 d2d4 E: 0.3 0.2 B: e2e4")
+BEST, LEGAL, ILLEGAL = (f"M: {move} E: 0.3 B: {move}" for move in ("e2e4", "a2a3", "e2e5"))
+
+
+def test_mean_best_and_distinct_of_four_answers_by_hand() -> None:
+    values = sampled_values(EXAMPLE, [BEST, LEGAL, ILLEGAL, "nonsense"], {})
+    for key, mean, best in (("valid", 3 / 4, 1.0), ("legal_best_move", 2 / 4, 1.0), ("best_move_accuracy", 1 / 4, 1.0)):
+        assert values[f"sampled/policy/{key}"] == mean and values[f"spread/best/policy/{key}"] == best
+    assert values["spread/distinct/policy"] == 1.0
+    assert sampled_values(EXAMPLE, [BEST] * 4, {})["spread/distinct/policy"] == 1 / 4
+
+
+def test_of_a_loss_the_best_is_the_least() -> None:
+    evals = {move.uci(): 0.0 for move in chess.Board().legal_moves} | {"e2e4": 3.0}
+    analyses = {chess.STARTING_FEN: Analysis(chess.STARTING_FEN, tuple(evals.items()))}
+    values = sampled_values(EXAMPLE, [BEST, LEGAL], analyses)
+    lost = values["sampled/policy/win_probability_loss"]
+    assert values["spread/best/policy/win_probability_loss"] == 0.0 < lost < 0.5
+
+
+class Writer:
+    """Writes a token or another, at random."""
+
+    def generate(self, prompts, *, group_size, temperature, top_k=0):  # type: ignore[no-untyped-def]
+        from rookworld_rlvr.rollout.generator import SampledCompletion
+
+        draws = torch.randint(0, 2, (len(prompts), group_size)).tolist()
+        return [[SampledCompletion((draw,), (0.0,), True) for draw in row] for row in draws]
+
+
+class Tokenizer:
+    def __call__(self, prompt: str, add_special_tokens: bool) -> object:
+        return type("Ids", (), {"input_ids": [1]})
+
+    def decode(self, tokens: tuple[int, ...], skip_special_tokens: bool) -> str:
+        return (BEST, ILLEGAL)[tokens[0]]
+
+
+def test_draws_depend_on_the_seed_alone_and_leave_the_random_state_as_it_was() -> None:
+    measure = VerdictMeasure(load_book(""))
+
+    def ask(seed: int) -> list[float]:
+        sampling = Sampling(temperature=1.0, seed=seed)
+        rows = evaluate_sampled(Writer(), Tokenizer(), [EXAMPLE] * 40, sampling, first_index=7, measure=measure)  # type: ignore[arg-type]
+        assert [row.index for row in rows] == list(range(7, 47))
+        return [row.values["sampled/policy/legal_best_move"] for row in rows]
+
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    first = ask(0)
+    assert torch.rand(1) == expected and ask(0) == first != ask(1)
+    assert sum(first) / 40 == pytest.approx(0.5, abs=0.15)
+
+
+def test_a_stop_is_passed_on() -> None:
+    def stop(done: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_sampled(Writer(), Tokenizer(), [EXAMPLE], Sampling(1.0), progress=stop)  # type: ignore[arg-type]

@@ -1,0 +1,149 @@
+"""Verdicts from a book: found by position, preferred to labels, and never a silent zero where they are missing."""
+
+import gzip
+from pathlib import Path
+
+import chess
+import pytest
+
+from rookworld_rlvr.rewards import Rubric, RubricConfig
+from rookworld_rlvr.rewards.engine import Analysis, EngineNotFoundError
+from rookworld_rlvr.rewards.engine_pool import EnginePool
+from rookworld_rlvr.rewards.judge_pool import InlineJudge, Question
+from rookworld_rlvr.rewards.rubric import JudgeKind
+from rookworld_rlvr.rewards.verdict_book import VerdictBook, VerdictBookError, load_book
+from rookworld_rlvr.rewards.verdict_judge import VerdictJudge
+from rookworld_rlvr.tasks import Task
+from rookworld_rlvr.tasks.corpus import read_corpus
+from rookworld_rlvr.tasks.policy import parse_policy_prompt
+from rookworld_rlvr.tasks.verdicts import Verdict, read_verdicts, render_verdict
+from rookworld_rlvr.training.data import default_file
+
+# Two kings and a rook: every king's move keeps the win, the rook can be lost on a2 alone.
+FEN = "8/8/8/8/8/k7/8/K6R w - - 3 40"
+EVALS = {"h1h8": 9.0, "h1h2": 8.5, "a1b1": 8.0}
+OTHER = "8/8/8/8/8/k7/8/K5R1 w - - 3 40"
+GOOD, WEAK = "M: h1h8 E: 9.0 B: h1h8", "M: h1b1 E: 9.0 B: h1b1"
+
+
+def legal(fen: str) -> dict[str, float]:
+    """Every legal move is worth 1 pawn, but those of EVALS."""
+    return {move.uci(): EVALS.get(move.uci(), 1.0) for move in chess.Board(fen).legal_moves}
+
+
+def write(path: Path, *fens: str) -> Path:
+    text = "".join(render_verdict(Verdict(fen, "test", legal(fen))) + "\n" for fen in fens)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+def no_engine() -> EnginePool:
+    raise EngineNotFoundError("none here")
+
+
+def judge_with(book: VerdictBook) -> VerdictJudge:
+    return VerdictJudge(InlineJudge(Rubric(RubricConfig())), book, no_engine)
+
+
+def ask(fen: str, completion: str, label: str | None = None) -> Question:
+    return Question(f"P: {fen}", completion, label, None)
+
+
+@pytest.mark.parametrize("name", ["book.tsv", "book.tsv.gz"])
+def test_a_book_finds_a_position_whatever_its_move_number(tmp_path: Path, name: str) -> None:
+    book = load_book(str(write(tmp_path / name, FEN)))
+    found = book.get(FEN.replace(" 40", " 77"))
+    assert found is not None and dict(found.lines) == legal(FEN) and found.origin == "file"
+    assert book.get(FEN.replace(" 3 40", " 4 40")) is None and book.get(OTHER) is None and len(book) == 1
+
+
+def test_moves_are_judged_by_the_book_and_each_score_says_so(tmp_path: Path) -> None:
+    judge = judge_with(load_book(str(write(tmp_path / "book.tsv", FEN))))
+    good, weak = judge.score_all([ask(FEN, GOOD), ask(FEN, WEAK)])
+    assert good.verdict == weak.verdict == "file"
+    assert good.parts["correctness/best_value"] == 1.0 > weak.parts["correctness/best_value"] > 0.0
+    assert good.total > weak.total and "correctness/best_match" not in good.parts
+
+
+def test_a_missing_verdict_falls_back_to_the_label_then_to_the_rules_and_is_never_a_zero(tmp_path: Path) -> None:
+    judge = judge_with(load_book(str(write(tmp_path / "book.tsv", FEN))))
+    by_label, by_rules = judge.score_all([ask(OTHER, WEAK, "M: g1b1 E: 1.0 B: g1b1"), ask(OTHER, WEAK)])
+    assert (by_label.verdict, by_rules.verdict) == ("label", "rules")
+    assert "correctness/best_match" in by_label.parts
+    assert not [part for part in by_rules.parts if part.endswith(("_value", "_match"))]
+    judge.close()
+
+
+def test_an_engine_is_opened_once_and_only_where_the_book_has_no_verdict(tmp_path: Path) -> None:
+    opened: list[str] = []
+
+    class Pool:
+        def prepare(self, fens: object) -> None: ...
+
+        def analyse(self, fens: list[str]) -> list[Analysis]:
+            opened.extend(fens)
+            return [Analysis(fen, tuple(legal(fen).items())) for fen in fens]
+
+        def close(self) -> None: ...
+
+    opens: list[int] = []
+
+    def open_pool() -> EnginePool:
+        opens.append(1)
+        return Pool()  # type: ignore[return-value]
+
+    book = load_book(str(write(tmp_path / "book.tsv", FEN)))
+    judge = VerdictJudge(InlineJudge(Rubric(RubricConfig())), book, open_pool)
+    judge.prepare([f"P: {FEN}"])
+    assert judge.score_all([ask(FEN, GOOD)])[0].verdict == "file" and not opens
+    scores = judge.score_all([ask(OTHER, "M: g1g8 E: 1.0 B: g1g8"), ask(FEN, GOOD)])
+    judge.score_all([ask(OTHER, WEAK)])
+    assert [score.verdict for score in scores] == ["engine", "file"] and len(opens) == 1
+    assert set(opened) == {OTHER}
+
+
+def test_environment_prompts_have_no_verdict() -> None:
+    prompt = f"A: {chess.STARTING_FEN}+e2e4+e2e4+"
+    [score] = judge_with(load_book("")).score_all([Question(prompt, "nonsense", None, None)])
+    assert score.verdict == ""
+
+
+def test_by_labels_alone_an_analysis_is_not_looked_at() -> None:
+    analysis = Analysis(FEN, tuple(legal(FEN).items()))
+    score = Rubric(RubricConfig(judge=JudgeKind.labels)).score(f"P: {FEN}", GOOD, analysis=analysis)
+    assert score.verdict == "rules" and "correctness/best_value" not in score.parts
+
+
+@pytest.mark.parametrize("text", ["no tabs at all", "test\t8/8/8/8/8/8/8/8 w - - 0\te2e4:1"])
+def test_a_file_that_is_none_is_refused_in_one_line_that_names_the_place(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "book.tsv"
+    path.write_text(f"{render_verdict(Verdict(FEN, 'test', legal(FEN)))}\n{text}\n")
+    with pytest.raises(VerdictBookError, match=r"book\.tsv, line 2: expected") as raised:
+        load_book(str(path))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_is_not_there_or_damaged_is_refused(tmp_path: Path) -> None:
+    damaged = tmp_path / "book.tsv.gz"
+    damaged.write_bytes(b"\x1f\x8b no gzip")
+    for source in (str(tmp_path / "nope.tsv"), str(damaged)):
+        with pytest.raises(VerdictBookError, match="expected a file of verdicts"):
+            load_book(source)
+
+
+def test_every_shipped_policy_row_with_a_legal_move_has_a_verdict_on_all_of_them() -> None:
+    book = load_book("default")
+    rows = [row for name in ("train.txt", "held_out.txt") for row in read_corpus(default_file(name)).examples]
+    fens = [parse_policy_prompt(row.prompt).fen for row in rows if row.task is Task.policy]
+    for fen in fens:
+        moves = {move.uci() for move in chess.Board(fen).legal_moves}
+        found = book.get(fen)
+        assert not moves if found is None else {move for move, _ in found.lines} == moves
+    assert len(book) >= len({fen for fen in fens if any(chess.Board(fen).legal_moves)}) - 50
+
+
+def test_verdicts_go_through_text_and_back(tmp_path: Path) -> None:
+    verdict = Verdict(FEN, "test", {"h1h8": 999.98, "a1b1": -0.07, "h1h2": -999.9})
+    path = tmp_path / "verdicts.tsv"
+    path.write_text(render_verdict(verdict) + "\n")
+    assert list(read_verdicts(path)) == [verdict]

@@ -1,0 +1,127 @@
+"""Illegal moves by kind, games by source, and rows that say what python-chess says."""
+
+import random
+from collections import Counter
+
+import chess
+import pytest
+
+from rookworld_rlvr.board.moves import is_legal_uci
+from rookworld_rlvr.tasks.corpus import split_line
+from rookworld_rlvr.tasks.environment import environment_truth, parse_environment, parse_environment_prompt
+from rookworld_rlvr.tasks.sources import Source, engine_game, has_mate_in_one, random_game, softmax_move, sourced_game
+from rookworld_rlvr.tasks.transitions import IllegalKind, illegal_kind, illegal_move, replayed, transition_game
+from rookworld_rlvr.tasks.types import Example
+
+PINNED = "4r1k1/8/8/8/8/8/4N3/4K2R w K - 0 1"
+PAWNS = "8/P6k/8/8/8/8/7K/8 w - - 0 1"
+THROUGH_CHECK = "5rk1/8/8/8/8/8/8/4K2R w K - 0 1"
+
+
+@pytest.mark.parametrize(
+    ("fen", "uci", "kind"),
+    [
+        (chess.STARTING_FEN, "e4e5", "no_piece"),
+        (chess.STARTING_FEN, "e7e5", "other_side"),
+        (chess.STARTING_FEN, "e1g1", "castling"),
+        (THROUGH_CHECK, "e1g1", "castling"),
+        (PAWNS, "a7a8", "promotion"),
+        (PAWNS, "h2h3q", "promotion"),
+        (chess.STARTING_FEN, "e2e5", "geometry"),
+        (chess.STARTING_FEN, "a1b2", "geometry"),
+        (chess.STARTING_FEN, "a1a3", "blocked"),
+        (chess.STARTING_FEN, "d1d2", "blocked"),
+        (chess.STARTING_FEN, "e2d3", "blocked"),
+        (PINNED, "e2c3", "check"),
+    ],
+)
+def test_kinds_of_illegal_moves_by_hand(fen: str, uci: str, kind: str) -> None:
+    board = chess.Board(fen)
+    assert not is_legal_uci(board, uci) and illegal_kind(board, uci) == kind
+
+
+def test_illegal_moves_are_illegal_and_of_every_kind() -> None:
+    rng, found = random.Random(0), Counter[str]()
+    for fen in (chess.STARTING_FEN, PINNED, PAWNS, THROUGH_CHECK):
+        board = chess.Board(fen)
+        for _ in range(60):
+            uci = illegal_move(board, rng)
+            assert not is_legal_uci(board, uci)
+            found[illegal_kind(board, uci)] += 1
+    assert set(found) == set(IllegalKind)
+
+
+def row_of(line: str) -> Example:
+    example = split_line(line)
+    assert isinstance(example, Example)
+    return example
+
+
+def test_rows_say_what_python_chess_says_and_cover_the_rare_classes() -> None:
+    kinds, sources = Counter[str](), Counter[str]()
+    for number in range(60):
+        for row in transition_game(random.Random(number)):
+            kinds[row.kind] += 1
+            sources[row.source] += 1
+            example = row_of(row.line)
+            asked = parse_environment_prompt(example.prompt)
+            assert parse_environment(example.completion or "") == environment_truth(asked)
+            assert is_legal_uci(chess.Board(asked.fen), asked.uci) is not row.kind.startswith("illegal")
+    assert set(sources) == {"opening", "random"} and min(sources.values()) > 100
+    illegal = sum(count for kind, count in kinds.items() if kind.startswith("illegal"))
+    assert 0.15 < illegal / sum(kinds.values()) < 0.5
+    assert min(kinds[kind] for kind in ("mate", "castling", "promotion", "insufficient_material")) > 3
+
+
+def test_openings_begin_at_the_first_move() -> None:
+    rows = [row for number in range(20) for row in transition_game(random.Random(number)) if row.source == "opening"]
+    assert any(chess.STARTING_FEN in row.line.split("+")[0] for row in rows)
+    assert all(int(row.line.split("+")[0].split(" ")[6]) <= 9 for row in rows)
+
+
+def test_a_game_known_by_its_positions_is_replayed_with_its_history() -> None:
+    board, fens = chess.Board(), [chess.STARTING_FEN]
+    for uci in ("e2e4", "e7e5", "g1f3", "b8c6", "f1c4"):
+        board.push_uci(uci)
+        fens.append(board.fen())
+    rows = [row for seed in range(40) for row in replayed(fens, random.Random(seed)) if row.kind == "quiet"]
+    histories = {parse_environment_prompt(row_of(row.line).prompt).history for row in rows}
+    assert ("e2e4", "e7e5", "g1f3") in histories and all(row.source == "engine" for row in rows)
+    # What no legal move leads to ends it.
+    assert list(replayed([fens[0], fens[3]], random.Random(0))) == []
+
+
+def even(board: chess.Board) -> dict[str, float]:
+    """All moves alike, but a mate."""
+    found = dict.fromkeys(sorted(move.uci() for move in board.legal_moves), 0.0)
+    for uci in found:
+        board.push_uci(uci)
+        if board.is_checkmate():
+            found[uci] = 999.99
+        board.pop()
+    return found
+
+
+def test_games_of_every_source_have_verdicts_on_all_legal_moves() -> None:
+    sources = Counter[str]()
+    for number in range(12):
+        for verdict in sourced_game(random.Random(number), even):
+            sources[verdict.source] += 1
+            assert verdict.evals_pawns.keys() == {move.uci() for move in chess.Board(verdict.fen).legal_moves}
+    assert set(sources) >= {Source.engine, Source.ending, Source.random}
+
+
+def test_a_position_with_a_mate_in_one_is_always_kept_and_named() -> None:
+    start = chess.Board("6k1/5ppp/8/8/8/8/8/R6K w - - 0 1")
+    assert has_mate_in_one(start)
+    first = next(random_game(random.Random(1), start, even))
+    assert (first.fen, first.source, max(first.evals_pawns.values())) == (start.fen(), Source.mate, 999.99)
+
+
+def test_an_engine_s_game_prefers_good_moves_by_its_temperature() -> None:
+    evals = {"e2e4": 3.0, "a2a3": 0.0}
+    rng = random.Random(0)
+    assert {softmax_move(rng, evals, 0.01) for _ in range(50)} == {"e2e4"}
+    assert {softmax_move(rng, evals, 1.0) for _ in range(50)} == set(evals)
+    rows = list(engine_game(rng, chess.Board(), even, source=Source.engine, halfmoves=5))
+    assert [chess.Board(row.fen).ply() for row in rows] == [0, 1, 2, 3, 4]

@@ -1,0 +1,262 @@
+"""A model from verdicts: targets by hand, the same function exported, resumable, and clear of what is held out."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import chess
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.app.config import PretrainRunConfig
+from rookworld_rlvr.app.pretrain import load
+from rookworld_rlvr.tasks.corpus import read_corpus
+from rookworld_rlvr.tasks.types import Example, Task
+from rookworld_rlvr.tasks.verdicts import Verdict, render_verdict
+from rookworld_rlvr.training.codec import BOARD_ORDER, Encoder, build_tokenizer
+from rookworld_rlvr.training.data import default_file
+from rookworld_rlvr.training.errors import UserError
+from rookworld_rlvr.training.muon import Muon, orthogonal
+from rookworld_rlvr.training.pretraining import PretrainConfig, Pretraining
+from rookworld_rlvr.training.soft_targets import BOARD_AT, SoftRows, attacks_of, coarse
+from rookworld_rlvr.training.student import Shape, Student, export, token_features
+
+CPU = torch.device("cpu")
+TOKENIZER: Any = build_tokenizer(side_to_move=True)
+SMALL = PretrainConfig(
+    layers=2, width=32, heads=2, board_layer=1, steps=12, policy_rows=4, environment_rows=2, warmup_steps=2,
+    save_every=5, log_every=4, average=0.5,
+)  # fmt: skip
+# Two moves win, the mate more; the king's moves draw.
+FEN = "6k1/5ppp/8/8/8/8/8/R6K w - - 0 1"
+
+
+def verdict(fen: str = FEN) -> Verdict:
+    evals = {move.uci(): 0.0 for move in chess.Board(fen).legal_moves} | {"a1a8": 999.99, "a1a7": 5.0}
+    return Verdict(fen, "test", evals if fen == FEN else dict.fromkeys(sorted(evals.keys() - {"a1a8", "a1a7"}), 0.1))
+
+
+def positions(count: int) -> list[Verdict]:
+    rng, found = random.Random(0), []
+    while len(found) < count:
+        board = chess.Board()
+        for _ in range(rng.randint(1, 30)):
+            board.push(rng.choice(list(board.legal_moves)))
+        evals = {move.uci(): round(rng.gauss(0, 2), 2) for move in board.legal_moves}
+        if evals:
+            found.append(Verdict(board.fen(), "test", evals))
+    return found
+
+
+@pytest.fixture(scope="module")
+def transitions(make_lines: Callable[[int, int], list[str]], tmp_path_factory: pytest.TempPathFactory) -> list[Example]:
+    file = tmp_path_factory.mktemp("pretrain") / "rows.txt"
+    file.write_text("".join(f"{line}\n" for line in make_lines(5, 20)))
+    return [row for row in read_corpus(file).examples if row.task is Task.environment]
+
+
+def test_targets_follow_the_verdicts_and_leave_out_what_was_named_before() -> None:
+    rows = SoftRows(TOKENIZER)
+    for seed in range(20):
+        row = rows.row(verdict(), random.Random(seed))
+        words = TOKENIZER.convert_ids_to_tokens(row.tokens)
+        asked = [(words[at].strip(), first, shares) for at, first, shares in row.soft]
+        named = ["".join(pair) for pair in zip([w for w, *_ in asked[::2]], [w for w, *_ in asked[1::2]], strict=True)]
+        assert named[-1] == "a1a8" and len(set(named[:-1])) == 5
+        first_shares = asked[0][2]
+        # The mate is worth 0.12 more than 0.999, the other win 0.863: at a temperature of 0.04 nothing else counts.
+        assert first_shares[chess.A1] > 0.99 and first_shares.sum() == pytest.approx(1.0)
+        for (word, _, shares), place in zip(asked[::2], range(5), strict=False):
+            left = set(verdict().evals_pawns) - set(named[:place])
+            assert {square for square in chess.SQUARES if shares[square] > 0} <= {
+                chess.parse_square(move[:2]) for move in left
+            }
+            assert shares[chess.parse_square(word)] > 0
+        hard = {at for at, _ in row.hard}
+        assert not hard & {at for at, _, _ in row.soft} and len(row.tokens) - 1 in hard
+        assert row.legal.sum() == len(verdict().evals_pawns) and row.moves.sum() == pytest.approx(1.0)
+
+
+def test_the_board_s_tokens_stand_where_the_heads_look_and_tell_the_side_to_move() -> None:
+    for fen in (FEN, FEN.replace(" w ", " b ")):
+        words = TOKENIZER.convert_ids_to_tokens(TOKENIZER(f"P: {fen}").input_ids)[BOARD_AT : BOARD_AT + 64]
+        assert words[BOARD_ORDER.index(chess.A1)].startswith("/R") and len(set(words)) == 64
+    white, black = (set(TOKENIZER(f"P: {fen}").input_ids[1:65]) for fen in (FEN, FEN.replace(" w ", " b ")))
+    assert not white & black
+
+
+def test_attacks_are_python_chess_s() -> None:
+    board = chess.Board(FEN)
+    found = attacks_of(board)
+    for origin in chess.SQUARES:
+        targets = {square for square in chess.SQUARES if found[BOARD_ORDER.index(origin), BOARD_ORDER.index(square)]}
+        assert targets == set(board.attacks(origin) if board.piece_at(origin) else ())
+
+
+@pytest.mark.parametrize(
+    ("pawns", "expected"), [(0.04, 0.0), (-0.26, -0.3), (2.6, 2.5), (-7.4, -7.0), (999.97, 999.97), (-0.01, 0.0)]
+)
+def test_evals_are_rounded_to_a_grid_that_grows(pawns: float, expected: float) -> None:
+    assert coarse(pawns) == expected and str(coarse(pawns)) != "-0.0"
+
+
+def test_the_fast_encoder_gives_the_tokenizer_s_ids(make_lines: Callable[[int, int], list[str]]) -> None:
+    encode = Encoder(TOKENIZER)
+    for line in make_lines(3, 60):
+        assert encode(line) == TOKENIZER(line).input_ids and TOKENIZER.decode(encode(line)) == line
+
+
+def test_prompt_and_completion_tokenise_alike_apart_and_together(make_lines: Callable[[int, int], list[str]]) -> None:
+    for line in make_lines(4, 30):
+        if line.startswith("P: "):
+            prompt = line[: line.index("M:")].rstrip()
+            assert TOKENIZER(prompt).input_ids + TOKENIZER(line[len(prompt) :]).input_ids == TOKENIZER(line).input_ids
+
+
+def test_what_is_exported_is_the_same_function_in_stock_gpt2() -> None:
+    torch.manual_seed(0)
+    student = Student(Shape(2, 32, 2, 1), token_features(TOKENIZER))
+    for parameter in student.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    tokens = torch.tensor([TOKENIZER(f"P: {FEN}").input_ids])
+    embeddings = student.embeddings()
+    ours = student(tokens, embeddings)[1] @ embeddings.T
+    theirs = export(student, TOKENIZER)(tokens).logits
+    torch.testing.assert_close(theirs, ours, atol=1e-4, rtol=1e-4)
+
+
+def test_squares_of_a_move_share_what_they_are_about_with_the_pieces_on_them() -> None:
+    ids, features = TOKENIZER.get_vocab(), token_features(TOKENIZER)
+    shared = features[ids[" e4"]] * features[ids["e4"]]
+    assert shared.sum() >= 6 and (features[ids[" e4"]] * features[ids["d5"]]).sum() < shared.sum()
+    assert len(torch.unique(features[features.sum(1) > 0], dim=0)) == int((features.sum(1) > 0).sum())
+
+
+def test_orthogonal_brings_singular_values_near_one_whatever_the_shape() -> None:
+    torch.manual_seed(0)
+    for shape in ((3, 16, 16), (2, 64, 16), (2, 16, 64)):
+        values = torch.linalg.svdvals(orthogonal(torch.randn(shape)))
+        assert values.min() > 0.3 and values.max() < 1.3
+
+
+def test_muon_s_first_step_is_the_orthogonal_gradient_scaled() -> None:
+    torch.manual_seed(0)
+    weight = torch.nn.Parameter(torch.zeros(8, 2))
+    weight.grad = torch.randn(8, 2)
+    expected = orthogonal(weight.grad[None])[0] * 2 * -0.1
+    Muon([weight], lr=0.1).step()
+    torch.testing.assert_close(weight.detach(), expected)
+
+
+Told = list[dict[str, float]]
+
+
+def learn(folder: Path, rows: list[Example], config: PretrainConfig = SMALL) -> tuple[Pretraining, Told]:
+    folder.mkdir(exist_ok=True)
+    training, verdicts = Pretraining(config, seed=3, device=CPU), positions(8)
+    training.resume(folder, verdicts, rows)
+    return training, list(training.run(verdicts, rows, folder))
+
+
+def test_losses_of_every_part_fall(transitions: list[Example], tmp_path: Path) -> None:
+    config = PretrainConfig(
+        layers=2, width=32, heads=2, board_layer=1, steps=40, policy_rows=4, environment_rows=2, warmup_steps=2,
+        log_every=10,
+    )  # fmt: skip
+    _, told = learn(tmp_path / "out", transitions, config)
+    assert [entry["step"] for entry in told] == [10, 20, 30, 40]
+    for part in ("tokens", "moves", "legal", "attacks", "environment"):
+        assert told[-1][part] < told[0][part]
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_bits(
+    transitions: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, _ = learn(tmp_path / "whole", transitions)
+    train_step = Pretraining._train_step
+
+    def interrupted(training: Pretraining, *rows: Any) -> dict[str, float]:
+        if training.step == 7:
+            raise KeyboardInterrupt
+        return train_step(training, *rows)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Pretraining, "_train_step", interrupted)
+        learn(tmp_path / "cut", transitions)
+    again, _ = learn(tmp_path / "cut", transitions)
+    for one, other in zip(whole.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert all(map(torch.equal, whole._average, again._average))
+
+
+def test_another_run_s_state_is_refused_by_name(transitions: list[Example], tmp_path: Path) -> None:
+    learn(tmp_path / "out", transitions)
+    other = Pretraining(SMALL, seed=4, device=CPU)
+    with pytest.raises(UserError, match="seed: expected 3"):
+        other.resume(tmp_path / "out", positions(8), transitions)
+    with pytest.raises(UserError, match="verdicts, transitions, exclude"):
+        Pretraining(SMALL, seed=3, device=CPU).resume(tmp_path / "out", positions(7), transitions)
+
+
+def test_the_saved_folder_loads_with_the_plain_auto_classes(transitions: list[Example], tmp_path: Path) -> None:
+    training, _ = learn(tmp_path / "out", transitions)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").get_vocab() == TOKENIZER.get_vocab()
+    tokens = torch.tensor([TOKENIZER(f"P: {FEN}").input_ids])
+    # Saved in bfloat16.
+    torch.testing.assert_close(model(tokens).logits, training.exported()(tokens).logits, atol=0.1, rtol=0.05)
+
+
+def test_positions_held_out_or_excluded_are_not_learned_from(transitions: list[Example], tmp_path: Path) -> None:
+    held_out = next(row for row in read_corpus(default_file("held_out.txt")).examples if row.task is Task.policy)
+    fens = [held_out.prompt.removeprefix("P: "), FEN, *(found.fen for found in positions(2))]
+    file, rows, excluded = (tmp_path / name for name in ("v.tsv", "rows.txt", "excluded.fen"))
+    file.write_text("".join(f"{render_verdict(Verdict(fen, 'test', {'a1a8': 0.0}))}\n" for fen in fens))
+    rows.write_text("".join(f"{row.prompt}{row.completion}\n" for row in transitions))
+    excluded.write_text(f"{FEN}\n")
+    config = PretrainRunConfig(verdicts=[str(file)], transitions=[str(rows)], exclude=[str(excluded)])
+    found, _ = load(config)
+    assert [verdict.fen for verdict in found] == fens[2:]
+
+
+def test_the_command_makes_a_model_and_goes_on_where_it_stopped(
+    transitions: list[Example], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "v.tsv").write_text("".join(f"{render_verdict(found)}\n" for found in positions(6)))
+    (tmp_path / "rows.txt").write_text("".join(f"{row.prompt}{row.completion}\n" for row in transitions))
+    given = [f"verdicts=[{tmp_path}/v.tsv]", f"transitions=[{tmp_path}/rows.txt]", f"output={tmp_path}/out"]
+    small = ["model.layers=1", "model.width=16", "model.heads=2", "model.board_layer=1", "model.steps=3"]
+    rows = ["model.policy_rows=2", "model.environment_rows=1", "model.log_every=1"]
+    assert main(["pretrain", *given, *small, *rows]) == 0
+    assert "step 3/3" in capsys.readouterr().out and (tmp_path / "out" / "model.safetensors").is_file()
+    assert main(["pretrain", *given, *small, *rows]) == 0
+    assert "going on from step 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"layers": 0}, {"width": 31}, {"board_layer": 5}, {"lr": 0.0}, {"average": 1.0}, {"decay_fraction": 0.0},
+     {"legal_weight": -1.0}],
+    ids=str,
+)  # fmt: skip
+def test_settings_that_train_nothing_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="model"):
+        PretrainConfig(**changes)
+
+
+def test_every_weight_changes_the_losses(transitions: list[Example]) -> None:
+    def told(**changes: float) -> dict[str, float]:
+        config = PretrainConfig(**{**{"layers": 1, "width": 16, "heads": 2, "board_layer": 1, "policy_rows": 2,
+                                      "environment_rows": 1}, **changes})  # type: ignore[arg-type]  # fmt: skip
+        return Pretraining(config, seed=0, device=CPU)._train_step(positions(4), transitions)
+
+    plain = told()
+    for name, part in (("moves", "moves"), ("legal", "legal"), ("attacks", "attacks"), ("value", "value")):
+        changed = told(**{f"{name}_weight": 2 * getattr(PretrainConfig(), f"{name}_weight")})
+        assert changed[part] == pytest.approx(2 * plain[part], rel=1e-4)
+    assert told(copy_weight=1.0)["environment"] > plain["environment"]
+    assert np.isfinite(list(plain.values())).all()
