@@ -38,7 +38,7 @@ CONFIGS = {
 
 def make_run(overrides: list[str], arguments: argparse.Namespace, seed: int) -> Run:
     """A run of one configuration and seed."""
-    shared = [f"steps={arguments.steps}", f"seed={seed}", f"evaluation_rows={arguments.rows}"]
+    shared = [f"steps={arguments.steps}", f"seed={seed}", f"evaluation_rows={arguments.rows}", "match_pairs=0"]
     shared += [f"output_root={arguments.out / 'runs'}", "name=ablation"]
     given = OmegaConf.from_dotlist([*COMMON, *shared, *overrides])
     raw = OmegaConf.merge(OmegaConf.structured(RunConfig), given)

@@ -35,6 +35,7 @@ RUN = (
     "objective.group_size=2",
     "generator.max_new_tokens=32",
     "evaluation_rows=2",
+    "match_pairs=0",
     "checkpoint_every=1",
     "rollouts_every=1",
     "validation.every=5",

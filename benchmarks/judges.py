@@ -23,7 +23,8 @@ from omegaconf import OmegaConf
 from rookworld_rlvr.training.checkpoint import list_checkpoints
 
 RUNS = {
-    "labels": "rubric=default",
+    "verdicts": "rubric=default",
+    "labels": "rubric=labels",
     "rules": "rubric=rules",
     "engine": "rubric=engine",
     "policy": "experiment=policy_only",
@@ -31,7 +32,7 @@ RUNS = {
 }
 LOSS = "policy/win_probability_loss"
 KEYS = (LOSS, "policy/legal_best_move", "policy/best_move_accuracy", "policy/valid", "environment/next_state_accuracy")
-MEASURE = "evaluation_nodes=40000"
+MEASURE = ("evaluation_nodes=40000", "match_pairs=0")
 RETAINED = ("labels", "policy", "environment")
 """The mixed run and those of one task."""
 RETENTION = {
@@ -50,7 +51,7 @@ def gains_of(name: str, seed: int, out: Path, overrides: list[str]) -> Table:
     root = out / f"{name}-{seed}"
     summary = root / "latest" / "summary.json"
     if not summary.exists():
-        given = [RUNS[name], f"seed={seed}", f"name={name}", MEASURE, f"output_root={root}", *overrides]
+        given = [RUNS[name], f"seed={seed}", f"name={name}", *MEASURE, f"output_root={root}", *overrides]
         rookworld(f"{name}, seed {seed}", "train", *given)
     told = json.loads(summary.read_text(encoding="utf-8"))
     return {key: told["gain"][key] | {"before": told["before"][key]["value"]} for key in KEYS}

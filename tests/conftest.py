@@ -183,6 +183,8 @@ def small_overrides(corpus: Corpus, small_model: Path) -> list[str]:
         "optim.warmup_steps=0",
         "generator.max_new_tokens=48",
         "evaluation_rows=1",
+        "sampled_rows=0",
+        "match_pairs=0",
         "precision=fp32",
         "device=cpu",
         "threads=1",

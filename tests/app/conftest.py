@@ -20,10 +20,11 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from rookworld_rlvr.app.conf_groups import conf_folder
-from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, RunConfig, WarmstartRunConfig
+from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, PretrainRunConfig, RunConfig, WarmstartRunConfig
 from rookworld_rlvr.app.hydra_command import SCHEMAS, to_dataclass
 from rookworld_rlvr.app.judges import make_judges, open_pool
 from rookworld_rlvr.app.wiring import build_unsaved_run
+from rookworld_rlvr.evaluation.match import MatchConfig
 from rookworld_rlvr.rewards import JudgeError, Rubric
 from rookworld_rlvr.rewards.engine import Analysis
 from rookworld_rlvr.rewards.engine_pool import EnginePool
@@ -33,6 +34,7 @@ from rookworld_rlvr.rollout.hf_generator import HFGenerator
 from rookworld_rlvr.rollout.vllm_config import LOGPROBS_MODE, SERVED_NAME, engine_arguments
 from rookworld_rlvr.rollout.weights import checksum
 from rookworld_rlvr.tasks import Example, Task
+from rookworld_rlvr.training.against_start import match_config
 from rookworld_rlvr.training.checks import check_gradient, check_kl
 from rookworld_rlvr.training.context import StepContext
 from rookworld_rlvr.training.errors import UserError
@@ -46,6 +48,7 @@ SCHEMA_OF = {
     "train": RunConfig,
     "bench": BenchRunConfig,
     "evaluate": EvaluateConfig,
+    "pretrain": PretrainRunConfig,
     "warmstart": WarmstartRunConfig,
 }
 Composed = RunConfig | EvaluateConfig | WarmstartRunConfig
@@ -204,6 +207,11 @@ def rows(config: RunConfig) -> Any:
     except UserError as error:
         return str(error)
     return run.train_examples, run.validation_examples, tuple(run.held_out)
+
+
+def match(config: RunConfig) -> MatchConfig:
+    """How the trained model would play the one it began from."""
+    return match_config(config)
 
 
 def draws(config: RunConfig) -> list[Task]:
@@ -380,6 +388,7 @@ def observers(of_engines: dict[str, Any]) -> dict[str, Callable[[RunConfig], Any
         biased_sampler,
         rows,
         draws,
+        match,
         judges,
         model,
         device,

@@ -220,8 +220,12 @@ def test_a_model_folder_that_lacks_a_file_is_refused(
         (["evaluate", "-m", "kl=exact,off"], "expected group=option, the groups of evaluate: model, data, generator\n"),
         (["warmstart", "kl=exact"], "expected group=option, the groups of warmstart: none\n"),
         (["warmstart"], "corpus: expected files"),
+        (["pretrain"], "expected files, as verdicts="),
+        (["pretrain", "verdicts=[/nope.tsv]", "transitions=[/nope.txt]"], "/nope"),
+        (["train", "rubric.verdicts=/nope.tsv"], "rubric.verdicts: expected a file of verdicts, got /nope.tsv"),
+        (["evaluate", "suites=[match]", "match.opponent=/nope"], "match.opponent: expected random, capture, exchange"),
         (["warmstart", "corpus=[/nope/rows.txt]"], "/nope/rows.txt"),
-        (["trian"], "expected one of train, smoke, bench, evaluate, inspect, warmstart, data"),
+        (["trian"], "expected one of train, smoke, bench, evaluate, inspect, pretrain, warmstart, data"),
         (["--steps=3"], "expected one of train"),
     ],
 )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rookworld_rlvr.app.conf_groups import conf_folder
-from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, RunConfig, WarmstartRunConfig
+from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, PretrainRunConfig, RunConfig, WarmstartRunConfig
 from rookworld_rlvr.objective import AdvantageScale, KLForm, LossKind, MismatchMode
 from rookworld_rlvr.rewards.rubric import JudgeKind
 from rookworld_rlvr.rollout.generator import GeneratorKind
@@ -18,7 +18,13 @@ from rookworld_rlvr.training.reference import ReferenceMode
 from rookworld_rlvr.training.sinks import Tracker
 
 CONF = conf_folder()
-COMMANDS = {"train": RunConfig, "bench": BenchRunConfig, "evaluate": EvaluateConfig, "warmstart": WarmstartRunConfig}
+COMMANDS = {
+    "train": RunConfig,
+    "bench": BenchRunConfig,
+    "evaluate": EvaluateConfig,
+    "pretrain": PretrainRunConfig,
+    "warmstart": WarmstartRunConfig,
+}
 # What each option of a group changes, besides nothing: key → value.
 CHANGES: dict[str, dict[str, Any]] = {
     "model=tiny": {},
@@ -26,6 +32,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "data=default": {},
     "rubric=default": {},
     "rubric=engine": {"rubric.judge": JudgeKind.engine},
+    "rubric=labels": {"rubric.judge": JudgeKind.labels},
     "rubric=rules": {"rubric.judge": JudgeKind.rules},
     "rubric=warmup": {"rubric.warmup_steps": 50},
     "generator=static": {},
@@ -85,6 +92,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     },
     "experiment=live": {"name": "live", "data.live.fraction": 0.5},
     "debug=short": {
+        "match_pairs": 2,
+        "match_halfmoves": 10,
         "name": "short",
         "steps": 3,
         "evaluation_rows": 16,

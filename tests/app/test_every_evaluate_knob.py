@@ -51,6 +51,7 @@ PUZZLES = ("suites=[puzzles]", "puzzles.path={mates}")
 SELFPLAY = ("suites=[selfplay]", "selfplay.games=2", "selfplay.max_halfmoves=2", *PLAYS)
 WORLD = ("suites=[closed_world]", "closed_world.games=2", "closed_world.max_halfmoves=2", *PLAYS)
 MATCH = ("suites=[engine_match]", "engine_match.pairs=2", "engine_match.max_halfmoves=3", *PLAYS)
+GAMES = ("suites=[match]", "match.pairs=2", "match.max_halfmoves=4", *PLAYS)
 SERVER = ("generator.kind=vllm_server", "generator.vllm.url=http://127.0.0.1:1", "generator.vllm.retries=0")
 KNOBS = {
     "suites": Knob("[environment]"),
@@ -106,6 +107,15 @@ KNOBS = {
     "closed_world.mover": Knob("random", WORLD),
     "closed_world.decoding.temperature": Knob(9.0, WORLD),
     "closed_world.decoding.top_k": Knob(1, (*WORLD, "closed_world.decoding.temperature=3")),
+    "verdicts": Knob("/nope", POLICY),
+    "match.opponent": Knob("capture", GAMES),
+    "match.pairs": Knob(1, GAMES),
+    "match.max_halfmoves": Knob(1, GAMES),
+    "match.illegal": Knob("loses", GAMES),
+    "match.attempts": Knob(0, (*GAMES, "match.decoding.temperature=9")),
+    "match.decoding.temperature": Knob(9.0, GAMES),
+    "match.decoding.top_k": Knob(1, (*GAMES, "match.decoding.temperature=3")),
+    "match.pgn": Knob("games.pgn", GAMES),
     "engine_match.pairs": Knob(1, MATCH),
     "engine_match.max_halfmoves": Knob(1, MATCH),
     "engine_match.decoding.temperature": Knob(9.0, MATCH),

@@ -53,6 +53,7 @@ KNOBS: dict[str, Knob] = {
     if path.startswith("rubric.") and isinstance(value, float)
 } | {
     "rubric.judge": Knob("rules", "totals"),
+    "rubric.verdicts": Knob("/nope", "refused"),
     "rubric.engine.path": Knob("/nope", "verdicts"),
     "rubric.engine.nodes": Knob(77, "verdicts"),
     "rubric.engine.hash_mib": Knob(3, "verdicts"),
@@ -68,6 +69,9 @@ KNOBS: dict[str, Knob] = {
     "checkpoint_every": Knob(1, "folder", ("keep_checkpoints=9",)),
     "keep_checkpoints": Knob(1, "folder", ("checkpoint_every=1", "recovery.good_steps=9")),
     "evaluation_rows": Knob(2, "folder"),
+    "sampled_rows": Knob(1, "folder"),
+    "match_pairs": Knob(1, "folder", ("match_halfmoves=2",)),
+    "match_halfmoves": Knob(7, "match"),
     "rollouts_every": Knob(2, "folder"),
     "validation.every": Knob(2, "folder", ("validation.rows=8",)),
     "validation.rows": Knob(3, "rows", ("validation.every=1", "validation.rows=8")),

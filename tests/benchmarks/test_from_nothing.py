@@ -10,7 +10,15 @@ import pytest
 
 MATE = {"fen": "6k1/5ppp/8/8/8/8/8/K3R3 w - - 0 1", "best": "e1e8"}
 CLONING = ("layers=1", "width=16", "heads=2", "steps=2", "batch_size=4")
-TRAINING = ("steps=1", "evaluation_rows=2", "objective.prompts_per_step=2", "objective.group_size=2", "threads=1")
+TRAINING = (
+    "steps=1",
+    "evaluation_rows=2",
+    "match_pairs=1",
+    "match_halfmoves=2",
+    "objective.prompts_per_step=2",
+    "objective.group_size=2",
+    "threads=1",
+)
 EVALUATION = (
     "evaluation_rows=2",
     "balanced.rows_per_class=1",

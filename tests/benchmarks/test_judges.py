@@ -46,7 +46,7 @@ def test_a_run_on_one_task_is_measured_by_an_engine_and_against_what_it_began_fr
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("STOCKFISH_PATH", stockfish)
-    monkeypatch.setattr(benchmark, "MEASURE", "evaluation_nodes=300")
+    monkeypatch.setattr(benchmark, "MEASURE", ("evaluation_nodes=300", "match_pairs=0"))
     short = ["steps=1", "evaluation_rows=6", "objective.prompts_per_step=2", "objective.group_size=2", "threads=1"]
     given = ["--seeds", "0", "--runs", "rules", "environment", "--out", str(tmp_path), "--", *short]
     monkeypatch.setattr(sys, "argv", ["judges.py", *given])

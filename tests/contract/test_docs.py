@@ -22,7 +22,7 @@ READER_S_OWN = {"HOST:8000"}
 MACHINE = re.compile(
     r"(?<![\w.~])/(?:work|tmp|root|home|usr|opt|mnt)\b|localhost|\b\d+\.\d+\.\d+\.\d+\b|\bpypi\b|index-url", re.I
 )
-HYDRA_COMMANDS = {"smoke": "train"} | {name: name for name in ("train", "bench", "evaluate", "warmstart")}
+HYDRA_COMMANDS = {"smoke": "train"} | {name: name for name in ("train", "bench", "evaluate", "pretrain", "warmstart")}
 UNFILLED = "@@"
 
 
@@ -186,13 +186,20 @@ def test_the_overrides_shown_are_accepted(name: str, overrides: list[str]) -> No
     from omegaconf import OmegaConf
 
     from rookworld_rlvr.app.conf_groups import conf_folder
-    from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, RunConfig, WarmstartRunConfig
+    from rookworld_rlvr.app.config import (
+        BenchRunConfig,
+        EvaluateConfig,
+        PretrainRunConfig,
+        RunConfig,
+        WarmstartRunConfig,
+    )
     from rookworld_rlvr.app.hydra_command import SCHEMAS
 
     schemas = {
         "train": RunConfig,
         "bench": BenchRunConfig,
         "evaluate": EvaluateConfig,
+        "pretrain": PretrainRunConfig,
         "warmstart": WarmstartRunConfig,
     }
     SCHEMAS.store(name=f"{name}_schema", node=schemas[name])
@@ -242,6 +249,7 @@ def evaluation_keys() -> Iterator[str]:
     from rookworld_rlvr.evaluation.engine_match import EngineMatchConfig, engine_match_suite
     from rookworld_rlvr.evaluation.held_out import judged
     from rookworld_rlvr.evaluation.label_loss import LabelLoss
+    from rookworld_rlvr.evaluation.match import RULES, MatchConfig, match_suite
     from rookworld_rlvr.evaluation.mate_in_one import MateInOne, mate_in_one_suite
     from rookworld_rlvr.evaluation.players import RandomPlayer
     from rookworld_rlvr.evaluation.puzzles import Puzzle, puzzles_suite
@@ -282,6 +290,7 @@ def evaluation_keys() -> Iterator[str]:
         selfplay_suite(player, SelfplayConfig(games=1, max_halfmoves=2)),
         closed_world_suite(silent, silent, player, ClosedWorldConfig(games=1)),
         engine_match_suite(player, lambda: nullcontext(player), EngineMatchConfig(pairs=1, max_halfmoves=2)),
+        match_suite(RULES["random"], RULES["random"], MatchConfig(pairs=1, max_halfmoves=2)),
         retention_suite(asked, asked, examples),
         mate_in_one_suite(player, [MateInOne(*mate)]),
         puzzles_suite(player, [Puzzle("", (mate,), 900, ())]),
@@ -332,6 +341,7 @@ def spelled(value: Any) -> str:
     [
         ("`train` and `smoke`", "RunConfig"),
         ("`evaluate`", "EvaluateConfig"),
+        ("`pretrain`", "PretrainRunConfig"),
         ("`warmstart`", "WarmstartRunConfig"),
     ],
 )

@@ -80,7 +80,7 @@ def test_a_room_imports_only_itself_and_lower_floors(file: Path) -> None:
 
 def test_the_walk_sees_relative_absolute_and_nested_imports() -> None:
     assert "rookworld_rlvr.board.fen.parse_fen" in set(imports(SOURCE / "tasks" / "policy.py"))
-    assert rooms_imported(SOURCE / "rewards" / "engine.py") == {"board", "tasks", "rewards"}
+    assert rooms_imported(SOURCE / "rewards" / "engine_judge.py") == {"tasks", "rewards"}
     assert "tasks/corpus.py" in importers("datasets")
 
 

@@ -173,5 +173,6 @@ def test_judges_without_an_engine_prepare_nothing_and_count_nothing() -> None:
 
 
 def test_a_word_that_names_no_judge_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"expected rubric.judge to be one of labels, rules, engine, got 'stockfish'"):
+    wanted = r"expected rubric.judge to be one of verdicts, labels, rules, engine, got 'stockfish'"
+    with pytest.raises(ValueError, match=wanted):
         Rubric(dataclasses.replace(BY_ENGINE, judge="stockfish"))  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ POSITIONS = [
 GARBAGE_MOVES = ("0000", "e2e2", "E2E4", "e2", "e2e4x", "+", "１２", "Nf3", "??")
 GARBAGE_EVALS = ("nan", "inf", "1e3", "0.1.2", "1_0", "-", "٣", "9" * 400)
 BY_ENGINE, BY_RULES = (Rubric(RubricConfig(judge=judge)) for judge in (JudgeKind.engine, JudgeKind.rules))
-BY_LABELS = Rubric(RubricConfig())
+BY_VERDICTS, BY_LABELS = (Rubric(RubricConfig(judge=judge)) for judge in (JudgeKind.verdicts, JudgeKind.labels))
 BLANKS = ("", " ", "   ", "\n", "\t ", "\u00a0")
 
 
@@ -258,12 +258,16 @@ def test_changing_a_label_changes_the_reward_of_the_answer_that_equals_it(
 
 @FEW
 @given(cases(), st.data())
-def test_a_label_changes_nothing_under_another_judge_and_a_verdict_only_under_the_engine(
+def test_a_label_and_a_verdict_count_for_the_judges_that_look_at_them(
     case: Case, data: st.DataObject
 ) -> None:
     label, verdict = data.draw(labels(case.fen)), data.draw(analyses(case.fen))
     prompt, text = "P: " + case.fen, str(case.answer)
-    assert BY_ENGINE.score(prompt, text, label, analysis=verdict) == BY_ENGINE.score(prompt, text, analysis=verdict)
+    judged = BY_ENGINE.score(prompt, text, analysis=verdict)
+    assert BY_ENGINE.score(prompt, text, label, analysis=verdict) == judged
+    # The default prefers a verdict, then a label.
+    assert BY_VERDICTS.score(prompt, text, label, analysis=verdict) == judged
+    assert BY_VERDICTS.score(prompt, text, label) == BY_LABELS.score(prompt, text, label)
     plain = score(prompt, text)
     assert BY_RULES.score(prompt, text, label, analysis=verdict) == plain
     assert BY_LABELS.score(prompt, text, analysis=verdict) == plain

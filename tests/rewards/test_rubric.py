@@ -69,7 +69,7 @@ def totals(changes: dict[str, Any]) -> list[float]:
 
 
 # The others are words, or the engine's own.
-KNOBS = [path for path, _ in knobs(RubricConfig()) if path != "judge" and not path.startswith("engine.")]
+KNOBS = [path for path, _ in knobs(RubricConfig()) if not path.startswith(("judge", "verdicts", "engine."))]
 # Of an engine's verdict, which labels know nothing of.
 ENGINE_KNOBS = [path for path in KNOBS if path.endswith("_value")]
 MOVES = [move.uci() for move in chess.Board().legal_moves]
@@ -79,8 +79,7 @@ ANALYSIS = Analysis(FEN, tuple((move, 0.5 - 0.3 * place) for place, move in enum
 @pytest.mark.parametrize("path", KNOBS)
 def test_every_knob_changes_some_total(path: str) -> None:
     warm: dict[str, Any] = {} if path == "warmup_steps" else {"warmup_steps": 10}
-    if path in ENGINE_KNOBS:
-        warm["judge"] = JudgeKind.engine
+    warm["judge"] = JudgeKind.engine if path in ENGINE_KNOBS else JudgeKind.labels
     value = 7 if path == "warmup_steps" else dict(knobs(RubricConfig()))[path] * 1.3
     assert totals(warm | {path: value}) != totals(warm)
 

@@ -8,7 +8,7 @@ from ..evaluation.players import ModelPlayer
 from ..evaluation.suite import suite_table
 from ..evaluation.table import Measure
 from .faults import StepAbandonedError
-from .run import Run
+from .run import Run, TrainerConfig
 
 SCORE, ELO = "match/score", "match/elo"
 
@@ -25,9 +25,7 @@ def play_against_start(run: Run) -> dict[str, Measure]:
     run.context.generator.sync(policy.model)
     theirs = run.make_generator(original)
     theirs.sync(original.model)
-    config = MatchConfig(
-        opponent="start", pairs=run.config.match_pairs, max_halfmoves=run.config.match_halfmoves
-    )
+    config = match_config(run.config)
     suite = match_suite(
         partial(ModelPlayer, run.context.generator, policy.tokenizer, config.decoding),
         partial(ModelPlayer, theirs, original.tokenizer, config.decoding),
@@ -41,6 +39,11 @@ def play_against_start(run: Run) -> dict[str, Measure]:
             raise StepAbandonedError
     table = suite_table(suite, rows)
     return {key: _in_games(table[key]) for key in (SCORE, ELO)}
+
+
+def match_config(config: TrainerConfig) -> MatchConfig:
+    """As `evaluate suites=[match]` plays, but for the length of the games."""
+    return MatchConfig(opponent="start", pairs=config.match_pairs, max_halfmoves=config.match_halfmoves)
 
 
 def _in_games(measure: Measure) -> Measure:
