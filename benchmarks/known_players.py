@@ -2,10 +2,10 @@
 
     python benchmarks/known_players.py --mates mate_in_one.jsonl --puzzles puzzles.jsonl --output outputs/players.json
 
-Who moves is a uniformly random mover, the model, and Stockfish: held-out positions, by the move alone, mates, puzzles,
-games against itself and against a weak Stockfish. Who says what a move leads to is one that leaves the position as it
-is, the model, and python-chess: held-out and balanced transitions. `closed_world`, which needs both halves, has its
-known ends in `tests/evaluation/test_closed_world.py`.
+Who moves is a uniformly random mover, two rules of thumb, the model, and Stockfish: held-out positions, by the move
+alone, mates, puzzles, games against itself and against a weak Stockfish. Who says what a move leads to is one that
+leaves the position as it is, the model, and python-chess: held-out and balanced transitions. `closed_world`, which needs
+both halves, has its known ends in `tests/evaluation/test_closed_world.py`.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from rich.table import Table
 
 from rookworld_rlvr.app.wiring import make_generator
 from rookworld_rlvr.board.fen import parse_fen
-from rookworld_rlvr.evaluation import EngineMeasure, Measure, to_json
+from rookworld_rlvr.evaluation import Measure, VerdictMeasure, to_json
 from rookworld_rlvr.evaluation.balanced import BalancedConfig, balanced_suite
 from rookworld_rlvr.evaluation.engine_match import EngineMatchConfig, engine_match_suite
 from rookworld_rlvr.evaluation.held_out import Complete, held_out_suite
@@ -36,11 +36,13 @@ from rookworld_rlvr.evaluation.players import (
     engine_player,
 )
 from rookworld_rlvr.evaluation.puzzles import puzzles_suite, read_puzzles
+from rookworld_rlvr.evaluation.rule_players import CapturePlayer, ExchangePlayer
 from rookworld_rlvr.evaluation.run import greedy_texts
 from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay_suite
 from rookworld_rlvr.evaluation.suite import Suite, suite_table
 from rookworld_rlvr.rewards.engine import EngineConfig
 from rookworld_rlvr.rewards.engine_pool import EnginePool
+from rookworld_rlvr.rewards.verdict_book import load_book
 from rookworld_rlvr.rollout.generator import GeneratorConfig
 from rookworld_rlvr.tasks import Example, Task, parse_prompt
 from rookworld_rlvr.tasks.environment import environment_truth, parse_environment_prompt, render_environment
@@ -90,7 +92,8 @@ def main() -> None:
     data = load_evaluation_data(DataConfig(), seed=0)
     players, arbiters = {}, {}
     with ExitStack() as stack:
-        measure = EngineMeasure(stack.enter_context(EnginePool(EngineConfig())), MEASURE_NODES)
+        pool = stack.enter_context(EnginePool(EngineConfig()))
+        measure = VerdictMeasure(load_book(""), pool, MEASURE_NODES)
         for name, make in known_players(arguments.model, policy, stack).items():
             players[name] = table_of(player_suites(make, data, measure, arguments))
             print(f"{name}: done", flush=True)
@@ -110,6 +113,8 @@ def known_players(model: str, policy: Policy, stack: ExitStack) -> dict[str, Mak
     stockfish = stack.enter_context(engine_player(OpponentConfig(skill=FULL_SKILL)))
     return {
         "random mover": lambda decoding: RandomPlayer(),
+        "most valuable capture": lambda decoding: CapturePlayer(),
+        "exchange rule": lambda decoding: ExchangePlayer(),
         model: lambda decoding: ModelPlayer(generator, policy.tokenizer, decoding),
         "Stockfish, 1000 nodes": lambda decoding: stockfish,
     }
@@ -138,7 +143,7 @@ def move_alone(player: Player, examples: Sequence[Example]) -> list[str]:
 
 
 def player_suites(
-    make: MakePlayer, data: EvaluationData, measure: EngineMeasure, arguments: argparse.Namespace
+    make: MakePlayer, data: EvaluationData, measure: VerdictMeasure, arguments: argparse.Namespace
 ) -> Iterator[Suite]:
     """Self-play at the published sampling, all else greedy."""
     games, match = SelfplayConfig(games=arguments.games), EngineMatchConfig(pairs=arguments.pairs, opponent=OPPONENT)

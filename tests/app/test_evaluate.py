@@ -171,6 +171,8 @@ def test_every_suite_can_be_asked_for_by_name_and_has_rows(evaluate: Evaluate, t
         "closed_world.games=2",
         "closed_world.max_halfmoves=2",
         "closed_world.mover=random",
+        "match.pairs=1",
+        "match.max_halfmoves=2",
         "engine_match.pairs=1",
         "engine_match.max_halfmoves=2",
         "engine_match.opponent.nodes=10",

@@ -49,8 +49,10 @@ def test_every_suite_is_asked_of_all_and_python_chess_and_stockfish_are_never_wr
     monkeypatch.setattr(sys, "argv", ["known_players.py", *files, "--rows", "6", "--games", "1", "--pairs", "1"])
     benchmark.main()
     found = json.loads(output.read_text())
-    mover, model, engine, stays, model_arbiter, rules = found.values()
+    mover, capture, exchange, model, engine, stays, model_arbiter, rules = found.values()
     assert engine["mate_in_one/accuracy"]["value"] == engine["puzzles/accuracy"]["value"] == 1.0
+    # The one mate is no capture; who looks for mates finds it.
+    assert exchange["mate_in_one/accuracy"]["value"] == 1.0 == capture["policy/legal_best_move"]["value"]
     assert mover["policy/legal_best_move"]["value"] == mover["selfplay/illegal_rate"]["value"] + 1.0 == 1.0
     assert rules["environment/next_state_accuracy"]["value"] == rules["balanced/exact"]["value"] == 1.0
     assert stays["balanced/exact"]["value"] < model_arbiter["balanced/exact"]["value"] < 1.0

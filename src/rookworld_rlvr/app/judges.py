@@ -32,11 +32,11 @@ def make_judges(config: RunConfig) -> tuple[Judge, VerdictMeasure]:
 def make_measure(config: EngineConfig, nodes: int, where: str, verdicts: str) -> VerdictMeasure:
     """Engines for `nodes` above 0, else a book alone; whoever asked closes it.
 
-    `where` is the place of the engine's knobs. Raises UserError.
+    `where` is the place of the engine's knobs, `engine` or `rubric.engine`. Raises UserError.
     """
     if nodes < 0:
         raise UserError(f"evaluation_nodes: expected 0 or more, got {nodes}")
-    book = _book(verdicts, "verdicts")
+    book = _book(verdicts, f"{where.removesuffix('engine')}verdicts")
     return VerdictMeasure(book, open_pool(config, where), nodes) if nodes else VerdictMeasure(book)
 
 
