@@ -184,6 +184,8 @@ def small_overrides(corpus: Corpus, small_model: Path) -> list[str]:
         "generator.max_new_tokens=48",
         "evaluation_rows=1",
         "sampled_rows=0",
+        # The book lacks these positions, and where Stockfish is installed it would be asked.
+        "rubric.judge=labels",
         "match_pairs=0",
         "precision=fp32",
         "device=cpu",

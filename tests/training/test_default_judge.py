@@ -1,0 +1,71 @@
+"""A run as the defaults have it: shipped verdicts judge and measure, without an engine; sampled rows; the match."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Train = Callable[..., Path]
+DEFAULTS = ("rubric.judge=verdicts", "data.train=default", "data.held_out=default", "data.mixture.environment=0")
+LOSS = "policy/win_probability_loss"
+
+
+@pytest.fixture(autouse=True)
+def no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STOCKFISH_PATH", str(tmp_path / "absent"))
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return found
+
+
+def metrics(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_shipped_verdicts_judge_and_measure_without_an_engine(train: Train) -> None:
+    folder = train(*DEFAULTS, "steps=2", "evaluation_rows=3")
+    for row in metrics(folder):
+        # Two prompts a step, both of the policy task.
+        assert row["judge/verdict/shipped"] == 2
+        assert not {"judge/verdict/label", "judge/verdict/rules", "judge/engine_positions"} & row.keys()
+    found = summary(folder)
+    assert found["before"][LOSS]["n"] == 3 and LOSS in found["gain"]
+
+
+def test_without_a_book_labels_judge_and_nothing_claims_to_be_measured(train: Train) -> None:
+    folder = train(*DEFAULTS, "steps=1", "evaluation_rows=3", "rubric.verdicts=")
+    [row] = metrics(folder)
+    assert row["judge/verdict/label"] == 2 and "judge/verdict/shipped" not in row
+    assert LOSS not in summary(folder)["before"]
+
+
+def test_a_run_tells_of_sampled_rows_their_spread_its_match_and_what_got_worse(train: Train) -> None:
+    given = ("steps=1", "evaluation_rows=3", "sampled_rows=2", "match_pairs=1", "match_halfmoves=2")
+    folder = train(*DEFAULTS, *given)
+    found = summary(folder)
+    assert found["before"]["sampled/policy/valid"]["n"] == 2 and found["before"]["policy/valid"]["n"] == 3
+    assert "sampled/policy/valid" in found["gain"] and "sampled/environment/next_state_accuracy" in found["gain"]
+    assert not [key for key in found["gain"] if key.startswith("spread/")]
+    assert found["spread"]["before"].keys() == found["spread"]["after"].keys()
+    assert {"spread/best/policy/valid", "spread/distinct/environment"} <= found["spread"]["after"].keys()
+    # Games that are cut are drawn; n counts games.
+    assert found["match"]["score"] == {"value": 0.5, "low": 0.0, "high": 1.0, "n": 2}
+    assert found["match"]["elo"]["value"] == 0.0 and found["match"]["elo"]["low"] == "-inf"
+    assert found["worse"] == []
+
+
+def test_without_an_evaluation_there_is_neither_a_match_nor_a_word_of_what_got_worse(train: Train) -> None:
+    found = summary(train(*DEFAULTS, "steps=1", "evaluation_rows=0", "match_pairs=5"))
+    assert (found["match"], found["worse"], found["before"], found["spread"]["before"]) == ({}, [], {}, {})
+
+
+def test_a_resumed_run_pairs_its_sampled_rows_too(train: Train, tmp_path: Path) -> None:
+    given = (*DEFAULTS, "evaluation_rows=2", "sampled_rows=1")
+    whole = summary(train(*given, "steps=2", root="whole"))
+    folder = train(*given, "steps=1", root="cut")
+    again = summary(train(*given, f"resume={folder}", "steps=2", root="cut"))
+    assert again["before"] == whole["before"] and again["gain"].keys() == whole["gain"].keys()
