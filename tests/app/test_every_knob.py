@@ -70,7 +70,7 @@ KNOBS: dict[str, Knob] = {
     "keep_checkpoints": Knob(1, "folder", ("checkpoint_every=1", "recovery.good_steps=9")),
     "evaluation_rows": Knob(2, "folder"),
     "sampled_rows": Knob(1, "folder"),
-    "match_pairs": Knob(1, "folder", ("match_halfmoves=2",)),
+    "match_pairs": Knob(7, "match"),
     "match_halfmoves": Knob(7, "match"),
     "rollouts_every": Knob(2, "folder"),
     "validation.every": Knob(2, "folder", ("validation.rows=8",)),
