@@ -66,7 +66,7 @@ BAD_VALUES = [
     ("rubric.judge=stockfish", "stockfish"),
     ("rubric.engine.nodes=0", "engine.nodes: expected 1 or more, got 0"),
     ("rubric.engine.timeout_s=0", "engine.timeout_s: expected more than 0 and at most 86400 seconds"),
-    ("rubric.judge=engine rubric.engine.path=/nope", "rubric.engine: expected an engine's binary, got '/nope': no such file"),
+    ("rubric.judge=engine rubric.engine.path=/nope", "rubric.engine: expected an engine's binary, got '/nope': no"),
     ("evaluation_nodes=9 rubric.engine.path=/nope", "rubric.engine: expected an engine's binary, got '/nope'"),
     ("validation.every=-1", "validation: expected every from 0"),
     ("validation.rows=999 validation.every=1", "validation.rows: expected to leave training rows"),

@@ -100,7 +100,7 @@ def seeds_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """The mean over runs and its 95 % interval by Student's t, as (mean, low, high). Raises ValueError below two runs.
 
     >>> [round(number, 3) for number in seeds_interval([0.096, 0.085, 0.060])]
-    [0.08, 0.034, 0.126]
+    [0.08, 0.035, 0.126]
     """
     if len(values) < 2:
         raise ValueError(f"expected two runs or more, got {len(values)}")
