@@ -10,6 +10,7 @@ import chess
 from ..board.moves import is_legal_uci
 from ..board.openings import OPENINGS
 from .classes import TransitionClass, transition_class
+from .environment import parse_environment_prompt
 from .generate import environment_line, few_men, start_board
 
 MAX_HALFMOVES = 400
@@ -88,6 +89,14 @@ def illegal_kind(board: chess.Board, uci: str) -> IllegalKind:
     if (move.promotion is not None) != (piece.piece_type == chess.PAWN and last):
         return IllegalKind.promotion
     return IllegalKind.blocked if _reaches(piece, move) else IllegalKind.geometry
+
+
+def transition_kind(prompt: str) -> str:
+    """The class of an `A:` prompt's move; of an illegal one its kind too, as `illegal blocked`. Raises PromptError."""
+    asked = parse_environment_prompt(prompt)
+    board = chess.Board(asked.fen)
+    found = transition_class(board, asked.uci)
+    return f"{found} {illegal_kind(board, asked.uci)}" if found is TransitionClass.illegal else str(found)
 
 
 def _ends(move: chess.Move) -> tuple[int, int]:

@@ -44,6 +44,20 @@ def parse_verdict(line: str) -> Verdict:
         raise ValueError(f"expected source, FEN and moves with centipawns, parted by tabs, got {line!r}") from error
 
 
+def mirrored(verdict: Verdict) -> Verdict:
+    """The position with colours exchanged, which has the same evals.
+
+    >>> mirrored(Verdict("8/8/8/8/8/7k/5q2/7K b - - 0 1", "ending", {"f2f1": 999.99}))
+    Verdict(fen='7k/5Q2/7K/8/8/8/8/8 w - - 0 1', source='ending', evals_pawns={'f7f8': 999.99})
+    """
+    moves = {_mirrored_move(move): pawns for move, pawns in verdict.evals_pawns.items()}
+    return Verdict(chess.Board(verdict.fen).mirror().fen(), verdict.source, moves)
+
+
+def _mirrored_move(uci: str) -> str:
+    return uci[0] + str(9 - int(uci[1])) + uci[2] + str(9 - int(uci[3])) + uci[4:]
+
+
 def verdict_lines(path: Path) -> Iterator[str]:
     """The lines of a file of verdicts; `.gz` is unpacked. Raises OSError, or ValueError for a damaged file."""
     try:

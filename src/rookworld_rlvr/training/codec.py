@@ -1,15 +1,16 @@
-"""The tiny model's tokenizer: published chess text in, few tokens that each know their square.
+"""The tokenizer of the small models that we train: published chess text in, few tokens that each know their square.
 
-A board is 64 tokens, each a piece (or blank) *on a square*, so that copying or changing a square is a
-look-up by content instead of counting through digits and slashes; moves are two square tokens; numbers
-go by pairs of digits; a run of blanks is one token. All of it stands in plain tokenizer files
-(normaliser, pre-tokeniser, word list, decoder), so `AutoTokenizer` alone reads and writes the published
-text: inside the normaliser a board's digits become blanks and every square gets a mark; the decoder
-takes marks away and folds blanks back. Text that is no board falls back to single characters.
+A board is one token for each man, a piece *on a square*, from a8 to h1; empty squares have none, but for a8, whose token
+always begins the board. In a prompt the tokens also tell the side to move. Moves are two square tokens, numbers go by
+pairs of digits, and a run of blanks is one token. All of it stands in plain tokenizer files (normaliser, pre-tokeniser,
+word list, decoder), so `AutoTokenizer` alone reads and writes the published text: inside the normaliser a board's digits
+become blanks, every square gets a mark, and the marked blanks go; the decoder puts them back. Text that is no board
+falls back to single characters.
 """
 
 import re
 import string
+from itertools import pairwise
 
 import chess
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -23,8 +24,8 @@ BLANK = "\ue100"
 FIRST_MARK = 0xE000
 LAST_MARK = FIRST_MARK + 63
 PIECES = "PNBRQKpnbrqk" + BLANK
-# On the board of a `P:` prompt a mark also tells the side to move, which a FEN names only behind the board: a model
-# that reads from left to right would else read all pieces before it knows whose they are.
+# On the board of a prompt a mark also tells the side to move, which a FEN names only behind the board: a model that reads
+# from left to right would else read all pieces before it knows whose they are.
 FIRST_SEEN_MARK = {chess.WHITE: 0xE200, chess.BLACK: 0xE240}
 LAST_SEEN_MARK = 0xE27F
 # Stands for a piece until it is known which.
@@ -38,20 +39,18 @@ POSITIONS = 256
 BOARD_ORDER = [chess.square(file, rank) for rank in range(7, -1, -1) for file in range(8)]
 
 _PIECE = f"[{PIECES}]"
-_SEEN_MARK = f"[{chr(FIRST_SEEN_MARK[chess.WHITE])}-{chr(LAST_SEEN_MARK)}]"
-_BOARD_END = "(?= [wb] )"
+_SEEN_MARKS = f"{chr(FIRST_SEEN_MARK[chess.WHITE])}-{chr(LAST_SEEN_MARK)}"
+_MARK = f"[{chr(FIRST_MARK)}-{chr(LAST_MARK)}{_SEEN_MARKS}]"
 
 
-def build_tokenizer(*, side_to_move: bool = False) -> PreTrainedTokenizerFast:
-    """The tokenizer; `save_pretrained` writes files that need none of this code.
-
-    With `side_to_move` the squares of a `P:` prompt tell it, by tokens of their own.
-    """
-    tokenizer = Tokenizer(models.WordLevel(_vocabulary(side_to_move), unk_token=UNKNOWN))
-    told = _tell_side_to_move() if side_to_move else []
-    tokenizer.normalizer = normalizers.Sequence([*_expand_digits(), *_mark_squares(), *told])
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """The tokenizer; `save_pretrained` writes files that need none of this code."""
+    tokenizer = Tokenizer(models.WordLevel(_vocabulary(), unk_token=UNKNOWN))
+    tokenizer.normalizer = normalizers.Sequence(
+        [*_expand_digits(), *_mark_squares(), *_tell_side_to_move(), *_leave_out_blanks()]
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_word_pattern()), behavior="isolated")
-    tokenizer.decoder = decoders.Sequence([decoders.Fuse(), *_fold_board()])
+    tokenizer.decoder = decoders.Sequence([decoders.Fuse(), *_put_blanks_back(), *_fold_board()])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=END_OF_TEXT,
@@ -68,19 +67,35 @@ def square_mark(square: int) -> str:
     return chr(FIRST_MARK + square)
 
 
+def seen_mark(square: int, turn: chess.Color) -> str:
+    """The private-use character of a square in a prompt with that side to move."""
+    return chr(FIRST_SEEN_MARK[turn] + square)
+
+
 def piece_token(piece: str, square: int) -> str:
-    """The token of a piece symbol (or BLANK) on a square; a rank's first square carries the slash."""
-    return _slash(square) + piece + square_mark(square)
+    """The token of a piece symbol, or on a8 of BLANK, on a square of a board in a completion."""
+    return piece + square_mark(square)
 
 
 def seen_token(piece: str, square: int, turn: chess.Color) -> str:
-    """The token of a piece symbol (or BLANK) on a square in a `P:` prompt with that side to move."""
-    return _slash(square) + piece + chr(FIRST_SEEN_MARK[turn] + square)
+    """The token of a piece symbol, or on a8 of BLANK, on a square of a prompt's board with that side to move."""
+    return piece + seen_mark(square, turn)
 
 
-def _slash(square: int) -> str:
-    """Before a rank's first square, but for the board's first."""
-    return "/" if chess.square_file(square) == 0 and chess.square_rank(square) < 7 else ""
+def board_pieces(square: int) -> str:
+    """The pieces that a token names on a square."""
+    return PIECES if square == BOARD_ORDER[0] else PIECES.replace(BLANK, "")
+
+
+def men_of(placement: str) -> list[tuple[int, str]]:
+    """Squares and symbols of the tokens of a board, which is written as in a FEN: all men, and a8 if it is BLANK.
+
+    >>> men_of("8/8/8/8/8/8/8/K6k") == [(chess.A8, BLANK), (chess.A1, "K"), (chess.H1, "k")]
+    True
+    """
+    squares = re.sub("[1-8]", lambda digit: BLANK * int(digit[0]), placement).replace("/", "")
+    placed = zip(BOARD_ORDER, squares, strict=True)
+    return [(square, piece) for square, piece in placed if piece in board_pieces(square)]
 
 
 def _expand_digits() -> list[normalizers.Normalizer]:
@@ -101,31 +116,56 @@ def _mark_squares() -> list[normalizers.Normalizer]:
 
 
 def _tell_side_to_move() -> list[normalizers.Normalizer]:
-    """The board of a `P:` prompt, written anew with other marks.
+    """The board of a prompt, written anew with other marks.
 
     64 marked places are put behind it, each is filled with the piece that stands as far before it, and the old board
     goes.
     """
     anew: list[normalizers.Normalizer] = []
     for turn, letter in ((chess.WHITE, "w"), (chess.BLACK, "b")):
-        places = "".join(seen_token(PLACE, square, turn) for square in BOARD_ORDER)
-        behind_board = Regex(f"(?<=P: .{{{MARKED_LENGTH}}})(?= {letter} )")
+        places = "".join(_slash(square) + PLACE + seen_mark(square, turn) for square in BOARD_ORDER)
+        behind_board = Regex(f"(?<=[PA]: .{{{MARKED_LENGTH}}})(?= {letter} )")
         anew.append(normalizers.Replace(behind_board, places))
     for piece in PIECES:
         anew.append(normalizers.Replace(Regex(f"(?<={piece}.{{{MARKED_LENGTH - 1}}}){PLACE}"), piece))
-    old_board = Regex(f"(?<=P: ).{{{MARKED_LENGTH}}}(?={_PIECE}{_SEEN_MARK})")
+    old_board = Regex(f"(?<=[PA]: ).{{{MARKED_LENGTH}}}(?={_PIECE}[{_SEEN_MARKS}])")
     return [*anew, normalizers.Replace(old_board, "")]
+
+
+def _slash(square: int) -> str:
+    """Before a rank's first square, but for the board's first."""
+    return "/" if chess.square_file(square) == 0 and chess.square_rank(square) < 7 else ""
+
+
+def _leave_out_blanks() -> list[normalizers.Normalizer]:
+    """Of marked squares the blank ones but for a8, and the slashes between ranks."""
+    kept = "".join([square_mark(chess.A8), *(seen_mark(chess.A8, turn) for turn in chess.COLORS)])
+    slashes = normalizers.Replace(Regex(f"/(?={_PIECE}{_MARK})"), "")
+    return [slashes, normalizers.Replace(Regex(f"{BLANK}(?![{kept}]){_MARK}"), "")]
+
+
+def _put_blanks_back() -> list[decoders.Decoder]:
+    """Square by square, behind the one before it, then the slashes."""
+    put: list[decoders.Decoder] = []
+    for before, square in pairwise(BOARD_ORDER):
+        missing = Regex(f"(?<=[{_marks_of(before)}])(?!{_PIECE}[{_marks_of(square)}])")
+        put.append(decoders.Replace(missing, BLANK + square_mark(square)))
+    firsts = "".join(_marks_of(square) for square in BOARD_ORDER[8::8])
+    return [*put, decoders.Replace(Regex(f"(?={_PIECE}[{firsts}])"), "/")]
+
+
+def _marks_of(square: int) -> str:
+    return square_mark(square) + seen_mark(square, chess.WHITE) + seen_mark(square, chess.BLACK)
 
 
 def _word_pattern() -> str:
     """One word a token; the order of the alternatives decides."""
-    marked = f"/?{_PIECE}[{chr(FIRST_MARK)}-{chr(LAST_MARK)}{_SEEN_MARK[1:]}"
     number = r"(?: |\+)?[0-9]{1,2}(?=(?:[0-9]{2})*(?![0-9]))"
     castling = " (?:KQ?k?q?|Qk?q?|kq?|q)(?= )"
     runs = " {2,64}(?=\\S|$)"
     return "|".join(
         [
-            marked,
+            _PIECE + _MARK,
             "[PA]: |[MEB]:",
             " [wb](?= )",
             castling,
@@ -140,13 +180,12 @@ def _word_pattern() -> str:
 
 
 def _fold_board() -> list[decoders.Decoder]:
-    unmark = decoders.Replace(Regex(f"[{chr(FIRST_MARK)}-{chr(LAST_MARK)}{_SEEN_MARK[1:]}"), "")
-    return [unmark, *(decoders.Replace(BLANK * count, str(count)) for count in range(8, 0, -1))]
+    return [decoders.Replace(Regex(_MARK), ""), *(decoders.Replace(BLANK * count, str(count)) for count in range(8, 0, -1))]
 
 
-def _vocabulary(side_to_move: bool) -> dict[str, int]:
+def _vocabulary() -> dict[str, int]:
     words = [END_OF_TEXT, PAD, UNKNOWN, "P: ", "A: ", "M:", "E:", "B:"]
-    words += [piece_token(piece, square) for square in chess.SQUARES for piece in PIECES]
+    words += [piece_token(piece, square) for square in chess.SQUARES for piece in board_pieces(square)]
     words += [lead + name for lead in ("", " ") for name in chess.SQUARE_NAMES]
     words += [" w", " b", *_castling_words()]
     numbers = [str(n) for n in range(10)] + [f"{n:02d}" for n in range(100)]
@@ -154,9 +193,8 @@ def _vocabulary(side_to_move: bool) -> dict[str, int]:
     words += [" -", "+-", ".001", *(f".{n}" for n in range(10)), *(f".{n:02d}" for n in range(100))]
     words += [" " * count for count in range(2, LONGEST_BLANKS + 1)]
     words += [character for character in string.printable if character not in words] + [BLANK]
-    if side_to_move:
-        for turn in chess.COLORS:
-            words += [seen_token(piece, square, turn) for square in chess.SQUARES for piece in PIECES]
+    for turn in chess.COLORS:
+        words += [seen_token(piece, square, turn) for square in chess.SQUARES for piece in board_pieces(square)]
     return {word: index for index, word in enumerate(dict.fromkeys(words))}
 
 
@@ -166,7 +204,7 @@ def _castling_words() -> list[str]:
 
 
 class Encoder:
-    """The ids that a tokenizer with `side_to_move` gives rows, many times faster: boards by a table, the rest as it is.
+    """The ids that the tokenizer gives rows, many times faster: boards by a table, the rest as it is.
 
     For trainings that see each row once. Text between boards must hold none of the private-use characters.
     """
@@ -177,9 +215,10 @@ class Encoder:
         ids = tokenizer.get_vocab()
         self._words = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         self._words.normalizer = None
-        self._plain = [{piece: ids[piece_token(piece, square)] for piece in PIECES} for square in BOARD_ORDER]
+        men = [(square, piece) for square in chess.SQUARES for piece in board_pieces(square)]
+        self._plain = {man: ids[piece_token(man[1], man[0])] for man in men}
         self._seen = {
-            letter: [{piece: ids[seen_token(piece, square, turn)] for piece in PIECES} for square in BOARD_ORDER]
+            letter: {man: ids[seen_token(man[1], man[0], turn)] for man in men}
             for letter, turn in (("w", chess.WHITE), ("b", chess.BLACK))
         }
 
@@ -188,9 +227,8 @@ class Encoder:
         begin = 0
         for board in self._BOARD.finditer(text):
             ids += self._words.encode(text[begin : board.start()]).ids
-            prompt = text[: board.start()].endswith("P: ")
+            prompt = text[: board.start()].endswith(("P: ", "A: "))
             table = self._seen[text[board.end() + 1]] if prompt else self._plain
-            squares = re.sub("[1-8]", lambda digit: BLANK * int(digit[0]), board[0]).replace("/", "")
-            ids += [place[piece] for place, piece in zip(table, squares, strict=True)]
+            ids += [table[man] for man in men_of(board[0])]
             begin = board.end()
         return ids + self._words.encode(text[begin:]).ids

@@ -1,13 +1,14 @@
 """A small model from nothing: engine verdicts as soft targets for `P:`, transitions for `A:`; resumable.
 
-Each step learns from rows of both tasks. What a `P:` row asks for is in `soft_targets`; on its board three heads are
-asked too (see `student`). Matrices are stepped by Muon, all else by AdamW. The learning rate is constant until the last
-part of the run, in which it falls to 0; what is exported is a running average of the weights.
+Each step learns from rows of both tasks. What a `P:` row asks for is in `soft_targets`; heads on its board, and on the
+prompts of `A:`, are asked too (see `student`). Matrices are stepped by Muon, all else by AdamW. The learning rate is
+constant until the last part of the run, in which it falls to 0; what is exported is a running average of the weights.
 """
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,20 +17,37 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..tasks.types import Example
-from ..tasks.verdicts import Verdict, render_verdict
-from .codec import POSITIONS, Encoder, build_tokenizer
+from ..tasks.classes import TransitionClass
+from ..tasks.environment import parse_environment
+from ..tasks.transitions import transition_kind
+from ..tasks.types import EnvironmentAnswer, Example
+from ..tasks.verdicts import Verdict, mirrored, render_verdict
+from .codec import POSITIONS, Encoder, build_tokenizer, men_of
 from .muon import Muon
-from .soft_targets import BOARD_AT, SQUARES, SoftBatch, SoftRow, SoftRows, collate
+from .soft_targets import BOARD_AT, SoftBatch, SoftRow, SoftRows, collate
 from .student import Shape, Student, export, token_features
 from .warmstart_state import Header, digest, read_state, save_state
 
 # They decide what is saved and told, not what is learned.
 FREE = ("save_every", "log_every")
-# Behind the board: side to move, castling rights, en-passant square. From the last of them the value is read.
-FIELDS_BEFORE_VALUE = 3
+# Shares of `A:` rows by class; illegal moves have the rest, each of their kinds as much as another.
+SHARES = {
+    TransitionClass.quiet: 0.26,
+    TransitionClass.capture: 0.13,
+    TransitionClass.castling: 0.06,
+    TransitionClass.en_passant: 0.04,
+    TransitionClass.promotion: 0.06,
+    TransitionClass.mate: 0.08,
+    TransitionClass.stalemate: 0.04,
+    TransitionClass.insufficient_material: 0.04,
+    TransitionClass.seventy_five_moves: 0.02,
+}
+# Of `P:` rows, those that are seen with colours exchanged.
+MIRRORED = 0.5
 ADAM_BETAS = (0.9, 0.98)
 MUON_WEIGHT_DECAY = 0.01
+# In place of the logit of a move of a token that only pads.
+NOT_THERE = -1e4
 
 
 @dataclass(slots=True)
@@ -53,7 +71,8 @@ class PretrainConfig:
     """Of AdamW, for embeddings, norms, biases and heads."""
     warmup_steps: int = 100
     decay_fraction: float = 0.2
-    """The last part of the run, in which the learning rates fall to 0."""
+    """The last part of the run, in which the learning rates fall to 0. With 0 they stay: a later run can go on from
+    there by init_from=."""
     average: float = 0.995
     """What of the weights' running average stays at a step; 0: the weights as they are."""
     moves_weight: float = 0.5
@@ -64,8 +83,10 @@ class PretrainConfig:
     """Of the head for attacks."""
     value_weight: float = 0.3
     """Of the win probability, read behind the board."""
+    outcome_weight: float = 0.5
+    """Of what comes of an `A:` row's move, read behind its prompt."""
     copy_weight: float = 0.1
-    """Of the squares of an `A:` answer that are as before, beside 1 for its other tokens."""
+    """Of the men in an `A:` answer that stand where they stood, beside 1 for its other tokens."""
     save_every: int = 200
     """Steps between saves; a run that is stopped goes on from the last one."""
     log_every: int = 50
@@ -78,10 +99,10 @@ class PretrainConfig:
             raise ValueError(f"model.board_layer: expected 1 to {self.layers}, got {self.board_layer}")
         if not 0 < self.lr < math.inf or not 0 < self.muon_lr < math.inf:
             raise ValueError("model: expected learning rates above 0")
-        if not 0 <= self.average < 1 or not 0 < self.decay_fraction <= 1:
-            raise ValueError("model: expected average from 0 to below 1 and decay_fraction above 0 and at most 1")
-        weights = (self.moves_weight, self.legal_weight, self.attacks_weight, self.value_weight, self.copy_weight)
-        if min(weights) < 0:
+        if not 0 <= self.average < 1 or not 0 <= self.decay_fraction <= 1:
+            raise ValueError("model: expected average from 0 to below 1 and decay_fraction from 0 to 1")
+        heads = (self.moves_weight, self.legal_weight, self.attacks_weight, self.value_weight, self.outcome_weight)
+        if min(*heads, self.copy_weight) < 0:
             raise ValueError("model: expected weights from 0 up")
 
 
@@ -93,7 +114,27 @@ class EnvironmentRow:
     """Prompt, completion, end of text."""
     prompt_length: int
     copied: tuple[bool, ...]
-    """Of each token of the completion, whether it is a square of the board that is as before."""
+    """Of each token of the completion, whether it is a man that stands where it stood."""
+    outcome: int
+    """What comes of the move: 0 illegal, 1 the game goes on, 2 a mate, 3 a draw."""
+
+
+class TransitionPool:
+    """`A:` rows by what their move is: `mate`, `quiet`, `illegal blocked`."""
+
+    def __init__(self, rows: Sequence[Example]) -> None:
+        self._by_kind = defaultdict[str, list[Example]](list)
+        for row in rows:
+            self._by_kind[transition_kind(row.prompt)].append(row)
+        illegal = sum(kind.startswith(TransitionClass.illegal) for kind in self._by_kind)
+        rest = (1 - sum(SHARES.values())) / max(1, illegal)
+        self._kinds = list(self._by_kind)
+        shares: Mapping[str, float] = SHARES
+        self._shares = [shares.get(kind, rest) for kind in self._kinds]
+
+    def draw(self, rng: random.Random) -> Example:
+        """A row of a kind that is drawn by SHARES."""
+        return rng.choice(self._by_kind[rng.choices(self._kinds, self._shares)[0]])
 
 
 class Pretraining:
@@ -102,7 +143,7 @@ class Pretraining:
     def __init__(self, config: PretrainConfig, *, seed: int, device: torch.device) -> None:
         torch.manual_seed(seed)
         self.config, self.seed, self.device, self.step = config, seed, device, 0
-        self.tokenizer = build_tokenizer(side_to_move=True)
+        self.tokenizer = build_tokenizer()
         self._encode, self._soft = Encoder(self.tokenizer), SoftRows(self.tokenizer)
         shape = Shape(config.layers, config.width, config.heads, config.board_layer)
         self.model = Student(shape, token_features(self.tokenizer)).to(device)
@@ -122,8 +163,9 @@ class Pretraining:
         `verdicts` are of positions with a legal move, `transitions` labelled `A:` rows; at least one of each.
         """
         header, told = self._header(verdicts, transitions), dict[str, float]()
+        pool = TransitionPool(transitions)
         while self.step < self.config.steps:
-            for part, loss in self._train_step(verdicts, transitions).items():
+            for part, loss in self._train_step(verdicts, pool).items():
                 told[part] = told.get(part, 0.0) + loss
             last = self.step == self.config.steps
             if self.step % self.config.log_every == 0 or last:
@@ -147,10 +189,10 @@ class Pretraining:
     def _share(self) -> float:
         """Of the learning rates, at this step."""
         config, done = self.config, self.step / self.config.steps
-        left = min(1.0, (1 - done) / config.decay_fraction)
+        left = min(1.0, (1 - done) / config.decay_fraction) if config.decay_fraction else 1.0
         return min(1.0, (self.step + 1) / config.warmup_steps) * left
 
-    def _train_step(self, verdicts: Sequence[Verdict], transitions: Sequence[Example]) -> dict[str, float]:
+    def _train_step(self, verdicts: Sequence[Verdict], transitions: TransitionPool) -> dict[str, float]:
         """The losses by part. What is drawn depends on seed and step alone."""
         rng = random.Random(f"{self.seed}:{self.step}")
         for optimizer, lr in zip(self._optimizers, (self.config.muon_lr, self.config.lr), strict=True):
@@ -177,23 +219,32 @@ class Pretraining:
             average.lerp_(parameter, 1 - kept)
 
     def _draw_policy(self, rng: random.Random, verdicts: Sequence[Verdict]) -> list[SoftRow]:
-        return [self._soft.row(rng.choice(verdicts), rng) for _ in range(self.config.policy_rows)]
+        rows = []
+        while len(rows) < self.config.policy_rows:
+            verdict = rng.choice(verdicts)
+            row = self._soft.row(mirrored(verdict) if rng.random() < MIRRORED else verdict, rng)
+            if len(row.tokens) <= POSITIONS:
+                rows.append(row)
+        return rows
 
-    def _draw_environment(self, rng: random.Random, transitions: Sequence[Example]) -> list[EnvironmentRow]:
+    def _draw_environment(self, rng: random.Random, transitions: TransitionPool) -> list[EnvironmentRow]:
         """Rows that are longer than the model's positions are drawn anew."""
         rows: list[EnvironmentRow] = []
         while len(rows) < self.config.environment_rows:
-            row = self.environment_row(rng.choice(transitions))
+            row = self.environment_row(transitions.draw(rng))
             if len(row.tokens) <= POSITIONS:
                 rows.append(row)
         return rows
 
     def environment_row(self, example: Example) -> EnvironmentRow:
         """A labelled `A:` row as tokens."""
-        prompt, answer = self._encode(example.prompt), self._encode(example.completion or "")
-        board = prompt[BOARD_AT : BOARD_AT + SQUARES]
-        copied = tuple(at < SQUARES and board[at] == token for at, token in enumerate(answer))
-        return EnvironmentRow([*prompt, *answer, self.tokenizer.eos_token_id], len(prompt), (*copied, False))
+        text = example.completion or ""
+        prompt, answer = self._encode(example.prompt), self._encode(text)
+        before = set(self._encode(example.prompt.removeprefix("A: ")))
+        men = len(men_of(text.split(" ")[0]))
+        copied = tuple(at < men and token in before for at, token in enumerate(answer))
+        tokens = [*prompt, *answer, self.tokenizer.eos_token_id]
+        return EnvironmentRow(tokens, len(prompt), (*copied, False), _outcome(text))
 
     def _policy_losses(self, rows: Sequence[SoftRow]) -> dict[str, Tensor]:
         """By part, weighted, each a mean over rows."""
@@ -201,17 +252,20 @@ class Pretraining:
         batch = collate(rows, max(len(row.tokens) for row in rows), pad).to(self.device)
         embeddings = self.model.embeddings()
         middle, hidden = self.model(batch.tokens_BT, embeddings)
-        heads = self.model.board(middle[:, BOARD_AT : BOARD_AT + SQUARES])
-        value = self.model.value(hidden[:, BOARD_AT + SQUARES + FIELDS_BEFORE_VALUE - 1])[:, 0]
-        moves = -(batch.moves * heads[:, 0].flatten(1).log_softmax(1).view_as(batch.moves)).sum()
-        binary = F.binary_cross_entropy_with_logits
-        count = len(rows)
+        there = batch.men_BM.unsqueeze(2).float()
+        heads = self.model.board(middle[:, BOARD_AT : BOARD_AT + batch.men_BM.shape[1]])
+        asked = heads[:, 0].masked_fill(there == 0, NOT_THERE).flatten(1).log_softmax(1)
+        moves = -(batch.moves_BMS.flatten(1) * asked).sum()
+        value = self.model.value(hidden[torch.arange(len(rows)), batch.value_at_B])[:, 0]
+        binary, count = F.binary_cross_entropy_with_logits, len(rows)
+        legal = binary(heads[:, 1], batch.legal_BMS, weight=there.expand_as(batch.legal_BMS), reduction="sum")
+        attacks = binary(heads[:, 2], batch.attacks_BMS, weight=there.expand_as(batch.legal_BMS), reduction="sum")
         return {
             "tokens": self._token_loss(batch, hidden, embeddings) / count,
             "moves": config.moves_weight * moves / count,
-            "legal": config.legal_weight * binary(heads[:, 1], batch.legal, reduction="sum") / count,
-            "attacks": config.attacks_weight * binary(heads[:, 2], batch.attacks, reduction="sum") / count,
-            "value": config.value_weight * binary(value, batch.values.clamp(0, 1)),
+            "legal": config.legal_weight * legal / count,
+            "attacks": config.attacks_weight * attacks / count,
+            "value": config.value_weight * binary(value, batch.values_B.clamp(0, 1)),
         }
 
     def _token_loss(self, batch: SoftBatch, hidden_BTH: Tensor, embeddings_VH: Tensor) -> Tensor:
@@ -226,7 +280,7 @@ class Pretraining:
         return loss
 
     def environment_loss(self, rows: Sequence[EnvironmentRow]) -> Tensor:
-        """Weighted cross-entropy of the answers, summed over tokens, mean over rows."""
+        """Weighted cross-entropy of the answers, summed over tokens, and of the outcomes, both means over rows."""
         longest = max(len(row.tokens) for row in rows)
         tokens_BT = torch.full((len(rows), longest), self.tokenizer.pad_token_id)
         for number, row in enumerate(rows):
@@ -238,7 +292,11 @@ class Pretraining:
         _, hidden_BTH = self.model(tokens_BT.to(self.device), embeddings_VH)
         logits_NV = hidden_BTH[where_N, place_N - 1] @ embeddings_VH.T
         losses_N = F.cross_entropy(logits_NV, tokens_BT[where_N, place_N].to(self.device), reduction="none")
-        return (losses_N * weights_N.to(self.device)).sum() / len(rows)
+        tokens = (losses_N * weights_N.to(self.device)).sum() / len(rows)
+        last = torch.tensor([row.prompt_length - 1 for row in rows])
+        outcomes = self.model.outcome(hidden_BTH[torch.arange(len(rows)), last])
+        wanted = torch.tensor([row.outcome for row in rows]).to(self.device)
+        return tokens + self.config.outcome_weight * F.cross_entropy(outcomes, wanted)
 
     def exported(self) -> Any:
         """The averaged weights as a stock GPT-2, float32."""
@@ -272,3 +330,13 @@ class Pretraining:
             "average": self._average,
         }
         save_state(folder, header, state)
+
+
+def _outcome(completion: str) -> int:
+    answer = parse_environment(completion)
+    assert isinstance(answer, EnvironmentAnswer), completion
+    if answer.reward < 0:
+        return 0
+    if not answer.terminated:
+        return 1
+    return 2 if answer.reward == 1 else 3

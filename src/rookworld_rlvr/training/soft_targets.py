@@ -18,7 +18,7 @@ from ..board.evals import MATE_THRESHOLD_PAWNS, win_probability
 from ..tasks.policy import MAX_CANDIDATES, render_policy, render_policy_prompt
 from ..tasks.types import PolicyAnswer
 from ..tasks.verdicts import Verdict
-from .codec import BOARD_ORDER, Encoder
+from .codec import Encoder, men_of
 
 Array = NDArray[Any]
 
@@ -44,20 +44,18 @@ class SoftRow:
     """Positions whose token is asked for as it stands, with weights."""
     soft: list[tuple[int, bool, Array]]
     """Positions of a move's squares; whether it is the first of the two; probabilities of 64 squares."""
-    board_at: int
-    """Where the 64 tokens begin that the board's heads look at."""
+    squares: tuple[int, ...]
+    """Of the board's M tokens, which begin at BOARD_AT."""
     moves: Array
-    """(64, 64): probability of each move, in the order of the board's tokens."""
+    """(M, 64): probability of each move, by its man's token and its target."""
     legal: Array
-    """(64, 64): whether it is legal."""
+    """(M, 64): whether it is legal."""
     attacks: Array
-    """(64, 64): whether the piece on a square attacks another."""
+    """(M, 64): whether the man attacks the square."""
+    value_at: int
+    """The prompt's last token, from which the win probability is read."""
     value: float
     """Win probability of the side to move."""
-
-
-PLACE_OF = np.empty(SQUARES, dtype=np.int64)
-PLACE_OF[BOARD_ORDER] = np.arange(SQUARES)
 
 
 def move_scores(verdict: Verdict) -> Array:
@@ -113,16 +111,17 @@ class SoftRows:
         best = int(scores.argmax())
         evals = [coarse(verdict.evals_pawns[moves[i]]) for i in chosen]
         answer = PolicyAnswer(tuple(moves[i] for i in chosen), tuple(evals), moves[best])
-        text = render_policy_prompt(verdict.fen) + render_policy(answer, verdict.fen)
-        tokens = [*self._encode(text), self.end]
+        prompt = self._encode(render_policy_prompt(verdict.fen))
+        tokens = [*prompt, *self._encode(render_policy(answer, verdict.fen)), self.end]
         hard, soft = self._targets(tokens, [int(i) for i in chosen], best, logits, origins, targets)
-        board = chess.Board(verdict.fen)
-        policy = np.zeros((SQUARES, SQUARES), np.float32)
-        places = PLACE_OF[origins], PLACE_OF[targets]
-        np.add.at(policy, places, softmax(logits).astype(np.float32))
-        legal = np.zeros((SQUARES, SQUARES), np.float32)
-        legal[places] = 1
-        return SoftRow(tokens, hard, soft, BOARD_AT, policy, legal, attacks_of(board), float(scores[best]))
+        squares = tuple(square for square, _ in men_of(verdict.fen.split(" ")[0]))
+        place = {square: number for number, square in enumerate(squares)}
+        at = [place[origin] for origin in origins], targets
+        policy, legal = np.zeros((2, len(squares), SQUARES), np.float32)
+        np.add.at(policy, at, softmax(logits).astype(np.float32))
+        legal[at] = 1
+        attacks = attacks_of(chess.Board(verdict.fen), squares)
+        return SoftRow(tokens, hard, soft, squares, policy, legal, attacks, len(prompt) - 1, float(scores[best]))
 
     def _targets(
         self, tokens: list[int], chosen: Sequence[int], best: int, logits: Array, origins: Array, targets: Array
@@ -154,13 +153,11 @@ def _asked(
     return [(at, True, np.bincount(origins, probabilities, SQUARES)), (at + 1, False, second)]
 
 
-def attacks_of(board: chess.Board) -> Array:
-    """(64, 64) in the order of the board's tokens: which square's piece attacks which square."""
-    masks = np.zeros(SQUARES, np.uint64)
-    for square in chess.scan_forward(board.occupied):
-        masks[square] = board.attacks_mask(square)
-    bits = np.unpackbits(masks.view(np.uint8).reshape(SQUARES, 8), axis=1, bitorder="little")
-    attacks: Array = bits[np.ix_(BOARD_ORDER, BOARD_ORDER)].astype(np.float32)
+def attacks_of(board: chess.Board, squares: Sequence[int]) -> Array:
+    """(M, 64): whether the man on each of M squares, if there is one, attacks each square."""
+    masks = np.array([board.attacks_mask(square) for square in squares], np.uint64)
+    bits = np.unpackbits(masks.view(np.uint8).reshape(len(squares), 8), axis=1, bitorder="little")
+    attacks: Array = bits.astype(np.float32)
     return attacks
 
 
@@ -175,10 +172,13 @@ class SoftBatch:
     soft_at: tuple[Tensor, Tensor]
     soft_first_N: Tensor
     soft_NS: Tensor
-    moves: Tensor
-    legal: Tensor
-    attacks: Tensor
-    values: Tensor
+    men_BM: Tensor
+    """Whether a token of the board is there; rows are padded to the longest board."""
+    moves_BMS: Tensor
+    legal_BMS: Tensor
+    attacks_BMS: Tensor
+    value_at_B: Tensor
+    values_B: Tensor
 
     def to(self, device: torch.device) -> "SoftBatch":
         """All tensors there."""
@@ -191,6 +191,7 @@ class SoftBatch:
 
 
 def collate(rows: Sequence[SoftRow], length: int, pad: int) -> SoftBatch:
+    """Rows padded to `length` tokens, with all that is asked of them."""
     tokens = torch.full((len(rows), length), pad)
     for i, row in enumerate(rows):
         tokens[i, : len(row.tokens)] = torch.tensor(row.tokens)
@@ -198,6 +199,8 @@ def collate(rows: Sequence[SoftRow], length: int, pad: int) -> SoftBatch:
     soft = [(i, at, first, shares) for i, row in enumerate(rows) for at, first, shares in row.soft]
     hard_rows, hard_places = torch.tensor([h[0] for h in hard]), torch.tensor([h[1] for h in hard])
     soft_rows, soft_places = torch.tensor([s[0] for s in soft]), torch.tensor([s[1] for s in soft])
+    men = max(len(row.squares) for row in rows)
+    counts = torch.tensor([len(row.squares) for row in rows])
     return SoftBatch(
         tokens,
         (hard_rows, hard_places - 1),
@@ -206,8 +209,18 @@ def collate(rows: Sequence[SoftRow], length: int, pad: int) -> SoftBatch:
         (soft_rows, soft_places - 1),
         torch.tensor([s[2] for s in soft]),
         torch.tensor(np.stack([s[3] for s in soft]), dtype=torch.float32),
-        torch.tensor(np.stack([row.moves for row in rows])),
-        torch.tensor(np.stack([row.legal for row in rows])),
-        torch.tensor(np.stack([row.attacks for row in rows])),
+        torch.arange(men) < counts.unsqueeze(1),
+        _padded([row.moves for row in rows], men),
+        _padded([row.legal for row in rows], men),
+        _padded([row.attacks for row in rows], men),
+        torch.tensor([row.value_at for row in rows]),
         torch.tensor([row.value for row in rows]),
     )
+
+
+def _padded(boards: Sequence[Array], men: int) -> Tensor:
+    """(B, men, 64), zeros behind a board's last token."""
+    padded = np.zeros((len(boards), men, SQUARES), np.float32)
+    for number, board in enumerate(boards):
+        padded[number, : len(board)] = board
+    return torch.from_numpy(padded)

@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from .codec import PIECES, POSITIONS, piece_token, seen_token
+from .codec import POSITIONS, board_pieces, piece_token, seen_token
 
 SQUARES = 64
+# What comes of a move in an `A:` row: illegal, the game goes on, a mate, a draw.
+OUTCOMES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class Shape:
 def token_features(tokenizer: PreTrainedTokenizerFast) -> Tensor:
     """(V, features), zeros and ones: what a token is about.
 
-    A piece on a square has those of its piece, colour, kind, square, file, rank and diagonals; on the board of a `P:`
+    A piece on a square has those of its piece, colour, kind, square, file, rank and diagonals; on the board of a
     prompt also of whose it is and of the square as the side to move sees it. A square's name in a move shares the
     square's.
     """
@@ -41,7 +43,7 @@ def token_features(tokenizer: PreTrainedTokenizerFast) -> Tensor:
         rows[ids[token]] += [names.setdefault(feature, len(names)) for feature in features]
 
     for square in chess.SQUARES:
-        for piece in PIECES:
+        for piece in board_pieces(square):
             add(piece_token(piece, square), "board", *_square(square), *_piece(piece))
             for turn in chess.COLORS:
                 seen = square if turn else chess.square_mirror(square)
@@ -109,28 +111,27 @@ class Block(nn.Module):
 
 
 class BoardHeads(nn.Module):
-    """What is asked of the 64 tokens of a board, while the model learns: which of two squares' moves are there.
+    """What is asked of the tokens of a board while the model learns: which squares each man goes to or attacks.
 
-    `moves`: logits of all moves from a square to a square, one distribution over the position's legal moves.
-    `legal`: logits of each being legal. `attacks`: of each being attacked from each, whoever is to move.
+    `moves`: logits of all moves, one distribution over the position's legal moves. `legal`: logits of each being legal.
+    `attacks`: logits of each being an attack, of either side's men.
     """
 
     NAMES = ("moves", "legal", "attacks")
 
-    def __init__(self, width: int, size: int = 48) -> None:
+    def __init__(self, width: int, size: int = 64) -> None:
         super().__init__()
         self.size = size
         self.norm = nn.LayerNorm(width)
         self.origin = nn.Linear(width, len(self.NAMES) * size)
-        self.target = nn.Linear(width, len(self.NAMES) * size)
+        self.targets = nn.Parameter(0.3 * torch.randn(len(self.NAMES), SQUARES, size))
         self.offset = nn.Parameter(torch.tensor([0.0, -4.0, -4.0]))
 
-    def forward(self, hidden_BSH: Tensor) -> Tensor:
-        """(B, 3, 64, 64): logits by head, origin and target."""
-        normed = self.norm(hidden_BSH)
-        shape = (*normed.shape[:2], len(self.NAMES), self.size)
-        origin, target = (f(normed).view(shape).transpose(1, 2) for f in (self.origin, self.target))
-        logits: Tensor = origin @ target.transpose(2, 3) * self.size**-0.5 + self.offset[:, None, None]
+    def forward(self, hidden_BMH: Tensor) -> Tensor:
+        """(B, 3, M, 64): logits by head, token of the board, and target square."""
+        shape = (*hidden_BMH.shape[:2], len(self.NAMES), self.size)
+        origin = self.origin(self.norm(hidden_BMH)).view(shape).transpose(1, 2)
+        logits: Tensor = origin @ self.targets.mT * self.size**-0.5 + self.offset[:, None, None]
         return logits
 
 
@@ -153,6 +154,7 @@ class Student(nn.Module):
         self.norm = nn.LayerNorm(shape.width)
         self.board = BoardHeads(shape.width)
         self.value = nn.Linear(shape.width, 1)
+        self.outcome = nn.Linear(shape.width, OUTCOMES)
         future = torch.ones(POSITIONS, POSITIONS, dtype=torch.bool).triu(1)
         self.register_buffer("bias_TT", torch.zeros(POSITIONS, POSITIONS).masked_fill(future, -1e4), persistent=False)
 
