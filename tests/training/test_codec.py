@@ -65,14 +65,32 @@ def test_shipped_rows_hold_no_unknown_token_and_come_back() -> None:
         assert text_of(tokens) == example.prompt + str(example.completion)
 
 
-def test_a_board_is_sixty_four_tokens_each_a_piece_on_its_square() -> None:
-    before, after = ids("P: "), ids(" w KQkq - 0 1")
-    tokens = ids(f"P: {START} w KQkq - 0 1")
-    assert tokens[: len(before)] == before and tokens[-len(after) :] == after
-    board = tokens[len(before) : -len(after)]
-    assert len(board) == len(set(board)) == 64
-    moved = ids(f"P: {START.replace('8/PPPPPPPP', '4P3/PPPP1PPP')} w KQkq - 0 1")[len(before) : -len(after)]
-    assert [i for i in range(64) if board[i] != moved[i]] == [44, 52]  # e3 and e2, counted from a8
+@pytest.mark.parametrize(("placement", "men"), [(START, 32), ("8/8/8/3k4/8/8/8/6K1", 3), ("8/8/8/8/8/8/8/8", 1)])
+def test_a_board_is_a_token_for_each_man_on_its_square_and_one_for_a8(placement: str, men: int) -> None:
+    for prompt in ("P: ", "A: ", ""):
+        text = f"{prompt}{placement} w KQkq - 0 1"
+        tokens = ids(text)
+        board = tokens[len(ids(prompt)) : -len(ids(" w KQkq - 0 1"))]
+        assert len(board) == len(set(board)) == men and text_of(tokens) == text
+
+
+def test_a_move_on_the_board_changes_the_token_of_its_man_alone() -> None:
+    moved = START.replace("8/PPPPPPPP", "4P3/PPPP1PPP")
+    before, after = (ids(f"{placement} b - - 0 1") for placement in (START, moved))
+    assert len(set(before) ^ set(after)) == 2
+
+
+def test_a_prompt_s_board_tells_the_side_to_move() -> None:
+    white, black = (set(ids(f"P: {START} {side} - - 0 1")[1:33]) for side in "wb")
+    assert not white & black
+    assert set(ids(f"A: {START} w - - 0 1")[1:33]) == white
+    assert not set(ids(f"{START} w - - 0 1")[:32]) & (white | black)
+
+
+def test_a_board_that_names_a_square_twice_or_out_of_order_is_no_board_when_read() -> None:
+    tokens = ids(f"{START} w KQkq - 0 1")
+    for wrong in ([*tokens[:5], tokens[4], *tokens[5:]], [*tokens[:3], tokens[7], *tokens[4:]], tokens[1:]):
+        assert text_of(wrong).split(" ")[0] != START
 
 
 def test_a_move_shares_no_token_with_its_neighbours() -> None:

@@ -1,7 +1,9 @@
 """A model from verdicts: targets by hand, the same function exported, resumable, and clear of what is held out."""
 
 import random
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +16,27 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.config import PretrainRunConfig
 from rookworld_rlvr.app.pretrain import load
+from rookworld_rlvr.tasks.classes import TransitionClass
 from rookworld_rlvr.tasks.corpus import read_corpus
+from rookworld_rlvr.tasks.environment import (
+    environment_truth,
+    parse_environment_prompt,
+    render_environment,
+    render_environment_prompt,
+)
+from rookworld_rlvr.tasks.transitions import transition_kind
 from rookworld_rlvr.tasks.types import Example, Task
 from rookworld_rlvr.tasks.verdicts import Verdict, render_verdict
-from rookworld_rlvr.training.codec import BOARD_ORDER, Encoder, build_tokenizer
+from rookworld_rlvr.training.codec import Encoder, build_tokenizer
 from rookworld_rlvr.training.data import default_file
 from rookworld_rlvr.training.errors import UserError
 from rookworld_rlvr.training.muon import Muon, orthogonal
-from rookworld_rlvr.training.pretraining import PretrainConfig, Pretraining
+from rookworld_rlvr.training.pretraining import SHARES, PretrainConfig, Pretraining, TransitionPool
 from rookworld_rlvr.training.soft_targets import BOARD_AT, SoftRows, attacks_of, coarse
 from rookworld_rlvr.training.student import Shape, Student, export, token_features
 
 CPU = torch.device("cpu")
-TOKENIZER: Any = build_tokenizer(side_to_move=True)
+TOKENIZER: Any = build_tokenizer()
 SMALL = PretrainConfig(
     layers=2, width=32, heads=2, board_layer=1, steps=12, policy_rows=4, environment_rows=2, warmup_steps=2,
     save_every=5, log_every=4, average=0.5,
@@ -38,6 +48,11 @@ FEN = "6k1/5ppp/8/8/8/8/8/R6K w - - 0 1"
 def verdict(fen: str = FEN) -> Verdict:
     evals = {move.uci(): 0.0 for move in chess.Board(fen).legal_moves} | {"a1a8": 999.99, "a1a7": 5.0}
     return Verdict(fen, "test", evals if fen == FEN else dict.fromkeys(sorted(evals.keys() - {"a1a8", "a1a7"}), 0.1))
+
+
+def environment_row(fen: str, uci: str) -> Example:
+    prompt = render_environment_prompt(fen, uci, [uci])
+    return Example(Task.environment, prompt, render_environment(environment_truth(parse_environment_prompt(prompt))))
 
 
 def positions(count: int) -> list[Verdict]:
@@ -79,22 +94,23 @@ def test_targets_follow_the_verdicts_and_leave_out_what_was_named_before() -> No
         hard = {at for at, _ in row.hard}
         assert not hard & {at for at, _, _ in row.soft} and len(row.tokens) - 1 in hard
         assert row.legal.sum() == len(verdict().evals_pawns) and row.moves.sum() == pytest.approx(1.0)
+        rook = row.squares.index(chess.A1)
+        assert row.moves[rook, chess.A8] > 0.9 and row.legal[rook].sum() == 13 and not row.legal[0].any()
+        assert words[row.value_at] == " 1" and words[row.value_at + 1].strip() != "1"
 
 
-def test_the_board_s_tokens_stand_where_the_heads_look_and_tell_the_side_to_move() -> None:
-    for fen in (FEN, FEN.replace(" w ", " b ")):
-        words = TOKENIZER.convert_ids_to_tokens(TOKENIZER(f"P: {fen}").input_ids)[BOARD_AT : BOARD_AT + 64]
-        assert words[BOARD_ORDER.index(chess.A1)].startswith("/R") and len(set(words)) == 64
-    white, black = (set(TOKENIZER(f"P: {fen}").input_ids[1:65]) for fen in (FEN, FEN.replace(" w ", " b ")))
-    assert not white & black
+def test_the_board_s_tokens_stand_where_the_heads_look() -> None:
+    row = SoftRows(TOKENIZER).row(verdict(), random.Random(0))
+    words = TOKENIZER.convert_ids_to_tokens(row.tokens)[BOARD_AT : BOARD_AT + len(row.squares)]
+    assert row.squares == (chess.A8, chess.G8, chess.F7, chess.G7, chess.H7, chess.A1, chess.H1)
+    assert [word[0] for word in words[1:]] == list("kpppRK")
 
 
 def test_attacks_are_python_chess_s() -> None:
     board = chess.Board(FEN)
-    found = attacks_of(board)
-    for origin in chess.SQUARES:
-        targets = {square for square in chess.SQUARES if found[BOARD_ORDER.index(origin), BOARD_ORDER.index(square)]}
-        assert targets == set(board.attacks(origin) if board.piece_at(origin) else ())
+    squares = (chess.A8, chess.G8, chess.A1)
+    for origin, found in zip(squares, attacks_of(board, squares), strict=True):
+        assert {square for square in chess.SQUARES if found[square]} == set(board.attacks(origin))
 
 
 @pytest.mark.parametrize(
@@ -202,6 +218,53 @@ def test_another_run_s_state_is_refused_by_name(transitions: list[Example], tmp_
         Pretraining(SMALL, seed=3, device=CPU).resume(tmp_path / "out", positions(7), transitions)
 
 
+def test_a_run_that_begins_with_another_s_weights_and_momenta_continues_it(
+    transitions: list[Example], tmp_path: Path
+) -> None:
+    constant = replace(SMALL, decay_fraction=0.0)
+    begun, told = learn(tmp_path / "begun", transitions, constant)
+    assert told[-1]["lr"] == 1.0
+    later = Pretraining(SMALL, seed=3, device=CPU, init_from=tmp_path / "begun")
+    assert later.step == 0
+    for one, other in zip(begun.model.parameters(), later.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    momenta = [[state["momentum"] for state in run._optimizers[0].state.values()] for run in (begun, later)]
+    assert len(momenta[0]) == len(momenta[1]) > 0 and all(map(torch.equal, *momenta))
+    with pytest.raises(UserError, match=r"init_from: expected a model of Shape\(layers=1"):
+        Pretraining(replace(SMALL, layers=1), seed=3, device=CPU, init_from=tmp_path / "begun")
+    with pytest.raises(UserError, match="init_from: expected the state"):
+        Pretraining(SMALL, seed=3, device=CPU, init_from=tmp_path)
+
+
+def test_transitions_are_drawn_by_the_share_of_their_class_and_illegal_ones_by_kind() -> None:
+    start = chess.STARTING_FEN
+    prompts = {"quiet": 9, "illegal geometry": 3, "illegal blocked": 1}
+    moves = {"quiet": "e2e4", "illegal geometry": "e2e5", "illegal blocked": "a1a3"}
+    rows = [environment_row(start, moves[kind]) for kind, count in prompts.items() for _ in range(count)]
+    pool, rng = TransitionPool(rows), random.Random(0)
+    drawn = Counter(transition_kind(pool.draw(rng).prompt) for _ in range(2000))
+    quiet, rest = SHARES[TransitionClass.quiet], 1 - sum(SHARES.values())
+    assert drawn["quiet"] / 2000 == pytest.approx(quiet / (quiet + rest), abs=0.04)
+    assert drawn["illegal geometry"] == pytest.approx(drawn["illegal blocked"], rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("fen", "uci", "outcome"),
+    [(chess.STARTING_FEN, "e2e5", 0), (chess.STARTING_FEN, "e2e4", 1), (FEN, "a1a8", 2),
+     ("7k/8/6K1/5Q2/8/8/8/8 w - - 0 1", "f5f7", 3)],
+)  # fmt: skip
+def test_an_environment_row_s_outcome_and_the_men_that_stay(fen: str, uci: str, outcome: int) -> None:
+    row = Pretraining(SMALL, seed=0, device=CPU).environment_row(environment_row(fen, uci))
+    assert row.outcome == outcome
+    answer = TOKENIZER.convert_ids_to_tokens(row.tokens[row.prompt_length :])
+    moved = {
+        word[0] for word, same in zip(answer, row.copied, strict=True) if not same and "\ue000" <= word[-1] < "\ue040"
+    }
+    assert moved == {0: set(), 1: {"P"}, 2: {"\ue100", "R"}, 3: {"Q"}}[outcome] - (
+        {"\ue100"} if outcome == 2 else set()
+    )
+
+
 def test_the_saved_folder_loads_with_the_plain_auto_classes(transitions: list[Example], tmp_path: Path) -> None:
     training, _ = learn(tmp_path / "out", transitions)
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
@@ -239,7 +302,7 @@ def test_the_command_makes_a_model_and_goes_on_where_it_stopped(
 
 @pytest.mark.parametrize(
     "changes",
-    [{"layers": 0}, {"width": 31}, {"board_layer": 5}, {"lr": 0.0}, {"average": 1.0}, {"decay_fraction": 0.0},
+    [{"layers": 0}, {"width": 31}, {"board_layer": 5}, {"lr": 0.0}, {"average": 1.0}, {"decay_fraction": -0.1},
      {"legal_weight": -1.0}],
     ids=str,
 )  # fmt: skip
@@ -252,9 +315,10 @@ def test_every_weight_changes_the_losses(transitions: list[Example]) -> None:
     def told(**changes: float) -> dict[str, float]:
         config = PretrainConfig(**{**{"layers": 1, "width": 16, "heads": 2, "board_layer": 1, "policy_rows": 2,
                                       "environment_rows": 1}, **changes})  # type: ignore[arg-type]  # fmt: skip
-        return Pretraining(config, seed=0, device=CPU)._train_step(positions(4), transitions)
+        return Pretraining(config, seed=0, device=CPU)._train_step(positions(4), TransitionPool(transitions))
 
     plain = told()
+    assert told(outcome_weight=1.0)["environment"] > plain["environment"] + 0.1
     for name, part in (("moves", "moves"), ("legal", "legal"), ("attacks", "attacks"), ("value", "value")):
         changed = told(**{f"{name}_weight": 2 * getattr(PretrainConfig(), f"{name}_weight")})
         assert changed[part] == pytest.approx(2 * plain[part], rel=1e-4)

@@ -133,6 +133,8 @@ class PretrainRunConfig:
     """Files or datasets of labelled `A:` rows."""
     exclude: list[str] = field(default_factory=list)
     """Files whose positions must not be learned from, beside the held-out rows that ship with us."""
+    init_from: str = ""
+    """The folder of an earlier run of `rookworld pretrain`, whose weights and momenta are begun with; empty: anew."""
     output: str = "outputs/pretrain"
     """The model's folder. A run that was stopped goes on from what it saved there; other settings or rows are
     refused."""

@@ -31,7 +31,8 @@ def _pretrain(config: PretrainRunConfig, _raw: DictConfig) -> None:
     verdicts, transitions = load(config)
     folder = Path(config.output).expanduser()
     make_folder(folder, "output")
-    training = Pretraining(config.model, seed=config.seed, device=select_device(config.device))
+    begun = Path(config.init_from).expanduser() if config.init_from else None
+    training = Pretraining(config.model, seed=config.seed, device=select_device(config.device), init_from=begun)
     console = make_console()
     console.print(f"{len(verdicts)} verdicts, {len(transitions)} transitions", highlight=False)
     if training.resume(folder, verdicts, transitions):

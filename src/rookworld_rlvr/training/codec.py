@@ -1,11 +1,11 @@
 """The tokenizer of the small models that we train: published chess text in, few tokens that each know their square.
 
-A board is one token for each man, a piece *on a square*, from a8 to h1; empty squares have none, but for a8, whose token
-always begins the board. In a prompt the tokens also tell the side to move. Moves are two square tokens, numbers go by
-pairs of digits, and a run of blanks is one token. All of it stands in plain tokenizer files (normaliser, pre-tokeniser,
-word list, decoder), so `AutoTokenizer` alone reads and writes the published text: inside the normaliser a board's digits
-become blanks, every square gets a mark, and the marked blanks go; the decoder puts them back. Text that is no board
-falls back to single characters.
+A board is one token for each man, a piece *on a square*, from a8 to h1; empty squares have none, but for a8, whose
+token always begins the board. In a prompt the tokens also tell the side to move. Moves are two square tokens, numbers
+go by pairs of digits, and a run of blanks is one token. All of it stands in plain tokenizer files (normaliser,
+pre-tokeniser, word list, decoder), so `AutoTokenizer` alone reads and writes the published text: inside the normaliser
+a board's digits become blanks, every square gets a mark, and the marked blanks go; the decoder puts them back. Text
+that is no board falls back to single characters.
 """
 
 import re
@@ -24,8 +24,8 @@ BLANK = "\ue100"
 FIRST_MARK = 0xE000
 LAST_MARK = FIRST_MARK + 63
 PIECES = "PNBRQKpnbrqk" + BLANK
-# On the board of a prompt a mark also tells the side to move, which a FEN names only behind the board: a model that reads
-# from left to right would else read all pieces before it knows whose they are.
+# On the board of a prompt a mark also tells the side to move, which a FEN names only behind the board: a model that
+# reads from left to right would else read all pieces before it knows whose they are.
 FIRST_SEEN_MARK = {chess.WHITE: 0xE200, chess.BLACK: 0xE240}
 LAST_SEEN_MARK = 0xE27F
 # Stands for a piece until it is known which.
@@ -180,7 +180,10 @@ def _word_pattern() -> str:
 
 
 def _fold_board() -> list[decoders.Decoder]:
-    return [decoders.Replace(Regex(_MARK), ""), *(decoders.Replace(BLANK * count, str(count)) for count in range(8, 0, -1))]
+    return [
+        decoders.Replace(Regex(_MARK), ""),
+        *(decoders.Replace(BLANK * count, str(count)) for count in range(8, 0, -1)),
+    ]
 
 
 def _vocabulary() -> dict[str, int]:

@@ -23,10 +23,11 @@ from ..tasks.transitions import transition_kind
 from ..tasks.types import EnvironmentAnswer, Example
 from ..tasks.verdicts import Verdict, mirrored, render_verdict
 from .codec import POSITIONS, Encoder, build_tokenizer, men_of
+from .errors import UserError
 from .muon import Muon
 from .soft_targets import BOARD_AT, SoftBatch, SoftRow, SoftRows, collate
 from .student import Shape, Student, export, token_features
-from .warmstart_state import Header, digest, read_state, save_state
+from .warmstart_state import Header, digest, load_state, read_state, save_state
 
 # They decide what is saved and told, not what is learned.
 FREE = ("save_every", "log_every")
@@ -129,7 +130,7 @@ class TransitionPool:
         illegal = sum(kind.startswith(TransitionClass.illegal) for kind in self._by_kind)
         rest = (1 - sum(SHARES.values())) / max(1, illegal)
         self._kinds = list(self._by_kind)
-        shares: Mapping[str, float] = SHARES
+        shares = {str(kind): share for kind, share in SHARES.items()}
         self._shares = [shares.get(kind, rest) for kind in self._kinds]
 
     def draw(self, rng: random.Random) -> Example:
@@ -140,7 +141,13 @@ class TransitionPool:
 class Pretraining:
     """The training's state: model, optimisers, step, running average. Saved whole, so that a stopped run goes on."""
 
-    def __init__(self, config: PretrainConfig, *, seed: int, device: torch.device) -> None:
+    def __init__(
+        self, config: PretrainConfig, *, seed: int, device: torch.device, init_from: Path | None = None
+    ) -> None:
+        """`init_from`: the folder of an earlier run, whose weights and momenta are begun with; of its shape.
+
+        Raises UserError if nothing was saved there, or a model of another shape.
+        """
         torch.manual_seed(seed)
         self.config, self.seed, self.device, self.step = config, seed, device, 0
         self.tokenizer = build_tokenizer()
@@ -154,6 +161,21 @@ class Pretraining:
             torch.optim.AdamW(self._others, lr=config.lr, betas=ADAM_BETAS, weight_decay=0.0, fused=True),
         )
         self._average = [parameter.detach().clone() for parameter in self.model.parameters()]
+        self._begun_with = "a new model"
+        if init_from is not None:
+            begun = load_state(init_from, device, "init_from")
+            self._begun_with = f"step {begun['step']} of {init_from.name}"
+            self._begin_with(begun, init_from)
+
+    def _begin_with(self, state: Mapping[str, Any], folder: Path) -> None:
+        try:
+            self.model.load_state_dict(state["model"])
+        except RuntimeError as error:
+            shape = self.model.shape
+            raise UserError(f"init_from: expected a model of {shape} in {folder}, got another") from error
+        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self._average = list(state["average"])
 
     def run(
         self, verdicts: Sequence[Verdict], transitions: Sequence[Example], folder: Path
@@ -180,10 +202,8 @@ class Pretraining:
         state = read_state(folder, self._header(verdicts, transitions), self.device)
         if state is None:
             return False
-        self.model.load_state_dict(state["model"])
-        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        self.step, self._average = state["step"], state["average"]
+        self._begin_with(state, folder)
+        self.step = state["step"]
         return True
 
     def _share(self) -> float:
@@ -219,7 +239,7 @@ class Pretraining:
             average.lerp_(parameter, 1 - kept)
 
     def _draw_policy(self, rng: random.Random, verdicts: Sequence[Verdict]) -> list[SoftRow]:
-        rows = []
+        rows: list[SoftRow] = []
         while len(rows) < self.config.policy_rows:
             verdict = rng.choice(verdicts)
             row = self._soft.row(mirrored(verdict) if rng.random() < MIRRORED else verdict, rng)
@@ -316,7 +336,12 @@ class Pretraining:
         """What is learned depends on it, and on nothing else but the kind of machine."""
         config = {f"model.{name}": value for name, value in asdict(self.config).items() if name not in FREE}
         rows = [*(render_verdict(verdict) for verdict in verdicts), *(row.prompt for row in transitions)]
-        return {"seed": self.seed, **config, "verdicts, transitions, exclude": digest(rows)}
+        return {
+            "seed": self.seed,
+            "init_from": self._begun_with,
+            **config,
+            "verdicts, transitions, exclude": digest(rows),
+        }
 
     def _save(self, folder: Path, header: Header) -> None:
         """Write the model as a Hugging Face folder (bf16, half the size) and the state to go on from."""

@@ -116,7 +116,7 @@ class SoftRows:
         hard, soft = self._targets(tokens, [int(i) for i in chosen], best, logits, origins, targets)
         squares = tuple(square for square, _ in men_of(verdict.fen.split(" ")[0]))
         place = {square: number for number, square in enumerate(squares)}
-        at = [place[origin] for origin in origins], targets
+        at = np.array([place[origin] for origin in origins]), targets
         policy, legal = np.zeros((2, len(squares), SQUARES), np.float32)
         np.add.at(policy, at, softmax(logits).astype(np.float32))
         legal[at] = 1
@@ -142,9 +142,7 @@ class SoftRows:
         return [(at, EVAL_WEIGHT if at in evals else LAYOUT_WEIGHT) for at in rest], soft
 
 
-def _asked(
-    at: int, probabilities: Array, number: int, origins: Array, targets: Array
-) -> list[tuple[int, bool, Array]]:
+def _asked(at: int, probabilities: Array, number: int, origins: Array, targets: Array) -> list[tuple[int, bool, Array]]:
     """What is asked of a move's two tokens: a square to move from, and one to move to from the square that is there."""
     shares = np.where(origins == origins[number], probabilities, 0.0)
     if shares.sum() < LEAST_SHARE:

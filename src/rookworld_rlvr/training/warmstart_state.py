@@ -28,7 +28,7 @@ def read_state(folder: Path, header: Header, device: torch.device) -> dict[str, 
     path = folder / STATE_FILE
     if not path.is_file():
         return None
-    state = _load(path, device)
+    state = load_state(folder, device, "output")
     begun: Header = state["header"]
     for knob in {**header, **begun}:
         if begun.get(knob) != header.get(knob):
@@ -37,8 +37,10 @@ def read_state(folder: Path, header: Header, device: torch.device) -> dict[str, 
     return state
 
 
-def _load(path: Path, device: torch.device) -> dict[str, Any]:
-    wanted = f"output: expected the state of a warm start in {path}"
+def load_state(folder: Path, device: torch.device, knob: str) -> dict[str, Any]:
+    """What was saved in `folder`, whatever it was begun with. Raises UserError, which names the knob of the folder."""
+    path = folder / STATE_FILE
+    wanted = f"{knob}: expected the state of a warm start in {path}"
     try:
         state = torch.load(path, map_location=device, weights_only=True)
     # Damaged bytes are read as other ones, on which an unpickler fails in any way.
