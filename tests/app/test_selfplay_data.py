@@ -92,7 +92,7 @@ def test_positions_of_the_files_excluded_and_of_our_held_out_rows_stay_out(
     first, held_out = tmp_path / "first.jsonl", tmp_path / "held_out.jsonl"
     first.write_text(reached[0] + "\n")
     held_out.write_text(f"{reached[1]}\n{reached[20]}\n")
-    file = str(default_file("held_out.txt"))
+    file = str(default_file("held_out.jsonl"))
     shipped = {example_key(example) for example in read_corpus(file).examples}
     # No game reaches one of the rows that ship: two of those reached take their place.
     assert selfplay_data.held_out_positions() == shipped

@@ -277,7 +277,7 @@ def evaluation_keys() -> Iterator[str]:
         def generate(self, prompts: Any, **_: Any) -> list[list[SampledCompletion]]:
             return [[SampledCompletion((0,), (0.0,), True)] for _ in prompts]
 
-    every = read_corpus(default_file("held_out.txt")).examples
+    every = read_corpus(default_file("held_out.jsonl")).examples
     # Plain legal moves are all alike; of the others each kind is among so many.
     examples = [*every[::40], *[row for row in every if "+0.001+" not in (row.completion or "+0.001+")][-400:]]
     labels = [example.completion or "" for example in examples]
@@ -507,7 +507,7 @@ def test_what_the_ablation_says_of_its_table_is_what_the_table_says() -> None:
 # docs/data.md
 
 
-@pytest.mark.parametrize("name", ["train.txt", "held_out.txt"])
+@pytest.mark.parametrize("name", ["train.txt", "held_out.jsonl"])
 def test_the_audits_of_the_data_card_are_those_of_the_files(name: str) -> None:
     from rookworld_rlvr.tasks.audit import audit
     from rookworld_rlvr.training.data import default_file
@@ -534,7 +534,7 @@ def test_the_data_card_counts_the_rows_of_each_task() -> None:
 
     told = {row[0]: row[1:4] for row in table(section(text("docs/data.md"), "What ships"))}
     positions = []
-    for name in ("train.txt", "held_out.txt"):
+    for name in ("train.txt", "held_out.jsonl"):
         examples = read_corpus(default_file(name)).examples
         policy = sum(example.task == "policy" for example in examples)
         counts = [f"{count:,}" for count in (len(examples), policy, len(examples) - policy)]

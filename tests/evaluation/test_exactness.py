@@ -18,6 +18,7 @@ from rookworld_rlvr.evaluation import summarise
 from rookworld_rlvr.evaluation.held_out import judged
 from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.tasks.corpus import read_corpus
+from rookworld_rlvr.tasks.transitions import IllegalKind
 from rookworld_rlvr.training.data import default_file
 
 ROWS_A_TASK = 250
@@ -57,7 +58,7 @@ def damaged(rng: random.Random, text: str, other: str) -> str:
 @pytest.fixture(scope="module")
 def transcripts() -> tuple[list[Example], list[str]]:
     rng = random.Random(2026)
-    rows = read_corpus(default_file("held_out.txt")).examples
+    rows = read_corpus(default_file("held_out.jsonl")).examples
     examples = [row for task in Task for row in rng.sample([row for row in rows if row.task is task], ROWS_A_TASK)]
     labels = {task: [row.completion or "" for row in examples if row.task is task] for task in Task}
     return examples, [damaged(rng, row.completion or "", rng.choice(labels[row.task])) for row in examples]
@@ -166,7 +167,7 @@ def columns_of(examples: list[Example], texts: list[str]) -> dict[str, list[floa
         values = policy_values if example.task is Task.policy else environment_values
         color = "white" if example.prompt.split()[2] == "w" else "black"
         for name, value in values(example, text):
-            for part in ("", f"/{color}", f"/{phase(example.prompt)}"):
+            for part in ("", f"/{color}", f"/{phase(example.prompt)}", f"/from_{example.source}"):
                 columns[f"{example.task}/{name}{part}"].append(float(value))
     return columns
 
@@ -198,7 +199,9 @@ def bounds(key: str, values: list[float]) -> tuple[float, float]:
 
 def test_500_tables_equal_an_independent_recomputation(transcripts: tuple[list[Example], list[str]]) -> None:
     table, columns = summarise(judged(0, *transcripts)), columns_of(*transcripts)
-    assert table.keys() == columns.keys()
+    kinds = {key for key in table if key.removeprefix("environment/recall_illegal/") in set(IllegalKind)}
+    assert table.keys() - kinds == columns.keys() and len(kinds) == len(IllegalKind)
+    assert sum(table[key].n for key in kinds) == table["environment/recall_illegal"].n
     for key, values in columns.items():
         found, (low, high) = table[key], bounds(key, values)
         assert (found.n, found.value) == (len(values), pytest.approx(sum(values) / len(values))), key
@@ -213,8 +216,9 @@ def test_tables_of_few_transcripts_have_recomputed_intervals_too(
     for texts in ([row.completion or "" for row in rows], ["junk"] * len(rows)):
         table, columns = summarise(judged(0, rows, texts)), columns_of(rows, texts)
         assert {1, 3} <= {found.n for found in table.values()}
-        for key, found in table.items():
-            assert (found.low, found.high) == pytest.approx(bounds(key, columns[key]), abs=1e-9), key
+        for key, values in columns.items():
+            found = table[key]
+            assert (found.low, found.high) == pytest.approx(bounds(key, values), abs=1e-9), key
 
 
 def test_the_transcripts_hold_every_phase_and_colour_of_both_tasks(

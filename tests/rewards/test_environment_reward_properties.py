@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from rookworld_rlvr.board.fen import parse_fen
 from rookworld_rlvr.rewards import score
+from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.environment import (
     environment_truth,
     parse_environment_prompt,
@@ -14,7 +15,7 @@ from rookworld_rlvr.tasks.environment import (
 from rookworld_rlvr.training.data import default_file
 
 FEW = settings(derandomize=True, max_examples=80, deadline=None)
-ROWS = default_file("held_out.txt").read_text().splitlines()
+ROWS = [row.prompt for row in read_corpus(default_file("held_out.jsonl")).examples]
 # Of random games, down to three pieces.
 FENS = [
     *[row[3:].split("+")[0] for row in ROWS if row.startswith("A: ")][::20],

@@ -11,11 +11,12 @@ from rookworld_rlvr.board.evals import format_pawns, win_probability
 from rookworld_rlvr.rewards import Rubric, RubricConfig, score
 from rookworld_rlvr.rewards.engine import Analysis
 from rookworld_rlvr.rewards.rubric import JudgeKind
+from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.policy import parse_number
 from rookworld_rlvr.training.data import default_file
 
 FEW = settings(derandomize=True, max_examples=80, deadline=None)
-ROWS = default_file("held_out.txt").read_text().splitlines()
+ROWS = [row.prompt for row in read_corpus(default_file("held_out.jsonl")).examples]
 # Of random games, down to three pieces.
 POSITIONS = [
     *[row[3:].split("+")[0] for row in ROWS if row.startswith("A: ")][::20],

@@ -133,7 +133,7 @@ def test_a_file_that_is_not_there_or_damaged_is_refused(tmp_path: Path) -> None:
 
 def test_every_shipped_policy_row_with_a_legal_move_has_a_verdict_on_all_of_them() -> None:
     book = load_book("default")
-    rows = [row for name in ("train.txt", "held_out.txt") for row in read_corpus(default_file(name)).examples]
+    rows = [row for name in ("train.txt", "held_out.jsonl") for row in read_corpus(default_file(name)).examples]
     fens = [parse_policy_prompt(row.prompt).fen for row in rows if row.task is Task.policy]
     for fen in fens:
         moves = {move.uci() for move in chess.Board(fen).legal_moves}

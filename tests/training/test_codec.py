@@ -58,7 +58,7 @@ def test_prompt_and_completion_tokenise_alike_apart_and_together(examples: tuple
 
 
 def test_shipped_rows_hold_no_unknown_token_and_come_back() -> None:
-    rows = read_corpus(default_file("held_out.txt")).examples
+    rows = read_corpus(default_file("held_out.jsonl")).examples
     for example in random.Random(0).sample(rows, 100):
         tokens = ids(example.prompt + str(example.completion))
         assert TOKENIZER.unk_token_id not in tokens

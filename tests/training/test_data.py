@@ -36,7 +36,7 @@ def write_fens(path: Path, fens: Iterable[str]) -> str:
 @pytest.fixture(scope="module")
 def shipped_openings() -> list[str]:
     """Ends of openings that are held-out positions of ours: Benko and Two Knights, read from the file as it stands."""
-    held_out = keys(read_corpus(default_file("held_out.txt")).examples)
+    held_out = keys(read_corpus(default_file("held_out.jsonl")).examples)
     return [fen for fen in OPENING_FENS if position_key(parse_fen(fen)) in held_out]
 
 
@@ -104,7 +104,7 @@ def test_positions_of_other_sources_are_neither_trained_on_nor_asked(tmp_path: P
 
 def test_the_default_run_trains_on_every_row_that_ships_for_it() -> None:
     data = load_data(DataConfig(), seed=0)
-    assert (len(data.train), len(data.held_out)) == (6000, 4098)
+    assert (len(data.train), len(data.held_out)) == (7998, 4096)
     assert data.excluded == keys(data.held_out) == held_out_positions()
 
 

@@ -275,7 +275,7 @@ def test_the_saved_folder_loads_with_the_plain_auto_classes(transitions: list[Ex
 
 
 def test_positions_held_out_or_excluded_are_not_learned_from(transitions: list[Example], tmp_path: Path) -> None:
-    held_out = next(row for row in read_corpus(default_file("held_out.txt")).examples if row.task is Task.policy)
+    held_out = next(row for row in read_corpus(default_file("held_out.jsonl")).examples if row.task is Task.policy)
     fens = [held_out.prompt.removeprefix("P: "), FEN, *(found.fen for found in positions(2))]
     file, rows, excluded = (tmp_path / name for name in ("v.tsv", "rows.txt", "excluded.fen"))
     file.write_text("".join(f"{render_verdict(Verdict(fen, 'test', {'a1a8': 0.0}))}\n" for fen in fens))

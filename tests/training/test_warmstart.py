@@ -214,24 +214,24 @@ def test_the_default_shape_s_weights_fit_eight_megabytes() -> None:
 
 def test_rows_longer_than_the_model_are_left_out(rows: list[Row]) -> None:
     prompt = "P: rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1 "
-    long, short = (Example(Task.policy, prompt, "M: " + "e2e4 " * count) for count in (100, 5))
-    # P:, 64 squares and six more (side, castling, " -", two numbers, a blank); M:, five moves, a blank; end.
-    assert [len(row.tokens) for row in tokenise([long, short], build_tokenizer(), SMALL)] == [84]
+    long, short = (Example(Task.policy, prompt, "M: " + "e2e4 " * count) for count in (120, 5))
+    # P:, 32 men and six more (side, castling, " -", two numbers, a blank); M:, five moves, a blank; end.
+    assert [len(row.tokens) for row in tokenise([long, short], build_tokenizer(), SMALL)] == [52]
 
 
 def test_positions_held_out_or_excluded_are_not_learned_from(
     make_lines: Callable[[int, int], list[str]], tmp_path: Path
 ) -> None:
     own, excluded = make_lines(8, 6), make_lines(9, 3)
-    with default_file("held_out.txt").open() as lines:
-        shipped = [next(lines).rstrip("\n") for _ in range(5)]
+    held_out = read_corpus(default_file("held_out.jsonl"), limit=5).examples
+    shipped = [f"{row.prompt}{row.completion}" for row in held_out]
     data, exclude = tmp_path / "data.txt", tmp_path / "exclude.txt"
     data.write_text("\n".join([*own, *excluded, *shipped]) + "\n")
     exclude.write_text("\n".join(excluded) + "\n")
     assert len(read_corpus(data).examples) == 12 + 6 + 5
     kept = _load(WarmstartRunConfig(corpus=[str(data)], exclude=[str(exclude)]))
     forbidden = {
-        example_key(row) for path in (exclude, default_file("held_out.txt")) for row in read_corpus(path).examples
+        example_key(row) for path in (exclude, default_file("held_out.jsonl")) for row in read_corpus(path).examples
     }
     assert 10 <= len(kept) <= 12 and not {example_key(row) for row in kept} & forbidden
 

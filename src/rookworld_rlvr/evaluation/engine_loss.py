@@ -7,13 +7,14 @@ are judged by the same ones. Where it should see deeper than the judge that was 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ..board.evals import win_probability
 from ..rewards.engine import Analysis
 from ..rewards.engine_pool import EnginePool
 from ..rewards.move_worth import move_worth
 from ..rewards.verdict_book import VerdictBook
 from ..tasks import policy_fens
-from ..tasks.policy import parse_policy, parse_policy_prompt
-from ..tasks.types import Example, ParseFailure, Task
+from ..tasks.policy import MAX_CANDIDATES, parse_policy, parse_policy_prompt
+from ..tasks.types import Example, ParseFailure, PolicyAnswer, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +51,29 @@ class VerdictMeasure:
 
 
 def judge_engine_loss(completion: str, analysis: Analysis) -> dict[str, float]:
-    """`win_probability_loss` in [0, 1], nothing in mate and stalemate.
+    """`win_probability_loss` and `eval_error` in [0, 1], nothing in mate and stalemate.
 
-    The expected result of the best move there is, less that of the answer's `B:`. What the strict parser refuses,
-    and an illegal `B:`, lose all that the best move has: nothing in a position that is lost anyway.
+    The loss is the expected result of the best move there is, less that of the answer's `B:`. What the strict parser
+    refuses, and an illegal `B:`, lose all that the best move has: nothing in a position that is lost anyway.
+
+    The error is the mean over five candidates (or as many as there are legal moves) of the distance between the win
+    probability of a candidate's `E:` and that of the verdict; a candidate that is illegal, repeated or missing
+    counts 1.
     """
     if not analysis.lines:
         return {}
-    answer = parse_policy(completion)
-    best = "" if isinstance(answer, ParseFailure) else answer.best
-    return {"win_probability_loss": move_worth(analysis).loss(best)}
+    parsed = parse_policy(completion)
+    answer = None if isinstance(parsed, ParseFailure) else parsed
+    loss = move_worth(analysis).loss(answer.best if answer else "")
+    return {"win_probability_loss": loss, "eval_error": _eval_error(answer, dict(analysis.lines))}
+
+
+def _eval_error(answer: PolicyAnswer | None, verdict_pawns: Mapping[str, float]) -> float:
+    told = dict(reversed(list(zip(answer.moves, answer.evals_pawns, strict=True)))) if answer else {}
+    asked = min(MAX_CANDIDATES, len(verdict_pawns))
+    legal = [move for move in told if move in verdict_pawns]
+    off = sum(abs(win_probability(told[move]) - win_probability(verdict_pawns[move])) for move in legal)
+    return (off + asked - len(legal)) / asked
 
 
 def analysis_of(example: Example, analyses: Mapping[str, Analysis]) -> Analysis | None:

@@ -3,16 +3,22 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import chess
+
 from ..board.fen import parse_fen
 from ..rewards.engine import Analysis
 from ..tasks import Example, Task, parse_prompt
 from ..tasks.corpus import example_key
+from ..tasks.environment import parse_environment_prompt
+from ..tasks.transitions import illegal_kind
 from .engine_loss import VerdictMeasure
 from .fen_errors import judge_next_fen
 from .parts import refined
 from .run import CHUNK_ROWS
 from .suite import Suite, SuiteName, by_chunks
 from .table import Row, judge
+
+RECALL_ILLEGAL = f"{Task.environment}/recall_illegal"
 
 Complete = Callable[[Sequence[Example]], list[str]]
 """The greedy completions of examples, in their order."""
@@ -74,6 +80,21 @@ def _details(example: Example, completion: str) -> dict[str, float]:
 
 
 def _refined(values: Mapping[str, float], example: Example) -> dict[str, float]:
-    """Those of `<suite>/<name>` also by the parts of the prompt's position."""
+    """Those of `<suite>/<name>` also by the parts of the prompt's position and by its source.
+
+    Whether an illegal move is told is also by its kind.
+    """
     own = {key: value for key, value in values.items() if key.count("/") == 1}
-    return dict(values) | refined(own, parse_fen(parse_prompt(example.prompt).fen))
+    found = dict(values) | refined(own, parse_fen(parse_prompt(example.prompt).fen))
+    if example.source:
+        found |= {f"{key}/from_{example.source}": value for key, value in own.items()}
+    told = own.get(RECALL_ILLEGAL)
+    return found if told is None else found | {f"{RECALL_ILLEGAL}/{_illegal_kind(example)}": told}
+
+
+def _illegal_kind(example: Example) -> str:
+    asked = parse_environment_prompt(example.prompt)
+    try:
+        return illegal_kind(parse_fen(asked.fen), asked.uci)
+    except chess.InvalidMoveError:
+        return "no_move"

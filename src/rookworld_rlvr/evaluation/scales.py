@@ -43,6 +43,7 @@ GRADED: Mapping[str, Scale] = {
     "policy/legal_candidates": SHARE,
     "policy/top5_overlap": SHARE,
     "policy/win_probability_loss": SHARE,
+    "policy/eval_error": SHARE,
     "environment/next_state_nls": SHARE,
     "environment/reward_mae": Scale(0.0, REWARD_WIDTH),
     "balanced/next_state_nls": SHARE,

@@ -10,7 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -29,6 +29,8 @@ HASH_BYTES = 8
 POSITION_FILES = (".fen", ".epd", ".pgn")
 FILE_TYPES = (".txt", ".jsonl", *POSITION_FILES)
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
+
+SOURCE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 RawRow = str | Mapping[str, object]
 
@@ -140,11 +142,20 @@ def _first_line(error: Exception) -> str:
 def parse_row(raw: RawRow) -> Example | ParseFailure:
     """A text line, or an object with `prompt` (and `completion`), `text`, or a bare `fen` for a prompt.
 
+    An object's `source`, if it is a plain name such as `engine`, becomes the example's.
+
     >>> parse_row({"fen": "8/8/8/8/8/8/8/K1k5 w - - 0 1"}).prompt
     'P: 8/8/8/8/8/8/8/K1k5 w - - 0 1'
     """
     if isinstance(raw, str):
         return split_line(raw)
+    found = _columns(raw)
+    source = raw.get("source")
+    named = isinstance(found, Example) and isinstance(source, str) and SOURCE_NAME.fullmatch(source)
+    return replace(found, source=source) if named else found
+
+
+def _columns(raw: Mapping[str, object]) -> Example | ParseFailure:
     prompt, completion = raw.get("prompt"), raw.get("completion")
     if isinstance(prompt, str) and isinstance(completion, str | None):
         return _example(prompt, completion)

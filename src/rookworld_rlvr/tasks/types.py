@@ -106,3 +106,5 @@ class Example:
     """As the model reads it."""
     completion: str | None
     """As the model should write it (the label), or None."""
+    source: str = ""
+    """Where the position comes from, as the data say: `engine`, `opening`; empty if they do not."""

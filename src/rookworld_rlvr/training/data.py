@@ -13,7 +13,7 @@ from ..tasks.sampler import MixtureConfig
 from .errors import UserError
 
 DEFAULT = "default"
-TRAIN_FILE, HELD_OUT_FILE = "train.txt", "held_out.txt"
+TRAIN_FILE, HELD_OUT_FILE = "train.txt", "held_out.jsonl"
 
 
 @dataclass(slots=True)

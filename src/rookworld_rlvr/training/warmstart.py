@@ -17,7 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 from ..rollout.weights import checksum
 from ..tasks.types import Example, Task
-from .codec import PIECES, POSITIONS, build_tokenizer, piece_token
+from .codec import PIECES, POSITIONS, board_pieces, build_tokenizer, piece_token, seen_token
 from .errors import UserError
 from .policy import ModelConfig, Precision, load_policy
 from .warmstart_state import Header, digest, read_state, save_state
@@ -122,11 +122,14 @@ def _sinusoids(positions: int, width: int) -> Tensor:
 def _compose_squares(embeddings_VH: Tensor, tokenizer: PreTrainedTokenizerFast) -> None:
     width = embeddings_VH.shape[1]
     pieces = {piece: 0.02 * torch.randn(width) for piece in PIECES}
+    sides = {turn: 0.02 * torch.randn(width) for turn in chess.COLORS}
     ids = tokenizer.get_vocab()
     for square in chess.SQUARES:
         place = 0.02 * torch.randn(width)
-        for piece, vector in pieces.items():
-            embeddings_VH[ids[piece_token(piece, square)]] = place + vector
+        for piece in board_pieces(square):
+            embeddings_VH[ids[piece_token(piece, square)]] = place + pieces[piece]
+            for turn, side in sides.items():
+                embeddings_VH[ids[seen_token(piece, square, turn)]] = place + pieces[piece] + side
         for lead in ("", " "):
             embeddings_VH[ids[lead + chess.square_name(square)]] += place
 
