@@ -151,8 +151,9 @@ def parse_row(raw: RawRow) -> Example | ParseFailure:
         return split_line(raw)
     found = _columns(raw)
     source = raw.get("source")
-    named = isinstance(found, Example) and isinstance(source, str) and SOURCE_NAME.fullmatch(source)
-    return replace(found, source=source) if named else found
+    if isinstance(found, Example) and isinstance(source, str) and SOURCE_NAME.fullmatch(source):
+        return replace(found, source=source)
+    return found
 
 
 def _columns(raw: Mapping[str, object]) -> Example | ParseFailure:

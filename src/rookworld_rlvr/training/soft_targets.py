@@ -32,7 +32,7 @@ LEFT_OUT = -1e9
 LEAST_SHARE = 1e-9
 # Behind `P: `.
 BOARD_AT = 1
-LAYOUT_WEIGHT, EVAL_WEIGHT, BEST_WEIGHT = 0.05, 0.05, 1.0
+LAYOUT_WEIGHT, EVAL_WEIGHT = 0.3, 0.05
 
 
 @dataclass(frozen=True, slots=True)
