@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=500, help="held-out rows of each task")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
-    policy = load_policy(ModelConfig(path=arguments.model), select_device(Device.auto), Precision.bf16)
+    policy = load_policy(ModelConfig(path=arguments.model), select_device(Device.auto), Precision.auto)
     data = load_evaluation_data(DataConfig(), seed=0)
     players, arbiters = {}, {}
     with ExitStack() as stack:

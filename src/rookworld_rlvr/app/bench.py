@@ -22,7 +22,7 @@ from omegaconf import DictConfig
 from ..rollout.generator import Generator, GeneratorKind, SampledCompletion
 from ..training.errors import TrainingGaveUpError, UserError
 from ..training.memory import peak_memory_gib, step_peak_gib
-from ..training.policy import Precision
+from ..training.policy import Policy, Precision
 from ..training.run import Run
 from ..training.run_folder import write_json
 from ..training.step import grpo_step
@@ -53,11 +53,11 @@ def bench(config: BenchRunConfig, raw: DictConfig) -> None:
         config = to_dataclass(resumed_config(config.resume, raw, overrides()))
     run = build_unsaved_run(replace(config, evaluation_rows=0, resume=""))
     policy = run.context.policy
-    dtype = DTYPES[config.precision]
+    dtype = DTYPES[policy.precision]
     limits, shape = measure_limits(policy.device, dtype), shape_of(policy.model, dtype.itemsize)
     with closing(run):
         rounds = measure(Measured(run, config, limits, shape))
-    figures = {"machine": machine(config, policy.device, limits), **summary(rounds)}
+    figures = {"machine": machine(config, policy, limits), **summary(rounds)}
     for table in bench_tables(figures):
         run.console.print(table)
     if config.bench.output:
@@ -184,13 +184,13 @@ def _in_gflop(sampled: Work, own_flops: float, reference_flops: float) -> Row:
     return {f"gflop/{name}": value / 1e9 for name, value in flops.items()}
 
 
-def machine(config: BenchRunConfig, device: torch.device, limits: Limits) -> dict[str, Any]:
+def machine(config: BenchRunConfig, policy: Policy, limits: Limits) -> dict[str, Any]:
     """What it was measured on."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    name = torch.cuda.get_device_name(policy.device) if policy.device.type == "cuda" else "cpu"
     return {
         "device": name,
         "threads": torch.get_num_threads(),
-        "precision": config.precision.value,
+        "precision": policy.precision.value,
         "prompts": config.objective.prompts_per_step,
         "group_size": config.objective.group_size,
         "max_new_tokens": config.generator.max_new_tokens,

@@ -36,7 +36,7 @@ class RunConfig(TrainerConfig):
     """Ends the name of the run's folder."""
     seed: int = 0
     device: Device = Device.auto
-    precision: Precision = Precision.bf16
+    precision: Precision = Precision.auto
     threads: int = 0
     """CPU threads; 0: torch's own choice. One thread gives the same bits on every machine of a kind."""
     judge_processes: int = 0
@@ -91,7 +91,7 @@ class EvaluateConfig:
     seed: int = 0
     """Decides the held-out rows where data.held_out is empty, the balanced rows, and what is drawn in games."""
     device: Device = Device.auto
-    precision: Precision = Precision.bf16
+    precision: Precision = Precision.auto
     threads: int = 0
     evaluation_rows: int = 2048
     """Held-out rows a task."""
@@ -159,6 +159,6 @@ class WarmstartRunConfig:
     refused."""
     seed: int = 0
     device: Device = Device.auto
-    precision: Precision = Precision.bf16
+    precision: Precision = Precision.auto
     threads: int = 0
     model: WarmstartConfig = field(default_factory=WarmstartConfig)

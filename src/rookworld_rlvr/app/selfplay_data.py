@@ -73,7 +73,7 @@ class NotingPlayer:
 
 def play_to_folder(request: SelfplayRequest, progress: Callable[[int], None]) -> dict[str, int]:
     """Play what is missing and write every file; how many rows each has. Raises UserError, GameLogError or OSError."""
-    policy = load_policy(ModelConfig(path=request.model), select_device(Device.auto), Precision.bf16)
+    policy = load_policy(ModelConfig(path=request.model), select_device(Device.auto), Precision.auto)
     make_folder(request.folder, "--out")
     with GameLog(request.folder / LOG_FILE, _header(request, policy)) as log:
         _play_missing(request, policy, log, progress)

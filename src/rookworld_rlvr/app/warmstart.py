@@ -8,7 +8,7 @@ from ..tasks import Example
 from ..tasks.corpus import CorpusError, exclude_positions, read_corpus
 from ..training.data import held_out_positions, positions_of
 from ..training.errors import UserError
-from ..training.policy import Precision, select_device
+from ..training.policy import Precision, resolve_precision, select_device
 from ..training.run_folder import make_folder
 from ..training.warmstart import Warmstart, tokenise
 from .config import WarmstartRunConfig
@@ -26,11 +26,12 @@ def _warmstart(config: WarmstartRunConfig, _raw: DictConfig) -> None:
     examples = _load(config)
     folder = Path(config.output).expanduser()
     make_folder(folder, "output")
+    device = select_device(config.device)
     training = Warmstart(
         config.model,
         seed=config.seed,
-        device=select_device(config.device),
-        bf16=config.precision is Precision.bf16,
+        device=device,
+        bf16=resolve_precision(config.precision, device) is Precision.bf16,
         init_from=config.init_from,
     )
     console = make_console()
