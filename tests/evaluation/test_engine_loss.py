@@ -49,6 +49,23 @@ def test_the_best_move_loses_nothing_a_worse_one_the_difference_and_no_legal_one
     assert losses("a1c3", "nonsense") == (0.5, 0.5)
 
 
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        ("M: a1b2 a1a2 a1b1 E: 0.0 -1.0 -999.99 B: a1b2", 0.0),
+        # 0.409 told as 0.5; an illegal candidate; a missing one, a repeated one; nothing that can be read.
+        ("M: a1b2 a1a2 a1b1 E: 0.0 0.0 -999.99 B: a1b2", 0.091 / 3),
+        ("M: a1b2 a1c3 a1b1 E: 0.0 -1.0 -999.99 B: a1b2", 1 / 3),
+        ("M: a1b2 E: 0.0 B: a1b2", 2 / 3),
+        ("M: a1b2 a1b2 a1b2 E: 0.0 5.0 5.0 B: a1b2", 2 / 3),
+        ("M: a1b2", 1.0),
+    ],
+)
+def test_the_eval_error_is_in_win_probability_and_one_for_what_is_no_legal_candidate(answer: str, error: float) -> None:
+    (row,) = judge(EXAMPLES[:1], [answer], ANALYSES)
+    assert row.values["policy/eval_error"] == pytest.approx(error, abs=5e-4)
+
+
 def test_the_table_has_the_graded_mean_a_colour_and_the_paired_gain() -> None:
     texts = ["M: a1a2 E: 0.0 B: a1a2", "M: a8b8 E: 0.0 B: a8b8", "", ""]
     before = judge(EXAMPLES, texts, ANALYSES)

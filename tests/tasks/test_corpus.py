@@ -81,6 +81,8 @@ def test_a_malformed_line_is_a_failure_with_its_reason(line: str, reason: Failur
         ({"prompt": A_PROMPT, "next_fen": NEXT_FEN}, Example(Task.environment, A_PROMPT, None)),
         ({"prompt": P_PROMPT, "completion": None}, Example(Task.policy, P_PROMPT, None)),
         ({"fen": FEN, "best": "e2e3"}, Example(Task.policy, P_PROMPT, None)),
+        ({"fen": FEN, "source": "engine"}, Example(Task.policy, P_PROMPT, None, "engine")),
+        ({"fen": FEN, "source": "no/name"}, Example(Task.policy, P_PROMPT, None)),
     ],
 )
 def test_objects_with_these_columns_are_examples(row: dict[str, object], expected: Example) -> None:
