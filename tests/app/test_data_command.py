@@ -384,9 +384,9 @@ def test_labels_by_nodes_are_told_of_in_the_card_and_may_not_be_mixed_with_other
 
 @needs_engine
 def test_an_engine_killed_while_it_labels_changes_no_row() -> None:
-    labelling, limit = Labelling(EngineConfig(), Limit(depth=5)), Limit(depth=5)
+    labelling = Labelling(EngineConfig(), Limit(depth=5))
     engine, over = labelling.open(), threading.Event()
-    plain = _labelled_game(Task.policy, 7, 3, engine, limit)
+    plain = _labelled_game(7, 3, engine, labelling)
     assert isinstance(plain, Game) and len(plain.lines) > 20 and plain.restarts == 0
 
     def kill_once() -> None:
@@ -400,7 +400,7 @@ def test_an_engine_killed_while_it_labels_changes_no_row() -> None:
     thread.start()
     lines, restarts = [], 0
     while not (over.is_set() and restarts):
-        game = _labelled_game(Task.policy, 7, 3, engine, limit)
+        game = _labelled_game(7, 3, engine, labelling)
         assert isinstance(game, Game)
         lines.append(game.lines)
         restarts += game.restarts
@@ -449,6 +449,32 @@ def test_every_policy_row_has_a_verdict_on_all_its_legal_moves_and_is_the_best_o
         assert list(answer.evals_pawns) == sorted(verdict.evals_pawns.values(), reverse=True)[:5]
     card = json.loads((tmp_path / "out" / "data_card.json").read_text())["policy"]
     assert card["rows_by_source"] == dict(sorted(Counter(verdict.source for verdict in verdicts).items()))
+
+
+@needs_engine
+def test_given_games_and_positions_are_labelled_before_any_are_played(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pgn, lines, bad = (tmp_path / name for name in ("games.pgn", "lines.fen", "bad.fen"))
+    pgn.write_text('[Event "a"]\n\n1. f3 e5 2. g4 Qh4# 0-1\n\n[Event "b"]\n\n1. e4 c5 *\n')
+    lines.write_text("7k/8/8/8/8/8/7P/K7 w - - 0 1\n")
+    given = ["--positions", str(pgn), str(lines)]
+    generate(tmp_path / "out", *given, rows=30)
+    found = list(read_verdicts(tmp_path / "out" / "verdicts.tsv"))
+    # The first position of both games, once, and those behind it from which a game goes on.
+    assert [verdict.source for verdict in found].count("given") == 7
+    assert found[6].fen == "7k/8/8/8/8/8/7P/K7 w - - 0 1" and found[7].source != "given"
+    card = json.loads((tmp_path / "out" / "data_card.json").read_text())
+    assert card["given_games"] == 3
+    rows = (tmp_path / "out" / "environment.txt").read_text()
+    assert "+d8h4+f2f3 e7e5 g2g4 d8h4+" in rows and "+1.0+1+0" in rows
+    capsys.readouterr()
+    assert "given" in one_line_refusal(
+        capsys, "generate", "--rows", "30", "--seed", "7", "--depth", "3", "--out", tmp_path / "out"
+    )
+    bad.write_text("no position\n")
+    refused = ("generate", "--rows", "30", "--out", tmp_path / "other", "--positions", bad)
+    assert "--positions: expected a FEN" in one_line_refusal(capsys, *refused)
 
 
 @needs_engine

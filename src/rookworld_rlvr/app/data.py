@@ -19,7 +19,7 @@ from ..training.errors import UserError
 from .exit_codes import BAD_INPUT, DONE, INTERRUPTED
 from .game_log import GameLogError
 from .game_workers import Labelling, WorkerError
-from .generate_data import CARD_FILE, Request, generate, write_lines
+from .generate_data import CARD_FILE, Request, generate, given_games, write_lines
 from .progress import bars
 from .verdict_data import positions_with_moves, write_verdicts
 
@@ -100,6 +100,8 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="goes on if begun before")
     held_out = "share of the positions whose rows go to held_out_* files instead; the same ones in every folder"
     parser.add_argument("--held-out", type=_fraction, default=0.0, metavar="F", help=held_out)
+    given = "label these positions first: PGN games, or lines of FEN, EPD or JSON with fen"
+    parser.add_argument("--positions", nargs="+", default=[], metavar="FILE", help=given)
     stay_clear = "no row begins from a position in these: rows, or JSON lines with fen"
     parser.add_argument("--exclude", nargs="+", default=[], metavar="FILE", help=stay_clear)
     parser.set_defaults(run=_generate)
@@ -188,7 +190,7 @@ def _generate(arguments: argparse.Namespace) -> None:
         tasks=tuple(Task) if arguments.task == BOTH else (Task(arguments.task),),
         rows=arguments.rows,
         seed=arguments.seed,
-        labelling=Labelling(engine, limit),
+        labelling=Labelling(engine, limit, _given(arguments.positions)),
         processes=arguments.processes,
         folder=arguments.out,
         excluded=positions_of(arguments.exclude),
@@ -199,6 +201,13 @@ def _generate(arguments: argparse.Namespace) -> None:
     replaced = f"; engines replaced: {done.restarts}" if done.restarts else ""
     where = f"{done.card.parent}, described in {done.card.name}"
     print(f"{request.rows} rows of {' and '.join(request.tasks)}: {where}{replaced}")
+
+
+def _given(paths: list[str]) -> tuple[tuple[str, ...], ...]:
+    try:
+        return given_games(paths)
+    except ValueError as error:
+        raise UsageError(f"--positions: {error}") from error
 
 
 def _selfplay(arguments: argparse.Namespace) -> None:

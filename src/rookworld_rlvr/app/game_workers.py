@@ -2,7 +2,7 @@
 
 import multiprocessing
 import random
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -14,9 +14,9 @@ from ..rewards.engine import Engine, EngineConfig, engine_position
 from ..rewards.uci import Limit
 from ..rewards.worker import begin_worker
 from ..tasks.sources import sourced_game
-from ..tasks.transitions import transition_game
+from ..tasks.transitions import TransitionSource, transition_game
 from ..tasks.types import Task
-from ..tasks.verdicts import Analyse, render_verdict
+from ..tasks.verdicts import Analyse, Verdict, render_verdict
 
 # Games each worker has been told to play, so that none waits while a long game holds up the order.
 GAMES_AHEAD = 4
@@ -32,6 +32,8 @@ class Labelling:
 
     engine: EngineConfig
     limit: Limit
+    given: tuple[tuple[str, ...], ...] = ()
+    """The FENs of games that were given: the first games, whose positions are labelled and nothing is played."""
 
     def open(self) -> Engine:
         """An engine that tells of every legal move. Raises EngineUnusableError."""
@@ -48,12 +50,24 @@ class Game:
     """Engine processes that were replaced while it was played."""
 
 
-def play_game(task: Task, seed: int, number: int, analyse: Analyse | None) -> list[str]:
-    """The rows of game `number`; policy games need `analyse`."""
-    rng = random.Random(f"{task}-{seed}-{number}")
-    if analyse is None:
-        return ["\t".join((row.source, row.kind, row.line)) for row in transition_game(rng)]
+def transition_lines(seed: int, number: int) -> list[str]:
+    """The rows of environment game `number`."""
+    rng = random.Random(f"{Task.environment}-{seed}-{number}")
+    return ["\t".join((row.source, row.kind, row.line)) for row in transition_game(rng)]
+
+
+def verdict_lines(seed: int, number: int, analyse: Analyse, given: Sequence[Sequence[str]] = ()) -> list[str]:
+    """The rows of policy game `number`: the first ones are those that are given, in the order of their numbers."""
+    if number < len(given):
+        boards = (chess.Board(fen) for fen in given[number])
+        found = (Verdict(board.fen(), TransitionSource.given, analyse(board)) for board in boards if _goes_on(board))
+        return [render_verdict(verdict) for verdict in found]
+    rng = random.Random(f"{Task.policy}-{seed}-{number - len(given)}")
     return [render_verdict(verdict) for verdict in sourced_game(rng, analyse)]
+
+
+def _goes_on(board: chess.Board) -> bool:
+    return any(board.legal_moves)
 
 
 def new_games(connections: list[Connection], first: int) -> Iterator[Game]:
@@ -75,16 +89,19 @@ def new_games(connections: list[Connection], first: int) -> Iterator[Game]:
 
 @contextmanager
 def open_workers(
-    count: int, task: Task, seed: int, labelling: Labelling | None
+    count: int, seed: int, labelling: Labelling | None
 ) -> Generator[list[Connection], None, None]:
-    """Connections to `count` processes that play the games whose numbers they are sent."""
+    """Connections to `count` processes that play the games whose numbers they are sent.
+
+    With `labelling` games of the policy task, else of the environment task.
+    """
     # Forking a process that has threads, as a test's or a trainer's, may deadlock.
     context = multiprocessing.get_context("spawn")
     connections, processes = [], []
     try:
         for _ in range(count):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, task, seed, labelling), daemon=True)
+            process = context.Process(target=_work, args=(theirs, seed, labelling), daemon=True)
             process.start()
             # Only the worker may hold its end: else its death would go unnoticed.
             theirs.close()
@@ -100,25 +117,25 @@ def open_workers(
             process.join()
 
 
-def _work(connection: Connection, task: Task, seed: int, labelling: Labelling | None) -> None:
+def _work(connection: Connection, seed: int, labelling: Labelling | None) -> None:
     # The engine ends with its input, and that with us.
     begin_worker()
     with suppress(EOFError, ConnectionError):
         if labelling is None:
             while True:
-                connection.send(Game(play_game(task, seed, connection.recv(), None)))
+                connection.send(Game(transition_lines(seed, connection.recv())))
         with closing(labelling.open()) as engine:
             while True:
-                connection.send(_labelled_game(task, seed, connection.recv(), engine, labelling.limit))
+                connection.send(_labelled_game(seed, connection.recv(), engine, labelling))
 
 
-def _labelled_game(task: Task, seed: int, number: int, engine: Engine, limit: Limit) -> Game | WorkerError:
+def _labelled_game(seed: int, number: int, engine: Engine, labelling: Labelling) -> Game | WorkerError:
     restarts = engine.restarts
 
     def analyse(board: chess.Board) -> dict[str, float]:
-        return dict(engine.analyse(engine_position(board.fen()), limit).lines)
+        return dict(engine.analyse(engine_position(board.fen()), labelling.limit).lines)
 
     try:
-        return Game(play_game(task, seed, number, analyse), engine.restarts - restarts)
+        return Game(verdict_lines(seed, number, analyse, labelling.given), engine.restarts - restarts)
     except JudgeError as error:
         return WorkerError(str(error))

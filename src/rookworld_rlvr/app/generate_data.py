@@ -18,14 +18,16 @@ from pathlib import Path
 import chess
 
 from ..board.fen import parse_fen, position_key
+from ..board.positions import games_from_pgn, positions_from_file
 from ..tasks.audit import audit
 from ..tasks.audit_report import AuditReport
 from ..tasks.corpus import example_key, is_held_out, split_line
 from ..tasks.generate import policy_line
-from ..tasks.transitions import replayed
+from ..tasks.transitions import TransitionSource, replayed
 from ..tasks.types import ParseFailure, Task
 from ..tasks.verdicts import Verdict, parse_verdict
 from ..training.run_folder import make_folder
+from ..training.warmstart_state import digest
 from .game_log import GameLog, Header
 from .game_workers import Game, Labelling, new_games, open_workers
 
@@ -34,7 +36,7 @@ CARD_FILE = "data_card.json"
 Progress = Callable[[str, int], None]
 """Told a task and how many rows it has; first what it had before."""
 # Part of what a log of games begins with: it rises when games or their labels are made otherwise.
-GAMES_VERSION = 2
+GAMES_VERSION = 3
 # Seeds which positions are held out: those of one file are those of every other.
 HELD_OUT_SEED = 0
 HELD_OUT, VERDICTS = "held_out_", "verdicts.tsv"
@@ -82,6 +84,7 @@ def generate(request: Request, progress: Progress) -> Generated:
         "seed": request.seed,
         "python_chess": chess.__version__,
         **engine,
+        "given_games": len(request.labelling.given),
         "excluded_positions": len(request.excluded),
     }
     restarts = 0
@@ -148,6 +151,21 @@ def made_of_transition(line: str) -> Made:
     return made_of_row(row, f"{source} {kind}")
 
 
+def given_games(paths: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+    """The FENs of games in files: a PGN's games, or one game for each position of a `.fen`, `.epd` or `.jsonl` file.
+
+    Raises ValueError for a file that holds something else, OSError for one that cannot be read.
+    """
+    games: list[tuple[str, ...]] = []
+    for path in paths:
+        if path.endswith(".pgn"):
+            played = ([game, *game.mainline()] for game in games_from_pgn(path))
+            games += (tuple(node.board().fen() for node in nodes) for nodes in played)
+        else:
+            games += ((position.fen,) for position in positions_from_file(path))
+    return tuple(games)
+
+
 class Rows:
     """The rows kept so far, in order, and why others were dropped; as many as there are unless so many are wanted."""
 
@@ -195,9 +213,12 @@ READERS = {Task.policy: made_of_verdict, Task.environment: made_of_transition}
 def _generate_task(task: Task, request: Request, engine: Header, progress: Progress) -> Rows:
     labelling = request.labelling if task is Task.policy else None
     made = {"version": GAMES_VERSION, "python_chess": chess.__version__, **(engine if labelling else {})}
+    if labelling:
+        made["given"] = digest("\n".join(fens) for fens in labelling.given)
     header: Header = {"task": task.value, "seed": request.seed, **made}
     rows = Rows(request.excluded, request.rows, request.held_out_fraction)
     if task is Task.environment:
+        _add_given_games(rows, request)
         _add_engine_games(rows, request)
     with GameLog(request.folder / "games" / f"{task}.jsonl", header) as log:
         rows.add_games(map(Game, log.games()), READERS[task], lambda: None)
@@ -205,6 +226,14 @@ def _generate_task(task: Task, request: Request, engine: Header, progress: Progr
         with closing(_new_games(log, task, request, labelling)) as games:
             rows.add_games(games, READERS[task], lambda: progress(task, len(rows.made)))
     return rows
+
+
+def _add_given_games(rows: Rows, request: Request) -> None:
+    for number, fens in enumerate(request.labelling.given):
+        for row in replayed(fens, random.Random(f"given-{request.seed}-{number}"), TransitionSource.given):
+            if rows.full:
+                return
+            rows.add(made_of_transition("\t".join((row.source, row.kind, row.line))))
 
 
 def _add_engine_games(rows: Rows, request: Request) -> None:
@@ -226,7 +255,7 @@ def _new_games(
     log: GameLog, task: Task, request: Request, labelling: Labelling | None
 ) -> Generator[Game, None, None]:
     """Each joins the log first."""
-    with open_workers(request.processes, task, request.seed, labelling) as connections:
+    with open_workers(request.processes, request.seed, labelling) as connections:
         for game in new_games(connections, log.finished):
             log.append(game.lines)
             yield game

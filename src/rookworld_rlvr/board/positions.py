@@ -89,12 +89,18 @@ def positions_from_pgn(path: Path | str) -> Iterator[Position]:
     nothing. Raises ValueError, naming file and line, on an illegal move, on text that is no game and
     on a game that is not standard chess; OSError where the file cannot be read.
     """
+    for game in games_from_pgn(path):
+        yield from _main_line(game)
+
+
+def games_from_pgn(path: Path | str) -> Iterator[chess.pgn.Game]:
+    """The games of a file, each of standard chess. Raises as `positions_from_pgn` does."""
     path = Path(path)
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         text = _NumberedText(file)
         while game := chess.pgn.read_game(cast(TextIO, text), Visitor=lambda: _StrictGameBuilder(text, path)):
             _check_game(game, f"{path}:{text.lines_read}")
-            yield from _main_line(game)
+            yield game
 
 
 class _NumberedText:

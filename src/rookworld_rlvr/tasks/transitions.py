@@ -37,6 +37,8 @@ class TransitionSource(StrEnum):
     """A game of random legal moves to its end, some of few men."""
     engine = "engine"
     """A game of the engine's, from its verdicts."""
+    given = "given"
+    """A game of the user's, or of a model's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +165,16 @@ def transition_game(rng: random.Random) -> Iterator[Transition]:
     yield from _opening(rng) if rng.random() < OPENING_GAMES else _random_game(rng)
 
 
-def replayed(fens: Sequence[str], rng: random.Random) -> Iterator[Transition]:
+def replayed(
+    fens: Sequence[str], rng: random.Random, source: TransitionSource = TransitionSource.engine
+) -> Iterator[Transition]:
     """Rows of a game that is known by its positions, one after the other; to where no legal move leads on."""
     game = chess.Board(fens[0])
     for after in fens[1:]:
         move = next((move for move in game.legal_moves if _leads_to(game, move, after)), None)
         if move is None:
             return
-        yield from _rows(rng, TransitionSource.engine, game, move, ENGINE_KEPT, ENGINE_ILLEGAL)
+        yield from _rows(rng, source, game, move, ENGINE_KEPT, ENGINE_ILLEGAL)
         game.push(move)
 
 
