@@ -149,7 +149,7 @@ class Student(nn.Module):
         self.own_VH = nn.Parameter(torch.zeros(len(features_VF), shape.width))
         bare = features_VF.sum(1) == 0
         self.own_VH.data[bare] = 0.02 * torch.randn(int(bare.sum()), shape.width)
-        self.positions = nn.Parameter(_sinusoids(POSITIONS, shape.width))
+        self.positions = nn.Parameter(sinusoids(POSITIONS, shape.width))
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width)
         self.board = BoardHeads(shape.width)
@@ -184,31 +184,38 @@ class Student(nn.Module):
         return [parameter for parameter in self.parameters() if id(parameter) not in matrices]
 
 
-def _sinusoids(positions: int, width: int) -> Tensor:
+def sinusoids(positions: int, width: int) -> Tensor:
     """(positions, width), at the scale of GPT-2's initial embeddings; arXiv 1706.03762."""
     rates = torch.exp(torch.arange(0, width, 2) * (-math.log(10_000.0) / width))
     angles = torch.arange(positions).unsqueeze(1) * rates
     return 0.02 * torch.cat([angles.sin(), angles.cos()], dim=1)
 
 
-@torch.no_grad()
-def export(student: Student, tokenizer: PreTrainedTokenizerFast) -> Any:
-    """The same function as a stock `GPT2LMHeadModel`: embeddings added up, the heads on the board left out."""
-    shape = student.shape
-    config = GPT2Config(
+def gpt2_config(
+    tokenizer: PreTrainedTokenizerFast, layers: int, width: int, heads: int, **others: str
+) -> GPT2Config:
+    """A GPT-2 without dropout for this tokenizer; `others` are knobs of GPT2Config."""
+    return GPT2Config(
         vocab_size=len(tokenizer),
         n_positions=POSITIONS,
-        n_embd=shape.width,
-        n_layer=shape.layers,
-        n_head=shape.heads,
-        activation_function="relu2",
+        n_embd=width,
+        n_layer=layers,
+        n_head=heads,
         resid_pdrop=0.0,
         embd_pdrop=0.0,
         attn_pdrop=0.0,
         bos_token_id=tokenizer.eos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
+        **others,
     )
+
+
+@torch.no_grad()
+def export(student: Student, tokenizer: PreTrainedTokenizerFast) -> Any:
+    """The same function as a stock `GPT2LMHeadModel`: embeddings added up, the heads on the board left out."""
+    shape = student.shape
+    config = gpt2_config(tokenizer, shape.layers, shape.width, shape.heads, activation_function="relu2")
     model: Any = GPT2LMHeadModel(config)
     body = model.transformer
     body.wte.weight.copy_(student.embeddings())
