@@ -192,9 +192,9 @@ def sinusoids(positions: int, width: int) -> Tensor:
 
 
 def gpt2_config(
-    tokenizer: PreTrainedTokenizerFast, layers: int, width: int, heads: int, **others: str
+    tokenizer: PreTrainedTokenizerFast, layers: int, width: int, heads: int, *, activation_function: str
 ) -> GPT2Config:
-    """A GPT-2 without dropout for this tokenizer; `others` are knobs of GPT2Config."""
+    """A GPT-2 without dropout for this tokenizer."""
     return GPT2Config(
         vocab_size=len(tokenizer),
         n_positions=POSITIONS,
@@ -207,7 +207,7 @@ def gpt2_config(
         bos_token_id=tokenizer.eos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
-        **others,
+        activation_function=activation_function,
     )
 
 
