@@ -59,6 +59,8 @@ def test_the_best_move_loses_nothing_a_worse_one_the_difference_and_no_legal_one
         ("M: a1b2 E: 0.0 B: a1b2", 2 / 3),
         ("M: a1b2 a1b2 a1b2 E: 0.0 5.0 5.0 B: a1b2", 2 / 3),
         ("M: a1b2", 1.0),
+        # Beyond any mate: as a mate.
+        ("M: a1b2 a1a2 a1b1 E: 0.0 -1.0 -99999.0 B: a1b2", 0.0),
     ],
 )
 def test_the_eval_error_is_in_win_probability_and_one_for_what_is_no_legal_candidate(answer: str, error: float) -> None:

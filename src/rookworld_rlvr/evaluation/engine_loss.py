@@ -7,7 +7,9 @@ are judged by the same ones. Where it should see deeper than the judge that was 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..board.evals import win_probability
+from chess.engine import Mate
+
+from ..board.evals import to_pawns, win_probability
 from ..rewards.engine import Analysis
 from ..rewards.engine_pool import EnginePool
 from ..rewards.move_worth import move_worth
@@ -15,6 +17,9 @@ from ..rewards.verdict_book import VerdictBook
 from ..tasks import policy_fens
 from ..tasks.policy import MAX_CANDIDATES, parse_policy, parse_policy_prompt
 from ..tasks.types import Example, ParseFailure, PolicyAnswer, Task
+
+
+MATE_IN_ONE = to_pawns(Mate(1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,9 @@ def _eval_error(answer: PolicyAnswer | None, verdict_pawns: Mapping[str, float])
     told = dict(reversed(list(zip(answer.moves, answer.evals_pawns, strict=True)))) if answer else {}
     asked = min(MAX_CANDIDATES, len(verdict_pawns))
     legal = [move for move in told if move in verdict_pawns]
-    off = sum(abs(win_probability(told[move]) - win_probability(verdict_pawns[move])) for move in legal)
+    # What is beyond a mate in one counts as one.
+    wins = {move: win_probability(min(max(told[move], -MATE_IN_ONE), MATE_IN_ONE)) for move in legal}
+    off = sum(abs(wins[move] - win_probability(verdict_pawns[move])) for move in legal)
     return (off + asked - len(legal)) / asked
 
 
