@@ -18,7 +18,6 @@ from ..tasks import policy_fens
 from ..tasks.policy import MAX_CANDIDATES, parse_policy, parse_policy_prompt
 from ..tasks.types import Example, ParseFailure, PolicyAnswer, Task
 
-
 MATE_IN_ONE = to_pawns(Mate(1))
 
 

@@ -1,6 +1,6 @@
-"""The training form of a small GPT-2: factored embeddings and heads on the board, both gone once it is exported."""
+"""The training form of a small Qwen3: factored embeddings and heads on the board, both gone once it is exported."""
 
-import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,11 +8,14 @@ import chess
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from .codec import POSITIONS, board_pieces, piece_token, seen_token
 
 SQUARES = 64
+NORM_EPS = 1e-6
+NUMBER = re.compile(r"(?P<lead>[ +.]?)(?P<digits>[0-9]{1,2})")
+ROPE_THETA = 10_000.0
 # What comes of a move in an `A:` row: illegal, the game goes on, a mate, a draw.
 OUTCOMES = 4
 
@@ -27,13 +30,18 @@ class Shape:
     board_layer: int = 4
     """The layers before the heads on the board."""
 
+    @property
+    def inner(self) -> int:
+        """Width within the MLP: about 8/3 of the hidden size, a multiple of 32."""
+        return (8 * self.width // 3 + 31) // 32 * 32
+
 
 def token_features(tokenizer: PreTrainedTokenizerFast) -> Tensor:
     """(V, features), zeros and ones: what a token is about.
 
     A piece on a square has those of its piece, colour, kind, square, file, rank and diagonals; on the board of a
     prompt also of whose it is and of the square as the side to move sees it. A square's name in a move shares the
-    square's.
+    square's. A number has those of its digits.
     """
     names: dict[str, int] = {}
     rows: list[list[int]] = [[] for _ in range(len(tokenizer))]
@@ -54,9 +62,14 @@ def token_features(tokenizer: PreTrainedTokenizerFast) -> Tensor:
                 add(seen_token(piece, square, turn), "seen board", *features, *pawn_like)
         for lead in ("", " "):
             add(lead + chess.square_name(square), f"name {lead!r}", *_square(square))
+    for token in ids:
+        if found := NUMBER.fullmatch(token):
+            lead, digits = found["lead"], found["digits"]
+            places = [f"digit {place} {digit}" for place, digit in enumerate(reversed(digits))]
+            add(token, f"number {lead!r}", f"digits {len(digits)}", *places)
     features_VF = torch.zeros(len(tokenizer), len(names))
-    for token, own in enumerate(rows):
-        features_VF[token, own] = 1.0
+    for number, own in enumerate(rows):
+        features_VF[number, own] = 1.0
     return features_VF
 
 
@@ -80,34 +93,48 @@ def _side(piece: str, turn: chess.Color) -> list[str]:
 
 
 class Block(nn.Module):
-    """GPT-2's block: pre-norm attention and MLP. Query, key and value are matrices of their own, as Muon wants them."""
+    """Qwen3's block: attention with rotary positions and normed queries and keys, and a gated MLP; no biases."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        width = shape.width
+        width, inner = shape.width, shape.inner
         self.heads = shape.heads
-        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
-        self.out = nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        for layer in (self.query, self.key, self.value, self.up):
+        self.norm_1, self.norm_2 = (nn.RMSNorm(width, eps=NORM_EPS) for _ in range(2))
+        self.query_norm, self.key_norm = (nn.RMSNorm(width // shape.heads, eps=NORM_EPS) for _ in range(2))
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
+        self.gate, self.up = (nn.Linear(width, inner, bias=False) for _ in range(2))
+        self.down = nn.Linear(inner, width, bias=False)
+        for layer in (self.query, self.key, self.value, self.gate, self.up):
             nn.init.normal_(layer.weight, std=width**-0.5)
-        for layer in (self.query, self.key, self.value, self.out, self.up, self.down):
-            nn.init.zeros_(layer.bias)
         for layer in (self.out, self.down):
             nn.init.normal_(layer.weight, std=0.1 * width**-0.5)
 
-    def forward(self, hidden_BTH: Tensor, bias_TT: Tensor) -> Tensor:
+    def forward(self, hidden_BTH: Tensor, rotation: tuple[Tensor, Tensor], bias_TT: Tensor) -> Tensor:
         batch, length, width = hidden_BTH.shape
-        normed_BTH = self.ln_1(hidden_BTH)
+        normed_BTH = self.norm_1(hidden_BTH)
         shape = (batch, length, self.heads, width // self.heads)
-        query, key, value = (f(normed_BTH).view(shape).transpose(1, 2) for f in (self.query, self.key, self.value))
+        query, key, value = (f(normed_BTH).view(shape) for f in (self.query, self.key, self.value))
+        query, key = (rotated(norm(x), *rotation) for norm, x in ((self.query_norm, query), (self.key_norm, key)))
+        query, key, value = (x.transpose(1, 2) for x in (query, key, value))
         scores = (query * (width // self.heads) ** -0.5) @ key.transpose(2, 3) + bias_TT
         mixed = (scores.softmax(-1) @ value).transpose(1, 2).reshape(batch, length, width)
         hidden_BTH = hidden_BTH + self.out(mixed)
-        inner = F.relu(self.up(self.ln_2(hidden_BTH))).square()
-        found: Tensor = hidden_BTH + self.down(inner)
+        normed_BTH = self.norm_2(hidden_BTH)
+        found: Tensor = hidden_BTH + self.down(F.silu(self.gate(normed_BTH)) * self.up(normed_BTH))
         return found
+
+
+def rotation_of(positions: int, size: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines, each (positions, 1, size), of rotary positions; arXiv 2104.09864."""
+    rates = ROPE_THETA ** (-torch.arange(0, size, 2) / size)
+    angles = torch.outer(torch.arange(positions).float(), rates).repeat(1, 2).unsqueeze(1)
+    return angles.cos(), angles.sin()
+
+
+def rotated(x_BTND: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Queries or keys turned by their positions, as transformers' Qwen3 does: the halves of a head are its pairs."""
+    first, second = x_BTND.chunk(2, dim=-1)
+    return x_BTND * cosines + torch.cat([-second, first], -1) * sines
 
 
 class BoardHeads(nn.Module):
@@ -136,10 +163,12 @@ class BoardHeads(nn.Module):
 
 
 class Student(nn.Module):
-    """A GPT-2 whose token embeddings are sums of features' vectors, tied to the head."""
+    """A Qwen3 whose token embeddings are sums of features' vectors, tied to the head."""
 
     features_VF: Tensor
     bias_TT: Tensor
+    cosines: Tensor
+    sines: Tensor
 
     def __init__(self, shape: Shape, features_VF: Tensor) -> None:
         super().__init__()
@@ -149,13 +178,15 @@ class Student(nn.Module):
         self.own_VH = nn.Parameter(torch.zeros(len(features_VF), shape.width))
         bare = features_VF.sum(1) == 0
         self.own_VH.data[bare] = 0.02 * torch.randn(int(bare.sum()), shape.width)
-        self.positions = nn.Parameter(sinusoids(POSITIONS, shape.width))
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
-        self.norm = nn.LayerNorm(shape.width)
+        self.norm = nn.RMSNorm(shape.width, eps=NORM_EPS)
         self.board = BoardHeads(shape.width)
         self.value = nn.Linear(shape.width, 1)
         self.outcome = nn.Linear(shape.width, OUTCOMES)
+        cosines, sines = rotation_of(POSITIONS, shape.width // shape.heads)
         future = torch.ones(POSITIONS, POSITIONS, dtype=torch.bool).triu(1)
+        self.register_buffer("cosines", cosines, persistent=False)
+        self.register_buffer("sines", sines, persistent=False)
         self.register_buffer("bias_TT", torch.zeros(POSITIONS, POSITIONS).masked_fill(future, -1e4), persistent=False)
 
     def embeddings(self) -> Tensor:
@@ -165,11 +196,11 @@ class Student(nn.Module):
     def forward(self, tokens_BT: Tensor, embeddings_VH: Tensor) -> tuple[Tensor, Tensor]:
         """Hidden states (B, T, H) of the layer that the board's heads look at, and the last ones, normed."""
         length = tokens_BT.shape[1]
-        hidden = F.embedding(tokens_BT, embeddings_VH) + self.positions[:length]
-        bias = self.bias_TT[:length, :length]
+        hidden = F.embedding(tokens_BT, embeddings_VH)
+        rotation, bias = (self.cosines[:length], self.sines[:length]), self.bias_TT[:length, :length]
         middle = hidden
         for number, block in enumerate(self.blocks, start=1):
-            hidden = block(hidden, bias)
+            hidden = block(hidden, rotation, bias)
             if number == self.shape.board_layer:
                 middle = hidden
         return middle, self.norm(hidden)
@@ -184,52 +215,46 @@ class Student(nn.Module):
         return [parameter for parameter in self.parameters() if id(parameter) not in matrices]
 
 
-def sinusoids(positions: int, width: int) -> Tensor:
-    """(positions, width), at the scale of GPT-2's initial embeddings; arXiv 1706.03762."""
-    rates = torch.exp(torch.arange(0, width, 2) * (-math.log(10_000.0) / width))
-    angles = torch.arange(positions).unsqueeze(1) * rates
-    return 0.02 * torch.cat([angles.sin(), angles.cos()], dim=1)
-
-
-def gpt2_config(
-    tokenizer: PreTrainedTokenizerFast, layers: int, width: int, heads: int, *, activation_function: str
-) -> GPT2Config:
-    """A GPT-2 without dropout for this tokenizer."""
-    return GPT2Config(
+@torch.no_grad()
+def export(student: Student, tokenizer: PreTrainedTokenizerFast) -> Any:
+    """The same function as a stock `Qwen3ForCausalLM`: embeddings added up, the heads on the board left out."""
+    shape = student.shape
+    config = Qwen3Config(
         vocab_size=len(tokenizer),
-        n_positions=POSITIONS,
-        n_embd=width,
-        n_layer=layers,
-        n_head=heads,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
+        hidden_size=shape.width,
+        intermediate_size=shape.inner,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
+        head_dim=shape.width // shape.heads,
+        max_position_embeddings=POSITIONS,
+        rms_norm_eps=NORM_EPS,
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
+        tie_word_embeddings=True,
         bos_token_id=tokenizer.eos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
-        activation_function=activation_function,
     )
-
-
-@torch.no_grad()
-def export(student: Student, tokenizer: PreTrainedTokenizerFast) -> Any:
-    """The same function as a stock `GPT2LMHeadModel`: embeddings added up, the heads on the board left out."""
-    shape = student.shape
-    config = gpt2_config(tokenizer, shape.layers, shape.width, shape.heads, activation_function="relu2")
-    model: Any = GPT2LMHeadModel(config)
-    body = model.transformer
-    body.wte.weight.copy_(student.embeddings())
-    body.wpe.weight.copy_(student.positions)
-    body.ln_f.load_state_dict(student.norm.state_dict())
+    model: Any = Qwen3ForCausalLM(config)
+    model.model.embed_tokens.weight.copy_(student.embeddings())
+    model.model.norm.load_state_dict(student.norm.state_dict())
     blocks: Any = student.blocks
-    for block, ours in zip(body.h, blocks, strict=True):
-        block.ln_1.load_state_dict(ours.ln_1.state_dict())
-        block.ln_2.load_state_dict(ours.ln_2.state_dict())
-        projections = (ours.query, ours.key, ours.value)
-        block.attn.c_attn.weight.copy_(torch.cat([layer.weight for layer in projections]).T)
-        block.attn.c_attn.bias.copy_(torch.cat([layer.bias for layer in projections]))
-        for theirs, layer in ((block.attn.c_proj, ours.out), (block.mlp.c_fc, ours.up), (block.mlp.c_proj, ours.down)):
-            theirs.weight.copy_(layer.weight.T)
-            theirs.bias.copy_(layer.bias)
+    for layer, ours in zip(model.model.layers, blocks, strict=True):
+        attention = layer.self_attn
+        pairs = (
+            (layer.input_layernorm, ours.norm_1),
+            (layer.post_attention_layernorm, ours.norm_2),
+            (attention.q_norm, ours.query_norm),
+            (attention.k_norm, ours.key_norm),
+            (attention.q_proj, ours.query),
+            (attention.k_proj, ours.key),
+            (attention.v_proj, ours.value),
+            (attention.o_proj, ours.out),
+            (layer.mlp.gate_proj, ours.gate),
+            (layer.mlp.up_proj, ours.up),
+            (layer.mlp.down_proj, ours.down),
+        )
+        for theirs, module in pairs:
+            theirs.load_state_dict(module.state_dict())
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     return model.eval()

@@ -12,7 +12,7 @@ import chess
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
 from ..rollout.weights import checksum
@@ -20,7 +20,6 @@ from ..tasks.types import Example, Task
 from .codec import PIECES, POSITIONS, board_pieces, build_tokenizer, piece_token, seen_token
 from .errors import UserError
 from .policy import ModelConfig, Precision, load_policy
-from .student import gpt2_config, sinusoids
 from .warmstart_state import Header, digest, read_state, save_state
 
 IGNORED = -100
@@ -88,16 +87,36 @@ def build_model(config: WarmstartConfig, tokenizer: PreTrainedTokenizerFast) -> 
     Positions start as sinusoids, and a piece on a square as the sum of a piece's vector and
     a square's, which the square's name in a move shares.
     """
-    # The same function as GPT-2's, in one kernel.
-    activation = "gelu_pytorch_tanh"
-    shape = (config.layers, config.width, config.heads)
-    model = GPT2LMHeadModel(gpt2_config(tokenizer, *shape, activation_function=activation))
+    model = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=len(tokenizer),
+            n_positions=POSITIONS,
+            n_embd=config.width,
+            n_layer=config.layers,
+            n_head=config.heads,
+            # The same function as GPT-2's, in one kernel.
+            activation_function="gelu_pytorch_tanh",
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            bos_token_id=tokenizer.eos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
     # On a CPU the fused kernel's backward pass takes longer than plain attention's at these lengths.
     model.set_attn_implementation("eager")
     with torch.no_grad():
-        model.transformer.wpe.weight.copy_(sinusoids(POSITIONS, config.width))
+        model.transformer.wpe.weight.copy_(_sinusoids(POSITIONS, config.width))
         _compose_squares(model.transformer.wte.weight, tokenizer)
     return model
+
+
+def _sinusoids(positions: int, width: int) -> Tensor:
+    """(positions, width), at the scale of GPT-2's initial embeddings; arXiv 1706.03762."""
+    rates = torch.exp(torch.arange(0, width, 2) * (-math.log(10_000.0) / width))
+    angles = torch.arange(positions).unsqueeze(1) * rates
+    return 0.02 * torch.cat([angles.sin(), angles.cos()], dim=1)
 
 
 def _compose_squares(embeddings_VH: Tensor, tokenizer: PreTrainedTokenizerFast) -> None:
