@@ -55,7 +55,7 @@ NOT_THERE = -1e4
 class PretrainConfig:
     """A new model's shape, how long it learns, and what counts how much."""
 
-    layers: int = 4
+    layers: int = 6
     width: int = 192
     """Hidden size; a multiple of heads."""
     heads: int = 6
@@ -64,7 +64,7 @@ class PretrainConfig:
     steps: int = 2600
     policy_rows: int = 32
     """`P:` rows a step."""
-    environment_rows: int = 16
+    environment_rows: int = 24
     """`A:` rows a step."""
     muon_lr: float = 0.02
     """Of the matrices within the blocks."""
@@ -86,7 +86,7 @@ class PretrainConfig:
     """Of the win probability, read behind the board."""
     outcome_weight: float = 0.5
     """Of what comes of an `A:` row's move, read behind its prompt."""
-    copy_weight: float = 0.1
+    copy_weight: float = 0.5
     """Of the men in an `A:` answer that stand where they stood, beside 1 for its other tokens."""
     save_every: int = 200
     """Steps between saves; a run that is stopped goes on from the last one."""
