@@ -302,7 +302,7 @@ def test_the_command_makes_a_model_and_goes_on_where_it_stopped(
 
 @pytest.mark.parametrize(
     "changes",
-    [{"layers": 0}, {"width": 31}, {"board_layer": 5}, {"lr": 0.0}, {"average": 1.0}, {"decay_fraction": -0.1},
+    [{"layers": 0}, {"width": 31}, {"board_layer": 7}, {"lr": 0.0}, {"average": 1.0}, {"decay_fraction": -0.1},
      {"legal_weight": -1.0}],
     ids=str,
 )  # fmt: skip
