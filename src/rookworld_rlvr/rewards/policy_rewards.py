@@ -43,15 +43,15 @@ class PolicyCorrectness:
     """Weights of the parts that ask for judgement. The `…_match` apply only with a label, the `…_value` only where
     an engine judges, and never both.
 
-    Five distinct legal moves always beat one move written five times: all that an engine or a label gives is multiplied
-    by `candidates`, so that a move that is repeated earns a fifth of it.
+    Four fifths of the candidates' weight exceed all that one move alone can earn from any label or engine, so
+    five distinct legal moves always beat one move written five times.
     """
 
-    candidates: float = 0.2
+    candidates: float = 0.35
     """Distinct legal candidates, over five or the number of legal moves if that is smaller."""
-    candidates_clean: float = 0.03
+    candidates_clean: float = 0.04
     """The same, times the share of candidate words that are distinct and legal: duplicates cost a little."""
-    best_legal: float = 0.18
+    best_legal: float = 0.27
     """The best move is legal."""
     best_among_candidates: float = 0.03
     """The best move is legal and one of the candidates."""
@@ -60,15 +60,15 @@ class PolicyCorrectness:
     equal evals earn it for nothing."""
     candidates_match: float = 0.07
     """Share of the label's candidates found."""
-    best_match: float = 0.39
+    best_match: float = 0.14
     """The best move is the label's."""
     evals_match: float = 0.08
     """Mean agreement of evals with the label's, move by move; a move not named, or without a number, is 0."""
-    best_value: float = 0.44
+    best_value: float = 0.19
     """What the best move is worth, see `move_worth`; 0 if it is illegal."""
-    candidates_value: float = 0.05
+    candidates_value: float = 0.06
     """What the distinct legal candidates are worth together, over the best five there are, or all if fewer."""
-    evals_value: float = 0.05
+    evals_value: float = 0.04
     """Agreement of evals with the engine's, move by move, summed over distinct legal candidates; over five, or over
     the number of legal moves if that is smaller."""
 
@@ -192,10 +192,8 @@ def _correctness(
         "correctness/best_is_argmax": float(best_legal and _best_is_argmax(claims)),
     }
     if worth:
-        judged = _engine_match(claims, worth, config)
-    else:
-        judged = _label_match(claims, truth.label, config) if truth.label else {}
-    return parts | {name: part * candidates for name, part in judged.items()}
+        return parts | _engine_match(claims, worth, config)
+    return parts | _label_match(claims, truth.label, config) if truth.label else parts
 
 
 def _best_is_argmax(claims: _Claims) -> bool:
