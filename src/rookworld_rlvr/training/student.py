@@ -62,7 +62,8 @@ def token_features(tokenizer: PreTrainedTokenizerFast) -> Tensor:
                 add(seen_token(piece, square, turn), "seen board", *features, *pawn_like)
         for lead in ("", " "):
             add(lead + chess.square_name(square), f"name {lead!r}", *_square(square))
-    for token in ids:
+    # In the order of their ids: a vocabulary comes in another order every time.
+    for token in sorted(ids, key=ids.__getitem__):
         if found := NUMBER.fullmatch(token):
             lead, digits = found["lead"], found["digits"]
             places = [f"digit {place} {digit}" for place, digit in enumerate(reversed(digits))]
