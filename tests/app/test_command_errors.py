@@ -243,15 +243,15 @@ def test_a_prompt_longer_than_the_model_s_positions_is_one_line(
     short = tmp_path / "model"
     shutil.copytree(small_model, short)
     weights = load_file(short / "model.safetensors")
-    weights["transformer.wpe.weight"] = weights["transformer.wpe.weight"][:40].clone()
+    weights["transformer.wpe.weight"] = weights["transformer.wpe.weight"][:20].clone()
     save_file(weights, short / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((short / "config.json").read_text())
-    (short / "config.json").write_text(json.dumps(config | {"n_positions": 40}))
+    (short / "config.json").write_text(json.dumps(config | {"n_positions": 20}))
     given = [override for override in small_overrides if override.startswith(("data.", "device", "precision"))]
     capfd.readouterr()
     assert main(["evaluate", *given, f"model.path={short}", f"generator={kind}", "suites=[policy]"]) == 2
     *_, told = capfd.readouterr().err.splitlines()
-    assert told.startswith("rookworld: expected a prompt shorter than the model's 40 positions, got ")
+    assert told.startswith("rookworld: expected a prompt shorter than the model's 20 positions, got ")
 
 
 def test_a_subclass_of_an_error_that_ends_a_command_has_its_exit_code(capfd: pytest.CaptureFixture[str]) -> None:

@@ -37,7 +37,7 @@ def leaves(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 LEAVES = dict(leaves(RunConfig()))
 KL = ("kl.coef=1", "optim.lr=0.01")
 # Updates far enough from the policy that sampled for a clip to bind.
-FAR = ("objective.epochs=3", "optim.lr=0.01")
+FAR = ("objective.epochs=3", "optim.lr=0.005")
 ADAPTIVE_KL, PROPORTIONAL_KL = ("kl.control=adaptive",), ("kl.control=proportional",)
 ADAPTIVE_ENTROPY = ("objective.entropy.control=adaptive", "objective.entropy.coef=0.01")
 # A server that fails after a while, see the observer.

@@ -115,7 +115,7 @@ def test_end_of_text_stands_once_and_last_exactly_where_finished(
 ) -> None:
     torch.manual_seed(0)
     eos = policy.tokenizer.eos_token_id
-    groups = with_limit(engine, policy, 60).generate(prompts, group_size=6, temperature=1.0)
+    groups = with_limit(engine, policy, 34).generate(prompts, group_size=6, temperature=1.0)
     samples = [done for group in groups for done in group]
     assert {done.finished for done in samples} == {True, False}
     for done in samples:
