@@ -298,6 +298,11 @@ def test_the_command_makes_a_model_and_goes_on_where_it_stopped(
     assert "step 3/3" in capsys.readouterr().out and (tmp_path / "out" / "model.safetensors").is_file()
     assert main(["pretrain", *given, *small, *rows]) == 0
     assert "going on from step 3" in capsys.readouterr().out
+    later = [*given[:2], f"output={tmp_path}/later", f"init_from={tmp_path}/out", "model.decay_fraction=1"]
+    assert main(["pretrain", *later, *small, *rows]) == 0
+    assert "step 3/3" in capsys.readouterr().out and (tmp_path / "later" / "model.safetensors").is_file()
+    assert main(["pretrain", *later, *small, *rows, f"init_from={tmp_path}/none"]) == 2
+    assert "init_from: expected the state of a warm start" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
