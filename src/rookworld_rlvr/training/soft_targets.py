@@ -22,11 +22,14 @@ from .codec import Encoder, men_of
 
 Array = NDArray[Any]
 
-# Of the softmax of win probabilities that candidates are drawn from and asked for, and of the one for the best move.
+# Of the softmax of win probabilities that candidates are asked for, and of the one for the best move.
 TEMPERATURE, BEST_TEMPERATURE = 0.04, 0.02
 # Win probability hides a mate in a won position: a mate in n counts this much more, divided by n.
 MATE_BONUS = 0.12
 SQUARES = 64
+# Candidates stand best first, moves that are about equal in any order: of Gumbel's noise on the logits this much. With
+# all of it, which draws them from the softmax, greedy answers repeat the best move.
+ORDER_NOISE = 0.1
 # In place of the logit of a move that was named before.
 LEFT_OUT = -1e9
 LEAST_SHARE = 1e-9
@@ -107,7 +110,7 @@ class SoftRows:
         targets = np.array([chess.parse_square(move[2:4]) for move in moves])
         logits = scores / TEMPERATURE
         noise = np.array([-math.log(-math.log(rng.random() + 1e-12) + 1e-12) for _ in moves])
-        chosen = list(np.argsort(-(logits + noise))[:MAX_CANDIDATES])
+        chosen = list(np.argsort(-(logits + ORDER_NOISE * noise))[:MAX_CANDIDATES])
         best = int(scores.argmax())
         evals = [coarse(verdict.evals_pawns[moves[i]]) for i in chosen]
         answer = PolicyAnswer(tuple(moves[i] for i in chosen), tuple(evals), moves[best])
