@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..board.transition import REWARD_WIN
+from ..rollout.weights import checksum
 from ..tasks.classes import TransitionClass
-from ..tasks.environment import parse_environment
+from ..tasks.environment import parse_environment, parse_environment_prompt
 from ..tasks.transitions import transition_kind
 from ..tasks.types import EnvironmentAnswer, Example
 from ..tasks.verdicts import Verdict, mirrored, render_verdict
@@ -163,9 +165,8 @@ class Pretraining:
         self._average = [parameter.detach().clone() for parameter in self.model.parameters()]
         self._begun_with = "a new model"
         if init_from is not None:
-            begun = load_state(init_from, device, "init_from")
-            self._begun_with = f"step {begun['step']} of {init_from.name}"
-            self._begin_with(begun, init_from)
+            self._begin_with(load_state(init_from, device, "init_from"), init_from)
+            self._begun_with = checksum(self.model)
 
     def _begin_with(self, state: Mapping[str, Any], folder: Path) -> None:
         try:
@@ -260,7 +261,7 @@ class Pretraining:
         """A labelled `A:` row as tokens."""
         text = example.completion or ""
         prompt, answer = self._encode(example.prompt), self._encode(text)
-        before = set(self._encode(example.prompt.removeprefix("A: ")))
+        before = set(self._encode(parse_environment_prompt(example.prompt).fen))
         men = len(men_of(text.split(" ")[0]))
         copied = tuple(at < men and token in before for at, token in enumerate(answer))
         tokens = [*prompt, *answer, self.tokenizer.eos_token_id]
@@ -364,4 +365,4 @@ def _outcome(completion: str) -> int:
         return 0
     if not answer.terminated:
         return 1
-    return 2 if answer.reward == 1 else 3
+    return 2 if answer.reward == REWARD_WIN else 3
