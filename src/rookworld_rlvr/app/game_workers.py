@@ -53,7 +53,7 @@ class Game:
 def transition_lines(seed: int, number: int) -> list[str]:
     """The rows of environment game `number`."""
     rng = random.Random(f"{Task.environment}-{seed}-{number}")
-    return ["\t".join((row.source, row.kind, row.line)) for row in transition_game(rng)]
+    return [row.render() for row in transition_game(rng)]
 
 
 def verdict_lines(seed: int, number: int, analyse: Analyse, given: Sequence[Sequence[str]] = ()) -> list[str]:

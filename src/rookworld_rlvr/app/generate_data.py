@@ -233,7 +233,7 @@ def _add_given_games(rows: Rows, request: Request) -> None:
         for row in replayed(fens, random.Random(f"given-{request.seed}-{number}"), TransitionSource.given):
             if rows.full:
                 return
-            rows.add(made_of_transition("\t".join((row.source, row.kind, row.line))))
+            rows.add(made_of_transition(row.render()))
 
 
 def _add_engine_games(rows: Rows, request: Request) -> None:
@@ -248,7 +248,7 @@ def _add_engine_games(rows: Rows, request: Request) -> None:
             for row in replayed(fens, random.Random(f"replayed-{request.seed}-{number}")) if fens else ():
                 if len(rows.made) >= ENGINE_SHARE * request.rows:
                     return
-                rows.add(made_of_transition("\t".join((row.source, row.kind, row.line))))
+                rows.add(made_of_transition(row.render()))
 
 
 def _new_games(

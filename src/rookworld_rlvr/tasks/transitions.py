@@ -51,6 +51,10 @@ class Transition:
     line: str
     """The published `A:` line."""
 
+    def render(self) -> str:
+        """Source, class and line, parted by tabs."""
+        return "\t".join((self.source, self.kind, self.line))
+
 
 class IllegalKind(StrEnum):
     """Why a move is illegal: the first of these that holds."""
