@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import torch
 from omegaconf import DictConfig
 from transformers.utils import logging as transformers_logging
 
@@ -26,13 +27,15 @@ def main(argv: list[str]) -> int:
 
 def _pretrain(config: PretrainRunConfig, _raw: DictConfig) -> None:
     set_threads(config.threads)
+    threads = torch.get_num_threads()
     # The bar of a model's shards would stand between the lines that tell of steps.
     transformers_logging.disable_progress_bar()
     verdicts, transitions = load(config)
     folder = Path(config.output).expanduser()
     make_folder(folder, "output")
     begun = Path(config.init_from).expanduser() if config.init_from else None
-    training = Pretraining(config.model, seed=config.seed, device=select_device(config.device), init_from=begun)
+    device = select_device(config.device)
+    training = Pretraining(config.model, seed=config.seed, device=device, init_from=begun, threads=threads)
     console = make_console()
     console.print(f"{len(verdicts)} verdicts, {len(transitions)} transitions", highlight=False)
     if training.resume(folder, verdicts, transitions):

@@ -27,7 +27,10 @@ PIECES = "PNBRQKpnbrqk" + BLANK
 # On the board of a prompt a mark also tells the side to move, which a FEN names only behind the board: a model that
 # reads from left to right would else read all pieces before it knows whose they are.
 FIRST_SEEN_MARK = {chess.WHITE: 0xE200, chess.BLACK: 0xE240}
-LAST_SEEN_MARK = 0xE27F
+# Behind the board of a `P:` prompt the men of the side to move stand once more, with marks of their own: a model that
+# reads from left to right knows all other men only there.
+FIRST_MOVER_MARK = {chess.WHITE: 0xE280, chess.BLACK: 0xE2C0}
+LAST_SEEN_MARK, LAST_MOVER_MARK = 0xE27F, 0xE2FF
 # Stands for a piece until it is known which.
 PLACE = "\ue101"
 # Characters of a board whose digits are blanks and whose squares are marked, with seven slashes.
@@ -40,7 +43,8 @@ BOARD_ORDER = [chess.square(file, rank) for rank in range(7, -1, -1) for file in
 
 _PIECE = f"[{PIECES}]"
 _SEEN_MARKS = f"{chr(FIRST_SEEN_MARK[chess.WHITE])}-{chr(LAST_SEEN_MARK)}"
-_MARK = f"[{chr(FIRST_MARK)}-{chr(LAST_MARK)}{_SEEN_MARKS}]"
+_MOVER_MARKS = f"{chr(FIRST_MOVER_MARK[chess.WHITE])}-{chr(LAST_MOVER_MARK)}"
+_MARK = f"[{chr(FIRST_MARK)}-{chr(LAST_MARK)}{_SEEN_MARKS}{_MOVER_MARKS}]"
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
@@ -50,7 +54,8 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         [*_expand_digits(), *_mark_squares(), *_tell_side_to_move(), *_leave_out_blanks()]
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_word_pattern()), behavior="isolated")
-    tokenizer.decoder = decoders.Sequence([decoders.Fuse(), *_put_blanks_back(), *_fold_board()])
+    movers = decoders.Replace(Regex(f"{_PIECE}[{_MOVER_MARKS}]"), "")
+    tokenizer.decoder = decoders.Sequence([decoders.Fuse(), movers, *_put_blanks_back(), *_fold_board()])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=END_OF_TEXT,
@@ -72,6 +77,11 @@ def seen_mark(square: int, turn: chess.Color) -> str:
     return chr(FIRST_SEEN_MARK[turn] + square)
 
 
+def mover_mark(square: int, turn: chess.Color) -> str:
+    """The private-use character of a square in the list of men of the side to move."""
+    return chr(FIRST_MOVER_MARK[turn] + square)
+
+
 def piece_token(piece: str, square: int) -> str:
     """The token of a piece symbol, or on a8 of BLANK, on a square of a board in a completion."""
     return piece + square_mark(square)
@@ -82,9 +92,19 @@ def seen_token(piece: str, square: int, turn: chess.Color) -> str:
     return piece + seen_mark(square, turn)
 
 
+def mover_token(piece: str, square: int, turn: chess.Color) -> str:
+    """The token of a piece symbol on a square in the list of men of the side to move."""
+    return piece + mover_mark(square, turn)
+
+
 def board_pieces(square: int) -> str:
     """The pieces that a token names on a square."""
     return PIECES if square == BOARD_ORDER[0] else PIECES.replace(BLANK, "")
+
+
+def men_symbols(turn: chess.Color) -> str:
+    """The symbols of a side's men."""
+    return "PNBRQK" if turn else "pnbrqk"
 
 
 def men_of(placement: str) -> list[tuple[int, str]]:
@@ -116,18 +136,23 @@ def _mark_squares() -> list[normalizers.Normalizer]:
 
 
 def _tell_side_to_move() -> list[normalizers.Normalizer]:
-    """The board of a prompt, written anew with other marks.
+    """The board of a prompt, written anew with other marks, and in a `P:` prompt once more with those of the movers.
 
     64 marked places are put behind it, each is filled with the piece that stands as far before it, and the old board
     goes.
     """
     anew: list[normalizers.Normalizer] = []
     for turn, letter in ((chess.WHITE, "w"), (chess.BLACK, "b")):
-        places = "".join(_slash(square) + PLACE + seen_mark(square, turn) for square in BOARD_ORDER)
-        behind_board = Regex(f"(?<=[PA]: .{{{MARKED_LENGTH}}})(?= {letter} )")
-        anew.append(normalizers.Replace(behind_board, places))
+        seen, movers = (
+            "".join(_slash(square) + PLACE + mark(square, turn) for square in BOARD_ORDER)
+            for mark in (seen_mark, mover_mark)
+        )
+        for task, places in (("P", seen + movers), ("A", seen)):
+            behind_board = Regex(f"(?<={task}: .{{{MARKED_LENGTH}}})(?= {letter} )")
+            anew.append(normalizers.Replace(behind_board, places))
     for piece in PIECES:
-        anew.append(normalizers.Replace(Regex(f"(?<={piece}.{{{MARKED_LENGTH - 1}}}){PLACE}"), piece))
+        copied = f"{piece}.{{{MARKED_LENGTH - 1}}}|{piece}.{{{2 * MARKED_LENGTH - 1}}}"
+        anew.append(normalizers.Replace(Regex(f"(?<={copied}){PLACE}"), piece))
     old_board = Regex(f"(?<=[PA]: ).{{{MARKED_LENGTH}}}(?={_PIECE}[{_SEEN_MARKS}])")
     return [*anew, normalizers.Replace(old_board, "")]
 
@@ -138,10 +163,14 @@ def _slash(square: int) -> str:
 
 
 def _leave_out_blanks() -> list[normalizers.Normalizer]:
-    """Of marked squares the blank ones but for a8, and the slashes between ranks."""
+    """Of marked squares the blank ones but for a8, the slashes between ranks, and movers of the wrong side."""
     kept = "".join([square_mark(chess.A8), *(seen_mark(chess.A8, turn) for turn in chess.COLORS)])
     slashes = normalizers.Replace(Regex(f"/(?={_PIECE}{_MARK})"), "")
-    return [slashes, normalizers.Replace(Regex(f"{BLANK}(?![{kept}]){_MARK}"), "")]
+    gone = [slashes, normalizers.Replace(Regex(f"{BLANK}(?![{kept}]){_MARK}"), "")]
+    for turn, others in ((chess.WHITE, "pnbrqk"), (chess.BLACK, "PNBRQK")):
+        marks = f"[{mover_mark(chess.A1, turn)}-{mover_mark(chess.H8, turn)}]"
+        gone.append(normalizers.Replace(Regex(f"[{others}]{marks}"), ""))
+    return gone
 
 
 def _put_blanks_back() -> list[decoders.Decoder]:
@@ -198,6 +227,8 @@ def _vocabulary() -> dict[str, int]:
     words += [character for character in string.printable if character not in words] + [BLANK]
     for turn in chess.COLORS:
         words += [seen_token(piece, square, turn) for square in chess.SQUARES for piece in board_pieces(square)]
+    for turn in chess.COLORS:
+        words += [mover_token(piece, square, turn) for square in chess.SQUARES for piece in men_symbols(turn)]
     return {word: index for index, word in enumerate(dict.fromkeys(words))}
 
 
@@ -224,14 +255,22 @@ class Encoder:
             letter: {man: ids[seen_token(man[1], man[0], turn)] for man in men}
             for letter, turn in (("w", chess.WHITE), ("b", chess.BLACK))
         }
+        self._movers = {
+            letter: {man: ids[mover_token(man[1], man[0], turn)] for man in men if man[1] in men_symbols(turn)}
+            for letter, turn in (("w", chess.WHITE), ("b", chess.BLACK))
+        }
 
     def __call__(self, text: str) -> list[int]:
         ids: list[int] = []
         begin = 0
         for board in self._BOARD.finditer(text):
             ids += self._words.encode(text[begin : board.start()]).ids
-            prompt = text[: board.start()].endswith(("P: ", "A: "))
-            table = self._seen[text[board.end() + 1]] if prompt else self._plain
-            ids += [table[man] for man in men_of(board[0])]
+            before, letter = text[: board.start()], text[board.end() + 1]
+            table = self._seen[letter] if before.endswith(("P: ", "A: ")) else self._plain
+            men = men_of(board[0])
+            ids += [table[man] for man in men]
+            if before.endswith("P: "):
+                movers = self._movers[letter]
+                ids += [movers[man] for man in men if man in movers]
             begin = board.end()
         return ids + self._words.encode(text[begin:]).ids

@@ -8,10 +8,13 @@ constant until the last part of the run, in which it falls to 0; what is exporte
 import math
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -45,11 +48,14 @@ SHARES = {
     TransitionClass.insufficient_material: 0.04,
     TransitionClass.seventy_five_moves: 0.02,
 }
+# The rows of a task in a step are padded and passed in so many parts, shorter rows first; parts go to threads.
+PARTS = 2
+NEW = "a new model"
 # Of `P:` rows, those that are seen with colours exchanged.
 MIRRORED = 0.5
 ADAM_BETAS = (0.9, 0.98)
 MUON_WEIGHT_DECAY = 0.01
-# In place of the logit of a move of a token that only pads.
+# In place of the logit of a move of a token that moves no man.
 NOT_THERE = -1e4
 
 
@@ -122,6 +128,9 @@ class EnvironmentRow:
     """What comes of the move: 0 illegal, 1 the game goes on, 2 a mate, 3 a draw."""
 
 
+Row = TypeVar("Row", SoftRow, EnvironmentRow)
+
+
 class TransitionPool:
     """`A:` rows by what their move is: `mate`, `quiet`, `illegal blocked`."""
 
@@ -144,14 +153,23 @@ class Pretraining:
     """The training's state: model, optimisers, step, running average. Saved whole, so that a stopped run goes on."""
 
     def __init__(
-        self, config: PretrainConfig, *, seed: int, device: torch.device, init_from: Path | None = None
+        self,
+        config: PretrainConfig,
+        *,
+        seed: int,
+        device: torch.device,
+        init_from: Path | None = None,
+        threads: int = 1,
     ) -> None:
         """`init_from`: the folder of an earlier run, whose weights and momenta are begun with; of its shape.
+
+        `threads`: how many parts of a step are computed at the same time; the result does not depend on it.
 
         Raises UserError if nothing was saved there, or a model of another shape.
         """
         torch.manual_seed(seed)
         self.config, self.seed, self.device, self.step = config, seed, device, 0
+        self._threads = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
         self.tokenizer = build_tokenizer()
         self._encode, self._soft = Encoder(self.tokenizer), SoftRows(self.tokenizer)
         shape = Shape(config.layers, config.width, config.heads, config.board_layer)
@@ -163,7 +181,7 @@ class Pretraining:
             torch.optim.AdamW(self._others, lr=config.lr, betas=ADAM_BETAS, weight_decay=0.0, fused=True),
         )
         self._average = [parameter.detach().clone() for parameter in self.model.parameters()]
-        self._begun_with = "a new model"
+        self._begun_with = NEW
         if init_from is not None:
             self._begin_with(load_state(init_from, device, "init_from"), init_from)
             self._begun_with = checksum(self.model)
@@ -214,28 +232,44 @@ class Pretraining:
         return min(1.0, (self.step + 1) / config.warmup_steps) * left
 
     def _train_step(self, verdicts: Sequence[Verdict], transitions: TransitionPool) -> dict[str, float]:
-        """The losses by part. What is drawn depends on seed and step alone."""
-        rng = random.Random(f"{self.seed}:{self.step}")
+        """The losses by part. What is drawn depends on seed, step and the model begun with."""
+        rng = random.Random(f"{self.seed}:{self._begun_with}:{self.step}")
         for optimizer, lr in zip(self._optimizers, (self.config.muon_lr, self.config.lr), strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = lr * self._share()
-        losses = self._policy_losses(self._draw_policy(rng, verdicts))
-        total = torch.stack(list(losses.values())).sum()
-        total.backward()
-        losses["environment"] = self.environment_loss(self._draw_environment(rng, transitions))
-        losses["environment"].backward()
+        policy, environment = self._draw_policy(rng, verdicts), self._draw_environment(rng, transitions)
+        parts: list[Callable[[], dict[str, Tensor]]] = [
+            *(partial(self._policy_losses, rows, len(policy)) for rows in _by_length(policy)),
+            *(partial(self._environment_losses, rows, len(environment)) for rows in _by_length(environment)),
+        ]
+        told = defaultdict[str, float](float)
+        for losses, gradients in self._threads.map(self._gradients, parts):
+            for name, loss in losses.items():
+                told[name] += loss
+            for parameter, gradient in zip(self.model.parameters(), gradients, strict=True):
+                if gradient is not None:
+                    parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
         torch.nn.utils.clip_grad_norm_(self._others, 1.0)
         for optimizer in self._optimizers:
             optimizer.step()
             optimizer.zero_grad()
         self.step += 1
         self._follow()
-        return {part: float(loss.detach()) for part, loss in losses.items()}
+        return told
+
+    def _gradients(
+        self, losses_of: Callable[[], dict[str, Tensor]]
+    ) -> tuple[dict[str, float], tuple[Tensor | None, ...]]:
+        losses = losses_of()
+        total = torch.stack(list(losses.values())).sum()
+        gradients = torch.autograd.grad(total, list(self.model.parameters()), allow_unused=True)
+        return {name: float(loss.detach()) for name, loss in losses.items()}, gradients
 
     @torch.no_grad()
     def _follow(self) -> None:
-        """A young average forgets faster, so that the first weights do not stay in it."""
-        kept = min(self.config.average, self.step / (self.step + 20)) if self.config.average else 0.0
+        """A new model's average forgets faster at first, so that the first weights do not stay in it."""
+        young = self.step / (self.step + 20) if self._begun_with == NEW else 1.0
+        kept = min(self.config.average, young)
         for average, parameter in zip(self._average, self.model.parameters(), strict=True):
             average.lerp_(parameter, 1 - kept)
 
@@ -267,26 +301,26 @@ class Pretraining:
         tokens = [*prompt, *answer, self.tokenizer.eos_token_id]
         return EnvironmentRow(tokens, len(prompt), (*copied, False), _outcome(text))
 
-    def _policy_losses(self, rows: Sequence[SoftRow]) -> dict[str, Tensor]:
-        """By part, weighted, each a mean over rows."""
+    def _policy_losses(self, rows: Sequence[SoftRow], count: int) -> dict[str, Tensor]:
+        """By part, weighted, each a sum over rows, over `count`."""
         config, pad = self.config, self.tokenizer.pad_token_id
         batch = collate(rows, max(len(row.tokens) for row in rows), pad).to(self.device)
         embeddings = self.model.embeddings()
         middle, hidden = self.model(batch.tokens_BT, embeddings)
-        there = batch.men_BM.unsqueeze(2).float()
+        there, mover = batch.men_BM.unsqueeze(2).float(), batch.mover_BM.unsqueeze(2).float()
         heads = self.model.board(middle[:, BOARD_AT : BOARD_AT + batch.men_BM.shape[1]])
-        asked = heads[:, 0].masked_fill(there == 0, NOT_THERE).flatten(1).log_softmax(1)
+        asked = heads[:, 0].masked_fill(mover == 0, NOT_THERE).flatten(1).log_softmax(1)
         moves = -(batch.moves_BMS.flatten(1) * asked).sum()
         value = self.model.value(hidden[torch.arange(len(rows)), batch.value_at_B])[:, 0]
-        binary, count = F.binary_cross_entropy_with_logits, len(rows)
-        legal = binary(heads[:, 1], batch.legal_BMS, weight=there.expand_as(batch.legal_BMS), reduction="sum")
-        attacks = binary(heads[:, 2], batch.attacks_BMS, weight=there.expand_as(batch.legal_BMS), reduction="sum")
+        binary = F.binary_cross_entropy_with_logits
+        legal = binary(heads[:, 1], batch.legal_BMS, weight=mover.expand_as(batch.legal_BMS), reduction="sum")
+        attacks = binary(heads[:, 2], batch.attacks_BMS, weight=there.expand_as(batch.attacks_BMS), reduction="sum")
         return {
             "tokens": self._token_loss(batch, hidden, embeddings) / count,
             "moves": config.moves_weight * moves / count,
             "legal": config.legal_weight * legal / count,
             "attacks": config.attacks_weight * attacks / count,
-            "value": config.value_weight * binary(value, batch.values_B.clamp(0, 1)),
+            "value": config.value_weight * binary(value, batch.values_B.clamp(0, 1), reduction="sum") / count,
         }
 
     def _token_loss(self, batch: SoftBatch, hidden_BTH: Tensor, embeddings_VH: Tensor) -> Tensor:
@@ -300,8 +334,8 @@ class Pretraining:
         loss: Tensor = soft + (hard_N * batch.hard_weights_N).sum()
         return loss
 
-    def environment_loss(self, rows: Sequence[EnvironmentRow]) -> Tensor:
-        """Weighted cross-entropy of the answers, summed over tokens, and of the outcomes, both means over rows."""
+    def _environment_losses(self, rows: Sequence[EnvironmentRow], count: int) -> dict[str, Tensor]:
+        """Weighted cross-entropy of the answers' tokens and of the outcomes, each a sum over rows, over `count`."""
         longest = max(len(row.tokens) for row in rows)
         tokens_BT = torch.full((len(rows), longest), self.tokenizer.pad_token_id)
         for number, row in enumerate(rows):
@@ -313,11 +347,12 @@ class Pretraining:
         _, hidden_BTH = self.model(tokens_BT.to(self.device), embeddings_VH)
         logits_NV = hidden_BTH[where_N, place_N - 1] @ embeddings_VH.T
         losses_N = F.cross_entropy(logits_NV, tokens_BT[where_N, place_N].to(self.device), reduction="none")
-        tokens = (losses_N * weights_N.to(self.device)).sum() / len(rows)
+        tokens = (losses_N * weights_N.to(self.device)).sum()
         last = torch.tensor([row.prompt_length - 1 for row in rows])
         outcomes = self.model.outcome(hidden_BTH[torch.arange(len(rows)), last])
         wanted = torch.tensor([row.outcome for row in rows]).to(self.device)
-        return tokens + self.config.outcome_weight * F.cross_entropy(outcomes, wanted)
+        outcome = F.cross_entropy(outcomes, wanted, reduction="sum")
+        return {"environment": tokens / count, "outcome": self.config.outcome_weight * outcome / count}
 
     def exported(self) -> Any:
         """The averaged weights as a stock GPT-2, float32."""
@@ -356,6 +391,13 @@ class Pretraining:
             "average": self._average,
         }
         save_state(folder, header, state)
+
+
+def _by_length(rows: Sequence[Row]) -> list[list[Row]]:
+    """PARTS lists of about equal size, shorter rows first."""
+    ordered = sorted(rows, key=lambda row: len(row.tokens))
+    cuts = [len(rows) * number // PARTS for number in range(PARTS + 1)]
+    return [ordered[begin:end] for begin, end in pairwise(cuts) if begin < end]
 
 
 def _outcome(completion: str) -> int:

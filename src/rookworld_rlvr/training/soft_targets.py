@@ -18,7 +18,7 @@ from ..board.evals import MATE_THRESHOLD_PAWNS, win_probability
 from ..tasks.policy import MAX_CANDIDATES, render_policy, render_policy_prompt
 from ..tasks.types import PolicyAnswer
 from ..tasks.verdicts import Verdict
-from .codec import Encoder, men_of
+from .codec import Encoder, men_of, men_symbols
 
 Array = NDArray[Any]
 
@@ -48,11 +48,13 @@ class SoftRow:
     soft: list[tuple[int, bool, Array]]
     """Positions of a move's squares; whether it is the first of the two; probabilities of 64 squares."""
     squares: tuple[int, ...]
-    """Of the board's M tokens, which begin at BOARD_AT."""
+    """Of the board's M tokens, which begin at BOARD_AT: all men, then those of the side to move once more."""
+    men: int
+    """How many of the squares are of the first list."""
     moves: Array
-    """(M, 64): probability of each move, by its man's token and its target."""
+    """(M, 64): probability of each move, by its man's token in the second list and its target."""
     legal: Array
-    """(M, 64): whether it is legal."""
+    """(M, 64): whether it is legal, for the second list."""
     attacks: Array
     """(M, 64): whether the man attacks the square."""
     value_at: int
@@ -117,14 +119,18 @@ class SoftRows:
         prompt = self._encode(render_policy_prompt(verdict.fen))
         tokens = [*prompt, *self._encode(render_policy(answer, verdict.fen)), self.end]
         hard, soft = self._targets(tokens, [int(i) for i in chosen], best, logits, origins, targets)
-        squares = tuple(square for square, _ in men_of(verdict.fen.split(" ")[0]))
-        place = {square: number for number, square in enumerate(squares)}
+        placement, turn = verdict.fen.split(" ")[:2]
+        men = men_of(placement)
+        movers = [square for square, piece in men if piece in men_symbols(turn == "w")]
+        squares = (*(square for square, _ in men), *movers)
+        place = {square: number for number, square in enumerate(movers, start=len(men))}
         at = np.array([place[origin] for origin in origins]), targets
         policy, legal = np.zeros((2, len(squares), SQUARES), np.float32)
         np.add.at(policy, at, softmax(logits).astype(np.float32))
         legal[at] = 1
         attacks = attacks_of(chess.Board(verdict.fen), squares)
-        return SoftRow(tokens, hard, soft, squares, policy, legal, attacks, len(prompt) - 1, float(scores[best]))
+        value_at, value = len(prompt) - 1, float(scores[best])
+        return SoftRow(tokens, hard, soft, squares, len(men), policy, legal, attacks, value_at, value)
 
     def _targets(
         self, tokens: list[int], chosen: Sequence[int], best: int, logits: Array, origins: Array, targets: Array
@@ -175,6 +181,8 @@ class SoftBatch:
     soft_NS: Tensor
     men_BM: Tensor
     """Whether a token of the board is there; rows are padded to the longest board."""
+    mover_BM: Tensor
+    """Whether it is a man of the side to move in the second list."""
     moves_BMS: Tensor
     legal_BMS: Tensor
     attacks_BMS: Tensor
@@ -201,7 +209,8 @@ def collate(rows: Sequence[SoftRow], length: int, pad: int) -> SoftBatch:
     hard_rows, hard_places = torch.tensor([h[0] for h in hard]), torch.tensor([h[1] for h in hard])
     soft_rows, soft_places = torch.tensor([s[0] for s in soft]), torch.tensor([s[1] for s in soft])
     men = max(len(row.squares) for row in rows)
-    counts = torch.tensor([len(row.squares) for row in rows])
+    counts = torch.tensor([[row.men, len(row.squares)] for row in rows])
+    places = torch.arange(men)
     return SoftBatch(
         tokens,
         (hard_rows, hard_places - 1),
@@ -210,7 +219,8 @@ def collate(rows: Sequence[SoftRow], length: int, pad: int) -> SoftBatch:
         (soft_rows, soft_places - 1),
         torch.tensor([s[2] for s in soft]),
         torch.tensor(np.stack([s[3] for s in soft]), dtype=torch.float32),
-        torch.arange(men) < counts.unsqueeze(1),
+        places < counts[:, 1:],
+        (places >= counts[:, :1]) & (places < counts[:, 1:]),
         _padded([row.moves for row in rows], men),
         _padded([row.legal for row in rows], men),
         _padded([row.attacks for row in rows], men),

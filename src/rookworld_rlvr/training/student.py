@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from .codec import POSITIONS, board_pieces, piece_token, seen_token
+from .codec import POSITIONS, board_pieces, men_symbols, mover_token, piece_token, seen_token
 
 SQUARES = 64
 NORM_EPS = 1e-6
@@ -68,6 +68,13 @@ def token_features(tokenizer: PreTrainedTokenizerFast) -> Tensor:
             lead, digits = found["lead"], found["digits"]
             places = [f"digit {place} {digit}" for place, digit in enumerate(reversed(digits))]
             add(token, f"number {lead!r}", f"digits {len(digits)}", *places)
+    for square in chess.SQUARES:
+        for turn in chess.COLORS:
+            seen = square if turn else chess.square_mirror(square)
+            relative = [f"seen {feature}" for feature in _square(seen)]
+            for piece in men_symbols(turn):
+                own = [*_piece(piece), *_side(piece, turn), f"turn {turn}"]
+                add(mover_token(piece, square, turn), "mover", *_square(square), *own, *relative)
     features_VF = torch.zeros(len(tokenizer), len(names))
     for number, own in enumerate(rows):
         features_VF[number, own] = 1.0
