@@ -166,7 +166,7 @@ def _leave_out_blanks() -> list[normalizers.Normalizer]:
     """Of marked squares the blank ones but for a8, the slashes between ranks, and movers of the wrong side."""
     kept = "".join([square_mark(chess.A8), *(seen_mark(chess.A8, turn) for turn in chess.COLORS)])
     slashes = normalizers.Replace(Regex(f"/(?={_PIECE}{_MARK})"), "")
-    gone = [slashes, normalizers.Replace(Regex(f"{BLANK}(?![{kept}]){_MARK}"), "")]
+    gone: list[normalizers.Normalizer] = [slashes, normalizers.Replace(Regex(f"{BLANK}(?![{kept}]){_MARK}"), "")]
     for turn, others in ((chess.WHITE, "pnbrqk"), (chess.BLACK, "PNBRQK")):
         marks = f"[{mover_mark(chess.A1, turn)}-{mover_mark(chess.H8, turn)}]"
         gone.append(normalizers.Replace(Regex(f"[{others}]{marks}"), ""))

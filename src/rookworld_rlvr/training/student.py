@@ -73,8 +73,8 @@ def token_features(tokenizer: PreTrainedTokenizerFast) -> Tensor:
             seen = square if turn else chess.square_mirror(square)
             relative = [f"seen {feature}" for feature in _square(seen)]
             for piece in men_symbols(turn):
-                own = [*_piece(piece), *_side(piece, turn), f"turn {turn}"]
-                add(mover_token(piece, square, turn), "mover", *_square(square), *own, *relative)
+                whose = [*_piece(piece), *_side(piece, turn), f"turn {turn}"]
+                add(mover_token(piece, square, turn), "mover", *_square(square), *whose, *relative)
     features_VF = torch.zeros(len(tokenizer), len(names))
     for number, own in enumerate(rows):
         features_VF[number, own] = 1.0
