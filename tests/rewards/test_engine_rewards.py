@@ -46,10 +46,13 @@ def test_a_move_is_worth_the_win_probability_that_it_keeps() -> None:
     assert dict(worth.wins) == pytest.approx({"a1b2": 0.5, "a1a2": 0.409, "a1b1": 0.001})
     losses = [worth.loss(move) for move in ("a1b2", "a1a2", "a1b1", "a1c3", "")]
     assert losses == pytest.approx([0, 0.091, 0.499, 0.5, 0.5])
-    assert [worth.value(move) for move in ("a1b2", "a1a2", "a1b1", "a1c3")] == pytest.approx([1, 0.909, 0.501, 0])
-    # Of three moves there are, all three: 1 + 0.909 + 0.501.
-    assert worth.share(["a1a2", "a1a2", "a1c3"]) == pytest.approx(0.909 / 2.41)
-    assert worth.share(["a1b1", "a1a2", "a1b2"]) == 1.0 and worth.share([]) == 0.0
+    # 2 ^ -0.91 and 2 ^ -4.99.
+    values = [worth.value(move, 0.1) for move in ("a1b2", "a1a2", "a1b1", "a1c3")]
+    assert values == pytest.approx([1, 0.53219, 0.03147, 0], abs=1e-5)
+    # Of three moves there are, all three.
+    assert worth.share(["a1a2", "a1a2", "a1c3"], 0.1) == pytest.approx(0.53219 / 1.56366, abs=1e-5)
+    assert worth.share(["a1b1", "a1a2", "a1b2"], 0.1) == 1.0 and worth.share([], 0.1) == 0.0
+    assert worth.value("a1a2", 0.091) == pytest.approx(0.5)
     with pytest.raises(ValueError, match=r"expected the analysis of a position with a legal move"):
         move_worth(Analysis(FEN, ()))
 
@@ -66,9 +69,9 @@ def test_of_more_than_five_moves_the_best_five_are_what_a_set_is_measured_by() -
     moves = [move.uci() for move in chess.Board().legal_moves]
     verdict = Analysis(chess.STARTING_FEN, tuple((move, 0.0 if i < 5 else -999.99) for i, move in enumerate(moves)))
     worth = move_worth(verdict)
-    assert worth.share(moves[:5]) == 1.0
-    assert worth.share(moves[5:10]) == pytest.approx(0.501)
-    assert worth.share(moves[2:7]) == pytest.approx((3 + 2 * 0.501) / 5)
+    assert worth.share(moves[:5], 0.499) == 1.0
+    assert worth.share(moves[5:10], 0.499) == pytest.approx(0.5)
+    assert worth.share(moves[2:7], 0.499) == pytest.approx((3 + 2 * 0.5) / 5)
 
 
 def test_the_parts_of_a_verdict_stand_in_the_place_of_the_label_s() -> None:
@@ -84,8 +87,9 @@ def test_the_parts_of_a_verdict_stand_in_the_place_of_the_label_s() -> None:
         "correctness/best_match",
         "correctness/evals_match",
     }
-    assert engine["correctness/best_value"] == pytest.approx(0.909)
-    assert engine["correctness/candidates_value"] == pytest.approx((0.909 + 0.501) / 2.41)
+    # Two of three moves are named.
+    assert engine["correctness/best_value"] == pytest.approx(0.53219 * 2 / 3, abs=1e-5)
+    assert engine["correctness/candidates_value"] == pytest.approx((0.53219 + 0.03147) / 1.56366, abs=1e-5)
     agreement = eval_agreement(0.0, -999.99, PolicyRewardConfig())
     assert engine["correctness/evals_value"] == pytest.approx((1 + agreement) / 3) and agreement < 0.01
     same = {part: value for part, value in engine.items() if not part.endswith("_value")}
@@ -97,9 +101,9 @@ def test_a_perfect_answer_earns_1_and_worse_moves_less_whatever_the_label_says()
     perfect = "M: a1b2 a1a2 a1b1 E: 0.0 -1.0 -999.99 B: a1b2"
     totals = [by_engine(perfect.replace("B: a1b2", f"B: {move}")).total for move in ("a1b2", "a1a2", "a1b1", "a1c3")]
     assert totals[0] == 1.0 and totals == sorted(totals, reverse=True) and len(set(totals)) == 4
-    # 0.091 of the win probability, times the weights of the part and of its rung: of 1.3 that a total spans.
+    # What 0.091 of the win probability costs, times the weights of the part and of its rung: of 1.3 that a total spans.
     argmax = 0.02
-    assert totals[0] - totals[1] == pytest.approx(1.3 * 0.75 * (0.19 * 0.091 + argmax))
+    assert totals[0] - totals[1] == pytest.approx(1.3 * 0.75 * (0.42 * (1 - 0.53219) + argmax), abs=1e-5)
     assert by_engine(perfect, label=LABEL) == by_engine(perfect, label="no label at all") == by_engine(perfect)
     turned = Analysis(FEN, (("a1b2", -1.0), ("a1a2", 0.0), ("a1b1", -999.99)))
     assert by_engine(perfect, turned).total < 1.0

@@ -4,6 +4,7 @@ import chess
 import pytest
 
 from rookworld_rlvr.rewards import Rubric, RubricConfig, Score
+from rookworld_rlvr.rewards.engine import Analysis
 from rookworld_rlvr.rewards.outcome import outcome
 from rookworld_rlvr.tasks.types import FailureReason, ParseFailure
 
@@ -40,6 +41,17 @@ def score(prompt: str, completion: str) -> Score:
 )
 def test_an_answer_is_right_by_its_one_verifiable_part(prompt: str, completion: str, right: bool) -> None:
     assert outcome(score(prompt, completion)) is right
+
+
+def test_a_legal_move_that_a_verdict_finds_bad_is_wrong() -> None:
+    """Whatever the candidates: of five that are asked for, three or one are legal."""
+    evals = {move.uci(): -1.0 for move in chess.Board().legal_moves} | {"e2e4": 0.0, "d2d4": -0.3, "g1f3": -0.7}
+    verdict = Analysis(START, tuple(evals.items()))
+    for moves in ("e2e4 d2d4 g1f3", "e2e4 e2e5 e2e4"):
+        answers = [f"M: {moves} E: 0.3 0.2 0.1 B: {best}" for best in ("e2e4", "d2d4", "g1f3", "a2a3", "e2e5")]
+        found = [Rubric(RubricConfig()).score(POLICY, answer, analysis=verdict) for answer in answers]
+        # They give away 0, 0.028, 0.064 and 0.091 of the win probability.
+        assert [outcome(judged) for judged in found] == [True, True, False, False, False]
 
 
 def test_shaping_moves_the_reward_and_not_the_outcome() -> None:

@@ -36,10 +36,10 @@ def test_without_a_label_five_correctness_parts_apply_and_with_one_eight() -> No
     assert alone.failure is None
 
 
-def test_an_illegal_best_move_costs_32_of_71_hundredths_of_correctness() -> None:
+def test_an_illegal_best_move_costs_20_of_46_hundredths_of_correctness() -> None:
     judged = score(START, PERFECT.replace("B: e2e4", "B: e2e5"))
-    # quality = 0.10 + 0.15 + 0.75 * (0.35 + 0.04) / 0.71; total = 1.3 * quality - 0.3
-    assert judged.total == pytest.approx(1.3 * (0.25 + 0.75 * 39 / 71) - 0.3, abs=1e-12)
+    # quality = 0.10 + 0.15 + 0.75 * (0.22 + 0.04) / 0.46; total = 1.3 * quality - 0.3
+    assert judged.total == pytest.approx(1.3 * (0.25 + 0.75 * 26 / 46) - 0.3, abs=1e-12)
     assert judged.failure is None
     assert judged.parts["correctness/best_legal"] == 0.0
 
@@ -48,8 +48,8 @@ def test_one_move_five_times_is_one_candidate_of_five() -> None:
     judged = score(START, "M: e2e4 e2e4 e2e4 e2e4 e2e4 E: 0.3 0.3 0.3 0.3 0.3 B: e2e4")
     assert judged.parts["correctness/candidates"] == 0.2
     assert judged.parts["correctness/candidates_clean"] == pytest.approx(0.04)
-    # quality = 0.25 + 0.75 * (0.35 * 0.2 + 0.04 * 0.04 + 0.27 + 0.03 + 0.02) / 0.71
-    assert judged.total == pytest.approx(1.3 * (0.25 + 0.75 * 0.3916 / 0.71) - 0.3, abs=1e-12)
+    # quality = 0.25 + 0.75 * (0.22 * 0.2 + 0.04 * 0.04 + 0.15 + 0.03 + 0.02) / 0.46
+    assert judged.total == pytest.approx(1.3 * (0.25 + 0.75 * 0.2456 / 0.46) - 0.3, abs=1e-12)
 
 
 def test_extra_text_closes_the_third_rung_even_for_a_perfect_answer() -> None:
@@ -130,6 +130,12 @@ def test_of_a_label_with_two_candidates_one_found_earns_half_and_the_nearest_of_
     for evals in ("5.0 0.3", "0.3 5.0"):
         parts = score(START, f"M: e2e4 e2e4 E: {evals} B: e2e4", label).parts
         assert parts["correctness/evals_match"] == parts["correctness/candidates_match"] == 0.5
+
+
+def test_the_label_s_best_move_earns_its_part_in_proportion_to_the_distinct_legal_candidates() -> None:
+    for moves, share in (("e2e4 d2d4 g1f3 c2c4 b1c3", 1.0), ("e2e4 e2e4 e2e5 d2d4 d2d4", 0.4)):
+        parts = score(START, f"M: {moves} E: 0.3 0.2 0.1 0.0 -0.1 B: e2e4", PERFECT).parts
+        assert parts["correctness/best_match"] == pytest.approx(share)
 
 
 def test_an_illegal_best_move_earns_nothing_for_being_a_candidate_or_the_argmax() -> None:

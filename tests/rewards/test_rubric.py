@@ -71,7 +71,7 @@ def totals(changes: dict[str, Any]) -> list[float]:
 # The others are words, or the engine's own.
 KNOBS = [path for path, _ in knobs(RubricConfig()) if not path.startswith(("judge", "verdicts", "engine."))]
 # Of an engine's verdict, which labels know nothing of.
-ENGINE_KNOBS = [path for path in KNOBS if path.endswith("_value")]
+ENGINE_KNOBS = [path for path in KNOBS if path.endswith(("_value", "halving_loss"))]
 MOVES = [move.uci() for move in chess.Board().legal_moves]
 ANALYSIS = Analysis(FEN, tuple((move, 0.5 - 0.3 * place) for place, move in enumerate(MOVES)))
 

@@ -61,7 +61,8 @@ def test_moves_are_judged_by_the_book_and_each_score_says_so(tmp_path: Path) -> 
     judge = judge_with(load_book(str(write(tmp_path / "book.tsv", FEN))))
     good, weak = judge.score_all([ask(FEN, GOOD), ask(FEN, WEAK)])
     assert good.verdict == weak.verdict == "file"
-    assert good.parts["correctness/best_value"] == 1.0 > weak.parts["correctness/best_value"] > 0.0
+    # One candidate of five is named.
+    assert good.parts["correctness/best_value"] == 0.2 > weak.parts["correctness/best_value"] > 0.0
     assert good.total > weak.total and "correctness/best_match" not in good.parts
 
 

@@ -18,6 +18,7 @@ BOUNDS = {
     "warmup_start": SHARE,
     "policy.eval_scale_pawns": POSITIVE,
     "policy.eval_tolerance": POSITIVE,
+    "policy.halving_loss": POSITIVE,
     "environment.similarity.board_share": SHARE,
     "environment.unparsable_fen_credit": (0.0, 0.99),
 }

@@ -43,30 +43,30 @@ class PolicyCorrectness:
     """Weights of the parts that ask for judgement. The `…_match` apply only with a label, the `…_value` only where
     an engine judges, and never both.
 
-    Four fifths of the candidates' weight exceed all that one move alone can earn from any label or engine, so
-    five distinct legal moves always beat one move written five times.
+    What the best move earns from a label or an engine is multiplied by `candidates`, so duplicates cost most of it:
+    five distinct legal moves always beat one move written five times, although judgement has the larger weight.
     """
 
-    candidates: float = 0.35
+    candidates: float = 0.22
     """Distinct legal candidates, over five or the number of legal moves if that is smaller."""
     candidates_clean: float = 0.04
     """The same, times the share of candidate words that are distinct and legal: duplicates cost a little."""
-    best_legal: float = 0.27
+    best_legal: float = 0.15
     """The best move is legal."""
     best_among_candidates: float = 0.03
     """The best move is legal and one of the candidates."""
     best_is_argmax: float = 0.02
     """And none of its own evals is higher (ties all count; every eval must be a number). Small, because
     equal evals earn it for nothing."""
-    candidates_match: float = 0.07
+    candidates_match: float = 0.06
     """Share of the label's candidates found."""
-    best_match: float = 0.14
-    """The best move is the label's."""
-    evals_match: float = 0.08
+    best_match: float = 0.3
+    """The best move is the label's; times `candidates`."""
+    evals_match: float = 0.06
     """Mean agreement of evals with the label's, move by move; a move not named, or without a number, is 0."""
-    best_value: float = 0.19
-    """What the best move is worth, see `move_worth`; 0 if it is illegal."""
-    candidates_value: float = 0.06
+    best_value: float = 0.42
+    """What the best move is worth, see `move_worth`, times `candidates`; 0 if it is illegal."""
+    candidates_value: float = 0.08
     """What the distinct legal candidates are worth together, over the best five there are, or all if fewer."""
     evals_value: float = 0.04
     """Agreement of evals with the engine's, move by move, summed over distinct legal candidates; over five, or over
@@ -87,6 +87,8 @@ class PolicyRewardConfig:
     """Evals are compared as x / (|x| + this): an eval of this many pawns is half-way to a mate."""
     eval_tolerance: float = 0.1
     """Agreement halves for each such distance on that scale, which runs from -1 to 1."""
+    halving_loss: float = 0.1
+    """A move's worth halves for each such win probability that it gives away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +194,8 @@ def _correctness(
         "correctness/best_is_argmax": float(best_legal and _best_is_argmax(claims)),
     }
     if worth:
-        return parts | _engine_match(claims, worth, config)
-    return parts | _label_match(claims, truth.label, config) if truth.label else parts
+        return parts | _engine_match(claims, worth, candidates, config)
+    return parts | _label_match(claims, truth.label, candidates, config) if truth.label else parts
 
 
 def _best_is_argmax(claims: _Claims) -> bool:
@@ -206,21 +208,25 @@ def _best_is_argmax(claims: _Claims) -> bool:
     )
 
 
-def _label_match(claims: _Claims, label: PolicyLabel, config: PolicyRewardConfig) -> dict[str, float]:
+def _label_match(
+    claims: _Claims, label: PolicyLabel, candidates: float, config: PolicyRewardConfig
+) -> dict[str, float]:
     parts = {}
     if label.evals_pawns:
         found = label.evals_pawns.keys() & set(claims.moves)
         parts["correctness/candidates_match"] = len(found) / len(label.evals_pawns)
         parts["correctness/evals_match"] = _evals_match(claims, label.evals_pawns, config)
     if label.best is not None:
-        parts["correctness/best_match"] = float(claims.best == label.best)
+        parts["correctness/best_match"] = candidates * (claims.best == label.best)
     return parts
 
 
-def _engine_match(claims: _Claims, worth: MoveWorth, config: PolicyRewardConfig) -> dict[str, float]:
+def _engine_match(
+    claims: _Claims, worth: MoveWorth, candidates: float, config: PolicyRewardConfig
+) -> dict[str, float]:
     return {
-        "correctness/best_value": worth.value(claims.best),
-        "correctness/candidates_value": worth.share(claims.moves),
+        "correctness/best_value": candidates * worth.value(claims.best, config.halving_loss),
+        "correctness/candidates_value": worth.share(claims.moves, config.halving_loss),
         "correctness/evals_value": _evals_match(claims, worth.evals_pawns, config),
     }
 
