@@ -22,8 +22,8 @@ from pathlib import Path
 from statistics import fmean, median, pvariance
 from typing import Any
 
-from rookworld_rlvr.rewards.engine import Analysis, EngineConfig
-from rookworld_rlvr.rewards.engine_pool import EnginePool
+from rookworld_rlvr.engine.engine import Analysis, EngineConfig
+from rookworld_rlvr.engine.pool import EnginePool
 from rookworld_rlvr.rewards.move_worth import MoveWorth, move_worth
 from rookworld_rlvr.tasks import Task
 from rookworld_rlvr.tasks.corpus import read_corpus

@@ -21,6 +21,8 @@ from rich.table import Table
 
 from rookworld_rlvr.app.wiring import make_generator
 from rookworld_rlvr.board.fen import parse_fen
+from rookworld_rlvr.engine.engine import EngineConfig
+from rookworld_rlvr.engine.pool import EnginePool
 from rookworld_rlvr.evaluation import Measure, VerdictMeasure, to_json
 from rookworld_rlvr.evaluation.balanced import BalancedConfig, balanced_suite
 from rookworld_rlvr.evaluation.engine_match import EngineMatchConfig, engine_match_suite
@@ -40,8 +42,7 @@ from rookworld_rlvr.evaluation.rule_players import CapturePlayer, ExchangePlayer
 from rookworld_rlvr.evaluation.run import greedy_texts
 from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay_suite
 from rookworld_rlvr.evaluation.suite import Suite, suite_table
-from rookworld_rlvr.rewards.engine import EngineConfig
-from rookworld_rlvr.rewards.engine_pool import EnginePool
+from rookworld_rlvr.model.policy import Device, ModelConfig, Policy, Precision, load_policy, select_device
 from rookworld_rlvr.rewards.verdict_book import load_book
 from rookworld_rlvr.rollout.generator import GeneratorConfig
 from rookworld_rlvr.tasks import Example, Task, parse_prompt
@@ -49,7 +50,6 @@ from rookworld_rlvr.tasks.environment import environment_truth, parse_environmen
 from rookworld_rlvr.tasks.policy import render_policy
 from rookworld_rlvr.tasks.types import EnvironmentAnswer, PolicyAnswer
 from rookworld_rlvr.training.data import DataConfig, EvaluationData, load_evaluation_data
-from rookworld_rlvr.training.policy import Device, ModelConfig, Policy, Precision, load_policy, select_device
 
 MakePlayer = Callable[[DecodingConfig], Player]
 # Weak enough that a game can be won by someone who knows the rules, and the same in every run.

@@ -36,9 +36,9 @@ def theirs(connection: Connection, side: TrlSide) -> None:
     from trl import GRPOConfig, GRPOTrainer
 
     from rookworld_rlvr.app.wiring import set_threads
+    from rookworld_rlvr.model.policy import TINY, tiny_model_folder
     from rookworld_rlvr.tasks.sampler import Sampler
     from rookworld_rlvr.training.data import load_data
-    from rookworld_rlvr.training.policy import TINY, tiny_model_folder
 
     before_gib = sides.begin_memory()
     config = sides.configured(side.overrides)

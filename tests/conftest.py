@@ -144,8 +144,8 @@ def small_model(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """One layer, width 32, cloned for seconds: its rewards differ. Its config says dropout 0.1, as GPT-2's."""
     import torch
 
+    from rookworld_rlvr.pretraining.warmstart import Warmstart, WarmstartConfig, tokenise
     from rookworld_rlvr.tasks.corpus import read_corpus
-    from rookworld_rlvr.training.warmstart import Warmstart, WarmstartConfig, tokenise
 
     folder = tmp_path_factory.mktemp("small_model")
     shape = WarmstartConfig(
@@ -280,7 +280,7 @@ for line in sys.stdin:
 @pytest.fixture(scope="session")
 def stockfish() -> str:
     """The real engine's binary; without one the test is skipped."""
-    from rookworld_rlvr.rewards.engine import EngineNotFoundError, find_engine
+    from rookworld_rlvr.engine.engine import EngineNotFoundError, find_engine
 
     try:
         return find_engine()

@@ -24,20 +24,20 @@ from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, PretrainRu
 from rookworld_rlvr.app.hydra_command import SCHEMAS, to_dataclass
 from rookworld_rlvr.app.judges import make_judges, open_pool
 from rookworld_rlvr.app.wiring import build_unsaved_run
+from rookworld_rlvr.engine.engine import Analysis
+from rookworld_rlvr.engine.pool import EnginePool
+from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.evaluation.match import MatchConfig
+from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.rewards import JudgeError, Rubric
-from rookworld_rlvr.rewards.engine import Analysis
-from rookworld_rlvr.rewards.engine_pool import EnginePool
 from rookworld_rlvr.rewards.judge_pool import Question
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
 from rookworld_rlvr.rollout.vllm_config import LOGPROBS_MODE, SERVED_NAME, engine_arguments
-from rookworld_rlvr.rollout.weights import checksum
 from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.training.against_start import match_config
 from rookworld_rlvr.training.checks import check_gradient, check_kl
 from rookworld_rlvr.training.context import StepContext
-from rookworld_rlvr.training.errors import UserError
 from rookworld_rlvr.training.faults import Fault, FaultError, FaultKind
 from rookworld_rlvr.training.metrics import step_metrics
 from rookworld_rlvr.training.recovery import Rung, climb

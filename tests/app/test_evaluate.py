@@ -19,8 +19,8 @@ from rookworld_rlvr.app.evaluate import software
 from rookworld_rlvr.app.evaluated import Evaluated, load_model
 from rookworld_rlvr.app.rows_file import RowsFile, rows_path
 from rookworld_rlvr.app.wiring import make_generator
+from rookworld_rlvr.engine.engine import EngineNotFoundError, find_engine
 from rookworld_rlvr.evaluation.suite import Suite, SuiteName
-from rookworld_rlvr.rewards.engine import EngineNotFoundError, find_engine
 from rookworld_rlvr.rollout.generator import Generator, GeneratorKind
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
 from rookworld_rlvr.rollout.static_generator import StaticGenerator

@@ -8,7 +8,7 @@ import torch
 
 from rookworld_rlvr.app import wiring
 from rookworld_rlvr.app.cli import main
-from rookworld_rlvr.training.policy import Policy, load_policy
+from rookworld_rlvr.model.policy import Policy, load_policy
 
 Train = Callable[..., Path]
 # Two good steps, then faults; the last of them ends the run.

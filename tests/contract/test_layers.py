@@ -13,15 +13,18 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / PACKAGE
 FLOORS = {
     "board": 0,
     "tasks": 1,
+    "engine": 1,
     "rewards": 2,
-    "rollout": 3,
     "objective": 3,
-    "evaluation": 4,
-    "training": 5,
-    "report": 6,
-    "play": 6,
-    "studies": 6,
-    "app": 7,
+    "model": 4,
+    "rollout": 5,
+    "evaluation": 6,
+    "training": 7,
+    "pretraining": 8,
+    "report": 8,
+    "play": 8,
+    "studies": 8,
+    "app": 9,
 }
 HIGHEST_FLOOR_WITHOUT_TORCH = 2
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -80,7 +83,7 @@ def test_a_room_imports_only_itself_and_lower_floors(file: Path) -> None:
 
 def test_the_walk_sees_relative_absolute_and_nested_imports() -> None:
     assert "rookworld_rlvr.board.fen.parse_fen" in set(imports(SOURCE / "tasks" / "policy.py"))
-    assert rooms_imported(SOURCE / "rewards" / "engine_judge.py") == {"tasks", "rewards"}
+    assert rooms_imported(SOURCE / "rewards" / "engine_judge.py") == {"tasks", "engine", "rewards"}
     assert "tasks/corpus.py" in importers("datasets")
 
 

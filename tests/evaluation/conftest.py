@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rookworld_rlvr.board.fen import parse_fen
-from rookworld_rlvr.rewards.engine import EngineNotFoundError, find_engine
+from rookworld_rlvr.engine.engine import EngineNotFoundError, find_engine
 from rookworld_rlvr.rollout.generator import GeneratorConfig, SampledCompletion
 from rookworld_rlvr.rollout.static_generator import StaticGenerator
 from rookworld_rlvr.tasks import parse_prompt
@@ -93,7 +93,7 @@ def make_script() -> type[Script]:
 def small_player(small_model: Path) -> Callable[..., Any]:
     """The small model as a player."""
     from rookworld_rlvr.evaluation.players import ModelPlayer
-    from rookworld_rlvr.training.policy import ModelConfig, Precision, load_policy
+    from rookworld_rlvr.model.policy import ModelConfig, Precision, load_policy
 
     policy = load_policy(ModelConfig(path=str(small_model)), torch.device("cpu"), Precision.fp32)
     ids = {"eos_id": policy.tokenizer.eos_token_id, "pad_id": policy.pad_id}

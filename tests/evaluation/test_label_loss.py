@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from rookworld_rlvr.evaluation.label_loss import label_losses
+from rookworld_rlvr.model.policy import Device, ModelConfig, Policy, Precision, load_policy, select_device
 from rookworld_rlvr.tasks import Example
 from rookworld_rlvr.tasks.corpus import read_corpus
-from rookworld_rlvr.training.policy import Device, ModelConfig, Policy, Precision, load_policy, select_device
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,9 @@ import chess
 import pytest
 import torch
 
+from rookworld_rlvr.engine.engine import Analysis
 from rookworld_rlvr.evaluation.engine_loss import VerdictMeasure
 from rookworld_rlvr.evaluation.sampled import Sampling, evaluate_sampled, sampled_values
-from rookworld_rlvr.rewards.engine import Analysis
 from rookworld_rlvr.rewards.verdict_book import load_book
 from rookworld_rlvr.tasks import Example, Task
 

@@ -16,18 +16,18 @@ from torch import Tensor
 
 from rookworld_rlvr.app.config import RunConfig
 from rookworld_rlvr.app.wiring import build_unsaved_run
+from rookworld_rlvr.model.batch import Batch, micro_batches
+from rookworld_rlvr.model.policy import spread
 from rookworld_rlvr.objective import LossSizes, MismatchConfig, MismatchMode
+from rookworld_rlvr.pretraining.warmstart import Warmstart, WarmstartConfig
 from rookworld_rlvr.rewards import Score
-from rookworld_rlvr.rollout.batch import Batch, make_batch, micro_batches
-from rookworld_rlvr.rollout.collect import Group, Sample
+from rookworld_rlvr.rollout.collect import Group, Sample, make_batch
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.training.context import StepConfig
 from rookworld_rlvr.training.kl_control import KLConfig
-from rookworld_rlvr.training.policy import spread
 from rookworld_rlvr.training.step import micro_batch_loss
 from rookworld_rlvr.training.step_report import StepReport
-from rookworld_rlvr.training.warmstart import Warmstart, WarmstartConfig
 
 PROMPTS, GROUP = 3, 4
 # Not 1, so that a log-prob at another temperature is noticed.

@@ -8,9 +8,9 @@ import chess.engine
 import pytest
 
 from rookworld_rlvr.board.evals import to_pawns
-from rookworld_rlvr.rewards import engine as engine_file
-from rookworld_rlvr.rewards import uci
-from rookworld_rlvr.rewards.engine import (
+from rookworld_rlvr.engine import engine as engine_file
+from rookworld_rlvr.engine import uci
+from rookworld_rlvr.engine.engine import (
     Analysis,
     Engine,
     EngineConfig,
@@ -19,8 +19,8 @@ from rookworld_rlvr.rewards.engine import (
     engine_position,
     find_engine,
 )
-from rookworld_rlvr.rewards.errors import JudgeError
-from rookworld_rlvr.rewards.uci import Limit
+from rookworld_rlvr.engine.uci import Limit
+from rookworld_rlvr.errors import JudgeError
 
 QUIET = "r1bqkbnr/pppp1ppp/2n5/4p3/4P3/5N2/PPPP1PPP/RNBQKB1R w KQkq - 2 1"
 # Black mates by d8d1 and is otherwise a queen for a rook behind.

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from rookworld_rlvr.board.openings import OPENINGS, opening_board
-from rookworld_rlvr.rewards.engine import Analysis, EngineConfig, engine_position
-from rookworld_rlvr.rewards.engine_cache import FILE, CacheError, EngineCache, default_folder
-from rookworld_rlvr.rewards.engine_pool import EnginePool
-from rookworld_rlvr.rewards.errors import JudgeError
+from rookworld_rlvr.engine.cache import FILE, CacheError, EngineCache, default_folder
+from rookworld_rlvr.engine.engine import Analysis, EngineConfig, engine_position
+from rookworld_rlvr.engine.pool import EnginePool
+from rookworld_rlvr.errors import JudgeError
 
 FENS = [opening_board(opening).fen() for opening in OPENINGS[:4]]
 E4 = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"

@@ -14,9 +14,9 @@ import chess
 import pytest
 
 from rookworld_rlvr.board.openings import OPENINGS, opening_board
-from rookworld_rlvr.rewards.engine import Analysis, EngineConfig, EngineNotFoundError, engine_position
-from rookworld_rlvr.rewards.engine_pool import EngineCounts, EnginePool
-from rookworld_rlvr.rewards.errors import JudgeError
+from rookworld_rlvr.engine.engine import Analysis, EngineConfig, EngineNotFoundError, engine_position
+from rookworld_rlvr.engine.pool import EngineCounts, EnginePool
+from rookworld_rlvr.errors import JudgeError
 
 PATIENCE_S = 20
 FENS = [opening_board(opening).fen() for opening in OPENINGS[:10]]

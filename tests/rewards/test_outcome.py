@@ -3,8 +3,8 @@
 import chess
 import pytest
 
+from rookworld_rlvr.engine.engine import Analysis
 from rookworld_rlvr.rewards import Rubric, RubricConfig, Score
-from rookworld_rlvr.rewards.engine import Analysis
 from rookworld_rlvr.rewards.outcome import outcome
 from rookworld_rlvr.tasks.types import FailureReason, ParseFailure
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import chess
 import pytest
 
+from rookworld_rlvr.engine.engine import Analysis, EngineNotFoundError
+from rookworld_rlvr.engine.pool import EnginePool
 from rookworld_rlvr.rewards import Rubric, RubricConfig
-from rookworld_rlvr.rewards.engine import Analysis, EngineNotFoundError
-from rookworld_rlvr.rewards.engine_pool import EnginePool
 from rookworld_rlvr.rewards.judge_pool import InlineJudge, Question
 from rookworld_rlvr.rewards.rubric import JudgeKind
 from rookworld_rlvr.rewards.verdict_book import VerdictBook, VerdictBookError, load_book

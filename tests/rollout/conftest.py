@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
+from rookworld_rlvr.model.policy import ModelConfig, Policy, Precision, load_policy
 from rookworld_rlvr.rollout.collect import prompt_tokens
 from rookworld_rlvr.rollout.generator import Generator, GeneratorConfig
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
 from rookworld_rlvr.rollout.static_generator import StaticGenerator
-from rookworld_rlvr.training.policy import ModelConfig, Policy, Precision, load_policy
 
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 PROMPTS = [f"P: {START} ", f"A: {START}+e2e4+e2e4+", f"A: {START}+g1f3+e2e4 e7e5 g1f3+", "P: 8/"]

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rookworld_rlvr.model.batch import Batch, micro_batches
+from rookworld_rlvr.model.padding import left_padded, position_ids, right_padded
 from rookworld_rlvr.rewards import Score
-from rookworld_rlvr.rollout.batch import Batch, make_batch, micro_batches
-from rookworld_rlvr.rollout.collect import Group, Sample
+from rookworld_rlvr.rollout.collect import Group, Sample, make_batch
 from rookworld_rlvr.rollout.generator import SampledCompletion
-from rookworld_rlvr.rollout.padding import left_padded, position_ids, right_padded
 from rookworld_rlvr.tasks import Example, Task
 
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rookworld_rlvr.rollout.block_attention import Block, attend
+from rookworld_rlvr.model.block_attention import Block, attend
 
 SCALING = 0.3
 # Prompts, heads of keys, completions, heads that share keys, tokens, width; keys of a prompt.

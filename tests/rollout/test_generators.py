@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.rollout.generator import Generator, GeneratorConfig, SampledCompletion
-from rookworld_rlvr.training.policy import Policy
 
 Prompts = list[tuple[int, ...]]
 Engine = Callable[..., Generator]

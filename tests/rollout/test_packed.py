@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from rookworld_rlvr.model.batch import Batch, micro_batches
+from rookworld_rlvr.model.packed import pack
+from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.rewards import Score
-from rookworld_rlvr.rollout.batch import Batch, make_batch, micro_batches
-from rookworld_rlvr.rollout.collect import Group, Sample
+from rookworld_rlvr.rollout.collect import Group, Sample, make_batch
 from rookworld_rlvr.rollout.generator import SampledCompletion
-from rookworld_rlvr.rollout.packed import pack
 from rookworld_rlvr.tasks import Example, Task
-from rookworld_rlvr.training.policy import Policy
 
 CPU = torch.device("cpu")
 PAD = 1

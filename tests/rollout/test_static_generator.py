@@ -9,14 +9,14 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from rookworld_rlvr.app.wiring import make_generator
+from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.model.policy import ModelConfig, Policy, Precision, load_policy
+from rookworld_rlvr.model.shared_prefix import can_share
 from rookworld_rlvr.rollout.collect import prompt_tokens
 from rookworld_rlvr.rollout.generator import GeneratorConfig, GeneratorKind, SampledCompletion
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
 from rookworld_rlvr.rollout.prompt_lookup import PromptLookup
-from rookworld_rlvr.rollout.shared_prefix import can_share
 from rookworld_rlvr.rollout.static_generator import StaticGenerator, inverse_cdf
-from rookworld_rlvr.training.errors import UserError
-from rookworld_rlvr.training.policy import ModelConfig, Policy, Precision, load_policy
 
 EOS, PAD = 0, 1
 POSITION = "r1bqkbnr/pppp1ppp/2n5/4p3/2B1P3/5N2/PPPP1PPP/RNBQK2R b KQkq - 3 3"

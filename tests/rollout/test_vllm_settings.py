@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from rookworld_rlvr.model.policy import Policy
+from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.rollout.generator import GeneratorConfig, GeneratorError
 from rookworld_rlvr.rollout.vllm_config import VLLMConfig, engine_arguments
 from rookworld_rlvr.rollout.vllm_sampling import cut, draw_seeds, expected_weights, require_held, room_for
 from rookworld_rlvr.rollout.vllm_serve import _parser, flags
-from rookworld_rlvr.rollout.weights import checksum
-from rookworld_rlvr.training.policy import Policy
 
 EOS = 7
 

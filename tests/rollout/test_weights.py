@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from rookworld_rlvr.rollout.weights import checksum
+from rookworld_rlvr.model.weights import checksum
 
 
 def test_one_bit_of_one_weight_changes_the_checksum_and_back() -> None:

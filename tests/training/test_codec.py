@@ -12,11 +12,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
+from rookworld_rlvr.model.policy import tiny_model_folder
+from rookworld_rlvr.pretraining.codec import build_tokenizer
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.types import Example
-from rookworld_rlvr.training.codec import build_tokenizer
 from rookworld_rlvr.training.data import default_file
-from rookworld_rlvr.training.policy import tiny_model_folder
 
 TOKENIZER: Any = build_tokenizer()
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR"

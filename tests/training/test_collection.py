@@ -8,18 +8,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rookworld_rlvr.model.policy import Policy
+from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.objective import AdvantageConfig, AdvantageScale, group_advantages
 from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rewards.judge_pool import Judge, Question
 from rookworld_rlvr.rollout.collect import Group
 from rookworld_rlvr.rollout.generator import Generator, GeneratorError, SampledCompletion
-from rookworld_rlvr.rollout.weights import checksum
 from rookworld_rlvr.tasks import Task
 from rookworld_rlvr.training.context import StepContext
 from rookworld_rlvr.training.faults import FaultKind
 from rookworld_rlvr.training.hooks import Moment
 from rookworld_rlvr.training.metrics import step_metrics
-from rookworld_rlvr.training.policy import Policy
 from rookworld_rlvr.training.stall import idle_reason
 from rookworld_rlvr.training.step import grpo_step
 from rookworld_rlvr.training.step_report import StepReport

@@ -7,6 +7,7 @@ import pytest
 
 from rookworld_rlvr.board.fen import parse_fen, position_key
 from rookworld_rlvr.board.openings import OPENINGS, opening_board
+from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.tasks import Example
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus, split_by_position
 from rookworld_rlvr.tasks.sampler import MixtureConfig
@@ -17,7 +18,6 @@ from rookworld_rlvr.training.data import (
     load_data,
     load_evaluation_data,
 )
-from rookworld_rlvr.training.errors import UserError
 from rookworld_rlvr.training.run import Run
 
 POLICY_ONLY = MixtureConfig(1.0, 0.0)

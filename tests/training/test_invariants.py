@@ -9,14 +9,14 @@ from torch import Tensor
 from transformers import AutoConfig
 
 from rookworld_rlvr.evaluation.run import evaluate
+from rookworld_rlvr.model.batch import Batch, micro_batches
+from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.objective import KLForm, LossKind, LossSizes
-from rookworld_rlvr.rollout.batch import Batch, make_batch, micro_batches
-from rookworld_rlvr.rollout.collect import Group, Sample, sample_groups, score_groups
+from rookworld_rlvr.rollout.collect import Group, Sample, make_batch, sample_groups, score_groups
 from rookworld_rlvr.tasks import Task
 from rookworld_rlvr.tasks.sampler import MixtureConfig, Sampler
 from rookworld_rlvr.training.context import StepContext
 from rookworld_rlvr.training.metrics import step_metrics
-from rookworld_rlvr.training.policy import Policy
 from rookworld_rlvr.training.step import grpo_step, micro_batch_loss
 from rookworld_rlvr.training.step_report import StepReport
 from rookworld_rlvr.training.trainer import Run

@@ -16,6 +16,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.config import PretrainRunConfig
 from rookworld_rlvr.app.pretrain import load
+from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.pretraining import run as pretraining
+from rookworld_rlvr.pretraining.codec import Encoder, build_tokenizer
+from rookworld_rlvr.pretraining.muon import Muon, orthogonal
+from rookworld_rlvr.pretraining.run import SHARES, PretrainConfig, Pretraining, TransitionPool
+from rookworld_rlvr.pretraining.soft_targets import BOARD_AT, SoftRows, attacks_of, coarse
+from rookworld_rlvr.pretraining.student import Shape, Student, export, token_features
 from rookworld_rlvr.tasks.classes import TransitionClass
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.environment import (
@@ -27,14 +34,7 @@ from rookworld_rlvr.tasks.environment import (
 from rookworld_rlvr.tasks.transitions import transition_kind
 from rookworld_rlvr.tasks.types import Example, Task
 from rookworld_rlvr.tasks.verdicts import Verdict, render_verdict
-from rookworld_rlvr.training import pretraining
-from rookworld_rlvr.training.codec import Encoder, build_tokenizer
 from rookworld_rlvr.training.data import default_file
-from rookworld_rlvr.training.errors import UserError
-from rookworld_rlvr.training.muon import Muon, orthogonal
-from rookworld_rlvr.training.pretraining import SHARES, PretrainConfig, Pretraining, TransitionPool
-from rookworld_rlvr.training.soft_targets import BOARD_AT, SoftRows, attacks_of, coarse
-from rookworld_rlvr.training.student import Shape, Student, export, token_features
 
 CPU = torch.device("cpu")
 TOKENIZER: Any = build_tokenizer()

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from rookworld_rlvr.app.hydra_command import EXIT_CODES
+from rookworld_rlvr.errors import TrainingGaveUpError
 from rookworld_rlvr.training.context import StepContext
-from rookworld_rlvr.training.errors import TrainingGaveUpError
 from rookworld_rlvr.training.faults import Fault, FaultKind
 from rookworld_rlvr.training.hooks import Moment
 from rookworld_rlvr.training.recovery import RecoveryState

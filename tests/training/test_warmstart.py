@@ -18,12 +18,9 @@ from transformers.utils import logging as transformers_logging
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.config import WarmstartRunConfig
 from rookworld_rlvr.app.warmstart import _load
-from rookworld_rlvr.tasks import Example, Task
-from rookworld_rlvr.tasks.corpus import example_key, read_corpus
-from rookworld_rlvr.training.codec import build_tokenizer
-from rookworld_rlvr.training.data import default_file
-from rookworld_rlvr.training.errors import UserError
-from rookworld_rlvr.training.warmstart import (
+from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.pretraining.codec import build_tokenizer
+from rookworld_rlvr.pretraining.warmstart import (
     Row,
     Warmstart,
     WarmstartConfig,
@@ -32,6 +29,9 @@ from rookworld_rlvr.training.warmstart import (
     cloning_loss,
     tokenise,
 )
+from rookworld_rlvr.tasks import Example, Task
+from rookworld_rlvr.tasks.corpus import example_key, read_corpus
+from rookworld_rlvr.training.data import default_file
 
 CPU = torch.device("cpu")
 SMALL = WarmstartConfig(

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from rookworld_rlvr.model.policy import Policy
+from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.rollout.generator import Generator, GeneratorConfig, SampledCompletion
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
-from rookworld_rlvr.rollout.weights import checksum
 from rookworld_rlvr.training.metrics import step_metrics
-from rookworld_rlvr.training.policy import Policy
 from rookworld_rlvr.training.step import grpo_step
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed: scripts/setup.sh vllm")

@@ -10,10 +10,10 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.model.policy import Policy
+from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.rollout.generator import GeneratorConfig, GeneratorError
 from rookworld_rlvr.rollout.vllm_sampling import expected_weights, require_held
-from rookworld_rlvr.rollout.weights import checksum
-from rookworld_rlvr.training.policy import Policy
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed: scripts/setup.sh vllm")
 

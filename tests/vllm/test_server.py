@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.model.policy import ModelConfig, Policy, Precision, load_policy
+from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.rollout.generator import GeneratorError
 from rookworld_rlvr.rollout.vllm_config import VLLMConfig
 from rookworld_rlvr.rollout.vllm_server import VLLMServer
-from rookworld_rlvr.rollout.weights import checksum
-from rookworld_rlvr.training.policy import ModelConfig, Policy, Precision, load_policy
 from rookworld_rlvr.training.preflight import run_preflight
 from rookworld_rlvr.training.trainer import gate_examples, preflight_input
 

@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
+from ..errors import TrainingGaveUpError, UserError
+from ..model.policy import Policy, Precision
 from ..rollout.generator import Generator, GeneratorKind, SampledCompletion
-from ..training.errors import TrainingGaveUpError, UserError
 from ..training.memory import peak_memory_gib, step_peak_gib
-from ..training.policy import Policy, Precision
 from ..training.run import Run
 from ..training.run_folder import write_json
 from ..training.step import grpo_step

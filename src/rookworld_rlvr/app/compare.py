@@ -6,12 +6,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ..errors import UserError
 from ..evaluation import to_json
 from ..evaluation.measures import MEASURES
 from ..evaluation.paired import Comparison, compare
 from ..evaluation.suite import no_measures
 from ..evaluation.table import json_number
-from ..training.errors import UserError
 from ..training.run_folder import write_json
 from .compared_settings import differing_settings
 from .exit_codes import BAD_INPUT, DONE

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..errors import UserError
 from ..evaluation.suite import SuiteName
-from ..training.errors import UserError
 from .rows_file import MISSING, leaves
 
 # Where something lies or is written: what was read from there is compared row by row, by checksum or engine's name.

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from ..engine.engine import EngineProcessConfig
 from ..evaluation.balanced import BalancedConfig
 from ..evaluation.closed_world import ClosedWorldConfig
 from ..evaluation.engine_match import EngineMatchConfig
@@ -11,21 +12,20 @@ from ..evaluation.puzzles import PuzzlesConfig
 from ..evaluation.retention import RetentionConfig
 from ..evaluation.selfplay import SelfplayConfig
 from ..evaluation.suite import SuiteName
+from ..model.policy import Device, ModelConfig, ModelSourceConfig, Precision
+from ..pretraining.run import PretrainConfig
+from ..pretraining.warmstart import WarmstartConfig
 from ..rewards import RubricConfig
-from ..rewards.engine import EngineProcessConfig
 from ..rewards.verdict_book import DEFAULT
 from ..rollout.generator import GeneratorBaseConfig, GeneratorConfig, GeneratorKind
 from ..training.context import StepConfig
 from ..training.data import DataConfig, SourceConfig
 from ..training.kl_control import KLConfig
 from ..training.optim import OptimConfig
-from ..training.policy import Device, ModelConfig, ModelSourceConfig, Precision
-from ..training.pretraining import PretrainConfig
 from ..training.recovery import RecoveryConfig
 from ..training.reference import ReferenceConfig
 from ..training.run import TrainerConfig
 from ..training.sinks import LoggingConfig
-from ..training.warmstart import WarmstartConfig
 
 
 @dataclass(slots=True)

@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
+from ..engine.engine import MAX_TIMEOUT_S, EngineConfig, EngineUnusableError
+from ..engine.uci import Limit
+from ..errors import UserError
 from ..rewards import JudgeError
-from ..rewards.engine import MAX_TIMEOUT_S, EngineConfig, EngineUnusableError
-from ..rewards.uci import Limit
 from ..tasks.audit import audit, fixed_lines
 from ..tasks.corpus import CorpusError
 from ..tasks.types import Task
 from ..training.data import positions_of
-from ..training.errors import UserError
 from .exit_codes import BAD_INPUT, DONE, INTERRUPTED
 from .game_log import GameLogError
 from .game_workers import Labelling, WorkerError

@@ -15,13 +15,13 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from .. import __version__
+from ..engine.engine import EngineConfig
+from ..errors import UserError
 from ..evaluation import Row, to_json
 from ..evaluation.suite import Suite, SuiteName, suite_table
-from ..rewards.engine import EngineConfig
-from ..rollout.weights import checksum
+from ..model.policy import Policy
+from ..model.weights import checksum
 from ..training.data import load_evaluation_data
-from ..training.errors import UserError
-from ..training.policy import Policy
 from ..training.run_folder import write_json
 from .compare import compare_command
 from .config import EvaluateConfig

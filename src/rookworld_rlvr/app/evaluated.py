@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from ..evaluation import VerdictMeasure
+from ..model.policy import ModelConfig, Policy, load_policy, select_device
 from ..rollout.generator import Generator
 from ..training.data import EvaluationData
-from ..training.policy import ModelConfig, Policy, load_policy, select_device
 from .config import EvaluateConfig
 
 

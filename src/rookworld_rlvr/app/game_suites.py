@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from ..board.fen import parse_fen, position_key
+from ..errors import UserError
 from ..evaluation.closed_world import Mover, closed_world_suite
 from ..evaluation.engine_match import engine_match_suite
 from ..evaluation.mate_in_one import mate_in_one_suite, read_mates
@@ -13,7 +14,6 @@ from ..evaluation.players import DecodingConfig, ModelPlayer, OpponentConfig, Pl
 from ..evaluation.puzzles import puzzles_suite, read_puzzles
 from ..evaluation.selfplay import selfplay_suite
 from ..evaluation.suite import Suite, SuiteName
-from ..training.errors import UserError
 from .evaluated import Evaluated
 
 

@@ -9,9 +9,9 @@ from multiprocessing.connection import Connection
 
 import chess
 
+from ..engine.engine import Engine, EngineConfig, engine_position
+from ..engine.uci import Limit
 from ..rewards import JudgeError
-from ..rewards.engine import Engine, EngineConfig, engine_position
-from ..rewards.uci import Limit
 from ..rewards.worker import begin_worker
 from ..tasks.sources import sourced_game
 from ..tasks.transitions import TransitionSource, transition_game

@@ -19,6 +19,7 @@ import chess
 
 from ..board.fen import parse_fen, position_key
 from ..board.positions import games_from_pgn, positions_from_file
+from ..pretraining.state import digest
 from ..tasks.audit import audit
 from ..tasks.audit_report import AuditReport
 from ..tasks.corpus import example_key, is_held_out, split_line
@@ -27,7 +28,6 @@ from ..tasks.transitions import TransitionSource, replayed
 from ..tasks.types import ParseFailure, Task
 from ..tasks.verdicts import Verdict, parse_verdict
 from ..training.run_folder import make_folder
-from ..training.warmstart_state import digest
 from .game_log import GameLog, Header
 from .game_workers import Game, Labelling, new_games, open_workers
 

@@ -12,9 +12,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from ..errors import PreflightError, TrainingGaveUpError, UserError
 from ..rewards import JudgeError
 from ..rollout.generator import GeneratorError, PromptLengthError
-from ..training.errors import PreflightError, TrainingGaveUpError, UserError
 from .conf_groups import conf_folder, groups
 from .exit_codes import BAD_INPUT, DONE, GAVE_UP, REFUSED
 

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
+from ..errors import UserError
 from ..objective import LossSizes
 from ..rewards.rubric import JudgeKind
 from ..rollout.generator import GeneratorKind
@@ -17,7 +18,6 @@ from ..training.checkpoint import CONFIG_FILE, list_checkpoints, load_checkpoint
 from ..training.checks import check_gradient, check_loss
 from ..training.context import StepContext
 from ..training.diagnosis import load_fault
-from ..training.errors import UserError
 from ..training.faults import FaultError
 from ..training.step import micro_batch_loss
 from ..training.step_report import StepReport

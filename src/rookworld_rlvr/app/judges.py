@@ -1,15 +1,15 @@
 """Who judges completions and who measures held-out rows, with the engines and the book that both may ask."""
 
+from ..engine.engine import EngineConfig
+from ..engine.pool import EnginePool
+from ..errors import UserError
 from ..evaluation import VerdictMeasure
 from ..rewards import Rubric
-from ..rewards.engine import EngineConfig
 from ..rewards.engine_judge import EngineJudge
-from ..rewards.engine_pool import EnginePool
 from ..rewards.judge_pool import InlineJudge, Judge, JudgePool
 from ..rewards.rubric import JudgeKind
 from ..rewards.verdict_book import VerdictBook, VerdictBookError, load_book
 from ..rewards.verdict_judge import VerdictJudge
-from ..training.errors import UserError
 from .config import RunConfig
 
 

@@ -4,9 +4,9 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ..errors import UserError
 from ..evaluation import Row
 from ..evaluation.suite import SuiteName
-from ..training.errors import UserError
 from ..training.run_folder import write_text
 from .config import EvaluateConfig
 from .rows_file import rows_path

@@ -7,13 +7,13 @@ from omegaconf import DictConfig
 from transformers.utils import logging as transformers_logging
 
 from ..board.fen import parse_fen, position_key
+from ..errors import UserError
+from ..model.policy import select_device
+from ..pretraining.run import Pretraining
 from ..tasks import Example, Task
 from ..tasks.corpus import CorpusError, exclude_positions, read_corpus
 from ..tasks.verdicts import Verdict, read_verdicts
 from ..training.data import held_out_positions, positions_of
-from ..training.errors import UserError
-from ..training.policy import select_device
-from ..training.pretraining import Pretraining
 from ..training.run_folder import make_folder
 from .config import PretrainRunConfig
 from .hydra_command import run_command

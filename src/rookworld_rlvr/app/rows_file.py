@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..errors import UserError
 from ..evaluation import Row
 from ..evaluation.suite import Suite
 from ..evaluation.table import json_number
-from ..training.errors import UserError
 from ..training.run_folder import write_text
 
 HEADER = "evaluation"

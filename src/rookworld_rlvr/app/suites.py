@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+from ..errors import UserError
 from ..evaluation.balanced import balanced_suite
 from ..evaluation.held_out import held_out_suite
 from ..evaluation.label_loss import label_losses
@@ -11,13 +12,12 @@ from ..evaluation.players import DecodingConfig, ModelPlayer
 from ..evaluation.retention import Asked, retention_suite
 from ..evaluation.run import greedy_texts
 from ..evaluation.suite import Suite, SuiteName
+from ..model.policy import Policy
+from ..model.weights import checksum
 from ..rollout.generator import Generator
-from ..rollout.weights import checksum
 from ..tasks import Task
 from ..tasks.corpus import example_key
 from ..training.data import evaluation_rows
-from ..training.errors import UserError
-from ..training.policy import Policy
 from .evaluated import Evaluated, load_model
 from .game_suites import closed_world, engine_match, mates, puzzles, selfplay
 from .wiring import in_this_process, make_generator

@@ -6,8 +6,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from ..errors import UserError
 from ..training.checkpoint import CONFIG_FILE, find_run
-from ..training.errors import UserError
 from ..training.trainer import INTERRUPTED, train
 from .conf_groups import conf_folder
 from .config import RunConfig

@@ -4,13 +4,13 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from ..errors import UserError
+from ..model.policy import Precision, resolve_precision, select_device
+from ..pretraining.warmstart import Warmstart, tokenise
 from ..tasks import Example
 from ..tasks.corpus import CorpusError, exclude_positions, read_corpus
 from ..training.data import held_out_positions, positions_of
-from ..training.errors import UserError
-from ..training.policy import Precision, resolve_precision, select_device
 from ..training.run_folder import make_folder
-from ..training.warmstart import Warmstart, tokenise
 from .config import WarmstartRunConfig
 from .hydra_command import run_command
 from .wiring import make_console, set_threads

@@ -11,10 +11,12 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
+from ..errors import UserError
 from ..evaluation.sampled import Sampling
+from ..model.policy import Policy, Precision, load_policy, select_device
+from ..model.shared_prefix import can_share
 from ..rollout.generator import Generator, GeneratorBaseConfig, GeneratorError, GeneratorKind
 from ..rollout.hf_generator import HFGenerator
-from ..rollout.shared_prefix import can_share
 from ..rollout.static_generator import StaticGenerator
 from ..tasks import Example
 from ..tasks.corpus import example_key
@@ -24,14 +26,12 @@ from ..training.checkpoint import CONFIG_FILE, find_run
 from ..training.context import StepContext
 from ..training.data import Data, evaluation_rows, load_data
 from ..training.entropy_control import EntropyController
-from ..training.errors import UserError
 from ..training.guards import Guards
 from ..training.kl_control import KLController
 from ..training.live_files import LiveFiles
 from ..training.loop import METRICS_FILE
 from ..training.memory import keep_flat
 from ..training.optim import Clock, make_optimizer
-from ..training.policy import Policy, Precision, load_policy, select_device
 from ..training.recovery import RecoveryState
 from ..training.reference import ReferenceMode, References
 from ..training.run import Run

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from chess.engine import Mate
 
 from ..board.evals import to_pawns, win_probability
-from ..rewards.engine import Analysis
-from ..rewards.engine_pool import EnginePool
+from ..engine.engine import Analysis
+from ..engine.pool import EnginePool
 from ..rewards.move_worth import move_worth
 from ..rewards.verdict_book import VerdictBook
 from ..tasks import policy_fens

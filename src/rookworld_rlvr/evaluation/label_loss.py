@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..model.padding import position_ids, right_padded, similar_lengths
 from ..rollout.collect import prompt_tokens
-from ..rollout.padding import position_ids, right_padded, similar_lengths
 from ..tasks import Example
 
 BATCH_ROWS = 32

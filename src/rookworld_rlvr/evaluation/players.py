@@ -15,7 +15,7 @@ import chess
 import chess.engine
 import torch
 
-from ..rewards.engine import find_engine, require_new_enough
+from ..engine.engine import find_engine, require_new_enough
 from ..rollout.collect import completion_text, prompt_tokens
 from ..rollout.generator import Generator, GeneratorError
 from ..tasks.policy import policy_fields, render_policy_prompt

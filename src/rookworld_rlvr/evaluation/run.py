@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..rewards.engine import Analysis
+from ..engine.engine import Analysis
 from ..rollout.collect import completion_text, sample_groups
 from ..rollout.generator import Generator
 from ..tasks import Example

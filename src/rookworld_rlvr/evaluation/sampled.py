@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from ..rewards.engine import Analysis
+from ..engine.engine import Analysis
 from ..rollout.collect import completion_text, sample_groups
 from ..rollout.generator import Generator
 from ..tasks import Example

@@ -1,6 +1,6 @@
 """Judging a completion: named, weighted parts on three rungs, and one reward of them."""
 
-from .errors import JudgeError
+from ..errors import JudgeError
 from .outcome import outcome
 from .rubric import Rubric, RubricConfig, Score
 

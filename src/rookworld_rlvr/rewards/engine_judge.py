@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from ..engine.pool import EngineCounts, EnginePool
 from ..tasks import policy_fens
-from .engine_pool import EngineCounts, EnginePool
 from .judge_pool import Judge, Question
 from .rubric import Score
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Protocol
 
-from .engine import Analysis
-from .engine_pool import EngineCounts
-from .errors import JudgeError
+from ..engine.engine import Analysis
+from ..engine.pool import EngineCounts
+from ..errors import JudgeError
 from .rubric import Rubric, RubricConfig, Score
 from .worker import begin_worker
 

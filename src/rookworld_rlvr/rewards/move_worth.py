@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ..board.evals import win_probability
+from ..engine.engine import Analysis
 from ..tasks.policy import MAX_CANDIDATES
-from .engine import Analysis
 
 # The positions of a step and more; an entry takes about 10 kB.
 CACHED_POSITIONS = 1024

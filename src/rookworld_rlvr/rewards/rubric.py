@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 
+from ..engine.engine import Analysis, EngineConfig
 from ..tasks import parse_prompt
 from ..tasks.types import ParseFailure, PolicyPrompt
 from .checks import check_config, weights_of
-from .engine import Analysis, EngineConfig
 from .environment_rewards import (
     EnvironmentRewardConfig,
     EnvironmentTruth,

@@ -4,8 +4,8 @@ from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
 
+from ..engine.engine import Analysis, engine_position
 from ..tasks.verdicts import parse_verdict, verdict_lines
-from .engine import Analysis, engine_position
 
 DEFAULT = "default"
 # More than the positions of a step; an entry takes about 5 kB.

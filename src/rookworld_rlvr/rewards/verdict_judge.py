@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from ..engine.engine import Analysis, EngineUnusableError
+from ..engine.pool import EngineCounts, EnginePool
 from ..tasks import policy_fens
-from .engine import Analysis, EngineUnusableError
-from .engine_pool import EngineCounts, EnginePool
 from .judge_pool import Judge, Question
 from .rubric import Score
 from .verdict_book import VerdictBook

@@ -1,9 +1,13 @@
-"""Collection: examples → prompts → sampled completions → scores, a group for each example."""
+"""Collection: examples → prompts → sampled completions → scores, a group for each example; groups → a batch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from ..model.batch import Batch
+from ..model.padding import position_ids, right_padded
 from ..rewards import Score
 from ..rewards.judge_pool import Judge, Question
 from ..tasks import Example
@@ -77,3 +81,24 @@ def score_groups(
         samples = (Sample(done, question.completion, scores[question]) for done, question in pairs)
         groups.append(Group(example, prompt, tuple(samples)))
     return groups
+
+
+def make_batch(groups: Sequence[Group], *, pad_id: int, device: torch.device) -> Batch:
+    """The batch of all groups, rows in the groups' order, advantages still 0."""
+    rows = [(group.prompt_tokens, sample.completion) for group in groups for sample in group.samples]
+    tokens_BT, attention_BT = right_padded([prompt + done.tokens for prompt, done in rows], pad_id, device)
+    loss_mask_BT = torch.zeros_like(tokens_BT, dtype=torch.bool)
+    sampler_logprobs_BT = torch.zeros(tokens_BT.shape, device=device)
+    for i, (prompt, done) in enumerate(rows):
+        trained = slice(len(prompt) - 1, len(prompt) + len(done.tokens) - 1)
+        loss_mask_BT[i, trained] = True
+        sampler_logprobs_BT[i, trained] = torch.tensor(done.logprobs, device=device)
+    return Batch(
+        tokens_BT,
+        attention_BT,
+        position_ids(attention_BT),
+        loss_mask_BT,
+        sampler_logprobs_BT,
+        torch.zeros(len(rows), device=device),
+        torch.tensor([p for p, group in enumerate(groups) for _ in group.samples], device=device),
+    )

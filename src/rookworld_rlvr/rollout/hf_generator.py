@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
+from ..model.padding import left_padded
 from .generator import PromptLengthError, SampledCompletion
 from .own_model import OwnModelGenerator, likeliest
-from .padding import left_padded
 
 
 class _LogprobRecorder(LogitsProcessor):

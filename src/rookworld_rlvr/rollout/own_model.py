@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..model.padding import similar_lengths
+from ..model.weights import checksum
 from .generator import GeneratorBaseConfig, SampledCompletion
-from .padding import similar_lengths
-from .weights import checksum
 
 
 class OwnModelGenerator(ABC):

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .shared_prefix import attend_prompts, attend_shared, bias_of
+from ..model.shared_prefix import attend_prompts, attend_shared, bias_of
 
 # Slots that are made room for at a time: most completions need half of what the longest may.
 PAGE = 48

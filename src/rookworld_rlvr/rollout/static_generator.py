@@ -18,11 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..model.padding import position_ids, right_padded
+from ..model.shared_prefix import sharing, states
 from .generator import GeneratorBaseConfig, PromptLengthError, SampledCompletion
 from .own_model import OwnModelGenerator, likeliest
-from .padding import position_ids, right_padded
 from .prompt_lookup import PromptLookup
-from .shared_prefix import sharing, states
 from .static_cache import FixedLayout, GroupLayout, PromptLayout
 
 # Tokens a pass computes at little more than the cost of one a row: drafts fill it up.

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from ..model.weights import checksum, checksum_of
 from .generator import GeneratorError, PromptLengthError, SampledCompletion
-from .weights import checksum, checksum_of
 
 SEEDS = 2**31
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from .weights import checksum_of
+from ..model.weights import checksum_of
 
 WEIGHTS_FILE = "model.safetensors"
 STALE_HEAD = "stale lm_head"

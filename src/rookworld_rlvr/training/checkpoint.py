@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from ..errors import UserError
+from ..model.policy import Policy
 from .context import StepContext
-from .errors import UserError
-from .policy import Policy
 from .seeding import rng_state, set_rng_state
 
 STATE_FILE, CONFIG_FILE = "trainer_state.pt", "config.yaml"

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..rollout.batch import Batch, micro_batches
+from ..model.batch import Batch, micro_batches
+from ..model.policy import Policy
 from .faults import Fault, FaultError, FaultKind
-from .policy import Policy
 from .step_report import StepReport
 
 if TYPE_CHECKING:

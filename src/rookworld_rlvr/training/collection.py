@@ -11,8 +11,7 @@ from torch import Tensor
 
 from ..objective import AdvantageConfig, counted_groups
 from ..rewards import JudgeError, outcome
-from ..rollout.batch import make_batch
-from ..rollout.collect import Group, sample_groups, score_groups
+from ..rollout.collect import Group, make_batch, sample_groups, score_groups
 from ..rollout.generator import GeneratorError
 from ..tasks import Example
 from .checks import check_logprobs, check_rewards

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ..model.policy import Policy
 from ..objective import AdvantageConfig, ClipConfig, LossKind, MismatchConfig
 from ..rewards.judge_pool import Judge
 from ..rollout.generator import Generator
@@ -15,7 +16,6 @@ from .guards import Guards
 from .hooks import Hook, Moment
 from .kl_control import KLConfig, KLController
 from .optim import Clock, OptimConfig
-from .policy import Policy
 from .recovery import RecoveryState
 from .reference import References
 from .step_report import StepReport

@@ -6,11 +6,11 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
+from ..errors import UserError
 from ..tasks import Example, Task
 from ..tasks.corpus import CorpusError, example_key, exclude_positions, read_corpus, split_by_position
 from ..tasks.live_games import LiveGamesConfig
 from ..tasks.sampler import MixtureConfig
-from .errors import UserError
 
 DEFAULT = "default"
 TRAIN_FILE, HELD_OUT_FILE = "train.txt", "held_out.jsonl"

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from ..rollout.batch import Batch
+from ..errors import UserError
+from ..model.batch import Batch
 from .context import StepContext
-from .errors import UserError
 from .faults import Fault, FaultKind
 from .recovery import RecoveryState
 from .step_report import StepReport

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ..rollout.batch import Batch
+from ..model.batch import Batch
 
 
 class FaultKind(StrEnum):

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ..errors import TrainingGaveUpError
 from ..evaluation import Row
 from ..evaluation.run import evaluate
 from ..evaluation.sampled import evaluate_sampled
@@ -15,7 +16,6 @@ from .checkpoint import checkpoint_folder, list_checkpoints, restore_checkpoint,
 from .checks import all_finite, first_bad_moment, first_bad_parameter
 from .context import StepContext
 from .diagnosis import describe, save_fault, write_diagnosis
-from .errors import TrainingGaveUpError
 from .faults import Fault, FaultKind, StepAbandonedError
 from .metrics import step_metrics
 from .recovery import Rung, climb

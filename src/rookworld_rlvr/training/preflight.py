@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ..errors import PreflightError
+from ..model.batch import Batch
+from ..model.padding import left_padded, position_ids
+from ..model.policy import Policy, Precision
+from ..model.weights import checksum
 from ..objective import kl_k3
-from ..rollout.batch import Batch, make_batch
-from ..rollout.collect import Group
+from ..rollout.collect import Group, make_batch
 from ..rollout.generator import Generator
-from ..rollout.padding import left_padded, position_ids
-from ..rollout.weights import checksum
-from .errors import PreflightError
-from .policy import Policy, Precision
 
 EQUAL_BOUND = 1e-6
 PADDING_BOUND_NAT = {Precision.fp32: 1e-4, Precision.bf16: 0.25}

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .policy import Policy
+from ..model.policy import Policy
 
 
 class ReferenceMode(StrEnum):

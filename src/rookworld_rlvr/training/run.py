@@ -8,12 +8,12 @@ from rich.console import Console
 
 from ..evaluation import VerdictMeasure
 from ..evaluation.sampled import Sampling
+from ..model.policy import Policy
 from ..rollout.generator import Generator
 from ..tasks import Example
 from .context import StepContext
 from .data import evaluation_rows
 from .live_files import LiveFiles
-from .policy import Policy
 from .recovery import RecoveryConfig
 from .reference import ReferenceConfig
 from .sinks import Sink

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
-from .errors import UserError
+from ..errors import UserError
 from .run_folder import write_text
 
 

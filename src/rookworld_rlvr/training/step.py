@@ -19,6 +19,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ..model.batch import Batch, micro_batches
+from ..model.policy import TokenTable, spread
 from ..objective import (
     LOSSES,
     KLForm,
@@ -29,14 +31,13 @@ from ..objective import (
     mismatch_weights,
     weighted_sum,
 )
-from ..rollout.batch import Batch, make_batch, micro_batches
+from ..rollout.collect import make_batch
 from . import checks
 from .collection import Collected, Truncated, collect, sync_sampler
 from .context import StepConfig, StepContext
 from .faults import FaultError, StepAbandonedError
 from .hooks import Moment
 from .optim import learning_rate
-from .policy import TokenTable, spread
 from .step_report import StepReport, TokenTerms, TokenTotals
 from .timing import timed
 

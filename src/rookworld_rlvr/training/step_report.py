@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, fields
 import torch
 from torch import Tensor
 
+from ..engine.pool import EngineCounts
+from ..model.batch import Batch
 from ..objective import TokenStatistics, kl_k3
-from ..rewards.engine_pool import EngineCounts
-from ..rollout.batch import Batch
 from ..rollout.collect import Group
 from ..tasks import Example
 from .faults import Fault

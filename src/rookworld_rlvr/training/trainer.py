@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from ..errors import UserError
 from ..evaluation import Gain, Measure, Row, paired_gain, summarise, to_json
 from ..evaluation.headline import worse
 from ..evaluation.scales import SAMPLED, SPREAD
@@ -15,7 +16,6 @@ from ..tasks import Example, Task
 from .against_start import play_against_start
 from .checkpoint import CONFIG_FILE, find_run, list_checkpoints, load_checkpoint, remove
 from .context import StepContext
-from .errors import UserError
 from .faults import StepAbandonedError
 from .loop import METRICS_FILE, ROLLOUTS_FILE, evaluate_rows, evaluate_sampled_rows, run_steps, save, validate
 from .memory import peak_memory_gib

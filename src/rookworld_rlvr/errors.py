@@ -1,4 +1,4 @@
-"""The three ways a run ends early; the command line turns each into its exit code."""
+"""What ends a command early; the command line turns each into its exit code. Model mistakes are never among them."""
 
 
 class UserError(ValueError):
@@ -11,3 +11,7 @@ class PreflightError(RuntimeError):
 
 class TrainingGaveUpError(RuntimeError):
     """Training cannot go on: a diagnosis, exit code 4."""
+
+
+class JudgeError(RuntimeError):
+    """The judge itself failed: its process died and could not be replaced. A run treats it as a fault."""

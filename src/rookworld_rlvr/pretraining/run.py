@@ -21,18 +21,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..board.transition import REWARD_WIN
-from ..rollout.weights import checksum
+from ..errors import UserError
+from ..model.weights import checksum
 from ..tasks.classes import TransitionClass
 from ..tasks.environment import parse_environment, parse_environment_prompt
 from ..tasks.transitions import transition_kind
 from ..tasks.types import EnvironmentAnswer, Example
 from ..tasks.verdicts import Verdict, mirrored, render_verdict
 from .codec import POSITIONS, Encoder, build_tokenizer, men_of
-from .errors import UserError
 from .muon import Muon
 from .soft_targets import BOARD_AT, SoftBatch, SoftRow, SoftRows, collate
+from .state import Header, digest, load_state, read_state, save_state
 from .student import Shape, Student, export, token_features
-from .warmstart_state import Header, digest, load_state, read_state, save_state
 
 # They decide what is saved and told, not what is learned.
 FREE = ("save_every", "log_every")

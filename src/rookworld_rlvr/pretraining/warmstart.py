@@ -15,12 +15,12 @@ from torch.nn.functional import cross_entropy
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
-from ..rollout.weights import checksum
+from ..errors import UserError
+from ..model.policy import ModelConfig, Precision, load_policy
+from ..model.weights import checksum
 from ..tasks.types import Example, Task
 from .codec import PIECES, POSITIONS, board_pieces, build_tokenizer, piece_token, seen_token
-from .errors import UserError
-from .policy import ModelConfig, Precision, load_policy
-from .warmstart_state import Header, digest, read_state, save_state
+from .state import Header, digest, read_state, save_state
 
 IGNORED = -100
 # Batches are cut from pools of this many, sorted by length, so that rows of a batch are alike.

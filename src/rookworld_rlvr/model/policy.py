@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
+from ..errors import UserError
 from ..objective import Head, TokenStatistics, sequence_kl, token_statistics
-from ..rollout.batch import Batch, micro_rows
-from ..rollout.packed import Packed, pack
-from ..rollout.shared_prefix import can_share, sharing, states
-from .errors import UserError
+from .batch import Batch, micro_rows
+from .packed import Packed, pack
+from .shared_prefix import can_share, sharing, states
 
 TINY = "tiny"
 # Logits of a micro-batch that are kept for backward, 64 MiB in float32; more are computed again.

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from ..errors import JudgeError
+from .cache import EngineCache, default_folder
 from .engine import Analysis, Engine, EngineConfig, engine_position
-from .engine_cache import EngineCache, default_folder
-from .errors import JudgeError
 from .uci import Limit
 
 # In memory: more than the prompts of a step, so that what is asked for ahead of time is still there.

@@ -12,8 +12,8 @@ import threading
 import time
 from pathlib import Path
 
+from ..errors import JudgeError
 from .engine import Analysis
-from .errors import JudgeError
 
 # The number rises when a search is asked for or read otherwise.
 FILE = "engine-2.sqlite"

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .errors import UserError
+from ..errors import UserError
 
 STATE_FILE = "warmstart_state.pt"
 ANEW = "another output= begins anew"

@@ -1,13 +1,12 @@
-"""Groups become tensors: exactly the sampled tokens, end of text included, and where they stand."""
+"""Rows of prompts and completions as tensors, and how they are divided for a pass."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
-from .collect import Group
-from .padding import position_ids, right_padded, similar_lengths
+from .padding import similar_lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,27 +57,6 @@ class Batch:
     def targets_BT(self) -> Tensor:
         """The token at t + 1, the row's first where there is none."""
         return self.tokens_BT.roll(-1, dims=1)
-
-
-def make_batch(groups: Sequence[Group], *, pad_id: int, device: torch.device) -> Batch:
-    """The batch of all groups, rows in the groups' order, advantages still 0."""
-    rows = [(group.prompt_tokens, sample.completion) for group in groups for sample in group.samples]
-    tokens_BT, attention_BT = right_padded([prompt + done.tokens for prompt, done in rows], pad_id, device)
-    loss_mask_BT = torch.zeros_like(tokens_BT, dtype=torch.bool)
-    sampler_logprobs_BT = torch.zeros(tokens_BT.shape, device=device)
-    for i, (prompt, done) in enumerate(rows):
-        trained = slice(len(prompt) - 1, len(prompt) + len(done.tokens) - 1)
-        loss_mask_BT[i, trained] = True
-        sampler_logprobs_BT[i, trained] = torch.tensor(done.logprobs, device=device)
-    return Batch(
-        tokens_BT,
-        attention_BT,
-        position_ids(attention_BT),
-        loss_mask_BT,
-        sampler_logprobs_BT,
-        torch.zeros(len(rows), device=device),
-        torch.tensor([p for p, group in enumerate(groups) for _ in group.samples], device=device),
-    )
 
 
 def micro_rows(batch: Batch, size: int, *, by_prompt: bool) -> list[Tensor]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..board.fen import parse_fen
-from .errors import JudgeError
+from ..errors import JudgeError
 from .uci import ALL_LINES, Limit, Lines, UciError, UciProcess
 
 # Debian installs the binary here, which is not on root's PATH.

@@ -1,0 +1,1 @@
+"""A language model on a batch: loading, log-probs, and rows side by side without padding."""

@@ -1,0 +1,1 @@
+"""New small models: from verdicts, or by cloning rows."""
