@@ -9,9 +9,9 @@ import pytest
 
 from rookworld_rlvr.engine.engine import Analysis, EngineConfig
 from rookworld_rlvr.engine.pool import EnginePool
+from rookworld_rlvr.errors import JudgeError
 from rookworld_rlvr.rewards import Rubric, RubricConfig, Score, score
 from rookworld_rlvr.rewards.engine_judge import EngineJudge
-from rookworld_rlvr.errors import JudgeError
 from rookworld_rlvr.rewards.judge_pool import InlineJudge, JudgePool, Question
 from rookworld_rlvr.rewards.move_worth import move_worth
 from rookworld_rlvr.rewards.policy_rewards import PolicyRewardConfig, eval_agreement

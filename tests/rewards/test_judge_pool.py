@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 import chess
 import pytest
 
-from rookworld_rlvr.rewards import Rubric, RubricConfig
 from rookworld_rlvr.errors import JudgeError
+from rookworld_rlvr.rewards import Rubric, RubricConfig
 from rookworld_rlvr.rewards.judge_pool import CHUNK, InlineJudge, JudgePool, Question
 from rookworld_rlvr.tasks.types import PromptError
 
