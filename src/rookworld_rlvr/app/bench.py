@@ -20,11 +20,11 @@ import torch
 from omegaconf import DictConfig
 
 from ..errors import TrainingGaveUpError, UserError
+from ..files import write_json
 from ..model.policy import Policy, Precision
 from ..rollout.generator import Generator, GeneratorKind, SampledCompletion
 from ..training.memory import peak_memory_gib, step_peak_gib
 from ..training.run import Run
-from ..training.run_folder import write_json
 from ..training.step import grpo_step
 from ..training.step_report import StepReport
 from .config import BenchRunConfig

@@ -12,7 +12,7 @@ from ..evaluation.measures import MEASURES
 from ..evaluation.paired import Comparison, compare
 from ..evaluation.suite import no_measures
 from ..evaluation.table import json_number
-from ..training.run_folder import write_json
+from ..files import write_json
 from .compared_settings import differing_settings
 from .exit_codes import BAD_INPUT, DONE
 from .rows_file import read_finished, rows_path

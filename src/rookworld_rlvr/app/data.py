@@ -11,6 +11,7 @@ from typing import NoReturn
 from ..engine.engine import MAX_TIMEOUT_S, EngineConfig, EngineUnusableError
 from ..engine.uci import Limit
 from ..errors import UserError
+from ..files import write_lines
 from ..rewards import JudgeError
 from ..tasks.audit import audit, fixed_lines
 from ..tasks.corpus import CorpusError
@@ -19,7 +20,7 @@ from ..training.data import positions_of
 from .exit_codes import BAD_INPUT, DONE, INTERRUPTED
 from .game_log import GameLogError
 from .game_workers import Labelling, WorkerError
-from .generate_data import CARD_FILE, Request, generate, given_games, write_lines
+from .generate_data import CARD_FILE, Request, generate, given_games
 from .progress import bars
 from .verdict_data import positions_with_moves, write_verdicts
 

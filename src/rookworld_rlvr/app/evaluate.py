@@ -19,10 +19,10 @@ from ..engine.engine import EngineConfig
 from ..errors import UserError
 from ..evaluation import Row, to_json
 from ..evaluation.suite import Suite, SuiteName, suite_table
+from ..files import write_json
 from ..model.policy import Policy
 from ..model.weights import checksum
 from ..training.data import load_evaluation_data
-from ..training.run_folder import write_json
 from .compare import compare_command
 from .config import EvaluateConfig
 from .evaluated import Evaluated, load_model

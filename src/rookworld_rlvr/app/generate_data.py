@@ -7,7 +7,6 @@ task has a held-out position on the training side.
 
 import json
 import math
-import os
 import random
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -19,6 +18,7 @@ import chess
 
 from ..board.fen import parse_fen, position_key
 from ..board.positions import games_from_pgn, positions_from_file
+from ..files import make_folder, write_lines
 from ..pretraining.state import digest
 from ..tasks.audit import audit
 from ..tasks.audit_report import AuditReport
@@ -27,7 +27,6 @@ from ..tasks.generate import policy_line
 from ..tasks.transitions import TransitionSource, replayed
 from ..tasks.types import ParseFailure, Task
 from ..tasks.verdicts import Verdict, parse_verdict
-from ..training.run_folder import make_folder
 from .game_log import GameLog, Header
 from .game_workers import Game, Labelling, new_games, open_workers
 
@@ -94,21 +93,6 @@ def generate(request: Request, progress: Progress) -> Generated:
         card[task.value] = _write_rows(request.folder, task, rows)
     write_lines(request.folder / CARD_FILE, [json.dumps(card, indent=2)])
     return Generated(request.folder / CARD_FILE, restarts)
-
-
-def write_lines(path: Path, lines: Iterable[str]) -> int:
-    """The lines as a file that is there whole or not at all; how many there are."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    count = 0
-    try:
-        with unfinished.open("w", encoding="utf-8") as file:
-            for line in lines:
-                file.write(f"{line}\n")
-                count += 1
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    return count
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from ..errors import UserError
 from ..evaluation import Row
 from ..evaluation.suite import SuiteName
-from ..training.run_folder import write_text
+from ..files import write_text
 from .config import EvaluateConfig
 from .rows_file import rows_path
 

@@ -8,13 +8,13 @@ from transformers.utils import logging as transformers_logging
 
 from ..board.fen import parse_fen, position_key
 from ..errors import UserError
+from ..files import make_folder
 from ..model.policy import select_device
 from ..pretraining.run import Pretraining
 from ..tasks import Example, Task
 from ..tasks.corpus import CorpusError, exclude_positions, read_corpus
 from ..tasks.verdicts import Verdict, read_verdicts
 from ..training.data import held_out_positions, positions_of
-from ..training.run_folder import make_folder
 from .config import PretrainRunConfig
 from .hydra_command import run_command
 from .wiring import make_console, set_threads

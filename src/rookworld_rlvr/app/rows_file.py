@@ -5,7 +5,6 @@ crash cut short does not count.
 """
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from ..errors import UserError
 from ..evaluation import Row
 from ..evaluation.suite import Suite
 from ..evaluation.table import json_number
-from ..training.run_folder import write_text
+from ..files import append_lines, whole_lines, write_lines
 
 HEADER = "evaluation"
 MISSING = "nothing"
@@ -43,8 +42,7 @@ class RowsFile:
     def begin(self) -> None:
         """Write the file anew, less what a crash left of a chunk."""
         if self._path is not None:
-            lines = [json.dumps({HEADER: self._header}), *self._lines()]
-            write_text(self._path, "".join(f"{line}\n" for line in lines))
+            write_lines(self._path, [json.dumps({HEADER: self._header}), *self._lines()])
 
     def add(self, suite: Suite, rows: Sequence[Row]) -> None:
         """Keep the next finished rows of a suite."""
@@ -55,10 +53,7 @@ class RowsFile:
             raise ValueError(f"expected the rows of {suite.name} from {first} on, got others: {found[0]}")
         self.rows[suite.name] += found
         if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.writelines(f"{_line(suite.name, row)}\n" for row in found)
-                file.flush()
-                os.fsync(file.fileno())
+            append_lines(self._path, (_line(suite.name, row) for row in found))
 
     def _lines(self) -> Iterator[str]:
         return (_line(name, row) for name, rows in self.rows.items() for row in rows)
@@ -73,8 +68,7 @@ def _line(suite: str, row: Row) -> str:
 def read_rows(path: Path) -> tuple[Any, dict[str, list[Row]]]:
     """The header of a file of rows, and the rows of each suite. Raises UserError where it is no such file."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        header, *rows = [json.loads(line) for line in lines if line.endswith("\n")]
+        header, *rows = map(json.loads, whole_lines(path))
         found: defaultdict[str, list[Row]] = defaultdict(list)
         for row in rows:
             values = {key: float(value) for key, value in row["values"].items()}

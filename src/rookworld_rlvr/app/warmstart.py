@@ -5,12 +5,12 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from ..errors import UserError
+from ..files import make_folder
 from ..model.policy import Precision, resolve_precision, select_device
 from ..pretraining.warmstart import Warmstart, tokenise
 from ..tasks import Example
 from ..tasks.corpus import CorpusError, exclude_positions, read_corpus
 from ..training.data import held_out_positions, positions_of
-from ..training.run_folder import make_folder
 from .config import WarmstartRunConfig
 from .hydra_command import run_command
 from .wiring import make_console, set_threads

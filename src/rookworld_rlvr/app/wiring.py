@@ -13,6 +13,7 @@ from rich.console import Console
 
 from ..errors import UserError
 from ..evaluation.sampled import Sampling
+from ..files import write_text
 from ..model.policy import Policy, Precision, load_policy, select_device
 from ..model.shared_prefix import can_share
 from ..rollout.generator import Generator, GeneratorBaseConfig, GeneratorError, GeneratorKind
@@ -35,7 +36,7 @@ from ..training.optim import Clock, make_optimizer
 from ..training.recovery import RecoveryState
 from ..training.reference import ReferenceMode, References
 from ..training.run import Run
-from ..training.run_folder import make_run_folder, point_latest, write_text
+from ..training.run_folder import make_run_folder, point_latest
 from ..training.seeding import seed_everything
 from ..training.sinks import ConsoleSink, JsonlSink, Sink, TensorBoardSink, Tracker, require_tracker
 from ..training.validation import hold_back

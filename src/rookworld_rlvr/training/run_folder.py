@@ -1,13 +1,11 @@
-"""A run's folder: where it is made, and files that appear whole or not at all."""
+"""A run's folder: where it is made, who trains in it, and the link to the newest."""
 
 import fcntl
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from ..errors import UserError
 
@@ -30,14 +28,6 @@ def make_run_folder(root: Path, name: str, *, now: datetime) -> Path:
     return folder
 
 
-def make_folder(folder: Path, asked_by: str) -> None:
-    """With its parents, where it is not there. Raises UserError, naming the knob that asked for it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{asked_by}: expected a folder to write to, got {folder}: {error.strerror}") from error
-
-
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Meanwhile no other process trains in the folder; however this one ends, it lets go. Raises UserError."""
@@ -58,18 +48,3 @@ def point_latest(root: Path, folder: Path) -> None:
     link.unlink(missing_ok=True)
     link.symlink_to(os.path.relpath(folder, root), target_is_directory=True)
     link.replace(root / LATEST)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON by a rename, so that no reader sees half a file."""
-    write_text(path, json.dumps(value, indent=2) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write text likewise; after a power cut, too, it is the old file or the new one."""
-    writing = path.with_name(f".{path.name}.writing")
-    with writing.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    writing.replace(path)

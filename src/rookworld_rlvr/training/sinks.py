@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from ..errors import UserError
-from .run_folder import write_text
+from ..files import write_text
 
 
 class Tracker(StrEnum):

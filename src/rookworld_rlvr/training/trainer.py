@@ -11,6 +11,7 @@ from ..errors import UserError
 from ..evaluation import Gain, Measure, Row, paired_gain, summarise, to_json
 from ..evaluation.headline import worse
 from ..evaluation.scales import SAMPLED, SPREAD
+from ..files import write_json, write_text
 from ..rollout.collect import sample_groups, score_groups
 from ..tasks import Example, Task
 from .against_start import play_against_start
@@ -22,7 +23,7 @@ from .memory import peak_memory_gib
 from .preflight import GateResult, PreflightInput, require_passed, run_preflight
 from .reference import ReferenceMode
 from .run import Run
-from .run_folder import held, write_json, write_text
+from .run_folder import held
 from .sinks import cut_lines
 
 SUMMARY, BEFORE_ROWS = "summary.json", "before_rows.jsonl"

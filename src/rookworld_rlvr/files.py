@@ -1,0 +1,62 @@
+"""Files that are there whole or not at all, and logs of lines that a crash can only cut short."""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from .errors import UserError
+
+
+def make_folder(folder: Path, asked_by: str) -> None:
+    """Make a folder and its parents if they are missing. Raises UserError, naming the setting that asked for it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{asked_by}: expected a folder to write to, got {folder}: {error.strerror}") from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON by a rename, so that no reader sees half a file."""
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write text by a rename; even after a power cut the file is the old one or the new one."""
+    write_lines(path, [text], end="")
+
+
+def write_lines(path: Path, lines: Iterable[str], *, end: str = "\n") -> int:
+    """Write lines, each with `end` behind it, by a rename; returns how many there are.
+
+    The lines may be produced while they are written; where that raises, the old file stays.
+    """
+    writing, count = path.with_name(f".{path.name}.writing"), 0
+    try:
+        with writing.open("w", encoding="utf-8") as file:
+            for line in lines:
+                file.write(line + end)
+                count += 1
+            file.flush()
+            os.fsync(file.fileno())
+        writing.replace(path)
+    finally:
+        writing.unlink(missing_ok=True)
+    return count
+
+
+def append_lines(path: Path, lines: Iterable[str]) -> None:
+    """Add lines behind a log's end; they are on disk when this returns. Without a line nothing is touched."""
+    text = "".join(f"{line}\n" for line in lines)
+    if text:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def whole_lines(path: Path) -> list[str]:
+    """The lines of a log without their ends, less a last one that a crash cut short; none if there is no file."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.is_file() else []
+    return [line.removesuffix("\n") for line in lines if line.endswith("\n")]
