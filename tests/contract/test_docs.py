@@ -466,7 +466,7 @@ def test_stability_tells_of_every_fault_and_which_restore_at_once() -> None:
 
 
 def test_stability_tells_of_every_moment_of_a_step_in_order() -> None:
-    from rookworld_rlvr.training.hooks import Moment
+    from rookworld_rlvr.training.context import Moment
 
     assert list(rows_of("moment")) == [moment.value for moment in Moment]
 

@@ -23,8 +23,7 @@ from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.files import write_text
 from rookworld_rlvr.model.policy import Policy, load_policy
 from rookworld_rlvr.training.checkpoint import find_run, list_checkpoints, load_checkpoint, save_checkpoint
-from rookworld_rlvr.training.context import StepContext
-from rookworld_rlvr.training.hooks import Moment
+from rookworld_rlvr.training.context import Moment, StepContext
 from rookworld_rlvr.training.run import Run
 from rookworld_rlvr.training.seeding import rng_state, set_rng_state
 from rookworld_rlvr.training.step_report import StepReport

@@ -12,8 +12,7 @@ import pytest
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.errors import TrainingGaveUpError
 from rookworld_rlvr.rewards.engine_judge import EngineJudge
-from rookworld_rlvr.training.context import StepContext
-from rookworld_rlvr.training.hooks import Moment
+from rookworld_rlvr.training.context import Moment, StepContext
 from rookworld_rlvr.training.metrics import declared
 from rookworld_rlvr.training.run import Run
 from rookworld_rlvr.training.step_report import StepReport

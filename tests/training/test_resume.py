@@ -18,8 +18,7 @@ from torch import nn
 from rookworld_rlvr.app import wiring
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.model.policy import Policy, load_policy
-from rookworld_rlvr.training.context import StepContext
-from rookworld_rlvr.training.hooks import Hook, Moment
+from rookworld_rlvr.training.context import Hook, Moment, StepContext
 from rookworld_rlvr.training.run import Run
 from rookworld_rlvr.training.sinks import cut_lines
 from rookworld_rlvr.training.step_report import StepReport

@@ -7,9 +7,8 @@ import torch
 
 from rookworld_rlvr.app.hydra_command import EXIT_CODES
 from rookworld_rlvr.errors import TrainingGaveUpError
-from rookworld_rlvr.training.context import StepContext
+from rookworld_rlvr.training.context import Moment, StepContext
 from rookworld_rlvr.training.faults import Fault, FaultKind
-from rookworld_rlvr.training.hooks import Moment
 from rookworld_rlvr.training.recovery import RecoveryState
 from rookworld_rlvr.training.stall import idle_reason, watch
 from rookworld_rlvr.training.step_report import StepReport

@@ -9,7 +9,7 @@ from rich.console import Console
 from ..errors import TrainingGaveUpError
 from ..rollout.collect import Group
 from ..tasks.sampler import MixtureConfig, Sampler
-from ..training.collection import Uninformative
+from ..training.context import Uninformative
 from ..training.memory import peak_memory_gib
 from ..training.preflight import GateResult, require_passed, run_preflight
 from ..training.run import Run

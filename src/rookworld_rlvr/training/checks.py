@@ -6,18 +6,16 @@ then. The tensor named is the first bad one in the order of computation.
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..model.batch import Batch, micro_batches
 from ..model.policy import Policy
+from .context import StepContext
 from .faults import Fault, FaultError, FaultKind
 from .step_report import StepReport
-
-if TYPE_CHECKING:
-    from .context import StepContext
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
@@ -40,7 +38,7 @@ def first_bad_moment(optimizer: torch.optim.Optimizer, model: nn.Module) -> str:
     return ""
 
 
-def check_weights(context: "StepContext") -> None:
+def check_weights(context: StepContext) -> None:
     """Before anything is sampled from them."""
     if not all_finite(context.policy.model.parameters()):
         where = first_bad_parameter(context.policy.model) or "all weights, by their sum"
@@ -56,7 +54,7 @@ def check_rewards(rewards_PG: Tensor) -> None:
         raise _fault(FaultKind.reward, where, f"expected a finite number, got {rewards_PG[group, sample].item()}")
 
 
-def check_logprobs(context: "StepContext", logprobs: Tensor, ref_logprobs: Tensor | None, batch: Batch) -> None:
+def check_logprobs(context: StepContext, logprobs: Tensor, ref_logprobs: Tensor | None, batch: Batch) -> None:
     """Of policy, reference and sampler, as soon as they are known; those that are not trained are 0."""
     sides = (("policy", context.policy, logprobs), ("reference", context.references.current, ref_logprobs))
     for name, side, values in sides:
@@ -73,7 +71,7 @@ def check_loss(loss: Tensor, micro: Batch) -> None:
         raise _fault(FaultKind.loss, "loss", f"expected a finite number, got {loss.item()}", micro)
 
 
-def check_kl(context: "StepContext", part: Batch, report: StepReport) -> None:
+def check_kl(context: StepContext, part: Batch, report: StepReport) -> None:
     """KL against its limit and the run's own history, before the weights move."""
     if not report.tokens.kl_count:
         return
@@ -86,7 +84,7 @@ def check_kl(context: "StepContext", part: Batch, report: StepReport) -> None:
         raise _fault(FaultKind.kl_spike, "kl/exact", f"{kl:.3g} nat a token, usually {usual:.3g}", part)
 
 
-def check_gradient(context: "StepContext", grad_norm: float, part: Batch) -> None:
+def check_gradient(context: StepContext, grad_norm: float, part: Batch) -> None:
     """Not finite, or far outside its own history; before it is clipped, which would spread a NaN."""
     if not math.isfinite(grad_norm):
         named = context.policy.model.named_parameters()
@@ -100,7 +98,7 @@ def check_gradient(context: "StepContext", grad_norm: float, part: Batch) -> Non
         raise _fault(FaultKind.gradient_spike, where, f"norm {grad_norm:.3g}, usually {usual:.3g}", part)
 
 
-def check_update(context: "StepContext", update_norm: float, part: Batch) -> None:
+def check_update(context: StepContext, update_norm: float, part: Batch) -> None:
     """After the optimiser has stepped: are the weights still finite?"""
     if math.isfinite(update_norm):
         return

@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,49 +13,10 @@ from ..rollout.collect import Group, make_batch, sample_groups, score_groups
 from ..rollout.generator import GeneratorError
 from ..tasks import Example
 from .checks import check_logprobs, check_rewards
+from .context import StepContext, Uninformative
 from .faults import Fault, FaultError, FaultKind
 from .step_report import StepReport
 from .timing import timed
-
-if TYPE_CHECKING:
-    from .context import StepContext
-
-
-class Uninformative(StrEnum):
-    """What becomes of a group that teaches nothing: equal rewards, or under the gate equal outcomes."""
-
-    keep = "keep"
-    """It stays, with advantage 0: its KL and entropy terms count, and so do its tokens."""
-    drop = "drop"
-    """It is not trained on."""
-    refill = "refill"
-    """Other prompts are drawn in its place, up to refill_rounds times (dynamic sampling, arXiv 2503.14476);
-    what still teaches nothing then is dropped."""
-
-
-class Truncated(StrEnum):
-    """What becomes of a completion that was cut by max_new_tokens."""
-
-    score = "score"
-    """It is judged as it is and trained on."""
-    mask = "mask"
-    """It counts in its group's mean and is not trained on (overlong filtering, arXiv 2503.14476)."""
-
-
-@dataclass(slots=True)
-class CollectionConfig:
-    """Which of the sampled completions a step trains on."""
-
-    uninformative: Uninformative = Uninformative.keep
-    truncated: Truncated = Truncated.score
-    kl_cap: float = 0.0
-    """Nat a token: a completion whose mean KL(policy‖reference) is above it is rejected; 0: none is."""
-    refill_rounds: int = 3
-    """Most times that idle groups, or rejected completions, are sampled anew in a step."""
-
-    def __post_init__(self) -> None:
-        if not self.kl_cap >= 0 or self.refill_rounds < 0:
-            raise ValueError("objective.collection: expected kl_cap and refill_rounds from 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +52,7 @@ class Collected:
         return Collected(self.groups + other.groups, torch.cat([self.valid_PG, other.valid_PG]))
 
 
-def sync_sampler(context: "StepContext") -> None:
+def sync_sampler(context: StepContext) -> None:
     """Hand the policy's weights to the sampler. Raises FaultError where it does not take them."""
     try:
         context.generator.sync(context.policy.model)
@@ -101,7 +60,7 @@ def sync_sampler(context: "StepContext") -> None:
         raise FaultError(Fault(FaultKind.generator, "weights", str(error))) from error
 
 
-def collect(context: "StepContext", report: StepReport) -> Collected:
+def collect(context: StepContext, report: StepReport) -> Collected:
     """A step's groups. Their number is prompts_per_step, or less where idle groups are dropped.
 
     Raises FaultError where generator or judge fail.
@@ -121,7 +80,7 @@ def collect(context: "StepContext", report: StepReport) -> Collected:
     return collected
 
 
-def _sample(context: "StepContext", examples: Sequence[Example], report: StepReport) -> Collected:
+def _sample(context: StepContext, examples: Sequence[Example], report: StepReport) -> Collected:
     """Groups of these prompts; the sampler of prompts learns how they went."""
     groups = _groups(context, examples, report)
     valid_PG = torch.ones(len(groups), context.objective.group_size, dtype=torch.bool)
@@ -133,7 +92,7 @@ def _sample(context: "StepContext", examples: Sequence[Example], report: StepRep
     return Collected(tuple(groups), valid_PG)
 
 
-def _groups(context: "StepContext", examples: Sequence[Example], report: StepReport) -> list[Group]:
+def _groups(context: StepContext, examples: Sequence[Example], report: StepReport) -> list[Group]:
     """Sample and judge; both are counted and timed. A judge's engines look at the positions meanwhile."""
     report.asked = examples
     counts = context.judge.engine_counts()
@@ -168,7 +127,7 @@ def _groups(context: "StepContext", examples: Sequence[Example], report: StepRep
     return groups
 
 
-def _reject(context: "StepContext", groups: list[Group], report: StepReport) -> tuple[list[Group], Tensor]:
+def _reject(context: StepContext, groups: list[Group], report: StepReport) -> tuple[list[Group], Tensor]:
     """Put new completions in the place of those beyond the KL cap, and say which are still beyond it."""
     valid_PG = _within_cap(context, groups)
     report.rejected_completions += int((~valid_PG).sum())
@@ -194,7 +153,7 @@ def _fill(group: Group, valid_G: Tensor, spare: Group, accepted: list[bool]) -> 
     return replace(group, samples=tuple(samples)), valid
 
 
-def _within_cap(context: "StepContext", groups: Sequence[Group]) -> Tensor:
+def _within_cap(context: StepContext, groups: Sequence[Group]) -> Tensor:
     """Which completions (P, G) are within the cap, by the mean exact KL over their positions."""
     batch = make_batch(groups, pad_id=context.policy.pad_id, device=context.policy.device)
     table = context.policy.token_table(

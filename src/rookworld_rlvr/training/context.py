@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import torch
 
@@ -10,15 +11,50 @@ from ..objective import AdvantageConfig, ClipConfig, LossKind, MismatchConfig
 from ..rewards.judge_pool import Judge
 from ..rollout.generator import Generator
 from ..tasks.sampler import Sampler
-from .collection import CollectionConfig
 from .entropy_control import EntropyConfig, EntropyController
 from .guards import Guards
-from .hooks import Hook, Moment
 from .kl_control import KLConfig, KLController
 from .optim import Clock, OptimConfig
 from .recovery import RecoveryState
 from .reference import References
 from .step_report import StepReport
+
+
+class Uninformative(StrEnum):
+    """What becomes of a group that teaches nothing: equal rewards, or under the gate equal outcomes."""
+
+    keep = "keep"
+    """It stays, with advantage 0: its KL and entropy terms count, and so do its tokens."""
+    drop = "drop"
+    """It is not trained on."""
+    refill = "refill"
+    """Other prompts are drawn in its place, up to refill_rounds times (dynamic sampling, arXiv 2503.14476);
+    what still teaches nothing then is dropped."""
+
+
+class Truncated(StrEnum):
+    """What becomes of a completion that was cut by max_new_tokens."""
+
+    score = "score"
+    """It is judged as it is and trained on."""
+    mask = "mask"
+    """It counts in its group's mean and is not trained on (overlong filtering, arXiv 2503.14476)."""
+
+
+@dataclass(slots=True)
+class CollectionConfig:
+    """Which of the sampled completions a step trains on."""
+
+    uninformative: Uninformative = Uninformative.keep
+    truncated: Truncated = Truncated.score
+    kl_cap: float = 0.0
+    """Nat a token: a completion whose mean KL(policy‖reference) is above it is rejected; 0: none is."""
+    refill_rounds: int = 3
+    """Most times that idle groups, or rejected completions, are sampled anew in a step."""
+
+    def __post_init__(self) -> None:
+        if not self.kl_cap >= 0 or self.refill_rounds < 0:
+            raise ValueError("objective.collection: expected kl_cap and refill_rounds from 0")
 
 
 @dataclass(slots=True)
@@ -53,6 +89,34 @@ class StepConfig:
         return self.epochs * self.minibatches
 
 
+class Moment(StrEnum):
+    """When a hook is called, in the order of a step."""
+
+    begun = "begun"
+    """Before anything is sampled."""
+    collected = "collected"
+    """Groups are scored: `report.rewards_PG` is what advantages will be made of."""
+    micro_batch = "micro_batch"
+    """A micro-batch is about to be computed."""
+    accumulated = "accumulated"
+    """The gradient of one update is complete and not yet looked at."""
+    updated = "updated"
+    """The optimiser has stepped and the weights are not yet looked at."""
+
+
+Hook = Callable[[Moment, "StepContext", StepReport], None]
+"""Sees, and may change, the state of a step at its moments; what it raises propagates. The fault injection of the tests
+and of `benchmarks/` uses nothing else:
+
+    def add_noise(moment, context, report):
+        if moment is Moment.accumulated:
+            for parameter in context.policy.model.parameters():
+                parameter.grad.add_(torch.randn_like(parameter.grad), alpha=1e-3)
+
+    run.context.hooks.append(add_noise)
+"""
+
+
 @dataclass(slots=True)
 class StepContext:
     """All a step works with. `app.wiring` builds it once."""
@@ -78,7 +142,7 @@ class StepContext:
     """Longest completion."""
     total_steps: int
     hooks: list[Hook] = field(default_factory=list)
-    """See `hooks`."""
+    """Called at every moment of a step, in this order."""
     stop_requested: Callable[[], bool] = lambda: False
 
     def at(self, moment: Moment, report: StepReport) -> None:

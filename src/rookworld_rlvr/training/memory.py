@@ -6,15 +6,11 @@ import resource
 import sys
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING
 
 import torch
 
-from .hooks import Moment
-
-if TYPE_CHECKING:
-    from .context import StepContext
-    from .step_report import StepReport
+from .context import Moment, StepContext
+from .step_report import StepReport
 
 GIB = 2**30
 # Written to clear_refs: forget the high-water mark, see proc(5).
@@ -44,7 +40,7 @@ def step_peak_gib() -> float:
 GIVING_BACK = (Moment.begun, Moment.collected, Moment.micro_batch)
 
 
-def keep_flat(moment: Moment, _context: "StepContext", _report: "StepReport") -> None:
+def keep_flat(moment: Moment, _context: StepContext, _report: StepReport) -> None:
     """A hook: what is free goes back to the system before each big piece of work; a step begins a peak of its own."""
     trim = _malloc_trim()
     if trim is not None and moment in GIVING_BACK and not _cuda_in_use():

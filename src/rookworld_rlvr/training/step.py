@@ -33,10 +33,9 @@ from ..objective import (
 )
 from ..rollout.collect import make_batch
 from . import checks
-from .collection import Collected, Truncated, collect, sync_sampler
-from .context import StepConfig, StepContext
+from .collection import Collected, collect, sync_sampler
+from .context import Moment, StepConfig, StepContext, Truncated
 from .faults import FaultError, StepAbandonedError
-from .hooks import Moment
 from .optim import learning_rate
 from .step_report import StepReport, TokenTerms, TokenTotals
 from .timing import timed
