@@ -39,10 +39,11 @@ from rookworld_rlvr.training.against_start import match_config
 from rookworld_rlvr.training.checks import check_gradient, check_kl
 from rookworld_rlvr.training.context import StepContext
 from rookworld_rlvr.training.faults import Fault, FaultError, FaultKind
+from rookworld_rlvr.training.loss import TokenTotals
 from rookworld_rlvr.training.metrics import step_metrics
 from rookworld_rlvr.training.recovery import Rung, climb
 from rookworld_rlvr.training.step import grpo_step
-from rookworld_rlvr.training.step_report import StepReport, TokenTotals
+from rookworld_rlvr.training.step_report import StepReport
 
 SCHEMA_OF = {
     "train": RunConfig,

@@ -26,8 +26,7 @@ from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.training.context import StepConfig
 from rookworld_rlvr.training.kl_control import KLConfig
-from rookworld_rlvr.training.step import micro_batch_loss
-from rookworld_rlvr.training.step_report import StepReport
+from rookworld_rlvr.training.loss import TokenTotals, grpo_loss
 
 PROMPTS, GROUP = 3, 4
 # Not 1, so that a log-prob at another temperature is noticed.
@@ -158,18 +157,19 @@ class Ours:
         step_tokens: float | None = None,
     ) -> Outcome:
         """Our loss of these rows as one update, added up over micro-batches of five rows at most."""
-        model, report = self.context.policy.model, StepReport(step=0, kl_coef=kl.coef)
+        model, totals = self.context.policy.model, TokenTotals()
         context = replace(self.context, objective=replace(objective, mismatch=mismatch), kl=kl)
         tokens = batch.trained_tokens()
         sizes = LossSizes(len(batch.tokens_BT), tokens, step_tokens or tokens, MAX_TOKENS)
+        plan = context.loss_plan(sizes, kl_coef=kl.coef, entropy_coef=0.0)
         model.zero_grad()
-        losses = [
-            micro_batch_loss(context, micro, sizes, report)
-            for micro in micro_batches(batch, 5, by_prompt=context.policy.packs)
-        ]
+        losses = []
+        for micro in micro_batches(batch, 5, by_prompt=context.policy.packs):
+            found = grpo_loss(context.policy, micro, plan)
+            totals.add(found.totals)
+            losses.append(found.loss)
         torch.stack(losses).sum().backward()
-        clipped = report.tokens.clipped_sum / report.tokens.count
-        return Outcome(sum(loss.item() for loss in losses), gradient_of(model), (clipped,))
+        return Outcome(sum(loss.item() for loss in losses), gradient_of(model), (totals.clipped_sum / totals.count,))
 
 
 def random_rows(lengths: Sequence[int], generator: torch.Generator) -> list[list[int]]:

@@ -16,8 +16,9 @@ from rookworld_rlvr.rollout.collect import Group, Sample, make_batch, sample_gro
 from rookworld_rlvr.tasks import Task
 from rookworld_rlvr.tasks.sampler import MixtureConfig, Sampler
 from rookworld_rlvr.training.context import StepContext
+from rookworld_rlvr.training.loss import grpo_loss
 from rookworld_rlvr.training.metrics import step_metrics
-from rookworld_rlvr.training.step import grpo_step, micro_batch_loss
+from rookworld_rlvr.training.step import grpo_step
 from rookworld_rlvr.training.step_report import StepReport
 from rookworld_rlvr.training.trainer import Run
 
@@ -48,7 +49,10 @@ def loss_of(context: StepContext, batch: Batch, report: StepReport) -> Tensor:
     """Of the batch as one update of one micro-batch."""
     tokens = batch.trained_tokens()
     sizes = LossSizes(completions=len(batch.tokens_BT), tokens=tokens, step_tokens=tokens, max_tokens=48)
-    return micro_batch_loss(context, batch, sizes, report)
+    plan = context.loss_plan(sizes, kl_coef=report.kl_coef, entropy_coef=report.entropy_coef)
+    found = grpo_loss(context.policy, batch, plan)
+    report.tokens.add(found.totals)
+    return found.loss
 
 
 def row_logprobs(policy: Policy, group: Group, i: int, temperature: float) -> Tensor:

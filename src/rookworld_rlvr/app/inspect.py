@@ -15,12 +15,11 @@ from ..objective import LossSizes
 from ..rewards.rubric import JudgeKind
 from ..rollout.generator import GeneratorKind
 from ..training.checkpoint import CONFIG_FILE, list_checkpoints, load_checkpoint
-from ..training.checks import check_gradient, check_loss
+from ..training.checks import check_gradient, check_logprobs, check_loss
 from ..training.context import StepContext
 from ..training.diagnosis import load_fault
 from ..training.faults import FaultError
-from ..training.step import micro_batch_loss
-from ..training.step_report import StepReport
+from ..training.loss import MicroLoss, grpo_loss
 from .config import RunConfig
 from .exit_codes import BAD_INPUT, DONE
 from .wiring import build_unsaved_run, make_console
@@ -88,16 +87,17 @@ def _context(run_folder: Path, saved: dict[str, Any]) -> tuple[StepContext, str]
 
 def _replay(console: Console, context: StepContext, saved: dict[str, Any]) -> None:
     batch = saved["batch"].to(context.policy.device)
-    report = StepReport(step=saved["step"] - 1, kl_coef=saved["kl_coef"], entropy_coef=saved["entropy_coef"])
     tokens = batch.trained_tokens()
     sizes = LossSizes(
         completions=len(batch.tokens_BT), tokens=tokens, step_tokens=tokens, max_tokens=context.max_tokens
     )
     try:
-        loss = micro_batch_loss(context, batch, sizes, report)
-        _show_terms(console, loss.item(), report)
-        check_loss(loss, batch)
-        loss.backward()
+        plan = context.loss_plan(sizes, kl_coef=saved["kl_coef"], entropy_coef=saved["entropy_coef"])
+        found = grpo_loss(context.policy, batch, plan)
+        check_logprobs(context, found.logprobs, found.ref_logprobs, batch)
+        _show_terms(console, found)
+        check_loss(found.loss, batch)
+        found.loss.backward()
         grads = [p.grad for p in context.policy.model.parameters() if p.grad is not None]
         grad_norm = float(torch.nn.utils.get_total_norm(grads))
         console.print(f"gradient norm   {grad_norm:.6g}", highlight=False)
@@ -108,10 +108,10 @@ def _replay(console: Console, context: StepContext, saved: dict[str, Any]) -> No
     console.print("not again: forward and backward pass are finite and usual here")
 
 
-def _show_terms(console: Console, loss: float, report: StepReport) -> None:
-    tokens = report.tokens
+def _show_terms(console: Console, found: MicroLoss) -> None:
+    tokens = found.totals
     terms = {
-        "loss": loss,
+        "loss": found.loss.item(),
         "surrogate mean": tokens.surrogate_sum / tokens.count,
         "kl term mean": tokens.kl_term_sum / tokens.count,
         "entropy mean": tokens.entropy_sum / tokens.count,

@@ -7,13 +7,14 @@ from enum import StrEnum
 import torch
 
 from ..model.policy import Policy
-from ..objective import AdvantageConfig, ClipConfig, LossKind, MismatchConfig
+from ..objective import AdvantageConfig, ClipConfig, LossKind, LossSizes, MismatchConfig
 from ..rewards.judge_pool import Judge
 from ..rollout.generator import Generator
 from ..tasks.sampler import Sampler
 from .entropy_control import EntropyConfig, EntropyController
 from .guards import Guards
 from .kl_control import KLConfig, KLController
+from .loss import LossPlan
 from .optim import Clock, OptimConfig
 from .recovery import RecoveryState
 from .reference import References
@@ -144,6 +145,23 @@ class StepContext:
     hooks: list[Hook] = field(default_factory=list)
     """Called at every moment of a step, in this order."""
     stop_requested: Callable[[], bool] = lambda: False
+
+    def loss_plan(self, sizes: LossSizes, *, kl_coef: float, entropy_coef: float) -> LossPlan:
+        """What the micro-batches of an update of these sizes have in common."""
+        measured = self.kl.measured or kl_coef > 0
+        return LossPlan(
+            loss=self.objective.loss,
+            sizes=sizes,
+            clip=self.objective.clip,
+            mismatch=self.objective.mismatch,
+            temperature=self.temperature,
+            kl_form=self.kl.form,
+            kl_token_clamp=self.kl.token_clamp,
+            kl_coef=kl_coef,
+            entropy_coef=entropy_coef,
+            reference=self.references.current if measured else None,
+            original=self.references.original if measured and self.references.moves else None,
+        )
 
     def at(self, moment: Moment, report: StepReport) -> None:
         """Call the hooks."""

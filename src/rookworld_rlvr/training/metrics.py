@@ -8,8 +8,9 @@ from statistics import fmean
 from ..objective import zero_variance_fraction
 from ..tasks import Task
 from .context import StepContext
+from .loss import TokenTotals
 from .memory import peak_memory_gib, step_peak_gib
-from .step_report import StepReport, TokenTotals
+from .step_report import StepReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,24 +20,16 @@ import torch
 from torch import Tensor
 
 from ..model.batch import Batch, micro_batches
-from ..model.policy import TokenTable, spread
-from ..objective import (
-    LOSSES,
-    KLForm,
-    LossSizes,
-    TokenStatistics,
-    group_advantages,
-    kl_penalty,
-    mismatch_weights,
-    weighted_sum,
-)
+from ..model.policy import TokenTable
+from ..objective import KLForm, LossSizes, group_advantages
 from ..rollout.collect import make_batch
 from . import checks
 from .collection import Collected, collect, sync_sampler
 from .context import Moment, StepConfig, StepContext, Truncated
 from .faults import FaultError, StepAbandonedError
+from .loss import LossPlan, grpo_loss
 from .optim import learning_rate
-from .step_report import StepReport, TokenTerms, TokenTotals
+from .step_report import StepReport
 from .timing import timed
 
 
@@ -144,95 +136,29 @@ def _accumulate(context: StepContext, part: Batch, step_tokens: float, report: S
         step_tokens=step_tokens,
         max_tokens=context.max_tokens,
     )
-    part = _rows_with_a_gradient(context, part, report)
+    plan = context.loss_plan(sizes, kl_coef=report.kl_coef, entropy_coef=report.entropy_coef)
+    part = _rows_with_a_gradient(context, part, plan)
     for micro in micro_batches(part, context.optim.micro_batch_size, by_prompt=context.policy.packs):
         if context.stop_requested() and not report.updates:
             raise StepAbandonedError
         context.at(Moment.micro_batch, report)
-        loss = micro_batch_loss(context, micro, sizes, report)
-        checks.check_loss(loss, micro)
-        loss.backward()
-        report.loss += loss.item()
+        found = grpo_loss(context.policy, micro, plan)
+        checks.check_logprobs(context, found.logprobs, found.ref_logprobs, micro)
+        report.tokens.add(found.totals)
+        checks.check_loss(found.loss, micro)
+        found.loss.backward()
+        report.loss += found.loss.item()
     checks.check_kl(context, part, report)
 
 
-def _rows_with_a_gradient(context: StepContext, part: Batch, report: StepReport) -> Batch:
-    """Without the rows of advantage 0 where nothing but the advantage trains, and nothing else is measured.
+def _rows_with_a_gradient(context: StepContext, part: Batch, plan: LossPlan) -> Batch:
+    """Leave out the rows of advantage 0 where nothing but the advantage trains, and nothing else is measured.
 
     What the loss is divided by stays.
     """
-    if measures_kl(context, report) or report.entropy_coef or context.entropy_controller.measures:
+    if plan.reference is not None or plan.entropy_coef or context.entropy_controller.measures:
         return part
     return part.select(part.advantages_B != 0)
-
-
-def measures_kl(context: StepContext, report: StepReport) -> bool:
-    """Whether the step asks the reference."""
-    return context.kl.measured or report.kl_coef > 0
-
-
-def micro_batch_loss(context: StepContext, micro: Batch, sizes: LossSizes, report: StepReport) -> Tensor:
-    """This micro-batch's share of the update's loss, a scalar; its token sums go into the report."""
-    loss_mask_BT, loss = micro.loss_mask_BT, LOSSES[context.objective.loss]
-    statistics = context.policy.statistics(
-        micro,
-        temperature=context.temperature,
-        reference=context.references.current if measures_kl(context, report) else None,
-        entropy_gradient=report.entropy_coef > 0,
-        kl_gradient=context.kl.form is KLForm.exact,
-    )
-    checks.check_logprobs(context, statistics.logprobs, statistics.ref_logprobs, micro)
-    logprobs_BT = spread(statistics.logprobs, loss_mask_BT)
-    old_logprobs_BT = logprobs_BT.detach() if micro.old_logprobs_BT is None else micro.old_logprobs_BT
-    surrogate = loss.surrogate(
-        logprobs_BT,
-        old_logprobs_BT,
-        advantages_B=micro.advantages_B,
-        loss_mask=loss_mask_BT,
-        clip=context.objective.clip,
-    )
-    correction_BT = mismatch_weights(
-        old_logprobs_BT, micro.sampler_logprobs_BT, loss_mask=loss_mask_BT, config=context.objective.mismatch
-    )
-    kl_BT = _kl_term(context, statistics, logprobs_BT, log_ratio_BT=logprobs_BT - old_logprobs_BT, micro=micro)
-    terms = TokenTerms(
-        surrogate=surrogate.per_token.detach()[loss_mask_BT],
-        kl=kl_BT.detach()[loss_mask_BT],
-        ratio=surrogate.ratio[loss_mask_BT],
-        clipped=surrogate.clipped[loss_mask_BT],
-        correction=correction_BT[loss_mask_BT],
-        sampler_log_ratio=(old_logprobs_BT - micro.sampler_logprobs_BT)[loss_mask_BT],
-    )
-    report.tokens.add(TokenTotals.of(statistics, _original_logprobs(context, micro, report), terms))
-    per_token_BT = correction_BT * surrogate.per_token + report.kl_coef * kl_BT
-    if report.entropy_coef:
-        per_token_BT = per_token_BT - report.entropy_coef * spread(statistics.entropy, loss_mask_BT)
-    return weighted_sum(per_token_BT, loss.token_weights(loss_mask_BT, sizes), loss_mask_BT)
-
-
-def _kl_term(
-    context: StepContext, statistics: TokenStatistics, logprobs_BT: Tensor, *, log_ratio_BT: Tensor, micro: Batch
-) -> Tensor:
-    """KL before its coefficient, nat; 0 where the reference was not asked."""
-    if statistics.ref_logprobs is None or statistics.kl_exact is None:
-        return torch.zeros_like(logprobs_BT)
-    return kl_penalty(
-        context.kl.form,
-        logprobs_BT,
-        spread(statistics.ref_logprobs, micro.loss_mask_BT),
-        kl_exact=spread(statistics.kl_exact, micro.loss_mask_BT),
-        log_ratio=log_ratio_BT,
-        loss_mask=micro.loss_mask_BT,
-        token_clamp=context.kl.token_clamp,
-    )
-
-
-@torch.no_grad()
-def _original_logprobs(context: StepContext, micro: Batch, report: StepReport) -> Tensor | None:
-    """Those of the original reference, None where it is the one in force."""
-    if not context.references.moves or not measures_kl(context, report):
-        return None
-    return context.references.original.statistics(micro, temperature=context.temperature).logprobs
 
 
 def _update(context: StepContext, part: Batch, report: StepReport) -> None:

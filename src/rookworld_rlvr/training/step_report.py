@@ -1,113 +1,22 @@
-"""What one step did, as sums that add up over micro-batches."""
+"""What one step did: the trainer turns it into metrics, transcripts and decisions."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from ..engine.pool import EngineCounts
 from ..model.batch import Batch
-from ..objective import TokenStatistics, kl_k3
 from ..rollout.collect import Group
 from ..tasks import Example
 from .faults import Fault
-
-
-@dataclass(slots=True)
-class TokenTotals:
-    """Sums and extremes over trained tokens, each pass over a token counted. Log-probs, KL, entropy in nat."""
-
-    count: int = 0
-    kl_count: int = 0
-    """Those of which a reference says something."""
-    logprob_sum: float = 0.0
-    ref_logprob_sum: float = 0.0
-    kl_sum: float = 0.0
-    kl_exact_sum: float = 0.0
-    kl_original_sum: float = 0.0
-    entropy_sum: float = 0.0
-    clipped_sum: float = 0.0
-    corrected_sum: float = 0.0
-    surrogate_sum: float = 0.0
-    kl_term_sum: float = 0.0
-    kl_max: float = 0.0
-    ratio_max: float = 0.0
-    sampler_ratio_max: float = 0.0
-    kl_min: float = float("inf")
-
-    @classmethod
-    def of(cls, statistics: TokenStatistics, original_logprobs: Tensor | None, terms: "TokenTerms") -> "TokenTotals":
-        """Totals of one micro-batch's trained tokens, each tensor (N,), N at least 1."""
-        logprobs = statistics.logprobs.detach()
-        totals = cls(
-            count=logprobs.numel(),
-            logprob_sum=float(logprobs.sum()),
-            entropy_sum=float(statistics.entropy.detach().sum()),
-            clipped_sum=float(terms.clipped.sum()),
-            corrected_sum=float((terms.correction != 1).sum()),
-            surrogate_sum=float(terms.surrogate.sum()),
-            kl_term_sum=float(terms.kl.sum()),
-            ratio_max=float(terms.ratio.max()),
-            sampler_ratio_max=float(terms.sampler_log_ratio.abs().max().exp()),
-        )
-        totals._add_kl(statistics, original_logprobs)
-        return totals
-
-    def _add_kl(self, statistics: TokenStatistics, original_logprobs: Tensor | None) -> None:
-        """Nothing without a reference."""
-        if statistics.ref_logprobs is None or statistics.kl_exact is None:
-            return
-        logprobs, ref_logprobs = statistics.logprobs.detach(), statistics.ref_logprobs
-        kl = kl_k3(logprobs, ref_logprobs)
-        kl_original = kl if original_logprobs is None else kl_k3(logprobs, original_logprobs)
-        self.kl_count = kl.numel()
-        self.ref_logprob_sum, self.kl_sum = float(ref_logprobs.sum()), float(kl.sum())
-        self.kl_exact_sum, self.kl_original_sum = float(statistics.kl_exact.detach().sum()), float(kl_original.sum())
-        self.kl_min, self.kl_max = float(kl.min()), float(kl.max())
-
-    def add(self, other: "TokenTotals") -> None:
-        """Take in another micro-batch."""
-        for name in (spec.name for spec in fields(self)):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            join = max if name.endswith("_max") else min if name.endswith("_min") else sum
-            setattr(self, name, join((mine, theirs)))
-
-    @property
-    def kl_mean(self) -> float:
-        """k3 estimate of KL(policy‖reference), nat a token; 0 before any token."""
-        return self.kl_sum / max(self.kl_count, 1)
-
-    @property
-    def kl_exact_mean(self) -> float:
-        """KL(policy‖reference) over the whole vocabulary, nat a token: what guards and controllers look at.
-
-        One token in ten thousand may have a k3 of a thousand nat, which moves a step's mean and means nothing.
-        """
-        return self.kl_exact_sum / max(self.kl_count, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class TokenTerms:
-    """What the loss made of one micro-batch's trained tokens; each (N,), detached."""
-
-    surrogate: Tensor
-    """Policy loss before the sampler's correction, in the advantages' unit."""
-    kl: Tensor
-    """KL term before its coefficient, nat."""
-    ratio: Tensor
-    """policy / old probability; of the sequence under GSPO."""
-    clipped: Tensor
-    """True where the clip binds."""
-    correction: Tensor
-    """Weight against the mismatch of sampler and trainer; 1 where none is needed."""
-    sampler_log_ratio: Tensor
-    """old − sampler log-prob, nat, before any truncation."""
+from .loss import TokenTotals
 
 
 @dataclass(slots=True)
 class StepReport:
-    """One step. The trainer turns it into metrics, transcripts and decisions."""
+    """One step."""
 
     step: int
     """Counted from 0."""

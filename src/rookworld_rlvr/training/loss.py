@@ -1,0 +1,219 @@
+"""The loss of a micro-batch: a pure function of a policy, the batch and a plan that is fixed before the update.
+
+    loss = Σ weight · (correction · surrogate + kl_coef · KL − entropy_coef · entropy)    over trained tokens
+
+It checks nothing and records nothing; `step` does. Source: GRPO, arXiv 2402.03300; which surrogate, and the weights:
+`objective.losses`.
+"""
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from ..model.batch import Batch
+from ..model.policy import Policy, spread
+from ..objective import (
+    LOSSES,
+    ClipConfig,
+    KLForm,
+    LossKind,
+    LossSizes,
+    MismatchConfig,
+    TokenStatistics,
+    kl_k3,
+    kl_penalty,
+    mismatch_weights,
+    weighted_sum,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LossPlan:
+    """What the micro-batches of one update have in common."""
+
+    loss: LossKind
+    sizes: LossSizes
+    """Of the whole update, so that its gradient does not depend on how it is cut."""
+    clip: ClipConfig
+    mismatch: MismatchConfig
+    temperature: float
+    kl_form: KLForm
+    kl_token_clamp: float
+    kl_coef: float
+    entropy_coef: float
+    reference: Policy | None
+    """The reference in force; None if KL is neither measured nor penalised."""
+    original: Policy | None
+    """The model that the run began with, if the reference in force has moved away from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MicroLoss:
+    """What a micro-batch of N trained tokens says."""
+
+    loss: Tensor
+    """This micro-batch's share of the update's loss, a scalar with a gradient."""
+    totals: "TokenTotals"
+    logprobs: Tensor
+    """(N,), nat, detached."""
+    ref_logprobs: Tensor | None
+    """(N,), nat; None without a reference."""
+
+
+@dataclass(slots=True)
+class TokenTotals:
+    """Sums and extremes over trained tokens, each pass over a token counted. Log-probs, KL, entropy in nat."""
+
+    count: int = 0
+    kl_count: int = 0
+    """Those of which a reference says something."""
+    logprob_sum: float = 0.0
+    ref_logprob_sum: float = 0.0
+    kl_sum: float = 0.0
+    kl_exact_sum: float = 0.0
+    kl_original_sum: float = 0.0
+    entropy_sum: float = 0.0
+    clipped_sum: float = 0.0
+    corrected_sum: float = 0.0
+    surrogate_sum: float = 0.0
+    kl_term_sum: float = 0.0
+    kl_max: float = 0.0
+    ratio_max: float = 0.0
+    sampler_ratio_max: float = 0.0
+    kl_min: float = float("inf")
+
+    @classmethod
+    def of(cls, statistics: TokenStatistics, original_logprobs: Tensor | None, terms: "TokenTerms") -> "TokenTotals":
+        """Totals of one micro-batch's trained tokens, each tensor (N,), N at least 1."""
+        logprobs = statistics.logprobs.detach()
+        totals = cls(
+            count=logprobs.numel(),
+            logprob_sum=float(logprobs.sum()),
+            entropy_sum=float(statistics.entropy.detach().sum()),
+            clipped_sum=float(terms.clipped.sum()),
+            corrected_sum=float((terms.correction != 1).sum()),
+            surrogate_sum=float(terms.surrogate.sum()),
+            kl_term_sum=float(terms.kl.sum()),
+            ratio_max=float(terms.ratio.max()),
+            sampler_ratio_max=float(terms.sampler_log_ratio.abs().max().exp()),
+        )
+        totals._add_kl(statistics, original_logprobs)
+        return totals
+
+    def _add_kl(self, statistics: TokenStatistics, original_logprobs: Tensor | None) -> None:
+        """Nothing without a reference."""
+        if statistics.ref_logprobs is None or statistics.kl_exact is None:
+            return
+        logprobs, ref_logprobs = statistics.logprobs.detach(), statistics.ref_logprobs
+        kl = kl_k3(logprobs, ref_logprobs)
+        kl_original = kl if original_logprobs is None else kl_k3(logprobs, original_logprobs)
+        self.kl_count = kl.numel()
+        self.ref_logprob_sum, self.kl_sum = float(ref_logprobs.sum()), float(kl.sum())
+        self.kl_exact_sum, self.kl_original_sum = float(statistics.kl_exact.detach().sum()), float(kl_original.sum())
+        self.kl_min, self.kl_max = float(kl.min()), float(kl.max())
+
+    def add(self, other: "TokenTotals") -> None:
+        """Take in another micro-batch."""
+        for name in (spec.name for spec in fields(self)):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            join = max if name.endswith("_max") else min if name.endswith("_min") else sum
+            setattr(self, name, join((mine, theirs)))
+
+    @property
+    def kl_mean(self) -> float:
+        """k3 estimate of KL(policy‖reference), nat a token; 0 before any token."""
+        return self.kl_sum / max(self.kl_count, 1)
+
+    @property
+    def kl_exact_mean(self) -> float:
+        """KL(policy‖reference) over the whole vocabulary, nat a token: what guards and controllers look at.
+
+        One token in ten thousand may have a k3 of a thousand nat, which moves a step's mean and means nothing.
+        """
+        return self.kl_exact_sum / max(self.kl_count, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTerms:
+    """What the loss made of one micro-batch's trained tokens; each (N,), detached."""
+
+    surrogate: Tensor
+    """Policy loss before the sampler's correction, in the advantages' unit."""
+    kl: Tensor
+    """KL term before its coefficient, nat."""
+    ratio: Tensor
+    """policy / old probability; of the sequence under GSPO."""
+    clipped: Tensor
+    """True where the clip binds."""
+    correction: Tensor
+    """Weight against the mismatch of sampler and trainer; 1 where none is needed."""
+    sampler_log_ratio: Tensor
+    """old − sampler log-prob, nat, before any truncation."""
+
+
+def grpo_loss(policy: Policy, micro: Batch, plan: LossPlan) -> MicroLoss:
+    """The loss of a micro-batch and its token totals.
+
+    A batch without old log-probs was sampled by this very policy. Its own log-probs, detached, take their place: the
+    ratio is 1 and its gradient is the policy gradient.
+    """
+    mask_BT, loss = micro.loss_mask_BT, LOSSES[plan.loss]
+    statistics = policy.statistics(
+        micro,
+        temperature=plan.temperature,
+        reference=plan.reference,
+        entropy_gradient=plan.entropy_coef > 0,
+        kl_gradient=plan.kl_form is KLForm.exact,
+    )
+    logprobs_BT = spread(statistics.logprobs, mask_BT)
+    old_logprobs_BT = logprobs_BT.detach() if micro.old_logprobs_BT is None else micro.old_logprobs_BT
+    surrogate = loss.surrogate(
+        logprobs_BT, old_logprobs_BT, advantages_B=micro.advantages_B, loss_mask=mask_BT, clip=plan.clip
+    )
+    correction_BT = mismatch_weights(
+        old_logprobs_BT, micro.sampler_logprobs_BT, loss_mask=mask_BT, config=plan.mismatch
+    )
+    kl_BT = _kl_term(plan, statistics, logprobs_BT, log_ratio_BT=logprobs_BT - old_logprobs_BT, mask_BT=mask_BT)
+    terms = TokenTerms(
+        surrogate=surrogate.per_token.detach()[mask_BT],
+        kl=kl_BT.detach()[mask_BT],
+        ratio=surrogate.ratio[mask_BT],
+        clipped=surrogate.clipped[mask_BT],
+        correction=correction_BT[mask_BT],
+        sampler_log_ratio=(old_logprobs_BT - micro.sampler_logprobs_BT)[mask_BT],
+    )
+    per_token_BT = correction_BT * surrogate.per_token + plan.kl_coef * kl_BT
+    if plan.entropy_coef:
+        per_token_BT = per_token_BT - plan.entropy_coef * spread(statistics.entropy, mask_BT)
+    return MicroLoss(
+        weighted_sum(per_token_BT, loss.token_weights(mask_BT, plan.sizes), mask_BT),
+        TokenTotals.of(statistics, _original_logprobs(micro, plan), terms),
+        statistics.logprobs.detach(),
+        statistics.ref_logprobs,
+    )
+
+
+def _kl_term(
+    plan: LossPlan, statistics: TokenStatistics, logprobs_BT: Tensor, *, log_ratio_BT: Tensor, mask_BT: Tensor
+) -> Tensor:
+    """KL before its coefficient, (B, T), nat; 0 without a reference."""
+    if statistics.ref_logprobs is None or statistics.kl_exact is None:
+        return torch.zeros_like(logprobs_BT)
+    return kl_penalty(
+        plan.kl_form,
+        logprobs_BT,
+        spread(statistics.ref_logprobs, mask_BT),
+        kl_exact=spread(statistics.kl_exact, mask_BT),
+        log_ratio=log_ratio_BT,
+        loss_mask=mask_BT,
+        token_clamp=plan.kl_token_clamp,
+    )
+
+
+@torch.no_grad()
+def _original_logprobs(micro: Batch, plan: LossPlan) -> Tensor | None:
+    """Log-probs under the model that the run began with, (N,), nat; None if the reference is still that model."""
+    if plan.original is None:
+        return None
+    return plan.original.statistics(micro, temperature=plan.temperature).logprobs
