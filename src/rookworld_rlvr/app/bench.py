@@ -213,13 +213,13 @@ def summary(rounds: Mapping[GeneratorKind, Sequence[Row]]) -> dict[str, Any]:
 
 
 def medians(rows: Sequence[Row]) -> Row:
-    """Of each figure; the highest peak."""
+    """The median of each figure, and the highest memory peak."""
     found = {key: median(row[key] for row in rows) for key in rows[0]}
     return found | {"peak_gib": max(row["peak_gib"] for row in rows)}
 
 
 def ratios(rows: Sequence[Row], others: Sequence[Row]) -> dict[str, dict[str, float]]:
-    """Of the rates, round by round: median, lowest, highest."""
+    """Ratios of the rates, round by round: median, lowest, highest."""
     found = {}
     for key in ("completions_per_s", "tokens_per_s"):
         values = [row[key] / other[key] for row, other in zip(rows, others, strict=True)]

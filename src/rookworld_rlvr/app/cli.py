@@ -58,7 +58,7 @@ def _usage() -> str:
 
 
 def _help(command: str) -> str:
-    """Of a configured command. hydra's own would list every group in conf/, also those that the command refuses."""
+    """The help of a configured command; hydra's own would also list groups in conf/ that the command refuses."""
     taken = groups(CONFIGURED[command])
     call = f"rookworld {command} {'[group=option ...] ' if taken else ''}[knob=value ...]"
     lines = [f"usage: {call}"]

@@ -49,17 +49,17 @@ class Request:
 
     tasks: tuple[Task, ...]
     rows: int
-    """Of each task."""
+    """Rows of each task."""
     seed: int
     labelling: Labelling
-    """Of the policy task; the environment task needs none."""
+    """How policy rows are labelled; the environment task needs no labels."""
     processes: int
     folder: Path
     """Gets `<task>.txt`, `verdicts.tsv`, what is held out, the data card, and the finished games under `games/`."""
     excluded: frozenset[str]
     """Positions (see `example_key`) that no row may begin from."""
     held_out_fraction: float = 0.0
-    """Of the positions, those whose rows go to files of their own."""
+    """Share of the positions whose rows go to files of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +100,11 @@ class Made:
     """A row of either task."""
 
     source: str
-    """Of transitions with their class behind it: `random illegal blocked`."""
+    """Where the position comes from; for transitions with their class behind it: `random illegal blocked`."""
     position: str
     """Its identity, see `position_key`."""
     identity: str
-    """Of two equal ones the second is dropped."""
+    """What tells rows apart: of two rows with the same identity the second is dropped."""
     line: str
     """As it is published."""
     verdict: str = ""
@@ -130,7 +130,7 @@ def made_of_row(line: str, source: str = "") -> Made:
 
 
 def made_of_transition(line: str) -> Made:
-    """Of source, class and `A:` line, parted by tabs. Raises ValueError if it is none."""
+    """Read a row from source, class and `A:` line, separated by tabs. Raises ValueError on another line."""
     source, kind, row = line.split("\t")
     return made_of_row(row, f"{source} {kind}")
 

@@ -24,7 +24,7 @@ class Limits:
 
 
 def measure_limits(device: torch.device, dtype: torch.dtype) -> Limits:
-    """Of this device, with the threads torch has now; `dtype` is that of the matrix product."""
+    """Measure this device with the threads that torch has now; `dtype` is that of the matrix product."""
     return Limits(_flops_per_s(device, dtype), _bytes_per_s(device))
 
 

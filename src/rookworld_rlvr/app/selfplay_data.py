@@ -57,7 +57,7 @@ class NotingPlayer:
     def __init__(self, model: ModelPlayer, rescue: RandomPlayer | None) -> None:
         self._model, self._rescue = model, rescue
         self.turns: defaultdict[int, list[Turn]] = defaultdict(list)
-        """Of each game, by its number."""
+        """The turns of each game, by its number."""
 
     def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
         answers = self._model.answers(boards, numbers)

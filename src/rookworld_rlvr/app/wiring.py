@@ -135,7 +135,7 @@ def _add_folder(run: Run, config: RunConfig, raw: DictConfig) -> None:
 
 
 def build_unsaved_run(config: RunConfig) -> Run:
-    """The same without a folder or sinks, as `smoke` needs it."""
+    """Build a run without a folder or sinks, as `smoke` needs it."""
     set_threads(config.threads)
     seed_everything(config.seed)
     device = select_device(config.device)

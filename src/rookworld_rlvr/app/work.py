@@ -46,7 +46,7 @@ class Shape:
     query_width: int
     """Heads times their width."""
     key_width: int
-    """The same of keys: smaller where query heads share them."""
+    """Key heads times their width: smaller than query_width where query heads share them."""
     bytes_a_number: int
 
 
@@ -83,13 +83,13 @@ class Lengths:
         return self.prompt + sum(length - 1 for length in self.completions)
 
     def pairs(self) -> int:
-        """Of a token and one that it sees, itself included."""
+        """Pairs of a token and one that it sees, itself included."""
         own = sum((length - 1) * self.prompt + length * (length - 1) // 2 for length in self.completions)
         return self.prompt * (self.prompt + 1) // 2 + own
 
 
 def shape_of(model: Any, bytes_a_number: int) -> Shape:
-    """Of a transformers model; a mixture of experts would be counted as if all of them worked."""
+    """The shape of a transformers model; a mixture of experts is counted as if all of them worked."""
     config, head = model.config.get_text_config(), model.get_output_embeddings().weight
     embeddings = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
     left_out = {id(weight) for weight in [head, *embeddings]}

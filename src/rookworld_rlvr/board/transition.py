@@ -54,7 +54,7 @@ def step(fen: str, uci: str, history: Sequence[str] = ()) -> Transition:
 
 
 def step_game(game: chess.Board, uci: str) -> Transition:
-    """The same for a played game: `game` keeps its whole stack, is changed in place, and knows repetitions.
+    """Make a move in a played game: `game` keeps its whole stack, is changed in place, and knows repetitions.
 
     An illegal move leaves `game` as it is.
     """

@@ -143,7 +143,7 @@ class Engine:
         return " ".join(part for part in (process.name, process.network) if part)
 
     def pid(self) -> int | None:
-        """Of the process, where there is one."""
+        """The process's id; None if there is no process."""
         process = self._process
         return process.pid if process else None
 

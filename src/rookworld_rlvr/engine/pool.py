@@ -28,7 +28,7 @@ class EngineCounts:
     positions: int = 0
     """Analyses that were handed out, each position once a call."""
     searched: int = 0
-    """Those of them that an engine had to search; the others were known."""
+    """Analyses among `positions` that an engine had to search; the others were known."""
     restarts: int = 0
     """Engine processes that were replaced."""
     wait_s: float = 0.0

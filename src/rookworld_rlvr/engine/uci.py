@@ -105,7 +105,7 @@ class UciProcess:
         self._process.wait()
 
     def close(self) -> None:
-        """The same, and let go of its pipes. Only where no search is under way."""
+        """Kill the process and close its pipes. Only while no search is under way."""
         self.kill()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:

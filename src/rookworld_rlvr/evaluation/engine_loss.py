@@ -28,7 +28,7 @@ class VerdictMeasure:
     book: VerdictBook
     pool: EnginePool | None = None
     nodes: int = 0
-    """Of the engines, a position; 0: as the pool's configuration has it."""
+    """Nodes that the engines search a position with; 0: as the pool's configuration has it."""
 
     def prepare(self, examples: Sequence[Example]) -> None:
         """Have the engines begin with the positions of the policy task; returns at once."""
@@ -83,5 +83,5 @@ def _eval_error(answer: PolicyAnswer | None, verdict_pawns: Mapping[str, float])
 
 
 def analysis_of(example: Example, analyses: Mapping[str, Analysis]) -> Analysis | None:
-    """That of a policy example's position, None where there is none."""
+    """The analysis of a policy example's position; None for the other task, or if there is none."""
     return analyses.get(parse_policy_prompt(example.prompt).fen) if example.task is Task.policy else None

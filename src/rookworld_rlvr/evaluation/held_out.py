@@ -80,7 +80,7 @@ def _details(example: Example, completion: str) -> dict[str, float]:
 
 
 def _refined(values: Mapping[str, float], example: Example) -> dict[str, float]:
-    """Those of `<suite>/<name>` also by the parts of the prompt's position and by its source.
+    """The values, and each of `<suite>/<name>` again by the parts of the prompt's position and by its source.
 
     Whether an illegal move is told is also by its kind.
     """

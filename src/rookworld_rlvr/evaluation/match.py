@@ -64,7 +64,7 @@ class MatchConfig:
     attempts: int = 3
     """illegal=rescued: how often an illegal answer is asked again."""
     decoding: DecodingConfig = field(default_factory=published_decoding)
-    """Of both, where they are models."""
+    """How both players are sampled, if they are models."""
     pgn: str = ""
     """A file that the games are written to, refused where it holds others; empty: none."""
 
@@ -102,7 +102,7 @@ class RescuedPlayer:
         return _with(moves, open_, self._random.choose([boards[i] for i in open_], [numbers[i] for i in open_]))
 
     def shares(self, games: Sequence[int]) -> dict[str, float]:
-        """Of the moves asked for in these games: `illegal` at first, `replaced` in the end."""
+        """Shares of the moves asked for in these games: `illegal` at the first answer, `replaced` after the last."""
         asked = sum(self.asked[game] for game in games)
         counts = {"illegal": self.illegal, "replaced": self.replaced}
         return {name: sum(count[game] for game in games) / max(1, asked) for name, count in counts.items()}

@@ -38,7 +38,7 @@ Measures = Callable[[Sequence[Row]], Mapping[str, Measure]]
 
 
 def no_measures(rows: Sequence[Row]) -> Mapping[str, Measure]:
-    """Those of a suite whose keys are all means over its rows."""
+    """For a suite whose keys are all means over its rows: no other measures."""
     return {}
 
 

@@ -47,7 +47,7 @@ class Batch:
         )
 
     def to(self, device: torch.device) -> "Batch":
-        """The same on another device."""
+        """A copy of the batch on another device."""
         held = {spec.name: getattr(self, spec.name) for spec in fields(self)}
         return replace(self, **{name: value.to(device) for name, value in held.items() if value is not None})
 

@@ -41,7 +41,7 @@ class _Places:
     """Where the vectors of each head of N flat tokens stand once cut, padded and sorted by head, and the way back."""
 
     shapes: list[tuple[int, ...]]
-    """Of each part, without the vectors' width."""
+    """The shape of each part, without the vectors' width."""
     there: Tensor
     """For each place the flat vector that stands there; any for a pad."""
     back: Tensor

@@ -98,7 +98,7 @@ class Policy:
     precision: Precision = Precision.fp32
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     packs: bool = False
-    """Whether rows are packed, see `rollout.packed`; otherwise they are padded behind."""
+    """Whether rows are packed, see `model.packed`; otherwise they are padded behind."""
 
     @property
     def pad_id(self) -> int:
@@ -164,7 +164,7 @@ class Policy:
     def token_table(
         self, batch: Batch, *, micro_batch_size: int, temperature: float, reference: "Policy | None" = None
     ) -> "TokenTable":
-        """The same of a whole batch without a gradient, each at its place in (B, T), 0 where not trained.
+        """The log-probs of a whole batch, those of a reference and the exact KL: (B, T), 0 where not trained, no gradient.
 
         Cut into the micro-batches that training cuts it into, so that equal weights give equal numbers.
         """

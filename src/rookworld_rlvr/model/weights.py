@@ -13,7 +13,7 @@ def checksum(model: nn.Module) -> str:
 
 
 def checksum_of(named: Iterable[tuple[str, Tensor]]) -> str:
-    """The same of tensors with names, in their order."""
+    """A checksum of named tensors, in their order."""
     digest = hashlib.sha256()
     for name, parameter in named:
         digest.update(f"{name}{parameter.dtype}{tuple(parameter.shape)}".encode())

@@ -163,7 +163,7 @@ def _slash(square: int) -> str:
 
 
 def _leave_out_blanks() -> list[normalizers.Normalizer]:
-    """Of marked squares the blank ones but for a8, the slashes between ranks, and movers of the wrong side."""
+    """Drop the blank squares except a8, the slashes between ranks, and movers of the wrong side."""
     kept = "".join([square_mark(chess.A8), *(seen_mark(chess.A8, turn) for turn in chess.COLORS)])
     slashes = normalizers.Replace(Regex(f"/(?={_PIECE}{_MARK})"), "")
     gone: list[normalizers.Normalizer] = [slashes, normalizers.Replace(Regex(f"{BLANK}(?![{kept}]){_MARK}"), "")]

@@ -75,9 +75,9 @@ class PretrainConfig:
     environment_rows: int = 24
     """`A:` rows a step."""
     muon_lr: float = 0.02
-    """Of the matrices within the blocks."""
+    """Learning rate of Muon, for the matrices within the blocks."""
     lr: float = 2e-3
-    """Of AdamW, for embeddings, norms, biases and heads."""
+    """Learning rate of AdamW, for embeddings, norms and heads."""
     warmup_steps: int = 100
     decay_fraction: float = 0.2
     """The last part of the run, in which the learning rates fall to 0. With 0 they stay: a later run can go on from
@@ -85,17 +85,17 @@ class PretrainConfig:
     average: float = 0.995
     """What of the weights' running average stays at a step; 0: the weights as they are."""
     moves_weight: float = 0.5
-    """Of the board's head for the moves' distribution, beside 1 for the completion's tokens."""
+    """Weight of the board head for the moves' distribution; the completion's tokens have 1."""
     legal_weight: float = 0.02
-    """Of the head for legal moves."""
+    """Weight of the board head for legal moves."""
     attacks_weight: float = 0.02
-    """Of the head for attacks."""
+    """Weight of the board head for attacks."""
     value_weight: float = 0.3
-    """Of the win probability, read behind the board."""
+    """Weight of the win probability, read at the end of a `P:` prompt."""
     outcome_weight: float = 0.5
-    """Of what comes of an `A:` row's move, read behind its prompt."""
+    """Weight of what comes of an `A:` row's move, read at the end of its prompt."""
     copy_weight: float = 0.5
-    """Of the men in an `A:` answer that stand where they stood, beside 1 for its other tokens."""
+    """Weight of the men in an `A:` answer that stand where they stood; its other tokens have 1."""
     save_every: int = 200
     """Steps between saves; a run that is stopped goes on from the last one."""
     log_every: int = 50
@@ -123,7 +123,7 @@ class EnvironmentRow:
     """Prompt, completion, end of text."""
     prompt_length: int
     copied: tuple[bool, ...]
-    """Of each token of the completion, whether it is a man that stands where it stood."""
+    """For each token of the completion, whether it is a man that stands where it stood."""
     outcome: int
     """What comes of the move: 0 illegal, 1 the game goes on, 2 a mate, 3 a draw."""
 
@@ -226,7 +226,7 @@ class Pretraining:
         return True
 
     def _share(self) -> float:
-        """Of the learning rates, at this step."""
+        """What the learning rates are multiplied by at this step."""
         config, done = self.config, self.step / self.config.steps
         left = min(1.0, (1 - done) / config.decay_fraction) if config.decay_fraction else 1.0
         return min(1.0, (self.step + 1) / config.warmup_steps) * left

@@ -48,7 +48,7 @@ class SoftRow:
     soft: list[tuple[int, bool, Array]]
     """Positions of a move's squares; whether it is the first of the two; probabilities of 64 squares."""
     squares: tuple[int, ...]
-    """Of the board's M tokens, which begin at BOARD_AT: all men, then those of the side to move once more."""
+    """The squares of the board's M tokens, which begin at BOARD_AT: all men, then those of the side to move again."""
     men: int
     """How many of the squares are of the first list."""
     moves: Array

@@ -22,7 +22,7 @@ OUTCOMES = 4
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of a new model."""
+    """The shape of a new model."""
 
     layers: int = 6
     width: int = 192
@@ -225,7 +225,7 @@ class Student(nn.Module):
 
 @torch.no_grad()
 def export(student: Student, tokenizer: PreTrainedTokenizerFast) -> Any:
-    """The same function as a stock `Qwen3ForCausalLM`: embeddings added up, the heads on the board left out."""
+    """The student as a stock `Qwen3ForCausalLM`: embeddings added up, the heads on the board left out."""
     shape = student.shape
     config = Qwen3Config(
         vocab_size=len(tokenizer),

@@ -34,7 +34,7 @@ class WarmstartConfig:
     """A new model's shape, and how long a model learns."""
 
     layers: int = 4
-    """Of a new model, as are width and heads."""
+    """Layers of a new model; an existing one keeps its own, as its width and heads."""
     width: int = 192
     """Hidden size; a multiple of heads."""
     heads: int = 4
@@ -152,7 +152,7 @@ def tokenise(
 def _weights(
     task: Task, text: str, offsets: Sequence[tuple[int, int]], config: WarmstartConfig
 ) -> tuple[float, ...]:
-    """Of each token of a completion, which begin at these characters of it, and of its end."""
+    """The weight of each token of a completion, and of its end; `offsets` are the characters that each token covers."""
     if task is Task.environment:
         return (config.environment_weight,) * (len(offsets) + 1)
     evals = range(text.find("E:") + len("E:"), text.find("B:")) if "E:" in text else ()

@@ -38,7 +38,7 @@ class EnvironmentStructure:
     fields: float = 0.5
     """Share of the four that are there: a next state with a rank separator, three fields with a digit."""
     nothing_else: float = 0.5
-    """The same, times four over four and all that is too much: fields beyond four, words in a field beyond its own,
+    """`fields` times 4 / (4 + excess). The excess counts fields beyond four, words in a field beyond its own, and
     characters of a flag beyond one."""
 
 

@@ -31,7 +31,7 @@ class MoveWorth:
     """Expected result in [0, 1] for the side to move."""
     best_win: float
     top_wins: tuple[float, ...]
-    """Of the best five moves, or all if fewer."""
+    """Expected results of the best five moves, or of all if fewer."""
 
     def loss(self, move: str) -> float:
         """Win probability given away, in [0, 1]; by what is no legal move all that the best one has."""
@@ -49,7 +49,7 @@ class MoveWorth:
 
 @lru_cache(maxsize=CACHED_POSITIONS)
 def move_worth(analysis: Analysis) -> MoveWorth:
-    """Of an analysis of all moves. Raises ValueError in mate and stalemate.
+    """What the moves of an analysis are worth. Raises ValueError in mate and stalemate.
 
     >>> kept = move_worth(Analysis("", (("e2e4", 0.0), ("a2a3", -999.99))))
     >>> [kept.value(move, halving_loss=0.499) for move in ("e2e4", "a2a3", "e2e5")], kept.loss("a2a3")

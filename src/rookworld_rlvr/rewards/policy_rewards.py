@@ -23,7 +23,7 @@ class PolicyStructure:
     markers: float = 0.5
     """The markers M, E, B are there, in order: the longest such run, over three."""
     nothing_else: float = 0.5
-    """The same, divided by 1 + words before, words after, repeated markers and candidates above five."""
+    """`markers` divided by 1 + words before, words after, repeated markers and candidates above five."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class PolicyCorrectness:
     candidates: float = 0.22
     """Distinct legal candidates, over five or the number of legal moves if that is smaller."""
     candidates_clean: float = 0.04
-    """The same, times the share of candidate words that are distinct and legal: duplicates cost a little."""
+    """`candidates` times the share of candidate words that are distinct and legal: duplicates cost a little."""
     best_legal: float = 0.15
     """The best move is legal."""
     best_among_candidates: float = 0.03
@@ -232,9 +232,9 @@ def _engine_match(
 
 
 def _evals_match(claims: _Claims, reference: Mapping[str, float], config: PolicyRewardConfig) -> float:
-    """Of a repeated move the nearest eval counts, so that replacing the other by an illegal move gains nothing.
+    """Mean agreement with the reference's evals, over its moves, or over five if it has more: no answer can name more.
 
-    Over all of the reference's moves, or five where it has more: no answer can name more.
+    The nearest eval of a repeated move counts, so that replacing the other by an illegal move gains nothing.
     """
     nearest: dict[str, float] = {}
     for move, pawns in zip(claims.moves, claims.evals, strict=False):

@@ -77,7 +77,7 @@ class GroupLayout:
         return room[..., : self._used, :]
 
     def keep(self, groups_P: Tensor, rows_PG: Tensor) -> None:
-        """Of these groups these completions alone; the rest's memory is given back."""
+        """Keep these completions of these groups alone and give back the memory of the others."""
         self.groups, self.group_size = rows_PG.shape
         for stored in (self._prompt_keys, self._prompt_values):
             stored[:] = [tensor[groups_P] for tensor in stored]
@@ -85,7 +85,7 @@ class GroupLayout:
         self._move_to_new_rooms(lambda filled: filled.transpose(1, 2)[groups_P[:, None], rows_PG].transpose(1, 2))
 
     def _move_to_new_rooms(self, chosen: Callable[[Tensor], Tensor]) -> None:
-        """Of what is in the rooms (P, K, G, S, D) the `chosen` into rooms of the size that is needed now."""
+        """Copy the selected cache entries (P, K, G, S, D) into resized buffers."""
         for rooms in (self._keys, self._values):
             for layer, room in enumerate(rooms):
                 kept = chosen(room[..., : self._used, :])
@@ -93,7 +93,7 @@ class GroupLayout:
 
 
 class FixedLayout(GroupLayout):
-    """The same with shapes and places in memory that stay as they are from pass to pass and batch to batch.
+    """A layout whose shapes and places in memory stay as they are from pass to pass and batch to batch.
 
     All slots take part in every pass, whether seen or not, and `rooms` keeps the batch's rooms for the next one.
     """

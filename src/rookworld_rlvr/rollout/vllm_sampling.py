@@ -31,9 +31,9 @@ class Held:
     """The weights that a sampler should have."""
 
     checksum: str
-    """The trainer's, of its own type."""
+    """Checksum of the trainer's weights in their own type."""
     rounded: str
-    """The same of the sampler's type."""
+    """Checksum of the trainer's weights rounded to the sampler's type."""
     names: tuple[str, ...]
 
     def named_by(self, held: str) -> str:

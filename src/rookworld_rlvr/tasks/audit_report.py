@@ -27,13 +27,13 @@ class PolicyAudit:
     below_best: int
     """Another candidate's eval is higher than that of `B:`."""
     lowest: int
-    """Of `below_best`, those where no candidate's eval is lower than that of `B:`."""
+    """Rows among `below_best` where no candidate's eval is lower than that of `B:`."""
     decided: int
     """Rows whose evals differ, so that `B:` could be below the best."""
     mates: int
     """Rows in which a candidate mates."""
     mate_misjudged: int
-    """Of `mates`, those where a candidate that does not mate has as high an eval: evals of another view, or none."""
+    """Rows among `mates` where a candidate that does not mate has as high an eval: evals of another view, or none."""
 
     @property
     def inverted(self) -> bool:

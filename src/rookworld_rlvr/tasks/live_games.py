@@ -53,20 +53,20 @@ class LiveGamesConfig:
 @dataclass(slots=True)
 class _Game:
     number: int
-    """Of all that were begun."""
+    """The game's number among all that were begun."""
     board: chess.Board
     """All moves on the stack."""
     opening_halfmoves: int
     start: str
     """FEN behind the opening."""
     prompt: str
-    """Of its position."""
+    """The prompt of the position on the board."""
     asked: bool = False
     """Its completions are awaited."""
 
     @property
     def halfmoves(self) -> int:
-        """Those that the policy played."""
+        """Half-moves that the policy played."""
         return len(self.board.move_stack) - self.opening_halfmoves
 
 

@@ -33,9 +33,9 @@ class GameRecord:
     """UCI moves before the first turn."""
     turns: tuple[Turn, ...]
     end: str
-    """The reason of its end."""
+    """Why the game ended."""
     winner: chess.Color | None
-    """Of a mate; else None."""
+    """Who mated; None if nobody did."""
     drawn: bool
     """Whether it ended drawn by rule. Neither won nor drawn: it was stopped, and has no outcome."""
 

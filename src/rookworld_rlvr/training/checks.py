@@ -30,7 +30,7 @@ def first_bad_parameter(model: nn.Module) -> str:
 
 
 def first_bad_moment(optimizer: torch.optim.Optimizer, model: nn.Module) -> str:
-    """The same of the optimiser's state, as `optimizer.exp_avg of <weight>`."""
+    """The name of the first optimiser state that is not finite, as `optimizer.exp_avg of <weight>`; empty if none."""
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
             if isinstance(value, Tensor) and not value.isfinite().all():
@@ -39,14 +39,14 @@ def first_bad_moment(optimizer: torch.optim.Optimizer, model: nn.Module) -> str:
 
 
 def check_weights(context: StepContext) -> None:
-    """Before anything is sampled from them."""
+    """Check that all weights are finite, before anything is sampled from them."""
     if not all_finite(context.policy.model.parameters()):
         where = first_bad_parameter(context.policy.model) or "all weights, by their sum"
         raise _fault(FaultKind.parameter, where, "not finite before the step")
 
 
 def check_rewards(rewards_PG: Tensor) -> None:
-    """Before they become advantages."""
+    """Check that all rewards (P, G) are finite, before they become advantages."""
     bad = (~rewards_PG.isfinite()).nonzero()
     if len(bad):
         group, sample = bad[0].tolist()
@@ -55,7 +55,7 @@ def check_rewards(rewards_PG: Tensor) -> None:
 
 
 def check_logprobs(context: StepContext, logprobs: Tensor, ref_logprobs: Tensor | None, batch: Batch) -> None:
-    """Of policy, reference and sampler, as soon as they are known; those that are not trained are 0."""
+    """Check the log-probs of policy, reference and sampler for finite values, as soon as they are known."""
     sides = (("policy", context.policy, logprobs), ("reference", context.references.current, ref_logprobs))
     for name, side, values in sides:
         if values is not None and not all_finite([values]):
@@ -66,13 +66,13 @@ def check_logprobs(context: StepContext, logprobs: Tensor, ref_logprobs: Tensor 
 
 
 def check_loss(loss: Tensor, micro: Batch) -> None:
-    """Before it is differentiated."""
+    """Check that the loss is finite, before it is differentiated."""
     if not loss.detach().isfinite():
         raise _fault(FaultKind.loss, "loss", f"expected a finite number, got {loss.item()}", micro)
 
 
 def check_kl(context: StepContext, part: Batch, report: StepReport) -> None:
-    """KL against its limit and the run's own history, before the weights move."""
+    """Check the KL against its limit and the run's own history, before the weights move."""
     if not report.tokens.kl_count:
         return
     kl, guards = report.tokens.kl_exact_mean, context.guards
@@ -85,7 +85,7 @@ def check_kl(context: StepContext, part: Batch, report: StepReport) -> None:
 
 
 def check_gradient(context: StepContext, grad_norm: float, part: Batch) -> None:
-    """Not finite, or far outside its own history; before it is clipped, which would spread a NaN."""
+    """Check the gradient's norm: finite, and not far outside its own history. Clipping first would spread a NaN."""
     if not math.isfinite(grad_norm):
         named = context.policy.model.named_parameters()
         bad = (name for name, p in named if p.grad is not None and not p.grad.isfinite().all())
@@ -99,7 +99,7 @@ def check_gradient(context: StepContext, grad_norm: float, part: Batch) -> None:
 
 
 def check_update(context: StepContext, update_norm: float, part: Batch) -> None:
-    """After the optimiser has stepped: are the weights still finite?"""
+    """Check that the weights are still finite, after the optimiser has stepped."""
     if math.isfinite(update_norm):
         return
     model = context.policy.model

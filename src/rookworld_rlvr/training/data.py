@@ -122,7 +122,7 @@ def positions_of(sources: Iterable[str]) -> frozenset[str]:
 
 @cache
 def held_out_positions() -> frozenset[str]:
-    """Those of the held-out rows that ship with us, which nothing may be trained on."""
+    """The positions of the held-out rows that ship with us, which nothing may be trained on."""
     return _keys(_shipped(HELD_OUT_FILE, None))
 
 

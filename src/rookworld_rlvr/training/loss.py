@@ -34,7 +34,7 @@ class LossPlan:
 
     loss: LossKind
     sizes: LossSizes
-    """Of the whole update, so that its gradient does not depend on how it is cut."""
+    """Sizes of the whole update, so that its gradient does not depend on how it is cut."""
     clip: ClipConfig
     mismatch: MismatchConfig
     temperature: float
@@ -67,7 +67,7 @@ class TokenTotals:
 
     count: int = 0
     kl_count: int = 0
-    """Those of which a reference says something."""
+    """Tokens that the reference was asked about."""
     logprob_sum: float = 0.0
     ref_logprob_sum: float = 0.0
     kl_sum: float = 0.0

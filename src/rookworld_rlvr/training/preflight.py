@@ -104,7 +104,7 @@ def _padding_is_neutral(given: PreflightInput) -> list[GateResult]:
 
 
 def _left_padded(given: PreflightInput, batch: Batch) -> Batch:
-    """The same rows with all padding, and three pads more, in front."""
+    """The batch's rows with all padding, and three pads more, in front."""
     lengths = batch.attention_BT.sum(1).tolist()
     rows = [batch.tokens_BT[i, :length].tolist() for i, length in enumerate(lengths)]
     longest = [given.policy.pad_id] * (max(lengths) + LEFT_PADS)

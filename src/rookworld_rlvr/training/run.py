@@ -35,7 +35,7 @@ class TrainerConfig:
     evaluation_rows: int = 2048
     """Held-out rows a task, evaluated before and after; 0: no evaluation, sampled answers and match included."""
     sampled_rows: int = 256
-    """Of them, the first so many a task are also answered 8 times at the training temperature; 0: none are."""
+    """The first so many held-out rows a task are also answered 8 times at the training temperature; 0: none are."""
     match_pairs: int = 100
     """Pairs of games of the trained model against the one it began from, at the end; 0: none."""
     match_halfmoves: int = 160
