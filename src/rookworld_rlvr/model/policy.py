@@ -164,7 +164,7 @@ class Policy:
     def token_table(
         self, batch: Batch, *, micro_batch_size: int, temperature: float, reference: "Policy | None" = None
     ) -> "TokenTable":
-        """The log-probs of a whole batch, those of a reference and the exact KL: (B, T), 0 where not trained, no gradient.
+        """Log-probs of a whole batch, those of a reference and the exact KL: (B, T), 0 where not trained, no gradient.
 
         Cut into the micro-batches that training cuts it into, so that equal weights give equal numbers.
         """
