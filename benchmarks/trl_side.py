@@ -37,14 +37,14 @@ def theirs(connection: Connection, side: TrlSide) -> None:
 
     from rookworld_rlvr.app.wiring import set_threads
     from rookworld_rlvr.model.policy import TINY, tiny_model_folder
-    from rookworld_rlvr.tasks.sampler import Sampler
+    from rookworld_rlvr.tasks.prompt_stream import PromptStream
     from rookworld_rlvr.training.data import load_data
 
     before_gib = sides.begin_memory()
     config = sides.configured(side.overrides)
     set_threads(config.threads)
     torch.manual_seed(config.seed)
-    sampler = Sampler(load_data(config.data, seed=config.seed).train, config.data.mixture, config.seed)
+    sampler = PromptStream(load_data(config.data, seed=config.seed).train, config.data.mixture, config.seed)
     examples = sampler.draw(config.objective.prompts_per_step * config.steps)
     counted = sides.Counted()
     with tempfile.TemporaryDirectory() as folder:

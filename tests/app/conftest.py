@@ -217,7 +217,7 @@ def match(config: RunConfig) -> MatchConfig:
 
 def draws(config: RunConfig) -> list[Task]:
     """Whose turn it is once the policy task is mastered."""
-    sampler = build_unsaved_run(config).context.sampler
+    sampler = build_unsaved_run(config).context.prompts
     for _ in range(100):
         sampler.observe(Task.policy, 1.0)
     return [example.task for example in sampler.draw(12)]

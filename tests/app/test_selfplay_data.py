@@ -11,7 +11,7 @@ from rookworld_rlvr.app.data import main
 from rookworld_rlvr.tasks.audit import audit
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus
 from rookworld_rlvr.tasks.played import GameRecord
-from rookworld_rlvr.tasks.sampler import MixtureConfig
+from rookworld_rlvr.tasks.prompt_stream import MixtureConfig
 from rookworld_rlvr.tasks.types import Task
 from rookworld_rlvr.training.data import DataConfig, default_file, load_data, positions_of
 

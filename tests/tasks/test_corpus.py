@@ -192,7 +192,7 @@ def test_a_missing_path_raises_without_asking_the_hub(
 
 
 def test_reading_files_imports_no_torch_and_no_datasets() -> None:
-    code = "import sys, rookworld_rlvr.tasks.audit, rookworld_rlvr.tasks.sampler; print(*sys.modules)"
+    code = "import sys, rookworld_rlvr.tasks.audit, rookworld_rlvr.tasks.prompt_stream; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()

@@ -11,7 +11,7 @@ from rookworld_rlvr.board.fen import parse_fen, position_key
 from rookworld_rlvr.board.openings import OPENINGS, opening_board
 from rookworld_rlvr.tasks.environment import environment_truth, parse_environment, parse_environment_prompt
 from rookworld_rlvr.tasks.live_games import LiveGames, LiveGamesConfig, LiveRecords
-from rookworld_rlvr.tasks.sampler import MixtureConfig, Sampler
+from rookworld_rlvr.tasks.prompt_stream import MixtureConfig, PromptStream
 from rookworld_rlvr.tasks.types import Example, Task
 
 STANDARD = f"P: {chess.STARTING_FEN}"
@@ -127,16 +127,16 @@ def test_a_prompt_that_no_game_asked_changes_nothing() -> None:
 
 def test_a_draw_asks_one_position_of_each_game_at_most_and_the_next_draw_again_what_was_not_answered() -> None:
     live = games(games=2, opening_fraction=1.0)
-    sampler = Sampler(CORPUS, MixtureConfig(1.0, 0.0), 0, live)
-    drawn = sampler.draw(5)
+    stream = PromptStream(CORPUS, MixtureConfig(1.0, 0.0), 0, live)
+    drawn = stream.draw(5)
     assert [example not in CORPUS for example in drawn] == [True, True, False, False, False]
     records = live.take_records().asked
     assert [record["game"] for record in records] == [0, 1]
     first = parse_fen(records[0]["fen"])
     move = min(move.uci() for move in first.legal_moves)
-    sampler.play(drawn[0], says(move))
+    stream.play(drawn[0], says(move))
     first.push_uci(move)
-    again = [example.prompt for example in sampler.draw(5) if example not in CORPUS]
+    again = [example.prompt for example in stream.draw(5) if example not in CORPUS]
     assert again == [f"P: {first.fen()}", drawn[1].prompt]
 
 
@@ -189,36 +189,36 @@ def test_a_game_behind_an_opening_counts_its_own_half_moves_and_tells_where_it_b
     assert records.ended[0]["result"] == ("0-1" if " w " in fen else "1-0")
 
 
-def test_a_sampler_draws_its_share_from_the_games_of_each_task() -> None:
+def test_a_stream_draws_its_share_from_the_games_of_each_task() -> None:
     live = games(fraction=0.25, games=4)
-    sampler = Sampler(CORPUS, MixtureConfig(1.0, 1.0), 0, live)
+    stream = PromptStream(CORPUS, MixtureConfig(1.0, 1.0), 0, live)
     for _ in range(40):
         live.start_draw()
         while (example := live.next(Task.policy)) is None:
             continue
-        sampler.play(example, says("e2e5"))
-    drawn = [example for _ in range(10) for example in sampler.draw(8)]
+        stream.play(example, says("e2e5"))
+    drawn = [example for _ in range(10) for example in stream.draw(8)]
     ours = [example for example in drawn if example not in CORPUS]
     assert [sum(example.task is task for example in drawn) for task in Task] == [40, 40]
     assert sum(example.task is Task.policy for example in ours) == 10
     # No more transitions wait than there are games.
     assert sum(example.task is Task.environment for example in ours) == 4
-    assert sampler.live_ends() == {"illegal": 40}
+    assert stream.live_ends() == {"illegal": 40}
 
 
 def test_games_go_on_where_a_state_was_taken_also_through_json() -> None:
-    def go_on(sampler: Sampler, steps: int) -> list[str]:
+    def go_on(stream: PromptStream, steps: int) -> list[str]:
         prompts = []
         for _ in range(steps):
-            for example in sampler.draw(3):
+            for example in stream.draw(3):
                 prompts.append(example.prompt)
                 moves = sorted(move.uci() for move in parse_fen(example.prompt.split("+")[0][3:]).legal_moves)
-                sampler.play(example, says("e1e1" if len(prompts) % 7 == 0 else moves[len(prompts) % len(moves)]))
+                stream.play(example, says("e1e1" if len(prompts) % 7 == 0 else moves[len(prompts) % len(moves)]))
         return prompts
 
-    def make() -> Sampler:
+    def make() -> PromptStream:
         config = LiveGamesConfig(fraction=0.5, games=3, max_halfmoves=6)
-        return Sampler(CORPUS, MixtureConfig(1.0, 1.0), 0, LiveGames(config, seed=1))
+        return PromptStream(CORPUS, MixtureConfig(1.0, 1.0), 0, LiveGames(config, seed=1))
 
     whole, resumed = make(), make()
     go_on(whole, 10)
@@ -234,7 +234,7 @@ def test_games_go_on_where_a_state_was_taken_also_through_json() -> None:
     records = whole.take_live_records()
     assert len(records.asked) > 5 and not records.ended
     # A run without games goes on from such a state too.
-    Sampler(CORPUS, MixtureConfig(1.0, 1.0), 0).load_state_dict(whole.state_dict())
+    PromptStream(CORPUS, MixtureConfig(1.0, 1.0), 0).load_state_dict(whole.state_dict())
 
 
 @pytest.mark.parametrize(

@@ -381,7 +381,7 @@ def test_a_checkpoint_from_a_stranger_runs_no_code(saved: Run, tmp_path: Path) -
 def test_loading_puts_back_every_part_of_the_state(saved: Run) -> None:
     context, checkpoint = saved.context, saved.folder / "checkpoints/step-2"
     before = state(checkpoint)
-    context.sampler.draw(5)
+    context.prompts.draw(5)
     context.clock.schedule_step, context.recovery.restores, context.recovery.candidates = 7, 3, {9: 1.0}
     context.guards.kl.observe(1.0, 0.1)
     context.guards.observe_rewards({"policy": 1.0})

@@ -139,7 +139,7 @@ def test_a_group_of_equal_rewards_is_kept_dropped_or_replaced(
 def test_refilling_is_bound_and_its_prompts_are_the_next_ones(make_run: MakeRun, rounds: int) -> None:
     given = (f"{COLLECTION}.uninformative=refill", f"{COLLECTION}.refill_rounds={rounds}")
     context = rescored(make_run(*given).context, lambda _i, _question, score: replace(score, total=0.5))
-    drawn = make_run().context.sampler.draw(2 * (1 + rounds) + 2)
+    drawn = make_run().context.prompts.draw(2 * (1 + rounds) + 2)
     asked: list[str] = []
     generate = context.generator.generate
 
@@ -154,7 +154,7 @@ def test_refilling_is_bound_and_its_prompts_are_the_next_ones(make_run: MakeRun,
     assert [text.split() for text in asked] == [example.prompt.split() for example in drawn[: 2 * (1 + rounds)]]
     assert idle_reason(report) == "no group was kept"
     assert all(torch.equal(*pair) for pair in zip(before, context.policy.model.parameters(), strict=True))
-    assert context.sampler.draw(2) == drawn[-2:]
+    assert context.prompts.draw(2) == drawn[-2:]
     assert step_metrics(report, context)["optim/updates"] == 0
 
 
@@ -248,8 +248,8 @@ def test_prompts_whose_completions_were_rejected_are_learned_of_once(
     context = shaken(f"{COLLECTION}.kl_cap={kl_cap}", f"{COLLECTION}.refill_rounds=3")
     played: list[tuple[str, list[str]]] = []
     observed: list[Task] = []
-    monkeypatch.setattr(context.sampler, "play", lambda example, texts: played.append((example.prompt, texts)))
-    monkeypatch.setattr(context.sampler, "observe", lambda task, right: observed.append(task))
+    monkeypatch.setattr(context.prompts, "play", lambda example, texts: played.append((example.prompt, texts)))
+    monkeypatch.setattr(context.prompts, "observe", lambda task, right: observed.append(task))
     report = grpo_step(context, 0)
     assert report.sampled_groups > len(report.groups)
     assert played == [(group.example.prompt, [s.text for s in group.samples]) for group in report.groups]

@@ -10,7 +10,7 @@ from rookworld_rlvr.board.openings import OPENINGS, opening_board
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.tasks import Example
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus, split_by_position
-from rookworld_rlvr.tasks.sampler import MixtureConfig
+from rookworld_rlvr.tasks.prompt_stream import MixtureConfig
 from rookworld_rlvr.training.data import (
     DataConfig,
     default_file,
@@ -115,8 +115,8 @@ LIVE = ("data.live.fraction=1", "data.live.games=500", "data.live.opening_fracti
 
 def drawn(run: Run) -> set[str]:
     """The positions in which 500 games stand: a draw asks about each of them, once."""
-    run.context.sampler.draw(500)
-    asked = [position_key(parse_fen(record["fen"])) for record in run.context.sampler.take_live_records().asked]
+    run.context.prompts.draw(500)
+    asked = [position_key(parse_fen(record["fen"])) for record in run.context.prompts.take_live_records().asked]
     assert len(set(asked)) == len(asked)
     return set(asked)
 

@@ -14,7 +14,7 @@ from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.objective import KLForm, LossKind, LossSizes
 from rookworld_rlvr.rollout.collect import Group, Sample, make_batch, sample_groups, score_groups
 from rookworld_rlvr.tasks import Task
-from rookworld_rlvr.tasks.sampler import MixtureConfig, Sampler
+from rookworld_rlvr.tasks.prompt_stream import MixtureConfig, PromptStream
 from rookworld_rlvr.training.context import StepContext
 from rookworld_rlvr.training.loss import grpo_loss
 from rookworld_rlvr.training.metrics import step_metrics
@@ -27,7 +27,7 @@ NO_CLIP = "optim.max_grad_norm=1e9"
 
 
 def collect(context: StepContext, *, temperature: float = 1.0, group_size: int = 4) -> list[Group]:
-    examples = context.sampler.draw(2)
+    examples = context.prompts.draw(2)
     sampled = sample_groups(
         context.generator,
         context.policy.tokenizer,
@@ -226,7 +226,7 @@ def test_a_label_that_says_what_the_model_wrote_raises_its_reward_through_the_st
         run = make_run("data.mixture.environment=0", "objective.prompts_per_step=1", "objective.group_size=16")
         row = next(example for example in run.train_examples if example.task is Task.policy)
         row = replace(row, completion=label or row.completion)
-        run.context.sampler = Sampler([row], MixtureConfig(1.0, 0.0), 0)
+        run.context.prompts = PromptStream([row], MixtureConfig(1.0, 0.0), 0)
         report = grpo_step(run.context, 0)
         return list(report.groups[0].samples), report.rewards_PG[0]
 

@@ -83,10 +83,10 @@ def measure(bench: Measured) -> dict[GeneratorKind, list[Row]]:
     rows: dict[GeneratorKind, list[Row]] = {kind: [] for kind in kinds}
     steps = count()
     for at in range(1 + bench.config.bench.rounds):
-        prompts = context.sampler.state_dict()
+        prompts = context.prompts.state_dict()
         first = at % len(kinds)
         for kind in [*kinds[first:], *kinds[:first]]:
-            context.sampler.load_state_dict(prompts)
+            context.prompts.load_state_dict(prompts)
             context.generator = generators[kind]
             row = one_step(bench, generators[kind], next(steps))
             # Of the first round kernels are chosen and memory is asked for.

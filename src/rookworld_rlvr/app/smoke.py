@@ -8,7 +8,7 @@ from rich.console import Console
 
 from ..errors import TrainingGaveUpError
 from ..rollout.collect import Group
-from ..tasks.sampler import MixtureConfig, Sampler
+from ..tasks.prompt_stream import MixtureConfig, PromptStream
 from ..training.context import Uninformative
 from ..training.memory import peak_memory_gib
 from ..training.preflight import GateResult, require_passed, run_preflight
@@ -42,7 +42,7 @@ def _smoke(config: RunConfig, run: Run) -> None:
     examples = gate_examples(run.train_examples)
     # The gates ask about the model before any update, so they look first and are told of last.
     gates = run_preflight(preflight_input(run.context, examples))
-    run.context.sampler = Sampler(examples, _mixture(len(examples), config), config.seed)
+    run.context.prompts = PromptStream(examples, _mixture(len(examples), config), config.seed)
     # Of two completions many a group is idle: it must not be dropped, or there is no step to see.
     collection = replace(config.objective.collection, uninformative=Uninformative.keep)
     run.context.objective = replace(

@@ -22,7 +22,7 @@ from ..rollout.static_generator import StaticGenerator
 from ..tasks import Example
 from ..tasks.corpus import example_key
 from ..tasks.live_games import LiveGames
-from ..tasks.sampler import Sampler
+from ..tasks.prompt_stream import PromptStream
 from ..training.checkpoint import CONFIG_FILE, find_run
 from ..training.context import StepContext
 from ..training.data import Data, evaluation_rows, load_data
@@ -151,7 +151,7 @@ def build_unsaved_run(config: RunConfig) -> Run:
         references=References(policy, config.reference),
         generator=generator,
         judge=judge,
-        sampler=Sampler(train_examples, config.data.mixture, config.seed, live),
+        prompts=PromptStream(train_examples, config.data.mixture, config.seed, live),
         optimizer=make_optimizer(policy.model.parameters(), config.optim),
         objective=config.objective,
         kl=config.kl,

@@ -55,7 +55,7 @@ def load_checkpoint(folder: Path, context: StepContext) -> int:
     """Put everything back as it was saved; returns how many steps were done. Raises UserError."""
     state = _read(folder, context)
     try:
-        context.sampler.load_state_dict(state["sampler"])
+        context.prompts.load_state_dict(state["sampler"])
         _put_back(context, state)
         context.guards.load_state_dict(state["guards"])
         context.recovery.load_state_dict(state["recovery"])
@@ -179,7 +179,7 @@ def _state(context: StepContext, step: int) -> dict[str, Any]:
         "entropy": context.entropy_controller.state_dict(),
         "guards": context.guards.state_dict(),
         "rng": rng_state(),
-        "sampler": context.sampler.state_dict(),
+        "sampler": context.prompts.state_dict(),
         "recovery": context.recovery.state_dict(),
     }
 

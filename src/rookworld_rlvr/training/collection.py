@@ -66,7 +66,7 @@ def collect(context: StepContext, report: StepReport) -> Collected:
     Raises FaultError where generator or judge fail.
     """
     config, wanted = context.objective.collection, context.objective.prompts_per_step
-    collected = _sample(context, context.sampler.draw(wanted), report)
+    collected = _sample(context, context.prompts.draw(wanted), report)
     if config.uninformative is Uninformative.keep:
         return collected
     advantage = context.objective.advantage
@@ -75,20 +75,20 @@ def collect(context: StepContext, report: StepReport) -> Collected:
     for _ in range(rounds):
         missing = wanted - len(collected.groups)
         if missing:
-            more = _sample(context, context.sampler.draw(missing), report)
+            more = _sample(context, context.prompts.draw(missing), report)
             collected = collected + more.select(more.counted_P(more.rewards_PG(), advantage))
     return collected
 
 
 def _sample(context: StepContext, examples: Sequence[Example], report: StepReport) -> Collected:
-    """Groups of these prompts; the sampler of prompts learns how they went."""
+    """Groups of these prompts; the stream of prompts learns how they went."""
     groups = _groups(context, examples, report)
     valid_PG = torch.ones(len(groups), context.objective.group_size, dtype=torch.bool)
     if context.objective.collection.kl_cap:
         groups, valid_PG = _reject(context, groups, report)
     for group in groups:
-        context.sampler.observe(group.example.task, fmean(outcome(sample.score) for sample in group.samples))
-        context.sampler.play(group.example, [sample.text for sample in group.samples])
+        context.prompts.observe(group.example.task, fmean(outcome(sample.score) for sample in group.samples))
+        context.prompts.play(group.example, [sample.text for sample in group.samples])
     return Collected(tuple(groups), valid_PG)
 
 

@@ -10,7 +10,7 @@ from ..model.policy import Policy
 from ..objective import AdvantageConfig, ClipConfig, LossKind, LossSizes, MismatchConfig
 from ..rewards.judge_pool import Judge
 from ..rollout.generator import Generator
-from ..tasks.sampler import Sampler
+from ..tasks.prompt_stream import PromptStream
 from .entropy_control import EntropyConfig, EntropyController
 from .guards import Guards
 from .kl_control import KLConfig, KLController
@@ -126,7 +126,7 @@ class StepContext:
     references: References
     generator: Generator
     judge: Judge
-    sampler: Sampler
+    prompts: PromptStream
     optimizer: torch.optim.Optimizer
     objective: StepConfig
     kl: KLConfig

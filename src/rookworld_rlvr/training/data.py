@@ -10,7 +10,7 @@ from ..errors import UserError
 from ..tasks import Example, Task
 from ..tasks.corpus import CorpusError, example_key, exclude_positions, read_corpus, split_by_position
 from ..tasks.live_games import LiveGamesConfig
-from ..tasks.sampler import MixtureConfig
+from ..tasks.prompt_stream import MixtureConfig
 
 DEFAULT = "default"
 TRAIN_FILE, HELD_OUT_FILE = "train.txt", "held_out.jsonl"

@@ -41,7 +41,7 @@ def run_steps(run: Run, first_step: int) -> tuple[int, str, float]:
         while step < run.config.steps and stopped == "finished":
             report = _step_or_stop(run, step)
             if run.live_files is not None:
-                run.live_files.write(run.context.sampler.take_live_records())
+                run.live_files.write(run.context.prompts.take_live_records())
             if report is None:
                 stopped = "interrupted"
                 break
@@ -60,13 +60,13 @@ def run_steps(run: Run, first_step: int) -> tuple[int, str, float]:
 def _step_or_stop(run: Run, step: int) -> StepReport | None:
     """The step's report, None if a stop was asked for: then all is as it was before the step."""
     context = run.context
-    sampler, rng = context.sampler.state_dict(), rng_state()
+    sampler, rng = context.prompts.state_dict(), rng_state()
     try:
         if run.stop_requested:
             raise StepAbandonedError
         return grpo_step(context, step)
     except StepAbandonedError:
-        context.sampler.load_state_dict(sampler)
+        context.prompts.load_state_dict(sampler)
         set_rng_state(rng)
         return None
 

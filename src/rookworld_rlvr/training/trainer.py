@@ -145,7 +145,7 @@ def begin(run: Run) -> tuple[int, list[Row]]:
 
 def _begin_live_files(run: Run) -> None:
     if run.live_files is not None:
-        run.live_files.begin(sum(run.context.sampler.live_ends().values()))
+        run.live_files.begin(sum(run.context.prompts.live_ends().values()))
 
 
 def _needs_first_score(run: Run) -> bool:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rookworld_rlvr.tasks import Example, Task
-from rookworld_rlvr.tasks.sampler import MixtureConfig, Sampler
+from rookworld_rlvr.tasks.prompt_stream import MixtureConfig, PromptStream
 
 
 def examples(policy: int, environment: int) -> list[Example]:
@@ -28,7 +28,7 @@ def test_after_any_number_of_draws_each_task_is_within_one_of_its_share(
 ) -> None:
     if not policy + environment:
         return
-    drawn = Sampler(examples(7, 5), MixtureConfig(policy, environment), seed=0).draw(n)
+    drawn = PromptStream(examples(7, 5), MixtureConfig(policy, environment), seed=0).draw(n)
     share = policy / (policy + environment)
     assert len(drawn) == n
     assert abs(tasks(drawn)[Task.policy] - n * share) <= 1
@@ -36,24 +36,24 @@ def test_after_any_number_of_draws_each_task_is_within_one_of_its_share(
 
 
 def test_only_the_proportion_of_the_weights_counts() -> None:
-    first = Sampler(examples(9, 9), MixtureConfig(3, 1), seed=1).draw(40)
-    assert first == Sampler(examples(9, 9), MixtureConfig(0.75, 0.25), seed=1).draw(40)
+    first = PromptStream(examples(9, 9), MixtureConfig(3, 1), seed=1).draw(40)
+    assert first == PromptStream(examples(9, 9), MixtureConfig(0.75, 0.25), seed=1).draw(40)
     assert tasks(first[:4]) == {Task.policy: 3, Task.environment: 1}
 
 
 def test_an_epoch_holds_every_example_once_and_the_next_one_is_in_another_order() -> None:
-    sampler = Sampler(examples(50, 0), MixtureConfig(1, 0), seed=3)
-    first, second = sampler.draw(50), sampler.draw(50)
+    stream = PromptStream(examples(50, 0), MixtureConfig(1, 0), seed=3)
+    first, second = stream.draw(50), stream.draw(50)
     assert set(first) == set(second) == set(examples(50, 0))
     assert first != second
     assert first != examples(50, 0)
 
 
 def test_draws_go_by_the_seed_and_not_by_their_sizes() -> None:
-    whole = Sampler(examples(20, 30), MixtureConfig(), seed=5).draw(90)
-    pieces = Sampler(examples(20, 30), MixtureConfig(), seed=5)
+    whole = PromptStream(examples(20, 30), MixtureConfig(), seed=5).draw(90)
+    pieces = PromptStream(examples(20, 30), MixtureConfig(), seed=5)
     assert [example for n in (1, 0, 40, 49) for example in pieces.draw(n)] == whole
-    assert Sampler(examples(20, 30), MixtureConfig(), seed=6).draw(90) != whole
+    assert PromptStream(examples(20, 30), MixtureConfig(), seed=6).draw(90) != whole
 
 
 @settings(derandomize=True, max_examples=50, deadline=None)
@@ -64,43 +64,43 @@ def test_draws_go_by_the_seed_and_not_by_their_sizes() -> None:
 )
 def test_resumed_through_json_is_as_uninterrupted(before: int, after: int, weights: tuple[float, float]) -> None:
     config = MixtureConfig(*weights)
-    uninterrupted = Sampler(examples(11, 13), config, seed=2)
+    uninterrupted = PromptStream(examples(11, 13), config, seed=2)
     uninterrupted.draw(before)
-    resumed = Sampler(examples(11, 13), config, seed=2)
+    resumed = PromptStream(examples(11, 13), config, seed=2)
     resumed.load_state_dict(json.loads(json.dumps(uninterrupted.state_dict())))
     assert resumed.draw(after) == uninterrupted.draw(after)
     assert resumed.state_dict() == uninterrupted.state_dict()
 
 
 def test_a_mixture_changed_on_resuming_holds_from_there_on() -> None:
-    before = Sampler(examples(10, 10), MixtureConfig(1, 0), seed=0)
+    before = PromptStream(examples(10, 10), MixtureConfig(1, 0), seed=0)
     before.draw(1000)
-    resumed = Sampler(examples(10, 10), MixtureConfig(1, 1), seed=0)
+    resumed = PromptStream(examples(10, 10), MixtureConfig(1, 1), seed=0)
     resumed.load_state_dict(before.state_dict())
     assert abs(tasks(resumed.draw(20))[Task.policy] - 10) <= 1
 
 
 @pytest.mark.parametrize(
-    "other", [Sampler(examples(5, 6), MixtureConfig(), 0), Sampler(examples(5, 5), MixtureConfig(), 1)]
+    "other", [PromptStream(examples(5, 6), MixtureConfig(), 0), PromptStream(examples(5, 5), MixtureConfig(), 1)]
 )
-def test_a_state_of_other_data_or_another_seed_is_refused_and_changes_nothing(other: Sampler) -> None:
-    sampler = Sampler(examples(5, 5), MixtureConfig(), seed=0)
-    sampler.draw(3)
-    state = sampler.state_dict()
-    with pytest.raises(ValueError, match="expected sampler state of data and seed"):
-        sampler.load_state_dict(other.state_dict())
-    assert sampler.state_dict() == state
+def test_a_state_of_other_data_or_another_seed_is_refused_and_changes_nothing(other: PromptStream) -> None:
+    stream = PromptStream(examples(5, 5), MixtureConfig(), seed=0)
+    stream.draw(3)
+    state = stream.state_dict()
+    with pytest.raises(ValueError, match="expected prompt stream state of data and seed"):
+        stream.load_state_dict(other.state_dict())
+    assert stream.state_dict() == state
 
 
 @pytest.mark.parametrize(("policy", "environment", "task"), [(0, 5, "policy"), (5, 0, "environment")])
 def test_a_task_with_a_weight_and_no_examples_is_refused(policy: int, environment: int, task: str) -> None:
     with pytest.raises(ValueError, match=f"expected examples of task {task}"):
-        Sampler(examples(policy, environment), MixtureConfig(), seed=0)
+        PromptStream(examples(policy, environment), MixtureConfig(), seed=0)
 
 
 def test_a_task_without_weight_is_never_drawn_and_needs_no_examples() -> None:
-    assert tasks(Sampler(examples(0, 5), MixtureConfig(0, 2), seed=0).draw(12)) == {Task.environment: 12}
-    assert tasks(Sampler(examples(5, 5), MixtureConfig(0, 2), seed=0).draw(12)) == {Task.environment: 12}
+    assert tasks(PromptStream(examples(0, 5), MixtureConfig(0, 2), seed=0).draw(12)) == {Task.environment: 12}
+    assert tasks(PromptStream(examples(5, 5), MixtureConfig(0, 2), seed=0).draw(12)) == {Task.environment: 12}
 
 
 @pytest.mark.parametrize("weights", [(0, 0), (-1, 2), (float("nan"), 1), (float("inf"), 1)])
@@ -127,11 +127,11 @@ def test_headroom_weighs_tasks_by_their_share_of_wrong_answers() -> None:
 
 def test_what_is_observed_moves_the_draws_and_without_headroom_moves_nothing() -> None:
     def counted(headroom: float) -> Counter[Task]:
-        sampler = Sampler(examples(50, 50), MixtureConfig(1, 1, headroom=headroom), seed=0)
+        stream = PromptStream(examples(50, 50), MixtureConfig(1, 1, headroom=headroom), seed=0)
         for _ in range(200):
-            sampler.observe(Task.policy, 1.0)
-            sampler.observe(Task.environment, 0.0)
-        return tasks(sampler.draw(42))
+            stream.observe(Task.policy, 1.0)
+            stream.observe(Task.environment, 0.0)
+        return tasks(stream.draw(42))
 
     # The running mean 0.98²⁰⁰ is below a twentieth, which gives one policy row in 21.
     assert counted(1.0) == {Task.policy: 2, Task.environment: 40}
@@ -140,7 +140,7 @@ def test_what_is_observed_moves_the_draws_and_without_headroom_moves_nothing() -
 
 def test_headroom_resumed_through_json_is_as_uninterrupted() -> None:
     config = MixtureConfig(1, 1, headroom=1.0)
-    uninterrupted, resumed = (Sampler(examples(11, 13), config, seed=2) for _ in range(2))
+    uninterrupted, resumed = (PromptStream(examples(11, 13), config, seed=2) for _ in range(2))
     for right in (1.0, 0.5, 1.0):
         uninterrupted.observe(Task.policy, right)
         uninterrupted.draw(3)
@@ -149,7 +149,7 @@ def test_headroom_resumed_through_json_is_as_uninterrupted() -> None:
     resumed.load_state_dict(json.loads(json.dumps(uninterrupted.state_dict())))
     assert resumed.share(Task.policy) == uninterrupted.share(Task.policy)
     assert resumed.draw(30) == uninterrupted.draw(30)
-    without = Sampler(examples(11, 13), MixtureConfig(1, 1), seed=2)
+    without = PromptStream(examples(11, 13), MixtureConfig(1, 1), seed=2)
     without.load_state_dict(uninterrupted.state_dict())
     assert without.share(Task.policy) == 0.5
 

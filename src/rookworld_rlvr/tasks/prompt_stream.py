@@ -10,7 +10,7 @@ from typing import Any
 from .live_games import LiveGames, LiveRecords
 from .types import Example, Task
 
-# Beside the tasks in the sampler's state.
+# Beside the tasks in the stream's state.
 LIVE = "live"
 
 # A task that is mastered is still drawn now and then, or nobody would see it forgotten.
@@ -51,7 +51,7 @@ class MixtureConfig:
         return {task: weight / sum(weights.values()) for task, weight in weights.items()}
 
 
-class Sampler:
+class PromptStream:
     """Draws examples without end: every example of a task once an epoch, in a new order each epoch.
 
     Tasks take turns by smooth weighted round robin: after any number of draws each task's count is
@@ -118,7 +118,7 @@ class Sampler:
         return chosen
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
-        """Where the sampler stands, in plain JSON values; it names its data by a hash."""
+        """Where the stream stands, in plain JSON values; it names its data by a hash."""
         tasks = {
             task.value: {"credit": self._credits[task], "wrong": self._wrong[task], **epochs.state_dict()}
             for task, epochs in self._epochs.items()
@@ -166,7 +166,7 @@ class _Epochs:
 
     def check_state(self, state: Mapping[str, float | str]) -> None:
         if state["data"] != self._data:
-            raise ValueError(f"expected sampler state of data and seed {self._data}, got {state['data']}")
+            raise ValueError(f"expected prompt stream state of data and seed {self._data}, got {state['data']}")
 
     def load_state_dict(self, state: Mapping[str, float | str]) -> None:
         self._start(int(state["epoch"]), int(state["position"]))
