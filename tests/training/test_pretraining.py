@@ -94,14 +94,16 @@ def test_targets_follow_the_verdicts_and_leave_out_what_was_named_before() -> No
             assert shares[chess.parse_square(word)] > 0
         hard = {at for at, _ in row.hard}
         assert not hard & {at for at, _, _ in row.soft} and len(row.tokens) - 1 in hard
-        assert row.legal.sum() == len(verdict().evals_pawns) and row.moves.sum() == pytest.approx(1.0)
-        rook = row.squares.index(chess.A1, row.men)
-        assert row.moves[rook, chess.A8] > 0.9 and row.legal[rook].sum() == 13 and not row.legal[: row.men].any()
+        assert row.board.legal.sum() == len(verdict().evals_pawns) and row.board.moves.sum() == pytest.approx(1.0)
+        board = row.board
+        rook = board.squares.index(chess.A1, board.men)
+        assert board.moves[rook, chess.A8] > 0.9 and board.legal[rook].sum() == 13
+        assert not board.legal[: board.men].any()
         assert words[row.value_at] == " 1" and words[row.value_at + 1].strip() != "1"
 
 
 def test_the_board_s_tokens_stand_where_the_heads_look() -> None:
-    row = SoftRows(TOKENIZER).row(verdict(), random.Random(0))
+    row = SoftRows(TOKENIZER).board(verdict())
     words = TOKENIZER.convert_ids_to_tokens(row.tokens)[BOARD_AT : BOARD_AT + len(row.squares)]
     men = (chess.A8, chess.G8, chess.F7, chess.G7, chess.H7, chess.A1, chess.H1)
     assert row.squares == (*men, chess.A1, chess.H1) and row.men == len(men)
@@ -224,6 +226,24 @@ def test_a_step_does_not_depend_on_its_threads_and_its_parts_add_up(
     monkeypatch.setattr(pretraining, "PARTS", 1)
     whole, _ = step(1)
     assert whole == pytest.approx(one, rel=1e-4)
+
+
+def test_bare_boards_are_asked_by_the_heads_alone_and_cost_only_the_layers_before_them(
+    transitions: list[Example],
+) -> None:
+    def told(board_rows: int) -> dict[str, float]:
+        training = Pretraining(replace(SMALL, board_rows=board_rows), seed=3, device=CPU)
+        return training._train_step(positions(40), TransitionPool(transitions))
+
+    without, with_boards = told(0), told(8)
+    assert {part for part in without if without[part] != with_boards[part]} == {"moves", "legal", "attacks"}
+    assert with_boards["legal"] == pytest.approx(without["legal"], rel=0.3)
+    training = Pretraining(SMALL, seed=3, device=CPU)
+    losses = training._bare_board_losses([SoftRows(TOKENIZER).board(verdict())], 1)
+    torch.stack(list(losses.values())).sum().backward()
+    first, last = training.model.blocks
+    assert all(weight.grad is not None for weight in first.parameters())
+    assert all(weight.grad is None for weight in last.parameters())
 
 
 def test_another_run_s_state_is_refused_by_name(transitions: list[Example], tmp_path: Path) -> None:

@@ -30,7 +30,17 @@ from ..tasks.types import EnvironmentAnswer, Example
 from ..tasks.verdicts import Verdict, mirrored, render_verdict
 from .codec import POSITIONS, Encoder, build_tokenizer, men_of
 from .muon import Muon
-from .soft_targets import BOARD_AT, SoftBatch, SoftRow, SoftRows, collate
+from .soft_targets import (
+    BOARD_AT,
+    BoardBatch,
+    BoardRow,
+    SoftBatch,
+    SoftRow,
+    SoftRows,
+    collate,
+    collate_boards,
+    tokens_of,
+)
 from .state import Header, digest, load_state, read_state, save_state
 from .student import Shape, Student, export, token_features
 
@@ -74,6 +84,9 @@ class PretrainConfig:
     """`P:` rows a step."""
     environment_rows: int = 24
     """`A:` rows a step."""
+    board_rows: int = 0
+    """`P:` prompts a step, beside the rows, that are asked by the heads on the board alone: they cost half of the
+    layers and no completion."""
     muon_lr: float = 0.02
     """Learning rate of Muon, for the matrices within the blocks."""
     lr: float = 2e-3
@@ -104,6 +117,8 @@ class PretrainConfig:
         counts = (self.layers, self.heads, self.steps, self.policy_rows, self.environment_rows, self.warmup_steps)
         if min(*counts, self.save_every, self.log_every) < 1 or self.width < 1 or self.width % self.heads:
             raise ValueError("model: expected counts of at least 1 and a width that is a multiple of heads")
+        if self.board_rows < 0:
+            raise ValueError(f"model.board_rows: expected 0 or more, got {self.board_rows}")
         if not 1 <= self.board_layer <= self.layers:
             raise ValueError(f"model.board_layer: expected 1 to {self.layers}, got {self.board_layer}")
         if not 0 < self.lr < math.inf or not 0 < self.muon_lr < math.inf:
@@ -128,7 +143,7 @@ class EnvironmentRow:
     """What comes of the move: 0 illegal, 1 the game goes on, 2 a mate, 3 a draw."""
 
 
-Row = TypeVar("Row", SoftRow, EnvironmentRow)
+Row = TypeVar("Row", SoftRow, BoardRow, EnvironmentRow)
 
 
 class TransitionPool:
@@ -238,9 +253,12 @@ class Pretraining:
             for group in optimizer.param_groups:
                 group["lr"] = lr * self._share()
         policy, environment = self._draw_policy(rng, verdicts), self._draw_environment(rng, transitions)
+        boards = [self._soft.board(self._draw_verdict(rng, verdicts)) for _ in range(self.config.board_rows)]
+        asked = len(policy) + len(boards)
         parts: list[Callable[[], dict[str, Tensor]]] = [
-            *(partial(self._policy_losses, rows, len(policy)) for rows in _by_length(policy)),
+            *(partial(self._policy_losses, rows, len(policy), asked) for rows in _by_length(policy)),
             *(partial(self._environment_losses, rows, len(environment)) for rows in _by_length(environment)),
+            *(partial(self._bare_board_losses, rows, asked) for rows in _by_length(boards)),
         ]
         told = defaultdict[str, float](float)
         for losses, gradients in self._threads.map(self._gradients, parts):
@@ -273,11 +291,15 @@ class Pretraining:
         for average, parameter in zip(self._average, self.model.parameters(), strict=True):
             average.lerp_(parameter, 1 - kept)
 
+    @staticmethod
+    def _draw_verdict(rng: random.Random, verdicts: Sequence[Verdict]) -> Verdict:
+        verdict = rng.choice(verdicts)
+        return mirrored(verdict) if rng.random() < MIRRORED else verdict
+
     def _draw_policy(self, rng: random.Random, verdicts: Sequence[Verdict]) -> list[SoftRow]:
         rows: list[SoftRow] = []
         while len(rows) < self.config.policy_rows:
-            verdict = rng.choice(verdicts)
-            row = self._soft.row(mirrored(verdict) if rng.random() < MIRRORED else verdict, rng)
+            row = self._soft.row(self._draw_verdict(rng, verdicts), rng)
             if len(row.tokens) <= POSITIONS:
                 rows.append(row)
         return rows
@@ -301,26 +323,38 @@ class Pretraining:
         tokens = [*prompt, *answer, self.tokenizer.eos_token_id]
         return EnvironmentRow(tokens, len(prompt), (*copied, False), _outcome(text))
 
-    def _policy_losses(self, rows: Sequence[SoftRow], count: int) -> dict[str, Tensor]:
-        """By part, weighted, each a sum over rows, over `count`."""
-        config, pad = self.config, self.tokenizer.pad_token_id
-        batch = collate(rows, max(len(row.tokens) for row in rows), pad).to(self.device)
+    def _policy_losses(self, rows: Sequence[SoftRow], count: int, boards: int) -> dict[str, Tensor]:
+        """By part, weighted, each a sum over rows: over `count`, or over `boards` where a head on the board asks."""
+        batch = collate(rows, self.tokenizer.pad_token_id).to(self.device)
         embeddings = self.model.embeddings()
         middle, hidden = self.model(batch.tokens_BT, embeddings)
-        there, mover = batch.men_BM.unsqueeze(2).float(), batch.mover_BM.unsqueeze(2).float()
-        heads = self.model.board(middle[:, BOARD_AT : BOARD_AT + batch.men_BM.shape[1]])
-        asked = heads[:, 0].masked_fill(mover == 0, NOT_THERE).flatten(1).log_softmax(1)
-        moves = -(batch.moves_BMS.flatten(1) * asked).sum()
         value = self.model.value(hidden[torch.arange(len(rows)), batch.value_at_B])[:, 0]
-        binary = F.binary_cross_entropy_with_logits
-        legal = binary(heads[:, 1], batch.legal_BMS, weight=mover.expand_as(batch.legal_BMS), reduction="sum")
-        attacks = binary(heads[:, 2], batch.attacks_BMS, weight=there.expand_as(batch.attacks_BMS), reduction="sum")
+        wrong = F.binary_cross_entropy_with_logits(value, batch.values_B.clamp(0, 1), reduction="sum")
         return {
             "tokens": self._token_loss(batch, hidden, embeddings) / count,
-            "moves": config.moves_weight * moves / count,
-            "legal": config.legal_weight * legal / count,
-            "attacks": config.attacks_weight * attacks / count,
-            "value": config.value_weight * binary(value, batch.values_B.clamp(0, 1), reduction="sum") / count,
+            **self._board_losses(batch.board, middle, boards),
+            "value": self.config.value_weight * wrong / count,
+        }
+
+    def _bare_board_losses(self, rows: Sequence[BoardRow], boards: int) -> dict[str, Tensor]:
+        """What the heads on the board lose on prompts without a completion."""
+        tokens_BT = tokens_of([row.tokens for row in rows], self.tokenizer.pad_token_id).to(self.device)
+        middle = self.model.middle(tokens_BT, self.model.embeddings())
+        return self._board_losses(collate_boards(rows).to(self.device), middle, boards)
+
+    def _board_losses(self, board: BoardBatch, middle_BTH: Tensor, boards: int) -> dict[str, Tensor]:
+        """By head, weighted, each a sum over rows, over `boards`."""
+        config, there, mover = self.config, board.men_BM.unsqueeze(2), board.mover_BM.unsqueeze(2)
+        heads = self.model.board(middle_BTH[:, BOARD_AT : BOARD_AT + board.men_BM.shape[1]])
+        asked = heads[:, 0].masked_fill(~mover, NOT_THERE).flatten(1).log_softmax(1)
+        binary = partial(F.binary_cross_entropy_with_logits, reduction="sum")
+        shape = board.legal_BMS.shape
+        legal = binary(heads[:, 1], board.legal_BMS, weight=mover.float().expand(shape))
+        attacks = binary(heads[:, 2], board.attacks_BMS, weight=there.float().expand(shape))
+        return {
+            "moves": config.moves_weight * -(board.moves_BMS.flatten(1) * asked).sum() / boards,
+            "legal": config.legal_weight * legal / boards,
+            "attacks": config.attacks_weight * attacks / boards,
         }
 
     def _token_loss(self, batch: SoftBatch, hidden_BTH: Tensor, embeddings_VH: Tensor) -> Tensor:
@@ -336,10 +370,7 @@ class Pretraining:
 
     def _environment_losses(self, rows: Sequence[EnvironmentRow], count: int) -> dict[str, Tensor]:
         """Weighted cross-entropy of the answers' tokens and of the outcomes, each a sum over rows, over `count`."""
-        longest = max(len(row.tokens) for row in rows)
-        tokens_BT = torch.full((len(rows), longest), self.tokenizer.pad_token_id)
-        for number, row in enumerate(rows):
-            tokens_BT[number, : len(row.tokens)] = torch.tensor(row.tokens)
+        tokens_BT = tokens_of([row.tokens for row in rows], self.tokenizer.pad_token_id)
         at = [(number, place) for number, row in enumerate(rows) for place in range(row.prompt_length, len(row.tokens))]
         where_N, place_N = torch.tensor(at).T
         weights_N = torch.tensor([self.config.copy_weight if same else 1.0 for row in rows for same in row.copied])

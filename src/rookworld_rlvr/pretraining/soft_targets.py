@@ -39,14 +39,10 @@ LAYOUT_WEIGHT, EVAL_WEIGHT = 0.3, 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class SoftRow:
-    """A tokenised `P:` row and what its tokens should say."""
+class BoardRow:
+    """A tokenised `P:` prompt and what the heads on its board should say."""
 
     tokens: list[int]
-    hard: list[tuple[int, float]]
-    """Positions whose token is asked for as it stands, with weights."""
-    soft: list[tuple[int, bool, Array]]
-    """Positions of a move's squares; whether it is the first of the two; probabilities of 64 squares."""
     squares: tuple[int, ...]
     """The squares of the board's M tokens, which begin at BOARD_AT: all men, then those of the side to move again."""
     men: int
@@ -57,6 +53,20 @@ class SoftRow:
     """(M, 64): whether it is legal, for the second list."""
     attacks: Array
     """(M, 64): whether the man attacks the square."""
+
+
+@dataclass(frozen=True, slots=True)
+class SoftRow:
+    """A tokenised `P:` row and what its tokens should say."""
+
+    tokens: list[int]
+    """Prompt, completion, end of text."""
+    board: BoardRow
+    """The prompt alone."""
+    hard: list[tuple[int, float]]
+    """Positions whose token is asked for as it stands, with weights."""
+    soft: list[tuple[int, bool, Array]]
+    """Positions of a move's squares; whether it is the first of the two; probabilities of 64 squares."""
     value_at: int
     """The prompt's last token, from which the win probability is read."""
     value: float
@@ -105,20 +115,9 @@ class SoftRows:
         self._markers = {ids[name]: name for name in ("M:", "E:", "B:")}
         self.end = tokenizer.eos_token_id
 
-    def row(self, verdict: Verdict, rng: random.Random) -> SoftRow:
-        moves = list(verdict.evals_pawns)
-        scores = move_scores(verdict)
-        origins = np.array([chess.parse_square(move[:2]) for move in moves])
-        targets = np.array([chess.parse_square(move[2:4]) for move in moves])
-        logits = scores / TEMPERATURE
-        noise = np.array([-math.log(-math.log(rng.random() + 1e-12) + 1e-12) for _ in moves])
-        chosen = list(np.argsort(-(logits + ORDER_NOISE * noise))[:MAX_CANDIDATES])
-        best = int(scores.argmax())
-        evals = [coarse(verdict.evals_pawns[moves[i]]) for i in chosen]
-        answer = PolicyAnswer(tuple(moves[i] for i in chosen), tuple(evals), moves[best])
-        prompt = self._encode(render_policy_prompt(verdict.fen))
-        tokens = [*prompt, *self._encode(render_policy(answer, verdict.fen)), self.end]
-        hard, soft = self._targets(tokens, [int(i) for i in chosen], best, logits, origins, targets)
+    def board(self, verdict: Verdict) -> BoardRow:
+        """What the heads on the board are asked about a position."""
+        scores, (origins, targets) = move_scores(verdict), _squares_of(verdict)
         placement, turn = verdict.fen.split(" ")[:2]
         men = men_of(placement)
         movers = [square for square, piece in men if piece in men_symbols(turn == "w")]
@@ -126,11 +125,24 @@ class SoftRows:
         place = {square: number for number, square in enumerate(movers, start=len(men))}
         at = np.array([place[origin] for origin in origins]), targets
         policy, legal = np.zeros((2, len(squares), SQUARES), np.float32)
-        np.add.at(policy, at, softmax(logits).astype(np.float32))
+        np.add.at(policy, at, softmax(scores / TEMPERATURE).astype(np.float32))
         legal[at] = 1
         attacks = attacks_of(chess.Board(verdict.fen), squares)
-        value_at, value = len(prompt) - 1, float(scores[best])
-        return SoftRow(tokens, hard, soft, squares, len(men), policy, legal, attacks, value_at, value)
+        return BoardRow(self._encode(render_policy_prompt(verdict.fen)), squares, len(men), policy, legal, attacks)
+
+    def row(self, verdict: Verdict, rng: random.Random) -> SoftRow:
+        """A row of prompt and completion, and what every token of it is asked."""
+        moves, scores, (origins, targets) = list(verdict.evals_pawns), move_scores(verdict), _squares_of(verdict)
+        logits = scores / TEMPERATURE
+        noise = np.array([-math.log(-math.log(rng.random() + 1e-12) + 1e-12) for _ in moves])
+        chosen = list(np.argsort(-(logits + ORDER_NOISE * noise))[:MAX_CANDIDATES])
+        best = int(scores.argmax())
+        evals = [coarse(verdict.evals_pawns[moves[i]]) for i in chosen]
+        answer = PolicyAnswer(tuple(moves[i] for i in chosen), tuple(evals), moves[best])
+        board = self.board(verdict)
+        tokens = [*board.tokens, *self._encode(render_policy(answer, verdict.fen)), self.end]
+        hard, soft = self._targets(tokens, [int(i) for i in chosen], best, logits, origins, targets)
+        return SoftRow(tokens, board, hard, soft, len(board.tokens) - 1, float(scores[best]))
 
     def _targets(
         self, tokens: list[int], chosen: Sequence[int], best: int, logits: Array, origins: Array, targets: Array
@@ -151,6 +163,12 @@ class SoftRows:
         return [(at, EVAL_WEIGHT if at in evals else LAYOUT_WEIGHT) for at in rest], soft
 
 
+def _squares_of(verdict: Verdict) -> tuple[Array, Array]:
+    """The squares that each move begins and ends on."""
+    origins = np.array([chess.parse_square(move[:2]) for move in verdict.evals_pawns])
+    return origins, np.array([chess.parse_square(move[2:4]) for move in verdict.evals_pawns])
+
+
 def _asked(at: int, probabilities: Array, number: int, origins: Array, targets: Array) -> list[tuple[int, bool, Array]]:
     """What is asked of a move's two tokens: a square to move from, and one to move to from the square that is there."""
     shares = np.where(origins == origins[number], probabilities, 0.0)
@@ -169,28 +187,39 @@ def attacks_of(board: chess.Board, squares: Sequence[int]) -> Array:
 
 
 @dataclass(slots=True)
+class BoardBatch:
+    """Prompts' boards as tensors; rows are padded to the longest list of M men."""
+
+    men_BM: Tensor
+    """Whether a token of the board is there."""
+    mover_BM: Tensor
+    """Whether it is a man of the side to move in the second list."""
+    moves_BMS: Tensor
+    legal_BMS: Tensor
+    attacks_BMS: Tensor
+
+    def to(self, device: torch.device) -> "BoardBatch":
+        """A copy of all tensors on another device."""
+        return BoardBatch(*(getattr(self, spec.name).to(device) for spec in fields(self)))
+
+
+@dataclass(slots=True)
 class SoftBatch:
     """Rows as tensors; N positions are asked for."""
 
     tokens_BT: Tensor
+    board: BoardBatch
     hard_at: tuple[Tensor, Tensor]
     hard_ids_N: Tensor
     hard_weights_N: Tensor
     soft_at: tuple[Tensor, Tensor]
     soft_first_N: Tensor
     soft_NS: Tensor
-    men_BM: Tensor
-    """Whether a token of the board is there; rows are padded to the longest board."""
-    mover_BM: Tensor
-    """Whether it is a man of the side to move in the second list."""
-    moves_BMS: Tensor
-    legal_BMS: Tensor
-    attacks_BMS: Tensor
     value_at_B: Tensor
     values_B: Tensor
 
     def to(self, device: torch.device) -> "SoftBatch":
-        """All tensors there."""
+        """A copy of all tensors on another device."""
         moved: dict[str, Any] = {}
         for spec in fields(self):
             value = getattr(self, spec.name)
@@ -199,31 +228,43 @@ class SoftBatch:
         return SoftBatch(**moved)
 
 
-def collate(rows: Sequence[SoftRow], length: int, pad: int) -> SoftBatch:
-    """Rows padded to `length` tokens, with all that is asked of them."""
-    tokens = torch.full((len(rows), length), pad)
-    for i, row in enumerate(rows):
-        tokens[i, : len(row.tokens)] = torch.tensor(row.tokens)
+def tokens_of(rows: Sequence[list[int]], pad: int) -> Tensor:
+    """(B, T): rows of tokens, padded behind to the longest."""
+    tokens_BT = torch.full((len(rows), max(map(len, rows))), pad)
+    for number, row in enumerate(rows):
+        tokens_BT[number, : len(row)] = torch.tensor(row)
+    return tokens_BT
+
+
+def collate_boards(rows: Sequence[BoardRow]) -> BoardBatch:
+    """What the heads on the boards are asked, padded to the longest list of men."""
+    longest = max(len(row.squares) for row in rows)
+    counts, places = torch.tensor([[row.men, len(row.squares)] for row in rows]), torch.arange(longest)
+    return BoardBatch(
+        places < counts[:, 1:],
+        (places >= counts[:, :1]) & (places < counts[:, 1:]),
+        _padded([row.moves for row in rows], longest),
+        _padded([row.legal for row in rows], longest),
+        _padded([row.attacks for row in rows], longest),
+    )
+
+
+def collate(rows: Sequence[SoftRow], pad: int) -> SoftBatch:
+    """Rows padded to the longest, with all that is asked of them."""
+    tokens = tokens_of([row.tokens for row in rows], pad)
     hard = [(i, at, weight) for i, row in enumerate(rows) for at, weight in row.hard]
     soft = [(i, at, first, shares) for i, row in enumerate(rows) for at, first, shares in row.soft]
     hard_rows, hard_places = torch.tensor([h[0] for h in hard]), torch.tensor([h[1] for h in hard])
     soft_rows, soft_places = torch.tensor([s[0] for s in soft]), torch.tensor([s[1] for s in soft])
-    men = max(len(row.squares) for row in rows)
-    counts = torch.tensor([[row.men, len(row.squares)] for row in rows])
-    places = torch.arange(men)
     return SoftBatch(
         tokens,
+        collate_boards([row.board for row in rows]),
         (hard_rows, hard_places - 1),
         tokens[hard_rows, hard_places],
         torch.tensor([h[2] for h in hard]),
         (soft_rows, soft_places - 1),
         torch.tensor([s[2] for s in soft]),
         torch.tensor(np.stack([s[3] for s in soft]), dtype=torch.float32),
-        places < counts[:, 1:],
-        (places >= counts[:, :1]) & (places < counts[:, 1:]),
-        _padded([row.moves for row in rows], men),
-        _padded([row.legal for row in rows], men),
-        _padded([row.attacks for row in rows], men),
         torch.tensor([row.value_at for row in rows]),
         torch.tensor([row.value for row in rows]),
     )

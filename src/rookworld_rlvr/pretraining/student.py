@@ -203,15 +203,19 @@ class Student(nn.Module):
 
     def forward(self, tokens_BT: Tensor, embeddings_VH: Tensor) -> tuple[Tensor, Tensor]:
         """Hidden states (B, T, H) of the layer that the board's heads look at, and the last ones, normed."""
-        length = tokens_BT.shape[1]
-        hidden = F.embedding(tokens_BT, embeddings_VH)
+        middle = self.middle(tokens_BT, embeddings_VH)
+        return middle, self.norm(self._through(middle, self.shape.board_layer, self.shape.layers))
+
+    def middle(self, tokens_BT: Tensor, embeddings_VH: Tensor) -> Tensor:
+        """Hidden states (B, T, H) of the layer that the board's heads look at; the later layers are not computed."""
+        return self._through(F.embedding(tokens_BT, embeddings_VH), 0, self.shape.board_layer)
+
+    def _through(self, hidden_BTH: Tensor, first: int, last: int) -> Tensor:
+        length = hidden_BTH.shape[1]
         rotation, bias = (self.cosines[:length], self.sines[:length]), self.bias_TT[:length, :length]
-        middle = hidden
-        for number, block in enumerate(self.blocks, start=1):
-            hidden = block(hidden, rotation, bias)
-            if number == self.shape.board_layer:
-                middle = hidden
-        return middle, self.norm(hidden)
+        for block in self.blocks[first:last]:
+            hidden_BTH = block(hidden_BTH, rotation, bias)
+        return hidden_BTH
 
     def hidden_matrices(self) -> list[nn.Parameter]:
         """What Muon steps: the matrices within the blocks."""
