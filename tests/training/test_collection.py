@@ -150,7 +150,7 @@ def test_refilling_is_bound_and_its_prompts_are_the_next_ones(make_run: MakeRun,
     context.generator.generate = note  # type: ignore[method-assign]
     before = [parameter.clone() for parameter in context.policy.model.parameters()]
     report = grpo_step(context, 0)
-    assert report.sampled_groups == 2 * (1 + rounds) and report.groups == [] and report.fault is None
+    assert report.sampled_groups == 2 * (1 + rounds) and report.groups == () and report.fault is None
     assert [text.split() for text in asked] == [example.prompt.split() for example in drawn[: 2 * (1 + rounds)]]
     assert idle_reason(report) == "no group was kept"
     assert all(torch.equal(*pair) for pair in zip(before, context.policy.model.parameters(), strict=True))
@@ -217,7 +217,8 @@ def test_completions_beyond_the_kl_cap_are_rejected_and_not_trained(
     report = grpo_step(context, 0)
     rejected_PG = mean_kls(context, report) > kl_cap
     assert int(rejected_PG.sum()) == 4
-    assert torch.equal(report.valid_PG, ~rejected_PG) and report.rejected_completions == int(rejected_PG.sum())
+    assert torch.equal(report.collected.valid_PG, ~rejected_PG)
+    assert report.rejected_completions == int(rejected_PG.sum())
     assert report.tokens.count == int(lengths(report)[~rejected_PG].sum())
     assert not report.advantages_PG[rejected_PG].any() and report.advantages_PG.any()
     expected = group_advantages(report.rewards_PG, AdvantageConfig(), valid_PG=~rejected_PG)
@@ -233,10 +234,10 @@ def test_rejected_completions_are_sampled_anew_from_the_same_prompts(
     context = shaken(f"{COLLECTION}.kl_cap={kl_cap}", f"{COLLECTION}.refill_rounds=3")
     report = grpo_step(context, 0)
     assert [group.example for group in report.groups] == [group.example for group in once.groups]
-    assert report.sampled_groups > 2 and int(report.valid_PG.sum()) > int(once.valid_PG.sum())
-    assert torch.equal(report.valid_PG, mean_kls(context, report) <= kl_cap)
+    assert report.sampled_groups > 2 and int(report.collected.valid_PG.sum()) > int(once.collected.valid_PG.sum())
+    assert torch.equal(report.collected.valid_PG, mean_kls(context, report) <= kl_cap)
     # What was within the cap the first time is still there, in its place.
-    for kept, again, valid in zip(once.groups, report.groups, once.valid_PG.tolist(), strict=True):
+    for kept, again, valid in zip(once.groups, report.groups, once.collected.valid_PG.tolist(), strict=True):
         assert all(kept.samples[i] == again.samples[i] for i in range(4) if valid[i])
     rejected = step_metrics(report, context)["rollout/rejected_fraction"] * report.sampled_completions
     assert round(rejected) == report.rejected_completions >= once.rejected_completions > 0

@@ -224,7 +224,7 @@ def test_a_collapse_of_the_reward_restores_the_best_checkpoint_not_the_newest(ma
 
     def shift(moment: Moment, context: StepContext, report: StepReport) -> None:
         if moment is Moment.collected and context.recovery.restores == 0:
-            report.rewards_PG += {3: 0.3, 6: -0.9}.get(report.step, 0.0)
+            report.collected.rewards_PG += {3: 0.3, 6: -0.9}.get(report.step, 0.0)
 
     run.context.hooks.append(shift)
     train_run(run)

@@ -7,6 +7,7 @@ import torch
 
 from rookworld_rlvr.app.hydra_command import EXIT_CODES
 from rookworld_rlvr.errors import TrainingGaveUpError
+from rookworld_rlvr.rollout.collect import Collected
 from rookworld_rlvr.training.context import Moment, StepContext
 from rookworld_rlvr.training.faults import Fault, FaultKind
 from rookworld_rlvr.training.recovery import RecoveryState
@@ -66,7 +67,9 @@ def test_an_update_that_has_an_effect_begins_the_count_anew(make_saved_run: Make
 def report_of(rewards: list[list[float]], *, update_norm: float = 1.0, fault: Fault | None = None) -> StepReport:
     rewards_PG = torch.tensor(rewards)
     advantages_PG = rewards_PG - rewards_PG.mean(-1, keepdim=True)
-    return StepReport(0, 0.0, rewards_PG=rewards_PG, advantages_PG=advantages_PG, update_norm=update_norm, fault=fault)
+    true_PG = torch.ones_like(rewards_PG, dtype=torch.bool)
+    collected = Collected((), rewards_PG, true_PG, true_PG, true_PG)
+    return StepReport(0, 0.0, collected=collected, advantages_PG=advantages_PG, update_norm=update_norm, fault=fault)
 
 
 def test_each_way_to_teach_nothing_has_its_reason_and_an_effective_step_has_none() -> None:

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..model.batch import Batch
 from ..model.padding import position_ids, right_padded
-from ..rewards import Score
+from ..rewards import Score, outcome
 from ..rewards.judge_pool import Judge, Question
 from ..tasks import Example
 from .generator import Generator, GeneratorError, SampledCompletion
@@ -33,6 +34,48 @@ class Group:
     example: Example
     prompt_tokens: tuple[int, ...]
     samples: tuple[Sample, ...]
+
+
+@dataclass(slots=True)
+class Collected:
+    """P groups of G completions, and what is known of each completion before training; tensors are (P, G)."""
+
+    groups: tuple[Group, ...]
+    rewards_PG: Tensor
+    """Rewards, float32. A hook may change them."""
+    outcomes_PG: Tensor
+    """True where the answer is right, see `rewards.outcome`."""
+    finished_PG: Tensor
+    """True where the completion ended by itself, not by the length limit."""
+    valid_PG: Tensor
+    """False where the completion was rejected."""
+
+    @classmethod
+    def of(cls, groups: Sequence[Group], valid_PG: Tensor | None = None) -> "Collected":
+        """At least one group; all completions are valid unless `valid_PG` says otherwise."""
+        rewards_PG = torch.tensor([[sample.score.total for sample in group.samples] for group in groups])
+        return cls(
+            tuple(groups),
+            rewards_PG,
+            torch.tensor([[outcome(sample.score) for sample in group.samples] for group in groups]),
+            torch.tensor([[sample.completion.finished for sample in group.samples] for group in groups]),
+            torch.ones_like(rewards_PG, dtype=torch.bool) if valid_PG is None else valid_PG,
+        )
+
+    def select(self, kept_P: Tensor) -> "Collected":
+        """The groups where `kept_P` (P,) is True."""
+        groups = tuple(group for group, kept in zip(self.groups, kept_P.tolist(), strict=True) if kept)
+        tensors = (self.rewards_PG, self.outcomes_PG, self.finished_PG, self.valid_PG)
+        return Collected(groups, *(tensor[kept_P] for tensor in tensors))
+
+    def __add__(self, other: "Collected") -> "Collected":
+        pairs = (
+            (self.rewards_PG, other.rewards_PG),
+            (self.outcomes_PG, other.outcomes_PG),
+            (self.finished_PG, other.finished_PG),
+            (self.valid_PG, other.valid_PG),
+        )
+        return Collected(self.groups + other.groups, *map(torch.cat, pairs))
 
 
 def prompt_tokens(tokenizer: Any, prompt: str) -> tuple[int, ...]:

@@ -1,15 +1,14 @@
 """What a step trains on: groups sampled and judged, the far-off completions rejected, idle groups replaced."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 
-import torch
 from torch import Tensor
 
 from ..objective import AdvantageConfig, counted_groups
-from ..rewards import JudgeError, outcome
-from ..rollout.collect import Group, make_batch, sample_groups, score_groups
+from ..rewards import JudgeError
+from ..rollout.collect import Collected, Group, make_batch, sample_groups, score_groups
 from ..rollout.generator import GeneratorError
 from ..tasks import Example
 from .checks import check_logprobs, check_rewards
@@ -17,39 +16,6 @@ from .context import StepContext, Uninformative
 from .faults import Fault, FaultError, FaultKind
 from .step_report import StepReport
 from .timing import timed
-
-
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """Groups with what is known of each before training."""
-
-    groups: tuple[Group, ...]
-    valid_PG: Tensor
-    """False where a completion was rejected."""
-
-    def rewards_PG(self) -> Tensor:
-        """float32."""
-        return torch.tensor([[sample.score.total for sample in group.samples] for group in self.groups])
-
-    def outcomes_PG(self) -> Tensor:
-        """bool."""
-        return torch.tensor([[outcome(sample.score) for sample in group.samples] for group in self.groups])
-
-    def finished_PG(self) -> Tensor:
-        """bool: ended by itself, not by the length limit."""
-        return torch.tensor([[sample.completion.finished for sample in group.samples] for group in self.groups])
-
-    def counted_P(self, rewards_PG: Tensor, config: AdvantageConfig) -> Tensor:
-        """bool: groups that teach something."""
-        return counted_groups(rewards_PG, self.outcomes_PG(), config, valid_PG=self.valid_PG)
-
-    def select(self, kept_P: Tensor) -> "Collected":
-        """Some of the groups."""
-        groups = tuple(group for group, kept in zip(self.groups, kept_P.tolist(), strict=True) if kept)
-        return Collected(groups, self.valid_PG[kept_P])
-
-    def __add__(self, other: "Collected") -> "Collected":
-        return Collected(self.groups + other.groups, torch.cat([self.valid_PG, other.valid_PG]))
 
 
 def sync_sampler(context: StepContext) -> None:
@@ -70,26 +36,30 @@ def collect(context: StepContext, report: StepReport) -> Collected:
     if config.uninformative is Uninformative.keep:
         return collected
     advantage = context.objective.advantage
-    collected = collected.select(collected.counted_P(collected.rewards_PG(), advantage))
+    collected = collected.select(counted_P(collected, advantage))
     rounds = config.refill_rounds if config.uninformative is Uninformative.refill else 0
     for _ in range(rounds):
         missing = wanted - len(collected.groups)
         if missing:
             more = _sample(context, context.prompts.draw(missing), report)
-            collected = collected + more.select(more.counted_P(more.rewards_PG(), advantage))
+            collected = collected + more.select(counted_P(more, advantage))
     return collected
+
+
+def counted_P(collected: Collected, config: AdvantageConfig) -> Tensor:
+    """Which groups teach something, bool (P,)."""
+    return counted_groups(collected.rewards_PG, collected.outcomes_PG, config, valid_PG=collected.valid_PG)
 
 
 def _sample(context: StepContext, examples: Sequence[Example], report: StepReport) -> Collected:
     """Groups of these prompts; the stream of prompts learns how they went."""
-    groups = _groups(context, examples, report)
-    valid_PG = torch.ones(len(groups), context.objective.group_size, dtype=torch.bool)
+    collected = Collected.of(_groups(context, examples, report))
     if context.objective.collection.kl_cap:
-        groups, valid_PG = _reject(context, groups, report)
-    for group in groups:
-        context.prompts.observe(group.example.task, fmean(outcome(sample.score) for sample in group.samples))
+        collected = _reject(context, list(collected.groups), report)
+    for group, outcomes_G in zip(collected.groups, collected.outcomes_PG.tolist(), strict=True):
+        context.prompts.observe(group.example.task, fmean(outcomes_G))
         context.prompts.play(group.example, [sample.text for sample in group.samples])
-    return Collected(tuple(groups), valid_PG)
+    return collected
 
 
 def _groups(context: StepContext, examples: Sequence[Example], report: StepReport) -> list[Group]:
@@ -118,16 +88,16 @@ def _groups(context: StepContext, examples: Sequence[Example], report: StepRepor
         report.add_engine_counts(context.judge.engine_counts(), since=counts)
     report.sampled_groups += len(groups)
     report.sampled_completions += len(groups) * context.objective.group_size
-    rewards_PG = torch.tensor([[sample.score.total for sample in group.samples] for group in groups])
+    collected = Collected.of(groups)
     try:
-        check_rewards(rewards_PG)
+        check_rewards(collected.rewards_PG)
     except FaultError:
-        report.groups, report.rewards_PG = groups, rewards_PG
+        report.collected = collected
         raise
     return groups
 
 
-def _reject(context: StepContext, groups: list[Group], report: StepReport) -> tuple[list[Group], Tensor]:
+def _reject(context: StepContext, groups: list[Group], report: StepReport) -> Collected:
     """Put new completions in the place of those beyond the KL cap, and say which are still beyond it."""
     valid_PG = _within_cap(context, groups)
     report.rejected_completions += int((~valid_PG).sum())
@@ -140,7 +110,7 @@ def _reject(context: StepContext, groups: list[Group], report: StepReport) -> tu
         report.rejected_completions += int((~spare_valid_PG).sum())
         for p, group, accepted in zip(short, spare, spare_valid_PG.tolist(), strict=True):
             groups[p], valid_PG[p] = _fill(groups[p], valid_PG[p], group, accepted)
-    return groups, valid_PG
+    return Collected.of(groups, valid_PG)
 
 
 def _fill(group: Group, valid_G: Tensor, spare: Group, accepted: list[bool]) -> tuple[Group, Tensor]:

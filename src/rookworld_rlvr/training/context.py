@@ -96,7 +96,7 @@ class Moment(StrEnum):
     begun = "begun"
     """Before anything is sampled."""
     collected = "collected"
-    """Groups are scored: `report.rewards_PG` is what advantages will be made of."""
+    """Groups are scored: advantages will be made of `report.collected`."""
     micro_batch = "micro_batch"
     """A micro-batch is about to be computed."""
     accumulated = "accumulated"

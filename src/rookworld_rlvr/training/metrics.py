@@ -154,7 +154,7 @@ def _reward_metrics(report: StepReport) -> dict[str, float]:
 def _advantage_metrics(report: StepReport) -> dict[str, float]:
     if not report.advantages_PG.numel():
         return {}
-    zero_variance = zero_variance_fraction(report.rewards_PG, report.valid_PG)
+    zero_variance = zero_variance_fraction(report.rewards_PG, report.collected.valid_PG if report.collected else None)
     return {
         "group/zero_variance_fraction": zero_variance,
         "group/gated_fraction": max(0.0, float((~report.counted_P).float().mean()) - zero_variance),

@@ -22,9 +22,9 @@ from torch import Tensor
 from ..model.batch import Batch, micro_batches
 from ..model.policy import TokenTable
 from ..objective import KLForm, LossSizes, group_advantages
-from ..rollout.collect import make_batch
+from ..rollout.collect import Collected, make_batch
 from . import checks
-from .collection import Collected, collect, sync_sampler
+from .collection import collect, counted_P, sync_sampler
 from .context import Moment, StepConfig, StepContext, Truncated
 from .faults import FaultError, StepAbandonedError
 from .loss import LossPlan, grpo_loss
@@ -59,9 +59,9 @@ def _sample_and_train(context: StepContext, report: StepReport) -> None:
     collected = collect(context, report)
     if not collected.groups:
         return
-    report.note(collected.groups, collected.rewards_PG(), collected.valid_PG)
+    report.collected = collected
     context.at(Moment.collected, report)
-    checks.check_rewards(report.rewards_PG)
+    checks.check_rewards(collected.rewards_PG)
     with timed(report, "train"):
         batch = make_batch(collected.groups, pad_id=context.policy.pad_id, device=context.policy.device)
         table = _before_the_first_update(context, batch)
@@ -89,8 +89,8 @@ def _before_the_first_update(context: StepContext, batch: Batch) -> TokenTable |
 
 def _advantages(context: StepContext, collected: Collected, table: TokenTable | None, report: StepReport) -> Tensor:
     """The advantages (P, G) of the groups that count, 0 in others; the report says which count."""
-    config, rewards_PG = context.objective.advantage, report.rewards_PG
-    report.counted_P = collected.counted_P(rewards_PG, config)
+    config, rewards_PG = context.objective.advantage, collected.rewards_PG
+    report.counted_P = counted_P(collected, config)
     if table is not None and context.kl.form is KLForm.in_reward:
         rewards_PG = rewards_PG - report.kl_coef * table.sequence_kl_B().reshape(rewards_PG.shape).cpu()
     return group_advantages(rewards_PG, config, valid_PG=collected.valid_PG, counted_P=report.counted_P)
@@ -102,7 +102,7 @@ def _rows_to_train(
     """The completions that are trained on, with their advantages and old log-probs."""
     trained_PG = collected.valid_PG
     if context.objective.collection.truncated is Truncated.mask:
-        trained_PG = trained_PG & collected.finished_PG()
+        trained_PG = trained_PG & collected.finished_PG
     batch = replace(
         batch,
         advantages_B=advantages_PG.flatten().to(context.policy.device),

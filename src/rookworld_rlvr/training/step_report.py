@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..engine.pool import EngineCounts
 from ..model.batch import Batch
-from ..rollout.collect import Group
+from ..rollout.collect import Collected, Group
 from ..tasks import Example
 from .faults import Fault
 from .loss import TokenTotals
@@ -37,11 +37,8 @@ class StepReport:
     """What was trained on when it did."""
     asked: Sequence[Example] = ()
     """What was sampled last, before anything is known of it."""
-    groups: list[Group] = field(default_factory=list)
-    """The groups that are trained on, or would have been."""
-    rewards_PG: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
-    valid_PG: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.bool))
-    """False where a completion was rejected at collection."""
+    collected: Collected | None = None
+    """The groups that are trained on, or would have been, with their rewards; None if the step did not come to them."""
     counted_P: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
     """True where a group's advantages count."""
     advantages_PG: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
@@ -57,9 +54,15 @@ class StepReport:
     times_s: dict[str, float] = field(default_factory=dict)
     """Seconds of the phases generate, score, train and of the whole step."""
 
-    def note(self, groups: Sequence[Group], rewards_PG: Tensor, valid_PG: Tensor) -> None:
-        """What is trained on, before anything is made of it."""
-        self.groups, self.rewards_PG, self.valid_PG = list(groups), rewards_PG, valid_PG
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups of `collected`; empty without them."""
+        return self.collected.groups if self.collected else ()
+
+    @property
+    def rewards_PG(self) -> Tensor:
+        """The rewards of `collected`, (P, G), float32; (0, 0) without them."""
+        return self.collected.rewards_PG if self.collected else torch.zeros(0, 0)
 
     def reward_by_task(self) -> dict[str, float]:
         """The mean reward of each task that was asked."""
