@@ -219,21 +219,23 @@ def test_the_learning_rate_of_the_updates_backs_off_after_a_restore_and_comes_ba
 
 
 def test_a_collapse_of_the_reward_restores_the_best_checkpoint_not_the_newest(make_saved_run: MakeRun) -> None:
-    run = make_saved_run("steps=9", *GIVEN, "recovery.guard.collapse_drop=0.1", "recovery.guard.history=3")
+    run = make_saved_run("steps=16", *GIVEN, "recovery.guard.collapse_drop=0.1", "recovery.guard.history=3")
     weights = watch_weights(run)
 
     def shift(moment: Moment, context: StepContext, report: StepReport) -> None:
         if moment is Moment.collected and context.recovery.restores == 0:
-            report.collected.rewards_PG += {3: 0.3, 6: -0.9}.get(report.step, 0.0)
+            report.collected.rewards_PG += 0.3 if report.step == 3 else -0.9 if report.step >= 6 else 0.0
 
     run.context.hooks.append(shift)
     train_run(run)
-    fault = torch.load(run.folder / "faults/step-7.pt")["fault"]
+    restores = [row["recovery/restores"] for row in rows(run)]
+    fallen = restores.index(1) + 1
+    assert restores == [0] * (fallen - 1) + [1] * (17 - fallen) and fallen > 7
+    fault = torch.load(run.folder / f"faults/step-{fallen}.pt")["fault"]
     assert (fault["kind"], fault["tensor"]) == ("collapse", "reward/policy")
-    assert [row["recovery/restores"] for row in rows(run)] == [0] * 6 + [1] * 3
-    assert_equal(weights[7], state_of(run, 4)["policy"])
-    # The step before the fault was known to be good and is not what came back.
-    assert not torch.equal(weights[7]["lm_head.weight"], state_of(run, 5)["policy"]["lm_head.weight"])
+    assert_equal(weights[fallen], state_of(run, 4)["policy"])
+    # The step before the fall was known to be good and is not what came back.
+    assert not torch.equal(weights[fallen]["lm_head.weight"], state_of(run, 5)["policy"]["lm_head.weight"])
     assert (run.folder / "checkpoints/best").resolve().name == "step-4"
     assert rows(run)[-1]["optim/update_norm"] > 0
 

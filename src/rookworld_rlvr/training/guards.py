@@ -12,6 +12,9 @@ from typing import Any
 
 # The newest value's least weight: a memory of about twenty steps.
 MEMORY = 0.05
+# Standard errors by which a mean reward must be known to have been high, and to be low, before it has collapsed. A
+# task that is asked two prompts a step varies by 0.1 from step to step.
+COLLAPSE_ERRORS = 2.0
 # Values that have hardly varied yet would make anything a spike.
 LEAST_DEVIATION = 0.1
 
@@ -31,7 +34,7 @@ class GuardConfig:
     kl_limit: float = 1.0
     """Nat a token. A step's mean KL(policy‖reference) above it is a fault whatever the history; 0: no limit."""
     collapse_drop: float = 0.1
-    """Reward. A task's running mean this far below its best is a collapse; 0: not watched."""
+    """Reward. A task's running mean that is surely this far below its best is a collapse; 0: not watched."""
 
     def __post_init__(self) -> None:
         if self.history < 2 or not self.spike_sigmas > 0 or not self.spike_factor > 1:
@@ -67,18 +70,32 @@ class LogStatistics:
 
 @dataclass(slots=True)
 class Trend:
-    """A running mean and the best it has been."""
+    """A running mean, how sure it is, and the best it has surely been."""
 
     count: int = 0
     mean: float = 0.0
     best: float = -math.inf
+    """The highest lower bound of the mean so far."""
+    variance: float = 0.0
+    """Running variance of the observed values."""
+    squared_weights: float = 0.0
+    """Sum of the squared weights of all values in the mean: 1 / count at first, later that of the memory."""
 
     def observe(self, value: float, history: int) -> None:
         """Take in a step's value. The best counts from `history` steps on: earlier means are noise."""
         self.count += 1
-        self.mean += max(1 / self.count, MEMORY) * (value - self.mean)
+        weight = max(1 / self.count, MEMORY)
+        distance = value - self.mean
+        self.mean += weight * distance
+        self.variance = (1 - weight) * (self.variance + weight * distance**2)
+        self.squared_weights = (1 - weight) ** 2 * self.squared_weights + weight**2
         if self.count >= history:
-            self.best = max(self.best, self.mean)
+            self.best = max(self.best, self.mean - self.doubt)
+
+    @property
+    def doubt(self) -> float:
+        """How far the true mean may lie from the running one."""
+        return COLLAPSE_ERRORS * math.sqrt(self.variance * self.squared_weights)
 
 
 @dataclass(slots=True)
@@ -97,9 +114,9 @@ class Guards:
             self.rewards.setdefault(task, Trend()).observe(mean, self.config.history)
 
     def collapsed(self) -> str | None:
-        """The task whose mean reward has fallen by `collapse_drop` below its best; None if there is none."""
+        """The task whose mean reward has surely fallen by `collapse_drop` below its best; None if there is none."""
         drop = self.config.collapse_drop
-        fallen = (task for task, trend in self.rewards.items() if trend.best - trend.mean > drop > 0)
+        fallen = (task for task, trend in self.rewards.items() if trend.best - trend.mean - trend.doubt > drop > 0)
         return next(fallen, None)
 
     def reward_score(self) -> float | None:
