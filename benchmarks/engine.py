@@ -34,7 +34,7 @@ CLOSE = 0.01
 # Of the third scale: less between the best and the worst move is taken for this.
 LEAST_SPREAD = 0.1
 SCALES: dict[str, Callable[[MoveWorth, str], float]] = {
-    "1 − loss": lambda worth, move: worth.value(move),
+    "1 − loss": lambda worth, move: 1 - worth.loss(move),
     "win(move) / win(best)": lambda worth, move: worth.wins[move] / worth.best_win,
     "1 − loss / (best − worst)": lambda worth, move: (
         1 - worth.loss(move) / max(LEAST_SPREAD, worth.best_win - min(worth.wins.values()))

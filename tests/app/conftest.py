@@ -254,10 +254,17 @@ def threads(config: RunConfig) -> int:
         torch.set_num_threads(1)
 
 
+def first_layer(model: Any) -> torch.nn.Module:
+    """The first block of a GPT-2 or a Qwen3."""
+    body = model.base_model
+    layers: torch.nn.ModuleList = body.h if hasattr(body, "h") else body.layers
+    return layers[0]
+
+
 def forward_passes(config: RunConfig) -> list[tuple[int, ...]]:
     """The rows and tokens a row of each pass through the model in one step."""
     context, sizes = build_unsaved_run(config).context, []
-    context.policy.model.base_model.h[0].register_forward_pre_hook(
+    first_layer(context.policy.model).register_forward_pre_hook(
         lambda _, inputs: sizes.append(tuple(inputs[0].shape[:2]))
     )
     grpo_step(context, 0)
@@ -350,7 +357,7 @@ def alarms(config: RunConfig) -> list[str]:
     """What the guards say of these KLs, gradient norms and rewards, 20 usual ones and then others."""
     context, found = build_unsaved_run(config).context, []
     guards = context.guards
-    for step, scale in enumerate([1.0, 1.1] * 6 + [12.0, 50.0]):
+    for step, scale in enumerate([1.0, 1.1] * 6 + [12.0, 50.0] * 4):
         report = StepReport(step=step, kl_coef=0.0, tokens=TokenTotals(count=1, kl_count=1, kl_exact_sum=0.06 * scale))
         for check, arguments in ((check_kl, (None, report)), (check_gradient, (2 * scale, None))):
             try:

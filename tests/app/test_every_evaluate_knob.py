@@ -104,7 +104,7 @@ KNOBS = {
     "closed_world.games": Knob(1, WORLD),
     "closed_world.start": Knob("standard", WORLD),
     "closed_world.max_halfmoves": Knob(1, WORLD),
-    "closed_world.mover": Knob("random", WORLD),
+    "closed_world.mover": Knob("random", (*WORLD, "closed_world.max_halfmoves=6", "closed_world.games=4")),
     "closed_world.decoding.temperature": Knob(9.0, WORLD),
     "closed_world.decoding.top_k": Knob(1, (*WORLD, "closed_world.decoding.temperature=3")),
     "verdicts": Knob("/nope", POLICY),
@@ -179,9 +179,9 @@ def as_run(config: EvaluateConfig) -> RunConfig:
 def passes(config: EvaluateConfig) -> Any:
     """The attention, and shape and type of what the first layer computes in every pass."""
     policy, found = load_model(config, config.model.path), []
-    policy.model.base_model.h[0].attn.c_attn.register_forward_hook(
-        lambda *call: found.append((tuple(call[2].shape), call[2].dtype))
-    )
+    layer = policy.model.base_model
+    attention = layer.h[0].attn.c_attn if hasattr(layer, "h") else layer.layers[0].self_attn.q_proj
+    attention.register_forward_hook(lambda *call: found.append((tuple(call[2].shape), call[2].dtype)))
     data = load_evaluation_data(config.data, seed=config.seed)
     for suite in build_suites(Evaluated(config, data, policy, make_generator(policy, config.generator))):
         list(suite.rows(0))

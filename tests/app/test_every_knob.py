@@ -35,7 +35,7 @@ def leaves(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 LEAVES = dict(leaves(RunConfig()))
-KL = ("kl.coef=1", "optim.lr=0.01")
+KL = ("kl.coef=1", "optim.lr=0.01", "recovery.guard.kl_limit=0")
 # Updates far enough from the policy that sampled for a clip to bind.
 FAR = ("objective.epochs=3", "optim.lr=0.005")
 ADAPTIVE_KL, PROPORTIONAL_KL = ("kl.control=adaptive",), ("kl.control=proportional",)
@@ -43,12 +43,14 @@ ADAPTIVE_ENTROPY = ("objective.entropy.control=adaptive", "objective.entropy.coe
 # A server that fails after a while, see the observer.
 SERVER = ("generator=vllm_server", "generator.vllm.url=http://127.0.0.1:1", "generator.vllm.retries=0")
 BY_ENGINE = ("rubric.judge=engine",)
+# Weights and scales that count only where an engine judges.
+OF_ENGINE = ("_value", "halving_loss")
 LIVE = ("data.live.fraction=1", "data.mixture.environment=0")
 # A model that plays legal moves, and learns nothing that would end the second step.
 PLAYS = ("model.path=tiny", "generator.max_new_tokens=144", "optim.lr=0")
 GATED = ("reference.mode=gated", "validation.rows=8")
 KNOBS: dict[str, Knob] = {
-    path: Knob(value * 1.3, "totals", ("rubric.warmup_steps=10", *(BY_ENGINE if path.endswith("_value") else ())))
+    path: Knob(value * 1.3, "totals", ("rubric.warmup_steps=10", *(BY_ENGINE if path.endswith(OF_ENGINE) else ())))
     for path, value in LEAVES.items()
     if path.startswith("rubric.") and isinstance(value, float)
 } | {

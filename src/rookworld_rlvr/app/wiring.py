@@ -16,6 +16,7 @@ from ..evaluation.sampled import Sampling
 from ..files import write_text
 from ..model.policy import Policy, Precision, load_policy, select_device
 from ..model.shared_prefix import can_share
+from ..pretraining.codec import echo_ids
 from ..rollout.generator import Generator, GeneratorBaseConfig, GeneratorError, GeneratorKind
 from ..rollout.hf_generator import HFGenerator
 from ..rollout.static_generator import StaticGenerator
@@ -79,7 +80,7 @@ def make_generator(policy: Policy, config: GeneratorBaseConfig) -> Generator:
         raise UserError(f"generator.compile: expected a C++ compiler, {' or '.join(COMPILERS)}, found none")
     # On a CPU a pass is over few tokens: bf16's casts cost more than its products save (docs/log.md, 7).
     autocast = policy.autocast if policy.device.type == "cuda" else nullcontext
-    return StaticGenerator(policy.model, config, **ids, autocast=autocast)
+    return StaticGenerator(policy.model, config, **ids, autocast=autocast, echo_ids=echo_ids(policy.tokenizer))
 
 
 def in_this_process(config: GeneratorBaseConfig) -> GeneratorBaseConfig:

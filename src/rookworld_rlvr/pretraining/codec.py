@@ -237,6 +237,23 @@ def _castling_words() -> list[str]:
     return [" " + rights for rights in subsets]
 
 
+def echo_ids(tokenizer: PreTrainedTokenizerFast) -> list[int]:
+    """By token id: the token by which an answer repeats it.
+
+    A man on the board of a prompt is another token on the board of an answer. All other tokens, and all tokens of other
+    tokenizers, repeat themselves.
+    """
+    ids = tokenizer.get_vocab()
+    echoes = list(range(max(ids.values()) + 1))
+    for square in chess.SQUARES:
+        for piece in board_pieces(square):
+            for turn in chess.COLORS:
+                seen = ids.get(seen_token(piece, square, turn))
+                if seen is not None:
+                    echoes[seen] = ids[piece_token(piece, square)]
+    return echoes
+
+
 class Encoder:
     """The ids that the tokenizer gives rows, many times faster: boards by a table, the rest as it is.
 

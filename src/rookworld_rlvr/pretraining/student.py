@@ -101,7 +101,10 @@ def _side(piece: str, turn: chess.Color) -> list[str]:
 
 
 class Block(nn.Module):
-    """Qwen3's block: attention with rotary positions and normed queries and keys, and a gated MLP; no biases."""
+    """Qwen3's block: attention with rotary positions and normed queries and keys, and a gated MLP; no biases.
+
+    Source: arXiv 2505.09388.
+    """
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()

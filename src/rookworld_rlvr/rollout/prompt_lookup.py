@@ -16,7 +16,7 @@ SURE = 2.5
 
 
 class PromptLookup:
-    """For B completions, those of a group side by side."""
+    """Drafts for B completions, those of a group side by side. Prompts are given in the tokens that repeat them."""
 
     def __init__(self, prompts_PL: Tensor, real_PL: Tensor, group_size: int) -> None:
         self._prompts_BL = prompts_PL.masked_fill(~real_PL, -1).repeat_interleave(group_size, 0)

@@ -69,16 +69,29 @@ class _Written:
 class StaticGenerator(OwnModelGenerator):
     """See `Generator`. The model's attention must be one that `shared_prefix.can_share`."""
 
-    def __init__(self, model: Any, config: GeneratorBaseConfig, **others: Any) -> None:
+    def __init__(
+        self, model: Any, config: GeneratorBaseConfig, *, echo_ids: Sequence[int] | None = None, **others: Any
+    ) -> None:
+        """`echo_ids`: by token id the token by which a completion repeats it; None: each repeats itself."""
         super().__init__(model, config, **others)
         self._fixed = _FixedShapes() if config.compile else None
+        self._echo_ids = None if echo_ids is None else torch.tensor(echo_ids)
 
     @torch.no_grad()
     def _sample(
         self, prompts: Sequence[tuple[int, ...]], group_size: int, temperature: float, top_k: int
     ) -> list[SampledCompletion]:
         with self._autocast(), sharing(self._model):
-            batch = _Batch(self._model, self._config, self._eos_id, self._pad_id, temperature, top_k, self._fixed)
+            batch = _Batch(
+                self._model,
+                self._config,
+                self._eos_id,
+                self._pad_id,
+                temperature,
+                top_k,
+                fixed=self._fixed,
+                echo_ids=self._echo_ids,
+            )
             return batch.complete(prompts, group_size)
 
 
@@ -101,9 +114,12 @@ class _Batch:
         pad_id: int,
         temperature: float,
         top_k: int,
-        fixed: _FixedShapes | None = None,
+        *,
+        fixed: _FixedShapes | None,
+        echo_ids: Tensor | None,
     ) -> None:
         self._fixed = fixed
+        self._echo_ids = echo_ids
         self._model, self._eos_id, self._pad_id = model, eos_id, pad_id
         self._temperature, self._top_k = temperature, top_k
         self._most_drafts = config.draft_tokens
@@ -151,6 +167,8 @@ class _Batch:
         else:
             rooms = self._fixed.rooms
             self._layout = FixedLayout(layout, real_PL, group_size=group_size, slots=slots, rooms=rooms)
+        if self._echo_ids is not None:
+            tokens_PL = self._echo_ids.to(tokens_PL.device)[tokens_PL]
         self._lookup = PromptLookup(tokens_PL, real_PL, group_size)
         self._add(self._draw(last_PE.repeat_interleave(group_size, 0).unsqueeze(1)), drafts_BK=None)
 
