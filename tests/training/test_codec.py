@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from rookworld_rlvr.model.policy import tiny_model_folder
-from rookworld_rlvr.pretraining.codec import build_tokenizer
+from rookworld_rlvr.pretraining.codec import build_tokenizer, echo_ids
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.types import Example
 from rookworld_rlvr.training.data import default_file
@@ -96,6 +96,14 @@ def test_a_prompt_s_board_tells_the_side_to_move() -> None:
     assert not white & black
     assert set(ids(f"A: {START} w - - 0 1")[1:33]) == white
     assert not set(ids(f"{START} w - - 0 1")[:32]) & (white | black)
+
+
+def test_an_answer_echoes_the_men_of_a_prompt_by_tokens_of_its_own() -> None:
+    echoes = echo_ids(TOKENIZER)
+    prompt = ids(f"A: {START} b KQkq - 0 1+e7e5+e7e5+")
+    board = ids(f"{START} b - - 0 1")[:32]
+    assert [echoes[token] for token in prompt[1:33]] == board
+    assert [echoes[token] for token in prompt[33:]] == prompt[33:]
 
 
 def test_a_board_that_names_a_square_twice_or_out_of_order_is_no_board_when_read() -> None:

@@ -164,7 +164,13 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("kl/coef", "group/replaced_fraction"),
     ),
     "kl in the reward, head-room": (
-        ("kl.form=in_reward", "kl.coef=0.5", "data.mixture.headroom=1", "generator.max_new_tokens=64", "rubric=rules"),
+        (
+            "kl.form=in_reward",
+            "kl.coef=0.5",
+            "data.mixture.headroom=1",
+            "generator.max_new_tokens=64",
+            "rubric.judge=rules",
+        ),
         ("sampler/policy_share",),
     ),
     "prompts from games the policy plays": (("data.live.fraction=0.5", "data.live.games=4"), ("sampler/live/illegal",)),
