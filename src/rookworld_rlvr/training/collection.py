@@ -53,7 +53,7 @@ def counted_P(collected: Collected, config: AdvantageConfig) -> Tensor:
 
 def _sample(context: StepContext, examples: Sequence[Example], report: StepReport) -> Collected:
     """Groups of these prompts; the stream of prompts learns how they went."""
-    collected = Collected.of(_groups(context, examples, report))
+    collected = _judged(context, examples, report)
     if context.objective.collection.kl_cap:
         collected = _reject(context, list(collected.groups), report)
     for group, outcomes_G in zip(collected.groups, collected.outcomes_PG.tolist(), strict=True):
@@ -62,7 +62,7 @@ def _sample(context: StepContext, examples: Sequence[Example], report: StepRepor
     return collected
 
 
-def _groups(context: StepContext, examples: Sequence[Example], report: StepReport) -> list[Group]:
+def _judged(context: StepContext, examples: Sequence[Example], report: StepReport) -> Collected:
     """Sample and judge; both are counted and timed. A judge's engines look at the positions meanwhile."""
     report.asked = examples
     counts = context.judge.engine_counts()
@@ -94,7 +94,7 @@ def _groups(context: StepContext, examples: Sequence[Example], report: StepRepor
     except FaultError:
         report.collected = collected
         raise
-    return groups
+    return collected
 
 
 def _reject(context: StepContext, groups: list[Group], report: StepReport) -> Collected:
@@ -105,7 +105,7 @@ def _reject(context: StepContext, groups: list[Group], report: StepReport) -> Co
         short = [p for p, row in enumerate(valid_PG.tolist()) if not all(row)]
         if not short:
             break
-        spare = _groups(context, [groups[p].example for p in short], report)
+        spare = list(_judged(context, [groups[p].example for p in short], report).groups)
         spare_valid_PG = _within_cap(context, spare)
         report.rejected_completions += int((~spare_valid_PG).sum())
         for p, group, accepted in zip(short, spare, spare_valid_PG.tolist(), strict=True):
