@@ -386,7 +386,7 @@ class Pretraining:
         return {"environment": tokens / count, "outcome": self.config.outcome_weight * outcome / count}
 
     def exported(self) -> Any:
-        """The averaged weights as a stock GPT-2, float32."""
+        """The averaged weights as a stock Qwen3, float32."""
         now = [parameter.detach().clone() for parameter in self.model.parameters()]
         self._set(self._average)
         try:
