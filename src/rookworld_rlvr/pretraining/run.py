@@ -16,19 +16,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..board.transition import REWARD_WIN
 from ..errors import UserError
 from ..model.weights import checksum
-from ..tasks.classes import TransitionClass
-from ..tasks.environment import parse_environment, parse_environment_prompt
-from ..tasks.transitions import transition_kind
-from ..tasks.types import EnvironmentAnswer, Example
+from ..tasks.types import Example
 from ..tasks.verdicts import Verdict, mirrored, render_verdict
-from .codec import POSITIONS, Encoder, build_tokenizer, men_of
+from .codec import POSITIONS, build_tokenizer
+from .environment_rows import EnvironmentRow, EnvironmentRows, TransitionPool
 from .muon import Muon
 from .soft_targets import (
     BOARD_AT,
@@ -42,22 +40,10 @@ from .soft_targets import (
     tokens_of,
 )
 from .state import Header, digest, load_state, read_state, save_state
-from .student import Shape, Student, export, token_features
+from .student import ATTACKS, LEGAL, MOVES, Shape, Student, export, token_features
 
 # They decide what is saved and told, not what is learned.
 FREE = ("save_every", "log_every")
-# Shares of `A:` rows by class; illegal moves have the rest, each of their kinds as much as another.
-SHARES = {
-    TransitionClass.quiet: 0.26,
-    TransitionClass.capture: 0.13,
-    TransitionClass.castling: 0.06,
-    TransitionClass.en_passant: 0.04,
-    TransitionClass.promotion: 0.06,
-    TransitionClass.mate: 0.08,
-    TransitionClass.stalemate: 0.04,
-    TransitionClass.insufficient_material: 0.04,
-    TransitionClass.seventy_five_moves: 0.02,
-}
 # The rows of a task in a step are padded and passed in so many parts, shorter rows first; parts go to threads.
 PARTS = 2
 NEW = "a new model"
@@ -107,6 +93,8 @@ class PretrainConfig:
     """Weight of the win probability, read at the end of a `P:` prompt."""
     outcome_weight: float = 0.5
     """Weight of what comes of an `A:` row's move, read at the end of its prompt."""
+    targets_weight: float = 0.1
+    """Weight of the legal targets from the square that an `A:` row's move leaves, read at that square's token."""
     copy_weight: float = 0.5
     """Weight of the men in an `A:` answer that stand where they stood; its other tokens have 1."""
     save_every: int = 200
@@ -126,42 +114,11 @@ class PretrainConfig:
         if not 0 <= self.average < 1 or not 0 <= self.decay_fraction <= 1:
             raise ValueError("model: expected average from 0 to below 1 and decay_fraction from 0 to 1")
         heads = (self.moves_weight, self.legal_weight, self.attacks_weight, self.value_weight, self.outcome_weight)
-        if min(*heads, self.copy_weight) < 0:
+        if min(*heads, self.targets_weight, self.copy_weight) < 0:
             raise ValueError("model: expected weights from 0 up")
 
 
-@dataclass(frozen=True, slots=True)
-class EnvironmentRow:
-    """A tokenised `A:` row."""
-
-    tokens: list[int]
-    """Prompt, completion, end of text."""
-    prompt_length: int
-    copied: tuple[bool, ...]
-    """For each token of the completion, whether it is a man that stands where it stood."""
-    outcome: int
-    """What comes of the move: 0 illegal, 1 the game goes on, 2 a mate, 3 a draw."""
-
-
 Row = TypeVar("Row", SoftRow, BoardRow, EnvironmentRow)
-
-
-class TransitionPool:
-    """`A:` rows by what their move is: `mate`, `quiet`, `illegal blocked`."""
-
-    def __init__(self, rows: Sequence[Example]) -> None:
-        self._by_kind = defaultdict[str, list[Example]](list)
-        for row in rows:
-            self._by_kind[transition_kind(row.prompt)].append(row)
-        illegal = sum(kind.startswith(TransitionClass.illegal) for kind in self._by_kind)
-        rest = (1 - sum(SHARES.values())) / max(1, illegal)
-        self._kinds = list(self._by_kind)
-        shares = {str(kind): share for kind, share in SHARES.items()}
-        self._shares = [shares.get(kind, rest) for kind in self._kinds]
-
-    def draw(self, rng: random.Random) -> Example:
-        """A row of a kind that is drawn by SHARES."""
-        return rng.choice(self._by_kind[rng.choices(self._kinds, self._shares)[0]])
 
 
 class Pretraining:
@@ -186,7 +143,7 @@ class Pretraining:
         self.config, self.seed, self.device, self.step = config, seed, device, 0
         self._threads = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
         self.tokenizer = build_tokenizer()
-        self._encode, self._soft = Encoder(self.tokenizer), SoftRows(self.tokenizer)
+        self._soft, self._environment = SoftRows(self.tokenizer), EnvironmentRows(self.tokenizer)
         shape = Shape(config.layers, config.width, config.heads, config.board_layer)
         self.model = Student(shape, token_features(self.tokenizer)).to(device)
         self._square_ids = torch.stack([self._soft.second_ids, self._soft.first_ids]).to(device)
@@ -308,20 +265,10 @@ class Pretraining:
         """Rows that are longer than the model's positions are drawn anew."""
         rows: list[EnvironmentRow] = []
         while len(rows) < self.config.environment_rows:
-            row = self.environment_row(transitions.draw(rng))
+            row = self._environment.row(transitions.draw(rng))
             if len(row.tokens) <= POSITIONS:
                 rows.append(row)
         return rows
-
-    def environment_row(self, example: Example) -> EnvironmentRow:
-        """A labelled `A:` row as tokens."""
-        text = example.completion or ""
-        prompt, answer = self._encode(example.prompt), self._encode(text)
-        before = set(self._encode(parse_environment_prompt(example.prompt).fen))
-        men = len(men_of(text.split(" ")[0]))
-        copied = tuple(at < men and token in before for at, token in enumerate(answer))
-        tokens = [*prompt, *answer, self.tokenizer.eos_token_id]
-        return EnvironmentRow(tokens, len(prompt), (*copied, False), _outcome(text))
 
     def _policy_losses(self, rows: Sequence[SoftRow], count: int, boards: int) -> dict[str, Tensor]:
         """By part, weighted, each a sum over rows: over `count`, or over `boards` where a head on the board asks."""
@@ -346,11 +293,11 @@ class Pretraining:
         """By head, weighted, each a sum over rows, over `boards`."""
         config, there, mover = self.config, board.men_BM.unsqueeze(2), board.mover_BM.unsqueeze(2)
         heads = self.model.board(middle_BTH[:, BOARD_AT : BOARD_AT + board.men_BM.shape[1]])
-        asked = heads[:, 0].masked_fill(~mover, NOT_THERE).flatten(1).log_softmax(1)
+        asked = heads[:, MOVES].masked_fill(~mover, NOT_THERE).flatten(1).log_softmax(1)
         binary = partial(F.binary_cross_entropy_with_logits, reduction="sum")
         shape = board.legal_BMS.shape
-        legal = binary(heads[:, 1], board.legal_BMS, weight=mover.float().expand(shape))
-        attacks = binary(heads[:, 2], board.attacks_BMS, weight=there.float().expand(shape))
+        legal = binary(heads[:, LEGAL], board.legal_BMS, weight=mover.float().expand(shape))
+        attacks = binary(heads[:, ATTACKS], board.attacks_BMS, weight=there.float().expand(shape))
         return {
             "moves": config.moves_weight * -(board.moves_BMS.flatten(1) * asked).sum() / boards,
             "legal": config.legal_weight * legal / boards,
@@ -369,13 +316,13 @@ class Pretraining:
         return loss
 
     def _environment_losses(self, rows: Sequence[EnvironmentRow], count: int) -> dict[str, Tensor]:
-        """Weighted cross-entropy of the answers' tokens and of the outcomes, each a sum over rows, over `count`."""
+        """What the answers' tokens, outcomes and legal targets lose, weighted, each a sum over rows, over `count`."""
         tokens_BT = tokens_of([row.tokens for row in rows], self.tokenizer.pad_token_id)
         at = [(number, place) for number, row in enumerate(rows) for place in range(row.prompt_length, len(row.tokens))]
         where_N, place_N = torch.tensor(at).T
         weights_N = torch.tensor([self.config.copy_weight if same else 1.0 for row in rows for same in row.copied])
         embeddings_VH = self.model.embeddings()
-        _, hidden_BTH = self.model(tokens_BT.to(self.device), embeddings_VH)
+        middle_BTH, hidden_BTH = self.model(tokens_BT.to(self.device), embeddings_VH)
         logits_NV = hidden_BTH[where_N, place_N - 1] @ embeddings_VH.T
         losses_N = F.cross_entropy(logits_NV, tokens_BT[where_N, place_N].to(self.device), reduction="none")
         tokens = (losses_N * weights_N.to(self.device)).sum()
@@ -383,7 +330,15 @@ class Pretraining:
         outcomes = self.model.outcome(hidden_BTH[torch.arange(len(rows)), last])
         wanted = torch.tensor([row.outcome for row in rows]).to(self.device)
         outcome = F.cross_entropy(outcomes, wanted, reduction="sum")
-        return {"environment": tokens / count, "outcome": self.config.outcome_weight * outcome / count}
+        origins = torch.tensor([row.origin_at for row in rows])
+        heads = self.model.board(middle_BTH[torch.arange(len(rows)), origins].unsqueeze(1))
+        targets_BS = torch.from_numpy(np.stack([row.targets for row in rows])).to(self.device)
+        targets = F.binary_cross_entropy_with_logits(heads[:, LEGAL, 0], targets_BS, reduction="sum")
+        return {
+            "environment": tokens / count,
+            "outcome": self.config.outcome_weight * outcome / count,
+            "targets": self.config.targets_weight * targets / count,
+        }
 
     def exported(self) -> Any:
         """The averaged weights as a stock Qwen3, float32."""
@@ -429,13 +384,3 @@ def _by_length(rows: Sequence[Row]) -> list[list[Row]]:
     ordered = sorted(rows, key=lambda row: len(row.tokens))
     cuts = [len(rows) * number // PARTS for number in range(PARTS + 1)]
     return [ordered[begin:end] for begin, end in pairwise(cuts) if begin < end]
-
-
-def _outcome(completion: str) -> int:
-    answer = parse_environment(completion)
-    assert isinstance(answer, EnvironmentAnswer), completion
-    if answer.reward < 0:
-        return 0
-    if not answer.terminated:
-        return 1
-    return 2 if answer.reward == REWARD_WIN else 3

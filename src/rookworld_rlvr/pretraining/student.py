@@ -16,6 +16,8 @@ SQUARES = 64
 NORM_EPS = 1e-6
 NUMBER = re.compile(r"(?P<lead>[ +.]?)(?P<digits>[0-9]{1,2})")
 ROPE_THETA = 10_000.0
+# The heads on the board, by number.
+MOVES, LEGAL, ATTACKS = range(3)
 # What comes of a move in an `A:` row: illegal, the game goes on, a mate, a draw.
 OUTCOMES = 4
 
@@ -155,19 +157,19 @@ class BoardHeads(nn.Module):
     `attacks`: logits of each being an attack, of either side's men.
     """
 
-    NAMES = ("moves", "legal", "attacks")
+    COUNT = 3
 
     def __init__(self, width: int, size: int = 64) -> None:
         super().__init__()
         self.size = size
         self.norm = nn.LayerNorm(width)
-        self.origin = nn.Linear(width, len(self.NAMES) * size)
-        self.targets = nn.Parameter(0.3 * torch.randn(len(self.NAMES), SQUARES, size))
+        self.origin = nn.Linear(width, self.COUNT * size)
+        self.targets = nn.Parameter(0.3 * torch.randn(self.COUNT, SQUARES, size))
         self.offset = nn.Parameter(torch.tensor([0.0, -4.0, -4.0]))
 
     def forward(self, hidden_BMH: Tensor) -> Tensor:
         """(B, 3, M, 64): logits by head, token of the board, and target square."""
-        shape = (*hidden_BMH.shape[:2], len(self.NAMES), self.size)
+        shape = (*hidden_BMH.shape[:2], self.COUNT, self.size)
         origin = self.origin(self.norm(hidden_BMH)).view(shape).transpose(1, 2)
         logits: Tensor = origin @ self.targets.mT * self.size**-0.5 + self.offset[:, None, None]
         return logits

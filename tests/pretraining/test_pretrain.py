@@ -19,8 +19,9 @@ from rookworld_rlvr.app.pretrain import load
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.pretraining import run as pretraining
 from rookworld_rlvr.pretraining.codec import Encoder, build_tokenizer
+from rookworld_rlvr.pretraining.environment_rows import SHARES, EnvironmentRows, TransitionPool
 from rookworld_rlvr.pretraining.muon import Muon, orthogonal
-from rookworld_rlvr.pretraining.run import SHARES, PretrainConfig, Pretraining, TransitionPool
+from rookworld_rlvr.pretraining.run import PretrainConfig, Pretraining
 from rookworld_rlvr.pretraining.soft_targets import BOARD_AT, SoftRows, attacks_of, coarse
 from rookworld_rlvr.pretraining.student import Shape, Student, export, token_features
 from rookworld_rlvr.tasks.classes import TransitionClass
@@ -189,7 +190,7 @@ def test_losses_of_every_part_fall(transitions: list[Example], tmp_path: Path) -
     )  # fmt: skip
     _, told = learn(tmp_path / "out", transitions, config)
     assert [entry["step"] for entry in told] == [20, 40, 60, 80]
-    for part in ("tokens", "moves", "legal", "attacks", "environment", "outcome"):
+    for part in ("tokens", "moves", "legal", "attacks", "environment", "outcome", "targets"):
         assert told[-1][part] < told[0][part]
 
 
@@ -291,7 +292,7 @@ def test_transitions_are_drawn_by_the_share_of_their_class_and_illegal_ones_by_k
      ("7k/8/6K1/5Q2/8/8/8/8 w - - 0 1", "f5f7", 3)],
 )  # fmt: skip
 def test_an_environment_row_s_outcome_and_the_men_that_stay(fen: str, uci: str, outcome: int) -> None:
-    row = Pretraining(SMALL, seed=0, device=CPU).environment_row(environment_row(fen, uci))
+    row = EnvironmentRows(TOKENIZER).row(environment_row(fen, uci))
     assert row.outcome == outcome
     answer = TOKENIZER.convert_ids_to_tokens(row.tokens[row.prompt_length :])
     moved = {
@@ -300,6 +301,20 @@ def test_an_environment_row_s_outcome_and_the_men_that_stay(fen: str, uci: str, 
     assert moved == {0: set(), 1: {"P"}, 2: {"\ue100", "R"}, 3: {"Q"}}[outcome] - (
         {"\ue100"} if outcome == 2 else set()
     )
+
+
+@pytest.mark.parametrize(
+    ("fen", "uci", "targets"),
+    [(chess.STARTING_FEN, "e2e5", {"e3", "e4"}), (chess.STARTING_FEN, "a1a3", set()), (chess.STARTING_FEN, "e7e5", set()),
+     (chess.STARTING_FEN, "e4e5", set()), ("4r2k/8/8/8/8/8/4R3/4K3 w - - 0 1", "e2d2", {f"e{n}" for n in range(3, 9)})],
+)  # fmt: skip
+def test_an_environment_row_asks_where_the_man_may_go_at_the_square_that_it_leaves(
+    fen: str, uci: str, targets: set[str]
+) -> None:
+    row = EnvironmentRows(TOKENIZER).row(environment_row(fen, uci))
+    assert TOKENIZER.convert_ids_to_tokens(row.tokens[row.origin_at]) == uci[:2]
+    assert TOKENIZER.convert_ids_to_tokens(row.tokens[row.origin_at - 1]) == "+"
+    assert {chess.square_name(square) for square in row.targets.nonzero()[0]} == targets
 
 
 def test_the_saved_folder_loads_with_the_plain_auto_classes(transitions: list[Example], tmp_path: Path) -> None:
@@ -360,7 +375,7 @@ def test_every_weight_changes_the_losses(transitions: list[Example]) -> None:
         return Pretraining(config, seed=0, device=CPU)._train_step(positions(4), TransitionPool(transitions))
 
     plain = told()
-    for part in ("moves", "legal", "attacks", "value", "outcome"):
+    for part in ("moves", "legal", "attacks", "value", "outcome", "targets"):
         changed = told(**{f"{part}_weight": 2 * getattr(PretrainConfig(), f"{part}_weight")})
         assert changed[part] == pytest.approx(2 * plain[part], rel=1e-4)
     assert told(copy_weight=1.0)["environment"] > plain["environment"]
