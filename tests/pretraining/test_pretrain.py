@@ -305,8 +305,9 @@ def test_an_environment_row_s_outcome_and_the_men_that_stay(fen: str, uci: str, 
 
 @pytest.mark.parametrize(
     ("fen", "uci", "targets"),
-    [(chess.STARTING_FEN, "e2e5", {"e3", "e4"}), (chess.STARTING_FEN, "a1a3", set()), (chess.STARTING_FEN, "e7e5", set()),
-     (chess.STARTING_FEN, "e4e5", set()), ("4r2k/8/8/8/8/8/4R3/4K3 w - - 0 1", "e2d2", {f"e{n}" for n in range(3, 9)})],
+    [(chess.STARTING_FEN, "e2e5", {"e3", "e4"}), (chess.STARTING_FEN, "a1a3", set()),
+     (chess.STARTING_FEN, "e7e5", set()), (chess.STARTING_FEN, "e4e5", set()),
+     ("4r2k/8/8/8/8/8/4R3/4K3 w - - 0 1", "e2d2", {f"e{n}" for n in range(3, 9)})],
 )  # fmt: skip
 def test_an_environment_row_asks_where_the_man_may_go_at_the_square_that_it_leaves(
     fen: str, uci: str, targets: set[str]
