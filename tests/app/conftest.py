@@ -34,14 +34,14 @@ from rookworld_rlvr.rewards.judge_pool import Question
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
 from rookworld_rlvr.rollout.vllm_config import LOGPROBS_MODE, SERVED_NAME, engine_arguments
+from rookworld_rlvr.stability.faults import Fault, FaultError, FaultKind
+from rookworld_rlvr.stability.recovery import Rung, climb
 from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.training.against_start import match_config
 from rookworld_rlvr.training.checks import check_gradient, check_kl
 from rookworld_rlvr.training.context import StepContext
-from rookworld_rlvr.training.faults import Fault, FaultError, FaultKind
 from rookworld_rlvr.training.loss import TokenTotals
 from rookworld_rlvr.training.metrics import step_metrics
-from rookworld_rlvr.training.recovery import Rung, climb
 from rookworld_rlvr.training.step import grpo_step
 from rookworld_rlvr.training.step_report import StepReport
 

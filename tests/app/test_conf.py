@@ -11,10 +11,10 @@ from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, PretrainRu
 from rookworld_rlvr.objective import AdvantageScale, KLForm, LossKind, MismatchMode
 from rookworld_rlvr.rewards.rubric import JudgeKind
 from rookworld_rlvr.rollout.generator import GeneratorKind
+from rookworld_rlvr.stability.faults import FaultKind
+from rookworld_rlvr.stability.kl_control import KLControl
+from rookworld_rlvr.stability.reference import ReferenceMode
 from rookworld_rlvr.training.diagnosis import SUGGESTIONS
-from rookworld_rlvr.training.faults import FaultKind
-from rookworld_rlvr.training.kl_control import KLControl
-from rookworld_rlvr.training.reference import ReferenceMode
 from rookworld_rlvr.training.sinks import Tracker
 
 CONF = conf_folder()

@@ -220,8 +220,8 @@ def test_the_options_shown_of_the_data_command_exist(capsys: pytest.CaptureFixtu
 
 def test_the_file_map_names_every_room() -> None:
     (tree,) = blocks(section(text("README.md"), "File map"), "text")
-    rooms = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
-    assert rooms <= set(re.findall(r"^  (\w+)/ +\d", tree, re.M))
+    packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert packages <= set(re.findall(r"^  (\w+)/ +\d", tree, re.M))
 
 
 def test_every_paper_that_the_code_names_is_in_the_references() -> None:
@@ -388,13 +388,13 @@ def test_every_group_file_is_named_with_what_it_sets() -> None:
 
 def test_the_table_of_floors_names_what_each_room_imports() -> None:
     imported = re.compile(rf"^ *from (?:\.\.|{SOURCE.name}\.)(\w+)", re.M)
-    for row in table(section(text("docs/architecture.md"), "The floors")):
-        (room, *others) = re.findall(r"`(\w+)`", row[1])
-        files = list((SOURCE / room).glob("*.py"))
-        assert bool(files) != (row[2] == "not there yet"), room
-        names = {name for file in files for name in imported.findall(file.read_text("utf-8"))} - {room}
+    for row in table(section(text("docs/architecture.md"), "Packages and layers")):
+        (package, *others) = re.findall(r"`(\w+)`", row[1])
+        files = list((SOURCE / package).glob("*.py"))
+        assert bool(files) != (row[2] == "not there yet"), package
+        names = {name for file in files for name in imported.findall(file.read_text("utf-8"))} - {package}
         actual = {name for name in names if (SOURCE / name).is_dir()}
-        assert set(re.findall(r"`(\w+)`", row[3])) == actual, room
+        assert set(re.findall(r"`(\w+)`", row[3])) == actual, package
         assert not (others and files)
 
 
@@ -438,9 +438,9 @@ def rows_of(header: str) -> dict[str, list[str]]:
 
 def test_stability_tells_of_every_choice() -> None:
     from rookworld_rlvr import objective
-    from rookworld_rlvr.training.entropy_control import EntropyControl
-    from rookworld_rlvr.training.kl_control import KLControl
-    from rookworld_rlvr.training.reference import ReferenceMode
+    from rookworld_rlvr.stability.entropy_control import EntropyControl
+    from rookworld_rlvr.stability.kl_control import KLControl
+    from rookworld_rlvr.stability.reference import ReferenceMode
 
     choices = {
         "`objective=`": objective.LossKind,
@@ -457,7 +457,7 @@ def test_stability_tells_of_every_choice() -> None:
 
 
 def test_stability_tells_of_every_fault_and_which_restore_at_once() -> None:
-    from rookworld_rlvr.training.faults import DAMAGE, FaultKind
+    from rookworld_rlvr.stability.faults import DAMAGE, FaultKind
 
     told = rows_of("fault")
     assert told.keys() == set(FaultKind)

@@ -1,4 +1,4 @@
-"""The house's rule, walked by import: a room sees only the floors below it."""
+"""The rule of the layers, checked for every import: a package imports only packages of lower layers."""
 
 import ast
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 PACKAGE = "rookworld_rlvr"
 SOURCE = Path(__file__).resolve().parents[2] / "src" / PACKAGE
-FLOORS = {
+LAYERS = {
     "board": 0,
     "tasks": 1,
     "engine": 1,
@@ -19,6 +19,7 @@ FLOORS = {
     "model": 4,
     "rollout": 5,
     "evaluation": 6,
+    "stability": 5,
     "training": 7,
     "pretraining": 8,
     "report": 8,
@@ -26,33 +27,33 @@ FLOORS = {
     "studies": 8,
     "app": 9,
 }
-HIGHEST_FLOOR_WITHOUT_TORCH = 2
+HIGHEST_LAYER_WITHOUT_TORCH = 2
 FILES = sorted(SOURCE.rglob("*.py"))
 
 
-def room_of(file: Path) -> str:
-    """The room a file is in; the package's own files, which are the door, are in none."""
+def package_of(file: Path) -> str:
+    """The name of the package that a file is in; empty for the files at the root."""
     parts = file.relative_to(SOURCE).parts
     return parts[0] if len(parts) > 1 else ""
 
 
 def imports(file: Path) -> Iterator[str]:
     """The full dotted names of all that a file imports, inside functions too."""
-    package = [PACKAGE, *file.relative_to(SOURCE).parts[:-1]]
+    parents = [PACKAGE, *file.relative_to(SOURCE).parts[:-1]]
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
+            base = parents[: len(parents) - node.level + 1] if node.level else []
             stem = ".".join([*base, *([node.module] if node.module else [])])
             yield from (f"{stem}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
             yield from (arg.value for arg in node.args if isinstance(arg, ast.Constant))
 
 
-def rooms_imported(file: Path) -> set[str]:
+def packages_imported(file: Path) -> set[str]:
     names = (name.split(".") for name in imports(file))
-    return {parts[1] for parts in names if parts[0] == PACKAGE and len(parts) > 1 and parts[1] in FLOORS}
+    return {parts[1] for parts in names if parts[0] == PACKAGE and len(parts) > 1 and parts[1] in LAYERS}
 
 
 def importers(library: str) -> set[str]:
@@ -63,33 +64,33 @@ def importers(library: str) -> set[str]:
     }
 
 
-def test_every_folder_is_a_room_of_the_table() -> None:
-    with_code = {room_of(file) for file in FILES} - {""}
-    assert with_code <= FLOORS.keys()
+def test_every_folder_is_a_package_of_the_table() -> None:
+    with_code = {package_of(file) for file in FILES} - {""}
+    assert with_code <= LAYERS.keys()
     assert {"board", "tasks", "rewards", "objective"} <= with_code
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
-def test_a_room_imports_only_itself_and_lower_floors(file: Path) -> None:
-    room = room_of(file)
-    if not room:
-        assert file.name == "__main__.py" or not rooms_imported(file)
+def test_a_package_imports_only_itself_and_lower_layers(file: Path) -> None:
+    package = package_of(file)
+    if not package:
+        assert file.name == "__main__.py" or not packages_imported(file)
         return
-    allowed = {other for other in FLOORS if FLOORS[other] < FLOORS[room]} | {room}
-    if room == "objective":
-        allowed = {room}
-    assert rooms_imported(file) <= allowed
+    allowed = {other for other in LAYERS if LAYERS[other] < LAYERS[package]} | {package}
+    if package == "objective":
+        allowed = {package}
+    assert packages_imported(file) <= allowed
 
 
 def test_the_walk_sees_relative_absolute_and_nested_imports() -> None:
     assert "rookworld_rlvr.board.fen.parse_fen" in set(imports(SOURCE / "tasks" / "policy.py"))
-    assert rooms_imported(SOURCE / "rewards" / "engine_judge.py") == {"tasks", "engine", "rewards"}
+    assert packages_imported(SOURCE / "rewards" / "engine_judge.py") == {"tasks", "engine", "rewards"}
     assert "tasks/corpus.py" in importers("datasets")
 
 
 def test_chess_and_rewards_import_no_torch() -> None:
-    rooms = {file.split("/")[0] for library in ("torch", "transformers") for file in importers(library)}
-    assert {room for room in rooms if FLOORS[room] <= HIGHEST_FLOOR_WITHOUT_TORCH} == set()
+    packages = {file.split("/")[0] for library in ("torch", "transformers") for file in importers(library)}
+    assert {package for package in packages if LAYERS[package] <= HIGHEST_LAYER_WITHOUT_TORCH} == set()
 
 
 def test_importing_the_rewards_loads_no_torch() -> None:
@@ -100,7 +101,7 @@ def test_importing_the_rewards_loads_no_torch() -> None:
 
 def test_hydra_stays_in_the_app() -> None:
     assert {file for library in ("hydra", "omegaconf") for file in importers(library)} <= {
-        str(file.relative_to(SOURCE)) for file in FILES if room_of(file) == "app"
+        str(file.relative_to(SOURCE)) for file in FILES if package_of(file) == "app"
     }
 
 
@@ -109,5 +110,5 @@ def test_a_library_that_is_absent_until_chosen_is_in_one_file(library: str) -> N
     assert len(importers(library)) <= 1
 
 
-def test_modules_of_the_house_share_no_name_with_utils() -> None:
+def test_no_module_is_named_utils() -> None:
     assert not [file for file in FILES if file.name in ("utils.py", "helpers.py", "common.py")]

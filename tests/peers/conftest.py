@@ -23,9 +23,9 @@ from rookworld_rlvr.pretraining.warmstart import Warmstart, WarmstartConfig
 from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rollout.collect import Group, Sample, make_batch
 from rookworld_rlvr.rollout.generator import SampledCompletion
+from rookworld_rlvr.stability.kl_control import KLConfig
 from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.training.context import StepConfig
-from rookworld_rlvr.training.kl_control import KLConfig
 from rookworld_rlvr.training.loss import TokenTotals, grpo_loss
 
 PROMPTS, GROUP = 3, 4

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from rookworld_rlvr.objective import KLForm, LossKind
+from rookworld_rlvr.stability.kl_control import KLConfig
 from rookworld_rlvr.training.context import StepConfig
-from rookworld_rlvr.training.kl_control import KLConfig
 
 pytest.importorskip("trl", reason="needs trl: scripts/setup.sh peers makes an environment that has it")
 

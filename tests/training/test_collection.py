@@ -15,9 +15,9 @@ from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rewards.judge_pool import Judge, Question
 from rookworld_rlvr.rollout.collect import Group
 from rookworld_rlvr.rollout.generator import Generator, GeneratorError, SampledCompletion
+from rookworld_rlvr.stability.faults import FaultKind
 from rookworld_rlvr.tasks import Task
 from rookworld_rlvr.training.context import Moment, StepContext
-from rookworld_rlvr.training.faults import FaultKind
 from rookworld_rlvr.training.metrics import step_metrics
 from rookworld_rlvr.training.stall import idle_reason
 from rookworld_rlvr.training.step import grpo_step

@@ -26,10 +26,10 @@ from rookworld_rlvr.errors import TrainingGaveUpError
 from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rewards.judge_pool import Judge, JudgePool, Question
 from rookworld_rlvr.rollout.generator import Generator, SampledCompletion
+from rookworld_rlvr.stability.faults import DAMAGE, Fault, FaultKind
 from rookworld_rlvr.training.checkpoint import STATE_FILE, checkpoint_folder
 from rookworld_rlvr.training.context import Moment, StepContext
 from rookworld_rlvr.training.diagnosis import SUGGESTIONS
-from rookworld_rlvr.training.faults import DAMAGE, Fault, FaultKind
 from rookworld_rlvr.training.step_report import StepReport
 from rookworld_rlvr.training.trainer import Run
 from rookworld_rlvr.training.trainer import train as train_run

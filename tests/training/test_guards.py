@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rookworld_rlvr.training.guards import GuardConfig, Guards, LogStatistics, Trend
+from rookworld_rlvr.stability.guards import GuardConfig, Guards, LogStatistics, Trend
 
 CONFIG = GuardConfig(history=2, spike_sigmas=6.0, spike_factor=10.0)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rookworld_rlvr.training.kl_control import KLConfig, KLControl, KLController
+from rookworld_rlvr.stability.kl_control import KLConfig, KLControl, KLController
 
 Train = Callable[..., Path]
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from rookworld_rlvr.errors import TrainingGaveUpError
+from rookworld_rlvr.stability.faults import Fault, FaultKind
+from rookworld_rlvr.stability.recovery import RecoveryConfig, RecoveryState, Rung, climb
 from rookworld_rlvr.training.checkpoint import STATE_FILE, checkpoint_folder
 from rookworld_rlvr.training.context import Moment, StepContext
-from rookworld_rlvr.training.faults import Fault, FaultKind
-from rookworld_rlvr.training.recovery import RecoveryConfig, RecoveryState, Rung, climb
 from rookworld_rlvr.training.step_report import StepReport
 from rookworld_rlvr.training.trainer import Run
 from rookworld_rlvr.training.trainer import train as train_run

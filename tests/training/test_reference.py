@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from rookworld_rlvr.model.policy import ModelConfig, Policy, Precision, load_policy
+from rookworld_rlvr.stability.reference import ReferenceConfig, ReferenceMode, References
 from rookworld_rlvr.training.checkpoint import STATE_FILE
 from rookworld_rlvr.training.context import Moment, StepContext
-from rookworld_rlvr.training.reference import ReferenceConfig, ReferenceMode, References
 from rookworld_rlvr.training.step_report import StepReport
 from rookworld_rlvr.training.trainer import Run
 from rookworld_rlvr.training.trainer import train as train_run

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rookworld_rlvr.training.kl_control import KLConfig, KLController
+from rookworld_rlvr.stability.kl_control import KLConfig, KLController
 from rookworld_rlvr.training.optim import OptimConfig, learning_rate
 
 

@@ -8,9 +8,9 @@ import torch
 from rookworld_rlvr.app.hydra_command import EXIT_CODES
 from rookworld_rlvr.errors import TrainingGaveUpError
 from rookworld_rlvr.rollout.collect import Collected
+from rookworld_rlvr.stability.faults import Fault, FaultKind
+from rookworld_rlvr.stability.recovery import RecoveryState
 from rookworld_rlvr.training.context import Moment, StepContext
-from rookworld_rlvr.training.faults import Fault, FaultKind
-from rookworld_rlvr.training.recovery import RecoveryState
 from rookworld_rlvr.training.stall import idle_reason, watch
 from rookworld_rlvr.training.step_report import StepReport
 from rookworld_rlvr.training.trainer import Run

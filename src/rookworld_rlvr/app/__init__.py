@@ -1,1 +1,1 @@
-"""The command line: the only floor that knows hydra, and that every other one is wired on."""
+"""The command line: the only package that knows hydra; it wires the others together."""

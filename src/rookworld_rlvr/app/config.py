@@ -18,12 +18,12 @@ from ..pretraining.warmstart import WarmstartConfig
 from ..rewards import RubricConfig
 from ..rewards.verdict_book import DEFAULT
 from ..rollout.generator import GeneratorBaseConfig, GeneratorConfig, GeneratorKind
+from ..stability.kl_control import KLConfig
+from ..stability.recovery import RecoveryConfig
+from ..stability.reference import ReferenceConfig
 from ..training.context import StepConfig
 from ..training.data import DataConfig, SourceConfig
-from ..training.kl_control import KLConfig
 from ..training.optim import OptimConfig
-from ..training.recovery import RecoveryConfig
-from ..training.reference import ReferenceConfig
 from ..training.run import TrainerConfig
 from ..training.sinks import LoggingConfig
 

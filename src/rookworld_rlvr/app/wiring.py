@@ -20,6 +20,11 @@ from ..pretraining.codec import echo_ids
 from ..rollout.generator import Generator, GeneratorBaseConfig, GeneratorError, GeneratorKind
 from ..rollout.hf_generator import HFGenerator
 from ..rollout.static_generator import StaticGenerator
+from ..stability.entropy_control import EntropyController
+from ..stability.guards import Guards
+from ..stability.kl_control import KLController
+from ..stability.recovery import RecoveryState
+from ..stability.reference import ReferenceMode, References
 from ..tasks import Example
 from ..tasks.corpus import example_key
 from ..tasks.live_games import LiveGames
@@ -27,15 +32,10 @@ from ..tasks.prompt_stream import PromptStream
 from ..training.checkpoint import CONFIG_FILE, find_run
 from ..training.context import StepContext
 from ..training.data import Data, evaluation_rows, load_data
-from ..training.entropy_control import EntropyController
-from ..training.guards import Guards
-from ..training.kl_control import KLController
 from ..training.live_files import LiveFiles
 from ..training.loop import METRICS_FILE
 from ..training.memory import keep_flat
 from ..training.optim import Clock, make_optimizer
-from ..training.recovery import RecoveryState
-from ..training.reference import ReferenceMode, References
 from ..training.run import Run
 from ..training.run_folder import make_run_folder, point_latest
 from ..training.seeding import seed_everything

@@ -56,7 +56,7 @@ class GroupLayout:
         used = int(slots_BT.max()) + 1
         if used > self._slots:
             self._slots = min(-(-used // PAGE) * PAGE, self._most_slots)
-            self._move_to_new_rooms(lambda filled: filled)
+            self._resize_buffers(lambda filled: filled)
         self._used = used
         # Rows that stand alike are written at once, which is quicker.
         self._alike = bool((slots_BT == slots_BT[:1]).all())
@@ -68,13 +68,13 @@ class GroupLayout:
         grouped = query.view(self.groups, self.group_size, *query.shape[1:])
         return attend_shared(grouped, prompt, (keys, values, self._bias), scaling).flatten(0, 1)
 
-    def _write(self, room: Tensor, new_BKTD: Tensor) -> Tensor:
+    def _write(self, buffer: Tensor, new_BKTD: Tensor) -> Tensor:
         new = new_BKTD.unflatten(0, (self.groups, self.group_size)).transpose(1, 2)
         if self._alike:
-            room[..., self._used - new.shape[3] : self._used, :] = new
+            buffer[..., self._used - new.shape[3] : self._used, :] = new
         else:
-            room.scatter_(3, self._at.expand(-1, new.shape[1], -1, -1, new.shape[4]), new)
-        return room[..., : self._used, :]
+            buffer.scatter_(3, self._at.expand(-1, new.shape[1], -1, -1, new.shape[4]), new)
+        return buffer[..., : self._used, :]
 
     def keep(self, groups_P: Tensor, rows_PG: Tensor) -> None:
         """Keep these completions of these groups alone and give back the memory of the others."""
@@ -82,20 +82,20 @@ class GroupLayout:
         for stored in (self._prompt_keys, self._prompt_values):
             stored[:] = [tensor[groups_P] for tensor in stored]
         self._prompt_bias = self._prompt_bias[groups_P]
-        self._move_to_new_rooms(lambda filled: filled.transpose(1, 2)[groups_P[:, None], rows_PG].transpose(1, 2))
+        self._resize_buffers(lambda filled: filled.transpose(1, 2)[groups_P[:, None], rows_PG].transpose(1, 2))
 
-    def _move_to_new_rooms(self, chosen: Callable[[Tensor], Tensor]) -> None:
+    def _resize_buffers(self, chosen: Callable[[Tensor], Tensor]) -> None:
         """Copy the selected cache entries (P, K, G, S, D) into resized buffers."""
-        for rooms in (self._keys, self._values):
-            for layer, room in enumerate(rooms):
-                kept = chosen(room[..., : self._used, :])
-                rooms[layer] = F.pad(kept, (0, 0, 0, self._slots - self._used))
+        for buffers in (self._keys, self._values):
+            for layer, buffer in enumerate(buffers):
+                kept = chosen(buffer[..., : self._used, :])
+                buffers[layer] = F.pad(kept, (0, 0, 0, self._slots - self._used))
 
 
 class FixedLayout(GroupLayout):
     """A layout whose shapes and places in memory stay as they are from pass to pass and batch to batch.
 
-    All slots take part in every pass, whether seen or not, and `rooms` keeps the batch's rooms for the next one.
+    All slots take part in every pass, whether seen or not, and `buffers` keeps the batch's buffers for the next one.
     """
 
     def __init__(
@@ -105,9 +105,9 @@ class FixedLayout(GroupLayout):
         *,
         group_size: int,
         slots: int,
-        rooms: dict[torch.Size, tuple[list[Tensor], list[Tensor]]],
+        buffers: dict[torch.Size, tuple[list[Tensor], list[Tensor]]],
     ) -> None:
-        self._stored = rooms
+        self._stored = buffers
         super().__init__(prompts, real_PL, group_size=group_size, slots=slots)
         self._alike = False
 
@@ -117,9 +117,9 @@ class FixedLayout(GroupLayout):
         if shape not in self._stored:
             self._stored[shape] = super()._open_rooms(prompts)
         keys, values = self._stored[shape]
-        for room in (*keys, *values):
-            torch._dynamo.mark_static_address(room)
-            room.zero_()
+        for buffer in (*keys, *values):
+            torch._dynamo.mark_static_address(buffer)
+            buffer.zero_()
         return keys, values
 
     def write_to(self, slots_BT: Tensor) -> None:

@@ -100,7 +100,7 @@ class _FixedShapes:
 
     def __init__(self) -> None:
         self.states = torch.compile(states, dynamic=False, mode="reduce-overhead")
-        self.rooms: dict[torch.Size, tuple[list[Tensor], list[Tensor]]] = {}
+        self.buffers: dict[torch.Size, tuple[list[Tensor], list[Tensor]]] = {}
 
 
 class _Batch:
@@ -165,8 +165,8 @@ class _Batch:
         if self._fixed is None:
             self._layout = GroupLayout(layout, real_PL, group_size=group_size, slots=slots)
         else:
-            rooms = self._fixed.rooms
-            self._layout = FixedLayout(layout, real_PL, group_size=group_size, slots=slots, rooms=rooms)
+            buffers = self._fixed.buffers
+            self._layout = FixedLayout(layout, real_PL, group_size=group_size, slots=slots, buffers=buffers)
         if self._echo_ids is not None:
             tokens_PL = self._echo_ids.to(tokens_PL.device)[tokens_PL]
         self._lookup = PromptLookup(tokens_PL, real_PL, group_size)

@@ -7,7 +7,7 @@ from ..evaluation.match import MatchConfig, match_suite
 from ..evaluation.players import ModelPlayer
 from ..evaluation.suite import suite_table
 from ..evaluation.table import Measure
-from .faults import StepAbandonedError
+from ..stability.faults import StepAbandonedError
 from .run import Run, TrainerConfig
 
 SCORE, ELO = "match/score", "match/elo"

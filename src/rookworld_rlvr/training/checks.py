@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from ..model.batch import Batch, micro_batches
 from ..model.policy import Policy
+from ..stability.faults import Fault, FaultError, FaultKind
 from .context import StepContext
-from .faults import Fault, FaultError, FaultKind
 from .step_report import StepReport
 
 

@@ -10,10 +10,10 @@ from ..objective import AdvantageConfig, counted_groups
 from ..rewards import JudgeError
 from ..rollout.collect import Collected, Group, make_batch, sample_groups, score_groups
 from ..rollout.generator import GeneratorError
+from ..stability.faults import Fault, FaultError, FaultKind
 from ..tasks import Example
 from .checks import check_logprobs, check_rewards
 from .context import StepContext, Uninformative
-from .faults import Fault, FaultError, FaultKind
 from .step_report import StepReport
 from .timing import timed
 

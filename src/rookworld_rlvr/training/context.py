@@ -10,14 +10,14 @@ from ..model.policy import Policy
 from ..objective import AdvantageConfig, ClipConfig, LossKind, LossSizes, MismatchConfig
 from ..rewards.judge_pool import Judge
 from ..rollout.generator import Generator
+from ..stability.entropy_control import EntropyConfig, EntropyController
+from ..stability.guards import Guards
+from ..stability.kl_control import KLConfig, KLController
+from ..stability.recovery import RecoveryState
+from ..stability.reference import References
 from ..tasks.prompt_stream import PromptStream
-from .entropy_control import EntropyConfig, EntropyController
-from .guards import Guards
-from .kl_control import KLConfig, KLController
 from .loss import LossPlan
 from .optim import Clock, OptimConfig
-from .recovery import RecoveryState
-from .reference import References
 from .step_report import StepReport
 
 

@@ -10,9 +10,9 @@ import torch
 
 from ..errors import UserError
 from ..model.batch import Batch
+from ..stability.faults import Fault, FaultKind
+from ..stability.recovery import RecoveryState
 from .context import StepContext
-from .faults import Fault, FaultKind
-from .recovery import RecoveryState
 from .step_report import StepReport
 
 FAULTS, DIAGNOSIS = "faults", "diagnosis.txt"

@@ -11,14 +11,14 @@ from ..errors import TrainingGaveUpError
 from ..evaluation import Row
 from ..evaluation.run import evaluate
 from ..evaluation.sampled import evaluate_sampled
+from ..stability.faults import Fault, FaultKind, StepAbandonedError
+from ..stability.recovery import Rung, climb
 from ..tasks import Example
 from .checkpoint import checkpoint_folder, list_checkpoints, restore_checkpoint, save_checkpoint
 from .checks import all_finite, first_bad_moment, first_bad_parameter
 from .context import StepContext
 from .diagnosis import describe, save_fault, write_diagnosis
-from .faults import Fault, FaultKind, StepAbandonedError
 from .metrics import step_metrics
-from .recovery import Rung, climb
 from .run import Run
 from .seeding import rng_state, set_rng_state
 from .stall import watch

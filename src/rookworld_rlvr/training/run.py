@@ -10,12 +10,12 @@ from ..evaluation import VerdictMeasure
 from ..evaluation.sampled import Sampling
 from ..model.policy import Policy
 from ..rollout.generator import Generator
+from ..stability.recovery import RecoveryConfig
+from ..stability.reference import ReferenceConfig
 from ..tasks import Example
 from .context import StepContext
 from .data import evaluation_rows
 from .live_files import LiveFiles
-from .recovery import RecoveryConfig
-from .reference import ReferenceConfig
 from .sinks import Sink
 from .validation import ValidationConfig
 

@@ -1,7 +1,7 @@
 """Fail closed: a run whose updates change nothing that matters stops and says why."""
 
 from ..errors import TrainingGaveUpError
-from .recovery import RecoveryState
+from ..stability.recovery import RecoveryState
 from .step_report import StepReport
 
 

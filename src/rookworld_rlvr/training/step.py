@@ -23,10 +23,10 @@ from ..model.batch import Batch, micro_batches
 from ..model.policy import TokenTable
 from ..objective import KLForm, LossSizes, group_advantages
 from ..rollout.collect import Collected, make_batch
+from ..stability.faults import FaultError, StepAbandonedError
 from . import checks
 from .collection import collect, counted_P, sync_sampler
 from .context import Moment, StepConfig, StepContext, Truncated
-from .faults import FaultError, StepAbandonedError
 from .loss import LossPlan, grpo_loss
 from .optim import learning_rate
 from .step_report import StepReport

@@ -9,8 +9,8 @@ from torch import Tensor
 from ..engine.pool import EngineCounts
 from ..model.batch import Batch
 from ..rollout.collect import Collected, Group
+from ..stability.faults import Fault
 from ..tasks import Example
-from .faults import Fault
 from .loss import TokenTotals
 
 

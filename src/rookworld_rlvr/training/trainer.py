@@ -13,15 +13,15 @@ from ..evaluation.headline import worse
 from ..evaluation.scales import SAMPLED, SPREAD
 from ..files import write_json, write_text
 from ..rollout.collect import sample_groups, score_groups
+from ..stability.faults import StepAbandonedError
+from ..stability.reference import ReferenceMode
 from ..tasks import Example, Task
 from .against_start import play_against_start
 from .checkpoint import CONFIG_FILE, find_run, list_checkpoints, load_checkpoint, remove
 from .context import StepContext
-from .faults import StepAbandonedError
 from .loop import METRICS_FILE, ROLLOUTS_FILE, evaluate_rows, evaluate_sampled_rows, run_steps, save, validate
 from .memory import peak_memory_gib
 from .preflight import GateResult, PreflightInput, require_passed, run_preflight
-from .reference import ReferenceMode
 from .run import Run
 from .run_folder import held
 from .sinks import cut_lines
