@@ -295,3 +295,13 @@ def fake_stockfish(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path.write_text(FAKE_STOCKFISH.format(python=sys.executable))
     path.chmod(0o755)
     return path
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    """Sets how many threads torch has, until the test's end."""
+    import torch
+
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)

@@ -215,10 +215,11 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(
 
 
 def test_a_step_does_not_depend_on_its_threads_and_its_parts_add_up(
-    transitions: list[Example], monkeypatch: pytest.MonkeyPatch
+    transitions: list[Example], monkeypatch: pytest.MonkeyPatch, threads: Callable[[int], None]
 ) -> None:
-    def step(threads: int) -> tuple[dict[str, float], list[torch.Tensor]]:
-        training = Pretraining(SMALL, seed=3, device=CPU, threads=threads)
+    def step(count: int) -> tuple[dict[str, float], list[torch.Tensor]]:
+        threads(count)
+        training = Pretraining(SMALL, seed=3, device=CPU)
         return training._train_step(positions(4), TransitionPool(transitions)), list(training.model.parameters())
 
     one, weights = step(1)

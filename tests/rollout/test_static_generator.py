@@ -1,7 +1,9 @@
 """What the static generator does to be fast changes nothing of what it draws."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
+from threading import current_thread
 from typing import Any
 
 import pytest
@@ -72,6 +74,23 @@ def test_drafts_change_the_number_of_passes_and_nothing_that_is_drawn(tiny: Poli
     assert_same(found[8][0], found[0][0])
     # Policy answers repeat nothing of their prompt, so the batch takes as many passes as the longest of them.
     assert found[8][1] <= found[3][1] < 0.8 * found[0][1]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_prompts_divided_among_cores_get_the_same_completions(
+    tiny: Policy, temperature: float, threads: Callable[[int], None]
+) -> None:
+    threads(1)
+    prompts = [prompt_tokens(tiny.tokenizer, text) for text in ANSWERABLE * 2]
+    alone = rows(of_policy(tiny), prompts, temperature=temperature)
+    names = set[str]()
+    handle = tiny.model.base_model.register_forward_pre_hook(lambda *_: names.add(current_thread().name))
+    threads(3)
+    shared = rows(of_policy(tiny), prompts, temperature=temperature)
+    handle.remove()
+    assert_same(shared, alone)
+    assert len(names) > 1 and all(name.startswith("core") for name in names)
+    assert tiny.model.config._attn_implementation == "eager"
 
 
 def test_rows_that_stay_when_others_leave_keep_their_own_keys(tiny: Policy) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from threading import current_thread
 
 import pytest
 import torch
@@ -135,6 +136,26 @@ def test_micro_batches_give_the_gradient_of_one_batch_for_every_loss_and_kl_form
     assert many.tokens.count == one.tokens.count
     assert many.tokens.kl_sum == pytest.approx(one.tokens.kl_sum, rel=1e-5)
     assert one.update_norm > 0 and many.update_norm == pytest.approx(one.update_norm, rel=1e-3)
+
+
+def test_micro_batches_divided_among_cores_give_the_gradient_of_one_core(
+    make_run: MakeRun, threads: Callable[[int], None]
+) -> None:
+    def gradients(count: int) -> tuple[list[Tensor], StepReport, set[str]]:
+        context = make_run("kl.coef=0.5", "optim.micro_batch_size=3", "generator.max_new_tokens=16").context
+        threads(count)
+        names = set[str]()
+        shake(context.references.current)
+        context.hooks.append(lambda moment, *_: names.add(current_thread().name) if moment == "micro_batch" else None)
+        report = grpo_step(context, 0)
+        return [parameter.grad for parameter in context.policy.model.parameters()], report, names
+
+    (alone, one, _), (shared, two, names), (again, _, _) = gradients(1), gradients(2), gradients(2)
+    assert one.fault is None and names == {"core_0", "core_1"}
+    assert one.tokens.count == two.tokens.count and two.loss == pytest.approx(one.loss, abs=1e-6)
+    for ours, theirs, repeated in zip(shared, alone, again, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
+        assert torch.equal(ours, repeated)
 
 
 @pytest.mark.parametrize("form", ["k2_straight_through", "exact"])

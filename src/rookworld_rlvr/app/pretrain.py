@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import torch
 from omegaconf import DictConfig
 from transformers.utils import logging as transformers_logging
 
@@ -27,7 +26,6 @@ def main(argv: list[str]) -> int:
 
 def _pretrain(config: PretrainRunConfig, _raw: DictConfig) -> None:
     set_threads(config.threads)
-    threads = torch.get_num_threads()
     # The bar of a model's shards would stand between the lines that tell of steps.
     transformers_logging.disable_progress_bar()
     verdicts, transitions = load(config)
@@ -35,7 +33,7 @@ def _pretrain(config: PretrainRunConfig, _raw: DictConfig) -> None:
     make_folder(folder, "output")
     begun = Path(config.init_from).expanduser() if config.init_from else None
     device = select_device(config.device)
-    training = Pretraining(config.model, seed=config.seed, device=device, init_from=begun, threads=threads)
+    training = Pretraining(config.model, seed=config.seed, device=device, init_from=begun)
     console = make_console()
     console.print(f"{len(verdicts)} verdicts, {len(transitions)} transitions", highlight=False)
     if training.resume(folder, verdicts, transitions):

@@ -10,6 +10,7 @@ Dimensions: K heads of keys, H heads of queries, a multiple of K; L tokens of a 
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any, Protocol
 
 import torch
@@ -53,16 +54,28 @@ def can_share(model: Any) -> bool:
     return bool(model._supports_attention_backend) and not windowed and not upcast and kinds == {"full_attention"}
 
 
+# For each configuration whose attention is replaced: how many threads are inside, and the attention of before.
+_inside: dict[int, tuple[int, str]] = {}
+_lock = Lock()
+
+
 @contextmanager
 def sharing(model: Any) -> Iterator[None]:
-    """Inside, the model's forward passes need a `layout`."""
+    """Inside, the model's forward passes need a `layout`. Several threads may be inside at a time."""
     config = model.config.get_text_config()
-    before = config._attn_implementation
-    config._attn_implementation = NAME
+    with _lock:
+        threads, before = _inside.get(id(config), (0, config._attn_implementation))
+        _inside[id(config)] = threads + 1, before
+        config._attn_implementation = NAME
     try:
         yield
     finally:
-        config._attn_implementation = before
+        with _lock:
+            threads, before = _inside.pop(id(config))
+            if threads > 1:
+                _inside[id(config)] = threads - 1, before
+            else:
+                config._attn_implementation = before
 
 
 def states(model: Any, tokens_BT: Tensor, positions_BT: Tensor, layout: Layout) -> Tensor:

@@ -9,7 +9,6 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
@@ -22,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..errors import UserError
+from ..model.threads import on_cores
 from ..model.weights import checksum
 from ..tasks.types import Example
 from ..tasks.verdicts import Verdict, mirrored, render_verdict
@@ -44,7 +44,7 @@ from .student import ATTACKS, LEGAL, MOVES, Shape, Student, export, token_featur
 
 # They decide what is saved and told, not what is learned.
 FREE = ("save_every", "log_every")
-# The rows of a task in a step are padded and passed in so many parts, shorter rows first; parts go to threads.
+# The rows of a task in a step are padded and passed in so many parts, shorter rows first; parts go to the cores.
 PARTS = 2
 NEW = "a new model"
 # Of `P:` rows, those that are seen with colours exchanged.
@@ -131,17 +131,13 @@ class Pretraining:
         seed: int,
         device: torch.device,
         init_from: Path | None = None,
-        threads: int = 1,
     ) -> None:
         """`init_from`: the folder of an earlier run, whose weights and momenta are begun with; of its shape.
-
-        `threads`: how many parts of a step are computed at the same time; the result does not depend on it.
 
         Raises UserError if nothing was saved there, or a model of another shape.
         """
         torch.manual_seed(seed)
         self.config, self.seed, self.device, self.step = config, seed, device, 0
-        self._threads = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
         self.tokenizer = build_tokenizer()
         self._soft, self._environment = SoftRows(self.tokenizer), EnvironmentRows(self.tokenizer)
         shape = Shape(config.layers, config.width, config.heads, config.board_layer)
@@ -218,7 +214,7 @@ class Pretraining:
             *(partial(self._bare_board_losses, rows, asked) for rows in _by_length(boards)),
         ]
         told = defaultdict[str, float](float)
-        for losses, gradients in self._threads.map(self._gradients, parts):
+        for losses, gradients in on_cores(self._gradients, parts, self.device):
             for name, loss in losses.items():
                 told[name] += loss
             for parameter, gradient in zip(self.model.parameters(), gradients, strict=True):

@@ -8,13 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..model.padding import similar_lengths
+from ..model.padding import MOST_PADDING, similar_lengths
 from ..model.weights import checksum
 from .generator import GeneratorBaseConfig, SampledCompletion
 
 
 class OwnModelGenerator(ABC):
     """See `Generator`. Samples in evaluation mode; `sync` has nothing to copy."""
+
+    most_padding = MOST_PADDING
+    """Most pads beside a prompt of those that are computed side by side."""
 
     def __init__(
         self,
@@ -43,7 +46,7 @@ class OwnModelGenerator(ABC):
         size = max(1, self._config.batch_size // group_size)
         was_training = self._model.training
         self._model.eval()
-        for chosen in similar_lengths([len(prompt) for prompt in prompts], size):
+        for chosen in similar_lengths([len(prompt) for prompt in prompts], size, self.most_padding):
             completions = self._sample([prompts[i] for i in chosen], group_size, temperature, top_k)
             for row, i in enumerate(chosen):
                 groups[i] = completions[row * group_size : (row + 1) * group_size]

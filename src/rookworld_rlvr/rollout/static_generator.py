@@ -12,6 +12,7 @@ has no distribution of its own.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from ..model.padding import position_ids, right_padded
 from ..model.shared_prefix import sharing, states
+from ..model.threads import cores, on_cores
 from .generator import GeneratorBaseConfig, PromptLengthError, SampledCompletion
 from .own_model import OwnModelGenerator, likeliest
 from .prompt_lookup import PromptLookup
@@ -69,6 +71,9 @@ class _Written:
 class StaticGenerator(OwnModelGenerator):
     """See `Generator`. The model's attention must be one that `shared_prefix.can_share`."""
 
+    # Pads cost something in the pass over the prompts alone. The passes after it cost almost the same for few rows.
+    most_padding = 128
+
     def __init__(
         self, model: Any, config: GeneratorBaseConfig, *, echo_ids: Sequence[int] | None = None, **others: Any
     ) -> None:
@@ -77,22 +82,33 @@ class StaticGenerator(OwnModelGenerator):
         self._fixed = _FixedShapes() if config.compile else None
         self._echo_ids = None if echo_ids is None else torch.tensor(echo_ids)
 
-    @torch.no_grad()
     def _sample(
         self, prompts: Sequence[tuple[int, ...]], group_size: int, temperature: float, top_k: int
     ) -> list[SampledCompletion]:
-        with self._autocast(), sharing(self._model):
-            batch = _Batch(
-                self._model,
-                self._config,
-                self._eos_id,
-                self._pad_id,
-                temperature,
-                top_k,
-                fixed=self._fixed,
-                echo_ids=self._echo_ids,
-            )
-            return batch.complete(prompts, group_size)
+        """On a CPU the prompts are divided among the cores; the numbers to draw with are made before, for all."""
+        device = next(self._model.parameters()).device
+        limit = self._config.max_new_tokens if temperature else 0
+        uniform_PGT = torch.rand(len(prompts), group_size, limit, device=device)
+
+        @torch.no_grad()
+        def complete(part: slice) -> list[SampledCompletion]:
+            with self._autocast(), sharing(self._model):
+                batch = _Batch(
+                    self._model,
+                    self._config,
+                    self._eos_id,
+                    self._pad_id,
+                    temperature,
+                    top_k,
+                    fixed=self._fixed,
+                    echo_ids=self._echo_ids,
+                )
+                return batch.complete(prompts[part], uniform_PGT[part])
+
+        count = min(cores(device), len(prompts)) if self._fixed is None else 1
+        cuts = [len(prompts) * number // count for number in range(count + 1)]
+        parts = on_cores(complete, [slice(*ends) for ends in pairwise(cuts)], device)
+        return [completion for part in parts for completion in part]
 
 
 class _FixedShapes:
@@ -127,16 +143,18 @@ class _Batch:
         self._positions = getattr(model.config, "max_position_embeddings", None) or 10**9
         self._device = next(model.parameters()).device
 
-    def complete(self, prompts: Sequence[tuple[int, ...]], group_size: int) -> list[SampledCompletion]:
-        self._begin(prompts, group_size)
+    def complete(self, prompts: Sequence[tuple[int, ...]], uniform_PGT: Tensor) -> list[SampledCompletion]:
+        """G completions of each prompt, each drawn with T numbers of its own."""
+        self._begin(prompts, uniform_PGT)
         while bool(self._rows.growing_B.any()):
             self._advance()
             if self._fixed is None:
                 self._compact()
         return self._completions()
 
-    def _begin(self, prompts: Sequence[tuple[int, ...]], group_size: int) -> None:
+    def _begin(self, prompts: Sequence[tuple[int, ...]], uniform_PGT: Tensor) -> None:
         """Compute the prompts, and draw every completion's first token."""
+        group_size = uniform_PGT.shape[1]
         tokens_PL, attention_PL = right_padded(prompts, self._pad_id, self._device)
         if self._fixed is not None:
             tokens_PL, attention_PL = (_fill_up(values, self._positions) for values in (tokens_PL, attention_PL))
@@ -151,7 +169,7 @@ class _Batch:
         self._written = _Written(
             torch.zeros(rows, slots + 1, dtype=torch.long, device=self._device),
             torch.zeros(rows, slots + 1, device=self._device),
-            torch.rand(rows, self._limit if self._temperature else 0, device=self._device),
+            uniform_PGT.flatten(0, 1),
             torch.zeros(rows, dtype=torch.long, device=self._device),
         )
         self._rows = _Rows(

@@ -13,21 +13,23 @@ it is cut the gradient is the same.
 Source: GRPO, arXiv 2402.03300; which loss, and what it is divided by: `objective.losses`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ..model.batch import Batch, micro_batches
 from ..model.policy import TokenTable
+from ..model.threads import on_cores
 from ..objective import KLForm, LossSizes, group_advantages
 from ..rollout.collect import Collected, make_batch
 from ..stability.faults import FaultError, StepAbandonedError
 from . import checks
 from .collection import collect, counted_P, sync_sampler
 from .context import Moment, StepConfig, StepContext, Truncated
-from .loss import LossPlan, grpo_loss
+from .loss import LossPlan, MicroLoss, grpo_loss
 from .optim import learning_rate
 from .step_report import StepReport
 from .timing import timed
@@ -128,7 +130,7 @@ def _cuts(rows: int, config: StepConfig) -> int:
 
 
 def _accumulate(context: StepContext, part: Batch, step_tokens: float, report: StepReport) -> None:
-    """Add up the gradient of one update, one micro-batch's graph at a time."""
+    """Add up the gradient of one update, a micro-batch on each core at a time."""
     context.optimizer.zero_grad(set_to_none=True)
     sizes = LossSizes(
         completions=len(part.tokens_BT),
@@ -138,17 +140,29 @@ def _accumulate(context: StepContext, part: Batch, step_tokens: float, report: S
     )
     plan = context.loss_plan(sizes, kl_coef=report.kl_coef, entropy_coef=report.entropy_coef)
     part = _rows_with_a_gradient(context, part, plan)
-    for micro in micro_batches(part, context.optim.micro_batch_size, by_prompt=context.policy.packs):
-        if context.stop_requested() and not report.updates:
-            raise StepAbandonedError
-        context.at(Moment.micro_batch, report)
-        found = grpo_loss(context.policy, micro, plan)
-        checks.check_logprobs(context, found.logprobs, found.ref_logprobs, micro)
+    parameters = [p for p in context.policy.model.parameters() if p.requires_grad]
+    micros = list(micro_batches(part, context.optim.micro_batch_size, by_prompt=context.policy.packs))
+    loss_of = partial(_differentiated, context, report, plan, parameters)
+    for found, gradients in on_cores(loss_of, micros, context.policy.device):
         report.tokens.add(found.totals)
-        checks.check_loss(found.loss, micro)
-        found.loss.backward()
         report.loss += found.loss.item()
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            if gradient is not None:
+                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
     checks.check_kl(context, part, report)
+
+
+def _differentiated(
+    context: StepContext, report: StepReport, plan: LossPlan, parameters: Sequence[Tensor], micro: Batch
+) -> tuple[MicroLoss, tuple[Tensor | None, ...]]:
+    """The loss of a micro-batch, checked, and its gradient."""
+    if context.stop_requested() and not report.updates:
+        raise StepAbandonedError
+    context.at(Moment.micro_batch, report)
+    found = grpo_loss(context.policy, micro, plan)
+    checks.check_logprobs(context, found.logprobs, found.ref_logprobs, micro)
+    checks.check_loss(found.loss, micro)
+    return found, torch.autograd.grad(found.loss, parameters, allow_unused=True)
 
 
 def _rows_with_a_gradient(context: StepContext, part: Batch, plan: LossPlan) -> Batch:
