@@ -24,6 +24,8 @@ MACHINE = re.compile(
 )
 HYDRA_COMMANDS = {"smoke": "train"} | {name: name for name in ("train", "bench", "evaluate", "pretrain", "warmstart")}
 UNFILLED = "@@"
+# Lines that a terminal shows.
+SCREEN = 50
 
 
 def text(name: str) -> str:
@@ -67,7 +69,8 @@ def command_lines(document: str) -> list[list[str]]:
 
 
 def test_there_are_the_documents_that_the_readme_promises() -> None:
-    named = {"architecture.md", "metrics.md", "configuration.md", "evaluation.md", "stability.md", "data.md"}
+    named = set(re.findall(r"docs/(\w+\.md)", text("README.md")))
+    assert named >= {"architecture.md", "metrics.md", "configuration.md", "commands.md", "limits.md", "references.md"}
     assert named <= {document.name for document in DOCUMENTS}
 
 
@@ -109,20 +112,21 @@ def test_readme_has_its_parts_in_order() -> None:
     titles = re.findall(r"^## (.+)$", text("README.md"), re.M)
     assert titles == [
         "Results",
-        "Two commands",
+        "One command",
+        "What you see",
+        "Smaller or larger machines",
         "How it works",
-        "Using only the judge",
         "File map",
-        "Configuration",
-        "The other commands",
-        "Reproduce",
-        "Limits",
-        "References",
     ]
 
 
-def test_the_judge_of_the_readme_runs_and_prints_what_it_says() -> None:
-    part = section(text("README.md"), "Using only the judge")
+def test_the_readme_fits_three_screens_without_its_table() -> None:
+    lines = [line for line in text("README.md").splitlines() if not line.startswith("|")]
+    assert len(lines) <= 3 * SCREEN
+
+
+def test_the_judge_used_alone_runs_and_prints_what_it_says() -> None:
+    part = section(text("docs/judging.md"), "Using only the judge")
     (code,), (said,) = blocks(part, "python"), blocks(part, "text")
     assert run_python(f"{code}\nimport sys\nassert 'torch' not in sys.modules") == said
 
@@ -130,9 +134,9 @@ def test_the_judge_of_the_readme_runs_and_prints_what_it_says() -> None:
 def test_the_lines_that_the_readme_shows_are_sound_rows(tmp_path: Path) -> None:
     from rookworld_rlvr.tasks.audit import audit
 
-    rows = [row for row in blocks(section(text("README.md"), "How it works"), "text") if row[:2] in ("P:", "A:")]
+    (rows,) = blocks(section(text("README.md"), "How it works"), "text")
     shown = tmp_path / "shown.txt"
-    shown.write_text("".join(rows))
+    shown.write_text(rows)
     report = audit(shown)
     assert (report.valid, report.is_clean) == (2, True)
 
@@ -158,10 +162,10 @@ def test_every_command_shown_exists(document: Path) -> None:
             assert (ROOT / words[1]).is_file(), words
 
 
-def test_every_command_there_is_is_in_the_readme() -> None:
+def test_every_command_there_is_is_shown() -> None:
     from rookworld_rlvr.app.cli import COMMANDS
 
-    shown = {words[1] for words in command_lines(text("README.md")) if words[0] == "rookworld"}
+    shown = {words[1] for words in command_lines(text("docs/commands.md")) if words[0] == "rookworld"}
     assert shown | {"train"} == set(COMMANDS)
 
 
@@ -218,7 +222,7 @@ def test_the_options_shown_of_the_data_command_exist(capsys: pytest.CaptureFixtu
             assert [word for word in words[3:] if word.startswith("--") and word not in told] == [], words
 
 
-def test_the_file_map_names_every_room() -> None:
+def test_the_file_map_names_every_package() -> None:
     (tree,) = blocks(section(text("README.md"), "File map"), "text")
     packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
     assert packages <= set(re.findall(r"^  (\w+)/ +\d", tree, re.M))
@@ -227,7 +231,7 @@ def test_the_file_map_names_every_room() -> None:
 def test_every_paper_that_the_code_names_is_in_the_references() -> None:
     paper = re.compile(r"\b\d{4}\.\d{5}\b")
     cited = {number for file in SOURCE.rglob("*.py") for number in paper.findall(file.read_text("utf-8"))}
-    assert cited == set(paper.findall(section(text("README.md"), "References")))
+    assert cited == set(paper.findall(text("docs/references.md")))
 
 
 # docs/metrics.md
@@ -386,7 +390,7 @@ def test_every_group_file_is_named_with_what_it_sets() -> None:
 # docs/architecture.md
 
 
-def test_the_table_of_floors_names_what_each_room_imports() -> None:
+def test_the_table_of_layers_names_what_each_package_imports() -> None:
     imported = re.compile(rf"^ *from (?:\.\.|{SOURCE.name}\.)(\w+)", re.M)
     for row in table(section(text("docs/architecture.md"), "Packages and layers")):
         (package, *others) = re.findall(r"`(\w+)`", row[1])
@@ -412,7 +416,7 @@ def test_the_table_of_gates_is_that_of_the_preflight() -> None:
     assert all(told[name] == (preflight.EQUAL_BOUND,) for name in equal)
 
 
-@pytest.mark.parametrize("package", ["training", "pretraining", "model", "rollout", "rewards"])
+@pytest.mark.parametrize("package", ["training", "stability", "pretraining", "model", "rollout", "rewards"])
 def test_the_files_of_a_package_are_each_told_of_once(package: str) -> None:
     told = re.findall(r"`(\w+\.py)`", section(text("docs/architecture.md"), f"Inside `{package}`"))
     assert sorted(told) == sorted({file.name for file in (SOURCE / package).glob("*.py")} - {"__init__.py"})
