@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing import active_children
 from pathlib import Path
@@ -283,7 +284,8 @@ def compiled_graphs(config: RunConfig) -> int:
 
 def engines(config: RunConfig) -> list[dict[str, Any]]:
     """What vLLM is started with, on a CPU and on CUDA."""
-    return [engine_arguments("m", config.generator, device=d, dtype=torch.float32) for d in ("cpu", "cuda")]
+    start = partial(engine_arguments, "m", config.generator.vllm, batch_size=config.generator.batch_size)
+    return [start(device=device, dtype=torch.float32) for device in ("cpu", "cuda")]
 
 
 class FailingServer(BaseHTTPRequestHandler):

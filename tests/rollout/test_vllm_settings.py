@@ -9,7 +9,7 @@ import torch
 
 from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.model.weights import checksum
-from rookworld_rlvr.rollout.generator import GeneratorConfig, GeneratorError
+from rookworld_rlvr.rollout.generator import GeneratorError
 from rookworld_rlvr.rollout.vllm_config import VLLMConfig, engine_arguments
 from rookworld_rlvr.rollout.vllm_sampling import cut, draw_seeds, expected_weights, require_held, room_for
 from rookworld_rlvr.rollout.vllm_serve import _parser, flags
@@ -18,9 +18,9 @@ EOS = 7
 
 
 def test_an_engine_gives_logprobs_at_the_sampling_temperature_and_no_defaults_of_the_model_s_folder() -> None:
-    config = GeneratorConfig(batch_size=32, vllm=VLLMConfig(kv_cache_gib=0.5, gpu_memory_fraction=0.4))
-    cpu = engine_arguments(Path("m"), config, device="cpu", dtype=torch.bfloat16)
-    cuda = engine_arguments(Path("m"), config, device="cuda", dtype=torch.float32)
+    config = VLLMConfig(kv_cache_gib=0.5, gpu_memory_fraction=0.4)
+    cpu = engine_arguments(Path("m"), config, batch_size=32, device="cpu", dtype=torch.bfloat16)
+    cuda = engine_arguments(Path("m"), config, batch_size=32, device="cuda", dtype=torch.float32)
     for arguments in (cpu, cuda):
         assert arguments["logprobs_mode"] == "processed_logprobs" and arguments["generation_config"] == "vllm"
         assert arguments["max_num_seqs"] == 32 and arguments["model"] == "m"

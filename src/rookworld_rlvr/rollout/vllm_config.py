@@ -3,13 +3,10 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import torch
-
-if TYPE_CHECKING:
-    from .generator import GeneratorBaseConfig
 
 EXTENSION = "rookworld_rlvr.rollout.vllm_worker.WorkerExtension"
 LOGPROBS_MODE = "processed_logprobs"
@@ -57,15 +54,18 @@ class VLLMConfig:
 
 
 def engine_arguments(
-    model: Path | str, config: "GeneratorBaseConfig", *, device: str, dtype: torch.dtype
+    model: Path | str, config: VLLMConfig, *, batch_size: int, device: str, dtype: torch.dtype
 ) -> dict[str, Any]:
-    """What vLLM's engine is started with, in this process or as a server; `device` is cpu or cuda."""
+    """What vLLM's engine is started with, in this process or as a server.
+
+    `batch_size`: completions side by side; `device`: cpu or cuda.
+    """
     cuda = device == "cuda"
     if cuda:
-        of_device: dict[str, Any] = {"gpu_memory_utilization": config.vllm.gpu_memory_fraction}
+        of_device: dict[str, Any] = {"gpu_memory_utilization": config.gpu_memory_fraction}
     else:
         # A prompt cut in two rewinds its request's random state, which on a CPU raises.
-        of_device = {"kv_cache_memory_bytes": int(config.vllm.kv_cache_gib * GIB), "enable_chunked_prefill": False}
+        of_device = {"kv_cache_memory_bytes": int(config.kv_cache_gib * GIB), "enable_chunked_prefill": False}
     return of_device | {
         "model": str(model),
         "dtype": str(dtype).removeprefix("torch."),
@@ -73,10 +73,10 @@ def engine_arguments(
         "logprobs_mode": LOGPROBS_MODE,
         # Not the defaults for sampling that a model's folder may hold.
         "generation_config": "vllm",
-        "max_num_seqs": config.batch_size,
+        "max_num_seqs": batch_size,
         # Compilation pays on CUDA; on a CPU it takes minutes for models as small as ours.
         "enforce_eager": not cuda,
-        "enable_sleep_mode": cuda and config.vllm.sleep,
+        "enable_sleep_mode": cuda and config.sleep,
         "worker_extension_cls": EXTENSION,
         "use_tqdm_on_load": False,
     }

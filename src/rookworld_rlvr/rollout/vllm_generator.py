@@ -43,7 +43,8 @@ class VLLMGenerator:
         self._asleep = False
         with TemporaryDirectory(prefix="rookworld-vllm-") as folder:
             model.save_pretrained(folder)
-            self._engine = _start(engine_arguments(folder, config, device=device, dtype=dtype))
+            size = config.batch_size
+            self._engine = _start(engine_arguments(folder, config.vllm, batch_size=size, device=device, dtype=dtype))
         self._positions = int(self._engine.llm_engine.model_config.max_model_len)
         self._expected = Held("", "", ())
         self.sync(model)

@@ -37,13 +37,11 @@ _IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_CPU_OMP_THREADS_BIND"}
 
 def flags(given: argparse.Namespace) -> list[str]:
     """The server's command line; switches that are off are left out."""
-    config = GeneratorConfig(
-        batch_size=given.batch_size,
-        vllm=VLLMConfig(kv_cache_gib=given.kv_cache_gib, gpu_memory_fraction=given.gpu_memory_fraction, sleep=False),
-    )
+    config = VLLMConfig(kv_cache_gib=given.kv_cache_gib, gpu_memory_fraction=given.gpu_memory_fraction, sleep=False)
     model = str(resources.files("rookworld_rlvr") / "assets" / "tiny") if given.model == TINY else given.model
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    arguments = engine_arguments(model, config, device=device, dtype=DTYPES[given.precision])
+    dtype = DTYPES[given.precision]
+    arguments = engine_arguments(model, config, batch_size=given.batch_size, device=device, dtype=dtype)
     arguments |= {"host": given.host, "port": given.port, "served_model_name": SERVED_NAME}
     arguments |= {"disable_uvicorn_access_log": True, "disable_log_stats": True}
     return [word for name, value in arguments.items() for word in _flag(name.replace("_", "-"), value)]

@@ -1,0 +1,88 @@
+"""Do two commits train with the same bits?
+
+    .venv/bin/python benchmarks/same_bits.py BASE [COMMIT] [--steps 4]
+
+Makes the same short seeded runs with both commits, on one thread: the default job; several updates a step with the KL
+in the reward and a moving reference; Stockfish as the judge of prompts that the policy plays. Compares every metric of
+every step but those of time and memory, and names each that differs. Exit code 1 where one does.
+"""
+
+import argparse
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RUNS = {
+    "default": [],
+    "several updates": ["objective.epochs=2", "kl=in_reward", "reference=ema"],
+    "engine, live": ["rubric=engine", "experiment=live"],
+}
+SHORT = ["threads=1", "seed=0", "evaluation_rows=0", "match_pairs=0"]
+# What depends on the machine.
+NOT_COMPARED = ("time/", "throughput/", "memory/")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("base")
+    parser.add_argument("commit", nargs="?", default="HEAD")
+    parser.add_argument("--steps", type=int, default=4)
+    given = parser.parse_args()
+    differing = 0
+    with tempfile.TemporaryDirectory() as folder:
+        trees = [check_out(commit, Path(folder) / side) for side, commit in (("a", given.base), ("b", given.commit))]
+        for name, overrides in RUNS.items():
+            one, other = (metrics(tree, [*SHORT, f"steps={given.steps}", *overrides]) for tree in trees)
+            keys = differences(one, other)
+            differing += len(keys)
+            print(f"{name}: {len(one)} and {len(other)} steps, {count(one)} values compared, {len(keys)} keys differ")
+            for key, (step, values) in keys.items():
+                print(f"  {key}: first in step {step}, {values[0]} and {values[1]}")
+    return int(differing > 0)
+
+
+def check_out(commit: str, folder: Path) -> Path:
+    """The files of a commit, in a folder of their own."""
+    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        tar.extractall(folder, filter="data")
+    return folder
+
+
+def metrics(tree: Path, overrides: list[str]) -> list[dict[str, Any]]:
+    """What each step of a run said, with the source of that tree."""
+    environment = os.environ | {"PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "rookworld_rlvr", "train", *overrides]
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} in {tree}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    lines = (tree / "outputs" / "latest" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def count(steps: list[dict[str, Any]]) -> int:
+    return sum(not key.startswith(NOT_COMPARED) for step in steps for key in step)
+
+
+def differences(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> dict[str, tuple[int, tuple[Any, Any]]]:
+    """By key the first step in which it differs, and both values; None where a side lacks the key."""
+    found: dict[str, tuple[int, tuple[Any, Any]]] = {}
+    if len(one) != len(other):
+        found["step"] = (min(len(one), len(other)), (len(one), len(other)))
+    for step, (ours, theirs) in enumerate(zip(one, other, strict=False), start=1):
+        for key in sorted(ours.keys() | theirs.keys()):
+            values = (ours.get(key), theirs.get(key))
+            if not key.startswith(NOT_COMPARED) and values[0] != values[1]:
+                found.setdefault(key, (step, values))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
