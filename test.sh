@@ -20,9 +20,9 @@ check() {
 check .venv ruff check --extend-exclude .venv-peers --extend-exclude .venv-vllm
 check .venv mypy
 if [[ "${1:-}" == all ]]; then
-    check .venv pytest -q -n 2
+    check .venv pytest -q -n 2 --durations=10
 else
-    check .venv pytest -q -n 2 -m "not slow"
+    check .venv pytest -q -n 2 --durations=10 -m "not slow"
 fi
 
 if [[ "${1:-}" == all ]]; then

@@ -175,7 +175,7 @@ def test_every_check_runs_and_any_failure_fails(project: Path, failing: str) -> 
     assert Path(failing).name in named and ("tests/peers" in named) == (".venv-peers" in failing)
     assert ("tests/vllm" in named) == (".venv-vllm" in failing)
     excluded = "--extend-exclude .venv-peers --extend-exclude .venv-vllm"
-    assert calls(project, "checks") == [f"check {excluded}", "", "-q -n 2"]
+    assert calls(project, "checks") == [f"check {excluded}", "", "-q -n 2 --durations=10"]
     assert calls(project, "checks", ".venv-peers") == ["-q tests/peers"]
     assert calls(project, "checks", ".venv-vllm") == ["-q tests/vllm"]
 
