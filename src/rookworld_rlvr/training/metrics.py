@@ -1,11 +1,17 @@
-"""Every training metric: declared once with meaning and unit, computed from a step's report."""
+"""Every training metric, declared once: unit, reduction, meaning, healthy range, and how a step's report gives it."""
 
 import math
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from statistics import fmean
 
+from torch import Tensor
+
+from ..engine.pool import EngineCounts
 from ..objective import zero_variance_fraction
+from ..rollout.generator import SampledCompletion
 from ..tasks import Task
 from .context import StepContext
 from .loss import TokenTotals
@@ -13,191 +19,266 @@ from .memory import peak_memory_gib, step_peak_gib
 from .step_report import StepReport
 
 
+class Reduction(StrEnum):
+    """How the figures of a step's parts (completions, tokens, groups, updates) become the step's one."""
+
+    mean = "mean"
+    sum = "sum"
+    max = "max"
+    min = "min"
+    last = "last"
+    """A figure of the run that has no parts in a step: what it is at the step's end."""
+
+
+MEAN, SUM, MAX, MIN, LAST = Reduction
+Value = Callable[[StepReport, StepContext], "float | Mapping[str, float] | None"]
+"""A step's figure; of a family, the figures of its members by name. None where the step did not come to it."""
+
+
 @dataclass(frozen=True, slots=True)
-class MetricSpec:
-    """What a key means."""
+class Metric:
+    """What a key means, and what it is in a step."""
 
     unit: str
+    reduction: Reduction
     meaning: str
     healthy: str
     """What to expect of a run that goes well."""
+    value: Value
+
+
+def _of_state(value: Callable[[StepContext], float | Mapping[str, float]]) -> Value:
+    return lambda _report, context: value(context)
+
+
+def _of_report(value: Callable[[StepReport], float]) -> Value:
+    return lambda report, _context: value(report)
+
+
+def _of_groups(value: Callable[[StepReport], float | Mapping[str, float]]) -> Value:
+    """None where nothing was sampled."""
+    return lambda report, _context: value(report) if report.groups else None
+
+
+def _of_advantages(value: Callable[[StepReport], float]) -> Value:
+    """None where the step did not come to advantages."""
+    return lambda report, _context: value(report) if report.advantages_PG.numel() else None
+
+
+def _of_tokens(value: Callable[[TokenTotals], float]) -> Value:
+    """None where no token was trained."""
+    return lambda report, _context: value(report.tokens) if report.tokens.count else None
+
+
+def _of_kl(value: Callable[[TokenTotals], float]) -> Value:
+    """None where the reference was not asked."""
+    return lambda report, _context: value(report.tokens) if report.tokens.kl_count else None
+
+
+def _of_engines(value: Callable[[EngineCounts], float | None]) -> Value:
+    """None where the step did not come to the judge, or it has no engines."""
+    return lambda report, _context: None if report.engine is None else value(report.engine)
+
+
+def _seconds(phase: str) -> Value:
+    return lambda report, _context: report.times_s.get(phase)
+
+
+def _completions(report: StepReport) -> list[SampledCompletion]:
+    return [sample.completion for group in report.groups for sample in group.samples]
+
+
+def _by_task(report: StepReport) -> dict[str, float]:
+    return report.reward_by_task()
+
+
+def _parts(report: StepReport) -> dict[str, float]:
+    """The mean of each part, as task/rung/part, over the completions to which it applied."""
+    found: dict[str, list[float]] = {}
+    for group in report.groups:
+        for sample in group.samples:
+            for part, value in sample.score.parts.items():
+                found.setdefault(f"{group.example.task.value}/{part}", []).append(value)
+    return {part: fmean(values) for part, values in sorted(found.items())}
+
+
+def _failures(report: StepReport) -> dict[str, float]:
+    """The share of completions that the parser refused, by reason."""
+    failures = [sample.score.failure for group in report.groups for sample in group.samples]
+    counts = Counter(failure.reason.value for failure in failures if failure)
+    return {reason: count / len(failures) for reason, count in sorted(counts.items())}
+
+
+def _verdicts(report: StepReport) -> dict[str, float]:
+    """Prompts by who judged their moves."""
+    counts = Counter(group.samples[0].score.verdict for group in report.groups)
+    return {origin: float(prompts) for origin, prompts in sorted(counts.items()) if origin}
+
+
+def _penalized(report: StepReport, _context: StepContext) -> float | None:
+    if not report.groups or not report.tokens.kl_count:
+        return None
+    return float(report.rewards_PG.mean()) - report.kl_coef * report.tokens.kl_mean
+
+
+def _idle(report: StepReport) -> float:
+    return zero_variance_fraction(report.rewards_PG, report.collected.valid_PG if report.collected else None)
+
+
+def _gated(report: StepReport) -> float:
+    return max(0.0, float((~report.counted_P).float().mean()) - _idle(report))
+
+
+def _cached(counts: EngineCounts) -> float | None:
+    return 1 - counts.searched / counts.positions if counts.positions else None
+
+
+def _engine_restarts(_report: StepReport, context: StepContext) -> float | None:
+    counts = context.judge.engine_counts()
+    return None if counts is None else float(counts.restarts)
+
+
+def _magnitude(report: StepReport) -> Tensor:
+    return report.advantages_PG.abs()
+
+
+def _added_by_the_loop(_report: StepReport, _context: StepContext) -> None:
+    """A validation is made between steps; see `validation.validation_metrics`."""
 
 
 # A key that ends in `/*` stands for a family, one key a task, part or reason.
-METRICS: dict[str, MetricSpec] = {
-    "loss": MetricSpec("reward std", "surrogate, KL and entropy terms, mean over updates", "around 0; no trend"),
-    "reward/mean": MetricSpec("reward", "mean over the step's completions", "rises"),
-    "reward/task/*": MetricSpec("reward", "the same, a task", "rises"),
-    "reward/part/*": MetricSpec("0-1", "mean of a part where it applied (task/rung/part)", "rises"),
-    "reward/penalized": MetricSpec("reward", "reward/mean less kl/coef times kl/reference", "rises"),
-    "reward/failure/*": MetricSpec("fraction", "completions of all that the parser refused, a reason", "falls"),
-    "group/reward_std": MetricSpec("reward", "mean over groups of the population std", "above 0.02"),
-    "group/zero_variance_fraction": MetricSpec("fraction", "groups of equal rewards: they teach nothing", "below 0.5"),
-    "group/gated_fraction": MetricSpec("fraction", "groups of unequal rewards that do not count", "0 without a gate"),
-    "group/replaced_fraction": MetricSpec("fraction", "groups sampled and not trained on", "0 unless dropped"),
-    "advantage/abs_mean": MetricSpec("reward std", "mean of |advantage|", "0.2 to 0.8"),
-    "advantage/abs_max": MetricSpec("reward std", "largest |advantage|", "below objective.advantage.clip"),
-    "kl/reference": MetricSpec("nat a token", "k3 estimate of KL(policy‖reference)", "0 at first, below 0.5"),
-    "kl/original": MetricSpec("nat a token", "the same to the starting model", "grows slowly, also over refreshes"),
-    "kl/exact": MetricSpec("nat a token", "kl/reference over the whole vocabulary", "close to kl/reference"),
-    "kl/min": MetricSpec("nat", "smallest k3 of a token", "0 or more"),
-    "kl/max": MetricSpec("nat", "largest k3 of a token", "rare spikes only"),
-    "kl/coef": MetricSpec("1", "coefficient in force, after warm-up", "as configured"),
-    "policy/logprob_mean": MetricSpec("nat", "mean log-prob of sampled tokens", "rises slowly"),
-    "reference/logprob_mean": MetricSpec("nat", "the reference's mean log-prob of them", "falls slowly"),
-    "policy/ratio_max": MetricSpec("1", "largest policy/old ratio", "1 with one update a batch"),
-    "policy/clip_fraction": MetricSpec("fraction", "tokens whose clip binds", "0 with one update a batch"),
-    "policy/entropy": MetricSpec("nat a token", "entropy of the policy at sampled prefixes", "falls slowly, not to 0"),
-    "policy/entropy_coef": MetricSpec("1", "coefficient of the entropy bonus in force", "as configured"),
-    "sampler/ratio_raw_max": MetricSpec("1", "largest ratio either way of sampler and trainer", "below 1.01 in fp32"),
-    "sampler/corrected_fraction": MetricSpec("fraction", "tokens reweighed against sampler mismatch", "any; no trend"),
-    "sampler/policy_share": MetricSpec("fraction", "share of the policy task among the prompts", "as configured"),
-    "sampler/live/*": MetricSpec("games", "games of data.live that ended so far, by how", "fewer by an illegal move"),
-    "reference/refreshes": MetricSpec("refreshes", "refreshes of the reference so far", "as configured"),
-    "optim/lr": MetricSpec("1", "learning rate of the update, backoffs included", "as scheduled"),
-    "optim/grad_norm": MetricSpec("1", "norm of the gradient before clipping", "no trend; spikes are clipped"),
-    "optim/update_norm": MetricSpec("1", "norm of the change of all weights, summed over updates", "above 0"),
-    "optim/updates": MetricSpec("updates", "updates made in the step", "as configured"),
-    "recovery/skipped": MetricSpec("faults", "faults so far", "0"),
-    "recovery/restores": MetricSpec("restores", "restores of an earlier checkpoint so far", "0"),
-    "recovery/ineffective": MetricSpec("steps", "steps in a row that taught nothing", "0"),
-    "recovery/judge_restarts": MetricSpec("restarts", "restarts of judges' processes since this process began", "0"),
-    "recovery/lr_scale": MetricSpec("1", "what the scheduled learning rate is multiplied by", "1"),
-    "rollout/truncated_fraction": MetricSpec("fraction", "completions cut by max_new_tokens", "below 0.02"),
-    "rollout/rejected_fraction": MetricSpec("fraction", "completions sampled beyond the KL cap", "below 0.1"),
-    "rollout/length_mean": MetricSpec("tokens", "mean length of completions, end token included", "steady"),
-    "validation/*": MetricSpec("fraction", "greedy, on rows held back; score is the mean over tasks", "rises"),
-    "judge/verdict/*": MetricSpec("prompts", "P: prompts whose moves were judged by it", "as configured"),
-    "judge/engine_positions": MetricSpec("positions", "judged by an engine, each once a sampling", "as configured"),
-    "judge/engine_cached_fraction": MetricSpec("fraction", "of them those that no engine had to search", "any"),
-    "judge/engine_wait_s": MetricSpec("s", "judging that waited for engines", "well below time/generate_s"),
-    "judge/engine_restarts": MetricSpec("restarts", "engines that hung or died, replaced so far", "0"),
-    "time/generate_s": MetricSpec("s", "sampling", ""),
-    "time/score_s": MetricSpec("s", "judging", "below 1 % of time/step_s"),
-    "time/train_s": MetricSpec("s", "forward, backward, update", ""),
-    "time/step_s": MetricSpec("s", "the whole step", ""),
-    "throughput/completions_per_s": MetricSpec("1/s", "completions of the step over time/step_s", ""),
-    "memory/step_peak_gib": MetricSpec("GiB", "the step's own peak, where the system tells it", "flat"),
-    "memory/peak_gib": MetricSpec("GiB", "peak so far: resident on a CPU, allocated on CUDA", "flat"),
-}
+METRICS: dict[str, Metric] = {
+    "loss": Metric("reward std", MEAN, "surrogate, KL and entropy terms, mean over updates", "around 0; no trend",
+        _of_report(lambda report: report.loss)),
+    "reward/mean": Metric("reward", MEAN, "mean over the step's completions", "rises",
+        _of_groups(lambda report: float(report.rewards_PG.mean()))),
+    "reward/task/*": Metric("reward", MEAN, "the mean reward of each task", "rises",
+        _of_groups(_by_task)),
+    "reward/part/*": Metric("0-1", MEAN, "mean of a part where it applied (task/rung/part)", "rises",
+        _of_groups(_parts)),
+    "reward/penalized": Metric("reward", MEAN, "reward/mean less kl/coef times kl/reference", "rises",
+        _penalized),
+    "reward/failure/*": Metric("fraction", MEAN, "completions of all that the parser refused, a reason", "falls",
+        _of_groups(_failures)),
+    "group/reward_std": Metric("reward", MEAN, "mean over groups of the population std", "above 0.02",
+        _of_groups(lambda report: float(report.rewards_PG.std(-1, correction=0).mean()))),
+    "group/zero_variance_fraction": Metric("fraction", MEAN, "groups of equal rewards: they teach nothing", "below 0.5",
+        _of_advantages(_idle)),
+    "group/gated_fraction": Metric("fraction", MEAN, "groups of unequal rewards that the gate sets to 0",
+        "0 without a gate",
+        _of_advantages(_gated)),
+    "group/replaced_fraction": Metric("fraction", MEAN, "groups sampled and not trained on", "0 unless dropped",
+        _of_advantages(lambda report: 1 - len(report.groups) / report.sampled_groups)),
+    "advantage/abs_mean": Metric("reward std", MEAN, "mean of |advantage|", "0.2 to 0.8",
+        _of_advantages(lambda report: float(_magnitude(report).mean()))),
+    "advantage/abs_max": Metric("reward std", MAX, "largest |advantage|", "below objective.advantage.clip",
+        _of_advantages(lambda report: float(_magnitude(report).max()))),
+    "kl/reference": Metric("nat a token", MEAN, "k3 estimate of KL(policy‖reference)", "0 at first, below 0.5",
+        _of_kl(lambda totals: totals.kl_mean)),
+    "kl/original": Metric("nat a token", MEAN, "k3 estimate of KL(policy‖starting model)",
+        "grows slowly, also over refreshes",
+        _of_kl(lambda totals: totals.kl_original_sum / totals.kl_count)),
+    "kl/exact": Metric("nat a token", MEAN, "kl/reference over the whole vocabulary", "close to kl/reference",
+        _of_kl(lambda totals: totals.kl_exact_mean)),
+    "kl/min": Metric("nat", MIN, "smallest k3 of a token", "0 or more",
+        _of_kl(lambda totals: totals.kl_min)),
+    "kl/max": Metric("nat", MAX, "largest k3 of a token", "rare spikes only",
+        _of_kl(lambda totals: totals.kl_max)),
+    "kl/coef": Metric("1", LAST, "coefficient in force, after warm-up", "as configured",
+        _of_report(lambda report: report.kl_coef)),
+    "policy/logprob_mean": Metric("nat", MEAN, "mean log-prob of sampled tokens", "rises slowly",
+        _of_tokens(lambda totals: totals.logprob_sum / totals.count)),
+    "reference/logprob_mean": Metric("nat", MEAN, "the reference's mean log-prob of sampled tokens", "falls slowly",
+        _of_kl(lambda totals: totals.ref_logprob_sum / totals.kl_count)),
+    "policy/ratio_max": Metric("1", MAX, "largest policy/old ratio", "1 with one update a batch",
+        _of_tokens(lambda totals: totals.ratio_max)),
+    "policy/clip_fraction": Metric("fraction", MEAN, "tokens whose clip binds", "0 with one update a batch",
+        _of_tokens(lambda totals: totals.clipped_sum / totals.count)),
+    "policy/entropy": Metric("nat a token", MEAN, "entropy of the policy at sampled prefixes", "falls slowly, not to 0",
+        _of_tokens(lambda totals: totals.entropy_sum / totals.count)),
+    "policy/entropy_coef": Metric("1", LAST, "coefficient of the entropy bonus in force", "as configured",
+        _of_report(lambda report: report.entropy_coef)),
+    "sampler/ratio_raw_max": Metric("1", MAX, "largest ratio either way of sampler and trainer", "below 1.01 in fp32",
+        _of_tokens(lambda totals: totals.sampler_ratio_max)),
+    "sampler/corrected_fraction": Metric("fraction", MEAN, "tokens whose mismatch weight is not exactly 1",
+        "any: rounding alone moves it",
+        _of_tokens(lambda totals: totals.corrected_sum / totals.count)),
+    "sampler/policy_share": Metric("fraction", LAST, "share of the policy task among the prompts", "as configured",
+        _of_state(lambda context: context.prompts.share(Task.policy))),
+    "sampler/live/*": Metric("games", LAST, "games of data.live that ended so far, by how", "fewer by an illegal move",
+        _of_state(lambda context: {how: float(n) for how, n in context.prompts.live_ends().items()})),
+    "reference/refreshes": Metric("refreshes", LAST, "refreshes of the reference so far", "as configured",
+        _of_state(lambda context: context.references.refreshes)),
+    "optim/lr": Metric("1", LAST, "learning rate of the update, backoffs included", "as scheduled",
+        _of_report(lambda report: report.lr)),
+    "optim/grad_norm": Metric("1", MAX, "norm of the gradient before clipping", "no trend; spikes are clipped",
+        _of_report(lambda report: report.grad_norm)),
+    "optim/update_norm": Metric("1", SUM, "norm of the change of all weights, summed over updates", "above 0",
+        _of_report(lambda report: report.update_norm)),
+    "optim/updates": Metric("updates", SUM, "updates made in the step", "as configured",
+        _of_report(lambda report: report.updates)),
+    "recovery/skipped": Metric("faults", LAST, "faults so far", "0",
+        _of_state(lambda context: context.recovery.skipped)),
+    "recovery/restores": Metric("restores", LAST, "restores of an earlier checkpoint so far", "0",
+        _of_state(lambda context: context.recovery.restores)),
+    "recovery/ineffective": Metric("steps", LAST, "steps in a row that taught nothing", "0",
+        _of_state(lambda context: context.recovery.ineffective)),
+    "recovery/judge_restarts": Metric("restarts", LAST, "restarts of judges' processes since this process began", "0",
+        _of_state(lambda context: context.judge.restarts)),
+    "recovery/lr_scale": Metric("1", LAST, "what the scheduled learning rate is multiplied by", "1",
+        _of_state(lambda context: context.recovery.lr_scale)),
+    "rollout/truncated_fraction": Metric("fraction", MEAN, "completions cut by max_new_tokens", "below 0.02",
+        _of_groups(lambda report: fmean(not done.finished for done in _completions(report)))),
+    "rollout/rejected_fraction": Metric("fraction", MEAN, "completions sampled beyond the KL cap", "below 0.1",
+        _of_groups(lambda report: report.rejected_completions / report.sampled_completions)),
+    "rollout/length_mean": Metric("tokens", MEAN, "mean length of completions, end token included", "steady",
+        _of_groups(lambda report: fmean(len(done.tokens) for done in _completions(report)))),
+    "validation/*": Metric("fraction", MEAN, "greedy, on rows held back; score is the mean over tasks", "rises",
+        _added_by_the_loop),
+    "judge/verdict/*": Metric("prompts", SUM, "P: prompts by who judged their moves", "as configured",
+        _of_groups(_verdicts)),
+    "judge/engine_positions": Metric("positions", SUM, "judged by an engine, each once a sampling", "as configured",
+        _of_engines(lambda counts: counts.positions)),
+    "judge/engine_cached_fraction": Metric("fraction", MEAN, "share of those positions that no engine had to search",
+        "any",
+        _of_engines(_cached)),
+    "judge/engine_wait_s": Metric("s", SUM, "judging that waited for engines", "well below time/generate_s",
+        _of_engines(lambda counts: counts.wait_s)),
+    "judge/engine_restarts": Metric("restarts", LAST, "engines that hung or died, replaced so far", "0",
+        _engine_restarts),
+    "time/generate_s": Metric("s", SUM, "sampling", "depends on the machine",
+        _seconds("generate")),
+    "time/score_s": Metric("s", SUM, "judging", "below 1 % of time/step_s",
+        _seconds("score")),
+    "time/train_s": Metric("s", SUM, "forward, backward, update", "depends on the machine",
+        _seconds("train")),
+    "time/step_s": Metric("s", SUM, "the whole step", "depends on the machine",
+        _seconds("step")),
+    "throughput/completions_per_s": Metric("1/s", MEAN, "completions of the step over time/step_s",
+        "depends on the machine",
+        _of_report(lambda report: report.sampled_completions / report.times_s["step"])),
+    "memory/step_peak_gib": Metric("GiB", MAX, "the step's own peak, where the system tells it", "flat",
+        _of_report(lambda _report: step_peak_gib())),
+    "memory/peak_gib": Metric("GiB", MAX, "peak so far: resident on a CPU, allocated on CUDA", "flat",
+        _of_report(lambda _report: peak_memory_gib())),
+}  # fmt: skip
 
 
 def step_metrics(report: StepReport, context: StepContext) -> dict[str, float]:
     """The metrics of one step; one that a fault ended has those of the phases it came to."""
-    recovery = context.recovery
-    values = {
-        "loss": report.loss,
-        **_reward_metrics(report),
-        **_token_metrics(report),
-        **_engine_metrics(report, context),
-        "kl/coef": report.kl_coef,
-        "policy/entropy_coef": report.entropy_coef,
-        "sampler/policy_share": context.prompts.share(Task.policy),
-        **{f"sampler/live/{how}": float(count) for how, count in context.prompts.live_ends().items()},
-        "reference/refreshes": context.references.refreshes,
-        "optim/lr": report.lr,
-        "optim/grad_norm": report.grad_norm,
-        "optim/update_norm": report.update_norm,
-        "optim/updates": report.updates,
-        "recovery/skipped": recovery.skipped,
-        "recovery/restores": recovery.restores,
-        "recovery/ineffective": recovery.ineffective,
-        "recovery/judge_restarts": context.judge.restarts,
-        "recovery/lr_scale": recovery.lr_scale,
-        **{f"time/{phase}_s": seconds for phase, seconds in report.times_s.items()},
-        "throughput/completions_per_s": report.sampled_completions / report.times_s["step"],
-        "memory/step_peak_gib": step_peak_gib(),
-        "memory/peak_gib": peak_memory_gib(),
-    }
-    if "reward/mean" in values and "kl/reference" in values:
-        values["reward/penalized"] = values["reward/mean"] - report.kl_coef * values["kl/reference"]
+    found: dict[str, float] = {}
+    for key, metric in METRICS.items():
+        value = metric.value(report, context)
+        if isinstance(value, Mapping):
+            found |= {key.replace("*", member): figure for member, figure in value.items()}
+        elif value is not None:
+            found[key] = value
     # JSON has no NaN, and a reader of metrics no use for one: a fault's own figures are in the diagnosis.
-    return {key: value for key, value in values.items() if math.isfinite(value)}
+    return {key: value for key, value in found.items() if math.isfinite(value)}
 
 
-def declared(key: str) -> MetricSpec:
+def declared(key: str) -> Metric:
     """What a key means, families included. Raises KeyError for one that is not declared."""
     if key in METRICS:
         return METRICS[key]
     return METRICS["/".join(key.split("/")[:2]) + "/*"]
-
-
-def _reward_metrics(report: StepReport) -> dict[str, float]:
-    if not report.groups:
-        return {}
-    by_key: dict[str, list[float]] = {}
-    failures: Counter[str] = Counter()
-    completions = []
-    for group in report.groups:
-        task = group.example.task.value
-        for sample in group.samples:
-            completions.append(sample.completion)
-            by_key.setdefault(f"reward/task/{task}", []).append(sample.score.total)
-            for part, value in sample.score.parts.items():
-                by_key.setdefault(f"reward/part/{task}/{part}", []).append(value)
-            if sample.score.failure:
-                failures[sample.score.failure.reason.value] += 1
-    verdicts = Counter(group.samples[0].score.verdict for group in report.groups)
-    return {
-        "reward/mean": float(report.rewards_PG.mean()),
-        **{f"judge/verdict/{origin}": float(prompts) for origin, prompts in sorted(verdicts.items()) if origin},
-        **{key: fmean(values) for key, values in sorted(by_key.items())},
-        **{f"reward/failure/{reason}": count / len(completions) for reason, count in sorted(failures.items())},
-        "group/reward_std": float(report.rewards_PG.std(-1, correction=0).mean()),
-        "rollout/truncated_fraction": fmean(not done.finished for done in completions),
-        "rollout/length_mean": fmean(len(done.tokens) for done in completions),
-        "rollout/rejected_fraction": report.rejected_completions / report.sampled_completions,
-        **_advantage_metrics(report),
-    }
-
-
-def _advantage_metrics(report: StepReport) -> dict[str, float]:
-    if not report.advantages_PG.numel():
-        return {}
-    zero_variance = zero_variance_fraction(report.rewards_PG, report.collected.valid_PG if report.collected else None)
-    return {
-        "group/zero_variance_fraction": zero_variance,
-        "group/gated_fraction": max(0.0, float((~report.counted_P).float().mean()) - zero_variance),
-        "group/replaced_fraction": 1 - len(report.groups) / report.sampled_groups,
-        "advantage/abs_mean": float(report.advantages_PG.abs().mean()),
-        "advantage/abs_max": float(report.advantages_PG.abs().max()),
-    }
-
-
-def _engine_metrics(report: StepReport, context: StepContext) -> dict[str, float]:
-    counts, step = context.judge.engine_counts(), report.engine
-    if counts is None:
-        return {}
-    restarts = {"judge/engine_restarts": float(counts.restarts)}
-    if step is None:
-        return restarts
-    cached = {"judge/engine_cached_fraction": 1 - step.searched / step.positions} if step.positions else {}
-    return {"judge/engine_positions": step.positions, **cached, "judge/engine_wait_s": step.wait_s, **restarts}
-
-
-def _token_metrics(report: StepReport) -> dict[str, float]:
-    totals = report.tokens
-    if not totals.count:
-        return {}
-    return {
-        **_kl_metrics(totals),
-        "policy/logprob_mean": totals.logprob_sum / totals.count,
-        "policy/ratio_max": totals.ratio_max,
-        "policy/clip_fraction": totals.clipped_sum / totals.count,
-        "policy/entropy": totals.entropy_sum / totals.count,
-        "sampler/ratio_raw_max": totals.sampler_ratio_max,
-        "sampler/corrected_fraction": totals.corrected_sum / totals.count,
-    }
-
-
-def _kl_metrics(totals: TokenTotals) -> dict[str, float]:
-    if not totals.kl_count:
-        return {}
-    return {
-        "kl/reference": totals.kl_mean,
-        "kl/original": totals.kl_original_sum / totals.kl_count,
-        "kl/exact": totals.kl_exact_mean,
-        "kl/min": totals.kl_min,
-        "kl/max": totals.kl_max,
-        "reference/logprob_mean": totals.ref_logprob_sum / totals.kl_count,
-    }
