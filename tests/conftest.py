@@ -144,6 +144,7 @@ def small_model(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """One layer, width 32, cloned for seconds: its rewards differ. Its config says dropout 0.1, as GPT-2's."""
     import torch
 
+    from rookworld_rlvr.model.policy import Precision
     from rookworld_rlvr.pretraining.warmstart import Warmstart, WarmstartConfig, tokenise
     from rookworld_rlvr.tasks.corpus import read_corpus
 
@@ -160,8 +161,8 @@ def small_model(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Pat
         environment_weight=1.0,
         eval_weight=1.0,
     )
-    training = Warmstart(shape, seed=0, device=torch.device("cpu"), bf16=False)
-    rows = tokenise(read_corpus(corpus.train).examples, training.tokenizer, shape)
+    training = Warmstart(shape, seed=0, device=torch.device("cpu"), precision=Precision.fp32)
+    rows = tokenise(read_corpus(corpus.train).examples, training.policy.tokenizer, shape)
     for _ in training.run(rows, folder):
         pass
     config = json.loads((folder / "config.json").read_text())

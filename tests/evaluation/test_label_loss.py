@@ -35,7 +35,7 @@ def alone(policy: Policy, example: Example) -> tuple[float, int]:
 
 
 def test_the_loss_is_that_of_the_label_and_its_end_token_by_token(policy: Policy, examples) -> None:
-    found = label_losses(policy.model, policy.tokenizer, examples)
+    found = label_losses(policy, examples)
     for example, loss in list(zip(examples, found, strict=True))[:2]:
         nat, tokens = alone(policy, example)
         assert loss is not None and loss.tokens == tokens
@@ -43,8 +43,8 @@ def test_the_loss_is_that_of_the_label_and_its_end_token_by_token(policy: Policy
 
 
 def test_a_row_does_not_depend_on_those_beside_it_and_the_mode_is_left(policy: Policy, examples) -> None:
-    together = label_losses(policy.model, policy.tokenizer, examples)
-    apart = [label_losses(policy.model, policy.tokenizer, [example])[0] for example in examples]
+    together = label_losses(policy, examples)
+    apart = [label_losses(policy, [example])[0] for example in examples]
     assert [loss.nat for loss in together if loss] == pytest.approx([loss.nat for loss in apart if loss], rel=1e-5)
     assert len(together) == len(examples) and policy.model.training
 
@@ -53,4 +53,4 @@ def test_a_row_without_a_label_or_too_long_has_no_loss(policy: Policy, examples)
     most = policy.model.config.max_position_embeddings
     unlabelled = Example(examples[0].task, examples[0].prompt, None)
     long = Example(examples[0].task, examples[0].prompt, (examples[0].completion or "") * most)
-    assert label_losses(policy.model, policy.tokenizer, [unlabelled, examples[0], long])[::2] == [None, None]
+    assert label_losses(policy, [unlabelled, examples[0], long])[::2] == [None, None]

@@ -17,7 +17,7 @@ from torch import Tensor
 from rookworld_rlvr.app.config import RunConfig
 from rookworld_rlvr.app.wiring import build_unsaved_run
 from rookworld_rlvr.model.batch import Batch, micro_batches
-from rookworld_rlvr.model.policy import spread
+from rookworld_rlvr.model.policy import Precision, spread
 from rookworld_rlvr.objective import LossSizes, MismatchConfig, MismatchMode
 from rookworld_rlvr.pretraining.warmstart import Warmstart, WarmstartConfig
 from rookworld_rlvr.rewards import Score
@@ -180,7 +180,7 @@ def random_rows(lengths: Sequence[int], generator: torch.Generator) -> list[list
 def reference_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random GPT-2 of one layer, dropout 0, and our tokenizer; weights large enough that positions matter."""
     shape = WarmstartConfig(layers=1, width=32, heads=2)
-    made = Warmstart(shape, seed=0, device=torch.device("cpu"), bf16=False)
+    made = Warmstart(shape, seed=0, device=torch.device("cpu"), precision=Precision.fp32)
     folder = tmp_path_factory.mktemp("peer_model")
     with torch.no_grad():
         for weight in made.model.parameters():

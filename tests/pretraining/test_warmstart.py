@@ -19,6 +19,7 @@ from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.config import WarmstartRunConfig
 from rookworld_rlvr.app.warmstart import _load
 from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.model.policy import Policy, Precision
 from rookworld_rlvr.pretraining.codec import build_tokenizer
 from rookworld_rlvr.pretraining.warmstart import (
     Row,
@@ -59,7 +60,7 @@ def interrupted_after(train_step: Callable[..., float], steps: int) -> Callable[
 
 def learn(rows: Sequence[Row], folder: Path, config: WarmstartConfig = SMALL) -> tuple[Warmstart, list[float]]:
     folder.mkdir(exist_ok=True)
-    training = Warmstart(config, seed=3, device=CPU, bf16=False)
+    training = Warmstart(config, seed=3, device=CPU, precision=Precision.fp32)
     training.resume(folder, rows)
     return training, [metrics["loss"] for metrics in training.run(rows, folder)]
 
@@ -71,7 +72,7 @@ def test_the_loss_falls_on_64_rows_in_30_steps(corpus: Any, tmp_path: Path) -> N
     # At first no token is likelier than another: about the logarithm of their number, 8.25.
     assert len(losses) == 6 and 6.0 < losses[0] < 8.4
     assert losses[0] > losses[2] > losses[-1]
-    assert cloning_loss(training.model, rows).item() < losses[0] - 2.0
+    assert cloning_loss(training.policy, rows).item() < losses[0] - 2.0
 
 
 def test_the_loss_is_the_weighted_mean_cross_entropy_of_completion_tokens_and_their_end(rows: list[Row]) -> None:
@@ -84,7 +85,7 @@ def test_the_loss_is_the_weighted_mean_cross_entropy_of_completion_tokens_and_th
         weights.append(torch.tensor(row.weights))
         assert row.tokens[-1] == build_tokenizer().eos_token_id
     expected = (torch.cat(losses) * torch.cat(weights)).mean()
-    assert cloning_loss(model, rows[:3]).item() == pytest.approx(expected.item(), abs=1e-5)
+    assert cloning_loss(Policy(model, build_tokenizer()), rows[:3]).item() == pytest.approx(expected.item(), abs=1e-5)
 
 
 def test_evals_count_little_and_transitions_much() -> None:
@@ -101,15 +102,15 @@ def test_evals_count_little_and_transitions_much() -> None:
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(rows: list[Row], tmp_path: Path) -> None:
     whole, _ = learn(rows, tmp_path / "whole")
     # The schedule is the whole run's: the stop comes from outside.
-    stopped = Warmstart(SMALL, seed=3, device=CPU, bf16=False)
+    stopped = Warmstart(SMALL, seed=3, device=CPU, precision=Precision.fp32)
     (tmp_path / "stopped").mkdir()
     list(islice(stopped.run(rows, tmp_path / "stopped"), 5))
     assert stopped.step == 25
-    resumed = Warmstart(SMALL, seed=3, device=CPU, bf16=False)
+    resumed = Warmstart(SMALL, seed=3, device=CPU, precision=Precision.fp32)
     assert resumed.resume(tmp_path / "stopped", rows) and resumed.step == 20
     list(resumed.run(rows, tmp_path / "stopped"))
     assert resumed.step == 30
-    ours, theirs = resumed.model.state_dict(), whole.model.state_dict()
+    ours, theirs = resumed.policy.model.state_dict(), whole.policy.model.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
@@ -118,22 +119,23 @@ def test_a_model_that_is_there_is_gone_on_with_and_keeps_its_tokenizer(
 ) -> None:
     examples: Sequence[Example] = read_corpus(corpus.train).examples
     config = replace(SMALL, width=64)
-    begun = Warmstart(config, seed=3, device=CPU, bf16=False, init_from=str(small_model))
-    rows = tokenise(examples, begun.tokenizer, SMALL, begun.positions)
+    begun = Warmstart(config, seed=3, device=CPU, precision=Precision.fp32, init_from=str(small_model))
+    rows = tokenise(examples, begun.policy.tokenizer, SMALL, begun.positions)
     plain = AutoModelForCausalLM.from_pretrained(small_model, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(small_model)
-    assert begun.tokenizer.get_vocab() == tokenizer.get_vocab() and begun.positions == plain.config.n_positions
-    before = cloning_loss(begun.model, rows).item()
-    assert before == pytest.approx(cloning_loss(plain, rows).item(), abs=1e-5)
+    assert begun.policy.tokenizer.get_vocab() == tokenizer.get_vocab() and begun.positions == plain.config.n_positions
+    before = cloning_loss(begun.policy, rows).item()
+    assert before == pytest.approx(cloning_loss(Policy(plain, tokenizer), rows).item(), abs=1e-5)
     list(begun.run(rows, tmp_path))
-    assert cloning_loss(begun.model, rows).item() < before - 0.1
+    assert cloning_loss(begun.policy, rows).item() < before - 0.1
     saved = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert saved.config.n_embd == plain.config.n_embd == 32
     # It is gone on with where it stopped, and by no run that began with another.
-    assert Warmstart(config, seed=3, device=CPU, bf16=False, init_from=str(small_model)).resume(tmp_path, rows)
+    again = Warmstart(config, seed=3, device=CPU, precision=Precision.fp32, init_from=str(small_model))
+    assert again.resume(tmp_path, rows)
     for other in ("", "tiny"):
         with pytest.raises(UserError, match=r"^init_from: expected .*, which .* was begun with, got "):
-            Warmstart(config, seed=3, device=CPU, bf16=False, init_from=other).resume(tmp_path, rows)
+            Warmstart(config, seed=3, device=CPU, precision=Precision.fp32, init_from=other).resume(tmp_path, rows)
 
 
 def test_the_evals_of_any_tokenizer_count_little() -> None:
@@ -150,7 +152,7 @@ def test_the_evals_of_any_tokenizer_count_little() -> None:
 
 
 def test_a_folder_without_a_state_begins_anew(rows: list[Row], tmp_path: Path) -> None:
-    training = Warmstart(SMALL, seed=3, device=CPU, bf16=False)
+    training = Warmstart(SMALL, seed=3, device=CPU, precision=Precision.fp32)
     assert not training.resume(tmp_path, rows) and training.step == 0
 
 
@@ -163,10 +165,10 @@ def test_what_another_run_saved_is_refused_by_the_first_knob_that_differs(rows: 
     asked += [(config, 4, False, rows, "seed: expected 3, "), (config, 3, True, rows, "precision: expected fp32, ")]
     asked += [(config, 3, False, other, "corpus, exclude: expected 64 rows of ") for other in (rows[1:], rows[::-1])]
     for other, seed, bf16, found, knob in asked:
-        training = Warmstart(other, seed=seed, device=CPU, bf16=bf16)
+        training = Warmstart(other, seed=seed, device=CPU, precision=Precision.bf16 if bf16 else Precision.fp32)
         with pytest.raises(UserError, match=f"^{knob}.*was begun with, got .*; another output= begins anew$"):
             training.resume(tmp_path, found)
-    often = Warmstart(replace(config, save_every=1, log_every=1), seed=3, device=CPU, bf16=False)
+    often = Warmstart(replace(config, save_every=1, log_every=1), seed=3, device=CPU, precision=Precision.fp32)
     assert often.resume(tmp_path, rows) and often.step == 2
 
 
@@ -200,7 +202,7 @@ def test_the_saved_folder_loads_with_the_plain_auto_classes_and_is_small(rows: l
     training, _ = learn(rows, tmp_path, replace(SMALL, steps=2))
     model, tokenizer = AutoModelForCausalLM.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
     assert type(model).__name__ == "GPT2LMHeadModel" and model.config.eos_token_id == tokenizer.eos_token_id
-    learned, saved = training.model.state_dict(), model.state_dict()
+    learned, saved = training.policy.model.state_dict(), model.state_dict()
     assert all(torch.equal(learned[name].bfloat16(), saved[name].bfloat16()) for name in learned)
     needed = [file for file in tmp_path.iterdir() if file.name != "warmstart_state.pt"]
     assert {file.suffix for file in needed} == {".json", ".safetensors"}

@@ -95,7 +95,7 @@ def _player_maker(policy: Policy, generator: Generator, decoding: DecodingConfig
 def _asked(policy: Policy, generator: Generator) -> Asked:
     return Asked(
         complete=partial(greedy_texts, generator, policy.tokenizer),
-        losses=partial(label_losses, policy.model, policy.tokenizer),
+        losses=partial(label_losses, policy),
     )
 
 

@@ -6,7 +6,7 @@ from omegaconf import DictConfig
 
 from ..errors import UserError
 from ..files import make_folder
-from ..model.policy import Precision, resolve_precision, select_device
+from ..model.policy import select_device
 from ..pretraining.warmstart import Warmstart, tokenise
 from ..tasks import Example
 from ..tasks.corpus import CorpusError, exclude_positions, read_corpus
@@ -26,16 +26,15 @@ def _warmstart(config: WarmstartRunConfig, _raw: DictConfig) -> None:
     examples = _load(config)
     folder = Path(config.output).expanduser()
     make_folder(folder, "output")
-    device = select_device(config.device)
     training = Warmstart(
         config.model,
         seed=config.seed,
-        device=device,
-        bf16=resolve_precision(config.precision, device) is Precision.bf16,
+        device=select_device(config.device),
+        precision=config.precision,
         init_from=config.init_from,
     )
     console = make_console()
-    rows = tokenise(examples, training.tokenizer, config.model, training.positions)
+    rows = tokenise(examples, training.policy.tokenizer, config.model, training.positions)
     console.print(f"{len(rows)} rows of {len(examples)} fit the model's positions", highlight=False)
     if training.resume(folder, rows):
         console.print(f"going on from step {training.step} in {folder}", highlight=False)

@@ -1,12 +1,12 @@
 """Rows of prompts and completions as tensors, and how they are divided for a pass."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
-from .padding import similar_lengths
+from .padding import position_ids, right_padded, similar_lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,26 @@ class Batch:
     def targets_BT(self) -> Tensor:
         """The token at t + 1, the row's first where there is none."""
         return self.tokens_BT.roll(-1, dims=1)
+
+
+def batch_of(rows: Sequence[tuple[Sequence[int], Sequence[int]]], *, pad_id: int, device: torch.device) -> Batch:
+    """The batch of rows of prompt and completion tokens, at least one each; every token of a completion is trained.
+
+    Each row has a prompt of its own; advantages and the sampler's log-probs are 0.
+    """
+    tokens_BT, attention_BT = right_padded([(*prompt, *done) for prompt, done in rows], pad_id, device)
+    loss_mask_BT = torch.zeros_like(tokens_BT, dtype=torch.bool)
+    for i, (prompt, done) in enumerate(rows):
+        loss_mask_BT[i, len(prompt) - 1 : len(prompt) + len(done) - 1] = True
+    return Batch(
+        tokens_BT,
+        attention_BT,
+        position_ids(attention_BT),
+        loss_mask_BT,
+        torch.zeros(tokens_BT.shape, device=device),
+        torch.zeros(len(rows), device=device),
+        torch.arange(len(rows), device=device),
+    )
 
 
 def micro_rows(batch: Batch, size: int, *, by_prompt: bool) -> list[Tensor]:

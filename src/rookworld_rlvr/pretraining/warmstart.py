@@ -11,18 +11,19 @@ from typing import Any
 import chess
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
 from ..errors import UserError
-from ..model.policy import ModelConfig, Precision, load_policy
+from ..model.batch import batch_of
+from ..model.policy import ModelConfig, Policy, Precision, load_policy, resolve_precision
+from ..model.shared_prefix import can_share
 from ..model.weights import checksum
 from ..tasks.types import Example, Task
+from ..training.optim import OptimConfig, learning_rate, make_optimizer
 from .codec import PIECES, POSITIONS, board_pieces, build_tokenizer, piece_token, seen_token
 from .state import Header, digest, read_state, save_state
 
-IGNORED = -100
 # Batches are cut from pools of this many, sorted by length, so that rows of a batch are alike.
 POOL_BATCHES = 40
 # They decide what is saved and told, not what is learned.
@@ -171,58 +172,47 @@ def batches(rows: Sequence[Row], batch_size: int, seed: int) -> Iterator[list[Ro
             yield from rng.sample(cuts, len(cuts))
 
 
-def cloning_loss(model: Any, rows: Sequence[Row]) -> Tensor:
-    """Weighted cross-entropy of the completions, nat a token; the head runs on their positions alone."""
-    longest = max(len(row.tokens) for row in rows)
-    tokens_BT = torch.zeros(len(rows), longest, dtype=torch.long)
-    targets_BT = torch.full((len(rows), longest), IGNORED)
-    weights_N = torch.tensor([weight for row in rows for weight in row.weights])
-    for i, row in enumerate(rows):
-        tokens_BT[i, : len(row.tokens)] = torch.tensor(row.tokens)
-        targets_BT[i, row.prompt_length - 1 : len(row.tokens) - 1] = torch.tensor(row.tokens[row.prompt_length :])
-    device = next(model.parameters()).device
-    hidden_BTH = model.base_model(input_ids=tokens_BT.to(device)).last_hidden_state
-    trained_BT = targets_BT != IGNORED
-    logits_NV = model.get_output_embeddings()(hidden_BTH[trained_BT.to(device)])
-    losses_N = cross_entropy(logits_NV.float(), targets_BT[trained_BT].to(device), reduction="none")
-    return (losses_N * weights_N.to(device)).mean()
+def cloning_loss(policy: Policy, rows: Sequence[Row]) -> Tensor:
+    """Weighted cross-entropy of the completions, nat a token."""
+    parts = [(row.tokens[: row.prompt_length], row.tokens[row.prompt_length :]) for row in rows]
+    batch = batch_of(parts, pad_id=policy.pad_id, device=policy.device)
+    weights_N = torch.tensor([weight for row in rows for weight in row.weights], device=policy.device)
+    return -(policy.statistics(batch, temperature=1.0).logprobs * weights_N).mean()
 
 
-def _new(config: WarmstartConfig, device: torch.device) -> tuple[Any, Any]:
+def _new(config: WarmstartConfig, device: torch.device, precision: Precision) -> Policy:
     tokenizer = build_tokenizer()
-    return build_model(config, tokenizer).to(device), tokenizer
+    model = build_model(config, tokenizer).to(device)
+    return Policy(model, tokenizer, precision, device, packs=can_share(model))
 
 
-def _loaded(path: str, device: torch.device) -> tuple[Any, Any]:
+def _loaded(path: str, device: torch.device, precision: Precision) -> Policy:
     try:
-        policy = load_policy(ModelConfig(path=path), device, Precision.fp32)
+        policy = load_policy(ModelConfig(path=path), device, precision)
     except UserError as error:
         raise UserError(f"init_from: {error}") from error
     if not policy.tokenizer.is_fast:
         raise UserError(f"init_from: expected a model with a fast tokenizer, got {path}")
-    return policy.model, policy.tokenizer
+    return policy
 
 
 class Warmstart:
     """The training's state: model, optimiser, step. Saved whole, so that a stopped run goes on."""
 
     def __init__(
-        self, config: WarmstartConfig, *, seed: int, device: torch.device, bf16: bool, init_from: str = ""
+        self, config: WarmstartConfig, *, seed: int, device: torch.device, precision: Precision, init_from: str = ""
     ) -> None:
         """`init_from`: the model to begin with, as `load_policy` takes it; empty: a new one. Raises UserError."""
         torch.manual_seed(seed)
-        self.config, self.seed, self.device, self.bf16 = config, seed, device, bf16
-        self.model, self.tokenizer = _loaded(init_from, device) if init_from else _new(config, device)
-        self.positions = getattr(self.model.config, "max_position_embeddings", POSITIONS)
-        self._begun_with = checksum(self.model) if init_from else "a new model"
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(),
-            lr=config.lr,
-            weight_decay=config.weight_decay,
-            betas=(0.9, 0.98),
-            fused=True,
+        self.config, self.seed, self.step = config, seed, 0
+        precision = resolve_precision(precision, device)
+        self.policy = _loaded(init_from, device, precision) if init_from else _new(config, device, precision)
+        self.positions = getattr(self.policy.model.config, "max_position_embeddings", POSITIONS)
+        self._begun_with = checksum(self.policy.model) if init_from else "a new model"
+        self._optim = OptimConfig(
+            lr=config.lr, warmup_steps=config.warmup_steps, weight_decay=config.weight_decay, beta2=0.98
         )
-        self.step = 0
+        self._optimizer = make_optimizer(self.policy.model.parameters(), self._optim)
 
     def run(self, rows: Sequence[Row], folder: Path) -> Iterator[dict[str, float]]:
         """Train to the last step, saving into `folder`; yields step, loss and lr every log_every steps."""
@@ -238,20 +228,16 @@ class Warmstart:
                 self._save(folder, header)
 
     def _lr(self) -> float:
-        config = self.config
-        warm = min(1.0, (self.step + 1) / config.warmup_steps)
-        progress = self.step / config.steps
-        return config.lr * warm * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * progress)))
+        return learning_rate(self._optim, self.step, self.config.steps)
 
     def _train_step(self, rows: Sequence[Row]) -> float:
-        for group in self.optimizer.param_groups:
+        for group in self._optimizer.param_groups:
             group["lr"] = self._lr()
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-            loss = cloning_loss(self.model, rows)
+        loss = cloning_loss(self.policy, rows)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), self._optim.max_grad_norm)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
         self.step += 1
         return loss.item()
 
@@ -259,27 +245,31 @@ class Warmstart:
         """What is learned depends on it, and on nothing else but the kind of machine."""
         config = {f"model.{name}": value for name, value in asdict(self.config).items() if name not in FREE}
         made_of = digest((row.prompt_length, *row.tokens) for row in rows)
-        begun = {"seed": self.seed, "precision": "bf16" if self.bf16 else "fp32", "init_from": self._begun_with}
+        begun = {"seed": self.seed, "precision": self.policy.precision.value, "init_from": self._begun_with}
         return {**begun, **config, "corpus, exclude": made_of}
 
     def _save(self, folder: Path, header: Header) -> None:
         """Write the model as a Hugging Face folder (bf16, half the size) and the state to go on from."""
         # The bar of its shards would stand between the lines that tell of steps.
         transformers_logging.disable_progress_bar()
-        export = copy.deepcopy(self.model).to(torch.bfloat16)
-        export.generation_config.pad_token_id = self.tokenizer.pad_token_id
+        export = copy.deepcopy(self.policy.model).to(torch.bfloat16)
+        export.generation_config.pad_token_id = self.policy.tokenizer.pad_token_id
         export.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
+        self.policy.tokenizer.save_pretrained(folder)
         # Last: where it says that all is done, the model is there.
-        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step}
+        state = {
+            "model": self.policy.model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "step": self.step,
+        }
         save_state(folder, header, state)
 
     def resume(self, folder: Path, rows: Sequence[Row]) -> bool:
         """Load the state saved in `folder`; False if there is none. Raises UserError for that of another run."""
-        state = read_state(folder, self._header(rows), self.device)
+        state = read_state(folder, self._header(rows), self.policy.device)
         if state is None:
             return False
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.policy.model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
         self.step = state["step"]
         return True

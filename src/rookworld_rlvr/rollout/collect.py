@@ -1,14 +1,13 @@
 """Collection: examples → prompts → sampled completions → scores, a group for each example; groups → a batch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..model.batch import Batch
-from ..model.padding import position_ids, right_padded
+from ..model.batch import Batch, batch_of
 from ..rewards import Score, outcome
 from ..rewards.judge_pool import Judge, Question
 from ..tasks import Example
@@ -128,20 +127,13 @@ def score_groups(
 
 def make_batch(groups: Sequence[Group], *, pad_id: int, device: torch.device) -> Batch:
     """The batch of all groups, rows in the groups' order, advantages still 0."""
-    rows = [(group.prompt_tokens, sample.completion) for group in groups for sample in group.samples]
-    tokens_BT, attention_BT = right_padded([prompt + done.tokens for prompt, done in rows], pad_id, device)
-    loss_mask_BT = torch.zeros_like(tokens_BT, dtype=torch.bool)
-    sampler_logprobs_BT = torch.zeros(tokens_BT.shape, device=device)
-    for i, (prompt, done) in enumerate(rows):
-        trained = slice(len(prompt) - 1, len(prompt) + len(done.tokens) - 1)
-        loss_mask_BT[i, trained] = True
-        sampler_logprobs_BT[i, trained] = torch.tensor(done.logprobs, device=device)
-    return Batch(
-        tokens_BT,
-        attention_BT,
-        position_ids(attention_BT),
-        loss_mask_BT,
-        sampler_logprobs_BT,
-        torch.zeros(len(rows), device=device),
-        torch.tensor([p for p, group in enumerate(groups) for _ in group.samples], device=device),
+    done = [sample.completion for group in groups for sample in group.samples]
+    prompts = [(p, group.prompt_tokens) for p, group in enumerate(groups) for _ in group.samples]
+    rows = [(prompt, completion.tokens) for (_, prompt), completion in zip(prompts, done, strict=True)]
+    batch = batch_of(rows, pad_id=pad_id, device=device)
+    logprobs_N = torch.tensor([logprob for completion in done for logprob in completion.logprobs], device=device)
+    return replace(
+        batch,
+        sampler_logprobs_BT=batch.sampler_logprobs_BT.masked_scatter(batch.loss_mask_BT, logprobs_N),
+        prompts_B=torch.tensor([p for p, _ in prompts], device=device),
     )
