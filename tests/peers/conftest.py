@@ -21,8 +21,8 @@ from rookworld_rlvr.model.policy import Precision, spread
 from rookworld_rlvr.objective import LossSizes, MismatchConfig, MismatchMode
 from rookworld_rlvr.pretraining.warmstart import Warmstart, WarmstartConfig
 from rookworld_rlvr.rewards import Score
-from rookworld_rlvr.rollout.collect import Group, Sample, make_batch
 from rookworld_rlvr.rollout.generator import SampledCompletion
+from rookworld_rlvr.rollout.groups import Group, Sample, make_batch
 from rookworld_rlvr.stability.kl_control import KLConfig
 from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.training.context import StepConfig

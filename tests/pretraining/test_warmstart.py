@@ -22,7 +22,7 @@ from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.model.policy import Policy, Precision
 from rookworld_rlvr.pretraining.codec import build_tokenizer
 from rookworld_rlvr.pretraining.warmstart import (
-    Row,
+    ClonedRow,
     Warmstart,
     WarmstartConfig,
     batches,
@@ -42,7 +42,7 @@ UNWEIGHTED = replace(SMALL, environment_weight=1.0, eval_weight=1.0)
 
 
 @pytest.fixture(scope="module")
-def rows(corpus: Any) -> list[Row]:
+def rows(corpus: Any) -> list[ClonedRow]:
     examples: Sequence[Example] = read_corpus(corpus.train).examples
     found = tokenise(examples, build_tokenizer(), SMALL)
     assert len(found) == len(examples) == 64
@@ -50,7 +50,7 @@ def rows(corpus: Any) -> list[Row]:
 
 
 def interrupted_after(train_step: Callable[..., float], steps: int) -> Callable[..., float]:
-    def step(training: Warmstart, rows: Sequence[Row]) -> float:
+    def step(training: Warmstart, rows: Sequence[ClonedRow]) -> float:
         if training.step == steps:
             raise KeyboardInterrupt
         return train_step(training, rows)
@@ -58,7 +58,7 @@ def interrupted_after(train_step: Callable[..., float], steps: int) -> Callable[
     return step
 
 
-def learn(rows: Sequence[Row], folder: Path, config: WarmstartConfig = SMALL) -> tuple[Warmstart, list[float]]:
+def learn(rows: Sequence[ClonedRow], folder: Path, config: WarmstartConfig = SMALL) -> tuple[Warmstart, list[float]]:
     folder.mkdir(exist_ok=True)
     training = Warmstart(config, seed=3, device=CPU, precision=Precision.fp32)
     training.resume(folder, rows)
@@ -75,7 +75,7 @@ def test_the_loss_falls_on_64_rows_in_30_steps(corpus: Any, tmp_path: Path) -> N
     assert cloning_loss(training.policy, rows).item() < losses[0] - 2.0
 
 
-def test_the_loss_is_the_weighted_mean_cross_entropy_of_completion_tokens_and_their_end(rows: list[Row]) -> None:
+def test_the_loss_is_the_weighted_mean_cross_entropy_of_completion_tokens_and_their_end(rows: list[ClonedRow]) -> None:
     torch.manual_seed(0)
     model = build_model(SMALL, build_tokenizer())
     losses, weights = [], []
@@ -99,7 +99,7 @@ def test_evals_count_little_and_transitions_much() -> None:
     assert set(moved.weights) == {3.0} and len(moved.weights) == len(moved.tokens) - moved.prompt_length
 
 
-def test_a_run_that_was_stopped_goes_on_to_the_same_bits(rows: list[Row], tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_goes_on_to_the_same_bits(rows: list[ClonedRow], tmp_path: Path) -> None:
     whole, _ = learn(rows, tmp_path / "whole")
     # The schedule is the whole run's: the stop comes from outside.
     stopped = Warmstart(SMALL, seed=3, device=CPU, precision=Precision.fp32)
@@ -151,12 +151,14 @@ def test_the_evals_of_any_tokenizer_count_little() -> None:
     assert len(row.weights) == len(text) + 1 and row.weights[-1] == 1.0
 
 
-def test_a_folder_without_a_state_begins_anew(rows: list[Row], tmp_path: Path) -> None:
+def test_a_folder_without_a_state_begins_anew(rows: list[ClonedRow], tmp_path: Path) -> None:
     training = Warmstart(SMALL, seed=3, device=CPU, precision=Precision.fp32)
     assert not training.resume(tmp_path, rows) and training.step == 0
 
 
-def test_what_another_run_saved_is_refused_by_the_first_knob_that_differs(rows: list[Row], tmp_path: Path) -> None:
+def test_what_another_run_saved_is_refused_by_the_first_knob_that_differs(
+    rows: list[ClonedRow], tmp_path: Path
+) -> None:
     config = replace(SMALL, steps=2)
     learn(rows, tmp_path, config)
     others = [replace(config, steps=3), replace(config, heads=1), replace(config, lr=1e-3), replace(config, layers=2)]
@@ -172,7 +174,7 @@ def test_what_another_run_saved_is_refused_by_the_first_knob_that_differs(rows: 
     assert often.resume(tmp_path, rows) and often.step == 2
 
 
-def test_a_damaged_state_is_one_line(rows: list[Row], tmp_path: Path) -> None:
+def test_a_damaged_state_is_one_line(rows: list[ClonedRow], tmp_path: Path) -> None:
     training, _ = learn(rows, tmp_path, replace(SMALL, steps=1))
     file = tmp_path / "warmstart_state.pt"
     whole = file.read_bytes()
@@ -188,8 +190,8 @@ def test_a_damaged_state_is_one_line(rows: list[Row], tmp_path: Path) -> None:
             training.resume(tmp_path, rows)
 
 
-def test_batches_hold_every_row_once_an_epoch_in_an_order_the_seed_decides(rows: list[Row]) -> None:
-    def epoch(seed: int) -> list[list[Row]]:
+def test_batches_hold_every_row_once_an_epoch_in_an_order_the_seed_decides(rows: list[ClonedRow]) -> None:
+    def epoch(seed: int) -> list[list[ClonedRow]]:
         return list(islice(batches(rows, 16, seed), 4))
 
     assert sorted((row for batch in epoch(1) for row in batch), key=hash) == sorted(rows, key=hash)
@@ -198,7 +200,7 @@ def test_batches_hold_every_row_once_an_epoch_in_an_order_the_seed_decides(rows:
     assert two_epochs[4:] != two_epochs[:4]
 
 
-def test_the_saved_folder_loads_with_the_plain_auto_classes_and_is_small(rows: list[Row], tmp_path: Path) -> None:
+def test_the_saved_folder_loads_with_the_plain_auto_classes_and_is_small(rows: list[ClonedRow], tmp_path: Path) -> None:
     training, _ = learn(rows, tmp_path, replace(SMALL, steps=2))
     model, tokenizer = AutoModelForCausalLM.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
     assert type(model).__name__ == "GPT2LMHeadModel" and model.config.eos_token_id == tokenizer.eos_token_id
@@ -214,7 +216,7 @@ def test_the_default_shape_s_weights_fit_eight_megabytes() -> None:
     assert 2 * model.num_parameters() < 7_900_000
 
 
-def test_rows_longer_than_the_model_are_left_out(rows: list[Row]) -> None:
+def test_rows_longer_than_the_model_are_left_out(rows: list[ClonedRow]) -> None:
     prompt = "P: rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1 "
     long, short = (Example(Task.policy, prompt, "M: " + "e2e4 " * count) for count in (120, 5))
     # P:, 32 men, 16 movers and six more (side, castling, " -", two numbers, a blank); M:, five moves, a blank; end.

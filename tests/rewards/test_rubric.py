@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from rookworld_rlvr.engine.engine import Analysis
 from rookworld_rlvr.rewards import Rubric, RubricConfig, score
-from rookworld_rlvr.rewards.checks import BOUNDS, MAX_WEIGHT
 from rookworld_rlvr.rewards.rubric import JudgeKind
+from rookworld_rlvr.rewards.rubric_checks import BOUNDS, MAX_WEIGHT
 
 FEN = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 NEXT = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"

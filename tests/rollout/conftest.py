@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from rookworld_rlvr.model.policy import ModelConfig, Policy, Precision, load_policy
-from rookworld_rlvr.rollout.collect import prompt_tokens
 from rookworld_rlvr.rollout.generator import Generator, GeneratorConfig
+from rookworld_rlvr.rollout.groups import prompt_tokens
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
 from rookworld_rlvr.rollout.static_generator import StaticGenerator
 

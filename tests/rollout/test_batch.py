@@ -8,8 +8,8 @@ import torch
 from rookworld_rlvr.model.batch import Batch, micro_batches
 from rookworld_rlvr.model.padding import left_padded, position_ids, right_padded
 from rookworld_rlvr.rewards import Score
-from rookworld_rlvr.rollout.collect import Group, Sample, make_batch
 from rookworld_rlvr.rollout.generator import SampledCompletion
+from rookworld_rlvr.rollout.groups import Group, Sample, make_batch
 from rookworld_rlvr.tasks import Example, Task
 
 CPU = torch.device("cpu")

@@ -12,8 +12,8 @@ from rookworld_rlvr.model.batch import Batch, micro_batches
 from rookworld_rlvr.model.packed import pack
 from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.rewards import Score
-from rookworld_rlvr.rollout.collect import Group, Sample, make_batch
 from rookworld_rlvr.rollout.generator import SampledCompletion
+from rookworld_rlvr.rollout.groups import Group, Sample, make_batch
 from rookworld_rlvr.tasks import Example, Task
 
 CPU = torch.device("cpu")

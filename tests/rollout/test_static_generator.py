@@ -15,8 +15,8 @@ from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.model.policy import ModelConfig, Policy, Precision, load_policy
 from rookworld_rlvr.model.shared_prefix import can_share
 from rookworld_rlvr.pretraining.codec import echo_ids
-from rookworld_rlvr.rollout.collect import prompt_tokens
 from rookworld_rlvr.rollout.generator import GeneratorConfig, GeneratorKind, SampledCompletion
+from rookworld_rlvr.rollout.groups import prompt_tokens
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
 from rookworld_rlvr.rollout.prompt_lookup import PromptLookup
 from rookworld_rlvr.rollout.static_generator import StaticGenerator, inverse_cdf

@@ -13,8 +13,8 @@ from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.objective import AdvantageConfig, AdvantageScale, group_advantages
 from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rewards.judge_pool import Judge, Question
-from rookworld_rlvr.rollout.collect import Group
 from rookworld_rlvr.rollout.generator import Generator, GeneratorError, SampledCompletion
+from rookworld_rlvr.rollout.groups import Group
 from rookworld_rlvr.stability.faults import FaultKind
 from rookworld_rlvr.tasks import Task
 from rookworld_rlvr.training.context import Moment, StepContext

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rookworld_rlvr.rollout.collect import make_batch
+from rookworld_rlvr.rollout.groups import make_batch
 from rookworld_rlvr.stability.entropy_control import EntropyConfig, EntropyControl, EntropyController
 from rookworld_rlvr.training.step import grpo_step
 from rookworld_rlvr.training.trainer import Run

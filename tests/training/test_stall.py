@@ -7,7 +7,7 @@ import torch
 
 from rookworld_rlvr.app.hydra_command import EXIT_CODES
 from rookworld_rlvr.errors import TrainingGaveUpError
-from rookworld_rlvr.rollout.collect import Collected
+from rookworld_rlvr.rollout.groups import Collected
 from rookworld_rlvr.stability.faults import Fault, FaultKind
 from rookworld_rlvr.stability.recovery import RecoveryState
 from rookworld_rlvr.training.context import Moment, StepContext

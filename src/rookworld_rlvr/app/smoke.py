@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from ..errors import TrainingGaveUpError
-from ..rollout.collect import Group
+from ..rollout.groups import Group
 from ..tasks.prompt_stream import MixtureConfig, PromptStream
 from ..training.context import Uninformative
 from ..training.memory import peak_memory_gib

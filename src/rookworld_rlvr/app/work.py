@@ -25,7 +25,7 @@ from typing import Any
 
 from torch import nn
 
-from ..rollout.collect import Group
+from ..rollout.groups import Group
 from ..training.optim import OptimConfig
 from ..training.step_report import StepReport
 from .machine import Limits

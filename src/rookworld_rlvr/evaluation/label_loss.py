@@ -10,7 +10,7 @@ import torch
 from ..model.batch import batch_of
 from ..model.padding import similar_lengths
 from ..model.policy import Policy, Precision, spread
-from ..rollout.collect import prompt_tokens
+from ..rollout.groups import prompt_tokens
 from ..tasks import Example
 
 BATCH_ROWS = 32

@@ -16,8 +16,8 @@ import chess.engine
 import torch
 
 from ..engine.engine import find_engine, require_new_enough
-from ..rollout.collect import completion_text, prompt_tokens
 from ..rollout.generator import Generator, GeneratorError
+from ..rollout.groups import completion_text, prompt_tokens
 from ..tasks.policy import policy_fields, render_policy_prompt
 
 HASH_BYTES = 7

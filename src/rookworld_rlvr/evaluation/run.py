@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..engine.engine import Analysis
-from ..rollout.collect import completion_text, sample_groups
 from ..rollout.generator import Generator
+from ..rollout.groups import completion_text, sample_groups
 from ..tasks import Example
 from .engine_loss import VerdictMeasure
 from .table import Row, judge

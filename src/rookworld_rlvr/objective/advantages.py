@@ -1,10 +1,8 @@
 """How much better a completion was than the others of its prompt, and which prompts have anything to say."""
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -81,7 +79,7 @@ def group_advantages(
     centred_PG = rewards_PG - _mean(rewards_PG, valid_PG, -1)
     # A mean of seven times 0.1 is not 0.1 in floating point; a small scale would make that residue count.
     silent_PG = ~counted_PG | _all_equal_P(rewards_PG, valid_PG).unsqueeze(-1)
-    scale = _SCALES[config.scale](rewards_PG, counted_PG, config.std_floor)
+    scale = _scale(rewards_PG, counted_PG, config)
     return (centred_PG.masked_fill(silent_PG, 0.0) / scale).clamp(-config.clip, config.clip)
 
 
@@ -96,7 +94,7 @@ def counted_groups(
     """
     valid_PG = _checked(rewards_PG, valid_PG)
     _check_bool("outcomes", outcomes_PG, rewards_PG.shape)
-    return ~_all_equal_P(rewards_PG, valid_PG) & _GATES[config.gate](outcomes_PG, valid_PG)
+    return ~_all_equal_P(rewards_PG, valid_PG) & _passes(outcomes_PG, valid_PG, config.gate)
 
 
 def zero_variance_fraction(rewards_PG: Tensor, valid_PG: Tensor | None = None) -> float:
@@ -108,38 +106,24 @@ def zero_variance_fraction(rewards_PG: Tensor, valid_PG: Tensor | None = None) -
     return _all_equal_P(rewards_PG, valid_PG).float().mean().item()
 
 
-def _batch_std(rewards_PG: Tensor, counted_PG: Tensor, floor: float) -> Tensor:
-    return _std(rewards_PG, counted_PG, (0, 1)).clamp(min=floor)
+def _scale(rewards_PG: Tensor, counted_PG: Tensor, config: AdvantageConfig) -> Tensor:
+    """What advantages are divided by, broadcastable to (P, G)."""
+    match config.scale:
+        case AdvantageScale.batch:
+            return _std(rewards_PG, counted_PG, (0, 1)).clamp(min=config.std_floor)
+        case AdvantageScale.group:
+            return _std(rewards_PG, counted_PG, -1).clamp(min=config.std_floor)
+        case AdvantageScale.none:
+            return rewards_PG.new_ones(())
 
 
-def _group_std(rewards_PG: Tensor, counted_PG: Tensor, floor: float) -> Tensor:
-    return _std(rewards_PG, counted_PG, -1).clamp(min=floor)
-
-
-def _no_scale(rewards_PG: Tensor, counted_PG: Tensor, floor: float) -> Tensor:
-    return rewards_PG.new_ones(())
-
-
-_SCALES: Mapping[AdvantageScale, Callable[[Tensor, Tensor, float], Tensor]] = MappingProxyType(
-    {
-        AdvantageScale.batch: _batch_std,
-        AdvantageScale.group: _group_std,
-        AdvantageScale.none: _no_scale,
-    }
-)
-
-
-def _pass_all(outcomes_PG: Tensor, valid_PG: Tensor) -> Tensor:
-    return torch.ones_like(outcomes_PG[:, 0])
-
-
-def _outcomes_differ(outcomes_PG: Tensor, valid_PG: Tensor) -> Tensor:
-    return (outcomes_PG & valid_PG).any(-1) & (~outcomes_PG & valid_PG).any(-1)
-
-
-_GATES: Mapping[Gate, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
-    {Gate.none: _pass_all, Gate.outcome: _outcomes_differ}
-)
+def _passes(outcomes_PG: Tensor, valid_PG: Tensor, gate: Gate) -> Tensor:
+    """Which groups (P,) the gate lets count."""
+    match gate:
+        case Gate.none:
+            return torch.ones_like(outcomes_PG[:, 0])
+        case Gate.outcome:
+            return (outcomes_PG & valid_PG).any(-1) & (~outcomes_PG & valid_PG).any(-1)
 
 
 def _mean(values: Tensor, kept: Tensor, dim: int | tuple[int, ...]) -> Tensor:

@@ -11,10 +11,8 @@ Training", https://fengyao.notion.site/off-policy-rl (no arXiv id); masks, https
 token against sequence, https://richardli.xyz/rl-collapse. TRL 1.16 has them as `vllm_importance_sampling_mode`.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -73,39 +71,12 @@ def mismatch_weights(
             f"{tuple(sampler_logprobs.shape)}"
         )
     log_ratio = keep((old_logprobs - sampler_logprobs).detach(), loss_mask)
-    level, bound = _MODES[config.mode]
+    if config.mode is MismatchMode.off:
+        return torch.ones_like(log_ratio)
+    if config.mode in (MismatchMode.sequence_truncate, MismatchMode.sequence_mask):
+        log_ratio = log_ratio.sum(-1, keepdim=True).expand_as(log_ratio)
     # 1 under the mask, which no cap above 1 and no floor below it changes.
-    return bound(masked_exp(level(log_ratio), loss_mask), config)
-
-
-def _of_none(log_ratio_BT: Tensor) -> Tensor:
-    return torch.zeros_like(log_ratio_BT)
-
-
-def _of_token(log_ratio_BT: Tensor) -> Tensor:
-    return log_ratio_BT
-
-
-def _of_sequence(log_ratio_BT: Tensor) -> Tensor:
-    return log_ratio_BT.sum(-1, keepdim=True).expand_as(log_ratio_BT)
-
-
-def _truncate(ratio: Tensor, config: MismatchConfig) -> Tensor:
-    return ratio.clamp(max=config.cap)
-
-
-def _mask(ratio: Tensor, config: MismatchConfig) -> Tensor:
+    ratio = masked_exp(log_ratio, loss_mask)
+    if config.mode in (MismatchMode.token_truncate, MismatchMode.sequence_truncate):
+        return ratio.clamp(max=config.cap)
     return torch.where((ratio < config.floor) | (ratio > config.cap), 0.0, ratio)
-
-
-_Level = Callable[[Tensor], Tensor]
-_Bound = Callable[[Tensor, MismatchConfig], Tensor]
-_MODES: Mapping[MismatchMode, tuple[_Level, _Bound]] = MappingProxyType(
-    {
-        MismatchMode.off: (_of_none, _truncate),
-        MismatchMode.token_truncate: (_of_token, _truncate),
-        MismatchMode.token_mask: (_of_token, _mask),
-        MismatchMode.sequence_truncate: (_of_sequence, _truncate),
-        MismatchMode.sequence_mask: (_of_sequence, _mask),
-    }
-)

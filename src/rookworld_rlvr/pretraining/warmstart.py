@@ -72,7 +72,7 @@ class WarmstartConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ClonedRow:
     """A tokenised example."""
 
     tokens: tuple[int, ...]
@@ -137,7 +137,7 @@ def _compose_squares(embeddings_VH: Tensor, tokenizer: PreTrainedTokenizerFast) 
 
 def tokenise(
     examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, config: WarmstartConfig, positions: int = POSITIONS
-) -> list[Row]:
+) -> list[ClonedRow]:
     """Rows of labelled examples; those longer than the model's positions are left out."""
     texts = [example.completion or "" for example in examples]
     prompts = tokenizer([example.prompt for example in examples], add_special_tokens=False).input_ids
@@ -146,7 +146,7 @@ def tokenise(
     for i, (example, prompt, completion) in enumerate(zip(examples, prompts, completions.input_ids, strict=True)):
         if len(prompt) + len(completion) < positions:
             weights = _weights(example.task, texts[i], completions.offset_mapping[i], config)
-            rows.append(Row((*prompt, *completion, tokenizer.eos_token_id), len(prompt), weights))
+            rows.append(ClonedRow((*prompt, *completion, tokenizer.eos_token_id), len(prompt), weights))
     return rows
 
 
@@ -160,7 +160,7 @@ def _weights(
     return (*(config.eval_weight if first in evals else 1.0 for first, _ in offsets), 1.0)
 
 
-def batches(rows: Sequence[Row], batch_size: int, seed: int) -> Iterator[list[Row]]:
+def batches(rows: Sequence[ClonedRow], batch_size: int, seed: int) -> Iterator[list[ClonedRow]]:
     """Endless batches of rows of similar length, in an order that seed alone decides."""
     rng = random.Random(seed)
     while True:
@@ -172,7 +172,7 @@ def batches(rows: Sequence[Row], batch_size: int, seed: int) -> Iterator[list[Ro
             yield from rng.sample(cuts, len(cuts))
 
 
-def cloning_loss(policy: Policy, rows: Sequence[Row]) -> Tensor:
+def cloning_loss(policy: Policy, rows: Sequence[ClonedRow]) -> Tensor:
     """Weighted cross-entropy of the completions, nat a token."""
     parts = [(row.tokens[: row.prompt_length], row.tokens[row.prompt_length :]) for row in rows]
     batch = batch_of(parts, pad_id=policy.pad_id, device=policy.device)
@@ -214,7 +214,7 @@ class Warmstart:
         )
         self._optimizer = make_optimizer(self.policy.model.parameters(), self._optim)
 
-    def run(self, rows: Sequence[Row], folder: Path) -> Iterator[dict[str, float]]:
+    def run(self, rows: Sequence[ClonedRow], folder: Path) -> Iterator[dict[str, float]]:
         """Train to the last step, saving into `folder`; yields step, loss and lr every log_every steps."""
         stream, losses, header = batches(rows, self.config.batch_size, self.seed), [], self._header(rows)
         for _ in range(self.step):
@@ -230,7 +230,7 @@ class Warmstart:
     def _lr(self) -> float:
         return learning_rate(self._optim, self.step, self.config.steps)
 
-    def _train_step(self, rows: Sequence[Row]) -> float:
+    def _train_step(self, rows: Sequence[ClonedRow]) -> float:
         for group in self._optimizer.param_groups:
             group["lr"] = self._lr()
         loss = cloning_loss(self.policy, rows)
@@ -241,7 +241,7 @@ class Warmstart:
         self.step += 1
         return loss.item()
 
-    def _header(self, rows: Sequence[Row]) -> Header:
+    def _header(self, rows: Sequence[ClonedRow]) -> Header:
         """What is learned depends on it, and on nothing else but the kind of machine."""
         config = {f"model.{name}": value for name, value in asdict(self.config).items() if name not in FREE}
         made_of = digest((row.prompt_length, *row.tokens) for row in rows)
@@ -264,7 +264,7 @@ class Warmstart:
         }
         save_state(folder, header, state)
 
-    def resume(self, folder: Path, rows: Sequence[Row]) -> bool:
+    def resume(self, folder: Path, rows: Sequence[ClonedRow]) -> bool:
         """Load the state saved in `folder`; False if there is none. Raises UserError for that of another run."""
         state = read_state(folder, self._header(rows), self.policy.device)
         if state is None:

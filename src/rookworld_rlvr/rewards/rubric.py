@@ -11,7 +11,6 @@ from functools import lru_cache
 from ..engine.engine import Analysis, EngineConfig
 from ..tasks import parse_prompt
 from ..tasks.types import ParseFailure, PolicyPrompt
-from .checks import check_config, weights_of
 from .environment_rewards import (
     EnvironmentRewardConfig,
     EnvironmentTruth,
@@ -21,6 +20,7 @@ from .environment_rewards import (
 from .ladder import RUNGS, quality
 from .move_worth import MoveWorth, move_worth
 from .policy_rewards import PolicyRewardConfig, PolicyTruth, judge_policy, truth_of_policy
+from .rubric_checks import check_config, weights_of
 from .verdict_book import DEFAULT
 
 # A group's completions share a prompt, and a step's prompts fit in easily; an entry takes about 10 kB.

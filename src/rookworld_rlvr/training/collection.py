@@ -8,8 +8,8 @@ from torch import Tensor
 
 from ..objective import AdvantageConfig, counted_groups
 from ..rewards import JudgeError
-from ..rollout.collect import Collected, Group, make_batch, sample_groups, score_groups
 from ..rollout.generator import GeneratorError
+from ..rollout.groups import Collected, Group, make_batch, sample_groups, score_groups
 from ..stability.faults import Fault, FaultError, FaultKind
 from ..tasks import Example
 from .checks import check_logprobs, check_rewards

@@ -16,8 +16,8 @@ from ..model.padding import left_padded, position_ids
 from ..model.policy import Policy, Precision
 from ..model.weights import checksum
 from ..objective import kl_k3
-from ..rollout.collect import Group, make_batch
 from ..rollout.generator import Generator
+from ..rollout.groups import Group, make_batch
 
 EQUAL_BOUND = 1e-6
 PADDING_BOUND_NAT = {Precision.fp32: 1e-4, Precision.bf16: 0.25}

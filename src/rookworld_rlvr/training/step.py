@@ -24,7 +24,7 @@ from ..model.batch import Batch, micro_batches
 from ..model.policy import TokenTable
 from ..model.threads import on_cores
 from ..objective import KLForm, LossSizes, group_advantages
-from ..rollout.collect import Collected, make_batch
+from ..rollout.groups import Collected, make_batch
 from ..stability.faults import FaultError, StepAbandonedError
 from . import checks
 from .collection import collect, counted_P, sync_sampler

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..engine.pool import EngineCounts
 from ..model.batch import Batch
-from ..rollout.collect import Collected, Group
+from ..rollout.groups import Collected, Group
 from ..stability.faults import Fault
 from ..tasks import Example
 from .loss import TokenTotals

@@ -12,7 +12,7 @@ from ..evaluation import Gain, Measure, Row, paired_gain, summarise, to_json
 from ..evaluation.headline import worse
 from ..evaluation.scales import SAMPLED, SPREAD
 from ..files import write_json, write_text
-from ..rollout.collect import sample_groups, score_groups
+from ..rollout.groups import sample_groups, score_groups
 from ..stability.faults import StepAbandonedError
 from ..stability.reference import ReferenceMode
 from ..tasks import Example, Task

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ..rollout.collect import Group, Sample
+from ..rollout.groups import Group, Sample
 from .step_report import StepReport
 
 

@@ -10,8 +10,8 @@ import torch
 from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.rewards import Rubric, RubricConfig
 from rookworld_rlvr.rewards.judge_pool import InlineJudge
-from rookworld_rlvr.rollout.collect import prompt_tokens, sample_groups, score_groups
 from rookworld_rlvr.rollout.generator import GeneratorError, SampledCompletion
+from rookworld_rlvr.rollout.groups import prompt_tokens, sample_groups, score_groups
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
 from rookworld_rlvr.tasks import Example, Task
 
