@@ -13,9 +13,10 @@ from pathlib import Path
 import chess
 import pytest
 
-from rookworld_rlvr.app import data, generate_data, progress
+from rookworld_rlvr.app import data, progress
 from rookworld_rlvr.app.data import main
-from rookworld_rlvr.app.game_workers import Game, Labelling, _labelled_game
+from rookworld_rlvr.app.generation import generate as generate_data
+from rookworld_rlvr.app.generation.workers import Game, Labelling, _labelled_game
 from rookworld_rlvr.board.evals import MATE_THRESHOLD_PAWNS
 from rookworld_rlvr.board.moves import is_mate
 from rookworld_rlvr.engine.engine import EngineConfig, EngineNotFoundError, find_engine

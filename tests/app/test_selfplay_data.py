@@ -6,8 +6,8 @@ from pathlib import Path
 import chess.pgn
 import pytest
 
-from rookworld_rlvr.app import selfplay_data
 from rookworld_rlvr.app.data import main
+from rookworld_rlvr.app.generation import selfplay as selfplay_data
 from rookworld_rlvr.tasks.audit import audit
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus
 from rookworld_rlvr.tasks.played import GameRecord

@@ -18,11 +18,11 @@ from ..tasks.corpus import CorpusError
 from ..tasks.types import Task
 from ..training.data import positions_of
 from .exit_codes import BAD_INPUT, DONE, INTERRUPTED
-from .game_log import GameLogError
-from .game_workers import Labelling, WorkerError
-from .generate_data import CARD_FILE, Request, generate, given_games
+from .generation.game_log import GameLogError
+from .generation.generate import CARD_FILE, Request, generate, given_games
+from .generation.verdicts import positions_with_moves, write_verdicts
+from .generation.workers import Labelling, WorkerError
 from .progress import bars
-from .verdict_data import positions_with_moves, write_verdicts
 
 BOTH = "both"
 # Of labels: shallow, as there are many. A search to a greater depth may take long, so its deadline is a late one.
@@ -215,7 +215,7 @@ def _selfplay(arguments: argparse.Namespace) -> None:
     # The other subcommands need no torch.
     from ..evaluation.players import DecodingConfig
     from ..rollout.generator import GeneratorError
-    from .selfplay_data import SelfplayRequest, play_to_folder
+    from .generation.selfplay import SelfplayRequest, play_to_folder
 
     try:
         decoding = DecodingConfig(arguments.temperature, arguments.top_k)

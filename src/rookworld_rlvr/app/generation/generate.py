@@ -16,19 +16,19 @@ from pathlib import Path
 
 import chess
 
-from ..board.fen import parse_fen, position_key
-from ..board.positions import games_from_pgn, positions_from_file
-from ..files import make_folder, write_lines
-from ..pretraining.state import digest
-from ..tasks.audit import audit
-from ..tasks.audit_report import AuditReport
-from ..tasks.corpus import example_key, is_held_out, split_line
-from ..tasks.generate import policy_line
-from ..tasks.transitions import TransitionSource, replayed
-from ..tasks.types import ParseFailure, Task
-from ..tasks.verdicts import Verdict, parse_verdict
+from ...board.fen import parse_fen, position_key
+from ...board.positions import games_from_pgn, positions_from_file
+from ...files import make_folder, write_lines
+from ...pretraining.state import digest
+from ...tasks.audit import audit
+from ...tasks.audit_report import AuditReport
+from ...tasks.corpus import example_key, is_held_out, split_line
+from ...tasks.generate import policy_line
+from ...tasks.transitions import TransitionSource, replayed
+from ...tasks.types import ParseFailure, Task
+from ...tasks.verdicts import Verdict, parse_verdict
 from .game_log import GameLog, Header
-from .game_workers import Game, Labelling, new_games, open_workers
+from .workers import Game, Labelling, new_games, open_workers
 
 CARD_FILE = "data_card.json"
 

@@ -13,19 +13,19 @@ from pathlib import Path
 
 import chess
 
-from ..board.fen import position_key
-from ..board.moves import is_legal_uci
-from ..evaluation.games import End, Pairing, PlayedGame, Start, pgn_text, play
-from ..evaluation.players import DecodingConfig, ModelPlayer, RandomPlayer, best_move_text
-from ..files import make_folder, write_lines
-from ..model.policy import Device, ModelConfig, Policy, Precision, load_policy, select_device
-from ..model.weights import checksum
-from ..rollout.generator import GeneratorConfig
-from ..tasks.played import GameRecord, Turn, position_rows, transition_lines, winner_lines
-from ..training.data import held_out_positions
+from ...board.fen import position_key
+from ...board.moves import is_legal_uci
+from ...evaluation.games import End, Pairing, PlayedGame, Start, pgn_text, play
+from ...evaluation.players import DecodingConfig, ModelPlayer, RandomPlayer, best_move_text
+from ...files import make_folder, write_lines
+from ...model.policy import Device, ModelConfig, Policy, Precision, load_policy, select_device
+from ...model.weights import checksum
+from ...rollout.generator import GeneratorConfig
+from ...tasks.played import GameRecord, Turn, position_rows, transition_lines, winner_lines
+from ...training.data import held_out_positions
+from ..wiring import make_generator
 from .game_log import GameLog
-from .generate_data import CARD_FILE, Rows, made_of_row
-from .wiring import make_generator
+from .generate import CARD_FILE, Rows, made_of_row
 
 # An interrupt costs at most so many games.
 SIDE_BY_SIDE = 16

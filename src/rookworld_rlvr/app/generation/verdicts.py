@@ -4,12 +4,12 @@ import gzip
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from ..board.fen import parse_fen
-from ..engine.engine import EngineConfig
-from ..engine.pool import EnginePool
-from ..tasks import policy_fens
-from ..tasks.corpus import read_corpus
-from ..tasks.verdicts import Verdict, render_verdict
+from ...board.fen import parse_fen
+from ...engine.engine import EngineConfig
+from ...engine.pool import EnginePool
+from ...tasks import policy_fens
+from ...tasks.corpus import read_corpus
+from ...tasks.verdicts import Verdict, render_verdict
 
 CHUNK = 64
 

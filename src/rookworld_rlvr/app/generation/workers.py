@@ -9,14 +9,14 @@ from multiprocessing.connection import Connection
 
 import chess
 
-from ..engine.engine import Engine, EngineConfig, engine_position
-from ..engine.uci import Limit
-from ..rewards import JudgeError
-from ..rewards.worker import begin_worker
-from ..tasks.sources import sourced_game
-from ..tasks.transitions import TransitionSource, transition_game
-from ..tasks.types import Task
-from ..tasks.verdicts import Analyse, Verdict, render_verdict
+from ...engine.engine import Engine, EngineConfig, engine_position
+from ...engine.uci import Limit
+from ...rewards import JudgeError
+from ...rewards.worker import begin_worker
+from ...tasks.sources import sourced_game
+from ...tasks.transitions import TransitionSource, transition_game
+from ...tasks.types import Task
+from ...tasks.verdicts import Analyse, Verdict, render_verdict
 
 # Games each worker has been told to play, so that none waits while a long game holds up the order.
 GAMES_AHEAD = 4
