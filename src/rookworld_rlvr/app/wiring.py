@@ -17,6 +17,7 @@ from ..files import write_text
 from ..model.policy import Policy, Precision, load_policy, select_device
 from ..model.shared_prefix import can_share
 from ..pretraining.codec import echo_ids
+from ..rewards.judge_pool import Judge
 from ..rollout.generator import Generator, GeneratorBaseConfig, GeneratorError, GeneratorKind
 from ..rollout.hf_generator import HFGenerator
 from ..rollout.static_generator import StaticGenerator
@@ -147,29 +148,9 @@ def build_unsaved_run(config: RunConfig) -> Run:
     generator = make_generator(policy, config.generator)
     # Last of what may be refused: engines run from here on.
     judge, engine = make_judges(config)
-    context = StepContext(
-        policy=policy,
-        references=References(policy, config.reference),
-        generator=generator,
-        judge=judge,
-        prompts=PromptStream(train_examples, config.data.mixture, config.seed, live),
-        optimizer=make_optimizer(policy.model.parameters(), config.optim),
-        objective=config.objective,
-        kl=config.kl,
-        optim=config.optim,
-        kl_controller=KLController(config.kl),
-        entropy_controller=EntropyController(config.objective.entropy),
-        guards=Guards(config.recovery.guard),
-        guarded=config.recovery.enabled,
-        recovery=RecoveryState(),
-        clock=Clock(),
-        temperature=config.generator.temperature,
-        max_tokens=config.generator.max_new_tokens,
-        total_steps=config.steps,
-        hooks=[keep_flat],
-    )
+    prompts = PromptStream(train_examples, config.data.mixture, config.seed, live)
     return Run(
-        context=context,
+        context=_step_context(config, policy, generator, judge, prompts),
         config=config,
         reference=config.reference,
         recovery=config.recovery,
@@ -184,6 +165,32 @@ def build_unsaved_run(config: RunConfig) -> Run:
         engine=engine,
         sampling=Sampling(config.generator.temperature, seed=config.seed),
         make_generator=lambda other: make_generator(other, in_this_process(config.generator)),
+    )
+
+
+def _step_context(
+    config: RunConfig, policy: Policy, generator: Generator, judge: Judge, prompts: PromptStream
+) -> StepContext:
+    return StepContext(
+        policy=policy,
+        references=References(policy, config.reference),
+        generator=generator,
+        judge=judge,
+        prompts=prompts,
+        optimizer=make_optimizer(policy.model.parameters(), config.optim),
+        objective=config.objective,
+        kl=config.kl,
+        optim=config.optim,
+        kl_controller=KLController(config.kl),
+        entropy_controller=EntropyController(config.objective.entropy),
+        guards=Guards(config.recovery.guard),
+        guarded=config.recovery.enabled,
+        recovery=RecoveryState(),
+        clock=Clock(),
+        temperature=config.generator.temperature,
+        max_tokens=config.generator.max_new_tokens,
+        total_steps=config.steps,
+        hooks=[keep_flat],
     )
 
 

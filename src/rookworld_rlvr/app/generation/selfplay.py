@@ -25,7 +25,8 @@ from ...tasks.played import GameRecord, Turn, position_rows, transition_lines, w
 from ...training.data import held_out_positions
 from ..wiring import make_generator
 from .game_log import GameLog
-from .generate import CARD_FILE, Rows, made_of_row
+from .generate import CARD_FILE
+from .rows import Rows, made_of_row
 
 # An interrupt costs at most so many games.
 SIDE_BY_SIDE = 16
