@@ -2,10 +2,10 @@
 
     rookworld bench 'bench.generators=[static,hf]' bench.rounds=5
 
-Real steps, updates included, as `rookworld train` makes them. The generators take turns in one process, on the same
-prompts and the same model, each round beginning with another one; figures are medians of rounds. A phase ends when its
-result has been read from the device, so its seconds hold on CUDA too. What is measured of the machine, and what counts
-as work: `machine`, `work`.
+It makes real steps, updates included, as `rookworld train` does. The generators take turns in one process, on the same
+prompts and the same model, and each round begins with another generator; figures are medians of rounds. A phase ends
+when its result has been read from the device, so its seconds are right on CUDA too. `machine` measures the limits of
+the machine, and `work` defines what counts as work.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

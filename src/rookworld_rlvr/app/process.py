@@ -4,9 +4,9 @@ glibc serves tensors of up to 32 MiB from one heap, where each new size leaves h
 longer: resident memory came to three times what was in use. Mapped on their own, large blocks go back as soon
 as they are freed; huge pages make that cheap.
 
-OpenMP's threads wait for each other busily. Where another process has one of the cores, the one that waits burns
-the time in which the other could have been put on: a step of 1.3 s took 20. So they spin for no longer than it takes to
-wake a thread, then sleep.
+OpenMP's threads wait for each other busily. If another process occupies a core, the waiting thread burns the time in
+which the missing thread could have run: a step of 1.3 s took 20. So a thread spins no longer than it takes to wake a
+thread, and then sleeps.
 
 A user's own settings of the environment win.
 """

@@ -32,9 +32,9 @@ class _Rate(ProgressColumn):
 
 @contextmanager
 def bars(totals: Mapping[str, int], unit: str = "rows") -> Generator[Told, None, None]:
-    """A bar for each name, shown from its first report on: a refusal before is one line.
+    """A bar for each name, shown from its first report on, so that an earlier refusal prints only one line.
 
-    What the first report says was done before, and counts for no rate.
+    Whatever the first report counts was done before, and does not count for the rate.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(unit))
     shown = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))

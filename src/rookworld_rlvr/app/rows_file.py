@@ -1,4 +1,4 @@
-"""The rows of an evaluation beside its tables: what an interrupted one goes on from, and a comparison reads.
+"""An evaluation's rows in a file beside its tables: an interrupted evaluation goes on from it, a comparison reads it.
 
 The first line says what was evaluated and how; each other line is a row. Lines are added chunk by chunk; one that a
 crash cut short does not count.

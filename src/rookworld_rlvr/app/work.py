@@ -1,7 +1,7 @@
 """How much arithmetic and memory traffic a step needs at least, so that its share of the machine can be told.
 
-What counts as work is what any program would have to do, whatever ours does: each prompt once a group, each token of
-a completion once, no pads, nothing computed twice. So a share cannot exceed 1 by counting what was not needed.
+Work counts only what any program would have to do, whatever ours does: each prompt once for its group, each token of a
+completion once, no pads, nothing computed twice. So unnecessary computation cannot push a share above 1.
 
 Floating point operations, a multiplication and an addition being two:
 

@@ -1,7 +1,7 @@
 """One engine process that speaks UCI over pipes, asked one position at a time, with a deadline of our own.
 
-python-chess's engine module ends a slow search of so many nodes by a time that it gives the engine, whose verdict would
-then depend on the machine; here a search that is too slow is a failure. Protocol:
+python-chess's engine module gives the engine a time, which ends a slow search of so many nodes; the verdict would then
+depend on the machine. Here a search that is too slow is a failure. Protocol:
 https://github.com/official-stockfish/Stockfish/wiki/UCI-&-Commands
 """
 
@@ -82,10 +82,10 @@ class UciProcess:
         return self._process.pid
 
     def search(self, fen: str, limit: Limit, timeout_s: float) -> Lines:
-        """What the engine, as if it had just been started, says of a position that has a legal move.
+        """The engine's evals of a position that has a legal move, as if the engine had just been started.
 
-        A move that the limit found in the middle of a search has a bound for its newest score, and keeps the exact
-        one before that; without one it is left out.
+        If the limit ends the search in the middle of a move, the move's newest score is only a bound. The move then
+        keeps its last exact score; without an exact score it is left out.
         """
         self._send("ucinewgame", f"position fen {fen}", f"go {limit}")
         ranked: dict[int, str] = {}

@@ -57,8 +57,8 @@ class VerdictMeasure:
 def judge_engine_loss(completion: str, analysis: Analysis) -> dict[str, float]:
     """`win_probability_loss` and `eval_error` in [0, 1], nothing in mate and stalemate.
 
-    The loss is the expected result of the best move there is, less that of the answer's `B:`. What the strict parser
-    refuses, and an illegal `B:`, lose all that the best move has: nothing in a position that is lost anyway.
+    The loss is the expected result of the best move less that of the answer's `B:`. An answer that the strict parser
+    refuses, or whose `B:` is illegal, loses all that the best move has; in a lost position that is nothing.
 
     The error is the mean over five candidates (or as many as there are legal moves) of the distance between the win
     probability of a candidate's `E:` and that of the verdict; a candidate that is illegal, repeated or missing

@@ -35,8 +35,8 @@ def held_out_suite(
 ) -> Suite:
     """The first `most` of the task's examples whose position is none of `trained` (keys, as `example_key` has them).
 
-    Of several examples with one position and task all stay: they may ask for different moves. With `engine` policy
-    rows have `win_probability_loss` too; it looks at their positions while the model writes.
+    All examples of one position and task stay, because they may ask for different moves. With `engine` policy rows
+    also have `win_probability_loss`; the engine looks at their positions while the model writes.
     """
     own = [example for example in examples if example.task is task]
     kept = [example for example in own if example_key(example) not in trained]

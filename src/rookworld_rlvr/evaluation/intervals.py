@@ -38,11 +38,11 @@ def mean_interval(values: Sequence[float], lowest: float, highest: float) -> tup
 
     mean ± z·s/√n with the sample's standard deviation s. `lowest` and `highest` end the scale that the
     values lie on. Degenerate cases: one value says nothing of the spread, so its interval is the whole
-    scale. Of n ≥ 2 equal values v the spread is told by what was not seen: the share of other values is at
-    most q = z²/(n + z²), the upper end of Wilson's interval for 0 of n, and they lie anywhere on the scale,
-    so low = v − q(v − lowest) and high = v + q(highest − v). At an end of the scale [0, 1] that is Wilson's
-    interval itself. Towards an end that is infinite this says nothing, and the interval ends at v. An
-    infinite value makes the mean infinite, with the whole scale as its interval.
+    scale. If all n ≥ 2 values equal v, the spread comes from the values that were not seen. Their share is at
+    most q = z²/(n + z²), the upper end of Wilson's interval for 0 of n, and they may lie anywhere on the scale,
+    so low = v − q(v − lowest) and high = v + q(highest − v). At an end of the scale [0, 1] this is Wilson's
+    interval itself. Towards an infinite end it says nothing, and the interval ends at v. An infinite value makes
+    the mean infinite, with the whole scale as its interval.
     Raises ValueError without a value, or with one off the scale.
 
     >>> mean_interval([0.5], 0.0, 1.0), [round(number, 4) for number in mean_interval([0.5] * 8, 0.0, 1.0)]
@@ -66,11 +66,11 @@ def mean_interval(values: Sequence[float], lowest: float, highest: float) -> tup
 def ratio_interval(counts: Sequence[tuple[int, int]]) -> tuple[float, float, float]:
     """Events over trials where trials come in groups, as (ratio, low, high): 95 %, within [0, 1].
 
-    `counts` has events and trials of each group. Groups may differ in how likely an event is, and their number of
-    trials may hang together with it, so the groups are the sample, not the trials: with r = Σ events / Σ trials and
-    the deviations d = events − r·trials of n groups, the variance of r is Σd² / (n − 1) / (n · mean trials²), and the
-    interval r ± z·√variance. Where that says nothing, for a single group, groups without any deviation, and where no
-    trial or every one was an event, it is Wilson's interval over trials. Raises ValueError without a trial. Source:
+    `counts` has events and trials of each group. The probability of an event may differ between groups and may depend
+    on their number of trials, so the groups are the sample, not the trials. With r = Σ events / Σ trials and the
+    deviations d = events − r·trials of n groups, the variance of r is Σd² / (n − 1) / (n · mean trials²), and the
+    interval is r ± z·√variance. This says nothing for a single group, for groups without any deviation, and if no trial
+    or every trial was an event; the interval is then Wilson's over trials. Raises ValueError without a trial. Source:
     Cochran, Sampling Techniques, 3rd edition (1977), chapter 6.
 
     >>> [round(number, 4) for number in ratio_interval([(1, 10), (1, 1), (0, 40)])]

@@ -72,10 +72,11 @@ def _comparison(key: str, pairs: Sequence[tuple[float, float]]) -> Comparison:
 def compare_measures(first: Sequence[Row], second: Sequence[Row], measures: Measures) -> dict[str, Comparison]:
     """The keys of `measures` in both, whose rows are paired by their place: the jackknife over pairs.
 
-    With d the difference of all n pairs and d_i that without pair i, the variance of d is (n − 1)/n · Σ(d_i − mean)²;
-    the interval and the test are the normal ones. Where the d_i are all equal they say nothing of the spread, and the
-    interval is that of n equal values (see `mean_interval`), the test its own. A key has no comparison where it is
-    infinite or missing in either, with all pairs or without one of them, nor where it has neither spread nor scale.
+    Let d be the difference over all n pairs and d_i the difference without pair i. The variance of d is
+    (n − 1)/n · Σ(d_i − mean)², and the interval and the test are the normal ones. If all d_i are equal they say nothing
+    of the spread: the interval is then that of n equal values (see `mean_interval`), and the test belongs to that
+    interval. A key has no comparison if it is infinite or missing in either model, with all pairs or without one of
+    them, or if it has neither spread nor scale.
     Source: Efron, The Jackknife, the Bootstrap and Other Resampling Plans (1982), chapter 3.
     """
     values = [{key: found.value for key, found in measures(rows).items()} for rows in (first, second)]

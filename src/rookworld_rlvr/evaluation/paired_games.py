@@ -80,10 +80,10 @@ def _scores(suite: SuiteName, as_white: PlayedGame, as_black: PlayedGame) -> dic
 def elo_measures(suite: SuiteName, rows: Sequence[Row]) -> dict[str, Measure]:
     """`<suite>/elo`: the player's Elo less the opponent's.
 
-    It is the logistic one of the mean score; its interval is that of the score carried over, whose variance is
-    that of the pairs' scores, so that what an opening gives to one colour cancels. Where every game was lost the
-    difference is minus infinity, where every game was won infinity, and the other end that of Wilson's interval with
-    a pair as one trial (see `mean_interval`). No rows give no keys.
+    It is the logistic difference of the mean score, and its interval is the interval of that score, converted in the
+    same way. The variance is that of the pairs' scores, so that an opening's advantage for one colour cancels. If every
+    game was lost the difference is minus infinity, if every game was won it is infinity; the other end is then that of
+    Wilson's interval with a pair as one trial (see `mean_interval`). Without rows there are no keys.
     """
     scores = [row.values[f"{suite}/score"] for row in rows]
     if not scores:

@@ -1,6 +1,6 @@
-"""The suite `retention`: what a model still knows of what the checkpoint it began from knew.
+"""The suite `retention`: how much a model has kept of the knowledge of the checkpoint it began from.
 
-Both models answer the same held-out rows of both tasks, and both are asked how probable they hold the labels.
+Both models answer the same held-out rows of both tasks, and the probability of the labels is measured under both.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,11 +40,11 @@ def retention_suite(
     """Rows of the examples; of each value there is the model's, the baseline's and the change.
 
     Keys: `retention/<task>_loss`, nat a row, and `retention/<task>_loss_per_token`, the mean over rows of nat a
-    token, in the model's own tokens; `retention/<task>_<metric>` of the metrics of `judge`. Each also as `/baseline`,
-    and `/change`, the model's less the baseline's, row by row: its interval is that of paired differences. The model's
-    and the change also by the parts of the prompt's position, `…/white` and `…/change/white`. A loss
-    change above 0 and a metric change below 0 are forgetting. Labels that are missing, or too long for one of the
-    models, have no loss in either.
+    token, in the model's own tokens; `retention/<task>_<metric>` for the metrics of `judge`. Each key also has
+    `/baseline`, and `/change`, the model's value less the baseline's, row by row, with the interval of paired
+    differences. The model's value and the change also have keys by the parts of the prompt's position, `…/white` and
+    `…/change/white`. A loss change above 0 and a metric change below 0 are forgetting. A label that is missing, or too
+    long for one of the models, has no loss in either.
     """
 
     def answer(first: int, chunk: Sequence[Any]) -> list[Row]:

@@ -69,10 +69,10 @@ def _values(game: PlayedGame) -> dict[str, float]:
 
 
 def selfplay_measures(rows: Sequence[Row]) -> dict[str, Measure]:
-    """What is no mean over games: `selfplay/illegal_rate`, illegal half-moves over all that were tried; also by part.
+    """`selfplay/illegal_rate`, also by part: illegal half-moves over all half-moves tried, which is no mean over games.
 
-    Its interval takes the games as the sample (see `ratio_interval`): some go well and are long, some break at once.
-    `n` counts half-moves. No rows, or no half-move, give no key.
+    Its interval takes the games as the sample (see `ratio_interval`), because some games are long and others break at
+    once. `n` counts half-moves. Without rows, or without half-moves, there is no key.
     """
     found: dict[str, Measure] = {}
     for part in ("", *(f"/{part}" for part in PARTS)):

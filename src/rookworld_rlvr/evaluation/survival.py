@@ -38,10 +38,10 @@ class Point:
 def survival_curve(durations: Sequence[Duration]) -> list[Point]:
     """A point for each step from 1 on to the last that anything took.
 
-    share = Π (1 − broken/at risk). The interval is Greenwood's, on the scale of log(−log share); where nothing has
-    broken, or everything has, it has none, and Wilson's of those at risk stands in, in the latter case no wider than
-    the step's before. Source: Kaplan and Meier, JASA
-    53 (1958) 457-481; Kalbfleisch and Prentice, The Statistical Analysis of Failure Time Data (1980), 1.3.
+    share = Π (1 − broken/at risk). The interval is Greenwood's, on the scale of log(−log share). It does not exist if
+    nothing or everything has broken; Wilson's interval of those at risk then takes its place. If everything has broken,
+    its upper end is at most that of the step before. Source: Kaplan and Meier, JASA 53 (1958) 457-481;
+    Kalbfleisch and Prentice, The Statistical Analysis of Failure Time Data (1980), 1.3.
     """
     points: list[Point] = []
     share, greenwood, at_risk = 1.0, 0.0, len(durations)

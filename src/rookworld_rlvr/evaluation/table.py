@@ -118,9 +118,9 @@ def _measure(key: str, values: Sequence[float]) -> Measure:
 def paired_gain(before: Iterable[Row], after: Iterable[Row]) -> dict[str, Gain]:
     """The mean of after − before, row by row, for each key that both have, in alphabetical order.
 
-    Its 95 % interval is the normal one of the differences' mean: pairing takes out what makes one
-    example harder than another. Equal differences have a width too, that of what so few pairs may not have
-    shown; a single pair has the whole scale (see `intervals`). No rows give no keys. Raises ValueError
+    Its 95 % interval is the normal interval of the mean difference: pairing removes the difference in difficulty
+    between examples. Equal differences also have a width, for what so few pairs may not have shown; a single
+    pair has the whole scale (see `intervals`). Without rows there are no keys. Raises ValueError
     where the two are not of the same examples, or two rows of one side have one index.
     """
     return {key: gain_of(key, pairs) for key, pairs in paired_values(before, after).items()}

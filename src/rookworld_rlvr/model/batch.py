@@ -82,8 +82,8 @@ def batch_of(rows: Sequence[tuple[Sequence[int], Sequence[int]]], *, pad_id: int
 def micro_rows(batch: Batch, size: int, *, by_prompt: bool) -> list[Tensor]:
     """Indices of the batch's rows in pieces of at most `size`.
 
-    Either rows of similar length, shortest first, or those of a prompt side by side, which then share it; a group that
-    is cut, where `size` is no multiple of its rows, has its prompt in each of its pieces.
+    A piece has rows of similar length, shortest first, or the rows of each prompt side by side, which then share the
+    prompt. If `size` is no multiple of a group's rows, each piece of the cut group holds its prompt.
     """
     device = batch.tokens_BT.device
     if by_prompt:

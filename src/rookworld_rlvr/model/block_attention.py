@@ -1,12 +1,13 @@
 """Attention whose keys come in blocks, one softmax over all of them, with its gradient in closed form.
 
-Autograd would keep a tensor of the size of the scores for each of scaling, bias, joining, softmax and its parts. Here
-scores are computed in place, and one such tensor a block is kept: its weights before they are divided by their sum.
-With w those weights, d their sum over all blocks, o the output and g its gradient, the gradients are wᵀ·(g/d) for the
-values and w∘((g/d)·vᵀ - (g/d)·o) for the scores, as in FlashAttention (arXiv 2205.14135), which computes w anew.
+Autograd would keep a tensor of the size of the scores for each operation: scaling, bias, joining, softmax and its
+parts. Here scores are computed in place, and one such tensor is kept for each block: the weights before the division
+by their sum. Let w be these weights, d their sum over all blocks, o the output and g its gradient. The gradients are
+then wᵀ·(g/d) for the values and w∘((g/d)·vᵀ - (g/d)·o) for the scores, as in FlashAttention (arXiv 2205.14135), which
+computes w anew.
 
-Rows are queries, whatever their leading dimensions. A block's leading dimensions, flattened, cut the rows into as many
-equal, consecutive pieces, each of which sees S keys of its own.
+Rows are queries, whatever their leading dimensions. The flattened leading dimensions of a block give the number of
+equal, consecutive pieces into which it cuts the rows; each piece sees S keys of its own.
 """
 
 from collections.abc import Sequence
@@ -30,8 +31,8 @@ class Block:
 def attend(query: Tensor, blocks: Sequence[Block], scaling: float) -> Tensor:
     """softmax(scaling · query · keysᵀ + bias) · values over all blocks together; query and output are (…, D).
 
-    All is float32, or float64 where the query is, and the output has the query's dtype. A row must see a key of some
-    block: else it is NaN.
+    The computation is in float32, or in float64 for a float64 query, and the output has the query's dtype. Each row
+    must see a key of some block, otherwise it is NaN.
     """
     with torch.autocast(query.device.type, enabled=False):
         dtype = torch.promote_types(query.dtype, torch.float32)

@@ -1,8 +1,8 @@
 """A batch as one row of tokens without a pad: each prompt once, then the completions that share it.
 
-A group of G completions of C tokens after a prompt of L is G·(L + C) tokens in rows and L + G·C here, less one
-each: from a completion's last token nothing is predicted. Linear layers see real tokens alone. Attention pads
-completions to the longest of similar ones, a length class at a time.
+A group of G completions of C tokens after a prompt of L tokens takes G·(L + C) tokens in rows and L + G·C here, less
+one for each completion, because its last token predicts nothing. Linear layers see only real tokens. Attention takes
+one length class of similar completions at a time and pads them to the longest.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from .padding import similar_lengths
 
 # Lengths of a class differ by no more than this: fewer classes cost more pads, more classes more calls.
 LENGTH_SPREAD = 24
-# Most of the row that may be filler. It is filled up to a multiple of a power of two: sizes that come again find memory
-# of their size and kernels made for it.
+# Largest share of the row that may be filler. The row is filled up to a multiple of a power of two, because a size that
+# occurs again can reuse memory of its size and kernels made for it.
 FILLER = 0.05
 
 

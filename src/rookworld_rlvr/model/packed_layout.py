@@ -1,7 +1,7 @@
-"""Attention over a packed row: it is cut into prompts and length classes of completions, and put together again.
+"""Attention over a packed row: the row is cut into prompts and length classes of completions, and joined again.
 
-Heads that share keys stand side by side, so that a cut vector is where the products want it: dimensions are P prompts,
-K heads of keys, G completions, R heads of queries that share one of keys, T tokens, D width.
+Heads that share keys lie side by side, so that a cut vector has the layout that the matrix products need. Dimensions:
+P prompts, K heads of keys, G completions, R heads of queries that share one head of keys, T tokens, D width.
 """
 
 import math
@@ -38,7 +38,7 @@ class LengthClass:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where the vectors of each head of N flat tokens stand once cut, padded and sorted by head, and the way back."""
+    """Places of the vectors of N flat tokens after cutting, padding and sorting by head, and the places back."""
 
     shapes: list[tuple[int, ...]]
     """The shape of each part, without the vectors' width."""
@@ -81,7 +81,7 @@ class _Places:
 
 
 class _Move(torch.autograd.Function):
-    """Rows to other places, of which a pad is the only one without a row of its own; so the gradient moves back."""
+    """Moves rows to other places. Only a pad has no row of its own, so the gradient is moved back in the same way."""
 
     @staticmethod
     def forward(context: Any, rows: Tensor, there: Tensor, back: Tensor, pads: Tensor | None) -> Tensor:

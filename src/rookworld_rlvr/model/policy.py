@@ -164,9 +164,9 @@ class Policy:
     def token_table(
         self, batch: Batch, *, micro_batch_size: int, temperature: float, reference: "Policy | None" = None
     ) -> "TokenTable":
-        """Log-probs of a whole batch, those of a reference and the exact KL: (B, T), 0 where not trained, no gradient.
+        """Log-probs of a whole batch, a reference's and the exact KL: (B, T), 0 where not trained, no gradient.
 
-        Cut into the micro-batches that training cuts it into, so that equal weights give equal numbers.
+        The batch is cut into the same micro-batches as in training, so that equal weights give equal numbers.
         """
         names = ["logprobs"] if reference is None else ["logprobs", "ref_logprobs", "kl_exact"]
         tables = {name: torch.zeros(batch.tokens_BT.shape, device=self.device) for name in names}

@@ -1,9 +1,9 @@
 """Attention of several completions to the one prompt they share, so that a prompt is computed once a group.
 
 transformers hands queries, keys and values of every layer to the attention function that the model's config
-names. Ours asks the `Layout` that came with the forward pass: it knows which tokens are prompts, which are
-completions, and what was computed before. Exact: a completion's softmax is over its prompt's keys and its own
-alike, only the prompt's are not repeated for each completion (bifurcated attention, arXiv 2403.08845).
+names. Our function asks the `Layout` given with the forward pass, which knows which tokens are prompts, which are
+completions, and what was computed before. The result is exact: a completion's softmax is over its prompt's keys and
+its own keys, but the prompt's keys are not repeated for each completion (bifurcated attention, arXiv 2403.08845).
 
 Dimensions: K heads of keys, H heads of queries, a multiple of K; L tokens of a prompt, S of a completion's own.
 """

@@ -12,10 +12,10 @@ def gspo_policy_loss(
     """-min(s·A, clip(s, 1 - clip_low, 1 + clip_high)·A) at every trained token of a completion, with
     s = exp(mean over its trained tokens of (logprob - old_logprob)); shapes as in `clipped_policy_loss`.
 
-    The gradient runs through s, a function of all the completion's tokens. Each of them carries the whole
-    sequence's term, so that the mean over a completion's tokens, then over completions, is the paper's loss;
-    `ratio` and `clipped` are the sequence's, broadcast. On-policy s is 1 and, so averaged, the gradient is
-    that of GRPO's per-completion mean.
+    The gradient runs through s, a function of all tokens of the completion. Each token carries the term of the
+    whole sequence, so that the mean over a completion's tokens, then over completions, is the paper's loss.
+    `ratio` and `clipped` are those of the sequence, broadcast. On-policy s is 1, and this average has the same
+    gradient as GRPO's mean over each completion.
 
     Assumes each row is one whole completion: half of it would have another ratio. A geometric mean moves
     far less than a token's ratio; the paper clips at 3e-4 and 4e-4, not at 0.2. A row without trained tokens

@@ -5,10 +5,10 @@ and Δ = ref_logprob - logprob. An estimator with the right value may have the w
 way round: differentiated at its sample, k1 gives zero in expectation, k2 gives ∇KL(policy‖reference), and
 k3 gives ∇KL(reference‖policy), the other direction.
 
-"Exact" is meant per position, at prefixes as they were sampled. Every per-token form, the full-vocabulary
-one included, leaves out how a token changes the later states and their KL: little where those differ
-little, the larger part where a text may end early (tests/objective/test_kl_sequence.py measures one). Exact
-for the sequence are k1 in the reward (`sequence_kl`), and k2 of the summed log-ratio.
+"Exact" means exact at each position, for prefixes as they were sampled. Every per-token form, the full-vocabulary
+form included, leaves out how a token changes the later states and their KL. This part is small if the later states
+differ little, and it is the larger part if a text may end early (tests/objective/test_kl_sequence.py measures one).
+Two forms are exact for the sequence: k1 in the reward (`sequence_kl`), and k2 of the summed log-ratio.
 
 Sources: joschu.net/blog/kl-approx, arXiv 2512.21852, arXiv 2505.17508, arXiv 2402.03300.
 """
@@ -162,8 +162,8 @@ def _ratio_corrected(tokens: _Tokens) -> Tensor:
 
 def _exact(tokens: _Tokens) -> Tensor:
     """Σ_v p_v·(log p_v - log q_v) as it is, value and gradient; the token drawn plays no part, so neither does
-    the ratio. Needs no clamp: a token the policy gives no mass weighs p·log p → 0, and one the reference
-    gives none only -log q, by which both value and gradient grow linearly."""
+    the ratio. It needs no clamp: a token without mass under the policy adds p·log p → 0, and a token without mass
+    under the reference adds only -log q, with which both value and gradient grow linearly."""
     if tokens.kl_exact is None:
         raise ValueError("kl_exact: expected a tensor for the form exact, got None")
     return tokens.kl_exact

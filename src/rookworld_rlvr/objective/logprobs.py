@@ -65,10 +65,10 @@ def token_statistics(
     `hidden[..., t]` is the state that predicts `tokens[..., t]`: the shift is the caller's. Token ids lie
     in 0 … V-1 also where they are padding. Leading shape is free and kept; no tokens give empty tensors.
 
-    The reference is another model at the same positions and the same temperature. It gets no gradient,
-    neither does the entropy unless `entropy_gradient`, nor the exact KL unless `kl_gradient`. A logit of
-    -inf excludes a token and adds nothing to entropy or KL, as long as the reference excludes it too or the
-    policy gives it 0.
+    The reference is another model at the same positions and the same temperature. It gets no gradient. The
+    entropy has a gradient only with `entropy_gradient`, and the exact KL only with `kl_gradient`. A logit of
+    -inf excludes a token. It adds nothing to entropy or KL, as long as the reference excludes the token too or
+    the policy gives it 0.
 
     After the head all is float32, also under bf16 autocast (float64 if the head's logits are). A head that
     itself runs in bf16 has already rounded its logits by up to 2⁻⁹ of their size.

@@ -1,8 +1,8 @@
 """What is not trained is replaced before any arithmetic.
 
-A loss mask is boolean and has the shape of the values. What lies under False (padding, prompt) may be NaN
-or infinite, and `nan * 0` is NaN in the value, `inf * 0` NaN in the gradient even where the value looks
-well: so it is replaced, never multiplied away. Sums over what is left: `token_weights`.
+A loss mask is boolean and has the shape of the values. Values under False (padding, prompt) may be NaN or infinite:
+`nan * 0` is NaN in the value, and `inf * 0` is NaN in the gradient even if the value looks right. So these values are
+replaced, never multiplied away. `token_weights` sums the values that are left.
 
 The replacement shields against values, not against how they were made: `exp` of an infinite log-ratio,
 masked afterwards, still yields a NaN gradient. Apply `keep` to the argument of the `exp`, or use

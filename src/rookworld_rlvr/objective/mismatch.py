@@ -3,8 +3,8 @@
 The sampler and the trainer round differently, so even an "on-policy" completion is drawn from a slightly
 different policy. Multiplying a token's loss by old / sampler probability corrects for it; the ratio's tail
 is truncated (a small bias for a bounded variance) or masked (what differs that much is not trusted at all).
-A token's own ratio leaves out that its prefix was drawn by the sampler too; the sequence's ratio, their
-product, does not, and has the larger variance.
+A token's own ratio ignores that the sampler also drew its prefix. The ratio of the sequence, the product of
+its tokens' ratios, accounts for that, but has the larger variance.
 
 Source: truncation, Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL
 Training", https://fengyao.notion.site/off-policy-rl (no arXiv id); masks, https://ringtech.notion.site/icepop;

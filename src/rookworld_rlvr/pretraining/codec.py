@@ -1,11 +1,11 @@
 """The tokenizer of the small models that we train: published chess text in, few tokens that each know their square.
 
-A board is one token for each man, a piece *on a square*, from a8 to h1; empty squares have none, but for a8, whose
-token always begins the board. In a prompt the tokens also tell the side to move. Moves are two square tokens, numbers
-go by pairs of digits, and a run of blanks is one token. All of it stands in plain tokenizer files (normaliser,
-pre-tokeniser, word list, decoder), so `AutoTokenizer` alone reads and writes the published text: inside the normaliser
-a board's digits become blanks, every square gets a mark, and the marked blanks go; the decoder puts them back. Text
-that is no board falls back to single characters.
+A board has one token for each man, a piece *on a square*, from a8 to h1. Empty squares have no token, except a8, whose
+token always begins the board. In a prompt the tokens also tell the side to move. A move is two square tokens, a number
+is cut into pairs of digits, and a run of blanks is one token. Everything is in plain tokenizer files (normaliser,
+pre-tokeniser, word list, decoder), so `AutoTokenizer` alone reads and writes the published text. The normaliser turns
+a board's digits into blanks, gives every square a mark, and removes the marked blanks; the decoder puts them back.
+Other text falls back to single characters.
 """
 
 import re
@@ -136,10 +136,10 @@ def _mark_squares() -> list[normalizers.Normalizer]:
 
 
 def _tell_side_to_move() -> list[normalizers.Normalizer]:
-    """The board of a prompt, written anew with other marks, and in a `P:` prompt once more with those of the movers.
+    """Rewrite the board of a prompt with other marks, and in a `P:` prompt once more with the marks of the movers.
 
-    64 marked places are put behind it, each is filled with the piece that stands as far before it, and the old board
-    goes.
+    64 marked places are put after the board, each is filled with the piece at the same distance before it, and the old
+    board is removed.
     """
     anew: list[normalizers.Normalizer] = []
     for turn, letter in ((chess.WHITE, "w"), (chess.BLACK, "b")):

@@ -132,9 +132,9 @@ class Pretraining:
         device: torch.device,
         init_from: Path | None = None,
     ) -> None:
-        """`init_from`: the folder of an earlier run, whose weights and momenta are begun with; of its shape.
+        """`init_from`: the folder of an earlier run of the same shape; this run begins with its weights and momenta.
 
-        Raises UserError if nothing was saved there, or a model of another shape.
+        Raises UserError if the folder has no saved state, or the state of a model of another shape.
         """
         torch.manual_seed(seed)
         self.config, self.seed, self.device, self.step = config, seed, device, 0
@@ -267,7 +267,7 @@ class Pretraining:
         return rows
 
     def _policy_losses(self, rows: Sequence[SoftRow], count: int, boards: int) -> dict[str, Tensor]:
-        """By part, weighted, each a sum over rows: over `count`, or over `boards` where a head on the board asks."""
+        """Weighted losses by part, each a sum over rows divided by `count`, or by `boards` for a head on the board."""
         batch = collate(rows, self.tokenizer.pad_token_id).to(self.device)
         embeddings = self.model.embeddings()
         middle, hidden = self.model(batch.tokens_BT, embeddings)
@@ -312,7 +312,7 @@ class Pretraining:
         return loss
 
     def _environment_losses(self, rows: Sequence[EnvironmentRow], count: int) -> dict[str, Tensor]:
-        """What the answers' tokens, outcomes and legal targets lose, weighted, each a sum over rows, over `count`."""
+        """Weighted losses of answer tokens, outcomes and legal targets, each a sum over rows divided by `count`."""
         tokens_BT = tokens_of([row.tokens for row in rows], self.tokenizer.pad_token_id)
         at = [(number, place) for number, row in enumerate(rows) for place in range(row.prompt_length, len(row.tokens))]
         where_N, place_N = torch.tensor(at).T
@@ -351,7 +351,7 @@ class Pretraining:
             parameter.copy_(weight)
 
     def _header(self, verdicts: Sequence[Verdict], transitions: Sequence[Example]) -> Header:
-        """What is learned depends on it, and on nothing else but the kind of machine."""
+        """Everything that decides the learned weights, except for the kind of machine."""
         config = {f"model.{name}": value for name, value in asdict(self.config).items() if name not in FREE}
         rows = [*(render_verdict(verdict) for verdict in verdicts), *(row.prompt for row in transitions)]
         return {

@@ -27,8 +27,8 @@ TEMPERATURE, BEST_TEMPERATURE = 0.04, 0.02
 # Win probability hides a mate in a won position: a mate in n counts this much more, divided by n.
 MATE_BONUS = 0.12
 SQUARES = 64
-# Candidates stand best first, moves that are about equal in any order: of Gumbel's noise on the logits this much. With
-# all of it, which draws them from the softmax, greedy answers repeat the best move.
+# Candidates are ordered best first, and about equal moves in any order, by this share of Gumbel's noise on the logits.
+# With the whole noise, which draws candidates from the softmax, greedy answers repeat the best move.
 ORDER_NOISE = 0.1
 # In place of the logit of a move that was named before.
 LEFT_OUT = -1e9
@@ -170,7 +170,7 @@ def _squares_of(verdict: Verdict) -> tuple[Array, Array]:
 
 
 def _asked(at: int, probabilities: Array, number: int, origins: Array, targets: Array) -> list[tuple[int, bool, Array]]:
-    """What is asked of a move's two tokens: a square to move from, and one to move to from the square that is there."""
+    """Targets of a move's two tokens: the square to move from, and the square to move to from the one in the row."""
     shares = np.where(origins == origins[number], probabilities, 0.0)
     if shares.sum() < LEAST_SHARE:
         shares = (np.arange(len(shares)) == number).astype(float)

@@ -41,9 +41,9 @@ class Shape:
 def token_features(tokenizer: PreTrainedTokenizerFast) -> Tensor:
     """(V, features), zeros and ones: what a token is about.
 
-    A piece on a square has those of its piece, colour, kind, square, file, rank and diagonals; on the board of a
-    prompt also of whose it is and of the square as the side to move sees it. A square's name in a move shares the
-    square's. A number has those of its digits.
+    A piece on a square has features of its piece, colour, kind, square, file, rank and diagonals. On the board of a
+    prompt it also has features of whose piece it is and of the square as the side to move sees it. A square's name
+    in a move shares the features of the square. A number has features of its digits.
     """
     names: dict[str, int] = {}
     rows: list[list[int]] = [[] for _ in range(len(tokenizer))]

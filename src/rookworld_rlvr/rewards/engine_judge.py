@@ -10,10 +10,10 @@ from .rubric import Score
 
 
 class EngineJudge:
-    """`judge`, a rubric's, here or in processes of its own, whose questions get the engine's verdicts. See `Judge`.
+    """Adds the engine's verdicts to the questions of `judge`, a rubric here or in processes of its own. See `Judge`.
 
-    The engines are this process's, so they analyse a position once wherever its completions are judged. Both are
-    closed with it.
+    The engines belong to this process, so a position is analysed once, wherever its completions are judged. Closing
+    this judge also closes `judge` and the engines.
     """
 
     def __init__(self, judge: Judge, pool: EnginePool) -> None:

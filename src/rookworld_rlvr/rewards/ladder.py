@@ -16,8 +16,8 @@ Weights = Mapping[str, Mapping[str, float]]
 def quality(parts: Mapping[str, float], weights: Weights, rungs: Mapping[str, float]) -> float:
     """Quality in [0, 1] of parts in [0, 1]: 1 exactly if all are 1, 0 exactly if no structure is found.
 
-    `weights` holds each rung's by part, `rungs` those of the rungs. Parts that did not apply are absent
-    and the others' weights renormalised; a rung of which nothing applies is left out likewise.
+    `weights` has the weights of each rung's parts, `rungs` those of the rungs. Parts that did not apply are absent,
+    and the other weights are renormalised. A rung without an applicable part is left out in the same way.
     """
     by_rung = {rung: {name: parts[name] for name in weights[rung] if name in parts} for rung in RUNGS}
     values = {

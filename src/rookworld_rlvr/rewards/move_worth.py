@@ -3,10 +3,10 @@
     loss(move)  = win probability of the best move − that of the move
     value(move) = 2 ^ (−loss(move) / halving_loss), an illegal move 0
 
-The loss is absolute: it is not divided by what could be lost in the position. Of three scales it is the one in
-which a short search's verdict is least noise (docs/judging.md), and where all moves are equally hopeless it asks
-for nothing. Halving makes the difference between a good and a fair move count beside that between legal and illegal:
-a random legal move gives away 0.15. The win model and its source: `board.evals.win_probability`.
+The loss is absolute: it is not divided by what could be lost in the position. Among three scales this one has the
+least noise in the verdict of a short search (docs/judging.md), and it asks for nothing if all moves are equally
+hopeless. A random legal move gives away 0.15, so halving makes the difference between a good and a fair move count
+beside the difference between legal and illegal. The win model and its source: `board.evals.win_probability`.
 """
 
 from collections.abc import Iterable, Mapping

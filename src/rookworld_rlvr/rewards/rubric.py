@@ -118,11 +118,11 @@ class Rubric:
 
         `label` is the reference completion's text: for a `P:` prompt it adds the parts that compare with
         it; for an `A:` prompt it is only checked to parse, since python-chess decides where they differ.
-        `analysis` is what an engine says of the position of a `P:` prompt: required where `judge` is engine, preferred
-        to the label where it is verdicts, and unused elsewhere; see `engine_judge` and `verdict_judge`. Where `judge`
-        is rules or engine the label is not looked at.
-        `step` counts from 0 for the warm-up, None means full weights. In mate and stalemate no
-        correctness part of a `P:` prompt applies, and the format alone is judged.
+        `analysis` is an engine's verdict on the position of a `P:` prompt. It is required if `judge` is engine,
+        preferred to the label if `judge` is verdicts, and unused otherwise; see `engine_judge` and `verdict_judge`. The
+        label is ignored if `judge` is rules or engine.
+        `step` counts from 0 for the warm-up; None means full weights. In mate and stalemate no correctness part of a
+        `P:` prompt applies, and only the format is judged.
         Raises PromptError for a malformed prompt, LabelError for a malformed label (both are ValueErrors),
         and ValueError for a negative step, or an analysis that is missing or of another position.
         """

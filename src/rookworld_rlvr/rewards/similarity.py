@@ -23,10 +23,10 @@ class SimilarityConfig:
 def changed_similarity(before: str, after: str, predicted: str, config: SimilarityConfig) -> float:
     """Similarity in [0, 1] of a predicted next FEN to the true one, on the squares and fields that change.
 
-    The share of the changed squares predicted right, divided by 1 + penalty × squares altered that do
-    not change; the same for turn, castling, en passant and the two counters; and the weighted mean of the
-    two. 1 exactly where `predicted` equals `after`, 0 where it copies `before` after a legal move.
-    Degenerate case: where nothing changes (an illegal move) the share is 1 and only alterations lower it.
+    The similarity of the squares is the share of changed squares predicted right, divided by 1 + penalty × squares
+    altered that do not change. Turn, castling, en passant and the two counters have the same formula. The result is
+    the weighted mean of the two: 1 exactly if `predicted` equals `after`, 0 if it copies `before` after a legal move.
+    Degenerate case: if nothing changes (an illegal move), the share is 1 and only alterations lower it.
     All three must be FENs that parse. Fields are compared as text.
     """
     (squares, *fields), (new_squares, *new_fields), (guessed_squares, *guessed_fields) = (

@@ -12,10 +12,10 @@ from .verdict_book import VerdictBook
 
 
 class VerdictJudge:
-    """`judge`, a rubric's, whose questions get the book's verdicts, or else those of an engine. See `Judge`.
+    """Adds the book's verdicts, or else an engine's, to the questions of `judge`, a rubric. See `Judge`.
 
-    The engine is opened at the first position that the book lacks. Where there is none, such a position is judged by
-    its label, or by the rules if it has no label; each score says by what (`Score.verdict`).
+    The engine is opened at the first position that the book lacks. Without an engine, such a position is judged by
+    its label, or by the rules if it has no label; `Score.verdict` names who judged.
     """
 
     def __init__(self, judge: Judge, book: VerdictBook, open_pool: Callable[[], EnginePool]) -> None:

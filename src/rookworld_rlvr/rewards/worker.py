@@ -8,13 +8,13 @@ from multiprocessing.connection import wait
 
 
 def begin_worker() -> None:
-    """Ctrl-C goes to all of a terminal's processes, and is the parent's to handle; with the parent a worker ends."""
+    """Leave Ctrl-C, which reaches all processes of a terminal, to the parent; end this worker when the parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
 
 
 def _end_with_the_parent() -> None:
-    """Its end shows neither in a queue, whose both ends every worker holds, nor while something is computed."""
+    """Wait for the parent's end. No queue shows it, because every worker holds both ends, nor does a computation."""
     parent = parent_process()
     assert parent is not None
     wait([parent.sentinel])

@@ -61,9 +61,9 @@ class OwnModelGenerator(ABC):
 
 
 def likeliest(scores: Tensor, top_k: int) -> Tensor:
-    """The scores (…, V) of the `top_k` likeliest tokens, of the others -inf; 0: all as they are.
+    """Keep the scores (…, V) of the `top_k` likeliest tokens and set the others to -inf; 0 keeps all scores.
 
-    Of equal scores at the border as many stay as there is room for.
+    If scores are equal at the border, only as many are kept as there is room for.
     """
     if not 0 < top_k < scores.shape[-1]:
         return scores

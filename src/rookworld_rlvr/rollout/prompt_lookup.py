@@ -1,22 +1,22 @@
 """Drafts looked up in the prompt: a guess of a completion's next tokens, for the model to check in one pass.
 
-An `A:` answer repeats its prompt's position but for the squares of a move. Each place in the prompt has a score for
-how well what stands before it matches the completion's latest tokens, older ones counting less; the draft is what
-follows the best place. A square that differs lowers the score of its place but loses it not, as a search for the
-last few tokens would (prompt lookup decoding: github.com/apoorvumang/prompt-lookup-decoding).
+An `A:` answer repeats its prompt's position except for the squares of a move. Each place in the prompt has a score
+for how well the tokens before it match the completion's latest tokens; older tokens count less. The draft is the
+tokens after the best place. A square that differs lowers the score of its place. A search for the last few tokens
+would lose the place there (prompt lookup decoding: github.com/apoorvumang/prompt-lookup-decoding).
 """
 
 import torch
 from torch import Tensor
 
-# What an older match counts against one a token newer; matches without end come to 1 / (1 - DECAY).
+# Weight of a match relative to the match one token later; an endless run of matches sums to 1 / (1 - DECAY).
 DECAY = 0.75
 # About the last four tokens matched.
 SURE = 2.5
 
 
 class PromptLookup:
-    """Drafts for B completions, those of a group side by side. Prompts are given in the tokens that repeat them."""
+    """Drafts for B completions, group by group. Prompts are given as the tokens by which an answer repeats them."""
 
     def __init__(self, prompts_PL: Tensor, real_PL: Tensor, group_size: int) -> None:
         self._prompts_BL = prompts_PL.masked_fill(~real_PL, -1).repeat_interleave(group_size, 0)

@@ -29,8 +29,8 @@ class PromptLayout:
 class GroupLayout:
     """Layout of a pass over the newest tokens (P·G, T) of G completions of each of P prompts.
 
-    A completion's tokens have slots, counted from its first; each row has its own number of them. What lies in a
-    slot behind a row's newest token is not seen, and is overwritten when the row gets there.
+    A completion's tokens have slots, counted from its first token; each row uses its own number of slots. The slots
+    after a row's newest token are not seen, and are overwritten when the row reaches them.
     """
 
     def __init__(self, prompts: PromptLayout, real_PL: Tensor, *, group_size: int, slots: int) -> None:
@@ -51,7 +51,7 @@ class GroupLayout:
         return torch.Size((groups, kinds, self.group_size, self._slots, width))
 
     def write_to(self, slots_BT: Tensor) -> None:
-        """The coming pass's tokens have these slots, consecutive in each row; they see what is before them."""
+        """Set the slots of the next pass's tokens, consecutive in each row; a token sees all slots up to its own."""
         self._at = slots_BT.view(self.groups, 1, self.group_size, -1, 1)
         used = int(slots_BT.max()) + 1
         if used > self._slots:

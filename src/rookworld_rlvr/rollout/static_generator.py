@@ -1,13 +1,13 @@
 """The fast generator for this work: groups of short completions of short prompts, from the trainer's own model.
 
-A prompt is computed once for its group, keys and values lie in buffers of fixed size, completions that have ended
-leave the batch. Each completion draws with uniform numbers of its own, one a token, by the inverse of its
-distribution function: rounding aside, what is drawn depends neither on the batch nor on what follows.
+A prompt is computed once for its group, keys and values lie in buffers of fixed size, and finished completions leave
+the batch. Each completion draws with its own uniform numbers, one for each token, by the inverse of the distribution
+function. Apart from rounding, the drawn tokens depend neither on the batch nor on later draws.
 
-Drafts: a pass may check a guess of the next tokens (`prompt_lookup`). Every position draws its token as ever, and
-as long as the token drawn is the one guessed, the next position's draw counts too. What is drawn is what would have
-been drawn one by one, so the guess changes the speed alone: speculative sampling (arXiv 2211.17192) where the draft
-has no distribution of its own.
+Drafts: a pass may check a guess of the next tokens (`prompt_lookup`). Every position draws its token as usual. As long
+as the drawn token is the guessed token, the draw of the next position counts too. The tokens are the same as if they
+were drawn one by one, so the guess changes only the speed. This is speculative sampling (arXiv 2211.17192) with a
+draft that has no distribution of its own.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """A client of a vLLM server that `vllm_serve` started: the trainer's weights go there, completions come back.
 
-Weights are handed over in a folder that both can read. Each hand-over has a token, which the server gives back:
-it is asked for before and after every batch, so a server that was restarted, or that another trainer has taken over,
-gives no completions that are trained on. One that is gone is asked again, `retries` times; then GeneratorError.
+Weights are handed over in a folder that both can read. Each hand-over has a token. The server is asked for its token
+before and after every batch, so completions of a server that was restarted, or taken over by another trainer, are
+never trained on. A server that is gone is asked again `retries` times; after that GeneratorError is raised.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Running statistics of a run, and what is far outside them: spikes and collapse.
 
-A guard compares a step with the run's own history, so it needs no threshold that fits all models; the one
-exception is the limit of KL, which a slow runaway would otherwise take along. A guard's state is part of a
-checkpoint. It is never loosened by the run itself.
+A guard compares a step with the run's own history, so it needs no threshold that fits all models. The one exception
+is the limit of KL, because a slow runaway would move the history along with it. A guard's state is part of a
+checkpoint. The run itself never loosens a guard.
 """
 
 import math
@@ -12,8 +12,8 @@ from typing import Any
 
 # The newest value's least weight: a memory of about twenty steps.
 MEMORY = 0.05
-# Standard errors by which a mean reward must be known to have been high, and to be low, before it has collapsed. A
-# task that is asked two prompts a step varies by 0.1 from step to step.
+# A collapse needs a mean reward that was surely high and is surely low, each by this many standard errors. The mean of
+# a task with two prompts a step varies by 0.1 from step to step.
 COLLAPSE_ERRORS = 2.0
 # Values that have hardly varied yet would make anything a spike.
 LEAST_DEVIATION = 0.1
@@ -136,6 +136,6 @@ class Guards:
         self.restore(state)
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Back to the rewards of a checkpoint. What usual norms and KL are is not forgotten: a guard without
+        """Restore the rewards of a checkpoint. The statistics of norms and KL are kept, because a guard without
         a history would be silent."""
         self.rewards = {task: Trend(**trend) for task, trend in state["rewards"].items()}

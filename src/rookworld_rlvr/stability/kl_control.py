@@ -1,8 +1,8 @@
 """How strongly KL(policy‖reference) is penalised, step by step.
 
-The coefficient in force is `ramp(step) × base`. The ramp is the warm-up. The base is what a controller
-moves; while the ramp lasts it stands still, because KL under a reduced penalty says nothing about the full
-one. The base alone is saved, so a save inside the warm-up loses nothing.
+The coefficient in force is `ramp(step) × base`. The ramp is the warm-up, and a controller moves the base. The base is
+constant during the ramp, because KL under a reduced penalty says nothing about the full penalty. Only the base is
+saved, so a save inside the warm-up loses nothing.
 """
 
 import math

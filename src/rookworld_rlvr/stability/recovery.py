@@ -103,10 +103,10 @@ class RecoveryState:
             setattr(self, name, value)
 
     def saved(self, step: int, score: float, config: RecoveryConfig, *, measured: bool) -> None:
-        """A checkpoint of `step` is written; `score` is -inf where there is none yet.
+        """Take note that the checkpoint of `step` is written; `score` is -inf if there is no score yet.
 
-        A score that was measured on this very checkpoint counts at once; a running mean lags behind it, and
-        counts once the checkpoint is known to be good.
+        A score measured on this very checkpoint counts at once. A running mean lags behind the checkpoint, so it
+        counts only once the checkpoint is known to be good.
         """
         if measured and score > self.best_score:
             self.best_step, self.best_score = step, score

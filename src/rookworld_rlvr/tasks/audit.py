@@ -144,11 +144,11 @@ def fixed_lines(
 ) -> Iterator[str]:
     """The rows of `source` put right, in order, as lines without a newline; they audit clean.
 
-    A row without a defect stays as it is. `P:` rows lose illegal and repeated candidates, and `B:`
-    becomes the candidate of the highest eval, the first of equals; `A:` rows get python-chess's
-    answer. Malformed rows, rows left without a candidate, and rows whose evals hold a mate in one for no better than
-    another candidate, are dropped and counted by reason in
-    `dropped`. Rows of objects stay JSON objects. Raises CorpusError as `raw_rows` does.
+    A row without a defect stays as it is. `P:` rows lose illegal and repeated candidates, and `B:` becomes the
+    candidate of the highest eval, the first of equals; `A:` rows get python-chess's answer. Three kinds of rows are
+    dropped and counted by reason in `dropped`: malformed rows, rows left without a candidate, and rows whose evals rate
+    a mate in one no better than another candidate. Rows of objects stay JSON objects. Raises CorpusError as `raw_rows`
+    does.
     """
     for raw in raw_rows(source, split=split):
         row = parse_row(raw)

@@ -15,11 +15,11 @@ from .types import Example, Task
 SEVENTY_FIVE_HALFMOVES = 150
 # Pieces beside the kings where a game begins in which rare ends are looked for.
 FEW_PIECES = (1, 4)
-# The half-move from which on a game is looked at lies between 0 and this: classes that are common are then met in
-# all phases.
+# A game is looked at from a random half-move on, between 0 and this, so that common classes are met in all phases of
+# the game.
 LATEST_FIRST, LATEST_FIRST_OF_FEW = 80, 20
-# Of half-moves without capture or pawn move before the last one, those that are played and not only counted:
-# a prompt's history shows no more.
+# Half-moves without capture or pawn move that are played before the last one; the earlier ones are only counted,
+# because a prompt's history shows no more.
 SHUFFLED_HALFMOVES = HISTORY_MOVES - 1
 # A game of full length with the clock at its end has at least this many moves.
 LATEST_START = 80

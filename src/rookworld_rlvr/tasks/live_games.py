@@ -1,8 +1,8 @@
 """Prompts from games that the policy plays while it trains: a bounded buffer of positions that it reached itself.
 
-A game is a position that waits to be asked about. Of the completions that training samples for it anyway, the first
-legal move is played, so the games cost no sampling of their own. What was written and played are transitions to ask
-the environment task about.
+A game has a position that waits to be asked about. The game plays the first legal move among the completions that
+training samples for this position anyway, so the games cost no extra sampling. The moves written and played become
+transitions to ask the environment task about.
 """
 
 import random
@@ -99,7 +99,7 @@ class LiveGames:
         self._games = [self._new_game() for _ in range(config.games)] if config.fraction else []
 
     def start_draw(self) -> None:
-        """Prompts are drawn anew: what was asked and not answered, as the step failed, may be asked again."""
+        """Begin a new draw: a position that was asked but not answered, because the step failed, may be asked again."""
         for game in self._games:
             game.asked = False
 
@@ -211,9 +211,9 @@ class LiveGames:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken, with its games; where now none are asked for, with none.
+        """Go on with the games of `state`, or without games if the configuration now asks for none.
 
-        Games that ended since are not told of: they go on. The positions asked since are.
+        Games that ended after `state` are not recorded, because they go on. Positions asked after it are.
         """
         if not self._config.fraction or not state["games"]:
             return

@@ -97,8 +97,8 @@ def transitions(board: chess.Board, written: str, played: str) -> Iterator[str]:
 def winner_lines(record: GameRecord) -> Iterator[str]:
     """`P:` rows: the winner's own well-formed answers whose move was played, in published columns.
 
-    Illegal and repeated candidates are left out, and an answer whose move is then none of them with them; evals and
-    the best move are the model's, right or wrong. A game that was not won by mate has no row. Source: the self-play
+    Illegal and repeated candidates are left out. So is an answer whose move is then no candidate. Evals and the best
+    move are the model's, right or wrong. A game that was not won by mate has no row. Source: the self-play
     filter of RookWorld's evolution, https://github.com/jorahn/RookWorld.
     """
     for board, turn in record.states():

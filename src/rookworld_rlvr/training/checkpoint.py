@@ -1,7 +1,7 @@
 """Checkpoints: a folder that `from_pretrained` loads, and the state to go on from, bit for bit.
 
-A folder comes and goes by one rename, so whoever is killed leaves no half of one. What is saved was checked
-to be finite before anything older is removed. The newest few stay, the best one, and the last good one.
+A folder appears and disappears by one rename, so a killed process leaves no half-written checkpoint. The saved state
+is checked to be finite before an older checkpoint is removed. The newest few, the best and the last good one stay.
 """
 
 import os
@@ -65,7 +65,7 @@ def load_checkpoint(folder: Path, context: StepContext) -> int:
 
 
 def restore_checkpoint(folder: Path, context: StepContext) -> int:
-    """Put back what the recovery ladder restores: not the prompts' turn, nor what the ladder and guards know."""
+    """Put back what the recovery ladder restores: all but the prompts' turn and the knowledge of ladder and guards."""
     state = _read(folder, context)
     _put_back(context, state)
     context.guards.restore(state["guards"])

@@ -98,8 +98,8 @@ class EvaluationData:
 def load_evaluation_data(config: SourceConfig, *, seed: int) -> EvaluationData:
     """The held-out rows as they stand, and every position that must not be asked, whatever `limit` says.
 
-    Those are of `data.train`, wherever rows are held out by file, and of `data.exclude`. Raises UserError where a
-    source has no valid row, or none is held out.
+    These are the positions of `data.exclude` and of the training rows in `data.train`. Raises UserError if a source
+    has no valid row, or if no row is held out.
     """
     if config.held_out:
         held_out = _read(config.held_out, HELD_OUT_FILE, config)

@@ -1,7 +1,7 @@
-"""What live games asked and how they ended, on disk: what was trained on can be left out of an evaluation.
+"""Files of what live games asked and how they ended, so that an evaluation can leave out trained positions.
 
-Positions are never taken back: after a resume those of steps that were given up stand there too, each line once. Games
-are cut to those of the checkpoint, so that none is told of twice.
+Positions are never removed: after a resume the file also has the positions of steps that were given up, each line once.
+The list of games is cut to the games of the checkpoint, so that no game is listed twice.
 """
 
 import json

@@ -58,7 +58,7 @@ def run_steps(run: Run, first_step: int) -> tuple[int, str, float]:
 
 
 def _step_or_stop(run: Run, step: int) -> StepReport | None:
-    """The step's report, None if a stop was asked for: then all is as it was before the step."""
+    """Run a step and return its report; None if a stop was asked for, with the state of before the step restored."""
     context = run.context
     sampler, rng = context.prompts.state_dict(), rng_state()
     try:
@@ -195,10 +195,10 @@ def validate(run: Run) -> Mapping[str, float]:
 
 
 def save(run: Run, step: int, score: float | None) -> None:
-    """A checkpoint of the state after `step`, and the best so far if it is that by `score`.
+    """Save a checkpoint of the state after `step`; it becomes the best so far if its `score` is the highest.
 
-    Without a validation the score is the mean over the tasks of their running rewards, once each has a history. A
-    checkpoint out of turn, where a run was stopped, is neither best nor good: the run goes on as if it had not been.
+    Without a validation the score is the mean of the tasks' running rewards, once each task has a history. A checkpoint
+    saved out of turn, because a run was stopped, is neither best nor good: it must not change how the run goes on.
     """
     context, config = run.context, run.config
     measured = score is not None

@@ -41,7 +41,7 @@ GIVING_BACK = (Moment.begun, Moment.collected, Moment.micro_batch)
 
 
 def keep_flat(moment: Moment, _context: StepContext, _report: StepReport) -> None:
-    """A hook: what is free goes back to the system before each big piece of work; a step begins a peak of its own."""
+    """A hook that returns free memory to the system before each big piece of work, and starts a peak for each step."""
     trim = _malloc_trim()
     if trim is not None and moment in GIVING_BACK and not _cuda_in_use():
         trim(0)

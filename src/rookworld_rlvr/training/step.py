@@ -5,10 +5,10 @@ for each of its micro-batches: log-probs of policy and reference, surrogate plus
 → guard → clip → update. Nothing here logs, saves or evaluates: the report says what happened, the trainer
 acts on it. A fault ends the step and is named in the report; `recovery` decides what is done about it.
 
-With one update a batch the policy that is differentiated is the one that sampled, so the old log-probs
-are its own, detached: the ratio is 1 and its gradient is the policy gradient. With several they are
-computed once, before the first. The micro-batches are normalised by sizes of the whole update, so however
-it is cut the gradient is the same.
+With one update for each batch, the policy that is differentiated is also the policy that sampled. Its own log-probs,
+detached, are then the old log-probs: the ratio is 1 and its gradient is the policy gradient. With several updates
+the old log-probs are computed once, before the first update. The micro-batches are normalised by sizes of the whole
+update, so the gradient does not depend on how the update is cut.
 
 Source: GRPO, arXiv 2402.03300; which loss, and what it is divided by: `objective.losses`.
 """
@@ -166,9 +166,9 @@ def _differentiated(
 
 
 def _rows_with_a_gradient(context: StepContext, part: Batch, plan: LossPlan) -> Batch:
-    """Leave out the rows of advantage 0 where nothing but the advantage trains, and nothing else is measured.
+    """Leave out the rows of advantage 0, unless KL or entropy is trained or measured on them.
 
-    What the loss is divided by stays.
+    The loss is still divided by the sizes of all rows.
     """
     if plan.reference is not None or plan.entropy_coef or context.entropy_controller.measures:
         return part

@@ -49,7 +49,7 @@ class StepReport:
     rejected_completions: int = 0
     """Completions beyond the KL cap, those replaced included."""
     engine: EngineCounts | None = None
-    """What the judge's engines did for the step; None where it has none, or it was not come to."""
+    """Counts of the judge's engines for this step; None without engines, or if the step did not reach the judge."""
     tokens: TokenTotals = field(default_factory=TokenTotals)
     times_s: dict[str, float] = field(default_factory=dict)
     """Seconds of the phases generate, score, train and of the whole step."""
