@@ -58,17 +58,17 @@ class EnvironmentParse:
 
 @dataclass(slots=True)
 class EnvironmentCorrectness:
-    """Weights of the parts that ask for the truth. Reward and flags are small: a constant guess earns most."""
+    """Weights of the parts that ask for the truth. Reward and flags have half of what the next state has."""
 
-    next_state_exact: float = 0.5
+    next_state_exact: float = 0.4
     """The next FEN is the true one, as text; after an illegal move the prompt's own spelling is right too."""
-    next_state_similarity: float = 0.25
+    next_state_similarity: float = 0.2
     """Similarity of what changed; 0 for a FEN that does not parse."""
-    reward: float = 0.1
+    reward: float = 0.2
     """The reward is the true one."""
-    terminated: float = 0.075
+    terminated: float = 0.1
     """The flag is the true one."""
-    truncated: float = 0.075
+    truncated: float = 0.1
     """The flag is the true one."""
 
 

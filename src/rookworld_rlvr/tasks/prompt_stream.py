@@ -23,7 +23,7 @@ MEMORY = 0.02
 class MixtureConfig:
     """How often each task is drawn, as weights; only their proportion counts.
 
-    An answer of the environment task is twice as long and costs as much more; a quarter keeps it in practice.
+    A quarter keeps the environment task in practice.
     """
 
     policy: float = 0.75

@@ -64,9 +64,9 @@ class StepConfig:
 
     loss: LossKind = LossKind.dapo
     """Which surrogate, and what it is divided by."""
-    prompts_per_step: int = 8
+    prompts_per_step: int = 16
     """P: prompts a step."""
-    group_size: int = 16
+    group_size: int = 8
     """G: completions a prompt."""
     epochs: int = 1
     """Passes over the step's batch."""
