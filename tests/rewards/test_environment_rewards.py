@@ -36,14 +36,14 @@ def test_after_an_illegal_move_the_prompts_fen_is_the_answer_in_either_spelling(
 
 def test_claiming_that_an_illegal_move_was_played_earns_little() -> None:
     judged = score(ILLEGAL, f"{FEN.replace(' w ', ' b ')}+0.001+0+0")
-    # quality = 0.25 + 0.75 * (0.25 * (0.7 + 0.3 / 2) + 0.075): only "not terminated" is right beside it.
-    assert judged.total == pytest.approx(1.3 * (0.25 + 0.75 * (0.25 * 0.85 + 0.075)) - 0.3, abs=1e-12)
+    # quality = 0.25 + 0.75 * (0.2 * (0.7 + 0.3 / 2) + 0.1): only "not terminated" is right beside it.
+    assert judged.total == pytest.approx(1.3 * (0.25 + 0.75 * (0.2 * 0.85 + 0.1)) - 0.3, abs=1e-12)
     assert judged.parts["correctness/truncated"] == judged.parts["correctness/reward"] == 0.0
 
 
 def test_a_copy_after_a_legal_move_with_right_reward_and_flags() -> None:
-    # quality = 0.25 + 0.75 * (0.1 + 0.075 + 0.075)
-    assert total(f"{FEN}+0.001+0+0") == pytest.approx(1.3 * 0.4375 - 0.3, abs=1e-12)
+    # quality = 0.25 + 0.75 * (0.2 + 0.1 + 0.1)
+    assert total(f"{FEN}+0.001+0+0") == pytest.approx(1.3 * 0.55 - 0.3, abs=1e-12)
 
 
 def test_the_en_passant_square_where_no_capture_is_legal_is_not_exact() -> None:

@@ -134,13 +134,13 @@ def test_labels_alone_may_carry_correctness_which_without_one_is_left_out() -> N
 
 def test_the_warm_up_ramps_correctness_from_its_start_fraction_to_full() -> None:
     rubric = Rubric(configured({"warmup_steps": 4, "warmup_start": 0.2}))
-    copy = f"{FEN}+0.001+0+0"  # structure and parse 1, correctness 0.25
+    copy = f"{FEN}+0.001+0+0"  # structure and parse 1, correctness 0.4
 
     def quality(step: int | None) -> float:
         return (rubric.score(A, copy, step=step).total + 0.3) / 1.3
 
     def expected(ramp: float) -> float:
-        return (0.25 + 0.75 * ramp * 0.25) / (0.25 + 0.75 * ramp)
+        return (0.25 + 0.75 * ramp * 0.4) / (0.25 + 0.75 * ramp)
 
     ramps = {0: 0.2, 1: 0.4, 2: 0.6, 3: 0.8, 4: 1.0, 9: 1.0, None: 1.0}
     assert {step: quality(step) for step in ramps} == pytest.approx(
