@@ -120,6 +120,14 @@ def test_readme_has_its_parts_in_order() -> None:
     ]
 
 
+def test_the_results_of_the_readme_show_every_headline_key() -> None:
+    from rookworld_rlvr.evaluation.headline import GREEDY
+
+    *greedy, rest = [row[0] for row in table(section(text("README.md"), "Results"))]
+    assert [key.strip("`") for key in greedy] == list(GREEDY)
+    assert "`sampled/" in rest and "`match/elo`" in rest
+
+
 def test_the_readme_fits_three_screens_without_its_table() -> None:
     lines = [line for line in text("README.md").splitlines() if not line.startswith("|")]
     assert len(lines) <= 3 * SCREEN
