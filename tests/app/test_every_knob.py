@@ -162,7 +162,7 @@ KNOBS: dict[str, Knob] = {
     "kl.gain": Knob(0.2, "coefficients", PROPORTIONAL_KL),
     "kl.error_clip": Knob(0.4, "coefficients", PROPORTIONAL_KL),
     "kl.min_coef": Knob(0.004, "coefficients", ADAPTIVE_KL),
-    "kl.max_coef": Knob(0.0051, "coefficients", ADAPTIVE_KL),
+    "kl.max_coef": Knob(0.0101, "coefficients", ADAPTIVE_KL),
     "reference.mode": Knob("every", "references", ("reference.refresh_every=2",)),
     "reference.refresh_every": Knob(1, "references", ("reference.mode=every",)),
     "reference.mixup": Knob(0.9, "references", ("reference.mode=ema", "reference.refresh_every=2")),
