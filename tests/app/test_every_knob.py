@@ -161,7 +161,7 @@ KNOBS: dict[str, Knob] = {
     "kl.lower_factor": Knob(0.5, "coefficients", ADAPTIVE_KL),
     "kl.gain": Knob(0.2, "coefficients", PROPORTIONAL_KL),
     "kl.error_clip": Knob(0.4, "coefficients", PROPORTIONAL_KL),
-    "kl.min_coef": Knob(0.004, "coefficients", ADAPTIVE_KL),
+    "kl.min_coef": Knob(0.009, "coefficients", ADAPTIVE_KL),
     "kl.max_coef": Knob(0.0101, "coefficients", ADAPTIVE_KL),
     "reference.mode": Knob("every", "references", ("reference.refresh_every=2",)),
     "reference.refresh_every": Knob(1, "references", ("reference.mode=every",)),
