@@ -7,6 +7,11 @@ from typing import Any
 
 import pytest
 
+from rookworld_rlvr.model.policy import Policy
+from rookworld_rlvr.rollout.generator import Generator
+from rookworld_rlvr.training.run import Run
+from rookworld_rlvr.training.trainer import train as train_run
+
 Train = Callable[..., Path]
 DEFAULTS = ("rubric.judge=verdicts", "data.train=default", "data.held_out=default", "data.mixture.environment=0")
 LOSS = "policy/win_probability_loss"
@@ -56,6 +61,23 @@ def test_a_run_tells_of_sampled_rows_their_spread_its_match_and_what_got_worse(t
     assert found["match"]["score"] == {"value": 0.5, "low": 0.0, "high": 1.0, "n": 2}
     assert found["match"]["elo"]["value"] == 0.0 and found["match"]["elo"]["low"] == "-inf"
     assert found["worse"] == []
+
+
+def test_a_run_that_is_stopped_in_its_match_has_its_tables(make_saved_run: Callable[..., Run]) -> None:
+    run = make_saved_run(*DEFAULTS, "steps=1", "evaluation_rows=3", "match_pairs=50", "match_halfmoves=500")
+    make_generator, kept = run.make_generator, []
+    assert make_generator is not None
+
+    def stopping(model: Policy) -> Generator:
+        """The match has begun: the tables are on the disk, and now comes Ctrl-C."""
+        kept.append(summary(run.folder))
+        run.stop_requested = True
+        return make_generator(model)
+
+    run.make_generator = stopping
+    found = train_run(run)
+    assert found == summary(run.folder) and found["after"] == kept[0]["after"] and "policy/valid" in found["after"]
+    assert (found["stopped"], kept[0]["stopped"], found["match"]) == ("interrupted", "interrupted", {})
 
 
 def test_without_an_evaluation_there_is_neither_a_match_nor_a_word_of_what_got_worse(train: Train) -> None:

@@ -1,12 +1,16 @@
 """The trained model against the one that the run began from: games from paired openings."""
 
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from ..evaluation import Row
-from ..evaluation.match import MatchConfig, match_suite
-from ..evaluation.players import ModelPlayer
+import chess
+
+from ..evaluation.match import MakePlayer, MatchConfig, match_suite
+from ..evaluation.players import ModelPlayer, Player
 from ..evaluation.suite import suite_table
 from ..evaluation.table import Measure
+from ..model.policy import Policy
+from ..rollout.generator import Generator
 from ..stability.faults import StepAbandonedError
 from .run import Run, TrainerConfig
 
@@ -27,23 +31,42 @@ def play_against_start(run: Run) -> dict[str, Measure]:
     theirs.sync(original.model)
     config = match_config(run.config)
     suite = match_suite(
-        partial(ModelPlayer, run.context.generator, policy.tokenizer, config.decoding),
-        partial(ModelPlayer, theirs, original.tokenizer, config.decoding),
+        _players(run, run.context.generator, policy, config),
+        _players(run, theirs, original, config),
         config,
         seed=run.sampling.seed,
     )
-    rows: list[Row] = []
-    for chunk in suite.rows(0):
-        rows += chunk
-        if run.stop_requested:
-            raise StepAbandonedError
-    table = suite_table(suite, rows)
+    table = suite_table(suite, [row for chunk in suite.rows(0) for row in chunk])
     return {key: _in_games(table[key]) for key in (SCORE, ELO)}
 
 
 def match_config(config: TrainerConfig) -> MatchConfig:
     """As `evaluate suites=[match]` plays, but for the length of the games."""
     return MatchConfig(opponent="start", pairs=config.match_pairs, max_halfmoves=config.match_halfmoves)
+
+
+def _players(run: Run, generator: Generator, policy: Policy, config: MatchConfig) -> MakePlayer:
+    """Players of a model, by seed; they stop where the run is asked to."""
+
+    def player(seed: int) -> Player:
+        model = ModelPlayer(generator, policy.tokenizer, config.decoding, seed)
+        return StoppablePlayer(model, lambda: run.stop_requested)
+
+    return player
+
+
+@dataclass(frozen=True, slots=True)
+class StoppablePlayer:
+    """A player that raises StepAbandonedError instead of choosing once `stop_requested` says so."""
+
+    player: Player
+    stop_requested: Callable[[], bool]
+
+    def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
+        """See `Player.choose`."""
+        if self.stop_requested():
+            raise StepAbandonedError
+        return self.player.choose(boards, numbers)
 
 
 def _in_games(measure: Measure) -> Measure:

@@ -49,29 +49,35 @@ def _train(run: Run) -> dict[str, Any]:
     before: list[Row] = []
     after: list[Row] = []
     match: dict[str, Measure] = {}
+
+    def write_summary(stopped: str) -> dict[str, Any]:
+        summary = {
+            "steps": steps_done,
+            "stopped": stopped,
+            **tables(before, after),
+            "match": {key.removeprefix("match/"): entry for key, entry in to_json(match).items()},
+            "worse": worse(before, after, match) if after else [],
+            "wall_s": round(time.perf_counter() - started, 1),
+            "completions_per_s": round(completions_per_s, 2),
+            "peak_rss_gib": round(peak_memory_gib(), 3),
+            "preflight": {gate.name: {"measured": gate.measured, "bound": gate.bound} for gate in gates},
+            "recovery": {"faults": run.context.recovery.skipped, "restores": run.context.recovery.restores},
+        }
+        write_json(run.folder / SUMMARY, summary)
+        return summary
+
     try:
         steps_done, before = begin(run)
         steps_done, stopped, completions_per_s = run_steps(run, steps_done)
         if stopped != INTERRUPTED:
             after = evaluated(run, "after")
+            # The match takes minutes: a run that is killed in it keeps its tables.
+            write_summary(INTERRUPTED)
             match = play_against_start(run)
     except StepAbandonedError:
         # Asked to stop while a table was made: what was trained is in a checkpoint.
         stopped = INTERRUPTED
-    summary = {
-        "steps": steps_done,
-        "stopped": stopped,
-        **tables(before, after),
-        "match": {key.removeprefix("match/"): entry for key, entry in to_json(match).items()},
-        "worse": worse(before, after, match) if after else [],
-        "wall_s": round(time.perf_counter() - started, 1),
-        "completions_per_s": round(completions_per_s, 2),
-        "peak_rss_gib": round(peak_memory_gib(), 3),
-        "preflight": {gate.name: {"measured": gate.measured, "bound": gate.bound} for gate in gates},
-        "recovery": {"faults": run.context.recovery.skipped, "restores": run.context.recovery.restores},
-    }
-    write_json(run.folder / SUMMARY, summary)
-    return summary
+    return write_summary(stopped)
 
 
 def evaluated(run: Run, name: str) -> list[Row]:
