@@ -70,28 +70,24 @@ def test_the_exchange_rule_beats_captures_and_the_random_mover() -> None:
 
 
 def test_an_illegal_answer_is_asked_again_then_replaced_and_counted() -> None:
-    heard: list[int] = []
+    heard: list[list[int]] = []
 
     class Stubborn:
-        """Legal at the third attempt, in games of an even number."""
-
-        def __init__(self, attempt: int) -> None:
-            self.attempt = attempt
+        """Legal from the second of its answers in a call on, in games of an even number."""
 
         def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
-            heard.extend([self.attempt] * len(boards))
-            moves = RandomPlayer().choose(boards, numbers)
-            return [
-                move if self.attempt == 2 and not number % 2 else "e1e1"
-                for move, number in zip(moves, numbers, strict=True)
-            ]
+            heard.append(list(numbers))
+            moves = [RandomPlayer(place).choose([board], [0])[0] for place, board in enumerate(boards)]
+            legal = [number % 2 == 0 and number in numbers[:place] for place, number in enumerate(numbers)]
+            return [move if fine else "e1e1" for move, fine in zip(moves, legal, strict=True)]
 
-    player = RescuedPlayer([Stubborn(attempt) for attempt in range(4)])
+    player = RescuedPlayer(Stubborn(), Stubborn(), attempts=3)
     boards = [chess.Board(), chess.Board()]
     moves = player.choose(boards, [0, 1])
-    assert all(chess.Move.from_uci(move) in board.legal_moves for move, board in zip(moves, boards, strict=True))
-    # Both are asked three times, the second game a fourth time.
-    assert heard == [0, 0, 1, 1, 2, 2, 3]
+    # Both are asked three times more, at once; of two legal answers the first counts.
+    assert heard == [[0, 1], [0, 0, 0, 1, 1, 1]]
+    assert moves[0] == RandomPlayer(1).choose([boards[0]], [0])[0] != RandomPlayer(2).choose([boards[0]], [0])[0]
+    assert chess.Move.from_uci(moves[1]) in boards[1].legal_moves
     assert player.shares([0]) == {"illegal": 1.0, "replaced": 0.0}
     assert player.shares([1]) == {"illegal": 1.0, "replaced": 1.0}
     assert player.shares([0, 1]) == {"illegal": 1.0, "replaced": 0.5}

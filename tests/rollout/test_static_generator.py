@@ -15,6 +15,7 @@ from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.model.policy import ModelConfig, Policy, Precision, load_policy
 from rookworld_rlvr.model.shared_prefix import can_share
 from rookworld_rlvr.pretraining.codec import echo_ids
+from rookworld_rlvr.rollout import static_generator
 from rookworld_rlvr.rollout.generator import GeneratorConfig, GeneratorKind, SampledCompletion
 from rookworld_rlvr.rollout.groups import prompt_tokens
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
@@ -78,7 +79,7 @@ def test_drafts_change_the_number_of_passes_and_nothing_that_is_drawn(tiny: Poli
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_prompts_divided_among_cores_get_the_same_completions(
-    tiny: Policy, temperature: float, threads: Callable[[int], None]
+    tiny: Policy, temperature: float, threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads(1)
     prompts = [prompt_tokens(tiny.tokenizer, text) for text in ANSWERABLE * 2]
@@ -86,6 +87,11 @@ def test_prompts_divided_among_cores_get_the_same_completions(
     names = set[str]()
     handle = tiny.model.base_model.register_forward_pre_hook(lambda *_: names.add(current_thread().name))
     threads(3)
+    # So few completions are not worth dividing.
+    rows(of_policy(tiny), prompts, temperature=temperature)
+    assert names == {current_thread().name}
+    names.clear()
+    monkeypatch.setattr(static_generator, "ROWS_A_CORE", 1)
     shared = rows(of_policy(tiny), prompts, temperature=temperature)
     handle.remove()
     assert_same(shared, alone)

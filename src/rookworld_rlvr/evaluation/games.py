@@ -1,5 +1,6 @@
 """Games played side by side, each to its end by rule, an illegal move or a limit."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -104,8 +105,9 @@ class PlayedGame:
 
 
 def play(pairings: Sequence[Pairing], max_halfmoves: int) -> list[PlayedGame]:
-    """All games side by side, half-move by half-move; each player is asked once for all boards it is to move on.
+    """All games side by side. Each round asks one player, the one that is to move in the most games, for all of these.
 
+    So in pairs of games the two players soon take turns, and each is asked for its move in every game at once.
     `max_halfmoves` are those the players choose, at least 1. A game whose start is already over has none.
     """
     boards = [pairing.start.copy() for pairing in pairings]
@@ -126,14 +128,16 @@ def play(pairings: Sequence[Pairing], max_halfmoves: int) -> list[PlayedGame]:
 def _choices(
     pairings: Sequence[Pairing], boards: Sequence[chess.Board], going: Sequence[int]
 ) -> Iterable[tuple[int, str]]:
-    """What each game's player to move writes, before any board moves on."""
-    players = {id(player): player for i in going for player in [pairings[i].to_move(boards[i])]}
-    found: list[tuple[int, str]] = []
-    for name, player in players.items():
-        asked = [i for i in going if id(pairings[i].to_move(boards[i])) == name]
-        texts = player.choose([boards[i] for i in asked], [pairings[i].number for i in asked])
-        found += zip(asked, texts, strict=True)
-    return found
+    """What the player that is to move in the most games writes in each of them; nothing where no game goes on."""
+    asked = defaultdict[int, list[int]](list)
+    for i in going:
+        asked[id(pairings[i].to_move(boards[i]))].append(i)
+    games = max(asked.values(), key=len, default=[])
+    if not games:
+        return []
+    player = pairings[games[0]].to_move(boards[games[0]])
+    texts = player.choose([boards[i] for i in games], [pairings[i].number for i in games])
+    return zip(games, texts, strict=True)
 
 
 def _end_by_rule(pairing: Pairing, board: chess.Board, max_halfmoves: int) -> PlayedGame | None:

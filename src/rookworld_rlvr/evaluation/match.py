@@ -82,37 +82,34 @@ class RescuedPlayer:
     It counts, by game: `asked` moves, those whose first answer was `illegal`, and those `replaced` at the end.
     """
 
-    def __init__(self, attempts: Sequence[Player], seed: int = 0) -> None:
-        """`attempts`: the player as it is asked first, second, …: the same one with other seeds."""
-        self._attempts, self._random = attempts, RandomPlayer(seed)
+    def __init__(self, player: Player, again: Player, attempts: int, seed: int = 0) -> None:
+        """`again`: the player with another seed, asked for all `attempts` at once; the first legal answer counts."""
+        self._player, self._again, self._attempts, self._random = player, again, attempts, RandomPlayer(seed)
         self.asked, self.illegal, self.replaced = Counter[int](), Counter[int](), Counter[int]()
 
     def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
         """See `Player.choose`."""
         self.asked.update(numbers)
-        moves = [""] * len(boards)
-        open_ = list(range(len(boards)))
-        for attempt, player in enumerate(self._attempts):
-            texts = player.choose([boards[i] for i in open_], [numbers[i] for i in open_])
-            moves = _with(moves, open_, texts)
-            open_ = [i for i in open_ if not is_legal_uci(boards[i], moves[i])]
-            if attempt == 0:
-                self.illegal.update(numbers[i] for i in open_)
-        self.replaced.update(numbers[i] for i in open_)
-        return _with(moves, open_, self._random.choose([boards[i] for i in open_], [numbers[i] for i in open_]))
+        moves = list(self._player.choose(boards, numbers))
+        illegal = [i for i, move in enumerate(moves) if not is_legal_uci(boards[i], move)]
+        self.illegal.update(numbers[i] for i in illegal)
+        repeated = [i for i in illegal for _ in range(self._attempts)]
+        answers = self._again.choose([boards[i] for i in repeated], [numbers[i] for i in repeated])
+        # The first of an answer's attempts is written last.
+        for i, answer in reversed(list(zip(repeated, answers, strict=True))):
+            if is_legal_uci(boards[i], answer):
+                moves[i] = answer
+        for i in illegal:
+            if not is_legal_uci(boards[i], moves[i]):
+                self.replaced[numbers[i]] += 1
+                [moves[i]] = self._random.choose([boards[i]], [numbers[i]])
+        return moves
 
     def shares(self, games: Sequence[int]) -> dict[str, float]:
         """Shares of the moves asked for in these games: `illegal` at the first answer, `replaced` after the last."""
         asked = sum(self.asked[game] for game in games)
         counts = {"illegal": self.illegal, "replaced": self.replaced}
         return {name: sum(count[game] for game in games) / max(1, asked) for name, count in counts.items()}
-
-
-def _with(texts: Sequence[str], places: Sequence[int], new: Sequence[str]) -> list[str]:
-    changed = list(texts)
-    for place, text in zip(places, new, strict=True):
-        changed[place] = text
-    return changed
 
 
 MakePlayer = Callable[[int], Player]
@@ -157,5 +154,5 @@ def match_suite(
 
 
 def _rescued(make: MakePlayer, config: MatchConfig, seed: int) -> RescuedPlayer:
-    """Every attempt draws with a seed of its own."""
-    return RescuedPlayer([make(seed + attempt) for attempt in range(1 + config.attempts)], seed)
+    """Attempts draw with a seed of their own."""
+    return RescuedPlayer(make(seed), make(seed + 1), config.attempts, seed)

@@ -31,6 +31,8 @@ from .static_cache import FixedLayout, GroupLayout, PromptLayout
 PASS_TOKENS = {"cpu": 256, "cuda": 2048}
 # The batch is made smaller once so many of its rows are left.
 COMPACT_BELOW = 0.75
+# A core is given so many completions at least: two threads that have little to compute wait for Python and each other.
+ROWS_A_CORE = 24
 # Where passes are compiled, prompts are filled up to a multiple of it: each length is compiled for once.
 PROMPT_STRIDE = 32
 
@@ -105,7 +107,8 @@ class StaticGenerator(OwnModelGenerator):
                 )
                 return batch.complete(prompts[part], uniform_PGT[part])
 
-        count = min(cores(device), len(prompts)) if self._fixed is None else 1
+        enough = max(1, len(prompts) * group_size // ROWS_A_CORE)
+        count = min(cores(device), len(prompts), enough) if self._fixed is None else 1
         cuts = [len(prompts) * number // count for number in range(count + 1)]
         parts = on_cores(complete, [slice(*ends) for ends in pairwise(cuts)], device)
         return [completion for part in parts for completion in part]
