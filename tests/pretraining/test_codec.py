@@ -74,14 +74,14 @@ def test_a_board_is_a_token_for_each_man_on_its_square_and_one_for_a8(placement:
         assert len(board) == len(set(board)) == men and text_of(tokens) == text
 
 
-@pytest.mark.parametrize(("side", "movers"), [("w", "RPPBK"), ("b", "nkpq")])
-def test_behind_the_board_of_a_policy_prompt_the_movers_stand_again(side: str, movers: str) -> None:
+@pytest.mark.parametrize(("side", "again"), [("w", "nkpqRPPBK"), ("b", "RPPBKnkpq")])
+def test_behind_the_board_of_a_policy_prompt_rivals_and_then_movers_stand_again(side: str, again: str) -> None:
     text = f"P: R2n3k/4p2P/8/8/8/8/8/P5qB {side} - - 0 1".replace("P5qB", "PB4qK")
     tokens = ids(text)
     names = TOKENIZER.convert_ids_to_tokens(tokens)
     assert "".join(name[0] for name in names[1:9]) == "RnkpPPBq" and names[9][0] == "K"
-    assert "".join(name[0] for name in names[10 : 10 + len(movers)]) == movers
-    assert names[10 + len(movers)] == f" {side}" and text_of(tokens) == text
+    assert "".join(name[0] for name in names[10:19]) == again
+    assert names[19] == f" {side}" and text_of(tokens) == text
     assert not set(names[10:]) & set(names[:10])
 
 

@@ -97,9 +97,9 @@ def test_targets_follow_the_verdicts_and_leave_out_what_was_named_before() -> No
         assert not hard & {at for at, _, _ in row.soft} and len(row.tokens) - 1 in hard
         assert row.board.legal.sum() == len(verdict().evals_pawns) and row.board.moves.sum() == pytest.approx(1.0)
         board = row.board
-        rook = board.squares.index(chess.A1, board.men)
+        rook = board.squares.index(chess.A1, board.movers_at)
         assert board.moves[rook, chess.A8] > 0.9 and board.legal[rook].sum() == 13
-        assert not board.legal[: board.men].any()
+        assert not board.legal[: board.movers_at].any()
         assert words[row.value_at] == " 1" and words[row.value_at + 1].strip() != "1"
 
 
@@ -107,8 +107,9 @@ def test_the_board_s_tokens_stand_where_the_heads_look() -> None:
     row = SoftRows(TOKENIZER).board(verdict())
     words = TOKENIZER.convert_ids_to_tokens(row.tokens)[BOARD_AT : BOARD_AT + len(row.squares)]
     men = (chess.A8, chess.G8, chess.F7, chess.G7, chess.H7, chess.A1, chess.H1)
-    assert row.squares == (*men, chess.A1, chess.H1) and row.men == len(men)
-    assert [word[0] for word in words[1:]] == list("kpppRKRK")
+    rivals, movers = (chess.G8, chess.F7, chess.G7, chess.H7), (chess.A1, chess.H1)
+    assert row.squares == (*men, *rivals, *movers) and row.movers_at == len(men) + len(rivals)
+    assert [word[0] for word in words[1:]] == list("kpppRKkpppRK")
 
 
 def test_attacks_are_python_chess_s() -> None:
@@ -273,6 +274,25 @@ def test_a_run_that_begins_with_another_s_weights_and_momenta_continues_it(
         Pretraining(replace(SMALL, layers=1), seed=3, device=CPU, init_from=tmp_path / "begun")
     with pytest.raises(UserError, match="init_from: expected the state"):
         Pretraining(SMALL, seed=3, device=CPU, init_from=tmp_path)
+
+
+def test_a_run_goes_on_from_a_state_that_knew_fewer_tokens(transitions: list[Example], tmp_path: Path) -> None:
+    learn(tmp_path / "begun", transitions)
+    path, fewer = tmp_path / "begun" / "warmstart_state.pt", 100
+    saved = torch.load(path, weights_only=True)
+    student = Student(Shape(2, 32, 2, 1), token_features(TOKENIZER))
+    place = [name for name, _ in student.named_parameters()].index("own_VH")
+    saved["model"]["own_VH"] = saved["model"]["own_VH"][:-fewer]
+    saved["average"][place] = saved["average"][place][:-fewer]
+    for values in saved["optimizers"][1]["state"].values():
+        for name, value in values.items():
+            values[name] = value[:-fewer] if value.ndim and len(value) == len(TOKENIZER) else value
+    torch.save(saved, path)
+    later = Pretraining(SMALL, seed=3, device=CPU, init_from=tmp_path / "begun")
+    assert later.model.own_VH.shape == (len(TOKENIZER), 32)
+    assert torch.equal(later.model.own_VH[:-fewer], saved["model"]["own_VH"])
+    assert not later.model.own_VH[-fewer:].any()
+    assert np.isfinite(list(later._train_step(positions(4), TransitionPool(transitions)).values())).all()
 
 
 def test_transitions_are_drawn_by_the_share_of_their_class_and_illegal_ones_by_kind() -> None:

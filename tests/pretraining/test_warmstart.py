@@ -219,8 +219,8 @@ def test_the_default_shape_s_weights_fit_eight_megabytes() -> None:
 def test_rows_longer_than_the_model_are_left_out(rows: list[ClonedRow]) -> None:
     prompt = "P: rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1 "
     long, short = (Example(Task.policy, prompt, "M: " + "e2e4 " * count) for count in (120, 5))
-    # P:, 32 men, 16 movers and six more (side, castling, " -", two numbers, a blank); M:, five moves, a blank; end.
-    assert [len(row.tokens) for row in tokenise([long, short], build_tokenizer(), SMALL)] == [68]
+    # P:, 32 men twice, and six more (side, castling, " -", two numbers, a blank); M:, five moves, a blank; end.
+    assert [len(row.tokens) for row in tokenise([long, short], build_tokenizer(), SMALL)] == [84]
 
 
 def test_positions_held_out_or_excluded_are_not_learned_from(

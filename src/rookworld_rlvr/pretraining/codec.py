@@ -27,10 +27,11 @@ PIECES = "PNBRQKpnbrqk" + BLANK
 # On the board of a prompt a mark also tells the side to move, which a FEN names only behind the board: a model that
 # reads from left to right would else read all pieces before it knows whose they are.
 FIRST_SEEN_MARK = {chess.WHITE: 0xE200, chess.BLACK: 0xE240}
-# Behind the board of a `P:` prompt the men of the side to move stand once more, with marks of their own: a model that
-# reads from left to right knows all other men only there.
+# Behind the board of a `P:` prompt all men stand once more, with marks of their own: first the rivals, the men of the
+# side that waits, then the movers. A model that reads from left to right knows all men only there.
 FIRST_MOVER_MARK = {chess.WHITE: 0xE280, chess.BLACK: 0xE2C0}
-LAST_SEEN_MARK, LAST_MOVER_MARK = 0xE27F, 0xE2FF
+FIRST_RIVAL_MARK = {chess.WHITE: 0xE300, chess.BLACK: 0xE340}
+LAST_SEEN_MARK, LAST_MARK_AGAIN = 0xE27F, 0xE37F
 # Stands for a piece until it is known which.
 PLACE = "\ue101"
 # Characters of a board whose digits are blanks and whose squares are marked, with seven slashes.
@@ -43,8 +44,8 @@ BOARD_ORDER = [chess.square(file, rank) for rank in range(7, -1, -1) for file in
 
 _PIECE = f"[{PIECES}]"
 _SEEN_MARKS = f"{chr(FIRST_SEEN_MARK[chess.WHITE])}-{chr(LAST_SEEN_MARK)}"
-_MOVER_MARKS = f"{chr(FIRST_MOVER_MARK[chess.WHITE])}-{chr(LAST_MOVER_MARK)}"
-_MARK = f"[{chr(FIRST_MARK)}-{chr(LAST_MARK)}{_SEEN_MARKS}{_MOVER_MARKS}]"
+_MARKS_AGAIN = f"{chr(FIRST_MOVER_MARK[chess.WHITE])}-{chr(LAST_MARK_AGAIN)}"
+_MARK = f"[{chr(FIRST_MARK)}-{chr(LAST_MARK)}{_SEEN_MARKS}{_MARKS_AGAIN}]"
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
@@ -54,8 +55,8 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         [*_expand_digits(), *_mark_squares(), *_tell_side_to_move(), *_leave_out_blanks()]
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_word_pattern()), behavior="isolated")
-    movers = decoders.Replace(Regex(f"{_PIECE}[{_MOVER_MARKS}]"), "")
-    tokenizer.decoder = decoders.Sequence([decoders.Fuse(), movers, *_put_blanks_back(), *_fold_board()])
+    again = decoders.Replace(Regex(f"{_PIECE}[{_MARKS_AGAIN}]"), "")
+    tokenizer.decoder = decoders.Sequence([decoders.Fuse(), again, *_put_blanks_back(), *_fold_board()])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=END_OF_TEXT,
@@ -82,6 +83,11 @@ def mover_mark(square: int, turn: chess.Color) -> str:
     return chr(FIRST_MOVER_MARK[turn] + square)
 
 
+def rival_mark(square: int, turn: chess.Color) -> str:
+    """The private-use character of a square in the list of men of the side that waits; `turn` is the side to move."""
+    return chr(FIRST_RIVAL_MARK[turn] + square)
+
+
 def piece_token(piece: str, square: int) -> str:
     """The token of a piece symbol, or on a8 of BLANK, on a square of a board in a completion."""
     return piece + square_mark(square)
@@ -95,6 +101,11 @@ def seen_token(piece: str, square: int, turn: chess.Color) -> str:
 def mover_token(piece: str, square: int, turn: chess.Color) -> str:
     """The token of a piece symbol on a square in the list of men of the side to move."""
     return piece + mover_mark(square, turn)
+
+
+def rival_token(piece: str, square: int, turn: chess.Color) -> str:
+    """The token of a piece symbol on a square in the list of men of the side that waits; `turn` is the side to move."""
+    return piece + rival_mark(square, turn)
 
 
 def board_pieces(square: int) -> str:
@@ -136,22 +147,22 @@ def _mark_squares() -> list[normalizers.Normalizer]:
 
 
 def _tell_side_to_move() -> list[normalizers.Normalizer]:
-    """Rewrite the board of a prompt with other marks, and in a `P:` prompt once more with the marks of the movers.
+    """Rewrite the board of a prompt with other marks, and in a `P:` prompt twice more: for rivals, then for movers.
 
     64 marked places are put after the board, each is filled with the piece at the same distance before it, and the old
     board is removed.
     """
     anew: list[normalizers.Normalizer] = []
     for turn, letter in ((chess.WHITE, "w"), (chess.BLACK, "b")):
-        seen, movers = (
+        seen, rivals, movers = (
             "".join(_slash(square) + PLACE + mark(square, turn) for square in BOARD_ORDER)
-            for mark in (seen_mark, mover_mark)
+            for mark in (seen_mark, rival_mark, mover_mark)
         )
-        for task, places in (("P", seen + movers), ("A", seen)):
+        for task, places in (("P", seen + rivals + movers), ("A", seen)):
             behind_board = Regex(f"(?<={task}: .{{{MARKED_LENGTH}}})(?= {letter} )")
             anew.append(normalizers.Replace(behind_board, places))
     for piece in PIECES:
-        copied = f"{piece}.{{{MARKED_LENGTH - 1}}}|{piece}.{{{2 * MARKED_LENGTH - 1}}}"
+        copied = "|".join(f"{piece}.{{{times * MARKED_LENGTH - 1}}}" for times in (1, 2, 3))
         anew.append(normalizers.Replace(Regex(f"(?<={copied}){PLACE}"), piece))
     old_board = Regex(f"(?<=[PA]: ).{{{MARKED_LENGTH}}}(?={_PIECE}[{_SEEN_MARKS}])")
     return [*anew, normalizers.Replace(old_board, "")]
@@ -163,13 +174,14 @@ def _slash(square: int) -> str:
 
 
 def _leave_out_blanks() -> list[normalizers.Normalizer]:
-    """Drop the blank squares except a8, the slashes between ranks, and movers of the wrong side."""
+    """Drop the blank squares except a8, the slashes between ranks, and movers and rivals of the wrong side."""
     kept = "".join([square_mark(chess.A8), *(seen_mark(chess.A8, turn) for turn in chess.COLORS)])
     slashes = normalizers.Replace(Regex(f"/(?={_PIECE}{_MARK})"), "")
     gone: list[normalizers.Normalizer] = [slashes, normalizers.Replace(Regex(f"{BLANK}(?![{kept}]){_MARK}"), "")]
     for turn, others in ((chess.WHITE, "pnbrqk"), (chess.BLACK, "PNBRQK")):
-        marks = f"[{mover_mark(chess.A1, turn)}-{mover_mark(chess.H8, turn)}]"
-        gone.append(normalizers.Replace(Regex(f"[{others}]{marks}"), ""))
+        for mark, wrong in ((mover_mark, others), (rival_mark, others.swapcase())):
+            marks = f"[{mark(chess.A1, turn)}-{mark(chess.H8, turn)}]"
+            gone.append(normalizers.Replace(Regex(f"[{wrong}]{marks}"), ""))
     return gone
 
 
@@ -229,6 +241,8 @@ def _vocabulary() -> dict[str, int]:
         words += [seen_token(piece, square, turn) for square in chess.SQUARES for piece in board_pieces(square)]
     for turn in chess.COLORS:
         words += [mover_token(piece, square, turn) for square in chess.SQUARES for piece in men_symbols(turn)]
+    for turn in chess.COLORS:
+        words += [rival_token(piece, square, turn) for square in chess.SQUARES for piece in men_symbols(not turn)]
     return {word: index for index, word in enumerate(dict.fromkeys(words))}
 
 
@@ -276,6 +290,10 @@ class Encoder:
             letter: {man: ids[mover_token(man[1], man[0], turn)] for man in men if man[1] in men_symbols(turn)}
             for letter, turn in (("w", chess.WHITE), ("b", chess.BLACK))
         }
+        self._rivals = {
+            letter: {man: ids[rival_token(man[1], man[0], turn)] for man in men if man[1] in men_symbols(not turn)}
+            for letter, turn in (("w", chess.WHITE), ("b", chess.BLACK))
+        }
 
     def __call__(self, text: str) -> list[int]:
         ids: list[int] = []
@@ -287,7 +305,7 @@ class Encoder:
             men = men_of(board[0])
             ids += [table[man] for man in men]
             if before.endswith("P: "):
-                movers = self._movers[letter]
-                ids += [movers[man] for man in men if man in movers]
+                for again in (self._rivals[letter], self._movers[letter]):
+                    ids += [again[man] for man in men if man in again]
             begin = board.end()
         return ids + self._words.encode(text[begin:]).ids

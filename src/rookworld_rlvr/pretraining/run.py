@@ -155,14 +155,18 @@ class Pretraining:
             self._begun_with = checksum(self.model)
 
     def _begin_with(self, state: Mapping[str, Any], folder: Path) -> None:
+        wanted = self.model.state_dict()
         try:
-            self.model.load_state_dict(state["model"])
-        except RuntimeError as error:
+            self.model.load_state_dict({name: _widened(value, wanted[name]) for name, value in state["model"].items()})
+        except (RuntimeError, KeyError) as error:
             shape = self.model.shape
             raise UserError(f"init_from: expected a model of {shape} in {folder}, got another") from error
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
-        self._average = list(state["average"])
+            for parameter, values in optimizer.state.items():
+                optimizer.state[parameter] = {name: _widened(value, parameter) for name, value in values.items()}
+        now = self.model.parameters()
+        self._average = [_widened(value, parameter) for value, parameter in zip(state["average"], now, strict=True)]
 
     def run(
         self, verdicts: Sequence[Verdict], transitions: Sequence[Example], folder: Path
@@ -373,6 +377,13 @@ class Pretraining:
             "average": self._average,
         }
         save_state(folder, header, state)
+
+
+def _widened(saved: Tensor, wanted: Tensor) -> Tensor:
+    """A saved tensor, with rows of zeros behind it where there are more tokens or features than there were."""
+    if saved.ndim == 0 or saved.shape[1:] != wanted.shape[1:] or len(saved) >= len(wanted):
+        return saved
+    return torch.cat([saved, saved.new_zeros(len(wanted) - len(saved), *saved.shape[1:])])
 
 
 def _by_length(rows: Sequence[Row]) -> list[list[Row]]:

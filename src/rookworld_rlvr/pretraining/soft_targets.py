@@ -44,13 +44,13 @@ class BoardRow:
 
     tokens: list[int]
     squares: tuple[int, ...]
-    """The squares of the board's M tokens, which begin at BOARD_AT: all men, then those of the side to move again."""
-    men: int
-    """How many of the squares are of the first list."""
+    """The squares of the board's M tokens, which begin at BOARD_AT: all men, then again the rivals, then the movers."""
+    movers_at: int
+    """The place among the squares of the first mover."""
     moves: Array
-    """(M, 64): probability of each move, by its man's token in the second list and its target."""
+    """(M, 64): probability of each move, by its mover's token and its target."""
     legal: Array
-    """(M, 64): whether it is legal, for the second list."""
+    """(M, 64): whether it is legal."""
     attacks: Array
     """(M, 64): whether the man attacks the square."""
 
@@ -120,15 +120,16 @@ class SoftRows:
         scores, (origins, targets) = move_scores(verdict), _squares_of(verdict)
         placement, turn = verdict.fen.split(" ")[:2]
         men = men_of(placement)
-        movers = [square for square, piece in men if piece in men_symbols(turn == "w")]
-        squares = (*(square for square, _ in men), *movers)
-        place = {square: number for number, square in enumerate(movers, start=len(men))}
+        movers, rivals = ([square for square, piece in men if piece in men_symbols(side)] for side in _sides(turn))
+        squares = (*(square for square, _ in men), *rivals, *movers)
+        movers_at = len(squares) - len(movers)
+        place = {square: number for number, square in enumerate(movers, start=movers_at)}
         at = np.array([place[origin] for origin in origins]), targets
         policy, legal = np.zeros((2, len(squares), SQUARES), np.float32)
         np.add.at(policy, at, softmax(scores / TEMPERATURE).astype(np.float32))
         legal[at] = 1
         attacks = attacks_of(chess.Board(verdict.fen), squares)
-        return BoardRow(self._encode(render_policy_prompt(verdict.fen)), squares, len(men), policy, legal, attacks)
+        return BoardRow(self._encode(render_policy_prompt(verdict.fen)), squares, movers_at, policy, legal, attacks)
 
     def row(self, verdict: Verdict, rng: random.Random) -> SoftRow:
         """A row of prompt and completion, and what every token of it is asked."""
@@ -163,6 +164,11 @@ class SoftRows:
         return [(at, EVAL_WEIGHT if at in evals else LAYOUT_WEIGHT) for at in rest], soft
 
 
+def _sides(turn: str) -> tuple[chess.Color, chess.Color]:
+    """The side to move, by its letter in a FEN, and the side that waits."""
+    return turn == "w", turn != "w"
+
+
 def _squares_of(verdict: Verdict) -> tuple[Array, Array]:
     """The squares that each move begins and ends on."""
     origins = np.array([chess.parse_square(move[:2]) for move in verdict.evals_pawns])
@@ -193,7 +199,7 @@ class BoardBatch:
     men_BM: Tensor
     """Whether a token of the board is there."""
     mover_BM: Tensor
-    """Whether it is a man of the side to move in the second list."""
+    """Whether it is a mover's."""
     moves_BMS: Tensor
     legal_BMS: Tensor
     attacks_BMS: Tensor
@@ -239,7 +245,7 @@ def tokens_of(rows: Sequence[list[int]], pad: int) -> Tensor:
 def collate_boards(rows: Sequence[BoardRow]) -> BoardBatch:
     """What the heads on the boards are asked, padded to the longest list of men."""
     longest = max(len(row.squares) for row in rows)
-    counts, places = torch.tensor([[row.men, len(row.squares)] for row in rows]), torch.arange(longest)
+    counts, places = torch.tensor([[row.movers_at, len(row.squares)] for row in rows]), torch.arange(longest)
     return BoardBatch(
         places < counts[:, 1:],
         (places >= counts[:, :1]) & (places < counts[:, 1:]),

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from .codec import POSITIONS, board_pieces, men_symbols, mover_token, piece_token, seen_token
+from .codec import POSITIONS, board_pieces, men_symbols, mover_token, piece_token, rival_token, seen_token
 
 SQUARES = 64
 NORM_EPS = 1e-6
@@ -77,6 +77,13 @@ def token_features(tokenizer: PreTrainedTokenizerFast) -> Tensor:
             for piece in men_symbols(turn):
                 whose = [*_piece(piece), *_side(piece, turn), f"turn {turn}"]
                 add(mover_token(piece, square, turn), "mover", *_square(square), *whose, *relative)
+    for square in chess.SQUARES:
+        for turn in chess.COLORS:
+            seen = square if turn else chess.square_mirror(square)
+            relative = [f"seen {feature}" for feature in _square(seen)]
+            for piece in men_symbols(not turn):
+                whose = [*_piece(piece), *_side(piece, turn), f"turn {turn}"]
+                add(rival_token(piece, square, turn), "rival", *_square(square), *whose, *relative)
     features_VF = torch.zeros(len(tokenizer), len(names))
     for number, own in enumerate(rows):
         features_VF[number, own] = 1.0
