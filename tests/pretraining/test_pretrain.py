@@ -239,7 +239,7 @@ def test_bare_boards_are_asked_by_the_heads_alone_and_cost_only_the_layers_befor
         return training._train_step(positions(40), TransitionPool(transitions))
 
     without, with_boards = told(0), told(8)
-    assert {part for part in without if without[part] != with_boards[part]} == {"moves", "legal", "attacks"}
+    assert {part for part in without if without[part] != with_boards[part]} == {"moves", "legal", "attacks", "worth"}
     assert with_boards["legal"] == pytest.approx(without["legal"], rel=0.3)
     training = Pretraining(SMALL, seed=3, device=CPU)
     losses = training._bare_board_losses([SoftRows(TOKENIZER).board(verdict())], 1)

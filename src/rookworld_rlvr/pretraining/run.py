@@ -40,7 +40,7 @@ from .soft_targets import (
     tokens_of,
 )
 from .state import Header, digest, load_state, read_state, save_state
-from .student import ATTACKS, LEGAL, MOVES, Shape, Student, export, token_features
+from .student import ATTACKS, LEGAL, MOVES, WORTH, Shape, Student, export, token_features
 
 # They decide what is saved and told, not what is learned.
 FREE = ("save_every", "log_every")
@@ -87,8 +87,10 @@ class PretrainConfig:
     """Weight of the board head for the moves' distribution; the completion's tokens have 1."""
     legal_weight: float = 0.02
     """Weight of the board head for legal moves."""
-    attacks_weight: float = 0.02
+    attacks_weight: float = 0.03
     """Weight of the board head for attacks."""
+    worth_weight: float = 0.05
+    """Weight of the board head for what each legal move is worth."""
     value_weight: float = 0.3
     """Weight of the win probability, read at the end of a `P:` prompt."""
     outcome_weight: float = 0.5
@@ -113,8 +115,8 @@ class PretrainConfig:
             raise ValueError("model: expected learning rates above 0")
         if not 0 <= self.average < 1 or not 0 <= self.decay_fraction <= 1:
             raise ValueError("model: expected average from 0 to below 1 and decay_fraction from 0 to 1")
-        heads = (self.moves_weight, self.legal_weight, self.attacks_weight, self.value_weight, self.outcome_weight)
-        if min(*heads, self.targets_weight, self.copy_weight) < 0:
+        heads = (self.moves_weight, self.legal_weight, self.attacks_weight, self.worth_weight, self.targets_weight)
+        if min(*heads, self.value_weight, self.outcome_weight, self.copy_weight) < 0:
             raise ValueError("model: expected weights from 0 up")
 
 
@@ -157,16 +159,18 @@ class Pretraining:
     def _begin_with(self, state: Mapping[str, Any], folder: Path) -> None:
         wanted = self.model.state_dict()
         try:
-            self.model.load_state_dict({name: _widened(value, wanted[name]) for name, value in state["model"].items()})
+            grown = {name: _widened(value, wanted[name]) for name, value in state["model"].items()}
+            self.model.load_state_dict(grown)
         except (RuntimeError, KeyError) as error:
             shape = self.model.shape
             raise UserError(f"init_from: expected a model of {shape} in {folder}, got another") from error
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
             for parameter, values in optimizer.state.items():
-                optimizer.state[parameter] = {name: _widened(value, parameter) for name, value in values.items()}
+                zeros = torch.zeros_like(parameter)
+                optimizer.state[parameter] = {name: _widened(value, zeros) for name, value in values.items()}
         now = self.model.parameters()
-        self._average = [_widened(value, parameter) for value, parameter in zip(state["average"], now, strict=True)]
+        self._average = [_widened(value, new.detach()) for value, new in zip(state["average"], now, strict=True)]
 
     def run(
         self, verdicts: Sequence[Verdict], transitions: Sequence[Example], folder: Path
@@ -291,17 +295,19 @@ class Pretraining:
 
     def _board_losses(self, board: BoardBatch, middle_BTH: Tensor, boards: int) -> dict[str, Tensor]:
         """By head, weighted, each a sum over rows, over `boards`."""
-        config, there, mover = self.config, board.men_BM.unsqueeze(2), board.mover_BM.unsqueeze(2)
-        heads = self.model.board(middle_BTH[:, BOARD_AT : BOARD_AT + board.men_BM.shape[1]])
+        config, again, mover = self.config, board.again_BM.unsqueeze(2), board.mover_BM.unsqueeze(2)
+        heads = self.model.board(middle_BTH[:, BOARD_AT : BOARD_AT + board.mover_BM.shape[1]])
         asked = heads[:, MOVES].masked_fill(~mover, NOT_THERE).flatten(1).log_softmax(1)
         binary = partial(F.binary_cross_entropy_with_logits, reduction="sum")
         shape = board.legal_BMS.shape
         legal = binary(heads[:, LEGAL], board.legal_BMS, weight=mover.float().expand(shape))
-        attacks = binary(heads[:, ATTACKS], board.attacks_BMS, weight=there.float().expand(shape))
+        attacks = binary(heads[:, ATTACKS], board.attacks_BMS, weight=again.float().expand(shape))
+        worth = binary(heads[:, WORTH], board.worth_BMS, weight=board.legal_BMS)
         return {
             "moves": config.moves_weight * -(board.moves_BMS.flatten(1) * asked).sum() / boards,
             "legal": config.legal_weight * legal / boards,
             "attacks": config.attacks_weight * attacks / boards,
+            "worth": config.worth_weight * worth / boards,
         }
 
     def _token_loss(self, batch: SoftBatch, hidden_BTH: Tensor, embeddings_VH: Tensor) -> Tensor:
@@ -379,11 +385,11 @@ class Pretraining:
         save_state(folder, header, state)
 
 
-def _widened(saved: Tensor, wanted: Tensor) -> Tensor:
-    """A saved tensor, with rows of zeros behind it where there are more tokens or features than there were."""
-    if saved.ndim == 0 or saved.shape[1:] != wanted.shape[1:] or len(saved) >= len(wanted):
+def _widened(saved: Tensor, new: Tensor) -> Tensor:
+    """A saved tensor; behind it the last rows of `new`, where there are more tokens, features or heads than then."""
+    if saved.ndim == 0 or saved.shape[1:] != new.shape[1:] or len(saved) >= len(new):
         return saved
-    return torch.cat([saved, saved.new_zeros(len(wanted) - len(saved), *saved.shape[1:])])
+    return torch.cat([saved, new[len(saved) :].to(saved)])
 
 
 def _by_length(rows: Sequence[Row]) -> list[list[Row]]:

@@ -26,6 +26,8 @@ Array = NDArray[Any]
 TEMPERATURE, BEST_TEMPERATURE = 0.04, 0.02
 # Win probability hides a mate in a won position: a mate in n counts this much more, divided by n.
 MATE_BONUS = 0.12
+# In win probability: a move that gives away this much more is worth half.
+HALVING_LOSS = 0.1
 SQUARES = 64
 # Candidates are ordered best first, and about equal moves in any order, by this share of Gumbel's noise on the logits.
 # With the whole noise, which draws candidates from the softmax, greedy answers repeat the best move.
@@ -45,6 +47,8 @@ class BoardRow:
     tokens: list[int]
     squares: tuple[int, ...]
     """The squares of the board's M tokens, which begin at BOARD_AT: all men, then again the rivals, then the movers."""
+    again_at: int
+    """The place among the squares of the first man that is listed again."""
     movers_at: int
     """The place among the squares of the first mover."""
     moves: Array
@@ -53,6 +57,8 @@ class BoardRow:
     """(M, 64): whether it is legal."""
     attacks: Array
     """(M, 64): whether the man attacks the square."""
+    worth: Array
+    """(M, 64): 1 for the best move, half of it for each HALVING_LOSS given away; 0 where no move is legal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +128,17 @@ class SoftRows:
         men = men_of(placement)
         movers, rivals = ([square for square, piece in men if piece in men_symbols(side)] for side in _sides(turn))
         squares = (*(square for square, _ in men), *rivals, *movers)
-        movers_at = len(squares) - len(movers)
+        movers_at, again_at = len(squares) - len(movers), len(men)
         place = {square: number for number, square in enumerate(movers, start=movers_at)}
         at = np.array([place[origin] for origin in origins]), targets
-        policy, legal = np.zeros((2, len(squares), SQUARES), np.float32)
+        policy, legal, worth = np.zeros((3, len(squares), SQUARES), np.float32)
         np.add.at(policy, at, softmax(scores / TEMPERATURE).astype(np.float32))
         legal[at] = 1
+        wins = np.array([_win_probability(pawns) for pawns in verdict.evals_pawns.values()])
+        np.maximum.at(worth, at, (0.5 ** ((wins.max() - wins) / HALVING_LOSS)).astype(np.float32))
         attacks = attacks_of(chess.Board(verdict.fen), squares)
-        return BoardRow(self._encode(render_policy_prompt(verdict.fen)), squares, movers_at, policy, legal, attacks)
+        tokens = self._encode(render_policy_prompt(verdict.fen))
+        return BoardRow(tokens, squares, again_at, movers_at, policy, legal, attacks, worth)
 
     def row(self, verdict: Verdict, rng: random.Random) -> SoftRow:
         """A row of prompt and completion, and what every token of it is asked."""
@@ -196,13 +205,14 @@ def attacks_of(board: chess.Board, squares: Sequence[int]) -> Array:
 class BoardBatch:
     """Prompts' boards as tensors; rows are padded to the longest list of M men."""
 
-    men_BM: Tensor
-    """Whether a token of the board is there."""
+    again_BM: Tensor
+    """Whether a token of the board is of a man that is listed again, which has seen the whole board."""
     mover_BM: Tensor
     """Whether it is a mover's."""
     moves_BMS: Tensor
     legal_BMS: Tensor
     attacks_BMS: Tensor
+    worth_BMS: Tensor
 
     def to(self, device: torch.device) -> "BoardBatch":
         """A copy of all tensors on another device."""
@@ -245,13 +255,15 @@ def tokens_of(rows: Sequence[list[int]], pad: int) -> Tensor:
 def collate_boards(rows: Sequence[BoardRow]) -> BoardBatch:
     """What the heads on the boards are asked, padded to the longest list of men."""
     longest = max(len(row.squares) for row in rows)
-    counts, places = torch.tensor([[row.movers_at, len(row.squares)] for row in rows]), torch.arange(longest)
+    starts = torch.tensor([[row.again_at, row.movers_at, len(row.squares)] for row in rows])
+    (again, movers, ends), places = starts.T.unsqueeze(2), torch.arange(longest)
     return BoardBatch(
-        places < counts[:, 1:],
-        (places >= counts[:, :1]) & (places < counts[:, 1:]),
+        (places >= again) & (places < ends),
+        (places >= movers) & (places < ends),
         _padded([row.moves for row in rows], longest),
         _padded([row.legal for row in rows], longest),
         _padded([row.attacks for row in rows], longest),
+        _padded([row.worth for row in rows], longest),
     )
 
 

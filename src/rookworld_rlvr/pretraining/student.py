@@ -17,7 +17,7 @@ NORM_EPS = 1e-6
 NUMBER = re.compile(r"(?P<lead>[ +.]?)(?P<digits>[0-9]{1,2})")
 ROPE_THETA = 10_000.0
 # The heads on the board, by number.
-MOVES, LEGAL, ATTACKS = range(3)
+MOVES, LEGAL, ATTACKS, WORTH = range(4)
 # What comes of a move in an `A:` row: illegal, the game goes on, a mate, a draw.
 OUTCOMES = 4
 
@@ -161,10 +161,10 @@ class BoardHeads(nn.Module):
     """What is asked of the tokens of a board while the model learns: which squares each man goes to or attacks.
 
     `moves`: logits of all moves, one distribution over the position's legal moves. `legal`: logits of each being legal.
-    `attacks`: logits of each being an attack, of either side's men.
+    `attacks`: logits of each being an attack, of either side's men. `worth`: logits of what each legal move is worth.
     """
 
-    COUNT = 3
+    COUNT = 4
 
     def __init__(self, width: int, size: int = 64) -> None:
         super().__init__()
@@ -172,10 +172,10 @@ class BoardHeads(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.origin = nn.Linear(width, self.COUNT * size)
         self.targets = nn.Parameter(0.3 * torch.randn(self.COUNT, SQUARES, size))
-        self.offset = nn.Parameter(torch.tensor([0.0, -4.0, -4.0]))
+        self.offset = nn.Parameter(torch.tensor([0.0, -4.0, -4.0, 0.0]))
 
     def forward(self, hidden_BMH: Tensor) -> Tensor:
-        """(B, 3, M, 64): logits by head, token of the board, and target square."""
+        """(B, 4, M, 64): logits by head, token of the board, and target square."""
         shape = (*hidden_BMH.shape[:2], self.COUNT, self.size)
         origin = self.origin(self.norm(hidden_BMH)).view(shape).transpose(1, 2)
         logits: Tensor = origin @ self.targets.mT * self.size**-0.5 + self.offset[:, None, None]
