@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -28,6 +29,13 @@ def on_cores(function: Callable[[Item], Result], items: Sequence[Item], device: 
     """
     count = cores(device)
     return map(function, items) if count == 1 or len(items) < 2 else _pool(count).map(function, items)
+
+
+def add_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+    """Add one gradient for each parameter, None where it has no part in the loss, to what the parameters hold."""
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is not None:
+            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
 
 
 @lru_cache(maxsize=1)

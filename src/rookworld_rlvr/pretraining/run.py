@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..errors import UserError
-from ..model.threads import on_cores
+from ..model.threads import add_gradients, on_cores
 from ..model.weights import checksum
 from ..tasks.types import Example
 from ..tasks.verdicts import Verdict, mirrored, render_verdict
@@ -225,9 +225,7 @@ class Pretraining:
         for losses, gradients in on_cores(self._gradients, parts, self.device):
             for name, loss in losses.items():
                 told[name] += loss
-            for parameter, gradient in zip(self.model.parameters(), gradients, strict=True):
-                if gradient is not None:
-                    parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+            add_gradients(list(self.model.parameters()), gradients)
         torch.nn.utils.clip_grad_norm_(self._others, 1.0)
         for optimizer in self._optimizers:
             optimizer.step()

@@ -1,6 +1,7 @@
 """The training form of a small Qwen3: factored embeddings and heads on the board, both gone once it is exported."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,49 +46,61 @@ def token_features(tokenizer: PreTrainedTokenizerFast) -> Tensor:
     prompt it also has features of whose piece it is and of the square as the side to move sees it. A square's name
     in a move shares the features of the square. A number has features of its digits.
     """
-    names: dict[str, int] = {}
-    rows: list[list[int]] = [[] for _ in range(len(tokenizer))]
-    ids = tokenizer.get_vocab()
-
-    def add(token: str, *features: str) -> None:
-        rows[ids[token]] += [names.setdefault(feature, len(names)) for feature in features]
-
+    features = _Features(tokenizer.get_vocab())
     for square in chess.SQUARES:
-        for piece in board_pieces(square):
-            add(piece_token(piece, square), "board", *_square(square), *_piece(piece))
-            for turn in chess.COLORS:
-                seen = square if turn else chess.square_mirror(square)
-                sides = _side(piece, turn)
-                relative = [f"seen {feature}" for feature in _square(seen)]
-                features = [*_square(square), *_piece(piece), *sides, *relative, f"turn {turn}"]
-                pawn_like = [f"{side} seen rank {chess.square_rank(seen)}" for side in sides]
-                add(seen_token(piece, square, turn), "seen board", *features, *pawn_like)
-        for lead in ("", " "):
-            add(lead + chess.square_name(square), f"name {lead!r}", *_square(square))
-    # In the order of their ids: a vocabulary comes in another order every time.
-    for token in sorted(ids, key=ids.__getitem__):
-        if found := NUMBER.fullmatch(token):
-            lead, digits = found["lead"], found["digits"]
-            places = [f"digit {place} {digit}" for place, digit in enumerate(reversed(digits))]
-            add(token, f"number {lead!r}", f"digits {len(digits)}", *places)
+        _add_board_tokens(features, square)
+    features.add_numbers()
     for square in chess.SQUARES:
         for turn in chess.COLORS:
-            seen = square if turn else chess.square_mirror(square)
-            relative = [f"seen {feature}" for feature in _square(seen)]
-            for piece in men_symbols(turn):
-                whose = [*_piece(piece), *_side(piece, turn), f"turn {turn}"]
-                add(mover_token(piece, square, turn), "mover", *_square(square), *whose, *relative)
-    for square in chess.SQUARES:
+            for name, side, token in (("mover", turn, mover_token), ("rival", not turn, rival_token)):
+                for piece in men_symbols(side):
+                    whose = [*_piece(piece), *_side(piece, turn), f"turn {turn}"]
+                    features.add(token(piece, square, turn), name, *_square(square), *whose, *_relative(square, turn))
+    return features.matrix()
+
+
+class _Features:
+    """Names features as they come, and notes which token has which."""
+
+    def __init__(self, ids: Mapping[str, int]) -> None:
+        self._ids, self._names = ids, dict[str, int]()
+        self._rows: list[list[int]] = [[] for _ in ids]
+
+    def add(self, token: str, *features: str) -> None:
+        self._rows[self._ids[token]] += [self._names.setdefault(feature, len(self._names)) for feature in features]
+
+    def add_numbers(self) -> None:
+        # In the order of their ids: a vocabulary comes in another order every time.
+        for token in sorted(self._ids, key=self._ids.__getitem__):
+            if found := NUMBER.fullmatch(token):
+                lead, digits = found["lead"], found["digits"]
+                places = [f"digit {place} {digit}" for place, digit in enumerate(reversed(digits))]
+                self.add(token, f"number {lead!r}", f"digits {len(digits)}", *places)
+
+    def matrix(self) -> Tensor:
+        """(V, features)."""
+        features_VF = torch.zeros(len(self._rows), len(self._names))
+        for number, own in enumerate(self._rows):
+            features_VF[number, own] = 1.0
+        return features_VF
+
+
+def _add_board_tokens(features: _Features, square: int) -> None:
+    for piece in board_pieces(square):
+        features.add(piece_token(piece, square), "board", *_square(square), *_piece(piece))
         for turn in chess.COLORS:
-            seen = square if turn else chess.square_mirror(square)
-            relative = [f"seen {feature}" for feature in _square(seen)]
-            for piece in men_symbols(not turn):
-                whose = [*_piece(piece), *_side(piece, turn), f"turn {turn}"]
-                add(rival_token(piece, square, turn), "rival", *_square(square), *whose, *relative)
-    features_VF = torch.zeros(len(tokenizer), len(names))
-    for number, own in enumerate(rows):
-        features_VF[number, own] = 1.0
-    return features_VF
+            sides = _side(piece, turn)
+            rank = chess.square_rank(square if turn else chess.square_mirror(square))
+            pawn_like = [f"{side} seen rank {rank}" for side in sides]
+            about = [*_square(square), *_piece(piece), *sides, *_relative(square, turn), f"turn {turn}", *pawn_like]
+            features.add(seen_token(piece, square, turn), "seen board", *about)
+    for lead in ("", " "):
+        features.add(lead + chess.square_name(square), f"name {lead!r}", *_square(square))
+
+
+def _relative(square: int, turn: chess.Color) -> list[str]:
+    """A square as the side to move sees it."""
+    return [f"seen {feature}" for feature in _square(square if turn else chess.square_mirror(square))]
 
 
 def _square(square: int) -> list[str]:
@@ -242,8 +255,33 @@ class Student(nn.Module):
 @torch.no_grad()
 def export(student: Student, tokenizer: PreTrainedTokenizerFast) -> Any:
     """The student as a stock `Qwen3ForCausalLM`: embeddings added up, the heads on the board left out."""
-    shape = student.shape
-    config = Qwen3Config(
+    model: Any = Qwen3ForCausalLM(_config(student.shape, tokenizer))
+    model.model.embed_tokens.weight.copy_(student.embeddings())
+    model.model.norm.load_state_dict(student.norm.state_dict())
+    blocks: Any = student.blocks
+    for layer, block in zip(model.model.layers, blocks, strict=True):
+        attention = layer.self_attn
+        pairs = (
+            (layer.input_layernorm, block.norm_1),
+            (layer.post_attention_layernorm, block.norm_2),
+            (attention.q_norm, block.query_norm),
+            (attention.k_norm, block.key_norm),
+            (attention.q_proj, block.query),
+            (attention.k_proj, block.key),
+            (attention.v_proj, block.value),
+            (attention.o_proj, block.out),
+            (layer.mlp.gate_proj, block.gate),
+            (layer.mlp.up_proj, block.up),
+            (layer.mlp.down_proj, block.down),
+        )
+        for theirs, ours in pairs:
+            theirs.load_state_dict(ours.state_dict())
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    return model.eval()
+
+
+def _config(shape: Shape, tokenizer: PreTrainedTokenizerFast) -> Qwen3Config:
+    return Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=shape.width,
         intermediate_size=shape.inner,
@@ -259,26 +297,3 @@ def export(student: Student, tokenizer: PreTrainedTokenizerFast) -> Any:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    model: Any = Qwen3ForCausalLM(config)
-    model.model.embed_tokens.weight.copy_(student.embeddings())
-    model.model.norm.load_state_dict(student.norm.state_dict())
-    blocks: Any = student.blocks
-    for layer, ours in zip(model.model.layers, blocks, strict=True):
-        attention = layer.self_attn
-        pairs = (
-            (layer.input_layernorm, ours.norm_1),
-            (layer.post_attention_layernorm, ours.norm_2),
-            (attention.q_norm, ours.query_norm),
-            (attention.k_norm, ours.key_norm),
-            (attention.q_proj, ours.query),
-            (attention.k_proj, ours.key),
-            (attention.v_proj, ours.value),
-            (attention.o_proj, ours.out),
-            (layer.mlp.gate_proj, ours.gate),
-            (layer.mlp.up_proj, ours.up),
-            (layer.mlp.down_proj, ours.down),
-        )
-        for theirs, module in pairs:
-            theirs.load_state_dict(module.state_dict())
-    model.generation_config.pad_token_id = tokenizer.pad_token_id
-    return model.eval()

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..model.batch import Batch, micro_batches
 from ..model.policy import TokenTable
-from ..model.threads import on_cores
+from ..model.threads import add_gradients, on_cores
 from ..objective import KLForm, LossSizes, group_advantages
 from ..rollout.groups import Collected, make_batch
 from ..stability.faults import FaultError, StepAbandonedError
@@ -146,9 +146,7 @@ def _accumulate(context: StepContext, part: Batch, step_tokens: float, report: S
     for found, gradients in on_cores(loss_of, micros, context.policy.device):
         report.tokens.add(found.totals)
         report.loss += found.loss.item()
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            if gradient is not None:
-                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        add_gradients(parameters, gradients)
     checks.check_kl(context, part, report)
 
 
