@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig
+from transformers import PreTrainedModel
 
 from ..errors import TrainingGaveUpError, UserError
 from ..files import write_json
@@ -101,7 +102,7 @@ class Noting:
         self._generator = generator
         self.groups: list[Lengths] = []
 
-    def sync(self, model: torch.nn.Module) -> None:
+    def sync(self, model: PreTrainedModel) -> None:
         self._generator.sync(model)
 
     def weights_checksum(self) -> str:
@@ -133,7 +134,7 @@ def one_step(bench: Measured, generator: Noting, step: int) -> Row:
 
 
 @contextmanager
-def counted_passes(model: Any) -> Iterator[list[int]]:
+def counted_passes(model: PreTrainedModel) -> Iterator[list[int]]:
     """Counts the body's passes without a gradient in evaluation mode, which are those of sampling."""
     passes = [0]
 

@@ -21,9 +21,9 @@ Bytes, at 2 a number in bf16 and 4 in fp32, the optimiser at 4:
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
 from torch import nn
+from transformers import PreTrainedModel
 
 from ..rollout.groups import Group
 from ..training.optim import OptimConfig
@@ -88,7 +88,7 @@ class Lengths:
         return self.prompt * (self.prompt + 1) // 2 + own
 
 
-def shape_of(model: Any, bytes_a_number: int) -> Shape:
+def shape_of(model: PreTrainedModel, bytes_a_number: int) -> Shape:
     """The shape of a transformers model; a mixture of experts is counted as if all of them worked."""
     config, head = model.config.get_text_config(), model.get_output_embeddings().weight
     embeddings = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]

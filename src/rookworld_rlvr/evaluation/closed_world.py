@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 import chess
+from transformers import PreTrainedTokenizerBase
 
 from ..board.fen import FenField, differing_fields, parse_fen
 from ..board.moves import is_uci
@@ -129,7 +130,7 @@ def _broken(truth: Transition, answer: EnvironmentAnswer | ParseFailure) -> tupl
 
 
 def closed_world_suite(
-    generator: Generator, tokenizer: Any, mover: Player, config: ClosedWorldConfig, *, seed: int = 0
+    generator: Generator, tokenizer: PreTrainedTokenizerBase, mover: Player, config: ClosedWorldConfig, *, seed: int = 0
 ) -> Suite:
     """A row a game; those of a chunk are played side by side. The result also has the curve.
 
@@ -155,7 +156,13 @@ def closed_world_suite(
     )
 
 
-def _advance(generator: Generator, tokenizer: Any, mover: Player, worlds: Sequence[_World], max_halfmoves: int) -> None:
+def _advance(
+    generator: Generator,
+    tokenizer: PreTrainedTokenizerBase,
+    mover: Player,
+    worlds: Sequence[_World],
+    max_halfmoves: int,
+) -> None:
     """One half-move of every world: the policy half is asked, then the environment half."""
     texts = mover.choose([parse_fen(world.fen) for world in worlds], [world.number for world in worlds])
     moved = [(world, text) for world, text in zip(worlds, texts, strict=True) if is_uci(text)]

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from ..model.batch import batch_of
 from ..model.padding import similar_lengths
@@ -55,7 +55,7 @@ def label_losses(policy: Policy, examples: Sequence[Example]) -> list[LabelLoss 
     return found
 
 
-def _tokenised(tokenizer: Any, example: Example) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+def _tokenised(tokenizer: PreTrainedTokenizerBase, example: Example) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     if example.completion is None:
         return None
     label = prompt_tokens(tokenizer, example.completion)

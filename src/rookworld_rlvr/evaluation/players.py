@@ -9,11 +9,12 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import chess
 import chess.engine
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from ..engine.engine import find_engine, require_new_enough
 from ..rollout.generator import Generator, GeneratorError
@@ -61,7 +62,7 @@ class ModelPlayer:
     """A model asked with policy prompts; plays what it writes behind `B:`, however the rest of its answer reads."""
 
     generator: Generator
-    tokenizer: Any
+    tokenizer: PreTrainedTokenizerBase
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     seed: int = 0
 
@@ -84,7 +85,12 @@ def best_move_text(completion: str) -> str:
 
 
 def ask(
-    generator: Generator, tokenizer: Any, prompts: Sequence[str], decoding: DecodingConfig, *, key: str = ""
+    generator: Generator,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[str],
+    decoding: DecodingConfig,
+    *,
+    key: str = "",
 ) -> list[str]:
     """One completion of each prompt as text. Raises GeneratorError where one is missing.
 

@@ -1,7 +1,8 @@
 """Held-out rows, answered greedily and judged."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+
+from transformers import PreTrainedTokenizerBase
 
 from ..engine.engine import Analysis
 from ..rollout.generator import Generator
@@ -15,7 +16,7 @@ CHUNK_ROWS = 256
 
 def evaluate(
     generator: Generator,
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     examples: Sequence[Example],
     *,
     engine: VerdictMeasure | None = None,
@@ -40,7 +41,7 @@ def evaluate(
     return judge(examples, completions, analyses)
 
 
-def greedy_texts(generator: Generator, tokenizer: Any, examples: Sequence[Example]) -> list[str]:
+def greedy_texts(generator: Generator, tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example]) -> list[str]:
     """The greedy completion of each example, as a reader sees it."""
     sampled = sample_groups(generator, tokenizer, examples, group_size=1, temperature=0.0)
     return [completion_text(tokenizer, answers[0]) for _, answers in sampled]

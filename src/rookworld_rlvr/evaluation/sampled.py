@@ -8,7 +8,8 @@ of several does not: `sampled/…` is the mean over a row's samples, `spread/bes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+
+from transformers import PreTrainedTokenizerBase
 
 from ..engine.engine import Analysis
 from ..rollout.generator import Generator
@@ -34,7 +35,7 @@ class Sampling:
 
 def evaluate_sampled(
     generator: Generator,
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     examples: Sequence[Example],
     sampling: Sampling,
     *,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from ..errors import UserError
@@ -93,8 +93,8 @@ class Policy:
     The body runs once for all positions; the head runs only where a token is trained, chunk by chunk.
     """
 
-    model: Any
-    tokenizer: Any
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
     precision: Precision = Precision.fp32
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     packs: bool = False

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 
 NAME = "rookworld_shared_prefix"
 
@@ -45,7 +45,7 @@ def _attention(
 AttentionInterface.register(NAME, _attention)
 
 
-def can_share(model: Any) -> bool:
+def can_share(model: PreTrainedModel) -> bool:
     """Whether the model's attention can be replaced, and is plain: each token sees all before it."""
     config = model.config.get_text_config()
     windowed = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
@@ -60,7 +60,7 @@ _lock = Lock()
 
 
 @contextmanager
-def sharing(model: Any) -> Iterator[None]:
+def sharing(model: PreTrainedModel) -> Iterator[None]:
     """Inside, the model's forward passes need a `layout`. Several threads may be inside at a time."""
     config = model.config.get_text_config()
     with _lock:
@@ -78,7 +78,7 @@ def sharing(model: Any) -> Iterator[None]:
                 config._attn_implementation = before
 
 
-def states(model: Any, tokens_BT: Tensor, positions_BT: Tensor, layout: Layout) -> Tensor:
+def states(model: PreTrainedModel, tokens_BT: Tensor, positions_BT: Tensor, layout: Layout) -> Tensor:
     """Last hidden states (B, T, E) of a forward pass under `layout`; within `sharing`."""
     output = model.base_model(input_ids=tokens_BT, position_ids=positions_BT, use_cache=False, layout=layout)
     last: Tensor = output.last_hidden_state

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import chess
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 END_OF_TEXT = "<|endoftext|>"
 PAD = "<|pad|>"
@@ -251,7 +251,7 @@ def _castling_words() -> list[str]:
     return [" " + rights for rights in subsets]
 
 
-def echo_ids(tokenizer: PreTrainedTokenizerFast) -> list[int]:
+def echo_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """By token id: the token by which an answer repeats it.
 
     A man on the board of a prompt is another token on the board of an answer. All other tokens, and all tokens of other

@@ -11,7 +11,7 @@ from typing import Any
 import chess
 import torch
 from torch import Tensor
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
 from ..errors import UserError
@@ -136,7 +136,7 @@ def _compose_squares(embeddings_VH: Tensor, tokenizer: PreTrainedTokenizerFast) 
 
 
 def tokenise(
-    examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, config: WarmstartConfig, positions: int = POSITIONS
+    examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, config: WarmstartConfig, positions: int = POSITIONS
 ) -> list[ClonedRow]:
     """Rows of labelled examples; those longer than the model's positions are left out."""
     texts = [example.completion or "" for example in examples]
@@ -252,7 +252,7 @@ class Warmstart:
         """Write the model as a Hugging Face folder (bf16, half the size) and the state to go on from."""
         # The bar of its shards would stand between the lines that tell of steps.
         transformers_logging.disable_progress_bar()
-        export = copy.deepcopy(self.policy.model).to(torch.bfloat16)
+        export = copy.deepcopy(self.policy.model).bfloat16()
         export.generation_config.pad_token_id = self.policy.tokenizer.pad_token_id
         export.save_pretrained(folder)
         self.policy.tokenizer.save_pretrained(folder)

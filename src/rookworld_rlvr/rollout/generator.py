@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from torch import nn
+from transformers import PreTrainedModel
 
 from .vllm_config import VLLMConfig
 
@@ -96,7 +96,7 @@ class PromptLengthError(ValueError):
 class Generator(Protocol):
     """Samples completions; may hold its own copy of the weights."""
 
-    def sync(self, model: nn.Module) -> None:
+    def sync(self, model: PreTrainedModel) -> None:
         """Take over the trainer's weights. Called before every collection. Raises GeneratorError."""
 
     def generate(

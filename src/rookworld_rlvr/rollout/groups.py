@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from ..model.batch import Batch, batch_of
 from ..rewards import Score, outcome
@@ -77,19 +77,25 @@ class Collected:
         return Collected(self.groups + other.groups, *map(torch.cat, pairs))
 
 
-def prompt_tokens(tokenizer: Any, prompt: str) -> tuple[int, ...]:
+def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: str) -> tuple[int, ...]:
     """A prompt's ids, without the special tokens some tokenizers add."""
     return tuple(tokenizer(prompt, add_special_tokens=False).input_ids)
 
 
-def completion_text(tokenizer: Any, completion: SampledCompletion) -> str:
+def completion_text(tokenizer: PreTrainedTokenizerBase, completion: SampledCompletion) -> str:
     """What a reader of the completion sees."""
-    text: str = tokenizer.decode(completion.tokens, skip_special_tokens=True)
+    text = tokenizer.decode(list(completion.tokens), skip_special_tokens=True)
+    assert isinstance(text, str)
     return text
 
 
 def sample_groups(
-    generator: Generator, tokenizer: Any, examples: Sequence[Example], *, group_size: int, temperature: float
+    generator: Generator,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Sequence[Example],
+    *,
+    group_size: int,
+    temperature: float,
 ) -> list[Sampled]:
     """The prompt's ids and the sampled completions of each example.
 
@@ -106,7 +112,12 @@ def sample_groups(
 
 
 def score_groups(
-    sampled: Sequence[Sampled], tokenizer: Any, examples: Sequence[Example], *, judge: Judge, step: int
+    sampled: Sequence[Sampled],
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Sequence[Example],
+    *,
+    judge: Judge,
+    step: int,
 ) -> list[Group]:
     """Judge every completion, equal ones of a prompt once; `step` is for the rubric's warm-up. Raises JudgeError."""
     written = {done.tokens: done for _, completions in sampled for done in completions}

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
 from ..model.padding import left_padded
 from .generator import PromptLengthError, SampledCompletion
@@ -45,7 +45,7 @@ class _LogprobRecorder(LogitsProcessor):
 
 
 @contextmanager
-def _no_defaults_of_its_own(model: Any) -> Iterator[None]:
+def _no_defaults_of_its_own(model: PreTrainedModel) -> Iterator[None]:
     """Without the model's own generation settings: transformers fills fields that are unset from them.
 
     Its min_p, typical_p or repetition_penalty would change what is drawn, and no log-prob would show it.
@@ -68,8 +68,10 @@ class HFGenerator(OwnModelGenerator):
         device = next(self._model.parameters()).device
         tokens_BT, attention_BT = left_padded(prompts, self._pad_id, device)
         recorder = _LogprobRecorder(temperature, top_k)
+        # A model has it where its class can generate; its declared type depends on options that are not used here.
+        generate: Any = self._model.generate
         with self._autocast(), _no_defaults_of_its_own(self._model):
-            sequences = self._model.generate(
+            sequences = generate(
                 input_ids=tokens_BT,
                 attention_mask=attention_BT,
                 generation_config=self._generation(tokens_BT.shape[1], group_size, temperature),

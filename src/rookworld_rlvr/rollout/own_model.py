@@ -3,10 +3,10 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from ..model.padding import MOST_PADDING, similar_lengths
 from ..model.weights import checksum
@@ -21,7 +21,7 @@ class OwnModelGenerator(ABC):
 
     def __init__(
         self,
-        model: Any,
+        model: PreTrainedModel,
         config: GeneratorBaseConfig,
         *,
         eos_id: int,
@@ -32,7 +32,7 @@ class OwnModelGenerator(ABC):
         self._eos_id, self._pad_id = eos_id, pad_id
         self._autocast = autocast
 
-    def sync(self, model: Any) -> None:
+    def sync(self, model: PreTrainedModel) -> None:
         self._model = model
 
     def weights_checksum(self) -> str:

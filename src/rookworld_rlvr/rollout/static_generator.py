@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from ..model.padding import position_ids, right_padded
 from ..model.shared_prefix import sharing, states
@@ -77,7 +78,12 @@ class StaticGenerator(OwnModelGenerator):
     most_padding = 128
 
     def __init__(
-        self, model: Any, config: GeneratorBaseConfig, *, echo_ids: Sequence[int] | None = None, **others: Any
+        self,
+        model: PreTrainedModel,
+        config: GeneratorBaseConfig,
+        *,
+        echo_ids: Sequence[int] | None = None,
+        **others: Any,
     ) -> None:
         """`echo_ids`: by token id the token by which a completion repeats it; None: each repeats itself."""
         super().__init__(model, config, **others)
@@ -127,7 +133,7 @@ class _Batch:
 
     def __init__(
         self,
-        model: Any,
+        model: PreTrainedModel,
         config: GeneratorBaseConfig,
         eos_id: int,
         pad_id: int,

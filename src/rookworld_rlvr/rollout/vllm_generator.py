@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from .generator import GeneratorBaseConfig, GeneratorError, SampledCompletion
 from .vllm_config import ENVIRONMENT, engine_arguments
@@ -34,7 +35,7 @@ class VLLMGenerator:
     """Samples with vLLM. Runs repeat: each prompt has a seed of its own, drawn from torch's random state."""
 
     def __init__(
-        self, model: Any, config: GeneratorBaseConfig, *, eos_id: int, dtype: torch.dtype = torch.float32
+        self, model: PreTrainedModel, config: GeneratorBaseConfig, *, eos_id: int, dtype: torch.dtype = torch.float32
     ) -> None:
         """Start the engine, seconds to minutes, and hand the weights over. Raises GeneratorError."""
         self._config, self._eos_id, self._dtype = config, eos_id, dtype
@@ -49,7 +50,7 @@ class VLLMGenerator:
         self._expected = Held("", "", ())
         self.sync(model)
 
-    def sync(self, model: Any) -> None:
+    def sync(self, model: PreTrainedModel) -> None:
         """See `Generator.sync`. Raises GeneratorError where the engine then holds anything else."""
         named = {name: parameter.detach() for name, parameter in model.named_parameters()}
         self._expected = expected_weights(model, self._dtype)

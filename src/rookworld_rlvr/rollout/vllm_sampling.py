@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from ..model.weights import checksum, checksum_of
 from .generator import GeneratorError, PromptLengthError, SampledCompletion
@@ -41,7 +41,7 @@ class Held:
         return self.checksum if held == self.rounded else held
 
 
-def expected_weights(model: Any, dtype: torch.dtype) -> Held:
+def expected_weights(model: PreTrainedModel, dtype: torch.dtype) -> Held:
     """What a sampler of this type should have once it took over the model's weights."""
     named = list(model.named_parameters())
     full = checksum(model)

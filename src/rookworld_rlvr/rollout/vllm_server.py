@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import torch
 from safetensors.torch import save_file
+from transformers import PreTrainedModel
 
 from .generator import GeneratorBaseConfig, GeneratorError, SampledCompletion
 from .vllm_config import LOGPROBS_MODE, SERVED_NAME, VLLMConfig
@@ -71,7 +72,7 @@ class VLLMServerGenerator:
     """Samples with a vLLM server. Each prompt has a seed of its own, drawn from torch's random state."""
 
     def __init__(
-        self, model: Any, config: GeneratorBaseConfig, *, eos_id: int, dtype: torch.dtype = torch.float32
+        self, model: PreTrainedModel, config: GeneratorBaseConfig, *, eos_id: int, dtype: torch.dtype = torch.float32
     ) -> None:
         """Look at the server and hand the weights over. Raises GeneratorError."""
         if not config.vllm.url:
@@ -85,7 +86,7 @@ class VLLMServerGenerator:
         self._positions = self._checked_positions()
         self.sync(model)
 
-    def sync(self, model: Any) -> None:
+    def sync(self, model: PreTrainedModel) -> None:
         """See `Generator.sync`. Raises GeneratorError where the server then holds anything else."""
         if self._syncs:
             self._retried(self._require_ours)
@@ -158,7 +159,7 @@ class VLLMServerGenerator:
     def _held(self) -> str:
         return str(self._server.call("rookworld_checksum", names=self._expected.names))
 
-    def _write(self, model: Any) -> None:
+    def _write(self, model: PreTrainedModel) -> None:
         """By a rename: a server that is restarted meanwhile reads the old file or the new one."""
         named = {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
         final = Path(self._folder.name) / WEIGHTS_FILE

@@ -179,8 +179,7 @@ def _update(context: StepContext, part: Batch, report: StepReport) -> None:
     parameters = [p for p in context.policy.model.parameters() if p.grad is not None]
     if not parameters:
         return
-    grads = [p.grad for p in parameters]
-    grad_norm = torch.nn.utils.get_total_norm(grads)
+    grad_norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     report.grad_norm = max(report.grad_norm, float(grad_norm))
     checks.check_gradient(context, float(grad_norm), part)
     torch.nn.utils.clip_grads_with_norm_(parameters, context.optim.max_grad_norm, grad_norm)
