@@ -91,6 +91,13 @@ CHANGES: dict[str, dict[str, Any]] = {
         "data.mixture.environment": 1.0,
     },
     "experiment=live": {"name": "live", "data.live.fraction": 0.5},
+    "experiment=long": {
+        "name": "long",
+        "steps": 1200,
+        "objective.prompts_per_step": 32,
+        "validation.every": 100,
+        "validation.rows": 128,
+    },
     "debug=short": {
         "match_pairs": 2,
         "match_halfmoves": 10,

@@ -464,7 +464,7 @@ def test_stability_tells_of_every_choice() -> None:
     }
     for header, choice in choices.items():
         assert rows_of(header).keys() == {option.value for option in choice}, header
-    modes = section(text("docs/stability.md"), "PromptStream and trainer")
+    modes = section(text("docs/stability.md"), "What samples and what trains")
     assert {mode for mode in objective.MismatchMode if f"`{mode}`" not in modes} == set()
 
 

@@ -16,13 +16,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.config import PretrainRunConfig
 from rookworld_rlvr.app.pretrain import load
+from rookworld_rlvr.board.evals import win_probability
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.pretraining import run as pretraining
-from rookworld_rlvr.pretraining.codec import Encoder, build_tokenizer
+from rookworld_rlvr.pretraining.codec import Encoder, build_tokenizer, men_of
 from rookworld_rlvr.pretraining.environment_rows import SHARES, EnvironmentRows, TransitionPool
 from rookworld_rlvr.pretraining.muon import Muon, orthogonal
 from rookworld_rlvr.pretraining.run import PretrainConfig, Pretraining
-from rookworld_rlvr.pretraining.soft_targets import BOARD_AT, SoftRows, attacks_of, coarse
+from rookworld_rlvr.pretraining.soft_targets import BOARD_AT, SoftRows, attacks_of, coarse, collate_boards
 from rookworld_rlvr.pretraining.student import Shape, Student, export, token_features
 from rookworld_rlvr.tasks.classes import TransitionClass
 from rookworld_rlvr.tasks.corpus import read_corpus
@@ -34,7 +35,7 @@ from rookworld_rlvr.tasks.environment import (
 )
 from rookworld_rlvr.tasks.transitions import transition_kind
 from rookworld_rlvr.tasks.types import Example, Task
-from rookworld_rlvr.tasks.verdicts import Verdict, render_verdict
+from rookworld_rlvr.tasks.verdicts import Verdict, mirrored, render_verdict
 from rookworld_rlvr.training.data import default_file
 
 CPU = torch.device("cpu")
@@ -110,6 +111,25 @@ def test_the_board_s_tokens_stand_where_the_heads_look() -> None:
     rivals, movers = (chess.G8, chess.F7, chess.G7, chess.H7), (chess.A1, chess.H1)
     assert row.squares == (*men, *rivals, *movers) and row.movers_at == len(men) + len(rivals)
     assert [word[0] for word in words[1:]] == list("kpppRKkpppRK")
+
+
+def test_a_move_s_worth_is_halved_for_each_tenth_of_win_probability_given_away() -> None:
+    wins = {move: win_probability(pawns) for move, pawns in verdict().evals_pawns.items()}
+    row = SoftRows(TOKENIZER).board(verdict())
+    assert row.again_at == len(men_of(FEN.split()[0])) and not row.worth[: row.movers_at].any()
+    for move, win in wins.items():
+        mover = row.squares.index(chess.parse_square(move[:2]), row.movers_at)
+        found = row.worth[mover, chess.parse_square(move[2:4])]
+        assert found == pytest.approx(0.5 ** ((max(wins.values()) - win) / 0.1), abs=1e-6)
+    assert np.count_nonzero(row.worth) == len(wins)
+
+
+def test_attacks_are_asked_of_the_men_that_are_listed_again_alone() -> None:
+    rows = [SoftRows(TOKENIZER).board(verdict()), SoftRows(TOKENIZER).board(mirrored(verdict()))]
+    batch = collate_boards(rows)
+    assert batch.again_BM.sum(1).tolist() == [len(row.squares) - row.again_at for row in rows]
+    assert batch.mover_BM.sum(1).tolist() == [len(row.squares) - row.movers_at for row in rows]
+    assert not (batch.mover_BM & ~batch.again_BM).any()
 
 
 def test_attacks_are_python_chess_s() -> None:
@@ -397,8 +417,8 @@ def test_every_weight_changes_the_losses(transitions: list[Example]) -> None:
         return Pretraining(config, seed=0, device=CPU)._train_step(positions(4), TransitionPool(transitions))
 
     plain = told()
-    for part in ("moves", "legal", "attacks", "value", "outcome", "targets"):
+    for part in ("moves", "legal", "attacks", "worth", "value", "outcome", "targets"):
         changed = told(**{f"{part}_weight": 2 * getattr(PretrainConfig(), f"{part}_weight")})
         assert changed[part] == pytest.approx(2 * plain[part], rel=1e-4)
-    assert told(copy_weight=1.0)["environment"] > plain["environment"]
+    assert told(copy_weight=0.5)["environment"] < plain["environment"]
     assert np.isfinite(list(plain.values())).all()

@@ -63,7 +63,7 @@ class PretrainConfig:
     width: int = 192
     """Hidden size; a multiple of heads."""
     heads: int = 6
-    board_layer: int = 3
+    board_layer: int = 5
     """The layers before the heads on the board; at most layers."""
     steps: int = 2600
     policy_rows: int = 32
@@ -71,8 +71,8 @@ class PretrainConfig:
     environment_rows: int = 24
     """`A:` rows a step."""
     board_rows: int = 0
-    """`P:` prompts a step, beside the rows, that are asked by the heads on the board alone: they cost half of the
-    layers and no completion."""
+    """`P:` prompts a step, beside the rows, that are asked by the heads on the board alone: they cost no
+    completion and no layer behind board_layer."""
     muon_lr: float = 0.02
     """Learning rate of Muon, for the matrices within the blocks."""
     lr: float = 2e-3
@@ -97,7 +97,7 @@ class PretrainConfig:
     """Weight of what comes of an `A:` row's move, read at the end of its prompt."""
     targets_weight: float = 0.1
     """Weight of the legal targets from the square that an `A:` row's move leaves, read at that square's token."""
-    copy_weight: float = 0.5
+    copy_weight: float = 1.0
     """Weight of the men in an `A:` answer that stand where they stood; its other tokens have 1."""
     save_every: int = 200
     """Steps between saves; a run that is stopped goes on from the last one."""
