@@ -129,6 +129,7 @@ def test_a_side_that_did_less_or_other_work_is_told(benchmarks: dict[str, Module
         check([[done], [done]], replace(settings, prompts=3), 2)
 
 
+@pytest.mark.slow
 def test_scaling_runs_and_shows_each_size(small_overrides: list[str], tmp_path: Path) -> None:
     overrides = [given for given in small_overrides if not given.startswith(("objective.", "evaluation_rows"))]
     output = tmp_path / "scaling.json"
