@@ -22,7 +22,7 @@ from hydra import compose, initialize_config_dir
 
 from rookworld_rlvr.app.conf_groups import conf_folder
 from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, PretrainRunConfig, RunConfig, WarmstartRunConfig
-from rookworld_rlvr.app.hydra_command import SCHEMAS, to_dataclass
+from rookworld_rlvr.app.hydra_command import store_schema, to_dataclass
 from rookworld_rlvr.app.judges import make_judges, open_pool
 from rookworld_rlvr.app.wiring import build_unsaved_run
 from rookworld_rlvr.engine.engine import Analysis
@@ -61,7 +61,7 @@ def composed() -> Callable[..., Composed]:
     """The configuration of a command under overrides, as its dataclasses."""
 
     def make(*overrides: str, command: str = "train") -> Composed:
-        SCHEMAS.store(name=f"{command}_schema", node=SCHEMA_OF[command])
+        store_schema(command, SCHEMA_OF[command])
         with initialize_config_dir(str(conf_folder()), version_base="1.3"):
             config: Composed = to_dataclass(compose(command, list(overrides)))
         return config

@@ -205,7 +205,7 @@ def test_the_overrides_shown_are_accepted(name: str, overrides: list[str]) -> No
         RunConfig,
         WarmstartRunConfig,
     )
-    from rookworld_rlvr.app.hydra_command import SCHEMAS
+    from rookworld_rlvr.app.hydra_command import store_schema
 
     schemas = {
         "train": RunConfig,
@@ -214,7 +214,7 @@ def test_the_overrides_shown_are_accepted(name: str, overrides: list[str]) -> No
         "pretrain": PretrainRunConfig,
         "warmstart": WarmstartRunConfig,
     }
-    SCHEMAS.store(name=f"{name}_schema", node=schemas[name])
+    store_schema(name, schemas[name])
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_folder())):
         assert is_dataclass(OmegaConf.to_object(compose(config_name=name, overrides=overrides)))
 

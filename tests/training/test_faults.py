@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.conf_groups import conf_folder
 from rookworld_rlvr.app.config import RunConfig
-from rookworld_rlvr.app.hydra_command import EXIT_CODES, SCHEMAS, to_dataclass
+from rookworld_rlvr.app.hydra_command import EXIT_CODES, store_schema, to_dataclass
 from rookworld_rlvr.engine.pool import EngineCounts
 from rookworld_rlvr.errors import TrainingGaveUpError
 from rookworld_rlvr.rewards import Score
@@ -230,7 +230,7 @@ def diagnosis(run: Run) -> dict[str, str]:
 
 def composes(overrides: str) -> RunConfig:
     """Raises where hydra or a dataclass refuses one."""
-    SCHEMAS.store(name="train_schema", node=RunConfig)
+    store_schema("train", RunConfig)
     with initialize_config_dir(str(conf_folder()), version_base="1.3"):
         config: RunConfig = to_dataclass(compose("train", overrides.split()))
     return config
