@@ -115,7 +115,7 @@ def test_the_saved_config_is_resolved_and_says_what_was_given(finished: Path, ma
     from omegaconf import OmegaConf
 
     saved = OmegaConf.load(finished / "config.yaml")
-    assert saved.steps == 4 and saved.optim.lr == 0.003 and saved.kl.coef == 0.01
+    assert saved.steps == 4 and saved.optim.lr == 0.003 and saved.kl.coef == 0.05
     merged = OmegaConf.merge(OmegaConf.structured(RunConfig), saved)
     assert OmegaConf.to_object(merged) == make_config(
         "steps=4",

@@ -38,7 +38,7 @@ class KLConfig:
     token_clamp: float = 10.0
     """Nat. Beyond it a token's term goes on linearly: finite, and its gradient never 0."""
     control: KLControl = KLControl.fixed
-    coef: float = 0.01
+    coef: float = 0.05
     """Base coefficient at the start; 0 leaves KL measured and unpenalised."""
     measured: bool = True
     """Whether KL is measured where its coefficient is 0. Without, the reference is not computed then, and groups

@@ -12,7 +12,7 @@ from torch import nn
 class OptimConfig:
     """The optimiser."""
 
-    lr: float = 1.5e-4
+    lr: float = 2e-4
     """Peak learning rate: right for the tiny model. A 124M model wants 1e-7 to 1e-6."""
     warmup_steps: int = 10
     """Steps of linear warm-up to lr."""

@@ -24,7 +24,7 @@ from .validation import ValidationConfig
 class TrainerConfig:
     """How long a run is and what it leaves behind."""
 
-    steps: int = 180
+    steps: int = 130
     """Steps, each of one or more updates."""
     max_minutes: float = 0.0
     """Stop after this many minutes of steps, whatever is left; 0: no limit."""
@@ -38,7 +38,7 @@ class TrainerConfig:
     """The first so many held-out rows a task are also answered 8 times at the training temperature; 0: none are."""
     match_pairs: int = 100
     """Pairs of games of the trained model against the one it began from, at the end; 0: none."""
-    match_halfmoves: int = 160
+    match_halfmoves: int = 100
     """Such a game is cut there and counts as drawn."""
     evaluation_nodes: int = 0
     """Nodes a held-out position of the engine (rubric.engine) that measures policy/win_probability_loss; 0: the
