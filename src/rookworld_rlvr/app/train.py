@@ -29,8 +29,11 @@ def main(argv: list[str]) -> int:
         run = build_run(config, raw)
         run.console.print(f"run folder: {run.folder}", highlight=False, soft_wrap=True)
         summary = train(run)
-        run.console.print(gain_table(summary))
+        if summary["gain"]:
+            run.console.print(gain_table(summary))
         run.console.print(f"{_ending(summary)} after {summary['steps']} steps, {summary['wall_s']:.0f} s")
+        if summary["stopped"] == INTERRUPTED:
+            run.console.print(f"to go on: resume={run.folder}", highlight=False, soft_wrap=True)
         if job_number() is not None:
             members.append((overrides(), summary))
 
