@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from math import nan
@@ -68,6 +70,16 @@ def test_one_table_and_one_file_say_what_was_evaluated_and_how(
     ]
     mean = sum(row["values"]["policy/valid"] for row in rows[:3]) / 3
     assert table["policy/valid"]["value"] == pytest.approx(mean)
+
+
+def test_a_reader_that_closes_the_pipe_loses_no_result(small_overrides: list[str], tmp_path: Path) -> None:
+    given = [override for override in small_overrides if override.startswith(COMMON)]
+    command = [sys.executable, "-m", "rookworld_rlvr", "evaluate", *given, "evaluation_rows=3", "output=table.json"]
+    child = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert child.stdout is not None
+    child.stdout.close()
+    child.wait(timeout=300)
+    assert list(json.loads((tmp_path / "table.json").read_text())["suites"]) == ["policy", "environment"]
 
 
 def test_an_interrupted_evaluation_goes_on_behind_its_finished_rows(

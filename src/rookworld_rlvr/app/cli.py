@@ -16,6 +16,7 @@ COMMANDS = {
     "inspect": "replay a batch that a fault left behind",
     "pretrain": "a new small model from engine verdicts and transitions",
     "warmstart": "behaviour cloning: a new model, or one to go on with",
+    "uci": "the model as a UCI engine, for chess programs",
     "data": "audit a file of rows, generate new ones, or play games that become rows",
 }
 # Those that take groups and knobs, and the file of conf/ that each begins with; the others have a parser of their own.

@@ -67,6 +67,9 @@ def _evaluate(config: EvaluateConfig, raw: DictConfig) -> None:
         file.begin()
         times_s = run_suites(suites, file, pgn)
     results = {suite.name.value: suite_result(suite, file.rows[suite.name], times_s[suite.name]) for suite in suites}
+    # Before anything is printed: a reader such as `head` may close the pipe.
+    if output is not None:
+        write_json(output, {"suites": results, **head, "rows": rows_path(output).name})
     console = make_console()
     for suite in suites:
         told = ", ".join(f"{name} {value}" for name, value in suite.facts.items())
@@ -74,8 +77,6 @@ def _evaluate(config: EvaluateConfig, raw: DictConfig) -> None:
         console.print(f"{suite.name}: {rows} rows, {told}".rstrip(", "), highlight=False, markup=False, soft_wrap=True)
     for table in evaluation_tables({key: row for result in results.values() for key, row in result["table"].items()}):
         console.print(table)
-    if output is not None:
-        write_json(output, {"suites": results, **head, "rows": rows_path(output).name})
 
 
 def _require_ours(output: Path) -> None:

@@ -1,0 +1,243 @@
+"""The model as an engine that speaks UCI, the protocol of chess programs.
+
+The model answers a position in one piece, in a fraction of a second, so the limits of `go` are kept by answering at
+once. `go infinite` and `go ponder` hold the answer back until `stop` or `ponderhit`, as the protocol asks. Bad input is
+answered by an `info string` and changes nothing.
+
+Source: the protocol's text by Huber and Meyer-Kahlen, 2006.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import chess
+from chess.engine import Mate
+
+from ..board.evals import from_pawns
+from ..board.fen import parse_fen
+from ..board.moves import is_legal_uci
+from ..errors import UserError
+from ..evaluation.players import DecodingConfig
+from ..rollout.generator import GeneratorError
+from ..tasks.policy import MAX_CANDIDATES
+from .choice import Choice, Mover
+
+NAME, AUTHOR = "rookworld", "the rookworld-rlvr team"
+# Commands that need no answer of this engine.
+SILENT = ("debug", "register")
+MOST_ATTEMPTS, MOST_TOP_K = 10, 64
+# A longer line is no command.
+MOST_CHARACTERS = 2**20
+# The words of `go` that end a list of moves.
+LIMITS = ("wtime", "btime", "winc", "binc", "movestogo", "depth", "nodes", "mate", "movetime", "infinite", "ponder")
+
+
+@dataclass(slots=True)
+class Options:
+    """What `setoption` sets."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    multi_pv: int = 1
+    attempts: int = 3
+
+    @property
+    def decoding(self) -> DecodingConfig:
+        return DecodingConfig(self.temperature, self.top_k)
+
+
+class UciSession:
+    """A conversation: lines in by `receive`, lines out by `send`, which one thread at a time calls."""
+
+    def __init__(self, load: Callable[[str], Mover], checkpoint: str, send: Callable[[str], None]) -> None:
+        """`load` makes the mover of a checkpoint, a folder or a name; it raises UserError for none."""
+        self._load, self._checkpoint, self._send = load, checkpoint, send
+        self._mover: Mover | None = None
+        self._options = Options()
+        self._board = chess.Board()
+        self._lock = threading.Lock()
+        self._search: threading.Thread | None = None
+        self._release = threading.Event()
+        self._asked = self._illegal = 0
+
+    def receive(self, line: str) -> bool:
+        """Act on a line; False where it ends the conversation."""
+        words = line[:MOST_CHARACTERS].split()
+        name, arguments = (words[0], words[1:]) if words else ("", [])
+        commands: Mapping[str, Callable[[Sequence[str]], None]] = {
+            "uci": self._introduce,
+            "isready": self._be_ready,
+            "setoption": self._set_option,
+            "ucinewgame": self._new_game,
+            "position": self._set_position,
+            "go": self._go,
+            "stop": self._stop,
+            "ponderhit": self._stop,
+        }
+        if name == "quit":
+            self._stop([])
+            return False
+        if name in commands:
+            try:
+                commands[name](arguments)
+            except (ValueError, UserError) as error:
+                self._tell(f"{name}: {error}")
+        elif name and name not in SILENT:
+            self._tell(f"unknown command: {name[:40]}")
+        return True
+
+    def wait(self) -> None:
+        """Return once no search is under way."""
+        if self._search is not None:
+            self._search.join()
+
+    def _introduce(self, _arguments: Sequence[str]) -> None:
+        for line in (
+            f"id name {NAME}",
+            f"id author {AUTHOR}",
+            "option name Temperature type string default 0",
+            f"option name TopK type spin default 0 min 0 max {MOST_TOP_K}",
+            f"option name MultiPV type spin default 1 min 1 max {MAX_CANDIDATES}",
+            f"option name Attempts type spin default 3 min 0 max {MOST_ATTEMPTS}",
+            f"option name Checkpoint type string default {self._checkpoint}",
+            "uciok",
+        ):
+            self._say(line)
+
+    def be_loaded(self) -> Mover:
+        """The mover, loaded when it is needed first. Raises UserError."""
+        if self._mover is None:
+            self._mover = self._load(self._checkpoint)
+        return self._mover
+
+    def _be_ready(self, _arguments: Sequence[str]) -> None:
+        self.be_loaded()
+        self._say("readyok")
+
+    def _set_option(self, arguments: Sequence[str]) -> None:
+        """`name <words> value <words>`; the name's case does not count."""
+        if not arguments or arguments[0] != "name":
+            raise ValueError("expected setoption name <name> value <value>")
+        cut = arguments.index("value") if "value" in arguments else len(arguments)
+        name, value = " ".join(arguments[1:cut]).lower(), " ".join(arguments[cut + 1 :])
+        options = self._options
+        if name == "temperature":
+            options.temperature = DecodingConfig(_decimal(value)).temperature
+        elif name == "topk":
+            options.top_k = _whole(value, 0, MOST_TOP_K)
+        elif name == "multipv":
+            options.multi_pv = _whole(value, 1, MAX_CANDIDATES)
+        elif name == "attempts":
+            options.attempts = _whole(value, 0, MOST_ATTEMPTS)
+        elif name == "checkpoint":
+            self._mover, self._checkpoint = self._load(value), value
+        else:
+            raise ValueError(f"expected Temperature, TopK, MultiPV, Attempts or Checkpoint, got {name[:40]!r}")
+
+    def _new_game(self, _arguments: Sequence[str]) -> None:
+        self._board, self._asked, self._illegal = chess.Board(), 0, 0
+
+    def _set_position(self, arguments: Sequence[str]) -> None:
+        """`startpos` or `fen <FEN>`, then `moves <UCI>…`. A bad one leaves the old position."""
+        cut = arguments.index("moves") if "moves" in arguments else len(arguments)
+        where, moves = arguments[:cut], arguments[cut + 1 :]
+        if list(where) == ["startpos"]:
+            board = chess.Board()
+        elif where and where[0] == "fen":
+            board = parse_fen(" ".join(where[1:]))
+        else:
+            raise ValueError("expected startpos or fen <FEN>")
+        for move in moves:
+            if not is_legal_uci(board, move):
+                raise ValueError(f"expected a legal move in {board.fen()}, got {move[:10]!r}")
+            board.push_uci(move)
+        self._board = board
+
+    def _go(self, arguments: Sequence[str]) -> None:
+        if self._search is not None and self._search.is_alive():
+            raise ValueError("expected no search under way; send stop first")
+        mover = self.be_loaded()
+        held = "infinite" in arguments or "ponder" in arguments
+        self._release.clear()
+        given = (mover, self._board.copy(), replace(self._options), _searched(arguments), held)
+        self._search = threading.Thread(target=self._answer, args=given, daemon=True)
+        self._search.start()
+
+    def _stop(self, _arguments: Sequence[str]) -> None:
+        self._release.set()
+        self.wait()
+
+    def _answer(
+        self, mover: Mover, board: chess.Board, options: Options, among: Sequence[str] | None, held: bool
+    ) -> None:
+        """Ask the model, and tell its move: at once, or once released where it is `held`."""
+        started = time.monotonic()
+        number, self._asked = self._asked, self._asked + 1
+        move = "0000"
+        try:
+            choice = mover.choose(board, options.decoding, attempts=options.attempts, number=number, among=among)
+            if choice.move:
+                move = choice.move
+                self._report(choice, options, 1000 * (time.monotonic() - started))
+        except GeneratorError as error:
+            legal = sorted(legal_move.uci() for legal_move in board.legal_moves)
+            move = legal[0] if legal else move
+            self._tell(f"the model gave no answer, so this is a legal move that it did not choose: {error}")
+        if held:
+            self._release.wait()
+        self._say(f"bestmove {move}")
+
+    def _report(self, choice: Choice, options: Options, spent_ms: float) -> None:
+        if choice.illegal:
+            self._illegal += 1
+            then = "a random legal move" if choice.replaced else "asked again"
+            wrote = ", ".join(text[:10] or "nothing" for text in choice.illegal)
+            self._tell(f"illegal: {wrote}; then {then}; {self._illegal} of {self._asked} moves in this game")
+        lines = [choice.move, *(move for move in choice.candidates if move != choice.move)][: options.multi_pv]
+        for place, move in enumerate(lines, start=1):
+            score = _score(choice.candidates[move]) if move in choice.candidates else ""
+            self._say(f"info depth 1 multipv {place} {score}time {spent_ms:.0f} pv {move}")
+
+    def _tell(self, text: str) -> None:
+        self._say("info string " + " ".join(text.split()))
+
+    def _say(self, line: str) -> None:
+        with self._lock:
+            self._send(line)
+
+
+def _score(pawns: float) -> str:
+    """An eval as UCI spells it; empty where it is no score.
+
+    >>> _score(-0.3), _score(999.98)
+    ('score cp -30 ', 'score mate 2 ')
+    """
+    try:
+        score = from_pawns(pawns)
+    except ValueError:
+        return ""
+    return f"score mate {score.mate()} " if isinstance(score, Mate) else f"score cp {score.score()} "
+
+
+def _searched(arguments: Sequence[str]) -> list[str] | None:
+    """The moves behind `searchmoves`; None where all are meant."""
+    if "searchmoves" not in arguments:
+        return None
+    behind = arguments[arguments.index("searchmoves") + 1 :]
+    end = next((place for place, word in enumerate(behind) if word in LIMITS), len(behind))
+    return list(behind[:end])
+
+
+def _whole(text: str, low: int, high: int) -> int:
+    if not text.isdecimal() or not text.isascii() or len(text) > 9 or not low <= int(text) <= high:
+        raise ValueError(f"expected a whole number from {low} to {high}, got {text[:40]!r}")
+    return int(text)
+
+
+def _decimal(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"expected a number, got {text[:40]!r}") from None

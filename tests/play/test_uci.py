@@ -1,0 +1,183 @@
+"""The model as a UCI engine: the protocol, line by line, and games with python-chess's client."""
+
+import random
+import string
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import chess
+import chess.engine
+import pytest
+
+from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.app.uci import load_mover
+from rookworld_rlvr.board.openings import drawn_opening
+from rookworld_rlvr.evaluation.players import DecodingConfig, best_move_text
+from rookworld_rlvr.play.choice import Mover
+from rookworld_rlvr.play.uci import UciSession
+
+MATE = "7k/5ppp/8/8/8/8/8/R6K b - - 0 1"
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Mover:
+    return load_mover("tiny", seed=0)
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def session(tiny: Mover, said: list[str]) -> Iterator[UciSession]:
+    """A conversation with the model that ships."""
+    session = UciSession(lambda _: tiny, "tiny", said.append)
+    yield session
+    session.receive("quit")
+
+
+def talk(session: UciSession, said: list[str], *lines: str) -> list[str]:
+    """What is answered once all searches have ended."""
+    said.clear()
+    for line in lines:
+        session.receive(line)
+        session.wait()
+    return list(said)
+
+
+def test_it_introduces_itself_with_its_options(session: UciSession, said: list[str]) -> None:
+    told = talk(session, said, "uci", "isready")
+    assert told[0].startswith("id name ") and told[-2:] == ["uciok", "readyok"]
+    options = [line.split()[2] for line in told if line.startswith("option name ")]
+    assert options == ["Temperature", "TopK", "MultiPV", "Attempts", "Checkpoint"]
+
+
+def test_at_temperature_0_the_move_is_the_model_s_own_best_move(
+    tiny: Mover, session: UciSession, said: list[str]
+) -> None:
+    own = 0
+    for number in range(12):
+        board = drawn_opening(number, 0)
+        text = tiny.choose(board, DecodingConfig(), attempts=0).text
+        [*_, last] = talk(session, said, f"position fen {board.fen()}", "go movetime 100")
+        move = last.split()[1]
+        assert last.startswith("bestmove ") and chess.Move.from_uci(move) in board.legal_moves
+        illegal = [line for line in said if line.startswith("info string illegal")]
+        own += not illegal
+        assert illegal or move == best_move_text(text)
+    assert own >= 10
+
+
+def test_candidates_are_told_with_their_evals_the_move_first(session: UciSession, said: list[str]) -> None:
+    told = talk(session, said, "setoption name MultiPV value 5", "position startpos moves e2e4", "go depth 1")
+    lines = [line.split() for line in told if line.startswith("info depth")]
+    assert [line[4] for line in lines] == [str(place) for place in range(1, len(lines) + 1)] and len(lines) > 2
+    assert lines[0][-1] == told[-1].split()[1] and len({line[-1] for line in lines}) == len(lines)
+    assert all(line[5:7] == ["score", "cp"] for line in lines)
+
+
+def test_searchmoves_limits_the_answer(session: UciSession, said: list[str]) -> None:
+    [*_, last] = talk(session, said, "position startpos", "go searchmoves a2a3 h2h4 depth 3")
+    assert last in ("bestmove a2a3", "bestmove h2h4")
+
+
+def test_an_infinite_search_is_answered_at_stop_and_not_before(session: UciSession, said: list[str]) -> None:
+    said.clear()
+    session.receive("position startpos")
+    session.receive("go infinite")
+    time.sleep(3)
+    assert not any(line.startswith("bestmove") for line in said)
+    session.receive("go depth 1")
+    assert "no search under way" in said[-1]
+    session.receive("stop")
+    assert said[-1].startswith("bestmove ")
+    session.receive("stop")
+    assert sum(line.startswith("bestmove") for line in said) == 1
+
+
+def test_a_position_without_a_move_is_answered(session: UciSession, said: list[str]) -> None:
+    mated = "R6k/6pp/8/8/8/8/8/7K b - - 0 1"
+    assert talk(session, said, f"position fen {mated}", "go") == ["bestmove 0000"]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("position fen 8/8 w", "position: expected a FEN"),
+        ("position", "position: expected startpos or fen"),
+        ("position startpos moves e2e5", "expected a legal move in"),
+        ("setoption Temperature 3", "expected setoption name"),
+        ("setoption name Temperature value warm", "expected a number, got 'warm'"),
+        ("setoption name Temperature value nan", "expected a finite temperature"),
+        ("setoption name MultiPV value 9", "expected a whole number from 1 to 5, got '9'"),
+        ("setoption name Hash value 16", "expected Temperature, TopK, MultiPV, Attempts or Checkpoint"),
+        ("castle", "unknown command: castle"),
+    ],
+)
+def test_bad_input_is_told_in_one_line_and_changes_nothing(
+    session: UciSession, said: list[str], line: str, told: str
+) -> None:
+    talk(session, said, f"position fen {MATE}")
+    [answer] = talk(session, said, line)
+    assert answer.startswith("info string ") and told in answer
+    [*_, last] = talk(session, said, "go")
+    assert chess.Move.from_uci(last.split()[1]) in chess.Board(MATE).legal_moves
+
+
+def test_a_thousand_broken_lines_bring_nothing_but_info_strings(session: UciSession, said: list[str]) -> None:
+    rng = random.Random(0)
+    words = ["position", "fen", "startpos", "moves", "setoption", "name", "value", "stop", "ponderhit", "isready"]
+    words += ["Temperature", "MultiPV", "e2e4", "e9", "-1", "w", "KQkq", "8/8/8/8/8/8/8/8", "\x00", "é", "1e999"]
+    said.clear()
+    for _ in range(1000):
+        line = " ".join(rng.choices(words, k=rng.randrange(8)))
+        if rng.random() < 0.3:
+            line += "".join(rng.choices(string.printable, k=rng.randrange(60)))
+        if line.split()[:1] not in (["quit"], ["go"]):
+            assert session.receive(line)
+    assert all(line == "readyok" or line.startswith("info string ") for line in said)
+    assert talk(session, said, "position startpos", "go")[-1].startswith("bestmove ")
+
+
+def test_an_illegal_answer_is_replaced_and_said(small_model: Path, said: list[str]) -> None:
+    session = UciSession(lambda path: load_mover(path, seed=0), str(small_model), said.append)
+    told = talk(session, said, "setoption name Attempts value 0", "position startpos", "go", "go")
+    moves = [line.split()[1] for line in told if line.startswith("bestmove")]
+    assert len(moves) == 2 and all(chess.Move.from_uci(move) in chess.Board().legal_moves for move in moves)
+    notes = [line for line in told if line.startswith("info string illegal")]
+    assert len(notes) == 2 and "a random legal move; 2 of 2 moves in this game" in notes[1]
+    assert "1 of 1 moves in this game" in notes[0] and "1 of 1" in talk(session, said, "ucinewgame", "position startpos", "go")[0]
+    session.receive("quit")
+
+
+def test_a_checkpoint_that_is_none_leaves_the_model_in_place(small_model: Path, said: list[str]) -> None:
+    session = UciSession(lambda path: load_mover(path, seed=0), str(small_model), said.append)
+    [told] = talk(session, said, "isready", "setoption name Checkpoint value /nope")[1:]
+    assert told.startswith("info string setoption: ") and "/nope" in told
+    assert talk(session, said, "isready") == ["readyok"]
+
+
+def test_a_folder_that_is_none_is_refused_at_the_start(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["uci", "--model", "/nope"]) == 2
+    said = capfd.readouterr()
+    assert said.out == "" and said.err.startswith("rookworld: ") and said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("games", [1, pytest.param(20, marks=pytest.mark.slow)])
+def test_python_chess_plays_whole_games_against_it(games: int) -> None:
+    command = [sys.executable, "-m", "rookworld_rlvr", "uci"]
+    with chess.engine.SimpleEngine.popen_uci(command, timeout=120) as engine:
+        engine.configure({"Temperature": "0.6", "TopK": 5})
+        for number in range(games):
+            board, rng = drawn_opening(number, 0), random.Random(number)
+            while not board.is_game_over(claim_draw=True) and len(board.move_stack) < 60:
+                if board.turn == (number % 2 == 0):
+                    # python-chess raises where the engine's move is illegal.
+                    move = engine.play(board, chess.engine.Limit(time=0.1), game=number).move
+                    assert move is not None
+                else:
+                    move = rng.choice(sorted(board.legal_moves, key=str))
+                board.push(move)
