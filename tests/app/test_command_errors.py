@@ -225,7 +225,7 @@ def test_a_model_folder_that_lacks_a_file_is_refused(
         (["train", "rubric.verdicts=/nope.tsv"], "rubric.verdicts: expected a file of verdicts, got /nope.tsv"),
         (["evaluate", "suites=[match]", "match.opponent=/nope"], "match.opponent: expected random, capture, exchange"),
         (["warmstart", "corpus=[/nope/rows.txt]"], "/nope/rows.txt"),
-        (["trian"], "expected one of train, smoke, bench, evaluate, inspect, pretrain, warmstart, data"),
+        (["trian"], "expected one of train, smoke, bench, evaluate, inspect, pretrain, warmstart, uci, data"),
         (["--steps=3"], "expected one of train"),
     ],
 )
