@@ -153,7 +153,7 @@ def small_model(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Pat
         layers=1,
         width=32,
         heads=2,
-        steps=150,
+        steps=210,
         batch_size=16,
         lr=2e-2,
         warmup_steps=10,

@@ -155,7 +155,7 @@ def silent_generator(run: Run, faulty: Callable[[], bool]) -> None:
 
 @dataclass
 class NanJudge:
-    """A real judge whose second score is NaN while `broken`."""
+    """A real judge whose first score is NaN while `broken`; equal answers are judged once, so others may be shared."""
 
     real: Judge
     broken: Callable[[], bool]
@@ -166,7 +166,7 @@ class NanJudge:
 
     def score_all(self, questions: Sequence[Question]) -> list[Score]:
         scores = self.real.score_all(questions)
-        return [scores[0], replace(scores[1], total=float("nan")), *scores[2:]] if self.broken() else scores
+        return [replace(scores[0], total=float("nan")), *scores[1:]] if self.broken() else scores
 
     def prepare(self, prompts: Iterable[str]) -> None:
         self.real.prepare(prompts)
@@ -193,7 +193,7 @@ INJECTIONS: dict[str, tuple[Injection, FaultKind, str]] = {
     "nan_moment": (at(Moment.accumulated, bad_moment), FaultKind.parameter, f"optimizer.exp_avg of {BAD_WEIGHT}"),
     "nan_reward": (bad_reward(torch.nan), FaultKind.reward, "reward[group 0, completion 1]"),
     "inf_reward": (bad_reward(-torch.inf), FaultKind.reward, "reward[group 0, completion 1]"),
-    "nan_judge": (nan_judge, FaultKind.reward, "reward[group 0, completion 1]"),
+    "nan_judge": (nan_judge, FaultKind.reward, "reward[group 0, completion 0]"),
     "no_completions": (silent_generator, FaultKind.generator, "completions"),
 }
 WITHOUT_BATCH = {FaultKind.reward, FaultKind.generator, FaultKind.judge}

@@ -137,7 +137,7 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "objective.entropy.control=adaptive",
             "objective.entropy.target=0.9",
             "objective.entropy.coef=0.01",
-            "objective.collection.kl_cap=0.05",
+            "objective.collection.kl_cap=0.01",
             "objective.collection.refill_rounds=1",
         ),
         ("kl/coef", "policy/entropy_coef", "rollout/rejected_fraction"),
