@@ -252,7 +252,9 @@ def test_a_label_that_says_what_the_model_wrote_raises_its_reward_through_the_st
         return list(report.groups[0].samples), report.rewards_PG[0]
 
     samples, rewards = step(None)
-    chosen = max((i for i in range(16) if not samples[i].score.failure), key=lambda i: float(rewards[i]))
+    # The best one that leaves room for a gain.
+    readable = (i for i in range(16) if not samples[i].score.failure and rewards[i] < 0.9)
+    chosen = max(readable, key=lambda i: float(rewards[i]))
     _, rewards_again = step(None)
     others, relabelled = step(samples[chosen].text)
     assert [sample.text for sample in samples] == [sample.text for sample in others]

@@ -159,7 +159,7 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "kl.target=0.001",
             "objective.collection.uninformative=refill",
             "objective.group_size=2",
-            "generator.temperature=0.5",
+            "generator.temperature=0.8",
         ),
         ("kl/coef", "group/replaced_fraction"),
     ),
