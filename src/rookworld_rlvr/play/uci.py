@@ -59,7 +59,7 @@ class UciSession:
         self._board = chess.Board()
         self._lock = threading.Lock()
         self._search: threading.Thread | None = None
-        self._release = threading.Event()
+        self._release, self._answered = threading.Event(), threading.Event()
         self._asked = self._illegal = 0
 
     def receive(self, line: str) -> bool:
@@ -156,11 +156,14 @@ class UciSession:
         self._board = board
 
     def _go(self, arguments: Sequence[str]) -> None:
-        if self._search is not None and self._search.is_alive():
+        if self._search is not None and not self._answered.is_set():
             raise ValueError("expected no search under way; send stop first")
+        # The client may ask again before the thread that sent the last move has ended.
+        self.wait()
         mover = self.be_loaded()
         held = "infinite" in arguments or "ponder" in arguments
         self._release.clear()
+        self._answered.clear()
         given = (mover, self._board.copy(), replace(self._options), _searched(arguments), held)
         self._search = threading.Thread(target=self._answer, args=given, daemon=True)
         self._search.start()
@@ -187,6 +190,7 @@ class UciSession:
             self._tell(f"the model gave no answer, so this is a legal move that it did not choose: {error}")
         if held:
             self._release.wait()
+        self._answered.set()
         self._say(f"bestmove {move}")
 
     def _report(self, choice: Choice, options: Options, spent_ms: float) -> None:
