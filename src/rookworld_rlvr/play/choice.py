@@ -60,7 +60,6 @@ class Mover:
         found = parse_policy(first)
         candidates = legal_candidates(board, found) if isinstance(found, PolicyAnswer) else {}
         illegal: list[str] = []
-        answer = first
         for attempt in range(attempts + 1):
             answer = first if attempt == 0 else self._answer(board, published_decoding(), number, attempt)
             move = best_move_text(answer)
