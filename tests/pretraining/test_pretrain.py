@@ -20,7 +20,7 @@ from rookworld_rlvr.board.evals import win_probability
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.pretraining import run as pretraining
 from rookworld_rlvr.pretraining.codec import Encoder, build_tokenizer, men_of
-from rookworld_rlvr.pretraining.environment_rows import SHARES, EnvironmentRows, TransitionPool
+from rookworld_rlvr.pretraining.environment_rows import NUMBERS, SHARES, EnvironmentRows, TransitionPool, renumbered
 from rookworld_rlvr.pretraining.muon import Muon, orthogonal
 from rookworld_rlvr.pretraining.run import PretrainConfig, Pretraining
 from rookworld_rlvr.pretraining.soft_targets import BOARD_AT, SoftRows, attacks_of, coarse, collate_boards
@@ -325,6 +325,19 @@ def test_transitions_are_drawn_by_the_share_of_their_class_and_illegal_ones_by_k
     quiet, rest = SHARES[TransitionClass.quiet], 1 - sum(SHARES.values())
     assert drawn["quiet"] / 2000 == pytest.approx(quiet / (quiet + rest), abs=0.04)
     assert drawn["illegal geometry"] == pytest.approx(drawn["illegal blocked"], rel=0.2)
+
+
+def test_a_row_with_another_full_move_number_has_the_answer_that_is_true_then(transitions: list[Example]) -> None:
+    for row in transitions:
+        again = renumbered(row, 1)
+        was, asked = parse_environment_prompt(row.prompt), parse_environment_prompt(again.prompt)
+        assert asked.fen.split()[:-1] == was.fen.split()[:-1] and asked.fen.split()[-1] == "1"
+        assert (asked.uci, asked.history) == (was.uci, was.history)
+        assert again.completion == render_environment(environment_truth(asked))
+        assert renumbered(again, int(was.fen.split()[-1])) == row
+    pool, rng = TransitionPool(transitions), random.Random(5)
+    drawn = [parse_environment_prompt(pool.draw(rng).prompt).fen.split()[-1] for _ in range(2000)]
+    assert {str(number) for number in range(1, NUMBERS + 1)} <= set(drawn), "early positions are rare in the files"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import random
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import chess
 import numpy as np
@@ -11,7 +11,14 @@ from transformers import PreTrainedTokenizerFast
 
 from ..board.transition import REWARD_WIN
 from ..tasks.classes import TransitionClass
-from ..tasks.environment import SEPARATOR, parse_environment, parse_environment_prompt
+from ..tasks.environment import (
+    SEPARATOR,
+    environment_truth,
+    parse_environment,
+    parse_environment_prompt,
+    render_environment,
+    render_environment_prompt,
+)
 from ..tasks.transitions import transition_kind
 from ..tasks.types import EnvironmentAnswer, Example
 from .codec import Encoder, men_of
@@ -29,6 +36,9 @@ SHARES = {
     TransitionClass.insufficient_material: 0.04,
     TransitionClass.seventy_five_moves: 0.02,
 }
+# Of `A:` rows, those whose full-move number is drawn anew, from 1 to NUMBERS: files that keep a position once hold
+# hardly any early ones.
+RENUMBERED, NUMBERS = 0.2, 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +72,18 @@ class TransitionPool:
         self._shares = [shares.get(kind, rest) for kind in self._kinds]
 
     def draw(self, rng: random.Random) -> Example:
-        """A row of a kind that is drawn by SHARES."""
-        return rng.choice(self._by_kind[rng.choices(self._kinds, self._shares)[0]])
+        """A row of a kind that is drawn by SHARES; one in five has another full-move number than in the file."""
+        row = rng.choice(self._by_kind[rng.choices(self._kinds, self._shares)[0]])
+        return renumbered(row, rng.randint(1, NUMBERS)) if rng.random() < RENUMBERED else row
+
+
+def renumbered(row: Example, number: int) -> Example:
+    """An `A:` row whose prompt has the full-move number `number`, and the answer that is true then."""
+    asked = parse_environment_prompt(row.prompt)
+    position, _, _ = asked.fen.rpartition(" ")
+    prompt = render_environment_prompt(f"{position} {number}", asked.uci, asked.history)
+    truth = environment_truth(parse_environment_prompt(prompt))
+    return replace(row, prompt=prompt, completion=render_environment(truth))
 
 
 class EnvironmentRows:
