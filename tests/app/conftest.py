@@ -45,6 +45,7 @@ from rookworld_rlvr.training.loss import TokenTotals
 from rookworld_rlvr.training.metrics import step_metrics
 from rookworld_rlvr.training.step import grpo_step
 from rookworld_rlvr.training.step_report import StepReport
+from rookworld_rlvr.training.warning_signs import SignWatch
 
 SCHEMA_OF = {
     "train": RunConfig,
@@ -214,6 +215,15 @@ def rows(config: RunConfig) -> Any:
 def match(config: RunConfig) -> MatchConfig:
     """How the trained model would play the one it began from."""
     return match_config(config)
+
+
+def signs(config: RunConfig) -> list[list[str]]:
+    """The warning signs of a run whose KL rises, by step."""
+    watch, shown = SignWatch(config.warnings), []
+    for step in range(60):
+        watch.observe({"kl/reference": 0.005 * step})
+        shown.append(sorted(watch.shown))
+    return shown
 
 
 def draws(config: RunConfig) -> list[Task]:
@@ -398,6 +408,7 @@ def observers(of_engines: dict[str, Any]) -> dict[str, Callable[[RunConfig], Any
         biased_sampler,
         rows,
         draws,
+        signs,
         match,
         judges,
         model,

@@ -68,6 +68,8 @@ BAD_VALUES = [
     ("rubric.engine.timeout_s=0", "engine.timeout_s: expected more than 0 and at most 86400 seconds"),
     ("rubric.judge=engine rubric.engine.path=/nope", "rubric.engine: expected an engine's binary, got '/nope': no"),
     ("evaluation_nodes=9 rubric.engine.path=/nope", "rubric.engine: expected an engine's binary, got '/nope'"),
+    ("warnings.window=1", "warnings.window: expected 4 or more, got 1"),
+    ("warnings.kl_low=1", "warnings: expected 0 <= kl_low < kl_high"),
     ("validation.every=-1", "validation: expected every from 0"),
     ("validation.rows=999 validation.every=1", "validation.rows: expected to leave training rows"),
     ("optim.lr=-1", "expected lr from 0 up"),
@@ -225,7 +227,7 @@ def test_a_model_folder_that_lacks_a_file_is_refused(
         (["train", "rubric.verdicts=/nope.tsv"], "rubric.verdicts: expected a file of verdicts, got /nope.tsv"),
         (["evaluate", "suites=[match]", "match.opponent=/nope"], "match.opponent: expected random, capture, exchange"),
         (["warmstart", "corpus=[/nope/rows.txt]"], "/nope/rows.txt"),
-        (["trian"], "expected one of train, smoke, bench, evaluate, inspect, pretrain, warmstart, uci, data"),
+        (["trian"], "expected one of train, smoke, bench, evaluate, report, inspect, pretrain, warmstart, uci, data"),
         (["--steps=3"], "expected one of train"),
     ],
 )

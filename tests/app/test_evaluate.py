@@ -17,12 +17,12 @@ from safetensors.torch import load_file, save_file
 from rookworld_rlvr.app import suites
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.config import EvaluateConfig
-from rookworld_rlvr.app.evaluate import software
 from rookworld_rlvr.app.evaluated import Evaluated, load_model
 from rookworld_rlvr.app.rows_file import RowsFile, rows_path
 from rookworld_rlvr.app.wiring import make_generator
 from rookworld_rlvr.engine.engine import EngineNotFoundError, find_engine
 from rookworld_rlvr.evaluation.suite import Suite, SuiteName
+from rookworld_rlvr.provenance import software
 from rookworld_rlvr.rollout.generator import Generator, GeneratorKind
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
 from rookworld_rlvr.rollout.static_generator import StaticGenerator

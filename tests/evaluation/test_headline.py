@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from rookworld_rlvr.evaluation import Measure, Row
-from rookworld_rlvr.evaluation.headline import HEADLINE, holm, shown_first, worse
+from rookworld_rlvr.evaluation.headline import HEADLINE, Changes, changes, holm, shown_first
 from rookworld_rlvr.evaluation.intervals import seeds_interval
 from rookworld_rlvr.evaluation.scales import lower_is_better, scale_of
 
@@ -20,19 +20,19 @@ def rows(**values: list[float]) -> list[Row]:
 
 def test_a_fall_that_chance_does_not_explain_is_worse_and_a_rise_is_not() -> None:
     ones, zeros = [1.0] * 20, [0.0] * 20
-    assert worse(rows(valid=ones), rows(valid=zeros), {}) == [VALID]
-    assert worse(rows(valid=zeros), rows(valid=ones), {}) == []
-    assert worse(rows(valid=ones), rows(valid=[0.0, *ones[1:]]), {}) == []
+    assert changes(rows(valid=ones), rows(valid=zeros), {}).worse == [VALID]
+    assert changes(rows(valid=zeros), rows(valid=ones), {}) == Changes([VALID], [])
+    assert changes(rows(valid=ones), rows(valid=[0.0, *ones[1:]]), {}) == Changes([], [])
 
 
 def test_of_a_loss_the_rise_is_worse() -> None:
     low, high = [0.1] * 20, [0.3] * 20
-    assert worse(rows(loss=low), rows(loss=high), {}) == [LOSS]
-    assert worse(rows(loss=high), rows(loss=low), {}) == []
+    assert changes(rows(loss=low), rows(loss=high), {}) == Changes([], [LOSS])
+    assert changes(rows(loss=high), rows(loss=low), {}) == Changes([LOSS], [])
 
 
 def test_keys_that_are_no_headline_are_not_named_and_do_not_count_for_the_correction() -> None:
-    assert worse(rows(other=[1.0] * 20), rows(other=[0.0] * 20), {}) == []
+    assert changes(rows(other=[1.0] * 20), rows(other=[0.0] * 20), {}) == Changes([], [])
 
 
 def test_a_lost_match_is_worse_where_its_interval_leaves_out_zero() -> None:
@@ -43,7 +43,9 @@ def test_a_lost_match_is_worse_where_its_interval_leaves_out_zero() -> None:
         (Measure(-inf, -inf, -127.0, 16), ["match/elo"]),
         (Measure(60.0, 30.0, 90.0, 400), []),
     ):
-        assert worse(nothing, nothing, {"match/elo": elo}) == expected
+        assert changes(nothing, nothing, {"match/elo": elo}).worse == expected
+    won = changes(nothing, nothing, {"match/elo": Measure(60.0, 30.0, 90.0, 400)})
+    assert won == Changes(["match/elo"], [])
 
 
 def test_holm_steps_down_and_stops_at_the_first_that_passes() -> None:

@@ -65,12 +65,14 @@ def test_dropout_is_refused_by_name(
     assert "preflight refused" in shown.err and "dropout_off" in shown.err and shown.err.count("\n") == 1
 
 
-def test_a_refused_training_run_exits_3_before_its_first_step(
-    train: Callable[..., Path], capfd: pytest.CaptureFixture[str]
+def test_a_refused_training_run_exits_3_before_its_first_step_and_latest_stays_where_it_led(
+    train: Callable[..., Path], capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    folder = train("model.dropout=0.1", "steps=2", exit_code=3)
+    good = train("steps=1", "evaluation_rows=0")
+    assert train("model.dropout=0.1", "steps=2", exit_code=3) == good
     assert "dropout_off" in capfd.readouterr().err
-    assert not (folder / "metrics.jsonl").exists() and not (folder / "summary.json").exists()
+    [refused] = [path.parent for path in tmp_path.glob("outputs/*/*/config.yaml") if path.parent != good]
+    assert not (refused / "metrics.jsonl").exists() and not (refused / "summary.json").exists()
 
 
 def test_positions_counted_from_the_pads_are_refused_by_name(

@@ -59,6 +59,7 @@ def test_a_run_s_folder_is_named_by_date_time_and_name_and_latest_leads_to_it(fi
     assert (root / "latest").is_symlink() and finished.parent.parent == root
     assert finished.name.endswith("-four") and len(finished.parent.name.split("-")) == 3
     contents = {"config.yaml", "metrics.jsonl", "rollouts.jsonl", "checkpoints", "summary.json", "before_rows.jsonl"}
+    contents |= {"report.html"}
     assert {path.name for path in finished.iterdir()} == contents
 
 
@@ -96,6 +97,8 @@ def test_the_summary_has_the_contract_s_keys_and_tables(finished: Path) -> None:
     assert all(entry.keys() == {"value", "low", "high", "n"} for entry in summary["before"].values())
     assert all(entry.keys() == {"value", "low", "high"} for entry in summary["gain"].values())
     assert summary["before"]["policy/valid"]["n"] == 2 and len(summary["preflight"]) == 6
+    assert summary["better"] == summary["worse"] == [], "two rows tell nothing apart"
+    assert summary["software"]["torch"] and len(set(summary["hashes"].values())) == 4
     assert summary["peak_rss_gib"] > 0.1 and summary["completions_per_s"] > 0
 
 

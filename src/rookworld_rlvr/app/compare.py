@@ -4,7 +4,7 @@ import argparse
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from ..errors import UserError
 from ..evaluation import to_json
@@ -13,6 +13,7 @@ from ..evaluation.paired import Comparison, compare
 from ..evaluation.suite import no_measures
 from ..evaluation.table import json_number
 from ..files import write_json
+from .arguments import OneLineParser
 from .compared_settings import differing_settings
 from .exit_codes import BAD_INPUT, DONE
 from .rows_file import read_finished, rows_path
@@ -31,15 +32,8 @@ def compare_command(argv: list[str]) -> int:
     return DONE
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, without the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"evaluate compare: {message}")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="rookworld evaluate compare", description="Two models on the same rows; B less A.")
+    parser = OneLineParser(prog="rookworld evaluate compare", description="Two models on the same rows; B less A.")
     parser.add_argument("first", metavar="A", type=Path, help="a file that evaluate output= wrote")
     parser.add_argument("second", metavar="B", type=Path, help="another, of the same suites and rows")
     parser.add_argument("--json", metavar="OUT", type=Path, help="write the comparison here")

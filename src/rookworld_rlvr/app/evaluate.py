@@ -3,18 +3,15 @@
 With `output=` the rows are kept as they are finished, and the same command goes on behind them.
 """
 
-import platform
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from .. import __version__
 from ..engine.engine import EngineConfig
 from ..errors import UserError
 from ..evaluation import Row, to_json
@@ -22,6 +19,7 @@ from ..evaluation.suite import Suite, SuiteName, suite_table
 from ..files import write_json
 from ..model.policy import Policy
 from ..model.weights import checksum
+from ..provenance import software
 from ..training.data import load_evaluation_data
 from .compare import compare_command
 from .config import EvaluateConfig
@@ -36,7 +34,6 @@ from .tables import evaluation_tables
 from .wiring import make_console, make_generator, set_threads
 
 COMPARE = "compare"
-SOFTWARE = ("torch", "transformers", "tokenizers", "chess")
 # What may differ between the parts of one evaluation, beside the settings of suites that it has not.
 NOT_OF_THE_RESULT = ("output", "threads")
 
@@ -112,12 +109,6 @@ def suite_result(suite: Suite, rows: Sequence[Row], wall_s: float) -> dict[str, 
         **suite.facts,
         **suite.conclude(rows),
     }
-
-
-def software() -> dict[str, str]:
-    """The versions that a result may depend on."""
-    own = {"python": platform.python_version(), "rookworld-rlvr": __version__}
-    return own | {name: version(name) for name in SOFTWARE}
 
 
 def _head(config: EvaluateConfig, raw: DictConfig, policy: Policy, suites: Sequence[Suite]) -> Mapping[str, Any]:

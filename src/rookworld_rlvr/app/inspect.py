@@ -1,9 +1,8 @@
 """`rookworld inspect BATCH`: replays the batch of a fault, with the terms of its loss and what is not finite."""
 
-import argparse
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from omegaconf import OmegaConf
@@ -20,6 +19,7 @@ from ..training.checks import check_gradient, check_logprobs, check_loss
 from ..training.context import StepContext
 from ..training.diagnosis import load_fault
 from ..training.loss import MicroLoss, grpo_loss
+from .arguments import OneLineParser
 from .config import RunConfig
 from .exit_codes import BAD_INPUT, DONE
 from .wiring import build_unsaved_run, make_console
@@ -30,20 +30,13 @@ SHOWN_SAMPLES = 8
 def main(argv: list[str]) -> int:
     """Returns the exit code: 0 whether or not the fault shows again."""
     try:
-        parser = _Parser(prog="rookworld inspect", description="Replay the batch of a fault.")
+        parser = OneLineParser(prog="rookworld inspect", description="Replay the batch of a fault.")
         parser.add_argument("batch", metavar="BATCH", type=Path, help="a file of a run's folder, faults/step-N.pt")
         inspect_batch(parser.parse_args(argv).batch)
     except UserError as error:
         print(f"rookworld: {error}", file=sys.stderr)
         return BAD_INPUT
     return DONE
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, without the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"inspect: {message}")
 
 
 def inspect_batch(path: Path) -> None:

@@ -107,6 +107,19 @@ def _show_step(console: Console, report: StepReport) -> None:
         f"{report.times_s['step']:.2f} s, peak memory {peak_memory_gib():.2f} GiB",
         highlight=False,
     )
+    for told in _explained(report):
+        console.print(told, highlight=False, soft_wrap=True)
+
+
+def _explained(report: StepReport) -> list[str]:
+    """What a newcomer would take for a defect of ours."""
+    told = []
+    if all(sample.score.failure for group in report.groups for sample in group.samples):
+        told.append("no answer is well-formed: a model that does not know the formats learns them by `rookworld warmstart`")
+    if not report.advantages_PG.any():
+        asked = f"{GATE_GROUP_SIZE} answers to each prompt"
+        told.append(f"no gradient: the {asked} earned the same here; a run asks for objective.group_size of them")
+    return told
 
 
 def _show_gates(console: Console, gates: list[GateResult]) -> None:

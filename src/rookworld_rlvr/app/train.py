@@ -1,13 +1,16 @@
 """`rookworld train [overrides]`: the main job, and with -m a sweep of it."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..errors import UserError
-from ..training.checkpoint import CONFIG_FILE, find_run
+from ..report.page import REPORT, write_report
+from ..report.verdict import read_verdict
+from ..training.checkpoint import CONFIG_FILE, checkpoint_folder, find_run
 from ..training.trainer import INTERRUPTED, train
 from .conf_groups import conf_folder
 from .config import RunConfig
@@ -32,8 +35,10 @@ def main(argv: list[str]) -> int:
         if summary["gain"]:
             run.console.print(gain_table(summary))
         run.console.print(f"{_ending(summary)} after {summary['steps']} steps, {summary['wall_s']:.0f} s")
-        if summary["stopped"] == INTERRUPTED:
-            run.console.print(f"to go on: resume={run.folder}", highlight=False, soft_wrap=True)
+        report = run.folder / REPORT
+        write_report([run.folder], report)
+        told = [*read_verdict(run.folder).sentences(), f"report: {report}", _next(run.folder, summary)]
+        run.console.print("\n".join(told), highlight=False, markup=False, soft_wrap=True)
         if job_number() is not None:
             members.append((overrides(), summary))
 
@@ -44,6 +49,13 @@ def main(argv: list[str]) -> int:
         if len(members) > 1 and all(_is_of_seed(given) for given, _ in members):
             console.print(seeds_table([summary for _, summary in members]))
     return code
+
+
+def _next(folder: Path, summary: Mapping[str, Any]) -> str:
+    """What a user would type next."""
+    if summary["stopped"] == INTERRUPTED:
+        return f"to go on: resume={folder}"
+    return f"to play against it in a chess program: rookworld uci --model {checkpoint_folder(folder, summary['steps'])}"
 
 
 def _is_of_seed(given: list[str]) -> bool:

@@ -38,10 +38,11 @@ from ..training.loop import METRICS_FILE
 from ..training.memory import keep_flat
 from ..training.optim import Clock, make_optimizer
 from ..training.run import Run
-from ..training.run_folder import make_run_folder, point_latest
+from ..training.run_folder import make_run_folder
 from ..training.seeding import seed_everything
 from ..training.sinks import ConsoleSink, JsonlSink, Sink, TensorBoardSink, Tracker, require_tracker
 from ..training.validation import hold_back
+from ..training.warning_signs import SignWatch
 from .config import RunConfig
 from .judges import make_judges
 
@@ -129,9 +130,8 @@ def _add_folder(run: Run, config: RunConfig, raw: DictConfig) -> None:
         run.folder, _ = find_run(config.resume)
     else:
         run.folder = make_run_folder(root, config.name, now=datetime.now())
-        # First: whatever `latest` leads to can be resumed.
         write_text(run.folder / CONFIG_FILE, run.config_text)
-        point_latest(root, run.folder)
+        run.latest_in = root
     run.live_files = LiveFiles(run.folder) if config.data.live.fraction else None
     run.sinks = _make_sinks(config, raw, run)
 
@@ -164,6 +164,7 @@ def build_unsaved_run(config: RunConfig) -> Run:
         resume=config.resume,
         engine=engine,
         sampling=Sampling(config.generator.temperature, seed=config.seed),
+        signs=SignWatch(config.warnings),
         make_generator=lambda other: make_generator(other, in_this_process(config.generator)),
     )
 

@@ -1,6 +1,7 @@
-"""The keys that people read first, and those of them that got worse."""
+"""The keys that people read first, and those of them that got better or worse."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite
 from statistics import NormalDist
 
@@ -31,8 +32,16 @@ HEADLINE = (*GREEDY, *(f"{SAMPLED}/{key}" for key in GREEDY), MATCH_ELO)
 LEVEL = 0.05
 
 
-def worse(before: Iterable[Row], after: Iterable[Row], match: Mapping[str, Measure]) -> list[str]:
-    """The headline keys whose paired change is for the worse, by Holm's correction at 5 % over all of them.
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The headline keys that a run moved by more than chance does, each in the order of HEADLINE."""
+
+    better: list[str]
+    worse: list[str]
+
+
+def changes(before: Iterable[Row], after: Iterable[Row], match: Mapping[str, Measure]) -> Changes:
+    """Which headline keys moved, by Holm's correction at 5 % over all of them.
 
     `match` has the trained model's Elo against the one it began from. Tests are those of `paired.compare`, two-sided;
     of Elo the normal one of its interval. Raises ValueError where the rows are not of the same items. Source: Holm,
@@ -43,8 +52,9 @@ def worse(before: Iterable[Row], after: Iterable[Row], match: Mapping[str, Measu
     if MATCH_ELO in match:
         tested[MATCH_ELO] = (match[MATCH_ELO].value, _p(match[MATCH_ELO]))
     rejected = holm({key: p for key, (_, p) in tested.items()})
-    wrong = {key for key, (gain, _) in tested.items() if (gain > 0) == lower_is_better(key) and gain}
-    return [key for key in HEADLINE if key in rejected and key in wrong]
+    moved = [(key, (tested[key][0] > 0) == lower_is_better(key)) for key in HEADLINE if key in rejected]
+    moved = [(key, wrong) for key, wrong in moved if tested[key][0]]
+    return Changes([key for key, wrong in moved if not wrong], [key for key, wrong in moved if wrong])
 
 
 def holm(p_values: Mapping[str, float], level: float = LEVEL) -> set[str]:

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from ..errors import UserError
 from ..model.threads import add_gradients, on_cores
 from ..model.weights import checksum
+from ..provenance import digest
 from ..tasks.types import Example
 from ..tasks.verdicts import Verdict, mirrored, render_verdict
 from .codec import POSITIONS, build_tokenizer
@@ -39,7 +40,7 @@ from .soft_targets import (
     collate_boards,
     tokens_of,
 )
-from .state import Header, digest, load_state, read_state, save_state
+from .state import Header, load_state, read_state, save_state
 from .student import ATTACKS, LEGAL, MOVES, WORTH, Shape, Student, export, token_features
 
 # They decide what is saved and told, not what is learned.

@@ -1,7 +1,6 @@
 """A warm start on disk, with what it depends on: another run's is not gone on with."""
 
-from collections.abc import Iterable, Mapping
-from hashlib import sha256
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +49,3 @@ def load_state(folder: Path, device: torch.device, knob: str) -> dict[str, Any]:
     if not isinstance(state, dict) or not isinstance(state.get("header"), dict):
         raise UserError(f"{wanted}, got one that does not say what it was begun with; {ANEW}")
     return state
-
-
-def digest(rows: Iterable[tuple[int, ...] | str]) -> str:
-    """Equal for equal rows in the same order, and for no others."""
-    found, count = sha256(), 0
-    for row in rows:
-        found.update(repr(row).encode())
-        count += 1
-    return f"{count} rows of sha256 {found.hexdigest()[:16]}"

@@ -19,10 +19,11 @@ from ..model.batch import batch_of
 from ..model.policy import ModelConfig, Policy, Precision, load_policy, resolve_precision
 from ..model.shared_prefix import can_share
 from ..model.weights import checksum
+from ..provenance import digest
 from ..tasks.types import Example, Task
 from ..training.optim import OptimConfig, learning_rate, make_optimizer
 from .codec import PIECES, POSITIONS, board_pieces, build_tokenizer, piece_token, seen_token
-from .state import Header, digest, read_state, save_state
+from .state import Header, read_state, save_state
 
 # Batches are cut from pools of this many, sorted by length, so that rows of a batch are alike.
 POOL_BATCHES = 40

@@ -168,6 +168,9 @@ def _restore(run: Run, fault: Fault) -> None:
 def _record(run: Run, report: StepReport, validation: Mapping[str, float]) -> None:
     step = report.step + 1
     metrics = {**step_metrics(report, run.context), **validation}
+    for told in run.signs.observe(metrics).values():
+        run.console.print(f"warning at step {step}: {told}", highlight=False, markup=False, soft_wrap=True)
+    metrics |= run.signs.metrics()
     for sink in run.sinks:
         sink.write(step, metrics)
     if run.config.rollouts_every and (step == 1 or step % run.config.rollouts_every == 0):

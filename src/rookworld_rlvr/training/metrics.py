@@ -70,6 +70,11 @@ def _of_tokens(value: Callable[[TokenTotals], float]) -> Value:
     return lambda report, _context: value(report.tokens) if report.tokens.count else None
 
 
+def _of_loss(summed: Callable[[StepReport], float]) -> Value:
+    """A sum over trained tokens, a token; None where no token was trained."""
+    return lambda report, _context: summed(report) / report.tokens.count if report.tokens.count else None
+
+
 def _of_kl(value: Callable[[TokenTotals], float]) -> Value:
     """None where the reference was not asked."""
     return lambda report, _context: value(report.tokens) if report.tokens.kl_count else None
@@ -143,13 +148,21 @@ def _magnitude(report: StepReport) -> Tensor:
 
 
 def _added_by_the_loop(_report: StepReport, _context: StepContext) -> None:
-    """A validation is made between steps; see `validation.validation_metrics`."""
+    """Validations and warning signs; see `validation.validation_metrics` and `warning_signs`."""
 
 
 # A key that ends in `/*` stands for a family, one key a task, part or reason.
 METRICS: dict[str, Metric] = {
     "loss": Metric("reward std", MEAN, "surrogate, KL and entropy terms, mean over updates", "around 0; no trend",
         _of_report(lambda report: report.loss)),
+    "loss/surrogate": Metric("reward std", MEAN, "surrogate of a trained token, before the sampler's correction",
+        "around 0; no trend",
+        _of_tokens(lambda totals: totals.surrogate_sum / totals.count)),
+    "loss/kl": Metric("nat a token", MEAN, "KL term of a trained token, times kl/coef", "well below advantage/abs_mean",
+        _of_loss(lambda report: report.kl_coef * report.tokens.kl_term_sum)),
+    "loss/entropy": Metric("nat a token", MEAN, "entropy of a trained token, times policy/entropy_coef; subtracted",
+        "0 without a bonus",
+        _of_loss(lambda report: report.entropy_coef * report.tokens.entropy_sum)),
     "reward/mean": Metric("reward", MEAN, "mean over the step's completions", "rises",
         _of_groups(lambda report: float(report.rewards_PG.mean()))),
     "reward/task/*": Metric("reward", MEAN, "the mean reward of each task", "rises",
@@ -235,6 +248,9 @@ METRICS: dict[str, Metric] = {
         _of_groups(lambda report: fmean(len(done.tokens) for done in _completions(report)))),
     "validation/*": Metric("fraction", MEAN, "greedy, on rows held back; score is the mean over tasks", "rises",
         _added_by_the_loop),
+    "warning/*": Metric("0 or 1", LAST, "1 while a sign of trouble is shown: kl, oscillation, no_variance, forgetting",
+        "0",
+        _added_by_the_loop),
     "judge/verdict/*": Metric("prompts", SUM, "P: prompts by who judged their moves", "as configured",
         _of_groups(_verdicts)),
     "judge/engine_positions": Metric("positions", SUM, "judged by an engine, each once a sampling", "as configured",
@@ -279,6 +295,6 @@ def step_metrics(report: StepReport, context: StepContext) -> dict[str, float]:
 
 def declared(key: str) -> Metric:
     """What a key means, families included. Raises KeyError for one that is not declared."""
-    if key in METRICS:
-        return METRICS[key]
-    return METRICS["/".join(key.split("/")[:2]) + "/*"]
+    parts = key.split("/")
+    families = ("/".join([*parts[:length], "*"]) for length in range(len(parts) - 1, 0, -1))
+    return METRICS[next((name for name in (key, *families) if name in METRICS), key)]

@@ -18,6 +18,7 @@ from .data import evaluation_rows
 from .live_files import LiveFiles
 from .sinks import Sink
 from .validation import ValidationConfig
+from .warning_signs import SignWatch, WarningsConfig
 
 
 @dataclass(slots=True)
@@ -46,6 +47,7 @@ class TrainerConfig:
     rollouts_every: int = 10
     """Steps between transcripts; 0: none."""
     validation: ValidationConfig = field(default_factory=ValidationConfig)
+    warnings: WarningsConfig = field(default_factory=WarningsConfig)
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.checkpoint_every < 1 or self.keep_checkpoints < 1:
@@ -86,6 +88,9 @@ class Run:
     """Makes the generator of another model than the trained one; None where no match is played."""
     live_files: LiveFiles | None = None
     """Where it is kept what live games asked; None without such games, or without a folder."""
+    latest_in: Path | None = None
+    """Where `latest` is made to lead to this run once its gates have passed; None leaves it."""
+    signs: SignWatch = field(default_factory=lambda: SignWatch(WarningsConfig()))
     stop_requested: bool = field(default=False)
 
     @property

@@ -9,9 +9,11 @@ from typing import Any
 
 from ..errors import UserError
 from ..evaluation import Gain, Measure, Row, paired_gain, summarise, to_json
-from ..evaluation.headline import worse
+from ..evaluation.headline import Changes, changes
 from ..evaluation.scales import SAMPLED, SPREAD
-from ..files import write_json, write_text
+from ..files import whole_lines, write_json, write_text
+from ..model.weights import checksum
+from ..provenance import digest, software
 from ..rollout.groups import sample_groups, score_groups
 from ..stability.faults import StepAbandonedError
 from ..stability.reference import ReferenceMode
@@ -23,7 +25,7 @@ from .loop import METRICS_FILE, ROLLOUTS_FILE, evaluate_rows, evaluate_sampled_r
 from .memory import peak_memory_gib
 from .preflight import GateResult, PreflightInput, require_passed, run_preflight
 from .run import Run
-from .run_folder import held
+from .run_folder import held, point_latest
 from .sinks import cut_lines
 
 SUMMARY, BEFORE_ROWS = "summary.json", "before_rows.jsonl"
@@ -44,24 +46,36 @@ def train(run: Run) -> dict[str, Any]:
 
 def _train(run: Run) -> dict[str, Any]:
     started = time.perf_counter()
+    begun_with = checksum(run.context.references.original.model)
     gates = preflight(run)
+    if run.latest_in is not None:
+        point_latest(run.latest_in, run.folder)
     steps_done, stopped, completions_per_s = 0, INTERRUPTED, 0.0
     before: list[Row] = []
     after: list[Row] = []
     match: dict[str, Measure] = {}
 
     def write_summary(stopped: str) -> dict[str, Any]:
+        moved = changes(before, after, match) if after else Changes([], [])
         summary = {
             "steps": steps_done,
             "stopped": stopped,
             **tables(before, after),
             "match": {key.removeprefix("match/"): entry for key, entry in to_json(match).items()},
-            "worse": worse(before, after, match) if after else [],
+            "better": moved.better,
+            "worse": moved.worse,
             "wall_s": round(time.perf_counter() - started, 1),
             "completions_per_s": round(completions_per_s, 2),
             "peak_rss_gib": round(peak_memory_gib(), 3),
             "preflight": {gate.name: {"measured": gate.measured, "bound": gate.bound} for gate in gates},
             "recovery": {"faults": run.context.recovery.skipped, "restores": run.context.recovery.restores},
+            "software": software(),
+            "hashes": {
+                "model before": begun_with,
+                "model after": checksum(run.context.policy.model),
+                "training rows": digest(row.prompt for row in run.train_examples),
+                "held-out rows": digest(row.prompt for row in run.held_out),
+            },
         }
         write_json(run.folder / SUMMARY, summary)
         return summary
@@ -170,6 +184,8 @@ def _go_on(run: Run, checkpoint: Any) -> tuple[int, list[Row]]:
     write_text(run.folder / CONFIG_FILE, run.config_text)
     for name in (METRICS_FILE, ROLLOUTS_FILE):
         cut_lines(run.folder / name, steps_done)
+    for line in whole_lines(run.folder / METRICS_FILE):
+        run.signs.observe(json.loads(line))
     _begin_live_files(run)
     return steps_done, [Row(i, items[i], value) for i, value in enumerate(values)]
 

@@ -17,7 +17,7 @@ import chess
 
 from ...board.positions import games_from_pgn, positions_from_file
 from ...files import make_folder, write_lines
-from ...pretraining.state import digest
+from ...provenance import digest
 from ...tasks.audit import audit
 from ...tasks.audit_report import AuditReport
 from ...tasks.transitions import TransitionSource, replayed

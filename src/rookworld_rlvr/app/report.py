@@ -1,0 +1,42 @@
+"""`rookworld report RUN…`: one HTML file about a run, or about several laid over one another."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from ..errors import UserError
+from ..report.page import REPORT, write_report
+from ..report.verdict import read_verdict
+from .arguments import OneLineParser
+from .exit_codes import BAD_INPUT, DONE
+from .wiring import make_console
+
+
+def main(argv: list[str]) -> int:
+    """Returns the exit code."""
+    try:
+        given = _parser().parse_args(argv)
+        _report(given.runs, given.output)
+    except (UserError, OSError) as error:
+        print(f"rookworld: {error}", file=sys.stderr)
+        return BAD_INPUT
+    return DONE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(prog="rookworld report", description="Write one HTML file about runs; it needs no network.")
+    parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run's folder, or outputs/latest")
+    parser.add_argument("--output", metavar="FILE", type=Path, help=f"default: {REPORT} in the folder of the first run")
+    return parser
+
+
+def _report(folders: list[Path], output: Path | None) -> None:
+    path = output or folders[0] / REPORT
+    if not path.resolve().parent.is_dir():
+        raise UserError(f"report: expected a file in a folder that exists, got {path}")
+    write_report(folders, path)
+    console = make_console()
+    for folder in folders:
+        told = [f"{folder}:", *read_verdict(folder).sentences()]
+        console.print("\n".join(told), highlight=False, markup=False, soft_wrap=True)
+    console.print(f"report: {path}", highlight=False, soft_wrap=True)

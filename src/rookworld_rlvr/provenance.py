@@ -1,0 +1,25 @@
+"""What a result came from: versions of software, and digests of rows."""
+
+import platform
+from collections.abc import Iterable
+from hashlib import sha256
+from importlib.metadata import version
+
+from . import __version__
+
+LIBRARIES = ("torch", "transformers", "tokenizers", "chess")
+
+
+def software() -> dict[str, str]:
+    """Versions by name: Python's, ours, and those of the libraries that compute and that judge."""
+    own = {"python": platform.python_version(), "rookworld-rlvr": __version__}
+    return own | {name: version(name) for name in LIBRARIES}
+
+
+def digest(rows: Iterable[tuple[int, ...] | str]) -> str:
+    """How many rows, and a hash: equal for equal rows in the same order, and for no others."""
+    found, count = sha256(), 0
+    for row in rows:
+        found.update(repr(row).encode())
+        count += 1
+    return f"{count} rows of sha256 {found.hexdigest()[:16]}"

@@ -1,0 +1,1 @@
+"""A run as a page, and what came of it in sentences."""

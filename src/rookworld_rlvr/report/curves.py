@@ -1,0 +1,121 @@
+"""Which metrics stand in which chart, and their points, thinned so that a long run stays quick to open."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from statistics import fmean
+from typing import Any
+
+from ..training.metrics import declared
+from ..training.warning_signs import PREFIX
+from .run_record import RunRecord
+
+# A chart of a page is some 600 pixels wide.
+POINTS = 500
+# A member of this family that a step lacks was 0 there.
+COUNTED = "reward/failure/"
+FAULTS, RESTORES = "recovery/skipped", "recovery/restores"
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Curves that share an axis."""
+
+    title: str
+    keys: tuple[str, ...]
+    """Metrics; `*` stands for any end of a name."""
+
+
+CHARTS = (
+    Chart("Reward by task", ("reward/task/*", "reward/mean", "reward/penalized")),
+    Chart("Reward of P: structure and parse", ("reward/part/policy/structure/*", "reward/part/policy/parse/*")),
+    Chart("Reward of P: correctness", ("reward/part/policy/correctness/*",)),
+    Chart(
+        "Reward of A: structure and parse", ("reward/part/environment/structure/*", "reward/part/environment/parse/*")
+    ),
+    Chart("Reward of A: correctness", ("reward/part/environment/correctness/*",)),
+    Chart("Answers that the parser refused", ("reward/failure/*",)),
+    Chart("Validation", ("validation/*",)),
+    Chart("KL to the reference and to the start", ("kl/reference", "kl/original", "kl/exact")),
+    Chart("KL coefficient", ("kl/coef",)),
+    Chart("Terms of the loss", ("loss", "loss/*")),
+    Chart("Groups that teach nothing", ("group/zero_variance_fraction", "group/gated_fraction")),
+    Chart("Spread of rewards in a group", ("group/reward_std", "advantage/abs_mean")),
+    Chart("Probability ratios", ("policy/ratio_max", "sampler/ratio_raw_max")),
+    Chart("Clipped tokens", ("policy/clip_fraction",)),
+    Chart("Entropy", ("policy/entropy",)),
+    Chart("Learning rate", ("optim/lr",)),
+    Chart("Gradient", ("optim/grad_norm",)),
+    Chart("Change of the weights", ("optim/update_norm",)),
+    Chart("Length of answers", ("rollout/length_mean",)),
+    Chart("Cut answers", ("rollout/truncated_fraction", "rollout/rejected_fraction")),
+    Chart("Seconds of a step, by phase", ("time/*",)),
+    Chart("Completions a second", ("throughput/completions_per_s",)),
+    Chart("Memory", ("memory/*",)),
+)
+
+
+def chart_data(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
+    """The charts that have a curve: title, notes on its metrics, and each curve's run, key, steps and values.
+
+    Of several runs each key has a chart of its own.
+    """
+    found: dict[str, list[dict[str, Any]]] = {}
+    for chart in CHARTS:
+        for number, run in enumerate(runs):
+            for curve in _curves(chart, run, number):
+                found.setdefault(curve["key"] if len(runs) > 1 else chart.title, []).append(curve)
+    notes = {title: [_note(key) for key in dict.fromkeys(curve["key"] for curve in found[title])] for title in found}
+    return [{"title": title, "notes": notes[title], "curves": curves} for title, curves in found.items()]
+
+
+def _note(key: str) -> str:
+    metric = declared(key)
+    return f"{key}: {metric.meaning}; {metric.unit}; healthy: {metric.healthy}"
+
+
+def _curves(chart: Chart, run: RunRecord, number: int) -> list[dict[str, Any]]:
+    present = dict.fromkeys(key for step in run.metrics for key in step)
+    keys = [key for pattern in chart.keys for key in present if fnmatchcase(key, pattern)]
+    found = []
+    for key in dict.fromkeys(keys):
+        counted = key.startswith(COUNTED)
+        points = [(int(step["step"]), float(step.get(key, 0.0))) for step in run.metrics if counted or key in step]
+        steps, values = thinned(points)
+        found.append({"run": number, "key": key, "steps": steps, "values": values})
+    return found
+
+
+def thinned(points: Sequence[tuple[int, float]], most: int = POINTS) -> tuple[list[float], list[float]]:
+    """Steps and values of at most `most` points: each the mean of as many neighbours as that takes.
+
+    >>> thinned([(1, 1.0), (2, 3.0), (3, 5.0)], most=2)
+    ([1.5, 3], [2.0, 5.0])
+    """
+    width = -(-len(points) // most)
+    if width <= 1:
+        return [step for step, _ in points], [_short(value) for _, value in points]
+    parts = [points[start : start + width] for start in range(0, len(points), width)]
+    return (
+        [fmean(step for step, _ in part) if len(part) > 1 else part[0][0] for part in parts],
+        [_short(fmean(value for _, value in part)) for part in parts],
+    )
+
+
+def _short(value: float) -> float:
+    """Five digits: a page holds tens of thousands of them."""
+    return float(f"{value:.5g}")
+
+
+def marks(run: RunRecord) -> list[dict[str, Any]]:
+    """The steps at which something happened: faults, restores, and warning signs that began."""
+    found: list[dict[str, Any]] = []
+    before: Mapping[str, float] = {}
+    for step in run.metrics:
+        for key, text in ((FAULTS, "fault"), (RESTORES, "restore")):
+            if step.get(key, 0) > before.get(key, 0):
+                found.append({"step": step["step"], "text": text, "kind": "fault"})
+        began = [key for key in step if key.startswith(PREFIX) and step[key] and not before.get(key)]
+        found += [{"step": step["step"], "text": key.removeprefix(PREFIX), "kind": "warning"} for key in began]
+        before = step
+    return found

@@ -1,0 +1,209 @@
+"""Runs as one HTML file that needs no network. The same runs give the same bytes."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from ..evaluation.headline import HEADLINE, MATCH_ELO
+from ..evaluation.intervals import seeds_interval
+from ..evaluation.scales import lower_is_better
+from ..files import write_text
+from ..tasks import Task
+from .boards import Drawn, draw, shared_shapes
+from .curves import chart_data, marks
+from .run_record import RunRecord, read_run
+from .verdict import Verdict, judge_run
+
+REPORT = "report.html"
+FOLDER = Path(__file__).parent / "page"
+# Some 14 kB each: a page stays below 5 MB.
+TRANSCRIPTS = 200
+FACTS = {"steps": "steps", "stopped": "ended", "wall_s": "seconds", "completions_per_s": "completions a second",
+         "peak_rss_gib": "peak memory, GiB"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A key before and after, as text, and its bar."""
+
+    key: str
+    before: str
+    after: str
+    gain: str
+    interval: str
+    mark: str
+    """`worse`, `better`, or empty where it is not told apart."""
+    bar: tuple[float, float, float] | None
+    """Gain, low and high from −1 to 1, 1 being the largest end of its task's intervals; None if an end is infinite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A transcript with its boards."""
+
+    said: Mapping[str, Any]
+    drawn: Drawn
+    run: int
+    problem: str
+    """Why the parser refused it, else `illegal best move` or `wrong board`; empty if nothing is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPage:
+    """What the page says of one run."""
+
+    name: str
+    verdict: Verdict
+    headline: list[Change]
+    others: list[Change]
+    facts: dict[str, Any]
+    sections: dict[str, dict[str, Any]]
+    """Small tables: the gates, recovery, software, hashes."""
+    config: str
+
+
+def write_report(folders: Sequence[Path], output: Path) -> None:
+    """Write the page of one run, or of several laid over one another. Raises UserError if a folder holds no run."""
+    write_text(output, render([read_run(folder) for folder in folders]))
+
+
+def render(runs: Sequence[RunRecord]) -> str:
+    """The page's HTML."""
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    curves = {
+        "runs": [{"name": run.name, "marks": marks(run)} for run in runs],
+        "charts": chart_data(runs),
+    }
+    shown = [one for number, run in enumerate(runs) for one in transcripts(run, number, TRANSCRIPTS // len(runs))]
+    return environment.get_template("report.html.jinja").render(
+        title=f"{len(runs)} runs" if len(runs) > 1 else runs[0].name,
+        runs=[_page(run) for run in runs],
+        table=runs_table(runs) if len(runs) > 1 else [],
+        transcripts=shown,
+        steps=sorted({one.said["step"] for one in shown}),
+        problems=sorted({one.problem for one in shown if one.problem}),
+        pieces=Markup(shared_shapes()),
+        svg=Markup,
+        curves=Markup(_script_json(curves)),
+        uplot_js=Markup(_text("uplot/uPlot.iife.min.js")),
+        uplot_css=Markup(_text("uplot/uPlot.min.css")),
+        css=Markup(_text("report.css")),
+        js=Markup(_text("report.js")),
+    )
+
+
+def _text(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def _script_json(value: Any) -> str:
+    """JSON that cannot end the script element that holds it."""
+    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _page(run: RunRecord) -> RunPage:
+    summary = run.summary
+    moved = [*summary.get("worse", []), *summary.get("better", [])]
+    keys = [*moved, *(key for key in HEADLINE if key not in moved)]
+    gains = summary.get("gain", {})
+    headline = [change for key in keys if (change := _change(summary, key))]
+    others = [change for key in gains if key not in HEADLINE and (change := _change(summary, key))]
+    gates = {name: f"{gate['measured']:.2e}, at most {gate['bound']:.2g}"
+             for name, gate in summary.get("preflight", {}).items()}  # fmt: skip
+    told = {name: summary[name] for name in ("recovery", "software", "hashes") if name in summary}
+    return RunPage(
+        name=run.name,
+        verdict=judge_run(summary, run.metrics),
+        headline=headline,
+        others=others,
+        facts={text: summary[key] for key, text in FACTS.items() if key in summary},
+        sections={"gates": gates, **told},
+        config=run.config,
+    )
+
+
+def _change(summary: Mapping[str, Any], key: str) -> Change | None:
+    """None if the run has no figures of this key."""
+    mark = next((part for part in ("worse", "better") if key in summary.get(part, [])), "")
+    if key == MATCH_ELO:
+        elo = summary.get("match", {}).get("elo")
+        return elo and Change(key, "", "", _signed(elo["value"], 0), _interval(elo, 0), mark, _bar(elo, 100.0))
+    gain = summary.get("gain", {}).get(key)
+    if not gain:
+        return None
+    before, after = (f"{float(summary[part][key]['value']):.3f}" for part in ("before", "after"))
+    return Change(key, before, after, _signed(gain["value"], 3), _interval(gain, 3), mark, _bar(gain, 0.1, key))
+
+
+def _bar(gain: Mapping[str, Any], full: float, key: str = "") -> tuple[float, float, float] | None:
+    """To the right is better; `full` is the bar's end, and what lies beyond it is cut."""
+    sign = -1 if lower_is_better(key) else 1
+    found = [max(-1.0, min(1.0, sign * float(gain[name]) / full)) for name in ("value", "low", "high")]
+    return found[0], min(found[1:]), max(found[1:])
+
+
+def _signed(value: float | str, digits: int) -> str:
+    return f"{float(value):+.{digits}f}".replace("inf", "∞")
+
+
+def _interval(measure: Mapping[str, Any], digits: int) -> str:
+    return f"[{_signed(measure['low'], digits)}, {_signed(measure['high'], digits)}]"
+
+
+def runs_table(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
+    """Of each headline key that all runs have: each run's gain, and the mean with its interval over the runs."""
+    rows = []
+    for key in HEADLINE:
+        gains = [_headline_gain(run, key) for run in runs]
+        if not all(gains):
+            continue
+        digits = 0 if key == MATCH_ELO else 3
+        mean, low, high = seeds_interval([float(gain["value"]) for gain in gains if gain])
+        worse = [key in run.summary["worse"] for run in runs]
+        each = [(_signed(gain["value"], digits), bad) for gain, bad in zip(gains, worse, strict=True) if gain]
+        interval = _interval({"low": low, "high": high}, digits)
+        rows.append({"key": key, "each": each, "mean": _signed(mean, digits), "interval": interval})
+    return rows
+
+
+def _headline_gain(run: RunRecord, key: str) -> Mapping[str, Any] | None:
+    found: Mapping[str, Any] | None = (
+        run.summary.get("match", {}).get("elo") if key == MATCH_ELO else run.summary.get("gain", {}).get(key)
+    )
+    return found
+
+
+def transcripts(run: RunRecord, number: int, most: int) -> list[Shown]:
+    """The transcripts of whole steps, first and last among them and the others evenly between, `most` at most."""
+    by_step: dict[int, list[Mapping[str, Any]]] = {}
+    for said in run.transcripts:
+        by_step.setdefault(said["step"], []).append(said)
+    steps = list(by_step)
+    if not steps:
+        return []
+    room = max(1, min(len(steps), most // max(len(said) for said in by_step.values())))
+    # With room for one step that is the last.
+    places = [round(place * (len(steps) - 1) / (room - 1)) for place in range(room)] if room > 1 else [-1]
+    chosen = {steps[place] for place in places}
+    return [_shown(said, number) for step in steps if step in chosen for said in by_step[step][:most]]
+
+
+def _shown(said: Mapping[str, Any], number: int) -> Shown:
+    drawn = draw(said)
+    problem = (said["failure"] or "").partition(":")[0]
+    if not problem and said["task"] == Task.policy and not any(move.best and move.legal for move in drawn.candidates):
+        problem = "illegal best move"
+    if not problem and drawn.wrong:
+        problem = "wrong answer"
+    return Shown(said, drawn, number, problem)

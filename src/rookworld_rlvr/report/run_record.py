@@ -1,0 +1,47 @@
+"""A run as its folder tells it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..files import whole_lines
+from ..training.checkpoint import CONFIG_FILE
+from ..training.loop import METRICS_FILE, ROLLOUTS_FILE
+from ..training.trainer import SUMMARY
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """What a run wrote."""
+
+    name: str
+    """The folder's name with that of the folder above it: date, time and the run's own name."""
+    config: str
+    """The resolved configuration, YAML."""
+    summary: Mapping[str, Any]
+    """Empty while the run goes on, or if it was killed."""
+    metrics: Sequence[Mapping[str, float]]
+    """One object a step."""
+    transcripts: Sequence[Mapping[str, Any]]
+    """As `training.transcripts` writes them."""
+
+
+def read_run(folder: Path) -> RunRecord:
+    """Read a run's folder; a run that goes on has no summary yet. Raises UserError if the folder holds no run."""
+    resolved = folder.resolve()
+    if not (resolved / CONFIG_FILE).is_file():
+        raise UserError(f"expected a run's folder, with {CONFIG_FILE} in it, got {folder}")
+    try:
+        summary = resolved / SUMMARY
+        return RunRecord(
+            name=f"{resolved.parent.name}/{resolved.name}",
+            config=(resolved / CONFIG_FILE).read_text(encoding="utf-8"),
+            summary=json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else {},
+            metrics=[json.loads(line) for line in whole_lines(resolved / METRICS_FILE)],
+            transcripts=[json.loads(line) for line in whole_lines(resolved / ROLLOUTS_FILE)],
+        )
+    except (OSError, ValueError) as error:
+        raise UserError(f"expected the files of a run in {folder}, got: {error}") from error

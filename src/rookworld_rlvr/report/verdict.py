@@ -1,0 +1,97 @@
+"""What came of a run, in sentences: what got better, what got worse, what shows trouble."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from statistics import fmean, variance
+from typing import Any
+
+from ..evaluation.headline import HEADLINE, MATCH_ELO
+from ..training.warning_signs import PREFIX
+from .run_record import read_run
+
+# Steps at each end of a run whose rewards are compared.
+ENDS = 20
+# Standard errors between them that count as a rise.
+RISE = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A run judged. Each sentence stands alone."""
+
+    better: list[str]
+    worse: list[str]
+    untold: str
+    """What is not told apart, and by how many rows."""
+    signs: list[str]
+    """Warning signs, with the steps that showed them."""
+
+    def sentences(self) -> list[str]:
+        """All of it, losses first."""
+        worse = [f"Worse: {told}." for told in self.worse]
+        better = [f"Better: {told}." for told in self.better]
+        return [*worse, *better, self.untold, *(f"Warning: {told}." for told in self.signs)]
+
+
+def judge_run(summary: Mapping[str, Any], metrics: Sequence[Mapping[str, float]]) -> Verdict:
+    """The verdict on a run, from its summary and its metrics step by step. Both may be empty, of a run that goes on."""
+    better, worse = ([_change(summary, key) for key in summary.get(part, [])] for part in ("better", "worse"))
+    return Verdict(better, worse, _untold(summary), [*_signs(metrics), *_reward_alone(summary, metrics)])
+
+
+def read_verdict(folder: Path) -> Verdict:
+    """The verdict on the run in a folder. Raises UserError if it holds none."""
+    run = read_run(folder)
+    return judge_run(run.summary, run.metrics)
+
+
+def _change(summary: Mapping[str, Any], key: str) -> str:
+    """`policy/valid 0.900 → 0.950 (+0.050 [+0.030, +0.070])`."""
+    if key == MATCH_ELO:
+        elo = summary["match"]["elo"]
+        return f"{key} {_signed(elo, 0)} over {elo['n']} games"
+    before, after = (float(summary[part][key]["value"]) for part in ("before", "after"))
+    return f"{key} {before:.3f} → {after:.3f} ({_signed(summary['gain'][key], 3)})"
+
+
+def _signed(measure: Mapping[str, Any], digits: int) -> str:
+    value, low, high = (f"{float(measure[name]):+.{digits}f}".replace("inf", "∞") for name in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"
+
+
+def _untold(summary: Mapping[str, Any]) -> str:
+    shown = [key for key in HEADLINE if key in summary.get("gain", {})]
+    shown += [MATCH_ELO] if summary.get("match", {}).get("elo") else []
+    if not shown:
+        return "Nothing was evaluated before and after, so it is not known whether chess got better."
+    if "better" not in summary:
+        return "The version that wrote this run did not test which keys got better."
+    moved = {*summary["better"], *summary["worse"]}
+    rows = max((summary["after"][key]["n"] for key in shown if key != MATCH_ELO), default=0)
+    told = f"{len([key for key in shown if key not in moved])} of {len(shown)} headline keys are not told apart"
+    return f"{told} by {rows} rows a task (5 % over all of them, Holm's correction)."
+
+
+def _signs(metrics: Sequence[Mapping[str, float]]) -> list[str]:
+    """The warning signs by the steps that showed them."""
+    steps: dict[str, list[int]] = {}
+    for step in metrics:
+        for key, value in step.items():
+            if key.startswith(PREFIX) and value:
+                steps.setdefault(key.removeprefix(PREFIX), []).append(int(step["step"]))
+    return [f"{sign}, shown after {len(at)} steps, first {at[0]}, last {at[-1]}" for sign, at in steps.items()]
+
+
+def _reward_alone(summary: Mapping[str, Any], metrics: Sequence[Mapping[str, float]]) -> list[str]:
+    """Whether the reward rose while no headline key got better."""
+    rewards = [step["reward/mean"] for step in metrics if "reward/mean" in step]
+    if summary.get("better") or not summary.get("gain") or len(rewards) < 2 * ENDS:
+        return []
+    first, last = rewards[:ENDS], rewards[-ENDS:]
+    error = sqrt((variance(first) + variance(last)) / ENDS)
+    if fmean(last) - fmean(first) <= RISE * error:
+        return []
+    rose = f"{fmean(first):.3f} in the first {ENDS} steps, {fmean(last):.3f} in the last"
+    return [f"reward rose ({rose}) and no headline key got better"]

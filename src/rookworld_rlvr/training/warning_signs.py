@@ -1,0 +1,147 @@
+"""Warning signs, read off the metrics of a run step by step. Console, trackers and report all tell what is found here.
+
+A sign stops nothing: faults, which do, are in `checks` and `stability`. Each sign looks at the last steps alone, so a
+resumed run that has read its metrics again goes on as if it had not been stopped.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import fmean
+
+import numpy as np
+
+PREFIX = "warning/"
+# Metrics whose swings are watched: seeds of this project saw both swing about one level and learn nothing.
+SWINGING = ("reward/mean", "advantage/abs_mean")
+# An autocorrelation of white noise over 40 steps has a standard deviation of 0.16.
+SWING = -0.6
+IDLE = 0.5
+# Of a validation score: twice what 64 rows of chance make of a score of 0.9.
+FORGOTTEN = 0.08
+SCORE = "validation/score"
+
+
+class Sign(StrEnum):
+    """What may be wrong with a run that goes on."""
+
+    kl = "kl"
+    """KL to the reference left the range warnings.kl_low to warnings.kl_high."""
+    oscillation = "oscillation"
+    """Reward or advantages swing about one level."""
+    no_variance = "no_variance"
+    """Most groups have equal rewards and teach nothing."""
+    forgetting = "forgetting"
+    """The validation score of a task fell well below its best."""
+
+
+@dataclass(slots=True)
+class WarningsConfig:
+    """When a run is called unusual."""
+
+    window: int = 20
+    """Steps whose mean is looked at; oscillation looks at twice as many."""
+    kl_low: float = 0.002
+    """kl/reference below it, twice the window after the start: the run hardly moves. Three default runs had 0.004 to
+    0.027 in the mean of 20 steps."""
+    kl_high: float = 0.1
+    """kl/reference above it: the run may leave what the model knew."""
+
+    def __post_init__(self) -> None:
+        if self.window < 4:
+            raise ValueError(f"warnings.window: expected 4 or more, got {self.window}")
+        if not 0 <= self.kl_low < self.kl_high:
+            raise ValueError(
+                f"warnings: expected 0 <= kl_low < kl_high, got kl_low {self.kl_low} and kl_high {self.kl_high}"
+            )
+
+
+class SignWatch:
+    """The signs of a run so far."""
+
+    def __init__(self, config: WarningsConfig) -> None:
+        self._config, self._steps = config, 0
+        self._last: deque[Mapping[str, float]] = deque(maxlen=2 * config.window)
+        self._validations: dict[str, list[float]] = {}
+        self.shown: dict[Sign, str] = {}
+        """The signs of the last step, each with what was seen and what was expected."""
+
+    def observe(self, metrics: Mapping[str, float]) -> dict[Sign, str]:
+        """Take in a step; returns the signs that it is the first to show."""
+        self._steps += 1
+        self._last.append(metrics)
+        for key, value in metrics.items():
+            if key.startswith("validation/") and key != SCORE:
+                self._validations.setdefault(key, []).append(value)
+        before, self.shown = self.shown, self._found()
+        return {sign: told for sign, told in self.shown.items() if sign not in before}
+
+    def metrics(self) -> dict[str, float]:
+        """`warning/<sign>` of the last step: 1 where it is shown, else 0."""
+        return {f"{PREFIX}{sign}": float(sign in self.shown) for sign in Sign}
+
+    def _found(self) -> dict[Sign, str]:
+        found = {
+            Sign.kl: self._kl(),
+            Sign.oscillation: self._oscillation(),
+            Sign.no_variance: self._no_variance(),
+            Sign.forgetting: self._forgetting(),
+        }
+        return {sign: told for sign, told in found.items() if told}
+
+    def _mean(self, key: str) -> float | None:
+        """The mean over the window; None until a whole window has the key."""
+        values = [step[key] for step in list(self._last)[-self._config.window :] if key in step]
+        return fmean(values) if len(values) == self._config.window else None
+
+    def _kl(self) -> str:
+        config, mean = self._config, self._mean("kl/reference")
+        if mean is None or (mean <= config.kl_high and (mean >= config.kl_low or self._steps <= 2 * config.window)):
+            return ""
+        return (
+            f"kl/reference {mean:.4f} in the mean of {config.window} steps, "
+            f"expected warnings.kl_low {config.kl_low:g} to warnings.kl_high {config.kl_high:g}"
+        )
+
+    def _oscillation(self) -> str:
+        for key in SWINGING:
+            values = [step[key] for step in self._last if key in step]
+            if len(values) == 2 * self._config.window:
+                period, correlation = strongest_swing(values)
+                if correlation < SWING:
+                    return f"{key} swings with a period of some {period} steps, and does not settle"
+        return ""
+
+    def _no_variance(self) -> str:
+        mean = self._mean("group/zero_variance_fraction")
+        if mean is None or mean <= IDLE:
+            return ""
+        return f"{mean:.0%} of the groups of {self._config.window} steps had equal rewards, expected at most {IDLE:.0%}"
+
+    def _forgetting(self) -> str:
+        for key, scores in self._validations.items():
+            now, best = fmean(scores[-2:]), max(scores)
+            if len(scores) > 2 and now < best - FORGOTTEN:
+                return f"{key} {now:.3f} in the mean of the last two validations, at its best {best:.3f}"
+        return ""
+
+
+def strongest_swing(values: Sequence[float]) -> tuple[int, float]:
+    """The period, in steps, of the strongest swing about a straight line, and the autocorrelation at half of it.
+
+    −1 is a pure swing, about 0 noise; periods up to half of the values are looked at. A constant has no swing: 0.
+
+    >>> strongest_swing([1.0, -1.0] * 20)[0]
+    2
+    """
+    series = np.asarray(values)
+    at = np.arange(len(series))
+    rest = series - np.polyval(np.polyfit(at, series, 1), at)
+    power = float(rest @ rest)
+    if power < 1e-12:
+        return 0, 0.0
+    lags = range(1, len(series) // 4 + 1)
+    correlations = {lag: float(rest[lag:] @ rest[:-lag]) / power for lag in lags}
+    lag = min(correlations, key=lambda lag: correlations[lag])
+    return 2 * lag, correlations[lag]

@@ -1,0 +1,205 @@
+"""A run's report: its verdict, its boards and its points; the same bytes for the same run; quick for long runs."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import chess
+import pytest
+
+from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.report.boards import draw, shared_shapes
+from rookworld_rlvr.report.curves import POINTS, chart_data, marks, thinned
+from rookworld_rlvr.report.page import TRANSCRIPTS, render, runs_table, transcripts, write_report
+from rookworld_rlvr.report.run_record import RunRecord, read_run
+from rookworld_rlvr.report.verdict import judge_run
+
+from .conftest import BELIEVED, ENVIRONMENT, MATE, POLICY, said
+
+Make = Callable[..., RunRecord]
+
+
+def test_the_verdict_names_losses_first_and_how_many_keys_are_not_told_apart(record: Make) -> None:
+    run = record()
+    assert judge_run(run.summary, run.metrics).sentences() == [
+        "Worse: policy/legal_best_move 0.900 → 0.860 (-0.040 [-0.050, -0.030]).",
+        "Worse: match/elo -60 [-90, -30] over 400 games.",
+        "Better: policy/valid 0.900 → 0.950 (+0.050 [+0.040, +0.060]).",
+        "1 of 4 headline keys are not told apart by 2048 rows a task (5 % over all of them, Holm's correction).",
+        "Warning: kl, shown after 4 steps, first 41, last 44.",
+    ]
+
+
+def test_a_reward_that_rises_alone_is_a_warning(record: Make) -> None:
+    run = record()
+    alone = {**run.summary, "better": []}
+    assert any("reward rose" in told for told in judge_run(alone, run.metrics).signs)
+    flat = [{**step, "reward/mean": 0.5 + 0.001 * (step["step"] % 3)} for step in run.metrics]
+    assert not any("reward rose" in told for told in judge_run(alone, flat).signs)
+
+
+def test_a_run_without_evaluation_says_that_nothing_is_known() -> None:
+    assert "Nothing was evaluated" in judge_run({}, []).untold
+    assert "Nothing was evaluated" in judge_run({"gain": {}, "match": {}, "worse": [], "better": []}, []).untold
+
+
+def test_candidates_are_drawn_as_arrows_with_their_evals_and_illegal_ones_are_told() -> None:
+    drawn = draw(said(1, POLICY, MATE, 1.0))
+    told = [(move.text, move.eval, move.legal, move.best, move.again) for move in drawn.candidates]
+    assert told == [
+        ("f3f7", "9.9", True, True, False), ("c4f7", "1.0", True, False, False), ("f3f7", "0.5", True, True, True),
+        ("e1e3", "0.4", False, False, False), ("b1c3", "-0.1", True, False, False),
+    ]  # fmt: skip
+    [board] = drawn.boards
+    assert board.title == "White to move" and board.svg.count("<polygon") == 4
+    # Two moves end on f7, which has the best one's eval.
+    assert re.findall(r'class="eval">([^<]*)<', board.svg) == ["9.9", "0.4", "-0.1"]
+
+
+def test_an_answer_that_is_no_move_is_a_candidate_without_an_arrow() -> None:
+    drawn = draw(said(1, POLICY, "M: x E: <b> B: zz", 0.0))
+    assert [move.text for move in drawn.candidates] == ["x", "zz"]
+    assert "<polygon" not in drawn.boards[0].svg
+
+
+def test_the_believed_board_stands_beside_the_true_one_with_its_wrong_squares_marked() -> None:
+    drawn = draw(said(1, ENVIRONMENT, BELIEVED, 0.4))
+    assert [board.title for board in drawn.boards] == ["asked: e2e4", "board the model believes in", "true next board"]
+    assert drawn.wrong == ["d4", "e4"]
+    assert [board.svg.count("#d0453a") for board in drawn.boards] == [0, 2, 0]
+    right = draw(said(1, ENVIRONMENT, BELIEVED.replace("3P4", "4P3"), 1.0))
+    assert right.wrong == [] and right.boards[1].svg == right.boards[2].svg
+
+
+def test_wrong_fields_and_unreadable_boards_are_told() -> None:
+    wrong = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR w KQ - 0 1+1.0+1+0"
+    assert draw(said(1, ENVIRONMENT, wrong, 0.4)).wrong == [
+        "turn: wrote w, true b", "castling: wrote KQ, true KQkq", "reward: wrote 1.0, true 0.001",
+        "terminated: wrote 1, true 0",
+    ]  # fmt: skip
+    unread = draw(said(1, ENVIRONMENT, "", -1.0))
+    assert unread.wrong[0] == "no board could be read" and len(unread.boards) == 2
+
+
+def test_boards_are_python_chess_s_less_what_the_page_has_once() -> None:
+    whole = chess.svg.board(chess.Board())
+    [board] = draw(said(1, "P: " + chess.STARTING_FEN, "", 0.0)).boards
+    assert len(board.svg) < len(whole) / 5
+    assert re.findall(r'<use href="(#[a-z]+-[a-z]+)"', board.svg) == re.findall(r'<use href="(#[^"]*)"', whole)
+    shapes = shared_shapes()
+    assert {f'id="{color}-{piece}"' for color in chess.COLOR_NAMES for piece in chess.PIECE_NAMES[1:]} <= set(
+        re.findall(r'id="[a-z-]*"', shapes)
+    )
+    assert 'id="board-from-white"' in shapes and 'id="board-from-black"' in shapes
+
+
+def test_transcripts_of_whole_steps_first_and_last_among_them(record: Make) -> None:
+    run = record()
+    assert {one.said["step"] for one in transcripts(run, 0, 10)} == {1, 20}
+    assert len(transcripts(run, 0, 15)) == 15 and len(transcripts(run, 0, 4)) == 4
+    problems = [one.problem for one in transcripts(run, 0, 5)]
+    assert problems == ["", "missing_field", "illegal best move", "wrong answer", "bad_fen"]
+
+
+def test_points_are_thinned_by_means_and_faults_and_warnings_are_marked(record: Make) -> None:
+    steps, values = thinned([(step, float(step)) for step in range(1, 10_001)])
+    assert len(steps) == len(values) == POINTS
+    assert steps[0] == values[0] == 10.5 and steps[-1] == pytest.approx(values[-1], rel=1e-4)
+    told = [(mark["step"], mark["text"]) for mark in marks(record())]
+    assert told == [(31, "fault"), (31, "restore"), (41, "kl")]
+
+
+def test_a_failure_that_a_step_lacks_was_none_there(record: Make) -> None:
+    charts = {chart["title"]: chart for chart in chart_data([record(steps=4)])}
+    [curve] = charts["Answers that the parser refused"]["curves"]
+    assert curve["values"] == [0.1, 0.0, 0.1, 0.0]
+
+
+def test_several_runs_have_one_chart_a_key_and_a_table_over_them(record: Make) -> None:
+    runs = [record("a/one"), record("a/two", seed=1), record("a/three", seed=2)]
+    charts = {chart["title"]: chart for chart in chart_data(runs)}
+    assert [curve["run"] for curve in charts["reward/mean"]["curves"]] == [0, 1, 2]
+    table = {row["key"]: row for row in runs_table(runs)}
+    assert table["policy/legal_best_move"]["each"] == [("-0.040", True)] * 3
+    assert table["match/elo"]["mean"] == "-60" and "policy/valid/white" not in table
+    page = render(runs)
+    assert all(f"</span>{run.name}" in page for run in runs)
+
+
+def test_text_of_a_model_cannot_become_markup(record: Make) -> None:
+    page = render([record()])
+    assert "<b>&" not in page and "&lt;b&gt;&amp;" in page
+    evil = replace(record(), name="x/</script><script>alert(1)</script>")
+    assert "<script>alert" not in render([evil])
+
+
+def test_a_page_asks_no_network_and_another_process_makes_the_same_bytes(record: Make, tmp_path: Path) -> None:
+    write_run(tmp_path / "day" / "run", record())
+    write_report([tmp_path / "day" / "run"], tmp_path / "here.html")
+    page = (tmp_path / "here.html").read_text(encoding="utf-8")
+    assert not re.findall(r'(?:src|href|url)\s*[=(]\s*["\']?(?:https?:)?//', page)
+    command = [sys.executable, "-m", "rookworld_rlvr", "report", str(tmp_path / "day" / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    there = tmp_path / "day" / "run" / "report.html"
+    assert there.read_text(encoding="utf-8") == page
+    assert done.stdout.splitlines()[1].startswith("Worse: ") and done.stdout.endswith(f"report: {there}\n")
+
+
+def write_run(folder: Path, run: RunRecord) -> None:
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(run.config)
+    (folder / "summary.json").write_text(json.dumps(run.summary))
+    for name, rows in (("metrics", run.metrics), ("rollouts", run.transcripts)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_a_run_that_goes_on_has_a_report_without_tables(record: Make, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", record())
+    (tmp_path / "run" / "summary.json").unlink()
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as lines:
+        lines.write('{"step": 61, "rewa')
+    run = read_run(tmp_path / "run")
+    assert len(run.metrics) == 60 and "not yet, or it was killed" in render([run])
+
+
+@pytest.mark.parametrize(("arguments", "told"), [
+    ([], "report: the following arguments are required: RUN"),
+    (["{here}"], "expected a run's folder, with config.yaml in it, got {here}"),
+    (["{here}/run", "--output", "{here}/no/r.html"], "report: expected a file in a folder that exists"),
+])  # fmt: skip
+def test_what_is_no_run_is_refused_in_one_line(
+    arguments: list[str], told: str, record: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "run", record())
+    assert main(["report", *(text.format(here=tmp_path) for text in arguments)]) == 2
+    said_there = capsys.readouterr().err
+    assert told.format(here=tmp_path) in said_there and said_there.count("\n") == 1
+
+
+def test_a_damaged_file_is_named(record: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "run", record())
+    (tmp_path / "run" / "summary.json").write_text("{")
+    assert main(["report", str(tmp_path / "run")]) == 2
+    assert "expected the files of a run" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_ten_thousand_steps_take_ten_seconds_and_five_megabytes_at_most(record: Make, tmp_path: Path) -> None:
+    keys = [f"reward/part/policy/correctness/part{number}" for number in range(60)]
+    run = record(steps=10_000)
+    long = replace(
+        run,
+        metrics=[{**step, **dict.fromkeys(keys, 0.123456789 * step["step"])} for step in run.metrics],
+        transcripts=[{**row, "step": step} for step in range(1, 10_001, 10) for row in run.transcripts[:5]],
+    )
+    write_run(tmp_path / "run", long)
+    started = time.perf_counter()
+    write_report([tmp_path / "run"], tmp_path / "report.html")
+    assert time.perf_counter() - started < 10
+    assert (tmp_path / "report.html").stat().st_size < 5e6
+    assert len(transcripts(long, 0, TRANSCRIPTS)) == TRANSCRIPTS

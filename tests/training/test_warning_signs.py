@@ -1,0 +1,123 @@
+"""Warning signs: what shows each, what does not, and that console, trackers and report tell the same."""
+
+import json
+import math
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rookworld_rlvr.training import loop
+from rookworld_rlvr.training.warning_signs import Sign, SignWatch, WarningsConfig, strongest_swing
+
+CALM = {"kl/reference": 0.02, "reward/mean": 0.7, "advantage/abs_mean": 0.5, "group/zero_variance_fraction": 0.1}
+WINDOW = 6
+
+
+def shown(steps: list[Mapping[str, float]]) -> set[Sign]:
+    watch = SignWatch(WarningsConfig(window=WINDOW))
+    for step in steps:
+        watch.observe(step)
+    return set(watch.shown)
+
+
+def calm(count: int = 3 * WINDOW, **others: Callable[[int], float]) -> list[Mapping[str, float]]:
+    """Steps of a run that goes well, but for the metrics given; `__` stands for a slash."""
+    changed = {key.replace("__", "/"): value for key, value in others.items()}
+    return [CALM | {key: value(step) for key, value in changed.items()} for step in range(count)]
+
+
+def test_a_calm_run_shows_none() -> None:
+    assert shown(calm()) == set()
+
+
+@pytest.mark.parametrize(("kl", "steps", "expected"), [
+    (0.2, WINDOW - 1, set()), (0.2, WINDOW, {Sign.kl}), (0.09, WINDOW, set()),
+    # A run begins at 0, and is given two windows to leave it.
+    (0.0, 2 * WINDOW, set()), (0.0, 2 * WINDOW + 1, {Sign.kl}),
+])  # fmt: skip
+def test_kl_outside_its_range_in_the_mean_of_a_window(kl: float, steps: int, expected: set[Sign]) -> None:
+    assert shown(calm(steps, kl__reference=lambda _: kl)) == expected
+
+
+@pytest.mark.parametrize("key", ["reward__mean", "advantage__abs_mean"])
+@pytest.mark.parametrize("period", [2, 4, 6])
+def test_a_swing_about_one_level_is_an_oscillation(key: str, period: int) -> None:
+    swing = calm(**{key: lambda step: 0.7 + 0.1 * math.cos(2 * math.pi * step / period)})
+    assert shown(swing) == {Sign.oscillation}
+
+
+def test_a_rise_and_noise_are_no_oscillation() -> None:
+    assert shown(calm(reward__mean=lambda step: 0.5 + 0.01 * step)) == set()
+    rng = random.Random(1)
+    # At the window of a real run: over few steps chance alone swings.
+    for _ in range(300):
+        assert strongest_swing([rng.gauss(0.7, 0.05) for _ in range(40)])[1] > -0.6
+
+
+def test_groups_without_variance() -> None:
+    assert shown(calm(group__zero_variance_fraction=lambda _: 0.6)) == {Sign.no_variance}
+
+
+def test_a_validation_score_that_falls_is_forgetting_and_the_other_task_s_is_looked_at_alone() -> None:
+    steps = calm()
+    scores = iter([0.9, 0.92, 0.8, 0.8])
+    validated = [
+        step | ({"validation/score": 0.9, "validation/environment/x": next(scores)} if place % 4 == 3 else {})
+        for place, step in enumerate(steps)
+    ]
+    assert shown(validated[:12]) == set(), "three validations: the mean of the last two has not fallen so far"
+    assert shown(validated) == {Sign.forgetting}
+
+
+def test_a_sign_is_told_once_and_again_after_it_has_gone() -> None:
+    watch = SignWatch(WarningsConfig(window=4))
+    high = [value for value in (0.2, 0.01, 0.2) for _ in range(8)]
+    told = [bool(watch.observe(CALM | {"kl/reference": value})) for value in high]
+    assert told.count(True) == 2
+
+
+@pytest.mark.parametrize("settings", [{"window": 3}, {"kl_low": 0.2}, {"kl_low": -1.0}])
+def test_settings_that_say_nothing_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="warnings"):
+        WarningsConfig(**settings)
+
+
+def test_injected_faults_show_in_console_tracker_and_report_and_resuming_forgets_none(
+    train: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = loop.step_metrics
+    scores = iter([0.9, 0.9, *[0.5] * 20])
+
+    def injected(report: Any, context: Any) -> dict[str, float]:
+        reward = 0.6 + 0.1 * (report.step % 2)
+        return real(report, context) | {
+            "kl/reference": 0.5, "reward/mean": reward, "group/zero_variance_fraction": 0.9,
+        }  # fmt: skip
+
+    def forgetting(_rows: Any) -> Mapping[str, float]:
+        return {"validation/score": 0.9, "validation/environment/next_state_accuracy": next(scores)}
+
+    monkeypatch.setattr(loop, "step_metrics", injected)
+    monkeypatch.setattr(loop, "validation_metrics", forgetting)
+    given = ("warnings.window=4", "validation.every=2", "validation.rows=2", "evaluation_rows=0", "logging=tensorboard")
+    folder = train(*given, "steps=9")
+    said = capsys.readouterr().out
+    for told in ("kl/reference 0.5000 in the mean of 4 steps", "reward/mean swings", "90% of the groups",
+                 "next_state_accuracy 0.500 in the mean"):  # fmt: skip
+        assert said.count(told) == 1, told
+    last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+    assert {sign for sign in Sign if last[f"warning/{sign}"] == 1} == set(Sign)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    assert all(events.Scalars(f"warning/{sign}")[-1].value == 1 for sign in Sign)
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert all(f"<b>Warning</b> {sign}, shown after" in page for sign in Sign)
+    # A resumed run has seen the steps before: nothing is told a second time.
+    train(f"resume={folder}", "evaluation_rows=0", "steps=11")
+    assert "warning at step" not in capsys.readouterr().out
+    assert "warning/kl" in (folder / "metrics.jsonl").read_text().splitlines()[-1]
