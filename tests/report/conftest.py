@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from rookworld_rlvr.report.run_record import RunRecord
+from rookworld_rlvr.report.transcripts import Transcript
+from rookworld_rlvr.tasks import Task
 
 POLICY = "P: r1bqkbnr/pppp1ppp/2n5/4p3/2B1P3/5Q2/PPPP1PPP/RNB1K1NR w KQkq - 4 4"
 MATE = "M: f3f7 c4f7 f3f7 e1e3 b1c3 E: 9.9 1.0 0.5 0.4 -0.1 B: f3f7"
@@ -16,12 +18,9 @@ BELIEVED = "rnbqkbnr/pppppppp/8/8/3P4/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1+0.001+0+0
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
-def said(step: int, prompt: str, completion: str, reward: float, failure: str | None = None) -> dict[str, Any]:
-    task = "policy" if prompt.startswith("P:") else "environment"
-    return {
-        "step": step, "task": task, "prompt": prompt, "completion": completion, "expected": None, "reward": reward,
-        "parts": {"structure/markers": 1.0}, "failure": failure, "finished": True,
-    }  # fmt: skip
+def said(step: int, prompt: str, completion: str, reward: float, failure: str | None = None) -> Transcript:
+    task = Task.policy if prompt.startswith("P:") else Task.environment
+    return Transcript(task, prompt, completion, None, failure, step, reward, {"structure/markers": 1.0})
 
 
 def measure(value: float, half: float = 0.01) -> dict[str, Any]:

@@ -6,17 +6,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import chess
 import pytest
 
 from rookworld_rlvr.app.cli import main
-from rookworld_rlvr.report.boards import draw, shared_shapes
+from rookworld_rlvr.report.boards import Arrow, Board, Kind, draw
 from rookworld_rlvr.report.curves import POINTS, chart_data, marks, thinned
-from rookworld_rlvr.report.page import TRANSCRIPTS, render, runs_table, transcripts, write_report
+from rookworld_rlvr.report.page import TRANSCRIPTS, render, runs_table, shown_transcripts, write_report
 from rookworld_rlvr.report.run_record import RunRecord, read_run
+from rookworld_rlvr.report.svg import board_svg, shared_shapes
 from rookworld_rlvr.report.verdict import judge_run
 
 from .conftest import BELIEVED, ENVIRONMENT, MATE, POLICY, said
@@ -56,24 +57,26 @@ def test_candidates_are_drawn_as_arrows_with_their_evals_and_illegal_ones_are_to
         ("e1e3", "0.4", False, False, False), ("b1c3", "-0.1", True, False, False),
     ]  # fmt: skip
     [board] = drawn.boards
-    assert board.title == "White to move" and board.svg.count("<polygon") == 4
+    svg = board_svg(board)
+    assert board.title == "White to move" and svg.count("<polygon") == 4 and drawn.problem == ""
     # Two moves end on f7, which has the best one's eval.
-    assert re.findall(r'class="eval">([^<]*)<', board.svg) == ["9.9", "0.4", "-0.1"]
+    assert re.findall(r'class="eval">([^<]*)<', svg) == ["9.9", "0.4", "-0.1"]
 
 
 def test_an_answer_that_is_no_move_is_a_candidate_without_an_arrow() -> None:
     drawn = draw(said(1, POLICY, "M: x E: <b> B: zz", 0.0))
     assert [move.text for move in drawn.candidates] == ["x", "zz"]
-    assert "<polygon" not in drawn.boards[0].svg
+    assert drawn.boards[0].arrows == [] and drawn.problem == "illegal best move"
 
 
 def test_the_believed_board_stands_beside_the_true_one_with_its_wrong_squares_marked() -> None:
     drawn = draw(said(1, ENVIRONMENT, BELIEVED, 0.4))
     assert [board.title for board in drawn.boards] == ["asked: e2e4", "board the model believes in", "true next board"]
     assert drawn.wrong == ["d4", "e4"]
-    assert [board.svg.count("#d0453a") for board in drawn.boards] == [0, 2, 0]
+    assert [board_svg(board).count("#d0453a") for board in drawn.boards] == [0, 2, 0]
+    assert drawn.boards[0].arrows == [Arrow(chess.E2, chess.E4, Kind.legal)] and drawn.problem == "wrong answer"
     right = draw(said(1, ENVIRONMENT, BELIEVED.replace("3P4", "4P3"), 1.0))
-    assert right.wrong == [] and right.boards[1].svg == right.boards[2].svg
+    assert right.wrong == [] and right.problem == "" and right.boards[1].men == right.boards[2].men
 
 
 def test_wrong_fields_and_unreadable_boards_are_told() -> None:
@@ -88,9 +91,9 @@ def test_wrong_fields_and_unreadable_boards_are_told() -> None:
 
 def test_boards_are_python_chess_s_less_what_the_page_has_once() -> None:
     whole = chess.svg.board(chess.Board())
-    [board] = draw(said(1, "P: " + chess.STARTING_FEN, "", 0.0)).boards
-    assert len(board.svg) < len(whole) / 5
-    assert re.findall(r'<use href="(#[a-z]+-[a-z]+)"', board.svg) == re.findall(r'<use href="(#[^"]*)"', whole)
+    own = board_svg(Board("", chess.Board(), chess.WHITE))
+    assert len(own) < len(whole) / 5
+    assert re.findall(r'<use href="(#[a-z]+-[a-z]+)"', own) == re.findall(r'<use href="(#[^"]*)"', whole)
     shapes = shared_shapes()
     assert {f'id="{color}-{piece}"' for color in chess.COLOR_NAMES for piece in chess.PIECE_NAMES[1:]} <= set(
         re.findall(r'id="[a-z-]*"', shapes)
@@ -100,9 +103,9 @@ def test_boards_are_python_chess_s_less_what_the_page_has_once() -> None:
 
 def test_transcripts_of_whole_steps_first_and_last_among_them(record: Make) -> None:
     run = record()
-    assert {one.said["step"] for one in transcripts(run, 0, 10)} == {1, 20}
-    assert len(transcripts(run, 0, 15)) == 15 and len(transcripts(run, 0, 4)) == 4
-    problems = [one.problem for one in transcripts(run, 0, 5)]
+    assert {one.said.step for one in shown_transcripts(run, 0, 10)} == {1, 20}
+    assert len(shown_transcripts(run, 0, 15)) == 15 and len(shown_transcripts(run, 0, 4)) == 4
+    problems = [one.drawn.problem for one in shown_transcripts(run, 0, 5)]
     assert problems == ["", "missing_field", "illegal best move", "wrong answer", "bad_fen"]
 
 
@@ -154,7 +157,8 @@ def write_run(folder: Path, run: RunRecord) -> None:
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(run.config)
     (folder / "summary.json").write_text(json.dumps(run.summary))
-    for name, rows in (("metrics", run.metrics), ("rollouts", run.transcripts)):
+    said_there = [asdict(one) | {"finished": True} for one in run.transcripts]
+    for name, rows in (("metrics", run.metrics), ("rollouts", said_there)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -195,11 +199,11 @@ def test_ten_thousand_steps_take_ten_seconds_and_five_megabytes_at_most(record: 
     long = replace(
         run,
         metrics=[{**step, **dict.fromkeys(keys, 0.123456789 * step["step"])} for step in run.metrics],
-        transcripts=[{**row, "step": step} for step in range(1, 10_001, 10) for row in run.transcripts[:5]],
+        transcripts=[replace(row, step=step) for step in range(1, 10_001, 10) for row in run.transcripts[:5]],
     )
     write_run(tmp_path / "run", long)
     started = time.perf_counter()
     write_report([tmp_path / "run"], tmp_path / "report.html")
     assert time.perf_counter() - started < 10
     assert (tmp_path / "report.html").stat().st_size < 5e6
-    assert len(transcripts(long, 0, TRANSCRIPTS)) == TRANSCRIPTS
+    assert len(shown_transcripts(long, 0, TRANSCRIPTS)) == TRANSCRIPTS

@@ -14,6 +14,8 @@ COMMANDS = {
     "bench": "how fast a step is with each generator, and how much of the machine it uses",
     "evaluate": "any model's held-out rows, puzzles and games, with intervals; compare: two results, paired",
     "report": "a run as one HTML file: verdict, curves, boards; several runs laid over one another",
+    "rollouts": "what a model wrote, as boards in the terminal; of a run or an evaluation",
+    "rescore": "a run's transcripts judged again, by another rubric, and compared",
     "inspect": "replay a batch that a fault left behind",
     "pretrain": "a new small model from engine verdicts and transitions",
     "warmstart": "behaviour cloning: a new model, or one to go on with",

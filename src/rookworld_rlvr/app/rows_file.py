@@ -7,18 +7,19 @@ crash cut short does not count.
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
 from ..evaluation import Row
 from ..evaluation.suite import Suite
-from ..evaluation.table import json_number
+from ..evaluation.table import Written, json_number
 from ..files import append_lines, whole_lines, write_lines
 
 HEADER = "evaluation"
 MISSING = "nothing"
+WRITTEN = tuple(spec.name for spec in fields(Written))
 
 
 def rows_path(output: Path) -> Path:
@@ -61,8 +62,9 @@ class RowsFile:
 
 def _line(suite: str, row: Row) -> str:
     record = {"record": row.record} if row.record else {}
+    written = asdict(row.written) if row.written else {}
     values = {key: json_number(value) for key, value in row.values.items()}
-    return json.dumps({"suite": suite, "index": row.index, "item": row.item, "values": values, **record})
+    return json.dumps({"suite": suite, "index": row.index, "item": row.item, "values": values, **written, **record})
 
 
 def read_rows(path: Path) -> tuple[Any, dict[str, list[Row]]]:
@@ -72,7 +74,8 @@ def read_rows(path: Path) -> tuple[Any, dict[str, list[Row]]]:
         found: defaultdict[str, list[Row]] = defaultdict(list)
         for row in rows:
             values = {key: float(value) for key, value in row["values"].items()}
-            found[row["suite"]].append(Row(row["index"], row["item"], values, row.get("record", "")))
+            written = Written(*(row[name] for name in WRITTEN)) if WRITTEN[0] in row else None
+            found[row["suite"]].append(Row(row["index"], row["item"], values, row.get("record", ""), written))
         return header[HEADER], dict(found)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"output: expected the rows of an evaluation in {path}, got {_first_line(error)}") from error

@@ -11,14 +11,14 @@ from typing import Any
 from ..board.fen import parse_fen
 from ..tasks import EnvironmentAnswer, Example, ParseFailure
 from ..tasks.classes import TransitionClass, class_prompts, transition_class
-from ..tasks.environment import environment_truth, parse_environment, parse_environment_prompt
+from ..tasks.environment import environment_truth, parse_environment, parse_environment_prompt, render_environment
 from .environment import judge_environment_row
 from .fen_errors import judge_next_fen
 from .held_out import Complete
 from .parts import refined
 from .run import CHUNK_ROWS
 from .suite import Suite, SuiteName, by_chunks
-from .table import Row
+from .table import Row, Written
 
 # Of the environment's values those that have a meaning for one class alone.
 OF_A_CLASS = ("exact", "next_state_accuracy", "outcome_accuracy")
@@ -49,12 +49,17 @@ def balanced_suite(config: BalancedConfig, complete: Complete, *, seed: int, exc
     def answer(first: int, chunk: Sequence[Any]) -> list[Row]:
         texts = complete(chunk)
         return [
-            Row(first + i, example, judge_balanced_row(example, text))
+            Row(first + i, example, judge_balanced_row(example, text), written=_written(example, text))
             for i, (example, text) in enumerate(zip(chunk, texts, strict=True))
         ]
 
     facts = {"rows_per_class": config.rows_per_class, "positions_excluded": len(excluded)}
     return Suite(SuiteName.balanced, asked, by_chunks(asked, CHUNK_ROWS, answer), CHUNK_ROWS, facts)
+
+
+def _written(example: Example, completion: str) -> Written:
+    truth = environment_truth(parse_environment_prompt(example.prompt))
+    return Written(example.prompt, render_environment(truth), completion)
 
 
 def judge_balanced_row(example: Example, completion: str) -> dict[str, float]:

@@ -16,7 +16,7 @@ from .fen_errors import judge_next_fen
 from .parts import refined
 from .run import CHUNK_ROWS
 from .suite import Suite, SuiteName, by_chunks
-from .table import Row, judge
+from .table import Row, Written, judge
 
 RECALL_ILLEGAL = f"{Task.environment}/recall_illegal"
 
@@ -68,7 +68,12 @@ def judged(
     """
     rows = judge(examples, completions, analyses)
     return [
-        Row(first + row.index, example, _refined(_details(example, completion) | dict(row.values), example))
+        Row(
+            first + row.index,
+            example,
+            _refined(_details(example, completion) | dict(row.values), example),
+            written=Written(example.prompt, example.completion, completion),
+        )
         for row, example, completion in zip(rows, examples, completions, strict=True)
     ]
 

@@ -20,7 +20,7 @@ from .parts import refined
 from .players import Player
 from .run import CHUNK_ROWS
 from .suite import Suite, SuiteName, by_chunks
-from .table import Row
+from .table import Row, move_written
 
 
 @dataclass(slots=True)
@@ -118,7 +118,10 @@ def mate_in_one_suite(
         boards = [parse_fen(mate.fen) for mate in chunk]
         texts = player.choose(boards, range(first, first + len(chunk)))
         judged = zip(chunk, boards, texts, strict=True)
-        return [Row(first + i, mate, _values(mate, board, text)) for i, (mate, board, text) in enumerate(judged)]
+        return [
+            Row(first + i, mate, _values(mate, board, text), written=move_written(mate.fen, mate.best, text))
+            for i, (mate, board, text) in enumerate(judged)
+        ]
 
     rows = by_chunks(mates, CHUNK_ROWS, answer)
     return Suite(SuiteName.mate_in_one, mates, rows, CHUNK_ROWS, facts or {})

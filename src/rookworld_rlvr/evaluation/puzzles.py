@@ -19,7 +19,7 @@ from .parts import refined
 from .players import Player
 from .run import CHUNK_ROWS
 from .suite import Suite, SuiteName, by_chunks
-from .table import Row
+from .table import Row, move_written
 
 BAND = 400
 LICHESS_COLUMNS = ("PuzzleId", "FEN", "Moves", "Rating", "Themes")
@@ -161,7 +161,13 @@ def puzzles_suite(
     def answer(first: int, chunk: Sequence[Any]) -> list[Row]:
         solved, texts = _solve(player, chunk, first)
         return [
-            Row(first + i, puzzle, _values(puzzle, texts[i], i in solved, themes)) for i, puzzle in enumerate(chunk)
+            Row(
+                first + i,
+                puzzle,
+                _values(puzzle, texts[i], i in solved, themes),
+                written=move_written(puzzle.steps[0][0], puzzle.steps[0][1], texts[i]),
+            )
+            for i, puzzle in enumerate(chunk)
         ]
 
     return Suite(SuiteName.puzzles, asked, by_chunks(asked, CHUNK_ROWS, answer), CHUNK_ROWS, facts or {})

@@ -13,7 +13,7 @@ import chess
 
 from ..board.fen import parse_fen
 from ..engine.engine import Analysis
-from ..tasks.policy import parse_policy_prompt
+from ..tasks.policy import parse_policy_prompt, render_policy_prompt
 from ..tasks.types import Example, Task
 from .engine_loss import analysis_of, judge_engine_loss
 from .environment import judge_environment_row
@@ -35,6 +35,23 @@ class Row:
     games, where it may depend on how they went."""
     record: str = ""
     """What happened in full, where the values do not say it: games as PGN."""
+    written: "Written | None" = None
+    """What was asked and answered; None for games and other rows of many prompts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A prompt, the label, and what the model wrote."""
+
+    prompt: str
+    expected: str | None
+    completion: str
+    """Of a player the move alone, UCI where it wrote one."""
+
+
+def move_written(fen: str, best: str, move: str) -> Written:
+    """A position, the move that is asked for, and the one that a player wrote."""
+    return Written(render_policy_prompt(fen), best, move)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,11 @@ from ..evaluation.headline import HEADLINE, MATCH_ELO
 from ..evaluation.intervals import seeds_interval
 from ..evaluation.scales import lower_is_better
 from ..files import write_text
-from ..tasks import Task
-from .boards import Drawn, draw, shared_shapes
+from .boards import Drawn, draw
 from .curves import chart_data, marks
 from .run_record import RunRecord, read_run
+from .svg import board_svg, shared_shapes
+from .transcripts import Transcript
 from .verdict import Verdict, judge_run
 
 REPORT = "report.html"
@@ -46,11 +47,9 @@ class Change:
 class Shown:
     """A transcript with its boards."""
 
-    said: Mapping[str, Any]
+    said: Transcript
     drawn: Drawn
     run: int
-    problem: str
-    """Why the parser refused it, else `illegal best move` or `wrong board`; empty if nothing is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +84,16 @@ def render(runs: Sequence[RunRecord]) -> str:
         "runs": [{"name": run.name, "marks": marks(run)} for run in runs],
         "charts": chart_data(runs),
     }
-    shown = [one for number, run in enumerate(runs) for one in transcripts(run, number, TRANSCRIPTS // len(runs))]
+    shown = [one for number, run in enumerate(runs) for one in shown_transcripts(run, number, TRANSCRIPTS // len(runs))]
     return environment.get_template("report.html.jinja").render(
         title=f"{len(runs)} runs" if len(runs) > 1 else runs[0].name,
         runs=[_page(run) for run in runs],
         table=runs_table(runs) if len(runs) > 1 else [],
         transcripts=shown,
-        steps=sorted({one.said["step"] for one in shown}),
-        problems=sorted({one.problem for one in shown if one.problem}),
+        steps=sorted({one.said.step for one in shown}),
+        problems=sorted({one.drawn.problem for one in shown if one.drawn.problem}),
         pieces=Markup(shared_shapes()),
-        svg=Markup,
+        svg=lambda board: Markup(board_svg(board)),
         curves=Markup(_script_json(curves)),
         uplot_js=Markup(_text("uplot/uPlot.iife.min.js")),
         uplot_css=Markup(_text("uplot/uPlot.min.css")),
@@ -184,26 +183,16 @@ def _headline_gain(run: RunRecord, key: str) -> Mapping[str, Any] | None:
     return found
 
 
-def transcripts(run: RunRecord, number: int, most: int) -> list[Shown]:
+def shown_transcripts(run: RunRecord, number: int, most: int) -> list[Shown]:
     """The transcripts of whole steps, first and last among them and the others evenly between, `most` at most."""
-    by_step: dict[int, list[Mapping[str, Any]]] = {}
-    for said in run.transcripts:
-        by_step.setdefault(said["step"], []).append(said)
+    by_step: dict[int | None, list[Transcript]] = {}
+    for transcript in run.transcripts:
+        by_step.setdefault(transcript.step, []).append(transcript)
     steps = list(by_step)
     if not steps:
         return []
-    room = max(1, min(len(steps), most // max(len(said) for said in by_step.values())))
+    room = max(1, min(len(steps), most // max(map(len, by_step.values()))))
     # With room for one step that is the last.
     places = [round(place * (len(steps) - 1) / (room - 1)) for place in range(room)] if room > 1 else [-1]
     chosen = {steps[place] for place in places}
-    return [_shown(said, number) for step in steps if step in chosen for said in by_step[step][:most]]
-
-
-def _shown(said: Mapping[str, Any], number: int) -> Shown:
-    drawn = draw(said)
-    problem = (said["failure"] or "").partition(":")[0]
-    if not problem and said["task"] == Task.policy and not any(move.best and move.legal for move in drawn.candidates):
-        problem = "illegal best move"
-    if not problem and drawn.wrong:
-        problem = "wrong answer"
-    return Shown(said, drawn, number, problem)
+    return [Shown(said, draw(said), number) for step in steps if step in chosen for said in by_step[step][:most]]

@@ -11,6 +11,7 @@ from ..files import whole_lines
 from ..training.checkpoint import CONFIG_FILE
 from ..training.loop import METRICS_FILE, ROLLOUTS_FILE
 from ..training.trainer import SUMMARY
+from .transcripts import Transcript, of_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,8 @@ class RunRecord:
     """Empty while the run goes on, or if it was killed."""
     metrics: Sequence[Mapping[str, float]]
     """One object a step."""
-    transcripts: Sequence[Mapping[str, Any]]
-    """As `training.transcripts` writes them."""
+    transcripts: Sequence[Transcript]
+    """The answers that were kept, in the order of the steps."""
 
 
 def read_run(folder: Path) -> RunRecord:
@@ -41,7 +42,7 @@ def read_run(folder: Path) -> RunRecord:
             config=(resolved / CONFIG_FILE).read_text(encoding="utf-8"),
             summary=json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else {},
             metrics=[json.loads(line) for line in whole_lines(resolved / METRICS_FILE)],
-            transcripts=[json.loads(line) for line in whole_lines(resolved / ROLLOUTS_FILE)],
+            transcripts=[of_run(json.loads(line)) for line in whole_lines(resolved / ROLLOUTS_FILE)],
         )
-    except (OSError, ValueError) as error:
-        raise UserError(f"expected the files of a run in {folder}, got: {error}") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"expected the files of a run in {folder}, got {error!r}") from error

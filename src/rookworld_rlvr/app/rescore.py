@@ -1,0 +1,106 @@
+"""`rookworld rescore RUN [rubric=… overrides]`: a run's transcripts judged again, and compared with their rewards."""
+
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from omegaconf import DictConfig
+from rich.table import Table
+
+from ..errors import UserError
+from ..report.transcripts import Transcript, read_transcripts
+from ..rewards.judge_pool import Question
+from ..tasks import Task
+from .config import RunConfig
+from .exit_codes import BAD_INPUT
+from .hydra_command import overrides, run_command, to_dataclass
+from .judges import make_judges
+from .train import NAME, resumed_config
+from .wiring import make_console
+
+# Rewards in files are those of the run to the last bit; more than this is another reward.
+SAME = 1e-9
+SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Rescored:
+    """A transcript and what it earns now."""
+
+    transcript: Transcript
+    before: float
+    now: float
+
+    @property
+    def change(self) -> float:
+        return self.now - self.before
+
+
+def main(argv: list[str]) -> int:
+    """Returns the exit code."""
+    if not argv or "=" in argv[0] or argv[0].startswith("-"):
+        print("rookworld: rescore: expected a run's folder, then overrides such as rubric=labels", file=sys.stderr)
+        return BAD_INPUT
+    return run_command(NAME, RunConfig, [f"resume={argv[0]}", *argv[1:]], _rescore)
+
+
+def _rescore(config: RunConfig, raw: DictConfig) -> None:
+    given = [override for override in overrides() if not override.startswith("resume=")]
+    if other := [override for override in given if not override.startswith(("rubric", "judge_processes"))]:
+        raise UserError(f"rescore: expected overrides of rubric and judge_processes, got {' '.join(other)}")
+    again: RunConfig = to_dataclass(resumed_config(config.resume, raw, overrides()))
+    found = rescore(again, read_transcripts(Path(config.resume)))
+    console = make_console()
+    console.print(_table(found))
+    changed = sorted((one for one in found if abs(one.change) > SAME), key=lambda one: -abs(one.change))
+    for one in changed[:SHOWN]:
+        told = f"{one.before:+.3f} → {one.now:+.3f}  step {one.transcript.step}  {one.transcript.prompt}"
+        console.print(f"{told}  →  {' '.join(one.transcript.completion.split())}", markup=False, highlight=False)
+    told = f"{len(found) - len(changed)} of {len(found)} rewards are the same"
+    console.print(told, highlight=False)
+
+
+def rescore(config: RunConfig, transcripts: Sequence[Transcript]) -> list[Rescored]:
+    """What the run's transcripts earn under this configuration; one whose reward was not finite is left out."""
+    kept = [(one, one.reward) for one in transcripts if one.reward is not None]
+    asked = [Question(one.prompt, one.completion, one.expected, (one.step or 1) - 1) for one, _ in kept]
+    judge, measure = make_judges(config)
+    with ExitStack() as stack:
+        stack.callback(measure.close)
+        stack.callback(judge.close)
+        judge.prepare([question.prompt for question in asked])
+        scores = judge.score_all(asked)
+    return [Rescored(one, reward, score.total) for (one, reward), score in zip(kept, scores, strict=True)]
+
+
+def _table(found: Sequence[Rescored]) -> Table:
+    """A task a line; the order is that of each pair of answers to one prompt in one step."""
+    table = Table("task", "answers", "the same", "reward before", "now", "pairs", "in the same order")
+    for task in Task:
+        rows = [one for one in found if one.transcript.task is task]
+        if not rows:
+            continue
+        pairs = list(_pairs(rows))
+        agree = sum((one.before < two.before) == (one.now < two.now) for one, two in pairs)
+        table.add_row(
+            task,
+            str(len(rows)),
+            str(sum(abs(one.change) <= SAME for one in rows)),
+            f"{fmean(one.before for one in rows):+.4f}",
+            f"{fmean(one.now for one in rows):+.4f}",
+            str(len(pairs)),
+            str(agree),
+        )
+    return table
+
+
+def _pairs(rows: Sequence[Rescored]) -> list[tuple[Rescored, Rescored]]:
+    """Answers to one prompt in one step that earned unequal rewards, the first the lower."""
+    asked: dict[tuple[int | None, str], list[Rescored]] = {}
+    for one in rows:
+        asked.setdefault((one.transcript.step, one.transcript.prompt), []).append(one)
+    found = [sorted(group, key=lambda one: one.before) for group in asked.values()]
+    return [(group[0], group[-1]) for group in found if group[0].before < group[-1].before]

@@ -1,0 +1,148 @@
+"""`rookworld rollouts RUN-OR-FILE`: what a model wrote, as boards, a page at a time in a terminal."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from ..errors import UserError
+from ..report.boards import draw
+from ..report.terminal import transcript_view
+from ..report.transcripts import Transcript, read_transcripts
+from ..tasks import Task
+from .arguments import OneLineParser
+from .exit_codes import BAD_INPUT, DONE
+
+KEYS = "n next · p previous · t task · f failures · s next step · r order by reward · g first · q quit"
+TASKS = (None, *Task)
+
+
+@dataclass(slots=True)
+class Choice:
+    """Which transcripts are shown, and in which order."""
+
+    task: Task | None = None
+    step: int | None = None
+    failed: bool = False
+    lowest: float = float("-inf")
+    highest: float = float("inf")
+    by_reward: bool = False
+
+    def of(self, transcripts: list[Transcript]) -> list[Transcript]:
+        """Those chosen; without a reward none is left out for it."""
+        found = [one for one in transcripts if self._holds(one)]
+        return sorted(found, key=lambda one: one.reward or 0.0) if self.by_reward else found
+
+    def _holds(self, one: Transcript) -> bool:
+        if self.task not in (None, one.task) or self.step not in (None, one.step):
+            return False
+        if one.reward is not None and not self.lowest <= one.reward <= self.highest:
+            return False
+        return not self.failed or bool(draw(one).problem)
+
+    def __str__(self) -> str:
+        told = [self.task or "both tasks", "every step" if self.step is None else f"step {self.step}"]
+        return ", ".join(told + ["failures alone"] * self.failed + ["by reward"] * self.by_reward)
+
+
+def main(argv: list[str]) -> int:
+    """Returns the exit code."""
+    try:
+        given = _parser().parse_args(argv)
+        transcripts = read_transcripts(given.path)
+        lowest, highest = given.reward
+        choice = Choice(given.task, given.step, given.failed, lowest, highest, given.by_reward)
+        if not choice.of(transcripts):
+            raise UserError(f"rollouts: expected transcripts of {choice}, got none among {len(transcripts)}")
+        console = Console(highlight=False)
+        if console.is_terminal and sys.stdin.isatty():
+            page_through(console, transcripts, choice)
+        else:
+            print_all(console, choice.of(transcripts)[: given.most])
+    except (UserError, OSError) as error:
+        print(f"rookworld: {error}", file=sys.stderr)
+        return BAD_INPUT
+    return DONE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(prog="rookworld rollouts", description=f"{__doc__} Keys: {KEYS}.")
+    parser.add_argument("path", metavar="RUN-OR-FILE", type=Path, help="a run's folder, or what evaluate output= wrote")
+    parser.add_argument("--failed", action="store_true", help="what went wrong: refused, illegal or wrong")
+    parser.add_argument("--task", type=Task, choices=list(Task), help="one task alone")
+    parser.add_argument("--step", type=int, help="one step alone")
+    parser.add_argument("--reward", type=float, nargs=2, metavar=("LOW", "HIGH"), default=(float("-inf"), float("inf")))
+    parser.add_argument("--by-reward", action="store_true", help="the lowest reward first")
+    parser.add_argument("--most", type=int, default=20, help="where the output is no terminal: so many (default 20)")
+    return parser
+
+
+def print_all(console: Console, transcripts: list[Transcript]) -> None:
+    """One below another, as wide as they are."""
+    plain = Console(file=console.file, width=200, highlight=False, color_system=None)
+    for transcript in transcripts:
+        plain.print(transcript_view(transcript), soft_wrap=True)
+        plain.print()
+
+
+def page_through(console: Console, transcripts: list[Transcript], choice: Choice) -> None:
+    """Show one at a time and follow the keys."""
+    place = 0
+    with _one_key_at_a_time():
+        while True:
+            chosen = choice.of(transcripts)
+            place = max(0, min(place, len(chosen) - 1))
+            console.clear()
+            if chosen:
+                console.print(transcript_view(chosen[place]))
+            console.print(f"\n{place + bool(chosen)} of {len(chosen)}: {choice}\n{KEYS}", style="dim")
+            key = sys.stdin.read(1)
+            match key:
+                case "q" | "":
+                    return
+                case "n" | " ":
+                    place += 1
+                case "p":
+                    place -= 1
+                case "g":
+                    place = 0
+                case _:
+                    place = _change(choice, key, transcripts, place)
+
+
+def _change(choice: Choice, key: str, transcripts: list[Transcript], place: int) -> int:
+    """Follow a key that changes what is shown; returns the place to go on from."""
+    match key:
+        case "t":
+            choice.task = TASKS[(TASKS.index(choice.task) + 1) % len(TASKS)]
+        case "f":
+            choice.failed = not choice.failed
+        case "r":
+            choice.by_reward = not choice.by_reward
+        case "s":
+            steps = [None, *dict.fromkeys(one.step for one in transcripts if one.step is not None)]
+            choice.step = steps[(steps.index(choice.step) + 1) % len(steps)]
+        case _:
+            return place
+    return 0
+
+
+@contextmanager
+def _one_key_at_a_time() -> Iterator[None]:
+    """Keys arrive as they are pressed, where the system can do that; elsewhere with the line's end."""
+    try:
+        import termios
+        import tty
+    except ImportError:
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

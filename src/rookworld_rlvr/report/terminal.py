@@ -1,0 +1,72 @@
+"""Transcripts for a terminal: boards of coloured squares, and the answer beside them."""
+
+from collections.abc import Mapping
+
+import chess
+from rich.columns import Columns
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from .boards import Board, Drawn, Kind, draw
+from .transcripts import Transcript
+
+LIGHT, DARK, WRONG = "#e3d5bd", "#b79b76", "#d0453a"
+# By the square where an arrow begins or ends; what comes later covers what came before.
+MARKS: Mapping[Kind, str] = {Kind.legal: "#7f9cc9", Kind.illegal: "#d0453a", Kind.best: "#6fae6a"}
+
+
+def transcript_view(transcript: Transcript) -> RenderableType:
+    """A transcript as its boards, its moves, what is wrong, and its text."""
+    drawn = draw(transcript)
+    beside: list[RenderableType] = [board_view(board) for board in drawn.boards]
+    if drawn.candidates:
+        beside.append(_moves(drawn))
+    parts: list[RenderableType] = [_head(transcript, drawn), Columns(beside, padding=(0, 3))]
+    if drawn.wrong:
+        parts.append(Text("wrong     " + ", ".join(drawn.wrong), style="red"))
+    texts = {"prompt": transcript.prompt, "answer": transcript.completion, "expected": transcript.expected}
+    parts += [Text(f"{name:<9} {' '.join(text.split())}") for name, text in texts.items() if text]
+    told = "  ".join(f"{name} {value:.2f}" for name, value in transcript.parts.items() if name.count("/") == 1)
+    return Group(*parts, Text(f"{'values':<9} {told}", style="dim"))
+
+
+def _head(transcript: Transcript, drawn: Drawn) -> Text:
+    told = [] if transcript.step is None else [f"step {transcript.step}"]
+    told.append(transcript.task)
+    if transcript.reward is not None:
+        told.append(f"reward {transcript.reward:+.3f}")
+    head = Text(" · ".join(told), style="bold")
+    if drawn.problem:
+        head.append(f" · {transcript.failure or drawn.problem}", style="red")
+    return head
+
+
+def _moves(drawn: Drawn) -> Table:
+    table = Table("move", "eval", "", box=None, padding=(0, 1))
+    for move in drawn.candidates:
+        told = ["best"] * move.best + ["illegal"] * (not move.legal) + ["again"] * move.again
+        table.add_row(Text(move.text), Text(move.eval), " ".join(told), style=None if move.legal else "red")
+    return table
+
+
+def board_view(board: Board) -> Text:
+    """A board from the side to move; an arrow is the colour of its two squares."""
+    marks = dict.fromkeys(board.wrong, WRONG)
+    for kind, color in MARKS.items():
+        marks |= {square: color for arrow in board.arrows if arrow.kind is kind for square in (arrow.tail, arrow.head)}
+    ranks, files = (range(7, -1, -1), range(8)) if board.turn else (range(8), range(7, -1, -1))
+    text = Text(f"  {board.title}\n")
+    for rank in ranks:
+        text.append(f"{rank + 1} ")
+        for file in files:
+            square = chess.square(file, rank)
+            ground = marks.get(square, LIGHT if (rank + file) % 2 else DARK)
+            text.append(f"{_symbol(board.men.piece_at(square))} ", style=f"black on {ground}")
+        text.append("\n")
+    return text.append("  " + " ".join(chess.FILE_NAMES[file] for file in files))
+
+
+def _symbol(man: chess.Piece | None) -> str:
+    """Filled shapes are Black's: both are drawn in black on squares that are never dark."""
+    return "·" if man is None else man.unicode_symbol()

@@ -1,0 +1,84 @@
+"""What a model wrote, as files keep it: the transcripts of a run, and the rows of an evaluation."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..evaluation.suite import SuiteName
+from ..files import whole_lines
+from ..tasks import ParseFailure, Task, parse_prompt
+from ..tasks.environment import parse_environment
+from ..tasks.policy import parse_policy
+from ..training.loop import ROLLOUTS_FILE
+
+ROWS_ENDING = ".rows.jsonl"
+SUITES_OF_MOVES = (SuiteName.mate_in_one, SuiteName.puzzles)
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """A prompt and what a model wrote behind it."""
+
+    task: Task
+    prompt: str
+    completion: str
+    expected: str | None
+    """The label; None if there is none."""
+    failure: str | None
+    """Why the parser refused it; None if it did not."""
+    step: int | None = None
+    """Of a run, counted from 1; None for an evaluation."""
+    reward: float | None = None
+    """Of a run; None for an evaluation, and for a reward that was not finite."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Of a run the parts of the reward, of an evaluation the values of the row."""
+
+
+def read_transcripts(path: Path) -> list[Transcript]:
+    """The transcripts of a run's folder, or of a file that `evaluate output=` wrote, or of the rows beside that.
+
+    Raises UserError if there are none.
+    """
+    file = path / ROLLOUTS_FILE if path.is_dir() else path
+    if not file.name.endswith(".jsonl"):
+        file = file.with_name(f"{file.name}{ROWS_ENDING}")
+    if not file.is_file():
+        raise UserError(f"expected a run's folder, or a file that evaluate output= wrote, got {path}")
+    try:
+        lines = [json.loads(line) for line in whole_lines(file)]
+        found = [_of_evaluation(line) if "values" in line else of_run(line) for line in lines if "prompt" in line]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"expected a run's transcripts or an evaluation's rows in {file}, got {error!r}") from error
+    if not found:
+        raise UserError(f"expected transcripts in {file}, got none: games have no prompts, nor rows of older versions")
+    return found
+
+
+def of_run(line: Mapping[str, Any]) -> Transcript:
+    """A line of rollouts.jsonl. Raises KeyError or ValueError for one that is none."""
+    return Transcript(
+        task=Task(line["task"]),
+        prompt=line["prompt"],
+        completion=line["completion"],
+        expected=line["expected"],
+        failure=line["failure"],
+        step=line["step"],
+        reward=line["reward"],
+        parts=line["parts"],
+    )
+
+
+def _of_evaluation(line: Mapping[str, Any]) -> Transcript:
+    prompt, completion = line["prompt"], line["completion"]
+    values = {key: float(value) for key, value in line["values"].items()}
+    task = parse_prompt(prompt).task
+    if line["suite"] in SUITES_OF_MOVES:
+        # A player says its best move alone.
+        failure = None if values[f"{line['suite']}/accuracy"] else f"unsolved: expected {line['expected']}"
+        return Transcript(task, prompt, f"B: {completion}", line["expected"], failure, parts=values)
+    answer = parse_policy(completion) if task is Task.policy else parse_environment(completion)
+    failure = f"{answer.reason}: {answer.detail}" if isinstance(answer, ParseFailure) else None
+    return Transcript(task, prompt, completion, line["expected"], failure, parts=values)

@@ -1,0 +1,51 @@
+"""`rookworld rescore`: the same rubric gives the same rewards, another one is compared with it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rookworld_rlvr.app.cli import main
+
+
+@pytest.fixture
+def finished(train: Callable[..., Path]) -> Path:
+    """A run whose transcripts of all its steps were kept, with a rubric that warms up."""
+    return train("steps=4", "rollouts_every=1", "evaluation_rows=0", "rubric.warmup_steps=3")
+
+
+def test_the_run_s_own_rubric_gives_every_reward_again_and_another_does_not(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    count = (finished / "rollouts.jsonl").read_text().count("\n")
+    capsys.readouterr()
+    assert main(["rescore", str(finished)]) == 0
+    assert f"{count} of {count} rewards are the same" in capsys.readouterr().out
+    assert main(["rescore", str(finished), "rubric.malformed_reward=-0.9", "rubric.rungs.structure=0.9"]) == 0
+    said = capsys.readouterr().out
+    assert f"{count} of {count} rewards" not in said and " → " in said and "in the same order" in said
+
+
+def test_the_reward_told_is_that_of_the_file(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [json.loads(line) for line in (finished / "rollouts.jsonl").read_text().splitlines()]
+    rewards = [row["reward"] for row in rows if row["task"] == "policy"]
+    capsys.readouterr()
+    assert main(["rescore", str(finished), "rubric=rules"]) == 0
+    assert f"{sum(rewards) / len(rewards):+.4f}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("given", "told"), [
+    ([], "rescore: expected a run's folder"),
+    (["rubric=rules"], "rescore: expected a run's folder"),
+    (["/nope"], "resume: expected a run's folder"),
+    (["{run}", "steps=3"], "rescore: expected overrides of rubric and judge_processes, got steps=3"),
+    (["{run}", "rubric.rungs.parse=-1"], "rubric.rungs.parse"),
+])  # fmt: skip
+def test_what_cannot_be_rescored_is_refused_in_one_line(
+    given: list[str], told: str, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main(["rescore", *(text.format(run=finished) for text in given)]) == 2
+    said = capsys.readouterr().err
+    assert told in said and said.count("\n") == 1

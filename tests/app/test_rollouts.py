@@ -1,0 +1,146 @@
+"""`rookworld rollouts`: transcripts of runs and evaluations, printed whole or paged through in a terminal."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import chess
+import pytest
+
+from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.report.boards import Arrow, Board, Kind
+from rookworld_rlvr.report.terminal import board_view
+from rookworld_rlvr.report.transcripts import read_transcripts
+from rookworld_rlvr.tasks import Task
+
+POLICY = "P: r1bqkbnr/pppp1ppp/2n5/4p3/2B1P3/5Q2/PPPP1PPP/RNB1K1NR w KQkq - 4 4"
+ENVIRONMENT = "A: rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1+e2e4+e2e4+"
+RIGHT = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1+0.001+0+0"
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    """Six transcripts of two steps; of each step one is right, one illegal or wrong, one refused."""
+    rows = [
+        (1, "policy", POLICY, "M: f3f7 E: 9.9 B: f3f7", 0.9, None),
+        (1, "policy", POLICY, "M: f3f8 E: 9.9 B: f3f8", 0.1, None),
+        (1, "policy", POLICY, "nothing", -0.3, "missing_field: M E B"),
+        (2, "environment", ENVIRONMENT, RIGHT, 1.0, None),
+        (2, "environment", ENVIRONMENT, RIGHT.replace("4P3", "3P4"), 0.4, None),
+        (2, "environment", ENVIRONMENT, "no+board", None, "missing_field: 2 fields"),
+    ]
+    names = ("step", "task", "prompt", "completion", "reward", "failure")
+    more = {"expected": None, "parts": {"structure/fields": 1.0}, "finished": True}
+    lines = [json.dumps(dict(zip(names, row, strict=True)) | more) for row in rows]
+    (tmp_path / "rollouts.jsonl").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def heads(text: str) -> list[str]:
+    return re.findall(r"^(step \d .*)$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("given", "expected"), [
+    ([], 6), (["--failed"], 4), (["--task", "environment"], 3), (["--step", "1"], 3), (["--most", "2"], 2),
+    # One whose reward was not finite is never left out for it.
+    (["--reward", "0.3", "1.0"], 4), (["--failed", "--task", "policy", "--reward", "0", "1"], 1),
+])  # fmt: skip
+def test_where_the_output_is_no_terminal_all_that_are_chosen_are_printed(
+    given: list[str], expected: int, run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["rollouts", str(run_folder), *given]) == 0
+    said = capsys.readouterr().out
+    assert len(heads(said)) == expected and "\x1b" not in said
+
+
+def test_lowest_reward_first_and_what_went_wrong_beside_it(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["rollouts", str(run_folder), "--by-reward", "--failed"]) == 0
+    assert heads(capsys.readouterr().out) == [
+        "step 1 · policy · reward -0.300 · missing_field: M E B",
+        "step 2 · environment · missing_field: 2 fields",
+        "step 1 · policy · reward +0.100 · illegal best move",
+        "step 2 · environment · reward +0.400 · wrong answer",
+    ]
+
+
+def test_a_board_is_seen_from_the_side_to_move_and_its_arrows_are_coloured() -> None:
+    lines = board_view(Board("t", chess.Board(), chess.BLACK)).plain.splitlines()
+    assert lines[1].startswith("1 ♖ ♘ ♗ ♔") and lines[-1].strip() == "h g f e d c b a"
+    marked = board_view(Board("t", chess.Board(), chess.WHITE, [Arrow(chess.E2, chess.E4, Kind.illegal)], [chess.A1]))
+    assert sum("#d0453a" in str(span.style) for span in marked.spans) == 3
+
+
+def test_keys_page_filter_order_and_quit_in_a_terminal(run_folder: Path) -> None:
+    first, second = pty.openpty()
+    command = [sys.executable, "-m", "rookworld_rlvr", "rollouts", str(run_folder)]
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "160", "LINES": "50"}
+    process = subprocess.Popen(command, stdin=second, stdout=second, stderr=second, env=environment)
+    os.close(second)
+
+    def shown(until: str) -> str:
+        """What the terminal was sent until this text."""
+        sent, deadline = "", time.monotonic() + 60
+        while until not in sent:
+            assert time.monotonic() < deadline, sent[-2000:]
+            sent += os.read(first, 65536).decode("utf-8", "replace")
+        return sent
+
+    assert "reward +0.900" in shown("1 of 6: both tasks")
+    # Each key, and the line that it must lead to.
+    for key, told in (("n", "2 of 6"), ("p", "1 of 6"), ("p", "1 of 6"), ("f", "1 of 4"), ("t", "1 of 2: policy"),
+                      ("t", "1 of 2: environment"), ("s", "0 of 0: environment, step 1"), ("s", "1 of 2"),
+                      ("r", "by reward"), ("x", "by reward"), (" ", "2 of 2"), ("g", "1 of 2")):  # fmt: skip
+        os.write(first, key.encode())
+        shown(told)
+    os.write(first, b"q")
+    assert process.wait(30) == 0
+    os.close(first)
+
+
+def test_an_evaluation_keeps_prompt_label_and_answer_and_its_failures_are_shown(
+    small_overrides: list[str], corpus: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mates = tmp_path / "mates.jsonl"
+    mates.write_text('{"fen": "7k/5Q2/6K1/8/8/8/8/8 w - - 0 1", "best": "f7g7"}\n')
+    taken = ("model.path=", "data.held_out=", "device=", "threads=")
+    own = [text for text in small_overrides if text.startswith(taken)]
+    output = tmp_path / "table.json"
+    suites = "suites=[policy,environment,balanced,mate_in_one]"
+    given = [suites, "evaluation_rows=3", "balanced.rows_per_class=1", f"mate_in_one.path={mates}", f"output={output}"]
+    assert main(["evaluate", *own, *given]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "table.json.rows.jsonl").read_text().splitlines()[1:]]
+    assert all({"prompt", "expected", "completion"} <= line.keys() for line in lines)
+    assert {line["suite"] for line in lines if line["completion"] == line["expected"]} <= {"environment", "balanced"}
+    found = read_transcripts(output)
+    assert len(found) == len(lines) and found == read_transcripts(tmp_path / "table.json.rows.jsonl")
+    assert [one.task for one in found[:6]] == [Task.policy] * 3 + [Task.environment] * 3
+    mate = found[-1]
+    assert mate.expected == "f7g7" and mate.completion.startswith("B: ")
+    assert (mate.failure is None) == (lines[-1]["values"]["mate_in_one/accuracy"] == 1)
+    capsys.readouterr()
+    assert main(["rollouts", str(output), "--most", "99"]) == 0
+    assert capsys.readouterr().out.count("\nprompt ") == len(lines)
+
+
+@pytest.mark.parametrize(("given", "told"), [
+    (["{here}/none"], "expected a run's folder, or a file that evaluate output= wrote"),
+    (["{here}", "--task", "chess"], "rollouts: argument --task"),
+    (["{here}", "--step", "9"], "rollouts: expected transcripts of both tasks, step 9, got none among 6"),
+    (["{here}/empty.jsonl"], "expected transcripts in"),
+    (["{here}/broken.jsonl"], "expected a run's transcripts or an evaluation's rows in"),
+])  # fmt: skip
+def test_what_has_no_transcripts_is_refused_in_one_line(
+    given: list[str], told: str, run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run_folder / "empty.jsonl").write_text("")
+    (run_folder / "broken.jsonl").write_text('{"prompt": 1}\n')
+    assert main(["rollouts", *(text.format(here=run_folder) for text in given)]) == 2
+    said = capsys.readouterr().err
+    assert told in said and said.count("\n") == 1
