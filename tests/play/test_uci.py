@@ -21,11 +21,6 @@ from rookworld_rlvr.play.uci import UciSession
 MATE = "7k/5ppp/8/8/8/8/8/R6K b - - 0 1"
 
 
-@pytest.fixture(scope="module")
-def tiny() -> Mover:
-    return load_mover("tiny", seed=0)
-
-
 @pytest.fixture
 def said() -> list[str]:
     return []

@@ -19,6 +19,7 @@ COMMANDS = {
     "inspect": "replay a batch that a fault left behind",
     "pretrain": "a new small model from engine verdicts and transitions",
     "warmstart": "behaviour cloning: a new model, or one to go on with",
+    "play": "a page to play the model on, with the board that it believes in",
     "uci": "the model as a UCI engine, for chess programs",
     "data": "audit a file of rows, generate new ones, or play games that become rows",
 }

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import chess
 
 from ..evaluation.players import DecodingConfig, ModelPlayer, best_move_text, published_decoding
+from ..evaluation.run import greedy_texts
 from ..model.policy import Policy
 from ..rollout.generator import Generator
 from ..tasks.policy import legal_candidates, parse_policy
-from ..tasks.types import PolicyAnswer
+from ..tasks.types import Example, PolicyAnswer, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,11 @@ class Mover:
             illegal.append(move)
         move = random.Random(f"{self._seed}:{number}:{board.fen()}").choice(sorted(legal))
         return Choice(move, first, candidates, tuple(illegal), replaced=True)
+
+    def next_state(self, prompt: str) -> str:
+        """The greedy answer to an `A:` prompt. Raises GeneratorError."""
+        example = Example(Task.environment, prompt, None)
+        return greedy_texts(self._generator, self.policy.tokenizer, [example])[0]
 
     def _answer(self, board: chess.Board, decoding: DecodingConfig, number: int, attempt: int) -> str:
         player = ModelPlayer(self._generator, self.policy.tokenizer, decoding, seed=self._seed + attempt)

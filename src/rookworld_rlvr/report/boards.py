@@ -9,7 +9,8 @@ import chess
 
 from ..board.moves import is_legal_uci
 from ..tasks import Task
-from ..tasks.environment import environment_fields, environment_truth, parse_environment_prompt
+from ..tasks.belief import compare_belief
+from ..tasks.environment import parse_environment_prompt
 from ..tasks.policy import parse_policy_prompt, policy_fields
 from .transcripts import Transcript
 
@@ -109,32 +110,11 @@ def _arrows(move: Candidate) -> list[Arrow]:
 
 def _draw_environment(transcript: Transcript) -> Drawn:
     asked = parse_environment_prompt(transcript.prompt)
-    board, truth = chess.Board(asked.fen), environment_truth(asked)
+    board = chess.Board(asked.fen)
     move = Candidate(asked.uci, "", is_legal_uci(board, asked.uci), best=False, again=False)
-    fields = environment_fields(transcript.completion)
-    true_fields = (str(truth.reward), str(int(truth.terminated)), str(int(truth.truncated)))
-    behind = _differences(("reward", "terminated", "truncated"), fields[1:], true_fields)
-    before = Board(f"asked: {asked.uci}", board, board.turn, _arrows(move))
-    believed, true_men = _men(fields[0]), chess.BaseBoard(truth.next_fen.split(" ")[0])
-    after = Board("true next board", true_men, board.turn)
-    if believed is None:
-        return Drawn([before, after], [], ["no board could be read", *behind], WRONG)
-    squares = [square for square in chess.SQUARES if believed.piece_at(square) != true_men.piece_at(square)]
-    names = ("turn", "castling", "en passant", "half-moves", "full move")
-    of_fen = _differences(names, fields[0].split(" ")[1:], truth.next_fen.split(" ")[1:])
-    wrong = [*map(chess.square_name, squares), *of_fen, *behind]
-    boards = [before, Board("board the model believes in", believed, board.turn, wrong=squares), after]
-    return Drawn(boards, [], wrong, WRONG if wrong else "")
-
-
-def _men(fen: str) -> chess.BaseBoard | None:
-    try:
-        return chess.BaseBoard(fen.split(" ")[0])
-    except ValueError:
-        return None
-
-
-def _differences(names: Sequence[str], written: Sequence[str], true: Sequence[str]) -> list[str]:
-    """Which of the named fields are wrong; one that is missing is told as such."""
-    pairs = zip_longest(names, written[: len(names)], true, fillvalue="nothing")
-    return [f"{name}: wrote {mine}, true {theirs}" for name, mine, theirs in pairs if mine != theirs]
+    belief = compare_belief(asked, transcript.completion)
+    boards = [Board(f"asked: {asked.uci}", board, board.turn, _arrows(move))]
+    if belief.believed is not None:
+        boards.append(Board("board the model believes in", belief.believed, board.turn, wrong=belief.squares))
+    boards.append(Board("true next board", belief.true, board.turn))
+    return Drawn(boards, [], belief.wrong, WRONG if belief.wrong else "")

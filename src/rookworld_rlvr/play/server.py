@@ -1,0 +1,129 @@
+"""The page to play on, served to this machine alone unless told otherwise.
+
+Every bad request is answered by a 4xx and one line. Requests are bounded in size and in time. A page of another site
+can ask nothing: a question must be JSON, and name this server as its host.
+"""
+
+import json
+import mimetypes
+import sys
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from .sprite import sprite
+from .table import AskedWronglyError, BusyError, Table
+
+FOLDER = Path(__file__).parent / "page"
+MOST_BYTES = 2**16
+# Of a client that sends its request slowly, or does not take the answer.
+TIMEOUT_S = 10
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+POLICY = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
+
+
+class Server(ThreadingHTTPServer):
+    """Answers the page and its questions; `serve_forever` runs it."""
+
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int, table: Table) -> None:
+        """Port 0 takes a free one. Raises OSError where the address cannot be bound."""
+        super().__init__((host, port), _Handler)
+        self.questions: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+            "/api/models": table.models,
+            "/api/position": table.position,
+            "/api/answer": table.answer,
+            "/api/believe": table.believe,
+        }
+        self.files = {f"/{path.relative_to(FOLDER).as_posix()}": path for path in FOLDER.rglob("*") if path.is_file()}
+        self.files["/"] = self.files["/index.html"]
+        # Bound to all addresses, it may be called by any name.
+        self.hosts = LOOPBACK if host in LOOPBACK else ()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that leaves before it has its answer is no error of ours; all else is."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
+    @property
+    def address(self) -> str:
+        """Where a browser finds it."""
+        host, port = self.server_address[:2]
+        return f"http://{host!s}:{port}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+    timeout = TIMEOUT_S
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if not self._is_for_us():
+            return self._refuse(HTTPStatus.FORBIDDEN, "expected this server's own name as the host")
+        if path == "/sprite.svg":
+            return self._send(HTTPStatus.OK, "image/svg+xml", sprite().encode())
+        if path not in self.server.files:
+            return self._refuse(HTTPStatus.NOT_FOUND, "no such page")
+        file = self.server.files[path]
+        kind = mimetypes.guess_type(file.name)[0] or "text/plain"
+        self._send(HTTPStatus.OK, f"{kind}; charset=utf-8", file.read_bytes())
+
+    def do_POST(self) -> None:
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal() or not length.isascii():
+            return self._refuse(HTTPStatus.LENGTH_REQUIRED, "expected Content-Length")
+        if len(length) > 9 or int(length) > MOST_BYTES:
+            return self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"expected at most {MOST_BYTES} bytes")
+        body = self.rfile.read(int(length))
+        if not self._is_for_us():
+            return self._refuse(HTTPStatus.FORBIDDEN, "expected this server's own name as the host")
+        question = self.server.questions.get(self.path)
+        if question is None:
+            return self._refuse(HTTPStatus.NOT_FOUND, "no such question")
+        if self.headers.get_content_type() != "application/json":
+            return self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "expected application/json")
+        try:
+            asked = json.loads(body)
+            if not isinstance(asked, dict):
+                raise AskedWronglyError("expected a JSON object")
+            answer = question(asked)
+        except (AskedWronglyError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+            return self._refuse(HTTPStatus.BAD_REQUEST, f"{error}")
+        except BusyError as error:
+            return self._refuse(HTTPStatus.TOO_MANY_REQUESTS, str(error))
+        self._send(HTTPStatus.OK, "application/json", json.dumps(answer).encode())
+
+    def _is_for_us(self) -> bool:
+        """Whether the request names this server: a foreign name that leads here is another site's doing."""
+        name = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
+        return not self.server.hosts or name in self.server.hosts
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What the library refuses: requests that are no HTTP, and methods that we have not."""
+        known = code if 400 <= code < 500 else HTTPStatus.METHOD_NOT_ALLOWED
+        self._refuse(HTTPStatus(known), message or "bad request")
+
+    def _refuse(self, status: HTTPStatus, message: str) -> None:
+        # What is left of the request is not read, so the connection ends.
+        self.close_connection = True
+        self._send(status, "application/json", json.dumps({"error": " ".join(message.split())}).encode())
+
+    def _send(self, status: HTTPStatus, kind: str, content: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Content-Security-Policy", POLICY)
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Cache-Control", "no-store")
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """The console stays calm."""

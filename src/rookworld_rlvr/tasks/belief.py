@@ -1,0 +1,65 @@
+"""The board that a model believes in: what an `A:` answer says of the next state, beside what is true."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+import chess
+
+from .environment import environment_fields, environment_truth
+from .types import EnvironmentPrompt
+
+FEN_FIELDS = ("turn", "castling", "en passant", "half-moves", "full move")
+FLAGS = ("reward", "terminated", "truncated")
+NO_BOARD = "no board could be read"
+MISSING = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """An answer compared with the truth, square by square and field by field."""
+
+    believed: chess.BaseBoard | None
+    """The men as the answer has them; None if no board can be read."""
+    true: chess.BaseBoard
+    squares: tuple[chess.Square, ...]
+    """Where they differ, a1 first."""
+    fields: tuple[str, ...]
+    """What is wrong behind the board, in words, and NO_BOARD."""
+
+    @property
+    def wrong(self) -> list[str]:
+        """All that is wrong, squares by name."""
+        return [*map(chess.square_name, self.squares), *self.fields]
+
+
+def compare_belief(prompt: EnvironmentPrompt, completion: str) -> Belief:
+    """What the completion says of the next state, beside what python-chess says. Never fails.
+
+    >>> asked = EnvironmentPrompt(chess.STARTING_FEN, "e2e4", ())
+    >>> told = "rnbqkbnr/pppppppp/8/8/3P4/8/PPPP1PPP/RNBQKBNR w KQkq - 0 1+0.001+0+0"
+    >>> compare_belief(asked, told).wrong
+    ['d4', 'e4', 'turn: wrote w, true b']
+    """
+    truth, written = environment_truth(prompt), environment_fields(completion)
+    true_fen, fen = truth.next_fen.split(" "), written[0].split(" ")
+    flags = (str(truth.reward), str(int(truth.terminated)), str(int(truth.truncated)))
+    behind = _differences(FLAGS, written[1:], flags)
+    believed, true = _men(fen[0]), chess.BaseBoard(true_fen[0])
+    if believed is None:
+        return Belief(None, true, (), (NO_BOARD, *behind))
+    squares = tuple(square for square in chess.SQUARES if believed.piece_at(square) != true.piece_at(square))
+    return Belief(believed, true, squares, (*_differences(FEN_FIELDS, fen[1:], true_fen[1:]), *behind))
+
+
+def _men(placement: str) -> chess.BaseBoard | None:
+    try:
+        return chess.BaseBoard(placement)
+    except ValueError:
+        return None
+
+
+def _differences(names: Sequence[str], written: Sequence[str], true: Sequence[str]) -> list[str]:
+    """The fields that are wrong; one that is missing is told as such."""
+    pairs = zip_longest(names, written[: len(names)], true, fillvalue=MISSING)
+    return [f"{name}: wrote {mine}, true {theirs}" for name, mine, theirs in pairs if mine != theirs]

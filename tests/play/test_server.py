@@ -1,0 +1,144 @@
+"""The page's server: what it serves, and that nothing bad gets more than a 4xx."""
+
+import http.client
+import json
+import random
+import socket
+import string
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.play import server as module
+from rookworld_rlvr.play.server import FOLDER, MOST_BYTES, Server
+
+JSON = {"Content-Type": "application/json"}
+
+
+def call(
+    server: Server, method: str, path: str, body: bytes | str = b"", headers: dict[str, str] | None = None
+) -> tuple[int, Any]:
+    """Status and content."""
+    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=60)
+    try:
+        connection.request(method, path, body, headers or {})
+        response = connection.getresponse()
+        content = response.read()
+        is_json = response.getheader("Content-Type") == "application/json"
+        return response.status, json.loads(content) if is_json and content else content
+    finally:
+        connection.close()
+
+
+def test_the_page_and_all_that_it_loads_are_served(server: Server) -> None:
+    assert call(server, "GET", "/")[0] == 200
+    for path in FOLDER.rglob("*"):
+        if path.is_file():
+            status, content = call(server, "GET", f"/{path.relative_to(FOLDER).as_posix()}")
+            assert status == 200 and (content == path.read_bytes() or path.suffix == ".json")
+    status, content = call(server, "GET", "/sprite.svg")
+    assert status == 200 and all(f'id="{color}{piece}"'.encode() in content for color in "wb" for piece in "pnbrqk")
+
+
+def test_a_question_is_answered(server: Server) -> None:
+    status, found = call(server, "POST", "/api/position", json.dumps({"moves": ["e2e4"]}), JSON)
+    assert status == 200 and found["san"] == ["e4"]
+    assert call(server, "POST", "/api/models", "{}", JSON) == (200, {"models": ["tiny", "other"]})
+
+
+@pytest.mark.parametrize(("method", "path", "body", "headers", "status"), [
+    ("GET", "/nope", b"", {}, 404), ("GET", "/../choice.py", b"", {}, 404), ("GET", "/%2e%2e/choice.py", b"", {}, 404),
+    ("POST", "/api/nope", b"{}", JSON, 404), ("POST", "/api/position", b"{", JSON, 400),
+    ("POST", "/api/position", b"[]", JSON, 400), ("POST", "/api/position", b"\xff", JSON, 400),
+    ("POST", "/api/position", b"[" * 60_000, JSON, 400), ("POST", "/api/position", b'{"start": "x"}', JSON, 400),
+    ("POST", "/api/position", b"{}", {"Content-Type": "text/plain"}, 415),
+    ("POST", "/api/position", b"{}", JSON | {"Host": "evil.example"}, 403),
+    ("GET", "/", b"", {"Host": "evil.example"}, 403),
+    ("POST", "/api/position", b" " * (MOST_BYTES + 1), JSON, 413),
+    ("POST", "/api/position", b"", {"Content-Length": "x"}, 411),
+    ("PUT", "/", b"", {}, 405), ("BREW", "/", b"", {}, 405),
+])  # fmt: skip
+def test_bad_requests_are_refused_by_a_4xx_and_one_line(
+    server: Server, method: str, path: str, body: bytes, headers: dict[str, str], status: int
+) -> None:
+    try:
+        found, content = call(server, method, path, body, headers)
+    except (ConnectionError, BrokenPipeError):
+        # The refusal may be sent before the client has sent all of a body that is too large.
+        assert status == 413
+        return
+    assert found == status and list(content) == ["error"] and "\n" not in content["error"]
+
+
+def test_a_thousand_malformed_requests_get_no_5xx_and_the_server_goes_on(server: Server) -> None:
+    rng = random.Random(7)
+    paths = ["/", "/api/position", "/api/answer", "/api/believe", "/api/models", "/page.js", "*", "", "//", "/\x00"]
+    values = ["", "x", 3, -1, None, True, [], {}, ["e2e4"], ["e2e4"] * 2000, 1e400, "P" * 500, "8/8 w - -"]
+    answered = 0
+    for number in range(1000):
+        kind = number % 4
+        if kind == 0:
+            line = "".join(rng.choices(string.printable, k=rng.randint(0, 200)))
+            raw = line.encode("latin-1")
+        elif kind == 1:
+            length = rng.choice(["-1", "99999999999", "x", "0", "12", ""])
+            head = f"POST {rng.choice(paths)} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {length}"
+            raw = f"{head}\r\n\r\n{{}}".encode()
+        else:
+            names = ["start", "moves", "model", "temperature", "move"]
+            asked = {name: rng.choice(values) for name in rng.sample(names, rng.randint(1, 5))}
+            # No question that a model would answer: this is about refusals, and they are quick.
+            asked["model"] = rng.choice([-1, 99, "0", None])
+            body = json.dumps(asked)[: rng.randint(1, 3000)]
+            method = rng.choice(["POST", "POST", "GET", "DELETE", "post"])
+            raw = (
+                f"{method} {rng.choice(paths)} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n{body}"
+            ).encode()
+        with socket.create_connection(server.server_address[:2], timeout=30) as connection:
+            connection.sendall(raw + b"\r\n\r\n")
+            connection.shutdown(socket.SHUT_WR)
+            told = b""
+            try:
+                while chunk := connection.recv(65536):
+                    told += chunk
+            except ConnectionResetError:
+                pass
+        if told.startswith(b"HTTP/"):
+            answered += 1
+            assert told.split()[1][:1] in (b"2", b"4"), (raw[:300], told[:300])
+    assert answered > 500
+    assert call(server, "POST", "/api/models", "{}", JSON)[0] == 200
+
+
+def test_a_client_that_sends_nothing_is_let_go(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module._Handler, "timeout", 0.2)
+    with socket.create_connection(server.server_address[:2], timeout=30) as connection:
+        connection.sendall(b"POST /api/position HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{")
+        while connection.recv(4096):
+            pass
+
+
+def test_the_command_serves_until_it_is_interrupted_and_says_where() -> None:
+    command = [sys.executable, "-m", "rookworld_rlvr", "play", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        said = process.stdout.readline()
+        assert said.startswith("open http://127.0.0.1:") and "Ctrl-C" in said
+        process.send_signal(2)
+        assert process.wait(30) == 0 and process.stderr.read() == ""
+
+
+@pytest.mark.parametrize(("given", "told"), [
+    (["--model", "/nope"], "/nope"), (["--port", "99999"], "play: "), (["--port", "x"], "play: argument --port"),
+    (["--host", "256.1.1.1", "--port", "0"], "play: "),
+])  # fmt: skip
+def test_what_cannot_be_served_is_refused_in_one_line(
+    given: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["play", *given]) == 2
+    said = capsys.readouterr().err
+    assert told in said and said.count("\n") == 1

@@ -1,0 +1,75 @@
+"""What the page asks: positions, answers and beliefs of the model that ships."""
+
+from typing import Any
+
+import chess
+import pytest
+
+from rookworld_rlvr.evaluation.players import DecodingConfig, best_move_text
+from rookworld_rlvr.play import table as module
+from rookworld_rlvr.play.choice import Mover
+from rookworld_rlvr.play.table import AskedWronglyError, BusyError, Table
+from rookworld_rlvr.tasks.environment import render_environment_prompt
+
+BLACK_BEGINS = "4k3/8/8/8/8/8/8/R3K3 b Q - 0 7"
+
+
+def test_a_position_is_told_with_its_legal_moves_and_the_moves_so_far(table: Table) -> None:
+    found = table.position({"start": BLACK_BEGINS, "moves": ["e8d7", "e1c1"]})
+    assert found["fen"] == "8/3k4/8/8/8/8/8/2KR4 b - - 2 8" and found["turn"] == "b"
+    assert found["san"] == ["Kd7", "O-O-O+"] and (found["first"], found["begins"]) == (7, "b")
+    assert found["check"] == "d7" and found["ended"] == ""
+    assert set(found["legal"]) == {move.uci() for move in chess.Board(found["fen"]).legal_moves}
+
+
+@pytest.mark.parametrize(("start", "moves", "ended"), [
+    ("", ["f2f3", "e7e5", "g2g4", "d8h4"], "0-1 checkmate"),
+    ("7k/5Q2/6K1/8/8/8/8/8 b - - 0 1", [], "1/2-1/2 stalemate"),
+])  # fmt: skip
+def test_the_end_of_a_game_is_told(table: Table, start: str, moves: list[str], ended: str) -> None:
+    found = table.position({"start": start, "moves": moves})
+    assert found["ended"] == ended and found["legal"] == []
+
+
+def test_the_answer_at_temperature_0_is_the_model_s_own(table: Table, tiny: Mover) -> None:
+    choice = tiny.choose(chess.Board(), DecodingConfig(), attempts=3)
+    found = table.answer({})
+    assert found["move"] == choice.move == best_move_text(found["text"]) and found["illegal"] == []
+    assert [one["move"] for one in found["candidates"]] == list(choice.candidates)
+
+
+def test_a_belief_is_about_the_last_move_or_the_one_that_is_named_legal_or_not(table: Table, tiny: Mover) -> None:
+    found = table.believe({"moves": ["e2e4"], "model": 1})
+    assert found["text"] == tiny.next_state(render_environment_prompt(chess.STARTING_FEN, "e2e4", ["e2e4"]))
+    assert found["true"] == "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR"
+    illegal = table.believe({"moves": ["e2e4"], "move": "e7e4"})
+    assert illegal["move"] == "e7e4" and illegal["true"] == found["true"]
+
+
+def test_no_move_can_be_asked_of_a_game_that_is_over(table: Table) -> None:
+    assert table.answer({"moves": ["f2f3", "e7e5", "g2g4", "d8h4"]})["move"] == ""
+
+
+@pytest.mark.parametrize(("question", "asked", "told"), [
+    ("position", {"start": "nonsense"}, "expected a FEN"), ("position", {"start": 3}, "expected start"),
+    ("position", {"moves": "e2e4"}, "expected start"), ("position", {"moves": ["e2e5"]}, "expected a legal move"),
+    ("position", {"moves": [None]}, "expected a legal move"), ("position", {"moves": ["g1f3"] * 1001}, "at most 1000"),
+    ("answer", {"model": 2}, "expected model from 0 to 1"), ("answer", {"model": True}, "expected model"),
+    ("answer", {"temperature": -1}, "expected temperature from 0 to 2"),
+    ("answer", {"temperature": float("nan")}, "expected temperature"),
+    ("believe", {}, "got a game without one"), ("believe", {"move": "a+b+"}, "expected a move in UCI"),
+    ("believe", {"move": 5}, "expected a move in UCI"),
+])  # fmt: skip
+def test_questions_without_an_answer_are_refused_by_name(
+    table: Table, question: str, asked: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(AskedWronglyError, match=told):
+        getattr(table, question)(asked)
+
+
+def test_who_waits_too_long_is_told_to_ask_again(tiny: Mover, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WAIT_S", 0.01)
+    busy = Table([("tiny", tiny)])
+    with busy._my_turn(), pytest.raises(BusyError):
+        busy.answer({})
+    assert busy.answer({})["move"]
