@@ -84,7 +84,7 @@ KNOBS: dict[str, Knob] = {
     "output_root": Knob("elsewhere", "folder"),
     "logging.tracker": Knob("tensorboard", "folder"),
     "logging.wandb_mode": Knob("disabled", "folder", ("logging=wandb",)),
-    "logging.wandb_project": Knob("other", "folder", ("logging=wandb",)),
+    "logging.project": Knob("other", "folder", ("logging=wandb",)),
     "logging.console_every": Knob(2, "folder"),
     "resume": Knob("/nope", "refused"),
     "generator.top_p": Knob(0.9, "refused"),

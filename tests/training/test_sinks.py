@@ -1,6 +1,10 @@
 """Where metrics go, for real: read back from the trackers' own files."""
 
 import json
+import os
+import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from io import StringIO
@@ -36,7 +40,7 @@ def test_tensorboard_holds_every_value_of_every_step(train: Train) -> None:
 
 @pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed")
 def test_wandb_works_offline_without_an_account(train: Train, wandb_records: Callable[[Path], list[Any]]) -> None:
-    folder = train("logging=wandb", "logging.wandb_project=chess-test", "steps=2", "evaluation_rows=0")
+    folder = train("logging=wandb", "logging.project=chess-test", "steps=2", "evaluation_rows=0")
     [log] = folder.glob("wandb/offline-run-*/run-*.wandb")
     records = wandb_records(log)
     [run] = [record.run for record in records if record.WhichOneof("record_type") == "run"]
@@ -54,6 +58,63 @@ def test_wandb_works_offline_without_an_account(train: Train, wandb_records: Cal
 def test_wandb_disabled_writes_nothing(train: Train) -> None:
     folder = train("logging=wandb", "logging.wandb_mode=disabled", "steps=1", "evaluation_rows=0")
     assert not list(folder.glob("wandb/*")) and len(rows(folder)) == 1
+
+
+TABLES = {"transcripts", "boards", "before and after"}
+TRACKED = ("steps=2", "evaluation_rows=2", "rollouts_every=1")
+
+
+def tensorboard_keys(folder: Path) -> tuple[set[str], set[str]]:
+    """The names of scalars, and of all else."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    texts = {tag.removesuffix("/text_summary") for tag in events.Tags()["tensors"]}
+    board = next(tag for tag in events.Tags()["tensors"] if tag.startswith("boards"))
+    [first, *_] = events.Tensors(board)
+    assert "a b c d e f g h" in first.tensor_proto.string_val[0].decode()
+    return set(events.Tags()["scalars"]), texts
+
+
+def wandb_keys(folder: Path, records: list[Any]) -> tuple[set[str], set[str]]:
+    history = [record.history for record in records if record.WhichOneof("record_type") == "history"]
+    items = [item for step in history for item in step.item]
+    logged = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
+    kinds = {key.removesuffix("/_type"): kind for key, kind in logged.items() if key.endswith("/_type")}
+    assert set(kinds.values()) == {"table-file", "html-file"}
+    [page, *_] = folder.glob("wandb/offline-run-*/files/media/html/*.html")
+    assert "board-from-white" in page.read_text(encoding="utf-8")
+    inner = tuple(f"{name}/" for name in kinds)
+    return {key for key in logged if not key.startswith(("_", *inner))}, set(kinds)
+
+
+def trackio_keys(database: Path) -> tuple[set[str], set[str]]:
+    with sqlite3.connect(database) as connection:
+        rows_there = [json.loads(row) for (row,) in connection.execute("select metrics from metrics")]
+    logged = [(key, value) for row in rows_there for key, value in row.items()]
+    tables = {key: value for key, value in logged if isinstance(value, dict)}
+    assert tables["transcripts"]["_value"][0]["task"] in ("policy", "environment")
+    return {key for key, value in logged if not isinstance(value, dict)}, set(tables)
+
+
+@pytest.mark.skipif(
+    not all(map(find_spec, ("tensorboard", "wandb", "trackio"))), reason="a tracker is not installed"
+)
+def test_three_trackers_hold_the_same_keys_tables_and_boards(
+    train: Train, small_overrides: list[str], tmp_path: Path, wandb_records: Callable[[Path], list[Any]]
+) -> None:
+    told = tensorboard_keys(train("logging=tensorboard", *TRACKED, root="tensorboard"))
+    folder = train("logging=wandb", *TRACKED, root="wandb")
+    [log] = folder.glob("wandb/offline-run-*/run-*.wandb")
+    assert wandb_keys(folder, wandb_records(log)) == told
+    # It reads where its database stands when it is imported, so it has a process of its own.
+    command = [sys.executable, "-m", "rookworld_rlvr", "train", *small_overrides, "logging=trackio", *TRACKED]
+    environment = os.environ | {"TRACKIO_DIR": str(tmp_path / "trackio")}
+    given = [f"output_root={tmp_path / 'out'}", "logging.project=chess-test"]
+    subprocess.run([*command, *given], check=True, capture_output=True, env=environment)
+    assert trackio_keys(tmp_path / "trackio" / "chess-test.db") == told
+    assert told == ({key for row in rows(folder) for key in row} - {"step"}, TABLES)
 
 
 def test_the_console_has_a_line_every_n_steps_and_one_for_the_last() -> None:

@@ -17,6 +17,7 @@ from ..files import write_text
 from ..model.policy import Policy, Precision, load_policy, select_device
 from ..model.shared_prefix import can_share
 from ..pretraining.codec import echo_ids
+from ..report.cards import cards_html, cards_markdown
 from ..rewards.judge_pool import Judge
 from ..rollout.generator import Generator, GeneratorBaseConfig, GeneratorError, GeneratorKind
 from ..rollout.hf_generator import HFGenerator
@@ -40,7 +41,7 @@ from ..training.optim import Clock, make_optimizer
 from ..training.run import Run
 from ..training.run_folder import make_run_folder
 from ..training.seeding import seed_everything
-from ..training.sinks import ConsoleSink, JsonlSink, Sink, TensorBoardSink, Tracker, require_tracker
+from ..training.sinks import Cards, ConsoleSink, JsonlSink, Sink, TensorBoardSink, Tracker, require_tracker
 from ..training.validation import hold_back
 from ..training.warning_signs import SignWatch
 from .config import RunConfig
@@ -227,12 +228,19 @@ def _make_sinks(config: RunConfig, raw: DictConfig, run: Run) -> list[Sink]:
         JsonlSink(run.folder / METRICS_FILE),
         ConsoleSink(run.console, config.steps, config.logging.console_every),
     ]
-    if config.logging.tracker is Tracker.tensorboard:
-        sinks.append(TensorBoardSink(run.folder))
-    if config.logging.tracker is Tracker.wandb:
+    tracker = config.logging.tracker
+    if tracker is Tracker.none:
+        return sinks
+    cards = Cards(cards_html, cards_markdown)
+    settings = OmegaConf.to_container(raw, resolve=True, enum_to_str=True)
+    assert isinstance(settings, dict)
+    named = {str(key): value for key, value in settings.items()}
+    if tracker is Tracker.tensorboard:
+        return [*sinks, TensorBoardSink(run.folder, cards)]
+    if tracker is Tracker.wandb:
         from ..training.wandb_sink import WandbSink
 
-        settings = OmegaConf.to_container(raw, resolve=True)
-        assert isinstance(settings, dict)
-        sinks.append(WandbSink(config.logging, run.folder, {str(key): value for key, value in settings.items()}))
-    return sinks
+        return [*sinks, WandbSink(config.logging, run.folder, named, cards)]
+    from ..training.trackio_sink import TrackioSink
+
+    return [*sinks, TrackioSink(config.logging, run.folder, named, cards)]

@@ -24,7 +24,7 @@ from .seeding import rng_state, set_rng_state
 from .stall import watch
 from .step import grpo_step
 from .step_report import StepReport
-from .transcripts import append_transcripts
+from .transcripts import append_transcripts, kept_transcripts
 from .validation import validation_metrics
 
 METRICS_FILE, ROLLOUTS_FILE = "metrics.jsonl", "rollouts.jsonl"
@@ -85,7 +85,7 @@ def _settle(run: Run, report: StepReport, *, last: bool) -> None:
     try:
         _watch(run, report)
     finally:
-        _record(run, report, validation)
+        _record(run, report, validation, last=last)
     if due:
         save(run, step, validation.get("validation/score"))
 
@@ -148,7 +148,7 @@ def _after_fault(run: Run, report: StepReport, rung: Rung) -> None:
     if rung is Rung.give_up:
         reason = describe(fault, state)
         write_diagnosis(run.folder, run.context, report, reason=reason, batch=batch)
-        append_transcripts(run.folder / ROLLOUTS_FILE, report)
+        append_transcripts(run.folder / ROLLOUTS_FILE, kept_transcripts(report))
         raise TrainingGaveUpError(f"{reason}; see {run.folder}/diagnosis.txt")
     if rung is Rung.restore:
         _restore(run, fault)
@@ -165,7 +165,7 @@ def _restore(run: Run, fault: Fault) -> None:
     run.console.print(f"restored {folder.name}, learning rate × {state.lr_scale:.3g}", highlight=False)
 
 
-def _record(run: Run, report: StepReport, validation: Mapping[str, float]) -> None:
+def _record(run: Run, report: StepReport, validation: Mapping[str, float], *, last: bool) -> None:
     step = report.step + 1
     metrics = {**step_metrics(report, run.context), **validation}
     for told in run.signs.observe(metrics).values():
@@ -173,8 +173,11 @@ def _record(run: Run, report: StepReport, validation: Mapping[str, float]) -> No
     metrics |= run.signs.metrics()
     for sink in run.sinks:
         sink.write(step, metrics)
-    if run.config.rollouts_every and (step == 1 or step % run.config.rollouts_every == 0):
-        append_transcripts(run.folder / ROLLOUTS_FILE, report)
+    if run.config.rollouts_every and (step == 1 or last or step % run.config.rollouts_every == 0):
+        transcripts = kept_transcripts(report)
+        append_transcripts(run.folder / ROLLOUTS_FILE, transcripts)
+        for sink in run.sinks:
+            sink.show(step, transcripts)
 
 
 def _watch(run: Run, report: StepReport) -> None:
@@ -183,7 +186,7 @@ def _watch(run: Run, report: StepReport) -> None:
         watch(state, report, most=run.recovery.max_ineffective_steps)
     except TrainingGaveUpError as error:
         write_diagnosis(run.folder, run.context, report, reason=str(error), batch=None)
-        append_transcripts(run.folder / ROLLOUTS_FILE, report)
+        append_transcripts(run.folder / ROLLOUTS_FILE, kept_transcripts(report))
         raise
 
 

@@ -45,7 +45,7 @@ class TrainerConfig:
     """Nodes a held-out position of the engine (rubric.engine) that measures policy/win_probability_loss; 0: the
     verdicts of rubric.verdicts do, or with rubric.judge=engine its engines."""
     rollouts_every: int = 10
-    """Steps between transcripts; 0: none."""
+    """Steps between transcripts; the first and the last step have them too. 0: none."""
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     warnings: WarningsConfig = field(default_factory=WarningsConfig)
 

@@ -37,7 +37,10 @@ def train(run: Run) -> dict[str, Any]:
     """The whole run; returns and writes the summary. Raises PreflightError, TrainingGaveUpError and UserError."""
     try:
         with _stop_on_signal(run), held(run.folder):
-            return _train(run)
+            summary = _train(run)
+        for sink in run.sinks:
+            sink.conclude(summary)
+        return summary
     finally:
         run.close()
         for sink in run.sinks:

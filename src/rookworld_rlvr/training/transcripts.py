@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,14 @@ def transcript(step: int, group: Group, sample: Sample) -> dict[str, Any]:
     }
 
 
-def append_transcripts(path: Path, report: StepReport) -> None:
-    """Write the best and the worst completion of each group behind the file's end."""
+def kept_transcripts(report: StepReport) -> list[dict[str, Any]]:
+    """The worst and the best completion of each group."""
+    ranked = (sorted(group.samples, key=lambda sample: sample.score.total) for group in report.groups)
+    pairs = zip(report.groups, ranked, strict=True)
+    return [transcript(report.step + 1, group, one) for group, samples in pairs for one in (samples[0], samples[-1])]
+
+
+def append_transcripts(path: Path, transcripts: Sequence[Mapping[str, Any]]) -> None:
+    """Write transcripts behind the file's end."""
     with path.open("a", encoding="utf-8") as lines:
-        for group in report.groups:
-            ranked = sorted(group.samples, key=lambda sample: sample.score.total)
-            for sample in (ranked[0], ranked[-1]):
-                lines.write(json.dumps(transcript(report.step + 1, group, sample)) + "\n")
+        lines.writelines(json.dumps(one) + "\n" for one in transcripts)
