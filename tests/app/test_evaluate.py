@@ -457,6 +457,32 @@ def test_results_that_were_not_asked_alike_are_not_compared_and_other_difference
             assert f"{name} is " in shown and f" in A, {value} in B" in shown
 
 
+def test_a_comparison_names_both_models_and_ends_in_sentences(
+    evaluate: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    found = evaluate("suites=[policy]", output="a.json")
+    shown = capfd.readouterr().out
+    assert f"result: {tmp_path / 'a.json'}; what went wrong: rookworld rollouts" in shown
+    # B answers every row better on one key, and is the same on the others.
+    worse, better = tmp_path / "a.json", tmp_path / "b.json"
+    better.write_text(worse.read_text())
+    header, *lines = rows_path(worse).read_text().splitlines()
+    rows = [json.loads(line) for line in lines] * 20
+    for file, value in ((worse, 0.2), (better, 0.1)):
+        told = [row | {"index": i, "item": str(i), "values": row["values"] | {"policy/eval_error": value}}
+                for i, row in enumerate(rows)]  # fmt: skip
+        rows_path(file).write_text("\n".join([header, *map(json.dumps, told)]) + "\n")
+        table = json.loads(file.read_text())
+        table["suites"]["policy"]["rows"] = len(rows)
+        file.write_text(json.dumps(table))
+    assert main(["evaluate", "compare", str(worse), str(better)]) == 0
+    shown = capfd.readouterr().out
+    model = found["model"]
+    assert f"A: {model['path']}, {model['parameters']:,} parameters, weights {model['checksum']}, from {worse}" in shown
+    assert "B is better in policy/eval_error.\n" in shown and "B is worse" not in shown
+    assert f"keys are not told apart by {len(rows)} rows (5 %" in shown
+
+
 def test_losses_measured_with_other_nodes_are_not_compared(
     evaluate: Evaluate, reasked: Callable[..., str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

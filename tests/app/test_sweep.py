@@ -25,6 +25,9 @@ def test_a_sweep_runs_each_member_into_its_folder_and_prints_one_table(
     table = shown[shown.rindex("overrides") :]
     assert table.count("finished") == 2 and "policy/legal_best_move" in shown
     assert "kl.coef=0 " in table and "kl.coef=0.01" in table
+    # What all members share is not repeated, and each line names its folder.
+    assert "steps=1" not in table and all(str(folder) in table for folder in folders)
+    assert "to lay them over one another: rookworld report " in shown
 
 
 def test_a_sweep_s_exit_code_is_its_members_highest_and_the_others_run(

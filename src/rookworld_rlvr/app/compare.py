@@ -2,14 +2,17 @@
 
 import argparse
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
 from ..evaluation import to_json
+from ..evaluation.headline import holm
 from ..evaluation.measures import MEASURES
 from ..evaluation.paired import Comparison, compare
+from ..evaluation.scales import lower_is_better
 from ..evaluation.suite import no_measures
 from ..evaluation.table import json_number
 from ..files import write_json
@@ -17,7 +20,7 @@ from .arguments import OneLineParser
 from .compared_settings import differing_settings
 from .exit_codes import BAD_INPUT, DONE
 from .rows_file import read_finished, rows_path
-from .tables import comparison_table
+from .tables import BESIDE, comparison_table
 from .wiring import make_console
 
 
@@ -57,16 +60,31 @@ def _compare(first: Path, second: Path, out: Path | None) -> None:
             raise UserError(f"{name}: {error}, in {first} and {second}") from error
     models = {"first": one_head["model"], "second": two_head["model"]}
     console = make_console()
-    console.print(f"A: {models['first']}, B: {models['second']}", highlight=False, markup=False, soft_wrap=True)
+    for name, model, path in (("A", one_head["model"], first), ("B", two_head["model"], second)):
+        told = f"{name}: {model['path']}, {model['parameters']:,} parameters, weights {model['checksum']}, from {path}"
+        console.print(told, highlight=False, markup=False, soft_wrap=True)
     if one.keys() != two.keys():
         console.print(f"Not in both: {'; '.join(has)}", highlight=False, markup=False, soft_wrap=True)
     if differs:
         told = "; ".join(f"{name} is {one} in A, {two} in B" for name, (one, two) in differs.items())
         console.print(f"Differs: {told}", highlight=False, markup=False, soft_wrap=True)
     console.print(comparison_table(found))
+    console.print("\n".join(_verdict(found)), highlight=False, markup=False, soft_wrap=True)
     if out is not None:
         table = {key: _as_json(entry) for key, entry in found.items()}
         write_json(out, {"models": models, "differs": differs, "suites": suites, "table": table})
+
+
+def _verdict(found: Mapping[str, Comparison]) -> list[str]:
+    """What B does better and worse, in sentences; keys that refine others, as by colour, are left out."""
+    tested = {key: entry for key, entry in found.items() if key.rpartition("/")[2] not in BESIDE}
+    moved = holm({key: entry.p for key, entry in tested.items()})
+    worse = [key for key in tested if key in moved and (tested[key].gain.value > 0) == lower_is_better(key)]
+    better = [key for key in tested if key in moved and key not in worse]
+    told = [f"B is {how} in {', '.join(keys)}." for how, keys in (("worse", worse), ("better", better)) if keys]
+    rows = max((entry.n for entry in tested.values()), default=0)
+    rest = f"{len(tested) - len(moved)} of {len(tested)} keys are not told apart by {rows} rows"
+    return [*told, f"{rest} (5 % over all of them, Holm's correction)."]
 
 
 def _as_json(entry: Comparison) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from .wiring import make_console, make_generator, set_threads
 
 COMPARE = "compare"
 # What may differ between the parts of one evaluation, beside the settings of suites that it has not.
+NOT_KEPT = "nothing was kept: with output=FILE.json rows and tables are, and two such files can be compared"
 NOT_OF_THE_RESULT = ("output", "threads")
 
 
@@ -74,6 +75,8 @@ def _evaluate(config: EvaluateConfig, raw: DictConfig) -> None:
         console.print(f"{suite.name}: {rows} rows, {told}".rstrip(", "), highlight=False, markup=False, soft_wrap=True)
     for table in evaluation_tables({key: row for result in results.values() for key, row in result["table"].items()}):
         console.print(table)
+    told = f"result: {output}; what went wrong: rookworld rollouts {output} --failed" if output else NOT_KEPT
+    console.print(told, highlight=False, markup=False, soft_wrap=True)
 
 
 def _require_ours(output: Path) -> None:

@@ -42,6 +42,8 @@ def _pretrain(config: PretrainRunConfig, _raw: DictConfig) -> None:
         step, lr = metrics.pop("step"), metrics.pop("lr")
         told = "  ".join(f"{part} {loss:.3f}" for part, loss in metrics.items())
         console.print(f"step {step:.0f}/{config.model.steps}  {told}  lr × {lr:.2f}", highlight=False)
+    told = f"model: {folder}; how good it is: rookworld evaluate model.path={folder}"
+    console.print(told, highlight=False, markup=False, soft_wrap=True)
 
 
 def load(config: PretrainRunConfig) -> tuple[list[Verdict], list[Example]]:

@@ -1,6 +1,8 @@
 """Tables for people."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -10,6 +12,16 @@ from ..evaluation.headline import HEADLINE, MATCH_ELO, shown_first
 from ..evaluation.intervals import seeds_interval
 from ..evaluation.paired import Comparison
 from ..evaluation.scales import BASELINE
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One run of a sweep."""
+
+    overrides: list[str]
+    summary: Mapping[str, Any]
+    folder: Path
+
 
 BESIDE = (*parts.PARTS, BASELINE)
 # Of a sweep's members; each run's own table has all headline keys.
@@ -120,12 +132,14 @@ def _headline_gain(summary: Mapping[str, Any], key: str) -> Mapping[str, Any] | 
     return found
 
 
-def sweep_table(members: list[tuple[list[str], Mapping[str, Any]]]) -> Table:
-    """A sweep: a member a line, with the gains that matter most."""
-    table = Table("overrides", "stopped", *GAIN_KEYS)
-    for overrides, summary in members:
-        gains = (summary["gain"].get(key) for key in GAIN_KEYS)
-        table.add_row(" ".join(overrides), summary["stopped"], *(_gain(gain) for gain in gains))
+def sweep_table(members: Sequence[Member]) -> Table:
+    """A sweep: a member a line, with what only it was given, the gains that matter most, and its folder."""
+    table = Table("overrides", "stopped", *GAIN_KEYS, "folder")
+    shared = set(members[0].overrides).intersection(*(member.overrides for member in members))
+    for member in members:
+        own = " ".join(override for override in member.overrides if len(members) == 1 or override not in shared)
+        gains = (member.summary["gain"].get(key) for key in GAIN_KEYS)
+        table.add_row(own, member.summary["stopped"], *(_gain(gain) for gain in gains), str(member.folder))
     return table
 
 

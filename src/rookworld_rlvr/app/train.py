@@ -15,7 +15,7 @@ from ..training.trainer import INTERRUPTED, train
 from .conf_groups import conf_folder
 from .config import RunConfig
 from .hydra_command import job_number, overrides, run_command, to_dataclass
-from .tables import gain_table, seeds_table, sweep_table
+from .tables import Member, gain_table, seeds_table, sweep_table
 from .wiring import build_run, make_console
 
 NAME = "train"
@@ -23,7 +23,7 @@ NAME = "train"
 
 def main(argv: list[str]) -> int:
     """Returns the exit code."""
-    members: list[tuple[list[str], Mapping[str, Any]]] = []
+    members: list[Member] = []
 
     def task(config: RunConfig, raw: DictConfig) -> None:
         if config.resume:
@@ -40,14 +40,18 @@ def main(argv: list[str]) -> int:
         told = [*read_verdict(run.folder).sentences(), f"report: {report}", _next(run.folder, summary)]
         run.console.print("\n".join(told), highlight=False, markup=False, soft_wrap=True)
         if job_number() is not None:
-            members.append((overrides(), summary))
+            members.append(Member(overrides(), summary, run.folder))
 
     code = run_command(NAME, RunConfig, argv, task)
     if members:
         console = make_console()
         console.print(sweep_table(members))
-        if len(members) > 1 and all(_is_of_seed(given) for given, _ in members):
-            console.print(seeds_table([summary for _, summary in members]))
+        if len(members) > 1 and all(_is_of_seed(member.overrides) for member in members):
+            console.print(seeds_table([member.summary for member in members]))
+        if len(members) > 1:
+            folders = " ".join(str(member.folder) for member in members)
+            told = f"to lay them over one another: rookworld report {folders} --output report.html"
+            console.print(told, highlight=False, markup=False, soft_wrap=True)
     return code
 
 

@@ -43,6 +43,8 @@ def _warmstart(config: WarmstartRunConfig, _raw: DictConfig) -> None:
             f"step {metrics['step']:.0f}/{config.model.steps}  loss {metrics['loss']:.4f}  lr {metrics['lr']:.1e}",
             highlight=False,
         )
+    told = f"model: {folder}; how good it is: rookworld evaluate model.path={folder}"
+    console.print(told, highlight=False, markup=False, soft_wrap=True)
 
 
 def _load(config: WarmstartRunConfig) -> list[Example]:
