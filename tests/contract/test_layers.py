@@ -24,6 +24,7 @@ LAYERS = {
     "pretraining": 8,
     "report": 8,
     "play": 8,
+    "interop": 8,
     "studies": 8,
     "app": 9,
 }
