@@ -227,7 +227,7 @@ def test_a_model_folder_that_lacks_a_file_is_refused(
         (["train", "rubric.verdicts=/nope.tsv"], "rubric.verdicts: expected a file of verdicts, got /nope.tsv"),
         (["evaluate", "suites=[match]", "match.opponent=/nope"], "match.opponent: expected random, capture, exchange"),
         (["warmstart", "corpus=[/nope/rows.txt]"], "/nope/rows.txt"),
-        (["trian"], "expected one of train, smoke, bench, evaluate, report, rollouts, rescore, inspect, pretrain"),
+        (["trian"], "expected one of train, smoke, bench, evaluate, report, rollouts, rescore, export, inspect"),
         (["--steps=3"], "expected one of train"),
     ],
 )

@@ -16,6 +16,7 @@ COMMANDS = {
     "report": "a run as one HTML file: verdict, curves, boards; several runs laid over one another",
     "rollouts": "what a model wrote, as boards in the terminal; of a run or an evaluation",
     "rescore": "a run's transcripts judged again, by another rubric, and compared",
+    "export": "a checkpoint with a model card, for the hub",
     "inspect": "replay a batch that a fault left behind",
     "pretrain": "a new small model from engine verdicts and transitions",
     "warmstart": "behaviour cloning: a new model, or one to go on with",

@@ -1,0 +1,79 @@
+"""`rookworld export`: a folder that plain transformers loads, a card that is valid, and nothing sent in a dry run."""
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard
+
+from rookworld_rlvr.app.cli import main
+
+
+@pytest.fixture
+def finished(train: Callable[..., Path]) -> Path:
+    return train("steps=2", "evaluation_rows=2", "checkpoint_every=1", "keep_checkpoints=3")
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("something was sent")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+def test_the_folder_loads_in_plain_transformers_and_its_card_is_valid(
+    finished: Path, tmp_path: Path, no_network: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    target = tmp_path / "exported"
+    capsys.readouterr()
+    assert main(["export", str(finished), "--to", str(target), "--push", "me/chess"]) == 0
+    said = capsys.readouterr().out
+    assert "nothing was sent" in said and "model.safetensors" in said and "bytes  to me/chess" in said
+    assert "trainer_state.pt" not in {file.name for file in target.iterdir()}
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(target), AutoTokenizer.from_pretrained(target)
+    asked = tokenizer("P: 8/8/8/8/8/8/8/K1k5 w - - 0 1", return_tensors="pt")
+    assert model.generate(**asked, max_new_tokens=4, do_sample=False).shape[1] > asked["input_ids"].shape[1]
+    card = ModelCard.load(target / "README.md")
+    assert card.data.license == "mit" and card.data.model_name == "me/chess"
+    results = {result.metric_type: result for result in card.data.eval_results}
+    assert "policy/valid" in results and results["environment/valid"].metric_args["n"] == 2
+    assert all(f"`{key}`" in card.text for key in results) and "headline keys are not told apart" in card.text
+
+
+def test_a_checkpoint_that_was_not_evaluated_claims_no_scores(finished: Path, tmp_path: Path) -> None:
+    assert main(["export", str(finished), "--to", str(tmp_path / "one"), "--checkpoint", "step-1"]) == 0
+    card = ModelCard.load(tmp_path / "one" / "README.md")
+    assert card.data.eval_results is None and "was not evaluated" in card.text and "1 steps" in card.text
+
+
+def test_sending_asks_the_hub_and_a_refusal_is_one_line(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A port that nobody listens on stands for a hub that cannot be reached.
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    given = ["export", str(finished), "--to", str(tmp_path / "sent"), "--push", "me/chess", "--send"]
+    assert main(given) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("rookworld: export: --push me/chess: ") and told.count("\n") == 1
+
+
+@pytest.mark.parametrize(("given", "told"), [
+    (["{run}"], "export: the following arguments are required: --to"),
+    (["/nope", "--to", "{here}/x"], "expected a run's folder"),
+    (["{run}", "--to", "{here}/x", "--checkpoint", "step-9"], "export: expected a checkpoint of"),
+    (["{run}", "--to", "{run}"], "export: expected a new or an empty folder"),
+    (["{run}", "--to", "{here}/x", "--send"], "export: expected --push NAME"),
+])  # fmt: skip
+def test_what_cannot_be_exported_is_refused_in_one_line(
+    given: list[str], told: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main(["export", *(text.format(run=finished, here=tmp_path) for text in given)]) == 2
+    said = capsys.readouterr().err
+    assert told in said and said.count("\n") == 1
