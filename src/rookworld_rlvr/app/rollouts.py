@@ -33,7 +33,7 @@ class Choice:
     by_reward: bool = False
 
     def of(self, transcripts: list[Transcript]) -> list[Transcript]:
-        """Those chosen; without a reward none is left out for it."""
+        """The transcripts that are chosen. One without a reward is never left out for its reward."""
         found = [one for one in transcripts if self._holds(one)]
         return sorted(found, key=lambda one: one.reward or 0.0) if self.by_reward else found
 

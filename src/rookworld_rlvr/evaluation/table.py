@@ -46,7 +46,7 @@ class Written:
     prompt: str
     expected: str | None
     completion: str
-    """Of a player the move alone, UCI where it wrote one."""
+    """The text; of a player its move alone, in UCI where it wrote one."""
 
 
 def move_written(fen: str, best: str, move: str) -> Written:

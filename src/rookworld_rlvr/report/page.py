@@ -161,7 +161,7 @@ def _interval(measure: Mapping[str, Any], digits: int) -> str:
 
 
 def runs_table(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
-    """Of each headline key that all runs have: each run's gain, and the mean with its interval over the runs."""
+    """Each headline key that all runs have, with each run's gain and the mean with its interval over the runs."""
     rows = []
     for key in HEADLINE:
         gains = [_headline_gain(run, key) for run in runs]

@@ -30,11 +30,11 @@ class Transcript:
     failure: str | None
     """Why the parser refused it; None if it did not."""
     step: int | None = None
-    """Of a run, counted from 1; None for an evaluation."""
+    """The run's step, counted from 1; None for an evaluation."""
     reward: float | None = None
-    """Of a run; None for an evaluation, and for a reward that was not finite."""
+    """What the run paid; None for an evaluation, and if it was not finite."""
     parts: Mapping[str, float] = field(default_factory=dict)
-    """Of a run the parts of the reward, of an evaluation the values of the row."""
+    """The parts of the reward; for an evaluation the values of the row."""
 
 
 def read_transcripts(path: Path) -> list[Transcript]:
