@@ -1,5 +1,6 @@
 """What is trained on, what is evaluated on, and that they have no position in common, whatever `limit` reads."""
 
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -145,3 +146,22 @@ def test_live_games_keep_off_validation_rows_and_what_is_held_out_by_share(
     run = make_run(*LIVE, f"data.train={rows}", "data.held_out=''", "data.held_out_fraction=0.5", "data.limit=5")
     _, held_out = split_by_position(read_corpus(rows).examples, 0.5, 0)
     assert len(run.held_out) < 5 < len(held_out) and not drawn(run) & keys(held_out)
+
+
+def test_what_is_left_out_of_a_source_is_counted_by_reason_and_told(tmp_path: Path) -> None:
+    held_out = write_fens(tmp_path / "held_out.fen", OPENING_FENS[:1])
+    good = [json.dumps({"fen": fen}) for fen in [*OPENING_FENS[5:15], OPENING_FENS[0]]]
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("\n".join([*good, '{"fen": "nonsense"}', '{"fen": "8/8"}', "chess"]) + "\n")
+    config = DataConfig(train=str(rows), held_out=held_out, mixture=POLICY_ONLY)
+    bad, barred = load_data(config, seed=0).notes
+    assert bad.startswith(f"{rows}: 3 of 14 rows are malformed and were left out (bad_")
+    assert bad.endswith(f"rookworld data audit {rows} shows them")
+    assert "of 11 rows have positions that are held out or excluded, and are not trained on" in barred
+    assert load_data(DataConfig(), seed=0).notes == ()
+
+
+def test_a_source_without_a_task_is_refused_with_what_to_set(tmp_path: Path) -> None:
+    rows = write_fens(tmp_path / "rows.fen", OPENING_FENS[5:15])
+    with pytest.raises(UserError, match=r"rows of task environment.*data\.mixture\.environment=0 asks for none"):
+        load_data(DataConfig(train=rows), seed=0)

@@ -39,6 +39,8 @@ def smoke(config: RunConfig, raw: DictConfig) -> None:
 
 
 def _smoke(config: RunConfig, run: Run) -> None:
+    for note in run.notes:
+        run.console.print(note, highlight=False, markup=False, soft_wrap=True)
     examples = gate_examples(run.train_examples)
     # The gates ask about the model before any update, so they look first and are told of last.
     gates = run_preflight(preflight_input(run.context, examples))

@@ -30,7 +30,8 @@ def main(argv: list[str]) -> int:
             raw = resumed_config(config.resume, raw, overrides())
             config = to_dataclass(raw)
         run = build_run(config, raw)
-        run.console.print(f"run folder: {run.folder}", highlight=False, soft_wrap=True)
+        told = [*run.notes, f"run folder: {run.folder}"]
+        run.console.print("\n".join(told), highlight=False, markup=False, soft_wrap=True)
         summary = train(run)
         if summary["gain"]:
             run.console.print(gain_table(summary))

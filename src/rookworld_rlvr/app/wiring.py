@@ -165,6 +165,7 @@ def build_unsaved_run(config: RunConfig) -> Run:
         resume=config.resume,
         engine=engine,
         sampling=Sampling(config.generator.temperature, seed=config.seed),
+        notes=data.notes,
         signs=SignWatch(config.warnings),
         make_generator=lambda other: make_generator(other, in_this_process(config.generator)),
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import UserError
 from ..tasks import Example, Task
-from ..tasks.corpus import CorpusError, example_key, exclude_positions, read_corpus, split_by_position
+from ..tasks.corpus import Corpus, CorpusError, example_key, exclude_positions, read_corpus, split_by_position
 from ..tasks.live_games import LiveGamesConfig
 from ..tasks.prompt_stream import MixtureConfig
 
@@ -55,13 +55,18 @@ class Data:
     held_out: tuple[Example, ...]
     excluded: frozenset[str]
     """All positions, by identity (`example_key`), that are held out or left out, whatever `limit` says."""
+    notes: tuple[str, ...] = ()
+    """What was left out of the sources, a sentence a source; nothing to say of a clean one."""
 
 
 def load_data(config: DataConfig, *, seed: int) -> Data:
     """Read both sources and keep them apart. Raises UserError where one has no valid row."""
-    rows = _read(config.train, TRAIN_FILE, config)
+    corpus = _corpus(config.train, TRAIN_FILE, config)
+    rows, notes = corpus.examples, [_left_out(config.train, corpus)]
     if config.held_out:
-        held_out = _read(config.held_out, HELD_OUT_FILE, config)
+        other = _corpus(config.held_out, HELD_OUT_FILE, config)
+        held_out = other.examples
+        notes.append(_left_out(config.held_out, other))
         barred = _whole(held_out, config.held_out, HELD_OUT_FILE, config)
     else:
         _, held_out = split_by_position(rows, config.held_out_fraction, seed)
@@ -74,7 +79,20 @@ def load_data(config: DataConfig, *, seed: int) -> Data:
     if not train or not held_out:
         raise UserError(f"data: expected training and held-out rows, got {len(train)} and {len(held_out)}")
     _require_tasks(config, train)
-    return Data(train, held_out, excluded)
+    if len(train) < len(rows) and config.held_out:
+        held = f"{len(rows) - len(train)} of {len(rows)} rows have positions that are held out or excluded"
+        notes.append(f"{config.train}: {held}, and are not trained on")
+    return Data(train, held_out, excluded, tuple(filter(None, notes)))
+
+
+def _left_out(source: str, corpus: Corpus) -> str:
+    """What of a source could not be read; empty if all of it could."""
+    if not corpus.rejects:
+        return ""
+    reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(corpus.rejects.items()))
+    bad = corpus.rejects.total()
+    rows = f"{bad} of {bad + len(corpus.examples)} rows are malformed and were left out ({reasons})"
+    return f"{source}: {rows}; rookworld data audit {source} shows them"
 
 
 def _require_tasks(config: DataConfig, train: tuple[Example, ...]) -> None:
@@ -82,7 +100,8 @@ def _require_tasks(config: DataConfig, train: tuple[Example, ...]) -> None:
     for task in wanted:
         if not any(example.task is task for example in train):
             raise UserError(
-                f"data.train: expected rows of task {task}, as data.mixture asks, got none in {config.train}"
+                f"data.train: expected rows of task {task}, as data.mixture asks, got none in {config.train}; "
+                f"data.mixture.{task}=0 asks for none"
             )
 
 
@@ -150,7 +169,12 @@ def _excluded(config: SourceConfig) -> frozenset[str]:
 
 @cache
 def _shipped(name: str, limit: int | None) -> tuple[Example, ...]:
-    return read_corpus(default_file(name), limit=limit).examples
+    return _shipped_corpus(name, limit).examples
+
+
+@cache
+def _shipped_corpus(name: str, limit: int | None) -> Corpus:
+    return read_corpus(default_file(name), limit=limit)
 
 
 def _whole(rows: tuple[Example, ...], source: str, default_name: str, config: SourceConfig) -> tuple[Example, ...]:
@@ -159,9 +183,14 @@ def _whole(rows: tuple[Example, ...], source: str, default_name: str, config: So
 
 
 def _read(source: str, default_name: str, config: SourceConfig) -> tuple[Example, ...]:
+    return _shipped(default_name, config.limit) if source == DEFAULT else _corpus(source, default_name, config).examples
+
+
+def _corpus(source: str, default_name: str, config: SourceConfig) -> Corpus:
+    """A source read up to the limit. Raises UserError."""
     if source == DEFAULT:
-        return _shipped(default_name, config.limit)
+        return _shipped_corpus(default_name, config.limit)
     try:
-        return read_corpus(source, split=config.split, limit=config.limit).examples
+        return read_corpus(source, split=config.split, limit=config.limit)
     except CorpusError as error:
         raise UserError(f"data: {error}") from error

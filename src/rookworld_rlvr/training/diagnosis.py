@@ -66,7 +66,10 @@ def load_fault(path: Path) -> dict[str, Any]:
             raise ValueError("a file of another kind")
         batch = saved["batch"]
         saved["batch"] = None if batch is None else Batch(**batch)
-    except (OSError, RuntimeError, EOFError, UnpicklingError, TypeError, ValueError) as error:
+    except UnpicklingError as error:
+        # torch advises to load such a file without its safeguard.
+        raise UserError(f"inspect: expected a batch that a run saved under {FAULTS}/, got another: {path}") from error
+    except (OSError, RuntimeError, EOFError, TypeError, ValueError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"inspect: expected a batch that a run saved under {FAULTS}/, got {path}: {reason}") from error
     return saved

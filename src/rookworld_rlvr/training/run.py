@@ -88,6 +88,8 @@ class Run:
     """Makes the generator of another model than the trained one; None where no match is played."""
     live_files: LiveFiles | None = None
     """Where it is kept what live games asked; None without such games, or without a folder."""
+    notes: Sequence[str] = ()
+    """What is to be told before the run begins, as what was left out of the data."""
     latest_in: Path | None = None
     """Where `latest` is made to lead to this run once its gates have passed; None leaves it."""
     signs: SignWatch = field(default_factory=lambda: SignWatch(WarningsConfig()))
