@@ -1,5 +1,6 @@
 """A run that was stopped and resumed is the run that was not."""
 
+import io
 import json
 import os
 import shutil
@@ -9,10 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 
 from rookworld_rlvr.app import wiring
@@ -22,6 +25,7 @@ from rookworld_rlvr.training.context import Hook, Moment, StepContext
 from rookworld_rlvr.training.run import Run
 from rookworld_rlvr.training.sinks import cut_lines
 from rookworld_rlvr.training.step_report import StepReport
+from rookworld_rlvr.training.trainer import _stop_on_signal
 from rookworld_rlvr.training.trainer import train as train_run
 
 Train = Callable[..., Path]
@@ -534,3 +538,23 @@ def test_cutting_metrics_drops_later_steps_and_a_half_written_line(tmp_path: Pat
     assert file.read_text() == '{"step": 1}\n{"step": 2}\n'
     cut_lines(tmp_path / "absent.jsonl", 2)
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+class Interrupting(io.StringIO):
+    """A terminal on which Ctrl-C is pressed in the middle of the first line."""
+
+    def write(self, text: str) -> int:
+        written = super().write(text)
+        if text.startswith("step 1") and "SIGINT" not in self.getvalue():
+            os.kill(os.getpid(), signal.SIGINT)
+        return written
+
+
+def test_a_signal_in_the_middle_of_a_line_prints_that_line_once() -> None:
+    file = Interrupting()
+    run: Any = SimpleNamespace(console=Console(file=file, width=80), stop_requested=False)
+    with _stop_on_signal(run):
+        run.console.print("step 1 of 2")
+        run.console.print("step 2 of 2")
+    assert file.getvalue().count("step 1 of 2") == 1 and run.stop_requested
+    assert "SIGINT: stopping" in file.getvalue()

@@ -199,9 +199,11 @@ def _stop_on_signal(run: Run) -> Iterator[None]:
 
     def request(number: int, _frame: Any) -> None:
         run.stop_requested = True
-        # Python refuses to write where the signal has interrupted a write.
+        # Not by rich, which would print again whatever the signal has interrupted it in. Python refuses to write
+        # where the signal has interrupted a write.
         with suppress(RuntimeError):
-            run.console.print(f"{signal.Signals(number).name}: stopping after this micro-batch, then saving")
+            run.console.file.write(f"{signal.Signals(number).name}: stopping after this micro-batch, then saving\n")
+            run.console.file.flush()
 
     previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -1,0 +1,46 @@
+"""TRL's GRPOTrainer trains with our reward functions on the model and the rows that ship."""
+
+from pathlib import Path
+
+import pytest
+
+from rookworld_rlvr.interop.trl import reward_functions, trl_rows
+
+
+def test_three_steps_of_trl_with_both_rewards(tmp_path: Path) -> None:
+    trl = pytest.importorskip("trl")
+    from datasets import Dataset
+    from transformers import AutoTokenizer
+
+    from rookworld_rlvr.model.policy import tiny_model_folder
+
+    rows = trl_rows()
+    config = trl.GRPOConfig(
+        output_dir=str(tmp_path),
+        max_steps=3,
+        per_device_train_batch_size=8,
+        num_generations=4,
+        max_completion_length=144,
+        logging_steps=1,
+        save_strategy="no",
+        report_to=[],
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+        seed=1,
+    )
+    folder = str(tiny_model_folder())
+    trainer = trl.GRPOTrainer(
+        model=folder,
+        args=config,
+        reward_funcs=reward_functions(),
+        train_dataset=Dataset.from_list([*rows[:12], *rows[-12:]]),
+        processing_class=AutoTokenizer.from_pretrained(folder),
+    )
+    trainer.train()
+    logs = [log for log in trainer.state.log_history if "reward" in log]
+    assert [log["step"] for log in logs] == [1, 2, 3]
+    told = {key for log in logs for key in log}
+    assert {"rewards/policy_reward/mean", "rewards/environment_reward/mean"} <= told
+    assert max(log["reward"] for log in logs) > 0.3, "answers of a model that knows the formats"
+    assert max(log["grad_norm"] for log in logs) > 0
