@@ -17,7 +17,7 @@ check() {
 }
 
 # Without git, ruff does not read .gitignore, and knows only .venv by name.
-check .venv ruff check --extend-exclude .venv-peers --extend-exclude .venv-vllm
+check .venv ruff check --extend-exclude .venv-peers --extend-exclude .venv-vllm --extend-exclude .venv-verifiers
 check .venv mypy
 if [[ "${1:-}" == all ]]; then
     check .venv pytest -q -n 2 --durations=10
@@ -36,6 +36,11 @@ if [[ "${1:-}" == all ]]; then
         check .venv-vllm pytest -q tests/vllm
     else
         failed+=("setup.sh vllm")
+    fi
+    if bash scripts/setup.sh verifiers; then
+        check .venv-verifiers pytest -q tests/verifiers
+    else
+        failed+=("setup.sh verifiers")
     fi
 fi
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Creates a virtual environment from the pinned versions and installs the project into it, editable:
-# .venv for run and test, .venv-peers for peers (the libraries the tests compare ours with), .venv-vllm for vllm.
-# Usage: scripts/setup.sh [run|test|peers|vllm]. Safe to run again, and quick where nothing is missing.
+# .venv for run and test, .venv-peers for peers (the libraries the tests compare ours with), .venv-vllm for vllm,
+# .venv-verifiers for verifiers. Usage: scripts/setup.sh [run|test|peers|vllm|verifiers]. Safe to run again, and quick where nothing is missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -15,7 +15,8 @@ case "$mode" in
         files=(requirements/vllm.txt) venv=.venv-vllm
         ! command -v nvidia-smi >/dev/null || files=(requirements/vllm-cuda.txt)
         ;;
-    *) echo "setup: expected run, test, peers or vllm, got '$mode'" >&2; exit 2 ;;
+    verifiers) files=(requirements/verifiers.txt) venv=.venv-verifiers ;;
+    *) echo "setup: expected run, test, peers, vllm or verifiers, got '$mode'" >&2; exit 2 ;;
 esac
 
 # The place counts too: a virtual environment does not survive being moved.
@@ -53,7 +54,7 @@ fi
 "${pip[@]}" --no-deps --no-build-isolation -e .
 printf '%s\n' "$wanted" >"$stamp"
 
-if command -v nvidia-smi >/dev/null &&
+if [[ "$mode" != verifiers ]] && command -v nvidia-smi >/dev/null &&
     ! "$venv/bin/python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
     echo "setup: nvidia-smi is here but torch $("$venv/bin/python" -c 'import torch; print(torch.__version__)') sees no CUDA device; training will use the CPU"
 fi

@@ -64,6 +64,7 @@ def test_training_script_holds_no_hyper_parameter() -> None:
         ("peers", ["-r test.txt"]),
         ("vllm", []),
         ("vllm-cuda", []),
+        ("verifiers", []),
     ],
 )
 def test_requirements_are_exact_pins_without_hosts_or_local_versions(name: str, included: list[str]) -> None:

@@ -1,0 +1,5 @@
+"""Two chess tasks for verifiers."""
+
+from rookworld_chess.taskset import RookworldChessTaskset
+
+__all__ = ["RookworldChessTaskset"]

@@ -1,0 +1,58 @@
+"""The tasks of rookworld-rlvr as a task set of verifiers, paid as `rookworld train` pays."""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Literal
+
+import verifiers.v1 as vf
+from rookworld_rlvr.interop.judging import make_judge, shipped_examples
+from rookworld_rlvr.rewards.judge_pool import Judge, Question
+
+# The least that a label earns by its own row.
+LABEL_EARNS = 0.99
+
+
+@cache
+def judge() -> Judge:
+    """The judge of a default run; one for all tasks, since it holds a book of verdicts."""
+    return make_judge()
+
+
+class RookworldChessData(vf.TaskData):
+    """A prompt and its label."""
+
+    expected: str = ""
+
+
+class RookworldChessTask(vf.Task[RookworldChessData]):
+    """A prompt of one of the two tasks, answered in one turn."""
+
+    @vf.reward(weight=1.0)
+    async def reward(self, trace: vf.Trace) -> float:
+        """What `rookworld train` pays for the answer, from -0.3 to 1.0."""
+        return self.judged(trace.last_reply)
+
+    async def validate(self, runtime: vf.Runtime) -> bool:
+        """Whether the label earns what a right answer earns."""
+        return self.judged(self.data.expected) >= LABEL_EARNS
+
+    def judged(self, completion: str) -> float:
+        [score] = judge().score_all([Question(self.data.prompt_text, completion, self.data.expected, step=None)])
+        return score.total
+
+
+class RookworldChessConfig(vf.TasksetConfig):
+    """Which rows are asked."""
+
+    task: Literal["policy", "environment", "both"] = "both"
+    num_tasks: int = 200
+    """So many rows of those that ship, spread over the file."""
+
+
+class RookworldChessTaskset(vf.Taskset[RookworldChessTask, RookworldChessConfig]):
+    """The training rows that ship with rookworld-rlvr."""
+
+    def load(self) -> Iterator[RookworldChessTask]:
+        rows = [row for row in shipped_examples() if self.config.task in ("both", row.task)]
+        for row in rows[:: max(1, len(rows) // self.config.num_tasks)][: self.config.num_tasks]:
+            yield RookworldChessTask(RookworldChessData(prompt=row.prompt, expected=row.completion or ""))
