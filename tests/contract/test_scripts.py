@@ -157,6 +157,7 @@ TOOLS = [
     ".venv/bin/pytest",
     ".venv-peers/bin/pytest",
     ".venv-vllm/bin/pytest",
+    ".venv-verifiers/bin/pytest",
 ]
 
 
@@ -175,16 +176,18 @@ def test_every_check_runs_and_any_failure_fails(project: Path, failing: str) -> 
     (named,) = [line for line in done.stderr.splitlines() if line.startswith("test: failed: ")]
     assert Path(failing).name in named and ("tests/peers" in named) == (".venv-peers" in failing)
     assert ("tests/vllm" in named) == (".venv-vllm" in failing)
-    excluded = "--extend-exclude .venv-peers --extend-exclude .venv-vllm"
+    assert ("tests/verifiers" in named) == (".venv-verifiers" in failing)
+    excluded = "--extend-exclude .venv-peers --extend-exclude .venv-vllm --extend-exclude .venv-verifiers"
     assert calls(project, "checks") == [f"check {excluded}", "", "-q -n 2 --durations=10"]
     assert calls(project, "checks", ".venv-peers") == ["-q tests/peers"]
     assert calls(project, "checks", ".venv-vllm") == ["-q tests/vllm"]
+    assert calls(project, "checks", ".venv-verifiers") == ["-q tests/verifiers"]
 
 
 def test_without_all_the_peers_are_neither_set_up_nor_run(project: Path) -> None:
     put_tools(project, failing=".venv-peers/bin/pytest")
     assert bash(project / "test.sh").returncode == 0
-    for venv in (".venv-peers", ".venv-vllm"):
+    for venv in (".venv-peers", ".venv-vllm", ".venv-verifiers"):
         assert calls(project, venv=venv) == calls(project, "checks", venv) == []
 
 

@@ -34,6 +34,7 @@ def test_vf_validate_accepts_the_task_set(tmp_path: Path) -> None:
 
 def test_two_hundred_transcripts_earn_what_a_run_pays() -> None:
     from rookworld_chess.taskset import RookworldChessConfig, RookworldChessTaskset
+
     from rookworld_rlvr.interop.judging import make_judge
     from rookworld_rlvr.rewards.judge_pool import Question
 

@@ -5,6 +5,7 @@ from functools import cache
 from typing import Literal
 
 import verifiers.v1 as vf
+
 from rookworld_rlvr.interop.judging import make_judge, shipped_examples
 from rookworld_rlvr.rewards.judge_pool import Judge, Question
 
