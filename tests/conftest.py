@@ -6,6 +6,7 @@ torch is imported only by the fixtures that need it, so that tests of chess alon
 import json
 import os
 import random
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ os.environ["WANDB_SILENT"] = "true"
 
 ROWS_PER_TASK, HELD_OUT_PER_TASK = 32, 4
 WANDB_PATIENCE_S = 60
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def labelled(board: chess.Board) -> Any:
@@ -276,6 +278,20 @@ for line in sys.stdin:
             print('info depth 1 multipv 2 score cp 5 nodes 9 pv', first)
         print('bestmove', move.uci(), flush=True)
 """
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Headless Chromium; skips where there is none."""
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield opened
+        opened.close()
 
 
 @pytest.fixture(scope="session")

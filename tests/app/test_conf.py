@@ -80,6 +80,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "logging=console": {},
     "logging=wandb": {"logging.tracker": Tracker.wandb},
     "logging=tensorboard": {"logging.tracker": Tracker.tensorboard},
+    "logging=trackio": {"logging.tracker": Tracker.trackio},
     "experiment=policy_only": {
         "name": "policy-only",
         "data.mixture.policy": 1.0,
@@ -93,7 +94,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "experiment=live": {"name": "live", "data.live.fraction": 0.5},
     "experiment=long": {
         "name": "long",
-        "steps": 1200,
+        "steps": 600,
         "objective.prompts_per_step": 32,
         "validation.every": 100,
         "validation.rows": 128,

@@ -74,7 +74,7 @@ KNOBS: dict[str, Knob] = {
     "sampled_rows": Knob(1, "folder"),
     "match_pairs": Knob(7, "match"),
     "match_halfmoves": Knob(7, "match"),
-    "rollouts_every": Knob(2, "folder"),
+    "rollouts_every": Knob(2, "folder", ("steps=3",)),
     "validation.every": Knob(2, "folder", ("validation.rows=8",)),
     "validation.rows": Knob(3, "rows", ("validation.every=1", "validation.rows=8")),
     "warnings.window": Knob(9, "signs"),

@@ -138,6 +138,12 @@ def test_the_judge_used_alone_runs_and_prints_what_it_says() -> None:
     assert run_python(f"{code}\nimport sys\nassert 'torch' not in sys.modules") == said
 
 
+def test_the_rewards_for_other_libraries_run_and_print_what_they_say() -> None:
+    part = section(text("docs/guides.md"), "From other libraries")
+    (code,), (said,) = blocks(part, "python"), blocks(part, "text")
+    assert run_python(f"{code}\nimport sys\nassert 'torch' not in sys.modules") == said
+
+
 def test_the_lines_that_the_readme_shows_are_sound_rows(tmp_path: Path) -> None:
     from rookworld_rlvr.tasks.audit import audit
 

@@ -31,7 +31,7 @@ def project(tmp_path: Path) -> Path:
     for name in ("train.sh", "test.sh", "scripts", "requirements", "pyproject.toml"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
-    for venv in (".venv", ".venv-peers", ".venv-vllm"):
+    for venv in (".venv", ".venv-peers", ".venv-vllm", ".venv-verifiers"):
         put(tmp_path / venv / "bin/python", FAKE_PYTHON)
     return tmp_path
 

@@ -1,9 +1,7 @@
-"""The model that ships at a table, a server of it, and a browser."""
+"""The model that ships at a table, and a server of it."""
 
-import shutil
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -11,8 +9,6 @@ from rookworld_rlvr.app.uci import load_mover
 from rookworld_rlvr.play.choice import Mover
 from rookworld_rlvr.play.server import Server
 from rookworld_rlvr.play.table import Table
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 @pytest.fixture(scope="session")
@@ -36,17 +32,3 @@ def server(table: Table) -> Iterator[Server]:
     served.shutdown()
     served.server_close()
     thread.join()
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """Headless Chromium; skips where there is none."""
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
-        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield opened
-        opened.close()

@@ -1,8 +1,7 @@
-"""Runs as their folders tell them, made by hand, and a browser."""
+"""Runs as their folders tell them, made by hand."""
 
 import random
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ POLICY = "P: r1bqkbnr/pppp1ppp/2n5/4p3/2B1P3/5Q2/PPPP1PPP/RNB1K1NR w KQkq - 4 4"
 MATE = "M: f3f7 c4f7 f3f7 e1e3 b1c3 E: 9.9 1.0 0.5 0.4 -0.1 B: f3f7"
 ENVIRONMENT = "A: rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1+e2e4+e2e4+"
 BELIEVED = "rnbqkbnr/pppppppp/8/8/3P4/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1+0.001+0+0"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def said(step: int, prompt: str, completion: str, reward: float, failure: str | None = None) -> Transcript:
@@ -69,17 +67,3 @@ def record() -> Callable[..., RunRecord]:
         return RunRecord(name, "seed: 0\n", summary, metrics, transcripts)
 
     return make
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """Headless Chromium; skips where there is none."""
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
-        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield opened
-        opened.close()
