@@ -211,7 +211,7 @@ def test_every_suite_can_be_asked_for_by_name_and_has_rows(evaluate: Evaluate, t
                 assert told[f"retention/{key.replace('/', '_', 1)}/baseline"]["value"] == row["value"]
     assert told["retention/policy_valid"]["value"] != told["retention/policy_valid/baseline"]["value"]
     mine, theirs, change = (told[f"retention/policy_loss{of}"]["value"] for of in ("", "/baseline", "/change"))
-    assert change == pytest.approx(mine - theirs) and abs(change) > 0.1
+    assert change == pytest.approx(mine - theirs) and abs(change) > 0.5
 
 
 @pytest.mark.parametrize("kind", ["vllm", "vllm_server", "static"])

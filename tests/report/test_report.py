@@ -15,7 +15,7 @@ import pytest
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.report.boards import Arrow, Board, Kind, draw
 from rookworld_rlvr.report.curves import POINTS, chart_data, marks, thinned
-from rookworld_rlvr.report.page import TRANSCRIPTS, render, runs_table, shown_transcripts, write_report
+from rookworld_rlvr.report.page import TRANSCRIPTS, render, runs_table, shown_transcripts
 from rookworld_rlvr.report.run_record import RunRecord, read_run
 from rookworld_rlvr.report.svg import board_svg, shared_shapes
 from rookworld_rlvr.report.verdict import judge_run
@@ -143,8 +143,7 @@ def test_text_of_a_model_cannot_become_markup(record: Make) -> None:
 
 def test_a_page_asks_no_network_and_another_process_makes_the_same_bytes(record: Make, tmp_path: Path) -> None:
     write_run(tmp_path / "day" / "run", record())
-    write_report([tmp_path / "day" / "run"], tmp_path / "here.html")
-    page = (tmp_path / "here.html").read_text(encoding="utf-8")
+    page = render([read_run(tmp_path / "day" / "run")])
     assert not re.findall(r'(?:src|href|url)\s*[=(]\s*["\']?(?:https?:)?//', page)
     command = [sys.executable, "-m", "rookworld_rlvr", "report", str(tmp_path / "day" / "run")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -203,7 +202,7 @@ def test_ten_thousand_steps_take_ten_seconds_and_five_megabytes_at_most(record: 
     )
     write_run(tmp_path / "run", long)
     started = time.perf_counter()
-    write_report([tmp_path / "run"], tmp_path / "report.html")
+    (tmp_path / "report.html").write_text(render([read_run(tmp_path / "run")]), encoding="utf-8")
     assert time.perf_counter() - started < 10
     assert (tmp_path / "report.html").stat().st_size < 5e6
     assert len(shown_transcripts(long, 0, TRANSCRIPTS)) == TRANSCRIPTS

@@ -5,8 +5,10 @@ import sys
 from pathlib import Path
 
 from ..errors import UserError
-from ..report.page import REPORT, write_report
-from ..report.verdict import read_verdict
+from ..files import write_text
+from ..report.page import REPORT, render
+from ..report.run_record import read_run
+from ..report.verdict import judge_run
 from .arguments import OneLineParser
 from .exit_codes import BAD_INPUT, DONE
 from .wiring import make_console
@@ -34,9 +36,10 @@ def _report(folders: list[Path], output: Path | None) -> None:
     path = output or folders[0] / REPORT
     if not path.resolve().parent.is_dir():
         raise UserError(f"report: expected a file in a folder that exists, got {path}")
-    write_report(folders, path)
+    runs = [read_run(folder) for folder in folders]
+    write_text(path, render(runs))
     console = make_console()
-    for folder in folders:
-        told = [f"{folder}:", *read_verdict(folder).sentences()]
+    for folder, run in zip(folders, runs, strict=True):
+        told = [f"{folder}:", *judge_run(run.summary, run.metrics).sentences()]
         console.print("\n".join(told), highlight=False, markup=False, soft_wrap=True)
     console.print(f"report: {path}", highlight=False, soft_wrap=True)

@@ -1,6 +1,6 @@
 """`rookworld train [overrides]`: the main job, and with -m a sweep of it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +8,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..errors import UserError
-from ..report.page import REPORT, write_report
-from ..report.verdict import read_verdict
+from ..files import write_text
+from ..report.page import REPORT, render
+from ..report.run_record import read_run
+from ..report.verdict import judge_run
 from ..training.checkpoint import CONFIG_FILE, checkpoint_folder, find_run
 from ..training.trainer import INTERRUPTED, train
 from .conf_groups import conf_folder
@@ -36,9 +38,10 @@ def main(argv: list[str]) -> int:
         if summary["gain"]:
             run.console.print(gain_table(summary))
         run.console.print(f"{_ending(summary)} after {summary['steps']} steps, {summary['wall_s']:.0f} s")
-        report = run.folder / REPORT
-        write_report([run.folder], report)
-        told = [*read_verdict(run.folder).sentences(), f"report: {report}", _next(run.folder, summary)]
+        report, record = run.folder / REPORT, read_run(run.folder)
+        write_text(report, render([record]))
+        verdict = judge_run(record.summary, record.metrics)
+        told = [*verdict.sentences(), f"report: {report}", _next(run.folder, summary)]
         run.console.print("\n".join(told), highlight=False, markup=False, soft_wrap=True)
         if job_number() is not None:
             members.append(Member(overrides(), summary, run.folder))
@@ -47,7 +50,7 @@ def main(argv: list[str]) -> int:
     if members:
         console = make_console()
         console.print(sweep_table(members))
-        if len(members) > 1 and all(_is_of_seed(member.overrides) for member in members):
+        if len(members) > 1 and differ_in_seed_alone([member.overrides for member in members]):
             console.print(seeds_table([member.summary for member in members]))
         if len(members) > 1:
             folders = " ".join(str(member.folder) for member in members)
@@ -63,9 +66,17 @@ def _next(folder: Path, summary: Mapping[str, Any]) -> str:
     return f"to play against it in a chess program: rookworld uci --model {checkpoint_folder(folder, summary['steps'])}"
 
 
-def _is_of_seed(given: list[str]) -> bool:
-    """Whether what a sweep varies is the seed."""
-    return any(override.startswith("seed=") for override in given)
+def differ_in_seed_alone(members: Sequence[list[str]]) -> bool:
+    """Whether the seed is all that differs between the overrides of a sweep's members.
+
+    >>> differ_in_seed_alone([["seed=0", "steps=1"], ["seed=1", "steps=1"]])
+    True
+    >>> differ_in_seed_alone([["seed=0", "steps=1"], ["seed=1", "steps=2"]])
+    False
+    """
+    shared = set(members[0]).intersection(*members)
+    own = [override for overrides in members for override in overrides if override not in shared]
+    return bool(own) and all(override.startswith("seed=") for override in own)
 
 
 def _ending(summary: Mapping[str, Any]) -> str:

@@ -17,7 +17,6 @@ from ..files import write_text
 from ..model.policy import Policy, Precision, load_policy, select_device
 from ..model.shared_prefix import can_share
 from ..pretraining.codec import echo_ids
-from ..report.cards import cards_html, cards_markdown
 from ..rewards.judge_pool import Judge
 from ..rollout.generator import Generator, GeneratorBaseConfig, GeneratorError, GeneratorKind
 from ..rollout.hf_generator import HFGenerator
@@ -232,6 +231,9 @@ def _make_sinks(config: RunConfig, raw: DictConfig, run: Run) -> list[Sink]:
     tracker = config.logging.tracker
     if tracker is Tracker.none:
         return sinks
+    # Only a tracker draws boards while a run goes on.
+    from ..report.cards import cards_html, cards_markdown
+
     cards = Cards(cards_html, cards_markdown)
     settings = OmegaConf.to_container(raw, resolve=True, enum_to_str=True)
     assert isinstance(settings, dict)

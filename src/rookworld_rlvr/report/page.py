@@ -12,10 +12,9 @@ from markupsafe import Markup
 from ..evaluation.headline import HEADLINE, MATCH_ELO
 from ..evaluation.intervals import seeds_interval
 from ..evaluation.scales import lower_is_better
-from ..files import write_text
 from .boards import Drawn, draw
 from .curves import chart_data, marks
-from .run_record import RunRecord, read_run
+from .run_record import RunRecord
 from .svg import board_svg, shared_shapes
 from .transcripts import Transcript
 from .verdict import Verdict, judge_run
@@ -64,11 +63,6 @@ class RunPage:
     sections: dict[str, dict[str, Any]]
     """Small tables: the gates, recovery, software, hashes."""
     config: str
-
-
-def write_report(folders: Sequence[Path], output: Path) -> None:
-    """Write the page of one run, or of several laid over one another. Raises UserError if a folder holds no run."""
-    write_text(output, render([read_run(folder) for folder in folders]))
 
 
 def render(runs: Sequence[RunRecord]) -> str:

@@ -3,13 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from pathlib import Path
 from statistics import fmean, variance
 from typing import Any
 
 from ..evaluation.headline import HEADLINE, MATCH_ELO
 from ..training.warning_signs import PREFIX
-from .run_record import read_run
 
 # Steps at each end of a run whose rewards are compared.
 ENDS = 20
@@ -39,12 +37,6 @@ def judge_run(summary: Mapping[str, Any], metrics: Sequence[Mapping[str, float]]
     """The verdict on a run, from its summary and its metrics step by step. Both may be empty, of a run that goes on."""
     better, worse = ([_change(summary, key) for key in summary.get(part, [])] for part in ("better", "worse"))
     return Verdict(better, worse, _untold(summary), [*_signs(metrics), *_reward_alone(summary, metrics)])
-
-
-def read_verdict(folder: Path) -> Verdict:
-    """The verdict on the run in a folder. Raises UserError if it holds none."""
-    run = read_run(folder)
-    return judge_run(run.summary, run.metrics)
 
 
 def _change(summary: Mapping[str, Any], key: str) -> str:
