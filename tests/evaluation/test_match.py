@@ -102,6 +102,15 @@ def test_who_writes_nothing_is_a_random_mover_when_rescued_and_loses_else() -> N
     assert "match/replaced" not in lost
 
 
+def test_games_that_are_cut_are_counted_and_their_material_is_told() -> None:
+    short = table(RULES["exchange"], RULES["random"], pairs=4, max_halfmoves=24)
+    assert short["match/cut"].value > 0.5
+    # Taking whatever can be had wins material long before it mates.
+    assert short["match/material_score"].value > short["match/score"].value
+    whole = table(RULES["random"], RULES["random"], pairs=2, max_halfmoves=1000)
+    assert whole["match/cut"].value == 0.0 and whole["match/material_score"] == whole["match/score"]
+
+
 def test_hundreds_of_pairs_have_an_opening_of_their_own() -> None:
     boards = [drawn_opening(number, 0) for number in range(200)]
     assert len({board.fen() for board in boards}) > 190 and len(OPENINGS) < 200

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rookworld_rlvr.app.uci import load_mover
+from rookworld_rlvr.app.play import load_mover
 from rookworld_rlvr.play.choice import Mover
 from rookworld_rlvr.play.server import Server
 from rookworld_rlvr.play.table import Table

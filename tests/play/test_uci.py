@@ -1,7 +1,9 @@
 """The model as a UCI engine: the protocol, line by line, and games with python-chess's client."""
 
+import io
 import random
 import string
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -12,7 +14,7 @@ import chess.engine
 import pytest
 
 from rookworld_rlvr.app.cli import main
-from rookworld_rlvr.app.uci import load_mover
+from rookworld_rlvr.app.play import load_mover
 from rookworld_rlvr.board.openings import drawn_opening
 from rookworld_rlvr.evaluation.players import DecodingConfig, best_move_text
 from rookworld_rlvr.play.choice import Mover
@@ -156,20 +158,29 @@ def test_a_checkpoint_that_is_none_leaves_the_model_in_place(small_model: Path, 
     assert talk(session, said, "isready") == ["readyok"]
 
 
-def test_a_folder_that_is_none_is_refused_at_the_start(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_none_is_refused_at_the_start(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("uci\nisready\n"))
     assert main(["uci", "--model", "/nope"]) == 2
     said = capfd.readouterr()
-    assert said.out == "" and said.err.startswith("rookworld: ") and said.err.count("\n") == 1
+    assert said.out.splitlines()[-1] == "uciok"
+    assert said.err.startswith("rookworld: ") and said.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("games", [1, pytest.param(20, marks=pytest.mark.slow)])
-def test_python_chess_plays_whole_games_against_it(games: int) -> None:
+def test_the_introduction_needs_no_torch() -> None:
+    code = "import sys, rookworld_rlvr.app.cli, rookworld_rlvr.app.uci; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0, "xboard waits 10 seconds for it"
+
+
+@pytest.mark.parametrize(("games", "most"), [(1, 60), pytest.param(20, 1000, marks=pytest.mark.slow)])
+def test_python_chess_plays_whole_games_against_it(games: int, most: int) -> None:
     command = [sys.executable, "-m", "rookworld_rlvr", "uci"]
     with chess.engine.SimpleEngine.popen_uci(command, timeout=120) as engine:
         engine.configure({"Temperature": "0.6", "TopK": 5})
         for number in range(games):
             board, rng = drawn_opening(number, 0), random.Random(number)
-            while not board.is_game_over(claim_draw=True) and len(board.move_stack) < 60:
+            while not board.is_game_over(claim_draw=True) and len(board.move_stack) < most:
                 if board.turn == (number % 2 == 0):
                     # python-chess raises where the engine's move is illegal.
                     move = engine.play(board, chess.engine.Limit(time=0.1), game=number).move

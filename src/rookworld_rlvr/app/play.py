@@ -4,14 +4,17 @@ import argparse
 import sys
 from pathlib import Path
 
+import torch
+
 from ..errors import UserError
-from ..model.policy import TINY
+from ..model.policy import TINY, Attention, Device, ModelConfig, Precision, load_policy, select_device
+from ..play.choice import Mover
 from ..play.server import LOOPBACK, Server
 from ..play.table import Table
+from ..rollout.generator import GeneratorConfig
 from .arguments import OneLineParser
 from .exit_codes import BAD_INPUT, DONE
-from .uci import load_mover
-from .wiring import set_threads
+from .wiring import make_generator, set_threads
 
 PORT = 8321
 
@@ -37,6 +40,14 @@ def main(argv: list[str]) -> int:
     finally:
         server.server_close()
     return DONE
+
+
+def load_mover(path: str, seed: int) -> Mover:
+    """The model of a folder, a hub name or `tiny`, ready to be asked. Raises UserError."""
+    policy = load_policy(ModelConfig(path=path, attention=Attention.auto), select_device(Device.auto), Precision.auto)
+    policy.model.eval()
+    with torch.no_grad():
+        return Mover(policy, make_generator(policy, GeneratorConfig()), seed=seed)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,45 +3,44 @@
 import argparse
 import sys
 
-import torch
-
 from ..errors import UserError
-from ..model.policy import TINY, Attention, Device, ModelConfig, Precision, load_policy, select_device
-from ..play.choice import Mover
-from ..play.uci import UciSession
-from ..rollout.generator import GeneratorConfig
+from ..play.introduction import introduction
 from .exit_codes import BAD_INPUT, DONE
-from .wiring import make_generator, set_threads
 
 
 def main(argv: list[str]) -> int:
     """Returns the exit code."""
     parser = argparse.ArgumentParser(prog="rookworld uci", description=__doc__)
-    parser.add_argument("--model", default=TINY, help="a folder, a hub name, or tiny, the model that ships (default)")
+    parser.add_argument("--model", default="tiny", help="a folder, a hub name, or tiny, the model that ships (default)")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads; one answers a single position fastest")
     parser.add_argument("--seed", type=int, default=0, help="decides what is drawn at a temperature above 0")
     given = parser.parse_args(argv)
+    # A chess program waits for the introduction some ten seconds, and torch may take as long to be imported.
+    line = sys.stdin.readline()
+    introduced = line.split() == ["uci"]
+    if introduced:
+        say("\n".join(introduction(given.model)))
     try:
-        set_threads(given.threads)
-        session = UciSession(lambda path: load_mover(path, given.seed), given.model, say)
-        # A folder that is none is refused here, before a chess program waits for an answer.
-        session.be_loaded()
+        serve(given, "" if introduced else line)
     except UserError as error:
         print(f"rookworld: {error}", file=sys.stderr)
         return BAD_INPUT
-    for line in sys.stdin:
-        if not session.receive(line):
-            break
-    session.receive("quit")
     return DONE
 
 
-def load_mover(path: str, seed: int) -> Mover:
-    """The model of a folder, a hub name or `tiny`, ready to be asked. Raises UserError."""
-    policy = load_policy(ModelConfig(path=path, attention=Attention.auto), select_device(Device.auto), Precision.auto)
-    policy.model.eval()
-    with torch.no_grad():
-        return Mover(policy, make_generator(policy, GeneratorConfig()), seed=seed)
+def serve(given: argparse.Namespace, line: str) -> None:
+    """Load the model and talk until `quit` or the end of the input; `line` was read already. Raises UserError."""
+    from ..play.uci import UciSession
+    from .play import load_mover
+    from .wiring import set_threads
+
+    set_threads(given.threads)
+    session = UciSession(lambda path: load_mover(path, given.seed), given.model, say)
+    # A folder that is none is refused here, before a chess program waits for a move.
+    session.be_loaded()
+    while session.receive(line) and (line := sys.stdin.readline()):
+        pass
+    session.receive("quit")
 
 
 def say(line: str) -> None:

@@ -8,6 +8,7 @@ from enum import StrEnum
 import chess
 import chess.pgn
 
+from ..board.material import lead_pawns
 from ..board.moves import is_legal_uci
 from ..board.openings import drawn_opening
 from .players import Player
@@ -102,6 +103,11 @@ class PlayedGame:
     def score(self, color: chess.Color) -> float:
         """1 won, ½ drawn or cut, 0 lost."""
         return 0.5 if self.winner is None else float(self.winner == color)
+
+    def material_score(self, color: chess.Color) -> float:
+        """The score, but a game that was cut counts as won by the side with more material."""
+        lead = lead_pawns(self.board, color) if self.end is End.cut else 0
+        return float(lead > 0) if lead else self.score(color)
 
 
 def play(pairings: Sequence[Pairing], max_halfmoves: int) -> list[PlayedGame]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import chess
 
-from .games import Pairing, PlannedGame, PlayedGame, Start, pgn_text, play
+from .games import End, Pairing, PlannedGame, PlayedGame, Start, pgn_text, play
 from .intervals import mean_interval
 from .players import Player
 from .suite import Suite, SuiteName, by_chunks
@@ -37,7 +37,8 @@ def paired_suite(
 
     The opponent is opened when the rows are asked for. The seed decides which openings, `names` are the player's and
     the opponent's in records. Values, means of a pair's two games: `<suite>/score`, 1 won, ½ drawn; `/won`, `/drawn`,
-    `/lost`; and those of `told`.
+    `/lost`; `/cut`, ended by `max_halfmoves`; `/material_score`, where a game that was cut goes to the side with more
+    material; and those of `told`.
     """
 
     def answer(other: Player, first: int, chunk: Sequence[Any]) -> list[Row]:
@@ -67,6 +68,7 @@ def _record(game: PlayedGame, suite: SuiteName, names: tuple[str, str]) -> str:
 
 def _scores(suite: SuiteName, as_white: PlayedGame, as_black: PlayedGame) -> dict[str, float]:
     scores = (as_white.score(chess.WHITE), as_black.score(chess.BLACK))
+    by_material = (as_white.material_score(chess.WHITE), as_black.material_score(chess.BLACK))
     return {
         f"{suite}/score": sum(scores) / 2,
         f"{suite}/score/white": scores[0],
@@ -74,6 +76,8 @@ def _scores(suite: SuiteName, as_white: PlayedGame, as_black: PlayedGame) -> dic
         f"{suite}/won": scores.count(1.0) / 2,
         f"{suite}/drawn": scores.count(0.5) / 2,
         f"{suite}/lost": scores.count(0.0) / 2,
+        f"{suite}/cut": [as_white.end, as_black.end].count(End.cut) / 2,
+        f"{suite}/material_score": sum(by_material) / 2,
     }
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import chess
 
-PIECE_PAWNS = {chess.PAWN: 1, chess.KNIGHT: 3, chess.BISHOP: 3, chess.ROOK: 5, chess.QUEEN: 9, chess.KING: 0}
+from ..board.material import PIECE_PAWNS
+
 MATE_PAWNS = 1000
 
 

@@ -23,11 +23,10 @@ from ..evaluation.players import DecodingConfig
 from ..rollout.generator import GeneratorError
 from ..tasks.policy import MAX_CANDIDATES
 from .choice import Choice, Mover
+from .introduction import MOST_ATTEMPTS, MOST_TOP_K, introduction
 
-NAME, AUTHOR = "rookworld", "the rookworld-rlvr team"
 # Commands that need no answer of this engine.
 SILENT = ("debug", "register")
-MOST_ATTEMPTS, MOST_TOP_K = 10, 64
 # A longer line is no command.
 MOST_CHARACTERS = 2**20
 # The words of `go` that end a list of moves.
@@ -94,16 +93,7 @@ class UciSession:
             self._search.join()
 
     def _introduce(self, _arguments: Sequence[str]) -> None:
-        for line in (
-            f"id name {NAME}",
-            f"id author {AUTHOR}",
-            "option name Temperature type string default 0",
-            f"option name TopK type spin default 0 min 0 max {MOST_TOP_K}",
-            f"option name MultiPV type spin default 1 min 1 max {MAX_CANDIDATES}",
-            f"option name Attempts type spin default 3 min 0 max {MOST_ATTEMPTS}",
-            f"option name Checkpoint type string default {self._checkpoint}",
-            "uciok",
-        ):
+        for line in introduction(self._checkpoint):
             self._say(line)
 
     def be_loaded(self) -> Mover:

@@ -1,0 +1,44 @@
+"""What the two tasks of this folder ask and how an answer is scored, for lm-evaluation-harness.
+
+The questions are the held-out rows that ship with the package, and the scores are those of `rookworld evaluate`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import datasets
+
+from rookworld_rlvr.evaluation import VerdictMeasure
+from rookworld_rlvr.evaluation.table import judge
+from rookworld_rlvr.rewards.verdict_book import DEFAULT, load_book
+from rookworld_rlvr.tasks import Example, Task
+from rookworld_rlvr.tasks.corpus import read_corpus
+from rookworld_rlvr.training.data import HELD_OUT_FILE, default_file
+
+
+def policy_rows(**_: Any) -> dict[str, datasets.Dataset]:
+    """The held-out `P:` rows, as the split `test`; the harness passes what `--metadata` holds, which is not used."""
+    return _rows(Task.policy)
+
+
+def environment_rows(**_: Any) -> dict[str, datasets.Dataset]:
+    """The held-out `A:` rows, as the split `test`; the harness passes what `--metadata` holds, which is not used."""
+    return _rows(Task.environment)
+
+
+def score(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:
+    """The values of one completion by key without its task, `best_move_accuracy` and so on.
+
+    A row lacks the keys that do not apply to it, such as `recall_win` after a move that is no mate; the harness takes
+    the mean over the rows that have a key, as `rookworld evaluate` does.
+    """
+    example = Example(Task(doc["task"]), doc["prompt"], doc["expected"])
+    [completion] = results
+    [row] = judge([example], [completion], VerdictMeasure(load_book(DEFAULT)).analyses([example]))
+    return {key.partition("/")[2]: value for key, value in row.values.items() if key.count("/") == 1}
+
+
+def _rows(task: Task) -> dict[str, datasets.Dataset]:
+    examples = [each for each in read_corpus(default_file(HELD_OUT_FILE)).examples if each.task is task]
+    rows = [{"task": str(task), "prompt": each.prompt, "expected": each.completion} for each in examples]
+    return {"test": datasets.Dataset.from_list(rows)}

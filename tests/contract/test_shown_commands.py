@@ -1,0 +1,155 @@
+"""Every command that the documents show is run, each as small as its settings allow, in one folder of a user's.
+
+Folders and files that a document takes for granted are made first, by our own commands where one makes them.
+"""
+
+import io
+import json
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import chess
+import chess.pgn
+import pytest
+
+from rookworld_rlvr.app.cli import main
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+UNFILLED = "@@"
+LITTLE = {
+    "train": (
+        *("debug=short", "steps=2", "threads=1", "objective.prompts_per_step=2", "objective.group_size=4"),
+        *("evaluation_rows=4", "sampled_rows=2", "match_pairs=1", "match_halfmoves=4"),
+    ),
+    "smoke": ("threads=1",),
+    "bench": ("threads=1", "bench.rounds=1", "objective.prompts_per_step=2", "objective.group_size=2"),
+    "evaluate": (
+        *("threads=1", "evaluation_rows=4", "balanced.rows_per_class=1", "selfplay.games=2"),
+        *("selfplay.max_halfmoves=4", "closed_world.games=2", "closed_world.max_halfmoves=4", "match.pairs=1"),
+        *("match.max_halfmoves=4", "engine_match.pairs=1", "engine_match.max_halfmoves=4"),
+    ),
+    "pretrain": ("threads=1", "model.steps=2", "model.policy_rows=4", "model.environment_rows=4", "model.board_rows=4"),
+    "warmstart": ("threads=1", "model.steps=2"),
+}
+# What an option of `rookworld data` becomes, so that it takes seconds.
+FEW = {"--rows": "8", "--games": "4", "--processes": "1", "--held-out": "0.2"}
+# Commands that need what is not here, or that do not end by themselves; behind each the tests that run it.
+ELSEWHERE = {
+    "rookworld play": "tests/play",
+    "rookworld inspect": "tests/app/test_inspect.py",
+    "rookworld train model=rookworld_124m": "tests/app/test_conf.py composes it; the hub is not reached",
+    "rookworld train generator=vllm_server": "tests/vllm",
+    "rookworld train resume=": "tests/training, and the folder of a run here has ended",
+    "xboard": "played by hand: docs/log.md 23",
+    ".venv": "tests/benchmarks",
+    "cat": "a file of a run that failed",
+    "bash test.sh": "what runs this",
+    "bash scripts/setup.sh": "tests/contract/test_scripts.py",
+}
+
+
+def shown() -> list[list[str]]:
+    """The words of each command of the documents, once; those of train.sh as `rookworld train`."""
+    found: dict[tuple[str, ...], None] = {}
+    blocks = (re.findall(r"```bash\n(.*?)```", document.read_text("utf-8"), re.S) for document in DOCUMENTS)
+    for line in (line for found_here in blocks for block in found_here for line in block.splitlines()):
+        words = shlex.split(line, comments=True)
+        words = ["rookworld", "train", *words[2:]] if words[:2] == ["bash", "train.sh"] else words
+        if words and not any(UNFILLED in word for word in words):
+            found[tuple(words)] = None
+    return [list(words) for words in found]
+
+
+def is_elsewhere(words: list[str]) -> bool:
+    return any(" ".join(words).startswith(start) for start in ELSEWHERE)
+
+
+SHOWN = [words for words in shown() if not is_elsewhere(words)]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder, with the files that the documents speak of."""
+    from rookworld_rlvr.model.policy import tiny_model_folder
+    from rookworld_rlvr.training.data import default_file
+
+    folder = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        shutil.copytree(tiny_model_folder(), "my/folder")
+        shutil.copytree(tiny_model_folder(), "outputs/pretrain")
+        lines = default_file("train.txt").read_text("utf-8").splitlines(keepends=True)
+        assets = Path("src/rookworld_rlvr/assets/data")
+        assets.mkdir(parents=True)
+        few = "".join([*lines[:12], *lines[-12:]])
+        for name in ("my/rows.txt", "FILE", str(assets / "train.txt")):
+            Path(name).write_text(few, "utf-8")
+        Path("my/other_held_out.txt").write_text("".join(lines[12:16]), "utf-8")
+        held_out = default_file("held_out.jsonl").read_text("utf-8").splitlines(keepends=True)
+        (assets / "held_out.jsonl").write_text("".join(held_out[:8]), "utf-8")
+        mate = {"fen": "6k1/5ppp/8/8/8/8/8/R6K w - - 0 1", "best": "a1a8"}
+        Path("mates.jsonl").write_text(json.dumps(mate) + "\n", "utf-8")
+        Path("my/games.pgn").write_text(game(), "utf-8")
+        for words in (
+            ["train", *LITTLE["train"]],
+            ["evaluate", "output=a.json", *LITTLE["evaluate"]],
+            ["evaluate", "output=b.json", "seed=1", *LITTLE["evaluate"]],
+            ["evaluate", "output=table.json", *LITTLE["evaluate"]],
+            *(["data", "generate", "--rows", "40", "--out", f"outputs/{name}"] for name in ("data", "rows")),
+            ["data", "selfplay", "--games", "8", "--rescue", "--out", "outputs/selfplay"],
+            ["warmstart", "init_from=tiny", "corpus=[my/rows.txt]", "output=outputs/taught", "model.steps=2"],
+        ):
+            assert main(words) == 0, words
+    return folder
+
+
+def game() -> str:
+    """The first moves of an open game, as PGN."""
+    board = chess.Board()
+    for san in ("e4", "e5", "Nf3", "Nc6", "Bb5", "a6", "Ba4", "Nf6", "O-O", "Be7"):
+        board.push_san(san)
+    return str(chess.pgn.Game.from_board(board)) + "\n\n"
+
+
+@pytest.mark.parametrize("words", SHOWN, ids=" ".join)
+def test_a_command_that_is_shown_runs(
+    words: list[str], home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(home)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("uci\nquit\n"))
+    code = main(made_small(words[1:], tmp_path))
+    told = capfd.readouterr()
+    assert code == 0, told.err[-2000:]
+    assert "Traceback" not in told.err
+
+
+def made_small(words: list[str], own: Path) -> list[str]:
+    """The command's arguments with less to do. What it writes goes to a folder of its `own`."""
+    if words[0] == "report":
+        # The day and the names are those of a user's own runs.
+        [latest] = (path for path in Path("outputs").glob("latest"))
+        return ["report", str(latest), *words[words.index("--output") if "--output" in words else len(words) :]]
+    if words[0] in LITTLE and words[:2] != ["evaluate", "compare"]:
+        asked = [word for word in words if not word.startswith("output=")]
+        outputs = {"evaluate": "output={}/table.json", "pretrain": "output={}/model", "warmstart": "output={}/model"}
+        written = [outputs[words[0]].format(own)] if words[0] in outputs else []
+        given = {word.split("=")[0] for word in asked}
+        groups = [word for word in LITTLE[words[0]] if word != "debug=short" or "debug" not in given]
+        return [*asked, *groups, *written]
+    small = [
+        FEW.get(before, str(own / "written.tsv.gz" if word.endswith(".gz") else own / "written"))
+        if before in (*FEW, "--out", "--to", "--json")
+        else word
+        for before, word in zip(["", *words], words, strict=False)
+    ]
+    return small
+
+
+def test_what_is_run_elsewhere_is_shown() -> None:
+    assert [start for start in ELSEWHERE if not any(" ".join(words).startswith(start) for words in shown())] == []
