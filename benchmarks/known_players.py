@@ -42,7 +42,8 @@ from rookworld_rlvr.evaluation.rule_players import CapturePlayer, ExchangePlayer
 from rookworld_rlvr.evaluation.run import greedy_texts
 from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay_suite
 from rookworld_rlvr.evaluation.suite import Suite, suite_table
-from rookworld_rlvr.model.policy import Device, ModelConfig, Policy, Precision, load_policy, select_device
+from rookworld_rlvr.model.device import Device, Precision, select_device
+from rookworld_rlvr.model.policy import ModelConfig, Policy, load_policy
 from rookworld_rlvr.rewards.verdict_book import load_book
 from rookworld_rlvr.rollout.generator import GeneratorConfig
 from rookworld_rlvr.tasks import Example, Task, parse_prompt

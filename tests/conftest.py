@@ -146,7 +146,7 @@ def small_model(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """One layer, width 32, cloned for seconds: its rewards differ. Its config says dropout 0.1, as GPT-2's."""
     import torch
 
-    from rookworld_rlvr.model.policy import Precision
+    from rookworld_rlvr.model.device import Precision
     from rookworld_rlvr.pretraining.warmstart import Warmstart, WarmstartConfig, tokenise
     from rookworld_rlvr.tasks.corpus import read_corpus
 

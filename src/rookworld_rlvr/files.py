@@ -1,8 +1,10 @@
 """Files that are there whole or not at all, and logs of lines that a crash can only cut short."""
 
+import fcntl
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +62,27 @@ def whole_lines(path: Path) -> list[str]:
     """The lines of a log without their ends, less a last one that a crash cut short; none if there is no file."""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.is_file() else []
     return [line.removesuffix("\n") for line in lines if line.endswith("\n")]
+
+
+@contextmanager
+def written_alone(path: Path, asked_by: str) -> Iterator[None]:
+    """Meanwhile no other process writes `path`, if it asks here; however this one ends, it lets go.
+
+    The lock is a hidden file beside it, which goes away. Raises UserError, naming the setting that asked for it.
+    """
+    lock = path.with_name(f".{path.name}.lock")
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # One that another process took away just now locks nothing.
+            if not lock.exists() or not os.path.samestat(os.fstat(descriptor), lock.stat()):
+                raise BlockingIOError
+        except BlockingIOError as error:
+            raise UserError(f"{asked_by}: expected to write {path} alone, got it open in another process") from error
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)

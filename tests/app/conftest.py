@@ -245,6 +245,17 @@ def judges(config: RunConfig) -> int:
     return len(begun)
 
 
+def patience(config: RunConfig) -> bool:
+    """Whether a completion was judged before the judges counted as hung."""
+    judge = build_unsaved_run(config).context.judge
+    try:
+        return len(judge.score_all([Question(f"P: {FEN}", LABEL, LABEL, None)])) == 1
+    except JudgeError:
+        return False
+    finally:
+        judge.close()
+
+
 def model(config: RunConfig) -> tuple[str, int]:
     found = build_unsaved_run(config).context.policy.model
     return found.config._attn_implementation, found.num_parameters()
@@ -295,7 +306,7 @@ def compiled_graphs(config: RunConfig) -> int:
 def engines(config: RunConfig) -> list[dict[str, Any]]:
     """What vLLM is started with, on a CPU and on CUDA."""
     start = partial(engine_arguments, "m", config.generator.vllm, batch_size=config.generator.batch_size)
-    return [start(device=device, dtype=torch.float32) for device in ("cpu", "cuda")]
+    return [start(accelerated=accelerated, dtype=torch.float32) for accelerated in (False, True)]
 
 
 class FailingServer(BaseHTTPRequestHandler):
@@ -411,6 +422,7 @@ def observers(of_engines: dict[str, Any]) -> dict[str, Callable[[RunConfig], Any
         signs,
         match,
         judges,
+        patience,
         model,
         device,
         threads,

@@ -62,6 +62,7 @@ BAD_VALUES = [
     ("recovery.guard.history=1", "recovery.guard: expected history from 2"),
     ("data.mixture.headroom=2", "headroom in [0, 1]"),
     ("judge_processes=-1", "judge_processes: expected 0 or more"),
+    ("judge_processes=1 judge_timeout_s=0", "judge_timeout_s: expected more than 0 seconds"),
     ("evaluation_nodes=-1", "evaluation_nodes: expected 0 or more, got -1"),
     ("rubric.judge=stockfish", "stockfish"),
     ("rubric.engine.nodes=0", "engine.nodes: expected 1 or more, got 0"),

@@ -22,6 +22,7 @@ from rookworld_rlvr.app.rows_file import RowsFile, rows_path
 from rookworld_rlvr.app.wiring import make_generator
 from rookworld_rlvr.engine.engine import EngineNotFoundError, find_engine
 from rookworld_rlvr.evaluation.suite import Suite, SuiteName
+from rookworld_rlvr.files import written_alone
 from rookworld_rlvr.provenance import software
 from rookworld_rlvr.rollout.generator import Generator, GeneratorKind
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
@@ -344,6 +345,16 @@ def test_a_file_that_no_evaluation_wrote_is_not_written_over(
     told = capfd.readouterr().err
     assert told == f"rookworld: output: expected no file, or an evaluation's with its rows beside it, got {mine}\n"
     assert mine.read_text() == '{"suites": {}}' and not rows_path(mine).exists()
+
+
+def test_two_evaluations_do_not_write_one_file(
+    evaluate: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with written_alone(tmp_path / "table.json", "output"):
+        evaluate(exit_code=2)
+    told = capfd.readouterr().err
+    assert told.startswith("rookworld: output: expected to write") and told.count("\n") == 1
+    assert evaluate()["suites"] and not list(tmp_path.glob(".*"))
 
 
 @pytest.mark.skipif(not engine_there(), reason="no Stockfish here")

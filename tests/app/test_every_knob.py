@@ -93,6 +93,7 @@ KNOBS: dict[str, Knob] = {
     "device": Knob("cuda", "device"),
     "threads": Knob(2, "threads"),
     "judge_processes": Knob(1, "judges"),
+    "judge_timeout_s": Knob(1e-4, "patience", ("judge_processes=1",)),
     "model.attention": Knob("sdpa", "model"),
     "model.dropout": Knob(0.3, "two_steps", ("recovery.guard.kl_limit=0",)),
     "model.path": Knob("tiny", "model"),

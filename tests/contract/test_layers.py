@@ -1,6 +1,8 @@
 """The rule of the layers, checked for every import: a package imports only packages of lower layers."""
 
 import ast
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -100,10 +102,26 @@ def test_importing_the_rewards_loads_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], env=path, check=False).returncode == 0
 
 
+def test_a_plain_run_imports_no_extra(tmp_path: Path) -> None:
+    run = ["train", "debug=short", "steps=1", "evaluation_rows=0", f"output_root={tmp_path}"]
+    code = f"from {PACKAGE}.app.cli import main; code = main({run}); import sys; print(*sys.modules); sys.exit(code)"
+    path = {"PYTHONPATH": str(SOURCE.parent), "PATH": os.environ["PATH"], "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    extras = "datasets gymnasium matplotlib pandas tensorboard trackio trl verifiers vllm wandb"
+    assert set(extras.split()).isdisjoint(done.stdout.splitlines()[-1].split())
+
+
 def test_hydra_stays_in_the_app() -> None:
     assert {file for library in ("hydra", "omegaconf") for file in importers(library)} <= {
         str(file.relative_to(SOURCE)) for file in FILES if package_of(file) == "app"
     }
+
+
+def test_one_file_alone_knows_what_an_accelerator_is_called() -> None:
+    naming = re.compile(r"torch\.cuda|[\"']cuda")
+    found = {str(file.relative_to(SOURCE)) for file in FILES if naming.search(file.read_text("utf-8"))}
+    assert found == {"model/device.py"}
 
 
 @pytest.mark.parametrize("library", ["wandb", "vllm"])

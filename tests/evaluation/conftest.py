@@ -93,7 +93,8 @@ def make_script() -> type[Script]:
 def small_player(small_model: Path) -> Callable[..., Any]:
     """The small model as a player."""
     from rookworld_rlvr.evaluation.players import ModelPlayer
-    from rookworld_rlvr.model.policy import ModelConfig, Precision, load_policy
+    from rookworld_rlvr.model.device import Precision
+    from rookworld_rlvr.model.policy import ModelConfig, load_policy
 
     policy = load_policy(ModelConfig(path=str(small_model)), torch.device("cpu"), Precision.fp32)
     ids = {"eos_id": policy.tokenizer.eos_token_id, "pad_id": policy.pad_id}

@@ -17,7 +17,8 @@ from torch import Tensor
 from rookworld_rlvr.app.config import RunConfig
 from rookworld_rlvr.app.wiring import build_unsaved_run
 from rookworld_rlvr.model.batch import Batch, micro_batches
-from rookworld_rlvr.model.policy import Precision, spread
+from rookworld_rlvr.model.device import Precision
+from rookworld_rlvr.model.policy import spread
 from rookworld_rlvr.objective import LossSizes, MismatchConfig, MismatchMode
 from rookworld_rlvr.pretraining.warmstart import Warmstart, WarmstartConfig
 from rookworld_rlvr.rewards import Score

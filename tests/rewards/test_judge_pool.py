@@ -78,6 +78,18 @@ def test_a_process_that_dies_is_replaced_and_nothing_is_lost(pool: JudgePool) ->
     assert pool.score_all(questions()) == expected and pool.pids() == [second] and pool.restarts == 1
 
 
+def test_a_process_that_hangs_is_replaced_and_nothing_is_lost() -> None:
+    pool = JudgePool(CONFIG, 1, timeout_s=15)
+    try:
+        expected = pool.score_all(questions())
+        [first], before = pool.pids(), pool.restarts
+        os.kill(first, signal.SIGSTOP)
+        assert pool.score_all(questions()) == expected
+        assert pool.pids() != [first] and pool.restarts == before + 1
+    finally:
+        pool.close()
+
+
 @contextmanager
 def killing(pool: JudgePool) -> Iterator[None]:
     """Kill each of the pool's processes as soon as it is there."""
@@ -136,6 +148,13 @@ def test_an_error_of_the_rubric_is_no_death_and_comes_through_as_it_is(pool: Jud
         InlineJudge(Rubric(CONFIG)).score_all([Question("P: no position", "M:", None, None)])
     assert str(error.value) == str(inline_error.value)
     assert pool.score_all([good]) and pool.restarts == 0
+
+
+def test_judges_that_always_hang_say_so() -> None:
+    hasty = JudgePool(CONFIG, 1, timeout_s=1e-3)
+    with pytest.raises(JudgeError, match=r"processes gave no answer in 0\.001 s 2 times over 40 completions"):
+        hasty.score_all(questions())
+    assert hasty.restarts == 2 and hasty.pids() == []
 
 
 def test_a_pool_without_processes_or_with_a_rubric_out_of_range_is_refused_at_once() -> None:

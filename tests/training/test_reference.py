@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from rookworld_rlvr.model.policy import ModelConfig, Policy, Precision, load_policy
+from rookworld_rlvr.model.device import Precision
+from rookworld_rlvr.model.policy import ModelConfig, Policy, load_policy
 from rookworld_rlvr.stability.reference import ReferenceConfig, ReferenceMode, References
 from rookworld_rlvr.training.checkpoint import STATE_FILE
 from rookworld_rlvr.training.context import Moment, StepContext

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from rookworld_rlvr.app.cli import main
-from rookworld_rlvr.model.policy import ModelConfig, Policy, Precision, load_policy
+from rookworld_rlvr.model.device import Precision
+from rookworld_rlvr.model.policy import ModelConfig, Policy, load_policy
 from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.rollout.generator import GeneratorError
 from rookworld_rlvr.rollout.vllm_config import VLLMConfig

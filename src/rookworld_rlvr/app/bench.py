@@ -22,7 +22,8 @@ from transformers import PreTrainedModel
 
 from ..errors import TrainingGaveUpError, UserError
 from ..files import write_json
-from ..model.policy import Policy, Precision
+from ..model.device import Precision, device_name, synchronise
+from ..model.policy import Policy
 from ..rollout.generator import Generator, GeneratorKind, SampledCompletion
 from ..training.memory import peak_memory_gib, step_peak_gib
 from ..training.run import Run
@@ -30,7 +31,7 @@ from ..training.step import grpo_step
 from ..training.step_report import StepReport
 from .config import BenchRunConfig
 from .hydra_command import overrides, run_command, to_dataclass
-from .machine import Limits, measure_limits, synchronise
+from .machine import Limits, measure_limits
 from .tables import bench_tables
 from .train import resumed_config
 from .wiring import build_unsaved_run, make_generator
@@ -187,7 +188,7 @@ def _in_gflop(sampled: Work, own_flops: float, reference_flops: float) -> Row:
 
 def machine(config: BenchRunConfig, policy: Policy, limits: Limits) -> dict[str, Any]:
     """What it was measured on."""
-    name = torch.cuda.get_device_name(policy.device) if policy.device.type == "cuda" else "cpu"
+    name = device_name(policy.device)
     return {
         "device": name,
         "threads": torch.get_num_threads(),

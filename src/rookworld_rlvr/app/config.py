@@ -12,7 +12,8 @@ from ..evaluation.puzzles import PuzzlesConfig
 from ..evaluation.retention import RetentionConfig
 from ..evaluation.selfplay import SelfplayConfig
 from ..evaluation.suite import SuiteName
-from ..model.policy import Device, ModelConfig, ModelSourceConfig, Precision
+from ..model.device import Device, Precision
+from ..model.policy import ModelConfig, ModelSourceConfig
 from ..pretraining.run import PretrainConfig
 from ..pretraining.warmstart import WarmstartConfig
 from ..rewards import RubricConfig
@@ -40,7 +41,9 @@ class RunConfig(TrainerConfig):
     threads: int = 0
     """CPU threads; 0: torch's own choice. One thread gives the same bits on every machine of a kind."""
     judge_processes: int = 0
-    """Processes that judge completions; 0: this one does. One that dies is replaced."""
+    """Processes that judge completions; 0: this one does. One that dies or hangs is replaced."""
+    judge_timeout_s: float = 120.0
+    """judge_processes above 0: seconds for a step's completions, after which the processes hang."""
     output_root: str = "outputs"
     """Runs go to <output_root>/<date>/<time>-<name>."""
     resume: str = ""

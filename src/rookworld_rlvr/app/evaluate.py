@@ -16,7 +16,7 @@ from ..engine.engine import EngineConfig
 from ..errors import UserError
 from ..evaluation import Row, to_json
 from ..evaluation.suite import Suite, SuiteName, suite_table
-from ..files import write_json
+from ..files import write_json, written_alone
 from ..model.policy import Policy
 from ..model.weights import checksum
 from ..provenance import software
@@ -48,8 +48,15 @@ def main(argv: list[str]) -> int:
 
 def _evaluate(config: EvaluateConfig, raw: DictConfig) -> None:
     output = Path(config.output) if config.output else None
-    if output is not None:
-        _require_ours(output)
+    if output is None:
+        _ask_and_tell(config, raw, None)
+        return
+    _require_ours(output)
+    with written_alone(output, "output"):
+        _ask_and_tell(config, raw, output)
+
+
+def _ask_and_tell(config: EvaluateConfig, raw: DictConfig, output: Path | None) -> None:
     pgn = pgn_paths(config)
     set_threads(config.threads)
     data = load_evaluation_data(config.data, seed=config.seed)

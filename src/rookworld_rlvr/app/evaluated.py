@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from ..evaluation import VerdictMeasure
-from ..model.policy import ModelConfig, Policy, load_policy, select_device
+from ..model.device import select_device
+from ..model.policy import ModelConfig, Policy, load_policy
 from ..rollout.generator import Generator
 from ..training.data import EvaluationData
 from .config import EvaluateConfig

@@ -60,7 +60,7 @@ def _rubric_judge(config: RunConfig) -> Judge:
         raise UserError(f"judge_processes: expected 0 or more, got {config.judge_processes}")
     try:
         if config.judge_processes:
-            return JudgePool(config.rubric, config.judge_processes)
+            return JudgePool(config.rubric, config.judge_processes, config.judge_timeout_s)
         return InlineJudge(Rubric(config.rubric))
     except ValueError as error:
         raise UserError(f"rubric: {error}") from error

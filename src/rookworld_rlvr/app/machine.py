@@ -7,9 +7,11 @@ from functools import partial
 
 import torch
 
+from ..model.device import is_accelerator, synchronise
+
 # Square matrices that keep the machine busy, and arrays that fit into no cache.
-MATMUL_SIZES = {"cpu": (1024, 2048), "cuda": (4096, 8192)}
-ARRAY_NUMBERS = {"cpu": 2**26, "cuda": 2**28}
+MATMUL_SIZES, ACCELERATOR_MATMUL_SIZES = (1024, 2048), (4096, 8192)
+ARRAY_NUMBERS, ACCELERATOR_ARRAY_NUMBERS = 2**26, 2**28
 REPEATS = 5
 
 
@@ -28,15 +30,9 @@ def measure_limits(device: torch.device, dtype: torch.dtype) -> Limits:
     return Limits(_flops_per_s(device, dtype), _bytes_per_s(device))
 
 
-def synchronise(device: torch.device) -> None:
-    """Wait for what was asked of a CUDA device, before a clock is read."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def _flops_per_s(device: torch.device, dtype: torch.dtype) -> float:
     rates = []
-    for size in MATMUL_SIZES[device.type]:
+    for size in ACCELERATOR_MATMUL_SIZES if is_accelerator(device) else MATMUL_SIZES:
         a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
         out = torch.empty_like(a)
         rates.append(2 * size**3 / _best_s(partial(torch.mm, a, b, out=out), device))
@@ -44,7 +40,8 @@ def _flops_per_s(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def _bytes_per_s(device: torch.device) -> float:
-    a, b, c = (torch.ones(ARRAY_NUMBERS[device.type], device=device) for _ in range(3))
+    numbers = ACCELERATOR_ARRAY_NUMBERS if is_accelerator(device) else ARRAY_NUMBERS
+    a, b, c = (torch.ones(numbers, device=device) for _ in range(3))
     array_bytes = a.numel() * a.element_size()
     ways: list[tuple[int, Callable[[], object]]] = [
         (1, lambda: a.sum()),

@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 
 from ..errors import UserError
-from ..model.policy import TINY, Attention, Device, ModelConfig, Precision, load_policy, select_device
+from ..model.device import Device, Precision, select_device
+from ..model.policy import TINY, Attention, ModelConfig, load_policy
 from ..play.choice import Mover
 from ..play.server import LOOPBACK, Server
 from ..play.table import Table

@@ -8,7 +8,7 @@ from transformers.utils import logging as transformers_logging
 from ..board.fen import parse_fen, position_key
 from ..errors import UserError
 from ..files import make_folder
-from ..model.policy import select_device
+from ..model.device import select_device
 from ..pretraining.run import Pretraining
 from ..tasks import Example, Task
 from ..tasks.corpus import CorpusError, exclude_positions, read_corpus

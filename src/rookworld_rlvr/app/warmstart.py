@@ -6,7 +6,7 @@ from omegaconf import DictConfig
 
 from ..errors import UserError
 from ..files import make_folder
-from ..model.policy import select_device
+from ..model.device import select_device
 from ..pretraining.warmstart import Warmstart, tokenise
 from ..tasks import Example
 from ..tasks.corpus import CorpusError, exclude_positions, read_corpus

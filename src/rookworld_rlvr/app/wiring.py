@@ -14,7 +14,8 @@ from rich.console import Console
 from ..errors import UserError
 from ..evaluation.sampled import Sampling
 from ..files import write_text
-from ..model.policy import Policy, Precision, load_policy, select_device
+from ..model.device import Precision, is_accelerator, select_device
+from ..model.policy import Policy, load_policy
 from ..model.shared_prefix import can_share
 from ..pretraining.codec import echo_ids
 from ..rewards.judge_pool import Judge
@@ -81,7 +82,7 @@ def make_generator(policy: Policy, config: GeneratorBaseConfig) -> Generator:
     if config.compile and not any(map(shutil.which, COMPILERS)):
         raise UserError(f"generator.compile: expected a C++ compiler, {' or '.join(COMPILERS)}, found none")
     # On a CPU a pass is over few tokens: bf16's casts cost more than its products save (docs/log.md, 7).
-    autocast = policy.autocast if policy.device.type == "cuda" else nullcontext
+    autocast = policy.autocast if is_accelerator(policy.device) else nullcontext
     return StaticGenerator(policy.model, config, **ids, autocast=autocast, echo_ids=echo_ids(policy.tokenizer))
 
 

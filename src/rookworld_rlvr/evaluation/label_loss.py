@@ -8,8 +8,9 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..model.batch import batch_of
+from ..model.device import Precision
 from ..model.padding import similar_lengths
-from ..model.policy import Policy, Precision, spread
+from ..model.policy import Policy, spread
 from ..rollout.groups import prompt_tokens
 from ..tasks import Example
 

@@ -16,6 +16,7 @@ from transformers.utils import logging as transformers_logging
 from ..errors import UserError
 from ..objective import Head, TokenStatistics, sequence_kl, token_statistics
 from .batch import Batch, micro_rows
+from .device import Precision, autocast, is_accelerator, resolve_precision
 from .packed import Packed, pack
 from .shared_prefix import can_share, sharing, states
 
@@ -23,34 +24,6 @@ TINY = "tiny"
 # Logits of a micro-batch that are kept for backward, 64 MiB in float32; more are computed again.
 KEPT_LOGITS = 2**24
 DROPOUT_KEYS = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "dropout", "attention_dropout", "hidden_dropout")
-
-
-class Precision(StrEnum):
-    """The arithmetic of forward passes; weights and optimiser are float32 in all."""
-
-    auto = "auto"
-    """bf16 on CUDA and on a CPU with instructions for it, else fp32: without them bf16 takes three times as long."""
-    fp32 = "fp32"
-    bf16 = "bf16"
-
-
-def resolve_precision(precision: Precision, device: torch.device) -> Precision:
-    """fp32 or bf16, whichever `auto` means on this device."""
-    if precision is not Precision.auto:
-        return precision
-    if device.type != "cpu":
-        return Precision.bf16
-    capabilities = torch.cpu.get_capabilities()
-    native = capabilities.get("amx_bf16") or capabilities.get("avx512_bf16")
-    return Precision.bf16 if native else Precision.fp32
-
-
-class Device(StrEnum):
-    """Where the model lives."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
 
 
 class Attention(StrEnum):
@@ -112,7 +85,7 @@ class Policy:
 
     def autocast(self) -> AbstractContextManager[Any]:
         """bf16 autocast where the precision asks for it."""
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision is Precision.bf16)
+        return autocast(self.device, self.precision)
 
     def trained_states(self, batch: "Batch | Packed") -> Tensor:
         """The last hidden states (M, E) that predict the batch's trained tokens, in the order of its mask."""
@@ -206,14 +179,6 @@ def spread(values_N: Tensor, loss_mask_BT: Tensor) -> Tensor:
     return empty_BT.masked_scatter(loss_mask_BT, values_N)
 
 
-def select_device(device: Device) -> torch.device:
-    """The device asked for. Raises UserError for CUDA where there is none."""
-    if device is Device.cuda and not torch.cuda.is_available():
-        raise UserError("device=cuda: expected a CUDA device and a CUDA build of torch, found none")
-    wants_cuda = device is Device.cuda or (device is Device.auto and torch.cuda.is_available())
-    return torch.device("cuda" if wants_cuda else "cpu")
-
-
 def tiny_model_folder() -> Path:
     """The folder of the model that ships with the package."""
     return Path(str(resources.files("rookworld_rlvr") / "assets" / "tiny"))
@@ -253,7 +218,7 @@ def _load_model(config: ModelConfig, source: str, device: torch.device) -> Any:
             setattr(loaded, key, config.dropout)
     kernel = config.attention
     if kernel is Attention.auto:
-        kernel = Attention.eager if device.type == "cpu" else Attention.sdpa
+        kernel = Attention.sdpa if is_accelerator(device) else Attention.eager
     loaded_model: Any = AutoModelForCausalLM.from_pretrained(
         source, config=loaded, dtype=torch.float32, attn_implementation=kernel.value, output_loading_info=True
     )

@@ -12,13 +12,15 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from .device import is_accelerator
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def cores(device: torch.device) -> int:
     """How many pieces are computed at a time: torch's threads on a CPU, 1 elsewhere."""
-    return torch.get_num_threads() if device.type == "cpu" else 1
+    return 1 if is_accelerator(device) else torch.get_num_threads()
 
 
 def on_cores(function: Callable[[Item], Result], items: Sequence[Item], device: torch.device) -> Iterator[Result]:

@@ -16,7 +16,8 @@ from transformers.utils import logging as transformers_logging
 
 from ..errors import UserError
 from ..model.batch import batch_of
-from ..model.policy import ModelConfig, Policy, Precision, load_policy, resolve_precision
+from ..model.device import Precision, resolve_precision
+from ..model.policy import ModelConfig, Policy, load_policy
 from ..model.shared_prefix import can_share
 from ..model.weights import checksum
 from ..provenance import digest

@@ -1,9 +1,13 @@
 """A rubric in processes of its own, for judges that are slow or may die: same scores, same order."""
 
+import os
+import signal
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from multiprocessing import get_context
 from typing import Protocol
 
@@ -13,8 +17,10 @@ from ..errors import JudgeError
 from .rubric import Rubric, RubricConfig, Score
 from .worker import begin_worker
 
-# A judge that dies twice over the same completions would die again.
+# A judge that dies or hangs twice over the same completions would do so again.
 ATTEMPTS = 2
+# Far beyond what the rules take for a step's completions.
+TIMEOUT_S = 120.0
 CHUNK = 16
 
 
@@ -75,27 +81,36 @@ class InlineJudge(RulesJudge):
 
 
 class JudgePool(RulesJudge):
-    """The rubric in `processes` processes. One that dies is replaced, and its completions judged again.
+    """The rubric in `processes` processes. All are replaced if one dies, or if they hang, and asked again.
 
-    Raises JudgeError when that fails twice in a row: the completions, not chance, kill it.
+    They hang if `timeout_s` seconds pass before every completion of a call is judged. Raises JudgeError when they fail
+    twice in a row: the completions, not chance, are to blame.
     """
 
-    def __init__(self, config: RubricConfig, processes: int) -> None:
+    def __init__(self, config: RubricConfig, processes: int, timeout_s: float = TIMEOUT_S) -> None:
         if processes < 1:
             raise ValueError(f"expected processes from 1, got {processes}")
+        if not 0 < timeout_s < inf:
+            raise ValueError(f"judge_timeout_s: expected more than 0 seconds, got {timeout_s}")
         Rubric(config)  # A knob out of range is told of here, not in a worker.
-        self._config, self._processes = config, processes
+        self._config, self._processes, self._timeout_s = config, processes, timeout_s
         self._pool: ProcessPoolExecutor | None = None
         self.restarts = 0
 
     def score_all(self, questions: Sequence[Question]) -> list[Score]:
+        failures = []
         for _ in range(ATTEMPTS):
             try:
-                return list(self._running().map(_judge, questions, chunksize=CHUNK))
+                scores = self._ask_all(questions)
+                if scores is not None:
+                    return scores
+                failures.append(f"gave no answer in {self._timeout_s:g} s")
             except BrokenProcessPool:
-                self.close()
-                self.restarts += 1
-        raise JudgeError(f"the judge's processes died {ATTEMPTS} times over {len(questions)} completions")
+                failures.append("died")
+            self.close()
+            self.restarts += 1
+        told = " and ".join(dict.fromkeys(failures))
+        raise JudgeError(f"the judge's processes {told} {ATTEMPTS} times over {len(questions)} completions")
 
     def pids(self) -> list[int]:
         """The process ids of the judges that are alive."""
@@ -106,6 +121,19 @@ class JudgePool(RulesJudge):
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
+
+    def _ask_all(self, questions: Sequence[Question]) -> list[Score] | None:
+        """None if the processes hang; they are ended. Raises BrokenProcessPool if one has died."""
+        pool = self._running()
+        chunks = [pool.submit(_judge, questions[i : i + CHUNK]) for i in range(0, len(questions), CHUNK)]
+        if wait(chunks, self._timeout_s).not_done:
+            for pid in self.pids():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            # The pool then gives each chunk up by itself; to cancel one meanwhile would upset it.
+            wait(chunks)
+            return None
+        return [score for chunk in chunks for score in chunk.result()]
 
     def _running(self) -> ProcessPoolExecutor:
         if self._pool is None:
@@ -124,8 +152,8 @@ def _start(config: RubricConfig) -> None:
     _rubrics[:] = [Rubric(config)]
 
 
-def _judge(question: Question) -> Score:
-    return _ask(_rubrics[0], question)
+def _judge(questions: Sequence[Question]) -> list[Score]:
+    return [_ask(_rubrics[0], question) for question in questions]
 
 
 def _ask(rubric: Rubric, question: Question) -> Score:

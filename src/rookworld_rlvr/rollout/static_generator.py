@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ..model.device import is_accelerator
 from ..model.padding import position_ids, right_padded
 from ..model.shared_prefix import sharing, states
 from ..model.threads import cores, on_cores
@@ -29,7 +30,7 @@ from .prompt_lookup import PromptLookup
 from .static_cache import FixedLayout, GroupLayout, PromptLayout
 
 # Tokens a pass computes at little more than the cost of one a row: drafts fill it up.
-PASS_TOKENS = {"cpu": 256, "cuda": 2048}
+PASS_TOKENS, ACCELERATOR_PASS_TOKENS = 256, 2048
 # The batch is made smaller once so many of its rows are left.
 COMPACT_BELOW = 0.75
 # A core is given so many completions at least: two threads that have little to compute wait for Python and each other.
@@ -151,6 +152,7 @@ class _Batch:
         self._limit = config.max_new_tokens
         self._positions = getattr(model.config, "max_position_embeddings", None) or 10**9
         self._device = next(model.parameters()).device
+        self._pass_tokens = ACCELERATOR_PASS_TOKENS if is_accelerator(self._device) else PASS_TOKENS
 
     def complete(self, prompts: Sequence[tuple[int, ...]], uniform_PGT: Tensor) -> list[SampledCompletion]:
         """G completions of each prompt, each drawn with T numbers of its own."""
@@ -213,7 +215,7 @@ class _Batch:
     def _drafts(self) -> Tensor | None:
         """As many tokens as the pass has room for, where most rows have a likely guess."""
         growing_B = self._rows.growing_B
-        count = min(self._most_drafts, PASS_TOKENS[self._device.type] // len(growing_B) - 1)
+        count = min(self._most_drafts, self._pass_tokens // len(growing_B) - 1)
         if count < 1:
             return None
         if self._fixed is None and 2 * int((self._lookup.sure_B() & growing_B).sum()) < int(growing_B.sum()):

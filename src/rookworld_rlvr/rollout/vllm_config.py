@@ -54,14 +54,13 @@ class VLLMConfig:
 
 
 def engine_arguments(
-    model: Path | str, config: VLLMConfig, *, batch_size: int, device: str, dtype: torch.dtype
+    model: Path | str, config: VLLMConfig, *, batch_size: int, accelerated: bool, dtype: torch.dtype
 ) -> dict[str, Any]:
     """What vLLM's engine is started with, in this process or as a server.
 
-    `batch_size`: completions side by side; `device`: cpu or cuda.
+    `batch_size`: completions side by side; `accelerated`: on CUDA, not on a CPU.
     """
-    cuda = device == "cuda"
-    if cuda:
+    if accelerated:
         of_device: dict[str, Any] = {"gpu_memory_utilization": config.gpu_memory_fraction}
     else:
         # A prompt cut in two rewinds its request's random state, which on a CPU raises.
@@ -75,8 +74,8 @@ def engine_arguments(
         "generation_config": "vllm",
         "max_num_seqs": batch_size,
         # Compilation pays on CUDA; on a CPU it takes minutes for models as small as ours.
-        "enforce_eager": not cuda,
-        "enable_sleep_mode": cuda and config.sleep,
+        "enforce_eager": not accelerated,
+        "enable_sleep_mode": accelerated and config.sleep,
         "worker_extension_cls": EXTENSION,
         "use_tqdm_on_load": False,
     }

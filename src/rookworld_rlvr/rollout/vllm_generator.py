@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from ..model.device import is_accelerator
 from .generator import GeneratorBaseConfig, GeneratorError, SampledCompletion
 from .vllm_config import ENVIRONMENT, engine_arguments
 from .vllm_sampling import Held, Sampling, cut, draw_seeds, expected_weights, require_held, room_for
@@ -39,13 +40,16 @@ class VLLMGenerator:
     ) -> None:
         """Start the engine, seconds to minutes, and hand the weights over. Raises GeneratorError."""
         self._config, self._eos_id, self._dtype = config, eos_id, dtype
-        device = next(model.parameters()).device.type
-        self._sleeps = device == "cuda" and config.vllm.sleep
+        accelerated = is_accelerator(next(model.parameters()).device)
+        self._sleeps = accelerated and config.vllm.sleep
         self._asleep = False
         with TemporaryDirectory(prefix="rookworld-vllm-") as folder:
             model.save_pretrained(folder)
             size = config.batch_size
-            self._engine = _start(engine_arguments(folder, config.vllm, batch_size=size, device=device, dtype=dtype))
+            arguments = engine_arguments(
+                folder, config.vllm, batch_size=size, accelerated=accelerated, dtype=dtype
+            )
+            self._engine = _start(arguments)
         self._positions = int(self._engine.llm_engine.model_config.max_model_len)
         self._expected = Held("", "", ())
         self.sync(model)

@@ -11,6 +11,7 @@ from importlib import resources
 
 import torch
 
+from ..model.device import Device, is_accelerator, select_device
 from .generator import GeneratorConfig
 from .vllm_config import ENVIRONMENT, SERVED_NAME, VLLMConfig, engine_arguments
 
@@ -39,9 +40,8 @@ def flags(given: argparse.Namespace) -> list[str]:
     """The server's command line; switches that are off are left out."""
     config = VLLMConfig(kv_cache_gib=given.kv_cache_gib, gpu_memory_fraction=given.gpu_memory_fraction, sleep=False)
     model = str(resources.files("rookworld_rlvr") / "assets" / "tiny") if given.model == TINY else given.model
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype = DTYPES[given.precision]
-    arguments = engine_arguments(model, config, batch_size=given.batch_size, device=device, dtype=dtype)
+    accelerated, dtype = is_accelerator(select_device(Device.auto)), DTYPES[given.precision]
+    arguments = engine_arguments(model, config, batch_size=given.batch_size, accelerated=accelerated, dtype=dtype)
     arguments |= {"host": given.host, "port": given.port, "served_model_name": SERVED_NAME}
     arguments |= {"disable_uvicorn_access_log": True, "disable_log_stats": True}
     return [word for name, value in arguments.items() for word in _flag(name.replace("_", "-"), value)]

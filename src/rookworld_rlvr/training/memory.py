@@ -7,8 +7,7 @@ import sys
 from collections.abc import Callable
 from functools import cache
 
-import torch
-
+from ..model.device import allocated_peak_bytes, reset_allocated_peak
 from .context import Moment, StepContext
 from .step_report import StepReport
 
@@ -43,7 +42,7 @@ GIVING_BACK = (Moment.begun, Moment.collected, Moment.micro_batch)
 def keep_flat(moment: Moment, _context: StepContext, _report: StepReport) -> None:
     """A hook that returns free memory to the system before each big piece of work, and starts a peak for each step."""
     trim = _malloc_trim()
-    if trim is not None and moment in GIVING_BACK and not _cuda_in_use():
+    if trim is not None and moment in GIVING_BACK and not allocated_peak_bytes():
         trim(0)
     if moment is Moment.begun:
         _begin_peak()
@@ -51,20 +50,16 @@ def keep_flat(moment: Moment, _context: StepContext, _report: StepReport) -> Non
 
 def _begin_peak() -> None:
     _Peak.before_gib = peak_memory_gib()
-    if _cuda_in_use():
-        torch.cuda.reset_peak_memory_stats()
+    if allocated_peak_bytes():
+        reset_allocated_peak()
         _Peak.of_step = True
     else:
         _Peak.of_step = _forget_peak()
 
 
-def _cuda_in_use() -> bool:
-    return torch.cuda.is_available() and torch.cuda.max_memory_allocated() > 0
-
-
 def _mark_gib() -> float:
-    if _cuda_in_use():
-        return torch.cuda.max_memory_allocated() / GIB
+    if allocated := allocated_peak_bytes():
+        return allocated / GIB
     # Linux counts in KiB, macOS in bytes.
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB

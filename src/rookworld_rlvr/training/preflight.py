@@ -12,8 +12,9 @@ from torch import Tensor
 
 from ..errors import PreflightError
 from ..model.batch import Batch
+from ..model.device import Precision
 from ..model.padding import left_padded, position_ids
-from ..model.policy import Policy, Precision
+from ..model.policy import Policy
 from ..model.weights import checksum
 from ..objective import kl_k3
 from ..rollout.generator import Generator

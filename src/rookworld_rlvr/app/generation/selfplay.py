@@ -18,7 +18,8 @@ from ...board.moves import is_legal_uci
 from ...evaluation.games import End, Pairing, PlayedGame, Start, pgn_text, play
 from ...evaluation.players import DecodingConfig, ModelPlayer, RandomPlayer, best_move_text
 from ...files import make_folder, write_lines
-from ...model.policy import Device, ModelConfig, Policy, Precision, load_policy, select_device
+from ...model.device import Device, Precision, select_device
+from ...model.policy import ModelConfig, Policy, load_policy
 from ...model.weights import checksum
 from ...rollout.generator import GeneratorConfig
 from ...tasks.played import GameRecord, Turn, position_rows, transition_lines, winner_lines

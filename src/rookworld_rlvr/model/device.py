@@ -1,0 +1,89 @@
+"""Where tensors live: all that differs between a CPU and an accelerator, so that no other file asks which one it is."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+
+
+class Device(StrEnum):
+    """Where the model lives."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class Precision(StrEnum):
+    """The arithmetic of forward passes; weights and optimiser are float32 in all."""
+
+    auto = "auto"
+    """bf16 on CUDA and on a CPU with instructions for it, else fp32: without them bf16 takes three times as long."""
+    fp32 = "fp32"
+    bf16 = "bf16"
+
+
+def select_device(device: Device) -> torch.device:
+    """The device asked for. Raises UserError for CUDA where there is none."""
+    if device is Device.cuda and not torch.cuda.is_available():
+        raise UserError("device=cuda: expected a CUDA device and a CUDA build of torch, found none")
+    wants_cuda = device is Device.cuda or (device is Device.auto and torch.cuda.is_available())
+    return torch.device("cuda" if wants_cuda else "cpu")
+
+
+def is_accelerator(device: torch.device) -> bool:
+    """Whether the device is not the CPU: it has memory of its own, and works on while python goes ahead."""
+    return device.type != "cpu"
+
+
+def resolve_precision(precision: Precision, device: torch.device) -> Precision:
+    """fp32 or bf16, whichever `auto` means on this device."""
+    if precision is not Precision.auto:
+        return precision
+    if is_accelerator(device):
+        return Precision.bf16
+    capabilities = torch.cpu.get_capabilities()
+    native = capabilities.get("amx_bf16") or capabilities.get("avx512_bf16")
+    return Precision.bf16 if native else Precision.fp32
+
+
+def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[Any]:
+    """Passes in bf16 where the precision asks for it; else nothing is changed."""
+    return torch.autocast(device.type, torch.bfloat16) if precision is Precision.bf16 else nullcontext()
+
+
+def device_name(device: torch.device) -> str:
+    """What the maker calls the accelerator; `cpu` for the CPU."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait for what was asked of an accelerator, before a clock is read."""
+    if is_accelerator(device):
+        torch.accelerator.synchronize(device)
+
+
+def allocated_peak_bytes() -> int:
+    """The most memory that tensors took on an accelerator since the last reset; 0 where none was used."""
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
+
+
+def reset_allocated_peak() -> None:
+    """Begin a new peak on an accelerator that is in use."""
+    torch.cuda.reset_peak_memory_stats()
+
+
+def random_states() -> list[Tensor]:
+    """The state of every accelerator's random generator; empty where this process has used none."""
+    return torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+
+
+def set_random_states(states: Sequence[Tensor]) -> None:
+    """Go on from states of `random_states`, on as many accelerators as there are now."""
+    for device, state in zip(range(torch.cuda.device_count()), states, strict=False):
+        torch.cuda.set_rng_state(state.cpu(), device)
