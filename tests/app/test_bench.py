@@ -24,8 +24,8 @@ SHARES = ("share/generate", "share/train", "mfu/train", "mfu/step")
 
 @pytest.fixture
 def small_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "MATMUL_SIZES", {"cpu": (256, 512)})
-    monkeypatch.setattr(machine, "ARRAY_NUMBERS", {"cpu": 2**22})
+    monkeypatch.setattr(machine, "MATMUL_SIZES", (256, 512))
+    monkeypatch.setattr(machine, "ARRAY_NUMBERS", 2**22)
 
 
 @pytest.mark.usefixtures("small_arrays")
