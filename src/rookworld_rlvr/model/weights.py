@@ -1,7 +1,8 @@
-"""A checksum of a model's weights: whether a sampler holds what the trainer holds."""
+"""A model's weights: a checksum, which tells whether a sampler holds what the trainer holds, and copies on the CPU."""
 
 import hashlib
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,3 +22,21 @@ def checksum_of(named: Iterable[tuple[str, Tensor]]) -> str:
         raw = (parameter.detach() + 0).contiguous().cpu().flatten().view(torch.uint8)
         digest.update(raw.numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def on_host(value: Any) -> Any:
+    """Nested dictionaries, lists and tuples with every tensor on the CPU; one that is there is not copied."""
+    if isinstance(value, Tensor):
+        return value.detach().cpu()
+    if isinstance(value, dict):
+        return {key: on_host(entry) for key, entry in value.items()}
+    return type(value)(map(on_host, value)) if type(value) in (list, tuple) else value
+
+
+def host_state(module: nn.Module) -> dict[str, Tensor]:
+    """The module's `state_dict` on the CPU. Tied weights stay one tensor, so that they are saved once."""
+    owners = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
+    copies: dict[int, Tensor] = {}
+    for tensor in owners.values():
+        copies.setdefault(id(tensor), on_host(tensor))
+    return {name: copies[id(owners[name])] for name in module.state_dict()}

@@ -50,16 +50,18 @@ class GroupLayout:
         groups, kinds, _, width = prompts.keys_PKLD[0].shape
         return torch.Size((groups, kinds, self.group_size, self._slots, width))
 
-    def write_to(self, slots_BT: Tensor) -> None:
-        """Set the slots of the next pass's tokens, consecutive in each row; a token sees all slots up to its own."""
+    def write_to(self, slots_BT: Tensor, *, used: int, alike: bool) -> None:
+        """Set the slots of the next pass's tokens, consecutive in each row; a token sees all slots up to its own.
+
+        `used` is the highest slot and one more; `alike` says whether all rows have the same slots.
+        """
         self._at = slots_BT.view(self.groups, 1, self.group_size, -1, 1)
-        used = int(slots_BT.max()) + 1
         if used > self._slots:
             self._slots = min(-(-used // PAGE) * PAGE, self._most_slots)
             self._resize_buffers(lambda filled: filled)
         self._used = used
         # Rows that stand alike are written at once, which is quicker.
-        self._alike = bool((slots_BT == slots_BT[:1]).all())
+        self._alike = alike
         self._bias = bias_of(torch.arange(self._used, device=slots_BT.device) <= self._at)[:, :, :, None]
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
@@ -122,6 +124,6 @@ class FixedLayout(GroupLayout):
             buffer.zero_()
         return keys, values
 
-    def write_to(self, slots_BT: Tensor) -> None:
+    def write_to(self, slots_BT: Tensor, *, used: int, alike: bool) -> None:
         self._at = slots_BT.view(self.groups, 1, self.group_size, -1, 1)
         self._bias = bias_of(torch.arange(self._slots, device=slots_BT.device) <= self._at)[:, :, :, None]

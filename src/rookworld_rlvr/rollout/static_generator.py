@@ -72,6 +72,23 @@ class _Written:
     """Tokens of each."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What python must know of the rows to go on; all of it is read from the device at once."""
+
+    added: int
+    """Most tokens that the last pass gave to a row."""
+    growing: int
+    """Rows that are not at their end."""
+    longest: int
+    """Most tokens of a row, ended ones included."""
+    shortest: int
+    groups: int
+    """Groups with a row that grows."""
+    fullest: int
+    """Most growing rows of a group."""
+
+
 class StaticGenerator(OwnModelGenerator):
     """See `Generator`. The model's attention must be one that `shared_prefix.can_share`."""
 
@@ -157,7 +174,7 @@ class _Batch:
     def complete(self, prompts: Sequence[tuple[int, ...]], uniform_PGT: Tensor) -> list[SampledCompletion]:
         """G completions of each prompt, each drawn with T numbers of its own."""
         self._begin(prompts, uniform_PGT)
-        while bool(self._rows.growing_B.any()):
+        while self._facts.growing:
             self._advance()
             if self._fixed is None:
                 self._compact()
@@ -208,7 +225,8 @@ class _Batch:
         newest_BT = rows.newest_B[:, None] if drafts_BK is None else torch.cat([rows.newest_B[:, None], drafts_BK], 1)
         slots_BT = (rows.counts_B - 1)[:, None] + torch.arange(newest_BT.shape[1], device=self._device)
         positions_BT = (rows.prompt_lengths_B[:, None] + slots_BT).clamp(max=self._positions - 1)
-        self._layout.write_to(slots_BT)
+        used = self._facts.longest - 1 + newest_BT.shape[1]
+        self._layout.write_to(slots_BT, used=used, alike=self._facts.longest == self._facts.shortest)
         run = states if self._fixed is None else self._fixed.states
         self._add(self._draw(run(self._model, newest_BT, positions_BT, self._layout)), drafts_BK)
 
@@ -218,7 +236,7 @@ class _Batch:
         count = min(self._most_drafts, self._pass_tokens // len(growing_B) - 1)
         if count < 1:
             return None
-        if self._fixed is None and 2 * int((self._lookup.sure_B() & growing_B).sum()) < int(growing_B.sum()):
+        if self._fixed is None and 2 * int((self._lookup.sure_B() & growing_B).sum()) < self._facts.growing:
             return None
         return self._lookup.drafts_BK(count)
 
@@ -247,25 +265,31 @@ class _Batch:
         # What does not count is written too, and overwritten or never read.
         where = (rows.ids_B[:, None], rows.counts_B[:, None] + at_T)
         self._written.tokens_BT[where], self._written.logprobs_BT[where] = tokens_BT, logprobs_BT
-        self._lookup.see(tokens_BT, added_B)
         rows.newest_B = tokens_BT.gather(1, (added_B - 1).clamp(min=0)[:, None]).squeeze(1)
         rows.counts_B = rows.counts_B + added_B
         rows.growing_B = rows.growing_B & (rows.newest_B != self._eos_id) & (rows.counts_B < room_B)
         self._written.counts_B[rows.ids_B] = rows.counts_B
+        self._facts = self._read(added_B)
+        self._lookup.see(tokens_BT, added_B, most=self._facts.added)
+
+    def _read(self, added_B: Tensor) -> _Facts:
+        counts_B = self._rows.counts_B
+        left_P = self._rows.growing_B.view(self._layout.groups, self._layout.group_size).sum(1)
+        of_rows = added_B.max(), left_P.sum(), counts_B.max(), counts_B.min()
+        return _Facts(*torch.stack([*of_rows, (left_P > 0).sum(), left_P.max()]).tolist())
 
     def _compact(self) -> None:
         """Drop groups that have ended, and of the others as many rows as the fullest can spare."""
-        growing_PG = self._rows.growing_B.view(self._layout.groups, self._layout.group_size)
-        left_P = growing_PG.sum(1)
-        groups_P = left_P.nonzero().squeeze(1)
-        size = int(left_P.max())
-        if not 0 < len(groups_P) * size <= COMPACT_BELOW * growing_PG.numel():
+        growing_PG, size = self._rows.growing_B.view(self._layout.groups, self._layout.group_size), self._facts.fullest
+        if not 0 < self._facts.groups * size <= COMPACT_BELOW * growing_PG.numel():
             return
+        groups_P = growing_PG.any(1).nonzero().squeeze(1)
         rows_PG = growing_PG[groups_P].int().argsort(dim=1, descending=True, stable=True)[:, :size]
         rows = (groups_P[:, None] * self._layout.group_size + rows_PG).flatten()
         self._layout.keep(groups_P, rows_PG)
         self._lookup.keep(rows)
         self._rows.keep(rows)
+        self._facts = self._read(torch.zeros_like(self._rows.counts_B))
 
     def _completions(self) -> list[SampledCompletion]:
         found = self._written

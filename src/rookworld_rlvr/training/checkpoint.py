@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 
 from ..errors import UserError
 from ..model.policy import Policy
+from ..model.weights import host_state, on_host
 from .context import StepContext
 from .seeding import rng_state, set_rng_state
 
@@ -53,7 +54,7 @@ def save_checkpoint(run_folder: Path, context: StepContext, *, step: int, keep: 
 
 def load_checkpoint(folder: Path, context: StepContext) -> int:
     """Put everything back as it was saved; returns how many steps were done. Raises UserError."""
-    state = _read(folder, context)
+    state = _read(folder)
     try:
         context.prompts.load_state_dict(state["sampler"])
         _put_back(context, state)
@@ -66,7 +67,7 @@ def load_checkpoint(folder: Path, context: StepContext) -> int:
 
 def restore_checkpoint(folder: Path, context: StepContext) -> int:
     """Put back what the recovery ladder restores: all but the prompts' turn and the knowledge of ladder and guards."""
-    state = _read(folder, context)
+    state = _read(folder)
     _put_back(context, state)
     context.guards.restore(state["guards"])
     return int(state["step"])
@@ -146,10 +147,10 @@ def _point(link: Path, folder: Path) -> None:
         link.unlink(missing_ok=True)
 
 
-def _read(folder: Path, context: StepContext) -> dict[str, Any]:
+def _read(folder: Path) -> dict[str, Any]:
     try:
         # Tensors and plain values alone: unpickling anything else could run code of whoever wrote the file.
-        state: dict[str, Any] = torch.load(folder / STATE_FILE, map_location=context.policy.device, weights_only=True)
+        state: dict[str, Any] = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, UnpicklingError) as error:
         raise _not_ours(folder, error) from error
     return state
@@ -164,16 +165,17 @@ def _first_line(error: Exception) -> str:
 
 
 def _save_model(policy: Policy, folder: Path) -> None:
-    policy.model.save_pretrained(folder)
+    policy.model.save_pretrained(folder, state_dict=host_state(policy.model))
     policy.tokenizer.save_pretrained(folder)
 
 
 def _state(context: StepContext, step: int) -> dict[str, Any]:
+    """All that a run goes on from; tensors are on the CPU, so that any device can read them."""
     return {
         "step": step,
-        "policy": context.policy.model.state_dict(),
-        "references": context.references.state_dict(),
-        "optimizer": context.optimizer.state_dict(),
+        "policy": host_state(context.policy.model),
+        "references": on_host(context.references.state_dict()),
+        "optimizer": on_host(context.optimizer.state_dict()),
         "clock": context.clock.schedule_step,
         "kl": context.kl_controller.state_dict(),
         "entropy": context.entropy_controller.state_dict(),

@@ -87,31 +87,21 @@ class TokenTotals:
     def of(cls, statistics: TokenStatistics, original_logprobs: Tensor | None, terms: "TokenTerms") -> "TokenTotals":
         """Totals of one micro-batch's trained tokens, each tensor (N,), N at least 1."""
         logprobs = statistics.logprobs.detach()
-        totals = cls(
-            count=logprobs.numel(),
-            logprob_sum=float(logprobs.sum()),
-            entropy_sum=float(statistics.entropy.detach().sum()),
-            clipped_sum=float(terms.clipped.sum()),
-            corrected_sum=float((terms.correction != 1).sum()),
-            surrogate_sum=float(terms.surrogate.sum()),
-            kl_term_sum=float(terms.kl.sum()),
-            ratio_max=float(terms.ratio.max()),
-            sampler_ratio_max=float(terms.sampler_log_ratio.abs().max().exp()),
-        )
-        totals._add_kl(statistics, original_logprobs)
-        return totals
-
-    def _add_kl(self, statistics: TokenStatistics, original_logprobs: Tensor | None) -> None:
-        """Nothing without a reference."""
-        if statistics.ref_logprobs is None or statistics.kl_exact is None:
-            return
-        logprobs, ref_logprobs = statistics.logprobs.detach(), statistics.ref_logprobs
-        kl = kl_k3(logprobs, ref_logprobs)
-        kl_original = kl if original_logprobs is None else kl_k3(logprobs, original_logprobs)
-        self.kl_count = kl.numel()
-        self.ref_logprob_sum, self.kl_sum = float(ref_logprobs.sum()), float(kl.sum())
-        self.kl_exact_sum, self.kl_original_sum = float(statistics.kl_exact.detach().sum()), float(kl_original.sum())
-        self.kl_min, self.kl_max = float(kl.min()), float(kl.max())
+        found = {
+            "logprob_sum": logprobs.sum(),
+            "entropy_sum": statistics.entropy.detach().sum(),
+            "clipped_sum": terms.clipped.sum(),
+            "corrected_sum": (terms.correction != 1).sum(),
+            "surrogate_sum": terms.surrogate.sum(),
+            "kl_term_sum": terms.kl.sum(),
+            "ratio_max": terms.ratio.max(),
+            "sampler_ratio_max": terms.sampler_log_ratio.abs().max().exp(),
+            **_kl_totals(statistics, original_logprobs),
+        }
+        # Read at once: each reading waits for the device.
+        values = torch.stack([value.float() for value in found.values()]).tolist()
+        kl_count = logprobs.numel() if "kl_sum" in found else 0
+        return cls(count=logprobs.numel(), kl_count=kl_count, **dict(zip(found, values, strict=True)))
 
     def add(self, other: "TokenTotals") -> None:
         """Take in another micro-batch."""
@@ -150,6 +140,23 @@ class TokenTerms:
     """Weight against the mismatch of sampler and trainer; 1 where none is needed."""
     sampler_log_ratio: Tensor
     """old − sampler log-prob, nat, before any truncation."""
+
+
+def _kl_totals(statistics: TokenStatistics, original_logprobs: Tensor | None) -> dict[str, Tensor]:
+    """Sums and extremes of KL by the names of `TokenTotals`; empty without a reference."""
+    if statistics.ref_logprobs is None or statistics.kl_exact is None:
+        return {}
+    logprobs, ref_logprobs = statistics.logprobs.detach(), statistics.ref_logprobs
+    kl = kl_k3(logprobs, ref_logprobs)
+    kl_original = kl if original_logprobs is None else kl_k3(logprobs, original_logprobs)
+    return {
+        "ref_logprob_sum": ref_logprobs.sum(),
+        "kl_sum": kl.sum(),
+        "kl_exact_sum": statistics.kl_exact.detach().sum(),
+        "kl_original_sum": kl_original.sum(),
+        "kl_min": kl.min(),
+        "kl_max": kl.max(),
+    }
 
 
 def grpo_loss(policy: Policy, micro: Batch, plan: LossPlan) -> MicroLoss:

@@ -179,10 +179,11 @@ def _update(context: StepContext, part: Batch, report: StepReport) -> None:
     parameters = [p for p in context.policy.model.parameters() if p.grad is not None]
     if not parameters:
         return
-    grad_norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-    report.grad_norm = max(report.grad_norm, float(grad_norm))
-    checks.check_gradient(context, float(grad_norm), part)
-    torch.nn.utils.clip_grads_with_norm_(parameters, context.optim.max_grad_norm, grad_norm)
+    total_norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    grad_norm = float(total_norm)
+    report.grad_norm = max(report.grad_norm, grad_norm)
+    checks.check_gradient(context, grad_norm, part)
+    torch.nn.utils.clip_grads_with_norm_(parameters, context.optim.max_grad_norm, total_norm)
     for group in context.optimizer.param_groups:
         group["lr"] = report.lr
     before = [parameter.detach().clone() for parameter in parameters]

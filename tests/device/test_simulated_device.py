@@ -1,0 +1,90 @@
+"""The whole command on a simulated accelerator gives the numbers of the CPU, and waits for the device seldom."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+SIMULATED = Path(__file__).with_name("simulated.py")
+STEPS, FIRST = 3, 2
+# A step of this size waited 274 times before waits were put together.
+MOST_WAITS_A_STEP = 110
+
+
+@pytest.fixture(scope="module")
+def common(small_overrides: list[str]) -> list[str]:
+    return [*small_overrides, "precision=fp32", "threads=1", "evaluation_rows=2", "sampled_rows=1", "match_pairs=0"]
+
+
+def run(command: list[str], root: Path, *arguments: str) -> tuple[Path, str]:
+    """The run's folder, and what was printed."""
+    done = subprocess.run(
+        [*command, "train", f"output_root={root}", *arguments], capture_output=True, text=True, check=False
+    )
+    if "SKIP" in done.stdout:
+        pytest.skip(done.stdout.strip())
+    assert done.returncode == 0, done.stderr[-2000:]
+    return next(root.glob("latest")).resolve(), done.stdout
+
+
+@pytest.fixture(scope="module")
+def simulated(common: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
+    """A run of two steps, resumed for a third; and how often each of the two waited for the device."""
+    root = tmp_path_factory.mktemp("simulated")
+    command = [sys.executable, str(SIMULATED)]
+    folder, told = run(command, root, *common, f"steps={FIRST}", "checkpoint_every=1")
+    waits = [int(count) for count in re.findall(r"^a step waited (\d+) times$", told, re.M)]
+    run(command, root, *common, f"steps={STEPS}", "checkpoint_every=1", f"resume={folder}")
+    return folder, waits
+
+
+@pytest.fixture(scope="module")
+def on_cpu(common: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    command = [sys.executable, "-m", "rookworld_rlvr"]
+    root = tmp_path_factory.mktemp("cpu")
+    folder, _ = run(command, root, *common, f"steps={FIRST}", "checkpoint_every=1")
+    run(command, root, *common, f"steps={STEPS}", "checkpoint_every=1", f"resume={folder}")
+    return folder
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_updates_evaluation_checkpoint_and_resume_give_the_numbers_of_the_cpu(
+    simulated: tuple[Path, list[int]], on_cpu: Path
+) -> None:
+    folder, _ = simulated
+    ours, theirs = metrics(folder), metrics(on_cpu)
+    assert len(ours) == len(theirs) == STEPS
+    for key in ("loss", "reward/mean", "kl/reference", "optim/grad_norm", "optim/update_norm"):
+        assert [row[key] for row in ours] == pytest.approx([row[key] for row in theirs], rel=1e-3, abs=1e-6), key
+    before, after = (json.loads((run / "summary.json").read_text()) for run in (folder, on_cpu))
+    assert before["before"] == after["before"] and before["after"].keys() == after["after"].keys()
+    weights = [torch.load(run / "checkpoints" / f"step-{STEPS}" / "trainer_state.pt") for run in (folder, on_cpu)]
+    for name, tensor in weights[1]["policy"].items():
+        torch.testing.assert_close(weights[0]["policy"][name], tensor, rtol=1e-3, atol=1e-5)
+
+
+def test_a_step_waits_for_the_device_no_more_often_than_now(simulated: tuple[Path, list[int]]) -> None:
+    _, waits = simulated
+    assert len(waits) == FIRST and all(0 < count <= MOST_WAITS_A_STEP for count in waits), waits
+
+
+def test_a_tensor_left_on_the_cpu_raises() -> None:
+    code = (
+        f"import sys; sys.path.insert(0, {str(SIMULATED.parent)!r})\n"
+        "import torch, simulated\n"
+        "simulated._register()\n"
+        "with simulated.Simulated():\n"
+        "    there = torch.arange(4.0, device='sim')\n"
+        "    assert (there * 2).sum().item() == 12.0 and simulated.Simulated.waits == 1\n"
+        "    there + torch.ones(4)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "expected all tensors on one device" in done.stderr
