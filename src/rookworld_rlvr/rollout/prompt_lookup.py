@@ -23,9 +23,9 @@ class PromptLookup:
         # One place more than tokens: behind the last nothing follows.
         self._scores_BL = torch.zeros(self._prompts_BL.shape[0], prompts_PL.shape[1] + 1, device=prompts_PL.device)
 
-    def see(self, tokens_BT: Tensor, counts_B: Tensor, *, most: int) -> None:
-        """The first `counts_B` of each row's tokens were added to its completion; the highest of them is `most`."""
-        for t in range(most):
+    def see(self, tokens_BT: Tensor, counts_B: Tensor) -> None:
+        """The first `counts_B` of each row's tokens were added to its completion."""
+        for t in range(tokens_BT.shape[1]):
             before_BL = self._scores_BL
             matched_BL = before_BL[:, :-1] * DECAY + (self._prompts_BL == tokens_BT[:, t : t + 1])
             self._scores_BL = torch.nn.functional.pad(matched_BL, (1, 0))

@@ -76,8 +76,6 @@ class _Written:
 class _Facts:
     """What python must know of the rows to go on; all of it is read from the device at once."""
 
-    added: int
-    """Most tokens that the last pass gave to a row."""
     growing: int
     """Rows that are not at their end."""
     longest: int
@@ -87,6 +85,8 @@ class _Facts:
     """Groups with a row that grows."""
     fullest: int
     """Most growing rows of a group."""
+    sure: int
+    """Growing rows whose draft is likely to be right."""
 
 
 class StaticGenerator(OwnModelGenerator):
@@ -232,11 +232,8 @@ class _Batch:
 
     def _drafts(self) -> Tensor | None:
         """As many tokens as the pass has room for, where most rows have a likely guess."""
-        growing_B = self._rows.growing_B
-        count = min(self._most_drafts, self._pass_tokens // len(growing_B) - 1)
-        if count < 1:
-            return None
-        if self._fixed is None and 2 * int((self._lookup.sure_B() & growing_B).sum()) < self._facts.growing:
+        count = min(self._most_drafts, self._pass_tokens // len(self._rows.growing_B) - 1)
+        if count < 1 or (self._fixed is None and 2 * self._facts.sure < self._facts.growing):
             return None
         return self._lookup.drafts_BK(count)
 
@@ -269,14 +266,15 @@ class _Batch:
         rows.counts_B = rows.counts_B + added_B
         rows.growing_B = rows.growing_B & (rows.newest_B != self._eos_id) & (rows.counts_B < room_B)
         self._written.counts_B[rows.ids_B] = rows.counts_B
-        self._facts = self._read(added_B)
-        self._lookup.see(tokens_BT, added_B, most=self._facts.added)
+        self._lookup.see(tokens_BT, added_B)
+        self._facts = self._read()
 
-    def _read(self, added_B: Tensor) -> _Facts:
-        counts_B = self._rows.counts_B
-        left_P = self._rows.growing_B.view(self._layout.groups, self._layout.group_size).sum(1)
-        of_rows = added_B.max(), left_P.sum(), counts_B.max(), counts_B.min()
-        return _Facts(*torch.stack([*of_rows, (left_P > 0).sum(), left_P.max()]).tolist())
+    def _read(self) -> _Facts:
+        counts_B, growing_B = self._rows.counts_B, self._rows.growing_B
+        left_P = growing_B.view(self._layout.groups, self._layout.group_size).sum(1)
+        of_rows = left_P.sum(), counts_B.max(), counts_B.min()
+        sure = (self._lookup.sure_B() & growing_B).sum()
+        return _Facts(*torch.stack([*of_rows, (left_P > 0).sum(), left_P.max(), sure]).tolist())
 
     def _compact(self) -> None:
         """Drop groups that have ended, and of the others as many rows as the fullest can spare."""
@@ -289,7 +287,7 @@ class _Batch:
         self._layout.keep(groups_P, rows_PG)
         self._lookup.keep(rows)
         self._rows.keep(rows)
-        self._facts = self._read(torch.zeros_like(self._rows.counts_B))
+        self._facts = self._read()
 
     def _completions(self) -> list[SampledCompletion]:
         found = self._written
