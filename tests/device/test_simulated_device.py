@@ -12,8 +12,8 @@ import torch
 
 SIMULATED = Path(__file__).with_name("simulated.py")
 STEPS, FIRST = 3, 2
-# A step of this size waited 274 times before waits were put together.
-MOST_WAITS_A_STEP = 110
+# One wait for each pass of sampling, and some twenty for the update. They were seven a pass, and forty.
+MOST_WAITS_A_STEP = 140
 
 
 @pytest.fixture(scope="module")
