@@ -27,8 +27,8 @@ from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rewards.judge_pool import Judge, JudgePool, Question
 from rookworld_rlvr.rollout.generator import Generator, SampledCompletion
 from rookworld_rlvr.stability.faults import DAMAGE, Fault, FaultKind
-from rookworld_rlvr.training.checkpoint import STATE_FILE, checkpoint_folder
-from rookworld_rlvr.training.context import Moment, StepContext
+from rookworld_rlvr.training.checkpoint import STATE_FILE, checkpoint_folder, list_checkpoints, load_checkpoint
+from rookworld_rlvr.training.context import Moment, StepContext, judge_restarts
 from rookworld_rlvr.training.diagnosis import SUGGESTIONS
 from rookworld_rlvr.training.step_report import StepReport
 from rookworld_rlvr.training.trainer import Run
@@ -418,6 +418,11 @@ def test_a_judge_process_that_dies_is_replaced_and_the_rewards_are_the_same(make
     assert [row["recovery/judge_restarts"] for row in rows(run)] == [0] * FIRST + [1] * 4
     assert rows(run)[-1]["recovery/skipped"] == 0
     assert isinstance(run.context.judge, JudgePool) and run.context.judge.pids() == []
+    # A run that goes on in another process still counts them.
+    later = make_saved_run(*GIVEN, "name=later")
+    load_checkpoint(list_checkpoints(run.folder)[-1], later.context)
+    assert later.context.judge.restarts == 0 and judge_restarts(later.context) == 1
+    later.close()
 
 
 @contextmanager

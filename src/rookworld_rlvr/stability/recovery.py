@@ -84,6 +84,8 @@ class RecoveryState:
     """Good steps in a row."""
     restores: int = 0
     """Restores so far."""
+    judge_restarts: int = 0
+    """Restarts of judges' processes that this process has not seen: those of before it was resumed."""
     ineffective: int = 0
     """Steps in a row without an effective update."""
     last_good_step: int = 0

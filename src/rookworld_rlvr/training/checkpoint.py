@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from ..errors import UserError
 from ..model.policy import Policy
 from ..model.weights import host_state, on_host
-from .context import StepContext
+from .context import StepContext, judge_restarts
 from .seeding import rng_state, set_rng_state
 
 STATE_FILE, CONFIG_FILE = "trainer_state.pt", "config.yaml"
@@ -182,7 +182,7 @@ def _state(context: StepContext, step: int) -> dict[str, Any]:
         "guards": context.guards.state_dict(),
         "rng": rng_state(),
         "sampler": context.prompts.state_dict(),
-        "recovery": context.recovery.state_dict(),
+        "recovery": context.recovery.state_dict() | {"judge_restarts": judge_restarts(context)},
     }
 
 

@@ -167,3 +167,8 @@ class StepContext:
         """Call the hooks."""
         for hook in self.hooks:
             hook(moment, self, report)
+
+
+def judge_restarts(context: StepContext) -> int:
+    """Restarts of judges' processes since the run began, before it was resumed and after."""
+    return context.recovery.judge_restarts + context.judge.restarts

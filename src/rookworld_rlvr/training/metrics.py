@@ -13,7 +13,7 @@ from ..engine.pool import EngineCounts
 from ..objective import zero_variance_fraction
 from ..rollout.generator import SampledCompletion
 from ..tasks import Task
-from .context import StepContext
+from .context import StepContext, judge_restarts
 from .loss import TokenTotals
 from .memory import peak_memory_gib, step_peak_gib
 from .step_report import StepReport
@@ -236,8 +236,8 @@ METRICS: dict[str, Metric] = {
         _of_state(lambda context: context.recovery.restores)),
     "recovery/ineffective": Metric("steps", LAST, "steps in a row that taught nothing", "0",
         _of_state(lambda context: context.recovery.ineffective)),
-    "recovery/judge_restarts": Metric("restarts", LAST, "restarts of judges' processes since this process began", "0",
-        _of_state(lambda context: context.judge.restarts)),
+    "recovery/judge_restarts": Metric("restarts", LAST, "restarts of judges' processes so far", "0",
+        _of_state(judge_restarts)),
     "recovery/lr_scale": Metric("1", LAST, "what the scheduled learning rate is multiplied by", "1",
         _of_state(lambda context: context.recovery.lr_scale)),
     "rollout/truncated_fraction": Metric("fraction", MEAN, "completions cut by max_new_tokens", "below 0.02",
