@@ -474,12 +474,13 @@ def test_stability_tells_of_every_choice() -> None:
 
 
 def test_stability_tells_of_every_fault_and_which_restore_at_once() -> None:
-    from rookworld_rlvr.stability.faults import DAMAGE, FaultKind
+    from rookworld_rlvr.stability.faults import DAMAGE, LASTING, FaultKind
 
     told = rows_of("fault")
     assert told.keys() == set(FaultKind)
     assert {kind for kind, row in told.items() if "at once" in row[3]} == DAMAGE
-    assert all(row[3] == "skip" for kind, row in told.items() if kind not in DAMAGE)
+    assert {kind for kind, row in told.items() if row[3] == "give up"} == LASTING
+    assert all(row[3] == "skip" for kind, row in told.items() if kind not in DAMAGE | LASTING)
 
 
 def test_stability_tells_of_every_moment_of_a_step_in_order() -> None:

@@ -28,7 +28,7 @@ from rookworld_rlvr.rewards.judge_pool import Judge, JudgePool, Question
 from rookworld_rlvr.rollout.generator import Generator, SampledCompletion
 from rookworld_rlvr.stability.faults import DAMAGE, Fault, FaultKind
 from rookworld_rlvr.training.checkpoint import STATE_FILE, checkpoint_folder, list_checkpoints, load_checkpoint
-from rookworld_rlvr.training.context import Moment, StepContext, judge_restarts
+from rookworld_rlvr.training.context import Hook, Moment, StepContext, judge_restarts
 from rookworld_rlvr.training.diagnosis import SUGGESTIONS
 from rookworld_rlvr.training.step_report import StepReport
 from rookworld_rlvr.training.trainer import Run
@@ -388,6 +388,32 @@ def test_without_recovery_what_is_not_finite_is_skipped_and_nothing_else_is_done
     assert (last["recovery/skipped"], last["recovery/restores"], last["recovery/lr_scale"]) == (3, 0, 1)
     assert all(equal(watched.weights[i], watched.weights[FIRST]) for i in range(FIRST, FIRST + 4))
     assert not equal(watched.weights[FIRST + 4], watched.weights[FIRST])
+
+
+def test_where_memory_runs_out_the_micro_batch_is_halved_and_the_update_is_the_same(make_saved_run: MakeRun) -> None:
+    def short_of_memory(most: int) -> Hook:
+        def hook(moment: Moment, context: StepContext, _report: StepReport) -> None:
+            if moment is Moment.micro_batch and context.micro_batch_size > most:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nsecond line")
+
+        return hook
+
+    plain = make_saved_run(*GIVEN, "steps=2", "optim.micro_batch_size=8")
+    train_run(plain)
+    run = make_saved_run(*GIVEN, "steps=2", "optim.micro_batch_size=8", "name=less")
+    run.context.hooks.append(short_of_memory(2))
+    train_run(run)
+    assert [row["recovery/halvings"] for row in rows(run)] == [2, 2] and rows(run)[-1]["recovery/skipped"] == 0
+    # Weights would not do: Adam makes steps of one size out of gradients that differ by rounding alone.
+    for key in ("optim/grad_norm", "policy/entropy", "reward/mean"):
+        assert rows(run)[0][key] == pytest.approx(rows(plain)[0][key], rel=1e-4), key
+
+    run = make_saved_run(*GIVEN, "steps=2", "optim.micro_batch_size=8", "name=none")
+    run.context.hooks.append(short_of_memory(0))
+    with pytest.raises(TrainingGaveUpError, match=r"memory \(micro_batch: CUDA out of memory"):
+        train_run(run)
+    told = (run.folder / "diagnosis.txt").read_text()
+    assert "generator.batch_size=16 objective.group_size=4" in told and run.context.recovery.halvings == 3
 
 
 def test_without_recovery_a_spike_is_trained_on_and_damage_gives_up_at_once(make_saved_run: MakeRun) -> None:

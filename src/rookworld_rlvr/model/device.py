@@ -78,6 +78,12 @@ def reset_allocated_peak() -> None:
     torch.cuda.reset_peak_memory_stats()
 
 
+def release_memory(device: torch.device) -> None:
+    """Give back what an accelerator's allocator holds in reserve."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
 def random_states() -> list[Tensor]:
     """The state of every accelerator's random generator; empty where this process has used none."""
     return torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []

@@ -31,10 +31,14 @@ class FaultKind(StrEnum):
     """A weight is not finite."""
     collapse = "collapse"
     """The mean reward has fallen far below its best."""
+    memory = "memory"
+    """The device's memory did not suffice for a single completion, or for sampling."""
 
 
 # After these the weights themselves are wrong: skipping an update does not help.
 DAMAGE = frozenset({FaultKind.kl_limit, FaultKind.parameter, FaultKind.collapse})
+# These come again in every step: neither a skip nor a restore helps.
+LASTING = frozenset({FaultKind.memory})
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from .faults import Fault
+from .faults import LASTING, Fault
 from .guards import GuardConfig
 
 
@@ -84,6 +84,8 @@ class RecoveryState:
     """Good steps in a row."""
     restores: int = 0
     """Restores so far."""
+    halvings: int = 0
+    """How often the micro-batch was halved because memory ran out."""
     judge_restarts: int = 0
     """Restarts of judges' processes that this process has not seen: those of before it was resumed."""
     ineffective: int = 0
@@ -134,7 +136,7 @@ def climb(state: RecoveryState, config: RecoveryConfig, *, step: int, fault: Fau
     state.skipped += 1
     state.consecutive += 1
     state.good = 0
-    if state.consecutive > config.max_consecutive_nans:
+    if state.consecutive > config.max_consecutive_nans or fault.kind in LASTING:
         return Rung.give_up
     if not config.enabled:
         return Rung.give_up if fault.damages else Rung.skip

@@ -4,8 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
+import torch
 from torch import Tensor
 
+from ..model.batch import Batch
+from ..model.policy import TokenTable
 from ..objective import AdvantageConfig, counted_groups
 from ..rewards import JudgeError
 from ..rollout.generator import GeneratorError
@@ -14,6 +17,7 @@ from ..stability.faults import Fault, FaultError, FaultKind
 from ..tasks import Example
 from .checks import check_logprobs, check_rewards
 from .context import StepContext, Uninformative
+from .less_memory import in_pieces_that_fit, out_of_memory
 from .step_report import StepReport
 from .timing import timed
 
@@ -84,6 +88,8 @@ def _judged(context: StepContext, examples: Sequence[Example], report: StepRepor
         raise FaultError(Fault(FaultKind.generator, "completions", str(error))) from error
     except JudgeError as error:
         raise FaultError(Fault(FaultKind.judge, "scores", str(error))) from error
+    except torch.OutOfMemoryError as error:
+        raise out_of_memory("completions", error) from error
     if counts is not None:
         report.add_engine_counts(context.judge.engine_counts(), since=counts)
     report.sampled_groups += len(groups)
@@ -126,11 +132,20 @@ def _fill(group: Group, valid_G: Tensor, spare: Group, accepted: list[bool]) -> 
 def _within_cap(context: StepContext, groups: Sequence[Group]) -> Tensor:
     """Which completions (P, G) are within the cap, by the mean exact KL over their positions."""
     batch = make_batch(groups, pad_id=context.policy.pad_id, device=context.policy.device)
-    table = context.policy.token_table(
-        batch,
-        micro_batch_size=context.optim.micro_batch_size,
-        temperature=context.temperature,
-        reference=context.references.current,
-    )
+    table = token_table(context, batch)
     check_logprobs(context, table.logprobs_BT, table.ref_logprobs_BT, batch)
     return (table.mean_kl_B() <= context.objective.collection.kl_cap).reshape(len(groups), -1).cpu()
+
+
+def token_table(context: StepContext, batch: Batch) -> TokenTable:
+    """Log-probs of policy and reference of all the batch's tokens, without a gradient."""
+
+    def attempt() -> TokenTable:
+        return context.policy.token_table(
+            batch,
+            micro_batch_size=context.micro_batch_size,
+            temperature=context.temperature,
+            reference=context.references.current,
+        )
+
+    return in_pieces_that_fit(context, attempt)

@@ -146,6 +146,11 @@ class StepContext:
     """Called at every moment of a step, in this order."""
     stop_requested: Callable[[], bool] = lambda: False
 
+    @property
+    def micro_batch_size(self) -> int:
+        """Most completions of a pass: as configured, halved each time that memory ran out."""
+        return max(1, self.optim.micro_batch_size >> self.recovery.halvings)
+
     def loss_plan(self, sizes: LossSizes, *, kl_coef: float, entropy_coef: float) -> LossPlan:
         """What the micro-batches of an update of these sizes have in common."""
         measured = self.kl.measured or kl_coef > 0

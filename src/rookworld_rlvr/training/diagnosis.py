@@ -31,6 +31,7 @@ SUGGESTIONS: Mapping[FaultKind, str] = {
     FaultKind.kl_limit: "kl=adaptive optim.lr={lr:.1e}",
     FaultKind.parameter: "precision=fp32 optim.lr={lr:.1e}",
     FaultKind.collapse: "kl=adaptive optim.lr={lr:.1e}",
+    FaultKind.memory: "generator.batch_size=16 objective.group_size=4 generator.max_new_tokens=96",
 }
 
 

@@ -236,6 +236,8 @@ METRICS: dict[str, Metric] = {
         _of_state(lambda context: context.recovery.restores)),
     "recovery/ineffective": Metric("steps", LAST, "steps in a row that taught nothing", "0",
         _of_state(lambda context: context.recovery.ineffective)),
+    "recovery/halvings": Metric("halvings", LAST, "times that the micro-batch was halved because memory ran out", "0",
+        _of_state(lambda context: context.recovery.halvings)),
     "recovery/judge_restarts": Metric("restarts", LAST, "restarts of judges' processes so far", "0",
         _of_state(judge_restarts)),
     "recovery/lr_scale": Metric("1", LAST, "what the scheduled learning rate is multiplied by", "1",

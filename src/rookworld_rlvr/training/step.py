@@ -27,9 +27,10 @@ from ..objective import KLForm, LossSizes, group_advantages
 from ..rollout.groups import Collected, make_batch
 from ..stability.faults import FaultError, StepAbandonedError
 from . import checks
-from .collection import collect, counted_P, sync_sampler
+from .collection import collect, counted_P, sync_sampler, token_table
 from .context import Moment, StepConfig, StepContext, Truncated
-from .loss import LossPlan, MicroLoss, grpo_loss
+from .less_memory import in_pieces_that_fit
+from .loss import LossPlan, MicroLoss, TokenTotals, grpo_loss
 from .optim import learning_rate
 from .step_report import StepReport
 from .timing import timed
@@ -79,12 +80,7 @@ def _before_the_first_update(context: StepContext, batch: Batch) -> TokenTable |
     """Log-probs of policy and reference before the first update, None where nothing needs them."""
     if context.objective.updates == 1 and context.kl.form is not KLForm.in_reward:
         return None
-    table = context.policy.token_table(
-        batch,
-        micro_batch_size=context.optim.micro_batch_size,
-        temperature=context.temperature,
-        reference=context.references.current,
-    )
+    table = token_table(context, batch)
     checks.check_logprobs(context, table.logprobs_BT, table.ref_logprobs_BT, batch)
     return table
 
@@ -130,8 +126,7 @@ def _cuts(rows: int, config: StepConfig) -> int:
 
 
 def _accumulate(context: StepContext, part: Batch, step_tokens: float, report: StepReport) -> None:
-    """Add up the gradient of one update, a micro-batch on each core at a time."""
-    context.optimizer.zero_grad(set_to_none=True)
+    """Add up the gradient of one update, and what is known of its tokens."""
     sizes = LossSizes(
         completions=len(part.tokens_BT),
         tokens=part.trained_tokens(),
@@ -140,14 +135,27 @@ def _accumulate(context: StepContext, part: Batch, step_tokens: float, report: S
     )
     plan = context.loss_plan(sizes, kl_coef=report.kl_coef, entropy_coef=report.entropy_coef)
     part = _rows_with_a_gradient(context, part, plan)
-    parameters = [p for p in context.policy.model.parameters() if p.requires_grad]
-    micros = list(micro_batches(part, context.optim.micro_batch_size, by_prompt=context.policy.packs))
-    loss_of = partial(_differentiated, context, report, plan, parameters)
-    for found, gradients in on_cores(loss_of, micros, context.policy.device):
-        report.tokens.add(found.totals)
-        report.loss += found.loss.item()
-        add_gradients(parameters, gradients)
+    report.tokens, report.loss = in_pieces_that_fit(context, lambda: _add_micro_batches(context, part, plan, report))
     checks.check_kl(context, part, report)
+
+
+def _add_micro_batches(
+    context: StepContext, part: Batch, plan: LossPlan, report: StepReport
+) -> tuple[TokenTotals, float]:
+    """The report's token totals and loss with this update's added, whose gradient is left in the parameters.
+
+    A micro-batch on each core at a time.
+    """
+    context.optimizer.zero_grad(set_to_none=True)
+    parameters = [p for p in context.policy.model.parameters() if p.requires_grad]
+    micros = list(micro_batches(part, context.micro_batch_size, by_prompt=context.policy.packs))
+    loss_of = partial(_differentiated, context, report, plan, parameters)
+    tokens, loss = replace(report.tokens), report.loss
+    for found, gradients in on_cores(loss_of, micros, context.policy.device):
+        tokens.add(found.totals)
+        loss += found.loss.item()
+        add_gradients(parameters, gradients)
+    return tokens, loss
 
 
 def _differentiated(
