@@ -17,7 +17,8 @@ from rookworld_rlvr.app.hydra_command import run_command
 from rookworld_rlvr.rollout.vllm_server import ServerGoneError
 
 BAD_VALUES = [
-    ("optim.lrr=1", "lrr"),
+    ("optim.lrr=1", "did you mean optim.lr"),
+    ("rows=1", "did you mean evaluation_rows or sampled_rows or validation.rows?"),
     ("+objective.clop=1", "clop"),
     ("kl=nope", "nope"),
     ("model.path=/nope", "model.path: expected a folder with a config.json"),
@@ -269,3 +270,16 @@ def test_no_command_shows_the_usage_and_help_is_no_error(capfd: pytest.CaptureFi
     assert main([]) == 2 and main(["--help"]) == 0
     shown = capfd.readouterr()
     assert shown.out.count("usage: rookworld <command>") == 2 and "smoke" in shown.out and shown.err == ""
+
+
+def test_a_model_with_fewer_tokens_than_its_tokenizer_is_refused(
+    small_model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
+
+    shape = {"vocab_size": 20, "n_positions": 256, "n_embd": 8, "n_layer": 1, "n_head": 1}
+    GPT2LMHeadModel(GPT2Config(**shape, bos_token_id=0, eos_token_id=0)).save_pretrained(tmp_path / "model")
+    AutoTokenizer.from_pretrained(small_model).save_pretrained(tmp_path / "model")
+    assert main(["smoke", f"model.path={tmp_path / 'model'}", "threads=1"]) == 2
+    told = capfd.readouterr().err
+    assert "expected a model with as many tokens as its tokenizer" in told and told.count("\n") == 1

@@ -58,6 +58,16 @@ def test_rows_malformations_and_duplicates_are_counted(write: Writer) -> None:
     assert report.malformed == {"bad_prompt": 2, "unaligned_evals": 1}
     assert report.duplicate_positions == {Task.policy: 1, Task.environment: 0}
     assert not report.is_clean
+    assert [line.split(": ")[:2] for line in report.malformed_rows] == [
+        ["  row 4", "bad_prompt"], ["  row 5", "unaligned_evals"], ["  row 6", "bad_prompt"]
+    ]  # fmt: skip
+    assert "  row 4: bad_prompt: hello" in report.lines()
+
+
+def test_of_each_reason_three_malformed_rows_are_shown(write: Writer) -> None:
+    report = audit(write(white("0.5 -0.1", "e2e3"), *(f"hello {number} {'x' * 200}" for number in range(5))))
+    assert report.malformed.total() == 5 and len(report.malformed_rows) == 3
+    assert all(len(line) < 140 and line.endswith("…") for line in report.malformed_rows)
 
 
 def test_a_best_move_below_the_best_eval_is_counted_by_colour(write: Writer) -> None:

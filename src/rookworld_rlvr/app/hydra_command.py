@@ -1,8 +1,11 @@
 """Commands with a hydra configuration: composing it, sweeping, and one clear line for what is wrong."""
 
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
@@ -32,6 +35,8 @@ MULTIRUN_FLAGS = ("-m", "--multirun")
 # hydra's advice for configurations that are open; a dataclass refuses what it does not know.
 ADVICE = "To append to your "
 NO_SUCH_GROUP = "No match in the defaults list."
+NO_SUCH_KNOB = re.compile(r"Could not override '([\w.]+)'")
+MOST_LIKE = 3
 
 
 @cache
@@ -60,7 +65,7 @@ def run_command(name: str, schema: type, argv: list[str], task: Callable[[Any, D
     try:
         job()
     except (HydraException, OmegaConfBaseException, OSError) as error:
-        return _complain(error, f"expected group=option, the groups of {name}: {', '.join(groups(name)) or 'none'}")
+        return _complain(error, _advice(_one_line(error), name, schema))
     finally:
         sys.argv = arguments
     return max(codes, default=DONE)
@@ -97,12 +102,36 @@ def _guarded(task: Callable[[Any, DictConfig], None], raw: DictConfig) -> int:
     return DONE
 
 
-def _complain(error: Exception, of_groups: str = "") -> int:
+def _complain(error: Exception, advice: str = "") -> int:
     told = _one_line(error)
-    if of_groups and NO_SUCH_GROUP in told:
-        told = f"{told} | {of_groups}"
-    print(f"rookworld: {told}", file=sys.stderr)
+    print(f"rookworld: {told} | {advice}" if advice else f"rookworld: {told}", file=sys.stderr)
     return BAD_INPUT
+
+
+def _advice(told: str, name: str, schema: type) -> str:
+    """What to type instead: the groups there are, or knobs that are spelled like the one that there is not."""
+    if NO_SUCH_GROUP in told:
+        return f"expected group=option, the groups of {name}: {', '.join(groups(name)) or 'none'}"
+    unknown = NO_SUCH_KNOB.search(told)
+    knobs = _knobs_like(unknown[1], list(_knobs(schema()))) if unknown else []
+    return f"did you mean {' or '.join(knobs)}?" if knobs else ""
+
+
+def _knobs(config: Any, path: str = "") -> Iterator[str]:
+    for knob in fields(config):
+        value = getattr(config, knob.name)
+        yield from _knobs(value, f"{path}{knob.name}.") if is_dataclass(value) else [f"{path}{knob.name}"]
+
+
+def _knobs_like(unknown: str, knobs: Sequence[str]) -> list[str]:
+    """At most three knobs that end like the unknown one, or are spelled nearly as it is.
+
+    >>> _knobs_like("rows", ["evaluation_rows", "optim.lr", "seed"]), _knobs_like("optim.lrr", ["optim.lr", "seed"])
+    (['evaluation_rows'], ['optim.lr'])
+    """
+    last = unknown.split(".")[-1]
+    alike = [knob for knob in knobs if re.split(r"[._]", knob)[-1] == last or knob.split(".")[-1] == last]
+    return (alike or get_close_matches(unknown, knobs, n=3))[:MOST_LIKE]
 
 
 def _one_line(error: BaseException) -> str:

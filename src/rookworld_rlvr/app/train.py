@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
 def _next(folder: Path, summary: Mapping[str, Any]) -> str:
     """What a user would type next."""
     if summary["stopped"] == INTERRUPTED:
-        return f"to go on: resume={folder}"
+        return f"to go on: bash train.sh resume={folder}"
     return f"to play against it in a chess program: rookworld uci --model {checkpoint_folder(folder, summary['steps'])}"
 
 

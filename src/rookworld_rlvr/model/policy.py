@@ -200,6 +200,12 @@ def load_policy(config: ModelConfig, device: torch.device, precision: Precision)
     # transformers 5 builds an empty tokenizer without a word where its files are not found.
     if len(tokenizer) < 2 or tokenizer.eos_token_id is None:
         raise UserError(f"model.path: expected a tokenizer with a vocabulary and an end token in {source}")
+    vocabulary = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > vocabulary:
+        raise UserError(
+            f"model.path: expected a model with as many tokens as its tokenizer, {len(tokenizer)}, got {vocabulary} "
+            f"in {source}"
+        )
     _set_dropout(model, config.dropout)
     precision = resolve_precision(precision, device)
     return Policy(model.to(device).train(), tokenizer, precision, device, packs=config.packing and can_share(model))

@@ -31,6 +31,8 @@ from .types import (
 )
 
 GROUPS = ("white", "black", "environment")
+# Malformed rows that are shown of each reason, and how much of each.
+MOST_SHOWN, MOST_CHARACTERS = 3, 100
 
 
 def audit(source: str | Path, *, split: str = "train") -> AuditReport:
@@ -40,8 +42,11 @@ def audit(source: str | Path, *, split: str = "train") -> AuditReport:
     without a valid row.
     """
     tally = _Tally()
-    for raw in raw_rows(source, split=split):
-        tally.add(parse_row(raw))
+    for number, raw in enumerate(raw_rows(source, split=split), start=1):
+        row = parse_row(raw)
+        tally.add(row)
+        if isinstance(row, ParseFailure):
+            tally.show(number, row, raw)
     require_valid(source, tally.valid, tally.malformed)
     return tally.report(str(source))
 
@@ -52,6 +57,7 @@ class _Tally:
     def __init__(self) -> None:
         self.valid = self.unlabelled = 0
         self.malformed: Counter[str] = Counter()
+        self.malformed_rows: list[str] = []
         self.duplicates: Counter[Task] = Counter()
         self.seen: set[tuple[Task, str]] = set()
         self.findings: dict[str, Counter[str]] = {name: Counter() for name in GROUPS}
@@ -70,6 +76,13 @@ class _Tally:
             group, findings = _judge(row.task, row.prompt, row.completion)
             self.findings[group].update(findings)
 
+    def show(self, number: int, failure: ParseFailure, raw: RawRow) -> None:
+        """Keep a malformed row to be shown, unless enough of its reason are."""
+        if self.malformed[failure.reason.value] <= MOST_SHOWN:
+            text = " ".join((raw if isinstance(raw, str) else json.dumps(raw)).split())
+            cut = text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "…"
+            self.malformed_rows.append(f"  row {number}: {failure.reason.value}: {cut}")
+
     def report(self, source: str) -> AuditReport:
         white, black, environment = (self.findings[group] for group in GROUPS)
         return AuditReport(
@@ -82,6 +95,7 @@ class _Tally:
             white=PolicyAudit(**{field.name: white[field.name] for field in fields(PolicyAudit)}),
             black=PolicyAudit(**{field.name: black[field.name] for field in fields(PolicyAudit)}),
             environment=EnvironmentAudit(**{f.name: environment[f.name] for f in fields(EnvironmentAudit)}),
+            malformed_rows=tuple(self.malformed_rows),
         )
 
 

@@ -103,6 +103,8 @@ class AuditReport:
     white: PolicyAudit
     black: PolicyAudit
     environment: EnvironmentAudit
+    malformed_rows: tuple[str, ...] = ()
+    """The first malformed rows of each reason, as lines for people: the row's number from 1, the reason, the text."""
 
     @property
     def is_clean(self) -> bool:
@@ -116,6 +118,7 @@ class AuditReport:
         if malformed:
             reasons = sorted(self.malformed.items())
             yield "Malformed: " + ", ".join(f"{name} {count}" for name, count in reasons)
+            yield from self.malformed_rows
         if self.unlabelled:
             yield f"{self.unlabelled} rows have no label"
         yield "Duplicate positions: " + ", ".join(f"{task} {self.duplicate_positions[task]}" for task in Task)
