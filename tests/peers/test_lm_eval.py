@@ -21,7 +21,7 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, flo
     model = f"pretrained={tiny_model_folder()},dtype=float32"
     _run(
         *("lm_eval", "run", "--model", "hf", "--model_args", model, "--device", "cpu", "--batch_size", "50"),
-        *("--tasks", "rookworld_policy,rookworld_environment", "--include_path", "benchmarks/lm_eval"),
+        *("--tasks", "rookworld_policy,rookworld_environment", "--include_path", "benchmarks/lm_eval_tasks"),
         *("--limit", str(ROWS), "--output_path", str(folder / "result.json")),
     )
     [result] = folder.glob("**/*.json")

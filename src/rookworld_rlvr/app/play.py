@@ -33,8 +33,8 @@ def main(argv: list[str]) -> int:
         return BAD_INPUT
     if given.host not in LOOPBACK:
         print(f"rookworld: play: every machine that reaches {given.host} can play", file=sys.stderr)
-    print(f"open {server.address} in a browser; Ctrl-C ends it", flush=True)
     try:
+        print(f"open {server.address} in a browser; Ctrl-C ends it", flush=True)
         server.serve_forever()
     except KeyboardInterrupt:
         print()
