@@ -104,7 +104,7 @@ KNOBS = {
     "closed_world.games": Knob(1, WORLD),
     "closed_world.start": Knob("standard", WORLD),
     "closed_world.max_halfmoves": Knob(1, WORLD),
-    "closed_world.mover": Knob("random", (*WORLD, "closed_world.max_halfmoves=30", "closed_world.games=4")),
+    "closed_world.mover": Knob("random", (*WORLD, "closed_world.max_halfmoves=12", "closed_world.games=2")),
     "closed_world.decoding.temperature": Knob(9.0, WORLD),
     "closed_world.decoding.top_k": Knob(1, (*WORLD, "closed_world.decoding.temperature=3")),
     "verdicts": Knob("/nope", POLICY),

@@ -79,7 +79,7 @@ def test_a_process_that_dies_is_replaced_and_nothing_is_lost(pool: JudgePool) ->
 
 
 def test_a_process_that_hangs_is_replaced_and_nothing_is_lost() -> None:
-    pool = JudgePool(CONFIG, 1, timeout_s=15)
+    pool = JudgePool(CONFIG, 1, timeout_s=8)
     try:
         expected = pool.score_all(questions())
         [first], before = pool.pids(), pool.restarts
