@@ -196,16 +196,26 @@ def small_overrides(corpus: Corpus, small_model: Path) -> list[str]:
     ]
 
 
-@pytest.fixture
-def train(small_overrides: list[str], tmp_path: Path) -> Callable[..., Path]:
-    """Train through the command line, in this process; returns the run's folder."""
+def training_in(folder: Path, small_overrides: list[str]) -> Callable[..., Path]:
     from rookworld_rlvr.app.cli import main
 
     def run(*overrides: str, root: str = "outputs", exit_code: int = 0) -> Path:
-        assert main(["train", *small_overrides, f"output_root={tmp_path / root}", *overrides]) == exit_code
-        return (tmp_path / root / "latest").resolve()
+        assert main(["train", *small_overrides, f"output_root={folder / root}", *overrides]) == exit_code
+        return (folder / root / "latest").resolve()
 
     return run
+
+
+@pytest.fixture
+def train(small_overrides: list[str], tmp_path: Path) -> Callable[..., Path]:
+    """Train through the command line, in this process; returns the run's folder."""
+    return training_in(tmp_path, small_overrides)
+
+
+@pytest.fixture(scope="module")
+def train_once(small_overrides: list[str], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """As `train`, for a run that several tests of a module look at and none changes."""
+    return training_in(tmp_path_factory.mktemp("trained"), small_overrides)
 
 
 def read_wandb_records(log: Path) -> list[Any]:

@@ -24,12 +24,14 @@ from rookworld_rlvr.app.conf_groups import conf_folder
 from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, PretrainRunConfig, RunConfig, WarmstartRunConfig
 from rookworld_rlvr.app.hydra_command import store_schema, to_dataclass
 from rookworld_rlvr.app.judges import make_judges, open_pool
+from rookworld_rlvr.app.processes import join_world
 from rookworld_rlvr.app.wiring import build_unsaved_run
 from rookworld_rlvr.engine.engine import Analysis
 from rookworld_rlvr.engine.pool import EnginePool
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.evaluation.match import MatchConfig
 from rookworld_rlvr.model.weights import checksum
+from rookworld_rlvr.model.world import RankError, World
 from rookworld_rlvr.rewards import JudgeError, Rubric
 from rookworld_rlvr.rewards.judge_pool import Question
 from rookworld_rlvr.rollout.generator import SampledCompletion
@@ -41,6 +43,7 @@ from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.training.against_start import match_config
 from rookworld_rlvr.training.checks import check_gradient, check_kl
 from rookworld_rlvr.training.context import StepContext
+from rookworld_rlvr.training.loop import compare_weights
 from rookworld_rlvr.training.loss import TokenTotals
 from rookworld_rlvr.training.metrics import step_metrics
 from rookworld_rlvr.training.step import grpo_step
@@ -97,7 +100,8 @@ A_PROBES = [
 
 
 LEGAL = [move.uci() for move in chess.Board().legal_moves]
-VERDICT = Analysis(FEN, tuple((move, 0.5 - 0.3 * place) for place, move in enumerate(LEGAL)))
+# The first move mates, as far as the verdict says.
+VERDICT = Analysis(FEN, tuple((move, 0.5 - 0.3 * place if place else 999.99) for place, move in enumerate(LEGAL)))
 
 
 def totals(config: RunConfig) -> list[float]:
@@ -342,8 +346,8 @@ def server(config: RunConfig) -> tuple[str, list[str]]:
     with ThreadingHTTPServer(("127.0.0.1", 0), FailingServer) as listening:
         threading.Thread(target=listening.serve_forever, daemon=True).start()
         port = f":{listening.server_port}"
-        if config.generator.vllm.url.endswith(":1"):
-            config.generator.vllm.url = f"http://127.0.0.1{port}"
+        if config.generator.vllm.urls[0].endswith(":1"):
+            config.generator.vllm.urls = [f"http://127.0.0.1{port}"]
         try:
             build_unsaved_run(config)
         except UserError as error:
@@ -410,6 +414,37 @@ def ladder(config: RunConfig) -> list[tuple[Rung, float, int]]:
     return found
 
 
+def missed(config: RunConfig) -> str:
+    """What a first rank says whose second never comes; empty for a process alone."""
+    of_torchrun = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in of_torchrun.items():
+            patch.setenv(name, value)
+        try:
+            join_world.__wrapped__(config.distributed.kind, config.distributed.timeout_s, torch.device("cpu"))
+        except (RankError, UserError) as error:
+            return str(error)
+    return ""
+
+
+class Counting(World):
+    """Counts how often ranks would compare their weights."""
+
+    size, comparisons = 2, 0
+
+    def each(self, work: Callable[[], Any], what: str) -> list[Any]:
+        self.comparisons += what == "checksums"
+        return [work()] * 2
+
+
+def comparisons(config: RunConfig) -> int:
+    run = build_unsaved_run(config)
+    run.context.world = world = Counting()
+    for step in range(1, 13):
+        compare_weights(run, step)
+    return world.comparisons
+
+
 @pytest.fixture
 def observers(of_engines: dict[str, Any]) -> dict[str, Callable[[RunConfig], Any]]:
     """What a configuration leads to, in cheap and repeatable ways."""
@@ -434,5 +469,7 @@ def observers(of_engines: dict[str, Any]) -> dict[str, Callable[[RunConfig], Any
         references,
         alarms,
         ladder,
+        missed,
+        comparisons,
     )
     return {observer.__name__: observer for observer in found} | of_engines

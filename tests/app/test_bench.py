@@ -62,7 +62,7 @@ def test_a_step_without_anything_to_train_on_is_told(
 
 def test_all_groups_that_were_generated_are_noted_also_over_several_calls() -> None:
     class Fake:
-        def generate(self, prompts: Any, *, group_size: int, temperature: float, top_k: int) -> Any:
+        def generate(self, prompts: Any, *, group_size: int, temperature: float, seeds: Any, top_k: int) -> Any:
             return [[SampledCompletion((1,) * (i + 1), (0.0,) * (i + 1), True) for i in range(group_size)]] * len(
                 prompts
             )

@@ -8,6 +8,7 @@ import pytest
 
 from rookworld_rlvr.app.conf_groups import conf_folder
 from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, PretrainRunConfig, RunConfig, WarmstartRunConfig
+from rookworld_rlvr.model.world import Distributed
 from rookworld_rlvr.objective import AdvantageScale, KLForm, LossKind, MismatchMode
 from rookworld_rlvr.rewards.rubric import JudgeKind
 from rookworld_rlvr.rollout.generator import GeneratorKind
@@ -81,6 +82,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "logging=wandb": {"logging.tracker": Tracker.wandb},
     "logging=tensorboard": {"logging.tracker": Tracker.tensorboard},
     "logging=trackio": {"logging.tracker": Tracker.trackio},
+    "distributed=none": {},
+    "distributed=ddp": {"distributed.kind": Distributed.ddp},
     "experiment=policy_only": {
         "name": "policy-only",
         "data.mixture.policy": 1.0,
@@ -94,7 +97,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "experiment=live": {"name": "live", "data.live.fraction": 0.5},
     "experiment=long": {
         "name": "long",
-        "steps": 600,
+        "steps": 480,
         "objective.prompts_per_step": 32,
         "validation.every": 100,
         "validation.rows": 128,

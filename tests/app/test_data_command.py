@@ -209,6 +209,7 @@ def test_policy_rows_are_distinct_balanced_and_best_for_the_mover(tmp_path: Path
 
 
 @needs_engine
+@pytest.mark.slow
 def test_a_run_cut_off_in_a_line_goes_on_to_the_same_rows(tmp_path: Path) -> None:
     generate(tmp_path / "whole", rows=300)
     generate(tmp_path / "cut", rows=20)
@@ -360,6 +361,7 @@ def test_a_damaged_line_of_finished_games_is_told_of_with_its_number(
 
 
 @needs_engine
+@pytest.mark.slow
 def test_published_spelling_of_mates_reaches_the_rows(tmp_path: Path) -> None:
     generate(tmp_path / "out", "--task", "policy", rows=400)
     examples = read_corpus(tmp_path / "out" / "policy.txt").examples
@@ -479,6 +481,7 @@ def test_given_games_and_positions_are_labelled_before_any_are_played(
 
 
 @needs_engine
+@pytest.mark.slow
 def test_the_engine_s_games_become_transitions_too(tmp_path: Path) -> None:
     generate(tmp_path / "out", rows=200)
     card = json.loads((tmp_path / "out" / "data_card.json").read_text())["environment"]

@@ -249,6 +249,7 @@ def engine_there() -> bool:
 @pytest.mark.parametrize(
     ("name", "asked", "expected"), [("selfplay", 100, 25), ("closed_world", 100, 25), ("engine_match", 32, 8)]
 )
+@pytest.mark.slow
 def test_games_of_the_default_sizes_that_are_stopped_behind_the_first_chunk_go_on_behind_it(
     name: str, asked: int, expected: int, evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

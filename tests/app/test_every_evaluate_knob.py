@@ -52,7 +52,7 @@ SELFPLAY = ("suites=[selfplay]", "selfplay.games=2", "selfplay.max_halfmoves=2",
 WORLD = ("suites=[closed_world]", "closed_world.games=2", "closed_world.max_halfmoves=2", *PLAYS)
 MATCH = ("suites=[engine_match]", "engine_match.pairs=2", "engine_match.max_halfmoves=3", *PLAYS)
 GAMES = ("suites=[match]", "match.pairs=2", "match.max_halfmoves=4", *PLAYS)
-SERVER = ("generator.kind=vllm_server", "generator.vllm.url=http://127.0.0.1:1", "generator.vllm.retries=0")
+SERVER = ("generator.kind=vllm_server", "generator.vllm.urls=[http://127.0.0.1:1]", "generator.vllm.retries=0")
 KNOBS = {
     "suites": Knob("[environment]"),
     "seed": Knob(1, ("suites=[balanced]",)),
@@ -78,7 +78,7 @@ KNOBS = {
     "generator.vllm.kv_cache_gib": Knob(2.0, (), "engines"),
     "generator.vllm.gpu_memory_fraction": Knob(0.5, (), "engines"),
     "generator.vllm.sleep": Knob(False, (), "engines"),
-    "generator.vllm.url": Knob("http://127.0.0.1:2", SERVER, "server"),
+    "generator.vllm.urls": Knob("[http://127.0.0.1:2]", SERVER, "server"),
     "generator.vllm.sync_folder": Knob("/nope", SERVER, "server"),
     "generator.vllm.timeout_s": Knob(0.05, SERVER, "server"),
     "generator.vllm.retries": Knob(1, SERVER, "server"),
@@ -264,7 +264,13 @@ def test_every_leaf_of_an_evaluation_has_an_entry() -> None:
     assert KNOBS.keys() == set(leaves(EvaluateConfig()))
 
 
-@pytest.mark.parametrize("path", KNOBS)
+# The quick checks change the first knob of each observer.
+QUICK = {knob.observer: path for path, knob in reversed(KNOBS.items())}.values()
+
+
+@pytest.mark.parametrize(
+    "path", [path if path in QUICK else pytest.param(path, marks=pytest.mark.slow) for path in KNOBS]
+)
 def test_a_knob_of_an_evaluation_changes_what_is_observed(
     path: str, observe: Callable[..., Any], unchanged: dict[Any, Any]
 ) -> None:

@@ -1,6 +1,7 @@
 """Every knob of a run, changed on the command line, changes something that can be observed, or is refused.
 
-A new leaf of the configuration fails the first test until it has an entry here.
+A new leaf of the configuration fails the first test until it has an entry here. The quick checks change one knob by
+each observer, `test.sh all` every one.
 """
 
 import json
@@ -41,19 +42,21 @@ FAR = ("objective.epochs=3", "optim.lr=0.005")
 ADAPTIVE_KL, PROPORTIONAL_KL = ("kl.control=adaptive",), ("kl.control=proportional",)
 ADAPTIVE_ENTROPY = ("objective.entropy.control=adaptive", "objective.entropy.coef=0.01")
 # A server that fails after a while, see the observer.
-SERVER = ("generator=vllm_server", "generator.vllm.url=http://127.0.0.1:1", "generator.vllm.retries=0")
+SERVER = ("generator=vllm_server", "generator.vllm.urls=[http://127.0.0.1:1]", "generator.vllm.retries=0")
 BY_ENGINE = ("rubric.judge=engine",)
 # Weights and scales that count only where an engine judges.
 OF_ENGINE = ("_value", "halving_loss")
 LIVE = ("data.live.fraction=1", "data.mixture.environment=0")
 # A model that plays legal moves, and learns nothing that would end the second step.
 PLAYS = ("model.path=tiny", "generator.max_new_tokens=144", "optim.lr=0")
+COMPILED = "generator.compile"
 GATED = ("reference.mode=gated", "validation.rows=8")
 KNOBS: dict[str, Knob] = {
     path: Knob(value * 1.3, "totals", ("rubric.warmup_steps=10", *(BY_ENGINE if path.endswith(OF_ENGINE) else ())))
     for path, value in LEAVES.items()
     if path.startswith("rubric.") and isinstance(value, float)
 } | {
+    "rubric.policy.missed_mate": Knob(0.3, "totals", BY_ENGINE),
     "rubric.judge": Knob("rules", "totals"),
     "rubric.verdicts": Knob("/nope", "refused"),
     "rubric.engine.path": Knob("/nope", "verdicts"),
@@ -87,6 +90,11 @@ KNOBS: dict[str, Knob] = {
     "logging.project": Knob("other", "folder", ("logging=wandb",)),
     "logging.console_every": Knob(2, "folder"),
     "resume": Knob("/nope", "refused"),
+    "processes": Knob(2, "refused"),
+    "max_staleness": Knob(1, "two_steps"),
+    "distributed.kind": Knob("ddp", "missed", ("distributed.timeout_s=0.3",)),
+    "distributed.timeout_s": Knob(0.4, "missed", ("distributed.kind=ddp", "distributed.timeout_s=0.3")),
+    "distributed.check_every": Knob(3, "comparisons"),
     "generator.top_p": Knob(0.9, "refused"),
     "generator.top_k": Knob(3, "refused"),
     "generator.kind": Knob("none", "refused"),
@@ -97,6 +105,9 @@ KNOBS: dict[str, Knob] = {
     "model.attention": Knob("sdpa", "model"),
     "model.dropout": Knob(0.3, "two_steps", ("recovery.guard.kl_limit=0",)),
     "model.path": Knob("tiny", "model"),
+    "model.lora.rank": Knob(4, "two_steps"),
+    "model.lora.alpha": Knob(8, "two_steps", ("model.lora.rank=4",)),
+    "model.lora.targets": Knob("c_attn", "two_steps", ("model.lora.rank=4",)),
     "precision": Knob("bf16", "two_steps"),
     "seed": Knob(1, "two_steps"),
     "data.train": Knob("default", "rows"),
@@ -124,7 +135,7 @@ KNOBS: dict[str, Knob] = {
     "generator.vllm.kv_cache_gib": Knob(2.0, "engines"),
     "generator.vllm.gpu_memory_fraction": Knob(0.5, "engines"),
     "generator.vllm.sleep": Knob(False, "engines"),
-    "generator.vllm.url": Knob("http://127.0.0.1:2", "server", SERVER),
+    "generator.vllm.urls": Knob("[http://127.0.0.1:2]", "server", SERVER),
     "generator.vllm.sync_folder": Knob("/nope", "server", SERVER),
     "generator.vllm.timeout_s": Knob(0.05, "server", SERVER),
     "generator.vllm.retries": Knob(1, "server", SERVER),
@@ -230,6 +241,13 @@ def folder(
     return found
 
 
+def knobs(wanted: Callable[[str], bool]) -> list[Any]:
+    """The knobs of these observers; the quick checks change the first of each, but compile nothing."""
+    first = {knob.observer: path for path, knob in reversed(KNOBS.items()) if path != COMPILED}.values()
+    paths = [path for path, knob in KNOBS.items() if wanted(knob.observer)]
+    return [path if path in first else pytest.param(path, marks=pytest.mark.slow) for path in paths]
+
+
 @pytest.fixture(scope="module")
 def unchanged() -> dict[tuple[str, ...], Any]:
     """What was observed without the change, by observer and overrides; the same for many knobs."""
@@ -240,7 +258,7 @@ def test_every_leaf_of_the_configuration_has_an_entry() -> None:
     assert KNOBS.keys() == LEAVES.keys()
 
 
-@pytest.mark.parametrize("path", [path for path in KNOBS if KNOBS[path].observer not in ("folder", "refused")])
+@pytest.mark.parametrize("path", knobs(lambda observer: observer not in ("folder", "refused")))
 def test_a_knob_changes_what_is_observed(
     path: str,
     composed: Callable[..., RunConfig],
@@ -259,7 +277,7 @@ def test_a_knob_changes_what_is_observed(
     assert unchanged[key] != observe(composed(*given, f"{path}={knob.value}"))
 
 
-@pytest.mark.parametrize("path", [path for path in KNOBS if KNOBS[path].observer == "folder"])
+@pytest.mark.parametrize("path", knobs(lambda observer: observer == "folder"))
 def test_a_knob_changes_what_a_run_leaves_behind(
     path: str,
     small_overrides: list[str],

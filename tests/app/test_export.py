@@ -11,9 +11,9 @@ from huggingface_hub import ModelCard
 from rookworld_rlvr.app.cli import main
 
 
-@pytest.fixture
-def finished(train: Callable[..., Path]) -> Path:
-    return train("steps=2", "evaluation_rows=2", "checkpoint_every=1", "keep_checkpoints=3")
+@pytest.fixture(scope="module")
+def finished(train_once: Callable[..., Path]) -> Path:
+    return train_once("steps=2", "evaluation_rows=2", "checkpoint_every=1", "keep_checkpoints=3")
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import pytest
 from rookworld_rlvr.app.cli import main
 
 
-@pytest.fixture
-def finished(train: Callable[..., Path]) -> Path:
+@pytest.fixture(scope="module")
+def finished(train_once: Callable[..., Path]) -> Path:
     """A run whose transcripts of all its steps were kept, with a rubric that warms up."""
-    return train("steps=4", "rollouts_every=1", "evaluation_rows=0", "rubric.warmup_steps=3")
+    return train_once("steps=4", "rollouts_every=1", "evaluation_rows=0", "rubric.warmup_steps=3")
 
 
 def test_the_run_s_own_rubric_gives_every_reward_again_and_another_does_not(

@@ -56,6 +56,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_updates_evaluation_checkpoint_and_resume_give_the_numbers_of_the_cpu(
     simulated: tuple[Path, list[int]], on_cpu: Path
 ) -> None:
@@ -71,6 +72,7 @@ def test_updates_evaluation_checkpoint_and_resume_give_the_numbers_of_the_cpu(
         torch.testing.assert_close(weights[0]["policy"][name], tensor, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_step_waits_for_the_device_no_more_often_than_now(simulated: tuple[Path, list[int]]) -> None:
     _, waits = simulated
     assert len(waits) == FIRST and all(0 < count <= MOST_WAITS_A_STEP for count in waits), waits

@@ -64,17 +64,25 @@ class Script:
         return ""
 
     def generate(
-        self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float, top_k: int = 0
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        *,
+        group_size: int,
+        temperature: float,
+        seeds: Sequence[int] = (),
+        top_k: int = 0,
     ) -> list[list[SampledCompletion]]:
-        return [[self._completion("".join(map(chr, tokens)))] * group_size for tokens in prompts]
+        own = seeds or [0] * len(prompts)
+        texts = ["".join(map(chr, tokens)) for tokens in prompts]
+        return [[self._completion(*asked)] * group_size for asked in zip(texts, own, strict=True)]
 
-    def _completion(self, prompt: str) -> SampledCompletion:
+    def _completion(self, prompt: str, seed: int) -> SampledCompletion:
         asked = parse_prompt(prompt)
         if isinstance(asked, EnvironmentPrompt):
             text = self._spoil(asked, render_environment(environment_truth(asked)))
         else:
             moves = sorted(move.uci() for move in parse_fen(asked.fen).legal_moves)
-            move = random.Random(int(torch.randint(2**31, (1,)))).choice(moves)
+            move = random.Random(seed).choice(moves)
             text = render_policy(PolicyAnswer((move,), (0.0,), move), asked.fen)
         return SampledCompletion(tuple(map(ord, text)), (0.0,) * len(text), True)
 

@@ -50,6 +50,7 @@ def told(row: Row) -> tuple[float, str, list[str]]:
     return row.values["closed_world/halfmoves"], ending, of["broke"]
 
 
+@pytest.mark.slow
 def test_a_world_that_is_python_chess_never_breaks_over_ten_thousand_half_moves(
     make_script: Callable[..., Any], characters: Any
 ) -> None:

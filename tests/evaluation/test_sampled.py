@@ -1,5 +1,8 @@
 """Sampled answers: the mean, the best and the variety of several, judged like greedy ones."""
 
+import random
+from dataclasses import replace
+
 import chess
 import pytest
 import torch
@@ -33,10 +36,10 @@ def test_of_a_loss_the_best_is_the_least() -> None:
 class Writer:
     """Writes a token or another, at random."""
 
-    def generate(self, prompts, *, group_size, temperature, top_k=0):  # type: ignore[no-untyped-def]
+    def generate(self, prompts, *, group_size, temperature, seeds):  # type: ignore[no-untyped-def]
         from rookworld_rlvr.rollout.generator import SampledCompletion
 
-        draws = torch.randint(0, 2, (len(prompts), group_size)).tolist()
+        draws = (random.Random(seed).choices((0, 1), k=group_size) for seed in seeds)
         return [[SampledCompletion((draw,), (0.0,), True) for draw in row] for row in draws]
 
 
@@ -53,7 +56,8 @@ def test_draws_depend_on_the_seed_alone_and_leave_the_random_state_as_it_was() -
 
     def ask(seed: int) -> list[float]:
         sampling = Sampling(temperature=1.0, seed=seed)
-        rows = evaluate_sampled(Writer(), Tokenizer(), [EXAMPLE] * 40, sampling, first_index=7, measure=measure)  # type: ignore[arg-type]
+        examples = [replace(EXAMPLE, prompt=f"{EXAMPLE.prompt[:-1]}{number}") for number in range(1, 41)]
+        rows = evaluate_sampled(Writer(), Tokenizer(), examples, sampling, first_index=7, measure=measure)  # type: ignore[arg-type]
         assert [row.index for row in rows] == list(range(7, 47))
         return [row.values["sampled/policy/legal_best_move"] for row in rows]
 

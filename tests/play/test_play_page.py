@@ -110,7 +110,7 @@ def is_mate(board: chess.Board, answer: chess.Move) -> bool:
     return mate
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [390, pytest.param(1280, marks=pytest.mark.slow)])
 def test_a_whole_game_with_castling_and_a_promotion(opened: Callable[[int], Any], width: int) -> None:
     page = opened(width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -52,7 +52,7 @@ def test_it_introduces_itself_with_its_options(session: UciSession, said: list[s
     assert options == ["Temperature", "TopK", "MultiPV", "Attempts", "Checkpoint"]
 
 
-@pytest.mark.parametrize("positions", [12, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("positions", [4, pytest.param(200, marks=pytest.mark.slow)])
 def test_at_temperature_0_the_move_is_the_model_s_own_best_move(
     positions: int, tiny: Mover, session: UciSession, said: list[str]
 ) -> None:
@@ -174,7 +174,7 @@ def test_the_introduction_needs_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0, "xboard waits 10 seconds for it"
 
 
-@pytest.mark.parametrize(("games", "most"), [(1, 60), pytest.param(20, 1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("games", "most"), [(1, 12), pytest.param(20, 1000, marks=pytest.mark.slow)])
 def test_python_chess_plays_whole_games_against_it(games: int, most: int) -> None:
     command = [sys.executable, "-m", "rookworld_rlvr", "uci"]
     with chess.engine.SimpleEngine.popen_uci(command, timeout=120) as engine:

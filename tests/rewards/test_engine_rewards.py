@@ -74,6 +74,20 @@ def test_of_more_than_five_moves_the_best_five_are_what_a_set_is_measured_by() -
     assert worth.share(moves[2:7], 0.499) == pytest.approx((3 + 2 * 0.5) / 5)
 
 
+def test_where_a_move_mates_at_once_another_may_be_worth_less() -> None:
+    text = "M: a1a2 a1b1 a1b2 E: 999.99 999.97 9.0 B: {}"
+    mates = Analysis(FEN, (("a1a2", 999.99), ("a1b1", 999.97), ("a1b2", 9.0)))
+    none = Analysis(FEN, (("a1a2", 999.98), ("a1b1", 999.97), ("a1b2", 9.0)))
+
+    def best_value(verdict: Analysis, best: str, missed_mate: float) -> float:
+        rubric = Rubric(RubricConfig(policy=PolicyRewardConfig(missed_mate=missed_mate)))
+        return rubric.score(PROMPT, text.format(best), LABEL, analysis=verdict).parts["correctness/best_value"]
+
+    for best, kept in (("a1a2", 1.0), ("a1b1", 0.3), ("a1b2", 0.3)):
+        assert best_value(mates, best, 0.3) == pytest.approx(kept * best_value(mates, best, 1.0))
+        assert best_value(none, best, 0.3) == best_value(none, best, 1.0)
+
+
 def test_the_parts_of_a_verdict_stand_in_the_place_of_the_label_s() -> None:
     text = "M: a1a2 a1b1 a1a1 E: -1.0 0.0 3.0 B: a1a2"
     engine, labelled = by_engine(text).parts, score(PROMPT, text, LABEL).parts

@@ -13,6 +13,8 @@ from rookworld_rlvr.rollout.generator import Generator, GeneratorConfig, Sampled
 Prompts = list[tuple[int, ...]]
 Engine = Callable[..., Generator]
 MAX_NEW = 24
+# One for each of the prompts.
+SEEDS = (3, 1, 4, 1)
 
 
 def next_logits(policy: Policy, tokens: Sequence[int]) -> torch.Tensor:
@@ -43,8 +45,8 @@ def test_greedy_equals_an_argmax_loop_of_full_passes(policy: Policy, generator: 
 def test_recorded_logprobs_are_those_of_separate_passes_without_padding(
     policy: Policy, generator: Generator, prompts: Prompts, temperature: float
 ) -> None:
-    torch.manual_seed(0)
-    for prompt, group in zip(prompts, generator.generate(prompts, group_size=2, temperature=temperature), strict=True):
+    groups = generator.generate(prompts, group_size=2, temperature=temperature, seeds=SEEDS)
+    for prompt, group in zip(prompts, groups, strict=True):
         for done in group:
             row = torch.tensor([prompt + done.tokens])
             with torch.no_grad():
@@ -56,10 +58,9 @@ def test_recorded_logprobs_are_those_of_separate_passes_without_padding(
 def test_sampling_follows_the_distribution_at_its_temperature(
     engine: Engine, policy: Policy, generator: Generator, prompts: Prompts
 ) -> None:
-    torch.manual_seed(0)
     draws, temperature = 1500, 0.7
     [group] = with_limit(engine, policy, 1, batch_size=draws).generate(
-        prompts[1:2], group_size=draws, temperature=temperature
+        prompts[1:2], group_size=draws, temperature=temperature, seeds=[0]
     )
     drawn = torch.tensor([done.tokens[0] for done in group])
     expected = torch.softmax(next_logits(policy, prompts[1]) / temperature, -1)
@@ -73,9 +74,8 @@ def test_a_model_s_own_generation_settings_change_no_draw_and_stay(
     policy: Policy, generator: Generator, prompts: Prompts
 ) -> None:
     def draw() -> list[tuple[int, ...]]:
-        torch.manual_seed(0)
         generator.sync(policy.model)
-        [group] = generator.generate(prompts[:1], group_size=16, temperature=1.0)
+        [group] = generator.generate(prompts[:1], group_size=16, temperature=1.0, seeds=[0])
         return [completion.tokens for completion in group]
 
     plain = draw()
@@ -87,17 +87,16 @@ def test_a_model_s_own_generation_settings_change_no_draw_and_stay(
 
 def test_the_likeliest_token_alone_is_what_greedy_decoding_takes(generator: Generator, prompts: Prompts) -> None:
     greedy = generator.generate(prompts, group_size=1, temperature=0.0)
-    drawn = generator.generate(prompts, group_size=2, temperature=1.0, top_k=1)
+    drawn = generator.generate(prompts, group_size=2, temperature=1.0, seeds=SEEDS, top_k=1)
     assert [[done.tokens for done in group] for group in drawn] == [[done.tokens] * 2 for [done] in greedy]
 
 
 def test_top_k_draws_the_k_likeliest_tokens_by_their_shares_and_keeps_the_whole_distribution_s_logprobs(
     engine: Engine, policy: Policy, prompts: Prompts
 ) -> None:
-    torch.manual_seed(0)
     draws, top_k = 1500, 3
     sampler = with_limit(engine, policy, 1, batch_size=draws)
-    [group] = sampler.generate(prompts[1:2], group_size=draws, temperature=2.0, top_k=top_k)
+    [group] = sampler.generate(prompts[1:2], group_size=draws, temperature=2.0, seeds=[0], top_k=top_k)
     whole = torch.softmax(next_logits(policy, prompts[1]) / 2.0, -1)
     likeliest = whole.argsort(descending=True)[:top_k].tolist()
     assert whole[likeliest].sum() < 0.9
@@ -113,9 +112,8 @@ def test_top_k_draws_the_k_likeliest_tokens_by_their_shares_and_keeps_the_whole_
 def test_end_of_text_stands_once_and_last_exactly_where_finished(
     engine: Engine, policy: Policy, prompts: Prompts
 ) -> None:
-    torch.manual_seed(0)
     eos = policy.tokenizer.eos_token_id
-    groups = with_limit(engine, policy, 34).generate(prompts, group_size=6, temperature=1.0)
+    groups = with_limit(engine, policy, 34).generate(prompts, group_size=6, temperature=1.0, seeds=SEEDS)
     samples = [done for group in groups for done in group]
     assert {done.finished for done in samples} == {True, False}
     for done in samples:
@@ -145,8 +143,7 @@ def test_groups_come_in_the_prompts_order_whatever_is_generated_side_by_side(
 
 
 def test_a_group_has_its_size_and_its_completions_differ(generator: Generator, prompts: Prompts) -> None:
-    torch.manual_seed(0)
-    groups: list[list[SampledCompletion]] = generator.generate(prompts, group_size=5, temperature=1.0)
+    groups: list[list[SampledCompletion]] = generator.generate(prompts, group_size=5, temperature=1.0, seeds=SEEDS)
     assert [len(group) for group in groups] == [5, 5, 5, 5]
     assert all(len({done.tokens for done in group}) > 1 for group in groups)
 
@@ -156,7 +153,7 @@ def test_generation_leaves_the_training_flag_as_it_was(
     policy: Policy, generator: Generator, prompts: Prompts, training: bool
 ) -> None:
     policy.model.train(training)
-    generator.generate(prompts, group_size=1, temperature=1.0)
+    generator.generate(prompts, group_size=1, temperature=1.0, seeds=SEEDS)
     assert policy.model.training is training
 
 
@@ -169,18 +166,35 @@ def test_dropout_is_off_while_sampling(policy: Policy, generator: Generator, pro
     assert first == second
 
 
-def test_greedy_generation_draws_nothing_from_the_random_state(generator: Generator, prompts: Prompts) -> None:
+def test_a_seed_decides_its_prompt_s_completions_whatever_is_sampled_beside_it_or_was_before(
+    engine: Engine, policy: Policy, prompts: Prompts
+) -> None:
+    def drawn(asked: Prompts, seeds: Sequence[int], batch_size: int = 128) -> list[list[tuple[int, ...]]]:
+        sampler = with_limit(engine, policy, MAX_NEW, batch_size)
+        groups = sampler.generate(asked, group_size=3, temperature=1.0, seeds=seeds)
+        return [[done.tokens for done in group] for group in groups]
+
     before = torch.get_rng_state()
-    generator.generate(prompts, group_size=1, temperature=0.0)
+    together = drawn(prompts, SEEDS)
+    assert drawn(prompts[::-1], SEEDS[::-1], batch_size=3) == together[::-1]
+    assert [drawn([prompt], [seed]) for prompt, seed in zip(prompts, SEEDS, strict=True)] == [[g] for g in together]
+    assert drawn(prompts, (5, 6, 7, 8)) != together
+    one, other = drawn([prompts[0]] * 2, (0, 1))
+    assert one != other and len(set(one)) > 1
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_draw_without_a_seed_for_each_prompt_is_an_error(generator: Generator, prompts: Prompts) -> None:
+    with pytest.raises(ValueError, match="a seed for each of 4 prompts, got 1"):
+        generator.generate(prompts, group_size=2, temperature=1.0, seeds=[0])
 
 
 def test_a_prompt_that_fills_the_model_is_refused_and_a_little_room_is_used(engine: Engine, policy: Policy) -> None:
     positions = policy.model.config.max_position_embeddings
     generator = with_limit(engine, policy, MAX_NEW)
     with pytest.raises(ValueError, match=f"shorter than the model's {positions} positions, got {positions}"):
-        generator.generate([(5,) * positions], group_size=1, temperature=1.0)
-    [[done]] = generator.generate([(5,) * (positions - 1)], group_size=1, temperature=1.0)
+        generator.generate([(5,) * positions], group_size=1, temperature=1.0, seeds=[0])
+    [[done]] = generator.generate([(5,) * (positions - 1)], group_size=1, temperature=1.0, seeds=[0])
     assert len(done.tokens) == 1
 
 
@@ -212,9 +226,8 @@ def test_logits_that_are_not_finite_are_drawn_from_all_the_same_and_recorded_as_
             return logits
 
         handle = policy.model.lm_head.register_forward_hook(poison)
-        torch.manual_seed(0)
         try:
-            return generator.generate(prompts[:1], group_size=3, temperature=1.0)
+            return generator.generate(prompts[:1], group_size=3, temperature=1.0, seeds=[0])
         finally:
             handle.remove()
 

@@ -36,15 +36,14 @@ class Changed:
     def weights_checksum(self) -> str:
         return self.real.weights_checksum()
 
-    def generate(self, prompts: Any, *, group_size: int, temperature: float) -> Groups:
-        return self.change(self.real.generate(prompts, group_size=group_size, temperature=temperature))
+    def generate(self, prompts: Any, **settings: Any) -> Groups:
+        return self.change(self.real.generate(prompts, **settings))
 
 
 def test_groups_hold_their_example_its_tokens_and_the_rubric_s_score_of_each_completion(
     policy: Policy, generator: HFGenerator
 ) -> None:
-    torch.manual_seed(0)
-    sampled = sample_groups(generator, policy.tokenizer, EXAMPLES, group_size=3, temperature=1.0)
+    sampled = sample_groups(generator, policy.tokenizer, EXAMPLES, group_size=3, temperature=1.0, seeds=[0, 1])
     rubric = Rubric(RubricConfig(warmup_steps=10))
     groups = score_groups(sampled, policy.tokenizer, EXAMPLES, judge=InlineJudge(rubric), step=2)
     assert [group.example for group in groups] == EXAMPLES
@@ -72,4 +71,6 @@ def test_a_generator_that_gives_less_than_it_was_asked_for_is_told_of_with_both_
     policy: Policy, generator: HFGenerator, change: Callable[[Groups], Groups], got: str
 ) -> None:
     with pytest.raises(GeneratorError, match=f"expected 2 groups of 2 completions, got .*{got}"):
-        sample_groups(Changed(generator, change), policy.tokenizer, EXAMPLES, group_size=2, temperature=1.0)
+        sample_groups(
+            Changed(generator, change), policy.tokenizer, EXAMPLES, group_size=2, temperature=1.0, seeds=[0, 1]
+        )

@@ -17,11 +17,12 @@ from rookworld_rlvr.model.policy import ModelConfig, Policy, load_policy
 from rookworld_rlvr.model.shared_prefix import can_share
 from rookworld_rlvr.pretraining.codec import echo_ids
 from rookworld_rlvr.rollout import static_generator
+from rookworld_rlvr.rollout.draws import inverse_cdf
 from rookworld_rlvr.rollout.generator import GeneratorConfig, GeneratorKind, SampledCompletion
 from rookworld_rlvr.rollout.groups import prompt_tokens
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
 from rookworld_rlvr.rollout.prompt_lookup import PromptLookup
-from rookworld_rlvr.rollout.static_generator import StaticGenerator, inverse_cdf
+from rookworld_rlvr.rollout.static_generator import StaticGenerator
 
 EOS, PAD = 0, 1
 POSITION = "r1bqkbnr/pppp1ppp/2n5/4p3/2B1P3/5N2/PPPP1PPP/RNBQK2R b KQkq - 3 3"
@@ -43,8 +44,8 @@ def grouped_query_model() -> Any:
 
 
 def rows(generator: Any, prompts: Any, *, temperature: float, group_size: int = 4) -> list[SampledCompletion]:
-    torch.manual_seed(0)
-    groups = generator.generate(prompts, group_size=group_size, temperature=temperature)
+    seeds = range(len(prompts))
+    groups = generator.generate(prompts, group_size=group_size, temperature=temperature, seeds=seeds)
     return [done for group in groups for done in group]
 
 
@@ -175,6 +176,7 @@ def test_a_model_that_does_not_see_all_before_is_refused_with_the_way_out(tiny: 
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler, there is no g++")
+@pytest.mark.slow
 def test_compiled_passes_draw_the_same_and_are_compiled_once_for_batches_of_a_shape() -> None:
     model = grouped_query_model()
     config = GeneratorConfig(max_new_tokens=12, draft_tokens=2)

@@ -11,7 +11,7 @@ from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.rollout.generator import GeneratorError
 from rookworld_rlvr.rollout.vllm_config import VLLMConfig, engine_arguments
-from rookworld_rlvr.rollout.vllm_sampling import cut, draw_seeds, expected_weights, require_held, room_for
+from rookworld_rlvr.rollout.vllm_sampling import cut, expected_weights, require_held, room_for
 from rookworld_rlvr.rollout.vllm_serve import _parser, flags
 
 EOS = 7
@@ -50,15 +50,6 @@ def test_a_prompt_leaves_the_room_behind_it_and_none_is_an_error() -> None:
     assert [room_for([0] * length, 10, 4) for length in (1, 6, 7, 9)] == [4, 4, 3, 1]
     with pytest.raises(ValueError, match="shorter than the model's 10 positions, got 10"):
         room_for([0] * 10, 10, 4)
-
-
-def test_seeds_follow_the_random_state_and_greedy_decoding_draws_none() -> None:
-    torch.manual_seed(3)
-    first, second = draw_seeds(4, 1.0), draw_seeds(4, 1.0)
-    torch.manual_seed(3)
-    assert draw_seeds(4, 1.0) == first != second and len(set(first)) == 4
-    state = torch.get_rng_state()
-    assert draw_seeds(2, 0.0) == [None, None] and torch.equal(torch.get_rng_state(), state)
 
 
 def test_a_sampler_in_bf16_is_told_by_the_trainer_s_checksum_if_it_has_the_rounded_weights(policy: Policy) -> None:

@@ -66,8 +66,8 @@ class Resampling:
     def weights_checksum(self) -> str:
         return self.real.weights_checksum()
 
-    def generate(self, prompts: Any, *, group_size: int, temperature: float) -> list[list[SampledCompletion]]:
-        groups = self.real.generate(prompts, group_size=group_size, temperature=temperature)
+    def generate(self, prompts: Any, **settings: Any) -> list[list[SampledCompletion]]:
+        groups = self.real.generate(prompts, **settings)
         return [[self.change(done) for done in completions] for completions in groups]
 
 

@@ -143,10 +143,8 @@ class SilentGenerator:
     def weights_checksum(self) -> str:
         return self.real.weights_checksum()
 
-    def generate(
-        self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float
-    ) -> list[list[SampledCompletion]]:
-        return [] if self.silent() else self.real.generate(prompts, group_size=group_size, temperature=temperature)
+    def generate(self, prompts: Sequence[tuple[int, ...]], **settings: Any) -> list[list[SampledCompletion]]:
+        return [] if self.silent() else self.real.generate(prompts, **settings)
 
 
 def silent_generator(run: Run, faulty: Callable[[], bool]) -> None:
@@ -329,8 +327,8 @@ def test_a_bad_reference_and_a_bad_sampler_are_told_from_a_bad_policy(make_saved
     class Forgetful(SilentGenerator):
         """Its log-probs are lost on the way."""
 
-        def generate(self, prompts: Any, *, group_size: int, temperature: float) -> Any:
-            groups = self.real.generate(prompts, group_size=group_size, temperature=temperature)
+        def generate(self, prompts: Any, **settings: Any) -> Any:
+            groups = self.real.generate(prompts, **settings)
             if not self.silent():
                 return groups
             return [

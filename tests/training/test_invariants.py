@@ -35,6 +35,7 @@ def collect(context: StepContext, *, temperature: float = 1.0, group_size: int =
         examples,
         group_size=group_size,
         temperature=temperature,
+        seeds=range(2),
     )
     return score_groups(sampled, context.policy.tokenizer, examples, judge=context.judge, step=0)
 
@@ -208,7 +209,7 @@ def test_what_stands_in_the_pads_changes_neither_loss_nor_gradient(make_run: Mak
 
 
 def test_equal_rewards_give_no_advantage_no_gradient_and_are_counted(make_run: MakeRun) -> None:
-    run = make_run("generator.temperature=0.001", "kl.coef=0")
+    run = make_run("generator.temperature=1e-5", "kl.coef=0")
     before = [parameter.clone() for parameter in run.context.policy.model.parameters()]
     report = grpo_step(run.context, 0)
     assert (report.rewards_PG == report.rewards_PG[:, :1]).all()

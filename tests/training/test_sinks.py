@@ -101,6 +101,7 @@ def trackio_keys(database: Path) -> tuple[set[str], set[str]]:
 @pytest.mark.skipif(
     not all(map(find_spec, ("tensorboard", "wandb", "trackio"))), reason="a tracker is not installed"
 )
+@pytest.mark.slow
 def test_three_trackers_hold_the_same_keys_tables_and_boards(
     train: Train, small_overrides: list[str], tmp_path: Path, wandb_records: Callable[[Path], list[Any]]
 ) -> None:

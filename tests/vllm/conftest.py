@@ -68,7 +68,7 @@ class ServerProcess:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
     def wait(self) -> None:
-        server = VLLMServer(VLLMConfig(url=self.url))
+        server = VLLMServer(self.url, timeout_s=PATIENCE_S)
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -97,13 +97,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
+def make_server(tmp_path: Path) -> Callable[[], ServerProcess]:
+    """Servers of a test's own; it ends them."""
+    return lambda: ServerProcess(tmp_path / "log.txt")
+
+
+@pytest.fixture
 def make_client(server: ServerProcess) -> Callable[..., VLLMServerGenerator]:
     """`generator=vllm_server`, of a policy."""
 
     def make(policy: Policy, *, retries: int = 0) -> VLLMServerGenerator:
-        vllm = VLLMConfig(url=server.url, retries=retries)
-        config = GeneratorConfig(max_new_tokens=64, batch_size=64, vllm=vllm)
-        return VLLMServerGenerator(policy.model, config, eos_id=policy.tokenizer.eos_token_id)
+        config = GeneratorConfig(max_new_tokens=64, batch_size=64, vllm=VLLMConfig(retries=retries))
+        return VLLMServerGenerator(policy.model, config, server.url, eos_id=policy.tokenizer.eos_token_id)
 
     return make
 

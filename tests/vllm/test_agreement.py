@@ -42,7 +42,7 @@ def test_logprobs_agree_with_the_trainer_s_after_twenty_updates(
     context = make_context(f"generator.temperature={temperature}", "kl.coef=0", "recovery.enabled=false")
     context.generator, context.total_steps = sampler, UPDATES
     model, before = context.policy.model, checksum(context.policy.model)
-    assert model.lm_head.weight is model.transformer.wte.weight
+    assert model.lm_head.weight is model.get_input_embeddings().weight
     head = model.lm_head.weight.detach().clone()
     for step in range(UPDATES):
         report = grpo_step(context, step)
@@ -52,7 +52,7 @@ def test_logprobs_agree_with_the_trainer_s_after_twenty_updates(
     assert checksum(model) != before and float((model.lm_head.weight.detach() - head).abs().max()) > 0.01
     sampler.sync(model)
     assert sampler.weights_checksum() == checksum(model)
-    groups = sampler.generate(prompts, group_size=4, temperature=temperature)
+    groups = sampler.generate(prompts, group_size=4, temperature=temperature, seeds=range(len(prompts)))
     assert largest_gap(model, prompts, groups, temperature) < BOUND_NAT
     greedy = sampler.generate(prompts, group_size=1, temperature=0.0)
     assert largest_gap(model, prompts, greedy, 1.0) < BOUND_NAT
@@ -82,31 +82,26 @@ def test_a_completion_ends_with_its_end_token_or_at_the_limit(
     # A prompt that leaves room for three tokens.
     positions = policy.model.config.max_position_embeddings
     long = (prompts[0] * 9)[: positions - 3]
-    *groups, cut = sampler.generate([*prompts, long], group_size=4, temperature=1.0)
+    *groups, cut = sampler.generate([*prompts, long], group_size=4, temperature=1.0, seeds=range(len(prompts) + 1))
     for done in (done for group in groups for done in group):
         assert done.finished == (done.tokens[-1] == eos_id) and eos_id not in done.tokens[:-1]
         assert len(done.logprobs) == len(done.tokens) <= 64 and (done.finished or len(done.tokens) == 64)
     assert any(done.finished for group in groups for done in group)
     assert all(len(done.tokens) == 3 or done.finished for done in cut)
     with pytest.raises(ValueError, match=f"shorter than the model's {positions} positions"):
-        sampler.generate([(*long, 5, 5, 5)], group_size=1, temperature=1.0)
+        sampler.generate([(*long, 5, 5, 5)], group_size=1, temperature=1.0, seeds=[0])
 
 
 @MODES
-def test_the_random_state_decides_what_is_sampled_and_greedy_decoding_leaves_it_alone(
-    sampler: Generator, prompts: Prompts
-) -> None:
+def test_seeds_decide_what_is_sampled_and_the_random_state_is_left_alone(sampler: Generator, prompts: Prompts) -> None:
     def sampled(seed: int) -> list[list[tuple[int, ...]]]:
-        torch.manual_seed(seed)
-        groups = sampler.generate(prompts, group_size=4, temperature=1.0)
+        seeds = range(seed, seed + len(prompts))
+        groups = sampler.generate(prompts, group_size=4, temperature=1.0, seeds=seeds)
         return [[done.tokens for done in group] for group in groups]
 
-    first = sampled(1)
-    assert sampled(1) == first != sampled(2)
+    state = torch.get_rng_state()
+    first = sampled(0)
+    assert sampled(0) == first != sampled(100)
     # Neither the members of a group are copies, nor the groups of equal prompts.
     assert len(set(first[0])) > 1 and first[0] != first[-1]
-    state = torch.get_rng_state()
-    sampler.generate(prompts, group_size=1, temperature=0.0)
     assert torch.equal(torch.get_rng_state(), state)
-    sampler.generate(prompts, group_size=2, temperature=1.0)
-    assert not torch.equal(torch.get_rng_state(), state)

@@ -32,15 +32,16 @@ def named_weights(model: Any) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     "name",
     [
-        "transformer.wte.weight",
-        "transformer.wpe.weight",
-        "transformer.h.1.ln_1.bias",
-        "transformer.h.1.attn.c_attn.weight",
-        "transformer.h.2.attn.c_proj.weight",
-        "transformer.h.2.attn.c_proj.bias",
-        "transformer.h.3.mlp.c_fc.weight",
-        "transformer.h.3.mlp.c_proj.weight",
-        "transformer.ln_f.weight",
+        "model.embed_tokens.weight",
+        "model.layers.0.input_layernorm.weight",
+        "model.layers.1.self_attn.q_proj.weight",
+        "model.layers.1.self_attn.v_proj.weight",
+        "model.layers.1.self_attn.k_norm.weight",
+        "model.layers.2.self_attn.o_proj.weight",
+        "model.layers.3.mlp.gate_proj.weight",
+        "model.layers.4.mlp.up_proj.weight",
+        "model.layers.5.mlp.down_proj.weight",
+        "model.norm.weight",
     ],
 )
 def test_one_bit_of_one_weight_in_the_engine_is_noticed(engine: Any, policy: Policy, name: str) -> None:
@@ -94,6 +95,20 @@ def test_vllm_leaves_random_states_and_threads_of_the_trainer_alone(engine: Any,
     torch.set_num_threads(threads + 1)
     assert torch.get_num_threads() == threads + 1
     torch.set_num_threads(threads)
+
+
+def test_an_exception_inside_the_engine_is_a_fault_of_the_step(
+    engine: Any, prompts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no block is left")
+
+    monkeypatch.setattr(engine._engine, "generate", fails)
+    with pytest.raises(GeneratorError, match="expected an answer of the engine, got RuntimeError: no block is left"):
+        engine.generate(prompts[:1], group_size=1, temperature=0.0)
+    monkeypatch.setattr(engine._engine, "collective_rpc", fails)
+    with pytest.raises(GeneratorError, match="got RuntimeError: no block is left"):
+        engine.weights_checksum()
 
 
 # From here on engines are started that end the one of the session, so these stand last.

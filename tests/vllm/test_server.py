@@ -16,7 +16,6 @@ from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.policy import ModelConfig, Policy, load_policy
 from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.rollout.generator import GeneratorError
-from rookworld_rlvr.rollout.vllm_config import VLLMConfig
 from rookworld_rlvr.rollout.vllm_server import VLLMServer
 from rookworld_rlvr.training.preflight import run_preflight
 from rookworld_rlvr.training.trainer import gate_examples, preflight_input
@@ -28,7 +27,7 @@ PATIENCE_S = 120
 def other_policy() -> Policy:
     policy = load_policy(ModelConfig(), torch.device("cpu"), Precision.fp32)
     with torch.no_grad():
-        policy.model.transformer.ln_f.weight += 0.1
+        policy.model.model.norm.weight += 0.1
     return policy
 
 
@@ -36,10 +35,10 @@ def test_a_server_that_another_trainer_took_over_is_refused(
     make_client: Callable[..., Any], policy: Policy, prompts: Any
 ) -> None:
     ours = make_client(policy)
-    ours.generate(prompts[:1], group_size=2, temperature=1.0)
+    ours.generate(prompts[:1], group_size=2, temperature=1.0, seeds=[0])
     make_client(other_policy())
     with pytest.raises(GeneratorError, match="another trainer's"):
-        ours.generate(prompts[:1], group_size=2, temperature=1.0)
+        ours.generate(prompts[:1], group_size=2, temperature=1.0, seeds=[0])
     with pytest.raises(GeneratorError, match="another trainer's"):
         ours.sync(policy.model)
     assert ours.weights_checksum() != checksum(policy.model)
@@ -65,7 +64,7 @@ def test_weights_changed_behind_our_back_are_refused_by_the_gate(
 
 
 def test_a_server_of_another_precision_is_refused(server: Any, tiny_overrides: list[str], capfd: Any) -> None:
-    given = [*tiny_overrides, "generator=vllm_server", f"generator.vllm.url={server.url}", "precision=bf16"]
+    given = [*tiny_overrides, "generator=vllm_server", f"generator.vllm.urls=[{server.url}]", "precision=bf16"]
     assert main(["smoke", *given]) == 2
     error = capfd.readouterr().err
     assert "torch.bfloat16" in error and "torch.float32" in error and error.count("\n") == 1
@@ -76,12 +75,10 @@ def test_a_server_that_is_restarted_is_given_the_weights_again(
 ) -> None:
     policy = other_policy()
     client = make_client(policy, retries=6)
-    torch.manual_seed(0)
-    expected = client.generate(prompts, group_size=4, temperature=1.0)
+    expected = client.generate(prompts, group_size=4, temperature=1.0, seeds=range(len(prompts)))
     server.kill()
     server.start()
-    torch.manual_seed(0)
-    got = client.generate(prompts, group_size=4, temperature=1.0)
+    got = client.generate(prompts, group_size=4, temperature=1.0, seeds=range(len(prompts)))
     assert client.weights_checksum() == checksum(policy.model)
     gaps = [
         abs(a - b)
@@ -97,7 +94,8 @@ def test_a_server_killed_in_the_middle_of_a_run_ends_it_with_exit_code_4(
     server: Any, tiny_overrides: list[str], tmp_path: Path, capfd: Any
 ) -> None:
     root = tmp_path / "outputs"
-    given = [*tiny_overrides, "generator=vllm_server", f"generator.vllm.url={server.url}", "generator.vllm.retries=0"]
+    at = f"generator.vllm.urls=[{server.url}]"
+    given = [*tiny_overrides, "generator=vllm_server", at, "generator.vllm.retries=0"]
     given += ["steps=1000", "optim.lr=1e-4", "evaluation_rows=0", f"output_root={root}"]
 
     def kill_after_three_steps() -> None:
@@ -126,8 +124,9 @@ def test_a_server_killed_in_the_middle_of_a_run_ends_it_with_exit_code_4(
 def test_a_run_whose_server_is_gone_does_not_start(server: Any, tiny_overrides: list[str], capfd: Any) -> None:
     server.kill()
     with pytest.raises(GeneratorError, match="refused"):
-        VLLMServer(VLLMConfig(url=server.url)).get("/v1/models")
-    given = [*tiny_overrides, "generator=vllm_server", f"generator.vllm.url={server.url}", "generator.vllm.retries=0"]
+        VLLMServer(server.url, timeout_s=PATIENCE_S).get("/v1/models")
+    at = f"generator.vllm.urls=[{server.url}]"
+    given = [*tiny_overrides, "generator=vllm_server", at, "generator.vllm.retries=0"]
     assert main(["train", *given]) == 2
     error = capfd.readouterr().err
     assert server.url in error and "start one: python -m" in error and error.count("\n") == 1

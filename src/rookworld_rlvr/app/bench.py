@@ -11,7 +11,6 @@ the machine, and `work` defines what counts as work.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
-from itertools import count
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -53,7 +52,7 @@ def bench(config: BenchRunConfig, raw: DictConfig) -> None:
         raise UserError(f"bench.output: expected a file in a folder that exists, got {config.bench.output}")
     if config.resume:
         config = to_dataclass(resumed_config(config.resume, raw, overrides()))
-    run = build_unsaved_run(replace(config, evaluation_rows=0, resume=""))
+    run = build_unsaved_run(replace(config, evaluation_rows=0, resume="", max_staleness=0))
     policy = run.context.policy
     dtype = DTYPES[policy.precision]
     limits, shape = measure_limits(policy.device, dtype), shape_of(policy.model, dtype.itemsize)
@@ -83,14 +82,13 @@ def measure(bench: Measured) -> dict[GeneratorKind, list[Row]]:
         kind: Noting(make_generator(context.policy, replace(bench.config.generator, kind=kind))) for kind in kinds
     }
     rows: dict[GeneratorKind, list[Row]] = {kind: [] for kind in kinds}
-    steps = count()
     for at in range(1 + bench.config.bench.rounds):
         prompts = context.prompts.state_dict()
         first = at % len(kinds)
         for kind in [*kinds[first:], *kinds[:first]]:
             context.prompts.load_state_dict(prompts)
             context.generator = generators[kind]
-            row = one_step(bench, generators[kind], next(steps))
+            row = one_step(bench, generators[kind], at)
             # Of the first round kernels are chosen and memory is asked for.
             rows[kind] += [row] if at else []
     return rows
@@ -110,9 +108,17 @@ class Noting:
         return self._generator.weights_checksum()
 
     def generate(
-        self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float, top_k: int = 0
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        *,
+        group_size: int,
+        temperature: float,
+        seeds: Sequence[int] = (),
+        top_k: int = 0,
     ) -> list[list[SampledCompletion]]:
-        groups = self._generator.generate(prompts, group_size=group_size, temperature=temperature, top_k=top_k)
+        groups = self._generator.generate(
+            prompts, group_size=group_size, temperature=temperature, seeds=seeds, top_k=top_k
+        )
         self.groups += [
             Lengths(len(prompt), tuple(len(done.tokens) for done in group))
             for prompt, group in zip(prompts, groups, strict=True)

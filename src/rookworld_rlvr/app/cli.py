@@ -22,6 +22,7 @@ COMMANDS = {
     "warmstart": "behaviour cloning: a new model, or one to go on with",
     "play": "a page to play the model on, with the board that it believes in",
     "uci": "the model as a UCI engine, for chess programs",
+    "launch": "a batch file that trains on several machines of a cluster",
     "data": "audit a file of rows, generate new ones, or play games that become rows",
 }
 # Those that take groups and knobs, and the file of conf/ that each begins with; the others have a parser of their own.

@@ -17,6 +17,7 @@ from ..model.policy import ModelConfig, ModelSourceConfig
 from ..pretraining.run import PretrainConfig
 from ..pretraining.warmstart import WarmstartConfig
 from ..rewards import RubricConfig
+from ..rewards.judge_pool import TIMEOUT_S
 from ..rewards.verdict_book import DEFAULT
 from ..rollout.generator import GeneratorBaseConfig, GeneratorConfig, GeneratorKind
 from ..stability.kl_control import KLConfig
@@ -42,12 +43,13 @@ class RunConfig(TrainerConfig):
     """CPU threads; 0: torch's own choice. One thread gives the same bits on every machine of a kind."""
     judge_processes: int = 0
     """Processes that judge completions; 0: this one does. One that dies or hangs is replaced."""
-    judge_timeout_s: float = 120.0
+    judge_timeout_s: float = TIMEOUT_S
     """judge_processes above 0: seconds for a step's completions, after which the processes hang."""
     output_root: str = "outputs"
     """Runs go to <output_root>/<date>/<time>-<name>."""
     resume: str = ""
-    """A run's folder or one of its checkpoints: go on there, with the config it was begun with."""
+    """A run's folder or one of its checkpoints: go on there, with the config it was begun with. `auto`: the newest run
+    under output_root with this configuration that has not finished, else a new one."""
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     rubric: RubricConfig = field(default_factory=RubricConfig)

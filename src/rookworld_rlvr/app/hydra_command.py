@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..errors import PreflightError, TrainingGaveUpError, UserError
+from ..model.world import RankError
 from ..rewards import JudgeError
 from ..rollout.generator import GeneratorError, PromptLengthError
 from .conf_groups import conf_folder, groups
@@ -27,6 +28,8 @@ EXIT_CODES: dict[type[Exception], int] = {
     PromptLengthError: BAD_INPUT,
     PreflightError: REFUSED,
     TrainingGaveUpError: GAVE_UP,
+    # Another process has failed or does not answer.
+    RankError: GAVE_UP,
     # Outside a step, whose faults have a ladder: in the gates, or while a table is made.
     GeneratorError: GAVE_UP,
     JudgeError: GAVE_UP,
@@ -104,6 +107,9 @@ def _guarded(task: Callable[[Any, DictConfig], None], raw: DictConfig) -> int:
 
 def _complain(error: Exception, advice: str = "") -> int:
     told = _one_line(error)
+    # Of several processes that find the same wrong, the first tells it.
+    if os.environ.get("RANK", "0") != "0":
+        return BAD_INPUT
     print(f"rookworld: {told} | {advice}" if advice else f"rookworld: {told}", file=sys.stderr)
     return BAD_INPUT
 

@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
 from omegaconf import DictConfig
 from rich.console import Console
@@ -17,8 +18,10 @@ from ..training.step import grpo_step
 from ..training.step_report import StepReport
 from ..training.trainer import GATE_GROUP_SIZE, gate_examples, preflight_input
 from .config import RunConfig
-from .hydra_command import MULTIRUN_FLAGS, overrides, run_command, to_dataclass
-from .train import NAME, resumed_config
+from .exit_codes import DONE
+from .hydra_command import MULTIRUN_FLAGS, run_command
+from .processes import must_be_started, start
+from .train import NAME, resumed
 from .wiring import build_unsaved_run
 
 
@@ -26,13 +29,20 @@ def main(argv: list[str]) -> int:
     """Returns the exit code; 3 if a gate refuses. Of a sweep, the first member is tried."""
     if any(flag in argv for flag in MULTIRUN_FLAGS):
         argv = [_first_value(argument) for argument in argv if argument not in MULTIRUN_FLAGS]
-    return run_command(NAME, RunConfig, argv, smoke)
+    wanted: list[int] = []
+    code = run_command(NAME, RunConfig, argv, partial(smoke, wanted))
+    return start("smoke", argv, max(wanted)) if wanted and code == DONE else code
 
 
-def smoke(config: RunConfig, raw: DictConfig) -> None:
-    """Gates on the untouched model, a real step, and both shown. Raises PreflightError."""
-    if config.resume:
-        config = to_dataclass(resumed_config(config.resume, raw, overrides()))
+def smoke(wanted: list[int], config: RunConfig, raw: DictConfig) -> None:
+    """Gates on the untouched model, a real step, and both shown. Raises PreflightError.
+
+    Processes that are still to be started are added to `wanted` instead.
+    """
+    config, _ = resumed(config, raw)
+    if must_be_started(config.distributed):
+        wanted.append(config.processes)
+        return
     run = build_unsaved_run(replace(config, evaluation_rows=0, resume=""))
     with closing(run):
         _smoke(config, run)

@@ -1,6 +1,7 @@
 """`rookworld train [overrides]`: the main job, and with -m a sweep of it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +13,37 @@ from ..files import write_text
 from ..report.page import REPORT, render
 from ..report.run_record import read_run
 from ..report.verdict import judge_run
-from ..training.checkpoint import CONFIG_FILE, checkpoint_folder, find_run
-from ..training.trainer import INTERRUPTED, train
+from ..training.checkpoint import checkpoint_folder, find_run
+from ..training.run import Run
+from ..training.run_folder import CONFIG_FILE, INTERRUPTED, unfinished
+from ..training.trainer import train
 from .conf_groups import conf_folder
 from .config import RunConfig
+from .exit_codes import DONE
 from .hydra_command import job_number, overrides, run_command, to_dataclass
+from .processes import must_be_started, start
 from .tables import Member, gain_table, seeds_table, sweep_table
 from .wiring import build_run, make_console
 
 NAME = "train"
+# Of `resume`: the newest unfinished run of this configuration, else a new one.
+AUTO = "auto"
+# Settings of the processes that train a run: it may go on with others.
+OF_THE_PROCESS = frozenset(
+    {"resume", "processes", "distributed", "threads", "judge_processes", "output_root", "max_minutes"}
+)
 
 
 def main(argv: list[str]) -> int:
     """Returns the exit code."""
     members: list[Member] = []
+    wanted: list[int] = []
 
     def task(config: RunConfig, raw: DictConfig) -> None:
-        if config.resume:
-            raw = resumed_config(config.resume, raw, overrides())
-            config = to_dataclass(raw)
+        config, raw = resumed(config, raw)
+        if must_be_started(config.distributed):
+            wanted.append(config.processes)
+            return
         run = build_run(config, raw)
         told = [*run.notes, f"run folder: {run.folder}"]
         run.console.print("\n".join(told), highlight=False, markup=False, soft_wrap=True)
@@ -38,15 +51,14 @@ def main(argv: list[str]) -> int:
         if summary["gain"]:
             run.console.print(gain_table(summary))
         run.console.print(f"{_ending(summary)} after {summary['steps']} steps, {summary['wall_s']:.0f} s")
-        report, record = run.folder / REPORT, read_run(run.folder)
-        write_text(report, render([record]))
-        verdict = judge_run(record.summary, record.metrics)
-        told = [*verdict.sentences(), f"report: {report}", _next(run.folder, summary)]
-        run.console.print("\n".join(told), highlight=False, markup=False, soft_wrap=True)
-        if job_number() is not None:
+        if run.context.world.leads:
+            _report(run, summary)
+        if job_number() is not None and run.context.world.leads:
             members.append(Member(overrides(), summary, run.folder))
 
     code = run_command(NAME, RunConfig, argv, task)
+    if wanted and code == DONE:
+        return start(NAME, argv, max(wanted))
     if members:
         console = make_console()
         console.print(sweep_table(members))
@@ -57,6 +69,15 @@ def main(argv: list[str]) -> int:
             told = f"to lay them over one another: rookworld report {folders} --output report.html"
             console.print(told, highlight=False, markup=False, soft_wrap=True)
     return code
+
+
+def _report(run: Run, summary: Mapping[str, Any]) -> None:
+    """Write the report, and say what came of the run and what a user would type next."""
+    report, record = run.folder / REPORT, read_run(run.folder)
+    write_text(report, render([record]))
+    verdict = judge_run(record.summary, record.metrics)
+    told = [*verdict.sentences(), f"report: {report}", _next(run.folder, summary)]
+    run.console.print("\n".join(told), highlight=False, markup=False, soft_wrap=True)
 
 
 def _next(folder: Path, summary: Mapping[str, Any]) -> str:
@@ -81,6 +102,30 @@ def differ_in_seed_alone(members: Sequence[list[str]]) -> bool:
 
 def _ending(summary: Mapping[str, Any]) -> str:
     return "stopped" if summary["stopped"] == INTERRUPTED else str(summary["stopped"])
+
+
+def resumed(config: RunConfig, raw: DictConfig) -> tuple[RunConfig, DictConfig]:
+    """The configuration of the run that `resume` names, or finds; as given where nothing is resumed."""
+    if config.resume == AUTO:
+        raw = raw.copy()
+        raw.resume = _unfinished(Path(config.output_root).expanduser(), raw)
+        config = replace(config, resume=raw.resume)
+    if config.resume:
+        raw = resumed_config(config.resume, raw, overrides())
+        config = to_dataclass(raw)
+    return config, raw
+
+
+def _unfinished(root: Path, raw: DictConfig) -> str:
+    """The newest unfinished run of this configuration; empty where there is none."""
+
+    def of_the_run(settings: Any) -> dict[str, Any]:
+        values: Any = OmegaConf.to_container(settings)
+        return {key: value for key, value in values.items() if key not in OF_THE_PROCESS}
+
+    wanted = of_the_run(OmegaConf.create(OmegaConf.to_yaml(raw, resolve=True)))
+    runs = unfinished(root)
+    return next((str(run) for run in runs if of_the_run(OmegaConf.load(run / CONFIG_FILE)) == wanted), "")
 
 
 def resumed_config(resume: str, raw: DictConfig, given: list[str]) -> DictConfig:

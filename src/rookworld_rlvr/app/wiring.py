@@ -17,6 +17,7 @@ from ..files import write_text
 from ..model.device import Precision, is_accelerator, select_device
 from ..model.policy import Policy, load_policy
 from ..model.shared_prefix import can_share
+from ..model.world import Distributed, World
 from ..pretraining.codec import echo_ids
 from ..rewards.judge_pool import Judge
 from ..rollout.generator import Generator, GeneratorBaseConfig, GeneratorError, GeneratorKind
@@ -31,7 +32,9 @@ from ..tasks import Example
 from ..tasks.corpus import example_key
 from ..tasks.live_games import LiveGames
 from ..tasks.prompt_stream import PromptStream
-from ..training.checkpoint import CONFIG_FILE, find_run
+from ..training.ahead import Ahead
+from ..training.checkpoint import find_run
+from ..training.collection import OnTime
 from ..training.context import StepContext
 from ..training.data import Data, evaluation_rows, load_data
 from ..training.live_files import LiveFiles
@@ -39,13 +42,14 @@ from ..training.loop import METRICS_FILE
 from ..training.memory import keep_flat
 from ..training.optim import Clock, make_optimizer
 from ..training.run import Run
-from ..training.run_folder import make_run_folder
+from ..training.run_folder import CONFIG_FILE, make_run_folder
 from ..training.seeding import seed_everything
 from ..training.sinks import Cards, ConsoleSink, JsonlSink, Sink, TensorBoardSink, Tracker, require_tracker
 from ..training.validation import hold_back
 from ..training.warning_signs import SignWatch
 from .config import RunConfig
 from .judges import make_judges
+from .processes import join_world, local_rank, threads_of_a_rank
 
 # Wider than any table.
 LINE = 1000
@@ -54,9 +58,9 @@ VLLM = (GeneratorKind.vllm, GeneratorKind.vllm_server)
 COMPILERS = ("g++", "clang++")
 
 
-def make_console() -> Console:
+def make_console(*, quiet: bool = False) -> Console:
     """The console: as wide as its lines, so that nothing is cut; a terminal that is narrower breaks them itself."""
-    return Console(file=sys.stdout, width=LINE)
+    return Console(file=sys.stdout, width=LINE, quiet=quiet)
 
 
 def set_threads(threads: int) -> None:
@@ -98,8 +102,14 @@ def _vllm_generator(policy: Policy, config: GeneratorBaseConfig) -> Generator:
     try:
         if config.kind is GeneratorKind.vllm_server:
             from ..rollout.vllm_server import VLLMServerGenerator
+            from ..rollout.vllm_servers import VLLMServersGenerator
 
-            return VLLMServerGenerator(policy.model, config, eos_id=eos_id, dtype=dtype)
+            match config.vllm.urls:
+                case []:
+                    raise UserError("generator.vllm.urls: expected the servers' [http://HOST:PORT], got none")
+                case [url]:
+                    return VLLMServerGenerator(policy.model, config, url, eos_id=eos_id, dtype=dtype)
+            return VLLMServersGenerator(policy.model, config, eos_id=eos_id, dtype=dtype)
         from ..rollout.vllm_generator import VLLMGenerator, installed
 
         if not installed():
@@ -130,28 +140,45 @@ def _add_folder(run: Run, config: RunConfig, raw: DictConfig) -> None:
     if config.resume:
         run.folder, _ = find_run(config.resume)
     else:
-        run.folder = make_run_folder(root, config.name, now=datetime.now())
-        write_text(run.folder / CONFIG_FILE, run.config_text)
+        run.folder = run.context.world.lead(lambda: _new_folder(root, config.name, run.config_text), "the run's folder")
         run.latest_in = root
     run.live_files = LiveFiles(run.folder) if config.data.live.fraction else None
-    run.sinks = _make_sinks(config, raw, run)
+    run.sinks = _make_sinks(config, raw, run) if run.context.world.leads else []
+
+
+def _new_folder(root: Path, name: str, config_text: str) -> Path:
+    """A run's folder with its configuration in it."""
+    folder = make_run_folder(root, name, now=datetime.now())
+    write_text(folder / CONFIG_FILE, config_text)
+    return folder
 
 
 def build_unsaved_run(config: RunConfig) -> Run:
     """Build a run without a folder or sinks, as `smoke` needs it."""
-    set_threads(config.threads)
+    device = select_device(config.device, local_rank())
+    world = join_world(config.distributed.kind, config.distributed.timeout_s, device)
+    try:
+        return _build_unsaved_run(config, device, world)
+    except BaseException as error:
+        world.failed(error)
+        raise
+
+
+def _build_unsaved_run(config: RunConfig, device: torch.device, world: World) -> Run:
+    set_threads(config.threads or threads_of_a_rank(world))
     seed_everything(config.seed)
-    device = select_device(config.device)
     data = load_data(config.data, seed=config.seed)
     train_examples, validation_examples = _held_back(config, data.train)
     live = _live_games(config, data, validation_examples)
+    _require_references_that_fit(config)
+    _require_batches_that_can_be_early(config)
     policy = load_policy(config.model, device, config.precision)
     generator = make_generator(policy, config.generator)
     # Last of what may be refused: engines run from here on.
     judge, engine = make_judges(config)
     prompts = PromptStream(train_examples, config.data.mixture, config.seed, live)
     return Run(
-        context=_step_context(config, policy, generator, judge, prompts),
+        context=_step_context(config, policy, generator, judge, prompts, world),
         config=config,
         reference=config.reference,
         recovery=config.recovery,
@@ -160,7 +187,7 @@ def build_unsaved_run(config: RunConfig) -> Run:
         held_out=evaluation_rows(data.held_out, config.evaluation_rows),
         folder=Path(),
         sinks=[],
-        console=make_console(),
+        console=make_console(quiet=not world.leads),
         rubric_warmup_steps=config.rubric.warmup_steps,
         resume=config.resume,
         engine=engine,
@@ -171,8 +198,27 @@ def build_unsaved_run(config: RunConfig) -> Run:
     )
 
 
+def _require_references_that_fit(config: RunConfig) -> None:
+    """Raises UserError for a reference that moves, beside adapters: the model without them is the reference."""
+    rank, mode = config.model.lora.rank, config.reference.mode
+    if rank and mode is not ReferenceMode.frozen:
+        raise UserError(f"reference.mode: expected frozen with model.lora.rank={rank}, got {mode}")
+
+
+def _require_batches_that_can_be_early(config: RunConfig) -> None:
+    """Raises UserError where a batch is sampled ahead that depends on what is trained meanwhile."""
+    of_the_step = {
+        "distributed": config.distributed.kind is not Distributed.none,
+        "data.live.fraction": config.data.live.fraction,
+        "objective.collection.kl_cap": config.objective.collection.kl_cap,
+    }
+    needed = [name for name, value in of_the_step.items() if value]
+    if config.max_staleness and needed:
+        raise UserError(f"max_staleness: expected 0 with {' and '.join(needed)}, got {config.max_staleness}")
+
+
 def _step_context(
-    config: RunConfig, policy: Policy, generator: Generator, judge: Judge, prompts: PromptStream
+    config: RunConfig, policy: Policy, generator: Generator, judge: Judge, prompts: PromptStream, world: World
 ) -> StepContext:
     return StepContext(
         policy=policy,
@@ -180,6 +226,9 @@ def _step_context(
         generator=generator,
         judge=judge,
         prompts=prompts,
+        batches=Ahead(policy) if config.max_staleness else OnTime(),
+        seed=config.seed,
+        world=world,
         optimizer=make_optimizer(policy.model.parameters(), config.optim),
         objective=config.objective,
         kl=config.kl,

@@ -52,7 +52,7 @@ def engine_match_suite(
         SuiteName.engine_match,
         player,
         opponent,
-        pairs=config.pairs,
+        pairs=range(config.pairs),
         max_halfmoves=config.max_halfmoves,
         side_by_side=PAIRS_SIDE_BY_SIDE,
         told=lost_by_illegal,

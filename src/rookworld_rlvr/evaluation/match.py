@@ -121,11 +121,12 @@ def match_suite(
     opponent: MakePlayer,
     config: MatchConfig,
     *,
+    pairs: Sequence[int] | None = None,
     seed: int = 0,
     names: tuple[str, str] = ("model", "opponent"),
     facts: Mapping[str, Any] | None = None,
 ) -> Suite:
-    """See `paired_suite`.
+    """See `paired_suite`; without `pairs` all of the configuration's are played.
 
     Rows also have, with illegal=rescued, `match/illegal` and `match/replaced`, shares of the player's moves, and
     `match/opponent_illegal` and `match/opponent_replaced`; with illegal=loses `match/illegal`, the share of games that
@@ -143,7 +144,7 @@ def match_suite(
         SuiteName.match,
         player(seed) if loses else ours,
         lambda: nullcontext(opponent(seed + OPPONENT_SEED) if loses else theirs),
-        pairs=config.pairs,
+        pairs=range(config.pairs) if pairs is None else pairs,
         max_halfmoves=config.max_halfmoves,
         side_by_side=PAIRS_SIDE_BY_SIDE,
         told=lost_by_illegal if loses else told,

@@ -25,7 +25,7 @@ def paired_suite(
     player: Player,
     opponent: Callable[[], AbstractContextManager[Player]],
     *,
-    pairs: int,
+    pairs: Sequence[int],
     max_halfmoves: int,
     side_by_side: int,
     told: Told,
@@ -33,12 +33,14 @@ def paired_suite(
     names: tuple[str, str],
     facts: Mapping[str, Any] | None = None,
 ) -> Suite:
-    """A row a pair of games, with both as its record; `side_by_side` pairs are played at once.
+    """A row a pair of games, with both as its record; `pairs` are the numbers of their openings.
 
-    The opponent is opened when the rows are asked for. The seed decides which openings, `names` are the player's and
-    the opponent's in records. Values, means of a pair's two games: `<suite>/score`, 1 won, ½ drawn; `/won`, `/drawn`,
-    `/lost`; `/cut`, ended by `max_halfmoves`; `/material_score`, where a game that was cut goes to the side with more
-    material; and those of `told`.
+    `side_by_side` pairs are played at once. The opponent is opened when the rows are asked for. The seed decides which
+    openings, `names` are the player's and the opponent's in records.
+
+    Values, means of a pair's two games: `<suite>/score`, 1 won, ½ drawn; `/won`, `/drawn`, `/lost`; `/cut`, ended by
+    `max_halfmoves`; `/material_score`, where a game that was cut goes to the side with more material; and those of
+    `told`.
     """
 
     def answer(other: Player, first: int, chunk: Sequence[Any]) -> list[Row]:
@@ -56,7 +58,7 @@ def paired_suite(
         with opponent() as other:
             yield from by_chunks(asked, side_by_side, partial(answer, other))(done)
 
-    asked = [PlannedGame(pair, Start.openings, seed) for pair in range(pairs)]
+    asked = [PlannedGame(pair, Start.openings, seed) for pair in pairs]
     return Suite(suite, asked, rows, side_by_side, facts or {}, measures=partial(elo_measures, suite))
 
 

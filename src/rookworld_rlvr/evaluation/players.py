@@ -1,11 +1,11 @@
 """Who chooses moves: the model, a uniformly random mover, Stockfish.
 
-A choice depends on the player's settings, the position and the number that comes with it, never on what was asked
-before; the model's sampled choices also on what is asked side by side.
+A choice depends on the player's settings, the position and the number that comes with it, not on what was asked before
+or beside it.
 """
 
-import hashlib
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,15 +13,14 @@ from typing import Protocol
 
 import chess
 import chess.engine
-import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..engine.engine import find_engine, require_new_enough
+from ..rollout.draws import seed_of
 from ..rollout.generator import Generator, GeneratorError
 from ..rollout.groups import completion_text, prompt_tokens
 from ..tasks.policy import policy_fields, render_policy_prompt
 
-HASH_BYTES = 7
 FULL_SKILL = 20
 HASH_MIB = 16
 # How often an engine is asked for one move, and how long a search that is limited by nodes may take at most.
@@ -72,7 +71,13 @@ class ModelPlayer:
     def answers(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
         """The whole policy completion for each position."""
         prompts = [render_policy_prompt(board.fen()) for board in boards]
-        return ask(self.generator, self.tokenizer, prompts, self.decoding, key=f"{self.seed}:{list(numbers)}")
+        times: Counter[tuple[int, str]] = Counter()
+        seeds = []
+        for asked in zip(numbers, prompts, strict=True):
+            # Attempts at one move are asked side by side, and each draws anew.
+            seeds.append(seed_of(self.seed, *asked, times[asked]))
+            times[asked] += 1
+        return ask(self.generator, self.tokenizer, prompts, self.decoding, seeds=seeds)
 
 
 def best_move_text(completion: str) -> str:
@@ -90,28 +95,21 @@ def ask(
     prompts: Sequence[str],
     decoding: DecodingConfig,
     *,
-    key: str = "",
+    seeds: Sequence[int] = (),
 ) -> list[str]:
-    """One completion of each prompt as text. Raises GeneratorError where one is missing.
+    """One completion of each prompt as text; `seeds` has one for each unless decoding is greedy.
 
-    What is drawn depends on `key` and the prompts; torch's random state is left as it was.
+    Raises GeneratorError where a completion is missing.
     """
     if not prompts:
         return []
     tokens = [prompt_tokens(tokenizer, prompt) for prompt in prompts]
-    with drawing(f"{key}:{prompts}"):
-        groups = generator.generate(tokens, group_size=1, temperature=decoding.temperature, top_k=decoding.top_k)
+    groups = generator.generate(
+        tokens, group_size=1, temperature=decoding.temperature, seeds=seeds, top_k=decoding.top_k
+    )
     if [len(group) for group in groups] != [1] * len(prompts):
         raise GeneratorError(f"expected one completion for each of {len(prompts)} prompts, got {len(groups)} groups")
     return [completion_text(tokenizer, done) for [done] in groups]
-
-
-@contextmanager
-def drawing(key: str) -> Iterator[None]:
-    """What is drawn from torch within depends on `key` alone; its random state is put back."""
-    with torch.random.fork_rng():
-        torch.manual_seed(int.from_bytes(hashlib.sha256(key.encode()).digest()[:HASH_BYTES], "big"))
-        yield
 
 
 @dataclass(frozen=True, slots=True)

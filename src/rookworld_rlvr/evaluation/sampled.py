@@ -12,11 +12,11 @@ from statistics import fmean
 from transformers import PreTrainedTokenizerBase
 
 from ..engine.engine import Analysis
+from ..rollout.draws import seed_of
 from ..rollout.generator import Generator
 from ..rollout.groups import completion_text, sample_groups
 from ..tasks import Example
 from .engine_loss import VerdictMeasure
-from .players import drawing
 from .run import CHUNK_ROWS
 from .scales import BEST, DISTINCT, SAMPLED, lower_is_better
 from .table import Row, judge
@@ -30,7 +30,7 @@ class Sampling:
     samples: int = 8
     """Answers a row."""
     seed: int = 0
-    """Decides what is drawn, with the rows; the random state of a training run is left as it is."""
+    """Decides with each row's prompt what is drawn for it."""
 
 
 def evaluate_sampled(
@@ -50,10 +50,14 @@ def evaluate_sampled(
     rows: list[Row] = []
     for start in range(0, len(examples), CHUNK_ROWS // sampling.samples):
         chunk = examples[start : start + CHUNK_ROWS // sampling.samples]
-        with drawing(f"sampled:{sampling.seed}:{start}"):
-            groups = sample_groups(
-                generator, tokenizer, chunk, group_size=sampling.samples, temperature=sampling.temperature
-            )
+        groups = sample_groups(
+            generator,
+            tokenizer,
+            chunk,
+            group_size=sampling.samples,
+            temperature=sampling.temperature,
+            seeds=[seed_of("sampled", sampling.seed, example.prompt) for example in chunk],
+        )
         analyses = measure.analyses(chunk) if measure else {}
         for example, (_, answers) in zip(chunk, groups, strict=True):
             texts = [completion_text(tokenizer, answer) for answer in answers]

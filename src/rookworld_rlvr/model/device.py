@@ -28,12 +28,22 @@ class Precision(StrEnum):
     bf16 = "bf16"
 
 
-def select_device(device: Device) -> torch.device:
-    """The device asked for. Raises UserError for CUDA where there is none."""
+def select_device(device: Device, local_rank: int | None = None) -> torch.device:
+    """The device asked for; of several processes on a machine each takes its own. Raises UserError where it is not."""
     if device is Device.cuda and not torch.cuda.is_available():
         raise UserError("device=cuda: expected a CUDA device and a CUDA build of torch, found none")
-    wants_cuda = device is Device.cuda or (device is Device.auto and torch.cuda.is_available())
-    return torch.device("cuda" if wants_cuda else "cpu")
+    if device is Device.cpu or not torch.cuda.is_available():
+        return torch.device("cpu")
+    if local_rank is None:
+        return torch.device("cuda")
+    if local_rank >= torch.cuda.device_count():
+        raise UserError(
+            f"processes: expected at most {torch.cuda.device_count()}, one for each CUDA device here, "
+            f"got rank {local_rank} of this machine"
+        )
+    chosen = torch.device("cuda", local_rank)
+    torch.cuda.set_device(chosen)
+    return chosen
 
 
 def is_accelerator(device: torch.device) -> bool:
@@ -60,6 +70,11 @@ def autocast(device: torch.device, precision: Precision) -> AbstractContextManag
 def device_name(device: torch.device) -> str:
     """What the maker calls the accelerator; `cpu` for the CPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def exchange_backend(device: torch.device) -> str:
+    """By what processes exchange tensors of this device and of the CPU, as torch.distributed names it."""
+    return "cpu:gloo,cuda:nccl" if is_accelerator(device) else "gloo"
 
 
 def synchronise(device: torch.device) -> None:

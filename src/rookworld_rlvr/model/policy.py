@@ -17,8 +17,10 @@ from ..errors import UserError
 from ..objective import Head, TokenStatistics, sequence_kl, token_statistics
 from .batch import Batch, micro_rows
 from .device import Precision, autocast, is_accelerator, resolve_precision
+from .lora import LoraConfig, add_adapters
 from .packed import Packed, pack
 from .shared_prefix import can_share, sharing, states
+from .world import World
 
 TINY = "tiny"
 # Logits of a micro-batch that are kept for backward, 64 MiB in float32; more are computed again.
@@ -53,6 +55,7 @@ class ModelConfig(ModelSourceConfig):
     packing: bool = True
     """Whether training computes a prompt once for all its completions, without pads. Where a model's attention
     cannot be replaced, or does not see all that came before, its rows are padded as without it."""
+    lora: LoraConfig = field(default_factory=LoraConfig)
 
     def __post_init__(self) -> None:
         if self.dropout is not None and not 0 <= self.dropout < 1:
@@ -72,6 +75,8 @@ class Policy:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     packs: bool = False
     """Whether rows are packed, see `model.packed`; otherwise they are padded behind."""
+    plain: PreTrainedModel | None = None
+    """The model without its adapters, over the same tensors; None where all weights are trained."""
 
     @property
     def pad_id(self) -> int:
@@ -135,19 +140,33 @@ class Policy:
 
     @torch.no_grad()
     def token_table(
-        self, batch: Batch, *, micro_batch_size: int, temperature: float, reference: "Policy | None" = None
+        self,
+        batch: Batch,
+        *,
+        micro_batch_size: int,
+        temperature: float,
+        reference: "Policy | None" = None,
+        world: World | None = None,
     ) -> "TokenTable":
         """Log-probs of a whole batch, a reference's and the exact KL: (B, T), 0 where not trained, no gradient.
 
-        The batch is cut into the same micro-batches as in training, so that equal weights give equal numbers.
+        The batch is cut into the same micro-batches as in training, so that equal weights give equal numbers. The
+        ranks of a `world` share them out.
         """
+        world = world or World()
         names = ["logprobs"] if reference is None else ["logprobs", "ref_logprobs", "kl_exact"]
-        tables = {name: torch.zeros(batch.tokens_BT.shape, device=self.device) for name in names}
-        for rows in micro_rows(batch, micro_batch_size, by_prompt=self.packs):
+        pieces = micro_rows(batch, micro_batch_size, by_prompt=self.packs)
+
+        def of_piece(rows: Tensor) -> list[Tensor]:
             micro = batch.select(rows, int(batch.attention_BT[rows].sum(1).max()))
             statistics = self.statistics(micro, temperature=temperature, reference=reference)
-            for name, table in tables.items():
-                table[rows, : micro.tokens_BT.shape[1]] = spread(getattr(statistics, name), micro.loss_mask_BT)
+            return [spread(getattr(statistics, name), micro.loss_mask_BT) for name in names]
+
+        found = world.joined(lambda: [of_piece(rows) for rows in world.share(pieces)], "log-probs")
+        tables = {name: torch.zeros(batch.tokens_BT.shape, device=self.device) for name in names}
+        for rows, values in zip(pieces, found, strict=True):
+            for table, values_bt in zip(tables.values(), values, strict=True):
+                table[rows, : values_bt.shape[1]] = values_bt.to(self.device)
         return TokenTable(batch.loss_mask_BT, tables["logprobs"], tables.get("ref_logprobs"), tables.get("kl_exact"))
 
 
@@ -207,8 +226,10 @@ def load_policy(config: ModelConfig, device: torch.device, precision: Precision)
             f"in {source}"
         )
     _set_dropout(model, config.dropout)
-    precision = resolve_precision(precision, device)
-    return Policy(model.to(device).train(), tokenizer, precision, device, packs=config.packing and can_share(model))
+    precision, model = resolve_precision(precision, device), model.to(device).train()
+    packs = config.packing and can_share(model)
+    plain = add_adapters(model, config.lora) if config.lora.rank else None
+    return Policy(model, tokenizer, precision, device, packs=packs, plain=plain)
 
 
 def _check_source(source: str) -> None:

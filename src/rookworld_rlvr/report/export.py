@@ -11,7 +11,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from ..errors import UserError
 from ..evaluation.headline import HEADLINE
 from ..files import make_folder, write_text
-from ..training.checkpoint import CONFIG_FILE, FOLDER, STATE_FILE, list_checkpoints
+from ..training.checkpoint import FOLDER, STATE_FILE, list_checkpoints
+from ..training.run_folder import CONFIG_FILE
 from .run_record import RunRecord, read_run
 from .verdict import judge_run
 

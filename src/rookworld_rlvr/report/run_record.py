@@ -8,9 +8,8 @@ from typing import Any
 
 from ..errors import UserError
 from ..files import whole_lines
-from ..training.checkpoint import CONFIG_FILE
 from ..training.loop import METRICS_FILE, ROLLOUTS_FILE
-from ..training.trainer import SUMMARY
+from ..training.run_folder import CONFIG_FILE, SUMMARY
 from .transcripts import Transcript, of_run
 
 

@@ -7,18 +7,24 @@ The loss is absolute: it is not divided by what could be lost in the position. A
 least noise in the verdict of a short search (docs/judging.md), and it asks for nothing if all moves are equally
 hopeless. A random legal move gives away 0.15, so halving makes the difference between a good and a fair move count
 beside the difference between legal and illegal. The win model and its source: `board.evals.win_probability`.
+
+Every mate has the same win probability, the nearest and the farthest, and hardly more than many a won position.
+`misses_mate` tells the moves apart that end the game at once.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ..board.evals import win_probability
+from chess.engine import Mate
+
+from ..board.evals import to_pawns, win_probability
 from ..engine.engine import Analysis
 from ..tasks.policy import MAX_CANDIDATES
 
 # The positions of a step and more; an entry takes about 10 kB.
 CACHED_POSITIONS = 1024
+MATE_IN_ONE = to_pawns(Mate(1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,10 @@ class MoveWorth:
     best_win: float
     top_wins: tuple[float, ...]
     """Expected results of the best five moves, or of all if fewer."""
+
+    def misses_mate(self, move: str) -> bool:
+        """Whether some move mates at once, and this one does not."""
+        return self.evals_pawns.get(move) != MATE_IN_ONE and MATE_IN_ONE in self.evals_pawns.values()
 
     def loss(self, move: str) -> float:
         """Win probability given away, in [0, 1]; by what is no legal move all that the best one has."""

@@ -89,6 +89,8 @@ class PolicyRewardConfig:
     """Agreement halves for each such distance on that scale, which runs from -1 to 1."""
     halving_loss: float = 0.1
     """A move's worth halves for each such win probability that it gives away."""
+    missed_mate: float = 1.0
+    """Where a move mates at once, what any other best move is worth is multiplied by this; 1: nothing is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +226,9 @@ def _label_match(
 def _engine_match(
     claims: _Claims, worth: MoveWorth, candidates: float, config: PolicyRewardConfig
 ) -> dict[str, float]:
+    kept = config.missed_mate if worth.misses_mate(claims.best) else 1.0
     return {
-        "correctness/best_value": candidates * worth.value(claims.best, config.halving_loss),
+        "correctness/best_value": candidates * kept * worth.value(claims.best, config.halving_loss),
         "correctness/candidates_value": worth.share(claims.moves, config.halving_loss),
         "correctness/evals_value": _evals_match(claims, worth.evals_pawns, config),
     }

@@ -19,6 +19,7 @@ BOUNDS = {
     "policy.eval_scale_pawns": POSITIVE,
     "policy.eval_tolerance": POSITIVE,
     "policy.halving_loss": POSITIVE,
+    "policy.missed_mate": SHARE,
     "environment.similarity.board_share": SHARE,
     "environment.unparsable_fen_credit": (0.0, 0.99),
 }

@@ -93,6 +93,12 @@ class PromptLengthError(ValueError):
         super().__init__(f"expected a prompt shorter than the model's {positions} positions, got {length} tokens")
 
 
+def require_seeds(seeds: Sequence[int], prompts: Sequence[tuple[int, ...]], temperature: float) -> None:
+    """Raises ValueError unless each prompt has a seed; greedy decoding draws nothing and needs none."""
+    if temperature and len(seeds) != len(prompts):
+        raise ValueError(f"expected a seed for each of {len(prompts)} prompts, got {len(seeds)}")
+
+
 class Generator(Protocol):
     """Samples completions; may hold its own copy of the weights."""
 
@@ -100,12 +106,19 @@ class Generator(Protocol):
         """Take over the trainer's weights. Called before every collection. Raises GeneratorError."""
 
     def generate(
-        self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float, top_k: int = 0
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        *,
+        group_size: int,
+        temperature: float,
+        seeds: Sequence[int] = (),
+        top_k: int = 0,
     ) -> list[list[SampledCompletion]]:
         """`group_size` completions of each prompt, in the prompts' order; temperature 0 is greedy.
 
-        Above 0, `top_k` draws from that many likeliest tokens alone: for play, never for training, since log-probs
-        stay those of the whole distribution (vLLM's become those of the cut one).
+        Above 0, each prompt's completions are drawn by its own one of the `seeds`, whatever is sampled beside it; a
+        missing seed raises ValueError. `top_k` draws from that many likeliest tokens alone: for play, never for
+        training, since log-probs stay those of the whole distribution (vLLM's become those of the cut one).
         """
 
     def weights_checksum(self) -> str:

@@ -96,13 +96,14 @@ def sample_groups(
     *,
     group_size: int,
     temperature: float,
+    seeds: Sequence[int] = (),
 ) -> list[Sampled]:
-    """The prompt's ids and the sampled completions of each example.
+    """The prompt's ids and the sampled completions of each example; `seeds` has one for each unless greedy.
 
     Raises GeneratorError unless every prompt came back with group_size completions of at least one token.
     """
     prompts = [prompt_tokens(tokenizer, example.prompt) for example in examples]
-    sampled = generator.generate(prompts, group_size=group_size, temperature=temperature)
+    sampled = generator.generate(prompts, group_size=group_size, temperature=temperature, seeds=seeds)
     lengths = [sum(bool(done.tokens) for done in completions) for completions in sampled]
     if lengths != [group_size] * len(prompts):
         raise GeneratorError(

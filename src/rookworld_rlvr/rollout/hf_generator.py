@@ -1,4 +1,8 @@
-"""The reference generator: transformers' `generate`, with the log-prob of every sampled token."""
+"""The reference generator: transformers' `generate`, with the log-prob of every sampled token.
+
+A logits processor draws each token with the completion's own number, and leaves that token alone to be taken. So
+the same seeds give the same tokens as those of `static_generator`, apart from rounding.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,39 +13,34 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
 from ..model.padding import left_padded
+from .draws import inverse_cdf
 from .generator import PromptLengthError, SampledCompletion
 from .own_model import OwnModelGenerator, likeliest
 
 
-class _LogprobRecorder(LogitsProcessor):
-    """Scales logits by the temperature, keeps the log-prob of each token once it is drawn, and cuts to the likeliest.
+class _Drawing(LogitsProcessor):
+    """Draws each token at the temperature, from the `top_k` likeliest alone if that is not 0, and keeps its log-prob.
 
-    A processor sees the logits before the draw, so a token's log-prob is read at the next call, and the
-    last one in `finish`: one (B, V) tensor is held instead of one a step.
-
-    Where a logit is NaN or +inf the log-prob is recorded as NaN and a draw is made all the same: a draw from
-    NaN would end the process, on CUDA with its context, before anyone could say where the NaN came from.
+    Where a logit is NaN or +inf the log-prob is recorded as NaN and a token is drawn all the same: a draw that raised
+    would end the process, on CUDA with its context, before anyone could say where the NaN came from.
     """
 
-    def __init__(self, temperature: float, top_k: int) -> None:
-        self._temperature, self._top_k = temperature, top_k
-        self._pending: Tensor | None = None
-        self._drawn: list[Tensor] = []
+    def __init__(self, uniform_BT: Tensor, temperature: float, top_k: int) -> None:
+        self._uniform_BT, self._temperature, self._top_k = uniform_BT, temperature, top_k
+        self._logprobs: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        self._read(input_ids[:, -1])
-        scaled = scores.float() / (self._temperature or 1.0)
-        self._pending = torch.log_softmax(scaled, dim=-1)
-        return likeliest(scaled.nan_to_num(), self._top_k)
+        logprobs_BV = torch.log_softmax(scores.float() / (self._temperature or 1.0), dim=-1)
+        if self._temperature:
+            drawn_B = inverse_cdf(likeliest(logprobs_BV, self._top_k), self._uniform_BT[:, len(self._logprobs)])
+        else:
+            drawn_B = logprobs_BV.argmax(-1)
+        self._logprobs.append(logprobs_BV.gather(1, drawn_B.unsqueeze(1)).squeeze(1))
+        return torch.full_like(scores, -torch.inf).scatter(1, drawn_B.unsqueeze(1), 0.0)
 
-    def finish(self, sequences: Tensor) -> Tensor:
-        """Log-probs (B, T) of all tokens drawn."""
-        self._read(sequences[:, -1])
-        return torch.stack(self._drawn, dim=1)
-
-    def _read(self, last_tokens_B: Tensor) -> None:
-        if self._pending is not None:
-            self._drawn.append(self._pending.gather(1, last_tokens_B.unsqueeze(1)).squeeze(1))
+    def logprobs_BT(self) -> Tensor:
+        """Log-probs of all tokens drawn; of no meaning behind a completion's end."""
+        return torch.stack(self._logprobs, dim=1)
 
 
 @contextmanager
@@ -63,36 +62,32 @@ class HFGenerator(OwnModelGenerator):
 
     @torch.no_grad()
     def _sample(
-        self, prompts: Sequence[tuple[int, ...]], group_size: int, temperature: float, top_k: int
+        self, prompts: Sequence[tuple[int, ...]], uniform_PGT: Tensor, temperature: float, top_k: int
     ) -> list[SampledCompletion]:
-        device = next(self._model.parameters()).device
+        device, group_size = uniform_PGT.device, uniform_PGT.shape[1]
         tokens_BT, attention_BT = left_padded(prompts, self._pad_id, device)
-        recorder = _LogprobRecorder(temperature, top_k)
+        drawing = _Drawing(uniform_PGT.flatten(0, 1), temperature, top_k)
         # A model has it where its class can generate; its declared type depends on options that are not used here.
         generate: Any = self._model.generate
         with self._autocast(), _no_defaults_of_its_own(self._model):
             sequences = generate(
-                input_ids=tokens_BT,
-                attention_mask=attention_BT,
-                generation_config=self._generation(tokens_BT.shape[1], group_size, temperature),
-                logits_processor=LogitsProcessorList([recorder]),
+                input_ids=tokens_BT.repeat_interleave(group_size, 0),
+                attention_mask=attention_BT.repeat_interleave(group_size, 0),
+                generation_config=self._generation(tokens_BT.shape[1]),
+                logits_processor=LogitsProcessorList([drawing]),
             )
         drawn = sequences[:, tokens_BT.shape[1] :].cpu().tolist()
-        logprobs = recorder.finish(sequences).cpu().tolist()
+        logprobs = drawing.logprobs_BT().cpu().tolist()
         return [self._cut(*row) for row in zip(drawn, logprobs, strict=True)]
 
-    def _generation(self, prompt_length: int, group_size: int, temperature: float) -> GenerationConfig:
+    def _generation(self, prompt_length: int) -> GenerationConfig:
         positions = getattr(self._model.config, "max_position_embeddings", None) or prompt_length + 10**9
         room = positions - prompt_length
         if room < 1:
             raise PromptLengthError(positions, prompt_length)
         return GenerationConfig(
-            do_sample=temperature > 0,
-            # The recorder scales and cuts, so that what is recorded is what is drawn from.
-            temperature=1.0,
-            top_k=0,
-            top_p=1.0,
-            num_return_sequences=group_size,
+            # Each token has been drawn by then.
+            do_sample=False,
             max_new_tokens=min(self._config.max_new_tokens, room),
             eos_token_id=self._eos_id,
             pad_token_id=self._pad_id,

@@ -10,7 +10,8 @@ from transformers import PreTrainedModel
 
 from ..model.padding import MOST_PADDING, similar_lengths
 from ..model.weights import checksum
-from .generator import GeneratorBaseConfig, SampledCompletion
+from .draws import uniform_numbers
+from .generator import GeneratorBaseConfig, SampledCompletion, require_seeds
 
 
 class OwnModelGenerator(ABC):
@@ -39,15 +40,26 @@ class OwnModelGenerator(ABC):
         return checksum(self._model)
 
     def generate(
-        self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float, top_k: int = 0
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        *,
+        group_size: int,
+        temperature: float,
+        seeds: Sequence[int] = (),
+        top_k: int = 0,
     ) -> list[list[SampledCompletion]]:
         """See `Generator.generate`. Raises PromptLengthError if a prompt leaves the model no room to answer."""
+        require_seeds(seeds, prompts, temperature)
+        limit = self._config.max_new_tokens if temperature else 0
         groups: list[list[SampledCompletion]] = [[] for _ in prompts]
         size = max(1, self._config.batch_size // group_size)
         was_training = self._model.training
         self._model.eval()
+        device = next(self._model.parameters()).device
         for chosen in similar_lengths([len(prompt) for prompt in prompts], size, self.most_padding):
-            completions = self._sample([prompts[i] for i in chosen], group_size, temperature, top_k)
+            own = [seeds[i] for i in chosen] if temperature else [0] * len(chosen)
+            uniform_PGT = uniform_numbers(own, group_size, limit, device)
+            completions = self._sample([prompts[i] for i in chosen], uniform_PGT, temperature, top_k)
             for row, i in enumerate(chosen):
                 groups[i] = completions[row * group_size : (row + 1) * group_size]
         self._model.train(was_training)
@@ -55,9 +67,9 @@ class OwnModelGenerator(ABC):
 
     @abstractmethod
     def _sample(
-        self, prompts: Sequence[tuple[int, ...]], group_size: int, temperature: float, top_k: int
+        self, prompts: Sequence[tuple[int, ...]], uniform_PGT: Tensor, temperature: float, top_k: int
     ) -> list[SampledCompletion]:
-        """`group_size` completions of each prompt, group by group, side by side."""
+        """G completions of each prompt, group by group, side by side; each drawn with T numbers of its own."""
 
 
 def likeliest(scores: Tensor, top_k: int) -> Tensor:

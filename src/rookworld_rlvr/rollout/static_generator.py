@@ -24,6 +24,7 @@ from ..model.device import is_accelerator
 from ..model.padding import position_ids, right_padded
 from ..model.shared_prefix import sharing, states
 from ..model.threads import cores, on_cores
+from .draws import inverse_cdf
 from .generator import GeneratorBaseConfig, PromptLengthError, SampledCompletion
 from .own_model import OwnModelGenerator, likeliest
 from .prompt_lookup import PromptLookup
@@ -109,12 +110,10 @@ class StaticGenerator(OwnModelGenerator):
         self._echo_ids = None if echo_ids is None else torch.tensor(echo_ids)
 
     def _sample(
-        self, prompts: Sequence[tuple[int, ...]], group_size: int, temperature: float, top_k: int
+        self, prompts: Sequence[tuple[int, ...]], uniform_PGT: Tensor, temperature: float, top_k: int
     ) -> list[SampledCompletion]:
-        """On a CPU the prompts are divided among the cores; the numbers to draw with are made before, for all."""
-        device = next(self._model.parameters()).device
-        limit = self._config.max_new_tokens if temperature else 0
-        uniform_PGT = torch.rand(len(prompts), group_size, limit, device=device)
+        """On a CPU the prompts are divided among the cores."""
+        device, group_size = uniform_PGT.device, uniform_PGT.shape[1]
 
         @torch.no_grad()
         def complete(part: slice) -> list[SampledCompletion]:
@@ -302,14 +301,3 @@ def _fill_up(values_PL: Tensor, most: int) -> Tensor:
     """Zeros behind, up to a multiple of `PROMPT_STRIDE`, so that prompts of few lengths come."""
     length = values_PL.shape[1]
     return F.pad(values_PL, (0, max(0, min(-length % PROMPT_STRIDE, most - length))))
-
-
-def inverse_cdf(logprobs: Tensor, uniform: Tensor) -> Tensor:
-    """Tokens (…) drawn from distributions (…, V) with numbers (…) in [0, 1).
-
-    The sums are in float64, so that a token of probability 0 is never drawn. From NaN any token is drawn: a draw
-    that raised would end the process before anyone could say where the NaN came from.
-    """
-    sums = logprobs.exp().cumsum(-1, dtype=torch.float64)
-    targets = uniform.unsqueeze(-1).double() * sums[..., -1:]
-    return torch.searchsorted(sums, targets, right=True).squeeze(-1).clamp(max=logprobs.shape[-1] - 1)

@@ -1,7 +1,7 @@
 """Settings of the vLLM generators, and what an engine is started with. Nothing here imports vllm."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,8 +33,8 @@ class VLLMConfig:
     """vllm on CUDA: the part of the device's memory for weights, keys and values, in (0, 1]."""
     sleep: bool = True
     """vllm on CUDA: give that memory back while the trainer works."""
-    url: str = ""
-    """vllm_server: where it listens."""
+    urls: list[str] = field(default_factory=list)
+    """vllm_server: where the servers listen, http://HOST:PORT each."""
     sync_folder: str = ""
     """vllm_server: weights are handed over in a folder below this one, which it must see under the same name;
     empty: the machine's temporary folder."""
@@ -49,8 +49,11 @@ class VLLMConfig:
             raise ValueError("generator.vllm: expected kv_cache_gib above 0 and gpu_memory_fraction in (0, 1]")
         if not 0 < self.timeout_s < math.inf or self.retries < 0:
             raise ValueError("generator.vllm: expected timeout_s above 0 and retries from 0")
-        if self.url and (urlsplit(self.url).scheme not in ("http", "https") or not urlsplit(self.url).netloc):
-            raise ValueError(f"generator.vllm.url: expected http://HOST:PORT, got {self.url!r}")
+        for url in self.urls:
+            if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
+                raise ValueError(f"generator.vllm.urls: expected http://HOST:PORT, got {url!r}")
+        if len(set(self.urls)) < len(self.urls):
+            raise ValueError(f"generator.vllm.urls: expected each server once, got {list(self.urls)}")
 
 
 def engine_arguments(

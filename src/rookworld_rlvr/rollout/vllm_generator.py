@@ -19,9 +19,10 @@ import torch
 from transformers import PreTrainedModel
 
 from ..model.device import is_accelerator
-from .generator import GeneratorBaseConfig, GeneratorError, SampledCompletion
+from ..model.lora import plain_parameters, plain_state
+from .generator import GeneratorBaseConfig, GeneratorError, SampledCompletion, require_seeds
 from .vllm_config import ENVIRONMENT, engine_arguments
-from .vllm_sampling import Held, Sampling, cut, draw_seeds, expected_weights, require_held, room_for
+from .vllm_sampling import SEEDS, Held, Sampling, cut, expected_weights, require_held, room_for
 
 # The engine of this process, if there is one.
 _running: list[Any] = []
@@ -33,7 +34,7 @@ def installed() -> bool:
 
 
 class VLLMGenerator:
-    """Samples with vLLM. Runs repeat: each prompt has a seed of its own, drawn from torch's random state."""
+    """Samples with vLLM, in this process."""
 
     def __init__(
         self, model: PreTrainedModel, config: GeneratorBaseConfig, *, eos_id: int, dtype: torch.dtype = torch.float32
@@ -44,7 +45,7 @@ class VLLMGenerator:
         self._sleeps = accelerated and config.vllm.sleep
         self._asleep = False
         with TemporaryDirectory(prefix="rookworld-vllm-") as folder:
-            model.save_pretrained(folder)
+            model.save_pretrained(folder, state_dict=plain_state(model))
             size = config.batch_size
             arguments = engine_arguments(
                 folder, config.vllm, batch_size=size, accelerated=accelerated, dtype=dtype
@@ -56,9 +57,9 @@ class VLLMGenerator:
 
     def sync(self, model: PreTrainedModel) -> None:
         """See `Generator.sync`. Raises GeneratorError where the engine then holds anything else."""
-        named = {name: parameter.detach() for name, parameter in model.named_parameters()}
+        named = dict(plain_parameters(model))
         self._expected = expected_weights(model, self._dtype)
-        with self._awake():
+        with self._awake(), _told_as_ours():
             self._engine.collective_rpc("rookworld_load", args=(named, "trainer"))
             if not self._engine.reset_prefix_cache():
                 raise GeneratorError("vllm: expected the prefix cache to be emptied, got it in use")
@@ -70,13 +71,20 @@ class VLLMGenerator:
             return self._expected.named_by(self._held())
 
     def generate(
-        self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float, top_k: int = 0
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        *,
+        group_size: int,
+        temperature: float,
+        seeds: Sequence[int] = (),
+        top_k: int = 0,
     ) -> list[list[SampledCompletion]]:
         """See `Generator.generate`. Raises PromptLengthError if a prompt leaves the model no room to answer."""
         limits = [room_for(prompt, self._positions, self._config.max_new_tokens) for prompt in prompts]
-        seeds = draw_seeds(len(prompts), temperature)
+        require_seeds(seeds, prompts, temperature)
+        own = [seed % SEEDS for seed in seeds] if temperature else [None] * len(prompts)
         wanted = [
-            Sampling(group_size, temperature, limit, seed, top_k) for limit, seed in zip(limits, seeds, strict=True)
+            Sampling(group_size, temperature, limit, seed, top_k) for limit, seed in zip(limits, own, strict=True)
         ]
         with self._awake():
             return self._sample(prompts, wanted)
@@ -98,7 +106,7 @@ class VLLMGenerator:
             for each in wanted
         ]
         given = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(), _told_as_ours():
             answers = self._engine.generate(given, parameters, use_tqdm=False)
         return [[self._completion(output) for output in answer.outputs] for answer in answers]
 
@@ -108,7 +116,8 @@ class VLLMGenerator:
         return cut(tokens, logprobs, self._eos_id)
 
     def _held(self) -> str:
-        [held] = self._engine.collective_rpc("rookworld_checksum", args=(self._expected.names,))
+        with _told_as_ours():
+            [held] = self._engine.collective_rpc("rookworld_checksum", args=(self._expected.names,))
         return str(held)
 
     @contextmanager
@@ -123,6 +132,17 @@ class VLLMGenerator:
             if self._sleeps:
                 self._engine.sleep(level=1)
                 self._asleep = True
+
+
+@contextmanager
+def _told_as_ours() -> Iterator[None]:
+    """What goes wrong inside vLLM is a GeneratorError: a fault of the step, which the recovery ladder decides on."""
+    try:
+        yield
+    except GeneratorError:
+        raise
+    except Exception as error:
+        raise GeneratorError(f"vllm: expected an answer of the engine, got {type(error).__name__}: {error}") from error
 
 
 def _start(arguments: dict[str, Any]) -> Any:

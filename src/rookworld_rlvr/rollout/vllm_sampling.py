@@ -1,4 +1,4 @@
-"""What the two vLLM generators share: seeds, limits, cutting, and whether the weights are the trainer's."""
+"""What the two vLLM generators share: limits, cutting, and whether the weights are the trainer's."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,9 +6,11 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
+from ..model.lora import plain_parameters
 from ..model.weights import checksum, checksum_of
 from .generator import GeneratorError, PromptLengthError, SampledCompletion
 
+# vLLM takes seeds below this.
 SEEDS = 2**31
 
 
@@ -43,10 +45,10 @@ class Held:
 
 def expected_weights(model: PreTrainedModel, dtype: torch.dtype) -> Held:
     """What a sampler of this type should have once it took over the model's weights."""
-    named = list(model.named_parameters())
-    full = checksum(model)
-    same_type = all(parameter.dtype == dtype for _, parameter in named)
-    rounded = full if same_type else checksum_of((name, parameter.detach().to(dtype)) for name, parameter in named)
+    named = list(plain_parameters(model))
+    full, adapted = checksum(model), len(named) < len(list(model.parameters()))
+    same = not adapted and all(parameter.dtype == dtype for _, parameter in named)
+    rounded = full if same else checksum_of((name, parameter.to(dtype)) for name, parameter in named)
     return Held(full, rounded, tuple(name for name, _ in named))
 
 
@@ -54,13 +56,6 @@ def require_held(expected: Held, held: str) -> None:
     """Raises GeneratorError where the sampler's weights are others."""
     if held != expected.rounded:
         raise GeneratorError(f"vllm: expected the trainer's weights {expected.rounded}, the sampler has {held}")
-
-
-def draw_seeds(count: int, temperature: float) -> list[int | None]:
-    """A seed for each prompt, of torch's random state; greedy decoding draws nothing."""
-    if temperature == 0:
-        return [None] * count
-    return list(torch.randint(SEEDS, (count,)).tolist())
 
 
 def room_for(prompt: Sequence[int], positions: int, max_new_tokens: int) -> int:

@@ -21,9 +21,10 @@ import torch
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
-from .generator import GeneratorBaseConfig, GeneratorError, SampledCompletion
-from .vllm_config import LOGPROBS_MODE, SERVED_NAME, VLLMConfig
-from .vllm_sampling import Held, Sampling, cut, draw_seeds, expected_weights, require_held, room_for
+from ..model.lora import plain_parameters
+from .generator import GeneratorBaseConfig, GeneratorError, SampledCompletion, require_seeds
+from .vllm_config import LOGPROBS_MODE, SERVED_NAME
+from .vllm_sampling import SEEDS, Held, Sampling, cut, expected_weights, require_held, room_for
 from .vllm_worker import WEIGHTS_FILE
 
 START = "python -m rookworld_rlvr.rollout.vllm_serve"
@@ -38,8 +39,8 @@ class ServerGoneError(GeneratorError):
 class VLLMServer:
     """The calls that are made to the server, each tried once."""
 
-    def __init__(self, config: VLLMConfig) -> None:
-        self._url, self._timeout_s = config.url.rstrip("/"), config.timeout_s
+    def __init__(self, url: str, timeout_s: float) -> None:
+        self._url, self._timeout_s = url.rstrip("/"), timeout_s
         # Addressed directly, whatever proxies there are.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -69,16 +70,21 @@ class VLLMServer:
 
 
 class VLLMServerGenerator:
-    """Samples with a vLLM server. Each prompt has a seed of its own, drawn from torch's random state."""
+    """Samples with a vLLM server."""
 
     def __init__(
-        self, model: PreTrainedModel, config: GeneratorBaseConfig, *, eos_id: int, dtype: torch.dtype = torch.float32
+        self,
+        model: PreTrainedModel,
+        config: GeneratorBaseConfig,
+        url: str,
+        *,
+        eos_id: int,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         """Look at the server and hand the weights over. Raises GeneratorError."""
-        if not config.vllm.url:
-            raise GeneratorError("generator.vllm.url: expected the server's http://HOST:PORT, got nothing")
+        self.url = url
         self._config, self._eos_id, self._dtype = config, eos_id, dtype
-        self._server = VLLMServer(config.vllm)
+        self._server = VLLMServer(url, config.vllm.timeout_s)
         self._folder = TemporaryDirectory(prefix="rookworld-weights-", dir=config.vllm.sync_folder or None)
         self._trainer = uuid.uuid4().hex[:8]
         self._syncs = 0
@@ -100,13 +106,20 @@ class VLLMServerGenerator:
         return self._expected.named_by(self._retried(self._held))
 
     def generate(
-        self, prompts: Sequence[tuple[int, ...]], *, group_size: int, temperature: float, top_k: int = 0
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        *,
+        group_size: int,
+        temperature: float,
+        seeds: Sequence[int] = (),
+        top_k: int = 0,
     ) -> list[list[SampledCompletion]]:
         """See `Generator.generate`. Raises PromptLengthError if a prompt leaves the model no room to answer."""
         limits = [room_for(prompt, self._positions, self._config.max_new_tokens) for prompt in prompts]
-        seeds = draw_seeds(len(prompts), temperature)
+        require_seeds(seeds, prompts, temperature)
+        own = [seed % SEEDS for seed in seeds] if temperature else [None] * len(prompts)
         wanted = [
-            Sampling(group_size, temperature, limit, seed, top_k) for limit, seed in zip(limits, seeds, strict=True)
+            Sampling(group_size, temperature, limit, seed, top_k) for limit, seed in zip(limits, own, strict=True)
         ]
         return self._retried(lambda: self._batch(prompts, wanted))
 
@@ -161,7 +174,7 @@ class VLLMServerGenerator:
 
     def _write(self, model: PreTrainedModel) -> None:
         """By a rename: a server that is restarted meanwhile reads the old file or the new one."""
-        named = {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
+        named = {name: parameter.contiguous() for name, parameter in plain_parameters(model)}
         final = Path(self._folder.name) / WEIGHTS_FILE
         writing = final.with_suffix(".writing")
         save_file(named, writing)

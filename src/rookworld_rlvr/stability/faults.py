@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+import torch
+
 from ..model.batch import Batch
 
 
@@ -68,6 +70,10 @@ class FaultError(RuntimeError):
         self.fault = fault
         self.batch = batch
         """What was trained on when it happened."""
+
+    def __reduce__(self) -> tuple[type["FaultError"], tuple[Fault, Batch | None]]:
+        """How the error goes to other processes; tensors go by the CPU."""
+        return FaultError, (self.fault, None if self.batch is None else self.batch.to(torch.device("cpu")))
 
 
 class StepAbandonedError(RuntimeError):

@@ -30,13 +30,16 @@ def play_against_start(run: Run) -> dict[str, Measure]:
     theirs = run.make_generator(original)
     theirs.sync(original.model)
     config = match_config(run.config)
+    world = run.context.world
     suite = match_suite(
         _players(run, run.context.generator, policy, config),
         _players(run, theirs, original, config),
         config,
+        pairs=world.share(range(config.pairs)),
         seed=run.sampling.seed,
     )
-    table = suite_table(suite, [row for chunk in suite.rows(0) for row in chunk])
+    rows = world.joined(lambda: [row for chunk in suite.rows(0) for row in chunk], "the match")
+    table = suite_table(suite, rows)
     return {key: _in_games(table[key]) for key in (SCORE, ELO)}
 
 

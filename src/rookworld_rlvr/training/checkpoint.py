@@ -15,12 +15,14 @@ import torch
 from safetensors import SafetensorError
 
 from ..errors import UserError
+from ..model.lora import plain_state
 from ..model.policy import Policy
 from ..model.weights import host_state, on_host
 from .context import StepContext, judge_restarts
+from .run_folder import CONFIG_FILE
 from .seeding import rng_state, set_rng_state
 
-STATE_FILE, CONFIG_FILE = "trainer_state.pt", "config.yaml"
+STATE_FILE = "trainer_state.pt"
 FOLDER = "checkpoints"
 WRITING, REMOVING = ".writing-", ".removing-"
 BEST, LAST_GOOD = "best", "last_good"
@@ -57,6 +59,7 @@ def load_checkpoint(folder: Path, context: StepContext) -> int:
     state = _read(folder)
     try:
         context.prompts.load_state_dict(state["sampler"])
+        context.batches.load_state_dict(state.get("ahead", {}))
         _put_back(context, state)
         context.guards.load_state_dict(state["guards"])
         context.recovery.load_state_dict(state["recovery"])
@@ -68,6 +71,7 @@ def load_checkpoint(folder: Path, context: StepContext) -> int:
 def restore_checkpoint(folder: Path, context: StepContext) -> int:
     """Put back what the recovery ladder restores: all but the prompts' turn and the knowledge of ladder and guards."""
     state = _read(folder)
+    context.batches.drop()
     _put_back(context, state)
     context.guards.restore(state["guards"])
     return int(state["step"])
@@ -165,7 +169,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _save_model(policy: Policy, folder: Path) -> None:
-    policy.model.save_pretrained(folder, state_dict=host_state(policy.model))
+    policy.model.save_pretrained(folder, state_dict=plain_state(policy.model))
     policy.tokenizer.save_pretrained(folder)
 
 
@@ -181,7 +185,8 @@ def _state(context: StepContext, step: int) -> dict[str, Any]:
         "entropy": context.entropy_controller.state_dict(),
         "guards": context.guards.state_dict(),
         "rng": rng_state(),
-        "sampler": context.prompts.state_dict(),
+        "sampler": context.batches.prompts_state(context.prompts),
+        "ahead": on_host(context.batches.state_dict()),
         "recovery": context.recovery.state_dict() | {"judge_restarts": judge_restarts(context)},
     }
 

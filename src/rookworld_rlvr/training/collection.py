@@ -1,20 +1,25 @@
 """What a step trains on: groups sampled and judged, the far-off completions rejected, idle groups replaced."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
+from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
+from ..engine.pool import EngineCounts
 from ..model.batch import Batch
 from ..model.policy import TokenTable
 from ..objective import AdvantageConfig, counted_groups
 from ..rewards import JudgeError
+from ..rollout.draws import seed_of
 from ..rollout.generator import GeneratorError
 from ..rollout.groups import Collected, Group, make_batch, sample_groups, score_groups
 from ..stability.faults import Fault, FaultError, FaultKind
 from ..tasks import Example
+from ..tasks.prompt_stream import PromptStream
 from .checks import check_logprobs, check_rewards
 from .context import StepContext, Uninformative
 from .less_memory import in_pieces_that_fit, out_of_memory
@@ -22,12 +27,44 @@ from .step_report import StepReport
 from .timing import timed
 
 
-def sync_sampler(context: StepContext) -> None:
-    """Hand the policy's weights to the sampler. Raises FaultError where it does not take them."""
-    try:
-        context.generator.sync(context.policy.model)
-    except GeneratorError as error:
-        raise FaultError(Fault(FaultKind.generator, "weights", str(error))) from error
+class OnTime:
+    """See `context.Batches`. A step samples what it trains on, from the weights that it trains."""
+
+    abandons = True
+
+    def next(self, context: StepContext, report: StepReport) -> Collected:
+        sync_sampler(context, context.policy.model)
+        return collect(context, report)
+
+    def wait(self) -> None:
+        return
+
+    def drop(self) -> None:
+        return
+
+    def prompts_state(self, prompts: PromptStream) -> Mapping[str, Any]:
+        return prompts.state_dict()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
+def sync_sampler(context: StepContext, model: PreTrainedModel) -> None:
+    """Hand the model's weights to the sampler. Raises FaultError where it does not take them."""
+
+    def hand_over() -> None:
+        try:
+            context.generator.sync(model)
+        except GeneratorError as error:
+            raise FaultError(Fault(FaultKind.generator, "weights", str(error))) from error
+
+    context.world.together(hand_over, "weights")
 
 
 def collect(context: StepContext, report: StepReport) -> Collected:
@@ -67,31 +104,17 @@ def _sample(context: StepContext, examples: Sequence[Example], report: StepRepor
 
 
 def _judged(context: StepContext, examples: Sequence[Example], report: StepReport) -> Collected:
-    """Sample and judge; both are counted and timed. A judge's engines look at the positions meanwhile."""
+    """Sample and judge, each rank its share of the prompts; both are counted and timed."""
     report.asked = examples
-    counts = context.judge.engine_counts()
-    try:
-        context.judge.prepare([example.prompt for example in examples])
-        with timed(report, "generate"):
-            sampled = sample_groups(
-                context.generator,
-                context.policy.tokenizer,
-                examples,
-                group_size=context.objective.group_size,
-                temperature=context.temperature,
-            )
-        with timed(report, "score"):
-            groups = score_groups(
-                sampled, context.policy.tokenizer, examples, judge=context.judge, step=context.clock.schedule_step
-            )
-    except GeneratorError as error:
-        raise FaultError(Fault(FaultKind.generator, "completions", str(error))) from error
-    except JudgeError as error:
-        raise FaultError(Fault(FaultKind.judge, "scores", str(error))) from error
-    except torch.OutOfMemoryError as error:
-        raise out_of_memory("completions", error) from error
-    if counts is not None:
-        report.add_engine_counts(context.judge.engine_counts(), since=counts)
+    first = report.sampled_groups
+    seeds = [seed_of(context.seed, report.step, first + number) for number in range(len(examples))]
+    before = context.judge.engine_counts()
+    groups = context.world.joined(
+        lambda: _own_groups(context, context.world.share(examples), context.world.share(seeds), report), "completions"
+    )
+    if before is not None:
+        for counts in context.world.each(lambda: _engine_counts(context, since=before), "counts of engines"):
+            report.add_engine_counts(counts)
     report.sampled_groups += len(groups)
     report.sampled_completions += len(groups) * context.objective.group_size
     collected = Collected.of(groups)
@@ -101,6 +124,39 @@ def _judged(context: StepContext, examples: Sequence[Example], report: StepRepor
         report.collected = collected
         raise
     return collected
+
+
+def _own_groups(
+    context: StepContext, examples: Sequence[Example], seeds: Sequence[int], report: StepReport
+) -> list[Group]:
+    """This rank's groups. A judge's engines look at the positions while completions are sampled. Raises FaultError."""
+    try:
+        context.judge.prepare([example.prompt for example in examples])
+        with timed(report, "generate"):
+            sampled = sample_groups(
+                context.generator,
+                context.policy.tokenizer,
+                examples,
+                group_size=context.objective.group_size,
+                temperature=context.temperature,
+                seeds=seeds,
+            )
+        with timed(report, "score"):
+            return score_groups(
+                sampled, context.policy.tokenizer, examples, judge=context.judge, step=report.schedule_step
+            )
+    except GeneratorError as error:
+        raise FaultError(Fault(FaultKind.generator, "completions", str(error))) from error
+    except JudgeError as error:
+        raise FaultError(Fault(FaultKind.judge, "scores", str(error))) from error
+    except torch.OutOfMemoryError as error:
+        raise out_of_memory("completions", error) from error
+
+
+def _engine_counts(context: StepContext, *, since: EngineCounts) -> EngineCounts | None:
+    """What this rank's engines have done since; None without engines."""
+    counts = context.judge.engine_counts()
+    return None if counts is None else counts - since
 
 
 def _reject(context: StepContext, groups: list[Group], report: StepReport) -> Collected:
@@ -146,6 +202,7 @@ def token_table(context: StepContext, batch: Batch) -> TokenTable:
             micro_batch_size=context.micro_batch_size,
             temperature=context.temperature,
             reference=context.references.current,
+            world=context.world,
         )
 
     return in_pieces_that_fit(context, attempt)

@@ -1,15 +1,18 @@
 """What a step is configured by, and what it works with."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any, Protocol
 
 import torch
 
 from ..model.policy import Policy
+from ..model.world import World
 from ..objective import AdvantageConfig, ClipConfig, LossKind, LossSizes, MismatchConfig
 from ..rewards.judge_pool import Judge
 from ..rollout.generator import Generator
+from ..rollout.groups import Collected
 from ..stability.entropy_control import EntropyConfig, EntropyController
 from ..stability.guards import Guards
 from ..stability.kl_control import KLConfig, KLController
@@ -118,6 +121,34 @@ and of `benchmarks/` uses nothing else:
 """
 
 
+class Batches(Protocol):
+    """Where a step's groups come from."""
+
+    abandons: bool
+    """Whether a step that was begun may be given up as if it had not begun."""
+
+    def next(self, context: "StepContext", report: StepReport) -> Collected:
+        """The groups of the step; the report is told of them. Raises FaultError."""
+
+    def wait(self) -> None:
+        """Let what is being sampled come to its end: someone else needs the generator."""
+
+    def drop(self) -> None:
+        """Forget what was sampled for the next step: the weights are others now."""
+
+    def prompts_state(self, prompts: PromptStream) -> Mapping[str, Any]:
+        """The state of the stream of prompts from which the next step goes on."""
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """What a resumed run needs beside it."""
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Go on from what `state_dict` said."""
+
+    def close(self) -> None:
+        """Let go of what it owns."""
+
+
 @dataclass(slots=True)
 class StepContext:
     """All a step works with. `app.wiring` builds it once."""
@@ -127,6 +158,11 @@ class StepContext:
     generator: Generator
     judge: Judge
     prompts: PromptStream
+    batches: Batches
+    seed: int
+    """What the run draws with: a prompt's completions follow from it, the step and the prompt's number in the step."""
+    world: World
+    """The processes that train together; prompts and micro-batches are shared out among them."""
     optimizer: torch.optim.Optimizer
     objective: StepConfig
     kl: KLConfig

@@ -4,6 +4,9 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -11,6 +14,8 @@ from ..errors import TrainingGaveUpError
 from ..evaluation import Row
 from ..evaluation.run import evaluate
 from ..evaluation.sampled import evaluate_sampled
+from ..model.weights import checksum
+from ..model.world import RankError
 from ..stability.faults import Fault, FaultKind, StepAbandonedError
 from ..stability.recovery import Rung, climb
 from ..tasks import Example
@@ -41,7 +46,8 @@ def run_steps(run: Run, first_step: int) -> tuple[int, str, float]:
         while step < run.config.steps and stopped == "finished":
             report = _step_or_stop(run, step)
             if run.live_files is not None:
-                run.live_files.write(run.context.prompts.take_live_records())
+                records = run.context.prompts.take_live_records()
+                run.context.world.lead(partial(run.live_files.write, records), "the files of live games")
             if report is None:
                 stopped = "interrupted"
                 break
@@ -49,7 +55,7 @@ def run_steps(run: Run, first_step: int) -> tuple[int, str, float]:
             completions += report.sampled_completions
             advance(step)
             minutes = (time.perf_counter() - started) / 60
-            if run.config.max_minutes and minutes >= run.config.max_minutes:
+            if run.config.max_minutes and run.context.world.any(minutes >= run.config.max_minutes, "the clock"):
                 stopped = "max_minutes"
             _settle(run, report, last=stopped != "finished" or step == run.config.steps)
     if stopped == "interrupted" and _finite_state(run.context):
@@ -60,13 +66,13 @@ def run_steps(run: Run, first_step: int) -> tuple[int, str, float]:
 def _step_or_stop(run: Run, step: int) -> StepReport | None:
     """Run a step and return its report; None if a stop was asked for, with the state of before the step restored."""
     context = run.context
-    sampler, rng = context.prompts.state_dict(), rng_state()
+    prompts, rng = context.batches.prompts_state(context.prompts), rng_state()
     try:
-        if run.stop_requested:
+        if context.world.any(run.stop_requested, f"step {step + 1}"):
             raise StepAbandonedError
         return grpo_step(context, step)
     except StepAbandonedError:
-        context.prompts.load_state_dict(sampler)
+        context.prompts.load_state_dict(prompts)
         set_rng_state(rng)
         return None
 
@@ -74,6 +80,7 @@ def _step_or_stop(run: Run, step: int) -> StepReport | None:
 def _settle(run: Run, report: StepReport, *, last: bool) -> None:
     """All that follows a step. Raises TrainingGaveUpError."""
     context, step = run.context, report.step + 1
+    compare_weights(run, step)
     due = last or step % run.config.checkpoint_every == 0
     report.fault = _late_fault(run, report, about_to_save=due) or report.fault
     rung = climb(context.recovery, run.recovery, step=step, fault=report.fault)
@@ -88,6 +95,17 @@ def _settle(run: Run, report: StepReport, *, last: bool) -> None:
         _record(run, report, validation, last=last)
     if due:
         save(run, step, validation.get("validation/score"))
+
+
+def compare_weights(run: Run, step: int) -> None:
+    """Raise RankError where a rank's weights are not those of rank 0, every so many steps."""
+    world, every = run.context.world, run.config.distributed.check_every
+    if world.size == 1 or not every or step % every:
+        return
+    first, *others = world.each(lambda: checksum(run.context.policy.model), "checksums")
+    for rank, theirs in enumerate(others, start=1):
+        if theirs != first:
+            raise RankError(f"step {step}: expected the weights of rank 0, {first}, on rank {rank}, got {theirs}")
 
 
 def _late_fault(run: Run, report: StepReport, *, about_to_save: bool) -> Fault | None:
@@ -141,17 +159,25 @@ def _after_fault(run: Run, report: StepReport, rung: Rung) -> None:
     """Keep the batch, say what is done, do it. Raises TrainingGaveUpError."""
     state, fault = run.context.recovery, report.fault
     assert fault is not None
-    batch = save_fault(run.folder, run.context, report, keep=run.recovery.keep_faults, weights=rung is Rung.give_up)
+    world, gives_up = run.context.world, rung is Rung.give_up
+    batch = world.lead(
+        lambda: save_fault(run.folder, run.context, report, keep=run.recovery.keep_faults, weights=gives_up), "a fault"
+    )
     # A reward's name holds brackets, which are no markup.
     told = f"step {report.step + 1}: {rung.replace('_', ' ')}: {fault}"
     run.console.print(told, highlight=False, markup=False, soft_wrap=True)
     if rung is Rung.give_up:
         reason = describe(fault, state)
-        write_diagnosis(run.folder, run.context, report, reason=reason, batch=batch)
-        append_transcripts(run.folder / ROLLOUTS_FILE, kept_transcripts(report))
+        world.lead(lambda: _write_end(run, report, reason, batch), "the diagnosis")
         raise TrainingGaveUpError(f"{reason}; see {run.folder}/diagnosis.txt")
     if rung is Rung.restore:
         _restore(run, fault)
+
+
+def _write_end(run: Run, report: StepReport, reason: str, batch: Path | None) -> None:
+    """Write why the run gives up, and the transcripts of its last step."""
+    write_diagnosis(run.folder, run.context, report, reason=reason, batch=batch)
+    append_transcripts(run.folder / ROLLOUTS_FILE, kept_transcripts(report))
 
 
 def _restore(run: Run, fault: Fault) -> None:
@@ -161,7 +187,7 @@ def _restore(run: Run, fault: Fault) -> None:
     folder = checkpoint_folder(run.folder, wanted)
     if not folder.is_dir():
         folder = list_checkpoints(run.folder)[-1]
-    state.last_good_step = restore_checkpoint(folder, run.context)
+    state.last_good_step = run.context.world.together(lambda: restore_checkpoint(folder, run.context), "a restore")
     run.console.print(f"restored {folder.name}, learning rate × {state.lr_scale:.3g}", highlight=False)
 
 
@@ -173,7 +199,8 @@ def _record(run: Run, report: StepReport, validation: Mapping[str, float], *, la
     metrics |= run.signs.metrics()
     for sink in run.sinks:
         sink.write(step, metrics)
-    if run.config.rollouts_every and (step == 1 or last or step % run.config.rollouts_every == 0):
+    every = run.config.rollouts_every if run.context.world.leads else 0
+    if every and (step == 1 or last or step % every == 0):
         transcripts = kept_transcripts(report)
         append_transcripts(run.folder / ROLLOUTS_FILE, transcripts)
         for sink in run.sinks:
@@ -185,8 +212,7 @@ def _watch(run: Run, report: StepReport) -> None:
     try:
         watch(state, report, most=run.recovery.max_ineffective_steps)
     except TrainingGaveUpError as error:
-        write_diagnosis(run.folder, run.context, report, reason=str(error), batch=None)
-        append_transcripts(run.folder / ROLLOUTS_FILE, kept_transcripts(report))
+        run.context.world.lead(partial(_write_end, run, report, str(error), None), "the diagnosis")
         raise
 
 
@@ -212,47 +238,74 @@ def save(run: Run, step: int, score: float | None) -> None:
         score = context.guards.reward_score()
     if step % config.checkpoint_every == 0 or step == config.steps:
         context.recovery.saved(step, -math.inf if score is None else score, run.recovery, measured=measured)
-    save_checkpoint(run.folder, context, step=step, keep=config.keep_checkpoints)
+    context.world.lead(
+        lambda: save_checkpoint(run.folder, context, step=step, keep=config.keep_checkpoints), "a checkpoint"
+    )
 
 
 def evaluate_sampled_rows(run: Run, name: str) -> list[Row]:
     """The first held-out rows, sampled from the policy as it is. Raises StepAbandonedError if a stop was asked for."""
     if not run.sampled:
         return []
-    run.context.generator.sync(run.context.policy.model)
+    world = run.context.world
+    _take_generator(run)
     with _progress(run, f"evaluation: {name}, sampled", len(run.sampled), 0) as advance:
 
         def progress(done: int) -> None:
-            advance(done)
+            advance(done * world.size)
             if run.stop_requested:
                 raise StepAbandonedError
 
-        return evaluate_sampled(
-            run.context.generator,
-            run.context.policy.tokenizer,
-            run.sampled,
-            run.sampling,
-            first_index=len(run.held_out),
-            measure=run.engine,
-            progress=progress,
-        )
+        def answered() -> list[Row]:
+            return evaluate_sampled(
+                run.context.generator,
+                run.context.policy.tokenizer,
+                world.share(run.sampled),
+                run.sampling,
+                measure=run.engine,
+                progress=progress,
+            )
+
+        return _numbered(world.joined(answered, f"evaluation: {name}, sampled"), first=len(run.held_out))
 
 
 def evaluate_rows(run: Run, name: str, rows: Sequence[Example]) -> list[Row]:
     """Held-out rows, answered by the policy as it is. Raises StepAbandonedError where a stop was asked for."""
     if not rows:
         return []
-    run.context.generator.sync(run.context.policy.model)
+    world = run.context.world
+    _take_generator(run)
     with _progress(run, f"evaluation: {name}", len(rows), 0) as advance:
 
         def progress(done: int) -> None:
-            advance(done)
+            advance(done * world.size)
             if run.stop_requested and name != "validation":
                 raise StepAbandonedError
 
         # A validation's decisions look at labels and rules alone.
         engine = None if name == "validation" else run.engine
-        return evaluate(run.context.generator, run.context.policy.tokenizer, rows, engine=engine, progress=progress)
+
+        def answered() -> list[Row]:
+            return evaluate(
+                run.context.generator,
+                run.context.policy.tokenizer,
+                world.share(rows),
+                engine=engine,
+                progress=progress,
+            )
+
+        return _numbered(world.joined(answered, f"evaluation: {name}"))
+
+
+def _take_generator(run: Run) -> None:
+    """Have the generator sample from the policy as it is."""
+    run.context.batches.wait()
+    run.context.generator.sync(run.context.policy.model)
+
+
+def _numbered(rows: Sequence[Row], first: int = 0) -> list[Row]:
+    """Rows of several ranks, numbered in order."""
+    return [replace(row, index=first + i) for i, row in enumerate(rows)]
 
 
 @contextmanager

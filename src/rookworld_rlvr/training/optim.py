@@ -35,9 +35,9 @@ class OptimConfig:
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig) -> torch.optim.AdamW:
-    """Fused AdamW over the parameters (arXiv 1711.05101)."""
+    """Fused AdamW over the parameters that are trained (arXiv 1711.05101)."""
     return torch.optim.AdamW(
-        parameters,
+        [parameter for parameter in parameters if parameter.requires_grad],
         lr=config.lr,
         betas=(config.beta1, config.beta2),
         weight_decay=config.weight_decay,

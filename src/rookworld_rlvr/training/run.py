@@ -9,6 +9,7 @@ from rich.console import Console
 from ..evaluation import VerdictMeasure
 from ..evaluation.sampled import Sampling
 from ..model.policy import Policy
+from ..model.world import Distributed, DistributedConfig
 from ..rollout.generator import Generator
 from ..stability.recovery import RecoveryConfig
 from ..stability.reference import ReferenceConfig
@@ -48,10 +49,19 @@ class TrainerConfig:
     """Steps between transcripts; the first and the last step have them too. 0: none."""
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     warnings: WarningsConfig = field(default_factory=WarningsConfig)
+    max_staleness: int = 0
+    """1: the next step's batch is sampled while this one is trained, from weights that are one step older."""
+    processes: int = 1
+    """Processes on this machine that train together, with distributed=ddp; each takes its share of the cores."""
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.checkpoint_every < 1 or self.keep_checkpoints < 1:
             raise ValueError("expected steps, checkpoint_every and keep_checkpoints of at least 1")
+        if self.max_staleness not in (0, 1):
+            raise ValueError(f"max_staleness: expected 0 or 1, got {self.max_staleness}")
+        if self.processes < 1 or (self.processes > 1 and self.distributed.kind is Distributed.none):
+            raise ValueError(f"processes: expected 1 or more, several with distributed=ddp, got {self.processes}")
         if self.evaluation_nodes < 0:
             raise ValueError(f"evaluation_nodes: expected 0 or more, got {self.evaluation_nodes}")
         if self.max_minutes < 0 or self.evaluation_rows < 0 or self.rollouts_every < 0:
@@ -103,6 +113,7 @@ class Run:
     def close(self) -> None:
         """End every process that judges or measures."""
         try:
+            self.context.batches.close()
             self.context.judge.close()
         finally:
             if self.engine is not None:

@@ -1,6 +1,7 @@
-"""A run's folder: where it is made, who trains in it, and the link to the newest."""
+"""A run's folder: where it is made, who trains in it, which ones are unfinished, and the link to the newest."""
 
 import fcntl
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,8 @@ from pathlib import Path
 from ..errors import UserError
 
 LATEST = "latest"
+CONFIG_FILE, SUMMARY = "config.yaml", "summary.json"
+INTERRUPTED = "interrupted"
 
 
 def make_run_folder(root: Path, name: str, *, now: datetime) -> Path:
@@ -48,3 +51,23 @@ def point_latest(root: Path, folder: Path) -> None:
     link.unlink(missing_ok=True)
     link.symlink_to(os.path.relpath(folder, root), target_is_directory=True)
     link.replace(root / LATEST)
+
+
+def unfinished(root: Path) -> Iterator[Path]:
+    """The runs under `root` that have not finished and that no other process trains, the newest first."""
+    for path in sorted(root.glob(f"*/*/{CONFIG_FILE}"), reverse=True):
+        if not _finished(path.parent) and not _is_held(path.parent):
+            yield path.parent
+
+
+def _finished(folder: Path) -> bool:
+    summary = folder / SUMMARY
+    return summary.is_file() and json.loads(summary.read_text(encoding="utf-8"))["stopped"] != INTERRUPTED
+
+
+def _is_held(folder: Path) -> bool:
+    try:
+        with held(folder):
+            return False
+    except UserError:
+        return True

@@ -10,6 +10,9 @@ detached, are then the old log-probs: the ratio is 1 and its gradient is the pol
 the old log-probs are computed once, before the first update. The micro-batches are normalised by sizes of the whole
 update, so the gradient does not depend on how the update is cut.
 
+Several processes (`context.world`) make one step together: each has its share of the prompts and of the micro-batches,
+and all come to the same groups, the same gradient and the same weights.
+
 Source: GRPO, arXiv 2402.03300; which loss, and what it is divided by: `objective.losses`.
 """
 
@@ -27,7 +30,7 @@ from ..objective import KLForm, LossSizes, group_advantages
 from ..rollout.groups import Collected, make_batch
 from ..stability.faults import FaultError, StepAbandonedError
 from . import checks
-from .collection import collect, counted_P, sync_sampler, token_table
+from .collection import counted_P, token_table
 from .context import Moment, StepConfig, StepContext, Truncated
 from .less_memory import in_pieces_that_fit
 from .loss import LossPlan, MicroLoss, TokenTotals, grpo_loss
@@ -42,6 +45,7 @@ def grpo_step(context: StepContext, step: int) -> StepReport:
     report = StepReport(
         step=step,
         kl_coef=context.kl_controller.coefficient(schedule_step),
+        schedule_step=schedule_step,
         entropy_coef=context.entropy_controller.coefficient(),
         lr=learning_rate(context.optim, schedule_step, context.total_steps) * context.recovery.lr_scale,
     )
@@ -58,8 +62,7 @@ def grpo_step(context: StepContext, step: int) -> StepReport:
 def _sample_and_train(context: StepContext, report: StepReport) -> None:
     context.at(Moment.begun, report)
     checks.check_weights(context)
-    sync_sampler(context)
-    collected = collect(context, report)
+    collected = context.batches.next(context, report)
     if not collected.groups:
         return
     report.collected = collected
@@ -144,17 +147,25 @@ def _add_micro_batches(
 ) -> tuple[TokenTotals, float]:
     """The report's token totals and loss with this update's added, whose gradient is left in the parameters.
 
-    A micro-batch on each core at a time.
+    Each rank computes its share of the micro-batches, one on each core at a time.
     """
     context.optimizer.zero_grad(set_to_none=True)
     parameters = [p for p in context.policy.model.parameters() if p.requires_grad]
     micros = list(micro_batches(part, context.micro_batch_size, by_prompt=context.policy.packs))
     loss_of = partial(_differentiated, context, report, plan, parameters)
+
+    def of_own_share() -> list[tuple[TokenTotals, float]]:
+        done = []
+        for found, gradients in on_cores(loss_of, context.world.share(micros), context.policy.device):
+            done.append((found.totals, found.loss.item()))
+            add_gradients(parameters, gradients)
+        return done
+
     tokens, loss = replace(report.tokens), report.loss
-    for found, gradients in on_cores(loss_of, micros, context.policy.device):
-        tokens.add(found.totals)
-        loss += found.loss.item()
-        add_gradients(parameters, gradients)
+    for its_tokens, its_loss in context.world.joined(of_own_share, "micro-batches"):
+        tokens.add(its_tokens)
+        loss += its_loss
+    context.world.sum_gradients(parameters)
     return tokens, loss
 
 
@@ -162,7 +173,7 @@ def _differentiated(
     context: StepContext, report: StepReport, plan: LossPlan, parameters: Sequence[Tensor], micro: Batch
 ) -> tuple[MicroLoss, tuple[Tensor | None, ...]]:
     """The loss of a micro-batch, checked, and its gradient."""
-    if context.stop_requested() and not report.updates:
+    if context.stop_requested() and context.batches.abandons and not report.updates:
         raise StepAbandonedError
     context.at(Moment.micro_batch, report)
     found = grpo_loss(context.policy, micro, plan)

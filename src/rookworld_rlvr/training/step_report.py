@@ -21,6 +21,10 @@ class StepReport:
     step: int
     """Counted from 0."""
     kl_coef: float
+    schedule_step: int = 0
+    """Where the schedules stand: behind `step` after a restore."""
+    staleness: int = 0
+    """Steps by which the weights that sampled are older than those that are trained."""
     entropy_coef: float = 0.0
     loss: float = 0.0
     """Mean over the step's updates."""
@@ -71,7 +75,14 @@ class StepReport:
             rows.setdefault(group.example.task.value, []).append(rewards_G)
         return {task: float(torch.stack(rewards).mean()) for task, rewards in rows.items()}
 
-    def add_engine_counts(self, counts: EngineCounts | None, *, since: EngineCounts) -> None:
-        """Add what was done since."""
+    def take_collection(self, sampled: "StepReport") -> None:
+        """Take over what is known of a collection that was made for another report."""
+        self.asked, self.collected, self.engine = sampled.asked, sampled.collected, sampled.engine
+        self.sampled_groups, self.sampled_completions = sampled.sampled_groups, sampled.sampled_completions
+        self.rejected_completions, self.staleness = sampled.rejected_completions, sampled.staleness
+        self.times_s |= sampled.times_s
+
+    def add_engine_counts(self, counts: EngineCounts | None) -> None:
+        """Add what engines have done; None is nothing."""
         if counts is not None:
-            self.engine = (self.engine or EngineCounts()) + (counts - since)
+            self.engine = (self.engine or EngineCounts()) + counts

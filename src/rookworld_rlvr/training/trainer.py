@@ -3,8 +3,8 @@
 import json
 import signal
 import time
-from collections.abc import Hashable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from ..errors import UserError
@@ -14,33 +14,39 @@ from ..evaluation.scales import SAMPLED, SPREAD
 from ..files import whole_lines, write_json, write_text
 from ..model.weights import checksum
 from ..provenance import digest, software
+from ..rollout.draws import seed_of
 from ..rollout.groups import sample_groups, score_groups
 from ..stability.faults import StepAbandonedError
 from ..stability.reference import ReferenceMode
 from ..tasks import Example, Task
 from .against_start import play_against_start
-from .checkpoint import CONFIG_FILE, find_run, list_checkpoints, load_checkpoint, remove
+from .checkpoint import find_run, list_checkpoints, load_checkpoint, remove
 from .context import StepContext
 from .loop import METRICS_FILE, ROLLOUTS_FILE, evaluate_rows, evaluate_sampled_rows, run_steps, save, validate
 from .memory import peak_memory_gib
 from .preflight import GateResult, PreflightInput, require_passed, run_preflight
 from .run import Run
-from .run_folder import held, point_latest
+from .run_folder import CONFIG_FILE, INTERRUPTED, SUMMARY, held, point_latest
 from .sinks import cut_lines
 
-SUMMARY, BEFORE_ROWS = "summary.json", "before_rows.jsonl"
+BEFORE_ROWS = "before_rows.jsonl"
 GATE_GROUP_SIZE = 2
-INTERRUPTED = "interrupted"
 
 
 def train(run: Run) -> dict[str, Any]:
     """The whole run; returns and writes the summary. Raises PreflightError, TrainingGaveUpError and UserError."""
+    world = run.context.world
     try:
-        with _stop_on_signal(run), held(run.folder):
+        with _stop_on_signal(run), held(run.folder) if world.leads else nullcontext():
             summary = _train(run)
         for sink in run.sinks:
             sink.conclude(summary)
+        # Rank 0 may keep the store that the others still ask.
+        world.together(lambda: None, "the end")
         return summary
+    except BaseException as error:
+        world.failed(error)
+        raise
     finally:
         run.close()
         for sink in run.sinks:
@@ -48,10 +54,10 @@ def train(run: Run) -> dict[str, Any]:
 
 
 def _train(run: Run) -> dict[str, Any]:
-    started = time.perf_counter()
+    started, world = time.perf_counter(), run.context.world
     begun_with = checksum(run.context.references.original.model)
     gates = preflight(run)
-    if run.latest_in is not None:
+    if run.latest_in is not None and world.leads:
         point_latest(run.latest_in, run.folder)
     steps_done, stopped, completions_per_s = 0, INTERRUPTED, 0.0
     before: list[Row] = []
@@ -67,6 +73,7 @@ def _train(run: Run) -> dict[str, Any]:
             "match": {key.removeprefix("match/"): entry for key, entry in to_json(match).items()},
             "better": moved.better,
             "worse": moved.worse,
+            "ranks": world.size,
             "wall_s": round(time.perf_counter() - started, 1),
             "completions_per_s": round(completions_per_s, 2),
             "peak_rss_gib": round(peak_memory_gib(), 3),
@@ -80,7 +87,8 @@ def _train(run: Run) -> dict[str, Any]:
                 "held-out rows": digest(row.prompt for row in run.held_out),
             },
         }
-        write_json(run.folder / SUMMARY, summary)
+        if world.leads:
+            write_json(run.folder / SUMMARY, summary)
         return summary
 
     try:
@@ -117,7 +125,10 @@ def _of_spread(table: Mapping[str, Measure | Gain], wanted: bool) -> dict[str, M
 
 def preflight(run: Run) -> list[GateResult]:
     """Run the gates on the model as it was loaded and say what they found. Raises PreflightError."""
-    results = run_preflight(preflight_input(run.context, gate_examples(run.train_examples)))
+    examples = gate_examples(run.train_examples)
+    results = run.context.world.together(
+        lambda: run_preflight(preflight_input(run.context, examples)), "the preflight"
+    )
     for gate in results:
         verdict = "passed" if gate.passed else "REFUSED"
         run.console.print(
@@ -142,6 +153,7 @@ def preflight_input(context: StepContext, examples: list[Example]) -> PreflightI
         examples,
         group_size=GATE_GROUP_SIZE,
         temperature=context.temperature,
+        seeds=[seed_of(context.seed, "gate", example.prompt) for example in examples],
     )
     groups = score_groups(sampled, context.policy.tokenizer, examples, judge=context.judge, step=0)
     return PreflightInput(context.policy, context.references.current, context.generator, groups, context.temperature)
@@ -152,18 +164,23 @@ def begin(run: Run) -> tuple[int, list[Row]]:
     checkpoint = find_run(run.resume)[1] if run.resume else None
     if checkpoint is not None:
         return _go_on(run, checkpoint)
-    write_text(run.folder / CONFIG_FILE, run.config_text)
     rows = evaluated(run, "before")
-    write_text(run.folder / BEFORE_ROWS, "".join(json.dumps(dict(row.values)) + "\n" for row in rows))
-    for name in (METRICS_FILE, ROLLOUTS_FILE):
-        cut_lines(run.folder / name, 0)
-    _begin_live_files(run)
+    run.context.world.lead(lambda: _begin_files(run, rows), "the run's files")
     score = validate(run)["validation/score"] if _needs_first_score(run) else None
     if run.reference.mode is ReferenceMode.gated and score is not None:
         run.context.references.begin(score)
     # What the first restore goes back to, and a killed run.
     save(run, 0, score)
     return 0, rows
+
+
+def _begin_files(run: Run, rows: Sequence[Row]) -> None:
+    """Write what a run without a step has."""
+    write_text(run.folder / CONFIG_FILE, run.config_text)
+    write_text(run.folder / BEFORE_ROWS, "".join(json.dumps(dict(row.values)) + "\n" for row in rows))
+    for name in (METRICS_FILE, ROLLOUTS_FILE):
+        cut_lines(run.folder / name, 0)
+    _begin_live_files(run)
 
 
 def _begin_live_files(run: Run) -> None:
@@ -176,21 +193,26 @@ def _needs_first_score(run: Run) -> bool:
 
 
 def _go_on(run: Run, checkpoint: Any) -> tuple[int, list[Row]]:
-    path = run.folder / BEFORE_ROWS
-    steps_done = load_checkpoint(checkpoint, run.context)
+    path, world = run.folder / BEFORE_ROWS, run.context.world
+    steps_done = world.together(lambda: load_checkpoint(checkpoint, run.context), "the checkpoint")
     values = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
     items: list[Hashable] = [*run.held_out, *((SAMPLED, example) for example in run.sampled)]
     if len(values) != len(items):
         raise UserError(f"resume: expected {len(items)} evaluated rows in {path}, got {len(values)}")
-    later = [folder for folder in list_checkpoints(run.folder) if int(folder.name.split("-")[1]) > steps_done]
-    remove(later)
+    world.together(lambda: None, "the rows before")
+    world.lead(lambda: _go_on_in_files(run, steps_done), "the run's files")
+    return steps_done, [Row(i, items[i], value) for i, value in enumerate(values)]
+
+
+def _go_on_in_files(run: Run, steps_done: int) -> None:
+    """Remove what lies behind the checkpoint."""
+    remove(folder for folder in list_checkpoints(run.folder) if int(folder.name.split("-")[1]) > steps_done)
     write_text(run.folder / CONFIG_FILE, run.config_text)
     for name in (METRICS_FILE, ROLLOUTS_FILE):
         cut_lines(run.folder / name, steps_done)
     for line in whole_lines(run.folder / METRICS_FILE):
         run.signs.observe(json.loads(line))
     _begin_live_files(run)
-    return steps_done, [Row(i, items[i], value) for i, value in enumerate(values)]
 
 
 @contextmanager

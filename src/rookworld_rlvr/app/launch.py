@@ -1,0 +1,108 @@
+"""`rookworld launch slurm [options] -- [overrides]`: a batch file for SLURM that trains on several machines."""
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+from ..errors import UserError
+from ..files import write_text
+from .arguments import OneLineParser
+from .exit_codes import BAD_INPUT, DONE
+
+# Before the job's time is over SLURM asks it to stop, so long before that it can save.
+WARNING_S = 180
+PORT = 29500
+TEMPLATE = """\
+#!/usr/bin/env bash
+# Written by `rookworld launch slurm`. One torchrun on each machine; together they are one run.
+{directives}
+set -euo pipefail
+cd {folder}
+
+# The first machine keeps the meeting place of all.
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+
+# A process that dies is started again with the others, and the run goes on from its newest checkpoint (resume=auto).
+srun --kill-on-bad-exit=1 {python} -m torch.distributed.run \\
+    --nnodes="$SLURM_NNODES" --nproc-per-node={processes} --max-restarts={restarts} \\
+    --rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-endpoint="$head:{port}" \\
+    -m rookworld_rlvr train distributed=ddp resume=auto {overrides}
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Returns the exit code."""
+    try:
+        given = _parser().parse_args(argv)
+        text = slurm_script(given)
+        if given.dry_run:
+            print(text, end="")
+            return DONE
+        _write(given.output, text)
+        print(f"written: {given.output}\nto start it: sbatch {given.output}")
+    except UserError as error:
+        print(f"rookworld: {error}", file=sys.stderr)
+        return BAD_INPUT
+    return DONE
+
+
+def _write(path: Path, text: str) -> None:
+    """Raises UserError where it cannot be written."""
+    try:
+        write_text(path, text)
+        path.chmod(0o755)
+    except OSError as error:
+        raise UserError(f"launch slurm: --output: expected a file to write, got {path}: {error.strerror}") from error
+
+
+def slurm_script(given: argparse.Namespace) -> str:
+    """The batch file. Raises UserError for a count below 1."""
+    for name in ("nodes", "processes", "cpus"):
+        if getattr(given, name) < 1:
+            raise UserError(f"launch slurm: --{name}: expected 1 or more, got {getattr(given, name)}")
+    if given.gpus < 0 or given.restarts < 0:
+        raise UserError(f"launch slurm: expected --gpus and --restarts from 0, got {given.gpus} and {given.restarts}")
+    directives = {
+        "job-name": given.name,
+        "nodes": given.nodes,
+        "ntasks-per-node": 1,
+        "cpus-per-task": given.cpus,
+        "gpus-per-node": given.gpus or None,
+        "time": given.time,
+        "partition": given.partition,
+        "account": given.account,
+        "signal": f"TERM@{WARNING_S}",
+        "output": f"{given.name}-%j.log",
+    }
+    lines = [f"#SBATCH --{name}={value}" for name, value in directives.items() if value is not None]
+    return TEMPLATE.format(
+        # A job that lost a machine is begun anew.
+        directives="\n".join([*lines, "#SBATCH --requeue"]),
+        folder=shlex.quote(str(given.folder.resolve())),
+        python=shlex.quote(given.python),
+        processes=given.processes,
+        restarts=given.restarts,
+        port=PORT,
+        overrides=shlex.join(given.overrides),
+    ).replace(" \n", "\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(prog="rookworld launch", description=__doc__)
+    slurm = parser.add_subparsers(dest="system", required=True).add_parser("slurm", help="a batch file for SLURM")
+    slurm.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="of the run, behind --")
+    slurm.add_argument("--nodes", type=int, default=1, help="machines (default 1)")
+    slurm.add_argument("--processes", type=int, default=1, help="processes a machine, one for each GPU (default 1)")
+    slurm.add_argument("--gpus", type=int, default=0, help="GPUs a machine; 0 (default) asks for none")
+    slurm.add_argument("--cpus", type=int, default=4, help="cores a machine (default 4)")
+    slurm.add_argument("--time", default="24:00:00", help="the most it may take (default 24:00:00)")
+    slurm.add_argument("--partition", help="SLURM's partition")
+    slurm.add_argument("--account", help="SLURM's account")
+    slurm.add_argument("--name", default="rookworld", help="the job's name (default rookworld)")
+    slurm.add_argument("--restarts", type=int, default=3, help="restarts after a process died (default 3)")
+    slurm.add_argument("--folder", type=Path, default=Path(), help="the checkout, on every machine (default: here)")
+    slurm.add_argument("--python", default=".venv/bin/python", help="the interpreter there (default .venv/bin/python)")
+    slurm.add_argument("--output", type=Path, default=Path("rookworld.sbatch"), help="the file to write")
+    slurm.add_argument("--dry-run", action="store_true", help="print the file in place of writing it")
+    return parser

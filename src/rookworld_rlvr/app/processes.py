@@ -1,0 +1,77 @@
+"""Processes that train together: starting them by torchrun, and joining those that it has started."""
+
+import logging
+import os
+import sys
+import uuid
+from functools import cache
+
+import torch
+
+from ..errors import UserError
+from ..model.world import Distributed, DistributedConfig, World
+
+SIGNALLED = 128
+
+
+def local_rank() -> int | None:
+    """This process's number among those of this machine, as torchrun has given it; None for a process alone."""
+    rank = os.environ.get("LOCAL_RANK") if started_by_torchrun() else None
+    return None if rank is None else int(rank)
+
+
+def started_by_torchrun() -> bool:
+    """Whether torchrun has started this process."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def must_be_started(config: DistributedConfig) -> bool:
+    """Whether the configuration asks for processes that torchrun has not started yet."""
+    return config.kind is not Distributed.none and not started_by_torchrun()
+
+
+def start(command: str, argv: list[str], processes: int) -> int:
+    """Run a command in so many processes of torchrun's. Returns the exit code of the one that failed first, else 0."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    # Each process tells itself what is wrong.
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", "rookworld_rlvr", command, *argv)
+    except ChildFailedError as error:
+        code = error.get_first_failure()[1].exitcode
+        return code if code > 0 else SIGNALLED - code
+    except SignalException:
+        # The processes have ended by themselves: each saves and ends as it does alone.
+        return 0
+    return 0
+
+
+@cache
+def join_world(kind: Distributed, timeout_s: float, device: torch.device) -> World:
+    """The world that this process trains in. Raises UserError where the configuration and torchrun disagree."""
+    if kind is Distributed.none:
+        if started_by_torchrun() and os.environ["WORLD_SIZE"] != "1":
+            raise UserError("distributed: expected ddp under torchrun, got none: each process would train alone")
+        return World()
+    if not started_by_torchrun():
+        raise UserError("distributed: expected none here, several processes only train and smoke start, got ddp")
+    from ..model.ranks import Ranks
+
+    return Ranks(device, timeout_s)
+
+
+def threads_of_a_rank(world: World) -> int:
+    """CPU threads for each process of this machine; 0, torch's own choice, for a process alone."""
+    return 0 if world.local_size == 1 else max(1, len(os.sched_getaffinity(0)) // world.local_size)

@@ -1,0 +1,136 @@
+"""Several processes that train together, started by torchrun: what they tell each other, and who is missed.
+
+Before ranks exchange anything, each leaves word in a store that it has come. So a rank that does not come is named
+once the time is over, and a rank that ended by an error is named at once. What follows is then no more than the
+exchange itself, by torch.distributed.
+"""
+
+import os
+import pickle
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from .device import exchange_backend, is_accelerator
+from .world import RankError, World
+
+Result = TypeVar("Result")
+# Before what a rank leaves in place of where it has come.
+FAILED = "failed: "
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """What a rank sends in the place of a result."""
+
+    error: Exception
+
+
+class Ranks(World):
+    """One of several processes."""
+
+    def __init__(self, device: torch.device, timeout_s: float) -> None:
+        """Meet the other ranks. Needs torchrun's environment. Raises RankError where they do not come in time."""
+        self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        self._timeout_s, self._met = timeout_s, 0
+        self._store = _store(self.rank, timeout_s)
+        self._meet("the start")
+        group = PrefixStore("group", self._store)
+        limit = timedelta(seconds=timeout_s)
+        backend = exchange_backend(device)
+        dist.init_process_group(backend, store=group, rank=self.rank, world_size=self.size, timeout=limit)
+        # Objects go by the CPU; gradients where they are.
+        self._objects = dist.new_group(backend="gloo", timeout=limit) if is_accelerator(device) else None
+
+    def each(self, work: Callable[[], Result], what: str) -> list[Result]:
+        """See `World.each`."""
+        raised: Exception | None = None
+        mine: Result | _Raised
+        try:
+            mine = work()
+        except Exception as error:
+            raised, mine = error, _Raised(_sendable(error, self.rank))
+        self._meet(what)
+        found: list[Result | _Raised] = [mine] * self.size
+        dist.all_gather_object(found, mine, group=self._objects)
+        if raised is not None:
+            raise raised
+        for theirs in found:
+            if isinstance(theirs, _Raised):
+                raise theirs.error
+        return found  # type: ignore[return-value]
+
+    def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
+        """See `World.sum_gradients`. All gradients go in one vector, and behind them which of them there are."""
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        there = parameters[0].new_tensor([p.grad is not None for p in parameters])
+        flat = torch.cat([*(grad.flatten() for grad in grads), there])
+        self._meet("gradients")
+        dist.all_reduce(flat)
+        present = flat[-len(parameters) :].tolist()
+        parts = flat[: -len(parameters)].split([p.numel() for p in parameters])
+        for parameter, part, count in zip(parameters, parts, present, strict=True):
+            parameter.grad = part.view_as(parameter) if count else None
+
+    def failed(self, error: BaseException) -> None:
+        """See `World.failed`."""
+        if not isinstance(error, RankError):
+            told = f"{FAILED}rank {self.rank} ended by {type(error).__name__}: {error}"
+            with suppress(dist.DistNetworkError):
+                self._store.set(f"{self._met + 1}/{self.rank}", told)
+
+    def _meet(self, what: str) -> None:
+        """Wait until all ranks have come here. Raises RankError."""
+        self._met += 1
+        keys = [f"{self._met}/{rank}" for rank in range(self.size)]
+        try:
+            self._store.set(keys[self.rank], what)
+            if self._met > 2:
+                # All ranks have read these: each came to the meeting behind it.
+                self._store.delete_key(f"{self._met - 2}/{self.rank}")
+            self._store.wait(keys, timedelta(seconds=self._timeout_s))
+            words = [self._store.get(key).decode() for key in keys]
+        except dist.DistNetworkError as error:
+            raise RankError(f"waiting at {what}: the store that rank 0 or torchrun keeps is gone") from error
+        except dist.DistStoreError as error:
+            missing = ", ".join(str(rank) for rank, key in enumerate(keys) if not self._store.check([key]))
+            raise RankError(
+                f"expected all {self.size} ranks at {what} within {self._timeout_s:g} s, rank {missing} did not come"
+            ) from error
+        for rank, theirs in enumerate(words):
+            if theirs.startswith(FAILED):
+                raise RankError(f"waiting at {what}: {theirs.removeprefix(FAILED)}")
+            if theirs != what:
+                raise RankError(f"expected all ranks at {what}, rank {rank} is at {theirs}")
+
+
+def _store(rank: int, timeout_s: float) -> Store:
+    """The store that torchrun keeps, a part of its own after each restart; without torchrun rank 0 keeps one."""
+    kept = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    store = TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        is_master=rank == 0 and not kept,
+        timeout=timedelta(seconds=timeout_s),
+        wait_for_workers=False,
+    )
+    return PrefixStore(f"rookworld/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+
+def _sendable(error: Exception, rank: int) -> Exception:
+    """The error as the other ranks get it: itself with a note of the rank, or what can be told of it."""
+    error.add_note(f"raised on rank {rank}")
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RankError(f"rank {rank} ended by {type(error).__name__}: {error}")
+    return error

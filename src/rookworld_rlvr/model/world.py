@@ -1,0 +1,90 @@
+"""The processes that train together. A process alone does nothing here and imports nothing of torch.distributed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from torch import Tensor
+
+Result = TypeVar("Result")
+Item = TypeVar("Item")
+
+
+class Distributed(StrEnum):
+    """How several processes share the work."""
+
+    none = "none"
+    """One process alone."""
+    ddp = "ddp"
+    """Data parallel: each rank has the whole model, and its share of a step's prompts and micro-batches."""
+
+
+@dataclass(slots=True)
+class DistributedConfig:
+    """How processes train together."""
+
+    kind: Distributed = Distributed.none
+    timeout_s: float = 600.0
+    """Seconds that a rank waits for the others; then the run ends and names those that did not come."""
+    check_every: int = 20
+    """Steps between comparisons of the ranks' weights by checksum; 0: none."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.timeout_s < float("inf") or self.check_every < 0:
+            raise ValueError(
+                "distributed: expected timeout_s above 0 and check_every from 0, "
+                f"got {self.timeout_s} and {self.check_every}"
+            )
+
+
+class RankError(RuntimeError):
+    """Another process has failed, or does not come to where this one waits for it; names its rank."""
+
+
+class World:
+    """A process alone, rank 0 of 1. What several processes do is in `model.ranks`."""
+
+    rank = 0
+    size = 1
+    local_size = 1
+    """Processes on this machine."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process prints, saves and asks trackers."""
+        return self.rank == 0
+
+    def share(self, items: Sequence[Item]) -> list[Item]:
+        """This rank's part of `items`: every `size`-th, beginning with its own number."""
+        return list(items[self.rank :: self.size])
+
+    def each(self, work: Callable[[], Result], what: str) -> list[Result]:
+        """Every rank's result of `work`, in the order of ranks. What it raises on one rank is raised on all.
+
+        `what` names the work to those who wait for it. Raises RankError.
+        """
+        return [work()]
+
+    def joined(self, work: Callable[[], Sequence[Result]], what: str) -> list[Result]:
+        """The results of ranks that each worked on its `share`, one for each item, in the items' order."""
+        parts = self.each(work, what)
+        return [parts[i % self.size][i // self.size] for i in range(sum(map(len, parts)))]
+
+    def together(self, work: Callable[[], Result], what: str) -> Result:
+        """This rank's result of `work`; no rank goes on before all have one."""
+        return self.each(work, what)[self.rank]
+
+    def lead(self, work: Callable[[], Result], what: str) -> Result:
+        """The result of `work` on rank 0, on every rank; the others wait for it and do not work."""
+        return self.each(lambda: work() if self.leads else None, what)[0]  # type: ignore[return-value]
+
+    def any(self, flag: bool, what: str) -> bool:
+        """Whether it holds on any rank."""
+        return any(self.each(lambda: flag, what))
+
+    def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
+        """Add up the ranks' gradients; a gradient that no rank has stays None."""
+
+    def failed(self, error: BaseException) -> None:
+        """Tell those who wait for this rank that it ends by this error."""

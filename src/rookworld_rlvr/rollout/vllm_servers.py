@@ -1,0 +1,118 @@
+"""Several vLLM servers as one generator: prompts go to whichever is free, weights to all.
+
+A server that fails is left out, and its prompts go to the others. It is used again only once it has taken over a whole
+hand-over of weights, at the next step. Version and checksum are checked for each server, as `vllm_server` does it.
+"""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import torch
+from transformers import PreTrainedModel
+
+from .generator import GeneratorBaseConfig, GeneratorError, SampledCompletion, require_seeds
+from .vllm_server import VLLMServerGenerator
+
+# Each server is given its prompts in about so many pieces, so that a fast one gets more of them.
+PIECES = 4
+
+
+class VLLMServersGenerator:
+    """See `Generator`. All servers must be there at the start."""
+
+    def __init__(
+        self, model: PreTrainedModel, config: GeneratorBaseConfig, *, eos_id: int, dtype: torch.dtype = torch.float32
+    ) -> None:
+        """Look at the servers and hand the weights over. Raises GeneratorError."""
+        # Another server is a better answer to one that is gone than to wait for it.
+        impatient = replace(config, vllm=replace(config.vllm, retries=0))
+        self._servers = [
+            VLLMServerGenerator(model, impatient, url, eos_id=eos_id, dtype=dtype) for url in config.vllm.urls
+        ]
+        self._retries = config.vllm.retries
+        self._used = list(self._servers)
+        self._model = model
+
+    def sync(self, model: PreTrainedModel) -> None:
+        """See `Generator.sync`. Raises GeneratorError where no server takes the weights."""
+        self._model = model
+        self._used = self._of_all(lambda server: server.sync(model), self._servers)
+        self._require_one()
+
+    def weights_checksum(self) -> str:
+        """The checksum that all servers in use have; theirs side by side where they differ."""
+        return " ".join(dict.fromkeys(server.weights_checksum() for server in self._used))
+
+    def generate(
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        *,
+        group_size: int,
+        temperature: float,
+        seeds: Sequence[int] = (),
+        top_k: int = 0,
+    ) -> list[list[SampledCompletion]]:
+        """See `Generator.generate`. Raises GeneratorError where every server has failed, again and again."""
+        require_seeds(seeds, prompts, temperature)
+        size = -(-len(prompts) // (PIECES * len(self._servers)))
+        pending = deque(range(first, min(first + size, len(prompts))) for first in range(0, len(prompts), size or 1))
+        groups: dict[int, list[SampledCompletion]] = {}
+
+        def serve(server: VLLMServerGenerator) -> None:
+            while pending:
+                try:
+                    piece = pending.popleft()
+                except IndexError:
+                    return
+                own = [seeds[i] for i in piece] if temperature else []
+                try:
+                    found = server.generate(
+                        [prompts[i] for i in piece],
+                        group_size=group_size,
+                        temperature=temperature,
+                        seeds=own,
+                        top_k=top_k,
+                    )
+                except GeneratorError:
+                    pending.append(piece)
+                    raise
+                groups.update(zip(piece, found, strict=True))
+
+        attempt = 0
+        while pending:
+            self._used = self._of_all(serve, self._used)
+            if not self._used and attempt < self._retries:
+                time.sleep(2**attempt)
+                attempt += 1
+                self._used = self._of_all(lambda server: server.sync(self._model), self._servers)
+            elif not self._used:
+                self._require_one()
+        return [groups[i] for i in range(len(prompts))]
+
+    def _of_all(
+        self, action: Callable[[VLLMServerGenerator], None], servers: Sequence[VLLMServerGenerator]
+    ) -> list[VLLMServerGenerator]:
+        """Do it on all servers at once. Returns those that did not fail; that the others are left out is told."""
+
+        def tried(server: VLLMServerGenerator) -> bool:
+            try:
+                action(server)
+            except GeneratorError as error:
+                told = f"{server.url} is left out until it has taken over new weights: {error}"
+                print(f"rookworld: {told}", file=sys.stderr, flush=True)
+                return False
+            return True
+
+        if not servers:
+            return []
+        with ThreadPoolExecutor(len(servers)) as pool:
+            return [server for server, good in zip(servers, pool.map(tried, servers), strict=True) if good]
+
+    def _require_one(self) -> None:
+        if not self._used:
+            urls = ", ".join(server.url for server in self._servers)
+            raise GeneratorError(f"vllm_server: expected one of the servers to answer, none does: {urls}")

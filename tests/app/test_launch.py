@@ -1,0 +1,55 @@
+"""The batch file for SLURM: what it asks for, that bash can read it, and what is refused."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rookworld_rlvr.app.cli import main
+
+GIVEN = ["launch", "slurm", "--nodes", "2", "--processes", "8", "--gpus", "8", "--cpus", "32"]
+
+
+def test_the_file_asks_for_what_is_given_and_starts_one_torchrun_on_each_machine(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    overrides = ["steps=2000", "data.train=my rows.txt"]
+    assert main([*GIVEN, "--partition", "gpu", "--time", "02:00:00", "--dry-run", "--", *overrides]) == 0
+    text = capsys.readouterr().out
+    asked = {line.split("--", 1)[1] for line in text.splitlines() if line.startswith("#SBATCH")}
+    assert asked >= {"nodes=2", "ntasks-per-node=1", "gpus-per-node=8", "cpus-per-task=32", "partition=gpu", "requeue"}
+    assert "time=02:00:00" in asked and not any(line.startswith("account") for line in asked)
+    assert '--nnodes="$SLURM_NNODES" --nproc-per-node=8 --max-restarts=3' in text
+    assert "rookworld_rlvr train distributed=ddp resume=auto steps=2000 'data.train=my rows.txt'\n" in text
+    done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
+    assert done.returncode == 0 and not done.stderr
+
+
+def test_it_is_written_and_the_command_that_submits_it_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.sbatch"
+    assert main([*GIVEN, "--output", str(path)]) == 0
+    assert f"to start it: sbatch {path}" in capsys.readouterr().out
+    assert path.read_text().startswith("#!/usr/bin/env bash\n") and path.stat().st_mode & 0o100
+    # Without GPUs none are asked for.
+    assert main(["launch", "slurm", "--dry-run"]) == 0
+    assert "gpus" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["launch"], "launch: the following arguments are required: system"),
+        (["launch", "slurm", "--nodes", "0"], "--nodes: expected 1 or more, got 0"),
+        (["launch", "slurm", "--gpus", "-1"], "expected --gpus and --restarts from 0, got -1 and 3"),
+        (["launch", "slurm", "--nodes", "many"], "invalid int value"),
+        (["launch", "slurm", "--output", "/nope/run.sbatch"], "expected a file to write, got /nope/run.sbatch"),
+    ],
+)
+def test_what_cannot_be_launched_is_refused_in_one_line(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert told in error and error.count("\n") == 1

@@ -1,0 +1,78 @@
+"""Processes that train together on one machine, each a python of its own."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RANK = Path(__file__).with_name("rank.py")
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+PATIENCE_S = 300
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended."""
+
+    code: int
+    text: str
+    told: list[list[dict[str, Any]]]
+    """By case and step; empty where it did not come to the end."""
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@pytest.fixture
+def ranks(small_overrides: list[str], tmp_path: Path) -> Callable[..., list[Ended]]:
+    """Runs the cases in so many processes, one alone without torch.distributed; how each of them ended."""
+
+    def run(size: int, *cases: list[str], steps: int = 3, **spec: Any) -> list[Ended]:
+        out, port = tmp_path / f"told-{size}", free_port()
+        kind = ["distributed.kind=ddp", f"processes={size}"] if size > 1 else []
+        given = spec | {
+            "cases": [[*small_overrides, *kind, *case] for case in cases],
+            "steps": steps,
+            "out": str(out),
+            "replayed": str(tmp_path / "completions") if spec.get("replayed", True) else "",
+        }
+        started = []
+        for rank in range(size):
+            several = {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(size),
+                "LOCAL_WORLD_SIZE": str(size),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+            }
+            environment = os.environ | {"PYTHONPATH": str(SOURCE)} | (several if size > 1 else {})
+            command = [sys.executable, str(RANK), json.dumps(given)]
+            started.append(
+                subprocess.Popen(
+                    command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+                )
+            )
+        ended = []
+        try:
+            texts = [process.communicate(timeout=PATIENCE_S)[0] for process in started]
+        finally:
+            for process in started:
+                process.kill()
+        for rank, (process, text) in enumerate(zip(started, texts, strict=True)):
+            path = Path(f"{out}.{rank}")
+            ended.append(Ended(process.returncode, text, json.loads(path.read_text()) if path.is_file() else []))
+            path.unlink(missing_ok=True)
+        return ended
+
+    return run

@@ -1,0 +1,138 @@
+"""One process of those that train together in these tests: makes steps, writes what came of each.
+
+    python rank.py '{"cases": [["kl=…"]], "steps": 10, "out": "…", "replayed": "…"}'
+
+`cases` are overrides of a run. `replayed` is a file of completions: a process alone writes it, each prompt sampled by
+itself; several processes read it, so that all train on the same completions. `harm` does one harm on one rank.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from torch import nn
+
+from rookworld_rlvr.app.config import RunConfig
+from rookworld_rlvr.app.wiring import build_run, build_unsaved_run
+from rookworld_rlvr.model.weights import checksum
+from rookworld_rlvr.rollout.generator import Generator, SampledCompletion
+from rookworld_rlvr.training.context import Hook, Moment, StepContext
+from rookworld_rlvr.training.step import grpo_step
+from rookworld_rlvr.training.step_report import StepReport
+from rookworld_rlvr.training.trainer import train
+
+RANK = int(os.environ.get("RANK", "0"))
+ALONE = "RANK" not in os.environ
+
+
+class Replayed:
+    """Completions out of a file by prompt and seed; a process alone samples them and writes them there."""
+
+    def __init__(self, real: Generator, path: Path) -> None:
+        self._real, self._path = real, path
+        self._known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+
+    def sync(self, model: nn.Module) -> None:
+        self._real.sync(model)  # type: ignore[arg-type]
+
+    def weights_checksum(self) -> str:
+        return self._real.weights_checksum()
+
+    def generate(
+        self, prompts: Sequence[tuple[int, ...]], *, seeds: Sequence[int] = (), **settings: Any
+    ) -> list[list[SampledCompletion]]:
+        return [self._group(prompt, seed, settings) for prompt, seed in zip(prompts, seeds, strict=True)]
+
+    def _group(self, prompt: tuple[int, ...], seed: int, settings: dict[str, Any]) -> list[SampledCompletion]:
+        key = f"{prompt} {seed}"
+        if ALONE:
+            [group] = self._real.generate([prompt], seeds=[seed], **settings)
+            self._known[key] = [asdict(done) for done in group]
+            self._path.write_text(json.dumps(self._known))
+        return [
+            SampledCompletion(tuple(done["tokens"]), tuple(done["logprobs"]), done["finished"])
+            for done in self._known[key]
+        ]
+
+
+def harmful(harm: dict[str, Any]) -> Hook:
+    """What goes wrong on one rank in one step."""
+
+    def hook(moment: Moment, context: StepContext, report: StepReport) -> None:
+        if harm["rank"] != RANK or report.step != harm["step"] or moment is not Moment(harm["moment"]):
+            return
+        match harm["kind"]:
+            case "nan":
+                context.policy.head.register_forward_hook(_spoil_once())
+            case "error":
+                raise RuntimeError("a hook that is broken")
+            case "sleep":
+                time.sleep(harm["seconds"])
+            case "other weights":
+                with torch.no_grad():
+                    next(context.policy.model.parameters()).add_(1.0)
+
+    return hook
+
+
+def _spoil_once() -> Any:
+    spoilt: list[bool] = []
+
+    def hook(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> torch.Tensor | None:
+        if spoilt:
+            return None
+        spoilt.append(True)
+        return output * torch.nan
+
+    return hook
+
+
+def case(
+    overrides: list[str], steps: int, replayed: str, harm: dict[str, Any] | None, whole: bool
+) -> list[dict[str, Any]]:
+    """What each step came to on this rank."""
+    given = OmegaConf.from_dotlist(overrides)
+    config: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunConfig), given))
+    run = build_run(config, OmegaConf.structured(config)) if whole else build_unsaved_run(config)
+    context = run.context
+    if replayed:
+        context.generator = Replayed(context.generator, Path(replayed))
+    if harm:
+        context.hooks.append(harmful(harm))
+    if whole:
+        return [train(run)]
+    context.total_steps = steps
+    told = []
+    for step in range(steps):
+        report = grpo_step(context, step)
+        told.append(
+            {
+                "loss": report.loss,
+                "grad_norm": report.grad_norm,
+                "logprobs": report.tokens.logprob_sum,
+                "kl": report.tokens.kl_sum,
+                "reward": float(report.rewards_PG.mean()) if report.rewards_PG.numel() else 0.0,
+                "groups": len(report.groups),
+                "updates": report.updates,
+                "fault": str(report.fault or ""),
+                "weights": checksum(context.policy.model),
+            }
+        )
+    return told
+
+
+if __name__ == "__main__":
+    spec = json.loads(sys.argv[1])
+    replayed = spec.get("replayed", "")
+    found = [
+        case(overrides, spec["steps"], replayed and f"{replayed}.{number}", spec.get("harm"), spec.get("whole", False))
+        for number, overrides in enumerate(spec["cases"])
+    ]
+    Path(f"{spec['out']}.{RANK}").write_text(json.dumps(found))

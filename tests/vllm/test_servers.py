@@ -1,0 +1,81 @@
+"""Two servers as one generator: one that dies costs no prompt, one with other weights is left out by name."""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+
+from rookworld_rlvr.model.weights import checksum
+from rookworld_rlvr.rollout.generator import GeneratorConfig, GeneratorError
+from rookworld_rlvr.rollout.vllm_config import VLLMConfig
+from rookworld_rlvr.rollout.vllm_servers import VLLMServersGenerator
+
+pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed: scripts/setup.sh vllm")
+
+MANY = 48
+SETTINGS = GeneratorConfig(max_new_tokens=64, batch_size=64)
+
+
+@pytest.fixture
+def two(make_server: Callable[[], Any]) -> Iterator[tuple[Any, Any]]:
+    servers = make_server(), make_server()
+    try:
+        for server in servers:
+            server.wait()
+        yield servers
+    finally:
+        for server in servers:
+            server.kill()
+
+
+def generator_of(policy: Any, *servers: Any, retries: int = 0) -> VLLMServersGenerator:
+    config = replace(SETTINGS, vllm=VLLMConfig(urls=[server.url for server in servers], retries=retries))
+    return VLLMServersGenerator(policy.model, config, eos_id=policy.tokenizer.eos_token_id)
+
+
+def test_two_servers_share_the_prompts_and_one_that_dies_or_has_other_weights_is_left_out_by_name(
+    two: tuple[Any, Any], policy: Any, prompts: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    one, other = two
+    sampler = generator_of(policy, one, other, retries=5)
+    assert sampler.weights_checksum() == checksum(policy.model)
+    asked = (list(prompts) * MANY)[:MANY]
+
+    def drawn() -> list[list[tuple[int, ...]]]:
+        groups = sampler.generate(asked, group_size=4, temperature=1.0, seeds=range(MANY))
+        return [[done.tokens for done in group] for group in groups]
+
+    expected = drawn()
+    assert [len(group) for group in expected] == [4] * MANY and not capfd.readouterr().err
+
+    # One is killed in the middle: all prompts come back all the same.
+    killer = threading.Timer(0.3, one.kill)
+    killer.start()
+    groups = drawn()
+    killer.join()
+    assert [len(group) for group in groups] == [4] * MANY
+    assert drawn() and f"{one.url} is left out" in capfd.readouterr().err
+
+    # It comes back, and is used again after the next hand-over.
+    one.start()
+    one.wait()
+    with torch.no_grad():
+        policy.model.get_output_embeddings().weight.mul_(1.01)
+    sampler.sync(policy.model)
+    assert sampler.weights_checksum() == checksum(policy.model) and not capfd.readouterr().err
+
+    # One that holds other weights is refused by name, and its prompts go to the other.
+    sampler._servers[1]._server.call("rookworld_load_folder", folder=sampler._servers[1]._folder.name, token="x:1")
+    assert [len(group) for group in drawn()] == [4] * MANY
+    told = capfd.readouterr().err
+    assert f"{other.url} is left out" in told and "another trainer's" in told
+
+    # Without any server the step has a fault that names both.
+    sampler._retries = 0
+    one.kill()
+    with pytest.raises(GeneratorError, match=f"none does: {one.url}, {other.url}"):
+        sampler.generate(asked, group_size=2, temperature=1.0, seeds=range(MANY))
