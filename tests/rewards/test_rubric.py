@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 
 from rookworld_rlvr.engine.engine import Analysis
 from rookworld_rlvr.rewards import Rubric, RubricConfig, score
+from rookworld_rlvr.rewards.move_worth import MATE_IN_ONE
 from rookworld_rlvr.rewards.rubric import JudgeKind
-from rookworld_rlvr.rewards.rubric_checks import BOUNDS, MAX_WEIGHT
+from rookworld_rlvr.rewards.rubric_checks import BOUNDS, MAX_WEIGHT, SHARE
 
 FEN = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 NEXT = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
-P, A = f"P: {FEN}", f"A: {FEN}+e2e4+e2e4+"
+MATE_FEN = "6k1/5ppp/8/8/8/8/8/R6K w - - 0 1"
+P, A, MATE = f"P: {FEN}", f"A: {FEN}+e2e4+e2e4+", f"P: {MATE_FEN}"
 P_PERFECT = "M: e2e4 d2d4 g1f3 c2c4 b1c3 E: 0.3 0.2 0.1 0.0 -0.1 B: e2e4"
 A_PERFECT = f"{NEXT}+0.001+0+0"
 PROBES = [
@@ -32,6 +34,7 @@ PROBES = [
     (P, "M: e2e4 e2e4 d2d4 E: 0.1 0.1 -2.0 B: d2d4"),
     (P, "M: e2e4 E: 0.1 B: g1f3"),
     (P, "M: a2a3 E: 0.1 B: a2a3"),
+    (MATE, "M: a1a7 E: 9.9 B: a1a7"),
     (A, f"{NEXT}+0.001"),
     (A, f"{A_PERFECT}+more"),
     (A, "8/8 w - - 0 1+x+0+0"),
@@ -62,7 +65,9 @@ def configured(changes: dict[str, Any]) -> RubricConfig:
 def totals(changes: dict[str, Any]) -> list[float]:
     rubric = Rubric(configured(changes))
     return [
-        rubric.score(prompt, text, P_PERFECT if prompt is P else None, step=step, analysis=ANALYSIS).total
+        rubric.score(
+            prompt, text, P_PERFECT if prompt is P else None, step=step, analysis=ANALYSES.get(prompt)
+        ).total
         for prompt, text in PROBES
         for step in (None, 3)
     ]
@@ -71,16 +76,20 @@ def totals(changes: dict[str, Any]) -> list[float]:
 # The others are words, or the engine's own.
 KNOBS = [path for path, _ in knobs(RubricConfig()) if not path.startswith(("judge", "verdicts", "engine."))]
 # Of an engine's verdict, which labels know nothing of.
-ENGINE_KNOBS = [path for path in KNOBS if path.endswith(("_value", "halving_loss"))]
+ENGINE_KNOBS = [path for path in KNOBS if path.endswith(("_value", "halving_loss", "missed_mate"))]
 MOVES = [move.uci() for move in chess.Board().legal_moves]
-ANALYSIS = Analysis(FEN, tuple((move, 0.5 - 0.3 * place) for place, move in enumerate(MOVES)))
+ANALYSES = {
+    P: Analysis(FEN, tuple((move, 0.5 - 0.3 * place) for place, move in enumerate(MOVES))),
+    MATE: Analysis(MATE_FEN, (("a1a8", MATE_IN_ONE), ("a1a7", 9.0))),
+}
 
 
 @pytest.mark.parametrize("path", KNOBS)
 def test_every_knob_changes_some_total(path: str) -> None:
     warm: dict[str, Any] = {} if path == "warmup_steps" else {"warmup_steps": 10}
     warm["judge"] = JudgeKind.engine if path in ENGINE_KNOBS else JudgeKind.labels
-    value = 7 if path == "warmup_steps" else dict(knobs(RubricConfig()))[path] * 1.3
+    default = dict(knobs(RubricConfig()))[path]
+    value = 7 if path == "warmup_steps" else default * (0.7 if BOUNDS.get(path) == SHARE else 1.3)
     assert totals(warm | {path: value}) != totals(warm)
 
 
