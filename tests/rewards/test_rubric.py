@@ -80,7 +80,10 @@ ENGINE_KNOBS = [path for path in KNOBS if path.endswith(("_value", "halving_loss
 MOVES = [move.uci() for move in chess.Board().legal_moves]
 ANALYSES = {
     P: Analysis(FEN, tuple((move, 0.5 - 0.3 * place) for place, move in enumerate(MOVES))),
-    MATE: Analysis(MATE_FEN, (("a1a8", MATE_IN_ONE), ("a1a7", 9.0))),
+    MATE: Analysis(
+        MATE_FEN,
+        tuple((m.uci(), MATE_IN_ONE if m.uci() == "a1a8" else 9.0) for m in chess.Board(MATE_FEN).legal_moves),
+    ),
 }
 
 
