@@ -56,7 +56,7 @@ KNOBS: dict[str, Knob] = {
     for path, value in LEAVES.items()
     if path.startswith("rubric.") and isinstance(value, float)
 } | {
-    "rubric.policy.missed_mate": Knob(0.3, "totals", BY_ENGINE),
+    "rubric.policy.missed_mate": Knob(1.0, "totals", BY_ENGINE),
     "rubric.judge": Knob("rules", "totals"),
     "rubric.verdicts": Knob("/nope", "refused"),
     "rubric.engine.path": Knob("/nope", "verdicts"),

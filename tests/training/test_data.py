@@ -105,7 +105,7 @@ def test_positions_of_other_sources_are_neither_trained_on_nor_asked(tmp_path: P
 
 def test_the_default_run_trains_on_every_row_that_ships_for_it() -> None:
     data = load_data(DataConfig(), seed=0)
-    assert (len(data.train), len(data.held_out)) == (7170, 4096)
+    assert (len(data.train), len(data.held_out)) == (7920, 4096)
     assert data.excluded == keys(data.held_out) == held_out_positions()
 
 

@@ -89,7 +89,7 @@ class PolicyRewardConfig:
     """Agreement halves for each such distance on that scale, which runs from -1 to 1."""
     halving_loss: float = 0.1
     """A move's worth halves for each such win probability that it gives away."""
-    missed_mate: float = 1.0
+    missed_mate: float = 0.3
     """Where a move mates at once, what any other best move is worth is multiplied by this; 1: nothing is lost."""
 
 

@@ -26,7 +26,7 @@ from .warning_signs import SignWatch, WarningsConfig
 class TrainerConfig:
     """How long a run is and what it leaves behind."""
 
-    steps: int = 130
+    steps: int = 200
     """Steps, each of one or more updates."""
     max_minutes: float = 0.0
     """Stop after this many minutes of steps, whatever is left; 0: no limit."""
