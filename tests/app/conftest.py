@@ -297,6 +297,15 @@ def forward_passes(config: RunConfig) -> list[tuple[int, ...]]:
     return sizes
 
 
+def block_passes(config: RunConfig) -> int:
+    """How often the first part of the first block is computed in one step, repetitions in backward among them."""
+    context, passes = build_unsaved_run(config).context, []
+    part = next(first_layer(context.policy.model).children())
+    part.register_forward_pre_hook(lambda *_: passes.append(1))
+    grpo_step(context, 0)
+    return len(passes)
+
+
 def compiled_graphs(config: RunConfig) -> int:
     """How many graphs torch.compile makes of a step."""
     if shutil.which("g++") is None:
@@ -462,6 +471,7 @@ def observers(of_engines: dict[str, Any]) -> dict[str, Callable[[RunConfig], Any
         device,
         threads,
         forward_passes,
+        block_passes,
         compiled_graphs,
         engines,
         server,

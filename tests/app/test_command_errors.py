@@ -37,7 +37,7 @@ BAD_VALUES = [
     ("objective.clip.clip_low=0", "clip_low: expected above 0"),
     ("generator.top_p=0.9", "expected top_p=1"),
     ("generator.kind=none", "none"),
-    ("processes=2", "processes: expected 1 or more, several with distributed=ddp, got 2"),
+    ("processes=2", "processes: expected 1 or more, several with distributed=ddp or fsdp2, got 2"),
     ("generator=vllm_server", "generator.vllm.urls: expected the servers'"),
     ("generator.vllm.urls=[somewhere]", "generator.vllm.urls: expected http://HOST:PORT"),
     ("generator=vllm_server generator.vllm.urls=[http://127.0.0.1:1]", "rookworld_rlvr.rollout.vllm_serve MODEL"),

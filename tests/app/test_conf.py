@@ -84,6 +84,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "logging=trackio": {"logging.tracker": Tracker.trackio},
     "distributed=none": {},
     "distributed=ddp": {"distributed.kind": Distributed.ddp},
+    "distributed=fsdp2": {"distributed.kind": Distributed.fsdp2},
     "experiment=policy_only": {
         "name": "policy-only",
         "data.mixture.policy": 1.0,

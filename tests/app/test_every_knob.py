@@ -105,6 +105,7 @@ KNOBS: dict[str, Knob] = {
     "model.attention": Knob("sdpa", "model"),
     "model.dropout": Knob(0.3, "two_steps", ("recovery.guard.kl_limit=0",)),
     "model.path": Knob("tiny", "model"),
+    "model.activation_checkpointing": Knob(True, "block_passes"),
     "model.lora.rank": Knob(4, "two_steps"),
     "model.lora.alpha": Knob(8, "two_steps", ("model.lora.rank=4",)),
     "model.lora.targets": Knob("c_attn", "two_steps", ("model.lora.rank=4",)),

@@ -37,18 +37,18 @@ def free_port() -> int:
 def ranks(small_overrides: list[str], tmp_path: Path) -> Callable[..., list[Ended]]:
     """Runs the cases in so many processes, one alone without torch.distributed; how each of them ended."""
 
-    def run(size: int, *cases: list[str], steps: int = 3, **spec: Any) -> list[Ended]:
+    def run(size: int, *cases: list[str], steps: int = 3, kind: str = "ddp", **spec: Any) -> list[Ended]:
         out, port = tmp_path / f"told-{size}", free_port()
-        kind = ["distributed.kind=ddp", f"processes={size}"] if size > 1 else []
+        several = [f"distributed.kind={kind}", f"processes={size}"] if size > 1 else []
         given = spec | {
-            "cases": [[*small_overrides, *kind, *case] for case in cases],
+            "cases": [[*small_overrides, *several, *case] for case in cases],
             "steps": steps,
             "out": str(out),
             "replayed": str(tmp_path / "completions") if spec.get("replayed", True) else "",
         }
         started = []
         for rank in range(size):
-            several = {
+            of_rank = {
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(size),
@@ -56,7 +56,7 @@ def ranks(small_overrides: list[str], tmp_path: Path) -> Callable[..., list[Ende
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(port),
             }
-            environment = os.environ | {"PYTHONPATH": str(SOURCE)} | (several if size > 1 else {})
+            environment = os.environ | {"PYTHONPATH": str(SOURCE)} | (of_rank if size > 1 else {})
             command = [sys.executable, str(RANK), json.dumps(given)]
             started.append(
                 subprocess.Popen(

@@ -94,6 +94,16 @@ def _spoil_once() -> Any:
     return hook
 
 
+def held_bytes(context: StepContext) -> int:
+    """What this rank holds of the policy's weights and of its moments between two steps."""
+    moments = [value for state in context.optimizer.state.values() for value in state.values()]
+    return sum(share.nbytes for share in map(own_share, [*context.policy.model.parameters(), *moments]))
+
+
+def own_share(tensor: Any) -> torch.Tensor:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
 def case(
     overrides: list[str], steps: int, replayed: str, harm: dict[str, Any] | None, whole: bool
 ) -> list[dict[str, Any]]:
@@ -123,6 +133,7 @@ def case(
                 "updates": report.updates,
                 "fault": str(report.fault or ""),
                 "weights": checksum(context.policy.model),
+                "held_bytes": held_bytes(context),
             }
         )
     return told

@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoModelForCausalLM
+
+from rookworld_rlvr.model.weights import checksum
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 TWO = ["distributed.kind=ddp", "processes=2"]
@@ -89,6 +92,26 @@ def test_a_run_of_two_processes_is_one_run_that_goes_on_alone(command: Callable[
     code, out, error = ended(command(f"resume={folder / 'checkpoints' / 'step-4'}", "distributed=none", "processes=1"))
     assert code == 0, out + error
     assert json.loads((folder / "summary.json").read_text())["ranks"] == 1
+
+
+@pytest.mark.slow
+def test_a_run_in_shards_leaves_what_any_other_run_leaves_and_goes_on_alone(
+    command: Callable[..., Any], tmp_path: Path
+) -> None:
+    whole = ["evaluation_rows=4", "match_pairs=2", "match_halfmoves=4", "sampled_rows=2"]
+    code, out, error = ended(command("distributed.kind=fsdp2", "processes=2", *whole))
+    assert code == 0, out + error
+    folder = (tmp_path / "outputs" / "latest").resolve()
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["ranks"] == 2 and summary["match"]["score"]["n"] == 4 and summary["after"]
+    saved = folder / "checkpoints" / "step-6"
+    loaded = AutoModelForCausalLM.from_pretrained(saved)
+    assert checksum(loaded) == summary["hashes"]["model after"]
+    assert json.loads((saved / "config.json").read_text())["architectures"] == [type(loaded).__name__]
+    for kind in (("distributed.kind=none", "processes=1"), ("distributed.kind=fsdp2", "processes=2")):
+        code, out, error = ended(command(f"resume={folder / 'checkpoints' / 'step-4'}", *kind, *whole))
+        assert code == 0, out + error
+        assert [row["step"] for row in metrics(folder)] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.slow

@@ -63,10 +63,12 @@ def join_world(kind: Distributed, timeout_s: float, device: torch.device) -> Wor
     """The world that this process trains in. Raises UserError where the configuration and torchrun disagree."""
     if kind is Distributed.none:
         if started_by_torchrun() and os.environ["WORLD_SIZE"] != "1":
-            raise UserError("distributed: expected ddp under torchrun, got none: each process would train alone")
+            raise UserError(
+                "distributed: expected ddp or fsdp2 under torchrun, got none: each process would train alone"
+            )
         return World()
     if not started_by_torchrun():
-        raise UserError("distributed: expected none here, several processes only train and smoke start, got ddp")
+        raise UserError(f"distributed: expected none here, several processes only train and smoke start, got {kind}")
     from ..model.ranks import Ranks
 
     return Ranks(device, timeout_s)

@@ -16,6 +16,7 @@ from ..evaluation.sampled import Sampling
 from ..files import write_text
 from ..model.device import Precision, is_accelerator, select_device
 from ..model.policy import Policy, load_policy
+from ..model.sharded import shard
 from ..model.shared_prefix import can_share
 from ..model.world import Distributed, World
 from ..pretraining.codec import echo_ids
@@ -199,8 +200,10 @@ def _build_unsaved_run(config: RunConfig, device: torch.device, world: World) ->
 
 
 def _require_references_that_fit(config: RunConfig) -> None:
-    """Raises UserError for a reference that moves, beside adapters: the model without them is the reference."""
+    """Raises UserError for adapters whose reference, the model without them, would be moved or cut into shards."""
     rank, mode = config.model.lora.rank, config.reference.mode
+    if rank and config.distributed.kind is Distributed.fsdp2:
+        raise UserError(f"distributed: expected none or ddp with model.lora.rank={rank}, got fsdp2")
     if rank and mode is not ReferenceMode.frozen:
         raise UserError(f"reference.mode: expected frozen with model.lora.rank={rank}, got {mode}")
 
@@ -220,9 +223,14 @@ def _require_batches_that_can_be_early(config: RunConfig) -> None:
 def _step_context(
     config: RunConfig, policy: Policy, generator: Generator, judge: Judge, prompts: PromptStream, world: World
 ) -> StepContext:
+    references = References(policy, config.reference)
+    if config.distributed.kind is Distributed.fsdp2:
+        shard(policy.model, policy.device, trained=True)
+        for model in {id(side): side.model for side in (references.current, references.original)}.values():
+            shard(model, policy.device, trained=False)
     return StepContext(
         policy=policy,
-        references=References(policy, config.reference),
+        references=references,
         generator=generator,
         judge=judge,
         prompts=prompts,

@@ -3,6 +3,7 @@
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from .batch import Batch, micro_rows
 from .device import Precision, autocast, is_accelerator, resolve_precision
 from .lora import LoraConfig, add_adapters
 from .packed import Packed, pack
-from .shared_prefix import can_share, sharing, states
+from .sharded import in_pass, is_sharded, whole
+from .shared_prefix import again_alike, can_share, sharing, states
 from .world import World
 
 TINY = "tiny"
@@ -55,6 +57,8 @@ class ModelConfig(ModelSourceConfig):
     packing: bool = True
     """Whether training computes a prompt once for all its completions, without pads. Where a model's attention
     cannot be replaced, or does not see all that came before, its rows are padded as without it."""
+    activation_checkpointing: bool = False
+    """Whether training keeps only what enters each block, and computes the block again in backward."""
     lora: LoraConfig = field(default_factory=LoraConfig)
 
     def __post_init__(self) -> None:
@@ -77,6 +81,11 @@ class Policy:
     """Whether rows are packed, see `model.packed`; otherwise they are padded behind."""
     plain: PreTrainedModel | None = None
     """The model without its adapters, over the same tensors; None where all weights are trained."""
+
+    @property
+    def sharded(self) -> bool:
+        """Whether this rank holds only its share of the weights, see `model.sharded`."""
+        return is_sharded(self.model)
 
     @property
     def pad_id(self) -> int:
@@ -121,12 +130,13 @@ class Policy:
         entropy and the exact KL have a gradient only where that is asked for.
         """
         inputs = pack(batch) if self.packs else batch
-        with self.autocast():
+
+        def compute() -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
             reference_hidden = None
             if reference is not None:
                 with torch.no_grad():
-                    reference_hidden = reference.trained_states(inputs)
-            return token_statistics(
+                    reference_hidden = in_pass(reference.model, lambda: reference.trained_states(inputs))
+            found = token_statistics(
                 self.trained_states(inputs),
                 batch.targets_BT()[batch.loss_mask_BT],
                 self.head,
@@ -137,6 +147,10 @@ class Policy:
                 kl_gradient=kl_gradient,
                 recompute=batch.trained_tokens() * self.model.config.vocab_size > KEPT_LOGITS,
             )
+            return found.logprobs, found.entropy, found.ref_logprobs, found.kl_exact
+
+        with self.autocast():
+            return TokenStatistics(*in_pass(self.model, compute))
 
     @torch.no_grad()
     def token_table(
@@ -162,7 +176,8 @@ class Policy:
             statistics = self.statistics(micro, temperature=temperature, reference=reference)
             return [spread(getattr(statistics, name), micro.loss_mask_BT) for name in names]
 
-        found = world.joined(lambda: [of_piece(rows) for rows in world.share(pieces)], "log-probs")
+        with whole(self.model, *([] if reference is None else [reference.model])):
+            found = world.joined(lambda: [of_piece(rows) for rows in world.share(pieces)], "log-probs")
         tables = {name: torch.zeros(batch.tokens_BT.shape, device=self.device) for name in names}
         for rows, values in zip(pieces, found, strict=True):
             for table, values_bt in zip(tables.values(), values, strict=True):
@@ -229,6 +244,8 @@ def load_policy(config: ModelConfig, device: torch.device, precision: Precision)
     precision, model = resolve_precision(precision, device), model.to(device).train()
     packs = config.packing and can_share(model)
     plain = add_adapters(model, config.lora) if config.lora.rank else None
+    if config.activation_checkpointing:
+        _recompute_blocks(model)
     return Policy(model, tokenizer, precision, device, packs=packs, plain=plain)
 
 
@@ -253,6 +270,15 @@ def _load_model(config: ModelConfig, source: str, device: torch.device) -> Any:
     if info["missing_keys"] or info["mismatched_keys"]:
         raise ValueError(f"weights missing or misshapen: {sorted(map(str, info['missing_keys']))[:3]}")
     return model
+
+
+def _recompute_blocks(model: PreTrainedModel) -> None:
+    """Have each block computed again in backward (arXiv 1604.06174). Raises UserError for a model that cannot."""
+    if not model.supports_gradient_checkpointing:
+        raise UserError(f"model.activation_checkpointing: {type(model).__name__} does not support it")
+    model.activation_checkpointing_enable(
+        activation_checkpointing_kwargs={"use_reentrant": False, "context_fn": partial(again_alike, model)}
+    )
 
 
 def _set_dropout(model: nn.Module, probability: float | None) -> None:

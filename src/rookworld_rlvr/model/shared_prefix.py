@@ -9,7 +9,7 @@ Dimensions: K heads of keys, H heads of queries, a multiple of K; L tokens of a 
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Lock
 from typing import Any, Protocol
 
@@ -76,6 +76,12 @@ def sharing(model: PreTrainedModel) -> Iterator[None]:
                 _inside[id(config)] = threads - 1, before
             else:
                 config._attn_implementation = before
+
+
+def again_alike(model: PreTrainedModel) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """Contexts of a block's pass and of its repetition in backward, which may be behind the end of `sharing`."""
+    inside = model.config.get_text_config()._attn_implementation == NAME
+    return nullcontext(), sharing(model) if inside else nullcontext()
 
 
 def states(model: PreTrainedModel, tokens_BT: Tensor, positions_BT: Tensor, layout: Layout) -> Tensor:

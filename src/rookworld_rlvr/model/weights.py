@@ -7,10 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .sharded import full, whole
+
 
 def checksum(model: nn.Module) -> str:
-    """A short hash of every parameter's name, type and bytes; one bit changed changes it, a zero's sign does not."""
-    return checksum_of(model.named_parameters())
+    """A short hash of every parameter's name, type and bytes; one bit changed changes it, a zero's sign does not.
+
+    Ranks that hold shards of the model must come here together.
+    """
+    with whole(model):
+        return checksum_of(model.named_parameters())
 
 
 def checksum_of(named: Iterable[tuple[str, Tensor]]) -> str:
@@ -25,9 +31,12 @@ def checksum_of(named: Iterable[tuple[str, Tensor]]) -> str:
 
 
 def on_host(value: Any) -> Any:
-    """Nested dictionaries, lists and tuples with every tensor on the CPU; one that is there is not copied."""
+    """Nested dictionaries, lists and tuples with every tensor on the CPU; one that is there is not copied.
+
+    Shards are gathered, so all ranks that hold some must come here together.
+    """
     if isinstance(value, Tensor):
-        return value.detach().cpu()
+        return full(value.detach()).cpu()
     if isinstance(value, dict):
         return {key: on_host(entry) for key, entry in value.items()}
     return type(value)(map(on_host, value)) if type(value) in (list, tuple) else value

@@ -18,6 +18,8 @@ class Distributed(StrEnum):
     """One process alone."""
     ddp = "ddp"
     """Data parallel: each rank has the whole model, and its share of a step's prompts and micro-batches."""
+    fsdp2 = "fsdp2"
+    """As ddp, and each rank holds only its share of the weights, gradients and moments (`model.sharded`)."""
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..model.policy import Policy
+from ..model.sharded import load_whole, rest
 
 
 class ReferenceMode(StrEnum):
@@ -106,6 +107,7 @@ class References:
     @torch.no_grad()
     def _move_to(self, policy: Policy, fraction: float) -> None:
         """Each tensor once: a state_dict lists tied weights under each of their names."""
+        rest(self.current.model)
         theirs = dict(policy.model.named_parameters())
         for name, ours in self.current.model.named_parameters():
             ours.lerp_(theirs[name], fraction)
@@ -124,9 +126,9 @@ class References:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with what was saved, whichever mode saved it: KL to the original stays KL to the starting model."""
-        self.current.model.load_state_dict(state["current"])
+        load_whole(self.current.model, state["current"])
         if state["original"] is not None and not self.moves:
             self.original = make_reference(self.current)
         if self.moves:
-            self.original.model.load_state_dict(state["original"] or state["current"])
+            load_whole(self.original.model, state["original"] or state["current"])
         self.refreshes, self._score = state["refreshes"], state["score"]

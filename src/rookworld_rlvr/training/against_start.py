@@ -10,6 +10,7 @@ from ..evaluation.players import ModelPlayer, Player
 from ..evaluation.suite import suite_table
 from ..evaluation.table import Measure
 from ..model.policy import Policy
+from ..model.sharded import whole
 from ..rollout.generator import Generator
 from ..stability.faults import StepAbandonedError
 from .run import Run, TrainerConfig
@@ -26,6 +27,12 @@ def play_against_start(run: Run) -> dict[str, Measure]:
     if not run.config.match_pairs or not run.held_out or run.make_generator is None:
         return {}
     policy, original = run.context.policy, run.context.references.original
+    with whole(policy.model, original.model):
+        return _played(run, policy, original)
+
+
+def _played(run: Run, policy: Policy, original: Policy) -> dict[str, Measure]:
+    assert run.make_generator is not None
     run.context.generator.sync(policy.model)
     theirs = run.make_generator(original)
     theirs.sync(original.model)

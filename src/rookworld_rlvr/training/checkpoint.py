@@ -7,16 +7,19 @@ is checked to be finite before an older checkpoint is removed. The newest few, t
 import os
 import shutil
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 
 from ..errors import UserError
 from ..model.lora import plain_state
 from ..model.policy import Policy
+from ..model.sharded import like, load_whole
 from ..model.weights import host_state, on_host
 from .context import StepContext, judge_restarts
 from .run_folder import CONFIG_FILE
@@ -29,16 +32,38 @@ BEST, LAST_GOOD = "best", "last_good"
 MIB = 2**20
 
 
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    """What a checkpoint is made of; tensors are whole and on the CPU, so that any device can read them."""
+
+    weights: dict[str, Tensor]
+    """Of the model as others load it: adapters are merged."""
+    state: dict[str, Any]
+    """All that a run goes on from."""
+
+
 def save_checkpoint(run_folder: Path, context: StepContext, *, step: int, keep: int) -> Path:
     """Write `checkpoints/step-N`, then remove all but the newest `keep`, the best and the last good.
+
+    Rank 0 writes; all ranks come here together, because each may hold a part of the weights.
 
     A checkpoint of this step that is there already is left as it is. Raises UserError where it cannot be
     written; what was there before is untouched then.
     """
+    contents = _contents(context, step) if context.world.leads or context.policy.sharded else None
+    return context.world.lead(lambda: _save(run_folder, context, contents, step, keep), "a checkpoint")
+
+
+def _contents(context: StepContext, step: int) -> _Contents:
+    return _Contents(plain_state(context.policy.model), _state(context, step))
+
+
+def _save(run_folder: Path, context: StepContext, contents: _Contents | None, step: int, keep: int) -> Path:
     final = checkpoint_folder(run_folder, step)
     if not final.exists():
         try:
-            _write(run_folder, context, step, final)
+            assert contents is not None
+            _write(run_folder, context.policy, contents, step, final)
         except (OSError, RuntimeError, SafetensorError) as error:
             # What torch says of a full disk does not name it.
             free = f"{shutil.disk_usage(run_folder).free // MIB} MiB free there"
@@ -110,13 +135,14 @@ def remove(folders: Iterable[Path]) -> None:
         shutil.rmtree(doomed, ignore_errors=True)
 
 
-def _write(run_folder: Path, context: StepContext, step: int, final: Path) -> None:
+def _write(run_folder: Path, policy: Policy, contents: _Contents, step: int, final: Path) -> None:
     final.parent.mkdir(exist_ok=True)
     _sweep(final.parent)
     writing = final.with_name(f"{WRITING}{step}")
     writing.mkdir()
-    _save_model(context.policy, writing)
-    torch.save(_state(context, step), writing / STATE_FILE)
+    policy.model.save_pretrained(writing, state_dict=contents.weights)
+    policy.tokenizer.save_pretrained(writing)
+    torch.save(contents.state, writing / STATE_FILE)
     if (run_folder / CONFIG_FILE).is_file():
         shutil.copyfile(run_folder / CONFIG_FILE, writing / CONFIG_FILE)
     for path in (*writing.iterdir(), writing):
@@ -168,13 +194,7 @@ def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-def _save_model(policy: Policy, folder: Path) -> None:
-    policy.model.save_pretrained(folder, state_dict=plain_state(policy.model))
-    policy.tokenizer.save_pretrained(folder)
-
-
 def _state(context: StepContext, step: int) -> dict[str, Any]:
-    """All that a run goes on from; tensors are on the CPU, so that any device can read them."""
     return {
         "step": step,
         "policy": host_state(context.policy.model),
@@ -192,7 +212,7 @@ def _state(context: StepContext, step: int) -> dict[str, Any]:
 
 
 def _put_back(context: StepContext, state: dict[str, Any]) -> None:
-    context.policy.model.load_state_dict(state["policy"])
+    load_whole(context.policy.model, state["policy"])
     context.references.load_state_dict(state["references"])
     _load_optimizer(context.optimizer, state["optimizer"])
     context.clock.schedule_step = state["clock"]
@@ -204,6 +224,11 @@ def _put_back(context: StepContext, state: dict[str, Any]) -> None:
 def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """The moments as they were saved; betas and the like as they are configured now."""
     configured = [{key: group[key] for key in group if key not in ("params", "lr")} for group in optimizer.param_groups]
-    optimizer.load_state_dict(state)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    moments = {
+        number: {name: like(parameters[number], value) for name, value in of_one.items()}
+        for number, of_one in state["state"].items()
+    }
+    optimizer.load_state_dict(state | {"state": moments})
     for group, values in zip(optimizer.param_groups, configured, strict=True):
         group.update(values)

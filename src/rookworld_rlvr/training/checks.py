@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..model.batch import Batch, micro_batches
 from ..model.policy import Policy
+from ..model.sharded import full, has_shards
 from ..stability.faults import Fault, FaultError, FaultKind
 from .context import StepContext
 from .step_report import StepReport
@@ -21,19 +22,21 @@ from .step_report import StepReport
 def all_finite(tensors: Iterable[Tensor]) -> bool:
     """Whether no value is NaN or infinite. Sums of absolute values overflow only where that is no better."""
     floating = [tensor.detach() for tensor in tensors if tensor.is_floating_point()]
-    return not floating or bool(torch.stack(torch._foreach_norm(floating, ord=1)).sum().isfinite())
+    shards, wholes = ([tensor for tensor in floating if has_shards(tensor) is wanted] for wanted in (True, False))
+    sums = [torch.stack(torch._foreach_norm(alike, ord=1)).sum() for alike in (shards, wholes) if alike]
+    return all(bool(full(total).isfinite()) for total in sums)
 
 
 def first_bad_parameter(model: nn.Module) -> str:
     """The name of the first weight with a value that is not finite, empty where there is none."""
-    return next((name for name, p in model.named_parameters() if not p.detach().isfinite().all()), "")
+    return next((name for name, p in model.named_parameters() if not _finite(p)), "")
 
 
 def first_bad_moment(optimizer: torch.optim.Optimizer, model: nn.Module) -> str:
     """The name of the first optimiser state that is not finite, as `optimizer.exp_avg of <weight>`; empty if none."""
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
-            if isinstance(value, Tensor) and not value.isfinite().all():
+            if isinstance(value, Tensor) and not _finite(value):
                 return f"optimizer.{key} of {name}"
     return ""
 
@@ -88,7 +91,7 @@ def check_gradient(context: StepContext, grad_norm: float, part: Batch) -> None:
     """Check the gradient's norm: finite, and not far outside its own history. Clipping first would spread a NaN."""
     if not math.isfinite(grad_norm):
         named = context.policy.model.named_parameters()
-        bad = (name for name, p in named if p.grad is not None and not p.grad.isfinite().all())
+        bad = (name for name, p in named if p.grad is not None and not _finite(p.grad))
         raise _fault(FaultKind.gradient, f"gradient of {next(bad, 'all, by its norm')}", "not finite", part)
     guards, floor = context.guards, context.optim.max_grad_norm
     if context.guarded and guards.grad_norm.is_spike(grad_norm, floor, guards.config):
@@ -107,8 +110,12 @@ def check_update(context: StepContext, update_norm: float, part: Batch) -> None:
     raise _fault(FaultKind.parameter, where or "update", "not finite after the update", part)
 
 
+def _finite(tensor: Tensor) -> bool:
+    return bool(full(tensor.detach()).isfinite().all())
+
+
 def _norm(grad: Tensor | None) -> float:
-    return 0.0 if grad is None else float(grad.norm())
+    return 0.0 if grad is None else float(full(grad).norm())
 
 
 def _fault(kind: FaultKind, tensor: str, detail: str, batch: Batch | None = None) -> FaultError:
@@ -117,7 +124,12 @@ def _fault(kind: FaultKind, tensor: str, detail: str, batch: Batch | None = None
 
 @torch.no_grad()
 def _locate(policy: Policy, batch: Batch, micro_batch_size: int) -> str:
-    """The first bad weight, or else the first module whose output is not finite, by a pass of its own."""
+    """The first bad weight, or else the first module whose output is not finite, by a pass of its own.
+
+    Of a model in shards neither is looked for: the other ranks are not asked.
+    """
+    if policy.sharded:
+        return "log-probs"
     bad_parameter = first_bad_parameter(policy.model)
     if bad_parameter:
         return bad_parameter

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from ..engine.pool import EngineCounts
 from ..model.batch import Batch
 from ..model.policy import TokenTable
+from ..model.sharded import whole
 from ..objective import AdvantageConfig, counted_groups
 from ..rewards import JudgeError
 from ..rollout.draws import seed_of
@@ -33,8 +34,9 @@ class OnTime:
     abandons = True
 
     def next(self, context: StepContext, report: StepReport) -> Collected:
-        sync_sampler(context, context.policy.model)
-        return collect(context, report)
+        with whole(context.policy.model):
+            sync_sampler(context, context.policy.model)
+            return collect(context, report)
 
     def wait(self) -> None:
         return

@@ -7,6 +7,7 @@ from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..errors import UserError
 from ..model.batch import Batch
@@ -35,8 +36,10 @@ SUGGESTIONS: Mapping[FaultKind, str] = {
 }
 
 
-def save_fault(run_folder: Path, context: StepContext, report: StepReport, *, keep: int, weights: bool) -> Path:
-    """Write `faults/step-N.pt` and keep the newest `keep`; with the policy's weights where `weights`."""
+def save_fault(
+    run_folder: Path, report: StepReport, *, keep: int, weights: Mapping[str, Tensor] | None = None
+) -> Path:
+    """Write `faults/step-N.pt`, with the policy's `weights` where they are given, and keep the newest `keep`."""
     folder = run_folder / FAULTS
     folder.mkdir(exist_ok=True)
     path = folder / f"step-{report.step + 1}.pt"
@@ -48,7 +51,7 @@ def save_fault(run_folder: Path, context: StepContext, report: StepReport, *, ke
         "entropy_coef": report.entropy_coef,
         "batch": _plain(report.fault_batch),
         "samples": _samples(report),
-        "policy": context.policy.model.state_dict() if weights else None,
+        "policy": weights,
     }
     writing = path.with_name(f".{path.name}")
     torch.save(saved, writing)

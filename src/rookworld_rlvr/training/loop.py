@@ -14,7 +14,8 @@ from ..errors import TrainingGaveUpError
 from ..evaluation import Row
 from ..evaluation.run import evaluate
 from ..evaluation.sampled import evaluate_sampled
-from ..model.weights import checksum
+from ..model.sharded import whole
+from ..model.weights import checksum, host_state
 from ..model.world import RankError
 from ..stability.faults import Fault, FaultKind, StepAbandonedError
 from ..stability.recovery import Rung, climb
@@ -98,9 +99,9 @@ def _settle(run: Run, report: StepReport, *, last: bool) -> None:
 
 
 def compare_weights(run: Run, step: int) -> None:
-    """Raise RankError where a rank's weights are not those of rank 0, every so many steps."""
+    """Raise RankError where a rank's weights are not those of rank 0, every so many steps; shards differ anyway."""
     world, every = run.context.world, run.config.distributed.check_every
-    if world.size == 1 or not every or step % every:
+    if world.size == 1 or run.context.policy.sharded or not every or step % every:
         return
     first, *others = world.each(lambda: checksum(run.context.policy.model), "checksums")
     for rank, theirs in enumerate(others, start=1):
@@ -159,9 +160,10 @@ def _after_fault(run: Run, report: StepReport, rung: Rung) -> None:
     """Keep the batch, say what is done, do it. Raises TrainingGaveUpError."""
     state, fault = run.context.recovery, report.fault
     assert fault is not None
-    world, gives_up = run.context.world, rung is Rung.give_up
+    world = run.context.world
+    weights = host_state(run.context.policy.model) if rung is Rung.give_up else None
     batch = world.lead(
-        lambda: save_fault(run.folder, run.context, report, keep=run.recovery.keep_faults, weights=gives_up), "a fault"
+        lambda: save_fault(run.folder, report, keep=run.recovery.keep_faults, weights=weights), "a fault"
     )
     # A reward's name holds brackets, which are no markup.
     told = f"step {report.step + 1}: {rung.replace('_', ' ')}: {fault}"
@@ -238,9 +240,7 @@ def save(run: Run, step: int, score: float | None) -> None:
         score = context.guards.reward_score()
     if step % config.checkpoint_every == 0 or step == config.steps:
         context.recovery.saved(step, -math.inf if score is None else score, run.recovery, measured=measured)
-    context.world.lead(
-        lambda: save_checkpoint(run.folder, context, step=step, keep=config.keep_checkpoints), "a checkpoint"
-    )
+    save_checkpoint(run.folder, context, step=step, keep=config.keep_checkpoints)
 
 
 def evaluate_sampled_rows(run: Run, name: str) -> list[Row]:
@@ -248,8 +248,7 @@ def evaluate_sampled_rows(run: Run, name: str) -> list[Row]:
     if not run.sampled:
         return []
     world = run.context.world
-    _take_generator(run)
-    with _progress(run, f"evaluation: {name}, sampled", len(run.sampled), 0) as advance:
+    with _generator(run), _progress(run, f"evaluation: {name}, sampled", len(run.sampled), 0) as advance:
 
         def progress(done: int) -> None:
             advance(done * world.size)
@@ -274,8 +273,7 @@ def evaluate_rows(run: Run, name: str, rows: Sequence[Example]) -> list[Row]:
     if not rows:
         return []
     world = run.context.world
-    _take_generator(run)
-    with _progress(run, f"evaluation: {name}", len(rows), 0) as advance:
+    with _generator(run), _progress(run, f"evaluation: {name}", len(rows), 0) as advance:
 
         def progress(done: int) -> None:
             advance(done * world.size)
@@ -297,10 +295,13 @@ def evaluate_rows(run: Run, name: str, rows: Sequence[Example]) -> list[Row]:
         return _numbered(world.joined(answered, f"evaluation: {name}"))
 
 
-def _take_generator(run: Run) -> None:
-    """Have the generator sample from the policy as it is."""
+@contextmanager
+def _generator(run: Run) -> Iterator[None]:
+    """Inside, the generator samples from the policy as it is."""
     run.context.batches.wait()
-    run.context.generator.sync(run.context.policy.model)
+    with whole(run.context.policy.model):
+        run.context.generator.sync(run.context.policy.model)
+        yield
 
 
 def _numbered(rows: Sequence[Row], first: int = 0) -> list[Row]:

@@ -52,7 +52,7 @@ class TrainerConfig:
     max_staleness: int = 0
     """1: the next step's batch is sampled while this one is trained, from weights that are one step older."""
     processes: int = 1
-    """Processes on this machine that train together, with distributed=ddp; each takes its share of the cores."""
+    """Processes on this machine that train together, with `distributed`; each takes its share of the cores."""
     distributed: DistributedConfig = field(default_factory=DistributedConfig)
 
     def __post_init__(self) -> None:
@@ -61,7 +61,9 @@ class TrainerConfig:
         if self.max_staleness not in (0, 1):
             raise ValueError(f"max_staleness: expected 0 or 1, got {self.max_staleness}")
         if self.processes < 1 or (self.processes > 1 and self.distributed.kind is Distributed.none):
-            raise ValueError(f"processes: expected 1 or more, several with distributed=ddp, got {self.processes}")
+            raise ValueError(
+                f"processes: expected 1 or more, several with distributed=ddp or fsdp2, got {self.processes}"
+            )
         if self.evaluation_nodes < 0:
             raise ValueError(f"evaluation_nodes: expected 0 or more, got {self.evaluation_nodes}")
         if self.max_minutes < 0 or self.evaluation_rows < 0 or self.rollouts_every < 0:

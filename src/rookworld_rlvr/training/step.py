@@ -16,7 +16,7 @@ and all come to the same groups, the same gradient and the same weights.
 Source: GRPO, arXiv 2402.03300; which loss, and what it is divided by: `objective.losses`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -25,13 +25,14 @@ from torch import Tensor
 
 from ..model.batch import Batch, micro_batches
 from ..model.policy import TokenTable
-from ..model.threads import add_gradients, on_cores
+from ..model.sharded import full
 from ..objective import KLForm, LossSizes, group_advantages
 from ..rollout.groups import Collected, make_batch
 from ..stability.faults import FaultError, StepAbandonedError
 from . import checks
 from .collection import counted_P, token_table
 from .context import Moment, StepConfig, StepContext, Truncated
+from .gradients import add_up_gradients
 from .less_memory import in_pieces_that_fit
 from .loss import LossPlan, MicroLoss, TokenTotals, grpo_loss
 from .optim import learning_rate
@@ -145,41 +146,26 @@ def _accumulate(context: StepContext, part: Batch, step_tokens: float, report: S
 def _add_micro_batches(
     context: StepContext, part: Batch, plan: LossPlan, report: StepReport
 ) -> tuple[TokenTotals, float]:
-    """The report's token totals and loss with this update's added, whose gradient is left in the parameters.
-
-    Each rank computes its share of the micro-batches, one on each core at a time.
-    """
+    """The report's token totals and loss with this update's added, whose gradient is left in the parameters."""
     context.optimizer.zero_grad(set_to_none=True)
-    parameters = [p for p in context.policy.model.parameters() if p.requires_grad]
     micros = list(micro_batches(part, context.micro_batch_size, by_prompt=context.policy.packs))
-    loss_of = partial(_differentiated, context, report, plan, parameters)
-
-    def of_own_share() -> list[tuple[TokenTotals, float]]:
-        done = []
-        for found, gradients in on_cores(loss_of, context.world.share(micros), context.policy.device):
-            done.append((found.totals, found.loss.item()))
-            add_gradients(parameters, gradients)
-        return done
-
+    loss_of = partial(_checked_loss, context, report, plan)
     tokens, loss = replace(report.tokens), report.loss
-    for its_tokens, its_loss in context.world.joined(of_own_share, "micro-batches"):
+    for its_tokens, its_loss in add_up_gradients(loss_of, micros, context.policy, context.world):
         tokens.add(its_tokens)
         loss += its_loss
-    context.world.sum_gradients(parameters)
     return tokens, loss
 
 
-def _differentiated(
-    context: StepContext, report: StepReport, plan: LossPlan, parameters: Sequence[Tensor], micro: Batch
-) -> tuple[MicroLoss, tuple[Tensor | None, ...]]:
-    """The loss of a micro-batch, checked, and its gradient."""
+def _checked_loss(context: StepContext, report: StepReport, plan: LossPlan, micro: Batch) -> MicroLoss:
+    """The loss of a micro-batch, checked."""
     if context.stop_requested() and context.batches.abandons and not report.updates:
         raise StepAbandonedError
     context.at(Moment.micro_batch, report)
     found = grpo_loss(context.policy, micro, plan)
     checks.check_logprobs(context, found.logprobs, found.ref_logprobs, micro)
     checks.check_loss(found.loss, micro)
-    return found, torch.autograd.grad(found.loss, parameters, allow_unused=True)
+    return found
 
 
 def _rows_with_a_gradient(context: StepContext, part: Batch, plan: LossPlan) -> Batch:
@@ -198,7 +184,7 @@ def _update(context: StepContext, part: Batch, report: StepReport) -> None:
     parameters = [p for p in context.policy.model.parameters() if p.grad is not None]
     if not parameters:
         return
-    total_norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    total_norm = full(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
     grad_norm = float(total_norm)
     report.grad_norm = max(report.grad_norm, grad_norm)
     checks.check_gradient(context, grad_norm, part)
@@ -209,7 +195,7 @@ def _update(context: StepContext, part: Batch, report: StepReport) -> None:
     context.optimizer.step()
     report.updates += 1
     context.at(Moment.updated, report)
-    changes = [(p.detach() - old).norm() for p, old in zip(parameters, before, strict=True)]
-    update_norm = float(torch.stack(changes).norm())
+    changes = [p.detach() - old for p, old in zip(parameters, before, strict=True)]
+    update_norm = float(full(torch.nn.utils.get_total_norm(changes)))
     checks.check_update(context, update_norm, part)
     report.update_norm += update_norm

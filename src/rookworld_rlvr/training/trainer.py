@@ -12,6 +12,7 @@ from ..evaluation import Gain, Measure, Row, paired_gain, summarise, to_json
 from ..evaluation.headline import Changes, changes
 from ..evaluation.scales import SAMPLED, SPREAD
 from ..files import whole_lines, write_json, write_text
+from ..model.sharded import whole
 from ..model.weights import checksum
 from ..provenance import digest, software
 from ..rollout.draws import seed_of
@@ -126,9 +127,9 @@ def _of_spread(table: Mapping[str, Measure | Gain], wanted: bool) -> dict[str, M
 def preflight(run: Run) -> list[GateResult]:
     """Run the gates on the model as it was loaded and say what they found. Raises PreflightError."""
     examples = gate_examples(run.train_examples)
-    results = run.context.world.together(
-        lambda: run_preflight(preflight_input(run.context, examples)), "the preflight"
-    )
+    context = run.context
+    with whole(context.policy.model, context.references.current.model):
+        results = context.world.together(lambda: run_preflight(preflight_input(context, examples)), "the preflight")
     for gate in results:
         verdict = "passed" if gate.passed else "REFUSED"
         run.console.print(

@@ -1,0 +1,136 @@
+"""Weights cut into shards, one for each rank, by PyTorch's FSDP2: for models that outgrow the memory of one device.
+
+A rank holds its share of every weight, of its gradient and of its moments. A pass gathers the weights of a block just
+before the block is computed and lets them go behind it. Backward gathers them again, and leaves on each rank its share
+of the gradient, summed over the ranks. So all ranks must make the same passes in the same order. Whoever samples, saves
+or compares weights asks for all of them by `whole`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+Result = TypeVar("Result")
+# The method that a sharded model makes its passes in: before it the root's weights are gathered.
+PASS = "in_a_pass"
+# Set on a root: whether it keeps its own weights, those outside the blocks, once a pass has gathered them.
+KEEPS = "keeps_gathered"
+# Set on a root while all its weights are gathered.
+WHOLE = "is_whole"
+
+
+def shard(model: PreTrainedModel, device: torch.device, *, trained: bool) -> None:
+    """Cut the model's weights into shards, in place: each block's, and what is outside the blocks.
+
+    A model that is not `trained` keeps what is outside the blocks once it is gathered, because backward may compute the
+    logits of a chunk again. Needs a process group.
+    """
+    from torch.distributed import get_world_size
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+    mesh = init_device_mesh(device.type, (get_world_size(),))
+    kinds = set(model._no_split_modules or ())
+    for block in [module for module in model.modules() if type(module).__name__ in kinds]:
+        fully_shard(block, mesh=mesh, reshard_after_forward=True)
+    fully_shard(model, mesh=mesh, reshard_after_forward=trained)
+    for part in _parts(model):
+        # Losses are divided by the sizes of the whole update already.
+        part.set_gradient_divide_factor(1.0)
+        part.set_force_sum_reduction_for_comms(True)
+    setattr(model, KEEPS, not trained)
+    setattr(model, WHOLE, False)
+    setattr(model, PASS, _made)
+    register_fsdp_forward_method(model, PASS)
+    # The first pass of all must begin at the root.
+    model._get_fsdp_state()._lazy_init()  # type: ignore[operator]
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether the model's weights are cut into shards."""
+    return hasattr(model, PASS)
+
+
+def in_pass(model: nn.Module, work: Callable[[], Result]) -> Result:
+    """The tensors that `work` makes of the model, which needs weights outside the blocks too; all ranks take part."""
+    if not is_sharded(model):
+        return work()
+    result: Result = getattr(model, PASS)(work)
+    return result
+
+
+@contextmanager
+def whole(*models: nn.Module) -> Iterator[None]:
+    """Inside, every rank has all weights, and makes passes as it likes. A model that is not sharded is as it was.
+
+    All ranks must come here together.
+    """
+    with ExitStack() as stack:
+        for model in models:
+            if is_sharded(model) and not getattr(model, WHOLE):
+                stack.enter_context(_gathered(model))
+        yield
+
+
+def rest(model: nn.Module) -> None:
+    """Let go of all weights that are not this rank's share, so that `parameters` are the shards."""
+    for part in _parts(model):
+        part.reshard()
+
+
+def has_shards(tensor: Any) -> bool:
+    """Whether it is a tensor of which this rank holds a share (a DTensor)."""
+    return hasattr(tensor, "full_tensor")
+
+
+def full(tensor: Tensor) -> Tensor:
+    """A tensor with all its shards, on every rank; all ranks must come here together. One without shards is itself."""
+    sharded: Any = tensor
+    return sharded.full_tensor() if has_shards(tensor) else tensor
+
+
+def like(tensor: Any, values: Any) -> Any:
+    """The values cut into shards as `tensor` is; as they are where it has none, or where their shape is another."""
+    if not has_shards(tensor) or getattr(values, "shape", None) != tensor.shape:
+        return values
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(values.to(tensor.device), tensor.device_mesh, tensor.placements)
+
+
+def load_whole(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Put a whole `state_dict` into a model, of whose weights a rank may hold its share."""
+    own = model.state_dict()
+    model.load_state_dict({name: like(own.get(name), values) for name, values in state.items()})
+
+
+def _made(work: Callable[[], Any]) -> Any:
+    """What a pass has made; several tensors as copies, because FSDP2 puts hooks on them that a view would lose."""
+    made = work()
+    return tuple(None if one is None else one.clone() for one in made) if isinstance(made, tuple) else made
+
+
+def _parts(model: nn.Module) -> list[Any]:
+    from torch.distributed.fsdp import FSDPModule
+
+    return [module for module in model.modules() if isinstance(module, FSDPModule)]
+
+
+@contextmanager
+def _gathered(model: nn.Module) -> Iterator[None]:
+    parts = _parts(model)
+    for part in parts:
+        part.unshard()
+        part.set_reshard_after_forward(False, recurse=False)
+    setattr(model, WHOLE, True)
+    try:
+        yield
+    finally:
+        setattr(model, WHOLE, False)
+        for part in parts:
+            part.set_reshard_after_forward(not (part is model and getattr(model, KEEPS)), recurse=False)
+            part.reshard()

@@ -1,0 +1,76 @@
+"""The gradient of an update: its micro-batches shared out among ranks and cores, their gradients added up."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ..model.batch import Batch
+from ..model.policy import Policy
+from ..model.threads import add_gradients, on_cores
+from ..model.world import World
+from .loss import MicroLoss, TokenTotals
+
+Done = tuple[TokenTotals, float]
+"""What is kept of a micro-batch: its token totals, and its share of the loss."""
+
+
+def add_up_gradients(
+    loss_of: Callable[[Batch], MicroLoss], micros: Sequence[Batch], policy: Policy, world: World
+) -> list[Done]:
+    """Leave the sum of the micro-batches' gradients in the policy's parameters; returns what is kept of each, in order.
+
+    What `loss_of` raises on one rank is raised on all.
+    """
+    return (_in_lockstep if policy.sharded else _on_cores)(loss_of, micros, policy, world)
+
+
+def _on_cores(
+    loss_of: Callable[[Batch], MicroLoss], micros: Sequence[Batch], policy: Policy, world: World
+) -> list[Done]:
+    """Each rank computes its share of the micro-batches, one on each core at a time."""
+    parameters = [p for p in policy.model.parameters() if p.requires_grad]
+
+    def of_own_share() -> list[Done]:
+        done = []
+        differentiated = partial(_differentiated, loss_of, parameters)
+        for kept, gradients in on_cores(differentiated, world.share(micros), policy.device):
+            done.append(kept)
+            add_gradients(parameters, gradients)
+        return done
+
+    found = world.joined(of_own_share, "micro-batches")
+    world.sum_gradients(parameters)
+    return found
+
+
+def _differentiated(
+    loss_of: Callable[[Batch], MicroLoss], parameters: Sequence[Tensor], micro: Batch
+) -> tuple[Done, tuple[Tensor | None, ...]]:
+    found = loss_of(micro)
+    return (found.totals, found.loss.item()), torch.autograd.grad(found.loss, parameters, allow_unused=True)
+
+
+def _append_loss(found: list[MicroLoss], loss_of: Callable[[Batch], MicroLoss], micro: Batch) -> None:
+    found.append(loss_of(micro))
+
+
+def _in_lockstep(
+    loss_of: Callable[[Batch], MicroLoss], micros: Sequence[Batch], policy: Policy, world: World
+) -> list[Done]:
+    """Each rank computes its share of the micro-batches, all in as many passes: a pass gathers weights from all ranks.
+
+    A rank that has none left makes the first micro-batch's pass once more, and nothing is taken of it.
+    """
+    own, done = world.share(micros), list[Done]()
+    for turn in range(math.ceil(len(micros) / world.size)):
+        micro, counts = (own[turn], 1.0) if turn < len(own) else (micros[0], 0.0)
+        # Kept here: what a rank tells the others is sent to them.
+        found: list[MicroLoss] = []
+        world.together(partial(_append_loss, found, loss_of, micro), "a micro-batch")
+        (found[0].loss * counts).backward()
+        if counts:
+            done.append((found[0].totals, found[0].loss.item()))
+    return world.joined(lambda: done, "micro-batches")

@@ -1,0 +1,39 @@
+"""Weights in shards (`distributed=fsdp2`): the same training, with a part of the memory on each rank."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Ranks = Callable[..., list[Any]]
+KL = ["kl.coef=0.05", "objective.prompts_per_step=3", "optim.micro_batch_size=4"]
+# Three micro-batches for two ranks: one makes a pass that does not count.
+CASES = {
+    "default": KL,
+    "several updates, KL in the reward": [*KL, "kl.form=in_reward", "objective.epochs=2", "objective.minibatches=2"],
+    "KL cap": [*KL, "objective.collection.kl_cap=0.01", "optim.lr=0.01", "recovery.guard.kl_limit=0"],
+    "a reference that moves": [*KL, "reference.mode=ema", "reference.refresh_every=1"],
+}
+COMPARED = ("loss", "grad_norm", "logprobs", "kl", "reward")
+SAME = ("groups", "updates", "fault")
+TOLERANCE = 1e-5
+MOST_MEMORY = 0.6
+
+
+def steps_of(ended: list[Any]) -> list[dict[str, Any]]:
+    """What rank 0 told of all steps of all cases."""
+    assert all(one.code == 0 for one in ended), "\n".join(one.text for one in ended)
+    return [step for case in ended[0].told for step in case]
+
+
+def test_two_ranks_with_shards_train_as_two_with_all_weights_in_at_most_0_6_of_their_memory(ranks: Ranks) -> None:
+    cases = list(CASES.values())
+    # A process alone writes down the completions that the others train on.
+    ranks(1, *cases)
+    whole, sharded = (steps_of(ranks(2, *cases, kind=kind)) for kind in ("ddp", "fsdp2"))
+    for ours, theirs in zip(sharded, whole, strict=True):
+        for key in COMPARED:
+            assert ours[key] == pytest.approx(theirs[key], rel=TOLERANCE, abs=TOLERANCE), (key, ours, theirs)
+        assert [ours[key] for key in SAME] == [theirs[key] for key in SAME]
+        assert ours["held_bytes"] <= MOST_MEMORY * theirs["held_bytes"]
+    assert sum(step["updates"] for step in sharded) > len(sharded) / 2
