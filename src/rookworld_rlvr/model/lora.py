@@ -74,7 +74,7 @@ def plain_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def plain_state(model: nn.Module) -> dict[str, Tensor]:
-    """As `weights.host_state`, with adapters merged: tensors on the CPU, tied ones as one tensor."""
+    """The model's `state_dict` with adapters merged: tensors on the CPU, tied ones as one tensor."""
     merged = dict(plain_parameters(model))
     owners = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
     first = {id(parameter): _plain(name) for name, parameter in model.named_parameters()}

@@ -19,7 +19,7 @@ class Distributed(StrEnum):
     ddp = "ddp"
     """Data parallel: each rank has the whole model, and its share of a step's prompts and micro-batches."""
     fsdp2 = "fsdp2"
-    """As ddp, and each rank holds only its share of the weights, gradients and moments (`model.sharded`)."""
+    """Data parallel, with weights, gradients and moments in shards, one for each rank (`model.sharded`)."""
 
 
 @dataclass(slots=True)

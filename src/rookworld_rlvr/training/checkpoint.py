@@ -37,7 +37,7 @@ class _Contents:
     """What a checkpoint is made of; tensors are whole and on the CPU, so that any device can read them."""
 
     weights: dict[str, Tensor]
-    """Of the model as others load it: adapters are merged."""
+    """The weights that other software loads: adapters are merged into the model."""
     state: dict[str, Any]
     """All that a run goes on from."""
 

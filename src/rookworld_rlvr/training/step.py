@@ -191,11 +191,12 @@ def _update(context: StepContext, part: Batch, report: StepReport) -> None:
     torch.nn.utils.clip_grads_with_norm_(parameters, context.optim.max_grad_norm, total_norm)
     for group in context.optimizer.param_groups:
         group["lr"] = report.lr
-    before = [parameter.detach().clone() for parameter in parameters]
+    moved = [parameter.detach().clone() for parameter in parameters]
     context.optimizer.step()
     report.updates += 1
     context.at(Moment.updated, report)
-    changes = [p.detach() - old for p, old in zip(parameters, before, strict=True)]
-    update_norm = float(full(torch.nn.utils.get_total_norm(changes)))
+    for before, parameter in zip(moved, parameters, strict=True):
+        before.sub_(parameter.detach())
+    update_norm = float(full(torch.nn.utils.get_total_norm(moved)))
     checks.check_update(context, update_norm, part)
     report.update_norm += update_norm
