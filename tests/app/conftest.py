@@ -430,7 +430,7 @@ def missed(config: RunConfig) -> str:
         for name, value in of_torchrun.items():
             patch.setenv(name, value)
         try:
-            join_world.__wrapped__(config.distributed.kind, config.distributed.timeout_s, torch.device("cpu"))
+            join_world(config.distributed.kind, config.distributed.timeout_s, torch.device("cpu"))
         except (RankError, UserError) as error:
             return str(error)
     return ""

@@ -4,7 +4,6 @@ import logging
 import os
 import sys
 import uuid
-from functools import cache
 
 import torch
 
@@ -12,6 +11,8 @@ from ..errors import UserError
 from ..model.world import Distributed, DistributedConfig, World
 
 SIGNALLED = 128
+# The world of several processes that this one has joined, if it has.
+_joined: list[World] = []
 
 
 def local_rank() -> int | None:
@@ -58,9 +59,11 @@ def start(command: str, argv: list[str], processes: int) -> int:
     return 0
 
 
-@cache
 def join_world(kind: Distributed, timeout_s: float, device: torch.device) -> World:
-    """The world that this process trains in. Raises UserError where the configuration and torchrun disagree."""
+    """The world that this process trains in; the ranks meet once, so the members of a sweep share the first one's.
+
+    Raises UserError where the configuration and torchrun disagree.
+    """
     if kind is Distributed.none:
         if started_by_torchrun() and os.environ["WORLD_SIZE"] != "1":
             raise UserError(
@@ -69,9 +72,11 @@ def join_world(kind: Distributed, timeout_s: float, device: torch.device) -> Wor
         return World()
     if not started_by_torchrun():
         raise UserError(f"distributed: expected none here, several processes only train and smoke start, got {kind}")
-    from ..model.ranks import Ranks
+    if not _joined:
+        from ..model.ranks import Ranks
 
-    return Ranks(device, timeout_s)
+        _joined.append(Ranks(device, timeout_s))
+    return _joined[0]
 
 
 def threads_of_a_rank(world: World) -> int:

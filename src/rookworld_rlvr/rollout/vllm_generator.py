@@ -22,7 +22,7 @@ from ..model.device import is_accelerator
 from ..model.lora import plain_parameters, plain_state
 from .generator import GeneratorBaseConfig, GeneratorError, SampledCompletion, require_seeds
 from .vllm_config import ENVIRONMENT, engine_arguments
-from .vllm_sampling import SEEDS, Held, Sampling, cut, expected_weights, require_held, room_for
+from .vllm_sampling import Held, Sampling, cut, expected_weights, require_held, room_for, samplings
 
 # The engine of this process, if there is one.
 _running: list[Any] = []
@@ -82,10 +82,7 @@ class VLLMGenerator:
         """See `Generator.generate`. Raises PromptLengthError if a prompt leaves the model no room to answer."""
         limits = [room_for(prompt, self._positions, self._config.max_new_tokens) for prompt in prompts]
         require_seeds(seeds, prompts, temperature)
-        own = [seed % SEEDS for seed in seeds] if temperature else [None] * len(prompts)
-        wanted = [
-            Sampling(group_size, temperature, limit, seed, top_k) for limit, seed in zip(limits, own, strict=True)
-        ]
+        wanted = samplings(limits, seeds, group_size=group_size, temperature=temperature, top_k=top_k)
         with self._awake():
             return self._sample(prompts, wanted)
 

@@ -28,6 +28,14 @@ class Sampling:
     """0: all tokens."""
 
 
+def samplings(
+    limits: Sequence[int], seeds: Sequence[int], *, group_size: int, temperature: float, top_k: int
+) -> list[Sampling]:
+    """How each prompt is answered, with its limit of tokens and its seed; seeds are not used where nothing is drawn."""
+    own = [seed % SEEDS for seed in seeds] if temperature else [None] * len(limits)
+    return [Sampling(group_size, temperature, limit, seed, top_k) for limit, seed in zip(limits, own, strict=True)]
+
+
 @dataclass(frozen=True, slots=True)
 class Held:
     """The weights that a sampler should have."""

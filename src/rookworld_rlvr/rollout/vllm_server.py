@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from ..model.lora import plain_parameters
 from .generator import GeneratorBaseConfig, GeneratorError, SampledCompletion, require_seeds
 from .vllm_config import LOGPROBS_MODE, SERVED_NAME
-from .vllm_sampling import SEEDS, Held, Sampling, cut, expected_weights, require_held, room_for
+from .vllm_sampling import Held, Sampling, cut, expected_weights, require_held, room_for, samplings
 from .vllm_worker import WEIGHTS_FILE
 
 START = "python -m rookworld_rlvr.rollout.vllm_serve"
@@ -117,10 +117,7 @@ class VLLMServerGenerator:
         """See `Generator.generate`. Raises PromptLengthError if a prompt leaves the model no room to answer."""
         limits = [room_for(prompt, self._positions, self._config.max_new_tokens) for prompt in prompts]
         require_seeds(seeds, prompts, temperature)
-        own = [seed % SEEDS for seed in seeds] if temperature else [None] * len(prompts)
-        wanted = [
-            Sampling(group_size, temperature, limit, seed, top_k) for limit, seed in zip(limits, own, strict=True)
-        ]
+        wanted = samplings(limits, seeds, group_size=group_size, temperature=temperature, top_k=top_k)
         return self._retried(lambda: self._batch(prompts, wanted))
 
     def _batch(self, prompts: Sequence[tuple[int, ...]], wanted: Sequence[Sampling]) -> list[list[SampledCompletion]]:
