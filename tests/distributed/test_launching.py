@@ -24,12 +24,12 @@ PATIENCE_S = 300
 
 @pytest.fixture
 def command(small_overrides: list[str], tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
-    """`rookworld train` on the small model."""
+    """`rookworld train`, or another command, on the small model."""
 
-    def start(*overrides: str, root: str = "outputs") -> subprocess.Popen[str]:
+    def start(*overrides: str, root: str = "outputs", name: str = "train") -> subprocess.Popen[str]:
         given = [*small_overrides, *SHORT, f"output_root={tmp_path / root}", *overrides]
         return subprocess.Popen(
-            [sys.executable, "-m", "rookworld_rlvr", "train", *given],
+            [sys.executable, "-m", "rookworld_rlvr", name, *given],
             env=os.environ | {"PYTHONPATH": str(SOURCE)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -98,9 +98,11 @@ def test_a_run_of_two_processes_is_one_run_that_goes_on_alone(command: Callable[
 def test_a_run_in_shards_leaves_what_any_other_run_leaves_and_goes_on_alone(
     command: Callable[..., Any], tmp_path: Path
 ) -> None:
+    shards = ("distributed.kind=fsdp2", "processes=2", "threads=2")
     whole = ["evaluation_rows=4", "match_pairs=2", "match_halfmoves=4", "sampled_rows=2"]
-    code, out, error = ended(command("distributed.kind=fsdp2", "processes=2", *whole))
-    assert code == 0, out + error
+    for name in ("smoke", "train"):
+        code, out, error = ended(command(*shards, *whole, name=name))
+        assert code == 0, out + error
     folder = (tmp_path / "outputs" / "latest").resolve()
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["ranks"] == 2 and summary["match"]["score"]["n"] == 4 and summary["after"]
@@ -108,7 +110,7 @@ def test_a_run_in_shards_leaves_what_any_other_run_leaves_and_goes_on_alone(
     loaded = AutoModelForCausalLM.from_pretrained(saved)
     assert checksum(loaded) == summary["hashes"]["model after"]
     assert json.loads((saved / "config.json").read_text())["architectures"] == [type(loaded).__name__]
-    for kind in (("distributed.kind=none", "processes=1"), ("distributed.kind=fsdp2", "processes=2")):
+    for kind in (("distributed.kind=none", "processes=1"), (*shards, "generator.kind=hf")):
         code, out, error = ended(command(f"resume={folder / 'checkpoints' / 'step-4'}", *kind, *whole))
         assert code == 0, out + error
         assert [row["step"] for row in metrics(folder)] == [1, 2, 3, 4, 5, 6]

@@ -10,6 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from ..errors import UserError
+from ..model.world import DistributedConfig
 from ..objective import LossSizes
 from ..rewards.rubric import JudgeKind
 from ..rollout.generator import GeneratorKind
@@ -66,6 +67,8 @@ def _context(run_folder: Path, saved: dict[str, Any]) -> tuple[StepContext, str]
     except (OSError, ValueError, OmegaConfBaseException) as error:
         raise UserError(f"inspect: expected the run's {CONFIG_FILE} in {run_folder}: {error}") from error
     config.evaluation_rows = config.evaluation_nodes = 0
+    # One process replays what several may have trained.
+    config.distributed, config.processes = DistributedConfig(), 1
     # Nothing is sampled or judged here, and a server or an engine may be the very thing that failed.
     config.generator.kind = GeneratorKind.hf
     config.rubric.judge = JudgeKind.rules

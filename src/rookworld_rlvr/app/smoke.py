@@ -12,11 +12,11 @@ from ..rollout.groups import Group
 from ..tasks.prompt_stream import MixtureConfig, PromptStream
 from ..training.context import Uninformative
 from ..training.memory import peak_memory_gib
-from ..training.preflight import GateResult, require_passed, run_preflight
+from ..training.preflight import GateResult, require_passed
 from ..training.run import Run
 from ..training.step import grpo_step
 from ..training.step_report import StepReport
-from ..training.trainer import GATE_GROUP_SIZE, gate_examples, preflight_input
+from ..training.trainer import GATE_GROUP_SIZE, gate_examples, gate_results
 from .config import RunConfig
 from .exit_codes import DONE
 from .hydra_command import MULTIRUN_FLAGS, run_command
@@ -53,7 +53,7 @@ def _smoke(config: RunConfig, run: Run) -> None:
         run.console.print(note, highlight=False, markup=False, soft_wrap=True)
     examples = gate_examples(run.train_examples)
     # The gates ask about the model before any update, so they look first and are told of last.
-    gates = run_preflight(preflight_input(run.context, examples))
+    gates = gate_results(run.context, examples)
     run.context.prompts = PromptStream(examples, _mixture(len(examples), config), config.seed)
     # Of two completions many a group is idle: it must not be dropped, or there is no step to see.
     collection = replace(config.objective.collection, uninformative=Uninformative.keep)

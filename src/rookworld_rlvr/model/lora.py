@@ -73,14 +73,15 @@ def plain_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield _plain(name), parameter.detach()
 
 
-def plain_state(model: nn.Module) -> dict[str, Tensor]:
+def plain_state(model: nn.Module, keep: bool = True) -> dict[str, Tensor]:
     """The model's `state_dict` with adapters merged: tensors on the CPU, tied ones as one tensor."""
     merged = dict(plain_parameters(model))
     owners = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
     first = {id(parameter): _plain(name) for name, parameter in model.named_parameters()}
     copies: dict[int, Tensor] = {}
     for tensor in owners.values():
-        copies.setdefault(id(tensor), on_host(merged.get(first.get(id(tensor), ""), tensor)))
+        if id(tensor) not in copies:
+            copies[id(tensor)] = on_host(merged.get(first.get(id(tensor), ""), tensor), keep)
     return {_plain(name): copies[id(owners[name])] for name in model.state_dict() if ".lora_" not in name}
 
 

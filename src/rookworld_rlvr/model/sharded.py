@@ -76,10 +76,15 @@ def whole(*models: nn.Module) -> Iterator[None]:
         yield
 
 
-def rest(model: nn.Module) -> None:
-    """Let go of all weights that are not this rank's share, so that `parameters` are the shards."""
-    for part in _parts(model):
-        part.reshard()
+def rest(*models: nn.Module) -> None:
+    """Let go of all weights that are not this rank's share, and of the order of blocks in the last pass.
+
+    `parameters` are the shards then. All ranks must come here together, or they would gather for different blocks.
+    """
+    for model in models:
+        if is_sharded(model):
+            sharded: Any = model
+            sharded.reset_iter_state()
 
 
 def has_shards(tensor: Any) -> bool:
@@ -99,7 +104,8 @@ def like(tensor: Any, values: Any) -> Any:
         return values
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(values.to(tensor.device), tensor.device_mesh, tensor.placements)
+    # Every rank has the values: none has to be sent them.
+    return distribute_tensor(values.to(tensor.device), tensor.device_mesh, tensor.placements, src_data_rank=None)
 
 
 def load_whole(model: nn.Module, state: Mapping[str, Tensor]) -> None:
@@ -123,14 +129,14 @@ def _parts(model: nn.Module) -> list[Any]:
 @contextmanager
 def _gathered(model: nn.Module) -> Iterator[None]:
     parts = _parts(model)
-    for part in parts:
-        part.unshard()
-        part.set_reshard_after_forward(False, recurse=False)
-    setattr(model, WHOLE, True)
     try:
+        for part in parts:
+            part.unshard()
+            part.set_reshard_after_forward(False, recurse=False)
+        setattr(model, WHOLE, True)
         yield
     finally:
         setattr(model, WHOLE, False)
         for part in parts:
             part.set_reshard_after_forward(not (part is model and getattr(model, KEEPS)), recurse=False)
-            part.reshard()
+        rest(model)

@@ -75,6 +75,8 @@ class HFGenerator(OwnModelGenerator):
                 attention_mask=attention_BT.repeat_interleave(group_size, 0),
                 generation_config=self._generation(tokens_BT.shape[1]),
                 logits_processor=LogitsProcessorList([drawing]),
+                # The ranks sample by themselves, also of a model in shards, which is whole then.
+                synced_gpus=False,
             )
         drawn = sequences[:, tokens_BT.shape[1] :].cpu().tolist()
         logprobs = drawing.logprobs_BT().cpu().tolist()

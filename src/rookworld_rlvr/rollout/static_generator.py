@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 
 from ..model.device import is_accelerator
 from ..model.padding import position_ids, right_padded
+from ..model.sharded import is_sharded
 from ..model.shared_prefix import sharing, states
 from ..model.threads import cores, on_cores
 from .draws import inverse_cdf
@@ -131,7 +132,9 @@ class StaticGenerator(OwnModelGenerator):
                 return batch.complete(prompts[part], uniform_PGT[part])
 
         enough = max(1, len(prompts) * group_size // ROWS_A_CORE)
-        count = min(cores(device), len(prompts), enough) if self._fixed is None else 1
+        # Gathered shards are let go by whichever pass ends first.
+        alone = self._fixed is not None or is_sharded(self._model)
+        count = 1 if alone else min(cores(device), len(prompts), enough)
         cuts = [len(prompts) * number // count for number in range(count + 1)]
         parts = on_cores(complete, [slice(*ends) for ends in pairwise(cuts)], device)
         return [completion for part in parts for completion in part]

@@ -128,6 +128,8 @@ class References:
         """Go on with what was saved, whichever mode saved it: KL to the original stays KL to the starting model."""
         load_whole(self.current.model, state["current"])
         if state["original"] is not None and not self.moves:
+            if self.current.sharded:
+                raise ValueError("expected the reference.mode of before, since weights in shards are not copied")
             self.original = make_reference(self.current)
         if self.moves:
             load_whole(self.original.model, state["original"] or state["current"])

@@ -7,7 +7,6 @@ is checked to be finite before an older checkpoint is removed. The newest few, t
 import os
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -18,7 +17,6 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..model.lora import plain_state
-from ..model.policy import Policy
 from ..model.sharded import like, load_whole
 from ..model.weights import host_state, on_host
 from .context import StepContext, judge_restarts
@@ -32,14 +30,8 @@ BEST, LAST_GOOD = "best", "last_good"
 MIB = 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class _Contents:
-    """What a checkpoint is made of; tensors are whole and on the CPU, so that any device can read them."""
-
-    weights: dict[str, Tensor]
-    """The weights that other software loads: adapters are merged into the model."""
-    state: dict[str, Any]
-    """All that a run goes on from."""
+Gathered = tuple[dict[str, Tensor], dict[str, Any]]
+"""Of a run in shards: the weights that other software loads, and all that the run goes on from."""
 
 
 def save_checkpoint(run_folder: Path, context: StepContext, *, step: int, keep: int) -> Path:
@@ -50,20 +42,18 @@ def save_checkpoint(run_folder: Path, context: StepContext, *, step: int, keep: 
     A checkpoint of this step that is there already is left as it is. Raises UserError where it cannot be
     written; what was there before is untouched then.
     """
-    contents = _contents(context, step) if context.world.leads or context.policy.sharded else None
-    return context.world.lead(lambda: _save(run_folder, context, contents, step, keep), "a checkpoint")
+    gathered: Gathered | None = None
+    if context.policy.sharded:
+        leads = context.world.leads
+        gathered = plain_state(context.policy.model, leads), _state(context, step, leads)
+    return context.world.lead(lambda: _save(run_folder, context, gathered, step, keep), "a checkpoint")
 
 
-def _contents(context: StepContext, step: int) -> _Contents:
-    return _Contents(plain_state(context.policy.model), _state(context, step))
-
-
-def _save(run_folder: Path, context: StepContext, contents: _Contents | None, step: int, keep: int) -> Path:
+def _save(run_folder: Path, context: StepContext, gathered: Gathered | None, step: int, keep: int) -> Path:
     final = checkpoint_folder(run_folder, step)
     if not final.exists():
         try:
-            assert contents is not None
-            _write(run_folder, context.policy, contents, step, final)
+            _write(run_folder, context, gathered, step, final)
         except (OSError, RuntimeError, SafetensorError) as error:
             # What torch says of a full disk does not name it.
             free = f"{shutil.disk_usage(run_folder).free // MIB} MiB free there"
@@ -135,14 +125,15 @@ def remove(folders: Iterable[Path]) -> None:
         shutil.rmtree(doomed, ignore_errors=True)
 
 
-def _write(run_folder: Path, policy: Policy, contents: _Contents, step: int, final: Path) -> None:
+def _write(run_folder: Path, context: StepContext, gathered: Gathered | None, step: int, final: Path) -> None:
     final.parent.mkdir(exist_ok=True)
     _sweep(final.parent)
     writing = final.with_name(f"{WRITING}{step}")
     writing.mkdir()
-    policy.model.save_pretrained(writing, state_dict=contents.weights)
+    policy = context.policy
+    policy.model.save_pretrained(writing, state_dict=gathered[0] if gathered else plain_state(policy.model))
     policy.tokenizer.save_pretrained(writing)
-    torch.save(contents.state, writing / STATE_FILE)
+    torch.save(gathered[1] if gathered else _state(context, step), writing / STATE_FILE)
     if (run_folder / CONFIG_FILE).is_file():
         shutil.copyfile(run_folder / CONFIG_FILE, writing / CONFIG_FILE)
     for path in (*writing.iterdir(), writing):
@@ -194,12 +185,13 @@ def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-def _state(context: StepContext, step: int) -> dict[str, Any]:
+def _state(context: StepContext, step: int, keep: bool = True) -> dict[str, Any]:
+    """All that a run goes on from; tensors are whole and on the CPU, so that any device can read them."""
     return {
         "step": step,
-        "policy": host_state(context.policy.model),
-        "references": on_host(context.references.state_dict()),
-        "optimizer": on_host(context.optimizer.state_dict()),
+        "policy": host_state(context.policy.model, keep),
+        "references": on_host(context.references.state_dict(), keep),
+        "optimizer": on_host(context.optimizer.state_dict(), keep),
         "clock": context.clock.schedule_step,
         "kl": context.kl_controller.state_dict(),
         "entropy": context.entropy_controller.state_dict(),

@@ -1,6 +1,7 @@
 """What a step trains on: groups sampled and judged, the far-off completions rejected, idle groups replaced."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -18,6 +19,7 @@ from ..rewards import JudgeError
 from ..rollout.draws import seed_of
 from ..rollout.generator import GeneratorError
 from ..rollout.groups import Collected, Group, make_batch, sample_groups, score_groups
+from ..rollout.own_model import OwnModelGenerator
 from ..stability.faults import Fault, FaultError, FaultKind
 from ..tasks import Example
 from ..tasks.prompt_stream import PromptStream
@@ -34,8 +36,7 @@ class OnTime:
     abandons = True
 
     def next(self, context: StepContext, report: StepReport) -> Collected:
-        with whole(context.policy.model):
-            sync_sampler(context, context.policy.model)
+        with handed_over(context, lambda: sync_sampler(context, context.policy.model)):
             return collect(context, report)
 
     def wait(self) -> None:
@@ -55,6 +56,20 @@ class OnTime:
 
     def close(self) -> None:
         return
+
+
+@contextmanager
+def handed_over(context: StepContext, hand_over: Callable[[], None]) -> Iterator[None]:
+    """Inside, the sampler has the policy's weights, once `hand_over` has given them to it.
+
+    Shards are gathered for it, and stay so where the sampler has no copy of its own.
+    """
+    with ExitStack() as gathered:
+        gathered.enter_context(whole(context.policy.model))
+        hand_over()
+        if not isinstance(context.generator, OwnModelGenerator):
+            gathered.close()
+        yield
 
 
 def sync_sampler(context: StepContext, model: PreTrainedModel) -> None:

@@ -18,24 +18,32 @@ Done = tuple[TokenTotals, float]
 
 
 def add_up_gradients(
-    loss_of: Callable[[Batch], MicroLoss], micros: Sequence[Batch], policy: Policy, world: World
+    begin: Callable[[], None],
+    loss_of: Callable[[Batch], MicroLoss],
+    micros: Sequence[Batch],
+    policy: Policy,
+    world: World,
 ) -> list[Done]:
     """Leave the sum of the micro-batches' gradients in the policy's parameters; returns what is kept of each, in order.
 
-    What `loss_of` raises on one rank is raised on all.
+    `begin` is called before each micro-batch. What it or `loss_of` raises on one rank is raised on all.
     """
-    return (_in_lockstep if policy.sharded else _on_cores)(loss_of, micros, policy, world)
+    return (_in_lockstep if policy.sharded else _on_cores)(begin, loss_of, micros, policy, world)
 
 
 def _on_cores(
-    loss_of: Callable[[Batch], MicroLoss], micros: Sequence[Batch], policy: Policy, world: World
+    begin: Callable[[], None],
+    loss_of: Callable[[Batch], MicroLoss],
+    micros: Sequence[Batch],
+    policy: Policy,
+    world: World,
 ) -> list[Done]:
     """Each rank computes its share of the micro-batches, one on each core at a time."""
     parameters = [p for p in policy.model.parameters() if p.requires_grad]
 
     def of_own_share() -> list[Done]:
         done = []
-        differentiated = partial(_differentiated, loss_of, parameters)
+        differentiated = partial(_differentiated, begin, loss_of, parameters)
         for kept, gradients in on_cores(differentiated, world.share(micros), policy.device):
             done.append(kept)
             add_gradients(parameters, gradients)
@@ -47,8 +55,9 @@ def _on_cores(
 
 
 def _differentiated(
-    loss_of: Callable[[Batch], MicroLoss], parameters: Sequence[Tensor], micro: Batch
+    begin: Callable[[], None], loss_of: Callable[[Batch], MicroLoss], parameters: Sequence[Tensor], micro: Batch
 ) -> tuple[Done, tuple[Tensor | None, ...]]:
+    begin()
     found = loss_of(micro)
     return (found.totals, found.loss.item()), torch.autograd.grad(found.loss, parameters, allow_unused=True)
 
@@ -58,7 +67,11 @@ def _append_loss(found: list[MicroLoss], loss_of: Callable[[Batch], MicroLoss], 
 
 
 def _in_lockstep(
-    loss_of: Callable[[Batch], MicroLoss], micros: Sequence[Batch], policy: Policy, world: World
+    begin: Callable[[], None],
+    loss_of: Callable[[Batch], MicroLoss],
+    micros: Sequence[Batch],
+    policy: Policy,
+    world: World,
 ) -> list[Done]:
     """Each rank computes its share of the micro-batches, all in as many passes: a pass gathers weights from all ranks.
 
@@ -67,6 +80,7 @@ def _in_lockstep(
     own, done = world.share(micros), list[Done]()
     for turn in range(math.ceil(len(micros) / world.size)):
         micro, counts = (own[turn], 1.0) if turn < len(own) else (micros[0], 0.0)
+        world.together(begin, "a micro-batch's begin")
         # Kept here: what a rank tells the others is sent to them.
         found: list[MicroLoss] = []
         world.together(partial(_append_loss, found, loss_of, micro), "a micro-batch")

@@ -16,13 +16,14 @@ def in_pieces_that_fit(context: StepContext, attempt: Callable[[], Result]) -> R
     """What `attempt` returns. It must ask `context.micro_batch_size` and leave nothing behind where it raises.
 
     Each time that memory runs out the micro-batch is halved, for the rest of the run, and the attempt is made again:
-    the result of an update does not depend on how it is cut. Raises FaultError where one completion is too many.
+    the result of an update does not depend on how it is cut. Raises FaultError where one completion is too many, and
+    for a model in shards, whose other ranks may be in the middle of the pass.
     """
     while True:
         try:
             return attempt()
         except torch.OutOfMemoryError as error:
-            if context.micro_batch_size == 1:
+            if context.micro_batch_size == 1 or context.policy.sharded:
                 raise out_of_memory("micro_batch", error) from error
             context.recovery.halvings += 1
         release_memory(context.policy.device)

@@ -14,7 +14,6 @@ from ..errors import TrainingGaveUpError
 from ..evaluation import Row
 from ..evaluation.run import evaluate
 from ..evaluation.sampled import evaluate_sampled
-from ..model.sharded import whole
 from ..model.weights import checksum, host_state
 from ..model.world import RankError
 from ..stability.faults import Fault, FaultKind, StepAbandonedError
@@ -22,6 +21,7 @@ from ..stability.recovery import Rung, climb
 from ..tasks import Example
 from .checkpoint import checkpoint_folder, list_checkpoints, restore_checkpoint, save_checkpoint
 from .checks import all_finite, first_bad_moment, first_bad_parameter
+from .collection import handed_over
 from .context import StepContext
 from .diagnosis import describe, save_fault, write_diagnosis
 from .metrics import step_metrics
@@ -298,9 +298,9 @@ def evaluate_rows(run: Run, name: str, rows: Sequence[Example]) -> list[Row]:
 @contextmanager
 def _generator(run: Run) -> Iterator[None]:
     """Inside, the generator samples from the policy as it is."""
-    run.context.batches.wait()
-    with whole(run.context.policy.model):
-        run.context.generator.sync(run.context.policy.model)
+    context = run.context
+    context.batches.wait()
+    with handed_over(context, lambda: context.generator.sync(context.policy.model)):
         yield
 
 

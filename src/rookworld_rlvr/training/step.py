@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ..model.batch import Batch, micro_batches
 from ..model.policy import TokenTable
-from ..model.sharded import full
+from ..model.sharded import full, rest
 from ..objective import KLForm, LossSizes, group_advantages
 from ..rollout.groups import Collected, make_batch
 from ..stability.faults import FaultError, StepAbandonedError
@@ -55,6 +55,8 @@ def grpo_step(context: StepContext, step: int) -> StepReport:
             _sample_and_train(context, report)
         except FaultError as error:
             report.fault, report.fault_batch = error.fault, error.batch
+            references = context.references
+            rest(context.policy.model, references.current.model, references.original.model)
     report.loss /= max(report.updates, 1)
     context.clock.schedule_step += 1
     return report
@@ -149,19 +151,24 @@ def _add_micro_batches(
     """The report's token totals and loss with this update's added, whose gradient is left in the parameters."""
     context.optimizer.zero_grad(set_to_none=True)
     micros = list(micro_batches(part, context.micro_batch_size, by_prompt=context.policy.packs))
-    loss_of = partial(_checked_loss, context, report, plan)
+    begin = partial(_begin_micro_batch, context, report)
+    loss_of = partial(_checked_loss, context, plan)
     tokens, loss = replace(report.tokens), report.loss
-    for its_tokens, its_loss in add_up_gradients(loss_of, micros, context.policy, context.world):
+    for its_tokens, its_loss in add_up_gradients(begin, loss_of, micros, context.policy, context.world):
         tokens.add(its_tokens)
         loss += its_loss
     return tokens, loss
 
 
-def _checked_loss(context: StepContext, report: StepReport, plan: LossPlan, micro: Batch) -> MicroLoss:
-    """The loss of a micro-batch, checked."""
+def _begin_micro_batch(context: StepContext, report: StepReport) -> None:
+    """Stop here where that was asked for in time, and call the hooks."""
     if context.stop_requested() and context.batches.abandons and not report.updates:
         raise StepAbandonedError
     context.at(Moment.micro_batch, report)
+
+
+def _checked_loss(context: StepContext, plan: LossPlan, micro: Batch) -> MicroLoss:
+    """The loss of a micro-batch, checked."""
     found = grpo_loss(context.policy, micro, plan)
     checks.check_logprobs(context, found.logprobs, found.ref_logprobs, micro)
     checks.check_loss(found.loss, micro)

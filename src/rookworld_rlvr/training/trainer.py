@@ -127,9 +127,7 @@ def _of_spread(table: Mapping[str, Measure | Gain], wanted: bool) -> dict[str, M
 def preflight(run: Run) -> list[GateResult]:
     """Run the gates on the model as it was loaded and say what they found. Raises PreflightError."""
     examples = gate_examples(run.train_examples)
-    context = run.context
-    with whole(context.policy.model, context.references.current.model):
-        results = context.world.together(lambda: run_preflight(preflight_input(context, examples)), "the preflight")
+    results = gate_results(run.context, examples)
     for gate in results:
         verdict = "passed" if gate.passed else "REFUSED"
         run.console.print(
@@ -137,6 +135,12 @@ def preflight(run: Run) -> list[GateResult]:
         )
     require_passed(results)
     return results
+
+
+def gate_results(context: StepContext, examples: list[Example]) -> list[GateResult]:
+    """What the gates find on these examples, on every rank."""
+    with whole(context.policy.model, context.references.current.model):
+        return context.world.together(lambda: run_preflight(preflight_input(context, examples)), "the preflight")
 
 
 def gate_examples(examples: tuple[Example, ...]) -> list[Example]:
