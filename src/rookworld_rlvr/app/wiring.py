@@ -35,12 +35,12 @@ from ..tasks.live_games import LiveGames
 from ..tasks.prompt_stream import PromptStream
 from ..training.ahead import Ahead
 from ..training.checkpoint import find_run
-from ..training.collection import OnTime
 from ..training.context import StepContext
 from ..training.data import Data, evaluation_rows, load_data
 from ..training.live_files import LiveFiles
 from ..training.loop import METRICS_FILE
 from ..training.memory import keep_flat
+from ..training.on_time import OnTime
 from ..training.optim import Clock, make_optimizer
 from ..training.run import Run
 from ..training.run_folder import CONFIG_FILE, make_run_folder

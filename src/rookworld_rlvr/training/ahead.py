@@ -14,8 +14,9 @@ import torch
 from ..model.policy import Policy
 from ..rollout.groups import Collected
 from ..tasks.prompt_stream import PromptStream
-from .collection import collect, sync_sampler
+from .collection import collect
 from .context import StepContext
+from .on_time import sync_sampler
 from .step_report import StepReport
 
 

@@ -31,7 +31,7 @@ MIB = 2**20
 
 
 Gathered = tuple[dict[str, Tensor], dict[str, Any]]
-"""Of a run in shards: the weights that other software loads, and all that the run goes on from."""
+"""The weights that other software loads, and all that the run goes on from: whole tensors, gathered from all ranks."""
 
 
 def save_checkpoint(run_folder: Path, context: StepContext, *, step: int, keep: int) -> Path:

@@ -1,87 +1,27 @@
 """What a step trains on: groups sampled and judged, the far-off completions rejected, idle groups replaced."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from ..engine.pool import EngineCounts
 from ..model.batch import Batch
 from ..model.policy import TokenTable
-from ..model.sharded import whole
 from ..objective import AdvantageConfig, counted_groups
 from ..rewards import JudgeError
 from ..rollout.draws import seed_of
 from ..rollout.generator import GeneratorError
 from ..rollout.groups import Collected, Group, make_batch, sample_groups, score_groups
-from ..rollout.own_model import OwnModelGenerator
 from ..stability.faults import Fault, FaultError, FaultKind
 from ..tasks import Example
-from ..tasks.prompt_stream import PromptStream
 from .checks import check_logprobs, check_rewards
 from .context import StepContext, Uninformative
 from .less_memory import in_pieces_that_fit, out_of_memory
 from .step_report import StepReport
 from .timing import timed
-
-
-class OnTime:
-    """See `context.Batches`. A step samples what it trains on, from the weights that it trains."""
-
-    abandons = True
-
-    def next(self, context: StepContext, report: StepReport) -> Collected:
-        with handed_over(context, lambda: sync_sampler(context, context.policy.model)):
-            return collect(context, report)
-
-    def wait(self) -> None:
-        return
-
-    def drop(self) -> None:
-        return
-
-    def prompts_state(self, prompts: PromptStream) -> Mapping[str, Any]:
-        return prompts.state_dict()
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        return
-
-    def close(self) -> None:
-        return
-
-
-@contextmanager
-def handed_over(context: StepContext, hand_over: Callable[[], None]) -> Iterator[None]:
-    """Inside, the sampler has the policy's weights, once `hand_over` has given them to it.
-
-    Shards are gathered for it, and stay so where the sampler has no copy of its own.
-    """
-    with ExitStack() as gathered:
-        gathered.enter_context(whole(context.policy.model))
-        hand_over()
-        if not isinstance(context.generator, OwnModelGenerator):
-            gathered.close()
-        yield
-
-
-def sync_sampler(context: StepContext, model: PreTrainedModel) -> None:
-    """Hand the model's weights to the sampler. Raises FaultError where it does not take them."""
-
-    def hand_over() -> None:
-        try:
-            context.generator.sync(model)
-        except GeneratorError as error:
-            raise FaultError(Fault(FaultKind.generator, "weights", str(error))) from error
-
-    context.world.together(hand_over, "weights")
 
 
 def collect(context: StepContext, report: StepReport) -> Collected:

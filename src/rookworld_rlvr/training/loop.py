@@ -21,10 +21,10 @@ from ..stability.recovery import Rung, climb
 from ..tasks import Example
 from .checkpoint import checkpoint_folder, list_checkpoints, restore_checkpoint, save_checkpoint
 from .checks import all_finite, first_bad_moment, first_bad_parameter
-from .collection import handed_over
 from .context import StepContext
 from .diagnosis import describe, save_fault, write_diagnosis
 from .metrics import step_metrics
+from .on_time import handed_over
 from .run import Run
 from .seeding import rng_state, set_rng_state
 from .stall import watch

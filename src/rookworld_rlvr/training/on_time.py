@@ -1,0 +1,72 @@
+"""A step's batch, sampled in the step from the weights that it trains, and how the sampler gets these weights."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..model.sharded import whole
+from ..rollout.generator import GeneratorError
+from ..rollout.groups import Collected
+from ..rollout.own_model import OwnModelGenerator
+from ..stability.faults import Fault, FaultError, FaultKind
+from ..tasks.prompt_stream import PromptStream
+from .collection import collect
+from .context import StepContext
+from .step_report import StepReport
+
+
+class OnTime:
+    """See `context.Batches`. A step samples what it trains on, from the weights that it trains."""
+
+    abandons = True
+
+    def next(self, context: StepContext, report: StepReport) -> Collected:
+        with handed_over(context, lambda: sync_sampler(context, context.policy.model)):
+            return collect(context, report)
+
+    def wait(self) -> None:
+        return
+
+    def drop(self) -> None:
+        return
+
+    def prompts_state(self, prompts: PromptStream) -> Mapping[str, Any]:
+        return prompts.state_dict()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
+@contextmanager
+def handed_over(context: StepContext, hand_over: Callable[[], None]) -> Iterator[None]:
+    """Inside, the sampler has the policy's weights, once `hand_over` has given them to it.
+
+    Shards are gathered for it, and stay so where the sampler has no copy of its own.
+    """
+    with ExitStack() as gathered:
+        gathered.enter_context(whole(context.policy.model))
+        hand_over()
+        if not isinstance(context.generator, OwnModelGenerator):
+            gathered.close()
+        yield
+
+
+def sync_sampler(context: StepContext, model: PreTrainedModel) -> None:
+    """Hand the model's weights to the sampler. Raises FaultError where it does not take them."""
+
+    def hand_over() -> None:
+        try:
+            context.generator.sync(model)
+        except GeneratorError as error:
+            raise FaultError(Fault(FaultKind.generator, "weights", str(error))) from error
+
+    context.world.together(hand_over, "weights")
