@@ -1,4 +1,4 @@
-"""Weights in shards (`distributed=fsdp2`): the same training, with a part of the memory on each rank."""
+"""Weights in shards (`distributed=fsdp2`): `ddp`'s training, with half of weights and moments a rank."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 Ranks = Callable[..., list[Any]]
 KL = ["kl.coef=0.05", "objective.prompts_per_step=3", "optim.micro_batch_size=4"]
-# Three micro-batches for two ranks: one makes a pass that does not count.
+# Three micro-batches for two ranks: in the second turn one of them repeats a pass, which does not count.
 CASES = {
     "default": KL,
     "several updates, KL in the reward": [*KL, "kl.form=in_reward", "objective.epochs=2", "objective.minibatches=2"],
@@ -26,7 +26,7 @@ def steps_of(ended: list[Any]) -> list[dict[str, Any]]:
     return [step for case in ended[0].told for step in case]
 
 
-def test_two_ranks_with_shards_train_as_two_with_all_weights_in_at_most_0_6_of_their_memory(ranks: Ranks) -> None:
+def test_two_ranks_in_shards_train_as_ddp_does_and_hold_at_most_0_6_of_weights_and_moments(ranks: Ranks) -> None:
     cases = list(CASES.values())
     # A process alone writes down the completions that the others train on.
     ranks(1, *cases)

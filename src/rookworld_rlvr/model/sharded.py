@@ -2,8 +2,8 @@
 
 A rank holds its share of every weight, of its gradient and of its moments. A pass gathers the weights of a block just
 before the block is computed and lets them go behind it. Backward gathers them again, and leaves on each rank its share
-of the gradient, summed over the ranks. So all ranks must make the same passes in the same order. Whoever samples, saves
-or compares weights asks for all of them by `whole`.
+of the gradient, summed over the ranks. So all ranks must make the same passes in the same order. Code that samples,
+runs the gates or takes a checksum gathers all weights by `whole`; a checkpoint gathers one tensor at a time by `full`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 Result = TypeVar("Result")
-# The method that a sharded model makes its passes in: before it the root's weights are gathered.
+# The name of the method, set on a sharded model, that passes are made in; FSDP2 gathers the outer weights before it.
 PASS = "in_a_pass"
 # Set on a root: whether it keeps its own weights, those outside the blocks, once a pass has gathered them.
 KEEPS = "keeps_gathered"
@@ -26,8 +26,8 @@ WHOLE = "is_whole"
 def shard(model: PreTrainedModel, device: torch.device, *, trained: bool) -> None:
     """Cut the model's weights into shards, in place: each block's, and what is outside the blocks.
 
-    A model that is not `trained` keeps what is outside the blocks once it is gathered, because backward may compute the
-    logits of a chunk again. Needs a process group.
+    A model that is not `trained`, a reference, keeps the weights outside its blocks once a pass has gathered them: the
+    policy's backward may compute a chunk's logits again with the reference's head. Needs a process group.
     """
     from torch.distributed import get_world_size
     from torch.distributed.device_mesh import init_device_mesh
@@ -56,7 +56,10 @@ def is_sharded(model: nn.Module) -> bool:
 
 
 def in_pass(model: nn.Module, work: Callable[[], Result]) -> Result:
-    """The tensors that `work` makes of the model, which needs weights outside the blocks too; all ranks take part."""
+    """The tensors that `work` computes with the blocks and the weights outside them, which are gathered before it.
+
+    All ranks must come here together.
+    """
     if not is_sharded(model):
         return work()
     result: Result = getattr(model, PASS)(work)

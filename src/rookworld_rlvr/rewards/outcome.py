@@ -9,7 +9,8 @@ from .rubric import Score
 # The part of each task that is right or wrong by the rules alone; an answer has one of them, or neither.
 OUTCOME_PARTS = ("correctness/best_legal", "correctness/next_state_exact")
 # Where a verdict judges, a legal best move is right if it is worth this much: by the default scale it gives away at
-# most 0.05 of the win probability.
+# most 0.05 of the win probability. A move that misses a mate in one is worth `missed_mate` at most, by default too
+# little.
 GOOD = 0.5**0.5
 
 

@@ -26,7 +26,7 @@ def add_up_gradients(
 ) -> list[Done]:
     """Leave the sum of the micro-batches' gradients in the policy's parameters; returns what is kept of each, in order.
 
-    `begin` is called before each micro-batch. What it or `loss_of` raises on one rank is raised on all.
+    `begin` is called before each pass. What it or `loss_of` raises on one rank is raised on all.
     """
     return (_in_lockstep if policy.sharded else _on_cores)(begin, loss_of, micros, policy, world)
 
@@ -38,7 +38,7 @@ def _on_cores(
     policy: Policy,
     world: World,
 ) -> list[Done]:
-    """Each rank computes its share of the micro-batches, one on each core at a time."""
+    """For whole models: each rank computes its share of the micro-batches, one on each core at a time."""
     parameters = [p for p in policy.model.parameters() if p.requires_grad]
 
     def of_own_share() -> list[Done]:
@@ -57,6 +57,7 @@ def _on_cores(
 def _differentiated(
     begin: Callable[[], None], loss_of: Callable[[Batch], MicroLoss], parameters: Sequence[Tensor], micro: Batch
 ) -> tuple[Done, tuple[Tensor | None, ...]]:
+    """What is kept of a micro-batch, and its gradients by parameter."""
     begin()
     found = loss_of(micro)
     return (found.totals, found.loss.item()), torch.autograd.grad(found.loss, parameters, allow_unused=True)
@@ -73,15 +74,15 @@ def _in_lockstep(
     policy: Policy,
     world: World,
 ) -> list[Done]:
-    """Each rank computes its share of the micro-batches, all in as many passes: a pass gathers weights from all ranks.
+    """For a model in shards: every rank makes as many passes, because each gathers weights from all ranks.
 
-    A rank that has none left makes the first micro-batch's pass once more, and nothing is taken of it.
+    A rank without a micro-batch left repeats the first one, with its loss multiplied by 0.
     """
     own, done = world.share(micros), list[Done]()
     for turn in range(math.ceil(len(micros) / world.size)):
         micro, counts = (own[turn], 1.0) if turn < len(own) else (micros[0], 0.0)
         world.together(begin, "a micro-batch's begin")
-        # Kept here: what a rank tells the others is sent to them.
+        # The loss stays in this list: what `together` returns would be sent to the other ranks.
         found: list[MicroLoss] = []
         world.together(partial(_append_loss, found, loss_of, micro), "a micro-batch")
         (found[0].loss * counts).backward()

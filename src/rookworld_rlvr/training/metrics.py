@@ -186,7 +186,7 @@ METRICS: dict[str, Metric] = {
         _of_advantages(lambda report: float(_magnitude(report).mean()))),
     "advantage/abs_max": Metric("reward std", MAX, "largest |advantage|", "below objective.advantage.clip",
         _of_advantages(lambda report: float(_magnitude(report).max()))),
-    "kl/reference": Metric("nat a token", MEAN, "k3 estimate of KL(policy‖reference)", "0 at first, below 0.5",
+    "kl/reference": Metric("nat a token", MEAN, "k3 estimate of KL(policy‖reference)", "0 at first, below 0.1",
         _of_kl(lambda totals: totals.kl_mean)),
     "kl/original": Metric("nat a token", MEAN, "k3 estimate of KL(policy‖starting model)",
         "grows slowly, also over refreshes",

@@ -19,7 +19,7 @@ from .step_report import StepReport
 
 
 class OnTime:
-    """See `context.Batches`. A step samples what it trains on, from the weights that it trains."""
+    """Batches without staleness (see `context.Batches`): a step samples from the weights that it trains."""
 
     abandons = True
 
@@ -48,9 +48,10 @@ class OnTime:
 
 @contextmanager
 def handed_over(context: StepContext, hand_over: Callable[[], None]) -> Iterator[None]:
-    """Inside, the sampler has the policy's weights, once `hand_over` has given them to it.
+    """Call `hand_over`, which gives the sampler the policy's weights; inside, the sampler can be used.
 
-    Shards are gathered for it, and stay so where the sampler has no copy of its own.
+    A model in shards is gathered first. It stays so if the sampler uses the trainer's own model; if the sampler has a
+    copy, only the shards stay.
     """
     with ExitStack() as gathered:
         gathered.enter_context(whole(context.policy.model))

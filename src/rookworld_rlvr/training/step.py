@@ -11,7 +11,7 @@ the old log-probs are computed once, before the first update. The micro-batches 
 update, so the gradient does not depend on how the update is cut.
 
 Several processes (`context.world`) make one step together: each has its share of the prompts and of the micro-batches,
-and all come to the same groups, the same gradient and the same weights.
+and all come to the same groups and make the same update; with `distributed=fsdp2` each holds only its shards.
 
 Source: GRPO, arXiv 2402.03300; which loss, and what it is divided by: `objective.losses`.
 """
@@ -161,7 +161,7 @@ def _add_micro_batches(
 
 
 def _begin_micro_batch(context: StepContext, report: StepReport) -> None:
-    """Stop here where that was asked for in time, and call the hooks."""
+    """Call the hooks. Raises StepAbandonedError where a stop was asked for before the step's first update."""
     if context.stop_requested() and context.batches.abandons and not report.updates:
         raise StepAbandonedError
     context.at(Moment.micro_batch, report)
