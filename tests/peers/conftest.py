@@ -184,10 +184,10 @@ def reference_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = Warmstart(shape, seed=0, device=torch.device("cpu"), precision=Precision.fp32)
     folder = tmp_path_factory.mktemp("peer_model")
     with torch.no_grad():
-        for weight in made.model.parameters():
+        for weight in made.policy.model.parameters():
             weight += 0.1 * torch.randn_like(weight)
-    made.model.save_pretrained(folder)
-    made.tokenizer.save_pretrained(folder)
+    made.policy.model.save_pretrained(folder)
+    made.policy.tokenizer.save_pretrained(folder)
     return folder
 
 
