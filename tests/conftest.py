@@ -305,6 +305,13 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
+def compiler() -> None:
+    """Skips where torch.compile finds no C++ compiler."""
+    if not any(map(shutil.which, ("g++", "clang++"))):
+        pytest.skip("torch.compile needs a C++ compiler, there is neither g++ nor clang++")
+
+
+@pytest.fixture(scope="session")
 def stockfish() -> str:
     """The real engine's binary; without one the test is skipped."""
     from rookworld_rlvr.engine.engine import EngineNotFoundError, find_engine

@@ -243,7 +243,7 @@ def observe(
         raw = OmegaConf.merge(OmegaConf.structured(EvaluateConfig), OmegaConf.from_dotlist(filled))
         config = to_dataclass(raw)  # type: ignore[arg-type]
         if observer == "without_compiler":
-            monkeypatch.setattr("rookworld_rlvr.app.wiring.COMPILERS", ())
+            monkeypatch.setattr("rookworld_rlvr.model.compiled.COMPILERS", ())
         if observer in ("command", "without_compiler"):
             # The fake dies on some positions, for the observers of engines alone.
             monkeypatch.setenv("FAKE_DIES", "never")

@@ -49,7 +49,7 @@ OF_ENGINE = ("_value", "halving_loss")
 LIVE = ("data.live.fraction=1", "data.mixture.environment=0")
 # A model that plays legal moves, and learns nothing that would end the second step.
 PLAYS = ("model.path=tiny", "generator.max_new_tokens=144", "optim.lr=0")
-COMPILED = "generator.compile"
+COMPILED = ("generator.compile", "model.compile")
 GATED = ("reference.mode=gated", "validation.rows=8")
 KNOBS: dict[str, Knob] = {
     path: Knob(value * 1.3, "totals", ("rubric.warmup_steps=10", *(BY_ENGINE if path.endswith(OF_ENGINE) else ())))
@@ -106,6 +106,7 @@ KNOBS: dict[str, Knob] = {
     "model.dropout": Knob(0.3, "two_steps", ("recovery.guard.kl_limit=0",)),
     "model.path": Knob("tiny", "model"),
     "model.activation_checkpointing": Knob(True, "block_passes"),
+    "model.compile": Knob(True, "compiled_graphs"),
     "model.lora.rank": Knob(4, "two_steps"),
     "model.lora.alpha": Knob(8, "two_steps", ("model.lora.rank=4",)),
     "model.lora.targets": Knob("c_attn", "two_steps", ("model.lora.rank=4",)),
@@ -244,7 +245,7 @@ def folder(
 
 def knobs(wanted: Callable[[str], bool]) -> list[Any]:
     """The knobs of these observers; the quick checks change the first of each, but compile nothing."""
-    first = {knob.observer: path for path, knob in reversed(KNOBS.items()) if path != COMPILED}.values()
+    first = {knob.observer: path for path, knob in reversed(KNOBS.items()) if path not in COMPILED}.values()
     paths = [path for path, knob in KNOBS.items() if wanted(knob.observer)]
     return [path if path in first else pytest.param(path, marks=pytest.mark.slow) for path in paths]
 

@@ -13,7 +13,11 @@ CASES = {
     "several updates, KL in the reward": [*KL, "kl.form=in_reward", "objective.epochs=2", "objective.minibatches=2"],
     "KL cap": [*KL, "objective.collection.kl_cap=0.01", "optim.lr=0.01", "recovery.guard.kl_limit=0"],
     "a reference that moves": [*KL, "reference.mode=ema", "reference.refresh_every=1"],
+    "blocks computed again in backward": [*KL, "model.activation_checkpointing=true"],
 }
+# One micro-batch for four ranks, in each of several passes; 64 completions a rank, which two threads sample.
+FEW_PIECES = [*KL, "objective.epochs=2", "kl.form=in_reward", "optim.micro_batch_size=16"]
+MANY_COMPLETIONS = ["threads=2", "objective.prompts_per_step=16", "objective.group_size=8"]
 COMPARED = ("loss", "grad_norm", "logprobs", "kl", "reward")
 SAME = ("groups", "updates", "fault")
 TOLERANCE = 1e-5
@@ -26,14 +30,34 @@ def steps_of(ended: list[Any]) -> list[dict[str, Any]]:
     return [step for case in ended[0].told for step in case]
 
 
+def assert_alike(sharded: list[dict[str, Any]], whole: list[dict[str, Any]]) -> None:
+    for ours, theirs in zip(sharded, whole, strict=True):
+        for key in COMPARED:
+            assert ours[key] == pytest.approx(theirs[key], rel=TOLERANCE, abs=TOLERANCE), (key, ours, theirs)
+        assert [ours[key] for key in SAME] == [theirs[key] for key in SAME]
+
+
 def test_two_ranks_in_shards_train_as_ddp_does_and_hold_at_most_0_6_of_weights_and_moments(ranks: Ranks) -> None:
     cases = list(CASES.values())
     # A process alone writes down the completions that the others train on.
     ranks(1, *cases)
     whole, sharded = (steps_of(ranks(2, *cases, kind=kind)) for kind in ("ddp", "fsdp2"))
+    assert_alike(sharded, whole)
     for ours, theirs in zip(sharded, whole, strict=True):
-        for key in COMPARED:
-            assert ours[key] == pytest.approx(theirs[key], rel=TOLERANCE, abs=TOLERANCE), (key, ours, theirs)
-        assert [ours[key] for key in SAME] == [theirs[key] for key in SAME]
         assert ours["held_bytes"] <= MOST_MEMORY * theirs["held_bytes"]
     assert sum(step["updates"] for step in sharded) > len(sharded) / 2
+
+
+@pytest.mark.slow
+def test_four_ranks_in_shards_with_one_micro_batch_for_all_train_as_ddp_does(ranks: Ranks) -> None:
+    ranks(1, FEW_PIECES)
+    whole, sharded = (steps_of(ranks(4, FEW_PIECES, kind=kind)) for kind in ("ddp", "fsdp2"))
+    assert_alike(sharded, whole)
+
+
+@pytest.mark.slow
+def test_threads_that_sample_side_by_side_from_shards_sample_as_with_ddp(ranks: Ranks) -> None:
+    whole, sharded = (
+        steps_of(ranks(2, MANY_COMPLETIONS, kind=kind, steps=2, replayed=False)) for kind in ("ddp", "fsdp2")
+    )
+    assert_alike(sharded, whole)

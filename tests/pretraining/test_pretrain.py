@@ -251,6 +251,30 @@ def test_a_step_does_not_depend_on_its_threads_and_its_parts_add_up(
     assert whole == pytest.approx(one, rel=1e-4)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiler")
+def test_compiled_blocks_learn_the_same(transitions: list[Example]) -> None:
+    def step(config: PretrainConfig) -> tuple[dict[str, float], list[torch.Tensor]]:
+        training = Pretraining(config, seed=3, device=CPU)
+        return training._train_step(positions(4), TransitionPool(transitions)), list(training.model.parameters())
+
+    graphs = torch._dynamo.utils.counters["stats"]
+    before = graphs["unique_graphs"]
+    plain, weights = step(SMALL)
+    assert graphs["unique_graphs"] == before
+    fast, theirs = step(replace(SMALL, compile=True))
+    assert graphs["unique_graphs"] > before
+    assert fast == pytest.approx(plain, rel=1e-4)
+    for one, other in zip(weights, theirs, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
+
+
+def test_compiling_is_refused_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rookworld_rlvr.model.compiled.COMPILERS", ("no-such-compiler",))
+    with pytest.raises(UserError, match=r"model\.compile: expected a C\+\+ compiler, no-such-compiler, found none"):
+        Pretraining(replace(SMALL, compile=True), seed=3, device=CPU)
+
+
 def test_bare_boards_are_asked_by_the_heads_alone_and_cost_only_the_layers_before_them(
     transitions: list[Example],
 ) -> None:

@@ -262,3 +262,15 @@ def test_the_command_makes_a_model_and_goes_on_where_it_stopped(
     assert main([*command, "init_from=/nope"]) == 2
     assert "init_from: model.path: expected a folder" in capfd.readouterr().err
     assert (tmp_path / "model/model.safetensors").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiler")
+def test_compiled_blocks_learn_the_same(rows: list[ClonedRow], tmp_path: Path) -> None:
+    graphs = torch._dynamo.utils.counters["stats"]
+    before = graphs["unique_graphs"]
+    _, plain = learn(rows, tmp_path / "plain")
+    assert graphs["unique_graphs"] == before
+    _, fast = learn(rows, tmp_path / "compiled", replace(SMALL, compile=True))
+    assert graphs["unique_graphs"] > before
+    assert fast == pytest.approx(plain, rel=1e-3)

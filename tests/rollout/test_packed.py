@@ -1,5 +1,6 @@
 """A packed batch gives what the padded one gives, loss and gradient, and computes no token twice."""
 
+import copy
 from dataclasses import replace
 from typing import Any
 
@@ -8,9 +9,10 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.model.batch import Batch, micro_batches
 from rookworld_rlvr.model.packed import pack
-from rookworld_rlvr.model.policy import Policy
+from rookworld_rlvr.model.policy import Policy, compile_policy
 from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.groups import Group, Sample, make_batch
@@ -118,3 +120,33 @@ def test_a_row_without_a_trained_token_is_refused(batch: Batch) -> None:
     mask_BT[3] = False
     with pytest.raises(ValueError, match="expected a trained token in every row"):
         pack(replace(batch, loss_mask_BT=mask_BT))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiler")
+def test_compiled_blocks_give_them_too_at_any_size_and_in_copies(policies: tuple[Policy, Policy], batch: Batch) -> None:
+    padded, packed = policies
+    fast = replace(packed, model=copy.deepcopy(packed.model))
+    compile_policy(fast)
+    graphs = torch._dynamo.utils.counters["stats"]
+    before = graphs["unique_graphs"]
+    assert_equal((padded, fast), batch)
+    made = graphs["unique_graphs"] - before
+    assert made > 0
+    for rows in ([1, 5], [10, 2, 6, 0], [4, 3, 2, 1, 0]):
+        assert_equal((padded, fast), batch.select(torch.tensor(rows)))
+    assert_equal((padded, replace(fast, model=copy.deepcopy(fast.model))), batch)
+    # Other sizes and a copy ran the same code, and padded rows are not compiled.
+    assert_equal((padded, replace(fast, packs=False)), batch)
+    assert graphs["unique_graphs"] - before == made
+
+
+def test_compiling_is_refused_without_a_compiler_and_for_padded_rows(
+    policies: tuple[Policy, Policy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    padded, packed = policies
+    with pytest.raises(UserError, match=r"model\.compile: expected a model whose rows are packed"):
+        compile_policy(padded)
+    monkeypatch.setattr("rookworld_rlvr.model.compiled.COMPILERS", ("no-such-compiler",))
+    with pytest.raises(UserError, match=r"model\.compile: expected a C\+\+ compiler, no-such-compiler, found none"):
+        compile_policy(packed)

@@ -1,6 +1,5 @@
 """From a configuration to the objects a run works with."""
 
-import shutil
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
@@ -14,6 +13,7 @@ from rich.console import Console
 from ..errors import UserError
 from ..evaluation.sampled import Sampling
 from ..files import write_text
+from ..model.compiled import require_compiler
 from ..model.device import Precision, is_accelerator, select_device
 from ..model.policy import Policy, load_policy
 from ..model.sharded import shard
@@ -55,8 +55,6 @@ from .processes import join_world, local_rank, threads_of_a_rank
 # Wider than any table.
 LINE = 1000
 VLLM = (GeneratorKind.vllm, GeneratorKind.vllm_server)
-# Those that torch.compile looks for.
-COMPILERS = ("g++", "clang++")
 
 
 def make_console(*, quiet: bool = False) -> Console:
@@ -84,8 +82,8 @@ def make_generator(policy: Policy, config: GeneratorBaseConfig) -> Generator:
             "generator.kind=static: expected a model whose attention can be replaced and sees all that came before, "
             f"got {type(policy.model).__name__}; generator=hf samples from any"
         )
-    if config.compile and not any(map(shutil.which, COMPILERS)):
-        raise UserError(f"generator.compile: expected a C++ compiler, {' or '.join(COMPILERS)}, found none")
+    if config.compile:
+        require_compiler("generator.compile")
     # On a CPU a pass is over few tokens: bf16's casts cost more than its products save (docs/log.md, 7).
     autocast = policy.autocast if is_accelerator(policy.device) else nullcontext
     return StaticGenerator(policy.model, config, **ids, autocast=autocast, echo_ids=echo_ids(policy.tokenizer))

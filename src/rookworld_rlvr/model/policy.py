@@ -17,6 +17,7 @@ from transformers.utils import logging as transformers_logging
 from ..errors import UserError
 from ..objective import Head, TokenStatistics, sequence_kl, token_statistics
 from .batch import Batch, micro_rows
+from .compiled import compile_blocks, require_compiler
 from .device import Precision, autocast, is_accelerator, resolve_precision
 from .lora import LoraConfig, add_adapters
 from .packed import Packed, pack
@@ -59,6 +60,9 @@ class ModelConfig(ModelSourceConfig):
     cannot be replaced, or does not see all that came before, its rows are padded as without it."""
     activation_checkpointing: bool = False
     """Whether training keeps only what enters each block, and computes the block again in backward."""
+    compile: bool = False
+    """Whether training computes packed rows by code that `torch.compile` makes. The first run on a machine compiles
+    for a minute or two; later runs read the code from disk. Needs a C++ compiler."""
     lora: LoraConfig = field(default_factory=LoraConfig)
 
     def __post_init__(self) -> None:
@@ -246,7 +250,10 @@ def load_policy(config: ModelConfig, device: torch.device, precision: Precision)
     plain = add_adapters(model, config.lora) if config.lora.rank else None
     if config.activation_checkpointing:
         _recompute_blocks(model)
-    return Policy(model, tokenizer, precision, device, packs=packs, plain=plain)
+    policy = Policy(model, tokenizer, precision, device, packs=packs, plain=plain)
+    if config.compile:
+        compile_policy(policy)
+    return policy
 
 
 def _check_source(source: str) -> None:
@@ -279,6 +286,16 @@ def _recompute_blocks(model: PreTrainedModel) -> None:
     model.activation_checkpointing_enable(
         activation_checkpointing_kwargs={"use_reentrant": False, "context_fn": partial(again_alike, model)}
     )
+
+
+def compile_policy(policy: Policy) -> None:
+    """Compile the blocks for packed rows. Raises UserError without a compiler, or where rows are not packed."""
+    require_compiler("model.compile")
+    if not policy.packs:
+        raise UserError("model.compile: expected a model whose rows are packed (model.packing), got one that pads them")
+    for model in (policy.model, policy.plain):
+        if model is not None:
+            compile_blocks(model)
 
 
 def _set_dropout(model: nn.Module, probability: float | None) -> None:

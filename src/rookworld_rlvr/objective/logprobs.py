@@ -171,8 +171,10 @@ class _Statistics(torch.autograd.Function):
         context.set_materialize_grads(False)
         asked = ((entropy_N, spec.entropy_gradient), (kl_N, spec.kl_gradient))
         context.mark_non_differentiable(*(given for given, wanted in asked if given is not None and not wanted))
-        kept = ref_logprobs_NV if spec.kl_gradient else None
-        context.save_for_backward(logprobs_NV, tokens_N, kept, entropy_N, kl_N)
+        reference_NV = ref_logprobs_NV if spec.kl_gradient else None
+        # The gradient of the log-probs alone needs nothing but the probabilities.
+        kept_NV = logprobs_NV if spec.entropy_gradient or spec.kl_gradient else probabilities_NV
+        context.save_for_backward(kept_NV, tokens_N, reference_NV, entropy_N, kl_N)
         context.spec, context.logits_dtype = spec, logits_NV.dtype
         return _of_tokens(logprobs_NV, tokens_N), entropy_N, kl_N
 
@@ -180,18 +182,21 @@ class _Statistics(torch.autograd.Function):
     def backward(
         context: Any, of_logprobs_N: Tensor | None, of_entropy_N: Tensor | None, of_kl_N: Tensor | None
     ) -> tuple[Tensor, None, None, None]:
-        logprobs_NV, tokens_N, ref_logprobs_NV, entropy_N, kl_N = context.saved_tensors
+        kept_NV, tokens_N, ref_logprobs_NV, entropy_N, kl_N = context.saved_tensors
         spec = context.spec
         factor_NV: Tensor | float = 0.0
         if of_kl_N is not None and spec.kl_gradient:
-            excess_NV = _finite(logprobs_NV) - _finite(ref_logprobs_NV) - kl_N.unsqueeze(-1)
+            excess_NV = _finite(kept_NV) - _finite(ref_logprobs_NV) - kl_N.unsqueeze(-1)
             factor_NV = of_kl_N.unsqueeze(-1) * excess_NV
         if of_entropy_N is not None and spec.entropy_gradient:
-            excess_NV = _finite(logprobs_NV) + entropy_N.unsqueeze(-1)
+            excess_NV = _finite(kept_NV) + entropy_N.unsqueeze(-1)
             factor_NV = factor_NV - of_entropy_N.unsqueeze(-1) * excess_NV
         if of_logprobs_N is not None:
             factor_NV = factor_NV - of_logprobs_N.unsqueeze(-1)
-        gradient_NV = logprobs_NV.exp().mul_(factor_NV)
+        if spec.entropy_gradient or spec.kl_gradient:
+            gradient_NV = kept_NV.exp().mul_(factor_NV)
+        else:
+            gradient_NV = kept_NV * factor_NV
         if of_logprobs_N is not None:
             gradient_NV.scatter_add_(-1, tokens_N.unsqueeze(-1), of_logprobs_N.unsqueeze(-1))
         if spec.temperature != 1:

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..errors import UserError
+from ..model.compiled import require_compiler
 from ..model.threads import add_gradients, on_cores
 from ..model.weights import checksum
 from ..provenance import digest
@@ -44,7 +45,7 @@ from .state import Header, load_state, read_state, save_state
 from .student import ATTACKS, LEGAL, MOVES, WORTH, Shape, Student, export, token_features
 
 # They decide what is saved and told, not what is learned.
-FREE = ("save_every", "log_every")
+FREE = ("save_every", "log_every", "compile")
 # The rows of a task in a step are padded and passed in so many parts, shorter rows first; parts go to the cores.
 PARTS = 2
 NEW = "a new model"
@@ -103,6 +104,8 @@ class PretrainConfig:
     save_every: int = 200
     """Steps between saves; a run that is stopped goes on from the last one."""
     log_every: int = 50
+    compile: bool = False
+    """Whether the blocks are computed by code that `torch.compile` makes. Needs a C++ compiler."""
 
     def __post_init__(self) -> None:
         counts = (self.layers, self.heads, self.steps, self.policy_rows, self.environment_rows, self.warmup_steps)
@@ -144,7 +147,10 @@ class Pretraining:
         self.tokenizer = build_tokenizer()
         self._soft, self._environment = SoftRows(self.tokenizer), EnvironmentRows(self.tokenizer)
         shape = Shape(config.layers, config.width, config.heads, config.board_layer)
-        self.model = Student(shape, token_features(self.tokenizer)).to(device)
+        if config.compile:
+            require_compiler("model.compile")
+        features_VF = token_features(self.tokenizer)
+        self.model = Student(shape, features_VF, compile_blocks=config.compile).to(device)
         self._square_ids = torch.stack([self._soft.second_ids, self._soft.first_ids]).to(device)
         self._others = self.model.other_parameters()
         self._optimizers: tuple[torch.optim.Optimizer, ...] = (

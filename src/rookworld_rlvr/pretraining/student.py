@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from ..model.compiled import compiled
 from .codec import POSITIONS, board_pieces, men_symbols, mover_token, piece_token, rival_token, seen_token
 
 SQUARES = 64
@@ -203,9 +204,10 @@ class Student(nn.Module):
     cosines: Tensor
     sines: Tensor
 
-    def __init__(self, shape: Shape, features_VF: Tensor) -> None:
+    def __init__(self, shape: Shape, features_VF: Tensor, *, compile_blocks: bool = False) -> None:
         super().__init__()
         self.shape = shape
+        self._block_pass: Any = compiled(Block.forward) if compile_blocks else Block.forward
         self.register_buffer("features_VF", features_VF, persistent=False)
         self.feature_vectors = nn.Parameter(0.02 * torch.randn(features_VF.shape[1], shape.width))
         self.own_VH = nn.Parameter(torch.zeros(len(features_VF), shape.width))
@@ -239,7 +241,7 @@ class Student(nn.Module):
         length = hidden_BTH.shape[1]
         rotation, bias = (self.cosines[:length], self.sines[:length]), self.bias_TT[:length, :length]
         for block in self.blocks[first:last]:
-            hidden_BTH = block(hidden_BTH, rotation, bias)
+            hidden_BTH = self._block_pass(block, hidden_BTH, rotation, bias)
         return hidden_BTH
 
     def hidden_matrices(self) -> list[nn.Parameter]:

@@ -17,7 +17,7 @@ from transformers.utils import logging as transformers_logging
 from ..errors import UserError
 from ..model.batch import batch_of
 from ..model.device import Precision, resolve_precision
-from ..model.policy import ModelConfig, Policy, load_policy
+from ..model.policy import ModelConfig, Policy, compile_policy, load_policy
 from ..model.shared_prefix import can_share
 from ..model.weights import checksum
 from ..provenance import digest
@@ -29,7 +29,7 @@ from .state import Header, read_state, save_state
 # Batches are cut from pools of this many, sorted by length, so that rows of a batch are alike.
 POOL_BATCHES = 40
 # They decide what is saved and told, not what is learned.
-FREE = ("save_every", "log_every")
+FREE = ("save_every", "log_every", "compile")
 
 
 @dataclass(slots=True)
@@ -56,6 +56,8 @@ class WarmstartConfig:
     save_every: int = 200
     """Steps between saves; a run that is stopped goes on from the last one."""
     log_every: int = 50
+    compile: bool = False
+    """Whether the blocks are computed by code that `torch.compile` makes. Needs a C++ compiler."""
 
     def __post_init__(self) -> None:
         counts = (
@@ -209,6 +211,8 @@ class Warmstart:
         self.config, self.seed, self.step = config, seed, 0
         precision = resolve_precision(precision, device)
         self.policy = _loaded(init_from, device, precision) if init_from else _new(config, device, precision)
+        if config.compile:
+            compile_policy(self.policy)
         self.positions = getattr(self.policy.model.config, "max_position_embeddings", POSITIONS)
         self._begun_with = checksum(self.policy.model) if init_from else "a new model"
         self._optim = OptimConfig(

@@ -1,0 +1,54 @@
+"""Blocks compiled by torch.compile for passes over packed rows.
+
+The kernels that are compiled fuse what lies between the matrix products: norms, rotations, gates and sums. The sizes
+of a pass stay open, so one kernel serves all. Compiled kernels are kept on disk by PyTorch, in the folder
+`TORCHINDUCTOR_CACHE_DIR`; later runs read them there.
+"""
+
+import shutil
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import UserError
+from .packed_layout import PackedLayout
+from .shared_prefix import attend_eagerly
+
+# The compilers that torch.compile looks for.
+COMPILERS = ("g++", "clang++")
+
+
+def require_compiler(key: str) -> None:
+    """Raises UserError that names the configuration's `key` where no C++ compiler is found."""
+    if not any(map(shutil.which, COMPILERS)):
+        raise UserError(f"{key}: expected a C++ compiler, {' or '.join(COMPILERS)}, found none")
+
+
+def compile_blocks(model: nn.Module) -> None:
+    """Have the blocks of a transformers model, in place, compute packed rows by compiled code.
+
+    The model samples, and computes padded rows, as before. Its copies are compiled too.
+    """
+    attend_eagerly()
+    kinds = set(getattr(model, "_no_split_modules", None) or ())
+    for block in [module for module in model.modules() if type(module).__name__ in kinds]:
+        block.__class__ = _compiled(type(block))  # type: ignore[arg-type]
+
+
+def compiled(function: Any) -> Any:
+    """The function compiled for any sizes; on a CPU it uses as many threads as its caller may use."""
+    return torch.compile(function, dynamic=True, options={"cpp.dynamic_threads": True})
+
+
+@cache
+def _compiled(kind: type[nn.Module]) -> type[nn.Module]:
+    """The class of block with a forward pass that is compiled where the rows are packed."""
+    plain, fast = kind.forward, compiled(kind.forward)
+
+    def forward(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        chosen = fast if isinstance(kwargs.get("layout"), PackedLayout) else plain
+        return chosen(block, *args, **kwargs)
+
+    return type(kind.__name__, (kind,), {"forward": forward})
