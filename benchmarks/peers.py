@@ -1,6 +1,7 @@
 """Our step against TRL's GRPOTrainer on the same work, in turns.
 
     .venv-peers/bin/python benchmarks/peers.py
+    .venv-peers/bin/python benchmarks/peers.py --compile
     .venv-peers/bin/python benchmarks/peers.py --steps 2 --rounds 3 --threads 1 --json peers.json
 
 Needs the environment of the comparisons (`bash scripts/setup.sh peers`: TRL 1.16). Each side is a process of its own
@@ -20,6 +21,9 @@ on a CPU works in float32 under bf16 too, trains packed rows, looks at every gat
 pads; its attention is --trl-attention; its gradient checkpointing, which is on by default and trades speed for memory,
 is off without --trl-checkpointing; with --same-process its process is prepared as ours is.
 
+With --compile our training pass runs compiled blocks (`model.compile=true`). Code is compiled, or read from disk, in
+the warm-up, whose seconds are printed for both sides.
+
 The work is checked: both sides must have made the same number of completions and updates, and their mean lengths are
 printed. Memory is how much the peak of resident memory grew over what was resident after the imports, model not yet
 loaded.
@@ -37,7 +41,8 @@ from typing import Any
 import sides
 import trl_side
 
-WARMUP_STEPS = 1
+# The second one finds no new sizes to compile for.
+WARMUP_STEPS = 2
 LENGTH_TOLERANCE = 0.1
 
 
@@ -58,6 +63,7 @@ class Settings:
     trl_attention: str
     trl_checkpointing: bool
     same_process: bool
+    compile: bool
 
     @property
     def completions(self) -> int:
@@ -68,6 +74,7 @@ class Settings:
         """Of our configuration; all else is its default."""
         return [
             f"model.path={self.model}",
+            f"model.compile={str(self.compile).lower()}",
             f"objective.prompts_per_step={self.prompts}",
             f"objective.group_size={self.group_size}",
             f"generator.max_new_tokens={self.max_new_tokens}",
@@ -175,6 +182,7 @@ def arguments_given() -> argparse.Namespace:
     parser.add_argument("--trl-attention", choices=("eager", "sdpa"), default="sdpa")
     parser.add_argument("--trl-checkpointing", action="store_true", help="gradient checkpointing, TRL's own default")
     parser.add_argument("--same-process", action="store_true", help="TRL, too, with our allocator and waiting threads")
+    parser.add_argument("--compile", action="store_true", help="our training pass runs compiled blocks")
     parser.add_argument("--json", type=Path, help="a file for all figures")
     arguments = parser.parse_args()
     if arguments.prompts * arguments.group_size % arguments.micro_batch or arguments.kl_coef <= 0:
@@ -189,9 +197,12 @@ def main() -> int:
     print(f"{settings}\nTRL: {trl_settings(settings)}\nours: {' '.join(settings.overrides())}\n", flush=True)
     other = trl_side.TrlSide(settings.overrides(), trl_settings(settings), settings.same_process)
     with sides.started([(sides.ours, settings.overrides()), (trl_side.theirs, other)]) as ends:
-        found_rounds = sides.take_turns(ends, rounds=rounds, steps=steps, warmup_steps=WARMUP_STEPS)
+        [our_warmup], [their_warmup] = sides.take_turns(ends, rounds=1, steps=WARMUP_STEPS, warmup_steps=0)
+        found_rounds = sides.take_turns(ends, rounds=rounds, steps=steps, warmup_steps=0)
     check_work(found_rounds, settings, steps)
-    found = {"settings": asdict(settings) | {"steps": steps}, **result(found_rounds)}
+    warmup_s = {"ours": our_warmup["wall_s"], "trl": their_warmup["wall_s"]}
+    found = {"settings": asdict(settings) | {"steps": steps}, "warmup_s": warmup_s, **result(found_rounds)}
+    print(f"warm-up of {WARMUP_STEPS} steps: ours {warmup_s['ours']:.1f} s, TRL {warmup_s['trl']:.1f} s\n")
     show(found)
     if path:
         path.write_text(json.dumps(found, indent=2))

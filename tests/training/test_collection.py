@@ -376,7 +376,11 @@ def test_a_sampler_that_differs_is_weighed_by_its_ratio_and_the_raw_ratio_is_sho
     masked, _ = step(-2.0, "objective.mismatch.mode=token_mask")
     assert masked.grad_norm == 0
     off, metrics = step(0.5, 'objective.mismatch.mode="off"')
-    assert off.grad_norm == pytest.approx(plain.grad_norm, rel=1e-6) and metrics["sampler/corrected_fraction"] == 0
+    assert metrics["sampler/corrected_fraction"] == 0
+    # The plain gradient is weighed too, by ratios that rounding moves away from 1 by some 1e-6.
+    assert off.grad_norm == pytest.approx(plain.grad_norm, rel=1e-4)
+    unshifted, _ = step(0.0, 'objective.mismatch.mode="off"')
+    assert off.grad_norm == unshifted.grad_norm
 
 
 def test_headroom_moves_the_mixture_to_the_task_that_is_still_wrong(make_run: MakeRun) -> None:

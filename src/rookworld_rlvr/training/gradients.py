@@ -26,24 +26,16 @@ def add_up_gradients(
 ) -> list[Done]:
     """Leave the sum of the micro-batches' gradients in the policy's parameters; returns what is kept of each, in order.
 
-    `begin` is called before each pass. What it or `loss_of` raises on one rank is raised on all.
+    Each rank computes its share of the micro-batches, one on each core at a time; with weights in shards all ranks
+    compute in lockstep. `begin` is called before each pass. What it or `loss_of` raises on one rank is raised on all.
     """
-    return (_in_lockstep if policy.sharded else _on_cores)(begin, loss_of, micros, policy, world)
-
-
-def _on_cores(
-    begin: Callable[[], None],
-    loss_of: Callable[[Batch], MicroLoss],
-    micros: Sequence[Batch],
-    policy: Policy,
-    world: World,
-) -> list[Done]:
-    """For whole models: each rank computes its share of the micro-batches, one on each core at a time."""
+    if policy.sharded:
+        return _in_lockstep(begin, loss_of, micros, world)
     parameters = [p for p in policy.model.parameters() if p.requires_grad]
+    differentiated = partial(_differentiated, begin, loss_of, parameters)
 
     def of_own_share() -> list[Done]:
         done = []
-        differentiated = partial(_differentiated, begin, loss_of, parameters)
         for kept, gradients in on_cores(differentiated, world.share(micros), policy.device):
             done.append(kept)
             add_gradients(parameters, gradients)
@@ -68,11 +60,7 @@ def _append_loss(found: list[MicroLoss], loss_of: Callable[[Batch], MicroLoss], 
 
 
 def _in_lockstep(
-    begin: Callable[[], None],
-    loss_of: Callable[[Batch], MicroLoss],
-    micros: Sequence[Batch],
-    policy: Policy,
-    world: World,
+    begin: Callable[[], None], loss_of: Callable[[Batch], MicroLoss], micros: Sequence[Batch], world: World
 ) -> list[Done]:
     """For a model in shards: every rank makes as many passes, because each gathers weights from all ranks.
 
