@@ -134,6 +134,7 @@ def case(
                 "fault": str(report.fault or ""),
                 "weights": checksum(context.policy.model),
                 "held_bytes": held_bytes(context),
+                "compiled_graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"],
             }
         )
     return told

@@ -61,3 +61,12 @@ def test_threads_that_sample_side_by_side_from_shards_sample_as_with_ddp(ranks: 
         steps_of(ranks(2, MANY_COMPLETIONS, kind=kind, steps=2, replayed=False)) for kind in ("ddp", "fsdp2")
     )
     assert_alike(sharded, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiler")
+def test_compiled_blocks_in_shards_train_as_with_ddp(ranks: Ranks) -> None:
+    compiled = [*KL, "model.compile=true"]
+    whole, sharded = (steps_of(ranks(2, compiled, kind=kind, steps=2, replayed=False)) for kind in ("ddp", "fsdp2"))
+    assert_alike(sharded, whole)
+    assert all(step["compiled_graphs"] for step in (*sharded, *whole))
