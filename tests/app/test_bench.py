@@ -13,7 +13,6 @@ from rookworld_rlvr.app.machine import Limits
 from rookworld_rlvr.app.work import Lengths, Shape, Work
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.training.loss import TokenTotals
-from rookworld_rlvr.training.optim import OptimConfig
 from rookworld_rlvr.training.step_report import StepReport
 
 # Two layers of width 8: in each 4·8² weights of attention and 8·8² of its MLP, no biases; 16 words.
@@ -119,12 +118,12 @@ def test_bytes_are_counted_as_by_hand() -> None:
 def test_training_is_three_forward_passes_a_trained_token_and_the_reference_one() -> None:
     forward, weights = work.forward_flops(SHAPE, GROUPS), 1536 + 128
     report = StepReport(step=0, kl_coef=0.1, updates=2, tokens=TokenTotals(count=22, kl_count=22))
-    done, reference = work.training(SHAPE, GROUPS, report, OptimConfig(micro_batch_size=4))
+    done, reference = work.training(SHAPE, GROUPS, report, rows_a_pass=4)
     assert (done.flops, reference) == (pytest.approx(8 * forward), pytest.approx(2 * forward))
     # Two passes over 4 completions, 2 micro-batches, each reading policy twice and reference once and writing once.
     assert done.bytes == weights * (2 * 4 * 4 + 2 * 7 * 4)
     report.tokens.kl_count = 0
-    assert work.training(SHAPE, GROUPS, report, OptimConfig(micro_batch_size=4))[1] == 0
+    assert work.training(SHAPE, GROUPS, report, rows_a_pass=4)[1] == 0
 
 
 def test_the_least_time_is_that_of_the_limit_met_first() -> None:

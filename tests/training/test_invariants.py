@@ -16,7 +16,7 @@ from rookworld_rlvr.objective import KLForm, LossKind, LossSizes
 from rookworld_rlvr.rollout.groups import Group, Sample, make_batch, sample_groups, score_groups
 from rookworld_rlvr.tasks import Task
 from rookworld_rlvr.tasks.prompt_stream import MixtureConfig, PromptStream
-from rookworld_rlvr.training.context import StepContext
+from rookworld_rlvr.training.context import Moment, StepContext
 from rookworld_rlvr.training.loss import grpo_loss
 from rookworld_rlvr.training.metrics import step_metrics
 from rookworld_rlvr.training.step import grpo_step
@@ -284,6 +284,26 @@ def test_cutting_into_micro_batches_loses_and_doubles_no_token(make_run: MakeRun
         for by_prompt in (True, False):
             pieces = micro_batches(batch, size, by_prompt=by_prompt)
             assert sum(micro.trained_tokens() for micro in pieces) == batch.trained_tokens()
+
+
+def test_where_a_core_would_idle_micro_batches_are_smaller_and_the_gradient_is_equal(
+    make_run: MakeRun, threads: Callable[[int], None]
+) -> None:
+    def step(cores: int) -> tuple[int, float]:
+        context = make_run("objective.prompts_per_step=4", "objective.group_size=8").context
+        threads(cores)
+        passes: list[Moment] = []
+        context.hooks.append(lambda moment, *_: passes.append(moment))
+        report = grpo_step(context, 0)
+        return passes.count(Moment.micro_batch), report.grad_norm
+
+    (alone, expected), (shared, found) = step(1), step(2)
+    assert (alone, shared) == (1, 2) and found == pytest.approx(expected, rel=1e-4)
+
+    context = make_run("objective.group_size=8", "optim.micro_batch_size=64").context
+    for cores, rows, size in ((1, 128, 64), (2, 128, 64), (2, 64, 32), (3, 128, 48), (8, 128, 16), (8, 8, 16)):
+        threads(cores)
+        assert context.rows_a_pass(rows) == size, (cores, rows)
 
 
 @pytest.mark.parametrize("packing", ["true", "false"])

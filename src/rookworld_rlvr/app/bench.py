@@ -161,7 +161,8 @@ def figures_of(bench: Measured, report: StepReport, groups: Sequence[Lengths], p
     tokens = sum(sum(group.completions) for group in groups)
     sampled = generation(bench.shape, groups, passes)
     kept = [Lengths.of(group) for group in report.groups]
-    trained, reference_flops = training(bench.shape, kept, report, bench.config.optim)
+    rows_a_pass = bench.run.context.rows_a_pass(sum(len(group.completions) for group in kept))
+    trained, reference_flops = training(bench.shape, kept, report, rows_a_pass)
     step_flops, own_flops = sampled.flops + trained.flops, trained.flops - reference_flops
     shares = {
         "share/generate": sampled.least_s(limits) / times_s["generate"],

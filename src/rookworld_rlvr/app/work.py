@@ -26,7 +26,6 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ..rollout.groups import Group
-from ..training.optim import OptimConfig
 from ..training.step_report import StepReport
 from .machine import Limits
 
@@ -128,8 +127,8 @@ def generation(shape: Shape, groups: Sequence[Lengths], passes: int) -> Work:
     return Work(forward_flops(shape, groups), shape.bytes_a_number * (weights + keys_and_values))
 
 
-def training(shape: Shape, groups: Sequence[Lengths], report: StepReport, optim: OptimConfig) -> tuple[Work, float]:
-    """Training on the groups, and of its operations those of the reference.
+def training(shape: Shape, groups: Sequence[Lengths], report: StepReport, rows_a_pass: int) -> tuple[Work, float]:
+    """Training on the groups, `rows_a_pass` completions at a time, and of its operations those of the reference.
 
     The report counts a token as often as it was trained: more with several passes, less where rows were left out.
     """
@@ -137,7 +136,7 @@ def training(shape: Shape, groups: Sequence[Lengths], report: StepReport, optim:
     forward = forward_flops(shape, groups) / sum(completions)
     reference = forward * report.tokens.kl_count
     weights = shape.body_weights + shape.head_weights
-    parts = ceil(len(completions) * report.tokens.count / sum(completions) / optim.micro_batch_size)
+    parts = ceil(len(completions) * report.tokens.count / sum(completions) / rows_a_pass)
     arrays = parts * (BACKWARD_AND_FORWARD + bool(reference))
     moved = weights * (arrays * shape.bytes_a_number + report.updates * ADAMW_ARRAYS * ADAMW_BYTES)
     return Work(BACKWARD_AND_FORWARD * forward * report.tokens.count + reference, moved), reference

@@ -156,7 +156,7 @@ def token_table(context: StepContext, batch: Batch) -> TokenTable:
     def attempt() -> TokenTable:
         return context.policy.token_table(
             batch,
-            micro_batch_size=context.micro_batch_size,
+            micro_batch_size=context.rows_a_pass(len(batch.tokens_BT)),
             temperature=context.temperature,
             reference=context.references.current,
             world=context.world,

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import ceil
 from typing import Any, Protocol
 
 import torch
 
 from ..model.policy import Policy
+from ..model.threads import cores
 from ..model.world import World
 from ..objective import AdvantageConfig, ClipConfig, LossKind, LossSizes, MismatchConfig
 from ..rewards.judge_pool import Judge
@@ -22,6 +24,9 @@ from ..tasks.prompt_stream import PromptStream
 from .loss import LossPlan
 from .optim import Clock, OptimConfig
 from .step_report import StepReport
+
+# With fewer completions a pass costs more for each of them than a second core gains.
+LEAST_ROWS = 16
 
 
 class Uninformative(StrEnum):
@@ -186,6 +191,18 @@ class StepContext:
     def micro_batch_size(self) -> int:
         """Most completions of a pass: as configured, halved each time that memory ran out."""
         return max(1, self.optim.micro_batch_size >> self.recovery.halvings)
+
+    def rows_a_pass(self, rows: int) -> int:
+        """Into how large micro-batches to cut `rows` completions: fewer than `micro_batch_size` if a core would idle.
+
+        These are whole groups of at least `LEAST_ROWS` together. Several processes, which must cut alike whatever
+        cores they have, always use `micro_batch_size`.
+        """
+        if self.world.size > 1:
+            return self.micro_batch_size
+        share = max(LEAST_ROWS, ceil(rows / cores(self.policy.device)))
+        group = self.objective.group_size
+        return min(self.micro_batch_size, ceil(share / group) * group)
 
     def loss_plan(self, sizes: LossSizes, *, kl_coef: float, entropy_coef: float) -> LossPlan:
         """What the micro-batches of an update of these sizes have in common."""

@@ -24,8 +24,8 @@ class OptimConfig:
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this norm."""
     micro_batch_size: int = 64
-    """Completions a forward and backward pass, best a multiple of the group; memory grows with it, results do not
-    change."""
+    """Most completions of a forward and backward pass, best a multiple of the group. Memory grows with it, results do
+    not change. On a CPU a pass has fewer, but at least 16, if a core would idle otherwise."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.lr < math.inf or not 0 <= self.min_lr_fraction <= 1:

@@ -150,7 +150,7 @@ def _add_micro_batches(
 ) -> tuple[TokenTotals, float]:
     """The report's token totals and loss with this update's added, whose gradient is left in the parameters."""
     context.optimizer.zero_grad(set_to_none=True)
-    micros = list(micro_batches(part, context.micro_batch_size, by_prompt=context.policy.packs))
+    micros = list(micro_batches(part, context.rows_a_pass(len(part.tokens_BT)), by_prompt=context.policy.packs))
     begin = partial(_begin_micro_batch, context, report)
     loss_of = partial(_checked_loss, context, plan)
     tokens, loss = replace(report.tokens), report.loss
