@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from rookworld_rlvr.app.wiring import make_generator
 from rookworld_rlvr.board.fen import parse_fen
@@ -101,7 +101,7 @@ def main() -> None:
     for name, complete in known_arbiters(arguments.model, policy).items():
         arbiters[name] = table_of(arbiter_suites(complete, data, arguments))
         print(f"{name}: done", flush=True)
-    console = Console(width=160)
+    console = Console(width=200)
     console.print(as_table(OF_PLAYERS, players))
     console.print(as_table(OF_ARBITERS, arbiters))
     if arguments.output:
@@ -169,7 +169,7 @@ def table_of(suites: Iterable[Suite]) -> dict[str, Measure]:
 
 
 def as_table(keys: Sequence[str], tables: dict[str, dict[str, Measure]]) -> Table:
-    table = Table("key", *tables)
+    table = Table(Column("key", no_wrap=True), *tables)
     for key in keys:
         table.add_row(key, *cells(tables.values(), key))
     return table

@@ -36,6 +36,7 @@ def settings(benchmarks: dict[str, ModuleType]) -> Any:
         trl_attention="sdpa",
         trl_checkpointing=False,
         same_process=False,
+        compile=False,
     )
 
 

@@ -165,7 +165,7 @@ def main(arguments: list[str]) -> int:
         return 0
     # So that a module's tied weights stay tied when it is moved.
     torch.__future__.set_swap_module_params_on_conversion(True)
-    wiring.select_device = lambda _asked: torch.device(NAME, 0)
+    wiring.select_device = lambda _asked, _local_rank=None: torch.device(NAME, 0)
     with Simulated():
         return rookworld(arguments)
 

@@ -87,7 +87,7 @@ def test_an_exception_on_one_rank_ends_all_and_each_names_it(
     harm = {"kind": "error", "rank": 1, "step": 1, "moment": moment}
     given = [f"output_root={tmp_path}", "steps=3", "evaluation_rows=0", *TWO_MICROS]
     ended = ranks(2, given, kind=kind, harm=harm, whole=True, replayed=False)
-    assert [one.code for one in ended] == [1, 1]
+    assert [one.code for one in ended] == [1, 1], "\n".join(one.text for one in ended)
     assert "rank 1" in ended[0].text and "a hook that is broken" in ended[0].text
     assert "a hook that is broken" in ended[1].text
 

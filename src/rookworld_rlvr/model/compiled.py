@@ -14,7 +14,6 @@ from torch import nn
 
 from ..errors import UserError
 from .packed_layout import PackedLayout
-from .shared_prefix import attend_eagerly
 
 # The compilers that torch.compile looks for.
 COMPILERS = ("g++", "clang++")
@@ -31,7 +30,7 @@ def compile_blocks(model: nn.Module) -> None:
 
     The model samples, and computes padded rows, as before. Its copies are compiled too.
     """
-    attend_eagerly()
+    _attend_packed_rows_eagerly()
     kinds = set(getattr(model, "_no_split_modules", None) or ())
     for block in [module for module in model.modules() if type(module).__name__ in kinds]:
         block.__class__ = _compiled(type(block))  # type: ignore[arg-type]
@@ -40,6 +39,12 @@ def compile_blocks(model: nn.Module) -> None:
 def compiled(function: Any) -> Any:
     """The function compiled for any sizes; on a CPU it uses as many threads as its caller may use."""
     return torch.compile(function, dynamic=True, options={"cpp.dynamic_threads": True})
+
+
+@cache
+def _attend_packed_rows_eagerly() -> None:
+    """Keep compiled code out of the attention of packed rows: its shapes are other ones at every pass."""
+    PackedLayout.attend = torch.compiler.disable(PackedLayout.attend)  # type: ignore[method-assign]
 
 
 @cache

@@ -45,11 +45,6 @@ def _attention(
 AttentionInterface.register(NAME, _attention)
 
 
-def attend_eagerly() -> None:
-    """Keep compiled code out of the attention over a layout: its shapes are other ones at every pass."""
-    AttentionInterface.register(NAME, torch.compiler.disable(_attention))
-
-
 def can_share(model: PreTrainedModel) -> bool:
     """Whether the model's attention can be replaced, and is plain: each token sees all before it."""
     config = model.config.get_text_config()
