@@ -48,7 +48,7 @@ LENGTH_TOLERANCE = 0.1
 
 @dataclass(frozen=True)
 class Settings:
-    """Of both sides."""
+    """What both sides are given."""
 
     prompts: int
     group_size: int
@@ -71,7 +71,7 @@ class Settings:
         return self.prompts * self.group_size
 
     def overrides(self) -> list[str]:
-        """Of our configuration; all else is its default."""
+        """Overrides of our configuration; all else is its default."""
         return [
             f"model.path={self.model}",
             f"model.compile={str(self.compile).lower()}",
@@ -92,7 +92,7 @@ class Settings:
 
 
 def trl_settings(settings: Settings) -> dict[str, Any]:
-    """Of GRPOConfig, what is not its default or is meant to be seen."""
+    """Settings of GRPOConfig that are not its default, or are meant to be seen."""
     return {
         "per_device_train_batch_size": settings.micro_batch,
         "gradient_accumulation_steps": settings.completions // settings.micro_batch,

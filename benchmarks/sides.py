@@ -61,7 +61,7 @@ def _ask(end: Connection, steps: int) -> Round:
 
 
 def medians(rounds: Sequence[Round]) -> Round:
-    """Of each figure; of a peak, the highest."""
+    """The median of each figure; of a peak, the highest."""
     found = {key: median(row[key] for row in rounds) for key in rounds[0]}
     return found | {key: max(row[key] for row in rounds) for key in found if key.endswith("_gib")}
 
