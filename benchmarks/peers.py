@@ -16,7 +16,8 @@ stay those of the model it began with), betas, no weight decay, gradients clippe
 advantages divided by the batch's standard deviation; threads; no logging, saving or evaluation within a round.
 
 Where they differ, each is what it is. Ours samples with its default generator, which computes prompts once a group and
-on a CPU works in float32 under bf16 too, trains packed rows, looks at every gate and guard, and prepares its process
+on a CPU works in float32 under bf16 too, trains packed rows, cuts a micro-batch smaller where a core would
+idle, looks at every gate and guard, and prepares its process
 (allocator, waiting threads) before torch is imported, as `rookworld` does. TRL calls `generate` under autocast and
 pads; its attention is --trl-attention; its gradient checkpointing, which is on by default and trades speed for memory,
 is off without --trl-checkpointing; with --same-process its process is prepared as ours is.

@@ -25,7 +25,7 @@ from .loss import LossPlan
 from .optim import Clock, OptimConfig
 from .step_report import StepReport
 
-# With fewer completions a pass costs more for each of them than a second core gains.
+# Fewest completions of a micro-batch that is cut so that no core idles; fewer were not tried.
 LEAST_ROWS = 16
 
 
