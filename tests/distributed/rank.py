@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from rookworld_rlvr.app.config import RunConfig
+from rookworld_rlvr.app.process import run_process
 from rookworld_rlvr.app.wiring import build_run, build_unsaved_run
 from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.rollout.generator import Generator, SampledCompletion
@@ -140,7 +141,7 @@ def case(
     return told
 
 
-if __name__ == "__main__":
+def main() -> int:
     spec = json.loads(sys.argv[1])
     replayed = spec.get("replayed", "")
     found = [
@@ -148,3 +149,8 @@ if __name__ == "__main__":
         for number, overrides in enumerate(spec["cases"])
     ]
     Path(f"{spec['out']}.{RANK}").write_text(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    run_process(main)

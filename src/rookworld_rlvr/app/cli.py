@@ -5,7 +5,7 @@ import sys
 
 from .conf_groups import groups
 from .exit_codes import BAD_INPUT, DONE, INTERRUPTED
-from .process import prepare_process
+from .process import prepare_process, run_process
 
 # Each command's module is imported when it is called: `data` needs no torch.
 COMMANDS = {
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
 
 def console() -> None:
     """The installed script."""
-    sys.exit(main(sys.argv[1:]))
+    run_process(lambda: main(sys.argv[1:]))
 
 
 def _usage() -> str:

@@ -1,4 +1,6 @@
-"""How the process asks for memory and gives it back, and how its threads wait. Called before torch is imported.
+"""How the process asks for memory and gives it back, how its threads wait, and how it ends. Imports no torch.
+
+`prepare_process` is called before torch is imported.
 
 glibc serves tensors of up to 32 MiB from one heap, where each new size leaves holes between those that live
 longer: resident memory came to three times what was in use. Mapped on their own, large blocks go back as soon
@@ -11,9 +13,13 @@ thread, and then sleeps.
 A user's own settings of the environment win.
 """
 
+import atexit
 import ctypes
 import os
 import sys
+import traceback
+from collections.abc import Callable
+from typing import NoReturn
 
 # From here up a block is mapped on its own. A step has many blocks of 2 to 4 MiB, and a mapping of that size holds no
 # whole huge page: each of its pages is a fault of its own.
@@ -42,3 +48,22 @@ def prepare_process() -> None:
     if mallopt is not None and not {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"} & os.environ.keys():
         mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
         mallopt(M_TRIM_THRESHOLD, TRIM_BYTES)
+
+
+def run_process(work: Callable[[], int]) -> NoReturn:
+    """Do the work and end this process by the exit code that it returns, or by 1 and a traceback if it raises.
+
+    One of several ranks skips the teardown of Python's interpreter. A rank whose exchange was cut off may still have a
+    thread that waits for the other side; if that thread wakes during the teardown, the process ends by SIGABRT.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        sys.exit(work())
+    try:
+        code = work()
+    except Exception:
+        traceback.print_exc()
+        code = 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,45 @@
+"""How a process ends: by its exit code, whatever threads and objects it leaves behind."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+# During the interpreter's teardown `left` is destroyed, and aborts as a thread of a broken exchange would.
+PROGRAM = """
+import atexit, os
+from rookworld_rlvr.app.process import run_process
+
+class Left:
+    def __del__(self):
+        os.abort()
+
+def work():
+    print("worked")
+    {end}
+
+left = Left()
+atexit.register(print, "closed")
+run_process(work)
+"""
+
+
+def ended(end: str, ranks: int) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(SOURCE), "WORLD_SIZE": str(ranks), "RANK": "0"}
+    command = [sys.executable, "-c", PROGRAM.format(end=end)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(("end", "code"), [("return 0", 0), ("return 4", 4), ("raise ValueError('broken')", 1)])
+def test_a_rank_ends_by_its_exit_code_without_the_teardown(end: str, code: int) -> None:
+    process = ended(end, ranks=2)
+    assert process.returncode == code, process.stderr
+    assert process.stdout == "worked\nclosed\n"
+    assert ("ValueError: broken" in process.stderr) == (code == 1)
+
+
+def test_a_process_alone_is_torn_down_as_usual() -> None:
+    assert ended("return 0", ranks=1).returncode < 0
