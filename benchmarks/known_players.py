@@ -19,7 +19,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Column, Table
 
-from rookworld_rlvr.app.wiring import make_generator
+from rookworld_rlvr.app.generators import make_generator
 from rookworld_rlvr.board.fen import parse_fen
 from rookworld_rlvr.engine.engine import EngineConfig
 from rookworld_rlvr.engine.pool import EnginePool

@@ -29,8 +29,8 @@ from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.policy import ModelConfig, Policy, load_policy
 from rookworld_rlvr.rollout.generator import GeneratorConfig
 from rookworld_rlvr.rollout.groups import prompt_tokens
+from rookworld_rlvr.rollout.vllm_client import VLLMServer
 from rookworld_rlvr.rollout.vllm_config import VLLMConfig
-from rookworld_rlvr.rollout.vllm_server import VLLMServer
 from rookworld_rlvr.rollout.vllm_servers import VLLMServersGenerator
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.training.data import default_file

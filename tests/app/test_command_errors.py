@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.config import EvaluateConfig
 from rookworld_rlvr.app.hydra_command import run_command
-from rookworld_rlvr.rollout.vllm_server import ServerGoneError
+from rookworld_rlvr.rollout.vllm_client import ServerGoneError
 
 BAD_VALUES = [
     ("optim.lrr=1", "did you mean optim.lr"),

@@ -18,8 +18,8 @@ from rookworld_rlvr.app import suites
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.config import EvaluateConfig
 from rookworld_rlvr.app.evaluated import Evaluated, load_model
+from rookworld_rlvr.app.generators import make_generator
 from rookworld_rlvr.app.rows_file import RowsFile, rows_path
-from rookworld_rlvr.app.wiring import make_generator
 from rookworld_rlvr.engine.engine import EngineNotFoundError, find_engine
 from rookworld_rlvr.evaluation.suite import Suite, SuiteName
 from rookworld_rlvr.files import written_alone

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
-from rookworld_rlvr.app.wiring import make_generator
+from rookworld_rlvr.app.generators import make_generator
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.model.compiled import compile_blocks
 from rookworld_rlvr.model.device import Precision

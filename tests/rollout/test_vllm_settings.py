@@ -1,6 +1,8 @@
 """What of the vLLM generators needs no vLLM: settings, the server's command line, seeds, limits, the weights' names."""
 
 import copy
+import json
+import threading
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,9 +12,11 @@ import torch
 from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.rollout.generator import GeneratorError
+from rookworld_rlvr.rollout.vllm_client import ServerGoneError, VLLMServer
 from rookworld_rlvr.rollout.vllm_config import VLLMConfig, engine_arguments
 from rookworld_rlvr.rollout.vllm_sampling import cut, expected_weights, require_held, room_for
 from rookworld_rlvr.rollout.vllm_serve import _parser, flags
+from rookworld_rlvr.rollout.vllm_weights import ByFolder, ByTransfer, hand_over_to
 
 EOS = 7
 
@@ -38,6 +42,41 @@ def test_the_server_s_command_line_says_the_same_and_passes_on_what_it_does_not_
     assert "--no-use-tqdm-on-load" in words and "--enable-sleep-mode" not in words
     tiny = flags(_parser().parse_args(["tiny"]))
     assert (Path(tiny[tiny.index("--model") + 1]) / "config.json").is_file()
+
+
+def test_a_server_offers_the_transfer_of_weights_where_it_is_asked_for() -> None:
+    def words(*options: str) -> list[str]:
+        return flags(_parser().parse_args(["tiny", *options]))
+
+    asked = words("--hand-over", "nccl")
+    assert json.loads(asked[asked.index("--weight-transfer-config") + 1]) == {"backend": "nccl"}
+    assert "--weight-transfer-config" not in words("--hand-over", "folder")
+    # On a CPU the folder is the default.
+    assert "--weight-transfer-config" not in words()
+
+
+def test_weights_go_by_transfer_only_from_an_accelerator_with_vllm_to_a_server_that_offers_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def way(offered: str, device: str, *, installed: bool) -> type:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if installed else None)
+        server = VLLMServer("http://127.0.0.1:1", timeout_s=1)
+        return type(hand_over_to(server, offered, torch.device(device), torch.float32, sync_folder=str(tmp_path)))
+
+    assert way("nccl", "cuda", installed=True) is ByTransfer
+    assert way("nccl", "cuda", installed=False) is ByFolder
+    assert way("nccl", "cpu", installed=True) is ByFolder
+    assert way("", "cuda", installed=True) is ByFolder
+    assert way("ipc", "cuda", installed=True) is ByFolder
+
+
+def test_an_exchange_that_does_not_end_is_given_up_in_time_with_the_server_s_name() -> None:
+    transfer = ByTransfer(VLLMServer("http://127.0.0.1:1", 0.2), "nccl", torch.device("cpu"), torch.float32)
+    never = threading.Event()
+    transfer._connect = never.wait  # type: ignore[assignment, method-assign]
+    with pytest.raises(ServerGoneError, match=r"http://127.0.0.1:1 to take over .* within 0.2 s"):
+        transfer.load("x:1")
+    never.set()
 
 
 def test_a_completion_is_cut_behind_its_end_token() -> None:

@@ -21,9 +21,13 @@ from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.policy import ModelConfig, Policy, load_policy
 from rookworld_rlvr.rollout.generator import Generator, GeneratorConfig
 from rookworld_rlvr.rollout.groups import prompt_tokens
+from rookworld_rlvr.rollout.vllm_client import VLLMServer
 from rookworld_rlvr.rollout.vllm_config import VLLMConfig
-from rookworld_rlvr.rollout.vllm_server import VLLMServer, VLLMServerGenerator
+from rookworld_rlvr.rollout.vllm_server import VLLMServerGenerator
 
+HERE = Path(__file__).parent
+# It imports vllm.
+collect_ignore = ["gloo_transfer.py"]
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 PATIENCE_S = 120
 SETTINGS = GeneratorConfig(max_new_tokens=64, batch_size=64, vllm=VLLMConfig(kv_cache_gib=0.25))
@@ -53,19 +57,23 @@ def engine() -> Any:
 class ServerProcess:
     """A server as a user starts it, which can be killed and started again at the same address."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, *options: str) -> None:
+        """`options` go on the server's command line."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self._log = log
+        self._log, self._options = log, options
         self.start()
 
     def start(self) -> None:
         command = [sys.executable, "-m", "rookworld_rlvr.rollout.vllm_serve", "tiny", "--precision", "fp32"]
-        command += ["--port", str(self.port), "--kv-cache-gib", "0.25", "--batch-size", "64"]
+        command += ["--port", str(self.port), "--kv-cache-gib", "0.25", "--batch-size", "64", *self._options]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
         with self._log.open("a") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
 
     def wait(self) -> None:
         server = VLLMServer(self.url, timeout_s=PATIENCE_S)
@@ -77,6 +85,10 @@ class ServerProcess:
             except RuntimeError:
                 assert self._process.poll() is None and time.monotonic() < deadline, self._log.read_text()[-2000:]
                 time.sleep(0.5)
+
+    def freeze(self) -> None:
+        """Stop it without an end: it takes requests and never answers."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
 
     def kill(self) -> None:
         """With its engine, at once: as a machine dies. May be killed already."""
@@ -97,9 +109,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
-def make_server(tmp_path: Path) -> Callable[[], ServerProcess]:
+def make_server(tmp_path: Path) -> Callable[..., ServerProcess]:
     """Servers of a test's own; it ends them."""
-    return lambda: ServerProcess(tmp_path / "log.txt")
+    return lambda *options: ServerProcess(tmp_path / "log.txt", *options)
 
 
 @pytest.fixture

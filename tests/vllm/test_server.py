@@ -16,7 +16,7 @@ from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.policy import ModelConfig, Policy, load_policy
 from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.rollout.generator import GeneratorError
-from rookworld_rlvr.rollout.vllm_server import VLLMServer
+from rookworld_rlvr.rollout.vllm_client import VLLMServer
 from rookworld_rlvr.training.preflight import run_preflight
 from rookworld_rlvr.training.trainer import gate_examples, preflight_input
 
@@ -55,7 +55,8 @@ def test_weights_changed_behind_our_back_are_refused_by_the_gate(
     given = preflight_input(context, gate_examples(read_corpus(corpus.train).examples))
     assert all(gate.passed for gate in run_preflight(given))
     # The file that the next hand-over will be read from is another's: the sync itself notices.
-    client._write = lambda model: type(client)._write(client, other_policy().model)
+    keep = client._weights.keep
+    client._weights.keep = lambda model: keep(other_policy().model)
     with pytest.raises(GeneratorError, match="expected the trainer's weights"):
         client.sync(context.policy.model)
     # Even where it did not, the gate would.

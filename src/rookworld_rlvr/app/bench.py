@@ -29,11 +29,12 @@ from ..training.run import Run
 from ..training.step import grpo_step
 from ..training.step_report import StepReport
 from .config import BenchRunConfig
+from .generators import make_generator
 from .hydra_command import overrides, run_command, to_dataclass
 from .machine import Limits, measure_limits
 from .tables import bench_tables
 from .train import resumed_config
-from .wiring import build_unsaved_run, make_generator
+from .wiring import build_unsaved_run
 from .work import Lengths, Shape, Work, generation, shape_of, training
 
 DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp32: torch.float32}

@@ -24,6 +24,7 @@ from ..training.data import load_evaluation_data
 from .compare import compare_command
 from .config import EvaluateConfig
 from .evaluated import Evaluated, load_model
+from .generators import make_generator
 from .hydra_command import run_command
 from .judges import make_measure
 from .pgn_files import begin_pgn, pgn_paths, save_pgn
@@ -31,7 +32,7 @@ from .progress import bars
 from .rows_file import RowsFile, rows_path
 from .suites import build_suites
 from .tables import evaluation_tables
-from .wiring import make_console, make_generator, set_threads
+from .wiring import make_console, set_threads
 
 COMPARE = "compare"
 # What may differ between the parts of one evaluation, beside the settings of suites that it has not.

@@ -15,7 +15,8 @@ from ..play.table import Table
 from ..rollout.generator import GeneratorConfig
 from .arguments import OneLineParser
 from .exit_codes import BAD_INPUT, DONE
-from .wiring import make_generator, set_threads
+from .generators import make_generator
+from .wiring import set_threads
 
 PORT = 8321
 

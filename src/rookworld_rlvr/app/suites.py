@@ -20,7 +20,7 @@ from ..tasks.corpus import example_key
 from ..training.data import evaluation_rows
 from .evaluated import Evaluated, load_model
 from .game_suites import closed_world, engine_match, mates, puzzles, selfplay
-from .wiring import in_this_process, make_generator
+from .generators import in_this_process, make_generator
 
 
 def build_suites(evaluated: Evaluated) -> list[Suite]:

@@ -1,8 +1,6 @@
 """From a configuration to the objects a run works with."""
 
 import sys
-from contextlib import nullcontext
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -13,17 +11,12 @@ from rich.console import Console
 from ..errors import UserError
 from ..evaluation.sampled import Sampling
 from ..files import write_text
-from ..model.compiled import require_compiler
-from ..model.device import Precision, is_accelerator, select_device
+from ..model.device import select_device
 from ..model.policy import Policy, load_policy
 from ..model.sharded import shard
-from ..model.shared_prefix import can_share
 from ..model.world import Distributed, World
-from ..pretraining.codec import echo_ids
 from ..rewards.judge_pool import Judge
-from ..rollout.generator import Generator, GeneratorBaseConfig, GeneratorError, GeneratorKind
-from ..rollout.hf_generator import HFGenerator
-from ..rollout.static_generator import StaticGenerator
+from ..rollout.generator import Generator
 from ..stability.entropy_control import EntropyController
 from ..stability.guards import Guards
 from ..stability.kl_control import KLController
@@ -49,12 +42,12 @@ from ..training.sinks import Cards, ConsoleSink, JsonlSink, Sink, TensorBoardSin
 from ..training.validation import hold_back
 from ..training.warning_signs import SignWatch
 from .config import RunConfig
+from .generators import in_this_process, make_generator
 from .judges import make_judges
 from .processes import join_world, local_rank, threads_of_a_rank
 
 # Wider than any table.
 LINE = 1000
-VLLM = (GeneratorKind.vllm, GeneratorKind.vllm_server)
 
 
 def make_console(*, quiet: bool = False) -> Console:
@@ -68,57 +61,6 @@ def set_threads(threads: int) -> None:
         raise UserError(f"threads: expected 0 or more, got {threads}")
     if threads:
         torch.set_num_threads(threads)
-
-
-def make_generator(policy: Policy, config: GeneratorBaseConfig) -> Generator:
-    """The generator that the configuration names. Raises UserError where it is not there or does not fit the model."""
-    if config.kind in VLLM:
-        return _vllm_generator(policy, config)
-    ids = {"eos_id": int(policy.tokenizer.eos_token_id), "pad_id": policy.pad_id}
-    if config.kind is GeneratorKind.hf:
-        return HFGenerator(policy.model, config, **ids, autocast=policy.autocast)
-    if not can_share(policy.model):
-        raise UserError(
-            "generator.kind=static: expected a model whose attention can be replaced and sees all that came before, "
-            f"got {type(policy.model).__name__}; generator=hf samples from any"
-        )
-    if config.compile:
-        require_compiler("generator.compile")
-    # On a CPU a pass is over few tokens: bf16's casts cost more than its products save (docs/log.md, 7).
-    autocast = policy.autocast if is_accelerator(policy.device) else nullcontext
-    return StaticGenerator(policy.model, config, **ids, autocast=autocast, echo_ids=echo_ids(policy.tokenizer))
-
-
-def in_this_process(config: GeneratorBaseConfig) -> GeneratorBaseConfig:
-    """vLLM, here or as a server, holds one model; `hf` takes any other beside it."""
-    return replace(config, kind=GeneratorKind.hf) if config.kind in VLLM else config
-
-
-def _vllm_generator(policy: Policy, config: GeneratorBaseConfig) -> Generator:
-    """vLLM in this process or as a server; it computes in the trainer's precision."""
-    dtype = torch.bfloat16 if policy.precision is Precision.bf16 else torch.float32
-    eos_id = int(policy.tokenizer.eos_token_id)
-    try:
-        if config.kind is GeneratorKind.vllm_server:
-            from ..rollout.vllm_server import VLLMServerGenerator
-            from ..rollout.vllm_servers import VLLMServersGenerator
-
-            match config.vllm.urls:
-                case []:
-                    raise UserError("generator.vllm.urls: expected the servers' [http://HOST:PORT], got none")
-                case [url]:
-                    return VLLMServerGenerator(policy.model, config, url, eos_id=eos_id, dtype=dtype)
-            return VLLMServersGenerator(policy.model, config, eos_id=eos_id, dtype=dtype)
-        from ..rollout.vllm_generator import VLLMGenerator, installed
-
-        if not installed():
-            raise UserError(
-                "generator=vllm: expected vllm to be installed: bash scripts/setup.sh vllm, "
-                "then .venv-vllm/bin/rookworld in place of rookworld"
-            )
-        return VLLMGenerator(policy.model, config, eos_id=eos_id, dtype=dtype)
-    except (GeneratorError, OSError) as error:
-        raise UserError(f"generator={config.kind}: {error}") from error
 
 
 def build_run(config: RunConfig, raw: DictConfig) -> Run:
@@ -172,7 +114,7 @@ def _build_unsaved_run(config: RunConfig, device: torch.device, world: World) ->
     _require_references_that_fit(config)
     _require_batches_that_can_be_early(config)
     policy = load_policy(config.model, device, config.precision)
-    generator = make_generator(policy, config.generator)
+    generator = make_generator(policy, config.generator, world)
     # Last of what may be refused: engines run from here on.
     judge, engine = make_judges(config)
     prompts = PromptStream(train_examples, config.data.mixture, config.seed, live)

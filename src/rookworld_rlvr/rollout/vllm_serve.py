@@ -5,6 +5,7 @@ weights. Those let whoever reaches the port load files into it: by default nobod
 """
 
 import argparse
+import json
 import os
 import sys
 from importlib import resources
@@ -17,6 +18,7 @@ from .vllm_config import ENVIRONMENT, SERVED_NAME, VLLMConfig, engine_arguments
 
 SERVER = "vllm.entrypoints.openai.api_server"
 TINY = "tiny"
+NCCL, FOLDER = "nccl", "folder"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -44,6 +46,8 @@ def flags(given: argparse.Namespace) -> list[str]:
     arguments = engine_arguments(model, config, batch_size=given.batch_size, accelerated=accelerated, dtype=dtype)
     arguments |= {"host": given.host, "port": given.port, "served_model_name": SERVED_NAME}
     arguments |= {"disable_uvicorn_access_log": True, "disable_log_stats": True}
+    if (given.hand_over or (NCCL if accelerated else FOLDER)) == NCCL:
+        arguments["weight_transfer_config"] = json.dumps({"backend": NCCL})
     return [word for name, value in arguments.items() for word in _flag(name.replace("_", "-"), value)]
 
 
@@ -69,6 +73,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--precision", choices=DTYPES, default="bf16", help="that of the run")
     parser.add_argument("--batch-size", type=int, default=GeneratorConfig().batch_size)
     parser.add_argument("--kv-cache-gib", type=float, default=defaults.kv_cache_gib, help="on a CPU")
+    parser.add_argument(
+        "--hand-over",
+        choices=(NCCL, FOLDER),
+        help="how weights come: from the trainer's GPU by NCCL, or in a folder (default: nccl on CUDA, else folder)",
+    )
     parser.add_argument("--gpu-memory-fraction", type=float, default=defaults.gpu_memory_fraction, help="on CUDA")
     return parser
 

@@ -15,7 +15,7 @@ import torch
 from transformers import PreTrainedModel
 
 from .generator import GeneratorBaseConfig, GeneratorError, SampledCompletion, require_seeds
-from .vllm_server import VLLMServerGenerator
+from .vllm_server import Owner, VLLMServerGenerator
 
 # Each server is given its prompts in about so many pieces, so that a fast one gets more of them.
 PIECES = 4
@@ -25,13 +25,21 @@ class VLLMServersGenerator:
     """See `Generator`. All servers must be there at the start."""
 
     def __init__(
-        self, model: PreTrainedModel, config: GeneratorBaseConfig, *, eos_id: int, dtype: torch.dtype = torch.float32
+        self,
+        model: PreTrainedModel,
+        config: GeneratorBaseConfig,
+        *,
+        eos_id: int,
+        dtype: torch.dtype = torch.float32,
+        owner: Owner | None = None,
     ) -> None:
         """Look at the servers and hand the weights over. Raises GeneratorError."""
         # Another server is a better answer to one that is gone than to wait for it.
         impatient = replace(config, vllm=replace(config.vllm, retries=0))
+        owner = owner or Owner()
         self._servers = [
-            VLLMServerGenerator(model, impatient, url, eos_id=eos_id, dtype=dtype) for url in config.vllm.urls
+            VLLMServerGenerator(model, impatient, url, eos_id=eos_id, dtype=dtype, owner=owner)
+            for url in config.vllm.urls
         ]
         self._retries = config.vllm.retries
         self._used = list(self._servers)

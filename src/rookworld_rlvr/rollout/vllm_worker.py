@@ -29,12 +29,16 @@ class WorkerExtension:
     rookworld_token: str = ""
 
     def rookworld_state(self) -> dict[str, str]:
-        """Whose weights these are (empty: those it was started with), their type, and what a log-prob is."""
-        model = self.vllm_config.model_config
+        """Whose weights these are (empty: those it was started with), their type, and what a log-prob is.
+
+        Also the backend of vLLM's weight transfer that a trainer can use; empty where there is none.
+        """
+        model, transfer = self.vllm_config.model_config, self.vllm_config.weight_transfer_config
         return {
             "token": self.rookworld_token,
             "dtype": str(model.dtype),
             "logprobs_mode": str(model.logprobs_mode),
+            "transfer": str(transfer.backend) if transfer is not None else "",
         }
 
     def rookworld_load_folder(self, folder: str, token: str) -> None:
@@ -43,13 +47,21 @@ class WorkerExtension:
 
     def rookworld_load(self, named: dict[str, Tensor], token: str) -> None:
         """Take over weights under transformers' names; `token` says whose they are."""
-        # Whatever happens on the way, they are neither the old ones nor the new ones.
-        self.rookworld_token = f"{token}{HALF_LOADED}"
-        model = self.model_runner.get_model()
+        self.rookworld_begin(token)
         with torch.inference_mode():
             self.model_runner.reload_weights(weights_iterator=iter(named.items()))
-            head = getattr(model, "lm_head", None)
-            if _is_tied(model, named) and head is not None:
+        self.rookworld_end(list(named), token)
+
+    def rookworld_begin(self, token: str) -> None:
+        """Weights begin to change: whatever happens on the way, they are neither the old ones nor the new ones."""
+        self.rookworld_token = f"{token}{HALF_LOADED}"
+
+    def rookworld_end(self, names: Sequence[str], token: str) -> None:
+        """All weights of these names have come."""
+        model = self.model_runner.get_model()
+        head = getattr(model, "lm_head", None)
+        if _is_tied(model, names) and head is not None:
+            with torch.inference_mode():
                 # vLLM leaves the packed copy of a tied head as it was.
                 head.quant_method.process_weights_after_loading(head)
         self.rookworld_token = token

@@ -24,7 +24,7 @@ from ...model.weights import checksum
 from ...rollout.generator import GeneratorConfig
 from ...tasks.played import GameRecord, Turn, position_rows, transition_lines, winner_lines
 from ...training.data import held_out_positions
-from ..wiring import make_generator
+from ..generators import make_generator
 from .game_log import GameLog
 from .generate import CARD_FILE
 from .rows import Rows, made_of_row

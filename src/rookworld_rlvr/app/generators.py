@@ -1,0 +1,90 @@
+"""Makes the generator that a configuration names."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ..errors import UserError
+from ..model.compiled import require_compiler
+from ..model.device import Precision, is_accelerator
+from ..model.policy import Policy
+from ..model.shared_prefix import can_share
+from ..model.world import World
+from ..pretraining.codec import echo_ids
+from ..rollout.generator import Generator, GeneratorBaseConfig, GeneratorError, GeneratorKind
+from ..rollout.hf_generator import HFGenerator
+from ..rollout.static_generator import StaticGenerator
+
+VLLM = (GeneratorKind.vllm, GeneratorKind.vllm_server)
+ALONE = World()
+
+
+def make_generator(policy: Policy, config: GeneratorBaseConfig, world: World = ALONE) -> Generator:
+    """The generator that the configuration names. Raises UserError where it is not there or does not fit the model.
+
+    Several ranks that sample together give their `world`.
+    """
+    if config.kind in VLLM:
+        return _vllm_generator(policy, config, world)
+    ids = {"eos_id": int(policy.tokenizer.eos_token_id), "pad_id": policy.pad_id}
+    if config.kind is GeneratorKind.hf:
+        return HFGenerator(policy.model, config, **ids, autocast=policy.autocast)
+    if not can_share(policy.model):
+        raise UserError(
+            "generator.kind=static: expected a model whose attention can be replaced and sees all that came before, "
+            f"got {type(policy.model).__name__}; generator=hf samples from any"
+        )
+    if config.compile:
+        require_compiler("generator.compile")
+    # On a CPU a pass is over few tokens: bf16's casts cost more than its products save (docs/log.md, 7).
+    autocast = policy.autocast if is_accelerator(policy.device) else nullcontext
+    return StaticGenerator(policy.model, config, **ids, autocast=autocast, echo_ids=echo_ids(policy.tokenizer))
+
+
+def in_this_process(config: GeneratorBaseConfig) -> GeneratorBaseConfig:
+    """vLLM, here or as a server, holds one model; `hf` takes any other beside it."""
+    return replace(config, kind=GeneratorKind.hf) if config.kind in VLLM else config
+
+
+def _vllm_generator(policy: Policy, config: GeneratorBaseConfig, world: World) -> Generator:
+    """vLLM in this process or as a server; it computes in the trainer's precision."""
+    try:
+        if config.kind is GeneratorKind.vllm_server:
+            return _server_generator(policy, config, world)
+        from ..rollout.vllm_generator import VLLMGenerator, installed
+
+        if not installed():
+            raise UserError(
+                "generator=vllm: expected vllm to be installed: bash scripts/setup.sh vllm, "
+                "then .venv-vllm/bin/rookworld in place of rookworld"
+            )
+        return VLLMGenerator(policy.model, config, **_of_vllm(policy))
+    except (GeneratorError, OSError) as error:
+        raise UserError(f"generator={config.kind}: {error}") from error
+
+
+def _server_generator(policy: Policy, config: GeneratorBaseConfig, world: World) -> Generator:
+    """One or several vLLM servers, which all ranks ask and rank 0 gives the weights to."""
+    from ..rollout.vllm_server import LedGenerator, Owner, VLLMServerGenerator
+    from ..rollout.vllm_servers import VLLMServersGenerator
+
+    if not config.vllm.urls:
+        raise UserError("generator.vllm.urls: expected the servers' [http://HOST:PORT], got none")
+    owner = Owner(world.lead(lambda: Owner().name, "the servers' owner"), hands_over=world.leads)
+
+    def connected() -> Generator:
+        match config.vllm.urls:
+            case [url]:
+                return VLLMServerGenerator(policy.model, config, url, owner=owner, **_of_vllm(policy))
+        return VLLMServersGenerator(policy.model, config, owner=owner, **_of_vllm(policy))
+
+    generator = world.together(connected, "the servers")
+    return generator if world.size == 1 else LedGenerator(generator, world)
+
+
+def _of_vllm(policy: Policy) -> dict[str, Any]:
+    """What every generator with vLLM is told of the model."""
+    dtype = torch.bfloat16 if policy.precision is Precision.bf16 else torch.float32
+    return {"eos_id": int(policy.tokenizer.eos_token_id), "dtype": dtype}

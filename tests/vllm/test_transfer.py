@@ -1,0 +1,145 @@
+"""Weights that reach a server by vLLM's own transfer engine: the calls and checks of CUDA, with gloo for NCCL."""
+
+import importlib
+import threading
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.model.policy import Policy
+from rookworld_rlvr.model.weights import checksum
+from rookworld_rlvr.rollout.generator import GeneratorConfig, GeneratorError
+from rookworld_rlvr.rollout.vllm_client import ServerGoneError
+from rookworld_rlvr.rollout.vllm_config import VLLMConfig
+from rookworld_rlvr.rollout.vllm_server import VLLMServerGenerator
+from rookworld_rlvr.rollout.vllm_servers import VLLMServersGenerator
+from rookworld_rlvr.rollout.vllm_weights import ByFolder, ByTransfer
+
+pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed: scripts/setup.sh vllm")
+
+OVER_GLOO = ("--worker-extension-cls", "gloo_transfer.GlooExtension", "--weight-transfer-config", '{"backend": "gloo"}')
+Prompts = list[tuple[int, ...]]
+
+
+@pytest.fixture
+def gloo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trainer in this process can drive gloo."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    importlib.import_module("gloo_transfer").register_trainer()
+
+
+@pytest.fixture
+def server(gloo: None, make_server: Callable[..., Any]) -> Iterator[Any]:
+    process = make_server(*OVER_GLOO)
+    try:
+        process.wait()
+        yield process
+    finally:
+        process.kill()
+
+
+def client_of(policy: Policy, server: Any, *, retries: int = 0, timeout_s: float = 60.0) -> VLLMServerGenerator:
+    vllm = VLLMConfig(retries=retries, timeout_s=timeout_s)
+    config = GeneratorConfig(max_new_tokens=64, batch_size=64, vllm=vllm)
+    return VLLMServerGenerator(policy.model, config, server.url, eos_id=policy.tokenizer.eos_token_id)
+
+
+def train_a_little(policy: Policy) -> str:
+    """Change every weight. Returns the new checksum."""
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter.mul_(1.01)
+    return checksum(policy.model)
+
+
+def test_each_hand_over_brings_all_weights_and_a_restarted_server_gets_those_that_were_kept(
+    server: Any, policy: Policy, prompts: Prompts
+) -> None:
+    client = client_of(policy, server, retries=6)
+    assert isinstance(client._weights, ByTransfer)
+    assert client.weights_checksum() == checksum(policy.model)
+    drawn = []
+    for _ in range(2):
+        expected = train_a_little(policy)
+        client.sync(policy.model)
+        assert client.weights_checksum() == expected
+        drawn.append(client.generate(prompts, group_size=2, temperature=1.0, seeds=range(len(prompts))))
+    assert drawn[0] != drawn[1]
+
+    # The batch is drawn again from the weights of the last hand-over, whatever was trained since.
+    train_a_little(policy)
+    server.kill()
+    server.start()
+    client.generate(prompts, group_size=2, temperature=1.0, seeds=range(len(prompts)))
+    assert client.weights_checksum() == expected != checksum(policy.model)
+
+
+def test_weights_that_do_not_arrive_whole_are_refused(server: Any, policy: Policy) -> None:
+    client = client_of(policy, server)
+    kept = client._weights._kept  # type: ignore[attr-defined]
+    keep = client._weights.keep
+
+    def keep_spoilt(model: Any) -> None:
+        keep(model)
+        name, tensor = next(iter(kept.named.items()))
+        kept.named[name] = tensor + 1
+
+    client._weights.keep = keep_spoilt  # type: ignore[method-assign]
+    with pytest.raises(GeneratorError, match="expected the trainer's weights"):
+        client.sync(policy.model)
+    client._weights.keep = keep  # type: ignore[method-assign]
+    client.sync(policy.model)
+    assert client.weights_checksum() == checksum(policy.model)
+
+
+def test_a_server_that_stops_answering_is_left_out_by_name_in_time(
+    server: Any, make_server: Callable[..., Any], policy: Policy, prompts: Prompts, capfd: pytest.CaptureFixture[str]
+) -> None:
+    other = make_server(*OVER_GLOO)
+    try:
+        other.wait()
+        vllm = VLLMConfig(urls=[server.url, other.url], retries=0, timeout_s=10)
+        config = GeneratorConfig(max_new_tokens=64, batch_size=64, vllm=vllm)
+        sampler = VLLMServersGenerator(policy.model, config, eos_id=policy.tokenizer.eos_token_id)
+        # It goes on to answer what it holds, but not to take over weights.
+        held, frozen = sampler._servers[1]._weights, threading.Timer(0.0, other.freeze)
+        connect = held._connect  # type: ignore[attr-defined]
+
+        def freeze_then_connect() -> None:
+            frozen.start()
+            frozen.join()
+            connect()
+
+        held._connect = freeze_then_connect  # type: ignore[attr-defined]
+        expected = train_a_little(policy)
+        sampler.sync(policy.model)
+        told = capfd.readouterr().err
+        assert f"{other.url} is left out" in told and "within 10 s" in told
+        assert sampler.weights_checksum() == expected
+        groups = sampler.generate(prompts, group_size=2, temperature=1.0, seeds=range(len(prompts)))
+        assert [len(group) for group in groups] == [2] * len(prompts)
+    finally:
+        other.kill()
+
+
+def test_a_run_trains_with_it(server: Any, tiny_overrides: list[str], tmp_path: Path) -> None:
+    given = [*tiny_overrides, "generator=vllm_server", f"generator.vllm.urls=[{server.url}]", "precision=fp32"]
+    given += ["steps=2", "evaluation_rows=1", "match_pairs=0", f"output_root={tmp_path}"]
+    assert main(["train", *given]) == 0
+
+
+def test_a_server_without_it_takes_a_folder(make_server: Callable[..., Any], gloo: None, policy: Policy) -> None:
+    plain = make_server()
+    try:
+        plain.wait()
+        client = client_of(policy, plain)
+        assert isinstance(client._weights, ByFolder)
+        with pytest.raises(ServerGoneError, match="500"):
+            ByTransfer(client._server, "gloo", torch.device("cpu"), torch.float32).load("x:1")
+    finally:
+        plain.kill()
