@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from rookworld_rlvr.model.policy import Policy
-from rookworld_rlvr.model.weights import checksum
+from rookworld_rlvr.model.weights import checksum, checksum_of
 from rookworld_rlvr.rollout.generator import GeneratorError
 from rookworld_rlvr.rollout.vllm_client import ServerGoneError, VLLMServer
 from rookworld_rlvr.rollout.vllm_config import VLLMConfig, engine_arguments
 from rookworld_rlvr.rollout.vllm_sampling import cut, expected_weights, require_held, room_for
 from rookworld_rlvr.rollout.vllm_serve import _parser, flags
-from rookworld_rlvr.rollout.vllm_weights import ByFolder, ByTransfer, hand_over_to
+from rookworld_rlvr.rollout.vllm_weights import ByFolder, ByTransfer, KeptWeights, Owner, hand_over_to
+from rookworld_rlvr.rollout.vllm_worker import WEIGHTS_FILE
 
 EOS = 7
 
@@ -60,8 +61,8 @@ def test_weights_go_by_transfer_only_from_an_accelerator_with_vllm_to_a_server_t
 ) -> None:
     def way(offered: str, device: str, *, installed: bool) -> type:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if installed else None)
-        server = VLLMServer("http://127.0.0.1:1", timeout_s=1)
-        return type(hand_over_to(server, offered, torch.device(device), torch.float32, sync_folder=str(tmp_path)))
+        server, kept = VLLMServer("http://127.0.0.1:1", 1.0), KeptWeights(Owner(), torch.float32, str(tmp_path))
+        return type(hand_over_to(server, offered, kept, torch.device(device)))
 
     assert way("nccl", "cuda", installed=True) is ByTransfer
     assert way("nccl", "cuda", installed=False) is ByFolder
@@ -70,12 +71,30 @@ def test_weights_go_by_transfer_only_from_an_accelerator_with_vllm_to_a_server_t
     assert way("ipc", "cuda", installed=True) is ByFolder
 
 
+def test_only_the_rank_that_hands_over_keeps_a_copy_and_what_is_kept_does_not_change(
+    policy: Policy, tmp_path: Path
+) -> None:
+    server = VLLMServer("http://127.0.0.1:1", 1.0)
+    led, leads = (KeptWeights(Owner("x", hands_over=own), torch.bfloat16, str(tmp_path)) for own in (False, True))
+    for kept in (led, leads):
+        ByFolder(server, kept)
+        ByTransfer(server, "nccl", kept, torch.device("cpu"))
+        kept.keep(policy.model)
+    assert led.token == leads.token == "x:1" and led.expected == leads.expected
+    assert not led.on_device and not list(Path(led.folder()).iterdir())
+    assert leads.on_device and [path.name for path in Path(leads.folder()).iterdir()] == [WEIGHTS_FILE]
+    with torch.no_grad():
+        policy.model.transformer.wte.weight.add_(1)
+    assert checksum_of(leads.on_device.items()) == leads.expected.rounded
+
+
 def test_an_exchange_that_does_not_end_is_given_up_in_time_with_the_server_s_name() -> None:
-    transfer = ByTransfer(VLLMServer("http://127.0.0.1:1", 0.2), "nccl", torch.device("cpu"), torch.float32)
+    kept = KeptWeights(Owner(), torch.float32, "")
+    transfer = ByTransfer(VLLMServer("http://127.0.0.1:1", 0.2), "nccl", kept, torch.device("cpu"))
     never = threading.Event()
-    transfer._connect = never.wait  # type: ignore[assignment, method-assign]
+    transfer._connected = never.wait  # type: ignore[method-assign]
     with pytest.raises(ServerGoneError, match=r"http://127.0.0.1:1 to take over .* within 0.2 s"):
-        transfer.load("x:1")
+        transfer.load()
     never.set()
 
 

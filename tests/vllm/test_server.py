@@ -15,6 +15,7 @@ from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.policy import ModelConfig, Policy, load_policy
 from rookworld_rlvr.model.weights import checksum
+from rookworld_rlvr.rollout import vllm_weights
 from rookworld_rlvr.rollout.generator import GeneratorError
 from rookworld_rlvr.rollout.vllm_client import VLLMServer
 from rookworld_rlvr.training.preflight import run_preflight
@@ -45,7 +46,11 @@ def test_a_server_that_another_trainer_took_over_is_refused(
 
 
 def test_weights_changed_behind_our_back_are_refused_by_the_gate(
-    server: Any, make_client: Callable[..., Any], make_context: Callable[..., Any], corpus: Any, tmp_path: Path
+    server: Any,
+    make_client: Callable[..., Any],
+    make_context: Callable[..., Any],
+    corpus: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from rookworld_rlvr.tasks.corpus import read_corpus
 
@@ -55,8 +60,8 @@ def test_weights_changed_behind_our_back_are_refused_by_the_gate(
     given = preflight_input(context, gate_examples(read_corpus(corpus.train).examples))
     assert all(gate.passed for gate in run_preflight(given))
     # The file that the next hand-over will be read from is another's: the sync itself notices.
-    keep = client._weights.keep
-    client._weights.keep = lambda model: keep(other_policy().model)
+    write = vllm_weights._write
+    monkeypatch.setattr(vllm_weights, "_write", lambda model, path: write(other_policy().model, path))
     with pytest.raises(GeneratorError, match="expected the trainer's weights"):
         client.sync(context.policy.model)
     # Even where it did not, the gate would.

@@ -61,7 +61,7 @@ def test_each_hand_over_brings_all_weights_and_a_restarted_server_gets_those_tha
     server: Any, policy: Policy, prompts: Prompts
 ) -> None:
     client = client_of(policy, server, retries=6)
-    assert isinstance(client._weights, ByTransfer)
+    assert isinstance(client._way, ByTransfer)
     assert client.weights_checksum() == checksum(policy.model)
     drawn = []
     for _ in range(2):
@@ -81,18 +81,17 @@ def test_each_hand_over_brings_all_weights_and_a_restarted_server_gets_those_tha
 
 def test_weights_that_do_not_arrive_whole_are_refused(server: Any, policy: Policy) -> None:
     client = client_of(policy, server)
-    kept = client._weights._kept  # type: ignore[attr-defined]
-    keep = client._weights.keep
+    keep = client._kept.keep
 
     def keep_spoilt(model: Any) -> None:
         keep(model)
-        name, tensor = next(iter(kept.named.items()))
-        kept.named[name] = tensor + 1
+        assert client._kept.on_device
+        next(iter(client._kept.on_device.values())).add_(1)
 
-    client._weights.keep = keep_spoilt  # type: ignore[method-assign]
+    client._kept.keep = keep_spoilt  # type: ignore[method-assign]
     with pytest.raises(GeneratorError, match="expected the trainer's weights"):
         client.sync(policy.model)
-    client._weights.keep = keep  # type: ignore[method-assign]
+    client._kept.keep = keep  # type: ignore[method-assign]
     client.sync(policy.model)
     assert client.weights_checksum() == checksum(policy.model)
 
@@ -106,16 +105,16 @@ def test_a_server_that_stops_answering_is_left_out_by_name_in_time(
         vllm = VLLMConfig(urls=[server.url, other.url], retries=0, timeout_s=10)
         config = GeneratorConfig(max_new_tokens=64, batch_size=64, vllm=vllm)
         sampler = VLLMServersGenerator(policy.model, config, eos_id=policy.tokenizer.eos_token_id)
-        # It goes on to answer what it holds, but not to take over weights.
-        held, frozen = sampler._servers[1]._weights, threading.Timer(0.0, other.freeze)
-        connect = held._connect  # type: ignore[attr-defined]
+        # It stops between two calls of a hand-over.
+        held, frozen = sampler._servers[1]._way, threading.Timer(0.0, other.freeze)
+        send = held._engine.send_weights  # type: ignore[attr-defined]
 
-        def freeze_then_connect() -> None:
+        def freeze_then_send() -> None:
             frozen.start()
             frozen.join()
-            connect()
+            send()
 
-        held._connect = freeze_then_connect  # type: ignore[attr-defined]
+        held._engine.send_weights = freeze_then_send  # type: ignore[attr-defined]
         expected = train_a_little(policy)
         sampler.sync(policy.model)
         told = capfd.readouterr().err
@@ -138,8 +137,8 @@ def test_a_server_without_it_takes_a_folder(make_server: Callable[..., Any], glo
     try:
         plain.wait()
         client = client_of(policy, plain)
-        assert isinstance(client._weights, ByFolder)
+        assert isinstance(client._way, ByFolder)
         with pytest.raises(ServerGoneError, match="500"):
-            ByTransfer(client._server, "gloo", torch.device("cpu"), torch.float32).load("x:1")
+            ByTransfer(client._server, "gloo", client._kept, torch.device("cpu")).load()
     finally:
         plain.kill()

@@ -67,8 +67,9 @@ def _vllm_generator(policy: Policy, config: GeneratorBaseConfig, world: World) -
 
 def _server_generator(policy: Policy, config: GeneratorBaseConfig, world: World) -> Generator:
     """One or several vLLM servers, which all ranks ask and rank 0 gives the weights to."""
-    from ..rollout.vllm_server import LedGenerator, Owner, VLLMServerGenerator
+    from ..rollout.vllm_server import LedGenerator, VLLMServerGenerator
     from ..rollout.vllm_servers import VLLMServersGenerator
+    from ..rollout.vllm_weights import Owner
 
     if not config.vllm.urls:
         raise UserError("generator.vllm.urls: expected the servers' [http://HOST:PORT], got none")

@@ -6,10 +6,8 @@ again `retries` times; after that GeneratorError is raised.
 """
 
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
@@ -19,21 +17,12 @@ from ..model.world import World
 from .generator import Generator, GeneratorBaseConfig, GeneratorError, SampledCompletion, require_seeds
 from .vllm_client import ServerGoneError, VLLMServer
 from .vllm_config import LOGPROBS_MODE, SERVED_NAME
-from .vllm_sampling import Held, Sampling, cut, expected_weights, require_held, room_for, samplings
-from .vllm_weights import hand_over_to
+from .vllm_sampling import Sampling, cut, require_held, room_for, samplings
+from .vllm_weights import KeptWeights, Owner, hand_over_to
 
 START = "python -m rookworld_rlvr.rollout.vllm_serve"
 MOST_REQUESTS = 64
 Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """The trainer that a server's weights belong to, as each of its ranks knows it."""
-
-    name: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
-    hands_over: bool = True
-    """Whether this rank gives servers their weights; the others wait until rank 0 has done so."""
 
 
 class VLLMServerGenerator:
@@ -48,35 +37,39 @@ class VLLMServerGenerator:
         eos_id: int,
         dtype: torch.dtype = torch.float32,
         owner: Owner | None = None,
+        kept: KeptWeights | None = None,
     ) -> None:
-        """Look at the server and hand the weights over. Raises GeneratorError."""
+        """Look at the server and, unless weights for several servers are `kept` already, hand the weights over.
+
+        Raises GeneratorError.
+        """
         self.url = url
         self._config, self._eos_id, self._dtype = config, eos_id, dtype
         self._server = VLLMServer(url, config.vllm.timeout_s)
-        self._owner = owner or Owner()
-        self._syncs = 0
-        self._expected = Held("", "", ())
+        self._kept = kept or KeptWeights(owner or Owner(), dtype, config.vllm.sync_folder)
         self._positions, transfer = self._checked()
-        device = next(model.parameters()).device
-        self._weights = hand_over_to(self._server, transfer, device, dtype, sync_folder=config.vllm.sync_folder)
-        self.sync(model)
+        self._way = hand_over_to(self._server, transfer, self._kept, next(model.parameters()).device)
+        self._taken_over = False
+        if kept is None:
+            self.sync(model)
 
     def sync(self, model: PreTrainedModel) -> None:
-        """See `Generator.sync`. Raises GeneratorError where the server then holds anything else.
+        """See `Generator.sync`. Raises GeneratorError where the server then holds anything else."""
+        self._kept.keep(model)
+        self.take_over()
 
-        A rank that does not hand over only takes note of the weights to expect.
-        """
-        if self._syncs and self._owner.hands_over:
+    def take_over(self) -> None:
+        """Have the server take over the kept weights; only rank 0 does so. Raises GeneratorError."""
+        if not self._kept.owner.hands_over:
+            return
+        if self._taken_over:
             self._retried(self._require_ours)
-        self._expected = expected_weights(model, self._dtype)
-        self._syncs += 1
-        if self._owner.hands_over:
-            self._weights.keep(model)
-            self._retried(self._hand_over)
+        self._retried(self._hand_over)
+        self._taken_over = True
 
     def weights_checksum(self) -> str:
         """The trainer's checksum at the last `sync` if the server has these weights in its own type."""
-        return self._expected.named_by(self._retried(self._held))
+        return self._kept.expected.named_by(self._retried(self._held))
 
     def generate(
         self,
@@ -95,14 +88,14 @@ class VLLMServerGenerator:
 
     def _batch(self, prompts: Sequence[tuple[int, ...]], wanted: Sequence[Sampling]) -> list[list[SampledCompletion]]:
         """All groups, of the trainer's weights from the first token to the last."""
-        if self._require_ours() != self._token:
+        if self._require_ours() != self._kept.token:
             # Restarted since, or stopped while it loaded: what it should have was kept.
             self._hand_over()
         group_size = wanted[0].group_size if wanted else 1
         workers = min(MOST_REQUESTS, max(1, self._config.batch_size // group_size))
         with ThreadPoolExecutor(workers) as pool:
             groups = list(pool.map(self._group, prompts, wanted))
-        if self._require_ours() != self._token:
+        if self._require_ours() != self._kept.token:
             raise ServerGoneError("vllm_server: expected one server for the whole batch, it was restarted meanwhile")
         return groups
 
@@ -122,30 +115,27 @@ class VLLMServerGenerator:
         choices = sorted(self._server.post("/v1/completions", body)["choices"], key=lambda choice: choice["index"])
         return [cut(choice["token_ids"], choice["logprobs"]["token_logprobs"], self._eos_id) for choice in choices]
 
-    @property
-    def _token(self) -> str:
-        return f"{self._owner.name}:{self._syncs}"
-
     def _require_ours(self) -> str:
         """The token of what the server holds: one of ours, or empty where it was restarted. Raises GeneratorError."""
         token = str(self._server.call("rookworld_state")["token"])
-        if token and not token.startswith(f"{self._owner.name}:"):
-            raise GeneratorError(f"vllm_server: expected the weights {self._token}, got {token}: another trainer's")
+        if token and not token.startswith(f"{self._kept.owner.name}:"):
+            wanted = self._kept.token
+            raise GeneratorError(f"vllm_server: expected the weights {wanted}, got {token}: another trainer's")
         if not token:
-            self._weights.server_restarted()
+            self._way.server_restarted()
         return token
 
     def _hand_over(self) -> None:
         """Give the server the weights that were kept, and see that it has them. Raises GeneratorError."""
-        if not self._owner.hands_over:
-            raise ServerGoneError(f"vllm_server: expected rank 0 to have handed {self._token} over to {self.url}")
-        self._weights.load(self._token)
+        if not self._kept.owner.hands_over:
+            raise ServerGoneError(f"vllm_server: expected {self.url} to have {self._kept.token}, of rank 0")
+        self._way.load()
         if not self._server.post("/reset_prefix_cache")["success"]:
             raise ServerGoneError("vllm_server: expected the prefix cache to be emptied, got it in use")
-        require_held(self._expected, self._held())
+        require_held(self._kept.expected, self._held())
 
     def _held(self) -> str:
-        return str(self._server.call("rookworld_checksum", names=self._expected.names))
+        return str(self._server.call("rookworld_checksum", names=self._kept.expected.names))
 
     def _checked(self) -> tuple[int, str]:
         """How many positions the server's model has, and which transfer of weights it offers.

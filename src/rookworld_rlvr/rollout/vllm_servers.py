@@ -15,7 +15,8 @@ import torch
 from transformers import PreTrainedModel
 
 from .generator import GeneratorBaseConfig, GeneratorError, SampledCompletion, require_seeds
-from .vllm_server import Owner, VLLMServerGenerator
+from .vllm_server import VLLMServerGenerator
+from .vllm_weights import KeptWeights, Owner
 
 # Each server is given its prompts in about so many pieces, so that a fast one gets more of them.
 PIECES = 4
@@ -36,19 +37,21 @@ class VLLMServersGenerator:
         """Look at the servers and hand the weights over. Raises GeneratorError."""
         # Another server is a better answer to one that is gone than to wait for it.
         impatient = replace(config, vllm=replace(config.vllm, retries=0))
-        owner = owner or Owner()
+        self._kept = KeptWeights(owner or Owner(), dtype, config.vllm.sync_folder)
         self._servers = [
-            VLLMServerGenerator(model, impatient, url, eos_id=eos_id, dtype=dtype, owner=owner)
+            VLLMServerGenerator(model, impatient, url, eos_id=eos_id, dtype=dtype, kept=self._kept)
             for url in config.vllm.urls
         ]
         self._retries = config.vllm.retries
+        self._kept.keep(model)
+        for server in self._servers:
+            server.take_over()
         self._used = list(self._servers)
-        self._model = model
 
     def sync(self, model: PreTrainedModel) -> None:
         """See `Generator.sync`. Raises GeneratorError where no server takes the weights."""
-        self._model = model
-        self._used = self._of_all(lambda server: server.sync(model), self._servers)
+        self._kept.keep(model)
+        self._used = self._of_all(VLLMServerGenerator.take_over, self._servers)
         self._require_one()
 
     def weights_checksum(self) -> str:
@@ -96,7 +99,7 @@ class VLLMServersGenerator:
             if not self._used and attempt < self._retries:
                 time.sleep(2**attempt)
                 attempt += 1
-                self._used = self._of_all(lambda server: server.sync(self._model), self._servers)
+                self._used = self._of_all(VLLMServerGenerator.take_over, self._servers)
             elif not self._used:
                 self._require_one()
         return [groups[i] for i in range(len(prompts))]

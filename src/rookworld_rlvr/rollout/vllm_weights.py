@@ -9,8 +9,9 @@ import importlib.util
 import os
 import socket
 import threading
+import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
@@ -26,6 +27,7 @@ from ..model.lora import plain_parameters
 from .generator import GeneratorError
 from .vllm_client import ServerGoneError, VLLMServer
 from .vllm_config import ENVIRONMENT
+from .vllm_sampling import Held, expected_weights
 from .vllm_worker import WEIGHTS_FILE
 
 # What a trainer tells each of vLLM's backends that it can drive: module and class.
@@ -33,14 +35,69 @@ BACKENDS = {"nccl": ("vllm.distributed.weight_transfer.nccl_engine", "NCCLTraine
 WITH_FOLDER = "a server on the trainer's own GPU needs --hand-over folder"
 
 
-class HandOver(Protocol):
-    """A way for weights to a server."""
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The trainer that a server's weights belong to, as each of its ranks knows it."""
+
+    name: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
+    hands_over: bool = True
+    """Whether this rank gives servers their weights; the others wait until rank 0 has done so."""
+
+
+class KeptWeights:
+    """The trainer's weights as its servers should have them, whatever is trained meanwhile.
+
+    Each set of weights has a token and a checksum. A copy is kept in the forms that servers take over: on the trainer's
+    device in the servers' type, in a file, or both.
+    """
+
+    def __init__(self, owner: Owner, dtype: torch.dtype, sync_folder: str) -> None:
+        """`sync_folder`: a folder for the file is made below it; empty: below the machine's temporary folder."""
+        self.owner, self._dtype, self._sync_folder = owner, dtype, sync_folder
+        self.expected = Held("", "", ())
+        self.on_device: dict[str, Tensor] | None = None
+        self._count = 0
+        self._folder: TemporaryDirectory[str] | None = None
+
+    @property
+    def token(self) -> str:
+        """The name of this set of weights, which begins with the trainer's."""
+        return f"{self.owner.name}:{self._count}"
+
+    def folder(self) -> str:
+        """Where the file is, which is kept from the next `keep` on."""
+        if self._folder is None:
+            self._folder = TemporaryDirectory(prefix="rookworld-weights-", dir=self._sync_folder or None)
+        return self._folder.name
 
     def keep(self, model: PreTrainedModel) -> None:
-        """Copy the model's weights. They are what `load` hands over, whatever is trained meanwhile."""
+        """Copy the model's weights. A rank that does not hand them over keeps their checksum alone."""
+        self.expected = expected_weights(model, self._dtype)
+        self._count += 1
+        if not self.owner.hands_over:
+            return
+        if self._folder is not None:
+            _write(model, Path(self._folder.name) / WEIGHTS_FILE)
+        if self.on_device is not None:
+            self.on_device = {
+                name: parameter.to(self._dtype, copy=True).contiguous() for name, parameter in plain_parameters(model)
+            }
+            synchronise(next(model.parameters()).device)
 
-    def load(self, token: str) -> None:
-        """Have the server sample from the weights that were kept, under this token. Raises GeneratorError."""
+
+def _write(model: PreTrainedModel, path: Path) -> None:
+    """A server that is restarted meanwhile reads the old file or the new one."""
+    named = {name: parameter.contiguous() for name, parameter in plain_parameters(model)}
+    writing = path.with_suffix(".writing")
+    save_file(named, writing)
+    writing.replace(path)
+
+
+class HandOver(Protocol):
+    """A way for kept weights to one server."""
+
+    def load(self) -> None:
+        """Have the server sample from the kept weights. Raises GeneratorError."""
 
     def server_restarted(self) -> None:
         """Forget any connection: the server is another process now."""
@@ -49,22 +106,12 @@ class HandOver(Protocol):
 class ByFolder:
     """Weights in a safetensors file."""
 
-    def __init__(self, server: VLLMServer, folder: str) -> None:
-        """`folder`: the file's folder is made below it; empty: below the machine's temporary folder."""
-        self._server = server
-        self._folder = TemporaryDirectory(prefix="rookworld-weights-", dir=folder or None)
+    def __init__(self, server: VLLMServer, kept: KeptWeights) -> None:
+        self._server, self._kept, self._folder = server, kept, kept.folder()
 
-    def keep(self, model: PreTrainedModel) -> None:
-        """See `HandOver`. A server that is restarted meanwhile reads the old file or the new one."""
-        named = {name: parameter.contiguous() for name, parameter in plain_parameters(model)}
-        final = Path(self._folder.name) / WEIGHTS_FILE
-        writing = final.with_suffix(".writing")
-        save_file(named, writing)
-        writing.replace(final)
-
-    def load(self, token: str) -> None:
+    def load(self) -> None:
         """See `HandOver`."""
-        self._server.call("rookworld_load_folder", folder=self._folder.name, token=token)
+        self._server.call("rookworld_load_folder", folder=self._folder, token=self._kept.token)
 
     def server_restarted(self) -> None:
         """See `HandOver`. A file needs no connection."""
@@ -79,17 +126,17 @@ class _Parameter:
     shape: tuple[int, ...]
 
 
-class _Kept:
-    """Named weights as vLLM's transfer engine asks for them, in one order; see vLLM's `WeightSource`."""
+class _Source:
+    """Kept weights as vLLM's transfer engine asks for them, in one order; see vLLM's `WeightSource`."""
 
-    def __init__(self) -> None:
-        self.named: dict[str, Tensor] = {}
+    def __init__(self, kept: KeptWeights) -> None:
+        self._kept = kept
 
     def metadata(self) -> list[_Parameter]:
-        return [_Parameter(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in self.named.items()]
+        return [_Parameter(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in self]
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        return iter(self.named.items())
+        return iter((self._kept.on_device or {}).items())
 
 
 class _Calls:
@@ -112,27 +159,23 @@ class _Calls:
 
 
 class ByTransfer:
-    """Weights through vLLM's transfer engine, in the server's type: a process group of this process and the server."""
+    """Weights through vLLM's transfer engine: a process group of this process and the server."""
 
-    def __init__(self, server: VLLMServer, backend: str, device: torch.device, dtype: torch.dtype) -> None:
-        self._server, self._backend, self._device, self._dtype = server, backend, device, dtype
-        self._kept = _Kept()
+    def __init__(self, server: VLLMServer, backend: str, kept: KeptWeights, device: torch.device) -> None:
+        self._server, self._backend, self._kept, self._device = server, backend, kept, device
+        if kept.on_device is None:
+            kept.on_device = {}
         self._engine: Any = None
 
-    def keep(self, model: PreTrainedModel) -> None:
-        """See `HandOver`. The copy stays on the device."""
-        self._kept.named = {
-            name: parameter.to(self._dtype, copy=True).contiguous() for name, parameter in plain_parameters(model)
-        }
-        synchronise(self._device)
-
-    def load(self, token: str) -> None:
+    def load(self) -> None:
         """See `HandOver`."""
+        names, token = list(self._kept.expected.names), self._kept.token
         try:
-            self._in_time(self._connect, "to connect")
+            if self._engine is None:
+                self._engine = self._in_time(self._connected, "a connection")
             self._server.call("rookworld_begin", token=token)
-            self._in_time(lambda: self._engine.send_weights(), "the weights")
-            self._server.call("rookworld_end", names=list(self._kept.named), token=token)
+            self._in_time(self._engine.send_weights, "weights")
+            self._server.call("rookworld_end", names=names, token=token)
         except BaseException:
             # What became of the exchange is not known, so the next one begins anew.
             self.server_restarted()
@@ -142,10 +185,8 @@ class ByTransfer:
         """See `HandOver`."""
         self._engine = None
 
-    def _connect(self) -> None:
-        """Make the process group, if there is none: both ends must come to it."""
-        if self._engine is not None:
-            return
+    def _connected(self) -> Any:
+        """The trainer's end of a new process group; the server is asked to come to it."""
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
@@ -156,20 +197,20 @@ class ByTransfer:
         info = getattr(importlib.import_module(module), kind)(
             master_address=address, master_port=port, world_size=1 + workers, rank=0
         )
-        calls = _Calls(self._server)
-        self._engine = WeightTransferTrainerFactory.trainer_init(info, client=calls, source=self._kept)
+        return WeightTransferTrainerFactory.trainer_init(info, client=_Calls(self._server), source=_Source(self._kept))
 
-    def _in_time(self, work: Callable[[], None], what: str) -> None:
-        """Do it in a thread that is left alone once the server's time is over: NCCL itself waits for ever.
+    def _in_time(self, work: Callable[[], Any], what: str) -> Any:
+        """What `work` gives, in a thread that is left alone once the server's time is over: NCCL waits for ever.
 
         Raises ServerGoneError.
         """
+        given: list[Any] = []
         raised: list[BaseException] = []
 
         def done() -> None:
             try:
                 use_device(self._device)
-                work()
+                given.append(work())
             except BaseException as error:
                 raised.append(error)
 
@@ -183,19 +224,18 @@ class ByTransfer:
             if isinstance(error, GeneratorError) or not isinstance(error, Exception):
                 raise error
             raise ServerGoneError(f"{told}, got {type(error).__name__}: {error}; {WITH_FOLDER}") from error
+        return given[0]
 
 
-def hand_over_to(
-    server: VLLMServer, offered: str, device: torch.device, dtype: torch.dtype, *, sync_folder: str
-) -> HandOver:
-    """The way for weights from a trainer on this device to this server.
+def hand_over_to(server: VLLMServer, offered: str, kept: KeptWeights, device: torch.device) -> HandOver:
+    """The way for weights from a trainer on this device to this server; call it before the weights are kept.
 
     `offered` is the transfer backend that the server was started with, empty for none.
     """
     usable = offered in BACKENDS and (is_accelerator(device) or offered != "nccl")
     if usable and importlib.util.find_spec("vllm") is not None:
-        return ByTransfer(server, offered, device, dtype)
-    return ByFolder(server, sync_folder)
+        return ByTransfer(server, offered, kept, device)
+    return ByFolder(server, kept)
 
 
 def _reachable(url: str) -> tuple[str, int]:
