@@ -74,8 +74,14 @@ class World:
         return [parts[i % self.size][i // self.size] for i in range(sum(map(len, parts)))]
 
     def together(self, work: Callable[[], Result], what: str) -> Result:
-        """This rank's result of `work`; no rank goes on before all have one."""
-        return self.each(work, what)[self.rank]
+        """This rank's result of `work`, which is not sent; no rank goes on before all have one."""
+        found: list[Result] = []
+
+        def keep() -> None:
+            found.append(work())
+
+        self.each(keep, what)
+        return found[0]
 
     def lead(self, work: Callable[[], Result], what: str) -> Result:
         """The result of `work` on rank 0, on every rank; the others wait for it and do not work."""
