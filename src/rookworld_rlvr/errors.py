@@ -1,5 +1,8 @@
 """What ends a command early; the command line turns each into its exit code. Model mistakes are never among them."""
 
+RAISED_ON = "raised on rank "
+"""Begins a note of an error that several processes raise; then comes the number of the one that tells it."""
+
 
 class UserError(ValueError):
     """Bad input or configuration: one clear line, exit code 2."""

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.config import EvaluateConfig
 from rookworld_rlvr.app.hydra_command import run_command
+from rookworld_rlvr.errors import RAISED_ON, UserError
 from rookworld_rlvr.rollout.vllm_client import ServerGoneError
 
 BAD_VALUES = [
@@ -265,6 +266,24 @@ def test_a_subclass_of_an_error_that_ends_a_command_has_its_exit_code(capfd: pyt
 
     assert run_command("evaluate", EvaluateConfig, [], gone) == 4
     assert capfd.readouterr().err == "rookworld: vllm_server: expected an answer, got none\n"
+
+
+@pytest.mark.parametrize(
+    ("raised_on", "told"),
+    [([], "rookworld: rank 1: no device\n"), (["1"], "rookworld: rank 1: no device\n"), (["0"], "")],
+)
+def test_a_rank_tells_its_own_error_and_leaves_that_of_another_to_it(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, raised_on: list[str], told: str
+) -> None:
+    def refused(config: Any, raw: Any) -> None:
+        error = UserError("no device")
+        for rank in raised_on:
+            error.add_note(f"{RAISED_ON}{rank}")
+        raise error
+
+    monkeypatch.setenv("RANK", "1")
+    assert run_command("evaluate", EvaluateConfig, [], refused) == 2
+    assert capfd.readouterr().err == told
 
 
 def test_no_command_shows_the_usage_and_help_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Several ranks sample from the same server: rank 0 gives it the weights, and no rank samples from older ones."""
+"""Several ranks sample with vLLM, from one server or each with its own engine, and never from older weights."""
 
 import json
 import os
@@ -19,8 +19,21 @@ STEPS = 3
 def test_two_ranks_train_on_what_one_server_samples(
     server: Any, tiny_overrides: list[str], tmp_path: Path, kind: str
 ) -> None:
-    given = [*tiny_overrides, "generator=vllm_server", f"generator.vllm.urls=[{server.url}]", "precision=fp32"]
-    given += [f"distributed={kind}", "processes=2", f"steps={STEPS}", "optim.lr=1e-3", "optim.warmup_steps=0"]
+    given = ["generator=vllm_server", f"generator.vllm.urls=[{server.url}]"]
+    assert_two_ranks_train_on_samples_of_their_weights([*tiny_overrides, *given, f"distributed={kind}"], tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_two_ranks_train_on_what_their_own_engines_sample(
+    tiny_overrides: list[str], tmp_path: Path, kind: str
+) -> None:
+    given = ["generator=vllm", "generator.vllm.kv_cache_gib=0.25"]
+    assert_two_ranks_train_on_samples_of_their_weights([*tiny_overrides, *given, f"distributed={kind}"], tmp_path)
+
+
+def assert_two_ranks_train_on_samples_of_their_weights(overrides: list[str], tmp_path: Path) -> None:
+    given = [*overrides, "precision=fp32"]
+    given += ["processes=2", f"steps={STEPS}", "optim.lr=1e-3", "optim.warmup_steps=0"]
     given += ["objective.prompts_per_step=4", "evaluation_rows=4", "match_pairs=0", f"output_root={tmp_path}"]
     command = [sys.executable, "-m", "rookworld_rlvr", "train", *given]
     environment = os.environ | {"PYTHONPATH": str(SOURCE)}
@@ -31,5 +44,5 @@ def test_two_ranks_train_on_what_one_server_samples(
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     trained = [row for row in rows if row.get("optim/update_norm", 0) > 0]
     assert len(trained) == STEPS
-    # Each step's weights were the server's before either rank sampled.
+    # Each step's weights were the sampler's before either rank sampled.
     assert all(abs(row["sampler/ratio_raw_max"] - 1) < 1e-3 for row in trained)

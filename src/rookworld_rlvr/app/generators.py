@@ -60,7 +60,9 @@ def _vllm_generator(policy: Policy, config: GeneratorBaseConfig, world: World) -
                 "generator=vllm: expected vllm to be installed: bash scripts/setup.sh vllm, "
                 "then .venv-vllm/bin/rookworld in place of rookworld"
             )
-        return VLLMGenerator(policy.model, config, **_of_vllm(policy))
+        return world.together(
+            lambda: VLLMGenerator(policy.model, config, ranks=world.size, **_of_vllm(policy)), "the engines"
+        )
     except (GeneratorError, OSError) as error:
         raise UserError(f"generator={config.kind}: {error}") from error
 

@@ -16,7 +16,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ..errors import PreflightError, TrainingGaveUpError, UserError
+from ..errors import RAISED_ON, PreflightError, TrainingGaveUpError, UserError
 from ..model.world import RankError
 from ..rewards import JudgeError
 from ..rollout.generator import GeneratorError, PromptLengthError
@@ -106,11 +106,13 @@ def _guarded(task: Callable[[Any, DictConfig], None], raw: DictConfig) -> int:
 
 
 def _complain(error: Exception, advice: str = "") -> int:
-    told = _one_line(error)
-    # Of several processes that find the same wrong, the first tells it.
-    if os.environ.get("RANK", "0") != "0":
-        return BAD_INPUT
-    print(f"rookworld: {told} | {advice}" if advice else f"rookworld: {told}", file=sys.stderr)
+    rank = os.environ.get("RANK", "0")
+    raised_on = [note for note in getattr(error, "__notes__", []) if note.startswith(RAISED_ON)]
+    # Of several processes that end by the same error, one tells it.
+    if raised_on in ([], [f"{RAISED_ON}{rank}"]):
+        who = f"rookworld: rank {rank}" if rank != "0" else "rookworld"
+        told = " | ".join(part for part in (_one_line(error), advice) if part)
+        print(f"{who}: {told}", file=sys.stderr)
     return BAD_INPUT
 
 

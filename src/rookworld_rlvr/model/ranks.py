@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from ..errors import RAISED_ON
 from .device import exchange_backend, is_accelerator
 from .world import RankError, World
 
@@ -87,6 +88,8 @@ class Ranks(World):
             told = f"{FAILED}rank {self.rank} ended by {type(error).__name__}: {error}"
             with suppress(dist.DistNetworkError):
                 self._store.set(f"{self._met + 1}/{self.rank}", told)
+                if not _is_told_by_a_rank(error) and self._store.add(f"{FAILED}{error}", 1) > 1:
+                    error.add_note(f"{RAISED_ON}another, with the same words")
 
     def _meet(self, what: str) -> None:
         """Wait until all ranks have come here. Raises RankError."""
@@ -126,9 +129,15 @@ def _store(rank: int, timeout_s: float) -> Store:
     return PrefixStore(f"rookworld/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
+def _is_told_by_a_rank(error: BaseException) -> bool:
+    """Whether it has gone through `each`, so that one rank is known to have raised it first."""
+    return any(note.startswith(RAISED_ON) for note in getattr(error, "__notes__", []))
+
+
 def _sendable(error: Exception, rank: int) -> Exception:
     """The error as the other ranks get it: itself with a note of the rank, or what can be told of it."""
-    error.add_note(f"raised on rank {rank}")
+    if not _is_told_by_a_rank(error):
+        error.add_note(f"{RAISED_ON}{rank}")
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

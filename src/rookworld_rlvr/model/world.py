@@ -95,4 +95,4 @@ class World:
         """Add up the ranks' gradients; a gradient that no rank has stays None."""
 
     def failed(self, error: BaseException) -> None:
-        """Tell those who wait for this rank that it ends by this error."""
+        """Tell those who wait for this rank that it ends by this error, and note on it if another ends by the same."""

@@ -6,6 +6,7 @@ what the kernels see; what is not the trainer's is refused.
 A process has one engine: a new one ends the one before it, as the members of a sweep need it.
 """
 
+import copy
 import importlib.util
 import os
 import random
@@ -19,11 +20,13 @@ import torch
 from transformers import PreTrainedModel
 
 from ..model.device import is_accelerator
-from ..model.lora import plain_parameters, plain_state
+from ..model.lora import plain_parameters
 from .generator import GeneratorBaseConfig, GeneratorError, SampledCompletion, require_seeds
 from .vllm_config import ENVIRONMENT, engine_arguments
 from .vllm_sampling import Held, Sampling, cut, expected_weights, require_held, room_for, samplings
 
+# An engine among the processes that torchrun started, which have a process group already.
+AMONG_RANKS = {"distributed_executor_backend": "external_launcher"}
 # The engine of this process, if there is one.
 _running: list[Any] = []
 
@@ -37,20 +40,32 @@ class VLLMGenerator:
     """Samples with vLLM, in this process."""
 
     def __init__(
-        self, model: PreTrainedModel, config: GeneratorBaseConfig, *, eos_id: int, dtype: torch.dtype = torch.float32
+        self,
+        model: PreTrainedModel,
+        config: GeneratorBaseConfig,
+        *,
+        eos_id: int,
+        dtype: torch.dtype = torch.float32,
+        ranks: int = 1,
     ) -> None:
-        """Start the engine, seconds to minutes, and hand the weights over. Raises GeneratorError."""
+        """Start the engine, seconds to minutes, and hand the weights over. Raises GeneratorError.
+
+        Where several `ranks` train together each has an engine of its own, and all must come here together.
+        """
         self._config, self._eos_id, self._dtype = config, eos_id, dtype
         accelerated = is_accelerator(next(model.parameters()).device)
         self._sleeps = accelerated and config.vllm.sleep
         self._asleep = False
         with TemporaryDirectory(prefix="rookworld-vllm-") as folder:
-            model.save_pretrained(folder, state_dict=plain_state(model))
-            size = config.batch_size
+            # Its weights come with `sync`. transformers' `save_pretrained` writes on rank 0 alone.
+            described = copy.deepcopy(model.config)
+            described.architectures = [type(model).__name__.removeprefix("FSDP")]
+            described.save_pretrained(folder)
             arguments = engine_arguments(
-                folder, config.vllm, batch_size=size, accelerated=accelerated, dtype=dtype
+                folder, config.vllm, batch_size=config.batch_size, accelerated=accelerated, dtype=dtype
             )
-            self._engine = _start(arguments)
+            among = AMONG_RANKS if ranks > 1 else {}
+            self._engine = _start(arguments | among | {"load_format": "dummy"})
         self._positions = int(self._engine.llm_engine.model_config.max_model_len)
         self._expected = Held("", "", ())
         self.sync(model)
@@ -157,7 +172,8 @@ def _start(arguments: dict[str, Any]) -> Any:
             _running.append(LLM(**arguments, skip_tokenizer_init=True, disable_log_stats=True, seed=0))
         return _running[0]
     except (ValueError, RuntimeError, NotImplementedError) as error:
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = " ".join(lines[:2]) or type(error).__name__
         raise GeneratorError(f"vllm: expected an engine for this model, got: {reason}") from error
     finally:
         random.setstate(python_state)
