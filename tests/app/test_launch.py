@@ -21,6 +21,9 @@ def test_the_file_asks_for_what_is_given_and_starts_one_torchrun_on_each_machine
     assert "time=02:00:00" in asked and not any(line.startswith("account") for line in asked)
     assert '--nnodes="$SLURM_NNODES" --nproc-per-node=8 --max-restarts=3' in text
     assert "rookworld_rlvr train distributed=ddp resume=auto steps=2000 'data.train=my rows.txt'\n" in text
+    # The processes are killed before SLURM kills the job, and not long before.
+    seconds = {int(line.split("=")[1]) for line in text.splitlines() if "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=" in line}
+    assert seconds == {150} and "signal=TERM@180" in asked
     done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
     assert done.returncode == 0 and not done.stderr
 

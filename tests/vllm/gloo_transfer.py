@@ -79,6 +79,9 @@ class GlooTrainerEngine(NCCLTrainerWeightTransferEngine):
             joined.result()
         return engine
 
+    def shutdown(self) -> None:
+        self.group = None
+
     def _broadcast(self, source: Iterable[tuple[str, torch.Tensor]], meta: list[Any]) -> None:
         for _name, tensor in self._checked_iter(source, meta):
             broadcast(self.group, tensor)

@@ -13,6 +13,7 @@ from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.rollout.generator import GeneratorConfig, GeneratorError
+from rookworld_rlvr.rollout.vllm_generator import VLLMGenerator
 from rookworld_rlvr.rollout.vllm_sampling import expected_weights, require_held
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed: scripts/setup.sh vllm")
@@ -85,6 +86,12 @@ def test_nothing_of_a_prompt_is_remembered_over_a_sync(engine: Any, policy: Poli
     engine.sync(policy.model)
     token, logprob = first_logprob()
     assert abs(logprob - float(logprobs[token])) < 1e-4
+
+
+def test_a_second_engine_in_the_process_of_a_rank_is_refused(engine: Any, policy: Policy) -> None:
+    with pytest.raises(GeneratorError, match="expected one engine in the process of a rank"):
+        VLLMGenerator(policy.model, GeneratorConfig(), eos_id=policy.tokenizer.eos_token_id, ranks=2)
+    assert engine.weights_checksum() == checksum(policy.model)
 
 
 def test_vllm_leaves_random_states_and_threads_of_the_trainer_alone(engine: Any, policy: Policy, prompts: Any) -> None:

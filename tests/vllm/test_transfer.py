@@ -4,6 +4,7 @@ import importlib
 import threading
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +92,31 @@ def test_weights_that_do_not_arrive_whole_are_refused(server: Any, policy: Polic
     client._kept.keep = keep_spoilt  # type: ignore[method-assign]
     with pytest.raises(GeneratorError, match="expected the trainer's weights"):
         client.sync(policy.model)
+    # No rank samples from them.
+    assert client._require_ours() == f"{client._kept.token} half loaded"
     client._kept.keep = keep  # type: ignore[method-assign]
     client.sync(policy.model)
     assert client.weights_checksum() == checksum(policy.model)
+
+
+def test_a_transfer_that_is_cut_off_is_made_again_by_its_trainer_and_by_another(server: Any, policy: Policy) -> None:
+    client = client_of(policy, server, retries=3)
+
+    def cut_off(source: Any, meta: list[Any]) -> Iterator[tuple[str, torch.Tensor]]:
+        yield from islice(source, 3)
+        raise RuntimeError("cut off")
+
+    client._way._engine._checked_iter = cut_off  # type: ignore[attr-defined]
+    expected = train_a_little(policy)
+    client.sync(policy.model)
+    assert client.weights_checksum() == expected
+
+    last = client_of(policy, server)
+    last._way._engine._checked_iter = cut_off  # type: ignore[attr-defined]
+    expected = train_a_little(policy)
+    with pytest.raises(ServerGoneError, match="got RuntimeError: cut off"):
+        last.sync(policy.model)
+    assert client_of(policy, server).weights_checksum() == expected
 
 
 def test_a_server_that_stops_answering_is_left_out_by_name_in_time(

@@ -10,8 +10,8 @@ from ..files import write_text
 from .arguments import OneLineParser
 from .exit_codes import BAD_INPUT, DONE
 
-# Before the job's time is over SLURM asks it to stop, so long before that it can save.
-WARNING_S = 180
+# SLURM asks the job to stop so long before its time is over; torchrun then gives its processes so long to save.
+WARNING_S, SAVING_S = 180, 150
 PORT = 29500
 TEMPLATE = """\
 #!/usr/bin/env bash
@@ -19,6 +19,9 @@ TEMPLATE = """\
 {directives}
 set -euo pipefail
 cd {folder}
+
+# Seconds in which the processes may save when they are asked to stop.
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT={saving}
 
 # The first machine keeps the meeting place of all.
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
@@ -84,6 +87,7 @@ def slurm_script(given: argparse.Namespace) -> str:
         processes=given.processes,
         restarts=given.restarts,
         port=PORT,
+        saving=SAVING_S,
         overrides=shlex.join(given.overrides),
     ).replace(" \n", "\n")
 

@@ -60,7 +60,13 @@ class Ranks(World):
             mine = work()
         except Exception as error:
             raised, mine = error, _Raised(_sendable(error, self.rank))
-        self._meet(what)
+        try:
+            self._meet(what)
+        except RankError as missed:
+            if raised is None:
+                raise
+            # What went wrong here says more than that others did not come.
+            raise raised from missed
         found: list[Result | _Raised] = [mine] * self.size
         dist.all_gather_object(found, mine, group=self._objects)
         if raised is not None:
@@ -141,5 +147,7 @@ def _sendable(error: Exception, rank: int) -> Exception:
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        return RankError(f"rank {rank} ended by {type(error).__name__}: {error}")
+        told = RankError(f"rank {rank} ended by {type(error).__name__}: {error}")
+        told.add_note(f"{RAISED_ON}{rank}")
+        return told
     return error

@@ -158,9 +158,14 @@ def _told_as_ours() -> Iterator[None]:
 
 
 def _start(arguments: dict[str, Any]) -> Any:
-    """The engine; random states and torch's threads are left as they were, which vLLM changes."""
+    """The engine. Random states and torch's threads, which vLLM changes, are put back. Raises GeneratorError."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    if _running and AMONG_RANKS.items() <= arguments.items():
+        raise GeneratorError(
+            "vllm: expected one engine in the process of a rank, since its end would end the ranks' exchange, got a "
+            "second; members of a sweep with processes above 1 can share generator=vllm_server"
+        )
     while _running:
         _running.pop().llm_engine.engine_core.shutdown()
     python_state, set_threads = random.getstate(), torch.set_num_threads

@@ -62,8 +62,8 @@ class VLLMServerGenerator:
         """Have the server take over the kept weights; only rank 0 does so. Raises GeneratorError."""
         if not self._kept.owner.hands_over:
             return
-        if self._taken_over:
-            self._retried(self._require_ours)
+        if self._taken_over and self._retried(self._require_ours) == self._kept.token:
+            return
         self._retried(self._hand_over)
         self._taken_over = True
 
@@ -126,13 +126,17 @@ class VLLMServerGenerator:
         return token
 
     def _hand_over(self) -> None:
-        """Give the server the weights that were kept, and see that it has them. Raises GeneratorError."""
+        """Give the server the weights that were kept, see that it has them, and tell it so. Raises GeneratorError.
+
+        A server that was not told so, for whatever reason, is given them again before anyone samples from it.
+        """
         if not self._kept.owner.hands_over:
             raise ServerGoneError(f"vllm_server: expected {self.url} to have {self._kept.token}, of rank 0")
         self._way.load()
         if not self._server.post("/reset_prefix_cache")["success"]:
             raise ServerGoneError("vllm_server: expected the prefix cache to be emptied, got it in use")
         require_held(self._kept.expected, self._held())
+        self._server.call("rookworld_accept", token=self._kept.token)
 
     def _held(self) -> str:
         return str(self._server.call("rookworld_checksum", names=self._kept.expected.names))

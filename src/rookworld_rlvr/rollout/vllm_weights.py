@@ -32,7 +32,7 @@ from .vllm_worker import WEIGHTS_FILE
 
 # What a trainer tells each of vLLM's backends that it can drive: module and class.
 BACKENDS = {"nccl": ("vllm.distributed.weight_transfer.nccl_engine", "NCCLTrainerInitInfo")}
-WITH_FOLDER = "a server on the trainer's own GPU needs --hand-over folder"
+WITH_FOLDER = "a server on the trainer's own GPU, or one without IPv4, needs --hand-over folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,19 +171,21 @@ class ByTransfer:
         """See `HandOver`."""
         names, token = list(self._kept.expected.names), self._kept.token
         try:
+            self._server.call("rookworld_begin", token=token)
             if self._engine is None:
                 self._engine = self._in_time(self._connected, "a connection")
-            self._server.call("rookworld_begin", token=token)
             self._in_time(self._engine.send_weights, "weights")
-            self._server.call("rookworld_end", names=names, token=token)
+            self._server.call("rookworld_end", names=names)
         except BaseException:
             # What became of the exchange is not known, so the next one begins anew.
             self.server_restarted()
             raise
 
     def server_restarted(self) -> None:
-        """See `HandOver`."""
-        self._engine = None
+        """See `HandOver`. An exchange that still waits for the server is aborted: it would hold up the GPU."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.shutdown()
 
     def _connected(self) -> Any:
         """The trainer's end of a new process group; the server is asked to come to it."""
@@ -194,6 +196,7 @@ class ByTransfer:
         module, kind = BACKENDS[self._backend]
         workers = int(self._server.get("/get_world_size")["world_size"])
         address, port = _reachable(self._server.url)
+        self._server.post("/shutdown_weight_transfer_engine")
         info = getattr(importlib.import_module(module), kind)(
             master_address=address, master_port=port, world_size=1 + workers, rank=0
         )
@@ -239,12 +242,13 @@ def hand_over_to(server: VLLMServer, offered: str, kept: KeptWeights, device: to
 
 
 def _reachable(url: str) -> tuple[str, int]:
-    """This machine's address as the server sees it, and a port that is free there."""
+    """This machine's IPv4 address as the server sees it, and a port that is free there. Raises GeneratorError."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     with socket.create_connection((parts.hostname or "", port)) as connection:
         address = str(connection.getsockname()[0])
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family) as free:
+    if ":" in address:
+        raise GeneratorError(f"vllm_server: expected an IPv4 address of {url} for a transfer, got IPv6; {WITH_FOLDER}")
+    with socket.socket() as free:
         free.bind((address, 0))
         return address, int(free.getsockname()[1])

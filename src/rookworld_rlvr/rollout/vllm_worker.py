@@ -4,7 +4,7 @@ vLLM loads this class by its name into its worker; nothing here imports vllm. Wr
 worker, without tensor or pipeline parallelism.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ class WorkerExtension:
 
     model_runner: Any
     vllm_config: Any
+    finish_weight_update: Callable[[], None]
     rookworld_token: str = ""
 
     def rookworld_state(self) -> dict[str, str]:
@@ -50,13 +51,19 @@ class WorkerExtension:
         self.rookworld_begin(token)
         with torch.inference_mode():
             self.model_runner.reload_weights(weights_iterator=iter(named.items()))
-        self.rookworld_end(list(named), token)
+        self.rookworld_end(list(named))
 
     def rookworld_begin(self, token: str) -> None:
-        """Weights begin to change: whatever happens on the way, they are neither the old ones nor the new ones."""
-        self.rookworld_token = f"{token}{HALF_LOADED}"
+        """Weights begin to change. Until `rookworld_accept` they are neither the old ones nor the new ones.
 
-    def rookworld_end(self, names: Sequence[str], token: str) -> None:
+        An earlier transfer that was cut off is ended: vLLM would refuse the next one and load no layer twice.
+        """
+        self.rookworld_token = f"{token}{HALF_LOADED}"
+        if getattr(self, "weight_transfer_engine", None) is not None:
+            self._weight_update_active = True
+            self.finish_weight_update()
+
+    def rookworld_end(self, names: Sequence[str]) -> None:
         """All weights of these names have come."""
         model = self.model_runner.get_model()
         head = getattr(model, "lm_head", None)
@@ -64,6 +71,9 @@ class WorkerExtension:
             with torch.inference_mode():
                 # vLLM leaves the packed copy of a tied head as it was.
                 head.quant_method.process_weights_after_loading(head)
+
+    def rookworld_accept(self, token: str) -> None:
+        """The trainer has seen that its weights are here and that nothing is kept of the old ones."""
         self.rookworld_token = token
 
     def rookworld_checksum(self, names: Sequence[str]) -> str:
