@@ -92,9 +92,8 @@ def test_an_exchange_that_does_not_end_is_given_up_in_time_with_the_server_s_nam
     kept = KeptWeights(Owner(), torch.float32, "")
     transfer = ByTransfer(VLLMServer("http://127.0.0.1:1", 0.2), "nccl", kept, torch.device("cpu"))
     never = threading.Event()
-    transfer._connected = never.wait  # type: ignore[method-assign]
     with pytest.raises(ServerGoneError, match=r"http://127.0.0.1:1 to take over .* within 0.2 s"):
-        transfer.load()
+        transfer._in_time(never.wait, "weights")
     never.set()
 
 
