@@ -23,7 +23,7 @@ from rookworld_rlvr.training.checkpoint import list_checkpoints
 
 SUITES = ("policy", "environment", "balanced", "selfplay", "closed_world", "engine_match")
 SOLVED = ("mate_in_one", "puzzles")
-"""Those that are asked where a file is given."""
+"""Suites that are asked where a file is given."""
 TIMES = "times.json"
 
 

@@ -16,9 +16,9 @@ class TrlSide:
     """What TRL's side needs."""
 
     overrides: list[str]
-    """Of our configuration: data, reward and how much is sampled are taken from it."""
+    """Overrides of our configuration: data, reward and how much is sampled are taken from it."""
     settings: dict[str, Any]
-    """Of GRPOConfig."""
+    """Arguments of GRPOConfig."""
     same_process: bool
 
 

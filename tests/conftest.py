@@ -239,7 +239,7 @@ def read_wandb_records(log: Path) -> list[Any]:
 
 
 def finished_wandb_records(log: Path) -> list[Any]:
-    """The same once the run has ended: wandb's own process may still be writing when `finish` returns."""
+    """What wandb wrote, once the run has ended: its own process may still be writing when `finish` returns."""
     deadline = time.monotonic() + WANDB_PATIENCE_S
     records = read_wandb_records(log)
     while not any(record.WhichOneof("record_type") == "exit" for record in records):

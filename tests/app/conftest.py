@@ -367,7 +367,7 @@ def server(config: RunConfig) -> tuple[str, list[str]]:
 
 
 def coefficients(config: RunConfig) -> list[tuple[float, float]]:
-    """Of KL and entropy after steps of these KLs and entropies, nat a token."""
+    """The coefficients of KL and entropy after each of some steps with a given KL and entropy, nat a token."""
     context, found = build_unsaved_run(config).context, []
     for step, (kl, entropy) in enumerate([(0.01, 0.1), (0.3, 0.1), (0.12, 0.1), (2.0, 0.3), (0.11, 0.1)]):
         context.kl_controller.observe(step, kl)

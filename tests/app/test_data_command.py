@@ -261,7 +261,7 @@ def alive(pid: int) -> bool:
 
 
 def engines(pids: set[int]) -> set[int]:
-    """Those of them that are the engine."""
+    """The processes among these that are the engine."""
     return {pid for pid in pids if read(f"/proc/{pid}/comm").strip() == Path(find_engine()).name}
 
 

@@ -33,7 +33,7 @@ ANALYSES = {
 
 
 def losses(first: str, second: str) -> tuple[float, float]:
-    """Of these best moves, White's and Black's."""
+    """The losses of these best moves, White's and Black's."""
     texts = [f"M: {first} E: 0.0 B: {first}", f"M: {second} E: 0.0 B: {second}", "", ""]
     rows = judge(EXAMPLES, texts, ANALYSES)
     assert rows[0].values[f"{KEY}/white"] == rows[0].values[KEY]

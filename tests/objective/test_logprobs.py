@@ -47,7 +47,7 @@ class TiedModel:
         )
 
     def whole(self) -> TokenStatistics:
-        """The same by torch.distributions, from the logits of all positions at once."""
+        """The statistics by torch.distributions, from the logits of all positions at once."""
         policy = Categorical(logits=self.head(self.hidden()) / TEMPERATURE)
         reference = Categorical(logits=self.ref_head(self.ref_hidden()).detach() / TEMPERATURE)
         return TokenStatistics(

@@ -144,7 +144,7 @@ class Ours:
         return replace(batch, advantages_B=advantages_B, old_logprobs_BT=old_BT)
 
     def logprobs(self, batch: Batch) -> Tensor:
-        """Of the trained tokens, row by row."""
+        """Log-probs of the trained tokens, row by row."""
         with torch.no_grad():
             return self.context.policy.statistics(batch, temperature=TEMPERATURE).logprobs
 

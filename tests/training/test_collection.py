@@ -99,7 +99,7 @@ def lengths(report: StepReport) -> Tensor:
 
 
 def row_statistics(policy: Policy, group: Group, i: int) -> tuple[Tensor, Tensor]:
-    """Of one completion by a plain pass of its row alone: log-probs of its tokens, and of the vocabulary."""
+    """Log-probs of a completion's tokens, and of the vocabulary, by a plain pass of its row alone."""
     prompt, done = group.prompt_tokens, group.samples[i].completion.tokens
     with torch.no_grad():
         logits = policy.model(torch.tensor([prompt + done])).logits[0, len(prompt) - 1 : -1]

@@ -48,7 +48,7 @@ def batch_of(groups: list[Group], policy: Policy) -> Batch:
 
 
 def loss_of(context: StepContext, batch: Batch, report: StepReport) -> Tensor:
-    """Of the batch as one update of one micro-batch."""
+    """The loss of the batch as one update of one micro-batch."""
     tokens = batch.trained_tokens()
     sizes = LossSizes(completions=len(batch.tokens_BT), tokens=tokens, step_tokens=tokens, max_tokens=48)
     plan = context.loss_plan(sizes, kl_coef=report.kl_coef, entropy_coef=report.entropy_coef)
@@ -58,7 +58,7 @@ def loss_of(context: StepContext, batch: Batch, report: StepReport) -> Tensor:
 
 
 def row_logprobs(policy: Policy, group: Group, i: int, temperature: float) -> Tensor:
-    """Of one completion, by a plain pass of its row alone, without pads, mask or positions."""
+    """Log-probs of a completion's tokens by a plain pass of its row alone, without pads, mask or positions."""
     prompt, done = group.prompt_tokens, group.samples[i].completion.tokens
     with torch.no_grad():
         logits = policy.model(torch.tensor([prompt + done])).logits[0, len(prompt) - 1 : -1]

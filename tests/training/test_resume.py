@@ -58,7 +58,7 @@ def everything(folder: Path) -> dict[Path, bytes]:
 
 
 def checkpoints(folder: Path) -> list[str]:
-    """Those that are there, without the links `best` and `last_good`."""
+    """The names of the checkpoints in a run's folder, without the links `best` and `last_good`."""
     return sorted(path.name for path in (folder / "checkpoints").iterdir() if not path.is_symlink())
 
 
@@ -69,7 +69,7 @@ def state(folder: Path, step: int) -> dict[str, Any]:
 
 
 def assert_equal_bits(ours: Any, theirs: Any) -> None:
-    """Of nested containers of tensors and plain values."""
+    """Compare nested containers of tensors and plain values bit by bit."""
     assert type(ours) is type(theirs)
     if isinstance(ours, torch.Tensor):
         assert torch.equal(ours, theirs)

@@ -39,7 +39,7 @@ def json_lines(file: Path) -> list[dict[str, Any]]:
 
 
 def checkpoints(folder: Path) -> list[str]:
-    """Those that are there, without the links `best` and `last_good`."""
+    """The names of the checkpoints in a run's folder, without the links `best` and `last_good`."""
     return sorted(path.name for path in (folder / "checkpoints").iterdir() if not path.is_symlink())
 
 

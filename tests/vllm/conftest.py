@@ -40,7 +40,7 @@ def policy() -> Policy:
 
 @pytest.fixture
 def prompts(policy: Policy) -> list[tuple[int, ...]]:
-    """Of both tasks and of different lengths; two are equal."""
+    """Prompts of both tasks and of different lengths; two are equal."""
     texts = [f"P: {START} ", f"A: {START}+e2e4+e2e4+", f"A: {START}+g1f3+e2e4 e7e5 g1f3+", f"P: {START} "]
     return [prompt_tokens(policy.tokenizer, text) for text in texts]
 

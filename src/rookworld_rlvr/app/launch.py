@@ -10,7 +10,7 @@ from ..files import write_text
 from .arguments import OneLineParser
 from .exit_codes import BAD_INPUT, DONE
 
-# SLURM asks the job to stop so long before its time is over; torchrun then gives its processes so long to save.
+# Seconds before its time is over that SLURM asks the job to stop, and seconds that torchrun then gives it to save.
 WARNING_S, SAVING_S = 180, 150
 PORT = 29500
 TEMPLATE = """\

@@ -1,6 +1,7 @@
 """Settings of the vLLM generators, and what an engine is started with. Nothing here imports vllm."""
 
 import math
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,12 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
 }
+
+
+def set_environment() -> None:
+    """Set what vLLM reads when it is imported; a user's own settings win."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,6 @@ A process has one engine: a new one ends the one before it, as the members of a 
 
 import copy
 import importlib.util
-import os
 import random
 import warnings
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ from transformers import PreTrainedModel
 from ..model.device import is_accelerator
 from ..model.lora import plain_parameters
 from .generator import GeneratorBaseConfig, GeneratorError, SampledCompletion, require_seeds
-from .vllm_config import ENVIRONMENT, engine_arguments
+from .vllm_config import engine_arguments, set_environment
 from .vllm_sampling import Held, Sampling, cut, expected_weights, require_held, room_for, samplings
 
 # An engine among the processes that torchrun started, which have a process group already.
@@ -159,8 +158,7 @@ def _told_as_ours() -> Iterator[None]:
 
 def _start(arguments: dict[str, Any]) -> Any:
     """The engine. Random states and torch's threads, which vLLM changes, are put back. Raises GeneratorError."""
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    set_environment()
     if _running and AMONG_RANKS.items() <= arguments.items():
         raise GeneratorError(
             "vllm: expected one engine in the process of a rank, since its end would end the ranks' exchange, got a "

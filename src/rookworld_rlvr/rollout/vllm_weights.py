@@ -6,7 +6,6 @@ NCCL, and need no folder. The trainer uses it if it is itself on an accelerator 
 
 import importlib
 import importlib.util
-import os
 import socket
 import threading
 import uuid
@@ -26,7 +25,7 @@ from ..model.device import is_accelerator, synchronise, use_device
 from ..model.lora import plain_parameters
 from .generator import GeneratorError
 from .vllm_client import ServerGoneError, VLLMServer
-from .vllm_config import ENVIRONMENT
+from .vllm_config import set_environment
 from .vllm_sampling import Held, expected_weights
 from .vllm_worker import WEIGHTS_FILE
 
@@ -189,8 +188,7 @@ class ByTransfer:
 
     def _connected(self) -> Any:
         """The trainer's end of a new process group; the server is asked to come to it."""
-        for name, value in ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
+        set_environment()
         from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 
         module, kind = BACKENDS[self._backend]
