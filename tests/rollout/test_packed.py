@@ -141,6 +141,20 @@ def test_compiled_blocks_give_them_too_at_any_size_and_in_copies(policies: tuple
     assert graphs["unique_graphs"] - before == made
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiler")
+def test_compiled_blocks_stay_compiled_with_more_layers_than_torch_compiles_one_function_for(batch: Batch) -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 10, "vocab_size": 40}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2))
+    policy = Policy(model.eval(), tokenizer=None, packs=True)
+    compile_policy(policy)
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        logprobs_and_gradient(policy, batch)
+        with torch.no_grad():
+            policy.statistics(batch, temperature=0.9)
+
+
 def test_compiling_is_refused_without_a_compiler_and_for_padded_rows(
     policies: tuple[Policy, Policy], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from .block_attention import Block, attend
 from .shared_prefix import bias_of, causal_bias
@@ -106,7 +106,7 @@ class PackedLayout:
         # By (K, R), the heads of keys and how many of queries share one: the same for all layers.
         self._places: dict[tuple[int, int], _Places] = {}
 
-    def attend(self, _layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    def attend(self, _module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """(1, H, N, D) → (1, N, H, D)."""
         heads, kinds = query.shape[1], key.shape[1]
         of_queries, of_keys = self._places_of(kinds, heads // kinds), self._places_of(kinds, 1)

@@ -23,8 +23,12 @@ NAME = "rookworld_shared_prefix"
 class Layout(Protocol):
     """What the tokens of a forward pass are."""
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """Query (B, H, T, D), key and value (B, K, T, D) → output (B, T, H, D)."""
+    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        """Query (B, H, T, D), key and value (B, K, T, D) of a layer → output (B, T, H, D).
+
+        `module` is the layer's attention. Only a layout that needs the layer's number reads its `layer_idx`: code that
+        torch.compile makes is compiled anew for each number it has read.
+        """
 
 
 def _attention(
@@ -38,8 +42,7 @@ def _attention(
     layout: Layout,
     **_others: Any,
 ) -> tuple[Tensor, None]:
-    layer: Any = module.layer_idx
-    return layout.attend(layer, query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling), None
+    return layout.attend(module, query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling), None
 
 
 AttentionInterface.register(NAME, _attention)

@@ -1,10 +1,11 @@
 """Keys and values of prompts and of the completions that grow from them, in buffers of fixed size."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..model.shared_prefix import attend_prompts, attend_shared, bias_of
 
@@ -20,7 +21,7 @@ class PromptLayout:
         """A tensor a layer."""
         self.values_PKLD: list[Tensor] = []
 
-    def attend(self, _layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    def attend(self, _module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         self.keys_PKLD.append(key.contiguous())
         self.values_PKLD.append(value.contiguous())
         return attend_prompts(query, key, value, scaling)
@@ -64,7 +65,8 @@ class GroupLayout:
         self._alike = alike
         self._bias = bias_of(torch.arange(self._used, device=slots_BT.device) <= self._at)[:, :, :, None]
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        layer: Any = module.layer_idx
         keys, values = self._write(self._keys[layer], key), self._write(self._values[layer], value)
         prompt = (self._prompt_keys[layer], self._prompt_values[layer], self._prompt_bias)
         grouped = query.view(self.groups, self.group_size, *query.shape[1:])
