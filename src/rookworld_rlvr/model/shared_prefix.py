@@ -26,8 +26,8 @@ class Layout(Protocol):
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """Query (B, H, T, D), key and value (B, K, T, D) of a layer → output (B, T, H, D).
 
-        `module` is the layer's attention. Only a layout that needs the layer's number reads its `layer_idx`: code that
-        torch.compile makes is compiled anew for each number it has read.
+        `module` is the layer's attention. A layout reads its `layer_idx` only where it needs the layer's number,
+        because torch.compile makes new code for each number that is read.
         """
 
 
