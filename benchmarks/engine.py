@@ -22,9 +22,9 @@ from pathlib import Path
 from statistics import fmean, median, pvariance
 from typing import Any
 
-from rookworld_rlvr.engine.engine import Analysis, EngineConfig
-from rookworld_rlvr.engine.pool import EnginePool
 from rookworld_rlvr.rewards.move_worth import MoveWorth, move_worth
+from rookworld_rlvr.stockfish.engine import Analysis, EngineConfig
+from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks import Task
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.policy import parse_policy_prompt

@@ -21,8 +21,6 @@ from rich.table import Column, Table
 
 from rookworld_rlvr.app.generators import make_generator
 from rookworld_rlvr.board.fen import parse_fen
-from rookworld_rlvr.engine.engine import EngineConfig
-from rookworld_rlvr.engine.pool import EnginePool
 from rookworld_rlvr.evaluation import Measure, VerdictMeasure, to_json
 from rookworld_rlvr.evaluation.balanced import BalancedConfig, balanced_suite
 from rookworld_rlvr.evaluation.engine_match import EngineMatchConfig, engine_match_suite
@@ -46,6 +44,8 @@ from rookworld_rlvr.model.device import Device, Precision, select_device
 from rookworld_rlvr.model.policy import ModelConfig, Policy, load_policy
 from rookworld_rlvr.rewards.verdict_book import load_book
 from rookworld_rlvr.rollout.generator import GeneratorConfig
+from rookworld_rlvr.stockfish.engine import EngineConfig
+from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks import Example, Task, parse_prompt
 from rookworld_rlvr.tasks.environment import environment_truth, parse_environment_prompt, render_environment
 from rookworld_rlvr.tasks.policy import render_policy

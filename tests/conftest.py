@@ -314,7 +314,7 @@ def compiler() -> None:
 @pytest.fixture(scope="session")
 def stockfish() -> str:
     """The real engine's binary; without one the test is skipped."""
-    from rookworld_rlvr.engine.engine import EngineNotFoundError, find_engine
+    from rookworld_rlvr.stockfish.engine import EngineNotFoundError, find_engine
 
     try:
         return find_engine()

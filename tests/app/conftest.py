@@ -26,8 +26,6 @@ from rookworld_rlvr.app.hydra_command import store_schema, to_dataclass
 from rookworld_rlvr.app.judges import make_judges, open_pool
 from rookworld_rlvr.app.processes import join_world
 from rookworld_rlvr.app.wiring import build_unsaved_run
-from rookworld_rlvr.engine.engine import Analysis
-from rookworld_rlvr.engine.pool import EnginePool
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.evaluation.match import MatchConfig
 from rookworld_rlvr.model.weights import checksum
@@ -39,6 +37,8 @@ from rookworld_rlvr.rollout.hf_generator import HFGenerator
 from rookworld_rlvr.rollout.vllm_config import LOGPROBS_MODE, SERVED_NAME, engine_arguments
 from rookworld_rlvr.stability.faults import Fault, FaultError, FaultKind
 from rookworld_rlvr.stability.recovery import Rung, climb
+from rookworld_rlvr.stockfish.engine import Analysis
+from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.training.against_start import match_config
 from rookworld_rlvr.training.checks import check_gradient, check_kl

@@ -19,8 +19,8 @@ from rookworld_rlvr.app.generation import generate as generate_data
 from rookworld_rlvr.app.generation.workers import Game, Labelling, _labelled_game
 from rookworld_rlvr.board.evals import MATE_THRESHOLD_PAWNS
 from rookworld_rlvr.board.moves import is_mate
-from rookworld_rlvr.engine.engine import EngineConfig, EngineNotFoundError, find_engine
-from rookworld_rlvr.engine.uci import Limit
+from rookworld_rlvr.stockfish.engine import EngineConfig, EngineNotFoundError, find_engine
+from rookworld_rlvr.stockfish.uci import Limit
 from rookworld_rlvr.tasks.audit import audit
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus
 from rookworld_rlvr.tasks.policy import parse_policy

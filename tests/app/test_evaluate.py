@@ -20,13 +20,13 @@ from rookworld_rlvr.app.config import EvaluateConfig
 from rookworld_rlvr.app.evaluated import Evaluated, load_model
 from rookworld_rlvr.app.generators import make_generator
 from rookworld_rlvr.app.rows_file import RowsFile, rows_path
-from rookworld_rlvr.engine.engine import EngineNotFoundError, find_engine
 from rookworld_rlvr.evaluation.suite import Suite, SuiteName
 from rookworld_rlvr.files import written_alone
 from rookworld_rlvr.provenance import software
 from rookworld_rlvr.rollout.generator import Generator, GeneratorKind
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
 from rookworld_rlvr.rollout.static_generator import StaticGenerator
+from rookworld_rlvr.stockfish.engine import EngineNotFoundError, find_engine
 from rookworld_rlvr.training.data import load_evaluation_data
 
 COMMON = ("model", "data", "generator", "evaluation_rows", "precision", "device", "threads")

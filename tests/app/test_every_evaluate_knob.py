@@ -20,9 +20,9 @@ from rookworld_rlvr.app.evaluated import Evaluated, load_model
 from rookworld_rlvr.app.generators import make_generator
 from rookworld_rlvr.app.hydra_command import to_dataclass
 from rookworld_rlvr.app.suites import build_suites
-from rookworld_rlvr.engine.engine import EngineConfig
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.rollout.generator import GeneratorConfig
+from rookworld_rlvr.stockfish.engine import EngineConfig
 from rookworld_rlvr.training.data import load_evaluation_data
 
 

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from rookworld_rlvr.engine.engine import Analysis
+from rookworld_rlvr.stockfish.engine import Analysis
 
 FEN = "7k/8/8/8/8/8/8/K7 w - - 0 1"
 

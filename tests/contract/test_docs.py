@@ -261,7 +261,6 @@ def evaluation_keys() -> Iterator[str]:
     """Every key that a suite can have, the games' by scripted players, less what refines it."""
     import chess
 
-    from rookworld_rlvr.engine.engine import Analysis
     from rookworld_rlvr.evaluation.balanced import judge_balanced_row
     from rookworld_rlvr.evaluation.closed_world import ClosedWorldConfig, closed_world_suite
     from rookworld_rlvr.evaluation.engine_match import EngineMatchConfig, engine_match_suite
@@ -275,6 +274,7 @@ def evaluation_keys() -> Iterator[str]:
     from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay_suite
     from rookworld_rlvr.evaluation.suite import suite_table
     from rookworld_rlvr.rollout.generator import SampledCompletion
+    from rookworld_rlvr.stockfish.engine import Analysis
     from rookworld_rlvr.tasks.corpus import read_corpus
     from rookworld_rlvr.tasks.policy import parse_policy_prompt
     from rookworld_rlvr.tasks.types import Task

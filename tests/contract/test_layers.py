@@ -15,7 +15,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / PACKAGE
 LAYERS = {
     "board": 0,
     "tasks": 1,
-    "engine": 1,
+    "stockfish": 1,
     "rewards": 2,
     "objective": 3,
     "model": 4,
@@ -87,7 +87,7 @@ def test_a_package_imports_only_itself_and_lower_layers(file: Path) -> None:
 
 def test_the_walk_sees_relative_absolute_and_nested_imports() -> None:
     assert "rookworld_rlvr.board.fen.parse_fen" in set(imports(SOURCE / "tasks" / "policy.py"))
-    assert packages_imported(SOURCE / "rewards" / "engine_judge.py") == {"tasks", "engine", "rewards"}
+    assert packages_imported(SOURCE / "rewards" / "engine_judge.py") == {"tasks", "stockfish", "rewards"}
     assert "tasks/corpus.py" in importers("datasets")
 
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from rookworld_rlvr.board.fen import parse_fen
-from rookworld_rlvr.engine.engine import EngineNotFoundError, find_engine
 from rookworld_rlvr.rollout.generator import GeneratorConfig, SampledCompletion
 from rookworld_rlvr.rollout.static_generator import StaticGenerator
+from rookworld_rlvr.stockfish.engine import EngineNotFoundError, find_engine
 from rookworld_rlvr.tasks import parse_prompt
 from rookworld_rlvr.tasks.environment import environment_truth, render_environment
 from rookworld_rlvr.tasks.policy import render_policy

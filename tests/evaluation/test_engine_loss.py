@@ -8,10 +8,10 @@ import chess
 import pytest
 
 from rookworld_rlvr.app.cli import main
-from rookworld_rlvr.engine.engine import Analysis, EngineConfig
-from rookworld_rlvr.engine.pool import EnginePool
 from rookworld_rlvr.evaluation import Measure, VerdictMeasure, judge, paired_gain, run, summarise
 from rookworld_rlvr.rewards.verdict_book import load_book
+from rookworld_rlvr.stockfish.engine import Analysis, EngineConfig
+from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks import Example, Task
 
 KEY = "policy/win_probability_loss"

@@ -7,10 +7,10 @@ import chess
 import pytest
 import torch
 
-from rookworld_rlvr.engine.engine import Analysis
 from rookworld_rlvr.evaluation.engine_loss import VerdictMeasure
 from rookworld_rlvr.evaluation.sampled import Sampling, evaluate_sampled, sampled_values
 from rookworld_rlvr.rewards.verdict_book import load_book
+from rookworld_rlvr.stockfish.engine import Analysis
 from rookworld_rlvr.tasks import Example, Task
 
 EXAMPLE = Example(Task.policy, f"P: {chess.STARTING_FEN}", "M: e2e4 d2d4 E: 0.3 0.2 B: e2e4")

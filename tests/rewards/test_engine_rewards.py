@@ -7,8 +7,6 @@ from pathlib import Path
 import chess
 import pytest
 
-from rookworld_rlvr.engine.engine import Analysis, EngineConfig
-from rookworld_rlvr.engine.pool import EnginePool
 from rookworld_rlvr.errors import JudgeError
 from rookworld_rlvr.rewards import Rubric, RubricConfig, Score, score
 from rookworld_rlvr.rewards.engine_judge import EngineJudge
@@ -16,6 +14,8 @@ from rookworld_rlvr.rewards.judge_pool import InlineJudge, JudgePool, Question
 from rookworld_rlvr.rewards.move_worth import move_worth
 from rookworld_rlvr.rewards.policy_rewards import PolicyRewardConfig, eval_agreement
 from rookworld_rlvr.rewards.rubric import JudgeKind
+from rookworld_rlvr.stockfish.engine import Analysis, EngineConfig
+from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks.types import PromptError
 
 # The king's three moves, and no more.

@@ -8,9 +8,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rookworld_rlvr.board.evals import format_pawns, win_probability
-from rookworld_rlvr.engine.engine import Analysis
 from rookworld_rlvr.rewards import Rubric, RubricConfig, score
 from rookworld_rlvr.rewards.rubric import JudgeKind
+from rookworld_rlvr.stockfish.engine import Analysis
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.policy import parse_number
 from rookworld_rlvr.training.data import default_file

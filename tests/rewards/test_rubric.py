@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookworld_rlvr.engine.engine import Analysis
 from rookworld_rlvr.rewards import Rubric, RubricConfig, score
 from rookworld_rlvr.rewards.move_worth import MATE_IN_ONE
 from rookworld_rlvr.rewards.rubric import JudgeKind
 from rookworld_rlvr.rewards.rubric_checks import BOUNDS, MAX_WEIGHT, SHARE
+from rookworld_rlvr.stockfish.engine import Analysis
 
 FEN = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 NEXT = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"

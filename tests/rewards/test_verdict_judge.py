@@ -6,13 +6,13 @@ from pathlib import Path
 import chess
 import pytest
 
-from rookworld_rlvr.engine.engine import Analysis, EngineNotFoundError
-from rookworld_rlvr.engine.pool import EnginePool
 from rookworld_rlvr.rewards import Rubric, RubricConfig
 from rookworld_rlvr.rewards.judge_pool import InlineJudge, Question
 from rookworld_rlvr.rewards.rubric import JudgeKind
 from rookworld_rlvr.rewards.verdict_book import VerdictBook, VerdictBookError, load_book
 from rookworld_rlvr.rewards.verdict_judge import VerdictJudge
+from rookworld_rlvr.stockfish.engine import Analysis, EngineNotFoundError
+from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks import Task
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.policy import parse_policy_prompt

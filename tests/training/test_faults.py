@@ -21,12 +21,12 @@ from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.conf_groups import conf_folder
 from rookworld_rlvr.app.config import RunConfig
 from rookworld_rlvr.app.hydra_command import EXIT_CODES, store_schema, to_dataclass
-from rookworld_rlvr.engine.pool import EngineCounts
 from rookworld_rlvr.errors import TrainingGaveUpError
 from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rewards.judge_pool import Judge, JudgePool, Question
 from rookworld_rlvr.rollout.generator import Generator, SampledCompletion
 from rookworld_rlvr.stability.faults import DAMAGE, Fault, FaultKind
+from rookworld_rlvr.stockfish.pool import EngineCounts
 from rookworld_rlvr.training.checkpoint import STATE_FILE, checkpoint_folder, list_checkpoints, load_checkpoint
 from rookworld_rlvr.training.context import Hook, Moment, StepContext, judge_restarts
 from rookworld_rlvr.training.diagnosis import SUGGESTIONS

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-from ..engine.engine import EngineProcessConfig
 from ..evaluation.balanced import BalancedConfig
 from ..evaluation.closed_world import ClosedWorldConfig
 from ..evaluation.engine_match import EngineMatchConfig
@@ -23,6 +22,7 @@ from ..rollout.generator import GeneratorBaseConfig, GeneratorConfig, GeneratorK
 from ..stability.kl_control import KLConfig
 from ..stability.recovery import RecoveryConfig
 from ..stability.reference import ReferenceConfig
+from ..stockfish.engine import EngineProcessConfig
 from ..training.context import StepConfig
 from ..training.data import DataConfig, SourceConfig
 from ..training.optim import OptimConfig

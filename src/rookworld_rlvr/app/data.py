@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from ..engine.engine import MAX_TIMEOUT_S, EngineConfig, EngineUnusableError
-from ..engine.uci import Limit
 from ..errors import UserError
 from ..files import write_lines
 from ..rewards import JudgeError
+from ..stockfish.engine import MAX_TIMEOUT_S, EngineConfig, EngineUnusableError
+from ..stockfish.uci import Limit
 from ..tasks.audit import audit, fixed_lines
 from ..tasks.corpus import CorpusError
 from ..tasks.types import Task

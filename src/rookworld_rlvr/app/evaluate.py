@@ -12,7 +12,6 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from ..engine.engine import EngineConfig
 from ..errors import UserError
 from ..evaluation import Row, to_json
 from ..evaluation.suite import Suite, SuiteName, suite_table
@@ -20,6 +19,7 @@ from ..files import write_json, written_alone
 from ..model.policy import Policy
 from ..model.weights import checksum
 from ..provenance import software
+from ..stockfish.engine import EngineConfig
 from ..training.data import load_evaluation_data
 from .compare import compare_command
 from .config import EvaluateConfig

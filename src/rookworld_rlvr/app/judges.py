@@ -1,7 +1,5 @@
 """Who judges completions and who measures held-out rows, with the engines and the book that both may ask."""
 
-from ..engine.engine import EngineConfig
-from ..engine.pool import EnginePool
 from ..errors import UserError
 from ..evaluation import VerdictMeasure
 from ..rewards import Rubric
@@ -10,6 +8,8 @@ from ..rewards.judge_pool import InlineJudge, Judge, JudgePool
 from ..rewards.rubric import JudgeKind
 from ..rewards.verdict_book import VerdictBook, VerdictBookError, load_book
 from ..rewards.verdict_judge import VerdictJudge
+from ..stockfish.engine import EngineConfig
+from ..stockfish.pool import EnginePool
 from .config import RunConfig
 
 

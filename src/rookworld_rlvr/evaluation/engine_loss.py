@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from chess.engine import Mate
 
 from ..board.evals import to_pawns, win_probability
-from ..engine.engine import Analysis
-from ..engine.pool import EnginePool
 from ..rewards.move_worth import move_worth
 from ..rewards.verdict_book import VerdictBook
+from ..stockfish.engine import Analysis
+from ..stockfish.pool import EnginePool
 from ..tasks import policy_fens
 from ..tasks.policy import MAX_CANDIDATES, parse_policy, parse_policy_prompt
 from ..tasks.types import Example, ParseFailure, PolicyAnswer, Task

@@ -6,7 +6,7 @@ from typing import Any
 import chess
 
 from ..board.fen import parse_fen
-from ..engine.engine import Analysis
+from ..stockfish.engine import Analysis
 from ..tasks import Example, Task, parse_prompt
 from ..tasks.corpus import example_key
 from ..tasks.environment import parse_environment_prompt

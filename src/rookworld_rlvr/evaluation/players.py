@@ -15,10 +15,10 @@ import chess
 import chess.engine
 from transformers import PreTrainedTokenizerBase
 
-from ..engine.engine import find_engine, require_new_enough
 from ..rollout.draws import seed_of
 from ..rollout.generator import Generator, GeneratorError
 from ..rollout.groups import completion_text, prompt_tokens
+from ..stockfish.engine import find_engine, require_new_enough
 from ..tasks.policy import policy_fields, render_policy_prompt
 
 FULL_SKILL = 20

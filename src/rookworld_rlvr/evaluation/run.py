@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from ..engine.engine import Analysis
 from ..rollout.generator import Generator
 from ..rollout.groups import completion_text, sample_groups
+from ..stockfish.engine import Analysis
 from ..tasks import Example
 from .engine_loss import VerdictMeasure
 from .table import Row, judge

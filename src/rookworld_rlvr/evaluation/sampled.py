@@ -11,10 +11,10 @@ from statistics import fmean
 
 from transformers import PreTrainedTokenizerBase
 
-from ..engine.engine import Analysis
 from ..rollout.draws import seed_of
 from ..rollout.generator import Generator
 from ..rollout.groups import completion_text, sample_groups
+from ..stockfish.engine import Analysis
 from ..tasks import Example
 from .engine_loss import VerdictMeasure
 from .run import CHUNK_ROWS

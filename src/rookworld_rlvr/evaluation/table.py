@@ -12,7 +12,7 @@ from math import isfinite
 import chess
 
 from ..board.fen import parse_fen
-from ..engine.engine import Analysis
+from ..stockfish.engine import Analysis
 from ..tasks.policy import parse_policy_prompt, render_policy_prompt
 from ..tasks.types import Example, Task
 from .engine_loss import analysis_of, judge_engine_loss

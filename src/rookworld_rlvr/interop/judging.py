@@ -3,12 +3,12 @@
 from importlib import resources
 from pathlib import Path
 
-from ..engine.pool import EnginePool
 from ..rewards import Rubric, RubricConfig
 from ..rewards.judge_pool import InlineJudge, Judge
 from ..rewards.rubric import JudgeKind
 from ..rewards.verdict_book import load_book
 from ..rewards.verdict_judge import VerdictJudge
+from ..stockfish.pool import EnginePool
 from ..tasks import Example
 from ..tasks.corpus import read_corpus
 

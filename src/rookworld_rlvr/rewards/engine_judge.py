@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ..engine.pool import EngineCounts, EnginePool
+from ..stockfish.pool import EngineCounts, EnginePool
 from ..tasks import policy_fens
 from .judge_pool import Judge, Question
 from .rubric import Score

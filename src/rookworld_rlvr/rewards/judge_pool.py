@@ -11,9 +11,9 @@ from math import inf
 from multiprocessing import get_context
 from typing import Protocol
 
-from ..engine.engine import Analysis
-from ..engine.pool import EngineCounts
 from ..errors import JudgeError
+from ..stockfish.engine import Analysis
+from ..stockfish.pool import EngineCounts
 from .rubric import Rubric, RubricConfig, Score
 from .worker import begin_worker
 

@@ -19,7 +19,7 @@ from functools import lru_cache
 from chess.engine import Mate
 
 from ..board.evals import to_pawns, win_probability
-from ..engine.engine import Analysis
+from ..stockfish.engine import Analysis
 from ..tasks.policy import MAX_CANDIDATES
 
 # The positions of a step and more; an entry takes about 10 kB.

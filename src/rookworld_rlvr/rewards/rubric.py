@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 
-from ..engine.engine import Analysis, EngineConfig
+from ..stockfish.engine import Analysis, EngineConfig
 from ..tasks import parse_prompt
 from ..tasks.types import ParseFailure, PolicyPrompt
 from .environment_rewards import (

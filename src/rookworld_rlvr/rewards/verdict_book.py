@@ -4,7 +4,7 @@ from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
 
-from ..engine.engine import Analysis, engine_position
+from ..stockfish.engine import Analysis, engine_position
 from ..tasks.verdicts import parse_verdict, verdict_lines
 
 DEFAULT = "default"

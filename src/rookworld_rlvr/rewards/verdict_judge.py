@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from ..engine.engine import Analysis, EngineUnusableError
-from ..engine.pool import EngineCounts, EnginePool
+from ..stockfish.engine import Analysis, EngineUnusableError
+from ..stockfish.pool import EngineCounts, EnginePool
 from ..tasks import policy_fens
 from .judge_pool import Judge, Question
 from .rubric import Score

@@ -7,7 +7,6 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from ..engine.pool import EngineCounts
 from ..model.batch import Batch
 from ..model.policy import TokenTable
 from ..objective import AdvantageConfig, counted_groups
@@ -16,6 +15,7 @@ from ..rollout.draws import seed_of
 from ..rollout.generator import GeneratorError
 from ..rollout.groups import Collected, Group, make_batch, sample_groups, score_groups
 from ..stability.faults import Fault, FaultError, FaultKind
+from ..stockfish.pool import EngineCounts
 from ..tasks import Example
 from .checks import check_logprobs, check_rewards
 from .context import StepContext, Uninformative

@@ -9,9 +9,9 @@ from statistics import fmean
 
 from torch import Tensor
 
-from ..engine.pool import EngineCounts
 from ..objective import zero_variance_fraction
 from ..rollout.generator import SampledCompletion
+from ..stockfish.pool import EngineCounts
 from ..tasks import Task
 from .context import StepContext, judge_restarts
 from .loss import TokenTotals

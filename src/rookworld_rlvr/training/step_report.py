@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..engine.pool import EngineCounts
 from ..model.batch import Batch
 from ..rollout.groups import Collected, Group
 from ..stability.faults import Fault
+from ..stockfish.pool import EngineCounts
 from ..tasks import Example
 from .loss import TokenTotals
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ...board.fen import parse_fen
-from ...engine.engine import EngineConfig
-from ...engine.pool import EnginePool
+from ...stockfish.engine import EngineConfig
+from ...stockfish.pool import EnginePool
 from ...tasks import policy_fens
 from ...tasks.corpus import read_corpus
 from ...tasks.verdicts import Verdict, render_verdict

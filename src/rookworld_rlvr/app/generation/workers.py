@@ -9,10 +9,10 @@ from multiprocessing.connection import Connection
 
 import chess
 
-from ...engine.engine import Engine, EngineConfig, engine_position
-from ...engine.uci import Limit
 from ...rewards import JudgeError
 from ...rewards.worker import begin_worker
+from ...stockfish.engine import Engine, EngineConfig, engine_position
+from ...stockfish.uci import Limit
 from ...tasks.sources import sourced_game
 from ...tasks.transitions import TransitionSource, transition_game
 from ...tasks.types import Task

@@ -14,9 +14,9 @@ import chess
 import pytest
 
 from rookworld_rlvr.board.openings import OPENINGS, opening_board
-from rookworld_rlvr.engine.engine import Analysis, EngineConfig, EngineNotFoundError, engine_position
-from rookworld_rlvr.engine.pool import EngineCounts, EnginePool
 from rookworld_rlvr.errors import JudgeError
+from rookworld_rlvr.stockfish.engine import Analysis, EngineConfig, EngineNotFoundError, engine_position
+from rookworld_rlvr.stockfish.pool import EngineCounts, EnginePool
 
 PATIENCE_S = 20
 FENS = [opening_board(opening).fen() for opening in OPENINGS[:10]]
@@ -203,8 +203,8 @@ def test_a_pool_closed_in_the_middle_of_a_search_ends_it_at_once(stockfish: str,
 def test_engines_end_with_a_process_that_is_killed(stockfish: str, until: Until, gone: Gone) -> None:
     code = (
         "import sys, time\n"
-        "from rookworld_rlvr.engine.engine import EngineConfig\n"
-        "from rookworld_rlvr.engine.pool import EnginePool\n"
+        "from rookworld_rlvr.stockfish.engine import EngineConfig\n"
+        "from rookworld_rlvr.stockfish.pool import EnginePool\n"
         "pool = EnginePool(EngineConfig(path=sys.argv[1], cache=False))\n"
         "print(*pool.pids(), flush=True)\n"
         "time.sleep(600)\n"

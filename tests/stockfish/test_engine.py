@@ -8,9 +8,10 @@ import chess.engine
 import pytest
 
 from rookworld_rlvr.board.evals import to_pawns
-from rookworld_rlvr.engine import engine as engine_file
-from rookworld_rlvr.engine import uci
-from rookworld_rlvr.engine.engine import (
+from rookworld_rlvr.errors import JudgeError
+from rookworld_rlvr.stockfish import engine as engine_file
+from rookworld_rlvr.stockfish import uci
+from rookworld_rlvr.stockfish.engine import (
     Analysis,
     Engine,
     EngineConfig,
@@ -19,8 +20,7 @@ from rookworld_rlvr.engine.engine import (
     engine_position,
     find_engine,
 )
-from rookworld_rlvr.engine.uci import Limit
-from rookworld_rlvr.errors import JudgeError
+from rookworld_rlvr.stockfish.uci import Limit
 
 QUIET = "r1bqkbnr/pppp1ppp/2n5/4p3/4P3/5N2/PPPP1PPP/RNBQKB1R w KQkq - 2 1"
 # Black mates by d8d1 and is otherwise a queen for a rook behind.

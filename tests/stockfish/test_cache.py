@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from rookworld_rlvr.board.openings import OPENINGS, opening_board
-from rookworld_rlvr.engine.cache import FILE, CacheError, EngineCache, default_folder
-from rookworld_rlvr.engine.engine import Analysis, EngineConfig, engine_position
-from rookworld_rlvr.engine.pool import EnginePool
 from rookworld_rlvr.errors import JudgeError
+from rookworld_rlvr.stockfish.cache import FILE, CacheError, EngineCache, default_folder
+from rookworld_rlvr.stockfish.engine import Analysis, EngineConfig, engine_position
+from rookworld_rlvr.stockfish.pool import EnginePool
 
 FENS = [opening_board(opening).fen() for opening in OPENINGS[:4]]
 E4 = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
 VERDICT = Analysis(E4, (("e7e5", -0.31), ("f7f5", -999.98)))
 WRITER = (
     "import sys, pathlib\n"
-    "from rookworld_rlvr.engine.engine import Analysis\n"
-    "from rookworld_rlvr.engine.cache import EngineCache\n"
+    "from rookworld_rlvr.stockfish.engine import Analysis\n"
+    "from rookworld_rlvr.stockfish.cache import EngineCache\n"
     "cache = EngineCache(pathlib.Path(sys.argv[1]))\n"
     "print('open', flush=True)\n"
     "for i in range(int(sys.argv[3])):\n"
