@@ -46,10 +46,10 @@ def guided_game(
     rng: random.Random, start: chess.Board, label: Callable[[chess.Board], Any]
 ) -> Iterator[tuple[chess.Board, Any]]:
     """A game from `start`: each position (the same board object, changed in place) with its label."""
-    from rookworld_rlvr.tasks.generate import MAX_HALFMOVES
+    from rookworld_rlvr.tasks.generate import MAX_PLIES
 
     game = start.copy()
-    while game.ply() < MAX_HALFMOVES and game.outcome(claim_draw=False) is None:
+    while game.ply() < MAX_PLIES and game.outcome(claim_draw=False) is None:
         answer = label(game)
         yield game, answer
         guided = rng.random() < GUIDED_FRACTION

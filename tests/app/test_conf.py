@@ -105,7 +105,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     },
     "debug=short": {
         "match_pairs": 2,
-        "match_halfmoves": 10,
+        "match_plies": 10,
         "name": "short",
         "steps": 3,
         "evaluation_rows": 16,

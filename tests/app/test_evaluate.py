@@ -179,15 +179,15 @@ def test_every_suite_can_be_asked_for_by_name_and_has_rows(evaluate: Evaluate, t
         f"puzzles.path={tmp_path / 'puzzles.jsonl'}",
         "puzzles.themes=[mateIn1]",
         "selfplay.games=2",
-        "selfplay.max_halfmoves=2",
+        "selfplay.max_plies=2",
         f"selfplay.pgn={tmp_path / 'games.pgn'}",
         "closed_world.games=2",
-        "closed_world.max_halfmoves=2",
+        "closed_world.max_plies=2",
         "closed_world.mover=random",
         "match.pairs=1",
-        "match.max_halfmoves=2",
+        "match.max_plies=2",
         "engine_match.pairs=1",
-        "engine_match.max_halfmoves=2",
+        "engine_match.max_plies=2",
         "engine_match.opponent.nodes=10",
         "retention.baseline=tiny",
     )
@@ -255,7 +255,7 @@ def test_games_of_the_default_sizes_that_are_stopped_behind_the_first_chunk_go_o
 ) -> None:
     if name == "engine_match" and not engine_there():
         pytest.skip("no Stockfish here")
-    given = (f"suites=[{name}]", f"{name}.max_halfmoves=1", "closed_world.mover=random")
+    given = (f"suites=[{name}]", f"{name}.max_plies=1", "closed_world.mover=random")
     # At full strength it plays the same in every run.
     given += ("engine_match.opponent.skill=20",)
     whole = evaluate(*given, output="whole.json")["suites"][name]
@@ -300,7 +300,7 @@ def test_a_pgn_file_holds_the_counted_games_once_each_whatever_was_interrupted(
 ) -> None:
     monkeypatch.setattr("rookworld_rlvr.evaluation.selfplay.SIDE_BY_SIDE", 2)
     path = tmp_path / "games.pgn"
-    given = ("suites=[selfplay]", "selfplay.games=5", "selfplay.max_halfmoves=3", f"selfplay.pgn={path}")
+    given = ("suites=[selfplay]", "selfplay.games=5", "selfplay.max_plies=3", f"selfplay.pgn={path}")
     add = RowsFile.add
 
     def full(file: RowsFile, suite: Suite, rows: Any) -> None:
@@ -362,7 +362,7 @@ def test_two_evaluations_do_not_write_one_file(
 def test_a_match_names_its_engine_and_an_elo_that_it_has_not_is_refused(
     evaluate: Evaluate, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    given = ("suites=[engine_match]", "engine_match.pairs=1", "engine_match.max_halfmoves=2")
+    given = ("suites=[engine_match]", "engine_match.pairs=1", "engine_match.max_plies=2")
     match = evaluate(*given)["suites"]["engine_match"]
     assert match["engine"].startswith("Stockfish") and match["opponent"]["nodes"] == 1000
     assert "engine_match/elo" in match["table"]
@@ -394,7 +394,7 @@ def test_two_results_are_compared_key_by_key(
 def test_what_is_no_mean_over_rows_is_compared_too(
     evaluate: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    given = ("suites=[selfplay]", "selfplay.games=4", "selfplay.max_halfmoves=4")
+    given = ("suites=[selfplay]", "selfplay.games=4", "selfplay.max_plies=4")
     tables = [
         evaluate(*given, *override, output=name)["suites"]["selfplay"]["table"]
         for name, override in (("a.json", []), ("b.json", ["model.path=tiny"]))
@@ -434,11 +434,11 @@ def reasked(tmp_path: Path) -> Callable[..., str]:
 def test_results_that_were_not_asked_alike_are_not_compared_and_other_differences_are_told(
     evaluate: Evaluate, reasked: Callable[..., str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    evaluate("suites=[policy,selfplay]", "selfplay.games=3", "selfplay.max_halfmoves=2", output="a.json")
+    evaluate("suites=[policy,selfplay]", "selfplay.games=3", "selfplay.max_plies=2", output="a.json")
     a = str(tmp_path / "a.json")
     refused = {
         "config.seed": 1,
-        "config.selfplay.max_halfmoves": 3,
+        "config.selfplay.max_plies": 3,
         "config.selfplay.decoding.temperature": 1.0,
         "facts.policy.rows_in_training": 1,
     }

@@ -48,10 +48,10 @@ POLICY, RETENTION = ("suites=[policy]",), ("suites=[retention]", "retention.base
 MEASURED = (*POLICY, "evaluation_nodes=50", "engine.path={measuring}", "engine.cache_folder=cache")
 MATES = ("suites=[mate_in_one]", "mate_in_one.path={mates}")
 PUZZLES = ("suites=[puzzles]", "puzzles.path={mates}")
-SELFPLAY = ("suites=[selfplay]", "selfplay.games=2", "selfplay.max_halfmoves=2", *PLAYS)
-WORLD = ("suites=[closed_world]", "closed_world.games=2", "closed_world.max_halfmoves=2", *PLAYS)
-MATCH = ("suites=[engine_match]", "engine_match.pairs=2", "engine_match.max_halfmoves=3", *PLAYS)
-GAMES = ("suites=[match]", "match.pairs=2", "match.max_halfmoves=4", *PLAYS)
+SELFPLAY = ("suites=[selfplay]", "selfplay.games=2", "selfplay.max_plies=2", *PLAYS)
+WORLD = ("suites=[closed_world]", "closed_world.games=2", "closed_world.max_plies=2", *PLAYS)
+MATCH = ("suites=[engine_match]", "engine_match.pairs=2", "engine_match.max_plies=3", *PLAYS)
+GAMES = ("suites=[match]", "match.pairs=2", "match.max_plies=4", *PLAYS)
 SERVER = ("generator.kind=vllm_server", "generator.vllm.urls=[http://127.0.0.1:1]", "generator.vllm.retries=0")
 KNOBS = {
     "suites": Knob("[environment]"),
@@ -97,27 +97,27 @@ KNOBS = {
     "puzzles.themes": Knob("[fork]", PUZZLES),
     "selfplay.games": Knob(1, SELFPLAY),
     "selfplay.start": Knob("openings", SELFPLAY),
-    "selfplay.max_halfmoves": Knob(1, SELFPLAY),
+    "selfplay.max_plies": Knob(1, SELFPLAY),
     "selfplay.decoding.temperature": Knob(9.0, SELFPLAY),
     "selfplay.decoding.top_k": Knob(1, SELFPLAY),
     "selfplay.pgn": Knob("games.pgn", SELFPLAY),
     "closed_world.games": Knob(1, WORLD),
     "closed_world.start": Knob("standard", WORLD),
-    "closed_world.max_halfmoves": Knob(1, WORLD),
-    "closed_world.mover": Knob("random", (*WORLD, "closed_world.max_halfmoves=12", "closed_world.games=2")),
+    "closed_world.max_plies": Knob(1, WORLD),
+    "closed_world.mover": Knob("random", (*WORLD, "closed_world.max_plies=12", "closed_world.games=2")),
     "closed_world.decoding.temperature": Knob(9.0, WORLD),
     "closed_world.decoding.top_k": Knob(1, (*WORLD, "closed_world.decoding.temperature=3")),
     "verdicts": Knob("/nope", POLICY),
     "match.opponent": Knob("capture", GAMES),
     "match.pairs": Knob(1, GAMES),
-    "match.max_halfmoves": Knob(1, GAMES),
+    "match.max_plies": Knob(1, GAMES),
     "match.illegal": Knob("loses", GAMES),
     "match.attempts": Knob(0, (*GAMES, "match.decoding.temperature=9")),
     "match.decoding.temperature": Knob(9.0, GAMES),
     "match.decoding.top_k": Knob(1, (*GAMES, "match.decoding.temperature=3")),
     "match.pgn": Knob("games.pgn", GAMES),
     "engine_match.pairs": Knob(1, MATCH),
-    "engine_match.max_halfmoves": Knob(1, MATCH),
+    "engine_match.max_plies": Knob(1, MATCH),
     "engine_match.decoding.temperature": Knob(9.0, MATCH),
     "engine_match.decoding.top_k": Knob(1, (*MATCH, "engine_match.decoding.temperature=3")),
     "engine_match.opponent.path": Knob("/nope", MATCH),

@@ -24,7 +24,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def play(small_model: Path, folder: Path, *options: str) -> dict[str, str]:
-    arguments = ["--model", str(small_model), "--games", "6", "--max-halfmoves", "12", "--seed", "5", "--rescue"]
+    arguments = ["--model", str(small_model), "--games", "6", "--max-plies", "12", "--seed", "5", "--rescue"]
     assert main(["selfplay", *arguments, "--out", str(folder), *options]) == 0
     return {path.name: path.read_text() for path in sorted(folder.iterdir())}
 
@@ -131,7 +131,7 @@ def test_a_game_that_ends_by_an_illegal_move_is_lost_in_the_pgn_and_has_no_outco
 def test_games_of_another_chunk_size_are_not_gone_on_with(
     small_model: Path, played: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["--model", str(small_model), "--games", "9", "--max-halfmoves", "12", "--seed", "5", "--rescue"]
+    arguments = ["--model", str(small_model), "--games", "9", "--max-plies", "12", "--seed", "5", "--rescue"]
     monkeypatch.setattr(selfplay_data, "SIDE_BY_SIDE", 5)
     assert main(["selfplay", *arguments, "--out", str(played)]) == 2
     assert '"side_by_side": 5' in capsys.readouterr().err

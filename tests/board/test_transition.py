@@ -160,7 +160,7 @@ def test_special_moves_change_the_fen_as_the_rules_say(fen: str, uci: str, next_
         # Only kings, then king and bishop, remain; a knight's promotion leaves too little as well.
         ("8/8/8/8/8/8/1r6/K6k w - - 0 1", "a1b2", ended("8/8/8/8/8/8/1K6/7k b - - 0 1", 0.5)),
         ("8/P6k/8/8/8/8/8/K7 w - - 9 50", "a7a8b", ended("B7/7k/8/8/8/8/8/K7 b - - 0 50", 0.5)),
-        # The 150th half-move without capture or pawn move draws, the 149th does not, a mate on it wins.
+        # The 150th ply without capture or pawn move draws, the 149th does not, a mate on it wins.
         ("7k/8/8/8/8/8/R7/K7 w - - 149 90", "a2b2", ended("7k/8/8/8/8/8/1R6/K7 b - - 150 90", 0.5)),
         ("7k/8/8/8/8/8/R7/K7 w - - 148 90", "a2b2", legal("7k/8/8/8/8/8/1R6/K7 b - - 149 90")),
         ("7k/8/6K1/8/8/8/R7/8 w - - 149 90", "a2a8", ended("R6k/8/6K1/8/8/8/8/8 b - - 150 90", 1.0)),

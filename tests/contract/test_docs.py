@@ -304,10 +304,10 @@ def evaluation_keys() -> Iterator[str]:
     player, silent = RandomPlayer(), Silent()
     mate = "7k/5Q2/6K1/8/8/8/8/8 w - - 0 1", "f7g7"
     suites = [
-        selfplay_suite(player, SelfplayConfig(games=1, max_halfmoves=2)),
+        selfplay_suite(player, SelfplayConfig(games=1, max_plies=2)),
         closed_world_suite(silent, silent, player, ClosedWorldConfig(games=1)),
-        engine_match_suite(player, lambda: nullcontext(player), EngineMatchConfig(pairs=1, max_halfmoves=2)),
-        match_suite(RULES["random"], RULES["random"], MatchConfig(pairs=1, max_halfmoves=2)),
+        engine_match_suite(player, lambda: nullcontext(player), EngineMatchConfig(pairs=1, max_plies=2)),
+        match_suite(RULES["random"], RULES["random"], MatchConfig(pairs=1, max_plies=2)),
         retention_suite(asked, asked, examples),
         mate_in_one_suite(player, [MateInOne(*mate)]),
         puzzles_suite(player, [Puzzle("", (mate,), 900, ())]),

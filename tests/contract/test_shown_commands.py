@@ -25,14 +25,14 @@ UNFILLED = "@@"
 LITTLE = {
     "train": (
         *("debug=short", "steps=2", "threads=1", "objective.prompts_per_step=2", "objective.group_size=4"),
-        *("evaluation_rows=4", "sampled_rows=2", "match_pairs=1", "match_halfmoves=4"),
+        *("evaluation_rows=4", "sampled_rows=2", "match_pairs=1", "match_plies=4"),
     ),
     "smoke": ("threads=1",),
     "bench": ("threads=1", "bench.rounds=1", "objective.prompts_per_step=2", "objective.group_size=2"),
     "evaluate": (
         *("threads=1", "evaluation_rows=4", "balanced.rows_per_class=1", "selfplay.games=2"),
-        *("selfplay.max_halfmoves=4", "closed_world.games=2", "closed_world.max_halfmoves=4", "match.pairs=1"),
-        *("match.max_halfmoves=4", "engine_match.pairs=1", "engine_match.max_halfmoves=4"),
+        *("selfplay.max_plies=4", "closed_world.games=2", "closed_world.max_plies=4", "match.pairs=1"),
+        *("match.max_plies=4", "engine_match.pairs=1", "engine_match.max_plies=4"),
     ),
     "pretrain": ("threads=1", "model.steps=2", "model.policy_rows=4", "model.environment_rows=4", "model.board_rows=4"),
     "warmstart": ("threads=1", "model.steps=2"),

@@ -99,7 +99,7 @@ def test_a_run_in_shards_leaves_what_any_other_run_leaves_and_goes_on_alone(
     command: Callable[..., Any], tmp_path: Path
 ) -> None:
     shards = ("distributed.kind=fsdp2", "processes=2", "threads=2")
-    whole = ["evaluation_rows=4", "match_pairs=2", "match_halfmoves=4", "sampled_rows=2"]
+    whole = ["evaluation_rows=4", "match_pairs=2", "match_plies=4", "sampled_rows=2"]
     for name in ("smoke", "train"):
         code, out, error = ended(command(*shards, *whole, name=name))
         assert code == 0, out + error

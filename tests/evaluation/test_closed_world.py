@@ -37,7 +37,7 @@ def run(generator: Any, tokenizer: Any, mover: Any, **settings: Any) -> list[Row
 
 
 def told(row: Row) -> tuple[float, str, list[str]]:
-    """Half-moves, the ending, and what broke."""
+    """Plies, the ending, and what broke."""
     of = {
         part: [
             key.split("/")[2]
@@ -51,7 +51,7 @@ def told(row: Row) -> tuple[float, str, list[str]]:
 
 
 @pytest.mark.slow
-def test_a_world_that_is_python_chess_never_breaks_over_ten_thousand_half_moves(
+def test_a_world_that_is_python_chess_never_breaks_over_ten_thousand_plies(
     make_script: Callable[..., Any], characters: Any
 ) -> None:
     rows = run(make_script(), characters, RandomPlayer(), games=33, start=Start.openings)
@@ -93,7 +93,7 @@ def test_a_fivefold_repetition_that_the_history_cannot_prove_ends_the_game_and_i
         ("+0+0", "+0", ["unparsable"]),
     ],
 )
-def test_the_half_move_and_the_fields_that_broke_are_named(
+def test_the_ply_and_the_fields_that_broke_are_named(
     make_script: Callable[..., Any], characters: Any, old: str, new: str, fields: list[str]
 ) -> None:
     def spoil(prompt: EnvironmentPrompt, truth: str) -> str:
@@ -143,7 +143,7 @@ def test_the_model_plays_on_from_its_own_state_and_is_shown_the_game_s_last_ten_
         asked.append(prompt)
         return truth
 
-    run(make_script(note), characters, Reader(SHUFFLE), games=1, max_halfmoves=12)
+    run(make_script(note), characters, Reader(SHUFFLE), games=1, max_plies=12)
     assert [len(prompt.history) for prompt in asked] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10, 10]
     assert asked[-1].history == tuple(SHUFFLE.split()[2:12])
     board = chess.Board()
@@ -156,7 +156,7 @@ def test_games_repeat_by_seed_and_those_already_there_are_left_out(
     make_script: Callable[..., Any], characters: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rookworld_rlvr.evaluation.closed_world.SIDE_BY_SIDE", 2)
-    script, config = make_script(), ClosedWorldConfig(games=4, max_halfmoves=8)
+    script, config = make_script(), ClosedWorldConfig(games=4, max_plies=8)
 
     def rows(seed: int, done: int = 0) -> list[Row]:
         player = ModelPlayer(script, characters, seed=seed)
@@ -175,7 +175,7 @@ def test_the_worlds_of_a_weak_model_break_and_its_table_says_so(small_player: Ca
     assert table["closed_world/ended/broke"].value == 1.0 and table["closed_world/halfmoves"].value < 5
 
 
-@pytest.mark.parametrize("changes", [{"games": -1}, {"max_halfmoves": 0}])
-def test_a_world_without_games_or_half_moves_is_refused(changes: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="closed_world: expected games from 0 and max_halfmoves from 1"):
+@pytest.mark.parametrize("changes", [{"games": -1}, {"max_plies": 0}])
+def test_a_world_without_games_or_plies_is_refused(changes: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="closed_world: expected games from 0 and max_plies from 1"):
         ClosedWorldConfig(**changes)

@@ -42,7 +42,7 @@ def table(rows: Sequence[Row]) -> dict[str, Measure]:
 
 
 def test_a_match_of_one_result_alone_leaves_every_share_of_it_open_a_little() -> None:
-    found = table(match(RandomPlayer(), RandomPlayer(1), EngineMatchConfig(pairs=4, max_halfmoves=4)))
+    found = table(match(RandomPlayer(), RandomPlayer(1), EngineMatchConfig(pairs=4, max_plies=4)))
     unseen = Z_95**2 / (4 + Z_95**2)
     for name, low, high in (("score", 0.5 - unseen / 2, 0.5 + unseen / 2), ("lost", 0, unseen), ("illegal", 0, unseen)):
         assert (found[f"engine_match/{name}"].low, found[f"engine_match/{name}"].high) == pytest.approx((low, high))
@@ -50,7 +50,7 @@ def test_a_match_of_one_result_alone_leaves_every_share_of_it_open_a_little() ->
 
 
 def test_each_opening_is_played_with_both_colours_and_no_opening_twice() -> None:
-    rows = match(RandomPlayer(), RandomPlayer(1), EngineMatchConfig(pairs=5, max_halfmoves=4), names=("us", "them"))
+    rows = match(RandomPlayer(), RandomPlayer(1), EngineMatchConfig(pairs=5, max_plies=4), names=("us", "them"))
     assert [row.index for row in rows] == list(range(5))
     starts = []
     for row in rows:
@@ -105,14 +105,14 @@ def test_a_match_lost_or_won_throughout_has_no_bound_on_one_side_and_wilson_s_on
 
 def test_the_seed_decides_the_openings_and_pairs_already_there_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rookworld_rlvr.evaluation.engine_match.PAIRS_SIDE_BY_SIDE", 2)
-    config = EngineMatchConfig(pairs=5, max_halfmoves=6)
+    config = EngineMatchConfig(pairs=5, max_plies=6)
     whole = match(RandomPlayer(), RandomPlayer(1), config, seed=3)
     assert match(RandomPlayer(), RandomPlayer(1), config, seed=3, done=2) == whole[2:]
     assert [row.item for row in match(RandomPlayer(), RandomPlayer(1), config, seed=4)] != [row.item for row in whole]
 
 
 def test_stockfish_beats_the_random_mover_and_a_stockfish_of_random_moves_is_beaten(stockfish: str) -> None:
-    config = EngineMatchConfig(pairs=3, max_halfmoves=200)
+    config = EngineMatchConfig(pairs=3, max_plies=200)
     with engine_player(OpponentConfig(nodes=200, skill=20)) as strong:
         lost = summarise(match(RandomPlayer(), strong, config))
         with engine_player(OpponentConfig(nodes=1, random_moves=1.0)) as weak:
@@ -120,7 +120,7 @@ def test_stockfish_beats_the_random_mover_and_a_stockfish_of_random_moves_is_bea
     assert lost["engine_match/score"].value == 0.0 and won["engine_match/score"].value == 1.0
 
 
-@pytest.mark.parametrize("changes", [{"pairs": -1}, {"max_halfmoves": 0}])
+@pytest.mark.parametrize("changes", [{"pairs": -1}, {"max_plies": 0}])
 def test_a_match_that_is_none_is_refused(changes: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="engine_match: expected pairs from 0"):
         EngineMatchConfig(**changes)

@@ -18,7 +18,7 @@ SHUFFLE = "g1f3 g8f6 f3g1 f6g8 " * 4
 
 
 class Reader:
-    """Reads its moves from a list, by the number of half-moves played; notes what it was asked."""
+    """Reads its moves from a list, by the number of plies played; notes what it was asked."""
 
     def __init__(self, moves: str) -> None:
         self._moves = moves.split()
@@ -35,7 +35,7 @@ def of(moves: str, limit: int = 500, start: chess.Board | None = None) -> Played
 
 
 @pytest.mark.parametrize(
-    ("moves", "halfmoves", "end", "winner"),
+    ("moves", "plies", "end", "winner"),
     [
         (FOOLS_MATE, 4, End.checkmate, chess.BLACK),
         (STALEMATE, 19, End.stalemate, None),
@@ -45,26 +45,26 @@ def of(moves: str, limit: int = 500, start: chess.Board | None = None) -> Played
     ],
 )
 def test_a_game_ends_by_rule_or_by_an_illegal_move(
-    moves: str, halfmoves: int, end: End, winner: chess.Color | None
+    moves: str, plies: int, end: End, winner: chess.Color | None
 ) -> None:
     game = of(moves)
-    assert (game.halfmoves, game.end, game.winner) == (halfmoves, end, winner)
+    assert (game.plies, game.end, game.winner) == (plies, end, winner)
     assert game.illegal == (moves.split()[-1] if end is End.illegal_move else None)
 
 
 def test_a_game_is_cut_at_its_limit_and_counts_as_half() -> None:
     game = of(SHUFFLE, limit=5)
-    assert (game.halfmoves, game.end, game.winner, game.score(chess.WHITE)) == (5, End.cut, None, 0.5)
+    assert (game.plies, game.end, game.winner, game.score(chess.WHITE)) == (5, End.cut, None, 0.5)
     assert (of(FOOLS_MATE).score(chess.WHITE), of(FOOLS_MATE).score(chess.BLACK)) == (0.0, 1.0)
 
 
 def test_a_start_that_is_over_is_not_played_and_an_opening_s_moves_are_nobody_s() -> None:
     mated = of(FOOLS_MATE).board
     game = of("", start=mated)
-    assert (game.halfmoves, game.end, game.winner) == (0, End.checkmate, chess.BLACK)
+    assert (game.plies, game.end, game.winner) == (0, End.checkmate, chess.BLACK)
     opened = chess.Board()
     opened.push_uci("f2f3")
-    assert of(FOOLS_MATE, start=opened).halfmoves == 3 and len(opened.move_stack) == 1
+    assert of(FOOLS_MATE, start=opened).plies == 3 and len(opened.move_stack) == 1
 
 
 def test_the_player_that_is_to_move_in_the_most_games_is_asked_for_all_of_them() -> None:
@@ -89,7 +89,7 @@ def test_games_begin_behind_each_opening_once_before_any_comes_again() -> None:
     starts = [Start.openings.board(number, seed=3).fen() for number in range(len(OPENINGS))]
     assert len(set(starts)) == len(OPENINGS)
     assert starts[0] != Start.openings.board(0, seed=4).fen()
-    # Later ones go on from a line by two drawn half-moves.
+    # Later ones go on from a line by two drawn plies.
     later = Start.openings.board(len(OPENINGS), seed=3)
     later.pop()
     later.pop()

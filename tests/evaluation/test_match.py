@@ -94,7 +94,7 @@ def test_an_illegal_answer_is_asked_again_then_replaced_and_counted() -> None:
 
 
 def test_who_writes_nothing_is_a_random_mover_when_rescued_and_loses_else() -> None:
-    rescued = table(lambda seed: Silent(), RULES["random"], pairs=4, max_halfmoves=20)
+    rescued = table(lambda seed: Silent(), RULES["random"], pairs=4, max_plies=20)
     assert (rescued["match/illegal"].value, rescued["match/replaced"].value) == (1.0, 1.0)
     assert rescued["match/opponent_illegal"].value == 0.0 and rescued["match/drawn"].value > 0.5
     lost = table(lambda seed: Silent(), RULES["random"], pairs=4, illegal=IllegalRule.loses)
@@ -103,11 +103,11 @@ def test_who_writes_nothing_is_a_random_mover_when_rescued_and_loses_else() -> N
 
 
 def test_games_that_are_cut_are_counted_and_their_material_is_told() -> None:
-    short = table(RULES["exchange"], RULES["random"], pairs=4, max_halfmoves=24)
+    short = table(RULES["exchange"], RULES["random"], pairs=4, max_plies=24)
     assert short["match/cut"].value > 0.5
     # Taking whatever can be had wins material long before it mates.
     assert short["match/material_score"].value > short["match/score"].value
-    whole = table(RULES["random"], RULES["random"], pairs=2, max_halfmoves=1000)
+    whole = table(RULES["random"], RULES["random"], pairs=2, max_plies=1000)
     assert whole["match/cut"].value == 0.0 and whole["match/material_score"] == whole["match/score"]
 
 
@@ -119,14 +119,14 @@ def test_hundreds_of_pairs_have_an_opening_of_their_own() -> None:
 
 
 def test_a_match_of_the_same_player_is_even_by_openings_and_seeds() -> None:
-    config = MatchConfig(pairs=2, max_halfmoves=8)
+    config = MatchConfig(pairs=2, max_plies=8)
     suite = match_suite(RULES["random"], RULES["random"], config)
     rows = [row for chunk in suite.rows(0) for row in chunk]
     assert summarise(rows)["match/score"].n == 2
     assert [row.record.count('[Event "match"]') for row in rows] == [2, 2]
 
 
-@pytest.mark.parametrize("changes", [{"pairs": -1}, {"max_halfmoves": 0}, {"attempts": -1}])
+@pytest.mark.parametrize("changes", [{"pairs": -1}, {"max_plies": 0}, {"attempts": -1}])
 def test_matches_that_are_none_are_refused(changes: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="match: expected"):
         MatchConfig(**changes)  # type: ignore[arg-type]

@@ -32,11 +32,11 @@ def row(number: int, legal: float, ending: str) -> Row:
     return Row(number, number, {"selfplay/legal_halfmoves": legal, **ends})
 
 
-def test_the_illegal_rate_is_of_half_moves_and_the_length_of_games() -> None:
+def test_the_illegal_rate_is_of_plies_and_the_length_of_games() -> None:
     rows = [row(0, 9, "illegal_move"), row(1, 0, "illegal_move"), row(2, 40, "checkmate")]
     rate = selfplay_measures(rows)["selfplay/illegal_rate"]
-    # Of 10, 1 and 40 half-moves 1, 1 and 0 were illegal. Deviations 31/51, 49/51 and -80/51: squares 9762/2601 over 2,
-    # over 3 games of 17 half-moves in the mean.
+    # Of 10, 1 and 40 plies 1, 1 and 0 were illegal. Deviations 31/51, 49/51 and -80/51: squares 9762/2601 over 2,
+    # over 3 games of 17 plies in the mean.
     spread = Z_95 * math.sqrt(9762 / 2601 / 2 / 3) / 17
     assert (rate.value, rate.n, rate.low) == (2 / 51, 51, 0.0)
     assert rate.high == pytest.approx(2 / 51 + spread)
@@ -62,12 +62,12 @@ def test_where_games_do_not_tell_their_spread_the_rate_has_wilson_s_interval(
 
 
 def test_the_interval_of_the_rate_holds_where_games_differ() -> None:
-    """Half the games of a player that errs in 3 of 10 half-moves, half of one that errs in 3 of 1000."""
+    """Half the games of a player that errs in 3 of 10 plies, half of one that errs in 3 of 1000."""
     rng, held, naive, trials, games, most = random.Random(0), 0, 0, 400, 100, 200
     lasts = {hazard: (1 - hazard) ** most for hazard in (0.3, 0.003)}
     truth = sum(1 - share for share in lasts.values()) / sum((1 - share) / hazard for hazard, share in lasts.items())
     for _ in range(trials):
-        # The half-move of the first error is geometric.
+        # The ply of the first error is geometric.
         errors = [int(math.log(1 - rng.random()) / math.log1p(-rng.choice((0.3, 0.003)))) for _ in range(games)]
         rows = [row(i, min(at, most), "illegal_move" if at < most else "checkmate") for i, at in enumerate(errors)]
         rate = selfplay_measures(rows)["selfplay/illegal_rate"]
@@ -75,12 +75,12 @@ def test_the_interval_of_the_rate_holds_where_games_differ() -> None:
         low, high = wilson_interval(round(rate.value * rate.n), rate.n)
         naive += low <= truth <= high
     assert 0.90 <= held / trials <= 0.99
-    # Half-moves taken for the sample would be taken for too many.
+    # Plies taken for the sample would be taken for too many.
     assert naive / trials < 0.90
 
 
 def test_the_random_mover_plays_legal_games_to_their_end() -> None:
-    rows = rows_of(RandomPlayer(), SelfplayConfig(games=6, max_halfmoves=120), name="random")
+    rows = rows_of(RandomPlayer(), SelfplayConfig(games=6, max_plies=120), name="random")
     games = [played(row) for row in rows]
     assert [int(game.headers["Round"]) - 1 for game in games] == [row.index for row in rows] == list(range(6))
     for game, judged in zip(games, rows, strict=True):
@@ -102,8 +102,8 @@ class Reader:
         return [self._moves[len(board.move_stack)] for board in boards]
 
 
-def test_half_moves_and_the_illegal_one_belong_to_the_position_that_was_asked() -> None:
-    # White, opening; Black, opening; and Black writes an illegal answer to the third half-move.
+def test_plies_and_the_illegal_one_belong_to_the_position_that_was_asked() -> None:
+    # White, opening; Black, opening; and Black writes an illegal answer to the third ply.
     [early] = rows_of(Reader("e2e4 e7e5 g1f3 e8e4"), SelfplayConfig(games=1))
     told = {key: value for key, value in early.values.items() if value and not key.endswith("illegal_move")}
     half = "selfplay/legal_halfmoves"
@@ -120,8 +120,8 @@ def test_half_moves_and_the_illegal_one_belong_to_the_position_that_was_asked() 
     assert rates == {"": (1 / 4, 4), "/white": (0.0, 2), "/black": (1 / 2, 2), "/opening": (1 / 4, 4)}
 
 
-def test_a_game_s_half_moves_add_up_over_colours_and_over_phases() -> None:
-    rows = rows_of(RandomPlayer(), SelfplayConfig(games=4, max_halfmoves=300, start=Start.openings))
+def test_a_game_s_plies_add_up_over_colours_and_over_phases() -> None:
+    rows = rows_of(RandomPlayer(), SelfplayConfig(games=4, max_plies=300, start=Start.openings))
     for judged in rows:
         values = {key.rpartition("/")[2]: value for key, value in judged.values.items() if "legal_halfmoves" in key}
         phases = values["opening"] + values["middlegame"] + values["endgame"]
@@ -131,7 +131,7 @@ def test_a_game_s_half_moves_add_up_over_colours_and_over_phases() -> None:
 
 def test_games_already_there_are_left_out_and_the_others_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rookworld_rlvr.evaluation.selfplay.SIDE_BY_SIDE", 2)
-    config = SelfplayConfig(games=5, max_halfmoves=10, start=Start.openings)
+    config = SelfplayConfig(games=5, max_plies=10, start=Start.openings)
     whole = rows_of(RandomPlayer(), config, seed=1)
     assert rows_of(RandomPlayer(), config, seed=1, done=4) == whole[4:]
     assert rows_of(RandomPlayer(), config, seed=2)[0].item != whole[0].item
@@ -144,7 +144,7 @@ def test_a_sampled_model_s_games_repeat_by_its_seed_and_differ_among_themselves(
 ) -> None:
     def games(seed: int) -> list[str]:
         sampled = small_player(DecodingConfig(1.0, 20), seed)
-        rows = rows_of(sampled, SelfplayConfig(games=6, max_halfmoves=30))
+        rows = rows_of(sampled, SelfplayConfig(games=6, max_plies=30))
         return [row.record.partition("\n\n")[2] for row in rows]
 
     first = games(0)
@@ -156,7 +156,7 @@ def test_published_sampling_is_the_default() -> None:
     assert SelfplayConfig().start is Start.standard
 
 
-@pytest.mark.parametrize("changes", [{"games": -1}, {"max_halfmoves": 0}])
-def test_self_play_without_games_or_half_moves_is_refused(changes: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="selfplay: expected games from 0 and max_halfmoves from 1"):
+@pytest.mark.parametrize("changes", [{"games": -1}, {"max_plies": 0}])
+def test_self_play_without_games_or_plies_is_refused(changes: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="selfplay: expected games from 0 and max_plies from 1"):
         SelfplayConfig(**changes)

@@ -90,7 +90,7 @@ def test_a_game_without_a_legal_move_ends_and_another_begins() -> None:
     [("f2f3 e7e5 g2g4 d8h4", "won"), ("g1f3 g8f6 f3g1 f6g8 " * 4, "drawn"), ("e2e4 e7e5 g1f3 b8c6 f1c4", "stopped")],
 )
 def test_a_game_ends_by_rule_and_at_its_limit(moves: str, how: str) -> None:
-    live = games(games=1, max_halfmoves=5 if how == "stopped" else 200)
+    live = games(games=1, max_plies=5 if how == "stopped" else 200)
     for move in moves.split():
         live.play(asked(live), says(move))
     assert live.ends == {how: 1} and asked(live) == STANDARD
@@ -164,7 +164,7 @@ def test_records_tell_each_position_asked_and_each_game_ended_and_join_on_its_nu
     ("moves", "settings", "result", "reason"),
     [
         ("g1f3 g8f6 f3g1 f6g8 " * 4, {}, "1/2-1/2", "fivefold_repetition"),
-        ("e2e4 e7e5", {"max_halfmoves": 2}, "*", "cut"),
+        ("e2e4 e7e5", {"max_plies": 2}, "*", "cut"),
         ("e2e4", {"excluded": [position_key(parse_fen(fen_after("e2e4")))]}, "*", "excluded"),
     ],
 )
@@ -178,7 +178,7 @@ def test_a_game_that_nobody_won_is_told_as_drawn_or_without_a_result(
     assert (ended["result"], ended["reason"], ended["halfmoves"]) == (result, reason, len(moves.split()))
 
 
-def test_a_game_behind_an_opening_counts_its_own_half_moves_and_tells_where_it_began() -> None:
+def test_a_game_behind_an_opening_counts_its_own_plies_and_tells_where_it_began() -> None:
     live = games(games=1, opening_fraction=1.0)
     first = asked(live)
     live.play(first, ["no move"])
@@ -217,7 +217,7 @@ def test_games_go_on_where_a_state_was_taken_also_through_json() -> None:
         return prompts
 
     def make() -> PromptStream:
-        config = LiveGamesConfig(fraction=0.5, games=3, max_halfmoves=6)
+        config = LiveGamesConfig(fraction=0.5, games=3, max_plies=6)
         return PromptStream(CORPUS, MixtureConfig(1.0, 1.0), 0, LiveGames(config, seed=1))
 
     whole, resumed = make(), make()
@@ -238,7 +238,7 @@ def test_games_go_on_where_a_state_was_taken_also_through_json() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"fraction": 1.1}, {"fraction": -0.1}, {"opening_fraction": 2}, {"games": 0}, {"max_halfmoves": 0}]
+    "changes", [{"fraction": 1.1}, {"fraction": -0.1}, {"opening_fraction": 2}, {"games": 0}, {"max_plies": 0}]
 )
 def test_shares_and_counts_that_cannot_be_are_refused(changes: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"data\.live: expected fraction and opening_fraction from 0 to 1"):

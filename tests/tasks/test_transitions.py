@@ -123,5 +123,5 @@ def test_an_engine_s_game_prefers_good_moves_by_its_temperature() -> None:
     rng = random.Random(0)
     assert {softmax_move(rng, evals, 0.01) for _ in range(50)} == {"e2e4"}
     assert {softmax_move(rng, evals, 1.0) for _ in range(50)} == set(evals)
-    rows = list(engine_game(rng, chess.Board(), even, source=Source.engine, halfmoves=5))
+    rows = list(engine_game(rng, chess.Board(), even, source=Source.engine, plies=5))
     assert [chess.Board(row.fen).ply() for row in rows] == [0, 1, 2, 3, 4]

@@ -49,7 +49,7 @@ def test_without_a_book_labels_judge_and_nothing_claims_to_be_measured(train: Tr
 
 
 def test_a_run_tells_of_sampled_rows_their_spread_its_match_and_what_got_worse(train: Train) -> None:
-    given = ("steps=1", "evaluation_rows=3", "sampled_rows=2", "match_pairs=1", "match_halfmoves=2")
+    given = ("steps=1", "evaluation_rows=3", "sampled_rows=2", "match_pairs=1", "match_plies=2")
     folder = train(*DEFAULTS, *given)
     found = summary(folder)
     assert found["before"]["sampled/policy/valid"]["n"] == 2 and found["before"]["policy/valid"]["n"] == 3
@@ -64,7 +64,7 @@ def test_a_run_tells_of_sampled_rows_their_spread_its_match_and_what_got_worse(t
 
 
 def test_a_run_that_is_stopped_in_its_match_has_its_tables(make_saved_run: Callable[..., Run]) -> None:
-    run = make_saved_run(*DEFAULTS, "steps=1", "evaluation_rows=3", "match_pairs=50", "match_halfmoves=500")
+    run = make_saved_run(*DEFAULTS, "steps=1", "evaluation_rows=3", "match_pairs=50", "match_plies=500")
     make_generator, kept = run.make_generator, []
     assert make_generator is not None
 

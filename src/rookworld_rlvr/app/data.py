@@ -87,7 +87,7 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="S")
     limit = parser.add_mutually_exclusive_group()
     limit.add_argument(
-        "--depth", type=_positive, default=DEPTH, metavar="D", help=f"of Stockfish, in half-moves; default {DEPTH}"
+        "--depth", type=_positive, default=DEPTH, metavar="D", help=f"of Stockfish, in plies; default {DEPTH}"
     )
     limit.add_argument("--nodes", type=_positive, metavar="N", help="of Stockfish, a position, in place of a depth")
     parser.add_argument(
@@ -114,7 +114,7 @@ def _add_selfplay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="S")
     parser.add_argument("--temperature", type=float, default=0.6, metavar="T", help="0: greedy")
     parser.add_argument("--top-k", type=int, default=5, metavar="K", help="0: all tokens")
-    parser.add_argument("--max-halfmoves", type=_positive, default=200, metavar="M", help="of a game")
+    parser.add_argument("--max-plies", type=_positive, default=200, metavar="M", help="of a game")
     opened = "of the games that begin behind an opening"
     parser.add_argument("--opening-fraction", type=_fraction, default=0.5, metavar="F", help=opened)
     rescue = "play a random legal move where the model's is illegal, instead of ending the game"
@@ -226,7 +226,7 @@ def _selfplay(arguments: argparse.Namespace) -> None:
         games=arguments.games,
         seed=arguments.seed,
         decoding=decoding,
-        max_halfmoves=arguments.max_halfmoves,
+        max_plies=arguments.max_plies,
         opening_fraction=arguments.opening_fraction,
         rescue=arguments.rescue,
         folder=arguments.out,

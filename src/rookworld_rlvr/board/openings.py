@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import chess
 
-# Half-moves that are drawn behind a line to make another opening of it.
-DRAWN_HALFMOVES = 2
+# Plies that are drawn behind a line to make another opening of it.
+DRAWN_PLIES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +103,13 @@ def opening_board(opening: Opening) -> chess.Board:
 def drawn_opening(number: int, seed: int) -> chess.Board:
     """An opening of a match, its moves on the stack: the first are the lines, in an order of the seed's.
 
-    Each later one is a line with two legal half-moves behind it, drawn by seed and number; two may be equal, which is
+    Each later one is a line with two legal plies behind it, drawn by seed and number; two may be equal, which is
     rare as long as there are no more than a few hundred.
     """
     order = random.Random(f"openings:{seed}").sample(OPENINGS, len(OPENINGS))
     board = opening_board(order[number % len(order)])
     if number >= len(order):
         rng = random.Random(f"drawn:{seed}:{number}")
-        for _ in range(DRAWN_HALFMOVES):
+        for _ in range(DRAWN_PLIES):
             board.push(rng.choice(sorted(board.legal_moves, key=chess.Move.uci)))
     return board

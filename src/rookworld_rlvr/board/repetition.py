@@ -3,7 +3,7 @@
 A game's moves alone do not give its past positions (what was captured is not written), but a repeated
 position is reached by reversible moves only, and those can be taken back one by one. What a past
 position cannot show is a castling right it may have had and lost since; where that is open, it does
-not count. Sixteen half-moves back are needed for a fifth occurrence.
+not count. Sixteen plies back are needed for a fifth occurrence.
 """
 
 from collections.abc import Sequence

@@ -14,8 +14,8 @@ REWARD_WIN = 1.0
 REWARD_DRAW = 0.5
 REWARD_ILLEGAL = -1.0
 FIVEFOLD = 5
-# The fewest half-moves, all reversible, between the first and the fifth occurrence of a position.
-FIVEFOLD_HALFMOVES = 16
+# The fewest plies, all reversible, between the first and the fifth occurrence of a position.
+FIVEFOLD_PLIES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def step(fen: str, uci: str, history: Sequence[str] = ()) -> Transition:
     if not is_legal_uci(board, uci):
         return Transition(board.fen(), REWARD_ILLEGAL, terminated=False, truncated=True)
     board.push_uci(uci)
-    provable = min(len(history), board.halfmove_clock) >= FIVEFOLD_HALFMOVES
+    provable = min(len(history), board.halfmove_clock) >= FIVEFOLD_PLIES
     return _transition(board, fivefold=provable and occurrences(board, history) >= FIVEFOLD)
 
 

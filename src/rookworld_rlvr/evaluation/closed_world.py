@@ -28,7 +28,7 @@ from .table import Measure, Row
 SIDE_BY_SIDE = 25
 UNPARSABLE = "unparsable"
 FIELDS = (*FenField, "reward", "terminated", "truncated", UNPARSABLE)
-# Half-moves after which the share of true worlds is told.
+# Plies after which the share of true worlds is told.
 TOLD_AT = (10, 20, 40, 80, 160, 320)
 
 
@@ -54,7 +54,7 @@ class Ending(StrEnum):
     no_move = "no_move"
     """The policy wrote nothing of a move's form, so that there was nothing to answer."""
     cut = "cut"
-    """The limit of half-moves."""
+    """The limit of plies."""
 
 
 BROKE = f"closed_world/ended/{Ending.broke}"
@@ -68,15 +68,15 @@ class ClosedWorldConfig:
     """Games played."""
     start: Start = Start.openings
     """Where they begin: behind `openings`, whose moves are the history the model is shown, or `standard`."""
-    max_halfmoves: int = 500
+    max_plies: int = 500
     """A game is cut there."""
     mover: Mover = Mover.model
     decoding: DecodingConfig = field(default_factory=published_decoding)
     """How the policy half is sampled; the environment half is asked greedily."""
 
     def __post_init__(self) -> None:
-        if self.games < 0 or self.max_halfmoves < 1:
-            raise ValueError(f"closed_world: expected games from 0 and max_halfmoves from 1, got {self}")
+        if self.games < 0 or self.max_plies < 1:
+            raise ValueError(f"closed_world: expected games from 0 and max_plies from 1, got {self}")
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class _World:
     """The real one, with its whole stack."""
     fen: str
     """The model's own state, at first the real one."""
-    halfmoves: int = 0
+    plies: int = 0
     """Transitions that were true so far, a rightly refused illegal move included."""
     ending: Ending | None = None
     broken: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ class _World:
         if broken or isinstance(answer, ParseFailure):
             self.ending, self.broken, self.broke_in = Ending.broke, broken, parts
             return
-        self.halfmoves += 1
+        self.plies += 1
         self.fen = answer.next_fen
         if truth.truncated:
             self.ending = Ending.illegal_move
@@ -142,7 +142,7 @@ def closed_world_suite(
     def answer(first: int, chunk: Sequence[Any]) -> list[Row]:
         worlds = [_World(game.number, board := game.board(), board.fen()) for game in chunk]
         while going := [world for world in worlds if world.ending is None]:
-            _advance(generator, tokenizer, mover, going, config.max_halfmoves)
+            _advance(generator, tokenizer, mover, going, config.max_plies)
         return [Row(world.number, asked, _values(world)) for asked, world in zip(chunk, worlds, strict=True)]
 
     asked = [PlannedGame(number, config.start, seed) for number in range(config.games)]
@@ -161,15 +161,15 @@ def _advance(
     tokenizer: PreTrainedTokenizerBase,
     mover: Player,
     worlds: Sequence[_World],
-    max_halfmoves: int,
+    max_plies: int,
 ) -> None:
-    """One half-move of every world: the policy half is asked, then the environment half."""
+    """One ply of every world: the policy half is asked, then the environment half."""
     texts = mover.choose([parse_fen(world.fen) for world in worlds], [world.number for world in worlds])
     moved = [(world, text) for world, text in zip(worlds, texts, strict=True) if is_uci(text)]
     prompts = [world.prompt(text) for world, text in moved]
     for (world, text), answer in zip(moved, ask(generator, tokenizer, prompts, DecodingConfig()), strict=True):
         world.take(text, answer)
-        if world.ending is None and world.halfmoves >= max_halfmoves:
+        if world.ending is None and world.plies >= max_plies:
             world.ending = Ending.cut
     for world, text in zip(worlds, texts, strict=True):
         if not is_uci(text):
@@ -178,7 +178,7 @@ def _advance(
 
 def _values(world: _World) -> dict[str, float]:
     return {
-        "closed_world/halfmoves": float(world.halfmoves),
+        "closed_world/halfmoves": float(world.plies),
         **{f"closed_world/ended/{ending}": float(world.ending is ending) for ending in Ending},
         **{f"{BROKE}/{part}": float(part in world.broke_in) for part in PARTS},
         **{f"closed_world/broke/{name}": float(name in world.broken) for name in FIELDS},
@@ -186,14 +186,14 @@ def _values(world: _World) -> dict[str, float]:
 
 
 def closed_world_curve(rows: Sequence[Row]) -> list[Point]:
-    """The share of worlds still true after so many half-moves; games that ended otherwise are censored there."""
+    """The share of worlds still true after so many plies; games that ended otherwise are censored there."""
     return survival_curve([_duration(row) for row in rows])
 
 
 def closed_world_measures(rows: Sequence[Row]) -> dict[str, Measure]:
-    """`closed_world/survival/<half-moves>`, as far as there are games to tell."""
+    """`closed_world/survival/<plies>`, as far as there are games to tell."""
     told = survival_measures([_duration(row) for row in rows], TOLD_AT)
-    return {f"closed_world/survival/{halfmoves:03d}": measure for halfmoves, measure in told.items()}
+    return {f"closed_world/survival/{plies:03d}": measure for plies, measure in told.items()}
 
 
 def _duration(row: Row) -> Duration:

@@ -22,7 +22,7 @@ class EngineMatchConfig:
 
     pairs: int = 32
     """Openings, each played with both colours."""
-    max_halfmoves: int = 300
+    max_plies: int = 300
     """A game is cut there and counts as drawn."""
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     """Greedy: its best play."""
@@ -31,10 +31,10 @@ class EngineMatchConfig:
     """A file that the games are written to, refused where it holds others; empty: none."""
 
     def __post_init__(self) -> None:
-        if self.pairs < 0 or self.max_halfmoves < 1:
+        if self.pairs < 0 or self.max_plies < 1:
             raise ValueError(
-                f"engine_match: expected pairs from 0 and max_halfmoves from 1, got {self.pairs} and "
-                f"{self.max_halfmoves}"
+                f"engine_match: expected pairs from 0 and max_plies from 1, got {self.pairs} and "
+                f"{self.max_plies}"
             )
 
 
@@ -53,7 +53,7 @@ def engine_match_suite(
         player,
         opponent,
         pairs=range(config.pairs),
-        max_halfmoves=config.max_halfmoves,
+        max_plies=config.max_plies,
         side_by_side=PAIRS_SIDE_BY_SIDE,
         told=lost_by_illegal,
         seed=seed,

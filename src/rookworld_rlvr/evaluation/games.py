@@ -20,7 +20,7 @@ class Start(StrEnum):
     standard = "standard"
     """The standard starting position, every game."""
     openings = "openings"
-    """Behind the lines of `board.openings`, in an order of the seed's; once all were played, with drawn half-moves."""
+    """Behind the lines of `board.openings`, in an order of the seed's; once all were played, with drawn plies."""
 
     def board(self, number: int, seed: int) -> chess.Board:
         """The start of a game, its moves on the stack."""
@@ -56,7 +56,7 @@ class End(StrEnum):
     fivefold_repetition = "fivefold_repetition"
     illegal_move = "illegal_move"
     cut = "cut"
-    """The limit of half-moves."""
+    """The limit of plies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class PlayedGame:
     number: int
     board: chess.Board
     """Its last position, all moves on the stack, the opening's included."""
-    opening_halfmoves: int
+    opening_plies: int
     end: End
     winner: chess.Color | None
     """None: a draw, or a game that was cut. An illegal move loses."""
@@ -88,15 +88,15 @@ class PlayedGame:
     """What was written in place of a legal move, where that ended it."""
 
     @property
-    def halfmoves(self) -> int:
+    def plies(self) -> int:
         """Legal ones that the players chose."""
-        return len(self.board.move_stack) - self.opening_halfmoves
+        return len(self.board.move_stack) - self.opening_plies
 
     def answered(self) -> Iterator[chess.Board]:
         """The positions in which the players chose a legal move, in order; each until the next is asked for."""
         board = self.board.root()
         for place, move in enumerate(self.board.move_stack):
-            if place >= self.opening_halfmoves:
+            if place >= self.opening_plies:
                 yield board
             board.push(move)
 
@@ -110,17 +110,17 @@ class PlayedGame:
         return float(lead > 0) if lead else self.score(color)
 
 
-def play(pairings: Sequence[Pairing], max_halfmoves: int) -> list[PlayedGame]:
+def play(pairings: Sequence[Pairing], max_plies: int) -> list[PlayedGame]:
     """All games side by side. Each round asks one player, the one that is to move in the most games, for all of these.
 
     So in pairs of games the two players soon take turns, and each is asked for its move in every game at once.
-    `max_halfmoves` are those the players choose, at least 1. A game whose start is already over has none.
+    `max_plies` are those the players choose, at least 1. A game whose start is already over has none.
     """
     boards = [pairing.start.copy() for pairing in pairings]
     over: dict[int, PlayedGame] = {}
     while len(over) < len(pairings):
         for i in range(len(pairings)):
-            if i not in over and (found := _end_by_rule(pairings[i], boards[i], max_halfmoves)):
+            if i not in over and (found := _end_by_rule(pairings[i], boards[i], max_plies)):
                 over[i] = found
         going = [i for i in range(len(pairings)) if i not in over]
         for i, text in _choices(pairings, boards, going):
@@ -146,11 +146,11 @@ def _choices(
     return zip(games, texts, strict=True)
 
 
-def _end_by_rule(pairing: Pairing, board: chess.Board, max_halfmoves: int) -> PlayedGame | None:
+def _end_by_rule(pairing: Pairing, board: chess.Board, max_plies: int) -> PlayedGame | None:
     outcome = board.outcome(claim_draw=False)
     if outcome:
         return _played(pairing, board, End(outcome.termination.name.lower()), outcome.winner)
-    if len(board.move_stack) - len(pairing.start.move_stack) >= max_halfmoves:
+    if len(board.move_stack) - len(pairing.start.move_stack) >= max_plies:
         return _played(pairing, board, End.cut, None)
     return None
 

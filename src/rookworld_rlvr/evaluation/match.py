@@ -58,7 +58,7 @@ class MatchConfig:
     """random, capture or exchange (rules of thumb, which need no model), or a model: a folder, a hub name, `tiny`."""
     pairs: int = 100
     """Openings, each played with both colours."""
-    max_halfmoves: int = 200
+    max_plies: int = 200
     """A game is cut there and counts as drawn."""
     illegal: IllegalRule = IllegalRule.rescued
     attempts: int = 3
@@ -69,10 +69,10 @@ class MatchConfig:
     """A file that the games are written to, refused where it holds others; empty: none."""
 
     def __post_init__(self) -> None:
-        if self.pairs < 0 or self.max_halfmoves < 1 or self.attempts < 0:
+        if self.pairs < 0 or self.max_plies < 1 or self.attempts < 0:
             raise ValueError(
-                "match: expected pairs and attempts from 0 and max_halfmoves from 1, "
-                f"got {self.pairs}, {self.attempts} and {self.max_halfmoves}"
+                "match: expected pairs and attempts from 0 and max_plies from 1, "
+                f"got {self.pairs}, {self.attempts} and {self.max_plies}"
             )
 
 
@@ -145,7 +145,7 @@ def match_suite(
         player(seed) if loses else ours,
         lambda: nullcontext(opponent(seed + OPPONENT_SEED) if loses else theirs),
         pairs=range(config.pairs) if pairs is None else pairs,
-        max_halfmoves=config.max_halfmoves,
+        max_plies=config.max_plies,
         side_by_side=PAIRS_SIDE_BY_SIDE,
         told=lost_by_illegal if loses else told,
         seed=seed,

@@ -26,7 +26,7 @@ def paired_suite(
     opponent: Callable[[], AbstractContextManager[Player]],
     *,
     pairs: Sequence[int],
-    max_halfmoves: int,
+    max_plies: int,
     side_by_side: int,
     told: Told,
     seed: int = 0,
@@ -39,14 +39,14 @@ def paired_suite(
     openings, `names` are the player's and the opponent's in records.
 
     Values, means of a pair's two games: `<suite>/score`, 1 won, ½ drawn; `/won`, `/drawn`, `/lost`; `/cut`, ended by
-    `max_halfmoves`; `/material_score`, where a game that was cut goes to the side with more material; and those of
+    `max_plies`; `/material_score`, where a game that was cut goes to the side with more material; and those of
     `told`.
     """
 
     def answer(other: Player, first: int, chunk: Sequence[Any]) -> list[Row]:
         sides = ((player, other), (other, player))
         pairings = [Pairing(2 * pair.number + i, pair.board(), *two) for pair in chunk for i, two in enumerate(sides)]
-        games = play(pairings, max_halfmoves)
+        games = play(pairings, max_plies)
         found = []
         for pair, as_white, as_black in zip(chunk, games[::2], games[1::2], strict=True):
             values = {f"{suite}/{name}": value for name, value in told(as_white, as_black).items()}

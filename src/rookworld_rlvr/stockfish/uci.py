@@ -37,7 +37,7 @@ class Limit:
 
     nodes: int = 0
     depth: int = 0
-    """Half-moves."""
+    """Plies."""
 
     def __str__(self) -> str:
         parts = (("nodes", self.nodes), ("depth", self.depth))

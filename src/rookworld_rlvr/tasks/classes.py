@@ -9,18 +9,18 @@ import chess
 from ..board.fen import position_key
 from ..board.moves import is_legal_uci
 from .environment import HISTORY_MOVES, render_environment_prompt
-from .generate import MAX_HALFMOVES, few_men, start_board, wrong_move
+from .generate import MAX_PLIES, few_men, start_board, wrong_move
 from .types import Example, Task
 
-SEVENTY_FIVE_HALFMOVES = 150
+SEVENTY_FIVE_PLIES = 150
 # Pieces beside the kings where a game begins in which rare ends are looked for.
 FEW_PIECES = (1, 4)
-# A game is looked at from a random half-move on, between 0 and this, so that common classes are met in all phases of
+# A game is looked at from a random ply on, between 0 and this, so that common classes are met in all phases of
 # the game.
 LATEST_FIRST, LATEST_FIRST_OF_FEW = 80, 20
-# Half-moves without capture or pawn move that are played before the last one; the earlier ones are only counted,
+# Plies without capture or pawn move that are played before the last one; the earlier ones are only counted,
 # because a prompt's history shows no more.
-SHUFFLED_HALFMOVES = HISTORY_MOVES - 1
+SHUFFLED_PLIES = HISTORY_MOVES - 1
 # A game of full length with the clock at its end has at least this many moves.
 LATEST_START = 80
 
@@ -66,7 +66,7 @@ def transition_class(board: chess.Board, uci: str) -> TransitionClass:
         (TransitionClass.mate, after.is_checkmate()),
         (TransitionClass.stalemate, after.is_stalemate()),
         (TransitionClass.insufficient_material, after.is_insufficient_material()),
-        (TransitionClass.seventy_five_moves, after.halfmove_clock >= SEVENTY_FIVE_HALFMOVES),
+        (TransitionClass.seventy_five_moves, after.halfmove_clock >= SEVENTY_FIVE_PLIES),
         (TransitionClass.castling, board.is_castling(move)),
         (TransitionClass.en_passant, board.is_en_passant(move)),
         (TransitionClass.promotion, move.promotion is not None),
@@ -97,14 +97,14 @@ def _prompt(board: chess.Board, uci: str) -> str:
 
 
 def _moves_of_a_game(rng: random.Random, wanted: TransitionClass) -> Iterator[tuple[chess.Board, str]]:
-    """Positions of a random game, from a random half-move on, each with a move of the class."""
+    """Positions of a random game, from a random ply on, each with a move of the class."""
     if wanted is TransitionClass.seventy_five_moves:
         yield from _last_reversible_moves(rng)
         return
     few = rng.random() < _OF_FEW_PIECES.get(wanted, 0.0)
     game = few_men(rng, FEW_PIECES) if few else start_board(rng)
     first = rng.randint(0, LATEST_FIRST_OF_FEW if few else LATEST_FIRST)
-    while game.outcome(claim_draw=False) is None and len(game.move_stack) < MAX_HALFMOVES:
+    while game.outcome(claim_draw=False) is None and len(game.move_stack) < MAX_PLIES:
         if len(game.move_stack) >= first and (moves := _of_class(rng, game, wanted)):
             yield game, rng.choice(moves)
         game.push(rng.choice(list(game.legal_moves)))
@@ -151,9 +151,9 @@ def _last_reversible_moves(rng: random.Random) -> Iterator[tuple[chess.Board, st
     """The end of the 75 moves: reversible moves from a random game's position whose clock is set near its end."""
     few = rng.random() < _OF_FEW_PIECES[TransitionClass.seventy_five_moves]
     board = few_men(rng, FEW_PIECES) if few else _middle_of_a_game(rng)
-    board.halfmove_clock = SEVENTY_FIVE_HALFMOVES - 1 - SHUFFLED_HALFMOVES
+    board.halfmove_clock = SEVENTY_FIVE_PLIES - 1 - SHUFFLED_PLIES
     board.fullmove_number = rng.randint(LATEST_START, 2 * LATEST_START)
-    for _ in range(SHUFFLED_HALFMOVES):
+    for _ in range(SHUFFLED_PLIES):
         if not (moves := _reversible(board)):
             return
         board.push(rng.choice(moves))
@@ -166,7 +166,7 @@ def _last_reversible_moves(rng: random.Random) -> Iterator[tuple[chess.Board, st
 def _middle_of_a_game(rng: random.Random) -> chess.Board:
     """A position of a random game, without the moves that led to it."""
     game = start_board(rng)
-    for _ in range(rng.randint(20, MAX_HALFMOVES)):
+    for _ in range(rng.randint(20, MAX_PLIES)):
         if game.outcome(claim_draw=False) is not None:
             break
         game.push(rng.choice(list(game.legal_moves)))

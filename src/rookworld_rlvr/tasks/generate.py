@@ -13,23 +13,23 @@ from .policy import MAX_CANDIDATES, render_policy, render_policy_prompt
 from .types import PolicyAnswer
 from .verdicts import Verdict
 
-MAX_HALFMOVES = 160
-# Half of the games begin behind a named opening, half after up to this many random half-moves.
+MAX_PLIES = 160
+# Half of the games begin behind a named opening, half after up to this many random plies.
 OPENING_FRACTION = 0.5
-RANDOM_START_HALFMOVES = 6
+RANDOM_START_PLIES = 6
 # Men beside the two kings of an ending.
 ENDING_MEN = (1, 5)
 
 
 def start_board(rng: random.Random) -> chess.Board:
-    """Where a game begins, its moves on the stack: an opening's end, or up to six random half-moves.
+    """Where a game begins, its moves on the stack: an opening's end, or up to six random plies.
 
     Now and then the random moves already end the game.
     """
     if rng.random() < OPENING_FRACTION:
         return opening_board(rng.choice(OPENINGS))
     board = chess.Board()
-    for _ in range(rng.randint(0, RANDOM_START_HALFMOVES)):
+    for _ in range(rng.randint(0, RANDOM_START_PLIES)):
         if moves := list(board.legal_moves):
             board.push(rng.choice(moves))
     return board

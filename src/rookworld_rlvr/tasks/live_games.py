@@ -38,14 +38,14 @@ class LiveGamesConfig:
     each at most, and one of those that stand in one position."""
     opening_fraction: float = 0.5
     """Share of the games that begin behind an opening; the others at the standard starting position."""
-    max_halfmoves: int = 200
+    max_plies: int = 200
     """A game is stopped there, its opening not counted, and another begun."""
 
     def __post_init__(self) -> None:
         shares = (self.fraction, self.opening_fraction)
-        if not all(0 <= share <= 1 for share in shares) or self.games < 1 or self.max_halfmoves < 1:
+        if not all(0 <= share <= 1 for share in shares) or self.games < 1 or self.max_plies < 1:
             raise ValueError(
-                "data.live: expected fraction and opening_fraction from 0 to 1, games and max_halfmoves from 1, "
+                "data.live: expected fraction and opening_fraction from 0 to 1, games and max_plies from 1, "
                 f"got {self}"
             )
 
@@ -56,7 +56,7 @@ class _Game:
     """The game's number among all that were begun."""
     board: chess.Board
     """All moves on the stack."""
-    opening_halfmoves: int
+    opening_plies: int
     start: str
     """FEN behind the opening."""
     prompt: str
@@ -65,9 +65,9 @@ class _Game:
     """Its completions are awaited."""
 
     @property
-    def halfmoves(self) -> int:
-        """Half-moves that the policy played."""
-        return len(self.board.move_stack) - self.opening_halfmoves
+    def plies(self) -> int:
+        """Plies that the policy played."""
+        return len(self.board.move_stack) - self.opening_plies
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class LiveRecords:
     """What the games did, in plain JSON values."""
 
     asked: tuple[dict[str, Any], ...]
-    """Each position asked about: `fen`, `game`, the game's number, `ply`, half-moves from the standard start on."""
+    """Each position asked about: `fen`, `game`, the game's number, `ply`, plies from the standard start on."""
     ended: tuple[dict[str, Any], ...]
     """Each game that ended: `game`, `opening`, the FEN it began from, `result` as in PGN, `reason`, `halfmoves`."""
 
@@ -165,7 +165,7 @@ class LiveGames:
         if outcome:
             how = "drawn" if outcome.winner is None else "won"
             self._end(i, how, outcome.termination.name.lower(), winner=outcome.winner)
-        elif game.halfmoves >= self._config.max_halfmoves:
+        elif game.plies >= self._config.max_plies:
             self._end(i, "stopped", CUT, winner=None)
         elif position_key(game.board) in self._excluded:
             self._end(i, "stopped", EXCLUDED, winner=None)
@@ -177,7 +177,7 @@ class LiveGames:
         undecided = "*" if how == "stopped" else "1/2-1/2"
         result = {None: undecided, chess.WHITE: "1-0", chess.BLACK: "0-1"}[winner]
         told = {"game": game.number, "opening": game.start, "result": result, "reason": reason}
-        self._ended.append({**told, "halfmoves": game.halfmoves})
+        self._ended.append({**told, "halfmoves": game.plies})
         self.ends[how] += 1
         self._games[i] = self._new_game()
 
@@ -199,7 +199,7 @@ class LiveGames:
                 {
                     "number": game.number,
                     "moves": [move.uci() for move in game.board.move_stack],
-                    "opening": game.opening_halfmoves,
+                    "opening": game.opening_plies,
                 }
                 for game in self._games
             ],

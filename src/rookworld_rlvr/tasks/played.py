@@ -15,7 +15,7 @@ from .types import PolicyAnswer
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One half-move of a game."""
+    """One ply of a game."""
 
     answer: str
     """The policy completion."""
@@ -84,7 +84,7 @@ def transition_lines(record: GameRecord) -> Iterator[str]:
 
 
 def transitions(board: chess.Board, written: str, played: str) -> Iterator[str]:
-    """The rows of one half-move: of the move written and, where it is another, of that played.
+    """The rows of one ply: of the move written and, where it is another, of that played.
 
     Text that is no move has none. The moves on the board's stack are their history.
     """

@@ -11,16 +11,16 @@ from ..board.evals import win_probability
 from .generate import few_men, start_board
 from .verdicts import Analyse, Verdict
 
-MAX_HALFMOVES = 200
+MAX_PLIES = 200
 # An engine's game: it plays by a softmax of win probabilities at one of these temperatures, and now and then at random.
 TEMPERATURES = (0.01, 0.03, 0.06, 0.12)
 RANDOM_FRACTIONS = (0.0, 0.05, 0.15)
-# Beyond this eval a game is decided; it is left with this probability a half-move, or won endings would outnumber
+# Beyond this eval a game is decided; it is left with this probability a ply, or won endings would outnumber
 # the middlegames.
 DECIDED_PAWNS, LEAVE_DECIDED = 8.0, 0.12
 # Of the positions of a random game this share is kept; one that has a mate in one always.
 RANDOM_KEPT = 0.08
-ENDING_HALFMOVES = 10
+ENDING_PLIES = 10
 
 
 class Source(StrEnum):
@@ -31,7 +31,7 @@ class Source(StrEnum):
     random = "random"
     """A game of random legal moves."""
     ending = "ending"
-    """A few men on random squares, and some half-moves of the engine from there."""
+    """A few men on random squares, and some plies of the engine from there."""
     mate = "mate"
     """A position of a random game in which a mate in one is there."""
 
@@ -45,19 +45,19 @@ def sourced_game(rng: random.Random, analyse: Analyse) -> Iterator[Verdict]:
     source = rng.choices(list(GAME_WEIGHTS), list(GAME_WEIGHTS.values()))[0]
     match source:
         case Source.engine:
-            yield from engine_game(rng, start_board(rng), analyse, source=source, halfmoves=MAX_HALFMOVES)
+            yield from engine_game(rng, start_board(rng), analyse, source=source, plies=MAX_PLIES)
         case Source.ending:
-            yield from engine_game(rng, few_men(rng), analyse, source=source, halfmoves=ENDING_HALFMOVES)
+            yield from engine_game(rng, few_men(rng), analyse, source=source, plies=ENDING_PLIES)
         case _:
             yield from random_game(rng, start_board(rng), analyse)
 
 
 def engine_game(
-    rng: random.Random, start: chess.Board, analyse: Analyse, *, source: Source, halfmoves: int
+    rng: random.Random, start: chess.Board, analyse: Analyse, *, source: Source, plies: int
 ) -> Iterator[Verdict]:
     """A game from `start` with a verdict on each of its positions."""
     game, temperature, random_fraction = start.copy(), rng.choice(TEMPERATURES), rng.choice(RANDOM_FRACTIONS)
-    for _ in range(halfmoves):
+    for _ in range(plies):
         if game.outcome(claim_draw=False) is not None:
             return
         evals = analyse(game)

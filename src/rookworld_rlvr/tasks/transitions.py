@@ -13,19 +13,19 @@ from .classes import TransitionClass, transition_class
 from .environment import parse_environment_prompt
 from .generate import environment_line, few_men, start_board
 
-MAX_HALFMOVES = 400
+MAX_PLIES = 400
 # Of the moves of a game, by class, the share that is asked for; of rare classes every one.
 RANDOM_KEPT = {TransitionClass.quiet: 0.06, TransitionClass.capture: 0.08}
 OPENING_KEPT = {TransitionClass.quiet: 0.6, TransitionClass.capture: 0.6}
 ENGINE_KEPT = {TransitionClass.quiet: 0.12, TransitionClass.capture: 0.12}
-# How often an illegal move is asked for, half-move by half-move.
+# How often an illegal move is asked for, ply by ply.
 RANDOM_ILLEGAL, OPENING_ILLEGAL, ENGINE_ILLEGAL = 0.05, 0.12, 0.08
 # A random game goes on with a move of a rare class, where there is one, this often.
 EAGER = 0.4
 # Games without an engine: openings from the first move, and of the others those of few men.
 OPENING_GAMES, FEW_MEN_FRACTION, LATE_CLOCK_FRACTION = 0.45, 0.35, 0.1
-# Half-moves of an opening, at most; of its lines this share follows a named one.
-OPENING_HALFMOVES, NAMED_FRACTION = 16, 0.6
+# Plies of an opening, at most; of its lines this share follows a named one.
+OPENING_PLIES, NAMED_FRACTION = 16, 0.6
 
 
 class TransitionSource(StrEnum):
@@ -193,7 +193,7 @@ def _opening(rng: random.Random) -> Iterator[Transition]:
     game, line = chess.Board(), list[str]()
     if rng.random() < NAMED_FRACTION:
         line = rng.choice(OPENINGS).moves.split()
-    for place in range(rng.randint(2, OPENING_HALFMOVES)):
+    for place in range(rng.randint(2, OPENING_PLIES)):
         moves = list(game.legal_moves)
         if not moves:
             return
@@ -208,7 +208,7 @@ def _random_game(rng: random.Random) -> Iterator[Transition]:
     if few and rng.random() < LATE_CLOCK_FRACTION:
         # Near the end of the 75 moves.
         game.halfmove_clock, game.fullmove_number = rng.randint(130, 148), rng.randint(80, 160)
-    while game.outcome(claim_draw=False) is None and len(game.move_stack) < MAX_HALFMOVES:
+    while game.outcome(claim_draw=False) is None and len(game.move_stack) < MAX_PLIES:
         moves = list(game.legal_moves)
         rare = [move for move in moves if _may_be_rare(game, move)] if rng.random() < EAGER else []
         move = rng.choice(rare or moves)

@@ -52,7 +52,7 @@ def _played(run: Run, policy: Policy, original: Policy) -> dict[str, Measure]:
 
 def match_config(config: TrainerConfig) -> MatchConfig:
     """As `evaluate suites=[match]` plays, but for the length of the games."""
-    return MatchConfig(opponent="start", pairs=config.match_pairs, max_halfmoves=config.match_halfmoves)
+    return MatchConfig(opponent="start", pairs=config.match_pairs, max_plies=config.match_plies)
 
 
 def _players(run: Run, generator: Generator, policy: Policy, config: MatchConfig) -> MakePlayer:

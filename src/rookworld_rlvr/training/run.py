@@ -40,7 +40,7 @@ class TrainerConfig:
     """The first so many held-out rows a task are also answered 8 times at the training temperature; 0: none are."""
     match_pairs: int = 100
     """Pairs of games of the trained model against the one it began from, at the end; 0: none."""
-    match_halfmoves: int = 100
+    match_plies: int = 100
     """Such a game is cut there and counts as drawn."""
     evaluation_nodes: int = 0
     """Nodes a held-out position of the engine (rubric.engine) that measures policy/win_probability_loss; 0: the
@@ -68,8 +68,8 @@ class TrainerConfig:
             raise ValueError(f"evaluation_nodes: expected 0 or more, got {self.evaluation_nodes}")
         if self.max_minutes < 0 or self.evaluation_rows < 0 or self.rollouts_every < 0:
             raise ValueError("expected max_minutes, evaluation_rows and rollouts_every from 0 up")
-        if self.sampled_rows < 0 or self.match_pairs < 0 or self.match_halfmoves < 1:
-            raise ValueError("expected sampled_rows and match_pairs from 0 up and match_halfmoves from 1")
+        if self.sampled_rows < 0 or self.match_pairs < 0 or self.match_plies < 1:
+            raise ValueError("expected sampled_rows and match_pairs from 0 up and match_plies from 1")
 
 
 @dataclass(slots=True)

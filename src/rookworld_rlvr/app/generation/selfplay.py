@@ -43,7 +43,7 @@ class SelfplayRequest:
     games: int
     seed: int
     decoding: DecodingConfig
-    max_halfmoves: int
+    max_plies: int
     opening_fraction: float
     """Share of the games that begin behind an opening; the others at the standard starting position."""
     rescue: bool
@@ -90,7 +90,7 @@ def _header(request: SelfplayRequest, policy: Policy) -> dict[str, str | int]:
         "seed": request.seed,
         "temperature": str(request.decoding.temperature),
         "top_k": request.decoding.top_k,
-        "max_halfmoves": request.max_halfmoves,
+        "max_plies": request.max_plies,
         "opening_fraction": str(request.opening_fraction),
         "rescue": int(request.rescue),
         "side_by_side": SIDE_BY_SIDE,
@@ -114,7 +114,7 @@ def _chunk(request: SelfplayRequest, model: ModelPlayer, first: int) -> list[Gam
     numbers = range(first, first + SIDE_BY_SIDE)
     starts = [_start(request, number) for number in numbers]
     pairings = [Pairing(number, start, player, player) for number, start in zip(numbers, starts, strict=True)]
-    return [_record(game, player.turns[game.number]) for game in play(pairings, request.max_halfmoves)]
+    return [_record(game, player.turns[game.number]) for game in play(pairings, request.max_plies)]
 
 
 def _start(request: SelfplayRequest, number: int) -> chess.Board:
@@ -123,7 +123,7 @@ def _start(request: SelfplayRequest, number: int) -> chess.Board:
 
 
 def _record(game: PlayedGame, turns: Sequence[Turn]) -> GameRecord:
-    opening = tuple(move.uci() for move in game.board.move_stack[: game.opening_halfmoves])
+    opening = tuple(move.uci() for move in game.board.move_stack[: game.opening_plies])
     by_rule = game.end not in (End.illegal_move, End.cut)
     winner = game.winner if game.end is End.checkmate else None
     return GameRecord(opening, tuple(turns), game.end.value, winner, by_rule and winner is None)
