@@ -1,4 +1,4 @@
-"""Advantage scale, outcome gate and KL form on the shipped tiny model, one factor at a time.
+"""Advantage scale, outcome filter and KL form on the shipped tiny model, one factor at a time.
 
     python benchmarks/ablation.py --seeds 0 1 2 --steps 50 --out FOLDER
 
@@ -26,10 +26,10 @@ KEYS = ("policy/legal_best_move", "policy/valid", "policy/legal_candidates", "en
 COMMON = ["objective.prompts_per_step=4", "optim.lr=3e-4", "kl.coef=0.02", "threads=1", "logging.console_every=25"]
 # ratio_corrected is left out: on-policy its gradient is that of k2_straight_through, token by token.
 CONFIGS = {
-    "batch std, no gate, k2": [],
+    "batch std, no filter, k2": [],
     "group std": ["objective.advantage.scale=group"],
     "no scale": ["objective.advantage.scale=none"],
-    "outcome gate": ["objective.advantage.gate=outcome"],
+    "outcome filter": ["objective.advantage.outcome_filter=true"],
     "exact KL": ["kl.form=exact"],
     "k1 in the reward": ["kl.form=in_reward"],
     "naive k3": ["kl.form=k3_naive"],

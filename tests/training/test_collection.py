@@ -1,4 +1,4 @@
-"""What a step trains on: idle groups, cut and rejected completions, gates, several updates, other samplers."""
+"""What a step trains on: idle groups, cut and rejected completions, filters, several updates, other samplers."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -129,7 +129,7 @@ def test_a_group_of_equal_rewards_is_kept_dropped_or_replaced(
     assert tasks(report) == trained and report.sampled_groups == sampled
     assert report.sampled_completions == 4 * sampled
     assert report.tokens.count == int(lengths(report).sum())
-    assert report.counted_P.tolist() == [task is Task.policy for task in trained]
+    assert report.used_P.tolist() == [task is Task.policy for task in trained]
     metrics = step_metrics(report, context)
     assert metrics["group/replaced_fraction"] == pytest.approx(replaced)
     assert metrics["group/zero_variance_fraction"] == (0.5 if uninformative == "keep" else 0.0)
@@ -257,20 +257,21 @@ def test_prompts_whose_completions_were_rejected_are_learned_of_once(
     assert observed == [group.example.task for group in report.groups]
 
 
-def test_the_outcome_gate_leaves_out_groups_that_differ_by_shaping_alone(make_run: MakeRun) -> None:
+def test_the_outcome_filter_leaves_out_groups_that_differ_by_shaping_alone(make_run: MakeRun) -> None:
     def outcomes_of_the_first_group(i: int, _question: Question, score: Score) -> Score:
         """The first group's outcomes differ, the second's are all wrong; rewards differ in both."""
         return Score(0.1 * i, {"correctness/best_legal": float(i in (1, 3))}, None)
 
-    def step(gate: str) -> tuple[StepReport, dict[str, float]]:
-        context = rescored(make_run(f"objective.advantage.gate={gate}").context, outcomes_of_the_first_group)
+    def step(outcome_filter: bool) -> tuple[StepReport, dict[str, float]]:
+        run = make_run(f"objective.advantage.outcome_filter={outcome_filter}")
+        context = rescored(run.context, outcomes_of_the_first_group)
         report = grpo_step(context, 0)
         return report, step_metrics(report, context)
 
-    report, metrics = step("none")
-    assert report.counted_P.tolist() == [True, True] and metrics["group/gated_fraction"] == 0.0
-    report, metrics = step("outcome")
-    assert report.counted_P.tolist() == [True, False] and metrics["group/gated_fraction"] == 0.5
+    report, metrics = step(False)
+    assert report.used_P.tolist() == [True, True] and metrics["group/gated_fraction"] == 0.0
+    report, metrics = step(True)
+    assert report.used_P.tolist() == [True, False] and metrics["group/gated_fraction"] == 0.5
     assert metrics["group/zero_variance_fraction"] == 0.0
     assert report.advantages_PG[0].any() and not report.advantages_PG[1].any()
 

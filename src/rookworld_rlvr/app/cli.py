@@ -6,6 +6,7 @@ import sys
 from .conf_groups import groups
 from .exit_codes import BAD_INPUT, DONE, INTERRUPTED
 from .process import prepare_process, run_process
+from .renamed_options import renamed_command
 
 # Each command's module is imported when it is called: `data` needs no torch.
 COMMANDS = {
@@ -37,6 +38,9 @@ def main(argv: list[str]) -> int:
         print(_usage())
         return DONE if argv else BAD_INPUT
     command, *arguments = argv
+    if renamed := renamed_command(argv):
+        print(f"rookworld: {renamed}", file=sys.stderr)
+        return BAD_INPUT
     if command not in COMMANDS:
         print(f"rookworld: expected one of {', '.join(COMMANDS)}, got {command!r}", file=sys.stderr)
         return BAD_INPUT

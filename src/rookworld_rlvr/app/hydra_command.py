@@ -22,6 +22,7 @@ from ..rewards import JudgeError
 from ..rollout.generator import GeneratorError, PromptLengthError
 from .conf_groups import conf_folder, groups
 from .exit_codes import BAD_INPUT, DONE, GAVE_UP, REFUSED
+from .renamed_options import renamed_option
 
 EXIT_CODES: dict[type[Exception], int] = {
     UserError: BAD_INPUT,
@@ -53,6 +54,8 @@ def run_command(name: str, schema: type, argv: list[str], task: Callable[[Any, D
 
     Returns the exit code, the highest of a sweep's.
     """
+    if renamed := renamed_option(argv):
+        return _complain(UserError(renamed))
     store_schema(name, schema)
     codes: list[int] = []
 

@@ -5,23 +5,22 @@ Read in this order: `masked` (what counts), `logprobs` (what the model says), `a
 counts), `kl` (how far to go), `mismatch` (how far the sampler was off).
 """
 
-from rookworld_rlvr.objective.advantages import (
+from .advantages import (
     AdvantageConfig,
     AdvantageScale,
-    Gate,
-    counted_groups,
     group_advantages,
+    used_groups,
     zero_variance_fraction,
 )
-from rookworld_rlvr.objective.cispo import cispo_policy_loss
-from rookworld_rlvr.objective.gspo import gspo_policy_loss
-from rookworld_rlvr.objective.kl import KLForm, kl_k1, kl_k2, kl_k3, kl_penalty, sequence_kl
-from rookworld_rlvr.objective.logprobs import Head, TokenStatistics, token_statistics
-from rookworld_rlvr.objective.losses import LOSSES, Loss, LossKind, Surrogate
-from rookworld_rlvr.objective.masked import MAX_EXPONENT_NAT, keep, masked_exp
-from rookworld_rlvr.objective.mismatch import MismatchConfig, MismatchMode, mismatch_weights
-from rookworld_rlvr.objective.policy_loss import ClipConfig, PolicyLoss, clipped_policy_loss
-from rookworld_rlvr.objective.token_weights import LossSizes, weighted_sum
+from .cispo import cispo_policy_loss
+from .gspo import gspo_policy_loss
+from .kl import KLForm, kl_k1, kl_k2, kl_k3, kl_penalty, sequence_kl
+from .logprobs import Head, TokenStatistics, token_statistics
+from .losses import LOSSES, Loss, LossKind, Surrogate
+from .masked import MAX_EXPONENT_NAT, keep, masked_exp
+from .mismatch import MismatchConfig, MismatchMode, mismatch_weights
+from .policy_loss import ClipConfig, PolicyLoss, clipped_policy_loss
+from .token_weights import LossSizes, weighted_sum
 
 __all__ = [
     "LOSSES",
@@ -29,7 +28,6 @@ __all__ = [
     "AdvantageConfig",
     "AdvantageScale",
     "ClipConfig",
-    "Gate",
     "Head",
     "KLForm",
     "Loss",
@@ -42,7 +40,7 @@ __all__ = [
     "TokenStatistics",
     "cispo_policy_loss",
     "clipped_policy_loss",
-    "counted_groups",
+    "used_groups",
     "group_advantages",
     "gspo_policy_loss",
     "keep",

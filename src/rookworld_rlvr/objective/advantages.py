@@ -20,17 +20,6 @@ class AdvantageScale(StrEnum):
     """Nothing: advantages stay in reward units, without a bias by difficulty (arXiv 2503.20783)."""
 
 
-class Gate(StrEnum):
-    """Which groups count, beside those whose rewards are all equal and never do."""
-
-    none = "none"
-    """Every other group."""
-    outcome = "outcome"
-    """Groups whose verifiable outcome differs: shaping ranks completions among right and wrong ones, and is
-    never all there is to learn. In a run with a graduated reward the gate kept what group-std GRPO lost
-    (verl-recipe, pull request 125)."""
-
-
 @dataclass(slots=True)
 class AdvantageConfig:
     """How rewards become advantages. Raises ValueError on a floor or clip that is not above 0."""
@@ -43,8 +32,9 @@ class AdvantageConfig:
     clip: float = 5.0
     """Bound on an advantage's absolute value: reward stds, or reward units under `none`. A lone success
     reaches it in a group of 26 under `group`."""
-    gate: Gate = Gate.none
-    """Which groups count."""
+    outcome_filter: bool = False
+    """Use only groups in which some completions have the verifiable outcome and others do not. Shaping then ranks
+    right and wrong completions and is never the only signal (verl-recipe, pull request 125)."""
 
     def __post_init__(self) -> None:
         if not (0 < self.std_floor < math.inf):
@@ -58,12 +48,12 @@ def group_advantages(
     config: AdvantageConfig,
     *,
     valid_PG: Tensor | None = None,
-    counted_P: Tensor | None = None,
+    used_P: Tensor | None = None,
 ) -> Tensor:
     """Advantages (P, G), float32, of rewards (P, G): clip((reward - group mean) / scale).
 
     valid_PG (bool) says which completions take part: the others are left out of mean and std and get 0.
-    counted_P (bool) says which groups do, see `counted_groups`: the others get 0 and are left out of the
+    used_P (bool) says which groups do, see `used_groups`: the others get 0 and are left out of the
     batch's std. None means all.
 
     The std is the population's and is floored by max(std, std_floor): an epsilon added to it would shift
@@ -74,27 +64,30 @@ def group_advantages(
     a reward function never returns one, so it is our bug. Source: arXiv 2402.03300, 2508.08221, 2503.20783.
     """
     valid_PG = _checked(rewards_PG, valid_PG)
-    counted_PG = valid_PG & _counted(rewards_PG, counted_P).unsqueeze(-1)
+    used_PG = valid_PG & _used(rewards_PG, used_P).unsqueeze(-1)
     rewards_PG = rewards_PG.float()
     centred_PG = rewards_PG - _mean(rewards_PG, valid_PG, -1)
     # A mean of seven times 0.1 is not 0.1 in floating point; a small scale would make that residue count.
-    silent_PG = ~counted_PG | _all_equal_P(rewards_PG, valid_PG).unsqueeze(-1)
-    scale = _scale(rewards_PG, counted_PG, config)
+    silent_PG = ~used_PG | _all_equal_P(rewards_PG, valid_PG).unsqueeze(-1)
+    scale = _scale(rewards_PG, used_PG, config)
     return (centred_PG.masked_fill(silent_PG, 0.0) / scale).clamp(-config.clip, config.clip)
 
 
-def counted_groups(
+def used_groups(
     rewards_PG: Tensor, outcomes_PG: Tensor, config: AdvantageConfig, *, valid_PG: Tensor | None = None
 ) -> Tensor:
-    """Which groups count, bool (P,): those whose valid rewards differ and that pass the config's gate.
+    """Return the groups that are used, bool (P,): their valid rewards differ, and they pass the outcome filter.
 
-    outcomes_PG (bool) is the verifiable outcome of each completion; `Gate.outcome` drops the groups in which
-    all valid completions share it. Fewer than two valid completions never differ. Raises ValueError as
+    outcomes_PG (bool) is the verifiable outcome of each completion; the filter drops the groups in which all
+    valid completions share it. Fewer than two valid completions never differ. Raises ValueError as
     `group_advantages` does, also on outcomes that are not boolean (P, G).
     """
     valid_PG = _checked(rewards_PG, valid_PG)
     _check_bool("outcomes", outcomes_PG, rewards_PG.shape)
-    return ~_all_equal_P(rewards_PG, valid_PG) & _passes(outcomes_PG, valid_PG, config.gate)
+    differ_P = ~_all_equal_P(rewards_PG, valid_PG)
+    if not config.outcome_filter:
+        return differ_P
+    return differ_P & (outcomes_PG & valid_PG).any(-1) & (~outcomes_PG & valid_PG).any(-1)
 
 
 def zero_variance_fraction(rewards_PG: Tensor, valid_PG: Tensor | None = None) -> float:
@@ -106,24 +99,15 @@ def zero_variance_fraction(rewards_PG: Tensor, valid_PG: Tensor | None = None) -
     return _all_equal_P(rewards_PG, valid_PG).float().mean().item()
 
 
-def _scale(rewards_PG: Tensor, counted_PG: Tensor, config: AdvantageConfig) -> Tensor:
+def _scale(rewards_PG: Tensor, used_PG: Tensor, config: AdvantageConfig) -> Tensor:
     """What advantages are divided by, broadcastable to (P, G)."""
     match config.scale:
         case AdvantageScale.batch:
-            return _std(rewards_PG, counted_PG, (0, 1)).clamp(min=config.std_floor)
+            return _std(rewards_PG, used_PG, (0, 1)).clamp(min=config.std_floor)
         case AdvantageScale.group:
-            return _std(rewards_PG, counted_PG, -1).clamp(min=config.std_floor)
+            return _std(rewards_PG, used_PG, -1).clamp(min=config.std_floor)
         case AdvantageScale.none:
             return rewards_PG.new_ones(())
-
-
-def _passes(outcomes_PG: Tensor, valid_PG: Tensor, gate: Gate) -> Tensor:
-    """Which groups (P,) the gate lets count."""
-    match gate:
-        case Gate.none:
-            return torch.ones_like(outcomes_PG[:, 0])
-        case Gate.outcome:
-            return (outcomes_PG & valid_PG).any(-1) & (~outcomes_PG & valid_PG).any(-1)
 
 
 def _mean(values: Tensor, kept: Tensor, dim: int | tuple[int, ...]) -> Tensor:
@@ -155,11 +139,11 @@ def _checked(rewards_PG: Tensor, valid_PG: Tensor | None) -> Tensor:
     return valid_PG
 
 
-def _counted(rewards_PG: Tensor, counted_P: Tensor | None) -> Tensor:
-    if counted_P is None:
+def _used(rewards_PG: Tensor, used_P: Tensor | None) -> Tensor:
+    if used_P is None:
         return torch.ones_like(rewards_PG[:, 0], dtype=torch.bool)
-    _check_bool("counted", counted_P, rewards_PG.shape[:1])
-    return counted_P
+    _check_bool("used", used_P, rewards_PG.shape[:1])
+    return used_P
 
 
 def _check_bool(name: str, flags: Tensor, shape: torch.Size) -> None:

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from rookworld_rlvr.objective.masked import keep, masked_exp
-from rookworld_rlvr.objective.policy_loss import ClipConfig, PolicyLoss, check_shapes
+from .masked import keep, masked_exp
+from .policy_loss import ClipConfig, PolicyLoss, check_shapes
 
 
 def cispo_policy_loss(

@@ -22,7 +22,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from rookworld_rlvr.objective.masked import MAX_EXPONENT_NAT, keep, masked_exp
+from .masked import MAX_EXPONENT_NAT, keep, masked_exp
 
 # k3 + 1 - e^Δ is -Δ only while float32 resolves e^Δ: to 0.02 % at 10 nat, not to a digit at 17.
 _MAX_CANCELLING_NAT = 10.0

@@ -8,10 +8,10 @@ from typing import Protocol
 
 from torch import Tensor
 
-from rookworld_rlvr.objective.cispo import cispo_policy_loss
-from rookworld_rlvr.objective.gspo import gspo_policy_loss
-from rookworld_rlvr.objective.policy_loss import ClipConfig, PolicyLoss, clipped_policy_loss
-from rookworld_rlvr.objective.token_weights import (
+from .cispo import cispo_policy_loss
+from .gspo import gspo_policy_loss
+from .policy_loss import ClipConfig, PolicyLoss, clipped_policy_loss
+from .token_weights import (
     LossSizes,
     per_completion,
     per_step_token,

@@ -17,7 +17,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from rookworld_rlvr.objective.masked import keep, masked_exp
+from .masked import keep, masked_exp
 
 
 class MismatchMode(StrEnum):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rookworld_rlvr.objective.masked import keep, masked_exp
+from .masked import keep, masked_exp
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from rookworld_rlvr.objective.masked import keep
+from .masked import keep
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..model.batch import Batch
 from ..model.policy import TokenTable
-from ..objective import AdvantageConfig, counted_groups
+from ..objective import AdvantageConfig, used_groups
 from ..rewards import JudgeError
 from ..rollout.draws import seed_of
 from ..rollout.generator import GeneratorError
@@ -34,19 +34,19 @@ def collect(context: StepContext, report: StepReport) -> Collected:
     if config.uninformative is Uninformative.keep:
         return collected
     advantage = context.objective.advantage
-    collected = collected.select(counted_P(collected, advantage))
+    collected = collected.select(used_P(collected, advantage))
     rounds = config.refill_rounds if config.uninformative is Uninformative.refill else 0
     for _ in range(rounds):
         missing = wanted - len(collected.groups)
         if missing:
             more = _sample(context, context.prompts.draw(missing), report)
-            collected = collected + more.select(counted_P(more, advantage))
+            collected = collected + more.select(used_P(more, advantage))
     return collected
 
 
-def counted_P(collected: Collected, config: AdvantageConfig) -> Tensor:
+def used_P(collected: Collected, config: AdvantageConfig) -> Tensor:
     """Which groups teach something, bool (P,)."""
-    return counted_groups(collected.rewards_PG, collected.outcomes_PG, config, valid_PG=collected.valid_PG)
+    return used_groups(collected.rewards_PG, collected.outcomes_PG, config, valid_PG=collected.valid_PG)
 
 
 def _sample(context: StepContext, examples: Sequence[Example], report: StepReport) -> Collected:

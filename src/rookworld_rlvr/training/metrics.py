@@ -131,7 +131,7 @@ def _idle(report: StepReport) -> float:
 
 
 def _gated(report: StepReport) -> float:
-    return max(0.0, float((~report.counted_P).float().mean()) - _idle(report))
+    return max(0.0, float((~report.used_P).float().mean()) - _idle(report))
 
 
 def _cached(counts: EngineCounts) -> float | None:
@@ -177,8 +177,8 @@ METRICS: dict[str, Metric] = {
         _of_groups(lambda report: float(report.rewards_PG.std(-1, correction=0).mean()))),
     "group/zero_variance_fraction": Metric("fraction", MEAN, "groups of equal rewards: they teach nothing", "below 0.5",
         _of_advantages(_idle)),
-    "group/gated_fraction": Metric("fraction", MEAN, "groups of unequal rewards that the gate sets to 0",
-        "0 without a gate",
+    "group/gated_fraction": Metric("fraction", MEAN, "groups of unequal rewards that the outcome filter leaves out",
+        "0 without the filter",
         _of_advantages(_gated)),
     "group/replaced_fraction": Metric("fraction", MEAN, "groups sampled and not trained on", "0 unless dropped",
         _of_advantages(lambda report: 1 - len(report.groups) / report.sampled_groups)),

@@ -30,7 +30,7 @@ from ..objective import KLForm, LossSizes, group_advantages
 from ..rollout.groups import Collected, make_batch
 from ..stability.faults import FaultError, StepAbandonedError
 from . import checks
-from .collection import counted_P, token_table
+from .collection import token_table, used_P
 from .context import Moment, StepConfig, StepContext, Truncated
 from .gradients import add_up_gradients
 from .less_memory import in_pieces_that_fit
@@ -94,10 +94,10 @@ def _before_the_first_update(context: StepContext, batch: Batch) -> TokenTable |
 def _advantages(context: StepContext, collected: Collected, table: TokenTable | None, report: StepReport) -> Tensor:
     """The advantages (P, G) of the groups that count, 0 in others; the report says which count."""
     config, rewards_PG = context.objective.advantage, collected.rewards_PG
-    report.counted_P = counted_P(collected, config)
+    report.used_P = used_P(collected, config)
     if table is not None and context.kl.form is KLForm.in_reward:
         rewards_PG = rewards_PG - report.kl_coef * table.sequence_kl_B().reshape(rewards_PG.shape).cpu()
-    return group_advantages(rewards_PG, config, valid_PG=collected.valid_PG, counted_P=report.counted_P)
+    return group_advantages(rewards_PG, config, valid_PG=collected.valid_PG, used_P=report.used_P)
 
 
 def _rows_to_train(

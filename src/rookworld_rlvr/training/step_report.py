@@ -43,7 +43,7 @@ class StepReport:
     """What was sampled last, before anything is known of it."""
     collected: Collected | None = None
     """The groups that are trained on, or would have been, with their rewards; None if the step did not come to them."""
-    counted_P: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
+    used_P: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
     """True where a group's advantages count."""
     advantages_PG: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
     sampled_groups: int = 0

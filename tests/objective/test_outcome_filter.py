@@ -9,9 +9,8 @@ from torch import Tensor
 from rookworld_rlvr.objective import (
     AdvantageConfig,
     AdvantageScale,
-    Gate,
-    counted_groups,
     group_advantages,
+    used_groups,
     zero_variance_fraction,
 )
 
@@ -23,11 +22,6 @@ OUTCOMES_PG = torch.tensor([[False, True, False, False], [False, True, False, Tr
 
 def flags(*rows: str) -> Tensor:
     return torch.tensor([[letter == "1" for letter in row] for row in rows])
-
-
-@pytest.mark.parametrize("gate", list(Gate))
-def test_each_gate_is_spelled_as_it_is_named(gate: Gate) -> None:
-    assert gate.name == gate.value
 
 
 def test_a_rejected_completion_moves_no_mean_and_gets_no_advantage() -> None:
@@ -52,14 +46,14 @@ def test_a_group_without_its_rejected_completions_is_a_smaller_group() -> None:
     assert small[0, 1].item() == pytest.approx(0.5 * math.sqrt(6), rel=1e-6)
 
 
-def test_rejected_completions_and_uncounted_groups_are_left_out_of_the_batch_std() -> None:
+def test_rejected_completions_and_unused_groups_are_left_out_of_the_batch_std() -> None:
     rewards_PG = torch.tensor([[0.0, 1.0, 9.0], [5.0, -5.0, 0.0], [0.0, 1.0, 0.0]])
     # What is left is 0, 1, 0, 1, 0: mean 2/5, std sqrt(6/25).
     advantages_PG = group_advantages(
         rewards_PG,
         AdvantageConfig(scale=AdvantageScale.batch),
         valid_PG=flags("110", "111", "111"),
-        counted_P=torch.tensor([True, False, True]),
+        used_P=torch.tensor([True, False, True]),
     )
     std = math.sqrt(6) / 5
     expected = torch.tensor([[-0.5, 0.5, 0.0], [0.0, 0.0, 0.0], [-1 / 3, 2 / 3, -1 / 3]]) / std
@@ -81,8 +75,8 @@ def test_valid_rewards_that_are_equal_give_exactly_zero(scale: AdvantageScale) -
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_a_step_in_which_no_group_counts_has_no_advantage_and_no_nan(scale: AdvantageScale) -> None:
-    advantages_PG = group_advantages(REWARDS_PG, AdvantageConfig(scale=scale), counted_P=torch.tensor([False] * 3))
+def test_a_step_in_which_no_group_is_used_has_no_advantage_and_no_nan(scale: AdvantageScale) -> None:
+    advantages_PG = group_advantages(REWARDS_PG, AdvantageConfig(scale=scale), used_P=torch.tensor([False] * 3))
     assert advantages_PG.tolist() == [[0.0] * 4] * 3
 
 
@@ -90,33 +84,33 @@ def test_a_step_in_which_no_group_counts_has_no_advantage_and_no_nan(scale: Adva
 def test_masks_of_all_true_are_no_masks(scale: AdvantageScale) -> None:
     config = AdvantageConfig(scale=scale)
     all_PG = torch.ones_like(REWARDS_PG, dtype=torch.bool)
-    masked = group_advantages(REWARDS_PG, config, valid_PG=all_PG, counted_P=all_PG[:, 0])
+    masked = group_advantages(REWARDS_PG, config, valid_PG=all_PG, used_P=all_PG[:, 0])
     assert torch.equal(masked, group_advantages(REWARDS_PG, config))
 
 
-def test_without_a_gate_every_group_whose_rewards_differ_counts() -> None:
-    assert counted_groups(REWARDS_PG, OUTCOMES_PG, AdvantageConfig()).tolist() == [True, False, True]
+def test_without_a_filter_every_group_whose_rewards_differ_is_used() -> None:
+    assert used_groups(REWARDS_PG, OUTCOMES_PG, AdvantageConfig()).tolist() == [True, False, True]
 
 
-def test_the_outcome_gate_drops_a_group_that_differs_by_shaping_alone() -> None:
-    config = AdvantageConfig(gate=Gate.outcome)
-    assert counted_groups(REWARDS_PG, OUTCOMES_PG, config).tolist() == [True, False, False]
-    assert counted_groups(REWARDS_PG, ~OUTCOMES_PG, config).tolist() == [True, False, False]
+def test_the_outcome_filter_drops_a_group_that_differs_by_shaping_alone() -> None:
+    config = AdvantageConfig(outcome_filter=True)
+    assert used_groups(REWARDS_PG, OUTCOMES_PG, config).tolist() == [True, False, False]
+    assert used_groups(REWARDS_PG, ~OUTCOMES_PG, config).tolist() == [True, False, False]
 
 
-def test_a_gate_looks_at_valid_completions_alone() -> None:
+def test_the_filter_looks_at_valid_completions_alone() -> None:
     valid_PG = flags("1011", "1111", "1111")
-    outcome = AdvantageConfig(gate=Gate.outcome)
-    assert counted_groups(REWARDS_PG, OUTCOMES_PG, AdvantageConfig(), valid_PG=valid_PG)[0].item() is True
-    assert counted_groups(REWARDS_PG, OUTCOMES_PG, outcome, valid_PG=valid_PG)[0].item() is False
+    outcome = AdvantageConfig(outcome_filter=True)
+    assert used_groups(REWARDS_PG, OUTCOMES_PG, AdvantageConfig(), valid_PG=valid_PG)[0].item() is True
+    assert used_groups(REWARDS_PG, OUTCOMES_PG, outcome, valid_PG=valid_PG)[0].item() is False
     lone = flags("1000", "0000", "1111")
-    assert counted_groups(REWARDS_PG, OUTCOMES_PG, AdvantageConfig(), valid_PG=lone).tolist() == [False, False, True]
+    assert used_groups(REWARDS_PG, OUTCOMES_PG, AdvantageConfig(), valid_PG=lone).tolist() == [False, False, True]
 
 
-def test_gate_and_advantages_together_leave_the_group_that_has_an_outcome_to_learn() -> None:
-    config = AdvantageConfig(scale=AdvantageScale.none, gate=Gate.outcome)
-    counted_P = counted_groups(REWARDS_PG, OUTCOMES_PG, config)
-    advantages_PG = group_advantages(REWARDS_PG, config, counted_P=counted_P)
+def test_filter_and_advantages_together_leave_the_group_with_an_outcome() -> None:
+    config = AdvantageConfig(scale=AdvantageScale.none, outcome_filter=True)
+    used_P = used_groups(REWARDS_PG, OUTCOMES_PG, config)
+    advantages_PG = group_advantages(REWARDS_PG, config, used_P=used_P)
     torch.testing.assert_close(advantages_PG[0], torch.tensor([-0.125, 0.875, 0.375, -1.125]))
     assert not advantages_PG[1:].any()
 
@@ -133,9 +127,9 @@ def test_masks_that_are_not_boolean_or_would_broadcast_are_refused(flawed: Tenso
     with pytest.raises(ValueError, match=r"valid: expected torch.bool of shape \(3, 4\), got"):
         group_advantages(REWARDS_PG, PLAIN, valid_PG=flawed)
     with pytest.raises(ValueError, match=r"outcomes: expected torch.bool of shape \(3, 4\), got"):
-        counted_groups(REWARDS_PG, flawed, PLAIN)
-    with pytest.raises(ValueError, match=r"counted: expected torch.bool of shape \(3,\), got"):
-        group_advantages(REWARDS_PG, PLAIN, counted_P=flawed)
+        used_groups(REWARDS_PG, flawed, PLAIN)
+    with pytest.raises(ValueError, match=r"used: expected torch.bool of shape \(3,\), got"):
+        group_advantages(REWARDS_PG, PLAIN, used_P=flawed)
 
 
 def test_a_reward_that_is_not_finite_is_our_bug_even_where_it_is_not_valid() -> None:
@@ -143,4 +137,4 @@ def test_a_reward_that_is_not_finite_is_our_bug_even_where_it_is_not_valid() -> 
     with pytest.raises(ValueError, match=r"expected finite values, got nan at \[0, 2\]"):
         group_advantages(rewards_PG, PLAIN, valid_PG=flags("110"))
     with pytest.raises(ValueError, match="finite"):
-        counted_groups(rewards_PG, flags("110"), PLAIN)
+        used_groups(rewards_PG, flags("110"), PLAIN)

@@ -1,0 +1,48 @@
+"""Options, group choices and commands of earlier versions, each with its present name or the reason for its removal."""
+
+from collections.abc import Sequence
+
+REMOVED = "(removed: "
+"""Prefix of a hint that gives a reason instead of a new name; the hint ends with the closing bracket."""
+
+# An entry without "=" covers the option and everything below it; with "=" it covers one value or one group choice.
+RENAMED_OPTIONS: dict[str, str] = {
+    "objective.advantage.gate": "objective.advantage.outcome_filter",
+}
+RENAMED_COMMANDS: dict[str, str] = {}
+
+
+def renamed_option(overrides: Sequence[str]) -> str:
+    """Return one line on the first override that names an option of earlier versions, or "" if none does.
+
+    >>> renamed_option(["steps=3", "++steps=4"])
+    ''
+    """
+    return next(filter(None, map(_hint, overrides)), "")
+
+
+def renamed_command(words: Sequence[str]) -> str:
+    """Return one line if `words`, a command and perhaps its subcommand, were renamed or removed, else ""."""
+    for length in (1, 2):
+        old = " ".join(words[:length])
+        if old in RENAMED_COMMANDS:
+            return _line(f"rookworld {old}", RENAMED_COMMANDS[old], "rookworld ")
+    return ""
+
+
+def _hint(override: str) -> str:
+    name, _, value = override.lstrip("+~").partition("=")
+    if new := RENAMED_OPTIONS.get(f"{name}={value}"):
+        return _line(f"{name}={value}", new)
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        old, below = ".".join(parts[:length]), "".join(f".{part}" for part in parts[length:])
+        if new := RENAMED_OPTIONS.get(old):
+            return _line(name, new if new.startswith(REMOVED) else new + below)
+    return ""
+
+
+def _line(old: str, new: str, prefix: str = "") -> str:
+    if new.startswith(REMOVED):
+        return f"{old} was removed: {new.removeprefix(REMOVED).removesuffix(')')}"
+    return f"{old} was renamed: use {prefix}{new}"
