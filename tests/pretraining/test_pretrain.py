@@ -18,8 +18,9 @@ from rookworld_rlvr.app.config import PretrainRunConfig
 from rookworld_rlvr.app.pretrain import load
 from rookworld_rlvr.board.evals import win_probability
 from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.model.chess_tokenizer import build_tokenizer, placed_pieces
 from rookworld_rlvr.pretraining import run as pretraining
-from rookworld_rlvr.pretraining.codec import Encoder, build_tokenizer, men_of
+from rookworld_rlvr.pretraining.encoder import Encoder
 from rookworld_rlvr.pretraining.environment_rows import NUMBERS, SHARES, EnvironmentRows, TransitionPool, renumbered
 from rookworld_rlvr.pretraining.muon import Muon, orthogonal
 from rookworld_rlvr.pretraining.run import PretrainConfig, Pretraining
@@ -116,7 +117,7 @@ def test_the_board_s_tokens_stand_where_the_heads_look() -> None:
 def test_a_move_s_worth_is_halved_for_each_tenth_of_win_probability_given_away() -> None:
     wins = {move: win_probability(pawns) for move, pawns in verdict().evals_pawns.items()}
     row = SoftRows(TOKENIZER).board(verdict())
-    assert row.again_at == len(men_of(FEN.split()[0])) and not row.worth[: row.movers_at].any()
+    assert row.again_at == len(placed_pieces(FEN.split()[0])) and not row.worth[: row.movers_at].any()
     for move, win in wins.items():
         mover = row.squares.index(chess.parse_square(move[:2]), row.movers_at)
         found = row.worth[mover, chess.parse_square(move[2:4])]

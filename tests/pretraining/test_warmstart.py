@@ -19,9 +19,9 @@ from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.config import WarmstartRunConfig
 from rookworld_rlvr.app.warmstart import _load
 from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.model.chess_tokenizer import build_tokenizer
 from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.policy import Policy
-from rookworld_rlvr.pretraining.codec import build_tokenizer
 from rookworld_rlvr.pretraining.warmstart import (
     ClonedRow,
     Warmstart,

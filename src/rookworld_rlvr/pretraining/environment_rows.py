@@ -10,6 +10,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from ..board.transition import REWARD_WIN
+from ..model.chess_tokenizer import placed_pieces
 from ..tasks.classes import TransitionClass
 from ..tasks.environment import (
     SEPARATOR,
@@ -21,7 +22,7 @@ from ..tasks.environment import (
 )
 from ..tasks.transitions import transition_kind
 from ..tasks.types import EnvironmentAnswer, Example
-from .codec import Encoder, men_of
+from .encoder import Encoder
 from .soft_targets import SQUARES, Array
 
 # Shares of `A:` rows by class; illegal moves have the rest, each of their kinds as much as another.
@@ -99,7 +100,7 @@ class EnvironmentRows:
         prompt, answer = self._encode(example.prompt), self._encode(text)
         asked = parse_environment_prompt(example.prompt)
         before = set(self._encode(asked.fen))
-        men = len(men_of(text.split(" ")[0]))
+        men = len(placed_pieces(text.split(" ")[0]))
         copied = tuple(at < men and token in before for at, token in enumerate(answer))
         tokens = [*prompt, *answer, self._end]
         origin_at = prompt.index(self._separator) + 1

@@ -21,13 +21,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..errors import UserError
+from ..model.chess_tokenizer import POSITIONS, build_tokenizer
 from ..model.compiled import require_compiler
 from ..model.threads import add_gradients, on_cores
 from ..model.weights import checksum
 from ..provenance import digest
 from ..tasks.types import Example
 from ..tasks.verdicts import Verdict, mirrored, render_verdict
-from .codec import POSITIONS, build_tokenizer
 from .environment_rows import EnvironmentRow, EnvironmentRows, TransitionPool
 from .muon import Muon
 from .soft_targets import (

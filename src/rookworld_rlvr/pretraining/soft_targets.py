@@ -15,10 +15,11 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from ..board.evals import MATE_THRESHOLD_PAWNS, win_probability
+from ..model.chess_tokenizer import piece_symbols, placed_pieces
 from ..tasks.policy import MAX_CANDIDATES, render_policy, render_policy_prompt
 from ..tasks.types import PolicyAnswer
 from ..tasks.verdicts import Verdict
-from .codec import Encoder, men_of, men_symbols
+from .encoder import Encoder
 
 Array = NDArray[Any]
 
@@ -125,8 +126,8 @@ class SoftRows:
         """What the heads on the board are asked about a position."""
         scores, (origins, targets) = move_scores(verdict), _squares_of(verdict)
         placement, turn = verdict.fen.split(" ")[:2]
-        men = men_of(placement)
-        movers, rivals = ([square for square, piece in men if piece in men_symbols(side)] for side in _sides(turn))
+        men = placed_pieces(placement)
+        movers, rivals = ([square for square, piece in men if piece in piece_symbols(side)] for side in _sides(turn))
         squares = (*(square for square, _ in men), *rivals, *movers)
         movers_at, again_at = len(squares) - len(movers), len(men)
         place = {square: number for number, square in enumerate(movers, start=movers_at)}

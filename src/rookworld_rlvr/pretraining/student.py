@@ -11,8 +11,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from ..model.chess_tokenizer import (
+    POSITIONS,
+    board_pieces,
+    opponent_token,
+    own_token,
+    piece_symbols,
+    piece_token,
+    prompt_token,
+)
 from ..model.compiled import compiled
-from .codec import POSITIONS, board_pieces, men_symbols, mover_token, piece_token, rival_token, seen_token
 
 SQUARES = 64
 NORM_EPS = 1e-6
@@ -53,8 +61,8 @@ def token_features(tokenizer: PreTrainedTokenizerFast) -> Tensor:
     features.add_numbers()
     for square in chess.SQUARES:
         for turn in chess.COLORS:
-            for name, side, token in (("mover", turn, mover_token), ("rival", not turn, rival_token)):
-                for piece in men_symbols(side):
+            for name, side, token in (("mover", turn, own_token), ("rival", not turn, opponent_token)):
+                for piece in piece_symbols(side):
                     whose = [*_piece(piece), *_side(piece, turn), f"turn {turn}"]
                     features.add(token(piece, square, turn), name, *_square(square), *whose, *_relative(square, turn))
     return features.matrix()
@@ -94,7 +102,7 @@ def _add_board_tokens(features: _Features, square: int) -> None:
             rank = chess.square_rank(square if turn else chess.square_mirror(square))
             pawn_like = [f"{side} seen rank {rank}" for side in sides]
             about = [*_square(square), *_piece(piece), *sides, *_relative(square, turn), f"turn {turn}", *pawn_like]
-            features.add(seen_token(piece, square, turn), "seen board", *about)
+            features.add(prompt_token(piece, square, turn), "seen board", *about)
     for lead in ("", " "):
         features.add(lead + chess.square_name(square), f"name {lead!r}", *_square(square))
 

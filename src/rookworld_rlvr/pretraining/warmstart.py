@@ -16,6 +16,7 @@ from transformers.utils import logging as transformers_logging
 
 from ..errors import UserError
 from ..model.batch import batch_of
+from ..model.chess_tokenizer import PIECES, POSITIONS, board_pieces, build_tokenizer, piece_token, prompt_token
 from ..model.device import Precision, resolve_precision
 from ..model.policy import ModelConfig, Policy, compile_policy, load_policy
 from ..model.shared_prefix import can_share
@@ -23,7 +24,6 @@ from ..model.weights import checksum
 from ..provenance import digest
 from ..tasks.types import Example, Task
 from ..training.optim import OptimConfig, learning_rate, make_optimizer
-from .codec import PIECES, POSITIONS, board_pieces, build_tokenizer, piece_token, seen_token
 from .state import Header, read_state, save_state
 
 # Batches are cut from pools of this many, sorted by length, so that rows of a batch are alike.
@@ -134,7 +134,7 @@ def _compose_squares(embeddings_VH: Tensor, tokenizer: PreTrainedTokenizerFast) 
         for piece in board_pieces(square):
             embeddings_VH[ids[piece_token(piece, square)]] = place + pieces[piece]
             for turn, side in sides.items():
-                embeddings_VH[ids[seen_token(piece, square, turn)]] = place + pieces[piece] + side
+                embeddings_VH[ids[prompt_token(piece, square, turn)]] = place + pieces[piece] + side
         for lead in ("", " "):
             embeddings_VH[ids[lead + chess.square_name(square)]] += place
 

@@ -1,4 +1,4 @@
-"""The shipped tokenizer: what goes in comes out, and prompt and completion split cleanly."""
+"""The shipped tokenizer restores its text, and prompt and completion split cleanly."""
 
 import random
 import re
@@ -12,8 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
+from rookworld_rlvr.model.chess_tokenizer import build_tokenizer, echo_ids
 from rookworld_rlvr.model.policy import tiny_model_folder
-from rookworld_rlvr.pretraining.codec import build_tokenizer, echo_ids
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.types import Example
 from rookworld_rlvr.training.data import default_file
@@ -35,14 +35,14 @@ def text_of(tokens: list[int]) -> str:
 def examples(
     make_lines: Callable[[int, int], list[str]], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Example, ...]:
-    file = tmp_path_factory.mktemp("codec") / "rows.txt"
+    file = tmp_path_factory.mktemp("tokenizer") / "rows.txt"
     file.write_text("".join(f"{line}\n" for line in make_lines(5, 100)))
-    found = read_corpus(file).examples
-    assert len(found) == 200
-    return found
+    rows = read_corpus(file).examples
+    assert len(rows) == 200
+    return rows
 
 
-def test_generated_rows_come_back_as_they_were_and_hold_no_unknown_token(
+def test_generated_rows_survive_and_have_no_unknown_token(
     examples: tuple[Example, ...],
 ) -> None:
     for example in examples:
@@ -57,7 +57,7 @@ def test_prompt_and_completion_tokenise_alike_apart_and_together(examples: tuple
         assert apart == ids(example.prompt + str(example.completion))
 
 
-def test_shipped_rows_hold_no_unknown_token_and_come_back() -> None:
+def test_shipped_rows_survive_and_have_no_unknown_token() -> None:
     rows = read_corpus(default_file("held_out.jsonl")).examples
     for example in random.Random(0).sample(rows, 100):
         tokens = ids(example.prompt + str(example.completion))
@@ -65,40 +65,40 @@ def test_shipped_rows_hold_no_unknown_token_and_come_back() -> None:
         assert text_of(tokens) == example.prompt + str(example.completion)
 
 
-@pytest.mark.parametrize(("placement", "men"), [(START, 32), ("8/8/8/3k4/8/8/8/6K1", 3), ("8/8/8/8/8/8/8/8", 1)])
-def test_a_board_is_a_token_for_each_man_on_its_square_and_one_for_a8(placement: str, men: int) -> None:
+@pytest.mark.parametrize(("placement", "pieces"), [(START, 32), ("8/8/8/3k4/8/8/8/6K1", 3), ("8/8/8/8/8/8/8/8", 1)])
+def test_a_board_is_one_token_per_piece_and_one_for_a8(placement: str, pieces: int) -> None:
     for prompt in ("A: ", ""):
         text = f"{prompt}{placement} w KQkq - 0 1"
         tokens = ids(text)
         board = tokens[len(ids(prompt)) : -len(ids(" w KQkq - 0 1"))]
-        assert len(board) == len(set(board)) == men and text_of(tokens) == text
+        assert len(board) == len(set(board)) == pieces and text_of(tokens) == text
 
 
-@pytest.mark.parametrize(("side", "again"), [("w", "nkpqRPPBK"), ("b", "RPPBKnkpq")])
-def test_behind_the_board_of_a_policy_prompt_rivals_and_then_movers_stand_again(side: str, again: str) -> None:
+@pytest.mark.parametrize(("side", "repeated"), [("w", "nkpqRPPBK"), ("b", "RPPBKnkpq")])
+def test_a_policy_prompt_repeats_opponents_then_own_pieces(side: str, repeated: str) -> None:
     text = f"P: R2n3k/4p2P/8/8/8/8/8/P5qB {side} - - 0 1".replace("P5qB", "PB4qK")
     tokens = ids(text)
     names = TOKENIZER.convert_ids_to_tokens(tokens)
     assert "".join(name[0] for name in names[1:9]) == "RnkpPPBq" and names[9][0] == "K"
-    assert "".join(name[0] for name in names[10:19]) == again
+    assert "".join(name[0] for name in names[10:19]) == repeated
     assert names[19] == f" {side}" and text_of(tokens) == text
     assert not set(names[10:]) & set(names[:10])
 
 
-def test_a_move_on_the_board_changes_the_token_of_its_man_alone() -> None:
+def test_a_move_on_the_board_changes_the_token_of_its_piece_alone() -> None:
     moved = START.replace("8/PPPPPPPP", "4P3/PPPP1PPP")
     before, after = (ids(f"{placement} b - - 0 1") for placement in (START, moved))
     assert len(set(before) ^ set(after)) == 2
 
 
-def test_a_prompt_s_board_tells_the_side_to_move() -> None:
+def test_a_prompts_board_names_the_side_to_move() -> None:
     white, black = (set(ids(f"P: {START} {side} - - 0 1")[1:33]) for side in "wb")
     assert not white & black
     assert set(ids(f"A: {START} w - - 0 1")[1:33]) == white
     assert not set(ids(f"{START} w - - 0 1")[:32]) & (white | black)
 
 
-def test_an_answer_echoes_the_men_of_a_prompt_by_tokens_of_its_own() -> None:
+def test_a_completion_repeats_a_prompts_pieces_by_other_tokens() -> None:
     echoes = echo_ids(TOKENIZER)
     prompt = ids(f"A: {START} b KQkq - 0 1+e7e5+e7e5+")
     board = ids(f"{START} b - - 0 1")[:32]
@@ -106,7 +106,7 @@ def test_an_answer_echoes_the_men_of_a_prompt_by_tokens_of_its_own() -> None:
     assert [echoes[token] for token in prompt[33:]] == prompt[33:]
 
 
-def test_a_board_that_names_a_square_twice_or_out_of_order_is_no_board_when_read() -> None:
+def test_squares_twice_or_out_of_order_do_not_decode_to_the_board() -> None:
     tokens = ids(f"{START} w KQkq - 0 1")
     for wrong in ([*tokens[:5], tokens[4], *tokens[5:]], [*tokens[:3], tokens[7], *tokens[4:]], tokens[1:]):
         assert text_of(wrong).split(" ")[0] != START
@@ -124,23 +124,23 @@ def test_any_printable_ascii_survives(text: str) -> None:
 
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(st.text(alphabet="12345678/ wbKQkqpPnN-", max_size=40))
-def test_text_that_is_almost_a_board_survives_unless_two_digits_of_a_rank_touch(text: str) -> None:
+def test_text_that_is_almost_a_board_survives_without_touching_digits(text: str) -> None:
     assume(not re.search("[0-9]{2}", text))
     assert text_of(ids(text)) == text
 
 
-def test_touching_digits_of_a_rank_which_no_fen_has_are_added_up() -> None:
+def test_touching_digits_of_a_rank_are_added_up() -> None:
     assert text_of(ids("11/")) == "2/"
 
 
-def test_special_tokens_are_three_different_ones_and_pads_go_in_front() -> None:
+def test_special_tokens_differ_and_pads_go_in_front() -> None:
     special = {TOKENIZER.eos_token_id, TOKENIZER.pad_token_id, TOKENIZER.unk_token_id}
     assert len(special) == 3
     padded = TOKENIZER(["P: ", "P: 8"], padding=True).input_ids
     assert padded[0][0] == TOKENIZER.pad_token_id
 
 
-def test_a_saved_folder_loads_by_plain_autotokenizer_in_the_same_way(
+def test_a_saved_folder_loads_by_plain_autotokenizer(
     examples: tuple[Example, ...], tmp_path: Path
 ) -> None:
     TOKENIZER.save_pretrained(tmp_path)
@@ -153,7 +153,7 @@ def test_the_shipped_tokenizer_is_the_one_this_code_builds(examples: tuple[Examp
     assert_alike(AutoTokenizer.from_pretrained(tiny_model_folder()), examples)
 
 
-def test_the_shipped_folder_is_eight_megabytes_at_most_and_holds_no_code() -> None:
+def test_the_shipped_folder_has_at_most_8_megabytes_and_no_code() -> None:
     files = [file for file in tiny_model_folder().iterdir() if file.is_file()]
     assert 10**6 < sum(file.stat().st_size for file in files) <= LARGEST_BYTES
     assert not [file for file in files if file.suffix == ".py"]
