@@ -21,7 +21,7 @@ from commands import rookworld
 
 from rookworld_rlvr.training.checkpoint import list_checkpoints
 
-SUITES = ("policy", "environment", "balanced", "selfplay", "closed_world", "engine_match")
+SUITES = ("policy", "environment", "balanced", "selfplay", "world_model", "engine_match")
 SOLVED = ("mate_in_one", "puzzles")
 """Suites that are asked where a file is given."""
 TIMES = "times.json"

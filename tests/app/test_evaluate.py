@@ -181,9 +181,9 @@ def test_every_suite_can_be_asked_for_by_name_and_has_rows(evaluate: Evaluate, t
         "selfplay.games=2",
         "selfplay.max_plies=2",
         f"selfplay.pgn={tmp_path / 'games.pgn'}",
-        "closed_world.games=2",
-        "closed_world.max_plies=2",
-        "closed_world.mover=random",
+        "world_model.games=2",
+        "world_model.max_plies=2",
+        "world_model.player=random",
         "match.pairs=1",
         "match.max_plies=2",
         "engine_match.pairs=1",
@@ -199,7 +199,7 @@ def test_every_suite_can_be_asked_for_by_name_and_has_rows(evaluate: Evaluate, t
     assert results["puzzles"]["table"]["puzzles/accuracy/theme_mateIn1"]["n"] == 1
     assert results["selfplay"]["table"]["selfplay/illegal_rate"]["n"] >= 2
     assert (tmp_path / "games.pgn").read_text().count("[Event ") == 2
-    assert results["closed_world"]["curve"]
+    assert results["world_model"]["curve"]
     # The baseline is the other model, and the model this one.
     told = results["retention"]["table"]
     other = evaluate("suites=[policy,environment]", "model.path=tiny", output="tiny.json")
@@ -247,7 +247,7 @@ def engine_there() -> bool:
 
 
 @pytest.mark.parametrize(
-    ("name", "asked", "expected"), [("selfplay", 100, 25), ("closed_world", 100, 25), ("engine_match", 32, 8)]
+    ("name", "asked", "expected"), [("selfplay", 100, 25), ("world_model", 100, 25), ("engine_match", 32, 8)]
 )
 @pytest.mark.slow
 def test_games_of_the_default_sizes_that_are_stopped_behind_the_first_chunk_go_on_behind_it(
@@ -255,7 +255,7 @@ def test_games_of_the_default_sizes_that_are_stopped_behind_the_first_chunk_go_o
 ) -> None:
     if name == "engine_match" and not engine_there():
         pytest.skip("no Stockfish here")
-    given = (f"suites=[{name}]", f"{name}.max_plies=1", "closed_world.mover=random")
+    given = (f"suites=[{name}]", f"{name}.max_plies=1", "world_model.player=random")
     # At full strength it plays the same in every run.
     given += ("engine_match.opponent.skill=20",)
     whole = evaluate(*given, output="whole.json")["suites"][name]

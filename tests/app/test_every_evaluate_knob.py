@@ -49,7 +49,7 @@ MEASURED = (*POLICY, "evaluation_nodes=50", "engine.path={measuring}", "engine.c
 MATES = ("suites=[mate_in_one]", "mate_in_one.path={mates}")
 PUZZLES = ("suites=[puzzles]", "puzzles.path={mates}")
 SELFPLAY = ("suites=[selfplay]", "selfplay.games=2", "selfplay.max_plies=2", *PLAYS)
-WORLD = ("suites=[closed_world]", "closed_world.games=2", "closed_world.max_plies=2", *PLAYS)
+WORLD = ("suites=[world_model]", "world_model.games=2", "world_model.max_plies=2", *PLAYS)
 MATCH = ("suites=[engine_match]", "engine_match.pairs=2", "engine_match.max_plies=3", *PLAYS)
 GAMES = ("suites=[match]", "match.pairs=2", "match.max_plies=4", *PLAYS)
 SERVER = ("generator.kind=vllm_server", "generator.vllm.urls=[http://127.0.0.1:1]", "generator.vllm.retries=0")
@@ -101,12 +101,12 @@ KNOBS = {
     "selfplay.decoding.temperature": Knob(9.0, SELFPLAY),
     "selfplay.decoding.top_k": Knob(1, SELFPLAY),
     "selfplay.pgn": Knob("games.pgn", SELFPLAY),
-    "closed_world.games": Knob(1, WORLD),
-    "closed_world.start": Knob("standard", WORLD),
-    "closed_world.max_plies": Knob(1, WORLD),
-    "closed_world.mover": Knob("random", (*WORLD, "closed_world.max_plies=12", "closed_world.games=2")),
-    "closed_world.decoding.temperature": Knob(9.0, WORLD),
-    "closed_world.decoding.top_k": Knob(1, (*WORLD, "closed_world.decoding.temperature=3")),
+    "world_model.games": Knob(1, WORLD),
+    "world_model.start": Knob("standard", WORLD),
+    "world_model.max_plies": Knob(1, WORLD),
+    "world_model.player": Knob("random", (*WORLD, "world_model.max_plies=12", "world_model.games=2")),
+    "world_model.decoding.temperature": Knob(9.0, WORLD),
+    "world_model.decoding.top_k": Knob(1, (*WORLD, "world_model.decoding.temperature=3")),
     "verdicts": Knob("/nope", POLICY),
     "match.opponent": Knob("capture", GAMES),
     "match.pairs": Knob(1, GAMES),

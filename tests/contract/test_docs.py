@@ -262,7 +262,6 @@ def evaluation_keys() -> Iterator[str]:
     import chess
 
     from rookworld_rlvr.evaluation.balanced import judge_balanced_row
-    from rookworld_rlvr.evaluation.closed_world import ClosedWorldConfig, closed_world_suite
     from rookworld_rlvr.evaluation.engine_match import EngineMatchConfig, engine_match_suite
     from rookworld_rlvr.evaluation.held_out import judged
     from rookworld_rlvr.evaluation.label_loss import LabelLoss
@@ -273,6 +272,7 @@ def evaluation_keys() -> Iterator[str]:
     from rookworld_rlvr.evaluation.retention import Asked, retention_suite
     from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay_suite
     from rookworld_rlvr.evaluation.suite import suite_table
+    from rookworld_rlvr.evaluation.world_model import WorldModelConfig, world_model_suite
     from rookworld_rlvr.rollout.generator import SampledCompletion
     from rookworld_rlvr.stockfish.engine import Analysis
     from rookworld_rlvr.tasks.corpus import read_corpus
@@ -305,7 +305,7 @@ def evaluation_keys() -> Iterator[str]:
     mate = "7k/5Q2/6K1/8/8/8/8/8 w - - 0 1", "f7g7"
     suites = [
         selfplay_suite(player, SelfplayConfig(games=1, max_plies=2)),
-        closed_world_suite(silent, silent, player, ClosedWorldConfig(games=1)),
+        world_model_suite(silent, silent, player, WorldModelConfig(games=1)),
         engine_match_suite(player, lambda: nullcontext(player), EngineMatchConfig(pairs=1, max_plies=2)),
         match_suite(RULES["random"], RULES["random"], MatchConfig(pairs=1, max_plies=2)),
         retention_suite(asked, asked, examples),

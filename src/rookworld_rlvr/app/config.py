@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 from ..evaluation.balanced import BalancedConfig
-from ..evaluation.closed_world import ClosedWorldConfig
 from ..evaluation.engine_match import EngineMatchConfig
 from ..evaluation.match import MatchConfig
 from ..evaluation.mate_in_one import MateInOneConfig
@@ -11,6 +10,7 @@ from ..evaluation.puzzles import PuzzlesConfig
 from ..evaluation.retention import RetentionConfig
 from ..evaluation.selfplay import SelfplayConfig
 from ..evaluation.suite import SuiteName
+from ..evaluation.world_model import WorldModelConfig
 from ..model.device import Device, Precision
 from ..model.policy import ModelConfig, ModelSourceConfig
 from ..pretraining.run import PretrainConfig
@@ -116,7 +116,7 @@ class EvaluateConfig:
     mate_in_one: MateInOneConfig = field(default_factory=MateInOneConfig)
     puzzles: PuzzlesConfig = field(default_factory=PuzzlesConfig)
     selfplay: SelfplayConfig = field(default_factory=SelfplayConfig)
-    closed_world: ClosedWorldConfig = field(default_factory=ClosedWorldConfig)
+    world_model: WorldModelConfig = field(default_factory=WorldModelConfig)
     engine_match: EngineMatchConfig = field(default_factory=EngineMatchConfig)
     match: MatchConfig = field(default_factory=MatchConfig)
     retention: RetentionConfig = field(default_factory=RetentionConfig)

@@ -1,4 +1,4 @@
-"""The suites in which moves are played, from a configuration: mates, puzzles, games, matches, closed worlds."""
+"""The suites in which moves are played, from a configuration: mates, puzzles, games, matches, games in the learned world model."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
@@ -7,13 +7,13 @@ from typing import Any
 
 from ..board.fen import parse_fen, position_key
 from ..errors import UserError
-from ..evaluation.closed_world import Mover, closed_world_suite
 from ..evaluation.engine_match import engine_match_suite
 from ..evaluation.mate_in_one import mate_in_one_suite, read_mates
 from ..evaluation.players import DecodingConfig, ModelPlayer, OpponentConfig, Player, RandomPlayer, engine_player
 from ..evaluation.puzzles import puzzles_suite, read_puzzles
 from ..evaluation.selfplay import selfplay_suite
 from ..evaluation.suite import Suite, SuiteName
+from ..evaluation.world_model import WorldPlayer, world_model_suite
 from .evaluated import Evaluated
 
 
@@ -43,11 +43,11 @@ def selfplay(evaluated: Evaluated) -> Suite:
     return selfplay_suite(player, config.selfplay, seed=config.seed, name=config.model.path)
 
 
-def closed_world(evaluated: Evaluated) -> Suite:
-    """`closed_world`."""
-    config, seed = evaluated.config.closed_world, evaluated.config.seed
-    mover = RandomPlayer(seed) if config.mover is Mover.random else _player(evaluated, config.decoding)
-    return closed_world_suite(evaluated.generator, evaluated.policy.tokenizer, mover, config, seed=seed)
+def world_model(evaluated: Evaluated) -> Suite:
+    """`world_model`."""
+    config, seed = evaluated.config.world_model, evaluated.config.seed
+    player = RandomPlayer(seed) if config.player is WorldPlayer.random else _player(evaluated, config.decoding)
+    return world_model_suite(evaluated.generator, evaluated.policy.tokenizer, player, config, seed=seed)
 
 
 def engine_match(evaluated: Evaluated) -> Suite:

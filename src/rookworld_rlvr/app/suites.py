@@ -19,7 +19,7 @@ from ..tasks import Task
 from ..tasks.corpus import example_key
 from ..training.data import evaluation_rows
 from .evaluated import Evaluated, load_model
-from .game_suites import closed_world, engine_match, mates, puzzles, selfplay
+from .game_suites import engine_match, mates, puzzles, selfplay, world_model
 from .generators import in_this_process, make_generator
 
 
@@ -106,7 +106,7 @@ BUILDERS: dict[SuiteName, Callable[[Evaluated], Suite]] = {
     SuiteName.mate_in_one: mates,
     SuiteName.puzzles: puzzles,
     SuiteName.selfplay: selfplay,
-    SuiteName.closed_world: closed_world,
+    SuiteName.world_model: world_model,
     SuiteName.engine_match: engine_match,
     SuiteName.match: _match,
     SuiteName.retention: _retention,

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from functools import partial
 
-from .closed_world import closed_world_measures
 from .paired_games import elo_measures
 from .selfplay import selfplay_measures
 from .suite import Measures, SuiteName
+from .world_model import world_model_measures
 
 MEASURES: Mapping[str, Measures] = {
     SuiteName.selfplay: selfplay_measures,
-    SuiteName.closed_world: closed_world_measures,
+    SuiteName.world_model: world_model_measures,
     SuiteName.engine_match: partial(elo_measures, SuiteName.engine_match),
     SuiteName.match: partial(elo_measures, SuiteName.match),
 }

@@ -23,7 +23,7 @@ class SuiteName(StrEnum):
     """Lichess puzzles."""
     selfplay = "selfplay"
     """Games of the model against itself."""
-    closed_world = "closed_world"
+    world_model = "world_model"
     """The model plays in the environment that it writes itself."""
     engine_match = "engine_match"
     """Games against Stockfish at limited strength."""

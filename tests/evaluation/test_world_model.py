@@ -7,14 +7,14 @@ import chess
 import pytest
 
 from rookworld_rlvr.evaluation import Row, summarise
-from rookworld_rlvr.evaluation.closed_world import (
-    ClosedWorldConfig,
-    closed_world_curve,
-    closed_world_measures,
-    closed_world_suite,
-)
 from rookworld_rlvr.evaluation.games import Start
 from rookworld_rlvr.evaluation.players import ModelPlayer, RandomPlayer
+from rookworld_rlvr.evaluation.world_model import (
+    WorldModelConfig,
+    world_model_curve,
+    world_model_measures,
+    world_model_suite,
+)
 from rookworld_rlvr.tasks.types import EnvironmentPrompt
 
 START = chess.STARTING_FEN
@@ -31,9 +31,9 @@ class Reader:
         return [self._moves[board.ply()] for board in boards]
 
 
-def run(generator: Any, tokenizer: Any, mover: Any, **settings: Any) -> list[Row]:
-    config = ClosedWorldConfig(**({"start": Start.standard} | settings))
-    return [row for chunk in closed_world_suite(generator, tokenizer, mover, config).rows(0) for row in chunk]
+def run(generator: Any, tokenizer: Any, player: Any, **settings: Any) -> list[Row]:
+    config = WorldModelConfig(**({"start": Start.standard} | settings))
+    return [row for chunk in world_model_suite(generator, tokenizer, player, config).rows(0) for row in chunk]
 
 
 def told(row: Row) -> tuple[float, str, list[str]]:
@@ -58,9 +58,9 @@ def test_a_world_that_is_python_chess_never_breaks_over_ten_thousand_plies(
     endings = [told(row)[1] for row in rows]
     assert sum(row.values["closed_world/halfmoves"] for row in rows) > 10_000
     assert set(endings) == {"over", "cut"}
-    assert all(point.share == 1.0 and not point.broken for point in closed_world_curve(rows))
-    assert [measure.value for measure in closed_world_measures(rows).values()] == [1.0] * 6
-    assert closed_world_measures(rows)["closed_world/survival/010"].n == 33
+    assert all(point.share == 1.0 and not point.broken for point in world_model_curve(rows))
+    assert [measure.value for measure in world_model_measures(rows).values()] == [1.0] * 6
+    assert world_model_measures(rows)["closed_world/survival/010"].n == 33
 
 
 def test_a_fivefold_repetition_that_the_history_cannot_prove_ends_the_game_and_is_no_break(
@@ -104,7 +104,7 @@ def test_the_ply_and_the_fields_that_broke_are_named(
 
     [row] = run(make_script(spoil), characters, Reader("e2e4 e7e6 d2d4"), games=1)
     assert told(row) == (1, "broke", fields)
-    assert [(point.step, point.share) for point in closed_world_curve([row])] == [(1, 1.0), (2, 0.0)]
+    assert [(point.step, point.share) for point in world_model_curve([row])] == [(1, 1.0), (2, 0.0)]
     # It was Black's move, in an opening.
     parts = {key.split("/")[3]: value for key, value in row.values.items() if key.count("/") == 3}
     assert parts == {"white": 0.0, "black": 1.0, "opening": 1.0, "middlegame": 0.0, "endgame": 0.0}
@@ -155,12 +155,12 @@ def test_the_model_plays_on_from_its_own_state_and_is_shown_the_game_s_last_ten_
 def test_games_repeat_by_seed_and_those_already_there_are_left_out(
     make_script: Callable[..., Any], characters: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rookworld_rlvr.evaluation.closed_world.SIDE_BY_SIDE", 2)
-    script, config = make_script(), ClosedWorldConfig(games=4, max_plies=8)
+    monkeypatch.setattr("rookworld_rlvr.evaluation.world_model.SIDE_BY_SIDE", 2)
+    script, config = make_script(), WorldModelConfig(games=4, max_plies=8)
 
     def rows(seed: int, done: int = 0) -> list[Row]:
         player = ModelPlayer(script, characters, seed=seed)
-        suite = closed_world_suite(script, characters, player, config, seed=seed)
+        suite = world_model_suite(script, characters, player, config, seed=seed)
         return [row for chunk in suite.rows(done) for row in chunk]
 
     whole = rows(1)
@@ -177,5 +177,5 @@ def test_the_worlds_of_a_weak_model_break_and_its_table_says_so(small_player: Ca
 
 @pytest.mark.parametrize("changes", [{"games": -1}, {"max_plies": 0}])
 def test_a_world_without_games_or_plies_is_refused(changes: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="closed_world: expected games from 0 and max_plies from 1"):
-        ClosedWorldConfig(**changes)
+    with pytest.raises(ValueError, match="world_model: expected games from 0 and max_plies from 1"):
+        WorldModelConfig(**changes)

@@ -32,7 +32,7 @@ FIELDS = (*FenField, "reward", "terminated", "truncated", UNPARSABLE)
 TOLD_AT = (10, 20, 40, 80, 160, 320)
 
 
-class Mover(StrEnum):
+class WorldPlayer(StrEnum):
     """Who chooses the moves."""
 
     model = "model"
@@ -61,7 +61,7 @@ BROKE = f"closed_world/ended/{Ending.broke}"
 
 
 @dataclass(slots=True)
-class ClosedWorldConfig:
+class WorldModelConfig:
     """How many games, how long, and who moves."""
 
     games: int = 100
@@ -70,13 +70,13 @@ class ClosedWorldConfig:
     """Where they begin: behind `openings`, whose moves are the history the model is shown, or `standard`."""
     max_plies: int = 500
     """A game is cut there."""
-    mover: Mover = Mover.model
+    player: WorldPlayer = WorldPlayer.model
     decoding: DecodingConfig = field(default_factory=published_decoding)
     """How the policy half is sampled; the environment half is asked greedily."""
 
     def __post_init__(self) -> None:
         if self.games < 0 or self.max_plies < 1:
-            raise ValueError(f"closed_world: expected games from 0 and max_plies from 1, got {self}")
+            raise ValueError(f"world_model: expected games from 0 and max_plies from 1, got {self}")
 
 
 @dataclass(slots=True)
@@ -129,8 +129,8 @@ def _broken(truth: Transition, answer: EnvironmentAnswer | ParseFailure) -> tupl
     return (*differing_fields(answer.next_fen, truth.next_fen), *others)
 
 
-def closed_world_suite(
-    generator: Generator, tokenizer: PreTrainedTokenizerBase, mover: Player, config: ClosedWorldConfig, *, seed: int = 0
+def world_model_suite(
+    generator: Generator, tokenizer: PreTrainedTokenizerBase, player: Player, config: WorldModelConfig, *, seed: int = 0
 ) -> Suite:
     """A row a game; those of a chunk are played side by side. The result also has the curve.
 
@@ -142,29 +142,29 @@ def closed_world_suite(
     def answer(first: int, chunk: Sequence[Any]) -> list[Row]:
         worlds = [_World(game.number, board := game.board(), board.fen()) for game in chunk]
         while going := [world for world in worlds if world.ending is None]:
-            _advance(generator, tokenizer, mover, going, config.max_plies)
+            _advance(generator, tokenizer, player, going, config.max_plies)
         return [Row(world.number, asked, _values(world)) for asked, world in zip(chunk, worlds, strict=True)]
 
     asked = [PlannedGame(number, config.start, seed) for number in range(config.games)]
     return Suite(
-        SuiteName.closed_world,
+        SuiteName.world_model,
         asked,
         by_chunks(asked, SIDE_BY_SIDE, answer),
         SIDE_BY_SIDE,
-        measures=closed_world_measures,
-        conclude=lambda rows: {"curve": [asdict(point) for point in closed_world_curve(rows)]},
+        measures=world_model_measures,
+        conclude=lambda rows: {"curve": [asdict(point) for point in world_model_curve(rows)]},
     )
 
 
 def _advance(
     generator: Generator,
     tokenizer: PreTrainedTokenizerBase,
-    mover: Player,
+    player: Player,
     worlds: Sequence[_World],
     max_plies: int,
 ) -> None:
     """One ply of every world: the policy half is asked, then the environment half."""
-    texts = mover.choose([parse_fen(world.fen) for world in worlds], [world.number for world in worlds])
+    texts = player.choose([parse_fen(world.fen) for world in worlds], [world.number for world in worlds])
     moved = [(world, text) for world, text in zip(worlds, texts, strict=True) if is_uci(text)]
     prompts = [world.prompt(text) for world, text in moved]
     for (world, text), answer in zip(moved, ask(generator, tokenizer, prompts, DecodingConfig()), strict=True):
@@ -185,12 +185,12 @@ def _values(world: _World) -> dict[str, float]:
     }
 
 
-def closed_world_curve(rows: Sequence[Row]) -> list[Point]:
+def world_model_curve(rows: Sequence[Row]) -> list[Point]:
     """The share of worlds still true after so many plies; games that ended otherwise are censored there."""
     return survival_curve([_duration(row) for row in rows])
 
 
-def closed_world_measures(rows: Sequence[Row]) -> dict[str, Measure]:
+def world_model_measures(rows: Sequence[Row]) -> dict[str, Measure]:
     """`closed_world/survival/<plies>`, as far as there are games to tell."""
     told = survival_measures([_duration(row) for row in rows], TOLD_AT)
     return {f"closed_world/survival/{plies:03d}": measure for plies, measure in told.items()}
