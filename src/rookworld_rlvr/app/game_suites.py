@@ -1,4 +1,4 @@
-"""The suites in which moves are played, from a configuration: mates, puzzles, games, matches, games in the learned world model."""
+"""The suites in which moves are played, from a configuration: mates, puzzles, games, matches, the learned world."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict

@@ -8,6 +8,14 @@ REMOVED = "(removed: "
 # An entry without "=" covers the option and everything below it; with "=" it covers one value or one group choice.
 RENAMED_OPTIONS: dict[str, str] = {
     "objective.advantage.gate": "objective.advantage.outcome_filter",
+    "match_halfmoves": "match_plies",
+    "data.live.max_halfmoves": "data.live.max_plies",
+    "selfplay.max_halfmoves": "selfplay.max_plies",
+    "match.max_halfmoves": "match.max_plies",
+    "engine_match.max_halfmoves": "engine_match.max_plies",
+    "closed_world.max_halfmoves": "world_model.max_plies",
+    "closed_world.mover": "world_model.player",
+    "closed_world": "world_model",
 }
 RENAMED_COMMANDS: dict[str, str] = {}
 
