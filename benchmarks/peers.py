@@ -17,7 +17,7 @@ advantages divided by the batch's standard deviation; threads; no logging, savin
 
 Where they differ, each is what it is. Ours samples with its default generator, which computes prompts once a group and
 on a CPU works in float32 under bf16 too, trains packed rows, cuts a micro-batch smaller where a core would
-idle, looks at every gate and guard, and prepares its process
+idle, looks at every check and guard, and prepares its process
 (allocator, waiting threads) before torch is imported, as `rookworld` does. TRL calls `generate` under autocast and
 pads; its attention is --trl-attention; its gradient checkpointing, which is on by default and trades speed for memory,
 is off without --trl-checkpointing; with --same-process its process is prepared as ours is.

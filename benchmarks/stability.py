@@ -1,4 +1,4 @@
-"""How far the learning rate can be raised until a run without the recovery ladder fails, and what the ladder saves.
+"""How far the learning rate can be raised until a run without recovery fails, and what recovery saves.
 
     python benchmarks/stability.py --multiples 2 3 5 --steps 1000 --out FOLDER
 

@@ -9,7 +9,7 @@ class UserError(ValueError):
 
 
 class PreflightError(RuntimeError):
-    """A preflight gate refused: exit code 3."""
+    """A preflight check refused: exit code 3."""
 
 
 class TrainingGaveUpError(RuntimeError):

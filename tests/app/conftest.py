@@ -36,15 +36,15 @@ from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
 from rookworld_rlvr.rollout.vllm_config import LOGPROBS_MODE, SERVED_NAME, engine_arguments
 from rookworld_rlvr.stability.faults import Fault, FaultError, FaultKind
-from rookworld_rlvr.stability.recovery import Rung, climb
+from rookworld_rlvr.stability.recovery import Action, escalate
 from rookworld_rlvr.stockfish.engine import Analysis
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks import Example, Task
-from rookworld_rlvr.training.against_start import match_config
 from rookworld_rlvr.training.checks import check_gradient, check_kl
 from rookworld_rlvr.training.context import StepContext
 from rookworld_rlvr.training.loop import compare_weights
 from rookworld_rlvr.training.loss import TokenTotals
+from rookworld_rlvr.training.match_against_start import match_config
 from rookworld_rlvr.training.metrics import step_metrics
 from rookworld_rlvr.training.step import grpo_step
 from rookworld_rlvr.training.step_report import StepReport
@@ -407,16 +407,16 @@ def alarms(config: RunConfig) -> list[str]:
     return found
 
 
-def ladder(config: RunConfig) -> list[tuple[Rung, float, int]]:
+def escalation(config: RunConfig) -> list[tuple[Action, float, int]]:
     """What is done after these steps, the learning rate's scale and the good checkpoint, until a run gives up."""
     state, skipped, damaged = build_unsaved_run(config).context.recovery, FaultKind.loss, FaultKind.parameter
     outcomes = [None] * 25 + [skipped, None, skipped, skipped, *[None] * 50, *[damaged] * 12]
-    found: list[tuple[Rung, float, int]] = []
+    found: list[tuple[Action, float, int]] = []
     for step, kind in enumerate(outcomes, 1):
         fault = None if kind is None else Fault(kind, "loss", "as scripted")
-        rung = climb(state, config.recovery, step=step, fault=fault)
+        rung = escalate(state, config.recovery, step=step, fault=fault)
         found.append((rung, state.lr_scale, state.last_good_step))
-        if rung is Rung.give_up:
+        if rung is Action.stop:
             break
         if step % 4 == 0:
             state.saved(step, -math.inf, config.recovery, measured=False)
@@ -478,7 +478,7 @@ def observers(of_engines: dict[str, Any]) -> dict[str, Callable[[RunConfig], Any
         coefficients,
         references,
         alarms,
-        ladder,
+        escalation,
         missed,
         comparisons,
     )

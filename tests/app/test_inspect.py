@@ -68,7 +68,7 @@ def test_a_weight_that_is_too_large_is_found_again_by_name(
         seen = iter(range(10**6))
 
         def enlarge(_module: object, _inputs: object) -> None:
-            # In training passes alone: the gates sample and compare before.
+            # In training passes alone: the preflight checks sample and compare before.
             if torch.is_grad_enabled() and next(seen) == 1:
                 # Finite, but what it is multiplied by is often above 1.13.
                 policy.model.transformer.ln_f.weight.data[0] = 3e38

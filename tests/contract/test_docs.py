@@ -419,7 +419,7 @@ def test_the_table_of_gates_is_that_of_the_preflight() -> None:
     from rookworld_rlvr.training import preflight
 
     source = Path(preflight.__file__).read_text("utf-8")
-    named = re.findall(r"_gate\(\s*\"(\w+)\"", source)
+    named = re.findall(r"_result\(\s*\"(\w+)\"", source)
     (gates,) = re.findall(r"^\| gate \|.*?(?=\n\n)", text("docs/architecture.md"), re.M | re.S)
     told = {row[0].strip("`"): tuple(map(float, row[2].split(", "))) for row in table(gates)}
     assert list(told) == named

@@ -19,7 +19,7 @@ from rookworld_rlvr.stability.faults import FaultKind
 from rookworld_rlvr.tasks import Task
 from rookworld_rlvr.training.context import Moment, StepContext
 from rookworld_rlvr.training.metrics import step_metrics
-from rookworld_rlvr.training.stall import idle_reason
+from rookworld_rlvr.training.no_progress import idle_reason
 from rookworld_rlvr.training.step import grpo_step
 from rookworld_rlvr.training.step_report import StepReport
 from rookworld_rlvr.training.trainer import Run

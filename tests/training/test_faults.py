@@ -1,4 +1,4 @@
-"""Every fault, injected through public hooks into real runs: its rung, its name, and what goes on after it."""
+"""Every fault, injected through public hooks into real runs: its action, its name, and what goes on after it."""
 
 import json
 import math

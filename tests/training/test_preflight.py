@@ -1,4 +1,4 @@
-"""The gates pass on a sound model, and each refuses the bug it is there for, by name."""
+"""The checks pass on a sound model, and each refuses the bug it is there for, by name."""
 
 import copy
 from collections.abc import Callable
@@ -13,15 +13,15 @@ from rookworld_rlvr.rollout.generator import GeneratorConfig
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
 from rookworld_rlvr.training import preflight
 from rookworld_rlvr.training.preflight import require_passed, run_preflight
-from rookworld_rlvr.training.trainer import Run, gate_examples, preflight_input
+from rookworld_rlvr.training.trainer import Run, preflight_examples, preflight_input
 
-GATES = ["kl_step_0", "ratio_step_0", "dropout_off", "padding_neutral", "sampler_agrees", "sampler_synced"]
+CHECKS = ["kl_step_0", "ratio_step_0", "dropout_off", "padding_neutral", "sampler_agrees", "sampler_synced"]
 MakeRun = Callable[..., Run]
 
 
 def refused(run: Run) -> list[str]:
-    given = preflight_input(run.context, gate_examples(run.train_examples))
-    return [gate.name for gate in run_preflight(given) if not gate.passed]
+    given = preflight_input(run.context, preflight_examples(run.train_examples))
+    return [check.name for check in run_preflight(given) if not check.passed]
 
 
 def smoke_in(tmp_path: Path, overrides: list[str], *more: str) -> int:
@@ -30,15 +30,15 @@ def smoke_in(tmp_path: Path, overrides: list[str], *more: str) -> int:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_all_gates_pass_on_a_sound_model(make_run: MakeRun, precision: str, temperature: float) -> None:
+def test_all_checks_pass_on_a_sound_model(make_run: MakeRun, precision: str, temperature: float) -> None:
     run = make_run(f"precision={precision}", f"generator.temperature={temperature}")
-    results = run_preflight(preflight_input(run.context, gate_examples(run.train_examples)))
+    results = run_preflight(preflight_input(run.context, preflight_examples(run.train_examples)))
     require_passed(results)
-    assert [gate.name for gate in results] == GATES
-    assert all(gate.measured <= gate.bound for gate in results)
+    assert [check.name for check in results] == CHECKS
+    assert all(check.measured <= check.bound for check in results)
 
 
-def test_smoke_shows_prompts_completions_parts_and_gates_and_leaves_nothing_behind(
+def test_smoke_shows_prompts_completions_parts_and_checks_and_leaves_nothing_behind(
     small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert smoke_in(tmp_path, small_overrides) == 0
@@ -135,7 +135,7 @@ def test_a_policy_that_is_not_the_reference_is_refused(make_run: MakeRun) -> Non
 
 def test_weights_that_are_not_numbers_are_refused_by_every_gate_that_compares(make_run: MakeRun) -> None:
     run = make_run()
-    given = preflight_input(run.context, gate_examples(run.train_examples))
+    given = preflight_input(run.context, preflight_examples(run.train_examples))
     with torch.no_grad():
         run.context.policy.model.transformer.ln_f.weight[0] = torch.nan
-    assert [gate.name for gate in run_preflight(given) if not gate.passed] == GATES[:5]
+    assert [check.name for check in run_preflight(given) if not check.passed] == CHECKS[:5]

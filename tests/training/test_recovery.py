@@ -1,4 +1,4 @@
-"""The recovery ladder: its rungs by hand, and in real runs what it goes back to and how it comes up again."""
+"""Recovery: its actions by hand, and in real runs what it goes back to and how it comes up again."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rookworld_rlvr.errors import TrainingGaveUpError
 from rookworld_rlvr.stability.faults import Fault, FaultKind
-from rookworld_rlvr.stability.recovery import RecoveryConfig, RecoveryState, Rung, climb
+from rookworld_rlvr.stability.recovery import Action, RecoveryConfig, RecoveryState, escalate
 from rookworld_rlvr.training.checkpoint import STATE_FILE, checkpoint_folder
 from rookworld_rlvr.training.context import Moment, StepContext
 from rookworld_rlvr.training.step_report import StepReport
@@ -38,27 +38,27 @@ GIVEN = (
 )
 
 
-def climbed(state: RecoveryState, config: RecoveryConfig, faults: list[Fault | None], step: int = 1) -> list[Rung]:
-    return [climb(state, config, step=i, fault=fault) for i, fault in enumerate(faults, step)]
+def actions(state: RecoveryState, config: RecoveryConfig, faults: list[Fault | None], step: int = 1) -> list[Action]:
+    return [escalate(state, config, step=i, fault=fault) for i, fault in enumerate(faults, step)]
 
 
-def test_the_first_fault_is_skipped_the_second_in_a_row_restores_and_too_many_give_up() -> None:
+def test_the_first_fault_is_skipped_the_second_in_a_row_restores_and_too_many_stop() -> None:
     config = RecoveryConfig(restore_after=2, max_consecutive_nans=3)
-    assert climbed(RecoveryState(), config, [SMALL] * 4) == [Rung.skip, Rung.restore, Rung.restore, Rung.give_up]
+    assert actions(RecoveryState(), config, [SMALL] * 4) == [Action.skip, Action.restore, Action.restore, Action.stop]
     state = RecoveryState()
     alternating = [SMALL, None] * 4
-    assert climbed(state, config, alternating) == [Rung.skip, Rung.go_on] * 4
+    assert actions(state, config, alternating) == [Action.skip, Action.go_on] * 4
     assert (state.skipped, state.consecutive, state.restores, state.lr_scale) == (4, 0, 0, 1.0)
     patient = RecoveryConfig(restore_after=3, max_consecutive_nans=9)
-    assert climbed(RecoveryState(), patient, [SMALL] * 3) == [Rung.skip, Rung.skip, Rung.restore]
+    assert actions(RecoveryState(), patient, [SMALL] * 3) == [Action.skip, Action.skip, Action.restore]
 
 
 def test_damage_restores_at_once_and_without_recovery_gives_up() -> None:
-    assert climbed(RecoveryState(), RecoveryConfig(), [DAMAGE]) == [Rung.restore]
+    assert actions(RecoveryState(), RecoveryConfig(), [DAMAGE]) == [Action.restore]
     off = RecoveryConfig(enabled=False, max_consecutive_nans=3)
-    assert climbed(RecoveryState(), off, [DAMAGE]) == [Rung.give_up]
+    assert actions(RecoveryState(), off, [DAMAGE]) == [Action.stop]
     state = RecoveryState()
-    assert climbed(state, off, [SMALL] * 4) == [Rung.skip] * 3 + [Rung.give_up]
+    assert actions(state, off, [SMALL] * 4) == [Action.skip] * 3 + [Action.stop]
     assert (state.restores, state.lr_scale) == (0, 1.0)
 
 
@@ -69,7 +69,7 @@ def test_the_learning_rate_backs_off_and_ramps_back_to_a_ceiling_that_falls_with
     def scales(faults: list[Fault | None]) -> list[float]:
         found = []
         for fault in faults:
-            climb(state, config, step=1, fault=fault)
+            escalate(state, config, step=1, fault=fault)
             found.append(state.lr_scale)
         return found
 
@@ -78,14 +78,14 @@ def test_the_learning_rate_backs_off_and_ramps_back_to_a_ceiling_that_falls_with
     assert scales([DAMAGE] + [None] * 6) == pytest.approx([0.0625] * 4 + [0.125, 0.25, 0.25])
     # A fault that is skipped begins the count of good steps anew and changes no learning rate.
     assert scales([SMALL, None, None]) == pytest.approx([0.25] * 3)
-    assert climb(state, config, step=1, fault=DAMAGE) is Rung.give_up
+    assert escalate(state, config, step=1, fault=DAMAGE) is Action.stop
 
 
 def test_faults_in_the_middle_of_a_ramp_back_off_from_where_it_stands() -> None:
     state, config = RecoveryState(), RecoveryConfig(recovery_lr_factor=0.5, good_steps=1, ramp_steps=4)
-    climbed(state, config, [DAMAGE, None, None, None])
+    actions(state, config, [DAMAGE, None, None, None])
     assert state.lr_scale == pytest.approx(0.5 * 2**0.5)
-    climb(state, config, step=5, fault=DAMAGE)
+    escalate(state, config, step=5, fault=DAMAGE)
     assert (state.lr_scale, state.lr_ceiling) == pytest.approx((0.25, 0.5))
 
 
@@ -93,12 +93,12 @@ def test_a_checkpoint_is_known_to_be_good_after_good_steps_without_a_fault_behin
     state, config = RecoveryState(), RecoveryConfig(good_steps=2)
     found = []
     for step in range(1, 8):
-        climb(state, config, step=step, fault=SMALL if step == 4 else None)
+        escalate(state, config, step=step, fault=SMALL if step == 4 else None)
         state.saved(step, -1.0, config, measured=False)
         found.append(state.last_good_step)
     # That of step 1 at step 3. After the fault of step 4 two more good steps are due: that of 3 at 6, of 5 at 7.
     assert found == [0, 0, 1, 1, 1, 3, 5]
-    climb(state, config, step=8, fault=DAMAGE)
+    escalate(state, config, step=8, fault=DAMAGE)
     assert state.candidates == {} and state.last_good_step == 5
 
 
@@ -109,13 +109,13 @@ def test_the_best_is_the_highest_score_at_once_where_it_was_measured_and_else_wh
     state.saved(2, 0.4, config, measured=True)
     state.saved(3, 0.9, config, measured=False)
     assert state.best_step == 1
-    climb(state, config, step=4, fault=None)
+    escalate(state, config, step=4, fault=None)
     assert (state.best_step, state.best_score, state.last_good_step) == (3, 0.9, 3)
 
 
 def test_the_state_goes_through_a_dict_and_back() -> None:
     state, other = RecoveryState(), RecoveryState()
-    climbed(state, RecoveryConfig(good_steps=1), [DAMAGE, None, SMALL, None])
+    actions(state, RecoveryConfig(good_steps=1), [DAMAGE, None, SMALL, None])
     state.saved(4, 0.25, RecoveryConfig(good_steps=1), measured=True)
     other.load_state_dict(state.state_dict())
     assert asdict(other) == asdict(state) != asdict(RecoveryState())
@@ -273,7 +273,7 @@ def test_kl_above_its_limit_restores_at_once_whatever_the_history(make_saved_run
     assert_equal(weights[3], state_of(run, 1)["policy"])
 
 
-def test_more_restores_than_allowed_give_up_and_what_was_saved_stays(make_saved_run: MakeRun) -> None:
+def test_more_restores_than_allowed_stop_and_what_was_saved_stays(make_saved_run: MakeRun) -> None:
     run = make_saved_run("steps=9", *GIVEN, "recovery.guard.kl_limit=1e-9", "recovery.max_restores=2")
     with pytest.raises(TrainingGaveUpError, match=r"2 restores so far; the last was kl_limit \(kl/exact: "):
         train_run(run)

@@ -266,10 +266,10 @@ def nan_gradients(*steps: int) -> Hook:
 def test_a_resume_while_the_learning_rate_ramps_back_goes_on_with_the_ramp_and_the_ladder(
     make_saved_run: MakeRun,
 ) -> None:
-    ladder = ("recovery.good_steps=2", "recovery.ramp_steps=10", "recovery.restore_after=2")
+    actions = ("recovery.good_steps=2", "recovery.ramp_steps=10", "recovery.restore_after=2")
     faults = nan_gradients(3, 4, 12, 13)
-    whole, killed = whole_and_killed(make_saved_run, ladder, [faults])
-    run = make_saved_run(*TWENTY, *ladder, f"resume={killed}")
+    whole, killed = whole_and_killed(make_saved_run, actions, [faults])
+    run = make_saved_run(*TWENTY, *actions, f"resume={killed}")
     run.context.hooks.append(faults)
     train_run(run)
     rows = metrics(whole)
@@ -328,7 +328,7 @@ def test_a_resume_from_an_earlier_checkpoint_drops_and_repeats_what_came_later(
 
     monkeypatch.setattr(wiring, "load_policy", look)
     assert main(["train", f"resume={folder / 'checkpoints/step-2'}"]) == 0
-    # Nothing is dropped before the gates have passed; all of it is before the first step.
+    # Nothing is dropped before the preflight checks have passed; all of it is before the first step.
     assert seen[0] == (["step-0", "step-2", "step-4", "step-5"], [1, 2, 3, 4, 5])
     assert next((names, steps) for names, steps in seen if (names, steps) != seen[0]) == (["step-0", "step-2"], [1, 2])
     assert_equal_runs(folder, whole, 5)
@@ -524,7 +524,7 @@ def test_a_run_that_ended_before_its_first_checkpoint_begins_anew_in_its_folder(
     root, log = tmp_path / "outputs", tmp_path / "log.txt"
 
     def in_the_table_before(_folder: Path, _training: bool) -> bool:
-        return log.read_text().count("gate ") == 6
+        return log.read_text().count("check ") == 6
 
     arguments = [*small_overrides, *given, f"output_root={root}"]
     assert child(arguments, log, moment=in_the_table_before, signals=[number]) == code

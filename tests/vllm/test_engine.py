@@ -137,7 +137,7 @@ def test_weights_that_vllm_packs_together_are_read_back_apart(tied: bool) -> Non
     assert generator.weights_checksum() == checksum(model)
 
 
-def test_a_run_in_bf16_passes_its_gates_and_learns(tiny_overrides: list[str], tmp_path: Path, capfd: Any) -> None:
+def test_a_run_in_bf16_passes_its_checks_and_learns(tiny_overrides: list[str], tmp_path: Path, capfd: Any) -> None:
     given = [*tiny_overrides, "precision=bf16", "generator=vllm", "steps=2", f"output_root={tmp_path / 'outputs'}"]
     assert main(["train", *given]) == 0
     run = (tmp_path / "outputs" / "latest").resolve()

@@ -19,7 +19,7 @@ from rookworld_rlvr.rollout import vllm_weights
 from rookworld_rlvr.rollout.generator import GeneratorError
 from rookworld_rlvr.rollout.vllm_client import VLLMServer
 from rookworld_rlvr.training.preflight import run_preflight
-from rookworld_rlvr.training.trainer import gate_examples, preflight_input
+from rookworld_rlvr.training.trainer import preflight_examples, preflight_input
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed: scripts/setup.sh vllm")
 PATIENCE_S = 120
@@ -57,16 +57,16 @@ def test_weights_changed_behind_our_back_are_refused_by_the_gate(
     context = make_context()
     client = make_client(context.policy)
     context.generator = client
-    given = preflight_input(context, gate_examples(read_corpus(corpus.train).examples))
-    assert all(gate.passed for gate in run_preflight(given))
+    given = preflight_input(context, preflight_examples(read_corpus(corpus.train).examples))
+    assert all(check.passed for check in run_preflight(given))
     # The file that the next hand-over will be read from is another's: the sync itself notices.
     write = vllm_weights._write
     monkeypatch.setattr(vllm_weights, "_write", lambda model, path: write(other_policy().model, path))
     with pytest.raises(GeneratorError, match="expected the trainer's weights"):
         client.sync(context.policy.model)
-    # Even where it did not, the gate would.
+    # Even where it did not, the check would.
     client.sync = lambda model: None
-    assert [gate.name for gate in run_preflight(given) if not gate.passed] == ["sampler_synced"]
+    assert [check.name for check in run_preflight(given) if not check.passed] == ["sampler_synced"]
 
 
 def test_a_server_of_another_precision_is_refused(server: Any, tiny_overrides: list[str], capfd: Any) -> None:

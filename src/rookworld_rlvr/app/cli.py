@@ -11,7 +11,7 @@ from .renamed_options import renamed_command
 # Each command's module is imported when it is called: `data` needs no torch.
 COMMANDS = {
     "train": "the main job: bash train.sh = smoke, then this",
-    "smoke": "one real step on one prompt a task, then the preflight gates",
+    "smoke": "one real step on one prompt a task, then the preflight checks",
     "bench": "how fast a step is with each generator, and how much of the machine it uses",
     "evaluate": "any model's held-out rows, puzzles and games, with intervals; compare: two results, paired",
     "report": "a run as one HTML file: verdict, curves, boards; several runs laid over one another",

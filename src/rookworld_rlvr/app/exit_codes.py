@@ -4,7 +4,7 @@ DONE = 0
 BAD_INPUT = 2
 """One line on stderr says what was expected, what came, and where."""
 REFUSED = 3
-"""A preflight gate refused."""
+"""A preflight check refused."""
 GAVE_UP = 4
 """Training, or what it needs, failed again and again; a diagnosis is written."""
 INTERRUPTED = 130

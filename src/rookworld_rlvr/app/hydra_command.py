@@ -31,7 +31,7 @@ EXIT_CODES: dict[type[Exception], int] = {
     TrainingGaveUpError: GAVE_UP,
     # Another process has failed or does not answer.
     RankError: GAVE_UP,
-    # Outside a step, whose faults have a ladder: in the gates, or while a table is made.
+    # Outside a step, where no recovery follows: in the preflight checks, or during an evaluation.
     GeneratorError: GAVE_UP,
     JudgeError: GAVE_UP,
 }

@@ -1,4 +1,4 @@
-"""`rookworld smoke [overrides]`: one real step on one prompt a task, then the gates, before a long run."""
+"""`rookworld smoke [overrides]`: one real step on one prompt a task, then the preflight checks, before a long run."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -12,11 +12,11 @@ from ..rollout.groups import Group
 from ..tasks.prompt_stream import MixtureConfig, PromptStream
 from ..training.context import Uninformative
 from ..training.memory import peak_memory_gib
-from ..training.preflight import GateResult, require_passed
+from ..training.preflight import PreflightCheck, require_passed
 from ..training.run import Run
 from ..training.step import grpo_step
 from ..training.step_report import StepReport
-from ..training.trainer import GATE_GROUP_SIZE, gate_examples, gate_results
+from ..training.trainer import PREFLIGHT_GROUP_SIZE, preflight_checks, preflight_examples
 from .config import RunConfig
 from .exit_codes import DONE
 from .hydra_command import MULTIRUN_FLAGS, run_command
@@ -26,7 +26,7 @@ from .wiring import build_unsaved_run
 
 
 def main(argv: list[str]) -> int:
-    """Returns the exit code; 3 if a gate refuses. Of a sweep, the first member is tried."""
+    """Returns the exit code; 3 if a check refuses. Of a sweep, the first member is tried."""
     if any(flag in argv for flag in MULTIRUN_FLAGS):
         argv = [_first_value(argument) for argument in argv if argument not in MULTIRUN_FLAGS]
     wanted: list[int] = []
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
 
 
 def smoke(wanted: list[int], config: RunConfig, raw: DictConfig) -> None:
-    """Gates on the untouched model, a real step, and both shown. Raises PreflightError.
+    """Preflight checks on the untouched model, a real step, and both shown. Raises PreflightError.
 
     Processes that are still to be started are added to `wanted` instead.
     """
@@ -51,14 +51,14 @@ def smoke(wanted: list[int], config: RunConfig, raw: DictConfig) -> None:
 def _smoke(config: RunConfig, run: Run) -> None:
     for note in run.notes:
         run.console.print(note, highlight=False, markup=False, soft_wrap=True)
-    examples = gate_examples(run.train_examples)
-    # The gates ask about the model before any update, so they look first and are told of last.
-    gates = gate_results(run.context, examples)
+    examples = preflight_examples(run.train_examples)
+    # The checks are about the model before any update, so they run first and are printed last.
+    checks = preflight_checks(run.context, examples)
     run.context.prompts = PromptStream(examples, _mixture(len(examples), config), config.seed)
     # Of two completions many a group is idle: it must not be dropped, or there is no step to see.
     collection = replace(config.objective.collection, uninformative=Uninformative.keep)
     run.context.objective = replace(
-        config.objective, prompts_per_step=len(examples), group_size=GATE_GROUP_SIZE, collection=collection
+        config.objective, prompts_per_step=len(examples), group_size=PREFLIGHT_GROUP_SIZE, collection=collection
     )
     report = grpo_step(run.context, 0)
     if report.fault is not None:
@@ -66,8 +66,8 @@ def _smoke(config: RunConfig, run: Run) -> None:
     for group in report.groups:
         _show_group(run.console, group)
     _show_step(run.console, report)
-    _show_gates(run.console, gates)
-    require_passed(gates)
+    _show_checks(run.console, checks)
+    require_passed(checks)
 
 
 def _mixture(tasks: int, config: RunConfig) -> MixtureConfig:
@@ -129,17 +129,17 @@ def _explained(report: StepReport) -> list[str]:
     if all(sample.score.failure for group in report.groups for sample in group.samples):
         told.append("no answer is well-formed: `rookworld warmstart` teaches a model the formats")
     if not report.advantages_PG.any():
-        asked = f"{GATE_GROUP_SIZE} answers to each prompt"
+        asked = f"{PREFLIGHT_GROUP_SIZE} answers to each prompt"
         told.append(f"no gradient: the {asked} earned the same here; a run asks for objective.group_size of them")
     return told
 
 
-def _show_gates(console: Console, gates: list[GateResult]) -> None:
+def _show_checks(console: Console, checks: list[PreflightCheck]) -> None:
     _show_title(console, "preflight")
-    for gate in gates:
-        verdict = "passed " if gate.passed else "REFUSED"
+    for check in checks:
+        outcome = "passed " if check.passed else "REFUSED"
         console.print(
-            f"{verdict}  {gate.name:<16} {gate.measured:.2e}  at most {gate.bound:<5.2g}  {gate.text}",
+            f"{outcome}  {check.name:<16} {check.measured:.2e}  at most {check.bound:<5.2g}  {check.text}",
             highlight=False,
             soft_wrap=True,
         )

@@ -26,19 +26,19 @@ from ..tasks import Example
 from ..tasks.corpus import example_key
 from ..tasks.live_games import LiveGames
 from ..tasks.prompt_stream import PromptStream
-from ..training.ahead import Ahead
 from ..training.checkpoint import find_run
 from ..training.context import StepContext
 from ..training.data import Data, evaluation_rows, load_data
 from ..training.live_files import LiveFiles
 from ..training.loop import METRICS_FILE
 from ..training.memory import keep_flat
-from ..training.on_time import OnTime
+from ..training.one_step_off_policy import OneStepOffPolicy
 from ..training.optim import Clock, make_optimizer
 from ..training.run import Run
 from ..training.run_folder import CONFIG_FILE, make_run_folder
 from ..training.seeding import seed_everything
 from ..training.sinks import Cards, ConsoleSink, JsonlSink, Sink, TensorBoardSink, Tracker, require_tracker
+from ..training.synchronous import Synchronous
 from ..training.validation import hold_back
 from ..training.warning_signs import SignWatch
 from .config import RunConfig
@@ -174,7 +174,7 @@ def _step_context(
         generator=generator,
         judge=judge,
         prompts=prompts,
-        batches=Ahead(policy) if config.max_staleness else OnTime(),
+        batches=OneStepOffPolicy(policy) if config.max_staleness else Synchronous(),
         seed=config.seed,
         world=world,
         optimizer=make_optimizer(policy.model.parameters(), config.optim),

@@ -3,7 +3,8 @@
 A rank holds its share of every weight, of its gradient and of its moments. A pass gathers the weights of a block just
 before the block is computed and lets them go behind it. Backward gathers them again, and leaves on each rank its share
 of the gradient, summed over the ranks. So all ranks must make the same passes in the same order. Code that samples,
-runs the gates or takes a checksum gathers all weights by `whole`; a checkpoint gathers one tensor at a time by `full`.
+runs the preflight checks or takes a checksum gathers all weights by `whole`; a checkpoint gathers one tensor at a time
+by `full`.
 """
 
 from collections.abc import Callable, Iterator, Mapping

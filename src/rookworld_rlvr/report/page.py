@@ -61,7 +61,7 @@ class RunPage:
     others: list[Change]
     facts: dict[str, Any]
     sections: dict[str, dict[str, Any]]
-    """Small tables: the gates, recovery, software, hashes."""
+    """Small tables: the preflight checks, recovery, software, hashes."""
     config: str
 
 
@@ -112,8 +112,8 @@ def _page(run: RunRecord) -> RunPage:
     gains = summary.get("gain", {})
     headline = [change for key in keys if (change := _change(summary, key))]
     others = [change for key in gains if key not in HEADLINE and (change := _change(summary, key))]
-    gates = {name: f"{gate['measured']:.2e}, at most {gate['bound']:.2g}"
-             for name, gate in summary.get("preflight", {}).items()}  # fmt: skip
+    checks = {name: f"{check['measured']:.2e}, at most {check['bound']:.2g}"
+              for name, check in summary.get("preflight", {}).items()}  # fmt: skip
     told = {name: summary[name] for name in ("recovery", "software", "hashes") if name in summary}
     return RunPage(
         name=run.name,
@@ -121,7 +121,7 @@ def _page(run: RunRecord) -> RunPage:
         headline=headline,
         others=others,
         facts={text: summary[key] for key, text in FACTS.items() if key in summary},
-        sections={"gates": gates, **told},
+        sections={"preflight checks": checks, **told},
         config=run.config,
     )
 

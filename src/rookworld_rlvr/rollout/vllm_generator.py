@@ -147,7 +147,7 @@ class VLLMGenerator:
 
 @contextmanager
 def _told_as_ours() -> Iterator[None]:
-    """What goes wrong inside vLLM is a GeneratorError: a fault of the step, which the recovery ladder decides on."""
+    """What goes wrong inside vLLM is a GeneratorError: a fault of the step, which recovery decides on."""
     try:
         yield
     except GeneratorError:

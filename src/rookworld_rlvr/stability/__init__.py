@@ -1,1 +1,1 @@
-"""What keeps a run alive: faults, guards and the ladder that answers them, the controllers of KL and entropy."""
+"""Faults, guards, recovery, the controllers of KL and entropy, and the reference model."""

@@ -1,4 +1,4 @@
-"""What can go wrong in a step, as values: the ladder in `recovery` decides what is done about each."""
+"""Faults of a step, as values; `recovery` decides on the action after each."""
 
 from dataclasses import dataclass
 from enum import StrEnum

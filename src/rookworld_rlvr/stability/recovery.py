@@ -1,4 +1,4 @@
-"""The recovery ladder: what is done after a fault, rung by rung.
+"""Recovery after a fault, as an escalation of three actions.
 
 1. **skip**: the update is not made, the fault is counted.
 2. **restore**: after `restore_after` faults in a row, or at once where the weights themselves are wrong, the
@@ -6,7 +6,7 @@
    trend of rewards; after a collapse the best checkpoint). The prompts go on, so the same batch does not return.
    The learning rate is multiplied by `recovery_lr_factor`; after `good_steps` good steps it ramps back over
    `ramp_steps`, each restore after the first to a ceiling lower by the same factor.
-3. **give up**: after more than `max_consecutive_nans` faults in a row, or more than `max_restores` restores,
+3. **stop**: after more than `max_consecutive_nans` faults in a row, or more than `max_restores` restores,
    the run ends with exit code 4 and a written diagnosis.
 
 A checkpoint is good once `good_steps` steps in a row went well after it. Nothing here loosens a guard.
@@ -21,18 +21,18 @@ from .faults import LASTING, Fault
 from .guards import GuardConfig
 
 
-class Rung(StrEnum):
-    """What is done after a step."""
+class Action(StrEnum):
+    """Action taken after a step."""
 
     go_on = "go_on"
     skip = "skip"
     restore = "restore"
-    give_up = "give_up"
+    stop = "stop"
 
 
 @dataclass(slots=True)
 class RecoveryConfig:
-    """The ladder's rungs."""
+    """When each action is taken."""
 
     enabled: bool = True
     """Off: a non-finite update is skipped and counted, as elsewhere; no guard, no restore, no backoff."""
@@ -128,32 +128,32 @@ class RecoveryState:
                     self.best_step, self.best_score = known, score
 
 
-def climb(state: RecoveryState, config: RecoveryConfig, *, step: int, fault: Fault | None) -> Rung:
-    """The rung for the outcome of `step` (1 is the first); counts it in the state."""
+def escalate(state: RecoveryState, config: RecoveryConfig, *, step: int, fault: Fault | None) -> Action:
+    """The action for the outcome of `step` (1 is the first), which is counted in the state."""
     if fault is None:
         _good_step(state, config, step)
-        return Rung.go_on
+        return Action.go_on
     state.skipped += 1
     state.consecutive += 1
     state.good = 0
     if state.consecutive > config.max_consecutive_nans or fault.kind in LASTING:
-        return Rung.give_up
+        return Action.stop
     if not config.enabled:
-        return Rung.give_up if fault.damages else Rung.skip
+        return Action.stop if fault.damages else Action.skip
     if not fault.damages and state.consecutive < config.restore_after:
-        return Rung.skip
+        return Action.skip
     return _restore(state, config)
 
 
-def _restore(state: RecoveryState, config: RecoveryConfig) -> Rung:
+def _restore(state: RecoveryState, config: RecoveryConfig) -> Action:
     if state.restores >= config.max_restores:
-        return Rung.give_up
+        return Action.stop
     state.lr_ceiling = config.recovery_lr_factor**state.restores
     state.lr_scale = min(state.lr_scale, state.lr_ceiling) * config.recovery_lr_factor
     state.restores += 1
     # Saved between the good state and the fault: nobody knows.
     state.candidates = {}
-    return Rung.restore
+    return Action.restore
 
 
 def _good_step(state: RecoveryState, config: RecoveryConfig, step: int) -> None:

@@ -74,7 +74,7 @@ def load_checkpoint(folder: Path, context: StepContext) -> int:
     state = _read(folder)
     try:
         context.prompts.load_state_dict(state["sampler"])
-        context.batches.load_state_dict(state.get("ahead", {}))
+        context.batches.load_state_dict(state["one_step_off_policy"])
         _put_back(context, state)
         context.guards.load_state_dict(state["guards"])
         context.recovery.load_state_dict(state["recovery"])
@@ -84,7 +84,7 @@ def load_checkpoint(folder: Path, context: StepContext) -> int:
 
 
 def restore_checkpoint(folder: Path, context: StepContext) -> int:
-    """Put back what the recovery ladder restores: all but the prompts' turn and the knowledge of ladder and guards."""
+    """Put back what recovery restores: everything but the prompts' turn and the state of recovery and guards."""
     state = _read(folder)
     context.batches.drop()
     _put_back(context, state)
@@ -198,7 +198,7 @@ def _state(context: StepContext, step: int, keep: bool = True) -> dict[str, Any]
         "guards": context.guards.state_dict(),
         "rng": rng_state(),
         "sampler": context.batches.prompts_state(context.prompts),
-        "ahead": on_host(context.batches.state_dict()),
+        "one_step_off_policy": on_host(context.batches.state_dict()),
         "recovery": context.recovery.state_dict() | {"judge_restarts": judge_restarts(context)},
     }
 

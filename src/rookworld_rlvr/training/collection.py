@@ -19,7 +19,7 @@ from ..stockfish.pool import EngineCounts
 from ..tasks import Example
 from .checks import check_logprobs, check_rewards
 from .context import StepContext, Uninformative
-from .less_memory import in_pieces_that_fit, out_of_memory
+from .out_of_memory import in_pieces_that_fit, out_of_memory
 from .step_report import StepReport
 from .timing import timed
 

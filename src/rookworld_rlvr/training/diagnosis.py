@@ -132,7 +132,7 @@ def _plain(batch: Batch | None) -> dict[str, Any] | None:
 
 
 def describe(fault: Fault, state: RecoveryState) -> str:
-    """Why the ladder ended, in one line."""
+    """Reason for the end of the run, in one line."""
     return (
         f"{state.consecutive} faults in a row, {state.restores} restores so far; the last was {fault}. "
         f"The learning rate was already scaled by {state.lr_scale:.3g}"

@@ -1,4 +1,4 @@
-"""The steps of a run, and what is done after each: the ladder, controllers, reference, metrics, checkpoints."""
+"""The steps of a run, and what is done after each: recovery, controllers, reference, metrics, checkpoints."""
 
 import math
 import time
@@ -17,19 +17,19 @@ from ..evaluation.sampled import evaluate_sampled
 from ..model.weights import checksum, host_state
 from ..model.world import RankError
 from ..stability.faults import Fault, FaultKind, StepAbandonedError
-from ..stability.recovery import Rung, climb
+from ..stability.recovery import Action, escalate
 from ..tasks import Example
 from .checkpoint import checkpoint_folder, list_checkpoints, restore_checkpoint, save_checkpoint
 from .checks import all_finite, first_bad_moment, first_bad_parameter
 from .context import StepContext
 from .diagnosis import describe, save_fault, write_diagnosis
 from .metrics import step_metrics
-from .on_time import handed_over
+from .no_progress import watch
 from .run import Run
 from .seeding import rng_state, set_rng_state
-from .stall import watch
 from .step import grpo_step
 from .step_report import StepReport
+from .synchronous import handed_over
 from .transcripts import append_transcripts, kept_transcripts
 from .validation import validation_metrics
 
@@ -84,9 +84,9 @@ def _settle(run: Run, report: StepReport, *, last: bool) -> None:
     compare_weights(run, step)
     due = last or step % run.config.checkpoint_every == 0
     report.fault = _late_fault(run, report, about_to_save=due) or report.fault
-    rung = climb(context.recovery, run.recovery, step=step, fault=report.fault)
+    action = escalate(context.recovery, run.recovery, step=step, fault=report.fault)
     if report.fault is not None:
-        _after_fault(run, report, rung)
+        _after_fault(run, report, action)
     else:
         _after_good_step(run, report, step)
     validation = validate(run) if _validation_due(run, step, about_to_save=due) else {}
@@ -156,23 +156,23 @@ def _after_good_step(run: Run, report: StepReport, step: int) -> None:
         context.optimizer.state.clear()
 
 
-def _after_fault(run: Run, report: StepReport, rung: Rung) -> None:
+def _after_fault(run: Run, report: StepReport, action: Action) -> None:
     """Keep the batch, say what is done, do it. Raises TrainingGaveUpError."""
     state, fault = run.context.recovery, report.fault
     assert fault is not None
     world = run.context.world
-    weights = host_state(run.context.policy.model) if rung is Rung.give_up else None
+    weights = host_state(run.context.policy.model) if action is Action.stop else None
     batch = world.lead(
         lambda: save_fault(run.folder, report, keep=run.recovery.keep_faults, weights=weights), "a fault"
     )
     # A reward's name holds brackets, which are no markup.
-    told = f"step {report.step + 1}: {rung.replace('_', ' ')}: {fault}"
+    told = f"step {report.step + 1}: {action.replace('_', ' ')}: {fault}"
     run.console.print(told, highlight=False, markup=False, soft_wrap=True)
-    if rung is Rung.give_up:
+    if action is Action.stop:
         reason = describe(fault, state)
         world.lead(lambda: _write_end(run, report, reason, batch), "the diagnosis")
         raise TrainingGaveUpError(f"{reason}; see {run.folder}/diagnosis.txt")
-    if rung is Rung.restore:
+    if action is Action.restore:
         _restore(run, fault)
 
 

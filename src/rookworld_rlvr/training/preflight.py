@@ -1,7 +1,7 @@
-"""Gates before a run: the reinforcement-learning bugs that do not crash, each checked on the real path.
+"""Checks before a run: the reinforcement-learning bugs that do not crash, each checked on the real path.
 
-Every gate runs real, separate forward passes of the model that will be trained, on completions it has
-just sampled. A bound is stated with each gate; under bf16 the bounds are those of its rounding.
+Every check runs real, separate forward passes of the model that will be trained, on completions it has
+just sampled. A bound is stated with each check; under bf16 the bounds are those of its rounding.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,13 +27,13 @@ LEFT_PADS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class GateResult:
-    """One gate's finding."""
+class PreflightCheck:
+    """Result of one check."""
 
     name: str
     passed: bool
     measured: float
-    """What was measured, in the unit the gate's text names."""
+    """What was measured, in the unit that `text` names."""
     bound: float
     """The most that passes."""
     text: str
@@ -41,7 +41,7 @@ class GateResult:
 
 @dataclass(frozen=True, slots=True)
 class PreflightInput:
-    """What the gates look at."""
+    """Models, generator and groups that the checks use."""
 
     policy: Policy
     reference: Policy
@@ -53,49 +53,51 @@ class PreflightInput:
         return make_batch(self.groups, pad_id=self.policy.pad_id, device=self.policy.device)
 
 
-def run_preflight(given: PreflightInput) -> list[GateResult]:
-    """All gates, in order; before the first update, with the reference equal to the policy."""
+def run_preflight(given: PreflightInput) -> list[PreflightCheck]:
+    """All checks, in order; before the first update, with the reference equal to the policy."""
     with torch.no_grad():
-        return [result for gate in GATES for result in gate(given)]
+        return [result for check in CHECKS for result in check(given)]
 
 
-def require_passed(results: Sequence[GateResult]) -> None:
-    """Raises PreflightError that names every gate that refused."""
+def require_passed(results: Sequence[PreflightCheck]) -> None:
+    """Raises PreflightError that names every check that refused."""
     refused = [
-        f"{gate.name} ({gate.measured:.3g} > {gate.bound:.3g}: {gate.text})" for gate in results if not gate.passed
+        f"{check.name} ({check.measured:.3g} > {check.bound:.3g}: {check.text})"
+        for check in results
+        if not check.passed
     ]
     if refused:
         raise PreflightError("preflight refused: " + "; ".join(refused))
 
 
-def _policy_is_reference(given: PreflightInput) -> list[GateResult]:
+def _policy_is_reference(given: PreflightInput) -> list[PreflightCheck]:
     batch = given.batch()
     logprobs = given.policy.statistics(batch, temperature=given.temperature).logprobs
     ref_logprobs = given.reference.statistics(batch, temperature=given.temperature).logprobs
     kl = kl_k3(logprobs, ref_logprobs).abs().max()
     ratio = ((logprobs - ref_logprobs).exp() - 1).abs().max()
     return [
-        _gate("kl_step_0", kl, EQUAL_BOUND, "largest KL(policy‖reference) of a token before any update, nat"),
-        _gate("ratio_step_0", ratio, EQUAL_BOUND, "largest |policy/reference - 1| of a token before any update"),
+        _result("kl_step_0", kl, EQUAL_BOUND, "largest KL(policy‖reference) of a token before any update, nat"),
+        _result("ratio_step_0", ratio, EQUAL_BOUND, "largest |policy/reference - 1| of a token before any update"),
     ]
 
 
-def _dropout_is_off(given: PreflightInput) -> list[GateResult]:
+def _dropout_is_off(given: PreflightInput) -> list[PreflightCheck]:
     given.policy.model.train()
     batch = given.batch()
     once, again = (given.policy.statistics(batch, temperature=given.temperature).logprobs for _ in range(2))
     text = "largest difference of two passes in training mode, nat; model.dropout=0 turns dropout off"
-    return [_gate("dropout_off", (once - again).abs().max(), EQUAL_BOUND, text)]
+    return [_result("dropout_off", (once - again).abs().max(), EQUAL_BOUND, text)]
 
 
-def _padding_is_neutral(given: PreflightInput) -> list[GateResult]:
+def _padding_is_neutral(given: PreflightInput) -> list[PreflightCheck]:
     batch = given.batch()
     behind = given.policy.statistics(batch, temperature=given.temperature).logprobs
     padded = replace(given.policy, packs=False)
     in_front = padded.statistics(_left_padded(given, batch), temperature=given.temperature).logprobs
     text = "largest change of a log-prob when rows are padded in front instead of packed or padded behind, nat"
     return [
-        _gate(
+        _result(
             "padding_neutral",
             (behind - in_front).abs().max(),
             PADDING_BOUND_NAT[given.policy.precision],
@@ -129,27 +131,27 @@ def _moved(values_BT: Tensor, lengths: Sequence[int], width: int) -> Tensor:
     return moved_BT
 
 
-def _sampler_agrees(given: PreflightInput) -> list[GateResult]:
+def _sampler_agrees(given: PreflightInput) -> list[PreflightCheck]:
     batch = given.batch()
     logprobs = given.policy.statistics(batch, temperature=given.temperature).logprobs
     gap = (logprobs - batch.sampler_logprobs_BT[batch.loss_mask_BT]).abs().max()
     text = "largest difference of the sampler's and the trainer's log-prob of a sampled token, nat"
-    return [_gate("sampler_agrees", gap, SAMPLER_BOUND_NAT[given.policy.precision], text)]
+    return [_result("sampler_agrees", gap, SAMPLER_BOUND_NAT[given.policy.precision], text)]
 
 
-def _sampler_is_synced(given: PreflightInput) -> list[GateResult]:
+def _sampler_is_synced(given: PreflightInput) -> list[PreflightCheck]:
     given.generator.sync(given.policy.model)
     differs = float(given.generator.weights_checksum() != checksum(given.policy.model))
-    return [_gate("sampler_synced", differs, 0.0, "1 if the sampler's weights are not the trainer's")]
+    return [_result("sampler_synced", differs, 0.0, "1 if the sampler's weights are not the trainer's")]
 
 
-def _gate(name: str, measured: Tensor | float, bound: float, text: str) -> GateResult:
+def _result(name: str, measured: Tensor | float, bound: float, text: str) -> PreflightCheck:
     value = float(measured)
     # Written so that NaN refuses.
-    return GateResult(name, value <= bound, value, bound, text)
+    return PreflightCheck(name, value <= bound, value, bound, text)
 
 
-GATES: tuple[Callable[[PreflightInput], list[GateResult]], ...] = (
+CHECKS: tuple[Callable[[PreflightInput], list[PreflightCheck]], ...] = (
     _policy_is_reference,
     _dropout_is_off,
     _padding_is_neutral,

@@ -103,7 +103,7 @@ class Run:
     notes: Sequence[str] = ()
     """What is to be told before the run begins, as what was left out of the data."""
     latest_in: Path | None = None
-    """Where `latest` is made to lead to this run once its gates have passed; None leaves it."""
+    """Where `latest` is made to lead to this run once its preflight checks have passed; None leaves it."""
     signs: SignWatch = field(default_factory=lambda: SignWatch(WarningsConfig()))
     stop_requested: bool = field(default=False)
 

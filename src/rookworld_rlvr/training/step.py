@@ -33,9 +33,9 @@ from . import checks
 from .collection import token_table, used_P
 from .context import Moment, StepConfig, StepContext, Truncated
 from .gradients import add_up_gradients
-from .less_memory import in_pieces_that_fit
 from .loss import LossPlan, MicroLoss, TokenTotals, grpo_loss
 from .optim import learning_rate
+from .out_of_memory import in_pieces_that_fit
 from .step_report import StepReport
 from .timing import timed
 

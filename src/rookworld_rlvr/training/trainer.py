@@ -1,4 +1,4 @@
-"""A run: gates, the table before, steps, the table after. The steps themselves are in `loop`."""
+"""A run: preflight checks, the table before, steps, the table after. The steps themselves are in `loop`."""
 
 import json
 import signal
@@ -20,18 +20,18 @@ from ..rollout.groups import sample_groups, score_groups
 from ..stability.faults import StepAbandonedError
 from ..stability.reference import ReferenceMode
 from ..tasks import Example, Task
-from .against_start import play_against_start
 from .checkpoint import find_run, list_checkpoints, load_checkpoint, remove
 from .context import StepContext
 from .loop import METRICS_FILE, ROLLOUTS_FILE, evaluate_rows, evaluate_sampled_rows, run_steps, save, validate
+from .match_against_start import play_against_start
 from .memory import peak_memory_gib
-from .preflight import GateResult, PreflightInput, require_passed, run_preflight
+from .preflight import PreflightCheck, PreflightInput, require_passed, run_preflight
 from .run import Run
 from .run_folder import CONFIG_FILE, INTERRUPTED, SUMMARY, held, point_latest
 from .sinks import cut_lines
 
 BEFORE_ROWS = "before_rows.jsonl"
-GATE_GROUP_SIZE = 2
+PREFLIGHT_GROUP_SIZE = 2
 
 
 def train(run: Run) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def train(run: Run) -> dict[str, Any]:
 def _train(run: Run) -> dict[str, Any]:
     started, world = time.perf_counter(), run.context.world
     begun_with = checksum(run.context.references.original.model)
-    gates = preflight(run)
+    checks = preflight(run)
     if run.latest_in is not None and world.leads:
         point_latest(run.latest_in, run.folder)
     steps_done, stopped, completions_per_s = 0, INTERRUPTED, 0.0
@@ -78,7 +78,7 @@ def _train(run: Run) -> dict[str, Any]:
             "wall_s": round(time.perf_counter() - started, 1),
             "completions_per_s": round(completions_per_s, 2),
             "peak_rss_gib": round(peak_memory_gib(), 3),
-            "preflight": {gate.name: {"measured": gate.measured, "bound": gate.bound} for gate in gates},
+            "preflight": {check.name: {"measured": check.measured, "bound": check.bound} for check in checks},
             "recovery": {"faults": run.context.recovery.skipped, "restores": run.context.recovery.restores},
             "software": software(),
             "hashes": {
@@ -124,41 +124,41 @@ def _of_spread(table: Mapping[str, Measure | Gain], wanted: bool) -> dict[str, M
     return {key: entry for key, entry in table.items() if key.startswith(f"{SPREAD}/") is wanted}
 
 
-def preflight(run: Run) -> list[GateResult]:
-    """Run the gates on the model as it was loaded and say what they found. Raises PreflightError."""
-    examples = gate_examples(run.train_examples)
-    results = gate_results(run.context, examples)
-    for gate in results:
-        verdict = "passed" if gate.passed else "REFUSED"
+def preflight(run: Run) -> list[PreflightCheck]:
+    """Run the preflight checks on the model as it was loaded and print them. Raises PreflightError."""
+    examples = preflight_examples(run.train_examples)
+    results = preflight_checks(run.context, examples)
+    for check in results:
+        outcome = "passed" if check.passed else "REFUSED"
         run.console.print(
-            f"gate {gate.name:<16} {verdict}  {gate.measured:.2e} (at most {gate.bound:.2g})", highlight=False
+            f"check {check.name:<16} {outcome}  {check.measured:.2e} (at most {check.bound:.2g})", highlight=False
         )
     require_passed(results)
     return results
 
 
-def gate_results(context: StepContext, examples: list[Example]) -> list[GateResult]:
-    """What the gates find on these examples, on every rank."""
+def preflight_checks(context: StepContext, examples: list[Example]) -> list[PreflightCheck]:
+    """The preflight checks on these examples, on every rank."""
     with whole(context.policy.model, context.references.current.model):
         return context.world.together(lambda: run_preflight(preflight_input(context, examples)), "the preflight")
 
 
-def gate_examples(examples: tuple[Example, ...]) -> list[Example]:
+def preflight_examples(examples: tuple[Example, ...]) -> list[Example]:
     """The first example of each task there is."""
     firsts = (next((example for example in examples if example.task is task), None) for task in Task)
     return [example for example in firsts if example is not None]
 
 
 def preflight_input(context: StepContext, examples: list[Example]) -> PreflightInput:
-    """Sample what the gates look at, on the trainer's own path."""
+    """Completions for the preflight checks, sampled on the trainer's own path."""
     context.generator.sync(context.policy.model)
     sampled = sample_groups(
         context.generator,
         context.policy.tokenizer,
         examples,
-        group_size=GATE_GROUP_SIZE,
+        group_size=PREFLIGHT_GROUP_SIZE,
         temperature=context.temperature,
-        seeds=[seed_of(context.seed, "gate", example.prompt) for example in examples],
+        seeds=[seed_of(context.seed, "preflight", example.prompt) for example in examples],
     )
     groups = score_groups(sampled, context.policy.tokenizer, examples, judge=context.judge, step=0)
     return PreflightInput(context.policy, context.references.current, context.generator, groups, context.temperature)

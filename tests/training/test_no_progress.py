@@ -11,7 +11,7 @@ from rookworld_rlvr.rollout.groups import Collected
 from rookworld_rlvr.stability.faults import Fault, FaultKind
 from rookworld_rlvr.stability.recovery import RecoveryState
 from rookworld_rlvr.training.context import Moment, StepContext
-from rookworld_rlvr.training.stall import idle_reason, watch
+from rookworld_rlvr.training.no_progress import idle_reason, watch
 from rookworld_rlvr.training.step_report import StepReport
 from rookworld_rlvr.training.trainer import Run
 from rookworld_rlvr.training.trainer import train as train_run

@@ -1,4 +1,4 @@
-"""Fail closed: a run whose updates change nothing that matters stops and says why."""
+"""No-progress watchdog: a run whose updates have no effect stops and says why."""
 
 from ..errors import TrainingGaveUpError
 from ..stability.recovery import RecoveryState
@@ -22,7 +22,7 @@ def idle_reason(report: StepReport) -> str:
 def watch(state: RecoveryState, report: StepReport, *, most: int) -> None:
     """Count steps in a row that taught nothing. Raises TrainingGaveUpError after `most` of them.
 
-    A fault is no idle step: the recovery ladder counts it.
+    A fault is no idle step: recovery counts it.
     """
     reason = "" if report.fault else idle_reason(report)
     if not reason:

@@ -16,11 +16,11 @@ from ..rollout.groups import Collected
 from ..tasks.prompt_stream import PromptStream
 from .collection import collect
 from .context import StepContext
-from .on_time import sync_sampler
 from .step_report import StepReport
+from .synchronous import sync_sampler
 
 
-class Ahead:
+class OneStepOffPolicy:
     """See `context.Batches`. A thread samples and judges; it has a copy of the weights, which it samples from."""
 
     abandons = False

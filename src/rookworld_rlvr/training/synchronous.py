@@ -18,7 +18,7 @@ from .context import StepContext
 from .step_report import StepReport
 
 
-class OnTime:
+class Synchronous:
     """Batches without staleness (see `context.Batches`): a step samples from the weights that it trains."""
 
     abandons = True
