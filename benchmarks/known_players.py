@@ -21,7 +21,7 @@ from rich.table import Column, Table
 
 from rookworld_rlvr.app.generators import make_generator
 from rookworld_rlvr.board.fen import parse_fen
-from rookworld_rlvr.evaluation import Measure, VerdictMeasure, to_json
+from rookworld_rlvr.evaluation import Measure, MoveEvaluator, to_json
 from rookworld_rlvr.evaluation.balanced import BalancedConfig, balanced_suite
 from rookworld_rlvr.evaluation.engine_match import EngineMatchConfig, engine_match_suite
 from rookworld_rlvr.evaluation.held_out import Complete, held_out_suite
@@ -94,7 +94,7 @@ def main() -> None:
     players, arbiters = {}, {}
     with ExitStack() as stack:
         pool = stack.enter_context(EnginePool(EngineConfig()))
-        measure = VerdictMeasure(load_book(""), pool, MEASURE_NODES)
+        measure = MoveEvaluator(load_book(""), pool, MEASURE_NODES)
         for name, make in known_players(arguments.model, policy, stack).items():
             players[name] = table_of(player_suites(make, data, measure, arguments))
             print(f"{name}: done", flush=True)
@@ -144,7 +144,7 @@ def move_alone(player: Player, examples: Sequence[Example]) -> list[str]:
 
 
 def player_suites(
-    make: MakePlayer, data: EvaluationData, measure: VerdictMeasure, arguments: argparse.Namespace
+    make: MakePlayer, data: EvaluationData, measure: MoveEvaluator, arguments: argparse.Namespace
 ) -> Iterator[Suite]:
     """Self-play at the published sampling, all else greedy."""
     games, match = SelfplayConfig(games=arguments.games), EngineMatchConfig(pairs=arguments.pairs, opponent=OPPONENT)

@@ -8,8 +8,8 @@ from typing import Any
 
 import datasets
 
-from rookworld_rlvr.evaluation import VerdictMeasure
-from rookworld_rlvr.evaluation.table import judge
+from rookworld_rlvr.evaluation import MoveEvaluator
+from rookworld_rlvr.evaluation.table import score_examples
 from rookworld_rlvr.rewards.verdict_book import DEFAULT, load_book
 from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.tasks.corpus import read_corpus
@@ -34,7 +34,7 @@ def score(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:
     """
     example = Example(Task(doc["task"]), doc["prompt"], doc["expected"])
     [completion] = results
-    [row] = judge([example], [completion], VerdictMeasure(load_book(DEFAULT)).analyses([example]))
+    [row] = score_examples([example], [completion], MoveEvaluator(load_book(DEFAULT)).analyses([example]))
     return {key.partition("/")[2]: value for key, value in row.values.items() if key.count("/") == 1}
 
 

@@ -261,9 +261,9 @@ def evaluation_keys() -> Iterator[str]:
     """Every key that a suite can have, the games' by scripted players, less what refines it."""
     import chess
 
-    from rookworld_rlvr.evaluation.balanced import judge_balanced_row
+    from rookworld_rlvr.evaluation.balanced import score_balanced_row
     from rookworld_rlvr.evaluation.engine_match import EngineMatchConfig, engine_match_suite
-    from rookworld_rlvr.evaluation.held_out import judged
+    from rookworld_rlvr.evaluation.held_out import held_out_rows
     from rookworld_rlvr.evaluation.label_loss import LabelLoss
     from rookworld_rlvr.evaluation.match import RULES, MatchConfig, match_suite
     from rookworld_rlvr.evaluation.mate_in_one import MateInOne, mate_in_one_suite
@@ -314,9 +314,9 @@ def evaluation_keys() -> Iterator[str]:
     ]
     for suite in suites:
         yield from suite_table(suite, [row for rows in suite.rows(0) for row in rows])
-    for row in judged(0, examples, labels, {fen: verdict}):
+    for row in held_out_rows(0, examples, labels, {fen: verdict}):
         yield from row.values
-    yield from judge_balanced_row(next(example for example in examples if example.task is Task.environment), "")
+    yield from score_balanced_row(next(example for example in examples if example.task is Task.environment), "")
 
 
 def test_the_table_of_evaluation_metrics_has_every_key() -> None:

@@ -8,7 +8,7 @@ import chess
 import pytest
 
 from rookworld_rlvr.app.cli import main
-from rookworld_rlvr.evaluation import Measure, VerdictMeasure, judge, paired_gain, run, summarise
+from rookworld_rlvr.evaluation import Measure, MoveEvaluator, paired_gain, run, score_examples, summarise
 from rookworld_rlvr.rewards.verdict_book import load_book
 from rookworld_rlvr.stockfish.engine import Analysis, EngineConfig
 from rookworld_rlvr.stockfish.pool import EnginePool
@@ -35,7 +35,7 @@ ANALYSES = {
 def losses(first: str, second: str) -> tuple[float, float]:
     """The losses of these best moves, White's and Black's."""
     texts = [f"M: {first} E: 0.0 B: {first}", f"M: {second} E: 0.0 B: {second}", "", ""]
-    rows = judge(EXAMPLES, texts, ANALYSES)
+    rows = score_examples(EXAMPLES, texts, ANALYSES)
     assert rows[0].values[f"{KEY}/white"] == rows[0].values[KEY]
     assert rows[1].values[f"{KEY}/black"] == rows[1].values[KEY]
     assert not [key for row in rows[2:] for key in row.values if key.startswith(KEY)]
@@ -64,24 +64,24 @@ def test_the_best_move_loses_nothing_a_worse_one_the_difference_and_no_legal_one
     ],
 )
 def test_the_eval_error_is_in_win_probability_and_one_for_what_is_no_legal_candidate(answer: str, error: float) -> None:
-    (row,) = judge(EXAMPLES[:1], [answer], ANALYSES)
+    (row,) = score_examples(EXAMPLES[:1], [answer], ANALYSES)
     assert row.values["policy/eval_error"] == pytest.approx(error, abs=5e-4)
 
 
 def test_the_table_has_the_graded_mean_a_colour_and_the_paired_gain() -> None:
     texts = ["M: a1a2 E: 0.0 B: a1a2", "M: a8b8 E: 0.0 B: a8b8", "", ""]
-    before = judge(EXAMPLES, texts, ANALYSES)
-    after = judge(EXAMPLES, ["M: a1b2 E: 0.0 B: a1b2", texts[1], "", ""], ANALYSES)
+    before = score_examples(EXAMPLES, texts, ANALYSES)
+    after = score_examples(EXAMPLES, ["M: a1b2 E: 0.0 B: a1b2", texts[1], "", ""], ANALYSES)
     table = summarise(before)
     assert table[KEY].value == pytest.approx((0.091 + 0.499) / 2) and table[KEY].n == 2
     assert table[f"{KEY}/white"] == Measure(pytest.approx(0.091), 0.0, 1.0, 1)  # type: ignore[arg-type]
     assert paired_gain(before, after)[KEY].value == pytest.approx(-0.091 / 2)
-    assert KEY not in summarise(judge(EXAMPLES, texts))
+    assert KEY not in summarise(score_examples(EXAMPLES, texts))
 
 
 def test_a_measure_asks_of_each_policy_position_once_at_its_own_limit(fake_stockfish: Path) -> None:
     with EnginePool(EngineConfig(path=str(fake_stockfish), cache=False, nodes=50)) as pool:
-        measure = VerdictMeasure(NO_BOOK, pool, 90)
+        measure = MoveEvaluator(NO_BOOK, pool, 90)
         measure.prepare(EXAMPLES)
         found = measure.analyses([*EXAMPLES, EXAMPLES[0]])
         assert found.keys() == ANALYSES.keys() and found[STALEMATE].lines == ()
@@ -104,11 +104,11 @@ def test_an_evaluation_that_waits_for_an_engine_can_be_stopped_at_each_chunk(
 
     with EnginePool(EngineConfig(path=str(fake_stockfish), cache=False, nodes=50)) as pool:
         with pytest.raises(KeyboardInterrupt):
-            run.evaluate(None, None, EXAMPLES, engine=VerdictMeasure(NO_BOOK, pool, 90), progress=stop)  # type: ignore[arg-type]
+            run.evaluate(None, None, EXAMPLES, engine=MoveEvaluator(NO_BOOK, pool, 90), progress=stop)  # type: ignore[arg-type]
         assert analysed == [1, 2]
-        measure = VerdictMeasure(NO_BOOK, pool, 90)
+        measure = MoveEvaluator(NO_BOOK, pool, 90)
         rows = run.evaluate(None, None, EXAMPLES, engine=measure)  # type: ignore[arg-type]
-        assert rows == judge(EXAMPLES, ["", "", "", ""], measure.analyses(EXAMPLES)) and KEY in rows[0].values
+        assert rows == score_examples(EXAMPLES, ["", "", "", ""], measure.analyses(EXAMPLES)) and KEY in rows[0].values
 
 
 @pytest.fixture

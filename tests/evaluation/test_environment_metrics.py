@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookworld_rlvr.evaluation import judge_environment_row
+from rookworld_rlvr.evaluation import score_environment_row
 from rookworld_rlvr.tasks import Example, PromptError, Task
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
@@ -36,7 +36,7 @@ ACCURACIES = {
 
 
 def row(prompt: str, completion: str, label: str | None = None) -> dict[str, float]:
-    return judge_environment_row(Example(Task.environment, prompt, label), completion)
+    return score_environment_row(Example(Task.environment, prompt, label), completion)
 
 
 def edit_distance(a: str, b: str) -> int:

@@ -15,7 +15,7 @@ import chess
 import pytest
 
 from rookworld_rlvr.evaluation import summarise
-from rookworld_rlvr.evaluation.held_out import judged
+from rookworld_rlvr.evaluation.held_out import held_out_rows
 from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.transitions import IllegalKind
@@ -198,7 +198,7 @@ def bounds(key: str, values: list[float]) -> tuple[float, float]:
 
 
 def test_500_tables_equal_an_independent_recomputation(transcripts: tuple[list[Example], list[str]]) -> None:
-    table, columns = summarise(judged(0, *transcripts)), columns_of(*transcripts)
+    table, columns = summarise(held_out_rows(0, *transcripts)), columns_of(*transcripts)
     kinds = {key for key in table if key.removeprefix("environment/recall_illegal/") in set(IllegalKind)}
     assert table.keys() - kinds == columns.keys() and len(kinds) == len(IllegalKind)
     assert sum(table[key].n for key in kinds) == table["environment/recall_illegal"].n
@@ -214,7 +214,7 @@ def test_tables_of_few_transcripts_have_recomputed_intervals_too(
     """A key of one row, and keys whose values are all equal."""
     rows = transcripts[0][:3] + transcripts[0][-3:]
     for texts in ([row.completion or "" for row in rows], ["junk"] * len(rows)):
-        table, columns = summarise(judged(0, rows, texts)), columns_of(rows, texts)
+        table, columns = summarise(held_out_rows(0, rows, texts)), columns_of(rows, texts)
         assert {1, 3} <= {found.n for found in table.values()}
         for key, values in columns.items():
             found = table[key]
@@ -231,7 +231,7 @@ def test_the_transcripts_hold_every_phase_and_colour_of_both_tasks(
 def test_the_transcripts_hold_right_and_wrong_answers_of_every_kind(
     transcripts: tuple[list[Example], list[str]],
 ) -> None:
-    table = summarise(judged(0, *transcripts))
+    table = summarise(held_out_rows(0, *transcripts))
     assert len(transcripts[0]) == 500
     mixed = {key for key, found in table.items() if 0 < found.value < 1 and key.count("/") == 1}
     assert {key for key in table if key.count("/") == 1} - mixed <= {

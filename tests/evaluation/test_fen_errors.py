@@ -3,7 +3,7 @@
 import chess
 import pytest
 
-from rookworld_rlvr.evaluation.fen_errors import judge_next_fen
+from rookworld_rlvr.evaluation.fen_errors import score_next_fen
 from rookworld_rlvr.tasks import Example, PromptError, Task
 
 EXAMPLE = Example(Task.environment, f"A: {chess.STARTING_FEN}+e2e4+e2e4+", None)
@@ -30,9 +30,9 @@ CASES = {
 def test_strict_lenient_and_each_field(name: str) -> None:
     completion, strict, lenient, wrong = CASES[name]
     errors = {f"fen_error_{field}": float(field in wrong) for field in FIELDS}
-    assert judge_next_fen(EXAMPLE, completion) == {"fen_strict": strict, "fen_lenient": lenient, **errors}
+    assert score_next_fen(EXAMPLE, completion) == {"fen_strict": strict, "fen_lenient": lenient, **errors}
 
 
 def test_a_malformed_prompt_is_ours_to_mend() -> None:
     with pytest.raises(PromptError):
-        judge_next_fen(Example(Task.environment, "A: nothing", None), "")
+        score_next_fen(Example(Task.environment, "A: nothing", None), "")

@@ -6,7 +6,7 @@ from pathlib import Path
 import chess
 import pytest
 
-from rookworld_rlvr.evaluation import judge, judge_policy_row, summarise
+from rookworld_rlvr.evaluation import score_examples, score_policy_row, summarise
 from rookworld_rlvr.rewards.labels import LabelError
 from rookworld_rlvr.tasks import Example, PromptError, Task
 from rookworld_rlvr.tasks.corpus import read_corpus
@@ -17,7 +17,7 @@ LABEL = "M: e2e4 d2d4 g1f3 c2c4 g2g3 E: 0.3 0.3 0.2 0.1 0.0 B: e2e4"
 
 
 def row(completion: str, *, prompt: str = START, label: str | None = LABEL) -> dict[str, float]:
-    return judge_policy_row(Example(Task.policy, prompt, label), completion)
+    return score_policy_row(Example(Task.policy, prompt, label), completion)
 
 
 def data(name: str) -> Path:
@@ -116,7 +116,7 @@ def test_the_3_published_outputs_are_valid_and_legal() -> None:
 
 def test_published_labels_show_their_black_inversion_and_nothing_else() -> None:
     examples = read_corpus(data("rook_val_250.txt")).examples
-    table = summarise(judge(examples, [example.completion or "" for example in examples]))
+    table = summarise(score_examples(examples, [example.completion or "" for example in examples]))
     assert (table["policy/valid/white"].n, table["policy/valid/black"].n) == (134, 107)
     assert table["policy/best_move_accuracy/black"].value == (107 - 96) / 107
     assert table["policy/best_move_accuracy/white"].value == 133 / 134

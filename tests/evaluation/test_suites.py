@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import chess
 import pytest
 
-from rookworld_rlvr.evaluation import judge, summarise
+from rookworld_rlvr.evaluation import score_examples, summarise
 from rookworld_rlvr.evaluation.balanced import OF_A_CLASS, BalancedConfig, balanced_suite
 from rookworld_rlvr.evaluation.games import PlannedGame, Start
 from rookworld_rlvr.evaluation.held_out import held_out_suite
@@ -74,7 +74,7 @@ def test_every_value_is_there_by_colour_and_by_phase_and_means_add_up() -> None:
 def test_an_environment_row_has_the_published_values_and_the_errors_of_its_fen() -> None:
     suite = held_out_suite(Task.environment, EXAMPLES, labels, trained=(), most=9)
     (row,) = all_rows(suite)
-    published = judge([A_WHITE], labels([A_WHITE]))[0].values
+    published = score_examples([A_WHITE], labels([A_WHITE]))[0].values
     assert {key: row.values[key] for key in published} == published
     assert row.values["environment/fen_strict/white"] == 1.0
     assert row.values["environment/fen_error_turn/opening"] == 0.0

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookworld_rlvr.evaluation import Gain, Measure, Row, judge, paired_gain, summarise, to_json
+from rookworld_rlvr.evaluation import Gain, Measure, Row, paired_gain, score_examples, summarise, to_json
 from rookworld_rlvr.tasks import Example, Task
 
 Z = 1.959963984540054
@@ -44,7 +44,7 @@ def row(index: int, value: float, key: str = "environment/valid") -> Row:
 
 
 def test_a_perfect_set_scores_1_everywhere_with_no_error() -> None:
-    table = summarise(judge(EXAMPLES, PERFECT))
+    table = summarise(score_examples(EXAMPLES, PERFECT))
     errors = {key: entry.value for key, entry in table.items() if key.endswith("_mae")}
     assert errors == {"environment/reward_mae": 0.0}
     assert {entry.value for key, entry in table.items() if key not in errors} == {1.0}
@@ -58,11 +58,11 @@ def test_the_keys_are_the_published_ones_with_colours_for_the_policy_alone() -> 
     environment += ["recall_legal", "recall_win", "recall_terminated"]
     keys = {f"policy/{name}{color}" for name in policy for color in ("", "/white", "/black")}
     keys |= {f"environment/{name}" for name in environment}
-    assert summarise(judge(EXAMPLES, PERFECT)).keys() == keys
+    assert summarise(score_examples(EXAMPLES, PERFECT)).keys() == keys
 
 
 def test_colours_split_by_the_side_to_move() -> None:
-    table = summarise(judge([WHITE, BLACK, BLACK], [PERFECT[0], PERFECT[1], "junk"]))
+    table = summarise(score_examples([WHITE, BLACK, BLACK], [PERFECT[0], PERFECT[1], "junk"]))
     assert [table[f"policy/valid{color}"].n for color in ("", "/white", "/black")] == [3, 1, 2]
     assert [table[f"policy/valid{color}"].value for color in ("", "/white", "/black")] == [2 / 3, 1.0, 0.5]
 
@@ -85,7 +85,7 @@ def test_a_single_graded_row_has_its_scale_as_interval_with_a_colour_too() -> No
 
 
 def test_no_rows_give_no_keys() -> None:
-    assert summarise([]) == summarise(judge([], [])) == {}
+    assert summarise([]) == summarise(score_examples([], [])) == {}
     assert paired_gain([], []) == {}
 
 
@@ -95,7 +95,8 @@ def test_no_rows_give_no_keys() -> None:
 )
 def test_the_order_of_rows_changes_nothing(pairs: list[tuple[Example, str]], rng: random.Random) -> None:
     examples = [example for example, _ in pairs]
-    before, after = judge(examples, [text for _, text in pairs]), judge(examples, ["junk"] * len(pairs))
+    before = score_examples(examples, [text for _, text in pairs])
+    after = score_examples(examples, ["junk"] * len(pairs))
     shuffled = rng.sample(before, len(before))
     assert list(summarise(before).items()) == list(summarise(shuffled).items())
     assert list(paired_gain(before, after).items()) == list(paired_gain(shuffled, after).items())
@@ -104,7 +105,7 @@ def test_the_order_of_rows_changes_nothing(pairs: list[tuple[Example, str]], rng
 def test_means_equal_a_recount_of_the_rows() -> None:
     rng = random.Random(1)
     examples = rng.choices(EXAMPLES, k=200)
-    rows = judge(examples, rng.choices(PERFECT + WORSE, k=200))
+    rows = score_examples(examples, rng.choices(PERFECT + WORSE, k=200))
     for key, entry in summarise(rows).items():
         values = [one.values[key] for one in rows if key in one.values]
         assert entry.n == len(values)
@@ -148,7 +149,7 @@ def test_a_key_that_one_side_lacks_has_no_gain() -> None:
 
 
 def test_the_gain_of_real_rows_is_the_difference_of_their_tables() -> None:
-    before, after = judge(EXAMPLES * 5, WORSE[:4] * 5), judge(EXAMPLES * 5, PERFECT * 5)
+    before, after = score_examples(EXAMPLES * 5, WORSE[:4] * 5), score_examples(EXAMPLES * 5, PERFECT * 5)
     first, second = summarise(before), summarise(after)
     gains = paired_gain(before, after)
     assert gains.keys() == first.keys() == second.keys()
@@ -157,15 +158,15 @@ def test_the_gain_of_real_rows_is_the_difference_of_their_tables() -> None:
 
 
 def test_rows_of_other_examples_are_not_paired() -> None:
-    rows = judge(EXAMPLES, PERFECT)
+    rows = score_examples(EXAMPLES, PERFECT)
     relabelled = [replace(rows[0], item=replace(WHITE, completion=None)), *rows[1:]]
-    for other in (rows[:-1], judge(EXAMPLES[::-1], PERFECT[::-1]), relabelled):
+    for other in (rows[:-1], score_examples(EXAMPLES[::-1], PERFECT[::-1]), relabelled):
         with pytest.raises(ValueError, match="expected rows of the same examples"):
             paired_gain(rows, other)
 
 
 def test_two_rows_of_one_index_are_refused() -> None:
-    rows = judge(EXAMPLES, PERFECT)
+    rows = score_examples(EXAMPLES, PERFECT)
     for call in (lambda: summarise(rows + rows[:1]), lambda: paired_gain(rows + rows[:1], rows)):
         with pytest.raises(ValueError, match="a second one of index 0"):
             call()
@@ -173,7 +174,7 @@ def test_two_rows_of_one_index_are_refused() -> None:
 
 def test_a_completion_too_few_is_refused() -> None:
     with pytest.raises(ValueError, match="each of 4 examples, got 3"):
-        judge(EXAMPLES, PERFECT[:3])
+        score_examples(EXAMPLES, PERFECT[:3])
 
 
 def test_json_is_flat_and_survives_a_round_trip() -> None:
@@ -183,5 +184,5 @@ def test_json_is_flat_and_survives_a_round_trip() -> None:
     assert to_json({"k": Measure(-math.inf, -math.inf, math.inf, 1)})["k"] == {
         "value": "-inf", "low": "-inf", "high": "inf", "n": 1
     }
-    real = to_json(summarise(judge(EXAMPLES, PERFECT)))
+    real = to_json(summarise(score_examples(EXAMPLES, PERFECT)))
     assert json.loads(json.dumps(real)) == real

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ..evaluation import VerdictMeasure
+from ..evaluation import MoveEvaluator
 from ..model.device import select_device
 from ..model.policy import ModelConfig, Policy, load_policy
 from ..rollout.generator import Generator
@@ -19,7 +19,7 @@ class Evaluated:
     policy: Policy
     generator: Generator
     """In step with the policy."""
-    engine: VerdictMeasure | None = None
+    engine: MoveEvaluator | None = None
     """What also judges best moves, where it is asked for."""
 
 

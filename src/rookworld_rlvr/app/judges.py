@@ -1,7 +1,7 @@
 """Who judges completions and who measures held-out rows, with the engines and the book that both may ask."""
 
 from ..errors import UserError
-from ..evaluation import VerdictMeasure
+from ..evaluation import MoveEvaluator
 from ..rewards import Rubric
 from ..rewards.engine_judge import EngineJudge
 from ..rewards.judge_pool import InlineJudge, Judge, JudgePool
@@ -13,7 +13,7 @@ from ..stockfish.pool import EnginePool
 from .config import RunConfig
 
 
-def make_judges(config: RunConfig) -> tuple[Judge, VerdictMeasure]:
+def make_judges(config: RunConfig) -> tuple[Judge, MoveEvaluator]:
     """The judge, and what measures held-out rows. Raises UserError.
 
     Engines that were asked for are running when this returns; with judge=verdicts one begins where it is needed.
@@ -22,14 +22,14 @@ def make_judges(config: RunConfig) -> tuple[Judge, VerdictMeasure]:
     if rubric.judge is JudgeKind.engine:
         pool = open_pool(rubric.engine, "rubric.engine")
         book = _book(rubric.verdicts, "rubric.verdicts")
-        return EngineJudge(judge, pool), VerdictMeasure(book, pool, config.evaluation_nodes)
+        return EngineJudge(judge, pool), MoveEvaluator(book, pool, config.evaluation_nodes)
     measure = make_measure(rubric.engine, config.evaluation_nodes, "rubric.engine", rubric.verdicts)
     if rubric.judge is JudgeKind.verdicts:
         judge = VerdictJudge(judge, measure.book, lambda: EnginePool(rubric.engine))
     return judge, measure
 
 
-def make_measure(config: EngineConfig, nodes: int, where: str, verdicts: str) -> VerdictMeasure:
+def make_measure(config: EngineConfig, nodes: int, where: str, verdicts: str) -> MoveEvaluator:
     """Engines for `nodes` above 0, else a book alone; whoever asked closes it.
 
     `where` is the place of the engine's knobs, `engine` or `rubric.engine`. Raises UserError.
@@ -37,7 +37,7 @@ def make_measure(config: EngineConfig, nodes: int, where: str, verdicts: str) ->
     if nodes < 0:
         raise UserError(f"evaluation_nodes: expected 0 or more, got {nodes}")
     book = _book(verdicts, f"{where.removesuffix('engine')}verdicts")
-    return VerdictMeasure(book, open_pool(config, where), nodes) if nodes else VerdictMeasure(book)
+    return MoveEvaluator(book, open_pool(config, where), nodes) if nodes else MoveEvaluator(book)
 
 
 def _book(source: str, where: str) -> VerdictBook:

@@ -3,20 +3,20 @@
 Read in this order: `policy`, `environment` and `engine_loss` (one row), `table` (many), `intervals` (how sure).
 """
 
-from .engine_loss import VerdictMeasure
-from .environment import judge_environment_row
+from .engine_loss import MoveEvaluator
+from .environment import score_environment_row
 from .intervals import mean_interval, wilson_interval
-from .policy import judge_policy_row
-from .table import Gain, Measure, Row, judge, paired_gain, summarise, to_json
+from .policy import score_policy_row
+from .table import Gain, Measure, Row, paired_gain, score_examples, summarise, to_json
 
 __all__ = [
-    "VerdictMeasure",
+    "MoveEvaluator",
     "Gain",
     "Measure",
     "Row",
-    "judge",
-    "judge_environment_row",
-    "judge_policy_row",
+    "score_examples",
+    "score_environment_row",
+    "score_policy_row",
     "mean_interval",
     "paired_gain",
     "summarise",

@@ -12,8 +12,8 @@ from ..board.fen import parse_fen
 from ..tasks import EnvironmentAnswer, Example, ParseFailure
 from ..tasks.classes import TransitionClass, class_prompts, transition_class
 from ..tasks.environment import environment_truth, parse_environment, parse_environment_prompt, render_environment
-from .environment import judge_environment_row
-from .fen_errors import judge_next_fen
+from .environment import score_environment_row
+from .fen_errors import score_next_fen
 from .held_out import Complete
 from .parts import refined
 from .run import CHUNK_ROWS
@@ -49,7 +49,7 @@ def balanced_suite(config: BalancedConfig, complete: Complete, *, seed: int, exc
     def answer(first: int, chunk: Sequence[Any]) -> list[Row]:
         texts = complete(chunk)
         return [
-            Row(first + i, example, judge_balanced_row(example, text), written=_written(example, text))
+            Row(first + i, example, score_balanced_row(example, text), written=_written(example, text))
             for i, (example, text) in enumerate(zip(chunk, texts, strict=True))
         ]
 
@@ -62,7 +62,7 @@ def _written(example: Example, completion: str) -> Written:
     return Written(example.prompt, render_environment(truth), completion)
 
 
-def judge_balanced_row(example: Example, completion: str) -> dict[str, float]:
+def score_balanced_row(example: Example, completion: str) -> dict[str, float]:
     """The values of an environment row and of its next FEN (see the two judges) under `balanced/…`, and these:
 
     - `exact`: all four fields are python-chess's.
@@ -73,7 +73,7 @@ def judge_balanced_row(example: Example, completion: str) -> dict[str, float]:
     """
     asked = parse_environment_prompt(example.prompt)
     truth, answer = environment_truth(asked), parse_environment(completion)
-    values = judge_environment_row(example, completion) | judge_next_fen(example, completion)
+    values = score_environment_row(example, completion) | score_next_fen(example, completion)
     values["exact"] = float(answer == truth)
     values["outcome_accuracy"] = float(not isinstance(answer, ParseFailure) and _outcome(answer) == _outcome(truth))
     board = parse_fen(asked.fen)

@@ -22,7 +22,7 @@ MATE_IN_ONE = to_pawns(Mate(1))
 
 
 @dataclass(frozen=True, slots=True)
-class VerdictMeasure:
+class MoveEvaluator:
     """Whose verdicts measure: with engines theirs alone, else a book's, of the positions that it has."""
 
     book: VerdictBook
@@ -54,7 +54,7 @@ class VerdictMeasure:
             self.pool.close()
 
 
-def judge_engine_loss(completion: str, analysis: Analysis) -> dict[str, float]:
+def score_engine_loss(completion: str, analysis: Analysis) -> dict[str, float]:
     """`win_probability_loss` and `eval_error` in [0, 1], nothing in mate and stalemate.
 
     The loss is the expected result of the best move less that of the answer's `B:`. An answer that the strict parser

@@ -27,7 +27,7 @@ _NOTHING_RIGHT = {
 }
 
 
-def judge_environment_row(example: Example, completion: str) -> dict[str, float]:
+def score_environment_row(example: Example, completion: str) -> dict[str, float]:
     """The row's values in [0, 1], `reward_mae` in [0, 2]; the truth is python-chess's, never the label's.
 
     - `valid`: the strict parser reads it. If not, all else is 0 and `reward_mae` is 2.0.

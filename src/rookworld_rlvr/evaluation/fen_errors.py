@@ -5,7 +5,7 @@ from ..tasks.environment import environment_fields, environment_truth, parse_env
 from ..tasks.types import Example
 
 
-def judge_next_fen(example: Example, completion: str) -> dict[str, float]:
+def score_next_fen(example: Example, completion: str) -> dict[str, float]:
     """What is right and wrong in the completion's first field, whatever follows it; each 1.0 or 0.0.
 
     - `fen_strict`: it is python-chess's FEN, character by character.

@@ -11,12 +11,12 @@ from ..tasks import Example, Task, parse_prompt
 from ..tasks.corpus import example_key
 from ..tasks.environment import parse_environment_prompt
 from ..tasks.transitions import illegal_kind
-from .engine_loss import VerdictMeasure
-from .fen_errors import judge_next_fen
+from .engine_loss import MoveEvaluator
+from .fen_errors import score_next_fen
 from .parts import refined
 from .run import CHUNK_ROWS
 from .suite import Suite, SuiteName, by_chunks
-from .table import Row, Written, judge
+from .table import Row, Written, score_examples
 
 RECALL_ILLEGAL = f"{Task.environment}/recall_illegal"
 
@@ -31,7 +31,7 @@ def held_out_suite(
     *,
     trained: Collection[str],
     most: int,
-    engine: VerdictMeasure | None = None,
+    engine: MoveEvaluator | None = None,
 ) -> Suite:
     """The first `most` of the task's examples whose position is none of `trained` (keys, as `example_key` has them).
 
@@ -43,11 +43,11 @@ def held_out_suite(
 
     def answer(first: int, chunk: Sequence[Any]) -> list[Row]:
         if engine is None:
-            return judged(first, chunk, complete(chunk))
+            return held_out_rows(first, chunk, complete(chunk))
         # And at the next chunk's, while this one is judged.
         engine.prepare(asked[first : first + 2 * CHUNK_ROWS])
         completions = complete(chunk)
-        return judged(first, chunk, completions, engine.analyses(chunk))
+        return held_out_rows(first, chunk, completions, engine.analyses(chunk))
 
     asked = kept[:most]
     facts: dict[str, Any] = {"rows_in_training": len(own) - len(kept)}
@@ -56,7 +56,7 @@ def held_out_suite(
     return Suite(SuiteName(task.value), asked, by_chunks(asked, CHUNK_ROWS, answer), CHUNK_ROWS, facts)
 
 
-def judged(
+def held_out_rows(
     first: int,
     examples: Sequence[Example],
     completions: Sequence[str],
@@ -66,7 +66,7 @@ def judged(
 
     `analyses`, by FEN, add what an engine says.
     """
-    rows = judge(examples, completions, analyses)
+    rows = score_examples(examples, completions, analyses)
     return [
         Row(
             first + row.index,
@@ -81,7 +81,7 @@ def judged(
 def _details(example: Example, completion: str) -> dict[str, float]:
     if example.task is Task.policy:
         return {}
-    return {f"{Task.environment}/{name}": value for name, value in judge_next_fen(example, completion).items()}
+    return {f"{Task.environment}/{name}": value for name, value in score_next_fen(example, completion).items()}
 
 
 def _refined(values: Mapping[str, float], example: Example) -> dict[str, float]:

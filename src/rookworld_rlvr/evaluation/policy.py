@@ -22,7 +22,7 @@ class _Label:
     """Every candidate of the highest eval, and the label's own best move where it is no candidate."""
 
 
-def judge_policy_row(example: Example, completion: str) -> dict[str, float]:
+def score_policy_row(example: Example, completion: str) -> dict[str, float]:
     """The row's values in [0, 1]; a completion that the strict parser refuses scores 0 on all of them.
 
     - `valid`: the strict parser reads it (published: the markers are there and the moves are UCI).

@@ -15,7 +15,7 @@ from .parts import refined
 from .run import CHUNK_ROWS
 from .scales import BASELINE, CHANGE
 from .suite import Suite, SuiteName, by_chunks
-from .table import Row, difference, judge
+from .table import Row, difference, score_examples
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ def retention_suite(
 
 def _values(asked: Asked, examples: Sequence[Example]) -> list[dict[str, float]]:
     """One model's values of each example, by `<task>_<name>`."""
-    rows, losses = judge(examples, asked.complete(examples)), asked.losses(examples)
+    rows, losses = score_examples(examples, asked.complete(examples)), asked.losses(examples)
     found = []
     for example, row, loss in zip(examples, rows, losses, strict=True):
         values = {key.replace("/", "_"): value for key, value in row.values.items() if key.count("/") == 1}

@@ -8,8 +8,8 @@ from ..rollout.generator import Generator
 from ..rollout.groups import completion_text, sample_groups
 from ..stockfish.engine import Analysis
 from ..tasks import Example
-from .engine_loss import VerdictMeasure
-from .table import Row, judge
+from .engine_loss import MoveEvaluator
+from .table import Row, score_examples
 
 CHUNK_ROWS = 256
 
@@ -19,7 +19,7 @@ def evaluate(
     tokenizer: PreTrainedTokenizerBase,
     examples: Sequence[Example],
     *,
-    engine: VerdictMeasure | None = None,
+    engine: MoveEvaluator | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Row]:
     """Judge the greedy completion of every example; rows in the examples' order.
@@ -38,7 +38,7 @@ def evaluate(
         if engine is not None:
             analyses |= engine.analyses(chunk)
         progress(len(completions))
-    return judge(examples, completions, analyses)
+    return score_examples(examples, completions, analyses)
 
 
 def greedy_texts(generator: Generator, tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example]) -> list[str]:

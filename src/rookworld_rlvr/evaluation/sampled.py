@@ -16,10 +16,10 @@ from ..rollout.generator import Generator
 from ..rollout.groups import completion_text, sample_groups
 from ..stockfish.engine import Analysis
 from ..tasks import Example
-from .engine_loss import VerdictMeasure
+from .engine_loss import MoveEvaluator
 from .run import CHUNK_ROWS
 from .scales import BEST, DISTINCT, SAMPLED, lower_is_better
-from .table import Row, judge
+from .table import Row, score_examples
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def evaluate_sampled(
     sampling: Sampling,
     *,
     first_index: int = 0,
-    measure: VerdictMeasure | None = None,
+    measure: MoveEvaluator | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Row]:
     """A row an example, in order, numbered from `first_index`; see the module for its keys.
@@ -69,7 +69,7 @@ def evaluate_sampled(
 
 def sampled_values(example: Example, texts: Sequence[str], analyses: Mapping[str, Analysis]) -> dict[str, float]:
     """The values of one example's samples, at least one."""
-    judged = [row.values for row in judge([example] * len(texts), texts, analyses)]
+    judged = [row.values for row in score_examples([example] * len(texts), texts, analyses)]
     values = {f"{SAMPLED}/{key}": fmean(values[key] for values in judged) for key in judged[0]}
     for key in judged[0]:
         best = min if lower_is_better(key) else max

@@ -15,10 +15,10 @@ from ..board.fen import parse_fen
 from ..stockfish.engine import Analysis
 from ..tasks.policy import parse_policy_prompt, render_policy_prompt
 from ..tasks.types import Example, Task
-from .engine_loss import analysis_of, judge_engine_loss
-from .environment import judge_environment_row
+from .engine_loss import analysis_of, score_engine_loss
+from .environment import score_environment_row
 from .intervals import mean_interval, wilson_interval
-from .policy import judge_policy_row
+from .policy import score_policy_row
 from .scales import scale_of
 
 
@@ -78,7 +78,7 @@ class Gain:
     """Upper end of the 95 % interval of the paired differences."""
 
 
-def judge(
+def score_examples(
     examples: Sequence[Example], completions: Sequence[str], analyses: Mapping[str, Analysis] | None = None
 ) -> list[Row]:
     """Every completion judged against its example, in order; `analyses`, by FEN, add what an engine says.
@@ -100,11 +100,11 @@ def judge(
 
 def _values(example: Example, completion: str, analysis: Analysis | None) -> dict[str, float]:
     if example.task is Task.environment:
-        judged = judge_environment_row(example, completion)
+        judged = score_environment_row(example, completion)
         return {f"{Task.environment}/{name}": value for name, value in judged.items()}
-    judged = judge_policy_row(example, completion)
+    judged = score_policy_row(example, completion)
     if analysis is not None:
-        judged |= judge_engine_loss(completion, analysis)
+        judged |= score_engine_loss(completion, analysis)
     color = chess.COLOR_NAMES[parse_fen(parse_policy_prompt(example.prompt).fen).turn]
     keys = ((f"{Task.policy}/{name}", value) for name, value in judged.items())
     return {name: value for key, value in keys for name in (key, f"{key}/{color}")}

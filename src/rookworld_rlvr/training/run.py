@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..evaluation import VerdictMeasure
+from ..evaluation import MoveEvaluator
 from ..evaluation.sampled import Sampling
 from ..model.policy import Policy
 from ..model.world import Distributed, DistributedConfig
@@ -92,7 +92,7 @@ class Run:
     config_text: str = ""
     """The resolved configuration; a resumed run writes it once its checkpoint has loaded."""
     resume: str = ""
-    engine: VerdictMeasure | None = None
+    engine: MoveEvaluator | None = None
     """Measures held-out rows beside labels and rules."""
     sampling: Sampling = field(default_factory=lambda: Sampling(temperature=1.0))
     """How held-out rows are sampled."""
