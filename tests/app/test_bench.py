@@ -54,7 +54,7 @@ def test_a_step_without_anything_to_train_on_is_told(
     small_overrides: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     # So cold that all completions of a group are alike.
-    given = ["generator.temperature=1e-4", "objective.collection.uninformative=drop", "generator.max_new_tokens=8"]
+    given = ["generator.temperature=1e-4", "objective.collection.zero_variance=drop", "generator.max_new_tokens=8"]
     assert main(["bench", *small_overrides, *given, "bench.rounds=1"]) == 4
     assert "nothing to train on" in capfd.readouterr().err
 

@@ -73,7 +73,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "reference=frozen": {},
     "reference=refreshed": {"reference.mode": ReferenceMode.every},
     "reference=ema": {"reference.mode": ReferenceMode.ema},
-    "reference=gated": {"reference.mode": ReferenceMode.gated},
+    "reference=on_improvement": {"reference.mode": ReferenceMode.on_improvement},
     "recovery=default": {},
     "recovery=off": {"recovery.enabled": False},
     "optim=tiny": {},
@@ -95,7 +95,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "data.mixture.policy": 0.0,
         "data.mixture.environment": 1.0,
     },
-    "experiment=live": {"name": "live", "data.live.fraction": 0.5},
+    "experiment=self_play": {"name": "self-play", "data.self_play.fraction": 0.5},
     "experiment=long": {
         "name": "long",
         "steps": 480,

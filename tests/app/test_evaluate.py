@@ -161,7 +161,7 @@ def test_rows_whose_positions_are_excluded_are_left_out_and_counted_too(
 ) -> None:
     policy = [line for line in corpus.held_out.read_text().splitlines() if line.startswith("P: ")]
     fens = [line.removeprefix("P: ").split("M:")[0].strip() for line in policy]
-    asked = tmp_path / "live_positions.jsonl"
+    asked = tmp_path / "self_play_positions.jsonl"
     asked.write_text("".join(json.dumps({"fen": fen, "game": 3, "ply": 1}) + "\n" for fen in fens[1:]))
     found = evaluate("suites=[policy]", "evaluation_rows=9", f"data.exclude=[{asked}]", "data.limit=8")
     assert found["suites"]["policy"]["rows_in_training"] == len(policy) - 1

@@ -46,11 +46,11 @@ SERVER = ("generator=vllm_server", "generator.vllm.urls=[http://127.0.0.1:1]", "
 BY_ENGINE = ("rubric.judge=engine",)
 # Weights and scales that count only where an engine judges.
 OF_ENGINE = ("_value", "halving_loss")
-LIVE = ("data.live.fraction=1", "data.mixture.environment=0")
+SELF_PLAY = ("data.self_play.fraction=1", "data.mixture.environment=0")
 # A model that plays legal moves, and learns nothing that would end the second step.
 PLAYS = ("model.path=tiny", "generator.max_new_tokens=144", "optim.lr=0")
 COMPILED = ("generator.compile", "model.compile")
-GATED = ("reference.mode=gated", "validation.rows=8")
+ON_IMPROVEMENT = ("reference.mode=on_improvement", "validation.rows=8")
 KNOBS: dict[str, Knob] = {
     path: Knob(value * 1.3, "totals", ("rubric.warmup_steps=10", *(BY_ENGINE if path.endswith(OF_ENGINE) else ())))
     for path, value in LEAVES.items()
@@ -120,11 +120,11 @@ KNOBS: dict[str, Knob] = {
     "data.exclude": Knob("[default]", "rows", ("data.train=default", "data.held_out=default")),
     "data.mixture.policy": Knob(0, "two_steps"),
     "data.mixture.environment": Knob(0, "two_steps"),
-    "data.mixture.headroom": Knob(1, "draws"),
-    "data.live.fraction": Knob(1, "two_steps"),
-    "data.live.games": Knob(1, "two_steps", LIVE),
-    "data.live.opening_fraction": Knob(0, "two_steps", LIVE),
-    "data.live.max_plies": Knob(1, "two_steps", (*LIVE, "data.live.games=1", *PLAYS)),
+    "data.mixture.adaptive": Knob(1, "draws"),
+    "data.self_play.fraction": Knob(1, "two_steps"),
+    "data.self_play.games": Knob(1, "two_steps", SELF_PLAY),
+    "data.self_play.opening_fraction": Knob(0, "two_steps", SELF_PLAY),
+    "data.self_play.max_plies": Knob(1, "two_steps", (*SELF_PLAY, "data.self_play.games=1", *PLAYS)),
     "generator.temperature": Knob(0.8, "two_steps"),
     "generator.max_new_tokens": Knob(20, "two_steps"),
     "generator.batch_size": Knob(4, "forward_passes", ("data.mixture.environment=0", "objective.prompts_per_step=4")),
@@ -146,7 +146,7 @@ KNOBS: dict[str, Knob] = {
     "objective.group_size": Knob(5, "two_steps"),
     "objective.epochs": Knob(2, "two_steps"),
     "objective.minibatches": Knob(2, "two_steps"),
-    "objective.collection.uninformative": Knob("drop", "two_steps", ("objective.advantage.outcome_filter=true",)),
+    "objective.collection.zero_variance": Knob("drop", "two_steps", ("objective.advantage.outcome_filter=true",)),
     "objective.collection.truncated": Knob("mask", "two_steps", ("generator.max_new_tokens=20",)),
     "objective.collection.kl_cap": Knob(1e-6, "two_steps"),
     "objective.collection.refill_rounds": Knob(1, "two_steps", ("objective.collection.kl_cap=1e-6",)),
@@ -183,8 +183,8 @@ KNOBS: dict[str, Knob] = {
     "reference.mode": Knob("every", "references", ("reference.refresh_every=2",)),
     "reference.refresh_every": Knob(1, "references", ("reference.mode=every",)),
     "reference.mixup": Knob(0.9, "references", ("reference.mode=ema", "reference.refresh_every=2")),
-    "reference.tolerance": Knob(0.4, "references", (*GATED, "reference.refresh_every=2")),
-    "reference.kl_budget": Knob(0.2, "references", (*GATED, "reference.refresh_every=4")),
+    "reference.tolerance": Knob(0.4, "references", (*ON_IMPROVEMENT, "reference.refresh_every=2")),
+    "reference.kl_budget": Knob(0.2, "references", (*ON_IMPROVEMENT, "reference.refresh_every=4")),
     "reference.reset_optimizer": Knob(True, "folder", ("reference.mode=every", "reference.refresh_every=1")),
     "recovery.enabled": Knob(False, "escalation"),
     "recovery.recovery_lr_factor": Knob(0.25, "escalation"),

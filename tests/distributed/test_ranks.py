@@ -13,7 +13,7 @@ Ranks = Callable[..., list[Any]]
 TWO_MICROS = ["objective.prompts_per_step=2", "optim.micro_batch_size=4"]
 # Three prompts and three micro-batches: one of four ranks has nothing to do.
 EMPTY_RANK = ["objective.prompts_per_step=3", "optim.micro_batch_size=4"]
-DROPPED = ["objective.collection.uninformative=drop", "generator.temperature=0.1"]
+DROPPED = ["objective.collection.zero_variance=drop", "generator.temperature=0.1"]
 KL = ["kl.coef=0.05"]
 CASES = {
     "default": KL,

@@ -114,20 +114,20 @@ def test_a_misspelt_weight_is_refused() -> None:
         MixtureConfig().polcy = 1.0  # type: ignore[attr-defined]
 
 
-def test_headroom_weighs_tasks_by_their_share_of_wrong_answers() -> None:
+def test_an_adaptive_mixture_weighs_tasks_by_their_share_of_wrong_answers() -> None:
     wrong = {Task.policy: 0.3, Task.environment: 0.1}
     # 3 × 0.3 to 1 × 0.1, and half-way 3 × 0.65 to 1 × 0.55.
-    assert MixtureConfig(3, 1, headroom=1.0).proportions(wrong)[Task.policy] == pytest.approx(0.9)
-    assert MixtureConfig(3, 1, headroom=0.5).proportions(wrong)[Task.policy] == pytest.approx(1.95 / 2.5)
+    assert MixtureConfig(3, 1, adaptive=1.0).proportions(wrong)[Task.policy] == pytest.approx(0.9)
+    assert MixtureConfig(3, 1, adaptive=0.5).proportions(wrong)[Task.policy] == pytest.approx(1.95 / 2.5)
     assert MixtureConfig(3, 1).proportions(wrong)[Task.policy] == 0.75
     mastered = {Task.policy: 0.0, Task.environment: 1.0}
     # A twentieth is the least that counts.
-    assert MixtureConfig(1, 1, headroom=1.0).proportions(mastered)[Task.policy] == pytest.approx(0.05 / 1.05)
+    assert MixtureConfig(1, 1, adaptive=1.0).proportions(mastered)[Task.policy] == pytest.approx(0.05 / 1.05)
 
 
-def test_what_is_observed_moves_the_draws_and_without_headroom_moves_nothing() -> None:
-    def counted(headroom: float) -> Counter[Task]:
-        stream = PromptStream(examples(50, 50), MixtureConfig(1, 1, headroom=headroom), seed=0)
+def test_what_is_observed_moves_the_draws_and_a_fixed_mixture_is_not_moved() -> None:
+    def counted(adaptive: float) -> Counter[Task]:
+        stream = PromptStream(examples(50, 50), MixtureConfig(1, 1, adaptive=adaptive), seed=0)
         for _ in range(200):
             stream.observe(Task.policy, 1.0)
             stream.observe(Task.environment, 0.0)
@@ -138,8 +138,8 @@ def test_what_is_observed_moves_the_draws_and_without_headroom_moves_nothing() -
     assert counted(0.0) == {Task.policy: 21, Task.environment: 21}
 
 
-def test_headroom_resumed_through_json_is_as_uninterrupted() -> None:
-    config = MixtureConfig(1, 1, headroom=1.0)
+def test_an_adaptive_mixture_resumed_through_json_is_as_uninterrupted() -> None:
+    config = MixtureConfig(1, 1, adaptive=1.0)
     uninterrupted, resumed = (PromptStream(examples(11, 13), config, seed=2) for _ in range(2))
     for right in (1.0, 0.5, 1.0):
         uninterrupted.observe(Task.policy, right)
@@ -154,7 +154,7 @@ def test_headroom_resumed_through_json_is_as_uninterrupted() -> None:
     assert without.share(Task.policy) == 0.5
 
 
-@pytest.mark.parametrize("headroom", [-0.1, 1.1, float("nan")])
-def test_a_headroom_that_is_no_fraction_is_refused(headroom: float) -> None:
-    with pytest.raises(ValueError, match="headroom"):
-        MixtureConfig(headroom=headroom)
+@pytest.mark.parametrize("adaptive", [-0.1, 1.1, float("nan")])
+def test_an_adaptive_that_is_no_fraction_is_refused(adaptive: float) -> None:
+    with pytest.raises(ValueError, match="adaptive"):
+        MixtureConfig(adaptive=adaptive)

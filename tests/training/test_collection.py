@@ -112,7 +112,7 @@ def tasks(report: StepReport) -> list[Task]:
 
 
 @pytest.mark.parametrize(
-    ("uninformative", "trained", "sampled", "replaced"),
+    ("zero_variance", "trained", "sampled", "replaced"),
     [
         ("keep", [Task.policy, Task.environment], 2, 0.0),
         ("drop", [Task.policy], 2, 0.5),
@@ -121,9 +121,9 @@ def tasks(report: StepReport) -> list[Task]:
     ],
 )
 def test_a_group_of_equal_rewards_is_kept_dropped_or_replaced(
-    make_run: MakeRun, uninformative: str, trained: list[Task], sampled: int, replaced: float
+    make_run: MakeRun, zero_variance: str, trained: list[Task], sampled: int, replaced: float
 ) -> None:
-    given = (f"{COLLECTION}.uninformative={uninformative}", "kl.coef=0", *BOTH_TASKS)
+    given = (f"{COLLECTION}.zero_variance={zero_variance}", "kl.coef=0", *BOTH_TASKS)
     context = rescored(make_run(*given).context, same_for_environment)
     report = grpo_step(context, 0)
     assert tasks(report) == trained and report.sampled_groups == sampled
@@ -132,12 +132,12 @@ def test_a_group_of_equal_rewards_is_kept_dropped_or_replaced(
     assert report.used_P.tolist() == [task is Task.policy for task in trained]
     metrics = step_metrics(report, context)
     assert metrics["group/replaced_fraction"] == pytest.approx(replaced)
-    assert metrics["group/zero_variance_fraction"] == (0.5 if uninformative == "keep" else 0.0)
+    assert metrics["group/zero_variance_fraction"] == (0.5 if zero_variance == "keep" else 0.0)
 
 
 @pytest.mark.parametrize("rounds", [0, 2])
 def test_refilling_is_bound_and_its_prompts_are_the_next_ones(make_run: MakeRun, rounds: int) -> None:
-    given = (f"{COLLECTION}.uninformative=refill", f"{COLLECTION}.refill_rounds={rounds}")
+    given = (f"{COLLECTION}.zero_variance=refill", f"{COLLECTION}.refill_rounds={rounds}")
     context = rescored(make_run(*given).context, lambda _i, _question, score: replace(score, total=0.5))
     drawn = make_run().context.prompts.draw(2 * (1 + rounds) + 2)
     asked: list[str] = []
@@ -384,14 +384,14 @@ def test_a_sampler_that_differs_is_weighed_by_its_ratio_and_the_raw_ratio_is_sho
     assert off.grad_norm == unshifted.grad_norm
 
 
-def test_headroom_moves_the_mixture_to_the_task_that_is_still_wrong(make_run: MakeRun) -> None:
+def test_an_adaptive_mixture_moves_to_the_task_that_is_still_wrong(make_run: MakeRun) -> None:
     def right_in_policy_alone(_i: int, question: Question, score: Score) -> Score:
         right = question.prompt.startswith("P: ")
         part = "correctness/best_legal" if right else "correctness/next_state_exact"
         return replace(score, parts={part: float(right)}, failure=None)
 
-    def shares(headroom: float) -> list[float]:
-        given = (f"data.mixture.headroom={headroom}", "generator.max_new_tokens=4", *BOTH_TASKS)
+    def shares(adaptive: float) -> list[float]:
+        given = (f"data.mixture.adaptive={adaptive}", "generator.max_new_tokens=4", *BOTH_TASKS)
         context = rescored(make_run(*given).context, right_in_policy_alone)
         return [step_metrics(grpo_step(context, step), context)["sampler/policy_share"] for step in range(2)]
 

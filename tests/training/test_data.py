@@ -91,7 +91,7 @@ def test_no_position_of_the_whole_training_source_is_asked_however_many_rows_are
 def test_positions_of_other_sources_are_neither_trained_on_nor_asked(tmp_path: Path) -> None:
     train = write_fens(tmp_path / "train.fen", OPENING_FENS[:20])
     held_out = write_fens(tmp_path / "held_out.fen", OPENING_FENS[30:40])
-    played = tmp_path / "live_positions.jsonl"
+    played = tmp_path / "self_play_positions.jsonl"
     played.write_text("".join(f'{{"fen": "{fen}", "game": 0, "ply": 3}}\n' for fen in OPENING_FENS[15:35]))
     config = DataConfig(train=train, held_out=held_out, exclude=[str(played)], mixture=POLICY_ONLY, limit=18)
     barred = {position_key(parse_fen(fen)) for fen in OPENING_FENS[15:35]}
@@ -109,15 +109,20 @@ def test_the_default_run_trains_on_every_row_that_ships_for_it() -> None:
     assert data.excluded == keys(data.held_out) == held_out_positions()
 
 
-# Live games, as a run has them.
+# Self-play prompts, as a run has them.
 
-LIVE = ("data.live.fraction=1", "data.live.games=500", "data.live.opening_fraction=1", "data.mixture.environment=0")
+SELF_PLAY = (
+    "data.self_play.fraction=1",
+    "data.self_play.games=500",
+    "data.self_play.opening_fraction=1",
+    "data.mixture.environment=0",
+)
 
 
 def drawn(run: Run) -> set[str]:
     """The positions in which 500 games stand: a draw asks about each of them, once."""
     run.context.prompts.draw(500)
-    asked = [position_key(parse_fen(record["fen"])) for record in run.context.prompts.take_live_records().asked]
+    asked = [position_key(parse_fen(record["fen"])) for record in run.context.prompts.take_self_play_records().asked]
     assert len(set(asked)) == len(asked)
     return set(asked)
 
@@ -125,25 +130,25 @@ def drawn(run: Run) -> set[str]:
 ALL = {position_key(parse_fen(fen)) for fen in OPENING_FENS}
 
 
-def test_live_games_keep_off_every_held_out_position_even_those_that_were_not_read(
+def test_self_play_keeps_off_every_held_out_position_even_those_that_were_not_read(
     make_run: Callable[..., Run], shipped_openings: list[str], tmp_path: Path
 ) -> None:
     shipped = {position_key(parse_fen(fen)) for fen in shipped_openings}
     held_out = write_fens(tmp_path / "held_out.fen", OPENING_FENS[5:40])
     barred = {position_key(parse_fen(fen)) for fen in OPENING_FENS[5:40]}
-    assert drawn(make_run(*LIVE)) == ALL - shipped
-    assert drawn(make_run(*LIVE, f"data.held_out={held_out}", "data.limit=9")) == ALL - shipped - barred
-    assert drawn(make_run(*LIVE, f"data.exclude=[{held_out}]")) == ALL - shipped - barred
+    assert drawn(make_run(*SELF_PLAY)) == ALL - shipped
+    assert drawn(make_run(*SELF_PLAY, f"data.held_out={held_out}", "data.limit=9")) == ALL - shipped - barred
+    assert drawn(make_run(*SELF_PLAY, f"data.exclude=[{held_out}]")) == ALL - shipped - barred
 
 
-def test_live_games_keep_off_validation_rows_and_what_is_held_out_by_share(
+def test_self_play_keeps_off_validation_rows_and_what_is_held_out_by_share(
     make_run: Callable[..., Run], tmp_path: Path
 ) -> None:
     rows = write_fens(tmp_path / "rows.fen", OPENING_FENS[5:40])
-    run = make_run(*LIVE, f"data.train={rows}", "validation.every=1", "validation.rows=20")
+    run = make_run(*SELF_PLAY, f"data.train={rows}", "validation.every=1", "validation.rows=20")
     validated = keys(run.validation_examples)
     assert len(validated) >= 15 and not drawn(run) & validated
-    run = make_run(*LIVE, f"data.train={rows}", "data.held_out=''", "data.held_out_fraction=0.5", "data.limit=5")
+    run = make_run(*SELF_PLAY, f"data.train={rows}", "data.held_out=''", "data.held_out_fraction=0.5", "data.limit=5")
     _, held_out = split_by_position(read_corpus(rows).examples, 0.5, 0)
     assert len(run.held_out) < 5 < len(held_out) and not drawn(run) & keys(held_out)
 

@@ -32,8 +32,8 @@ def constant_reward(moment: Moment, _context: StepContext, report: StepReport) -
         (("generator.temperature=1e-6", "data.mixture.environment=0.75"), "no group counted: equal rewards"),
         (("optim.lr=0",), "the update changed no weight"),
         (("reward",), r"every completion earned the same reward, 0\.250"),
-        (("generator.temperature=1e-6", "objective.collection.uninformative=drop"), "no group was kept"),
-        (("generator.temperature=1e-6", "objective.collection.uninformative=refill"), "no group was kept"),
+        (("generator.temperature=1e-6", "objective.collection.zero_variance=drop"), "no group was kept"),
+        (("generator.temperature=1e-6", "objective.collection.zero_variance=refill"), "no group was kept"),
     ],
     ids=["temperature", "lr", "reward", "drop", "refill"],
 )

@@ -86,14 +86,14 @@ def test_ema_moves_tied_weights_once(policy: Policy) -> None:
         torch.testing.assert_close(weight_now - start[name], torch.full_like(weight_now, 0.6), msg=name)
 
 
-def gated(policy: Policy, **changes: Any) -> References:
-    references = References(policy, ReferenceConfig(ReferenceMode.gated, refresh_every=2, **changes))
+def on_improvement(policy: Policy, **changes: Any) -> References:
+    references = References(policy, ReferenceConfig(ReferenceMode.on_improvement, refresh_every=2, **changes))
     references.begin(0.5)
     return references
 
 
 def test_the_gate_refuses_a_policy_whose_validation_score_has_fallen(policy: Policy) -> None:
-    references, start = gated(policy), weight(policy)
+    references, start = on_improvement(policy), weight(policy)
     move(policy, 1.0)
     assert not references.maybe_refresh(policy, step=1, kl=0.0, score=no_score)
     assert not references.maybe_refresh(policy, step=2, kl=0.0, score=lambda: 0.49)
@@ -106,13 +106,13 @@ def test_the_gate_refuses_a_policy_whose_validation_score_has_fallen(policy: Pol
 
 
 def test_a_tolerance_lets_the_score_fall_a_little(policy: Policy) -> None:
-    references = gated(policy, tolerance=0.1)
+    references = on_improvement(policy, tolerance=0.1)
     assert references.maybe_refresh(policy, step=2, kl=0.0, score=lambda: 0.45)
     assert not references.maybe_refresh(policy, step=4, kl=0.0, score=lambda: 0.34)
 
 
 def test_a_kl_budget_that_is_spent_forces_a_refresh_at_once_whatever_the_score(policy: Policy) -> None:
-    references = gated(policy, kl_budget=0.2)
+    references = on_improvement(policy, kl_budget=0.2)
     assert not references.maybe_refresh(policy, step=1, kl=0.2, score=no_score)
     assert references.maybe_refresh(policy, step=1, kl=0.21, score=lambda: 0.1)
     # The low score is what the next is compared with.
@@ -120,10 +120,10 @@ def test_a_kl_budget_that_is_spent_forces_a_refresh_at_once_whatever_the_score(p
 
 
 def test_the_state_brings_both_references_back_and_a_frozen_run_may_go_on_with_a_moving_one(policy: Policy) -> None:
-    references, start = gated(policy), weight(policy)
+    references, start = on_improvement(policy), weight(policy)
     move(policy, 1.0)
     references.maybe_refresh(policy, step=2, kl=0.0, score=lambda: 0.9)
-    resumed = gated(policy)
+    resumed = on_improvement(policy)
     resumed.load_state_dict(references.state_dict())
     assert (weight(resumed.current), weight(resumed.original)) == pytest.approx((start + 1, start))
     assert resumed.refreshes == 1
@@ -202,7 +202,7 @@ def test_a_refresh_clears_the_optimiser_s_moments_where_that_is_asked_for(
 @pytest.mark.parametrize("spoilt", [False, True])
 def test_the_gate_of_a_run_looks_at_rows_that_are_held_back(make_saved_run: MakeRun, spoilt: bool) -> None:
     # The small model is right about none of these rows: nothing falls, so the gate opens, until a score is feigned.
-    given = ("reference.mode=gated", "reference.refresh_every=1", "validation.rows=2")
+    given = ("reference.mode=on_improvement", "reference.refresh_every=1", "validation.rows=2")
     run = make_saved_run("steps=2", *given, *GIVEN)
     assert len(run.validation_examples) == 4
     keys = {example.prompt for example in run.validation_examples}

@@ -10,7 +10,7 @@ from rich.console import Console
 from ..errors import TrainingGaveUpError
 from ..rollout.groups import Group
 from ..tasks.prompt_stream import MixtureConfig, PromptStream
-from ..training.context import Uninformative
+from ..training.context import ZeroVariance
 from ..training.memory import peak_memory_gib
 from ..training.preflight import PreflightCheck, require_passed
 from ..training.run import Run
@@ -56,7 +56,7 @@ def _smoke(config: RunConfig, run: Run) -> None:
     checks = preflight_checks(run.context, examples)
     run.context.prompts = PromptStream(examples, _mixture(len(examples), config), config.seed)
     # Of two completions many a group is idle: it must not be dropped, or there is no step to see.
-    collection = replace(config.objective.collection, uninformative=Uninformative.keep)
+    collection = replace(config.objective.collection, zero_variance=ZeroVariance.keep)
     run.context.objective = replace(
         config.objective, prompts_per_step=len(examples), group_size=PREFLIGHT_GROUP_SIZE, collection=collection
     )

@@ -24,12 +24,11 @@ from ..stability.recovery import RecoveryState
 from ..stability.reference import ReferenceMode, References
 from ..tasks import Example
 from ..tasks.corpus import example_key
-from ..tasks.live_games import LiveGames
 from ..tasks.prompt_stream import PromptStream
+from ..tasks.self_play_prompts import SelfPlayPrompts
 from ..training.checkpoint import find_run
 from ..training.context import StepContext
 from ..training.data import Data, evaluation_rows, load_data
-from ..training.live_files import LiveFiles
 from ..training.loop import METRICS_FILE
 from ..training.memory import keep_flat
 from ..training.one_step_off_policy import OneStepOffPolicy
@@ -37,6 +36,7 @@ from ..training.optim import Clock, make_optimizer
 from ..training.run import Run
 from ..training.run_folder import CONFIG_FILE, make_run_folder
 from ..training.seeding import seed_everything
+from ..training.self_play_files import SelfPlayFiles
 from ..training.sinks import Cards, ConsoleSink, JsonlSink, Sink, TensorBoardSink, Tracker, require_tracker
 from ..training.synchronous import Synchronous
 from ..training.validation import hold_back
@@ -83,7 +83,7 @@ def _add_folder(run: Run, config: RunConfig, raw: DictConfig) -> None:
     else:
         run.folder = run.context.world.lead(lambda: _new_folder(root, config.name, run.config_text), "the run's folder")
         run.latest_in = root
-    run.live_files = LiveFiles(run.folder) if config.data.live.fraction else None
+    run.self_play_files = SelfPlayFiles(run.folder) if config.data.self_play.fraction else None
     run.sinks = _make_sinks(config, raw, run) if run.context.world.leads else []
 
 
@@ -110,14 +110,14 @@ def _build_unsaved_run(config: RunConfig, device: torch.device, world: World) ->
     seed_everything(config.seed)
     data = load_data(config.data, seed=config.seed)
     train_examples, validation_examples = _held_back(config, data.train)
-    live = _live_games(config, data, validation_examples)
+    self_play = _self_play_prompts(config, data, validation_examples)
     _require_references_that_fit(config)
     _require_batches_that_can_be_early(config)
     policy = load_policy(config.model, device, config.precision)
     generator = make_generator(policy, config.generator, world)
     # Last of what may be refused: engines run from here on.
     judge, engine = make_judges(config)
-    prompts = PromptStream(train_examples, config.data.mixture, config.seed, live)
+    prompts = PromptStream(train_examples, config.data.mixture, config.seed, self_play)
     return Run(
         context=_step_context(config, policy, generator, judge, prompts, world),
         config=config,
@@ -152,7 +152,7 @@ def _require_batches_that_can_be_early(config: RunConfig) -> None:
     """Raises UserError where a batch is sampled ahead that depends on what is trained meanwhile."""
     of_the_step = {
         "distributed": config.distributed.kind is not Distributed.none,
-        "data.live.fraction": config.data.live.fraction,
+        "data.self_play.fraction": config.data.self_play.fraction,
         "objective.collection.kl_cap": config.objective.collection.kl_cap,
     }
     needed = [name for name, value in of_the_step.items() if value]
@@ -196,7 +196,7 @@ def _step_context(
 
 def _held_back(config: RunConfig, examples: tuple[Example, ...]) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
     """Training and validation rows; the latter only where something looks at them."""
-    if not config.validation.every and config.reference.mode is not ReferenceMode.gated:
+    if not config.validation.every and config.reference.mode is not ReferenceMode.on_improvement:
         return examples, ()
     train_examples, validation_examples = hold_back(examples, config.validation.rows)
     for task, share in config.data.mixture.proportions().items():
@@ -205,18 +205,20 @@ def _held_back(config: RunConfig, examples: tuple[Example, ...]) -> tuple[tuple[
     return train_examples, validation_examples
 
 
-def _live_games(config: RunConfig, data: Data, validation_examples: tuple[Example, ...]) -> LiveGames | None:
+def _self_play_prompts(
+    config: RunConfig, data: Data, validation_examples: tuple[Example, ...]
+) -> SelfPlayPrompts | None:
     """Games that ask no position that is held out or left out; None where none are asked for. Raises UserError."""
-    if not config.data.live.fraction:
+    if not config.data.self_play.fraction:
         return None
     if not config.data.mixture.policy:
         raise UserError(
-            "data.live.fraction: expected data.mixture.policy above 0, as games go on by the answers to P: prompts, "
-            f"got a fraction of {config.data.live.fraction} and no such prompts"
+            "data.self_play.fraction: expected data.mixture.policy above 0, as games go on by the completions of "
+            f"P: prompts, got a fraction of {config.data.self_play.fraction} and no such prompts"
         )
     excluded = data.excluded | frozenset(map(example_key, validation_examples))
     try:
-        return LiveGames(config.data.live, seed=config.seed, excluded=excluded)
+        return SelfPlayPrompts(config.data.self_play, seed=config.seed, excluded=excluded)
     except ValueError as error:
         raise UserError(str(error)) from error
 

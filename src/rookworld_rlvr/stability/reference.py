@@ -25,7 +25,7 @@ class ReferenceMode(StrEnum):
     """Every refresh_every steps it becomes a copy of the policy."""
     ema = "ema"
     """Every refresh_every steps it moves by the fraction `mixup` to the policy (TR-DPO, arXiv 2404.09656)."""
-    gated = "gated"
+    on_improvement = "on_improvement"
     """Every refresh_every steps it becomes a copy, but only if the validation score has not fallen since
     the last time; and at once when kl_budget is spent."""
 
@@ -40,9 +40,9 @@ class ReferenceConfig:
     mixup: float = 0.6
     """ema: how far the reference moves to the policy, above 0 and at most 1."""
     tolerance: float = 0.0
-    """gated: how far the validation score may have fallen, 0 to 1."""
+    """on_improvement: how far the validation score may have fallen, 0 to 1."""
     kl_budget: float = 0.0
-    """gated: nat a token of a step's KL(policy‖reference) that force a refresh; 0: none do."""
+    """on_improvement: nat a token of a step's KL(policy‖reference) that force a refresh; 0: none do."""
     reset_optimizer: bool = False
     """Whether a refresh clears the optimiser's moments."""
 
@@ -77,7 +77,7 @@ class References:
         return self.original is not self.current
 
     def begin(self, score: float) -> None:
-        """gated: the validation score that the first refresh is compared with."""
+        """on_improvement: the validation score that the first refresh is compared with."""
         self._score = score
 
     def maybe_refresh(self, policy: Policy, *, step: int, kl: float, score: Callable[[], float]) -> bool:
@@ -87,14 +87,14 @@ class References:
         """
         mode = self._config.mode
         due = mode is not ReferenceMode.frozen and step % self._config.refresh_every == 0
-        if mode is ReferenceMode.gated:
-            due = self._passes_gate(due, kl, score)
+        if mode is ReferenceMode.on_improvement:
+            due = self._improved(due, kl, score)
         if due:
             self._move_to(policy, self._config.mixup if mode is ReferenceMode.ema else 1.0)
             self.refreshes += 1
         return due
 
-    def _passes_gate(self, due: bool, kl: float, score: Callable[[], float]) -> bool:
+    def _improved(self, due: bool, kl: float, score: Callable[[], float]) -> bool:
         spent = 0 < self._config.kl_budget < kl
         if not due and not spent:
             return False

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .live_games import LiveGames, LiveRecords
+from .self_play_prompts import SelfPlayPrompts, SelfPlayRecords
 from .types import Example, Task
 
 # Beside the tasks in the stream's state.
-LIVE = "live"
+SELF_PLAY = "self_play"
 
 # A task that is mastered is still drawn now and then, or nobody would see it forgotten.
-LEAST_HEADROOM = 0.05
+LEAST_WRONG = 0.05
 # A running mean over about fifty groups of a task.
 MEMORY = 0.02
 
@@ -28,7 +28,7 @@ class MixtureConfig:
 
     policy: float = 0.75
     environment: float = 0.25
-    headroom: float = 0.0
+    adaptive: float = 0.0
     """How far the weights follow what is still to be learned: 0 not at all, 1 in proportion to each task's
     share of wrong answers, a running mean over its groups."""
 
@@ -36,18 +36,18 @@ class MixtureConfig:
         weights = (self.policy, self.environment)
         if not all(math.isfinite(weight) and weight >= 0 for weight in weights) or not sum(weights):
             raise ValueError(f"expected finite mixture weights from 0 up, one of them above 0, got {self}")
-        if not 0 <= self.headroom <= 1:
-            raise ValueError(f"expected headroom in [0, 1], got {self.headroom}")
+        if not 0 <= self.adaptive <= 1:
+            raise ValueError(f"expected adaptive in [0, 1], got {self.adaptive}")
 
     def proportions(self, wrong: Mapping[Task, float] | None = None) -> dict[Task, float]:
         """Each task's share of the draws; they sum to 1. `wrong` is its share of wrong answers, 1 unknown.
 
-        >>> MixtureConfig(1.0, 1.0, headroom=1.0).proportions({Task.policy: 0.75, Task.environment: 0.25})
+        >>> MixtureConfig(1.0, 1.0, adaptive=1.0).proportions({Task.policy: 0.75, Task.environment: 0.25})
         {<Task.policy: 'policy'>: 0.75, <Task.environment: 'environment'>: 0.25}
         """
         weights = {Task.policy: self.policy, Task.environment: self.environment}
         for task, share in (wrong or {}).items():
-            weights[task] *= 1 - self.headroom + self.headroom * max(share, LEAST_HEADROOM)
+            weights[task] *= 1 - self.adaptive + self.adaptive * max(share, LEAST_WRONG)
         return {task: weight / sum(weights.values()) for task, weight in weights.items()}
 
 
@@ -59,10 +59,10 @@ class PromptStream:
     """
 
     def __init__(
-        self, examples: Sequence[Example], config: MixtureConfig, seed: int, live: LiveGames | None = None
+        self, examples: Sequence[Example], config: MixtureConfig, seed: int, self_play: SelfPlayPrompts | None = None
     ) -> None:
-        """`live`: games that some of the prompts come from, in place of the examples'."""
-        self._live = live
+        """`self_play`: games that some of the prompts come from, in place of the examples'."""
+        self._self_play = self_play
         self._config = config
         self._proportions = config.proportions()
         self._wrong = dict.fromkeys(self._proportions, 1.0)
@@ -77,28 +77,28 @@ class PromptStream:
 
     def draw(self, n: int) -> list[Example]:
         """The next `n` examples, tasks interleaved; none where `n` is 0. An epoch's end may fall within."""
-        if self._live is not None:
-            self._live.start_draw()
+        if self._self_play is not None:
+            self._self_play.start_draw()
         return [self._next() for _ in range(n)]
 
     def observe(self, task: Task, right: float) -> None:
-        """Take in the share of right answers in one group; moves the mixture where headroom asks for it."""
+        """Take in the share of right answers in one group; moves the mixture where it is adaptive."""
         self._wrong[task] += MEMORY * (1 - right - self._wrong[task])
-        if self._config.headroom:
+        if self._config.adaptive:
             self._proportions = self._config.proportions(self._wrong)
 
     def play(self, example: Example, completions: Sequence[str]) -> None:
         """Go on in the game that the example came from, if it came from one."""
-        if self._live is not None and example.task is Task.policy:
-            self._live.play(example.prompt, completions)
+        if self._self_play is not None and example.task is Task.policy:
+            self._self_play.play(example.prompt, completions)
 
-    def live_ends(self) -> Mapping[str, int]:
+    def self_play_ends(self) -> Mapping[str, int]:
         """How the games that ended so far ended; none without games."""
-        return self._live.ends if self._live is not None else {}
+        return self._self_play.ends if self._self_play is not None else {}
 
-    def take_live_records(self) -> LiveRecords:
-        """What live games did since this was called last; nothing without games."""
-        return self._live.take_records() if self._live is not None else LiveRecords((), ())
+    def take_self_play_records(self) -> SelfPlayRecords:
+        """Records of the self-play games since the last call; empty without games."""
+        return self._self_play.take_records() if self._self_play is not None else SelfPlayRecords((), ())
 
     def share(self, task: Task) -> float:
         """The task's share of the draws now, 0 to 1."""
@@ -106,8 +106,8 @@ class PromptStream:
 
     def _next(self) -> Example:
         task = self._next_task()
-        live = self._live.next(task) if self._live is not None else None
-        return live or self._epochs[task].next()
+        example = self._self_play.next(task) if self._self_play is not None else None
+        return example or self._epochs[task].next()
 
     def _next_task(self) -> Task:
         for task, proportion in self._proportions.items():
@@ -123,7 +123,7 @@ class PromptStream:
             task.value: {"credit": self._credits[task], "wrong": self._wrong[task], **epochs.state_dict()}
             for task, epochs in self._epochs.items()
         }
-        return tasks | ({LIVE: self._live.state_dict()} if self._live is not None else {})
+        return tasks | ({SELF_PLAY: self._self_play.state_dict()} if self._self_play is not None else {})
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Go on where `state` was taken. Raises ValueError if it is of other examples or another seed.
@@ -136,9 +136,9 @@ class PromptStream:
             epochs.load_state_dict(state[task.value])
             self._credits[task] = float(state[task.value]["credit"])
             self._wrong[task] = float(state[task.value]["wrong"])
-        self._proportions = self._config.proportions(self._wrong if self._config.headroom else None)
-        if self._live is not None and LIVE in state:
-            self._live.load_state_dict(state[LIVE])
+        self._proportions = self._config.proportions(self._wrong if self._config.adaptive else None)
+        if self._self_play is not None and SELF_PLAY in state:
+            self._self_play.load_state_dict(state[SELF_PLAY])
 
 
 class _Epochs:

@@ -18,7 +18,7 @@ from ..stability.faults import Fault, FaultError, FaultKind
 from ..stockfish.pool import EngineCounts
 from ..tasks import Example
 from .checks import check_logprobs, check_rewards
-from .context import StepContext, Uninformative
+from .context import StepContext, ZeroVariance
 from .out_of_memory import in_pieces_that_fit, out_of_memory
 from .step_report import StepReport
 from .timing import timed
@@ -31,11 +31,11 @@ def collect(context: StepContext, report: StepReport) -> Collected:
     """
     config, wanted = context.objective.collection, context.objective.prompts_per_step
     collected = _sample(context, context.prompts.draw(wanted), report)
-    if config.uninformative is Uninformative.keep:
+    if config.zero_variance is ZeroVariance.keep:
         return collected
     advantage = context.objective.advantage
     collected = collected.select(used_P(collected, advantage))
-    rounds = config.refill_rounds if config.uninformative is Uninformative.refill else 0
+    rounds = config.refill_rounds if config.zero_variance is ZeroVariance.refill else 0
     for _ in range(rounds):
         missing = wanted - len(collected.groups)
         if missing:

@@ -29,7 +29,7 @@ from .step_report import StepReport
 LEAST_ROWS = 16
 
 
-class Uninformative(StrEnum):
+class ZeroVariance(StrEnum):
     """What becomes of a group that teaches nothing: equal rewards, or under the gate equal outcomes."""
 
     keep = "keep"
@@ -54,7 +54,7 @@ class Truncated(StrEnum):
 class CollectionConfig:
     """Which of the sampled completions a step trains on."""
 
-    uninformative: Uninformative = Uninformative.keep
+    zero_variance: ZeroVariance = ZeroVariance.keep
     truncated: Truncated = Truncated.score
     kl_cap: float = 0.0
     """Nat a token: a completion whose mean KL(policy‖reference) is above it is rejected; 0: none is."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from ..errors import UserError
 from ..tasks import Example, Task
 from ..tasks.corpus import Corpus, CorpusError, example_key, exclude_positions, read_corpus, split_by_position
-from ..tasks.live_games import LiveGamesConfig
 from ..tasks.prompt_stream import MixtureConfig
+from ..tasks.self_play_prompts import SelfPlayPromptsConfig
 
 DEFAULT = "default"
 TRAIN_FILE, HELD_OUT_FILE = "train.txt", "held_out.jsonl"
@@ -44,7 +44,7 @@ class DataConfig(SourceConfig):
     """Sources, and what is drawn from them."""
 
     mixture: MixtureConfig = field(default_factory=MixtureConfig)
-    live: LiveGamesConfig = field(default_factory=LiveGamesConfig)
+    self_play: SelfPlayPromptsConfig = field(default_factory=SelfPlayPromptsConfig)
 
 
 @dataclass(frozen=True, slots=True)

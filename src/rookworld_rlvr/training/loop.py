@@ -46,9 +46,9 @@ def run_steps(run: Run, first_step: int) -> tuple[int, str, float]:
     with _progress(run, "training", run.config.steps, first_step) as advance:
         while step < run.config.steps and stopped == "finished":
             report = _step_or_stop(run, step)
-            if run.live_files is not None:
-                records = run.context.prompts.take_live_records()
-                run.context.world.lead(partial(run.live_files.write, records), "the files of live games")
+            if run.self_play_files is not None:
+                records = run.context.prompts.take_self_play_records()
+                run.context.world.lead(partial(run.self_play_files.write, records), "the files of self-play")
             if report is None:
                 stopped = "interrupted"
                 break

@@ -16,7 +16,7 @@ from ..stability.reference import ReferenceConfig
 from ..tasks import Example
 from .context import StepContext
 from .data import evaluation_rows
-from .live_files import LiveFiles
+from .self_play_files import SelfPlayFiles
 from .sinks import Sink
 from .validation import ValidationConfig
 from .warning_signs import SignWatch, WarningsConfig
@@ -98,8 +98,8 @@ class Run:
     """How held-out rows are sampled."""
     make_generator: Callable[[Policy], Generator] | None = None
     """Makes the generator of another model than the trained one; None where no match is played."""
-    live_files: LiveFiles | None = None
-    """Where it is kept what live games asked; None without such games, or without a folder."""
+    self_play_files: SelfPlayFiles | None = None
+    """Writer of the self-play records; None without self-play prompts, or without a folder."""
     notes: Sequence[str] = ()
     """What is to be told before the run begins, as what was left out of the data."""
     latest_in: Path | None = None

@@ -172,7 +172,7 @@ def begin(run: Run) -> tuple[int, list[Row]]:
     rows = evaluated(run, "before")
     run.context.world.lead(lambda: _begin_files(run, rows), "the run's files")
     score = validate(run)["validation/score"] if _needs_first_score(run) else None
-    if run.reference.mode is ReferenceMode.gated and score is not None:
+    if run.reference.mode is ReferenceMode.on_improvement and score is not None:
         run.context.references.begin(score)
     # What the first restore goes back to, and a killed run.
     save(run, 0, score)
@@ -185,16 +185,16 @@ def _begin_files(run: Run, rows: Sequence[Row]) -> None:
     write_text(run.folder / BEFORE_ROWS, "".join(json.dumps(dict(row.values)) + "\n" for row in rows))
     for name in (METRICS_FILE, ROLLOUTS_FILE):
         cut_lines(run.folder / name, 0)
-    _begin_live_files(run)
+    _begin_self_play_files(run)
 
 
-def _begin_live_files(run: Run) -> None:
-    if run.live_files is not None:
-        run.live_files.begin(sum(run.context.prompts.live_ends().values()))
+def _begin_self_play_files(run: Run) -> None:
+    if run.self_play_files is not None:
+        run.self_play_files.begin(sum(run.context.prompts.self_play_ends().values()))
 
 
 def _needs_first_score(run: Run) -> bool:
-    return run.reference.mode is ReferenceMode.gated or run.config.validation.every > 0
+    return run.reference.mode is ReferenceMode.on_improvement or run.config.validation.every > 0
 
 
 def _go_on(run: Run, checkpoint: Any) -> tuple[int, list[Row]]:
@@ -217,7 +217,7 @@ def _go_on_in_files(run: Run, steps_done: int) -> None:
         cut_lines(run.folder / name, steps_done)
     for line in whole_lines(run.folder / METRICS_FILE):
         run.signs.observe(json.loads(line))
-    _begin_live_files(run)
+    _begin_self_play_files(run)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ class ValidationConfig:
     every: int = 0
     """Steps between validations; each checkpoint gets one too, which decides whether it is the best. 0: none."""
     rows: int = 64
-    """Rows a task that are held back, where validation or a gated reference needs them."""
+    """Examples per task that are held back where validation or reference=on_improvement needs them."""
 
     def __post_init__(self) -> None:
         if self.every < 0 or self.rows < 1:

@@ -28,7 +28,7 @@ HOPELESS = 1000
 
 
 @dataclass(slots=True)
-class LiveGamesConfig:
+class SelfPlayPromptsConfig:
     """How many of the prompts come from games that the policy plays while it trains, and how these begin."""
 
     fraction: float = 0.0
@@ -45,7 +45,7 @@ class LiveGamesConfig:
         shares = (self.fraction, self.opening_fraction)
         if not all(0 <= share <= 1 for share in shares) or self.games < 1 or self.max_plies < 1:
             raise ValueError(
-                "data.live: expected fraction and opening_fraction from 0 to 1, games and max_plies from 1, "
+                "data.self_play: expected fraction and opening_fraction from 0 to 1, games and max_plies from 1, "
                 f"got {self}"
             )
 
@@ -71,7 +71,7 @@ class _Game:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveRecords:
+class SelfPlayRecords:
     """What the games did, in plain JSON values."""
 
     asked: tuple[dict[str, Any], ...]
@@ -80,14 +80,14 @@ class LiveRecords:
     """Each game that ended: `game`, `opening`, the FEN it began from, `result` as in PGN, `reason`, `halfmoves`."""
 
 
-class LiveGames:
+class SelfPlayPrompts:
     """The games in progress, and the transitions that came of them; seeded and resumable.
 
     No position of `excluded` is asked about: a game that reaches one is stopped. What was asked and how games ended is
     recorded, to be taken and written.
     """
 
-    def __init__(self, config: LiveGamesConfig, *, seed: int, excluded: Collection[str] = ()) -> None:
+    def __init__(self, config: SelfPlayPromptsConfig, *, seed: int, excluded: Collection[str] = ()) -> None:
         self._config, self._seed, self._excluded = config, seed, excluded
         self._begun = self._turn = 0
         self._credits = dict.fromkeys(Task, 0.0)
@@ -103,9 +103,9 @@ class LiveGames:
         for game in self._games:
             game.asked = False
 
-    def take_records(self) -> LiveRecords:
+    def take_records(self) -> SelfPlayRecords:
         """What was asked and what ended since this was called last."""
-        records = LiveRecords(tuple(self._asked), tuple(self._ended))
+        records = SelfPlayRecords(tuple(self._asked), tuple(self._ended))
         self._asked, self._ended = [], []
         return records
 
@@ -190,7 +190,7 @@ class LiveGames:
             board = opening_board(rng.choice(OPENINGS)) if behind_opening else chess.Board()
             if position_key(board) not in self._excluded:
                 return _begin(number, board)
-        raise ValueError("data.live: expected starts that are not held out, got none")
+        raise ValueError("data.self_play: expected starts that are not held out, got none")
 
     def state_dict(self) -> dict[str, Any]:
         """All games, in plain JSON values."""
