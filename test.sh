@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sets up what is missing, then runs every check; fails if any does. Usage: test.sh [all].
-# With `all` also the comparisons with other libraries and the runs with vLLM, each in an environment of its own.
+# Sets up what is missing, then runs every check; fails if any check fails. Usage: test.sh [all].
+# `all` adds the slow tests, the site, the comparisons with other libraries and the runs with vLLM, each in its own environment.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -11,37 +11,25 @@ esac
 
 bash scripts/setup.sh test
 failed=()
-check() {
+check() { # environment, module, arguments
     echo "test: ${*:2}"
-    "$1/bin/$2" "${@:3}" || failed+=("${*:2}")
+    "$1/bin/python" -m "${@:2}" || failed+=("${*:2}")
 }
 
 # Without git, ruff does not read .gitignore, and knows only .venv by name.
-check .venv ruff check --extend-exclude .venv-peers --extend-exclude .venv-vllm --extend-exclude .venv-verifiers
+others=(--extend-exclude .venv-peers --extend-exclude .venv-vllm --extend-exclude .venv-verifiers)
+check .venv ruff check "${others[@]}"
+check .venv ruff format --check "${others[@]}"
 check .venv mypy
 if [[ "${1:-}" == all ]]; then
     check .venv pytest -q -n 2 --durations=10
+    if bash scripts/setup.sh docs; then check .venv mkdocs build --strict --quiet; else failed+=("setup.sh docs"); fi
+    for name in peers vllm verifiers; do
+        # All skipped counts as a failure: pytest then exits with 5.
+        if bash scripts/setup.sh "$name"; then check ".venv-$name" pytest -q "tests/$name"; else failed+=("setup.sh $name"); fi
+    done
 else
     check .venv pytest -q -n 2 --durations=10 -m "not slow"
-fi
-
-if [[ "${1:-}" == all ]]; then
-    if bash scripts/setup.sh peers; then
-        # All skipped counts as a failure: pytest then exits with 5.
-        check .venv-peers pytest -q tests/peers
-    else
-        failed+=("setup.sh peers")
-    fi
-    if bash scripts/setup.sh vllm; then
-        check .venv-vllm pytest -q tests/vllm
-    else
-        failed+=("setup.sh vllm")
-    fi
-    if bash scripts/setup.sh verifiers; then
-        check .venv-verifiers pytest -q tests/verifiers
-    else
-        failed+=("setup.sh verifiers")
-    fi
 fi
 
 if ((${#failed[@]})); then

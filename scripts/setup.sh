@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Creates a virtual environment from the pinned versions and installs the project into it, editable:
-# .venv for run and test, .venv-peers for peers (the libraries the tests compare ours with), .venv-vllm for vllm,
-# .venv-verifiers for verifiers. Usage: scripts/setup.sh [run|test|peers|vllm|verifiers]. Safe to run again, and quick where nothing is missing.
+# .venv for run, test and docs, .venv-peers for peers (the libraries that tests compare ours with), .venv-vllm for vllm,
+# .venv-verifiers for verifiers. Usage: scripts/setup.sh [run|test|docs|peers|vllm|verifiers].
+# Safe to run again, and quick where nothing is missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -10,21 +11,24 @@ venv=.venv
 case "$mode" in
     run) files=(requirements/run.txt) ;;
     test) files=(requirements/run.txt requirements/test.txt) ;;
+    docs) files=(requirements/run.txt requirements/docs.txt) ;;
     peers) files=(requirements/run.txt requirements/test.txt requirements/peers.txt) venv=.venv-peers ;;
     vllm)
         files=(requirements/vllm.txt) venv=.venv-vllm
         ! command -v nvidia-smi >/dev/null || files=(requirements/vllm-cuda.txt)
         ;;
     verifiers) files=(requirements/verifiers.txt) venv=.venv-verifiers ;;
-    *) echo "setup: expected run, test, peers, vllm or verifiers, got '$mode'" >&2; exit 2 ;;
+    *) echo "setup: expected run, test, docs, peers, vllm or verifiers, got '$mode'" >&2; exit 2 ;;
 esac
 
 # The place counts too: a virtual environment does not survive being moved.
-wanted="$( { pwd; cat "${files[@]}" pyproject.toml; } | cksum)"
-stamp="$venv/stamp-$mode"
-if [[ -x "$venv/bin/python" && -f "$stamp" && "$(<"$stamp")" == "$wanted" ]]; then
-    exit 0
-fi
+stamp_of() { { pwd; cat "$@" pyproject.toml; } | cksum; }
+is_installed() { # mode, its files
+    [[ -x "$venv/bin/python" && -f "$venv/stamp-$1" && "$(<"$venv/stamp-$1")" == "$(stamp_of "${@:2}")" ]]
+}
+if is_installed "$mode" "${files[@]}"; then exit 0; fi
+# The packages for tests include those for runs.
+if [[ "$mode" == run ]] && is_installed test requirements/run.txt requirements/test.txt; then exit 0; fi
 
 find_python() {
     local name
@@ -37,9 +41,12 @@ find_python() {
     return 1
 }
 
-rm -f "$stamp"
-if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+rm -f "$venv/stamp-$mode"
+moved=false
+if [[ -f "$venv/place" && "$(<"$venv/place")" != "$PWD" ]]; then moved=true; fi
+if $moved || ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
     python="$(find_python)" || { echo "setup: expected Python 3.11 or newer on the PATH, found none" >&2; exit 2; }
+    # The tools of a moved environment would still run those of the old place.
     "$python" -m venv --clear "$venv" ||
         { echo "setup: $python could not create $venv (on Debian and Ubuntu: apt-get install python3-venv)" >&2; exit 2; }
 fi
@@ -52,7 +59,8 @@ if [[ "${files[-1]}" == requirements/vllm.txt ]]; then
     "$venv/bin/python" -m pip --disable-pip-version-check uninstall -qq -y torchvision torchaudio torchcodec
 fi
 "${pip[@]}" --no-deps --no-build-isolation -e .
-printf '%s\n' "$wanted" >"$stamp"
+printf '%s\n' "$PWD" >"$venv/place"
+stamp_of "${files[@]}" >"$venv/stamp-$mode"
 
 if [[ "$mode" != verifiers ]] && command -v nvidia-smi >/dev/null &&
     ! "$venv/bin/python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then

@@ -1,9 +1,5 @@
-"""`benchmarks/peers.py` and `benchmarks/scaling.py`: turns, ratios and checks. No time is asserted."""
+"""Benchmark scripts: each can be imported, and sides take turns on the same work. No time is asserted."""
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +8,9 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = sorted((Path(__file__).resolve().parents[2] / "benchmarks").glob("*.py"))
+# Imports TRL.
+ELSEWHERE = {"trl_side"}
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +38,13 @@ def settings(benchmarks: dict[str, ModuleType]) -> Any:
     )
 
 
+@pytest.mark.parametrize("name", [path.stem for path in SCRIPTS if path.stem not in ELSEWHERE])
+def test_a_benchmark_can_be_imported(load_benchmark: Callable[[str], ModuleType], name: str) -> None:
+    assert load_benchmark(name).__doc__
+
+
 class FakeEnd:
-    """Notes when it is asked, and answers with the number of its turn."""
+    """One end of a pipe: notes each request and returns the number of its turn."""
 
     def __init__(self, name: str, log: list[tuple[str, int]]) -> None:
         self.name, self.log, self.turns = name, log, 0
@@ -117,7 +120,7 @@ def test_both_sides_get_the_same_settings(benchmarks: dict[str, ModuleType], set
     assert ours.generator.kind == type(ours.generator)().kind
 
 
-def test_a_side_that_did_less_or_other_work_is_told(benchmarks: dict[str, ModuleType], settings: Any) -> None:
+def test_a_side_that_did_less_or_other_work_is_refused(benchmarks: dict[str, ModuleType], settings: Any) -> None:
     check = benchmarks["peers"].check_work
     done = {"completions": 16, "updates": 2, "length": 40.0}
     check([[done], [done | {"length": 43.0}]], settings, 2)
@@ -128,23 +131,3 @@ def test_a_side_that_did_less_or_other_work_is_told(benchmarks: dict[str, Module
         check([[done], [done | {"length": 30.0}]], settings, 2)
     with pytest.raises(SystemExit):
         check([[done], [done]], replace(settings, prompts=3), 2)
-
-
-@pytest.mark.slow
-def test_scaling_runs_and_shows_each_size(small_overrides: list[str], tmp_path: Path) -> None:
-    overrides = [given for given in small_overrides if not given.startswith(("objective.", "evaluation_rows"))]
-    output = tmp_path / "scaling.json"
-    given = ["--prompts", "2", "4", "--group-size", "2", "--rounds", "1", "--json", str(output), *overrides]
-    done = subprocess.run(
-        [sys.executable, "benchmarks/scaling.py", *given],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "| 4 |" in done.stdout and "| 8 |" in done.stdout and "largest/smallest" in done.stdout
-    sizes = json.loads(output.read_text())["sizes"]
-    assert [sizes[size]["completions"] for size in ("4", "8")] == [4, 8]
-    assert all(row["step_peak_gib"] > 0 and 0 < row["score_share"] < 1 for row in sizes.values())

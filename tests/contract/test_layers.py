@@ -2,7 +2,6 @@
 
 import ast
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,7 +26,6 @@ LAYERS = {
     "report": 8,
     "play": 8,
     "interop": 8,
-    "studies": 8,
     "app": 9,
 }
 HIGHEST_LAYER_WITHOUT_TORCH = 2
@@ -87,7 +85,7 @@ def test_a_package_imports_only_itself_and_lower_layers(file: Path) -> None:
 
 def test_the_walk_sees_relative_absolute_and_nested_imports() -> None:
     assert "rookworld_rlvr.board.fen.parse_fen" in set(imports(SOURCE / "tasks" / "policy.py"))
-    assert packages_imported(SOURCE / "rewards" / "engine_judge.py") == {"tasks", "stockfish", "rewards"}
+    assert {"rewards", "tasks"} <= packages_imported(SOURCE / "rewards" / "rubric.py")
     assert "tasks/corpus.py" in importers("datasets")
 
 
@@ -119,25 +117,3 @@ def test_hydra_stays_in_the_app() -> None:
     assert {file for library in ("hydra", "omegaconf") for file in importers(library)} <= {
         str(file.relative_to(SOURCE)) for file in FILES if package_of(file) == "app"
     }
-
-
-def test_one_file_alone_knows_what_an_accelerator_is_called() -> None:
-    naming = re.compile(r"torch\.cuda|[\"']cuda")
-    found = {str(file.relative_to(SOURCE)) for file in FILES if naming.search(file.read_text("utf-8"))}
-    assert found == {"model/device.py"}
-
-
-@pytest.mark.parametrize(
-    ("library", "files"),
-    [
-        ("wandb", {"training/wandb_sink.py"}),
-        ("trackio", {"training/trackio_sink.py"}),
-        ("vllm", {"rollout/vllm_generator.py", "rollout/vllm_weights.py"}),
-    ],
-)
-def test_a_library_that_is_absent_until_chosen_is_in_few_files(library: str, files: set[str]) -> None:
-    assert importers(library) == files
-
-
-def test_no_module_is_named_utils() -> None:
-    assert not [file for file in FILES if file.name in ("utils.py", "helpers.py", "common.py")]
