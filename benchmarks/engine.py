@@ -7,7 +7,7 @@ Positions of the shipped training rows, every legal move of each given an eval, 
 with one engine process and with several, then from the cache alone, rounds in turn, medians and their range. Agreement,
 where `--deep` gives the nodes of the search that counts as true: how much win probability the short search's best move
 gives away, and a random legal move beside it; how often it gives away less than 0.01; and how large the values that
-moves are rewarded by (`rewards/move_worth.py`), and those of two other scales, are beside their error: their standard
+moves are rewarded by (`rewards/move_values.py`), and those of two other scales, are beside their error: their standard
 deviation over the moves of a position, over the root of the mean squared error.
 """
 
@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import fmean, median, pvariance
 from typing import Any
 
-from rookworld_rlvr.rewards.move_worth import MoveWorth, move_worth
+from rookworld_rlvr.rewards.move_values import MoveValues, move_values
 from rookworld_rlvr.stockfish.engine import Analysis, EngineConfig
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks import Task
@@ -33,7 +33,7 @@ from rookworld_rlvr.training.data import default_file
 CLOSE = 0.01
 # Of the third scale: less between the best and the worst move is taken for this.
 LEAST_SPREAD = 0.1
-SCALES: dict[str, Callable[[MoveWorth, str], float]] = {
+SCALES: dict[str, Callable[[MoveValues, str], float]] = {
     "1 − loss": lambda worth, move: 1 - worth.loss(move),
     "win(move) / win(best)": lambda worth, move: worth.wins[move] / worth.best_win,
     "1 − loss / (best − worst)": lambda worth, move: (
@@ -75,7 +75,7 @@ def speeds(fens: Sequence[str], *, nodes: int, processes: Sequence[int], rounds:
 
 def agreement(short: Sequence[Analysis], deep: Sequence[Analysis]) -> dict[str, float]:
     """Means over positions; by the name of each of `SCALES` its signal over error."""
-    pairs = list(zip(map(move_worth, short), map(move_worth, deep), strict=True))
+    pairs = list(zip(map(move_values, short), map(move_values, deep), strict=True))
     losses = [theirs.loss(max(ours.wins, key=lambda move: ours.wins[move])) for ours, theirs in pairs]
     found = {
         "loss": fmean(losses),

@@ -42,7 +42,7 @@ from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay_suite
 from rookworld_rlvr.evaluation.suite import Suite, suite_table
 from rookworld_rlvr.model.device import Device, Precision, select_device
 from rookworld_rlvr.model.policy import ModelConfig, Policy, load_policy
-from rookworld_rlvr.rewards.verdict_book import load_book
+from rookworld_rlvr.rewards.evaluation_cache import load_cache
 from rookworld_rlvr.rollout.generator import GeneratorConfig
 from rookworld_rlvr.stockfish.engine import EngineConfig
 from rookworld_rlvr.stockfish.pool import EnginePool
@@ -94,7 +94,7 @@ def main() -> None:
     players, arbiters = {}, {}
     with ExitStack() as stack:
         pool = stack.enter_context(EnginePool(EngineConfig()))
-        measure = MoveEvaluator(load_book(""), pool, MEASURE_NODES)
+        measure = MoveEvaluator(load_cache(""), pool, MEASURE_NODES)
         for name, make in known_players(arguments.model, policy, stack).items():
             players[name] = table_of(player_suites(make, data, measure, arguments))
             print(f"{name}: done", flush=True)

@@ -50,7 +50,7 @@ def theirs(connection: Connection, side: TrlSide) -> None:
     with tempfile.TemporaryDirectory() as folder:
         trainer = GRPOTrainer(
             model=str(tiny_model_folder()) if config.model.path == TINY else config.model.path,
-            reward_funcs=judging(config, counted),
+            reward_funcs=scoring(config, counted),
             args=GRPOConfig(output_dir=folder, **side.settings),
             train_dataset=Dataset.from_list([{"prompt": e.prompt, "label": e.completion} for e in examples]),
             callbacks=[waiting(connection, counted, before_gib)],
@@ -60,18 +60,18 @@ def theirs(connection: Connection, side: TrlSide) -> None:
         trainer.train()
 
 
-def judging(config: Any, counted: sides.Counted) -> Callable[..., list[float]]:
+def scoring(config: Any, counted: sides.Counted) -> Callable[..., list[float]]:
     """TRL's reward function: our rubric."""
     from rookworld_rlvr.rewards import Rubric
-    from rookworld_rlvr.rewards.judge_pool import InlineJudge, Question
+    from rookworld_rlvr.rewards.scorer import RubricScorer, ScoreRequest
 
-    judge = InlineJudge(Rubric(config.rubric))
+    scorer = RubricScorer(Rubric(config.rubric))
 
     def reward(
         prompts: list[str], completions: list[str], completion_ids: list[list[int]], label: list[str | None], **_: Any
     ) -> list[float]:
-        asked = zip(prompts, completions, label, strict=True)
-        scores = judge.score_all([Question(prompt, text, known, None) for prompt, text, known in asked])
+        rows = zip(prompts, completions, label, strict=True)
+        scores = scorer.score_all([ScoreRequest(prompt, text, known, None) for prompt, text, known in rows])
         rewards = [score.total for score in scores]
         counted.lengths += [len(ids) for ids in completion_ids]
         counted.rewards += rewards

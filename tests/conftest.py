@@ -188,7 +188,7 @@ def small_overrides(corpus: Corpus, small_model: Path) -> list[str]:
         "evaluation_rows=1",
         "sampled_rows=0",
         # The book lacks these positions, and where Stockfish is installed it would be asked.
-        "rubric.judge=labels",
+        "rubric.source=labels",
         "match_pairs=0",
         "precision=fp32",
         "device=cpu",

@@ -10,7 +10,7 @@ import datasets
 
 from rookworld_rlvr.evaluation import MoveEvaluator
 from rookworld_rlvr.evaluation.table import score_examples
-from rookworld_rlvr.rewards.verdict_book import DEFAULT, load_book
+from rookworld_rlvr.rewards.evaluation_cache import DEFAULT, load_cache
 from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.training.data import HELD_OUT_FILE, default_file
@@ -34,7 +34,7 @@ def score(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:
     """
     example = Example(Task(doc["task"]), doc["prompt"], doc["expected"])
     [completion] = results
-    [row] = score_examples([example], [completion], MoveEvaluator(load_book(DEFAULT)).analyses([example]))
+    [row] = score_examples([example], [completion], MoveEvaluator(load_cache(DEFAULT)).analyses([example]))
     return {key.partition("/")[2]: value for key, value in row.values.items() if key.count("/") == 1}
 
 

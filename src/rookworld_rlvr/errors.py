@@ -16,5 +16,5 @@ class TrainingGaveUpError(RuntimeError):
     """Training cannot go on: a diagnosis, exit code 4."""
 
 
-class JudgeError(RuntimeError):
+class ScorerError(RuntimeError):
     """The judge itself failed: its process died and could not be replaced. A run treats it as a fault."""

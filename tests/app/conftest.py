@@ -11,7 +11,6 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from multiprocessing import active_children
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,15 +22,14 @@ from hydra import compose, initialize_config_dir
 from rookworld_rlvr.app.conf_groups import conf_folder
 from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, PretrainRunConfig, RunConfig, WarmstartRunConfig
 from rookworld_rlvr.app.hydra_command import store_schema, to_dataclass
-from rookworld_rlvr.app.judges import make_judges, open_pool
 from rookworld_rlvr.app.processes import join_world
+from rookworld_rlvr.app.scorers import make_scorers, open_pool
 from rookworld_rlvr.app.wiring import build_unsaved_run
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.evaluation.match import MatchConfig
 from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.model.world import RankError, World
-from rookworld_rlvr.rewards import JudgeError, Rubric
-from rookworld_rlvr.rewards.judge_pool import Question
+from rookworld_rlvr.rewards import Rubric, ScorerError
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
 from rookworld_rlvr.rollout.vllm_config import LOGPROBS_MODE, SERVED_NAME, engine_arguments
@@ -132,14 +130,14 @@ def of_engines(fake_stockfish: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         return found
 
     def failure(pool: EnginePool, fen: str) -> str:
-        with pytest.raises(JudgeError) as failed:
+        with pytest.raises(ScorerError) as failed:
             pool.analyse([fen])
         return str(failed.value)
 
     def verdicts(config: RunConfig) -> Any:
         """What a pool says of positions, why it gives one up, its processes, and what it leaves on disk."""
         try:
-            with closing(open_pool(config.rubric.engine, "engine")) as pool:
+            with closing(open_pool(config.rubric.stockfish, "engine")) as pool:
                 why = failure(pool, DEADLY)
                 found = [pool.analyse([fen]) for fen in (FEN, FEN.replace(" w ", " b "))]
                 return found, why, len(pool.pids()), cached()
@@ -148,12 +146,12 @@ def of_engines(fake_stockfish: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     def deadline(config: RunConfig) -> str:
         """Why a position is given up on which the engine hangs."""
-        with closing(open_pool(config.rubric.engine, "engine")) as pool:
+        with closing(open_pool(config.rubric.stockfish, "engine")) as pool:
             return failure(pool, STICKY)
 
     def measures(config: RunConfig) -> Any:
         """What measures a run that labels judge."""
-        judge, measure = make_judges(config)
+        judge, measure = make_scorers(config)
         judge.close()
         try:
             return measure.analyses([Example(Task.policy, f"P: {FEN}", None)])
@@ -236,28 +234,6 @@ def draws(config: RunConfig) -> list[Task]:
     for _ in range(100):
         sampler.observe(Task.policy, 1.0)
     return [example.task for example in sampler.draw(12)]
-
-
-def judges(config: RunConfig) -> int:
-    """Processes that were begun to judge a completion."""
-    judge, before = build_unsaved_run(config).context.judge, set(active_children())
-    judge.score_all([Question(f"P: {FEN}", LABEL, LABEL, None)])
-    begun = set(active_children()) - before
-    judge.close()
-    for process in begun:
-        process.join()
-    return len(begun)
-
-
-def patience(config: RunConfig) -> bool:
-    """Whether a completion was judged before the judges counted as hung."""
-    judge = build_unsaved_run(config).context.judge
-    try:
-        return len(judge.score_all([Question(f"P: {FEN}", LABEL, LABEL, None)])) == 1
-    except JudgeError:
-        return False
-    finally:
-        judge.close()
 
 
 def model(config: RunConfig) -> tuple[str, int]:
@@ -465,8 +441,6 @@ def observers(of_engines: dict[str, Any]) -> dict[str, Callable[[RunConfig], Any
         draws,
         signs,
         match,
-        judges,
-        patience,
         model,
         device,
         threads,

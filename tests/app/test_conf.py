@@ -10,7 +10,7 @@ from rookworld_rlvr.app.conf_groups import conf_folder
 from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, PretrainRunConfig, RunConfig, WarmstartRunConfig
 from rookworld_rlvr.model.world import Distributed
 from rookworld_rlvr.objective import AdvantageScale, KLForm, LossKind, MismatchMode
-from rookworld_rlvr.rewards.rubric import JudgeKind
+from rookworld_rlvr.rewards.rubric import MoveSource
 from rookworld_rlvr.rollout.generator import GeneratorKind
 from rookworld_rlvr.stability.faults import FaultKind
 from rookworld_rlvr.stability.kl_control import KLControl
@@ -32,9 +32,9 @@ CHANGES: dict[str, dict[str, Any]] = {
     "model=rookworld_124m": {"model.path": "jrahn/RookWorld-LM-124M"},
     "data=default": {},
     "rubric=default": {},
-    "rubric=engine": {"rubric.judge": JudgeKind.engine},
-    "rubric=labels": {"rubric.judge": JudgeKind.labels},
-    "rubric=rules": {"rubric.judge": JudgeKind.rules},
+    "rubric=engine": {"rubric.source": MoveSource.engine},
+    "rubric=labels": {"rubric.source": MoveSource.labels},
+    "rubric=rules": {"rubric.source": MoveSource.rules},
     "rubric=warmup": {"rubric.warmup_steps": 50},
     "generator=static": {},
     "generator=hf": {"generator.kind": GeneratorKind.hf},
@@ -171,8 +171,8 @@ def test_every_choice_of_a_knob_is_an_option_of_its_group(
 
 def test_what_a_diagnosis_suggests_changes_the_run_and_is_accepted(composed: Callable[..., Any]) -> None:
     assert SUGGESTIONS.keys() == set(FaultKind)
-    before = composed("optim.lr=1", "rubric=warmup", "judge_processes=1")
+    before = composed("optim.lr=1", "rubric=warmup", "threads=1")
     for kind, suggested in SUGGESTIONS.items():
         given = suggested.format(lr=1e-5).split()
-        after = composed("optim.lr=1", "rubric=warmup", "judge_processes=1", *given)
+        after = composed("optim.lr=1", "rubric=warmup", "threads=1", *given)
         assert after != before, kind

@@ -23,9 +23,9 @@ from rookworld_rlvr.stockfish.engine import EngineConfig, EngineNotFoundError, f
 from rookworld_rlvr.stockfish.uci import Limit
 from rookworld_rlvr.tasks.audit import audit
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus
+from rookworld_rlvr.tasks.move_evals import read_move_evals
 from rookworld_rlvr.tasks.policy import parse_policy
 from rookworld_rlvr.tasks.types import PolicyAnswer, Task
-from rookworld_rlvr.tasks.verdicts import read_verdicts
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT.parent / "shared" / "data" / "rook_val_250.txt"
@@ -182,7 +182,7 @@ def test_rows_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
     generate(tmp_path / "one", "--processes", "1")
     generate(tmp_path / "two", "--processes", "2")
     assert files(tmp_path / "one") == files(tmp_path / "two")
-    assert files(tmp_path / "one").keys() == {"data_card.json", "environment.txt", "policy.txt", "verdicts.tsv"}
+    assert files(tmp_path / "one").keys() == {"data_card.json", "environment.txt", "policy.txt", "move_evals.tsv"}
     assert audit(tmp_path / "one" / "policy.txt").is_clean
 
 
@@ -441,7 +441,7 @@ def test_an_engine_that_fails_again_and_again_ends_the_command_in_one_line_that_
 @needs_engine
 def test_every_policy_row_has_a_verdict_on_all_its_legal_moves_and_is_the_best_of_them(tmp_path: Path) -> None:
     generate(tmp_path / "out", "--task", "policy")
-    verdicts = list(read_verdicts(tmp_path / "out" / "verdicts.tsv"))
+    verdicts = list(read_move_evals(tmp_path / "out" / "move_evals.tsv"))
     rows = read_corpus(tmp_path / "out" / "policy.txt").examples
     assert len(verdicts) == len(rows) == 120
     for verdict, row in zip(verdicts, rows, strict=True):
@@ -463,7 +463,7 @@ def test_given_games_and_positions_are_labelled_before_any_are_played(
     lines.write_text("7k/8/8/8/8/8/7P/K7 w - - 0 1\n")
     given = ["--positions", str(pgn), str(lines)]
     generate(tmp_path / "out", *given, rows=30)
-    found = list(read_verdicts(tmp_path / "out" / "verdicts.tsv"))
+    found = list(read_move_evals(tmp_path / "out" / "move_evals.tsv"))
     # The first position of both games, once, and those behind it from which a game goes on.
     assert [verdict.source for verdict in found].count("given") == 7
     assert found[6].fen == "7k/8/8/8/8/8/7P/K7 w - - 0 1" and found[7].source != "given"
@@ -500,5 +500,5 @@ def test_what_is_held_out_is_held_out_of_both_tasks_by_position(tmp_path: Path) 
     for prefix in ("", "held_out_"):
         found = [read_corpus(tmp_path / "out" / f"{prefix}{task}.txt").examples for task in Task]
         sides.append({example_key(example) for rows in found for example in rows})
-        assert len(list(read_verdicts(tmp_path / "out" / f"{prefix}verdicts.tsv"))) == len(found[0])
+        assert len(list(read_move_evals(tmp_path / "out" / f"{prefix}move_evals.tsv"))) == len(found[0])
     assert not sides[0] & sides[1] and 0.15 < len(sides[1]) / len(sides[0] | sides[1]) < 0.45

@@ -45,7 +45,7 @@ def leaves(config: Any, path: str = "") -> Iterator[str]:
 # Legal moves, which the small model does not write.
 PLAYS = ("model.path=tiny", "generator.max_new_tokens=100")
 POLICY, RETENTION = ("suites=[policy]",), ("suites=[retention]", "retention.baseline=tiny")
-MEASURED = (*POLICY, "evaluation_nodes=50", "engine.path={measuring}", "engine.cache_folder=cache")
+MEASURED = (*POLICY, "evaluation_nodes=50", "stockfish.path={measuring}", "stockfish.cache_folder=cache")
 MATES = ("suites=[mate_in_one]", "mate_in_one.path={mates}")
 PUZZLES = ("suites=[puzzles]", "puzzles.path={mates}")
 SELFPLAY = ("suites=[selfplay]", "selfplay.games=2", "selfplay.max_plies=2", *PLAYS)
@@ -82,13 +82,13 @@ KNOBS = {
     "generator.vllm.sync_folder": Knob("/nope", SERVER, "server"),
     "generator.vllm.timeout_s": Knob(0.05, SERVER, "server"),
     "generator.vllm.retries": Knob(1, SERVER, "server"),
-    "engine.path": Knob("/nope", MEASURED),
-    "engine.hash_mib": Knob(30, MEASURED),
-    "engine.processes": Knob(2, (), "verdicts"),
-    "engine.timeout_s": Knob(0.4, ("engine.timeout_s=0.3", "engine.attempts=1"), "deadline"),
-    "engine.attempts": Knob(1, (), "verdicts"),
-    "engine.cache": Knob(False, MEASURED),
-    "engine.cache_folder": Knob("elsewhere", MEASURED),
+    "stockfish.path": Knob("/nope", MEASURED),
+    "stockfish.hash_mib": Knob(30, MEASURED),
+    "stockfish.processes": Knob(2, (), "verdicts"),
+    "stockfish.timeout_s": Knob(0.4, ("stockfish.timeout_s=0.3", "stockfish.attempts=1"), "deadline"),
+    "stockfish.attempts": Knob(1, (), "verdicts"),
+    "stockfish.cache": Knob(False, MEASURED),
+    "stockfish.cache_folder": Knob("elsewhere", MEASURED),
     "balanced.rows_per_class": Knob(2, ("suites=[balanced]",)),
     "mate_in_one.path": Knob("/nope", MATES),
     "mate_in_one.limit": Knob(1, MATES),
@@ -107,7 +107,7 @@ KNOBS = {
     "world_model.player": Knob("random", (*WORLD, "world_model.max_plies=12", "world_model.games=2")),
     "world_model.decoding.temperature": Knob(9.0, WORLD),
     "world_model.decoding.top_k": Knob(1, (*WORLD, "world_model.decoding.temperature=3")),
-    "verdicts": Knob("/nope", POLICY),
+    "move_evals": Knob("/nope", POLICY),
     "match.opponent": Knob("capture", GAMES),
     "match.pairs": Knob(1, GAMES),
     "match.max_plies": Knob(1, GAMES),
@@ -172,7 +172,7 @@ def as_run(config: EvaluateConfig) -> RunConfig:
     run.generator = GeneratorConfig(
         **{knob.name: getattr(config.generator, knob.name) for knob in fields(config.generator)}
     )
-    run.rubric.engine = EngineConfig(**asdict(config.engine))
+    run.rubric.stockfish = EngineConfig(**asdict(config.stockfish))
     return run
 
 

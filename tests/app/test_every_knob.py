@@ -43,7 +43,8 @@ ADAPTIVE_KL, PROPORTIONAL_KL = ("kl.control=adaptive",), ("kl.control=proportion
 ADAPTIVE_ENTROPY = ("objective.entropy.control=adaptive", "objective.entropy.coef=0.01")
 # A server that fails after a while, see the observer.
 SERVER = ("generator=vllm_server", "generator.vllm.urls=[http://127.0.0.1:1]", "generator.vllm.retries=0")
-BY_ENGINE = ("rubric.judge=engine",)
+ONE_ATTEMPT = ("rubric.stockfish.timeout_s=0.3", "rubric.stockfish.attempts=1")
+BY_ENGINE = ("rubric.source=engine",)
 # Weights and scales that count only where an engine judges.
 OF_ENGINE = ("_value", "halving_loss")
 SELF_PLAY = ("data.self_play.fraction=1", "data.mixture.environment=0")
@@ -57,16 +58,16 @@ KNOBS: dict[str, Knob] = {
     if path.startswith("rubric.") and isinstance(value, float)
 } | {
     "rubric.policy.missed_mate": Knob(1.0, "totals", BY_ENGINE),
-    "rubric.judge": Knob("rules", "totals"),
-    "rubric.verdicts": Knob("/nope", "refused"),
-    "rubric.engine.path": Knob("/nope", "verdicts"),
-    "rubric.engine.nodes": Knob(77, "verdicts"),
-    "rubric.engine.hash_mib": Knob(3, "verdicts"),
-    "rubric.engine.processes": Knob(2, "verdicts"),
-    "rubric.engine.timeout_s": Knob(0.4, "deadline", ("rubric.engine.timeout_s=0.3", "rubric.engine.attempts=1")),
-    "rubric.engine.attempts": Knob(1, "verdicts"),
-    "rubric.engine.cache": Knob(False, "verdicts"),
-    "rubric.engine.cache_folder": Knob("elsewhere", "verdicts"),
+    "rubric.source": Knob("rules", "totals"),
+    "rubric.move_evals": Knob("/nope", "refused"),
+    "rubric.stockfish.path": Knob("/nope", "verdicts"),
+    "rubric.stockfish.nodes": Knob(77, "verdicts"),
+    "rubric.stockfish.hash_mib": Knob(3, "verdicts"),
+    "rubric.stockfish.processes": Knob(2, "verdicts"),
+    "rubric.stockfish.timeout_s": Knob(0.4, "deadline", ONE_ATTEMPT),
+    "rubric.stockfish.attempts": Knob(1, "verdicts"),
+    "rubric.stockfish.cache": Knob(False, "verdicts"),
+    "rubric.stockfish.cache_folder": Knob("elsewhere", "verdicts"),
     "evaluation_nodes": Knob(77, "measures"),
     "rubric.warmup_steps": Knob(7, "totals"),
     "steps": Knob(1, "folder"),
@@ -100,8 +101,6 @@ KNOBS: dict[str, Knob] = {
     "generator.kind": Knob("none", "refused"),
     "device": Knob("cuda", "device"),
     "threads": Knob(2, "threads"),
-    "judge_processes": Knob(1, "judges"),
-    "judge_timeout_s": Knob(1e-4, "patience", ("judge_processes=1",)),
     "model.attention": Knob("sdpa", "model"),
     "model.dropout": Knob(0.3, "two_steps", ("recovery.guard.kl_limit=0",)),
     "model.path": Knob("tiny", "model"),

@@ -39,7 +39,7 @@ def test_the_reward_told_is_that_of_the_file(finished: Path, capsys: pytest.Capt
     ([], "rescore: expected a run's folder"),
     (["rubric=rules"], "rescore: expected a run's folder"),
     (["/nope"], "resume: expected a run's folder"),
-    (["{run}", "steps=3"], "rescore: expected overrides of rubric and judge_processes, got steps=3"),
+    (["{run}", "steps=3"], "rescore: expected overrides of rubric, got steps=3"),
     (["{run}", "rubric.rungs.parse=-1"], "rubric.rungs.parse"),
 ])  # fmt: skip
 def test_what_cannot_be_rescored_is_refused_in_one_line(

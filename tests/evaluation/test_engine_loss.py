@@ -9,7 +9,7 @@ import pytest
 
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.evaluation import Measure, MoveEvaluator, paired_gain, run, score_examples, summarise
-from rookworld_rlvr.rewards.verdict_book import load_book
+from rookworld_rlvr.rewards.evaluation_cache import load_cache
 from rookworld_rlvr.stockfish.engine import Analysis, EngineConfig
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks import Example, Task
@@ -17,7 +17,7 @@ from rookworld_rlvr.tasks import Example, Task
 KEY = "policy/win_probability_loss"
 WHITE_FEN, BLACK_FEN = "7k/8/8/8/8/8/8/K7 w - - 0 1", "k7/8/8/8/8/8/8/7K b - - 0 1"
 STALEMATE = "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"
-NO_BOOK = load_book("")
+NO_CACHE = load_cache("")
 EXAMPLES = [
     Example(Task.policy, f"P: {WHITE_FEN}", "M: a1b1 E: 0.0 B: a1b1"),
     Example(Task.policy, f"P: {BLACK_FEN}", None),
@@ -81,7 +81,7 @@ def test_the_table_has_the_graded_mean_a_colour_and_the_paired_gain() -> None:
 
 def test_a_measure_asks_of_each_policy_position_once_at_its_own_limit(fake_stockfish: Path) -> None:
     with EnginePool(EngineConfig(path=str(fake_stockfish), cache=False, nodes=50)) as pool:
-        measure = MoveEvaluator(NO_BOOK, pool, 90)
+        measure = MoveEvaluator(NO_CACHE, pool, 90)
         measure.prepare(EXAMPLES)
         found = measure.analyses([*EXAMPLES, EXAMPLES[0]])
         assert found.keys() == ANALYSES.keys() and found[STALEMATE].lines == ()
@@ -104,9 +104,9 @@ def test_an_evaluation_that_waits_for_an_engine_can_be_stopped_at_each_chunk(
 
     with EnginePool(EngineConfig(path=str(fake_stockfish), cache=False, nodes=50)) as pool:
         with pytest.raises(KeyboardInterrupt):
-            run.evaluate(None, None, EXAMPLES, engine=MoveEvaluator(NO_BOOK, pool, 90), progress=stop)  # type: ignore[arg-type]
+            run.evaluate(None, None, EXAMPLES, engine=MoveEvaluator(NO_CACHE, pool, 90), progress=stop)  # type: ignore[arg-type]
         assert analysed == [1, 2]
-        measure = MoveEvaluator(NO_BOOK, pool, 90)
+        measure = MoveEvaluator(NO_CACHE, pool, 90)
         rows = run.evaluate(None, None, EXAMPLES, engine=measure)  # type: ignore[arg-type]
         assert rows == score_examples(EXAMPLES, ["", "", "", ""], measure.analyses(EXAMPLES)) and KEY in rows[0].values
 

@@ -9,7 +9,7 @@ import torch
 
 from rookworld_rlvr.evaluation.engine_loss import MoveEvaluator
 from rookworld_rlvr.evaluation.sampled import Sampling, evaluate_sampled, sampled_values
-from rookworld_rlvr.rewards.verdict_book import load_book
+from rookworld_rlvr.rewards.evaluation_cache import load_cache
 from rookworld_rlvr.stockfish.engine import Analysis
 from rookworld_rlvr.tasks import Example, Task
 
@@ -52,7 +52,7 @@ class Tokenizer:
 
 
 def test_draws_depend_on_the_seed_alone_and_leave_the_random_state_as_it_was() -> None:
-    measure = MoveEvaluator(load_book(""))
+    measure = MoveEvaluator(load_cache(""))
 
     def ask(seed: int) -> list[float]:
         sampling = Sampling(temperature=1.0, seed=seed)

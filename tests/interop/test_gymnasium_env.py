@@ -9,10 +9,10 @@ pytest.importorskip("gymnasium", reason="gymnasium is not installed")
 import gymnasium
 from gymnasium.utils.env_checker import check_env
 
+from rookworld_rlvr.interop.examples import shipped_examples
 from rookworld_rlvr.interop.gymnasium_env import ChessTextEnv
-from rookworld_rlvr.interop.judging import shipped_examples
 from rookworld_rlvr.rewards import RubricConfig, score
-from rookworld_rlvr.rewards.rubric import JudgeKind
+from rookworld_rlvr.rewards.rubric import MoveSource
 from rookworld_rlvr.tasks import Task
 
 
@@ -25,7 +25,7 @@ def test_the_library_s_checker_finds_nothing() -> None:
 
 def test_an_episode_asks_a_prompt_pays_the_answer_and_ends() -> None:
     rows = [row for row in shipped_examples() if row.task is Task.environment][:3]
-    env = ChessTextEnv(rows, RubricConfig(judge=JudgeKind.labels))
+    env = ChessTextEnv(rows, RubricConfig(source=MoveSource.labels))
     prompt, info = env.reset(seed=4)
     row = next(row for row in rows if row.prompt == prompt)
     assert info == {"task": "environment", "expected": row.completion}

@@ -4,13 +4,11 @@ import json
 import subprocess
 import sys
 
-import pytest
-
-from rookworld_rlvr.interop.judging import make_judge, shipped_examples
+from rookworld_rlvr.interop.examples import shipped_examples
 from rookworld_rlvr.interop.trl import reward_functions, trl_rows
 from rookworld_rlvr.rewards import RubricConfig, score
-from rookworld_rlvr.rewards.judge_pool import Question
-from rookworld_rlvr.rewards.rubric import JudgeKind
+from rookworld_rlvr.rewards.rubric import MoveSource
+from rookworld_rlvr.rewards.scorer import ScoreRequest, make_scorer
 from rookworld_rlvr.tasks import Task
 
 
@@ -19,9 +17,9 @@ def test_each_function_judges_its_own_task_as_a_run_does_and_says_none_for_the_o
     prompts, labels = [row.prompt for row in examples], [row.completion for row in examples]
     functions = reward_functions()
     assert [function.__name__ for function in functions] == ["policy_reward", "environment_reward"]
-    judge = make_judge()
+    scorer = make_scorer()
     questions = zip(prompts, labels, labels, strict=True)
-    scores = judge.score_all([Question(*question, step=None) for question in questions])
+    scores = scorer.score_all([ScoreRequest(*question, step=None) for question in questions])
     for task, function in zip(Task, functions, strict=True):
         found = function(prompts, labels, expected=labels, completion_ids=[[1]] * 12, trainer_state=None)
         own = [one.total if row.task is task else None for row, one in zip(examples, scores, strict=True)]
@@ -31,7 +29,7 @@ def test_each_function_judges_its_own_task_as_a_run_does_and_says_none_for_the_o
 def test_messages_are_taken_by_their_last_one_and_labels_may_be_absent() -> None:
     row = next(row for row in shipped_examples() if row.task is Task.environment)
     text = row.completion or ""
-    [_, environment] = reward_functions(RubricConfig(judge=JudgeKind.rules))
+    [_, environment] = reward_functions(RubricConfig(source=MoveSource.rules))
     messages = [{"role": "user", "content": row.prompt}]
     assert environment([messages], [[{"role": "assistant", "content": text}]]) == [1.0]
     assert environment([row.prompt], ["nothing"]) == [score(row.prompt, "nothing").total]
@@ -40,11 +38,6 @@ def test_messages_are_taken_by_their_last_one_and_labels_may_be_absent() -> None
 def test_rows_have_the_columns_that_the_functions_take() -> None:
     rows = trl_rows()
     assert len(rows) == len(shipped_examples()) and all(row.keys() == {"prompt", "expected"} for row in rows)
-
-
-def test_a_judge_that_needs_a_run_is_refused() -> None:
-    with pytest.raises(ValueError, match="got engine"):
-        reward_functions(RubricConfig(judge=JudgeKind.engine))
 
 
 def test_importing_the_rewards_pulls_in_no_torch_and_none_of_the_libraries() -> None:

@@ -34,9 +34,9 @@ from rookworld_rlvr.tasks.environment import (
     render_environment,
     render_environment_prompt,
 )
+from rookworld_rlvr.tasks.move_evals import MoveEvals, mirrored, render_move_evals
 from rookworld_rlvr.tasks.transitions import transition_kind
 from rookworld_rlvr.tasks.types import Example, Task
-from rookworld_rlvr.tasks.verdicts import Verdict, mirrored, render_verdict
 from rookworld_rlvr.training.data import default_file
 
 CPU = torch.device("cpu")
@@ -49,9 +49,9 @@ SMALL = PretrainConfig(
 FEN = "6k1/5ppp/8/8/8/8/8/R6K w - - 0 1"
 
 
-def verdict(fen: str = FEN) -> Verdict:
+def verdict(fen: str = FEN) -> MoveEvals:
     evals = {move.uci(): 0.0 for move in chess.Board(fen).legal_moves} | {"a1a8": 999.99, "a1a7": 5.0}
-    return Verdict(fen, "test", evals if fen == FEN else dict.fromkeys(sorted(evals.keys() - {"a1a8", "a1a7"}), 0.1))
+    return MoveEvals(fen, "test", evals if fen == FEN else dict.fromkeys(sorted(evals.keys() - {"a1a8", "a1a7"}), 0.1))
 
 
 def environment_row(fen: str, uci: str) -> Example:
@@ -59,7 +59,7 @@ def environment_row(fen: str, uci: str) -> Example:
     return Example(Task.environment, prompt, render_environment(environment_truth(parse_environment_prompt(prompt))))
 
 
-def positions(count: int) -> list[Verdict]:
+def positions(count: int) -> list[MoveEvals]:
     rng, found = random.Random(0), []
     while len(found) < count:
         board = chess.Board()
@@ -67,7 +67,7 @@ def positions(count: int) -> list[Verdict]:
             board.push(rng.choice(list(board.legal_moves)))
         evals = {move.uci(): round(rng.gauss(0, 2), 2) for move in board.legal_moves}
         if evals:
-            found.append(Verdict(board.fen(), "test", evals))
+            found.append(MoveEvals(board.fen(), "test", evals))
     return found
 
 
@@ -410,7 +410,7 @@ def test_positions_held_out_or_excluded_are_not_learned_from(transitions: list[E
     held_out = next(row for row in read_corpus(default_file("held_out.jsonl")).examples if row.task is Task.policy)
     fens = [held_out.prompt.removeprefix("P: "), FEN, *(found.fen for found in positions(2))]
     file, rows, excluded = (tmp_path / name for name in ("v.tsv", "rows.txt", "excluded.fen"))
-    file.write_text("".join(f"{render_verdict(Verdict(fen, 'test', {'a1a8': 0.0}))}\n" for fen in fens))
+    file.write_text("".join(f"{render_move_evals(MoveEvals(fen, 'test', {'a1a8': 0.0}))}\n" for fen in fens))
     rows.write_text("".join(f"{row.prompt}{row.completion}\n" for row in transitions))
     excluded.write_text(f"{FEN}\n")
     config = PretrainRunConfig(verdicts=[str(file)], transitions=[str(rows)], exclude=[str(excluded)])
@@ -421,7 +421,7 @@ def test_positions_held_out_or_excluded_are_not_learned_from(transitions: list[E
 def test_the_command_makes_a_model_and_goes_on_where_it_stopped(
     transitions: list[Example], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "v.tsv").write_text("".join(f"{render_verdict(found)}\n" for found in positions(6)))
+    (tmp_path / "v.tsv").write_text("".join(f"{render_move_evals(found)}\n" for found in positions(6)))
     (tmp_path / "rows.txt").write_text("".join(f"{row.prompt}{row.completion}\n" for row in transitions))
     given = [f"verdicts=[{tmp_path}/v.tsv]", f"transitions=[{tmp_path}/rows.txt]", f"output={tmp_path}/out"]
     small = ["model.layers=1", "model.width=16", "model.heads=2", "model.board_layer=1", "model.steps=3"]

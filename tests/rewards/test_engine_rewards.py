@@ -7,13 +7,12 @@ from pathlib import Path
 import chess
 import pytest
 
-from rookworld_rlvr.errors import JudgeError
+from rookworld_rlvr.errors import ScorerError
 from rookworld_rlvr.rewards import Rubric, RubricConfig, Score, score
-from rookworld_rlvr.rewards.engine_judge import EngineJudge
-from rookworld_rlvr.rewards.judge_pool import InlineJudge, JudgePool, Question
-from rookworld_rlvr.rewards.move_worth import move_worth
+from rookworld_rlvr.rewards.move_values import move_values
 from rookworld_rlvr.rewards.policy_rewards import PolicyRewardConfig, eval_agreement
-from rookworld_rlvr.rewards.rubric import JudgeKind
+from rookworld_rlvr.rewards.rubric import MoveSource
+from rookworld_rlvr.rewards.scorer import ScoreRequest, make_scorer
 from rookworld_rlvr.stockfish.engine import Analysis, EngineConfig
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks.types import PromptError
@@ -24,7 +23,7 @@ PROMPT = f"P: {FEN}"
 # Win probabilities of lichess's model, in thousandths: 0.500, 0.409, 0.001.
 VERDICT = Analysis(FEN, (("a1b2", 0.0), ("a1a2", -1.0), ("a1b1", -999.99)))
 LABEL = "M: a1b1 E: 0.5 B: a1b1"
-BY_ENGINE = RubricConfig(judge=JudgeKind.engine)
+BY_ENGINE = RubricConfig(source=MoveSource.engine)
 STALEMATE = "P: 7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"
 ENVIRONMENT = f"A: {chess.STARTING_FEN}+e2e4+e2e4+"
 NEXT = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1+0.001+0+0"
@@ -42,7 +41,7 @@ def pool(fake_stockfish: Path, tmp_path: Path) -> Iterator[EnginePool]:
 
 
 def test_a_move_is_worth_the_win_probability_that_it_keeps() -> None:
-    worth = move_worth(VERDICT)
+    worth = move_values(VERDICT)
     assert dict(worth.wins) == pytest.approx({"a1b2": 0.5, "a1a2": 0.409, "a1b1": 0.001})
     losses = [worth.loss(move) for move in ("a1b2", "a1a2", "a1b1", "a1c3", "")]
     assert losses == pytest.approx([0, 0.091, 0.499, 0.5, 0.5])
@@ -54,7 +53,7 @@ def test_a_move_is_worth_the_win_probability_that_it_keeps() -> None:
     assert worth.share(["a1b1", "a1a2", "a1b2"], 0.1) == 1.0 and worth.share([], 0.1) == 0.0
     assert worth.value("a1a2", 0.091) == pytest.approx(0.5)
     with pytest.raises(ValueError, match=r"expected the analysis of a position with a legal move"):
-        move_worth(Analysis(FEN, ()))
+        move_values(Analysis(FEN, ()))
 
 
 def test_the_win_model_is_lichess_s_logistic_of_centipawns() -> None:
@@ -62,13 +61,13 @@ def test_the_win_model_is_lichess_s_logistic_of_centipawns() -> None:
     for move, pawns in verdict.lines:
         # lichess.org/page/accuracy: 50 + 50 (2 / (1 + exp(-0.00368208 cp)) - 1), per cent.
         expected = 1 / (1 + 2.718281828459045 ** (-0.00368208 * 100 * pawns))
-        assert move_worth(verdict).wins[move] == pytest.approx(expected, abs=6e-4)
+        assert move_values(verdict).wins[move] == pytest.approx(expected, abs=6e-4)
 
 
 def test_of_more_than_five_moves_the_best_five_are_what_a_set_is_measured_by() -> None:
     moves = [move.uci() for move in chess.Board().legal_moves]
     verdict = Analysis(chess.STARTING_FEN, tuple((move, 0.0 if i < 5 else -999.99) for i, move in enumerate(moves)))
-    worth = move_worth(verdict)
+    worth = move_values(verdict)
     assert worth.share(moves[:5], 0.499) == 1.0
     assert worth.share(moves[5:10], 0.499) == pytest.approx(0.5)
     assert worth.share(moves[2:7], 0.499) == pytest.approx((3 + 2 * 0.5) / 5)
@@ -107,7 +106,7 @@ def test_the_parts_of_a_verdict_stand_in_the_place_of_the_label_s() -> None:
     agreement = eval_agreement(0.0, -999.99, PolicyRewardConfig())
     assert engine["correctness/evals_value"] == pytest.approx((1 + agreement) / 3) and agreement < 0.01
     same = {part: value for part, value in engine.items() if not part.endswith("_value")}
-    by_rules = Rubric(RubricConfig(judge=JudgeKind.rules)).score(PROMPT, text, LABEL)
+    by_rules = Rubric(RubricConfig(source=MoveSource.rules)).score(PROMPT, text, LABEL)
     assert same == score(PROMPT, text).parts == by_rules.parts
 
 
@@ -124,7 +123,7 @@ def test_a_perfect_answer_earns_1_and_worse_moves_less_whatever_the_label_says()
 
 
 def test_a_verdict_that_is_missing_or_of_another_position_is_our_mistake() -> None:
-    with pytest.raises(ValueError, match=r"rubric.judge=engine: expected an engine's analysis, got none for 'P: 7k"):
+    with pytest.raises(ValueError, match=r"rubric.source=engine: expected an engine's analysis, got none for 'P: 7k"):
         by_engine("M: a1b2 E: 0.0 B: a1b2", None)
     other = Analysis(chess.STARTING_FEN, (("e2e4", 0.3),))
     with pytest.raises(ValueError, match=r"expected the analysis of 'P: 7k.*got that of 'rnbq"):
@@ -137,34 +136,30 @@ def test_where_nobody_can_move_and_in_the_other_task_no_verdict_is_asked_for() -
     assert rubric.score(ENVIRONMENT, NEXT).total == 1.0
 
 
-def questions() -> list[Question]:
+def questions() -> list[ScoreRequest]:
     texts = [f"M: {first} a1b2 E: 1.07 0.5 B: {first}" for first in ("a1b2", "a1a2", "a1b1", "a1c3")]
     return [
-        *(Question(PROMPT, text, LABEL, None) for text in texts),
-        Question(STALEMATE, texts[0], None, None),
-        Question(ENVIRONMENT, NEXT, None, None),
+        *(ScoreRequest(PROMPT, text, LABEL, None) for text in texts),
+        ScoreRequest(STALEMATE, texts[0], None, None),
+        ScoreRequest(ENVIRONMENT, NEXT, None, None),
     ]
 
 
-@pytest.mark.parametrize("processes", [0, 1])
-def test_a_judge_with_an_engine_asks_once_a_position_and_scores_here_and_in_other_processes_alike(
-    processes: int, pool: EnginePool
-) -> None:
-    inner = JudgePool(BY_ENGINE, processes) if processes else InlineJudge(Rubric(BY_ENGINE))
-    judge = EngineJudge(inner, pool)
-    judge.prepare(question.prompt for question in questions())
-    scores = judge.score_all(questions())
+def test_an_engine_searches_each_position_once_for_all_completions(pool: EnginePool) -> None:
+    scorer = make_scorer(BY_ENGINE, pool)
+    scorer.prepare(question.prompt for question in questions())
+    scores = scorer.score_all(questions())
     [analysis] = pool.analyse([FEN])
     rubric = Rubric(BY_ENGINE)
     expected = [
         rubric.score(q.prompt, q.completion, analysis=analysis if q.prompt == PROMPT else None) for q in questions()
     ]
     assert scores == expected and len({found.total for found in scores[:4]}) == 4
-    counts = judge.engine_counts()
+    counts = scorer.engine_counts()
     # The stalemate is a position too, of which there is nothing to say.
-    assert counts is not None and (counts.positions, counts.searched, judge.restarts) == (3, 2, 0)
-    assert judge.score_all([]) == []
-    judge.close()
+    assert counts is not None and (counts.positions, counts.searched, counts.restarts) == (3, 2, 0)
+    assert scorer.score_all([]) == []
+    scorer.close()
     assert pool.pids() == []
 
 
@@ -173,24 +168,24 @@ def test_an_engine_that_fails_ahead_of_time_fails_the_scoring(
 ) -> None:
     monkeypatch.setenv("FAKE_DIES", FEN)
     pool = EnginePool(EngineConfig(path=str(fake_stockfish), cache=False, attempts=2))
-    judge = EngineJudge(InlineJudge(Rubric(BY_ENGINE)), pool)
-    judge.prepare([PROMPT, ENVIRONMENT])
-    assert judge.score_all(questions()[5:])[0].total == 1.0
-    with pytest.raises(JudgeError, match=f"the engine failed 2 times on {FEN}"):
-        judge.score_all(questions())
+    scorer = make_scorer(BY_ENGINE, pool)
+    scorer.prepare([PROMPT, ENVIRONMENT])
+    assert scorer.score_all(questions()[5:])[0].total == 1.0
+    with pytest.raises(ScorerError, match=f"the engine failed 2 times on {FEN}"):
+        scorer.score_all(questions())
     with pytest.raises(PromptError):
-        judge.prepare(["P: no position"])
-    judge.close()
+        scorer.prepare(["P: no position"])
+    scorer.close()
 
 
-def test_judges_without_an_engine_prepare_nothing_and_count_nothing() -> None:
-    for judge in (InlineJudge(Rubric(RubricConfig())), JudgePool(RubricConfig(), 1)):
-        judge.prepare(["P: no position"])
-        assert judge.engine_counts() is None
-        judge.close()
+def test_a_rubric_alone_prepares_nothing_and_counts_nothing() -> None:
+    scorer = make_scorer(RubricConfig(source=MoveSource.rules))
+    scorer.prepare(["P: no position"])
+    assert scorer.engine_counts() is None
+    scorer.close()
 
 
-def test_a_word_that_names_no_judge_is_refused() -> None:
-    wanted = r"expected rubric.judge to be one of verdicts, labels, rules, engine, got 'stockfish'"
+def test_a_word_that_names_no_source_is_refused() -> None:
+    wanted = r"expected rubric.source to be one of cached, labels, rules, engine, got 'stockfish'"
     with pytest.raises(ValueError, match=wanted):
-        Rubric(dataclasses.replace(BY_ENGINE, judge="stockfish"))  # type: ignore[arg-type]
+        Rubric(dataclasses.replace(BY_ENGINE, source="stockfish"))  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rookworld_rlvr.board.evals import format_pawns, win_probability
 from rookworld_rlvr.rewards import Rubric, RubricConfig, score
-from rookworld_rlvr.rewards.rubric import JudgeKind
+from rookworld_rlvr.rewards.rubric import MoveSource
 from rookworld_rlvr.stockfish.engine import Analysis
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.policy import parse_number
@@ -25,8 +25,8 @@ POSITIONS = [
 ]
 GARBAGE_MOVES = ("0000", "e2e2", "E2E4", "e2", "e2e4x", "+", "１２", "Nf3", "??")
 GARBAGE_EVALS = ("nan", "inf", "1e3", "0.1.2", "1_0", "-", "٣", "9" * 400)
-BY_ENGINE, BY_RULES = (Rubric(RubricConfig(judge=judge)) for judge in (JudgeKind.engine, JudgeKind.rules))
-BY_VERDICTS, BY_LABELS = (Rubric(RubricConfig(judge=judge)) for judge in (JudgeKind.verdicts, JudgeKind.labels))
+BY_ENGINE, BY_RULES = (Rubric(RubricConfig(source=source)) for source in (MoveSource.engine, MoveSource.rules))
+BY_CACHE, BY_LABELS = (Rubric(RubricConfig(source=source)) for source in (MoveSource.cached, MoveSource.labels))
 BLANKS = ("", " ", "   ", "\n", "\t ", "\u00a0")
 
 
@@ -267,8 +267,8 @@ def test_a_label_and_a_verdict_count_for_the_judges_that_look_at_them(
     judged = BY_ENGINE.score(prompt, text, analysis=verdict)
     assert BY_ENGINE.score(prompt, text, label, analysis=verdict) == judged
     # The default prefers a verdict, then a label.
-    assert BY_VERDICTS.score(prompt, text, label, analysis=verdict) == judged
-    assert BY_VERDICTS.score(prompt, text, label) == BY_LABELS.score(prompt, text, label)
+    assert BY_CACHE.score(prompt, text, label, analysis=verdict) == judged
+    assert BY_CACHE.score(prompt, text, label) == BY_LABELS.score(prompt, text, label)
     plain = score(prompt, text)
     assert BY_RULES.score(prompt, text, label, analysis=verdict) == plain
     assert BY_LABELS.score(prompt, text, analysis=verdict) == plain

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rookworld_rlvr.rewards import Rubric, RubricConfig, score
-from rookworld_rlvr.rewards.move_worth import MATE_IN_ONE
-from rookworld_rlvr.rewards.rubric import JudgeKind
+from rookworld_rlvr.rewards.move_values import MATE_IN_ONE
+from rookworld_rlvr.rewards.rubric import MoveSource
 from rookworld_rlvr.rewards.rubric_checks import BOUNDS, MAX_WEIGHT, SHARE
 from rookworld_rlvr.stockfish.engine import Analysis
 
@@ -90,7 +90,7 @@ ANALYSES = {
 @pytest.mark.parametrize("path", KNOBS)
 def test_every_knob_changes_some_total(path: str) -> None:
     warm: dict[str, Any] = {} if path == "warmup_steps" else {"warmup_steps": 10}
-    warm["judge"] = JudgeKind.engine if path in ENGINE_KNOBS else JudgeKind.labels
+    warm["judge"] = MoveSource.engine if path in ENGINE_KNOBS else MoveSource.labels
     default = dict(knobs(RubricConfig()))[path]
     value = 7 if path == "warmup_steps" else default * (0.7 if BOUNDS.get(path) == SHARE else 1.3)
     assert totals(warm | {path: value}) != totals(warm)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rookworld_rlvr.board.openings import OPENINGS, opening_board
-from rookworld_rlvr.errors import JudgeError
+from rookworld_rlvr.errors import ScorerError
 from rookworld_rlvr.stockfish.cache import FILE, CacheError, EngineCache, default_folder
 from rookworld_rlvr.stockfish.engine import Analysis, EngineConfig, engine_position
 from rookworld_rlvr.stockfish.pool import EnginePool
@@ -141,6 +141,6 @@ def test_a_cache_that_fails_while_it_is_used_is_told_of(fake_stockfish: Path, tm
         file = sqlite3.connect(tmp_path / FILE)
         file.execute("DROP TABLE analyses")
         file.close()
-        with pytest.raises(JudgeError, match="the cache of verdicts failed: no such table"):
+        with pytest.raises(ScorerError, match="the cache of verdicts failed: no such table"):
             pool.analyse(FENS[1:2])
         assert [found.position for found in pool.analyse(FENS[:1])] == [engine_position(FENS[0])]

@@ -8,7 +8,7 @@ import chess.engine
 import pytest
 
 from rookworld_rlvr.board.evals import to_pawns
-from rookworld_rlvr.errors import JudgeError
+from rookworld_rlvr.errors import ScorerError
 from rookworld_rlvr.stockfish import engine as engine_file
 from rookworld_rlvr.stockfish import uci
 from rookworld_rlvr.stockfish.engine import (
@@ -131,7 +131,7 @@ def test_a_deadline_beyond_the_longest_wait_is_waited_for_in_parts(
     monkeypatch.setenv("FAKE_HANGS", QUIET)
     engine = opened(fake_stockfish, timeout_s=0.3, attempts=1)
     began = time.monotonic()
-    with pytest.raises(JudgeError, match=r"no bestmove in 0.3 s"):
+    with pytest.raises(ScorerError, match=r"no bestmove in 0.3 s"):
         engine.analyse(QUIET, Limit(nodes=100))
     assert time.monotonic() - began > 0.3
     engine.close()
@@ -227,7 +227,7 @@ def test_a_position_on_which_every_process_fails_is_named_and_the_next_is_judged
     monkeypatch.setenv(how, QUIET)
     engine = opened(fake_stockfish, timeout_s=0.3 if how == "FAKE_HANGS" else 10, attempts=2)
     engine.identity()
-    with pytest.raises(JudgeError) as error:
+    with pytest.raises(ScorerError) as error:
         engine.analyse(QUIET, Limit(nodes=100))
     assert str(error.value).startswith(f"the engine failed 2 times on {QUIET}: {why}")
     assert engine.restarts == 2
@@ -235,5 +235,5 @@ def test_a_position_on_which_every_process_fails_is_named_and_the_next_is_judged
     assert engine.analyse(BLACK_MATES, Limit(nodes=100)).lines[:2] == (("g8h8", 1.07), ("g8f8", 0.96))
     engine.close()
     engine.close()
-    with pytest.raises(JudgeError, match="the engine is closed"):
+    with pytest.raises(ScorerError, match="the engine is closed"):
         engine.analyse(BLACK_MATES, Limit(nodes=100))

@@ -14,7 +14,7 @@ import chess
 import pytest
 
 from rookworld_rlvr.board.openings import OPENINGS, opening_board
-from rookworld_rlvr.errors import JudgeError
+from rookworld_rlvr.errors import ScorerError
 from rookworld_rlvr.stockfish.engine import Analysis, EngineConfig, EngineNotFoundError, engine_position
 from rookworld_rlvr.stockfish.pool import EngineCounts, EnginePool
 
@@ -116,7 +116,7 @@ def test_a_position_that_fails_is_named_and_the_others_stay_judged(
     bad = engine_position(FENS[1])
     monkeypatch.setenv("FAKE_DIES", bad)
     with pool_of(fake_stockfish, attempts=2) as pool:
-        with pytest.raises(JudgeError, match="the engine failed 2 times on") as error:
+        with pytest.raises(ScorerError, match="the engine failed 2 times on") as error:
             pool.analyse(FENS[:3])
         assert bad in str(error.value)
         assert len(pool.analyse([FENS[0], FENS[2]])) == 2 and pool.counts().restarts == 2
@@ -129,7 +129,7 @@ def test_what_fails_ahead_of_time_is_asked_again_when_it_is_asked_for(
     with pool_of(fake_stockfish, attempts=2) as pool:
         pool.prepare(FENS[:1])
         until(lambda: nothing_under_way(pool))
-        with pytest.raises(JudgeError, match="failed 2 times"):
+        with pytest.raises(ScorerError, match="failed 2 times"):
             pool.analyse(FENS[:2])
         assert pool.counts().restarts == 4
         monkeypatch.setenv("FAKE_DIES", "never")
@@ -141,7 +141,7 @@ def test_a_failure_that_passes_costs_one_call_however_many_positions_it_struck(
 ) -> None:
     monkeypatch.setenv("FAKE_DIES", " ")
     with pool_of(fake_stockfish, attempts=2) as pool:
-        with pytest.raises(JudgeError, match="failed 2 times"):
+        with pytest.raises(ScorerError, match="failed 2 times"):
             pool.analyse(FENS[:4])
         until(lambda: nothing_under_way(pool))
         monkeypatch.setenv("FAKE_DIES", "never")
@@ -188,14 +188,14 @@ def test_no_engine_outlives_its_pool(stockfish: str, gone: Gone) -> None:
         raise ZeroDivisionError
     assert pids and all(map(gone, pids))
     pool.close()
-    with pytest.raises(JudgeError, match="the engine is closed"):
+    with pytest.raises(ScorerError, match="the engine is closed"):
         pool.analyse(FENS[4:5])
 
 
 def test_a_pool_closed_in_the_middle_of_a_search_ends_it_at_once(stockfish: str, gone: Gone) -> None:
     pool = pool_of(stockfish, nodes=10**9)
     pids = pool.pids()
-    with meanwhile(pool, EnginePool.close), pytest.raises(JudgeError, match="the engine is closed"):
+    with meanwhile(pool, EnginePool.close), pytest.raises(ScorerError, match="the engine is closed"):
         pool.analyse(FENS[:3])
     assert all(map(gone, pids)) and pool.counts().restarts == 0
 

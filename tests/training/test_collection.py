@@ -12,7 +12,7 @@ from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.objective import AdvantageConfig, AdvantageScale, group_advantages
 from rookworld_rlvr.rewards import Score
-from rookworld_rlvr.rewards.judge_pool import Judge, Question
+from rookworld_rlvr.rewards.scorer import Scorer, ScoreRequest
 from rookworld_rlvr.rollout.generator import Generator, GeneratorError, SampledCompletion
 from rookworld_rlvr.rollout.groups import Group
 from rookworld_rlvr.stability.faults import FaultKind
@@ -33,11 +33,10 @@ NO_CLIP = "optim.max_grad_norm=1e9"
 
 @dataclass
 class Rescoring:
-    """A real judge whose scores are looked over, by the question and its place among those asked."""
+    """A real scorer whose scores are looked over, by the question and its place among those asked."""
 
-    real: Judge
-    rescore: Callable[[int, Question, Score], Score]
-    restarts: int = 0
+    real: Scorer
+    rescore: Callable[[int, ScoreRequest, Score], Score]
 
     def prepare(self, prompts: Iterable[str]) -> None:
         self.real.prepare(prompts)
@@ -45,7 +44,7 @@ class Rescoring:
     def engine_counts(self) -> None:
         return None
 
-    def score_all(self, questions: Sequence[Question]) -> list[Score]:
+    def score_all(self, questions: Sequence[ScoreRequest]) -> list[Score]:
         scores = self.real.score_all(questions)
         return [self.rescore(i, *pair) for i, pair in enumerate(zip(questions, scores, strict=True))]
 
@@ -78,12 +77,12 @@ class TakesNoWeights(Resampling):
         raise GeneratorError("expected the trainer's weights, the sampler has others")
 
 
-def rescored(context: StepContext, rescore: Callable[[int, Question, Score], Score]) -> StepContext:
-    context.judge = Rescoring(context.judge, rescore)
+def rescored(context: StepContext, rescore: Callable[[int, ScoreRequest, Score], Score]) -> StepContext:
+    context.scorer = Rescoring(context.scorer, rescore)
     return context
 
 
-def same_for_environment(_i: int, question: Question, score: Score) -> Score:
+def same_for_environment(_i: int, question: ScoreRequest, score: Score) -> Score:
     return replace(score, total=0.5) if question.prompt.startswith("A: ") else score
 
 
@@ -258,7 +257,7 @@ def test_prompts_whose_completions_were_rejected_are_learned_of_once(
 
 
 def test_the_outcome_filter_leaves_out_groups_that_differ_by_shaping_alone(make_run: MakeRun) -> None:
-    def outcomes_of_the_first_group(i: int, _question: Question, score: Score) -> Score:
+    def outcomes_of_the_first_group(i: int, _question: ScoreRequest, score: Score) -> Score:
         """The first group's outcomes differ, the second's are all wrong; rewards differ in both."""
         return Score(0.1 * i, {"correctness/best_legal": float(i in (1, 3))}, None)
 
@@ -385,7 +384,7 @@ def test_a_sampler_that_differs_is_weighed_by_its_ratio_and_the_raw_ratio_is_sho
 
 
 def test_an_adaptive_mixture_moves_to_the_task_that_is_still_wrong(make_run: MakeRun) -> None:
-    def right_in_policy_alone(_i: int, question: Question, score: Score) -> Score:
+    def right_in_policy_alone(_i: int, question: ScoreRequest, score: Score) -> Score:
         right = question.prompt.startswith("P: ")
         part = "correctness/best_legal" if right else "correctness/next_state_exact"
         return replace(score, parts={part: float(right)}, failure=None)

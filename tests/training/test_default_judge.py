@@ -1,4 +1,4 @@
-"""A run as the defaults have it: shipped verdicts judge and measure, without an engine; sampled rows; the match."""
+"""A run by the defaults: shipped evaluations score and measure without an engine; sampled rows; the match."""
 
 import json
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from rookworld_rlvr.training.run import Run
 from rookworld_rlvr.training.trainer import train as train_run
 
 Train = Callable[..., Path]
-DEFAULTS = ("rubric.judge=verdicts", "data.train=default", "data.held_out=default", "data.mixture.environment=0")
+DEFAULTS = ("rubric.source=verdicts", "data.train=default", "data.held_out=default", "data.mixture.environment=0")
 LOSS = "policy/win_probability_loss"
 
 
@@ -42,7 +42,7 @@ def test_shipped_verdicts_judge_and_measure_without_an_engine(train: Train) -> N
 
 
 def test_without_a_book_labels_judge_and_nothing_claims_to_be_measured(train: Train) -> None:
-    folder = train(*DEFAULTS, "steps=1", "evaluation_rows=3", "rubric.verdicts=")
+    folder = train(*DEFAULTS, "steps=1", "evaluation_rows=3", "rubric.move_evals=")
     [row] = metrics(folder)
     assert row["judge/verdict/label"] == 2 and "judge/verdict/shipped" not in row
     assert LOSS not in summary(folder)["before"]

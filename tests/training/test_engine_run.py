@@ -11,7 +11,7 @@ import pytest
 
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.errors import TrainingGaveUpError
-from rookworld_rlvr.rewards.engine_judge import EngineJudge
+from rookworld_rlvr.rewards.scorer import EvaluationScorer
 from rookworld_rlvr.training.context import Moment, StepContext
 from rookworld_rlvr.training.metrics import declared
 from rookworld_rlvr.training.run import Run
@@ -20,7 +20,7 @@ from rookworld_rlvr.training.trainer import train as train_run
 
 MakeRun = Callable[..., Run]
 LOSS = "policy/win_probability_loss"
-ENGINE = ("rubric.judge=engine", "rubric.engine.nodes=400", "data.mixture.environment=0", "steps=3")
+ENGINE = ("rubric.source=engine", "rubric.stockfish.nodes=400", "data.mixture.environment=0", "steps=3")
 # The small corpus has 32 positions, of which a step takes two.
 KEYS = {"judge/engine_positions", "judge/engine_cached_fraction", "judge/engine_wait_s", "judge/engine_restarts"}
 
@@ -35,14 +35,14 @@ def summary(folder: Path) -> dict[str, Any]:
 
 
 def pids(context: StepContext) -> list[int]:
-    assert isinstance(context.judge, EngineJudge)
-    return context.judge._pool.pids()
+    assert isinstance(context.scorer, EvaluationScorer)
+    return context.scorer._pool.pids()
 
 
 def test_a_run_judged_by_an_engine_trains_and_counts_and_is_the_same_from_the_cache_and_with_engines_killed(
     train: Callable[..., Path], make_saved_run: MakeRun, stockfish: str, tmp_path: Path
 ) -> None:
-    given = (*ENGINE, f"rubric.engine.path={stockfish}", f"rubric.engine.cache_folder={tmp_path / 'cache'}")
+    given = (*ENGINE, f"rubric.stockfish.path={stockfish}", f"rubric.stockfish.cache_folder={tmp_path / 'cache'}")
     first = train(*given, "evaluation_rows=4")
     rows, told = metrics(first), summary(first)
     assert all(row.keys() >= KEYS and row["optim/update_norm"] > 0 for row in rows)
@@ -52,12 +52,12 @@ def test_a_run_judged_by_an_engine_trains_and_counts_and_is_the_same_from_the_ca
     assert not [key for row in rows for key in row if key.endswith("_match")]
     assert all(declared(key).meaning for row in rows for key in row if key != "step")
     assert 0 <= told["before"][LOSS]["value"] <= 1 and told["before"][LOSS]["n"] == 4 and LOSS in told["gain"]
-    again = train(*given, "evaluation_rows=4", "rubric.engine.processes=2", "judge_processes=1", root="again")
+    again = train(*given, "evaluation_rows=4", "rubric.stockfish.processes=2", root="again")
     assert [row["reward/mean"] for row in metrics(again)] == [row["reward/mean"] for row in rows]
     assert [row["judge/engine_cached_fraction"] for row in metrics(again)] == [1, 1, 1]
     assert summary(again)["before"] == told["before"] and summary(again)["gain"] == told["gain"]
     seen: list[int] = []
-    killed = make_saved_run(*ENGINE, f"rubric.engine.path={stockfish}", "rubric.engine.cache=false")
+    killed = make_saved_run(*ENGINE, f"rubric.stockfish.path={stockfish}", "rubric.stockfish.cache=false")
     killed.context.hooks.append(kill_in_every_step(seen))
     train_run(killed)
     assert [row["reward/mean"] for row in metrics(killed.folder)] == [row["reward/mean"] for row in rows]
@@ -66,7 +66,7 @@ def test_a_run_judged_by_an_engine_trains_and_counts_and_is_the_same_from_the_ca
 
 
 def test_an_engine_measures_a_run_that_labels_judge(train: Callable[..., Path], stockfish: str, tmp_path: Path) -> None:
-    given = (f"rubric.engine.path={stockfish}", f"rubric.engine.cache_folder={tmp_path / 'cache'}", "steps=1")
+    given = (f"rubric.stockfish.path={stockfish}", f"rubric.stockfish.cache_folder={tmp_path / 'cache'}", "steps=1")
     measured = train(*given, "evaluation_nodes=400")
     assert LOSS in summary(measured)["before"] and LOSS in summary(measured)["gain"]
     [row] = metrics(measured)
@@ -86,9 +86,9 @@ def kill_in_every_step(seen: list[int]) -> Callable[[Moment, StepContext, StepRe
 def test_positions_are_begun_with_before_the_model_writes(make_run: MakeRun, stockfish: str) -> None:
     from rookworld_rlvr.training.step import grpo_step
 
-    run = make_run(*ENGINE, f"rubric.engine.path={stockfish}", "rubric.engine.cache=false")
-    judge, order = run.context.judge, []
-    prepare, generate, score_all = judge.prepare, run.context.generator.generate, judge.score_all
+    run = make_run(*ENGINE, f"rubric.stockfish.path={stockfish}", "rubric.stockfish.cache=false")
+    scorer, order = run.context.scorer, []
+    prepare, generate, score_all = scorer.prepare, run.context.generator.generate, scorer.score_all
 
     def noting(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def noted(*arguments: Any, **named: Any) -> Any:
@@ -98,9 +98,9 @@ def test_positions_are_begun_with_before_the_model_writes(make_run: MakeRun, sto
         return noted
 
     for owner, name, call in (
-        (judge, "prepare", prepare),
+        (scorer, "prepare", prepare),
         (run.context.generator, "generate", generate),
-        (judge, "score_all", score_all),
+        (scorer, "score_all", score_all),
     ):
         setattr(owner, name, noting(name, call))
     assert grpo_step(run.context, 0).fault is None
@@ -111,8 +111,8 @@ def test_positions_are_begun_with_before_the_model_writes(make_run: MakeRun, sto
 def test_an_engine_that_always_fails_is_a_fault_that_names_the_position_and_what_to_try(
     make_saved_run: MakeRun, fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = (*ENGINE, f"rubric.engine.path={fake_stockfish}", "rubric.engine.cache=false", "evaluation_rows=0")
-    run = make_saved_run(*given, "recovery.max_consecutive_nans=1", "rubric.engine.attempts=1", "steps=9")
+    given = (*ENGINE, f"rubric.stockfish.path={fake_stockfish}", "rubric.stockfish.cache=false", "evaluation_rows=0")
+    run = make_saved_run(*given, "recovery.max_consecutive_nans=1", "rubric.stockfish.attempts=1", "steps=9")
 
     def fail_from_now_on(moment: Moment, context: StepContext, report: StepReport) -> None:
         if report.step == 1 and moment is Moment.begun:
@@ -121,10 +121,10 @@ def test_an_engine_that_always_fails_is_a_fault_that_names_the_position_and_what
             os.kill(pid, signal.SIGKILL)
 
     run.context.hooks.append(fail_from_now_on)
-    with pytest.raises(TrainingGaveUpError, match=r"judge \(scores: the engine failed 1 times on .* it has died"):
+    with pytest.raises(TrainingGaveUpError, match=r"scorer \(scores: the engine failed 1 times on .* it has died"):
         train_run(run)
     told = (run.folder / "diagnosis.txt").read_text()
-    assert "judge_processes=0 rubric.engine.timeout_s=60" in told
+    assert "rubric.stockfish.timeout_s=60" in told
     assert pids(run.context) == []
 
 
@@ -132,8 +132,8 @@ def test_an_engine_that_always_fails_is_a_fault_that_names_the_position_and_what
 def test_without_the_engine_that_was_asked_for_nothing_is_begun(
     command: str, small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    given = [*small_overrides, f"output_root={tmp_path / 'outputs'}", "rubric.judge=engine"]
-    assert main([command, *given, "rubric.engine.path=/nope/stockfish"]) == 2
+    given = [*small_overrides, f"output_root={tmp_path / 'outputs'}", "rubric.source=engine"]
+    assert main([command, *given, "rubric.stockfish.path=/nope/stockfish"]) == 2
     told = capfd.readouterr().err
-    assert told == "rookworld: rubric.engine: expected an engine's binary, got '/nope/stockfish': no such file\n"
+    assert told == "rookworld: rubric.stockfish: expected an engine's binary, got '/nope/stockfish': no such file\n"
     assert not (tmp_path / "outputs").exists()

@@ -2,12 +2,7 @@
 
 import json
 import math
-import os
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,12 +18,12 @@ from rookworld_rlvr.app.config import RunConfig
 from rookworld_rlvr.app.hydra_command import EXIT_CODES, store_schema, to_dataclass
 from rookworld_rlvr.errors import TrainingGaveUpError
 from rookworld_rlvr.rewards import Score
-from rookworld_rlvr.rewards.judge_pool import Judge, JudgePool, Question
+from rookworld_rlvr.rewards.scorer import Scorer, ScoreRequest
 from rookworld_rlvr.rollout.generator import Generator, SampledCompletion
 from rookworld_rlvr.stability.faults import DAMAGE, Fault, FaultKind
 from rookworld_rlvr.stockfish.pool import EngineCounts
-from rookworld_rlvr.training.checkpoint import STATE_FILE, checkpoint_folder, list_checkpoints, load_checkpoint
-from rookworld_rlvr.training.context import Hook, Moment, StepContext, judge_restarts
+from rookworld_rlvr.training.checkpoint import STATE_FILE, checkpoint_folder
+from rookworld_rlvr.training.context import Hook, Moment, StepContext
 from rookworld_rlvr.training.diagnosis import SUGGESTIONS
 from rookworld_rlvr.training.step_report import StepReport
 from rookworld_rlvr.training.trainer import Run
@@ -152,17 +147,13 @@ def silent_generator(run: Run, faulty: Callable[[], bool]) -> None:
 
 
 @dataclass
-class NanJudge:
-    """A real judge whose first score is NaN while `broken`; equal answers are judged once, so others may be shared."""
+class NanScorer:
+    """A real scorer whose first score is NaN while `broken`; equal answers are scored once, so others may be shared."""
 
-    real: Judge
+    real: Scorer
     broken: Callable[[], bool]
 
-    @property
-    def restarts(self) -> int:
-        return self.real.restarts
-
-    def score_all(self, questions: Sequence[Question]) -> list[Score]:
+    def score_all(self, questions: Sequence[ScoreRequest]) -> list[Score]:
         scores = self.real.score_all(questions)
         return [replace(scores[0], total=float("nan")), *scores[1:]] if self.broken() else scores
 
@@ -176,8 +167,8 @@ class NanJudge:
         self.real.close()
 
 
-def nan_judge(run: Run, faulty: Callable[[], bool]) -> None:
-    run.context.judge = NanJudge(run.context.judge, faulty)
+def nan_scorer(run: Run, faulty: Callable[[], bool]) -> None:
+    run.context.scorer = NanScorer(run.context.scorer, faulty)
 
 
 INJECTIONS: dict[str, tuple[Injection, FaultKind, str]] = {
@@ -191,10 +182,10 @@ INJECTIONS: dict[str, tuple[Injection, FaultKind, str]] = {
     "nan_moment": (at(Moment.accumulated, bad_moment), FaultKind.parameter, f"optimizer.exp_avg of {BAD_WEIGHT}"),
     "nan_reward": (bad_reward(torch.nan), FaultKind.reward, "reward[group 0, completion 1]"),
     "inf_reward": (bad_reward(-torch.inf), FaultKind.reward, "reward[group 0, completion 1]"),
-    "nan_judge": (nan_judge, FaultKind.reward, "reward[group 0, completion 0]"),
+    "nan_scorer": (nan_scorer, FaultKind.reward, "reward[group 0, completion 0]"),
     "no_completions": (silent_generator, FaultKind.generator, "completions"),
 }
-WITHOUT_BATCH = {FaultKind.reward, FaultKind.generator, FaultKind.judge}
+WITHOUT_BATCH = {FaultKind.reward, FaultKind.generator, FaultKind.scorer}
 
 
 def faulty_run(make_saved_run: MakeRun, injection: Injection, times: int, *overrides: str) -> tuple[Run, Watched]:
@@ -286,7 +277,7 @@ def test_one_fault_too_many_gives_up_with_a_diagnosis_that_names_it_and_a_batch_
         rewards = [sample["reward"] for sample in torch.load(batch)["samples"]]
         spoilt = [place for place, reward in enumerate(rewards) if not math.isfinite(reward)]
         # Equal answers share what the judge says.
-        assert tensor == f"reward[group 0, completion {spoilt[0]}]" and (len(spoilt) == 1 or name == "nan_judge")
+        assert tensor == f"reward[group 0, completion {spoilt[0]}]" and (len(spoilt) == 1 or name == "nan_scorer")
         assert len(rewards) == 8 and len(spoilt) < 8
     for line in (run.folder / "rollouts.jsonl").read_text().splitlines():
         # NaN is no JSON.
@@ -426,60 +417,3 @@ def test_without_recovery_a_spike_is_trained_on_and_damage_gives_up_at_once(make
 
 def rewards_of(run: Run) -> list[float]:
     return [row["reward/mean"] for row in rows(run)]
-
-
-def test_a_judge_process_that_dies_is_replaced_and_the_rewards_are_the_same(make_saved_run: MakeRun) -> None:
-    def kill_once(context: StepContext, _report: StepReport) -> None:
-        assert isinstance(context.judge, JudgePool)
-        [pid] = context.judge.pids()
-        os.kill(pid, signal.SIGKILL)
-
-    plain, _ = faulty_run(make_saved_run, at(Moment.begun, lambda *_: None), 1)
-    train_run(plain)
-    run, _ = faulty_run(make_saved_run, at(Moment.begun, kill_once), 1, "judge_processes=1", "name=pool")
-    train_run(run)
-    assert rewards_of(run) == rewards_of(plain) and len(set(rewards_of(run))) > 3
-    assert [row["recovery/judge_restarts"] for row in rows(run)] == [0] * FIRST + [1] * 4
-    assert rows(run)[-1]["recovery/skipped"] == 0
-    assert isinstance(run.context.judge, JudgePool) and run.context.judge.pids() == []
-    # A run that goes on in another process still counts them.
-    later = make_saved_run(*GIVEN, "name=later")
-    load_checkpoint(list_checkpoints(run.folder)[-1], later.context)
-    assert later.context.judge.restarts == 0 and judge_restarts(later.context) == 1
-    later.close()
-
-
-@contextmanager
-def killing(judge: JudgePool, wanted: Callable[[], bool]) -> Iterator[None]:
-    """Kill the judge's processes as soon as they are there, while that is wanted."""
-    over = threading.Event()
-
-    def kill() -> None:
-        killed: set[int] = set()
-        while not over.is_set():
-            for pid in set(judge.pids() if wanted() else ()) - killed:
-                os.kill(pid, signal.SIGKILL)
-                killed.add(pid)
-            time.sleep(0.001)
-
-    thread = threading.Thread(target=kill)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-def test_a_judge_that_dies_every_time_is_a_fault_and_at_last_ends_the_run(make_saved_run: MakeRun) -> None:
-    run, watched = faulty_run(make_saved_run, lambda *_: None, MOST + 1, "judge_processes=1")
-    assert isinstance(run.context.judge, JudgePool)
-    with (
-        killing(run.context.judge, lambda: watched.step >= FIRST),
-        pytest.raises(TrainingGaveUpError, match=r"the last was judge \(scores: the judge's processes died 2 times"),
-    ):
-        train_run(run)
-    told = diagnosis(run)
-    assert (told["fault"], told["try"]) == ("judge", "judge_processes=0 rubric.engine.timeout_s=60")
-    assert told["prompt"][:3] in ("P: ", "A: ")
-    assert rows(run)[-1]["recovery/judge_restarts"] == 2 * MOST and rows(run)[-1]["recovery/skipped"] == MOST

@@ -175,7 +175,7 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "kl.coef=0.5",
             "data.mixture.adaptive=1",
             "generator.max_new_tokens=64",
-            "rubric.judge=rules",
+            "rubric.source=rules",
         ),
         ("sampler/policy_share",),
     ),

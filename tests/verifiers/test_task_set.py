@@ -35,8 +35,7 @@ def test_vf_validate_accepts_the_task_set(tmp_path: Path) -> None:
 def test_two_hundred_transcripts_earn_what_a_run_pays() -> None:
     from rookworld_chess.taskset import RookworldChessConfig, RookworldChessTaskset
 
-    from rookworld_rlvr.interop.judging import make_judge
-    from rookworld_rlvr.rewards.judge_pool import Question
+    from rookworld_rlvr.rewards.scorer import ScoreRequest, make_scorer
 
     tasks = list(RookworldChessTaskset(RookworldChessConfig(num_tasks=200)))
     assert len(tasks) == 200 and len({task.data.prompt_text[0] for task in tasks}) == 2
@@ -46,10 +45,10 @@ def test_two_hundred_transcripts_earn_what_a_run_pays() -> None:
         for i, task in enumerate(tasks)
     ]
     asked = [
-        Question(task.data.prompt_text, text.strip(), task.data.expected, step=None)
+        ScoreRequest(task.data.prompt_text, text.strip(), task.data.expected, step=None)
         for task, text in zip(tasks, said, strict=True)
     ]
-    ours = [score.total for score in make_judge().score_all(asked)]
+    ours = [score.total for score in make_scorer().score_all(asked)]
     traces: list[Any] = [SimpleNamespace(last_reply=text.strip()) for text in said]
     theirs = [asyncio.run(task.reward(trace)) for task, trace in zip(tasks, traces, strict=True)]
     assert theirs == ours and len(set(ours)) > 20

@@ -6,17 +6,17 @@ from typing import Literal
 
 import verifiers.v1 as vf
 
-from rookworld_rlvr.interop.judging import make_judge, shipped_examples
-from rookworld_rlvr.rewards.judge_pool import Judge, Question
+from rookworld_rlvr.interop.examples import shipped_examples
+from rookworld_rlvr.rewards.scorer import Scorer, ScoreRequest, make_scorer
 
 # The least that a label earns by its own row.
 LABEL_EARNS = 0.99
 
 
 @cache
-def judge() -> Judge:
-    """The judge of a default run; one for all tasks, since it holds a book of verdicts."""
-    return make_judge()
+def scorer() -> Scorer:
+    """The scorer of a default run; one for all tasks, since it holds the evaluation cache."""
+    return make_scorer()
 
 
 class RookworldChessData(vf.TaskData):
@@ -31,14 +31,14 @@ class RookworldChessTask(vf.Task[RookworldChessData]):
     @vf.reward(weight=1.0)
     async def reward(self, trace: vf.Trace) -> float:
         """What `rookworld train` pays for the answer, from -0.3 to 1.0."""
-        return self.judged(trace.last_reply)
+        return self.reward_of(trace.last_reply)
 
     async def validate(self, runtime: vf.Runtime) -> bool:
         """Whether the label earns what a right answer earns."""
-        return self.judged(self.data.expected) >= LABEL_EARNS
+        return self.reward_of(self.data.expected) >= LABEL_EARNS
 
-    def judged(self, completion: str) -> float:
-        [score] = judge().score_all([Question(self.data.prompt_text, completion, self.data.expected, step=None)])
+    def reward_of(self, completion: str) -> float:
+        [score] = scorer().score_all([ScoreRequest(self.data.prompt_text, completion, self.data.expected, step=None)])
         return score.total
 
 

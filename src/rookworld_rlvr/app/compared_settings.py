@@ -11,7 +11,7 @@ from .rows_file import MISSING, leaves
 # Where something lies or is written: what was read from there is compared row by row, by checksum or engine's name.
 PLACES = ("path", "file", "pgn", "config.retention.baseline")
 # What policy/win_probability_loss depends on.
-OF_THE_LOSS = ("config.evaluation_nodes", "config.engine.", "facts.policy.engine")
+OF_THE_LOSS = ("config.evaluation_nodes", "config.stockfish.", "facts.policy.engine")
 MODEL = "config.model.path"
 
 

@@ -16,8 +16,7 @@ from ..model.policy import ModelConfig, ModelSourceConfig
 from ..pretraining.run import PretrainConfig
 from ..pretraining.warmstart import WarmstartConfig
 from ..rewards import RubricConfig
-from ..rewards.judge_pool import TIMEOUT_S
-from ..rewards.verdict_book import DEFAULT
+from ..rewards.evaluation_cache import DEFAULT
 from ..rollout.generator import GeneratorBaseConfig, GeneratorConfig, GeneratorKind
 from ..stability.kl_control import KLConfig
 from ..stability.recovery import RecoveryConfig
@@ -41,10 +40,6 @@ class RunConfig(TrainerConfig):
     precision: Precision = Precision.auto
     threads: int = 0
     """CPU threads; 0: torch's own choice. One thread gives the same bits on every machine of a kind."""
-    judge_processes: int = 0
-    """Processes that judge completions; 0: this one does. One that dies or hangs is replaced."""
-    judge_timeout_s: float = TIMEOUT_S
-    """judge_processes above 0: seconds for a step's completions, after which the processes hang."""
     output_root: str = "outputs"
     """Runs go to <output_root>/<date>/<time>-<name>."""
     resume: str = ""
@@ -101,16 +96,16 @@ class EvaluateConfig:
     evaluation_rows: int = 2048
     """Held-out rows a task."""
     evaluation_nodes: int = 0
-    """Nodes a position of the engine that measures policy/win_probability_loss; 0: the verdicts of `verdicts` do."""
-    verdicts: str = DEFAULT
-    """A file of verdicts, as `rookworld data verdicts` writes it; `default` ships, empty is none. Rows whose position
+    """Nodes per position of the engine that measures win_probability_loss; 0: `move_evals` does."""
+    move_evals: str = DEFAULT
+    """A file of move evaluations, as `rookworld data evals` writes it; `default` ships, empty: none. Rows of positions
     it lacks have no win_probability_loss."""
     output: str = ""
     """A JSON file to write the tables to, the rows beside it in <output>.rows.jsonl; empty: the console alone."""
     model: ModelSourceConfig = field(default_factory=ModelSourceConfig)
     data: SourceConfig = field(default_factory=SourceConfig)
     generator: GeneratorBaseConfig = field(default_factory=GeneratorBaseConfig)
-    engine: EngineProcessConfig = field(default_factory=EngineProcessConfig)
+    stockfish: EngineProcessConfig = field(default_factory=EngineProcessConfig)
     """Used with evaluation_nodes."""
     balanced: BalancedConfig = field(default_factory=BalancedConfig)
     mate_in_one: MateInOneConfig = field(default_factory=MateInOneConfig)
@@ -133,7 +128,7 @@ class PretrainRunConfig:
     """`rookworld pretrain`."""
 
     verdicts: list[str] = field(default_factory=list)
-    """Files of verdicts; `rookworld data generate` makes them, and `rookworld data verdicts`."""
+    """Files of verdicts; `rookworld data generate` makes them, and `rookworld data evals`."""
     transitions: list[str] = field(default_factory=list)
     """Files or datasets of labelled `A:` rows."""
     exclude: list[str] = field(default_factory=list)

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from ..errors import UserError
 from ..files import write_lines
-from ..rewards import JudgeError
+from ..rewards import ScorerError
 from ..stockfish.engine import MAX_TIMEOUT_S, EngineConfig, EngineUnusableError
 from ..stockfish.uci import Limit
 from ..tasks.audit import audit, fixed_lines
@@ -20,7 +20,7 @@ from ..training.data import positions_of
 from .exit_codes import BAD_INPUT, DONE, INTERRUPTED
 from .generation.game_log import GameLogError
 from .generation.generate import CARD_FILE, Request, generate, given_games
-from .generation.verdicts import positions_with_moves, write_verdicts
+from .generation.move_evals import positions_with_moves, write_move_evals
 from .generation.workers import Labelling, WorkerError
 from .progress import bars
 
@@ -33,7 +33,7 @@ class UsageError(ValueError):
     """Arguments that ask for nothing we can do; one line."""
 
 
-USER_ERRORS = (UsageError, UserError, CorpusError, EngineUnusableError, JudgeError, GameLogError, WorkerError, OSError)
+USER_ERRORS = (UsageError, UserError, CorpusError, EngineUnusableError, ScorerError, GameLogError, WorkerError, OSError)
 
 
 def main(argv: list[str]) -> int:
@@ -59,20 +59,20 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="rookworld data", description="Audit rows of data, or generate them.")
-    commands = parser.add_subparsers(required=True, metavar="audit|generate|selfplay|verdicts")
+    commands = parser.add_subparsers(required=True, metavar="audit|generate|selfplay|evals")
     _add_audit(commands.add_parser("audit", help="report what is wrong in a file of rows"))
     _add_generate(commands.add_parser("generate", help="write new rows, labelled by the rules and Stockfish"))
     _add_selfplay(commands.add_parser("selfplay", help="write rows of games that a model plays against itself"))
-    _add_verdicts(commands.add_parser("verdicts", help="write what Stockfish says of every legal move of P: rows"))
+    _add_evals(commands.add_parser("evals", help="write Stockfish's evaluation of every legal move of P: rows"))
     return parser
 
 
-def _add_verdicts(parser: argparse.ArgumentParser) -> None:
+def _add_evals(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", metavar="FILE", nargs="+", help="rows whose P: prompts are looked at")
     parser.add_argument("--nodes", type=_positive, default=EngineConfig().nodes, metavar="N", help="a position")
-    parser.add_argument("--processes", type=_positive, default=1, metavar="K", help="change speed, not verdicts")
-    parser.add_argument("--out", type=_gz, required=True, metavar="FILE.tsv.gz", help="for rubric.verdicts=")
-    parser.set_defaults(run=_verdicts)
+    parser.add_argument("--processes", type=_positive, default=1, metavar="K", help="change speed, not evaluations")
+    parser.add_argument("--out", type=_gz, required=True, metavar="FILE.tsv.gz", help="for rubric.move_evals=")
+    parser.set_defaults(run=_evals)
 
 
 def _add_audit(parser: argparse.ArgumentParser) -> None:
@@ -150,12 +150,12 @@ def _gz(text: str) -> Path:
     return path
 
 
-def _verdicts(arguments: argparse.Namespace) -> None:
+def _evals(arguments: argparse.Namespace) -> None:
     config = EngineConfig(nodes=arguments.nodes, processes=arguments.processes)
     wanted = len(positions_with_moves(arguments.files))
-    with bars({"verdicts": wanted}, unit="positions") as tell:
-        count = write_verdicts(arguments.files, arguments.out, config, lambda done: tell("verdicts", done))
-    print(f"{count} verdicts of {config.nodes} nodes a position: {arguments.out}")
+    with bars({"evaluations": wanted}, unit="positions") as tell:
+        count = write_move_evals(arguments.files, arguments.out, config, lambda done: tell("evaluations", done))
+    print(f"move evaluations of {count} positions, {config.nodes} nodes per position: {arguments.out}")
 
 
 def _audit(arguments: argparse.Namespace) -> None:

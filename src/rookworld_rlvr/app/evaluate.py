@@ -26,10 +26,10 @@ from .config import EvaluateConfig
 from .evaluated import Evaluated, load_model
 from .generators import make_generator
 from .hydra_command import run_command
-from .judges import make_measure
 from .pgn_files import begin_pgn, pgn_paths, save_pgn
 from .progress import bars
 from .rows_file import RowsFile, rows_path
+from .scorers import make_measure
 from .suites import build_suites
 from .tables import evaluation_tables
 from .wiring import make_console, set_threads
@@ -64,7 +64,8 @@ def _ask_and_tell(config: EvaluateConfig, raw: DictConfig, output: Path | None) 
     policy = load_model(config, config.model.path)
     generator = make_generator(policy, config.generator)
     generator.sync(policy.model)
-    engine = make_measure(EngineConfig(**asdict(config.engine)), config.evaluation_nodes, "engine", config.verdicts)
+    stockfish = EngineConfig(**asdict(config.stockfish))
+    engine = make_measure(stockfish, config.evaluation_nodes, "stockfish", config.move_evals)
     with closing(engine):
         suites = build_suites(Evaluated(config, data, policy, generator, engine))
         head = _head(config, raw, policy, suites)
@@ -127,7 +128,7 @@ def _head(config: EvaluateConfig, raw: DictConfig, policy: Policy, suites: Seque
     settings = OmegaConf.to_container(raw, resolve=True, enum_to_str=True)
     assert isinstance(settings, dict)
     # The rest of it changes the speed alone; its name and nodes are among the facts.
-    settings["engine"] = {"hash_mib": config.engine.hash_mib}
+    settings["stockfish"] = {"hash_mib": config.stockfish.hash_mib}
     left_out = {*NOT_OF_THE_RESULT, *(name.value for name in SuiteName if name not in config.suites)}
     return {
         "model": {

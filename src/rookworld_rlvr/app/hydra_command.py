@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ..errors import RAISED_ON, PreflightError, TrainingGaveUpError, UserError
 from ..model.world import RankError
-from ..rewards import JudgeError
+from ..rewards import ScorerError
 from ..rollout.generator import GeneratorError, PromptLengthError
 from .conf_groups import conf_folder, groups
 from .exit_codes import BAD_INPUT, DONE, GAVE_UP, REFUSED
@@ -33,7 +33,7 @@ EXIT_CODES: dict[type[Exception], int] = {
     RankError: GAVE_UP,
     # Outside a step, where no recovery follows: in the preflight checks, or during an evaluation.
     GeneratorError: GAVE_UP,
-    JudgeError: GAVE_UP,
+    ScorerError: GAVE_UP,
 }
 MULTIRUN_FLAGS = ("-m", "--multirun")
 # hydra's advice for configurations that are open; a dataclass refuses what it does not know.

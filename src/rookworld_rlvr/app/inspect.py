@@ -12,7 +12,7 @@ from rich.console import Console
 from ..errors import UserError
 from ..model.world import DistributedConfig
 from ..objective import LossSizes
-from ..rewards.rubric import JudgeKind
+from ..rewards.rubric import MoveSource
 from ..rollout.generator import GeneratorKind
 from ..stability.faults import FaultError
 from ..training.checkpoint import list_checkpoints, load_checkpoint
@@ -71,7 +71,7 @@ def _context(run_folder: Path, saved: dict[str, Any]) -> tuple[StepContext, str]
     config.distributed, config.processes = DistributedConfig(), 1
     # Nothing is sampled or judged here, and a server or an engine may be the very thing that failed.
     config.generator.kind = GeneratorKind.hf
-    config.rubric.judge = JudgeKind.rules
+    config.rubric.source = MoveSource.rules
     context = build_unsaved_run(config).context
     earlier = [folder for folder in list_checkpoints(run_folder) if int(folder.name.split("-")[1]) < saved["step"]]
     if earlier:

@@ -12,7 +12,7 @@ from ..model.device import select_device
 from ..pretraining.run import Pretraining
 from ..tasks import Example, Task
 from ..tasks.corpus import CorpusError, exclude_positions, read_corpus
-from ..tasks.verdicts import Verdict, read_verdicts
+from ..tasks.move_evals import MoveEvals, read_move_evals
 from ..training.data import held_out_positions, positions_of
 from .config import PretrainRunConfig
 from .hydra_command import run_command
@@ -46,13 +46,13 @@ def _pretrain(config: PretrainRunConfig, _raw: DictConfig) -> None:
     console.print(told, highlight=False, markup=False, soft_wrap=True)
 
 
-def load(config: PretrainRunConfig) -> tuple[list[Verdict], list[Example]]:
+def load(config: PretrainRunConfig) -> tuple[list[MoveEvals], list[Example]]:
     """Verdicts, one a position, and labelled `A:` rows, less every position that is evaluated on. Raises UserError."""
     if not config.verdicts or not config.transitions:
-        raise UserError("expected files, as verdicts=[verdicts.tsv] transitions=[environment.txt]; got none")
+        raise UserError("expected files, as verdicts=[move_evals.tsv] transitions=[environment.txt]; got none")
     try:
         excluded = held_out_positions() | positions_of(config.exclude)
-        found = {_key(verdict): verdict for source in config.verdicts for verdict in read_verdicts(Path(source))}
+        found = {_key(verdict): verdict for source in config.verdicts for verdict in read_move_evals(Path(source))}
         rows = [example for source in config.transitions for example in read_corpus(source).examples]
     except (CorpusError, ValueError, OSError) as error:
         raise UserError(f"verdicts, transitions: {error}") from error
@@ -65,5 +65,5 @@ def load(config: PretrainRunConfig) -> tuple[list[Verdict], list[Example]]:
     return verdicts, transitions
 
 
-def _key(verdict: Verdict) -> str:
+def _key(verdict: MoveEvals) -> str:
     return position_key(parse_fen(verdict.fen))

@@ -12,12 +12,12 @@ from rich.table import Table
 
 from ..errors import UserError
 from ..report.transcripts import Transcript, read_transcripts
-from ..rewards.judge_pool import Question
+from ..rewards.scorer import ScoreRequest
 from ..tasks import Task
 from .config import RunConfig
 from .exit_codes import BAD_INPUT
 from .hydra_command import overrides, run_command, to_dataclass
-from .judges import make_judges
+from .scorers import make_scorers
 from .train import NAME, resumed_config
 from .wiring import make_console
 
@@ -49,8 +49,8 @@ def main(argv: list[str]) -> int:
 
 def _rescore(config: RunConfig, raw: DictConfig) -> None:
     given = [override for override in overrides() if not override.startswith("resume=")]
-    if other := [override for override in given if not override.startswith(("rubric", "judge_processes"))]:
-        raise UserError(f"rescore: expected overrides of rubric and judge_processes, got {' '.join(other)}")
+    if other := [override for override in given if not override.startswith("rubric")]:
+        raise UserError(f"rescore: expected overrides of rubric, got {' '.join(other)}")
     again: RunConfig = to_dataclass(resumed_config(config.resume, raw, overrides()))
     found = rescore(again, read_transcripts(Path(config.resume)))
     console = make_console()
@@ -66,13 +66,13 @@ def _rescore(config: RunConfig, raw: DictConfig) -> None:
 def rescore(config: RunConfig, transcripts: Sequence[Transcript]) -> list[Rescored]:
     """What the run's transcripts earn under this configuration; one whose reward was not finite is left out."""
     kept = [(one, one.reward) for one in transcripts if one.reward is not None]
-    asked = [Question(one.prompt, one.completion, one.expected, (one.step or 1) - 1) for one, _ in kept]
-    judge, measure = make_judges(config)
+    asked = [ScoreRequest(one.prompt, one.completion, one.expected, (one.step or 1) - 1) for one, _ in kept]
+    scorer, measure = make_scorers(config)
     with ExitStack() as stack:
         stack.callback(measure.close)
-        stack.callback(judge.close)
-        judge.prepare([question.prompt for question in asked])
-        scores = judge.score_all(asked)
+        stack.callback(scorer.close)
+        scorer.prepare([question.prompt for question in asked])
+        scores = scorer.score_all(asked)
     return [Rescored(one, reward, score.total) for (one, reward), score in zip(kept, scores, strict=True)]
 
 

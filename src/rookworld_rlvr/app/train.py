@@ -30,7 +30,7 @@ NAME = "train"
 AUTO = "auto"
 # Settings of the processes that train a run: it may go on with others.
 OF_THE_PROCESS = frozenset(
-    {"resume", "processes", "distributed", "threads", "judge_processes", "output_root", "max_minutes"}
+    {"resume", "processes", "distributed", "threads", "output_root", "max_minutes"}
 )
 
 

@@ -15,7 +15,7 @@ from ..model.device import select_device
 from ..model.policy import Policy, load_policy
 from ..model.sharded import shard
 from ..model.world import Distributed, World
-from ..rewards.judge_pool import Judge
+from ..rewards.scorer import Scorer
 from ..rollout.generator import Generator
 from ..stability.entropy_control import EntropyController
 from ..stability.guards import Guards
@@ -43,8 +43,8 @@ from ..training.validation import hold_back
 from ..training.warning_signs import SignWatch
 from .config import RunConfig
 from .generators import in_this_process, make_generator
-from .judges import make_judges
 from .processes import join_world, local_rank, threads_of_a_rank
+from .scorers import make_scorers
 
 # Wider than any table.
 LINE = 1000
@@ -116,10 +116,10 @@ def _build_unsaved_run(config: RunConfig, device: torch.device, world: World) ->
     policy = load_policy(config.model, device, config.precision)
     generator = make_generator(policy, config.generator, world)
     # Last of what may be refused: engines run from here on.
-    judge, engine = make_judges(config)
+    scorer, engine = make_scorers(config)
     prompts = PromptStream(train_examples, config.data.mixture, config.seed, self_play)
     return Run(
-        context=_step_context(config, policy, generator, judge, prompts, world),
+        context=_step_context(config, policy, generator, scorer, prompts, world),
         config=config,
         reference=config.reference,
         recovery=config.recovery,
@@ -161,7 +161,7 @@ def _require_batches_that_can_be_early(config: RunConfig) -> None:
 
 
 def _step_context(
-    config: RunConfig, policy: Policy, generator: Generator, judge: Judge, prompts: PromptStream, world: World
+    config: RunConfig, policy: Policy, generator: Generator, scorer: Scorer, prompts: PromptStream, world: World
 ) -> StepContext:
     references = References(policy, config.reference)
     if config.distributed.kind is Distributed.fsdp2:
@@ -172,7 +172,7 @@ def _step_context(
         policy=policy,
         references=references,
         generator=generator,
-        judge=judge,
+        scorer=scorer,
         prompts=prompts,
         batches=OneStepOffPolicy(policy) if config.max_staleness else Synchronous(),
         seed=config.seed,

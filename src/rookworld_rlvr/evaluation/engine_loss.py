@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from chess.engine import Mate
 
 from ..board.evals import to_pawns, win_probability
-from ..rewards.move_worth import move_worth
-from ..rewards.verdict_book import VerdictBook
+from ..rewards.evaluation_cache import EvaluationCache
+from ..rewards.move_values import move_values
 from ..stockfish.engine import Analysis
 from ..stockfish.pool import EnginePool
 from ..tasks import policy_fens
@@ -25,7 +25,7 @@ MATE_IN_ONE = to_pawns(Mate(1))
 class MoveEvaluator:
     """Whose verdicts measure: with engines theirs alone, else a book's, of the positions that it has."""
 
-    book: VerdictBook
+    book: EvaluationCache
     pool: EnginePool | None = None
     nodes: int = 0
     """Nodes that the engines search a position with; 0: as the pool's configuration has it."""
@@ -36,7 +36,7 @@ class MoveEvaluator:
             self.pool.prepare(policy_fens(example.prompt for example in examples).values(), nodes=self.nodes)
 
     def analyses(self, examples: Sequence[Example]) -> dict[str, Analysis]:
-        """By FEN, of the policy task; a position without a verdict is missing. Raises JudgeError if an engine fails."""
+        """By FEN, of the policy task; positions without evaluations are missing. Raises ScorerError."""
         fens = list(policy_fens(example.prompt for example in examples).values())
         if self.pool is None:
             return {fen: analysis for fen in fens if (analysis := self.book.get(fen))}
@@ -68,7 +68,7 @@ def score_engine_loss(completion: str, analysis: Analysis) -> dict[str, float]:
         return {}
     parsed = parse_policy(completion)
     answer = None if isinstance(parsed, ParseFailure) else parsed
-    loss = move_worth(analysis).loss(answer.best if answer else "")
+    loss = move_values(analysis).loss(answer.best if answer else "")
     return {"win_probability_loss": loss, "eval_error": _eval_error(answer, dict(analysis.lines))}
 
 

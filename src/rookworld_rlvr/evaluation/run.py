@@ -26,7 +26,7 @@ def evaluate(
 
     Greedy decoding draws nothing, so the random state of a training run is left as it is. `progress` is told how many
     rows are answered, chunk by chunk, and may raise to stop. With `engine` the policy rows have `win_probability_loss`
-    too; it looks at their positions while the model writes. Raises JudgeError where it fails.
+    too; it looks at their positions while the model writes. Raises ScorerError where it fails.
     """
     if engine is not None:
         engine.prepare(examples)

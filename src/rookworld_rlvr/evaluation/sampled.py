@@ -45,7 +45,7 @@ def evaluate_sampled(
 ) -> list[Row]:
     """A row an example, in order, numbered from `first_index`; see the module for its keys.
 
-    `progress` is told how many rows are answered and may raise to stop. Raises GeneratorError or JudgeError.
+    `progress` is told how many rows are answered and may raise to stop. Raises GeneratorError or ScorerError.
     """
     rows: list[Row] = []
     for start in range(0, len(examples), CHUNK_ROWS // sampling.samples):

@@ -12,9 +12,9 @@ import gymnasium
 from gymnasium import spaces
 
 from ..rewards import RubricConfig
-from ..rewards.judge_pool import Question
+from ..rewards.scorer import ScoreRequest, make_scorer
 from ..tasks import Example
-from .judging import make_judge, shipped_examples
+from .examples import shipped_examples
 
 MOST_CHARACTERS = 2048
 CHARACTERS = "".join(sorted(string.printable))
@@ -35,7 +35,7 @@ class ChessTextEnv(gymnasium.Env[str, str]):
         self._examples = shipped_examples() if examples is None else tuple(examples)
         if not self._examples:
             raise ValueError("expected examples to ask, got none")
-        self._judge = make_judge(config)
+        self._scorer = make_scorer(config)
         self.render_mode = render_mode
         self.observation_space = spaces.Text(MOST_CHARACTERS, charset=CHARACTERS)
         self.action_space = spaces.Text(MOST_CHARACTERS, min_length=0, charset=CHARACTERS)
@@ -50,8 +50,8 @@ class ChessTextEnv(gymnasium.Env[str, str]):
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Judge the answer; `info` has the reward's parts and why the parser refused it. The episode has ended."""
         self._said = action
-        question = Question(self._asked.prompt, action, self._asked.completion, step=None)
-        [score] = self._judge.score_all([question])
+        question = ScoreRequest(self._asked.prompt, action, self._asked.completion, step=None)
+        [score] = self._scorer.score_all([question])
         failure = str(score.failure.reason) if score.failure else ""
         return self._asked.prompt, score.total, True, False, {"parts": dict(score.parts), "failure": failure}
 
@@ -61,7 +61,7 @@ class ChessTextEnv(gymnasium.Env[str, str]):
 
     def close(self) -> None:
         """Let go of the judge."""
-        self._judge.close()
+        self._scorer.close()
 
 
 gymnasium.register("rookworld/ChessText-v0", entry_point=f"{__name__}:ChessTextEnv")

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..rewards import RubricConfig
-from ..rewards.judge_pool import Judge, Question
+from ..rewards.scorer import Scorer, ScoreRequest, make_scorer
 from ..tasks import Task, parse_prompt
-from .judging import make_judge, shipped_examples
+from .examples import shipped_examples
 
 Text = str | Sequence[dict[str, Any]]
 """A text, or TRL's messages, whose last one is meant."""
@@ -21,8 +21,8 @@ Text = str | Sequence[dict[str, Any]]
 class TaskReward:
     """The reward of one task's completions, from -0.3 to 1.0."""
 
-    def __init__(self, task: Task, judge: Judge) -> None:
-        self._task, self._judge = task, judge
+    def __init__(self, task: Task, scorer: Scorer) -> None:
+        self._task, self._scorer = task, scorer
         # TRL calls its metrics by it.
         self.__name__ = f"{task}_reward"
 
@@ -39,18 +39,18 @@ class TaskReward:
         """
         labels = expected or [None] * len(prompts)
         asked = [
-            Question(_text(prompt), _text(completion), label, step=None)
+            ScoreRequest(_text(prompt), _text(completion), label, step=None)
             for prompt, completion, label in zip(prompts, completions, labels, strict=True)
         ]
         mine = [parse_prompt(question.prompt).task is self._task for question in asked]
-        scores = iter(self._judge.score_all([question for question, own in zip(asked, mine, strict=True) if own]))
+        scores = iter(self._scorer.score_all([question for question, own in zip(asked, mine, strict=True) if own]))
         return [next(scores).total if own else None for own in mine]
 
 
 def reward_functions(config: RubricConfig | None = None) -> list[TaskReward]:
-    """A function for each task, for `reward_funcs=`; they share one judge. Raises ValueError for `judge=engine`."""
-    judge = make_judge(config)
-    return [TaskReward(task, judge) for task in Task]
+    """A function for each task, for `reward_funcs=`; they share one scorer. Raises ValueError for `source=engine`."""
+    scorer = make_scorer(config)
+    return [TaskReward(task, scorer) for task in Task]
 
 
 def trl_rows() -> list[dict[str, str | None]]:

@@ -26,8 +26,8 @@ from ..model.compiled import require_compiler
 from ..model.threads import add_gradients, on_cores
 from ..model.weights import checksum
 from ..provenance import digest
+from ..tasks.move_evals import MoveEvals, mirrored, render_move_evals
 from ..tasks.types import Example
-from ..tasks.verdicts import Verdict, mirrored, render_verdict
 from .environment_rows import EnvironmentRow, EnvironmentRows, TransitionPool
 from .muon import Muon
 from .soft_targets import (
@@ -180,7 +180,7 @@ class Pretraining:
         self._average = [_widened(value, new.detach()) for value, new in zip(state["average"], now, strict=True)]
 
     def run(
-        self, verdicts: Sequence[Verdict], transitions: Sequence[Example], folder: Path
+        self, verdicts: Sequence[MoveEvals], transitions: Sequence[Example], folder: Path
     ) -> Iterator[dict[str, float]]:
         """Train to the last step, saving into `folder`; yields step, loss by part and lr every log_every steps.
 
@@ -199,7 +199,7 @@ class Pretraining:
             if self.step % self.config.save_every == 0 or last:
                 self._save(folder, header)
 
-    def resume(self, folder: Path, verdicts: Sequence[Verdict], transitions: Sequence[Example]) -> bool:
+    def resume(self, folder: Path, verdicts: Sequence[MoveEvals], transitions: Sequence[Example]) -> bool:
         """Load the state saved in `folder`; False if there is none. Raises UserError for that of another run."""
         state = read_state(folder, self._header(verdicts, transitions), self.device)
         if state is None:
@@ -214,7 +214,7 @@ class Pretraining:
         left = min(1.0, (1 - done) / config.decay_fraction) if config.decay_fraction else 1.0
         return min(1.0, (self.step + 1) / config.warmup_steps) * left
 
-    def _train_step(self, verdicts: Sequence[Verdict], transitions: TransitionPool) -> dict[str, float]:
+    def _train_step(self, verdicts: Sequence[MoveEvals], transitions: TransitionPool) -> dict[str, float]:
         """The losses by part. What is drawn depends on seed, step and the model begun with."""
         rng = random.Random(f"{self.seed}:{self._begun_with}:{self.step}")
         for optimizer, lr in zip(self._optimizers, (self.config.muon_lr, self.config.lr), strict=True):
@@ -258,11 +258,11 @@ class Pretraining:
             average.lerp_(parameter, 1 - kept)
 
     @staticmethod
-    def _draw_verdict(rng: random.Random, verdicts: Sequence[Verdict]) -> Verdict:
+    def _draw_verdict(rng: random.Random, verdicts: Sequence[MoveEvals]) -> MoveEvals:
         verdict = rng.choice(verdicts)
         return mirrored(verdict) if rng.random() < MIRRORED else verdict
 
-    def _draw_policy(self, rng: random.Random, verdicts: Sequence[Verdict]) -> list[SoftRow]:
+    def _draw_policy(self, rng: random.Random, verdicts: Sequence[MoveEvals]) -> list[SoftRow]:
         rows: list[SoftRow] = []
         while len(rows) < self.config.policy_rows:
             row = self._soft.row(self._draw_verdict(rng, verdicts), rng)
@@ -365,10 +365,10 @@ class Pretraining:
         for parameter, weight in zip(self.model.parameters(), weights, strict=True):
             parameter.copy_(weight)
 
-    def _header(self, verdicts: Sequence[Verdict], transitions: Sequence[Example]) -> Header:
+    def _header(self, verdicts: Sequence[MoveEvals], transitions: Sequence[Example]) -> Header:
         """Everything that decides the learned weights, except for the kind of machine."""
         config = {f"model.{name}": value for name, value in asdict(self.config).items() if name not in FREE}
-        rows = [*(render_verdict(verdict) for verdict in verdicts), *(row.prompt for row in transitions)]
+        rows = [*(render_move_evals(verdict) for verdict in verdicts), *(row.prompt for row in transitions)]
         return {
             "seed": self.seed,
             "init_from": self._begun_with,

@@ -16,9 +16,9 @@ from transformers import PreTrainedTokenizerFast
 
 from ..board.evals import MATE_THRESHOLD_PAWNS, win_probability
 from ..model.chess_tokenizer import piece_symbols, placed_pieces
+from ..tasks.move_evals import MoveEvals
 from ..tasks.policy import MAX_CANDIDATES, render_policy, render_policy_prompt
 from ..tasks.types import PolicyAnswer
-from ..tasks.verdicts import Verdict
 from .encoder import Encoder
 
 Array = NDArray[Any]
@@ -80,7 +80,7 @@ class SoftRow:
     """Win probability of the side to move."""
 
 
-def move_scores(verdict: Verdict) -> Array:
+def move_scores(verdict: MoveEvals) -> Array:
     """What each move is worth: win probability and a bonus for a mate."""
     scores = []
     for pawns in verdict.evals_pawns.values():
@@ -122,7 +122,7 @@ class SoftRows:
         self._markers = {ids[name]: name for name in ("M:", "E:", "B:")}
         self.end = tokenizer.eos_token_id
 
-    def board(self, verdict: Verdict) -> BoardRow:
+    def board(self, verdict: MoveEvals) -> BoardRow:
         """What the heads on the board are asked about a position."""
         scores, (origins, targets) = move_scores(verdict), _squares_of(verdict)
         placement, turn = verdict.fen.split(" ")[:2]
@@ -141,7 +141,7 @@ class SoftRows:
         tokens = self._encode(render_policy_prompt(verdict.fen))
         return BoardRow(tokens, squares, again_at, movers_at, policy, legal, attacks, worth)
 
-    def row(self, verdict: Verdict, rng: random.Random) -> SoftRow:
+    def row(self, verdict: MoveEvals, rng: random.Random) -> SoftRow:
         """A row of prompt and completion, and what every token of it is asked."""
         moves, scores, (origins, targets) = list(verdict.evals_pawns), move_scores(verdict), _squares_of(verdict)
         logits = scores / TEMPERATURE
@@ -179,7 +179,7 @@ def _sides(turn: str) -> tuple[chess.Color, chess.Color]:
     return turn == "w", turn != "w"
 
 
-def _squares_of(verdict: Verdict) -> tuple[Array, Array]:
+def _squares_of(verdict: MoveEvals) -> tuple[Array, Array]:
     """The squares that each move begins and ends on."""
     origins = np.array([chess.parse_square(move[:2]) for move in verdict.evals_pawns])
     return origins, np.array([chess.parse_square(move[2:4]) for move in verdict.evals_pawns])

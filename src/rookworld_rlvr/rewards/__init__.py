@@ -1,10 +1,10 @@
 """Judging a completion: named, weighted parts on three rungs, and one reward of them."""
 
-from ..errors import JudgeError
+from ..errors import ScorerError
 from .outcome import outcome
 from .rubric import Rubric, RubricConfig, Score
 
-__all__ = ["JudgeError", "Rubric", "RubricConfig", "Score", "outcome", "score"]
+__all__ = ["ScorerError", "Rubric", "RubricConfig", "Score", "outcome", "score"]
 
 _DEFAULT = Rubric(RubricConfig())
 

@@ -118,7 +118,7 @@ def truth_of_environment(prompt: EnvironmentPrompt, label: str | None) -> Enviro
     return EnvironmentTruth(prompt.fen, environment_truth(prompt))
 
 
-def judge_environment(
+def score_environment(
     completion: str, truth: EnvironmentTruth, config: EnvironmentRewardConfig
 ) -> tuple[dict[str, float], ParseFailure | None]:
     """Every part as `rung/name`, in [0, 1], and what the strict parser says.

@@ -13,7 +13,7 @@ from ..board.moves import is_uci
 from ..tasks.policy import MARKERS, MAX_CANDIDATES, PolicyFields, parse_number, parse_policy, policy_fields
 from ..tasks.types import ParseFailure, PolicyPrompt
 from .labels import require_answer
-from .move_worth import MoveWorth
+from .move_values import MoveValues
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class PolicyCorrectness:
     evals_match: float = 0.06
     """Mean agreement of evals with the label's, move by move; a move not named, or without a number, is 0."""
     best_value: float = 0.42
-    """What the best move is worth, see `move_worth`, times `candidates`; 0 if it is illegal."""
+    """What the best move is worth, see `move_values`, times `candidates`; 0 if it is illegal."""
     candidates_value: float = 0.08
     """What the distinct legal candidates are worth together, over the best five there are, or all if fewer."""
     evals_value: float = 0.04
@@ -128,8 +128,8 @@ def truth_of_policy(prompt: PolicyPrompt, label: str | None) -> PolicyTruth:
     return PolicyTruth(legal, None if label is None else _policy_label(label, legal))
 
 
-def judge_policy(
-    completion: str, truth: PolicyTruth, config: PolicyRewardConfig, worth: MoveWorth | None = None
+def score_policy(
+    completion: str, truth: PolicyTruth, config: PolicyRewardConfig, worth: MoveValues | None = None
 ) -> tuple[dict[str, float], ParseFailure | None]:
     """Every part that applies, as `rung/name`, in [0, 1], and what the strict parser says.
 
@@ -181,7 +181,7 @@ def _claims(fields: PolicyFields) -> _Claims:
 
 
 def _correctness(
-    claims: _Claims, truth: PolicyTruth, config: PolicyRewardConfig, worth: MoveWorth | None
+    claims: _Claims, truth: PolicyTruth, config: PolicyRewardConfig, worth: MoveValues | None
 ) -> dict[str, float]:
     if not truth.legal:
         return {}
@@ -224,7 +224,7 @@ def _label_match(
 
 
 def _engine_match(
-    claims: _Claims, worth: MoveWorth, candidates: float, config: PolicyRewardConfig
+    claims: _Claims, worth: MoveValues, candidates: float, config: PolicyRewardConfig
 ) -> dict[str, float]:
     kept = config.missed_mate if worth.misses_mate(claims.best) else 1.0
     return {

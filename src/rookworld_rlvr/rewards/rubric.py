@@ -14,14 +14,14 @@ from ..tasks.types import ParseFailure, PolicyPrompt
 from .environment_rewards import (
     EnvironmentRewardConfig,
     EnvironmentTruth,
-    judge_environment,
+    score_environment,
     truth_of_environment,
 )
+from .evaluation_cache import DEFAULT
 from .ladder import RUNGS, quality
-from .move_worth import MoveWorth, move_worth
-from .policy_rewards import PolicyRewardConfig, PolicyTruth, judge_policy, truth_of_policy
+from .move_values import MoveValues, move_values
+from .policy_rewards import PolicyRewardConfig, PolicyTruth, score_policy, truth_of_policy
 from .rubric_checks import check_config, weights_of
-from .verdict_book import DEFAULT
 
 # A group's completions share a prompt, and a step's prompts fit in easily; an entry takes about 10 kB.
 CACHED_PROMPTS = 1024
@@ -39,18 +39,18 @@ class RungWeights:
     """Moves are legal, the next state is the true one."""
 
 
-class JudgeKind(StrEnum):
-    """Who says how good the moves and evals of a `P:` answer are, beside python-chess, which says what is legal."""
+class MoveSource(StrEnum):
+    """Source of the values of legal moves, by which the moves and evals of a `P:` completion are scored."""
 
-    verdicts = "verdicts"
-    """What an engine said of every legal move: a verdict in the book (rubric.verdicts), else Stockfish if it is
-    installed, else the label, else the rules. Metrics count the prompts of each."""
+    cached = "cached"
+    """Move evaluations of the file `rubric.move_evals`; for a position that it lacks, Stockfish if it is installed,
+    else the label, else the rules. Metrics count the prompts of each."""
     labels = "labels"
     """The reference completion, where there is one."""
     rules = "rules"
-    """Nobody: labels are not looked at."""
+    """None: legality alone is scored, and labels are ignored."""
     engine = "engine"
-    """Stockfish; labels are not looked at."""
+    """Stockfish; labels are ignored."""
 
 
 @dataclass(slots=True)
@@ -69,12 +69,12 @@ class RubricConfig:
     """Steps over which the weight of correctness ramps in linearly; 0: no ramp."""
     warmup_start: float = 0.25
     """Fraction of that weight at step 0, in [0, 1]."""
-    judge: JudgeKind = JudgeKind.verdicts
-    verdicts: str = DEFAULT
-    """The file of verdicts for judge=verdicts: `default` ships, empty is none, `rookworld data verdicts` writes one.
-    Its positions also give the evaluation its win_probability_loss, whoever judges."""
-    engine: EngineConfig = field(default_factory=EngineConfig)
-    """Used with judge=engine, and with judge=verdicts for positions that the book lacks."""
+    source: MoveSource = MoveSource.cached
+    move_evals: str = DEFAULT
+    """The file of move evaluations for source=cached: `default` ships, empty is none, `rookworld data evals` writes
+    one. Its positions also give the evaluation its win_probability_loss, whatever the source."""
+    stockfish: EngineConfig = field(default_factory=EngineConfig)
+    """Used with source=engine, and with source=cached for positions that the file lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,8 @@ class Score:
     """Value in [0, 1] of each part that applied, as `rung/part`, before weights and gate."""
     failure: ParseFailure | None
     """What the strict parser said, None for a well-formed answer."""
-    verdict: str = ""
-    """Who said how good the moves of a `P:` answer are: `shipped` or `file` (a book of verdicts), `engine`, `label` or
+    source: str = ""
+    """Source of the move values of a `P:` completion: `shipped` or `file` (move evaluations), `engine`, `label` or
     `rules`; empty for `A:`."""
 
 
@@ -98,8 +98,8 @@ class Rubric:
     def __init__(self, config: RubricConfig) -> None:
         """Raises ValueError for a knob out of its range."""
         check_config(config)
-        if not isinstance(config.judge, JudgeKind):
-            raise ValueError(f"expected rubric.judge to be one of {', '.join(JudgeKind)}, got {config.judge!r}")
+        if not isinstance(config.source, MoveSource):
+            raise ValueError(f"expected rubric.source to be one of {', '.join(MoveSource)}, got {config.source!r}")
         self._config = copy.deepcopy(config)
         self._rungs = weights_of(config.rungs)
         self._policy_weights = _weights(config.policy)
@@ -126,29 +126,29 @@ class Rubric:
         Raises PromptError for a malformed prompt, LabelError for a malformed label (both are ValueErrors),
         and ValueError for a negative step, or an analysis that is missing or of another position.
         """
-        judge = self._config.judge
-        truth = _truth(prompt, label if judge in (JudgeKind.labels, JudgeKind.verdicts) else None)
+        judge = self._config.source
+        truth = _truth(prompt, label if judge in (MoveSource.labels, MoveSource.cached) else None)
         verdict = ""
         if isinstance(truth, PolicyTruth):
             worth = self._worth(prompt, truth, analysis)
             verdict = analysis.origin if worth and analysis else "label" if truth.label else "rules"
-            parts, failure = judge_policy(completion, truth, self._config.policy, worth)
+            parts, failure = score_policy(completion, truth, self._config.policy, worth)
             value = quality(parts, self._policy_weights, self._rungs_at(step))
         else:
-            parts, failure = judge_environment(completion, truth, self._config.environment)
+            parts, failure = score_environment(completion, truth, self._config.environment)
             value = quality(parts, self._environment_weights, self._rungs_at(step))
         return Score((1 - value) * self._config.malformed_reward + value, parts, failure, verdict)
 
-    def _worth(self, prompt: str, truth: PolicyTruth, analysis: Analysis | None) -> MoveWorth | None:
+    def _worth(self, prompt: str, truth: PolicyTruth, analysis: Analysis | None) -> MoveValues | None:
         """None in mate and stalemate, and where no engine's verdict counts."""
-        judge = self._config.judge
-        if not truth.legal or judge in (JudgeKind.labels, JudgeKind.rules):
+        judge = self._config.source
+        if not truth.legal or judge in (MoveSource.labels, MoveSource.rules):
             return None
         if analysis is None:
-            if judge is JudgeKind.engine:
-                raise ValueError(f"rubric.judge=engine: expected an engine's analysis, got none for {prompt!r}")
+            if judge is MoveSource.engine:
+                raise ValueError(f"rubric.source=engine: expected an engine's analysis, got none for {prompt!r}")
             return None
-        worth = move_worth(analysis)
+        worth = move_values(analysis)
         if worth.evals_pawns.keys() != truth.legal:
             raise ValueError(f"expected the analysis of {prompt!r}, got that of {analysis.position!r}")
         return worth

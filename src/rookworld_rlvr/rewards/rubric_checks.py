@@ -24,7 +24,7 @@ BOUNDS = {
     "environment.unparsable_fen_credit": (0.0, 0.99),
 }
 # Knobs that are no numbers, or check themselves.
-OTHERS = ("judge", "verdicts", "engine")
+OTHERS = ("source", "move_evals", "stockfish")
 
 
 def check_config(config: Any) -> None:

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..model.batch import Batch, batch_of
 from ..rewards import Score, outcome
-from ..rewards.judge_pool import Judge, Question
+from ..rewards.scorer import Scorer, ScoreRequest
 from ..tasks import Example
 from .generator import Generator, GeneratorError, SampledCompletion
 
@@ -117,18 +117,18 @@ def score_groups(
     tokenizer: PreTrainedTokenizerBase,
     examples: Sequence[Example],
     *,
-    judge: Judge,
+    scorer: Scorer,
     step: int,
 ) -> list[Group]:
-    """Judge every completion, equal ones of a prompt once; `step` is for the rubric's warm-up. Raises JudgeError."""
+    """Judge every completion, equal ones of a prompt once; `step` is for the rubric's warm-up. Raises ScorerError."""
     written = {done.tokens: done for _, completions in sampled for done in completions}
     texts = {tokens: completion_text(tokenizer, done) for tokens, done in written.items()}
     questions_PG = [
-        [Question(example.prompt, texts[done.tokens], example.completion, step) for done in completions]
+        [ScoreRequest(example.prompt, texts[done.tokens], example.completion, step) for done in completions]
         for example, (_, completions) in zip(examples, sampled, strict=True)
     ]
     asked = list(dict.fromkeys(question for questions in questions_PG for question in questions))
-    scores = dict(zip(asked, judge.score_all(asked), strict=True))
+    scores = dict(zip(asked, scorer.score_all(asked), strict=True))
     groups = []
     for example, (prompt, completions), questions in zip(examples, sampled, questions_PG, strict=True):
         pairs = zip(completions, questions, strict=True)

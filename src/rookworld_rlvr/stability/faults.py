@@ -13,8 +13,8 @@ class FaultKind(StrEnum):
 
     generator = "generator"
     """The generator gave nothing, or not what it was asked for."""
-    judge = "judge"
-    """The judge itself failed."""
+    scorer = "scorer"
+    """The scorer itself failed."""
     reward = "reward"
     """A reward is not finite."""
     logprobs = "logprobs"

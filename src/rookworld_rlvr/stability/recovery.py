@@ -86,8 +86,6 @@ class RecoveryState:
     """Restores so far."""
     halvings: int = 0
     """How often the micro-batch was halved because memory ran out."""
-    judge_restarts: int = 0
-    """Restarts of judges' processes that this process has not seen: those of before it was resumed."""
     ineffective: int = 0
     """Steps in a row without an effective update."""
     last_good_step: int = 0

@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from ..errors import JudgeError
+from ..errors import ScorerError
 from .engine import Analysis
 
 # The number rises when a search is asked for or read otherwise.
@@ -52,14 +52,14 @@ class EngineCache:
             raise CacheError(f"expected a cache of verdicts at {self.path}, got {error}") from error
 
     def get(self, judge: str, position: str) -> Analysis | None:
-        """None where there is none. Raises JudgeError for a file that cannot be read."""
+        """None where there is none. Raises ScorerError for a file that cannot be read."""
         found = self._run("SELECT lines FROM analyses WHERE judge = ? AND position = ?", judge, position)
         if not found:
             return None
         return Analysis(position, tuple((move, pawns) for move, pawns in json.loads(found[0][0])))
 
     def put(self, judge: str, analysis: Analysis) -> None:
-        """Raises JudgeError for a file that cannot be written to, as on a full disk."""
+        """Raises ScorerError for a file that cannot be written to, as on a full disk."""
         values = (judge, analysis.position, json.dumps(analysis.lines))
         self._run("INSERT OR REPLACE INTO analyses VALUES (?, ?, ?)", *values)
 
@@ -88,4 +88,4 @@ class EngineCache:
             with self._lock:
                 return self._file.execute(statement, values).fetchall()
         except sqlite3.Error as error:
-            raise JudgeError(f"the cache of verdicts failed: {error} ({self.path})") from error
+            raise ScorerError(f"the cache of verdicts failed: {error} ({self.path})") from error

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..board.fen import parse_fen
-from ..errors import JudgeError
+from ..errors import ScorerError
 from .uci import ALL_LINES, Limit, Lines, UciError, UciProcess
 
 # Debian installs the binary here, which is not on root's PATH.
@@ -55,10 +55,10 @@ class EngineProcessConfig:
     def __post_init__(self) -> None:
         for name in ("hash_mib", "processes", "attempts"):
             if getattr(self, name) < 1:
-                raise ValueError(f"engine.{name}: expected 1 or more, got {getattr(self, name)}")
+                raise ValueError(f"stockfish.{name}: expected 1 or more, got {getattr(self, name)}")
         if not 0 < self.timeout_s <= MAX_TIMEOUT_S:
             expected = f"more than 0 and at most {MAX_TIMEOUT_S} seconds, a day"
-            raise ValueError(f"engine.timeout_s: expected {expected}, got {self.timeout_s}")
+            raise ValueError(f"stockfish.timeout_s: expected {expected}, got {self.timeout_s}")
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class EngineConfig(EngineProcessConfig):
         # super() does not find a dataclass with slots.
         EngineProcessConfig.__post_init__(self)
         if self.nodes < 1:
-            raise ValueError(f"engine.nodes: expected 1 or more, got {self.nodes}")
+            raise ValueError(f"stockfish.nodes: expected 1 or more, got {self.nodes}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class Engine:
         return process.pid if process else None
 
     def analyse(self, position: str, limit: Limit) -> Analysis:
-        """The verdict on a position of `engine_position`. Raises JudgeError where every attempt fails."""
+        """The verdict on a position of `engine_position`. Raises ScorerError where every attempt fails."""
         moves = parse_fen(position).legal_moves.count()
         if not moves:
             return Analysis(position, ())
@@ -160,12 +160,12 @@ class Engine:
                 except UciError as error:
                     self._discard()
                     failure = error
-        raise JudgeError(
+        raise ScorerError(
             f"the engine failed {self._config.attempts} times on {position}: {failure} ({self._binary})"
         ) from failure
 
     def close(self) -> None:
-        """End the process, also in the middle of a search, which then raises JudgeError. Safe to call again."""
+        """End the process, also in the middle of a search, which then raises ScorerError. Safe to call again."""
         with self._lock:
             self._closed = True
             if self._process is not None:
@@ -186,7 +186,7 @@ class Engine:
     def _running(self) -> UciProcess:
         with self._lock:
             if self._closed:
-                raise JudgeError("the engine is closed")
+                raise ScorerError("the engine is closed")
             if self._process is None:
                 config = self._config
                 self._process = UciProcess(self._binary, hash_mib=config.hash_mib, lines=self._lines)

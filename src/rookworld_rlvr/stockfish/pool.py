@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from ..errors import JudgeError
+from ..errors import ScorerError
 from .cache import EngineCache, default_folder
 from .engine import Analysis, Engine, EngineConfig, engine_position
 from .uci import Limit
@@ -96,7 +96,7 @@ class EnginePool:
     def analyse(self, fens: Sequence[str], *, nodes: int = 0) -> list[Analysis]:
         """An analysis of each position, in order; `nodes` above 0 goes over the configuration's.
 
-        Raises JudgeError where an engine fails on a position again and again, ValueError for a malformed FEN.
+        Raises ScorerError where an engine fails on a position again and again, ValueError for a malformed FEN.
         """
         began, limit = time.perf_counter(), self._limit(nodes)
         positions = [engine_position(fen) for fen in fens]
@@ -149,13 +149,13 @@ class EnginePool:
         try:
             return _Asked(self._threads.submit(self._search, position, limit), searched=True)
         except RuntimeError as error:
-            raise JudgeError("the engine is closed") from error
+            raise ScorerError("the engine is closed") from error
 
     def _result(self, ask: _Asked) -> Analysis:
         try:
             analysis = ask.future.result()
         except CancelledError as error:
-            raise JudgeError("the engine is closed") from error
+            raise ScorerError("the engine is closed") from error
         self._positions += 1
         self._searched += ask.searched
         ask.searched = False

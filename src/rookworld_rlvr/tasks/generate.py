@@ -9,9 +9,9 @@ from ..board.moves import is_legal_uci
 from ..board.openings import OPENINGS, opening_board
 from ..board.transition import step
 from .environment import HISTORY_MOVES, render_environment, render_environment_prompt
+from .move_evals import MoveEvals
 from .policy import MAX_CANDIDATES, render_policy, render_policy_prompt
 from .types import PolicyAnswer
-from .verdicts import Verdict
 
 MAX_PLIES = 160
 # Half of the games begin behind a named opening, half after up to this many random plies.
@@ -51,10 +51,10 @@ def few_men(rng: random.Random, men: tuple[int, int] = ENDING_MEN) -> chess.Boar
             return board
 
 
-def policy_line(verdict: Verdict) -> str:
+def policy_line(verdict: MoveEvals) -> str:
     """A published `P:` line: the best five moves, the best first, or all if there are fewer.
 
-    >>> verdict = Verdict("8/8/8/8/8/8/8/K1k5 w - - 0 1", "ending", {"a1a2": 0.5, "a1b1": -1.0})
+    >>> verdict = MoveEvals("8/8/8/8/8/8/8/K1k5 w - - 0 1", "ending", {"a1a2": 0.5, "a1b1": -1.0})
     >>> policy_line(verdict).split("M: ")[1].split()
     ['a1a2', 'a1b1', 'E:', '0.5', '-1.0', 'B:', 'a1a2']
     """

@@ -9,7 +9,7 @@ import chess
 
 from ..board.evals import win_probability
 from .generate import few_men, start_board
-from .verdicts import Analyse, Verdict
+from .move_evals import Analyse, MoveEvals
 
 MAX_PLIES = 200
 # An engine's game: it plays by a softmax of win probabilities at one of these temperatures, and now and then at random.
@@ -40,7 +40,7 @@ class Source(StrEnum):
 GAME_WEIGHTS = {Source.engine: 0.35, Source.random: 0.35, Source.ending: 0.30}
 
 
-def sourced_game(rng: random.Random, analyse: Analyse) -> Iterator[Verdict]:
+def sourced_game(rng: random.Random, analyse: Analyse) -> Iterator[MoveEvals]:
     """One game of a source drawn by GAME_WEIGHTS: the verdicts on positions of it."""
     source = rng.choices(list(GAME_WEIGHTS), list(GAME_WEIGHTS.values()))[0]
     match source:
@@ -54,14 +54,14 @@ def sourced_game(rng: random.Random, analyse: Analyse) -> Iterator[Verdict]:
 
 def engine_game(
     rng: random.Random, start: chess.Board, analyse: Analyse, *, source: Source, plies: int
-) -> Iterator[Verdict]:
+) -> Iterator[MoveEvals]:
     """A game from `start` with a verdict on each of its positions."""
     game, temperature, random_fraction = start.copy(), rng.choice(TEMPERATURES), rng.choice(RANDOM_FRACTIONS)
     for _ in range(plies):
         if game.outcome(claim_draw=False) is not None:
             return
         evals = analyse(game)
-        yield Verdict(game.fen(), source, evals)
+        yield MoveEvals(game.fen(), source, evals)
         best = max(evals.values())
         if abs(best) > DECIDED_PAWNS and rng.random() < LEAVE_DECIDED:
             return
@@ -76,13 +76,13 @@ def softmax_move(rng: random.Random, evals_pawns: Mapping[str, float], temperatu
     return rng.choices(list(wins), [math.exp((win - best) / temperature) for win in wins.values()])[0]
 
 
-def random_game(rng: random.Random, start: chess.Board, analyse: Analyse) -> Iterator[Verdict]:
+def random_game(rng: random.Random, start: chess.Board, analyse: Analyse) -> Iterator[MoveEvals]:
     """A game of random legal moves to its end: a few of its positions, and all that have a mate in one."""
     game = start.copy()
     while game.outcome(claim_draw=False) is None:
         mate = has_mate_in_one(game)
         if mate or rng.random() < RANDOM_KEPT:
-            yield Verdict(game.fen(), Source.mate if mate else Source.random, analyse(game))
+            yield MoveEvals(game.fen(), Source.mate if mate else Source.random, analyse(game))
         game.push(rng.choice(list(game.legal_moves)))
 
 

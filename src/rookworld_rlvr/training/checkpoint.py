@@ -19,7 +19,7 @@ from ..errors import UserError
 from ..model.lora import plain_state
 from ..model.sharded import like, load_whole
 from ..model.weights import host_state, on_host
-from .context import StepContext, judge_restarts
+from .context import StepContext
 from .run_folder import CONFIG_FILE
 from .seeding import rng_state, set_rng_state
 
@@ -199,7 +199,7 @@ def _state(context: StepContext, step: int, keep: bool = True) -> dict[str, Any]
         "rng": rng_state(),
         "sampler": context.batches.prompts_state(context.prompts),
         "one_step_off_policy": on_host(context.batches.state_dict()),
-        "recovery": context.recovery.state_dict() | {"judge_restarts": judge_restarts(context)},
+        "recovery": context.recovery.state_dict(),
     }
 
 

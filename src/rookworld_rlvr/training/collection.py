@@ -10,7 +10,7 @@ from torch import Tensor
 from ..model.batch import Batch
 from ..model.policy import TokenTable
 from ..objective import AdvantageConfig, used_groups
-from ..rewards import JudgeError
+from ..rewards import ScorerError
 from ..rollout.draws import seed_of
 from ..rollout.generator import GeneratorError
 from ..rollout.groups import Collected, Group, make_batch, sample_groups, score_groups
@@ -65,7 +65,7 @@ def _judged(context: StepContext, examples: Sequence[Example], report: StepRepor
     report.asked = examples
     first = report.sampled_groups
     seeds = [seed_of(context.seed, report.step, first + number) for number in range(len(examples))]
-    before = context.judge.engine_counts()
+    before = context.scorer.engine_counts()
     groups = context.world.joined(
         lambda: _own_groups(context, context.world.share(examples), context.world.share(seeds), report), "completions"
     )
@@ -88,7 +88,7 @@ def _own_groups(
 ) -> list[Group]:
     """This rank's groups. A judge's engines look at the positions while completions are sampled. Raises FaultError."""
     try:
-        context.judge.prepare([example.prompt for example in examples])
+        context.scorer.prepare([example.prompt for example in examples])
         with timed(report, "generate"):
             sampled = sample_groups(
                 context.generator,
@@ -100,19 +100,19 @@ def _own_groups(
             )
         with timed(report, "score"):
             return score_groups(
-                sampled, context.policy.tokenizer, examples, judge=context.judge, step=report.schedule_step
+                sampled, context.policy.tokenizer, examples, scorer=context.scorer, step=report.schedule_step
             )
     except GeneratorError as error:
         raise FaultError(Fault(FaultKind.generator, "completions", str(error))) from error
-    except JudgeError as error:
-        raise FaultError(Fault(FaultKind.judge, "scores", str(error))) from error
+    except ScorerError as error:
+        raise FaultError(Fault(FaultKind.scorer, "scores", str(error))) from error
     except torch.OutOfMemoryError as error:
         raise out_of_memory("completions", error) from error
 
 
 def _engine_counts(context: StepContext, *, since: EngineCounts) -> EngineCounts | None:
     """What this rank's engines have done since; None without engines."""
-    counts = context.judge.engine_counts()
+    counts = context.scorer.engine_counts()
     return None if counts is None else counts - since
 
 

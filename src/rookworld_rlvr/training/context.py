@@ -12,7 +12,7 @@ from ..model.policy import Policy
 from ..model.threads import cores
 from ..model.world import World
 from ..objective import AdvantageConfig, ClipConfig, LossKind, LossSizes, MismatchConfig
-from ..rewards.judge_pool import Judge
+from ..rewards.scorer import Scorer
 from ..rollout.generator import Generator
 from ..rollout.groups import Collected
 from ..stability.entropy_control import EntropyConfig, EntropyController
@@ -161,7 +161,7 @@ class StepContext:
     policy: Policy
     references: References
     generator: Generator
-    judge: Judge
+    scorer: Scorer
     prompts: PromptStream
     batches: Batches
     seed: int
@@ -225,8 +225,3 @@ class StepContext:
         """Call the hooks."""
         for hook in self.hooks:
             hook(moment, self, report)
-
-
-def judge_restarts(context: StepContext) -> int:
-    """Restarts of judges' processes since the run began, before it was resumed and after."""
-    return context.recovery.judge_restarts + context.judge.restarts

@@ -22,7 +22,7 @@ FAULT_KEYS = {"step", "fault", "kl_coef", "entropy_coef", "batch", "samples", "p
 
 SUGGESTIONS: Mapping[FaultKind, str] = {
     FaultKind.generator: "generator.batch_size=16",
-    FaultKind.judge: "judge_processes=0 rubric.engine.timeout_s=60",
+    FaultKind.scorer: "rubric.stockfish.timeout_s=60",
     FaultKind.reward: "rubric=default",
     FaultKind.logprobs: "precision=fp32 optim.lr={lr:.1e}",
     FaultKind.loss: "kl.token_clamp=5 optim.lr={lr:.1e}",

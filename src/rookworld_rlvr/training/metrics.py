@@ -13,7 +13,7 @@ from ..objective import zero_variance_fraction
 from ..rollout.generator import SampledCompletion
 from ..stockfish.pool import EngineCounts
 from ..tasks import Task
-from .context import StepContext, judge_restarts
+from .context import StepContext
 from .loss import TokenTotals
 from .memory import peak_memory_gib, step_peak_gib
 from .step_report import StepReport
@@ -114,9 +114,9 @@ def _failures(report: StepReport) -> dict[str, float]:
     return {reason: count / len(failures) for reason, count in sorted(counts.items())}
 
 
-def _verdicts(report: StepReport) -> dict[str, float]:
-    """Prompts by who judged their moves."""
-    counts = Counter(group.samples[0].score.verdict for group in report.groups)
+def _sources(report: StepReport) -> dict[str, float]:
+    """Prompts by the source of their move values."""
+    counts = Counter(group.samples[0].score.source for group in report.groups)
     return {origin: float(prompts) for origin, prompts in sorted(counts.items()) if origin}
 
 
@@ -139,7 +139,7 @@ def _cached(counts: EngineCounts) -> float | None:
 
 
 def _engine_restarts(_report: StepReport, context: StepContext) -> float | None:
-    counts = context.judge.engine_counts()
+    counts = context.scorer.engine_counts()
     return None if counts is None else float(counts.restarts)
 
 
@@ -241,8 +241,6 @@ METRICS: dict[str, Metric] = {
         _of_state(lambda context: context.recovery.ineffective)),
     "recovery/halvings": Metric("halvings", LAST, "times that the micro-batch was halved because memory ran out", "0",
         _of_state(lambda context: context.recovery.halvings)),
-    "recovery/judge_restarts": Metric("restarts", LAST, "restarts of judges' processes so far", "0",
-        _of_state(judge_restarts)),
     "recovery/lr_scale": Metric("1", LAST, "what the scheduled learning rate is multiplied by", "1",
         _of_state(lambda context: context.recovery.lr_scale)),
     "rollout/truncated_fraction": Metric("fraction", MEAN, "completions cut by max_new_tokens", "below 0.02",
@@ -256,8 +254,8 @@ METRICS: dict[str, Metric] = {
     "warning/*": Metric("0 or 1", LAST, "1 while a sign of trouble is shown: kl, oscillation, no_variance, forgetting",
         "0",
         _added_by_the_loop),
-    "judge/verdict/*": Metric("prompts", SUM, "P: prompts by who judged their moves", "as configured",
-        _of_groups(_verdicts)),
+    "judge/verdict/*": Metric("prompts", SUM, "P: prompts by source of their move values", "as configured",
+        _of_groups(_sources)),
     "judge/engine_positions": Metric("positions", SUM, "judged by an engine, each once a sampling", "as configured",
         _of_engines(lambda counts: counts.positions)),
     "judge/engine_cached_fraction": Metric("fraction", MEAN, "share of those positions that no engine had to search",

@@ -43,8 +43,8 @@ class TrainerConfig:
     match_plies: int = 100
     """Such a game is cut there and counts as drawn."""
     evaluation_nodes: int = 0
-    """Nodes a held-out position of the engine (rubric.engine) that measures policy/win_probability_loss; 0: the
-    verdicts of rubric.verdicts do, or with rubric.judge=engine its engines."""
+    """Nodes a held-out position of the engine (rubric.stockfish) that measures policy/win_probability_loss; 0: the
+    verdicts of rubric.move_evals do, or with rubric.source=engine its engines."""
     rollouts_every: int = 10
     """Steps between transcripts; the first and the last step have them too. 0: none."""
     validation: ValidationConfig = field(default_factory=ValidationConfig)
@@ -116,7 +116,7 @@ class Run:
         """End every process that judges or measures."""
         try:
             self.context.batches.close()
-            self.context.judge.close()
+            self.context.scorer.close()
         finally:
             if self.engine is not None:
                 self.engine.close()

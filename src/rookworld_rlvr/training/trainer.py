@@ -160,7 +160,7 @@ def preflight_input(context: StepContext, examples: list[Example]) -> PreflightI
         temperature=context.temperature,
         seeds=[seed_of(context.seed, "preflight", example.prompt) for example in examples],
     )
-    groups = score_groups(sampled, context.policy.tokenizer, examples, judge=context.judge, step=0)
+    groups = score_groups(sampled, context.policy.tokenizer, examples, scorer=context.scorer, step=0)
     return PreflightInput(context.policy, context.references.current, context.generator, groups, context.temperature)
 
 

@@ -23,7 +23,7 @@ from ...tasks.audit_report import AuditReport
 from ...tasks.transitions import TransitionSource, replayed
 from ...tasks.types import Task
 from .game_log import GameLog, Header
-from .rows import Rows, made_of_transition, made_of_verdict
+from .rows import Rows, made_of_move_evals, made_of_transition
 from .workers import Game, Labelling, new_games, open_workers
 
 CARD_FILE = "data_card.json"
@@ -32,7 +32,7 @@ Progress = Callable[[str, int], None]
 """Told a task and how many rows it has; first what it had before."""
 # Part of what a log of games begins with: it rises when games or their labels are made otherwise.
 GAMES_VERSION = 3
-HELD_OUT, VERDICTS = "held_out_", "verdicts.tsv"
+HELD_OUT, VERDICTS = "held_out_", "move_evals.tsv"
 # Of the environment's rows, at most, those of the engine's games.
 ENGINE_SHARE = 0.3
 
@@ -49,7 +49,7 @@ class Request:
     """How policy rows are labelled; the environment task needs no labels."""
     processes: int
     folder: Path
-    """Gets `<task>.txt`, `verdicts.tsv`, what is held out, the data card, and the finished games under `games/`."""
+    """Gets `<task>.txt`, `move_evals.tsv`, what is held out, the data card, and the finished games under `games/`."""
     excluded: frozenset[str]
     """Positions (see `example_key`) that no row may begin from."""
     held_out_fraction: float = 0.0
@@ -104,7 +104,7 @@ def given_games(paths: Iterable[str]) -> tuple[tuple[str, ...], ...]:
     return tuple(games)
 
 
-READERS = {Task.policy: made_of_verdict, Task.environment: made_of_transition}
+READERS = {Task.policy: made_of_move_evals, Task.environment: made_of_transition}
 
 
 def _generate_task(task: Task, request: Request, engine: Header, progress: Progress) -> Rows:

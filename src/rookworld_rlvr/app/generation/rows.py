@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ...board.fen import parse_fen, position_key
 from ...tasks.corpus import example_key, is_held_out, split_line
 from ...tasks.generate import policy_line
+from ...tasks.move_evals import MoveEvals, parse_move_evals
 from ...tasks.types import ParseFailure, Task
-from ...tasks.verdicts import Verdict, parse_verdict
 from .workers import Game
 
 # Seeds which positions are held out: those of one file are those of every other.
@@ -29,12 +29,12 @@ class Made:
     line: str
     """As it is published."""
     verdict: str = ""
-    """A `P:` row's, as `tasks.verdicts` writes it."""
+    """A `P:` row's, as `tasks.move_evals` writes it."""
 
 
-def made_of_verdict(line: str) -> Made:
+def made_of_move_evals(line: str) -> Made:
     """Raises ValueError if it is none."""
-    verdict: Verdict = parse_verdict(line)
+    verdict: MoveEvals = parse_move_evals(line)
     # A position has one verdict.
     position = position_key(parse_fen(verdict.fen))
     return Made(verdict.source, position, position, policy_line(verdict), line)

@@ -9,14 +9,14 @@ from multiprocessing.connection import Connection
 
 import chess
 
-from ...rewards import JudgeError
+from ...rewards import ScorerError
 from ...rewards.worker import begin_worker
 from ...stockfish.engine import Engine, EngineConfig, engine_position
 from ...stockfish.uci import Limit
+from ...tasks.move_evals import Analyse, MoveEvals, render_move_evals
 from ...tasks.sources import sourced_game
 from ...tasks.transitions import TransitionSource, transition_game
 from ...tasks.types import Task
-from ...tasks.verdicts import Analyse, Verdict, render_verdict
 
 # Games each worker has been told to play, so that none waits while a long game holds up the order.
 GAMES_AHEAD = 4
@@ -56,14 +56,14 @@ def transition_lines(seed: int, number: int) -> list[str]:
     return [row.render() for row in transition_game(rng)]
 
 
-def verdict_lines(seed: int, number: int, analyse: Analyse, given: Sequence[Sequence[str]] = ()) -> list[str]:
+def move_evals_lines(seed: int, number: int, analyse: Analyse, given: Sequence[Sequence[str]] = ()) -> list[str]:
     """The rows of policy game `number`: the first ones are those that are given, in the order of their numbers."""
     if number < len(given):
         boards = (chess.Board(fen) for fen in given[number])
-        found = (Verdict(board.fen(), TransitionSource.given, analyse(board)) for board in boards if _goes_on(board))
-        return [render_verdict(verdict) for verdict in found]
+        found = (MoveEvals(board.fen(), TransitionSource.given, analyse(board)) for board in boards if _goes_on(board))
+        return [render_move_evals(verdict) for verdict in found]
     rng = random.Random(f"{Task.policy}-{seed}-{number - len(given)}")
-    return [render_verdict(verdict) for verdict in sourced_game(rng, analyse)]
+    return [render_move_evals(verdict) for verdict in sourced_game(rng, analyse)]
 
 
 def _goes_on(board: chess.Board) -> bool:
@@ -136,6 +136,6 @@ def _labelled_game(seed: int, number: int, engine: Engine, labelling: Labelling)
         return dict(engine.analyse(engine_position(board.fen()), labelling.limit).lines)
 
     try:
-        return Game(verdict_lines(seed, number, analyse, labelling.given), engine.restarts - restarts)
-    except JudgeError as error:
+        return Game(move_evals_lines(seed, number, analyse, labelling.given), engine.restarts - restarts)
+    except ScorerError as error:
         return WorkerError(str(error))

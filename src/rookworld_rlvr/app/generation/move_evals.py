@@ -1,4 +1,4 @@
-"""`rookworld data verdicts`: what an engine says of every legal move of the positions in files of rows."""
+"""`rookworld data evals`: what an engine says of every legal move of the positions in files of rows."""
 
 import gzip
 from collections.abc import Callable, Iterator, Sequence
@@ -9,17 +9,17 @@ from ...stockfish.engine import EngineConfig
 from ...stockfish.pool import EnginePool
 from ...tasks import policy_fens
 from ...tasks.corpus import read_corpus
-from ...tasks.verdicts import Verdict, render_verdict
+from ...tasks.move_evals import MoveEvals, render_move_evals
 
 CHUNK = 64
 
 
-def write_verdicts(
+def write_move_evals(
     sources: Sequence[str], out: Path, config: EngineConfig, progress: Callable[[int], None] = lambda done: None
 ) -> int:
     """Write the verdicts on all positions of `P:` rows, each once, in the order of the rows; how many there are.
 
-    A stopped one goes on by the engines' cache. Raises CorpusError, JudgeError, EngineUnusableError or OSError.
+    A stopped one goes on by the engines' cache. Raises CorpusError, ScorerError, EngineUnusableError or OSError.
     """
     fens = positions_with_moves(sources)
     unfinished = out.with_name(f".{out.name}.unfinished")
@@ -27,7 +27,7 @@ def write_verdicts(
         for start in range(0, len(fens), CHUNK):
             chunk = fens[start : start + CHUNK]
             for fen, analysis in zip(chunk, pool.analyse(chunk), strict=True):
-                line = render_verdict(Verdict(fen, "engine", dict(analysis.lines)))
+                line = render_move_evals(MoveEvals(fen, "engine", dict(analysis.lines)))
                 file.write(f"{line}\n".encode())
             progress(start + len(chunk))
     unfinished.replace(out)

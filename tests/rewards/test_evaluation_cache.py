@@ -7,16 +7,15 @@ import chess
 import pytest
 
 from rookworld_rlvr.rewards import Rubric, RubricConfig
-from rookworld_rlvr.rewards.judge_pool import InlineJudge, Question
-from rookworld_rlvr.rewards.rubric import JudgeKind
-from rookworld_rlvr.rewards.verdict_book import VerdictBook, VerdictBookError, load_book
-from rookworld_rlvr.rewards.verdict_judge import VerdictJudge
+from rookworld_rlvr.rewards.evaluation_cache import EvaluationCache, EvaluationCacheError, load_cache
+from rookworld_rlvr.rewards.rubric import MoveSource
+from rookworld_rlvr.rewards.scorer import EvaluationScorer, ScoreRequest
 from rookworld_rlvr.stockfish.engine import Analysis, EngineNotFoundError
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks import Task
 from rookworld_rlvr.tasks.corpus import read_corpus
+from rookworld_rlvr.tasks.move_evals import MoveEvals, read_move_evals, render_move_evals
 from rookworld_rlvr.tasks.policy import parse_policy_prompt
-from rookworld_rlvr.tasks.verdicts import Verdict, read_verdicts, render_verdict
 from rookworld_rlvr.training.data import default_file
 
 # Two kings and a rook: every king's move keeps the win, the rook can be lost on a2 alone.
@@ -32,7 +31,7 @@ def legal(fen: str) -> dict[str, float]:
 
 
 def write(path: Path, *fens: str) -> Path:
-    text = "".join(render_verdict(Verdict(fen, "test", legal(fen))) + "\n" for fen in fens)
+    text = "".join(render_move_evals(MoveEvals(fen, "test", legal(fen))) + "\n" for fen in fens)
     path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
     return path
 
@@ -41,38 +40,38 @@ def no_engine() -> EnginePool:
     raise EngineNotFoundError("none here")
 
 
-def judge_with(book: VerdictBook) -> VerdictJudge:
-    return VerdictJudge(InlineJudge(Rubric(RubricConfig())), book, no_engine)
+def scorer_with(book: EvaluationCache) -> EvaluationScorer:
+    return EvaluationScorer(Rubric(RubricConfig()), book, open_pool=no_engine)
 
 
-def ask(fen: str, completion: str, label: str | None = None) -> Question:
-    return Question(f"P: {fen}", completion, label, None)
+def ask(fen: str, completion: str, label: str | None = None) -> ScoreRequest:
+    return ScoreRequest(f"P: {fen}", completion, label, None)
 
 
 @pytest.mark.parametrize("name", ["book.tsv", "book.tsv.gz"])
 def test_a_book_finds_a_position_whatever_its_move_number(tmp_path: Path, name: str) -> None:
-    book = load_book(str(write(tmp_path / name, FEN)))
+    book = load_cache(str(write(tmp_path / name, FEN)))
     found = book.get(FEN.replace(" 40", " 77"))
     assert found is not None and dict(found.lines) == legal(FEN) and found.origin == "file"
     assert book.get(FEN.replace(" 3 40", " 4 40")) is None and book.get(OTHER) is None and len(book) == 1
 
 
 def test_moves_are_judged_by_the_book_and_each_score_says_so(tmp_path: Path) -> None:
-    judge = judge_with(load_book(str(write(tmp_path / "book.tsv", FEN))))
-    good, weak = judge.score_all([ask(FEN, GOOD), ask(FEN, WEAK)])
-    assert good.verdict == weak.verdict == "file"
+    scorer = scorer_with(load_cache(str(write(tmp_path / "book.tsv", FEN))))
+    good, weak = scorer.score_all([ask(FEN, GOOD), ask(FEN, WEAK)])
+    assert good.source == weak.source == "file"
     # One candidate of five is named.
     assert good.parts["correctness/best_value"] == 0.2 > weak.parts["correctness/best_value"] > 0.0
     assert good.total > weak.total and "correctness/best_match" not in good.parts
 
 
 def test_a_missing_verdict_falls_back_to_the_label_then_to_the_rules_and_is_never_a_zero(tmp_path: Path) -> None:
-    judge = judge_with(load_book(str(write(tmp_path / "book.tsv", FEN))))
-    by_label, by_rules = judge.score_all([ask(OTHER, WEAK, "M: g1b1 E: 1.0 B: g1b1"), ask(OTHER, WEAK)])
-    assert (by_label.verdict, by_rules.verdict) == ("label", "rules")
+    scorer = scorer_with(load_cache(str(write(tmp_path / "book.tsv", FEN))))
+    by_label, by_rules = scorer.score_all([ask(OTHER, WEAK, "M: g1b1 E: 1.0 B: g1b1"), ask(OTHER, WEAK)])
+    assert (by_label.source, by_rules.source) == ("label", "rules")
     assert "correctness/best_match" in by_label.parts
     assert not [part for part in by_rules.parts if part.endswith(("_value", "_match"))]
-    judge.close()
+    scorer.close()
 
 
 def test_an_engine_is_opened_once_and_only_where_the_book_has_no_verdict(tmp_path: Path) -> None:
@@ -93,34 +92,34 @@ def test_an_engine_is_opened_once_and_only_where_the_book_has_no_verdict(tmp_pat
         opens.append(1)
         return Pool()  # type: ignore[return-value]
 
-    book = load_book(str(write(tmp_path / "book.tsv", FEN)))
-    judge = VerdictJudge(InlineJudge(Rubric(RubricConfig())), book, open_pool)
-    judge.prepare([f"P: {FEN}"])
-    assert judge.score_all([ask(FEN, GOOD)])[0].verdict == "file" and not opens
-    scores = judge.score_all([ask(OTHER, "M: g1g8 E: 1.0 B: g1g8"), ask(FEN, GOOD)])
-    judge.score_all([ask(OTHER, WEAK)])
-    assert [score.verdict for score in scores] == ["engine", "file"] and len(opens) == 1
+    book = load_cache(str(write(tmp_path / "book.tsv", FEN)))
+    scorer = EvaluationScorer(Rubric(RubricConfig()), book, open_pool=open_pool)
+    scorer.prepare([f"P: {FEN}"])
+    assert scorer.score_all([ask(FEN, GOOD)])[0].source == "file" and not opens
+    scores = scorer.score_all([ask(OTHER, "M: g1g8 E: 1.0 B: g1g8"), ask(FEN, GOOD)])
+    scorer.score_all([ask(OTHER, WEAK)])
+    assert [score.source for score in scores] == ["engine", "file"] and len(opens) == 1
     assert set(opened) == {OTHER}
 
 
 def test_environment_prompts_have_no_verdict() -> None:
     prompt = f"A: {chess.STARTING_FEN}+e2e4+e2e4+"
-    [score] = judge_with(load_book("")).score_all([Question(prompt, "nonsense", None, None)])
-    assert score.verdict == ""
+    [score] = scorer_with(load_cache("")).score_all([ScoreRequest(prompt, "nonsense", None, None)])
+    assert score.source == ""
 
 
 def test_by_labels_alone_an_analysis_is_not_looked_at() -> None:
     analysis = Analysis(FEN, tuple(legal(FEN).items()))
-    score = Rubric(RubricConfig(judge=JudgeKind.labels)).score(f"P: {FEN}", GOOD, analysis=analysis)
-    assert score.verdict == "rules" and "correctness/best_value" not in score.parts
+    score = Rubric(RubricConfig(source=MoveSource.labels)).score(f"P: {FEN}", GOOD, analysis=analysis)
+    assert score.source == "rules" and "correctness/best_value" not in score.parts
 
 
 @pytest.mark.parametrize("text", ["no tabs at all", "test\t8/8/8/8/8/8/8/8 w - - 0\te2e4:1"])
 def test_a_file_that_is_none_is_refused_in_one_line_that_names_the_place(tmp_path: Path, text: str) -> None:
     path = tmp_path / "book.tsv"
-    path.write_text(f"{render_verdict(Verdict(FEN, 'test', legal(FEN)))}\n{text}\n")
-    with pytest.raises(VerdictBookError, match=r"book\.tsv, line 2: expected") as raised:
-        load_book(str(path))
+    path.write_text(f"{render_move_evals(MoveEvals(FEN, 'test', legal(FEN)))}\n{text}\n")
+    with pytest.raises(EvaluationCacheError, match=r"book\.tsv, line 2: expected") as raised:
+        load_cache(str(path))
     assert "\n" not in str(raised.value)
 
 
@@ -128,12 +127,12 @@ def test_a_file_that_is_not_there_or_damaged_is_refused(tmp_path: Path) -> None:
     damaged = tmp_path / "book.tsv.gz"
     damaged.write_bytes(b"\x1f\x8b no gzip")
     for source in (str(tmp_path / "nope.tsv"), str(damaged)):
-        with pytest.raises(VerdictBookError, match="expected a file of verdicts"):
-            load_book(source)
+        with pytest.raises(EvaluationCacheError, match="expected a file of move evaluations"):
+            load_cache(source)
 
 
 def test_every_shipped_policy_row_with_a_legal_move_has_a_verdict_on_all_of_them() -> None:
-    book = load_book("default")
+    book = load_cache("default")
     rows = [row for name in ("train.txt", "held_out.jsonl") for row in read_corpus(default_file(name)).examples]
     fens = [parse_policy_prompt(row.prompt).fen for row in rows if row.task is Task.policy]
     for fen in fens:
@@ -144,7 +143,7 @@ def test_every_shipped_policy_row_with_a_legal_move_has_a_verdict_on_all_of_them
 
 
 def test_verdicts_go_through_text_and_back(tmp_path: Path) -> None:
-    verdict = Verdict(FEN, "test", {"h1h8": 999.98, "a1b1": -0.07, "h1h2": -999.9})
-    path = tmp_path / "verdicts.tsv"
-    path.write_text(render_verdict(verdict) + "\n")
-    assert list(read_verdicts(path)) == [verdict]
+    verdict = MoveEvals(FEN, "test", {"h1h8": 999.98, "a1b1": -0.07, "h1h2": -999.9})
+    path = tmp_path / "move_evals.tsv"
+    path.write_text(render_move_evals(verdict) + "\n")
+    assert list(read_move_evals(path)) == [verdict]

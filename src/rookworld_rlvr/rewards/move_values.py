@@ -28,7 +28,7 @@ MATE_IN_ONE = to_pawns(Mate(1))
 
 
 @dataclass(frozen=True, slots=True)
-class MoveWorth:
+class MoveValues:
     """The legal moves of a position, of which there is at least one."""
 
     evals_pawns: Mapping[str, float]
@@ -58,10 +58,10 @@ class MoveWorth:
 
 
 @lru_cache(maxsize=CACHED_POSITIONS)
-def move_worth(analysis: Analysis) -> MoveWorth:
+def move_values(analysis: Analysis) -> MoveValues:
     """What the moves of an analysis are worth. Raises ValueError in mate and stalemate.
 
-    >>> kept = move_worth(Analysis("", (("e2e4", 0.0), ("a2a3", -999.99))))
+    >>> kept = move_values(Analysis("", (("e2e4", 0.0), ("a2a3", -999.99))))
     >>> [kept.value(move, halving_loss=0.499) for move in ("e2e4", "a2a3", "e2e5")], kept.loss("a2a3")
     ([1.0, 0.5, 0.0], 0.499)
     """
@@ -70,7 +70,7 @@ def move_worth(analysis: Analysis) -> MoveWorth:
         raise ValueError(f"expected the analysis of a position with a legal move, got {analysis}")
     wins = {move: win_probability(pawns) for move, pawns in evals.items()}
     best = max(wins.values())
-    return MoveWorth(evals, wins, best, tuple(sorted(wins.values(), reverse=True)[:MAX_CANDIDATES]))
+    return MoveValues(evals, wins, best, tuple(sorted(wins.values(), reverse=True)[:MAX_CANDIDATES]))
 
 
 def _value(loss: float, halving_loss: float) -> float:

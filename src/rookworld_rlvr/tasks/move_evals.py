@@ -13,7 +13,7 @@ Analyse = Callable[[chess.Board], Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class MoveEvals:
     """A position with the eval of each of its legal moves."""
 
     fen: str
@@ -24,54 +24,54 @@ class Verdict:
     """Side to move's view, mates folded in (see `board.evals`); at least one move."""
 
 
-def render_verdict(verdict: Verdict) -> str:
+def render_move_evals(verdict: MoveEvals) -> str:
     """One line: source, FEN and moves with their evals in centipawns, parted by tabs.
 
-    >>> render_verdict(Verdict("8/8/8/8/8/7k/5q2/7K b - - 0 1", "endgame", {"f2f1": 999.99, "f2g2": -0.5}))
+    >>> render_move_evals(MoveEvals("8/8/8/8/8/7k/5q2/7K b - - 0 1", "endgame", {"f2f1": 999.99, "f2g2": -0.5}))
     'endgame\\t8/8/8/8/8/7k/5q2/7K b - - 0 1\\tf2f1:99999 f2g2:-50'
     """
     moves = " ".join(f"{move}:{round(100 * pawns)}" for move, pawns in verdict.evals_pawns.items())
     return f"{verdict.source}\t{verdict.fen}\t{moves}"
 
 
-def parse_verdict(line: str) -> Verdict:
-    """The inverse of `render_verdict`. Raises ValueError on another line."""
+def parse_move_evals(line: str) -> MoveEvals:
+    """The inverse of `render_move_evals`. Raises ValueError on another line."""
     try:
         source, fen, moves = line.rstrip("\n").split("\t")
         pairs = (move.split(":") for move in moves.split(" "))
-        return Verdict(fen, source, {move: int(centipawns) / 100 for move, centipawns in pairs})
+        return MoveEvals(fen, source, {move: int(centipawns) / 100 for move, centipawns in pairs})
     except ValueError as error:
         raise ValueError(f"expected source, FEN and moves with centipawns, parted by tabs, got {line!r}") from error
 
 
-def mirrored(verdict: Verdict) -> Verdict:
+def mirrored(verdict: MoveEvals) -> MoveEvals:
     """The position with colours exchanged, which has the same evals.
 
-    >>> mirrored(Verdict("8/8/8/8/8/7k/5q2/7K b - - 0 1", "ending", {"f2f1": 999.99}))
-    Verdict(fen='7k/5Q2/7K/8/8/8/8/8 w - - 0 1', source='ending', evals_pawns={'f7f8': 999.99})
+    >>> mirrored(MoveEvals("8/8/8/8/8/7k/5q2/7K b - - 0 1", "ending", {"f2f1": 999.99}))
+    MoveEvals(fen='7k/5Q2/7K/8/8/8/8/8 w - - 0 1', source='ending', evals_pawns={'f7f8': 999.99})
     """
     moves = {_mirrored_move(move): pawns for move, pawns in verdict.evals_pawns.items()}
-    return Verdict(chess.Board(verdict.fen).mirror().fen(), verdict.source, moves)
+    return MoveEvals(chess.Board(verdict.fen).mirror().fen(), verdict.source, moves)
 
 
 def _mirrored_move(uci: str) -> str:
     return uci[0] + str(9 - int(uci[1])) + uci[2] + str(9 - int(uci[3])) + uci[4:]
 
 
-def verdict_lines(path: Path) -> Iterator[str]:
+def move_evals_lines(path: Path) -> Iterator[str]:
     """The lines of a file of verdicts; `.gz` is unpacked. Raises OSError, or ValueError for a damaged file."""
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
     except (EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise ValueError(f"expected a file of verdicts, got {path}: {error}") from error
+        raise ValueError(f"expected a file of move evaluations, got {path}: {error}") from error
     yield from text.splitlines()
 
 
-def read_verdicts(path: Path) -> Iterator[Verdict]:
+def read_move_evals(path: Path) -> Iterator[MoveEvals]:
     """The verdicts of a file. Raises OSError, or ValueError naming the line that is none."""
-    for number, line in enumerate(verdict_lines(path), start=1):
+    for number, line in enumerate(move_evals_lines(path), start=1):
         try:
-            yield parse_verdict(line)
+            yield parse_move_evals(line)
         except ValueError as error:
             raise ValueError(f"{path}:{number}: {error}") from error

@@ -5,19 +5,19 @@ from importlib import resources
 from pathlib import Path
 
 from ..stockfish.engine import Analysis, engine_position
-from ..tasks.verdicts import parse_verdict, verdict_lines
+from ..tasks.move_evals import move_evals_lines, parse_move_evals
 
 DEFAULT = "default"
 # More than the positions of a step; an entry takes about 5 kB.
 PARSED = 4096
 
 
-class VerdictBookError(ValueError):
+class EvaluationCacheError(ValueError):
     """A file of verdicts that is not there or cannot be read; one line."""
 
 
-class VerdictBook:
-    """The verdicts of a file by position, as `rookworld data verdicts` writes them; read-only."""
+class EvaluationCache:
+    """The verdicts of a file by position, as `rookworld data evals` writes them; read-only."""
 
     def __init__(self, lines: dict[str, str], name: str) -> None:
         """`lines`: rendered verdicts by `engine_position`."""
@@ -33,31 +33,32 @@ class VerdictBook:
         return self._parsed(position) if position in self._lines else None
 
     def _parse(self, position: str) -> Analysis:
-        verdict = parse_verdict(self._lines[position])
+        verdict = parse_move_evals(self._lines[position])
         return Analysis(position, tuple(verdict.evals_pawns.items()), origin=self.name)
 
 
 @cache
-def load_book(source: str) -> VerdictBook:
+def load_cache(source: str) -> EvaluationCache:
     """The book of a file (`.gz` is unpacked), `default` for the one that ships; empty for an empty name.
 
-    Raises VerdictBookError, naming the line where one is no verdict.
+    Raises EvaluationCacheError, naming the line where one is no verdict.
     """
     if not source:
-        return VerdictBook({}, "")
-    path = default_book() if source == DEFAULT else Path(source)
+        return EvaluationCache({}, "")
+    path = default_cache() if source == DEFAULT else Path(source)
     lines: dict[str, str] = {}
     try:
-        for line in verdict_lines(path):
+        for line in move_evals_lines(path):
             lines[engine_position(_fen(line))] = line
     except (OSError, ValueError) as error:
-        raise VerdictBookError(f"expected a file of verdicts, got {source}, line {len(lines) + 1}: {error}") from error
-    return VerdictBook(lines, "shipped" if source == DEFAULT else "file")
+        place = f"{source}, line {len(lines) + 1}"
+        raise EvaluationCacheError(f"expected a file of move evaluations, got {place}: {error}") from error
+    return EvaluationCache(lines, "shipped" if source == DEFAULT else "file")
 
 
-def default_book() -> Path:
+def default_cache() -> Path:
     """The verdicts that ship with the package."""
-    return Path(str(resources.files("rookworld_rlvr") / "assets" / "data" / "verdicts.tsv.gz"))
+    return Path(str(resources.files("rookworld_rlvr") / "assets" / "data" / "move_evals.tsv.gz"))
 
 
 def _fen(line: str) -> str:

@@ -1,0 +1,12 @@
+"""The training rows that ship, for those who train with another library."""
+
+from importlib import resources
+from pathlib import Path
+
+from ..tasks import Example
+from ..tasks.corpus import read_corpus
+
+
+def shipped_examples() -> tuple[Example, ...]:
+    """The training rows that ship with the package, labels included."""
+    return read_corpus(Path(str(resources.files("rookworld_rlvr") / "assets" / "data" / "train.txt"))).examples

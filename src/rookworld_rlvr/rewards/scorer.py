@@ -1,0 +1,142 @@
+"""Scorer of many completions at once: a rubric, with move evaluations from a file, from Stockfish or from neither."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+from ..stockfish.engine import Analysis, EngineUnusableError
+from ..stockfish.pool import EngineCounts, EnginePool
+from ..tasks import policy_fens
+from .evaluation_cache import EvaluationCache, load_cache
+from .rubric import MoveSource, Rubric, RubricConfig, Score
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    """A completion to score; the arguments of `Rubric.score`."""
+
+    prompt: str
+    completion: str
+    label: str | None
+    step: int | None = None
+    analysis: Analysis | None = None
+
+
+class Scorer(Protocol):
+    """Scores many completions at once."""
+
+    def prepare(self, prompts: Iterable[str]) -> None:
+        """Announce prompts whose completions are scored soon. Returns at once; score_all raises what fails."""
+
+    def score_all(self, requests: Sequence[ScoreRequest]) -> list[Score]:
+        """A score for each request, in order. Raises ScorerError where the scorer itself fails."""
+
+    def engine_counts(self) -> EngineCounts | None:
+        """The work of its engines so far, None where it has none."""
+
+    def close(self) -> None:
+        """Let go of what it owns."""
+
+
+class RubricScorer:
+    """The rubric alone, by the analyses that the requests bring. See `Scorer`."""
+
+    def __init__(self, rubric: Rubric) -> None:
+        self._rubric = rubric
+
+    def prepare(self, prompts: Iterable[str]) -> None:
+        return
+
+    def score_all(self, requests: Sequence[ScoreRequest]) -> list[Score]:
+        return [
+            self._rubric.score(
+                request.prompt, request.completion, request.label, step=request.step, analysis=request.analysis
+            )
+            for request in requests
+        ]
+
+    def engine_counts(self) -> EngineCounts | None:
+        return None
+
+    def close(self) -> None:
+        return
+
+
+class EvaluationScorer:
+    """The rubric with move evaluations: those of the cache, and an engine's for positions that it lacks. See `Scorer`.
+
+    Each position is searched once, however many completions it has. Without an engine, a position that the cache
+    lacks has no evaluations, and the rubric falls back to the label or the rules; `Score.source` names what was used.
+    Closing the scorer closes the engines.
+    """
+
+    def __init__(
+        self,
+        rubric: Rubric,
+        cache: EvaluationCache,
+        *,
+        pool: EnginePool | None = None,
+        open_pool: Callable[[], EnginePool] | None = None,
+    ) -> None:
+        """`pool`: engines that run. `open_pool` begins some at the first position that the cache lacks, or raises
+        EngineUnusableError where there are none."""
+        self._scorer, self._cache, self._pool, self._open_pool = RubricScorer(rubric), cache, pool, open_pool
+
+    def prepare(self, prompts: Iterable[str]) -> None:
+        missing = self._missing(policy_fens(prompts).values())
+        if missing and (pool := self._engine()):
+            pool.prepare(missing)
+
+    def score_all(self, requests: Sequence[ScoreRequest]) -> list[Score]:
+        fens = policy_fens(request.prompt for request in requests)
+        by_fen = self._analyses(list(fens.values()))
+        by_prompt = {prompt: by_fen.get(fen) for prompt, fen in fens.items()}
+        return self._scorer.score_all(
+            [replace(request, analysis=by_prompt.get(request.prompt)) for request in requests]
+        )
+
+    def engine_counts(self) -> EngineCounts | None:
+        return self._pool.counts() if self._pool else None
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+
+    def _analyses(self, fens: Sequence[str]) -> dict[str, Analysis]:
+        known = {fen: analysis for fen in fens if (analysis := self._cache.get(fen))}
+        missing = self._missing(fens)
+        if missing and (pool := self._engine()):
+            known |= zip(missing, pool.analyse(missing), strict=True)
+        return known
+
+    def _missing(self, fens: Iterable[str]) -> list[str]:
+        return [fen for fen in dict.fromkeys(fens) if self._cache.get(fen) is None]
+
+    def _engine(self) -> EnginePool | None:
+        """None where there is no engine, which is looked for once."""
+        if self._pool is None and self._open_pool is not None:
+            try:
+                self._pool = self._open_pool()
+            except EngineUnusableError:
+                self._open_pool = None
+        return self._pool
+
+
+def make_scorer(config: RubricConfig | None = None, pool: EnginePool | None = None) -> Scorer:
+    """The scorer of a rubric, by default that of `rookworld train`.
+
+    Runs, `rewards.score` and the interfaces of other libraries all have it from here.
+
+    `pool`: running engines for source=engine, owned by the scorer from now on; without them it begins its own.
+    Raises EvaluationCacheError for a file of move evaluations that cannot be read, EngineUnusableError for
+    source=engine without a working engine, and another ValueError for an option out of its range.
+    """
+    config = config or RubricConfig()
+    rubric = Rubric(config)
+    if config.source is MoveSource.engine:
+        return EvaluationScorer(rubric, load_cache(""), pool=pool or EnginePool(config.stockfish))
+    if config.source is MoveSource.cached:
+        cache = load_cache(config.move_evals)
+        return EvaluationScorer(rubric, cache, open_pool=partial(EnginePool, config.stockfish))
+    return RubricScorer(rubric)
