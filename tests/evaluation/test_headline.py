@@ -70,9 +70,19 @@ def test_directions_and_scales_hold_for_sampled_and_refined_keys() -> None:
     assert wide is not None and wide.highest == 2.0 and scale_of("policy/valid") is None
 
 
-def test_intervals_over_seeds_are_student_s() -> None:
-    mean, low, high = seeds_interval([1.0, 3.0])
-    # The standard error is 1, of one degree of freedom.
-    assert (mean, low, high) == pytest.approx((2.0, 2.0 - 12.706, 2.0 + 12.706))
+@pytest.mark.parametrize(
+    ("values", "mean", "half"),
+    [
+        # The standard error is 1. The quantiles of Student's t are those of printed tables.
+        ([1.0, 3.0], 2.0, 12.706),
+        ([*[0.0, 2.0] * 5, 1.0, 1.0], 1.0, 2.201 * (10 / 11 / 12) ** 0.5),
+        ([*[0.0, 2.0] * 15, 1.0], 1.0, 2.042 * (30 / 30 / 31) ** 0.5),
+    ],
+)
+def test_intervals_over_seeds_use_student_s_t_at_any_number(values: list[float], mean: float, half: float) -> None:
+    assert seeds_interval(values) == pytest.approx((mean, mean - half, mean + half), rel=1e-3)
+
+
+def test_one_seed_has_no_interval() -> None:
     with pytest.raises(ValueError, match="two runs"):
         seeds_interval([1.0])

@@ -1,9 +1,8 @@
 """Kaplan and Meier's curve against published figures and against plain counting."""
 
-import pytest
 
-from rookworld_rlvr.evaluation.intervals import wilson_interval
-from rookworld_rlvr.evaluation.survival import Duration, survival_curve, survival_measures
+from rookworld_rlvr.evaluation.intervals import Duration, survival_curve, wilson_interval
+from rookworld_rlvr.evaluation.world_model import survival_measures
 
 # Weeks in remission under 6-MP; censored ones are negative. Freireich et al., Blood 21 (1963) 699-716.
 WEEKS = [6, 6, 6, 7, 10, 13, 16, 22, 23, -6, -9, -10, -11, -17, -19, -20, -25, -32, -32, -34, -35]
@@ -40,10 +39,11 @@ def test_where_nothing_broke_the_share_is_one_and_its_interval_that_of_those_at_
     assert survival_curve([]) == survival_curve([Duration(0, False)]) == []
 
 
-def test_steps_are_told_as_far_as_something_took_them_or_all_had_broken() -> None:
-    censored = survival_measures([Duration(5, False), Duration(2, True)], (2, 4, 8))
-    assert {step: (measure.value, measure.n) for step, measure in censored.items()} == {2: (1.0, 2), 4: (0.5, 1)}
-    broken = survival_measures([Duration(5, True), Duration(2, True)], (2, 4, 8))
-    assert {step: measure.value for step, measure in broken.items()} == pytest.approx({2: 1.0, 4: 0.5, 8: 0.0})
-    # Nobody was there to take the eighth step.
-    assert [broken[step].n for step in (2, 4, 8)] == [2, 1, 0]
+def test_steps_are_reported_until_nothing_took_them_or_all_had_broken() -> None:
+    def measured(*durations: Duration) -> dict[str, tuple[float, int]]:
+        measures = survival_measures(durations, (2, 4, 8))
+        return {key.rpartition("/")[2]: (measure.value, measure.n) for key, measure in measures.items()}
+
+    assert measured(Duration(5, False), Duration(2, True)) == {"002": (1.0, 2), "004": (0.5, 1)}
+    # Nothing was there to take the eighth step.
+    assert measured(Duration(5, True), Duration(2, True)) == {"002": (1.0, 2), "004": (0.5, 1), "008": (0.0, 0)}

@@ -1,49 +1,55 @@
-"""How sure a mean is: 95 % confidence intervals for fractions and for graded values.
+"""95 % confidence intervals of fractions, means, ratios and seeds, and survival curves.
 
-Sums are exact (`math.fsum`), so the order of the values changes nothing.
+Sums are exact (`math.fsum`), so the order of the values changes nothing. scipy.stats is imported by the functions that
+need it, because its import takes about as long as the rest of the command line.
 """
 
 import math
+import warnings
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
-# The normal distribution's quantile at 0.975: two-sided 95 %.
+# The quantile of the normal distribution at 0.975, for two-sided 95 % intervals.
 Z_95 = 1.959963984540054
-# Differences of the same shares differ by less in floats, different ones by more.
+# Equal shares that were subtracted as floats differ by less than this, different shares by more.
 SAME = 1e-12
 
 
+@lru_cache(maxsize=4096)
 def wilson_interval(successes: int, n: int) -> tuple[float, float]:
     """The 95 % Wilson score interval of a fraction, without continuity correction; within [0, 1].
 
-    With p = successes/n: (p + z²/2n ± z·√(p(1−p)/n + z²/4n²)) / (1 + z²/n). It never has width 0, so a
-    perfect score of few rows is not taken for certainty. Raises ValueError unless n ≥ 1 and
+    Its width is never 0, so a perfect score of a few rows does not look certain. Raises ValueError unless n ≥ 1 and
     0 ≤ successes ≤ n. Source: Wilson, JASA 22 (1927) 209-212; Newcombe, Stat. Med. 17 (1998) 857-872.
 
     >>> [round(bound, 4) for bound in wilson_interval(81, 263)]
     [0.2553, 0.3662]
     """
+    from scipy.stats import binomtest
+
     if not 0 <= successes <= n or n < 1:
         raise ValueError(f"expected 0 <= successes <= n and n >= 1, got {successes} of {n}")
-    p, z2 = successes / n, Z_95**2
-    center = p + z2 / (2 * n)
-    spread = Z_95 * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
-    # At the ends the bound is 0 or 1 in exact arithmetic, which rounding misses.
-    low = 0.0 if successes == 0 else (center - spread) / (1 + z2 / n)
-    high = 1.0 if successes == n else (center + spread) / (1 + z2 / n)
-    return low, high
+    interval = binomtest(successes, n).proportion_ci(0.95, method="wilson")
+    return float(interval.low), float(interval.high)
 
 
 def mean_interval(values: Sequence[float], lowest: float, highest: float) -> tuple[float, float, float]:
-    """The mean of graded values and its 95 % normal interval, as (mean, low, high), cut to the scale.
+    """The mean of graded values and its 95 % normal interval, as (mean, low, high), clipped to the scale.
 
-    mean ± z·s/√n with the sample's standard deviation s. `lowest` and `highest` end the scale that the
-    values lie on. Degenerate cases: one value says nothing of the spread, so its interval is the whole
-    scale. If all n ≥ 2 values equal v, the spread comes from the values that were not seen. Their share is at
-    most q = z²/(n + z²), the upper end of Wilson's interval for 0 of n, and they may lie anywhere on the scale,
-    so low = v − q(v − lowest) and high = v + q(highest − v). At an end of the scale [0, 1] this is Wilson's
-    interval itself. Towards an infinite end it says nothing, and the interval ends at v. An infinite value makes
-    the mean infinite, with the whole scale as its interval.
-    Raises ValueError without a value, or with one off the scale.
+    The interval is mean ± z·s/√n, where s is the standard deviation of the sample. `lowest` and `highest` are the ends
+    of the scale on which the values lie.
+
+    Special cases: One value does not show any spread, so its interval is the whole scale. If n ≥ 2 values all equal v,
+    the interval allows for values that were not seen. Their share is at most q = z²/(n + z²), which is the upper end of
+    Wilson's interval for 0 of n. They may lie anywhere on the scale, so low = v − q(v − lowest) and
+    high = v + q(highest − v). At an end of the scale [0, 1] this equals Wilson's interval. If an end of the scale is
+    infinite, the interval ends at v on that side. An infinite value makes the mean infinite, and its interval is the
+    whole scale.
+
+    Raises ValueError without a value, or with a value outside the scale.
 
     >>> mean_interval([0.5], 0.0, 1.0), [round(number, 4) for number in mean_interval([0.5] * 8, 0.0, 1.0)]
     ((0.5, 0.0, 1.0), [0.5, 0.3378, 0.6622])
@@ -54,24 +60,34 @@ def mean_interval(values: Sequence[float], lowest: float, highest: float) -> tup
         return values[0], lowest, highest
     if not all(map(math.isfinite, values)):
         return sum(values), lowest, highest
-    # Rounding may take the mean of equal values beyond them.
+    # Rounding can move the mean of equal values beyond them.
     mean = min(max(math.fsum(values) / len(values), min(values)), max(values))
     if max(values) - min(values) <= SAME:
         return mean, _unseen(mean, lowest, len(values)), _unseen(mean, highest, len(values))
-    variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
-    spread = Z_95 * math.sqrt(variance / len(values))
+    spread = Z_95 * _deviation(values) / math.sqrt(len(values))
     return mean, max(lowest, mean - spread), min(highest, mean + spread)
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """The standard deviation of at least two values, with n − 1 in the denominator."""
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def _unseen(value: float, end: float, n: int) -> float:
+    """The mean, if as many values as n equal ones leave possible were at this end of the scale."""
+    return value + Z_95**2 / (n + Z_95**2) * (end - value) if math.isfinite(end) else value
 
 
 def ratio_interval(counts: Sequence[tuple[int, int]]) -> tuple[float, float, float]:
     """Events over trials where trials come in groups, as (ratio, low, high): 95 %, within [0, 1].
 
-    `counts` has events and trials of each group. The probability of an event may differ between groups and may depend
-    on their number of trials, so the groups are the sample, not the trials. With r = Σ events / Σ trials and the
+    `counts` has the events and trials of each group. The groups are the sample, not the trials, because the probability
+    of an event may differ between groups and may depend on their number of trials. With r = Σ events / Σ trials and the
     deviations d = events − r·trials of n groups, the variance of r is Σd² / (n − 1) / (n · mean trials²), and the
-    interval is r ± z·√variance. This says nothing for a single group, for groups without any deviation, and if no trial
-    or every trial was an event; the interval is then Wilson's over trials. Raises ValueError without a trial. Source:
-    Cochran, Sampling Techniques, 3rd edition (1977), chapter 6.
+    interval is r ± z·√variance. For a single group, for groups that do not deviate, and if no trial or every trial was
+    an event, this variance means nothing, and the interval is Wilson's over trials. Raises ValueError without a trial.
+    Source: Cochran, Sampling Techniques, 3rd edition (1977), chapter 6.
 
     >>> [round(number, 4) for number in ratio_interval([(1, 10), (1, 1), (0, 40)])]
     [0.0392, 0.0, 0.1304]
@@ -80,20 +96,11 @@ def ratio_interval(counts: Sequence[tuple[int, int]]) -> tuple[float, float, flo
     if not trials:
         raise ValueError(f"expected trials, got {list(counts)[:5]}")
     ratio, n = events / trials, len(counts)
-    squares = math.fsum((found - ratio * tried) ** 2 for found, tried in counts)
+    squares = math.fsum((event - ratio * trial) ** 2 for event, trial in counts)
     if n == 1 or events in (0, trials) or squares <= SAME:
         return ratio, *wilson_interval(events, trials)
     spread = Z_95 * math.sqrt(n * squares / (n - 1)) / trials
     return ratio, max(0.0, ratio - spread), min(1.0, ratio + spread)
-
-
-def _unseen(value: float, end: float, n: int) -> float:
-    """How far the mean lies towards an end of the scale if as many of the values are there as n equal ones allow."""
-    return value + Z_95**2 / (n + Z_95**2) * (end - value) if math.isfinite(end) else value
-
-
-# Student's t at 0.975 by degrees of freedom; beyond, the normal distribution is close enough.
-T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
 def seeds_interval(values: Sequence[float]) -> tuple[float, float, float]:
@@ -102,10 +109,74 @@ def seeds_interval(values: Sequence[float]) -> tuple[float, float, float]:
     >>> [round(number, 3) for number in seeds_interval([0.096, 0.085, 0.060])]
     [0.08, 0.035, 0.126]
     """
+    from scipy.stats import t
+
     if len(values) < 2:
         raise ValueError(f"expected two runs or more, got {len(values)}")
     mean = math.fsum(values) / len(values)
-    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
-    t = T_95[len(values) - 2] if len(values) - 2 < len(T_95) else Z_95
-    half = t * deviation / math.sqrt(len(values))
+    half = float(t.ppf(0.975, len(values) - 1)) * _deviation(values) / math.sqrt(len(values))
     return mean, mean - half, mean + half
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """How long one subject of a survival curve lasted."""
+
+    lasted: int
+    """Steps that it survived."""
+    broke: bool
+    """True if the next step broke it; False if it was only observed until here (censored)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A survival curve after one step."""
+
+    step: int
+    share: float
+    """Estimated share that survives the step."""
+    low: float
+    """Lower end of the 95 % interval."""
+    high: float
+    at_risk: int
+    """Number of subjects that took the step, at least 1."""
+    broken: int
+    """Number of them that the step broke."""
+
+
+def survival_curve(durations: Sequence[Duration]) -> list[Point]:
+    """Kaplan and Meier's curve: a point for each step from 1 to the last step that any subject took.
+
+    The interval is Greenwood's on the scale of log(−log share). It is undefined while nothing has broken and once
+    everything has; Wilson's interval of the subjects at risk then takes its place. Once everything has broken, its
+    upper end is at most that of the step before. Source: Kaplan and Meier, JASA 53 (1958) 457-481; Kalbfleisch and
+    Prentice, The Statistical Analysis of Failure Time Data (1980), 1.3.
+    """
+    times = sorted(each.lasted + each.broke for each in durations)
+    broken = Counter(each.lasted + 1 for each in durations if each.broke)
+    points: list[Point] = []
+    for step, (share, low, high) in enumerate(_kaplan_meier(durations, max(times, default=0)), start=1):
+        at_risk = len(times) - bisect_left(times, step)
+        if share in (0.0, 1.0):
+            low, high = wilson_interval(int(share) * at_risk, at_risk)
+            # The share never rises.
+            high = min([high, *(point.high for point in points[-1:])]) if share == 0 else high
+        points.append(Point(step, share, low, high, at_risk, broken[step]))
+    return points
+
+
+def _kaplan_meier(durations: Sequence[Duration], last: int) -> list[tuple[float, float, float]]:
+    """Share, low and high after each step from 1 to `last`; the ends are NaN at shares of 0 and 1."""
+    from scipy.stats import CensoredData, ecdf
+
+    if last < 1:
+        return []
+    ended = [each.lasted + 1 for each in durations if each.broke]
+    survival = ecdf(CensoredData(ended, right=[each.lasted for each in durations if not each.broke])).sf
+    with warnings.catch_warnings():
+        # The undefined intervals, which the caller replaces.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        interval = survival.confidence_interval(method="log-log")
+    steps = range(1, last + 1)
+    columns = (curve.evaluate(steps).tolist() for curve in (survival, interval.low, interval.high))
+    return list(zip(*columns, strict=True))

@@ -4,7 +4,7 @@ What is asked is how long its state stays that of a real game, and what breaks f
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -18,18 +18,18 @@ from ..rollout.generator import Generator
 from ..tasks.environment import HISTORY_MOVES, parse_environment, render_environment_prompt
 from ..tasks.types import EnvironmentAnswer, ParseFailure
 from .games import PlannedGame, Start
+from .intervals import Duration, Point, survival_curve
 from .parts import PARTS, parts_of
 from .players import DecodingConfig, Player, ask, published_decoding
 from .suite import Suite, SuiteName, by_chunks
-from .survival import Duration, Point, survival_curve, survival_measures
 from .table import Measure, Row
 
 # A chunk: a stop loses no more games than this, and a progress bar moves.
 SIDE_BY_SIDE = 25
 UNPARSABLE = "unparsable"
 FIELDS = (*FenField, "reward", "terminated", "truncated", UNPARSABLE)
-# Plies after which the share of true worlds is told.
-TOLD_AT = (10, 20, 40, 80, 160, 320)
+# Plies after which the survival of the learned world is reported.
+SURVIVAL_AT = (10, 20, 40, 80, 160, 320)
 
 
 class WorldPlayer(StrEnum):
@@ -191,9 +191,21 @@ def world_model_curve(rows: Sequence[Row]) -> list[Point]:
 
 
 def world_model_measures(rows: Sequence[Row]) -> dict[str, Measure]:
-    """`closed_world/survival/<plies>`, as far as there are games to tell."""
-    told = survival_measures([_duration(row) for row in rows], TOLD_AT)
-    return {f"closed_world/survival/{plies:03d}": measure for plies, measure in told.items()}
+    """`closed_world/survival/<plies>` at the plies of `SURVIVAL_AT` that a game reached.
+
+    Also at those after the one in which the last game broke; there `n`, the number of games at risk, is 0.
+    """
+    return survival_measures([_duration(row) for row in rows], SURVIVAL_AT)
+
+
+def survival_measures(durations: Sequence[Duration], steps: Sequence[int]) -> dict[str, Measure]:
+    """See `world_model_measures`."""
+    curve = survival_curve(durations)
+    by_step = {point.step: Measure(point.share, point.low, point.high, point.at_risk) for point in curve}
+    if curve and curve[-1].share == 0:
+        none_left = replace(by_step[curve[-1].step], n=0)
+        by_step |= {step: none_left for step in steps if step > curve[-1].step}
+    return {f"closed_world/survival/{step:03d}": by_step[step] for step in steps if step in by_step}
 
 
 def _duration(row: Row) -> Duration:
