@@ -18,11 +18,11 @@ from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.policy import ModelConfig, Policy, load_policy
 from rookworld_rlvr.model.shared_prefix import can_share
 from rookworld_rlvr.rollout import static_generator
-from rookworld_rlvr.rollout.draws import inverse_cdf
 from rookworld_rlvr.rollout.generator import GeneratorConfig, GeneratorKind, SampledCompletion
 from rookworld_rlvr.rollout.groups import prompt_tokens
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
 from rookworld_rlvr.rollout.prompt_lookup import PromptLookup
+from rookworld_rlvr.rollout.sampling import inverse_cdf
 from rookworld_rlvr.rollout.static_generator import StaticGenerator
 
 EOS, PAD = 0, 1

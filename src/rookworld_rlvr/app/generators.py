@@ -60,7 +60,7 @@ def _vllm_generator(policy: Policy, config: GeneratorBaseConfig, world: World) -
                 "generator=vllm: expected vllm to be installed: bash scripts/setup.sh vllm, "
                 "then .venv-vllm/bin/rookworld in place of rookworld"
             )
-        return world.together(
+        return world.barrier(
             lambda: VLLMGenerator(policy.model, config, ranks=world.size, **_of_vllm(policy)), "the engines"
         )
     except (GeneratorError, OSError) as error:
@@ -75,7 +75,7 @@ def _server_generator(policy: Policy, config: GeneratorBaseConfig, world: World)
 
     if not config.vllm.urls:
         raise UserError("generator.vllm.urls: expected the servers' [http://HOST:PORT], got none")
-    owner = Owner(world.lead(lambda: Owner().name, "the servers' owner"), hands_over=world.leads)
+    owner = Owner(world.rank_0_only(lambda: Owner().name, "the servers' owner"), hands_over=world.is_rank_0)
 
     def connected() -> Generator:
         match config.vllm.urls:
@@ -83,7 +83,7 @@ def _server_generator(policy: Policy, config: GeneratorBaseConfig, world: World)
                 return VLLMServerGenerator(policy.model, config, url, owner=owner, **_of_vllm(policy))
         return VLLMServersGenerator(policy.model, config, owner=owner, **_of_vllm(policy))
 
-    generator = world.together(connected, "the servers")
+    generator = world.barrier(connected, "the servers")
     return generator if world.size == 1 else LedGenerator(generator, world)
 
 

@@ -51,9 +51,9 @@ def main(argv: list[str]) -> int:
         if summary["gain"]:
             run.console.print(gain_table(summary))
         run.console.print(f"{_ending(summary)} after {summary['steps']} steps, {summary['wall_s']:.0f} s")
-        if run.context.world.leads:
+        if run.context.world.is_rank_0:
             _report(run, summary)
-        if job_number() is not None and run.context.world.leads:
+        if job_number() is not None and run.context.world.is_rank_0:
             members.append(Member(overrides(), summary, run.folder))
 
     code = run_command(NAME, RunConfig, argv, task)

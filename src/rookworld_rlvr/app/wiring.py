@@ -81,10 +81,12 @@ def _add_folder(run: Run, config: RunConfig, raw: DictConfig) -> None:
     if config.resume:
         run.folder, _ = find_run(config.resume)
     else:
-        run.folder = run.context.world.lead(lambda: _new_folder(root, config.name, run.config_text), "the run's folder")
+        run.folder = run.context.world.rank_0_only(
+            lambda: _new_folder(root, config.name, run.config_text), "the run's folder"
+        )
         run.latest_in = root
     run.self_play_files = SelfPlayFiles(run.folder) if config.data.self_play.fraction else None
-    run.sinks = _make_sinks(config, raw, run) if run.context.world.leads else []
+    run.sinks = _make_sinks(config, raw, run) if run.context.world.is_rank_0 else []
 
 
 def _new_folder(root: Path, name: str, config_text: str) -> Path:
@@ -128,7 +130,7 @@ def _build_unsaved_run(config: RunConfig, device: torch.device, world: World) ->
         held_out=evaluation_rows(data.held_out, config.evaluation_rows),
         folder=Path(),
         sinks=[],
-        console=make_console(quiet=not world.leads),
+        console=make_console(quiet=not world.is_rank_0),
         rubric_warmup_steps=config.rubric.warmup_steps,
         resume=config.resume,
         engine=engine,

@@ -15,9 +15,9 @@ import chess
 import chess.engine
 from transformers import PreTrainedTokenizerBase
 
-from ..rollout.draws import seed_of
 from ..rollout.generator import Generator, GeneratorError
 from ..rollout.groups import completion_text, prompt_tokens
+from ..rollout.sampling import derive_seed
 from ..stockfish.engine import find_engine, require_new_enough
 from ..tasks.policy import policy_fields, render_policy_prompt
 
@@ -75,7 +75,7 @@ class ModelPlayer:
         seeds = []
         for asked in zip(numbers, prompts, strict=True):
             # Attempts at one move are asked side by side, and each draws anew.
-            seeds.append(seed_of(self.seed, *asked, times[asked]))
+            seeds.append(derive_seed(self.seed, *asked, times[asked]))
             times[asked] += 1
         return ask(self.generator, self.tokenizer, prompts, self.decoding, seeds=seeds)
 

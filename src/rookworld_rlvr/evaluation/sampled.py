@@ -11,9 +11,9 @@ from statistics import fmean
 
 from transformers import PreTrainedTokenizerBase
 
-from ..rollout.draws import seed_of
 from ..rollout.generator import Generator
 from ..rollout.groups import completion_text, sample_groups
+from ..rollout.sampling import derive_seed
 from ..stockfish.engine import Analysis
 from ..tasks import Example
 from .engine_loss import MoveEvaluator
@@ -56,7 +56,7 @@ def evaluate_sampled(
             chunk,
             group_size=sampling.samples,
             temperature=sampling.temperature,
-            seeds=[seed_of("sampled", sampling.seed, example.prompt) for example in chunk],
+            seeds=[derive_seed("sampled", sampling.seed, example.prompt) for example in chunk],
         )
         analyses = measure.analyses(chunk) if measure else {}
         for example, (_, answers) in zip(chunk, groups, strict=True):

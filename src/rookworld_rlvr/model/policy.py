@@ -21,7 +21,7 @@ from .compiled import compile_blocks, require_compiler
 from .device import Precision, autocast, is_accelerator, resolve_precision
 from .lora import LoraConfig, add_adapters
 from .packed import Packed, pack
-from .sharded import in_pass, is_sharded, whole
+from .sharded import is_sharded, run_forward, unshard
 from .shared_prefix import again_alike, can_share, sharing, states
 from .world import World
 
@@ -139,7 +139,7 @@ class Policy:
             reference_hidden = None
             if reference is not None:
                 with torch.no_grad():
-                    reference_hidden = in_pass(reference.model, lambda: reference.trained_states(inputs))
+                    reference_hidden = run_forward(reference.model, lambda: reference.trained_states(inputs))
             found = token_statistics(
                 self.trained_states(inputs),
                 batch.targets_BT()[batch.loss_mask_BT],
@@ -154,7 +154,7 @@ class Policy:
             return found.logprobs, found.entropy, found.ref_logprobs, found.kl_exact
 
         with self.autocast():
-            return TokenStatistics(*in_pass(self.model, compute))
+            return TokenStatistics(*run_forward(self.model, compute))
 
     @torch.no_grad()
     def token_table(
@@ -180,8 +180,8 @@ class Policy:
             statistics = self.statistics(micro, temperature=temperature, reference=reference)
             return [spread(getattr(statistics, name), micro.loss_mask_BT) for name in names]
 
-        with whole(self.model, *([] if reference is None else [reference.model])):
-            found = world.joined(lambda: [of_piece(rows) for rows in world.share(pieces)], "log-probs")
+        with unshard(self.model, *([] if reference is None else [reference.model])):
+            found = world.gather_in_order(lambda: [of_piece(rows) for rows in world.share(pieces)], "log-probs")
         tables = {name: torch.zeros(batch.tokens_BT.shape, device=self.device) for name in names}
         for rows, values in zip(pieces, found, strict=True):
             for table, values_bt in zip(tables.values(), values, strict=True):

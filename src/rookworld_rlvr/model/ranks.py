@@ -52,8 +52,8 @@ class Ranks(World):
         # Objects go by the CPU; gradients where they are.
         self._objects = dist.new_group(backend="gloo", timeout=limit) if is_accelerator(device) else None
 
-    def each(self, work: Callable[[], Result], what: str) -> list[Result]:
-        """See `World.each`."""
+    def all_gather(self, work: Callable[[], Result], what: str) -> list[Result]:
+        """See `World.all_gather`."""
         raised: Exception | None = None
         mine: Result | _Raised
         try:
@@ -136,7 +136,7 @@ def _store(rank: int, timeout_s: float) -> Store:
 
 
 def _is_told_by_a_rank(error: BaseException) -> bool:
-    """Whether it has gone through `each`, so that one rank is known to have raised it first."""
+    """Whether it has gone through `all_gather`, so that one rank is known to have raised it first."""
     return any(note.startswith(RAISED_ON) for note in getattr(error, "__notes__", []))
 
 

@@ -3,8 +3,8 @@
 A rank holds its share of every weight, of its gradient and of its moments. A pass gathers the weights of a block just
 before the block is computed and lets them go behind it. Backward gathers them again, and leaves on each rank its share
 of the gradient, summed over the ranks. So all ranks must make the same passes in the same order. Code that samples,
-runs the preflight checks or takes a checksum gathers all weights by `whole`; a checkpoint gathers one tensor at a time
-by `full`.
+runs preflight checks or takes a checksum gathers all weights by `unshard`; a checkpoint gathers one tensor at a time
+by `full_tensor`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -56,7 +56,7 @@ def is_sharded(model: nn.Module) -> bool:
     return hasattr(model, PASS)
 
 
-def in_pass(model: nn.Module, work: Callable[[], Result]) -> Result:
+def run_forward(model: nn.Module, work: Callable[[], Result]) -> Result:
     """The tensors that `work` computes with the blocks and the weights outside them, which are gathered before it.
 
     All ranks must come here together.
@@ -68,7 +68,7 @@ def in_pass(model: nn.Module, work: Callable[[], Result]) -> Result:
 
 
 @contextmanager
-def whole(*models: nn.Module) -> Iterator[None]:
+def unshard(*models: nn.Module) -> Iterator[None]:
     """Inside, every rank has all weights, and makes passes as it likes. A model that is not sharded is as it was.
 
     All ranks must come here together.
@@ -80,7 +80,7 @@ def whole(*models: nn.Module) -> Iterator[None]:
         yield
 
 
-def rest(*models: nn.Module) -> None:
+def reshard(*models: nn.Module) -> None:
     """Let go of all weights that are not this rank's share, and of the order of blocks in the last pass.
 
     `parameters` are the shards then. All ranks must come here together, or they would gather for different blocks.
@@ -91,20 +91,20 @@ def rest(*models: nn.Module) -> None:
             sharded.reset_iter_state()
 
 
-def has_shards(tensor: Any) -> bool:
+def is_dtensor(tensor: Any) -> bool:
     """Whether it is a tensor of which this rank holds a share (a DTensor)."""
     return hasattr(tensor, "full_tensor")
 
 
-def full(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """A tensor with all its shards, on every rank; all ranks must come here together. One without shards is itself."""
     sharded: Any = tensor
-    return sharded.full_tensor() if has_shards(tensor) else tensor
+    return sharded.full_tensor() if is_dtensor(tensor) else tensor
 
 
-def like(tensor: Any, values: Any) -> Any:
+def distribute(tensor: Any, values: Any) -> Any:
     """The values cut into shards as `tensor` is; as they are where it has none, or where their shape is another."""
-    if not has_shards(tensor) or getattr(values, "shape", None) != tensor.shape:
+    if not is_dtensor(tensor) or getattr(values, "shape", None) != tensor.shape:
         return values
     from torch.distributed.tensor import distribute_tensor
 
@@ -112,10 +112,10 @@ def like(tensor: Any, values: Any) -> Any:
     return distribute_tensor(values.to(tensor.device), tensor.device_mesh, tensor.placements, src_data_rank=None)
 
 
-def load_whole(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+def load_full_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Put a whole `state_dict` into a model, of whose weights a rank may hold its share."""
     own = model.state_dict()
-    model.load_state_dict({name: like(own.get(name), values) for name, values in state.items()})
+    model.load_state_dict({name: distribute(own.get(name), values) for name, values in state.items()})
 
 
 def _made(work: Callable[[], Any]) -> Any:
@@ -143,4 +143,4 @@ def _gathered(model: nn.Module) -> Iterator[None]:
         setattr(model, WHOLE, False)
         for part in parts:
             part.set_reshard_after_forward(not (part is model and getattr(model, KEEPS)), recurse=False)
-        rest(model)
+        reshard(model)

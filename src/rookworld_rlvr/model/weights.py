@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .sharded import full, whole
+from .sharded import full_tensor, unshard
 
 
 def checksum(model: nn.Module) -> str:
@@ -15,7 +15,7 @@ def checksum(model: nn.Module) -> str:
 
     Ranks that hold shards of the model must come here together.
     """
-    with whole(model):
+    with unshard(model):
         return checksum_of(model.named_parameters())
 
 
@@ -37,7 +37,7 @@ def on_host(value: Any, keep: bool = True) -> Any:
     tensors get empty ones.
     """
     if isinstance(value, Tensor):
-        gathered = full(value.detach())
+        gathered = full_tensor(value.detach())
         return gathered.cpu() if keep else gathered.new_empty(0)
     if isinstance(value, dict):
         return {key: on_host(entry, keep) for key, entry in value.items()}

@@ -53,7 +53,7 @@ class World:
     """Processes on this machine."""
 
     @property
-    def leads(self) -> bool:
+    def is_rank_0(self) -> bool:
         """Whether this process prints, saves and asks trackers."""
         return self.rank == 0
 
@@ -61,35 +61,35 @@ class World:
         """This rank's part of `items`: every `size`-th, beginning with its own number."""
         return list(items[self.rank :: self.size])
 
-    def each(self, work: Callable[[], Result], what: str) -> list[Result]:
+    def all_gather(self, work: Callable[[], Result], what: str) -> list[Result]:
         """Every rank's result of `work`, in the order of ranks. What it raises on one rank is raised on all.
 
         `what` names the work to those who wait for it. Raises RankError.
         """
         return [work()]
 
-    def joined(self, work: Callable[[], Sequence[Result]], what: str) -> list[Result]:
+    def gather_in_order(self, work: Callable[[], Sequence[Result]], what: str) -> list[Result]:
         """The results of ranks that each worked on its `share`, one for each item, in the items' order."""
-        parts = self.each(work, what)
+        parts = self.all_gather(work, what)
         return [parts[i % self.size][i // self.size] for i in range(sum(map(len, parts)))]
 
-    def together(self, work: Callable[[], Result], what: str) -> Result:
+    def barrier(self, work: Callable[[], Result], what: str) -> Result:
         """This rank's result of `work`, which is not sent; no rank goes on before all have one."""
         found: list[Result] = []
 
         def keep() -> None:
             found.append(work())
 
-        self.each(keep, what)
+        self.all_gather(keep, what)
         return found[0]
 
-    def lead(self, work: Callable[[], Result], what: str) -> Result:
+    def rank_0_only(self, work: Callable[[], Result], what: str) -> Result:
         """The result of `work` on rank 0, on every rank; the others wait for it and do not work."""
-        return self.each(lambda: work() if self.leads else None, what)[0]  # type: ignore[return-value]
+        return self.all_gather(lambda: work() if self.is_rank_0 else None, what)[0]  # type: ignore[return-value]
 
     def any(self, flag: bool, what: str) -> bool:
         """Whether it holds on any rank."""
-        return any(self.each(lambda: flag, what))
+        return any(self.all_gather(lambda: flag, what))
 
     def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
         """Add up the ranks' gradients; a gradient that no rank has stays None."""

@@ -13,9 +13,9 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
 from ..model.padding import left_padded
-from .draws import inverse_cdf
 from .generator import PromptLengthError, SampledCompletion
 from .own_model import OwnModelGenerator, likeliest
+from .sampling import inverse_cdf
 
 
 class _Drawing(LogitsProcessor):

@@ -10,8 +10,8 @@ from transformers import PreTrainedModel
 
 from ..model.padding import MOST_PADDING, similar_lengths
 from ..model.weights import checksum
-from .draws import uniform_numbers
 from .generator import GeneratorBaseConfig, SampledCompletion, require_seeds
+from .sampling import uniform_numbers
 
 
 class OwnModelGenerator(ABC):

@@ -25,10 +25,10 @@ from ..model.padding import position_ids, right_padded
 from ..model.sharded import is_sharded
 from ..model.shared_prefix import sharing, states
 from ..model.threads import cores, on_cores
-from .draws import inverse_cdf
 from .generator import GeneratorBaseConfig, PromptLengthError, SampledCompletion
 from .own_model import OwnModelGenerator, likeliest
 from .prompt_lookup import PromptLookup
+from .sampling import inverse_cdf
 from .static_cache import FixedLayout, GroupLayout, PromptLayout
 
 # Tokens a pass computes at little more than the cost of one a row: drafts fill it up.

@@ -176,7 +176,7 @@ class LedGenerator:
 
     def sync(self, model: PreTrainedModel) -> None:
         """See `Generator.sync`. All ranks must come here together. Raises GeneratorError on all."""
-        self._world.together(lambda: self._ours.sync(model), "the servers' weights")
+        self._world.barrier(lambda: self._ours.sync(model), "the servers' weights")
 
     def weights_checksum(self) -> str:
         """See `Generator.weights_checksum`."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..model.policy import Policy
-from ..model.sharded import load_whole, rest
+from ..model.sharded import load_full_state, reshard
 
 
 class ReferenceMode(StrEnum):
@@ -107,7 +107,7 @@ class References:
     @torch.no_grad()
     def _move_to(self, policy: Policy, fraction: float) -> None:
         """Each tensor once: a state_dict lists tied weights under each of their names."""
-        rest(self.current.model)
+        reshard(self.current.model)
         theirs = dict(policy.model.named_parameters())
         for name, ours in self.current.model.named_parameters():
             ours.lerp_(theirs[name], fraction)
@@ -126,11 +126,11 @@ class References:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with what was saved, whichever mode saved it: KL to the original stays KL to the starting model."""
-        load_whole(self.current.model, state["current"])
+        load_full_state(self.current.model, state["current"])
         if state["original"] is not None and not self.moves:
             if self.current.sharded:
                 raise ValueError("expected the reference.mode of before, since weights in shards are not copied")
             self.original = make_reference(self.current)
         if self.moves:
-            load_whole(self.original.model, state["original"] or state["current"])
+            load_full_state(self.original.model, state["original"] or state["current"])
         self.refreshes, self._score = state["refreshes"], state["score"]

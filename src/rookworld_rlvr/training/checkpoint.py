@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..model.lora import plain_state
-from ..model.sharded import like, load_whole
+from ..model.sharded import distribute, load_full_state
 from ..model.weights import host_state, on_host
 from .context import StepContext
 from .run_folder import CONFIG_FILE
@@ -44,9 +44,9 @@ def save_checkpoint(run_folder: Path, context: StepContext, *, step: int, keep: 
     """
     gathered: Gathered | None = None
     if context.policy.sharded:
-        leads = context.world.leads
+        leads = context.world.is_rank_0
         gathered = plain_state(context.policy.model, leads), _state(context, step, leads)
-    return context.world.lead(lambda: _save(run_folder, context, gathered, step, keep), "a checkpoint")
+    return context.world.rank_0_only(lambda: _save(run_folder, context, gathered, step, keep), "a checkpoint")
 
 
 def _save(run_folder: Path, context: StepContext, gathered: Gathered | None, step: int, keep: int) -> Path:
@@ -204,7 +204,7 @@ def _state(context: StepContext, step: int, keep: bool = True) -> dict[str, Any]
 
 
 def _put_back(context: StepContext, state: dict[str, Any]) -> None:
-    load_whole(context.policy.model, state["policy"])
+    load_full_state(context.policy.model, state["policy"])
     context.references.load_state_dict(state["references"])
     _load_optimizer(context.optimizer, state["optimizer"])
     context.clock.schedule_step = state["clock"]
@@ -218,7 +218,7 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> 
     configured = [{key: group[key] for key in group if key not in ("params", "lr")} for group in optimizer.param_groups]
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     moments = {
-        number: {name: like(parameters[number], value) for name, value in of_one.items()}
+        number: {name: distribute(parameters[number], value) for name, value in of_one.items()}
         for number, of_one in state["state"].items()
     }
     optimizer.load_state_dict(state | {"state": moments})

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..model.batch import Batch, micro_batches
 from ..model.policy import Policy
-from ..model.sharded import full, has_shards
+from ..model.sharded import full_tensor, is_dtensor
 from ..stability.faults import Fault, FaultError, FaultKind
 from .context import StepContext
 from .step_report import StepReport
@@ -22,9 +22,9 @@ from .step_report import StepReport
 def all_finite(tensors: Iterable[Tensor]) -> bool:
     """Whether no value is NaN or infinite. Sums of absolute values overflow only where that is no better."""
     floating = [tensor.detach() for tensor in tensors if tensor.is_floating_point()]
-    shards, wholes = ([tensor for tensor in floating if has_shards(tensor) is wanted] for wanted in (True, False))
+    shards, wholes = ([tensor for tensor in floating if is_dtensor(tensor) is wanted] for wanted in (True, False))
     sums = [torch.stack(torch._foreach_norm(alike, ord=1)).sum() for alike in (shards, wholes) if alike]
-    return all(bool(full(total).isfinite()) for total in sums)
+    return all(bool(full_tensor(total).isfinite()) for total in sums)
 
 
 def first_bad_parameter(model: nn.Module) -> str:
@@ -111,11 +111,11 @@ def check_update(context: StepContext, update_norm: float, part: Batch) -> None:
 
 
 def _finite(tensor: Tensor) -> bool:
-    return bool(full(tensor.detach()).isfinite().all())
+    return bool(full_tensor(tensor.detach()).isfinite().all())
 
 
 def _norm(grad: Tensor | None) -> float:
-    return 0.0 if grad is None else float(full(grad).norm())
+    return 0.0 if grad is None else float(full_tensor(grad).norm())
 
 
 def _fault(kind: FaultKind, tensor: str, detail: str, batch: Batch | None = None) -> FaultError:

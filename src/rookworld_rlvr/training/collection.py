@@ -11,9 +11,9 @@ from ..model.batch import Batch
 from ..model.policy import TokenTable
 from ..objective import AdvantageConfig, used_groups
 from ..rewards import ScorerError
-from ..rollout.draws import seed_of
 from ..rollout.generator import GeneratorError
 from ..rollout.groups import Collected, Group, make_batch, sample_groups, score_groups
+from ..rollout.sampling import derive_seed
 from ..stability.faults import Fault, FaultError, FaultKind
 from ..stockfish.pool import EngineCounts
 from ..tasks import Example
@@ -64,13 +64,13 @@ def _judged(context: StepContext, examples: Sequence[Example], report: StepRepor
     """Sample and judge, each rank its share of the prompts; both are counted and timed."""
     report.asked = examples
     first = report.sampled_groups
-    seeds = [seed_of(context.seed, report.step, first + number) for number in range(len(examples))]
+    seeds = [derive_seed(context.seed, report.step, first + number) for number in range(len(examples))]
     before = context.scorer.engine_counts()
-    groups = context.world.joined(
+    groups = context.world.gather_in_order(
         lambda: _own_groups(context, context.world.share(examples), context.world.share(seeds), report), "completions"
     )
     if before is not None:
-        for counts in context.world.each(lambda: _engine_counts(context, since=before), "counts of engines"):
+        for counts in context.world.all_gather(lambda: _engine_counts(context, since=before), "counts of engines"):
             report.add_engine_counts(counts)
     report.sampled_groups += len(groups)
     report.sampled_completions += len(groups) * context.objective.group_size

@@ -41,7 +41,7 @@ def add_up_gradients(
             add_gradients(parameters, gradients)
         return done
 
-    found = world.joined(of_own_share, "micro-batches")
+    found = world.gather_in_order(of_own_share, "micro-batches")
     world.sum_gradients(parameters)
     return found
 
@@ -69,11 +69,11 @@ def _in_lockstep(
     own, done = world.share(micros), list[Done]()
     for turn in range(math.ceil(len(micros) / world.size)):
         micro, counts = (own[turn], 1.0) if turn < len(own) else (micros[0], 0.0)
-        world.together(begin, "a micro-batch's begin")
+        world.barrier(begin, "a micro-batch's begin")
         # The loss stays in this list: what `together` returns would be sent to the other ranks.
         found: list[MicroLoss] = []
-        world.together(partial(_append_loss, found, loss_of, micro), "a micro-batch")
+        world.barrier(partial(_append_loss, found, loss_of, micro), "a micro-batch")
         (found[0].loss * counts).backward()
         if counts:
             done.append((found[0].totals, found[0].loss.item()))
-    return world.joined(lambda: done, "micro-batches")
+    return world.gather_in_order(lambda: done, "micro-batches")

@@ -48,7 +48,7 @@ def run_steps(run: Run, first_step: int) -> tuple[int, str, float]:
             report = _step_or_stop(run, step)
             if run.self_play_files is not None:
                 records = run.context.prompts.take_self_play_records()
-                run.context.world.lead(partial(run.self_play_files.write, records), "the files of self-play")
+                run.context.world.rank_0_only(partial(run.self_play_files.write, records), "the files of self-play")
             if report is None:
                 stopped = "interrupted"
                 break
@@ -103,7 +103,7 @@ def compare_weights(run: Run, step: int) -> None:
     world, every = run.context.world, run.config.distributed.check_every
     if world.size == 1 or run.context.policy.sharded or not every or step % every:
         return
-    first, *others = world.each(lambda: checksum(run.context.policy.model), "checksums")
+    first, *others = world.all_gather(lambda: checksum(run.context.policy.model), "checksums")
     for rank, theirs in enumerate(others, start=1):
         if theirs != first:
             raise RankError(f"step {step}: expected the weights of rank 0, {first}, on rank {rank}, got {theirs}")
@@ -162,7 +162,7 @@ def _after_fault(run: Run, report: StepReport, action: Action) -> None:
     assert fault is not None
     world = run.context.world
     weights = host_state(run.context.policy.model) if action is Action.stop else None
-    batch = world.lead(
+    batch = world.rank_0_only(
         lambda: save_fault(run.folder, report, keep=run.recovery.keep_faults, weights=weights), "a fault"
     )
     # A reward's name holds brackets, which are no markup.
@@ -170,7 +170,7 @@ def _after_fault(run: Run, report: StepReport, action: Action) -> None:
     run.console.print(told, highlight=False, markup=False, soft_wrap=True)
     if action is Action.stop:
         reason = describe(fault, state)
-        world.lead(lambda: _write_end(run, report, reason, batch), "the diagnosis")
+        world.rank_0_only(lambda: _write_end(run, report, reason, batch), "the diagnosis")
         raise TrainingGaveUpError(f"{reason}; see {run.folder}/diagnosis.txt")
     if action is Action.restore:
         _restore(run, fault)
@@ -189,7 +189,7 @@ def _restore(run: Run, fault: Fault) -> None:
     folder = checkpoint_folder(run.folder, wanted)
     if not folder.is_dir():
         folder = list_checkpoints(run.folder)[-1]
-    state.last_good_step = run.context.world.together(lambda: restore_checkpoint(folder, run.context), "a restore")
+    state.last_good_step = run.context.world.barrier(lambda: restore_checkpoint(folder, run.context), "a restore")
     run.console.print(f"restored {folder.name}, learning rate × {state.lr_scale:.3g}", highlight=False)
 
 
@@ -201,7 +201,7 @@ def _record(run: Run, report: StepReport, validation: Mapping[str, float], *, la
     metrics |= run.signs.metrics()
     for sink in run.sinks:
         sink.write(step, metrics)
-    every = run.config.rollouts_every if run.context.world.leads else 0
+    every = run.config.rollouts_every if run.context.world.is_rank_0 else 0
     if every and (step == 1 or last or step % every == 0):
         transcripts = kept_transcripts(report)
         append_transcripts(run.folder / ROLLOUTS_FILE, transcripts)
@@ -214,7 +214,7 @@ def _watch(run: Run, report: StepReport) -> None:
     try:
         watch(state, report, most=run.recovery.max_ineffective_steps)
     except TrainingGaveUpError as error:
-        run.context.world.lead(partial(_write_end, run, report, str(error), None), "the diagnosis")
+        run.context.world.rank_0_only(partial(_write_end, run, report, str(error), None), "the diagnosis")
         raise
 
 
@@ -265,7 +265,7 @@ def evaluate_sampled_rows(run: Run, name: str) -> list[Row]:
                 progress=progress,
             )
 
-        return _numbered(world.joined(answered, f"evaluation: {name}, sampled"), first=len(run.held_out))
+        return _numbered(world.gather_in_order(answered, f"evaluation: {name}, sampled"), first=len(run.held_out))
 
 
 def evaluate_rows(run: Run, name: str, rows: Sequence[Example]) -> list[Row]:
@@ -292,7 +292,7 @@ def evaluate_rows(run: Run, name: str, rows: Sequence[Example]) -> list[Row]:
                 progress=progress,
             )
 
-        return _numbered(world.joined(answered, f"evaluation: {name}"))
+        return _numbered(world.gather_in_order(answered, f"evaluation: {name}"))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from ..evaluation.players import ModelPlayer, Player
 from ..evaluation.suite import suite_table
 from ..evaluation.table import Measure
 from ..model.policy import Policy
-from ..model.sharded import whole
+from ..model.sharded import unshard
 from ..rollout.generator import Generator
 from ..stability.faults import StepAbandonedError
 from .run import Run, TrainerConfig
@@ -27,7 +27,7 @@ def play_against_start(run: Run) -> dict[str, Measure]:
     if not run.config.match_pairs or not run.held_out or run.make_generator is None:
         return {}
     policy, original = run.context.policy, run.context.references.original
-    with whole(policy.model, original.model):
+    with unshard(policy.model, original.model):
         return _played(run, policy, original)
 
 
@@ -45,7 +45,7 @@ def _played(run: Run, policy: Policy, original: Policy) -> dict[str, Measure]:
         pairs=world.share(range(config.pairs)),
         seed=run.sampling.seed,
     )
-    rows = world.joined(lambda: [row for chunk in suite.rows(0) for row in chunk], "the match")
+    rows = world.gather_in_order(lambda: [row for chunk in suite.rows(0) for row in chunk], "the match")
     table = suite_table(suite, rows)
     return {key: _in_games(table[key]) for key in (SCORE, ELO)}
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ..model.batch import Batch, micro_batches
 from ..model.policy import TokenTable
-from ..model.sharded import full, rest
+from ..model.sharded import full_tensor, reshard
 from ..objective import KLForm, LossSizes, group_advantages
 from ..rollout.groups import Collected, make_batch
 from ..stability.faults import FaultError, StepAbandonedError
@@ -56,7 +56,7 @@ def grpo_step(context: StepContext, step: int) -> StepReport:
         except FaultError as error:
             report.fault, report.fault_batch = error.fault, error.batch
             references = context.references
-            rest(context.policy.model, references.current.model, references.original.model)
+            reshard(context.policy.model, references.current.model, references.original.model)
     report.loss /= max(report.updates, 1)
     context.clock.schedule_step += 1
     return report
@@ -191,7 +191,7 @@ def _update(context: StepContext, part: Batch, report: StepReport) -> None:
     parameters = [p for p in context.policy.model.parameters() if p.grad is not None]
     if not parameters:
         return
-    total_norm = full(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+    total_norm = full_tensor(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
     grad_norm = float(total_norm)
     report.grad_norm = max(report.grad_norm, grad_norm)
     checks.check_gradient(context, grad_norm, part)
@@ -204,6 +204,6 @@ def _update(context: StepContext, part: Batch, report: StepReport) -> None:
     context.at(Moment.updated, report)
     for before, parameter in zip(moved, parameters, strict=True):
         before.sub_(parameter.detach())
-    update_norm = float(full(torch.nn.utils.get_total_norm(moved)))
+    update_norm = float(full_tensor(torch.nn.utils.get_total_norm(moved)))
     checks.check_update(context, update_norm, part)
     report.update_norm += update_norm

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..model.sharded import whole
+from ..model.sharded import unshard
 from ..rollout.generator import GeneratorError
 from ..rollout.groups import Collected
 from ..rollout.own_model import OwnModelGenerator
@@ -54,7 +54,7 @@ def handed_over(context: StepContext, hand_over: Callable[[], None]) -> Iterator
     copy, only the shards stay.
     """
     with ExitStack() as gathered:
-        gathered.enter_context(whole(context.policy.model))
+        gathered.enter_context(unshard(context.policy.model))
         hand_over()
         if not isinstance(context.generator, OwnModelGenerator):
             gathered.close()
@@ -70,4 +70,4 @@ def sync_sampler(context: StepContext, model: PreTrainedModel) -> None:
         except GeneratorError as error:
             raise FaultError(Fault(FaultKind.generator, "weights", str(error))) from error
 
-    context.world.together(hand_over, "weights")
+    context.world.barrier(hand_over, "weights")

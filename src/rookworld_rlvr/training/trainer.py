@@ -12,11 +12,11 @@ from ..evaluation import Gain, Measure, Row, paired_gain, summarise, to_json
 from ..evaluation.headline import Changes, changes
 from ..evaluation.scales import SAMPLED, SPREAD
 from ..files import whole_lines, write_json, write_text
-from ..model.sharded import whole
+from ..model.sharded import unshard
 from ..model.weights import checksum
 from ..provenance import digest, software
-from ..rollout.draws import seed_of
 from ..rollout.groups import sample_groups, score_groups
+from ..rollout.sampling import derive_seed
 from ..stability.faults import StepAbandonedError
 from ..stability.reference import ReferenceMode
 from ..tasks import Example, Task
@@ -38,12 +38,12 @@ def train(run: Run) -> dict[str, Any]:
     """The whole run; returns and writes the summary. Raises PreflightError, TrainingGaveUpError and UserError."""
     world = run.context.world
     try:
-        with _stop_on_signal(run), held(run.folder) if world.leads else nullcontext():
+        with _stop_on_signal(run), held(run.folder) if world.is_rank_0 else nullcontext():
             summary = _train(run)
         for sink in run.sinks:
             sink.conclude(summary)
         # Rank 0 may keep the store that the others still ask.
-        world.together(lambda: None, "the end")
+        world.barrier(lambda: None, "the end")
         return summary
     except BaseException as error:
         world.failed(error)
@@ -58,7 +58,7 @@ def _train(run: Run) -> dict[str, Any]:
     started, world = time.perf_counter(), run.context.world
     begun_with = checksum(run.context.references.original.model)
     checks = preflight(run)
-    if run.latest_in is not None and world.leads:
+    if run.latest_in is not None and world.is_rank_0:
         point_latest(run.latest_in, run.folder)
     steps_done, stopped, completions_per_s = 0, INTERRUPTED, 0.0
     before: list[Row] = []
@@ -88,7 +88,7 @@ def _train(run: Run) -> dict[str, Any]:
                 "held-out rows": digest(row.prompt for row in run.held_out),
             },
         }
-        if world.leads:
+        if world.is_rank_0:
             write_json(run.folder / SUMMARY, summary)
         return summary
 
@@ -139,8 +139,8 @@ def preflight(run: Run) -> list[PreflightCheck]:
 
 def preflight_checks(context: StepContext, examples: list[Example]) -> list[PreflightCheck]:
     """The preflight checks on these examples, on every rank."""
-    with whole(context.policy.model, context.references.current.model):
-        return context.world.together(lambda: run_preflight(preflight_input(context, examples)), "the preflight")
+    with unshard(context.policy.model, context.references.current.model):
+        return context.world.barrier(lambda: run_preflight(preflight_input(context, examples)), "the preflight")
 
 
 def preflight_examples(examples: tuple[Example, ...]) -> list[Example]:
@@ -158,7 +158,7 @@ def preflight_input(context: StepContext, examples: list[Example]) -> PreflightI
         examples,
         group_size=PREFLIGHT_GROUP_SIZE,
         temperature=context.temperature,
-        seeds=[seed_of(context.seed, "preflight", example.prompt) for example in examples],
+        seeds=[derive_seed(context.seed, "preflight", example.prompt) for example in examples],
     )
     groups = score_groups(sampled, context.policy.tokenizer, examples, scorer=context.scorer, step=0)
     return PreflightInput(context.policy, context.references.current, context.generator, groups, context.temperature)
@@ -170,7 +170,7 @@ def begin(run: Run) -> tuple[int, list[Row]]:
     if checkpoint is not None:
         return _go_on(run, checkpoint)
     rows = evaluated(run, "before")
-    run.context.world.lead(lambda: _begin_files(run, rows), "the run's files")
+    run.context.world.rank_0_only(lambda: _begin_files(run, rows), "the run's files")
     score = validate(run)["validation/score"] if _needs_first_score(run) else None
     if run.reference.mode is ReferenceMode.on_improvement and score is not None:
         run.context.references.begin(score)
@@ -199,13 +199,13 @@ def _needs_first_score(run: Run) -> bool:
 
 def _go_on(run: Run, checkpoint: Any) -> tuple[int, list[Row]]:
     path, world = run.folder / BEFORE_ROWS, run.context.world
-    steps_done = world.together(lambda: load_checkpoint(checkpoint, run.context), "the checkpoint")
+    steps_done = world.barrier(lambda: load_checkpoint(checkpoint, run.context), "the checkpoint")
     values = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
     items: list[Hashable] = [*run.held_out, *((SAMPLED, example) for example in run.sampled)]
     if len(values) != len(items):
         raise UserError(f"resume: expected {len(items)} evaluated rows in {path}, got {len(values)}")
-    world.together(lambda: None, "the rows before")
-    world.lead(lambda: _go_on_in_files(run, steps_done), "the run's files")
+    world.barrier(lambda: None, "the rows before")
+    world.rank_0_only(lambda: _go_on_in_files(run, steps_done), "the run's files")
     return steps_done, [Row(i, items[i], value) for i, value in enumerate(values)]
 
 

@@ -13,10 +13,10 @@ from torch import Tensor
 SEED_BYTES = 7
 
 
-def seed_of(*parts: object) -> int:
+def derive_seed(*parts: object) -> int:
     """A seed from 0 to 2**56 - 1 that follows from the parts as text.
 
-    >>> seed_of(0, 1) == seed_of("0", "1") != seed_of(1, 0)
+    >>> derive_seed(0, 1) == derive_seed("0", "1") != derive_seed(1, 0)
     True
     """
     text = ":".join(map(str, parts))
