@@ -141,35 +141,48 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return files
 
 
+def save_new_gpt2(folder: Path, seed: int) -> None:
+    """Save an untrained GPT-2 of one layer and width 32, without dropout, with the project's tokenizer."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from rookworld_rlvr.model.chess_tokenizer import POSITIONS, build_tokenizer
+
+    torch.manual_seed(seed)
+    tokenizer = build_tokenizer()
+    shape = {"n_layer": 1, "n_embd": 32, "n_head": 2, "n_positions": POSITIONS, "vocab_size": len(tokenizer)}
+    dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    ids = {"bos_token_id": tokenizer.eos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    model: Any = GPT2LMHeadModel(GPT2Config(**shape, **dropout, **ids, pad_token_id=tokenizer.pad_token_id))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+@pytest.fixture(scope="session")
+def new_model() -> Callable[[Path, int], None]:
+    return save_new_gpt2
+
+
 @pytest.fixture(scope="session")
 def small_model(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One layer, width 32, cloned for seconds: its rewards differ. Its config says dropout 0.1, as GPT-2's."""
+    """One layer, width 32, fine-tuned for seconds: its rewards differ. Its config says dropout 0.1, as GPT-2's."""
     import torch
 
     from rookworld_rlvr.model.device import Precision
-    from rookworld_rlvr.pretraining.warmstart import Warmstart, WarmstartConfig, tokenise
+    from rookworld_rlvr.model.policy import ModelConfig, load_policy
     from rookworld_rlvr.tasks.corpus import read_corpus
+    from rookworld_rlvr.training.sft import SFT, SFTConfig, tokenize
 
-    folder = tmp_path_factory.mktemp("small_model")
-    shape = WarmstartConfig(
-        layers=1,
-        width=32,
-        heads=2,
-        steps=210,
-        batch_size=16,
-        lr=2e-2,
-        warmup_steps=10,
-        save_every=1000,
-        environment_weight=1.0,
-        eval_weight=1.0,
-    )
-    training = Warmstart(shape, seed=0, device=torch.device("cpu"), precision=Precision.fp32)
-    rows = tokenise(read_corpus(corpus.train).examples, training.policy.tokenizer, shape)
-    for _ in training.run(rows, folder):
+    new, folder = tmp_path_factory.mktemp("new_model"), tmp_path_factory.mktemp("small_model")
+    save_new_gpt2(new, seed=0)
+    policy = load_policy(ModelConfig(path=str(new)), torch.device("cpu"), Precision.fp32)
+    config = SFTConfig(steps=240, batch_size=16, lr=2e-2, warmup_steps=10, save_every=1000)
+    training = SFT(policy, config, seed=0)
+    for _ in training.run(tokenize(read_corpus(corpus.train).examples, policy.tokenizer), folder):
         pass
-    config = json.loads((folder / "config.json").read_text())
-    config |= {"resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
-    (folder / "config.json").write_text(json.dumps(config))
+    settings = json.loads((folder / "config.json").read_text())
+    settings |= {"resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
+    (folder / "config.json").write_text(json.dumps(settings))
     return folder
 
 

@@ -20,7 +20,7 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from rookworld_rlvr.app.conf_groups import conf_folder
-from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, PretrainRunConfig, RunConfig, WarmstartRunConfig
+from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, PretrainRunConfig, RunConfig, SFTRunConfig
 from rookworld_rlvr.app.hydra_command import store_schema, to_dataclass
 from rookworld_rlvr.app.processes import join_world
 from rookworld_rlvr.app.scorers import make_scorers, open_pool
@@ -53,9 +53,9 @@ SCHEMA_OF = {
     "bench": BenchRunConfig,
     "evaluate": EvaluateConfig,
     "pretrain": PretrainRunConfig,
-    "warmstart": WarmstartRunConfig,
+    "sft": SFTRunConfig,
 }
-Composed = RunConfig | EvaluateConfig | WarmstartRunConfig
+Composed = RunConfig | EvaluateConfig | SFTRunConfig
 
 
 @pytest.fixture(scope="session")

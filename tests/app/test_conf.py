@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rookworld_rlvr.app.conf_groups import conf_folder
-from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, PretrainRunConfig, RunConfig, WarmstartRunConfig
+from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, PretrainRunConfig, RunConfig, SFTRunConfig
 from rookworld_rlvr.model.world import Distributed
 from rookworld_rlvr.objective import AdvantageScale, KLForm, LossKind, MismatchMode
 from rookworld_rlvr.rewards.rubric import MoveSource
@@ -24,7 +24,7 @@ COMMANDS = {
     "bench": BenchRunConfig,
     "evaluate": EvaluateConfig,
     "pretrain": PretrainRunConfig,
-    "warmstart": WarmstartRunConfig,
+    "sft": SFTRunConfig,
 }
 # What each option of a group changes, besides nothing: key → value.
 CHANGES: dict[str, dict[str, Any]] = {

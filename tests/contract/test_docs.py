@@ -20,7 +20,7 @@ SECRETS = re.compile(
     r"|\b(?:hf|ghp|gho|github_pat|sk|pypi)[_-][A-Za-z0-9]{20,}|\bAKIA[A-Z0-9]{16}\b|-----BEGIN [A-Z ]*PRIVATE KEY",
     re.I,
 )
-HYDRA_COMMANDS = {"smoke": "train"} | {name: name for name in ("train", "bench", "evaluate", "pretrain", "warmstart")}
+HYDRA_COMMANDS = {"smoke": "train"} | {name: name for name in ("train", "bench", "evaluate", "pretrain", "sft")}
 UNFILLED = "@@"
 
 
@@ -129,7 +129,7 @@ def test_the_overrides_shown_are_accepted(name: str, overrides: list[str]) -> No
         EvaluateConfig,
         PretrainRunConfig,
         RunConfig,
-        WarmstartRunConfig,
+        SFTRunConfig,
     )
     from rookworld_rlvr.app.hydra_command import store_schema
 
@@ -138,7 +138,7 @@ def test_the_overrides_shown_are_accepted(name: str, overrides: list[str]) -> No
         "bench": BenchRunConfig,
         "evaluate": EvaluateConfig,
         "pretrain": PretrainRunConfig,
-        "warmstart": WarmstartRunConfig,
+        "sft": SFTRunConfig,
     }
     store_schema(name, schemas[name])
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_folder())):

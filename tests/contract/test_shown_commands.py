@@ -35,7 +35,7 @@ LITTLE = {
         *("match.max_plies=4", "engine_match.pairs=1", "engine_match.max_plies=4"),
     ),
     "pretrain": ("threads=1", "model.steps=2", "model.policy_rows=4", "model.environment_rows=4", "model.board_rows=4"),
-    "warmstart": ("threads=1", "model.steps=2"),
+    "sft": ("threads=1", "steps=2", "batch_size=4"),
 }
 # What an option of `rookworld data` becomes, so that it takes seconds.
 FEW = {"--rows": "8", "--games": "4", "--processes": "1", "--held-out": "0.2"}
@@ -103,7 +103,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ["evaluate", "output=table.json", *LITTLE["evaluate"]],
             *(["data", "generate", "--rows", "40", "--out", f"outputs/{name}"] for name in ("data", "rows")),
             ["data", "selfplay", "--games", "8", "--rescue", "--out", "outputs/selfplay"],
-            ["warmstart", "init_from=tiny", "corpus=[my/rows.txt]", "output=outputs/taught", "model.steps=2"],
+            ["sft", "corpus=[my/rows.txt]", "output=outputs/taught", "steps=2", "batch_size=4"],
         ):
             assert main(words) == 0, words
         # Eight games are seldom won, and without a winner there is no such file.
@@ -139,7 +139,7 @@ def made_small(words: list[str], own: Path) -> list[str]:
         return ["report", str(latest), *words[words.index("--output") if "--output" in words else len(words) :]]
     if words[0] in LITTLE and words[:2] != ["evaluate", "compare"]:
         asked = [word for word in words if not word.startswith("output=")]
-        outputs = {"evaluate": "output={}/table.json", "pretrain": "output={}/model", "warmstart": "output={}/model"}
+        outputs = {"evaluate": "output={}/table.json", "pretrain": "output={}/model", "sft": "output={}/model"}
         written = [outputs[words[0]].format(own)] if words[0] in outputs else []
         given = {word.split("=")[0] for word in asked}
         groups = [word for word in LITTLE[words[0]] if word != "debug=short" or "debug" not in given]

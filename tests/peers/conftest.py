@@ -13,14 +13,13 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from rookworld_rlvr.app.config import RunConfig
 from rookworld_rlvr.app.wiring import build_unsaved_run
 from rookworld_rlvr.model.batch import Batch, micro_batches
-from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.policy import spread
 from rookworld_rlvr.objective import LossSizes, MismatchConfig, MismatchMode
-from rookworld_rlvr.pretraining.warmstart import Warmstart, WarmstartConfig
 from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.groups import Group, Sample, make_batch
@@ -178,16 +177,15 @@ def random_rows(lengths: Sequence[int], generator: torch.Generator) -> list[list
 
 
 @pytest.fixture(scope="session")
-def reference_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def reference_folder(new_model: Callable[[Path, int], None], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random GPT-2 of one layer, dropout 0, and our tokenizer; weights large enough that positions matter."""
-    shape = WarmstartConfig(layers=1, width=32, heads=2)
-    made = Warmstart(shape, seed=0, device=torch.device("cpu"), precision=Precision.fp32)
     folder = tmp_path_factory.mktemp("peer_model")
+    new_model(folder, 0)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder)
     with torch.no_grad():
-        for weight in made.policy.model.parameters():
+        for weight in model.parameters():
             weight += 0.1 * torch.randn_like(weight)
-    made.policy.model.save_pretrained(folder)
-    made.policy.tokenizer.save_pretrained(folder)
+    model.save_pretrained(folder)
     return folder
 
 

@@ -323,7 +323,7 @@ def test_a_run_that_begins_with_another_s_weights_and_momenta_continues_it(
 
 def test_a_run_goes_on_from_a_state_that_knew_fewer_tokens(transitions: list[Example], tmp_path: Path) -> None:
     learn(tmp_path / "begun", transitions)
-    path, fewer = tmp_path / "begun" / "warmstart_state.pt", 100
+    path, fewer = tmp_path / "begun" / "training_state.pt", 100
     saved = torch.load(path, weights_only=True)
     student = Student(Shape(2, 32, 2, 1), token_features(TOKENIZER))
     place = [name for name, _ in student.named_parameters()].index("own_VH")
@@ -434,7 +434,7 @@ def test_the_command_makes_a_model_and_goes_on_where_it_stopped(
     assert main(["pretrain", *later, *small, *rows]) == 0
     assert "step 3/3" in capsys.readouterr().out and (tmp_path / "later" / "model.safetensors").is_file()
     assert main(["pretrain", *later, *small, *rows, f"init_from={tmp_path}/none"]) == 2
-    assert "init_from: expected the state of a warm start" in capsys.readouterr().err
+    assert "init_from: expected the state of a training" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

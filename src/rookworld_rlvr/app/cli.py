@@ -20,14 +20,14 @@ COMMANDS = {
     "export": "a checkpoint with a model card, for the hub",
     "inspect": "replay a batch that a fault left behind",
     "pretrain": "a new small model from engine verdicts and transitions",
-    "warmstart": "behaviour cloning: a new model, or one to go on with",
+    "sft": "supervised fine-tuning of an existing model on labelled examples",
     "play": "a page to play the model on, with the board that it believes in",
     "uci": "the model as a UCI engine, for chess programs",
     "launch": "a batch file that trains on several machines of a cluster",
     "data": "audit a file of rows, generate new ones, or play games that become rows",
 }
 # Those that take groups and knobs, and the file of conf/ that each begins with; the others have a parser of their own.
-CONFIGURED = {name: name for name in ("train", "bench", "evaluate", "pretrain", "warmstart")} | {"smoke": "train"}
+CONFIGURED = {name: name for name in ("train", "bench", "evaluate", "pretrain", "sft")} | {"smoke": "train"}
 COMPARE = ("evaluate", "compare")
 HELP = ("-h", "--help")
 

@@ -14,7 +14,6 @@ from ..evaluation.world_model import WorldModelConfig
 from ..model.device import Device, Precision
 from ..model.policy import ModelConfig, ModelSourceConfig
 from ..pretraining.run import PretrainConfig
-from ..pretraining.warmstart import WarmstartConfig
 from ..rewards import RubricConfig
 from ..rewards.evaluation_cache import DEFAULT
 from ..rollout.generator import GeneratorBaseConfig, GeneratorConfig, GeneratorKind
@@ -26,6 +25,7 @@ from ..training.context import StepConfig
 from ..training.data import DataConfig, SourceConfig
 from ..training.optim import OptimConfig
 from ..training.run import TrainerConfig
+from ..training.sft import SFTConfig
 from ..training.sinks import LoggingConfig
 
 
@@ -145,20 +145,17 @@ class PretrainRunConfig:
 
 
 @dataclass(slots=True)
-class WarmstartRunConfig:
-    """`rookworld warmstart`."""
+class SFTRunConfig(SFTConfig):
+    """`rookworld sft`."""
 
     corpus: list[str] = field(default_factory=list)
     """Corpus files or datasets of both tasks; `rookworld data generate` makes them."""
     exclude: list[str] = field(default_factory=list)
     """Corpus files whose positions must not be learned from, beside the held-out rows that ship with us."""
-    init_from: str = ""
-    """The model to begin with: a folder, a hub name, or `tiny`; empty: a new one of model.layers, width and heads."""
-    output: str = "outputs/warmstart"
-    """The model's folder. A run that was stopped goes on from what it saved there; other settings or rows are
-    refused."""
+    output: str = "outputs/sft"
+    """The trained model's folder. An interrupted training resumes from it; other options or rows are refused."""
     seed: int = 0
     device: Device = Device.auto
     precision: Precision = Precision.auto
     threads: int = 0
-    model: WarmstartConfig = field(default_factory=WarmstartConfig)
+    model: ModelSourceConfig = field(default_factory=ModelSourceConfig)

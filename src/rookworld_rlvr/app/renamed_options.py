@@ -23,7 +23,9 @@ RENAMED_OPTIONS: dict[str, str] = {
     "closed_world.mover": "world_model.player",
     "closed_world": "world_model",
 }
-RENAMED_COMMANDS: dict[str, str] = {}
+RENAMED_COMMANDS: dict[str, str] = {
+    "warmstart": "sft",
+}
 
 
 def renamed_option(overrides: Sequence[str]) -> str:

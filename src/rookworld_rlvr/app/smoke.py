@@ -127,7 +127,7 @@ def _explained(report: StepReport) -> list[str]:
     """What a newcomer would take for a defect of ours."""
     told = []
     if all(sample.score.failure for group in report.groups for sample in group.samples):
-        told.append("no answer is well-formed: `rookworld warmstart` teaches a model the formats")
+        told.append("no answer is well-formed: `rookworld sft` teaches a model the formats")
     if not report.advantages_PG.any():
         asked = f"{PREFLIGHT_GROUP_SIZE} answers to each prompt"
         told.append(f"no gradient: the {asked} earned the same here; a run asks for objective.group_size of them")

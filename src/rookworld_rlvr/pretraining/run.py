@@ -28,6 +28,7 @@ from ..model.weights import checksum
 from ..provenance import digest
 from ..tasks.move_evals import MoveEvals, mirrored, render_move_evals
 from ..tasks.types import Example
+from ..training.saved_state import Header, load_state, read_state, save_state
 from .environment_rows import EnvironmentRow, EnvironmentRows, TransitionPool
 from .muon import Muon
 from .soft_targets import (
@@ -41,7 +42,6 @@ from .soft_targets import (
     collate_boards,
     tokens_of,
 )
-from .state import Header, load_state, read_state, save_state
 from .student import ATTACKS, LEGAL, MOVES, WORTH, Shape, Student, export, token_features
 
 # They decide what is saved and told, not what is learned.

@@ -1,0 +1,58 @@
+"""`rookworld sft corpus=[…] model.path=…`: supervised fine-tuning of an existing model; resumable."""
+
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from ..errors import UserError
+from ..files import make_folder
+from ..model.device import select_device
+from ..model.policy import ModelConfig, load_policy
+from ..tasks import Example
+from ..tasks.corpus import CorpusError, exclude_positions, read_corpus
+from ..training.data import held_out_positions, positions_of
+from ..training.sft import SFT, tokenize
+from .config import SFTRunConfig
+from .hydra_command import run_command
+from .wiring import make_console, set_threads
+
+
+def main(argv: list[str]) -> int:
+    """Returns the exit code."""
+    return run_command("sft", SFTRunConfig, argv, _sft)
+
+
+def _sft(config: SFTRunConfig, _raw: DictConfig) -> None:
+    set_threads(config.threads)
+    labelled = load_examples(config)
+    folder = Path(config.output).expanduser()
+    make_folder(folder, "output")
+    model = ModelConfig(path=config.model.path, attention=config.model.attention)
+    policy = load_policy(model, select_device(config.device), config.precision)
+    training, console = SFT(policy, config, seed=config.seed), make_console()
+    examples = tokenize(labelled, policy.tokenizer, training.positions)
+    if not examples:
+        raise UserError(f"corpus: expected examples of at most {training.positions} tokens, got longer ones alone")
+    console.print(f"{len(examples)} examples of {len(labelled)} fit the model's positions", highlight=False)
+    if training.resume(folder, examples):
+        console.print(f"resuming from step {training.step} in {folder}", highlight=False)
+    for metrics in training.run(examples, folder):
+        step, loss, lr = metrics["step"], metrics["loss"], metrics["lr"]
+        console.print(f"step {step:.0f}/{config.steps}  loss {loss:.4f}  lr {lr:.1e}", highlight=False)
+    hint = f"model: {folder}; to evaluate it: rookworld evaluate model.path={folder}"
+    console.print(hint, highlight=False, markup=False, soft_wrap=True)
+
+
+def load_examples(config: SFTRunConfig) -> list[Example]:
+    """Labelled examples, without the positions that are held out or excluded. Raises UserError."""
+    if not config.corpus:
+        raise UserError("corpus: expected files, as corpus=[policy.txt,environment.txt]; got none")
+    try:
+        examples = [example for source in config.corpus for example in read_corpus(source).examples]
+        excluded = held_out_positions() | positions_of(config.exclude)
+    except CorpusError as error:
+        raise UserError(f"corpus: {error}") from error
+    kept = list(exclude_positions([example for example in examples if example.completion], excluded))
+    if not kept:
+        raise UserError("corpus: expected labelled examples of positions that are not held out, got none")
+    return kept

@@ -1,0 +1,50 @@
+"""State of a supervised training on disk, with a header of everything that the training depends on."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import UserError
+
+STATE_FILE = "training_state.pt"
+ADVICE = "another output folder starts a new training"
+
+Header = Mapping[str, str | int | float]
+"""Everything that decides the trained weights, by the option that sets it."""
+
+
+def save_state(folder: Path, header: Header, state: Mapping[str, Any]) -> None:
+    """Write the header and the state in one piece: an interrupt leaves the earlier file in place."""
+    unfinished = folder / "state.tmp"
+    torch.save({"header": dict(header), **state}, unfinished)
+    unfinished.replace(folder / STATE_FILE)
+
+
+def read_state(folder: Path, header: Header, device: torch.device) -> dict[str, Any] | None:
+    """Return the state in `folder`, or None if there is none. Raises UserError if it has another header."""
+    if not (folder / STATE_FILE).is_file():
+        return None
+    state = load_state(folder, device, "output")
+    saved: Header = state["header"]
+    for option in {**header, **saved}:
+        if saved.get(option) != header.get(option):
+            expected = f"{saved.get(option)}, as in the training that is saved in {folder}"
+            raise UserError(f"{option}: expected {expected}, got {header.get(option)}; {ADVICE}")
+    return state
+
+
+def load_state(folder: Path, device: torch.device, option: str) -> dict[str, Any]:
+    """Return the state in `folder`, whatever its header. Raises UserError, which names the folder's `option`."""
+    path = folder / STATE_FILE
+    expected = f"{option}: expected the state of a training in {path}"
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+    # An unpickler that reads damaged bytes may raise any exception.
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"{expected}, got {reason}; {ADVICE}") from error
+    if not isinstance(state, dict) or not isinstance(state.get("header"), dict):
+        raise UserError(f"{expected}, got a file without a header; {ADVICE}")
+    return state
