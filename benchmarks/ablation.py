@@ -15,9 +15,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rookworld_rlvr.app.config import RunConfig
 from rookworld_rlvr.app.wiring import build_run
 from rookworld_rlvr.evaluation import summarise
+from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.loop import evaluate_rows, run_steps
 from rookworld_rlvr.training.run import Run
 from rookworld_rlvr.training.trainer import begin

@@ -50,7 +50,8 @@ from rookworld_rlvr.tasks import Example, Task, parse_prompt
 from rookworld_rlvr.tasks.environment import environment_truth, parse_environment_prompt, render_environment
 from rookworld_rlvr.tasks.policy import render_policy
 from rookworld_rlvr.tasks.types import EnvironmentAnswer, PolicyAnswer
-from rookworld_rlvr.training.data import DataConfig, EvaluationData, load_evaluation_data
+from rookworld_rlvr.training.config import DataConfig
+from rookworld_rlvr.training.data import EvaluationData, load_evaluation_data
 
 MakePlayer = Callable[[DecodingConfig], Player]
 # Weak enough that a game can be won by someone who knows the rules, and the same in every run.

@@ -23,9 +23,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rookworld_rlvr.app.config import RunConfig
 from rookworld_rlvr.app.wiring import build_unsaved_run
 from rookworld_rlvr.rollout.static_generator import StaticGenerator
+from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.context import StepContext
 from rookworld_rlvr.training.memory import step_peak_gib
 from rookworld_rlvr.training.step import grpo_step

@@ -102,7 +102,7 @@ def configured(overrides: Sequence[str]) -> Any:
     """Our configuration, as its dataclass; all else is its default."""
     from omegaconf import OmegaConf
 
-    from rookworld_rlvr.app.config import RunConfig
+    from rookworld_rlvr.training.config import RunConfig
 
     dotlist = OmegaConf.from_dotlist([*overrides, "evaluation_rows=0"])
     return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunConfig), dotlist))

@@ -15,11 +15,11 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rookworld_rlvr.app.config import RunConfig
 from rookworld_rlvr.app.wiring import build_run
 from rookworld_rlvr.errors import TrainingGaveUpError
 from rookworld_rlvr.evaluation import summarise
-from rookworld_rlvr.training.data import DataConfig, evaluation_rows, load_data
+from rookworld_rlvr.training.config import DataConfig, RunConfig
+from rookworld_rlvr.training.data import evaluation_rows, load_data
 from rookworld_rlvr.training.loop import evaluate_rows, run_steps
 from rookworld_rlvr.training.run import Run
 from rookworld_rlvr.training.trainer import begin

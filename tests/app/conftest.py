@@ -20,7 +20,7 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from rookworld_rlvr.app.conf_groups import conf_folder
-from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, PretrainRunConfig, RunConfig, SFTRunConfig
+from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, PretrainRunConfig, SFTRunConfig
 from rookworld_rlvr.app.hydra_command import store_schema, to_dataclass
 from rookworld_rlvr.app.processes import join_world
 from rookworld_rlvr.app.scorers import make_scorers, open_pool
@@ -39,6 +39,7 @@ from rookworld_rlvr.stockfish.engine import Analysis
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.training.checks import check_gradient, check_kl
+from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.context import StepContext
 from rookworld_rlvr.training.loop import compare_weights
 from rookworld_rlvr.training.loss import TokenTotals
@@ -46,7 +47,6 @@ from rookworld_rlvr.training.match_against_start import match_config
 from rookworld_rlvr.training.metrics import step_metrics
 from rookworld_rlvr.training.step import grpo_step
 from rookworld_rlvr.training.step_report import StepReport
-from rookworld_rlvr.training.warning_signs import SignWatch
 
 SCHEMA_OF = {
     "train": RunConfig,
@@ -217,15 +217,6 @@ def rows(config: RunConfig) -> Any:
 def match(config: RunConfig) -> MatchConfig:
     """How the trained model would play the one it began from."""
     return match_config(config)
-
-
-def signs(config: RunConfig) -> list[list[str]]:
-    """The warning signs of a run whose KL rises, by step."""
-    watch, shown = SignWatch(config.warnings), []
-    for step in range(60):
-        watch.observe({"kl/reference": 0.005 * step})
-        shown.append(sorted(watch.shown))
-    return shown
 
 
 def draws(config: RunConfig) -> list[Task]:
@@ -439,7 +430,6 @@ def observers(of_engines: dict[str, Any]) -> dict[str, Callable[[RunConfig], Any
         biased_sampler,
         rows,
         draws,
-        signs,
         match,
         model,
         device,

@@ -70,8 +70,6 @@ BAD_VALUES = [
     ("rubric.stockfish.timeout_s=0", "stockfish.timeout_s: expected more than 0 and at most 86400 seconds"),
     ("rubric.source=engine rubric.stockfish.path=/nope", "rubric.stockfish: expected an engine's binary, got '/nope'"),
     ("evaluation_nodes=9 rubric.stockfish.path=/nope", "rubric.stockfish: expected an engine's binary, got '/nope'"),
-    ("warnings.window=1", "warnings.window: expected 4 or more, got 1"),
-    ("warnings.kl_low=1", "warnings: expected 0 <= kl_low < kl_high"),
     ("validation.every=-1", "validation: expected every from 0"),
     ("validation.rows=999 validation.every=1", "validation.rows: expected to leave training rows"),
     ("optim.lr=-1", "expected lr from 0 up"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rookworld_rlvr.app.conf_groups import conf_folder
-from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, PretrainRunConfig, RunConfig, SFTRunConfig
+from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, PretrainRunConfig, SFTRunConfig
 from rookworld_rlvr.model.world import Distributed
 from rookworld_rlvr.objective import AdvantageScale, KLForm, LossKind, MismatchMode
 from rookworld_rlvr.rewards.rubric import MoveSource
@@ -15,8 +15,8 @@ from rookworld_rlvr.rollout.generator import GeneratorKind
 from rookworld_rlvr.stability.faults import FaultKind
 from rookworld_rlvr.stability.kl_control import KLControl
 from rookworld_rlvr.stability.reference import ReferenceMode
+from rookworld_rlvr.training.config import RunConfig, Tracker
 from rookworld_rlvr.training.diagnosis import SUGGESTIONS
-from rookworld_rlvr.training.sinks import Tracker
 
 CONF = conf_folder()
 COMMANDS = {

@@ -14,7 +14,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from rookworld_rlvr.app.config import EvaluateConfig, RunConfig
+from rookworld_rlvr.app.config import EvaluateConfig
 from rookworld_rlvr.app.evaluate import _evaluate
 from rookworld_rlvr.app.evaluated import Evaluated, load_model
 from rookworld_rlvr.app.generators import make_generator
@@ -23,6 +23,7 @@ from rookworld_rlvr.app.suites import build_suites
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.rollout.generator import GeneratorConfig
 from rookworld_rlvr.stockfish.engine import EngineConfig
+from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.data import load_evaluation_data
 
 

@@ -14,7 +14,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rookworld_rlvr.app.cli import main
-from rookworld_rlvr.app.config import RunConfig
+from rookworld_rlvr.training.config import RunConfig
 
 OF_THE_MACHINE = ("time/", "throughput/", "memory/")
 
@@ -81,9 +81,6 @@ KNOBS: dict[str, Knob] = {
     "rollouts_every": Knob(2, "folder", ("steps=3",)),
     "validation.every": Knob(2, "folder", ("validation.rows=8",)),
     "validation.rows": Knob(3, "rows", ("validation.every=1", "validation.rows=8")),
-    "warnings.window": Knob(9, "signs"),
-    "warnings.kl_low": Knob(0.19, "signs", ("warnings.kl_high=0.2",)),
-    "warnings.kl_high": Knob(0.2, "signs"),
     "name": Knob("other", "folder"),
     "output_root": Knob("elsewhere", "folder"),
     "logging.tracker": Knob("tensorboard", "folder"),

@@ -13,7 +13,8 @@ from rookworld_rlvr.tasks.corpus import example_key, read_corpus
 from rookworld_rlvr.tasks.played import GameRecord
 from rookworld_rlvr.tasks.prompt_stream import MixtureConfig
 from rookworld_rlvr.tasks.types import Task
-from rookworld_rlvr.training.data import DataConfig, default_file, load_data, positions_of
+from rookworld_rlvr.training.config import DataConfig
+from rookworld_rlvr.training.data import default_file, load_data, positions_of
 
 CORPORA = ("positions.jsonl", "transitions.txt", "winners.txt", "games.pgn")
 

@@ -19,11 +19,11 @@ import torch
 from omegaconf import OmegaConf
 from torch import nn
 
-from rookworld_rlvr.app.config import RunConfig
 from rookworld_rlvr.app.process import run_process
 from rookworld_rlvr.app.wiring import build_run, build_unsaved_run
 from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.rollout.generator import Generator, SampledCompletion
+from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.context import Hook, Moment, StepContext
 from rookworld_rlvr.training.step import grpo_step
 from rookworld_rlvr.training.step_report import StepReport

@@ -15,7 +15,6 @@ from omegaconf import OmegaConf
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from rookworld_rlvr.app.config import RunConfig
 from rookworld_rlvr.app.wiring import build_unsaved_run
 from rookworld_rlvr.model.batch import Batch, micro_batches
 from rookworld_rlvr.model.policy import spread
@@ -25,7 +24,7 @@ from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.groups import Group, Sample, make_batch
 from rookworld_rlvr.stability.kl_control import KLConfig
 from rookworld_rlvr.tasks import Example, Task
-from rookworld_rlvr.training.context import StepConfig
+from rookworld_rlvr.training.config import RunConfig, StepConfig
 from rookworld_rlvr.training.loss import TokenTotals, grpo_loss
 
 PROMPTS, GROUP = 3, 4

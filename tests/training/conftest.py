@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from rookworld_rlvr.app.config import RunConfig
 from rookworld_rlvr.app.wiring import build_run, build_unsaved_run
+from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.trainer import Run
 
 

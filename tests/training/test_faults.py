@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.conf_groups import conf_folder
-from rookworld_rlvr.app.config import RunConfig
 from rookworld_rlvr.app.hydra_command import EXIT_CODES, store_schema, to_dataclass
 from rookworld_rlvr.errors import TrainingGaveUpError
 from rookworld_rlvr.rewards import Score
@@ -23,6 +22,7 @@ from rookworld_rlvr.rollout.generator import Generator, SampledCompletion
 from rookworld_rlvr.stability.faults import DAMAGE, Fault, FaultKind
 from rookworld_rlvr.stockfish.pool import EngineCounts
 from rookworld_rlvr.training.checkpoint import STATE_FILE, checkpoint_folder
+from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.context import Hook, Moment, StepContext
 from rookworld_rlvr.training.diagnosis import SUGGESTIONS
 from rookworld_rlvr.training.step_report import StepReport

@@ -10,9 +10,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rookworld_rlvr.app.cli import main
-from rookworld_rlvr.app.config import RunConfig
 from rookworld_rlvr.app.wiring import build_unsaved_run
 from rookworld_rlvr.model.lora import plain_parameters
+from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.step import grpo_step
 
 LORA = ("model.lora.rank=4", "optim.lr=0.004")

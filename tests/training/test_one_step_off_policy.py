@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rookworld_rlvr.app.cli import main
-from rookworld_rlvr.app.config import RunConfig
 from rookworld_rlvr.app.wiring import build_unsaved_run
+from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.context import Moment
 from rookworld_rlvr.training.step import grpo_step
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from rookworld_rlvr.training.sinks import ConsoleSink, LoggingConfig
+from rookworld_rlvr.training.config import LoggingConfig
+from rookworld_rlvr.training.sinks import ConsoleSink
 
 Train = Callable[..., Path]
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rookworld_rlvr.app import wiring
-from rookworld_rlvr.app.config import RunConfig
 from rookworld_rlvr.errors import TrainingGaveUpError
 from rookworld_rlvr.model.policy import Policy, load_policy
+from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.metrics import METRICS, declared
 from rookworld_rlvr.training.trainer import Run
 from rookworld_rlvr.training.trainer import train as train_run

@@ -11,7 +11,8 @@ import torch
 from rookworld_rlvr.evaluation import Row
 from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus
-from rookworld_rlvr.training.validation import ValidationConfig, hold_back, validation_metrics
+from rookworld_rlvr.training.config import ValidationConfig
+from rookworld_rlvr.training.validation import hold_back, validation_metrics
 
 
 @pytest.fixture

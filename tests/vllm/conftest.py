@@ -15,7 +15,6 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from rookworld_rlvr.app.config import RunConfig
 from rookworld_rlvr.app.wiring import build_unsaved_run
 from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.policy import ModelConfig, Policy, load_policy
@@ -24,6 +23,7 @@ from rookworld_rlvr.rollout.groups import prompt_tokens
 from rookworld_rlvr.rollout.vllm_client import VLLMServer
 from rookworld_rlvr.rollout.vllm_config import VLLMConfig
 from rookworld_rlvr.rollout.vllm_server import VLLMServerGenerator
+from rookworld_rlvr.training.config import RunConfig
 
 HERE = Path(__file__).parent
 # It imports vllm.

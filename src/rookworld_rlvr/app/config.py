@@ -12,49 +12,13 @@ from ..evaluation.selfplay import SelfplayConfig
 from ..evaluation.suite import SuiteName
 from ..evaluation.world_model import WorldModelConfig
 from ..model.device import Device, Precision
-from ..model.policy import ModelConfig, ModelSourceConfig
+from ..model.policy import ModelSourceConfig
 from ..pretraining.run import PretrainConfig
-from ..rewards import RubricConfig
 from ..rewards.evaluation_cache import DEFAULT
-from ..rollout.generator import GeneratorBaseConfig, GeneratorConfig, GeneratorKind
-from ..stability.kl_control import KLConfig
-from ..stability.recovery import RecoveryConfig
-from ..stability.reference import ReferenceConfig
+from ..rollout.generator import GeneratorBaseConfig, GeneratorKind
 from ..stockfish.engine import EngineProcessConfig
-from ..training.context import StepConfig
-from ..training.data import DataConfig, SourceConfig
-from ..training.optim import OptimConfig
-from ..training.run import TrainerConfig
+from ..training.config import RunConfig, SourceConfig
 from ..training.sft import SFTConfig
-from ..training.sinks import LoggingConfig
-
-
-@dataclass(slots=True)
-class RunConfig(TrainerConfig):
-    """`rookworld train` and `rookworld smoke`."""
-
-    name: str = "grpo"
-    """Ends the name of the run's folder."""
-    seed: int = 0
-    device: Device = Device.auto
-    precision: Precision = Precision.auto
-    threads: int = 0
-    """CPU threads; 0: torch's own choice. One thread gives the same bits on every machine of a kind."""
-    output_root: str = "outputs"
-    """Runs go to <output_root>/<date>/<time>-<name>."""
-    resume: str = ""
-    """A run's folder or one of its checkpoints: go on there, with the config it was begun with. `auto`: the newest run
-    under output_root with this configuration that has not finished, else a new one."""
-    model: ModelConfig = field(default_factory=ModelConfig)
-    data: DataConfig = field(default_factory=DataConfig)
-    rubric: RubricConfig = field(default_factory=RubricConfig)
-    generator: GeneratorConfig = field(default_factory=GeneratorConfig)
-    objective: StepConfig = field(default_factory=StepConfig)
-    kl: KLConfig = field(default_factory=KLConfig)
-    reference: ReferenceConfig = field(default_factory=ReferenceConfig)
-    recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
-    optim: OptimConfig = field(default_factory=OptimConfig)
-    logging: LoggingConfig = field(default_factory=LoggingConfig)
 
 
 @dataclass(slots=True)

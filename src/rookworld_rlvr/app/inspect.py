@@ -17,12 +17,12 @@ from ..rollout.generator import GeneratorKind
 from ..stability.faults import FaultError
 from ..training.checkpoint import list_checkpoints, load_checkpoint
 from ..training.checks import check_gradient, check_logprobs, check_loss
+from ..training.config import RunConfig
 from ..training.context import StepContext
 from ..training.diagnosis import load_fault
 from ..training.loss import MicroLoss, grpo_loss
 from ..training.run_folder import CONFIG_FILE
 from .arguments import OneLineParser
-from .config import RunConfig
 from .exit_codes import BAD_INPUT, DONE
 from .wiring import build_unsaved_run, make_console
 

@@ -22,6 +22,7 @@ RENAMED_OPTIONS: dict[str, str] = {
     "closed_world.max_halfmoves": "world_model.max_plies",
     "closed_world.mover": "world_model.player",
     "closed_world": "world_model",
+    "warnings": "(removed: the limits of warning signs are constants of training/health.py)",
 }
 RENAMED_COMMANDS: dict[str, str] = {
     "warmstart": "sft",

@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..report.transcripts import Transcript, read_transcripts
 from ..rewards.scorer import ScoreRequest
 from ..tasks import Task
-from .config import RunConfig
+from ..training.config import RunConfig
 from .exit_codes import BAD_INPUT
 from .hydra_command import overrides, run_command, to_dataclass
 from .scorers import make_scorers

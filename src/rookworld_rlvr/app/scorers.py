@@ -8,7 +8,7 @@ from ..rewards.rubric import MoveSource
 from ..rewards.scorer import Scorer, make_scorer
 from ..stockfish.engine import EngineConfig
 from ..stockfish.pool import EnginePool
-from .config import RunConfig
+from ..training.config import RunConfig
 
 
 def make_scorers(config: RunConfig) -> tuple[Scorer, MoveEvaluator]:

@@ -10,14 +10,13 @@ from rich.console import Console
 from ..errors import TrainingGaveUpError
 from ..rollout.groups import Group
 from ..tasks.prompt_stream import MixtureConfig, PromptStream
-from ..training.context import ZeroVariance
+from ..training.config import RunConfig, ZeroVariance
 from ..training.memory import peak_memory_gib
 from ..training.preflight import PreflightCheck, require_passed
 from ..training.run import Run
 from ..training.step import grpo_step
 from ..training.step_report import StepReport
 from ..training.trainer import PREFLIGHT_GROUP_SIZE, preflight_checks, preflight_examples
-from .config import RunConfig
 from .exit_codes import DONE
 from .hydra_command import MULTIRUN_FLAGS, run_command
 from .processes import must_be_started, start

@@ -14,11 +14,11 @@ from ..report.page import REPORT, render
 from ..report.run_record import read_run
 from ..report.verdict import judge_run
 from ..training.checkpoint import checkpoint_folder, find_run
+from ..training.config import RunConfig
 from ..training.run import Run
 from ..training.run_folder import CONFIG_FILE, INTERRUPTED, unfinished
 from ..training.trainer import train
 from .conf_groups import conf_folder
-from .config import RunConfig
 from .exit_codes import DONE
 from .hydra_command import job_number, overrides, run_command, to_dataclass
 from .processes import must_be_started, start

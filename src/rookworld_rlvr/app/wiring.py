@@ -27,6 +27,7 @@ from ..tasks.corpus import example_key
 from ..tasks.prompt_stream import PromptStream
 from ..tasks.self_play_prompts import SelfPlayPrompts
 from ..training.checkpoint import find_run
+from ..training.config import RunConfig, Tracker
 from ..training.context import StepContext
 from ..training.data import Data, evaluation_rows, load_data
 from ..training.loop import METRICS_FILE
@@ -37,11 +38,9 @@ from ..training.run import Run
 from ..training.run_folder import CONFIG_FILE, make_run_folder
 from ..training.seeding import seed_everything
 from ..training.self_play_files import SelfPlayFiles
-from ..training.sinks import Cards, ConsoleSink, JsonlSink, Sink, TensorBoardSink, Tracker, require_tracker
+from ..training.sinks import Cards, ConsoleSink, JsonlSink, Sink, TensorBoardSink, require_tracker
 from ..training.synchronous import Synchronous
 from ..training.validation import hold_back
-from ..training.warning_signs import SignWatch
-from .config import RunConfig
 from .generators import in_this_process, make_generator
 from .processes import join_world, local_rank, threads_of_a_rank
 from .scorers import make_scorers
@@ -136,7 +135,6 @@ def _build_unsaved_run(config: RunConfig, device: torch.device, world: World) ->
         engine=engine,
         sampling=Sampling(config.generator.temperature, seed=config.seed),
         notes=data.notes,
-        signs=SignWatch(config.warnings),
         make_generator=lambda other: make_generator(other, in_this_process(config.generator)),
     )
 

@@ -18,7 +18,8 @@ from ..stability.faults import Fault, FaultError, FaultKind
 from ..stockfish.pool import EngineCounts
 from ..tasks import Example
 from .checks import check_logprobs, check_rewards
-from .context import StepContext, ZeroVariance
+from .config import ZeroVariance
+from .context import StepContext
 from .out_of_memory import in_pieces_that_fit, out_of_memory
 from .step_report import StepReport
 from .timing import timed

@@ -11,91 +11,23 @@ import torch
 from ..model.policy import Policy
 from ..model.threads import cores
 from ..model.world import World
-from ..objective import AdvantageConfig, ClipConfig, LossKind, LossSizes, MismatchConfig
+from ..objective import LossSizes
 from ..rewards.scorer import Scorer
 from ..rollout.generator import Generator
 from ..rollout.groups import Collected
-from ..stability.entropy_control import EntropyConfig, EntropyController
+from ..stability.entropy_control import EntropyController
 from ..stability.guards import Guards
 from ..stability.kl_control import KLConfig, KLController
 from ..stability.recovery import RecoveryState
 from ..stability.reference import References
 from ..tasks.prompt_stream import PromptStream
+from .config import StepConfig
 from .loss import LossPlan
 from .optim import Clock, OptimConfig
 from .step_report import StepReport
 
 # Fewest completions of a micro-batch that is cut so that no core idles; fewer were not tried.
 LEAST_ROWS = 16
-
-
-class ZeroVariance(StrEnum):
-    """What becomes of a group that teaches nothing: equal rewards, or under the gate equal outcomes."""
-
-    keep = "keep"
-    """It stays, with advantage 0: its KL and entropy terms count, and so do its tokens."""
-    drop = "drop"
-    """It is not trained on."""
-    refill = "refill"
-    """Other prompts are drawn in its place, up to refill_rounds times (dynamic sampling, arXiv 2503.14476);
-    what still teaches nothing then is dropped."""
-
-
-class Truncated(StrEnum):
-    """What becomes of a completion that was cut by max_new_tokens."""
-
-    score = "score"
-    """It is judged as it is and trained on."""
-    mask = "mask"
-    """It counts in its group's mean and is not trained on (overlong filtering, arXiv 2503.14476)."""
-
-
-@dataclass(slots=True)
-class CollectionConfig:
-    """Which of the sampled completions a step trains on."""
-
-    zero_variance: ZeroVariance = ZeroVariance.keep
-    truncated: Truncated = Truncated.score
-    kl_cap: float = 0.0
-    """Nat a token: a completion whose mean KL(policy‖reference) is above it is rejected; 0: none is."""
-    refill_rounds: int = 3
-    """Most times that idle groups, or rejected completions, are sampled anew in a step."""
-
-    def __post_init__(self) -> None:
-        if not self.kl_cap >= 0 or self.refill_rounds < 0:
-            raise ValueError("objective.collection: expected kl_cap and refill_rounds from 0")
-
-
-@dataclass(slots=True)
-class StepConfig:
-    """How much is sampled in a step, and what is made of it."""
-
-    loss: LossKind = LossKind.dapo
-    """Which surrogate, and what it is divided by."""
-    prompts_per_step: int = 16
-    """P: prompts a step."""
-    group_size: int = 8
-    """G: completions a prompt."""
-    epochs: int = 1
-    """Passes over the step's batch."""
-    minibatches: int = 1
-    """Updates a pass: the batch is cut into this many parts, at random where there are several."""
-    collection: CollectionConfig = field(default_factory=CollectionConfig)
-    advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
-    clip: ClipConfig = field(default_factory=ClipConfig)
-    mismatch: MismatchConfig = field(default_factory=MismatchConfig)
-    entropy: EntropyConfig = field(default_factory=EntropyConfig)
-
-    def __post_init__(self) -> None:
-        if self.prompts_per_step < 1 or self.group_size < 2:
-            raise ValueError("objective: expected prompts_per_step from 1 and group_size from 2")
-        if self.epochs < 1 or self.minibatches < 1:
-            raise ValueError("objective: expected epochs and minibatches from 1")
-
-    @property
-    def updates(self) -> int:
-        """Updates a step."""
-        return self.epochs * self.minibatches
 
 
 class Moment(StrEnum):

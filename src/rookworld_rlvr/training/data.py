@@ -1,7 +1,7 @@
 """What is trained on and what is held out, split by position before anything else."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -9,42 +9,9 @@ from pathlib import Path
 from ..errors import UserError
 from ..tasks import Example, Task
 from ..tasks.corpus import Corpus, CorpusError, example_key, exclude_positions, read_corpus, split_by_position
-from ..tasks.prompt_stream import MixtureConfig
-from ..tasks.self_play_prompts import SelfPlayPromptsConfig
+from .config import DEFAULT, DataConfig, SourceConfig
 
-DEFAULT = "default"
 TRAIN_FILE, HELD_OUT_FILE = "train.txt", "held_out.jsonl"
-
-
-@dataclass(slots=True)
-class SourceConfig:
-    """Sources: `default` (ships with us), a .txt or .jsonl file, a dataset's folder or its hub name."""
-
-    train: str = DEFAULT
-    held_out: str = DEFAULT
-    """Rows to evaluate on; empty: held_out_fraction of the training source's positions."""
-    held_out_fraction: float = 0.1
-    """Used only where held_out is empty."""
-    split: str = "train"
-    """Which split of a dataset is read; files have none."""
-    limit: int | None = None
-    """Most rows read of each source; positions to keep apart are read of the whole of it."""
-    exclude: list[str] = field(default_factory=list)
-    """Sources whose positions are left out: not trained on, and not asked by `evaluate`."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.held_out_fraction < 1:
-            raise ValueError(f"data.held_out_fraction: expected between 0 and 1, got {self.held_out_fraction}")
-        if self.limit is not None and self.limit < 1:
-            raise ValueError(f"data.limit: expected 1 or more, or null, got {self.limit}")
-
-
-@dataclass(slots=True)
-class DataConfig(SourceConfig):
-    """Sources, and what is drawn from them."""
-
-    mixture: MixtureConfig = field(default_factory=MixtureConfig)
-    self_play: SelfPlayPromptsConfig = field(default_factory=SelfPlayPromptsConfig)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from ..model.policy import Policy
 from ..model.sharded import unshard
 from ..rollout.generator import Generator
 from ..stability.faults import StepAbandonedError
-from .run import Run, TrainerConfig
+from .config import RunConfig
+from .run import Run
 
 SCORE, ELO = "match/score", "match/elo"
 
@@ -50,7 +51,7 @@ def _played(run: Run, policy: Policy, original: Policy) -> dict[str, Measure]:
     return {key: _in_games(table[key]) for key in (SCORE, ELO)}
 
 
-def match_config(config: TrainerConfig) -> MatchConfig:
+def match_config(config: RunConfig) -> MatchConfig:
     """As `evaluate suites=[match]` plays, but for the length of the games."""
     return MatchConfig(opponent="start", pairs=config.match_pairs, max_plies=config.match_plies)
 

@@ -4,7 +4,6 @@ import importlib.util
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +12,7 @@ from rich.console import Console
 from ..errors import UserError
 from ..evaluation.headline import HEADLINE
 from ..files import write_text
-
-
-class Tracker(StrEnum):
-    """An experiment tracker beside metrics.jsonl."""
-
-    none = "none"
-    wandb = "wandb"
-    tensorboard = "tensorboard"
-    trackio = "trackio"
-
-
-@dataclass(slots=True)
-class LoggingConfig:
-    """What is written, how often."""
-
-    tracker: Tracker = Tracker.none
-    project: str = "rookworld-rlvr"
-    """The project of wandb and of trackio."""
-    wandb_mode: str = "offline"
-    """wandb's mode: online, offline (no account needed) or disabled."""
-    console_every: int = 1
-    """Steps between lines on the console."""
-
-    def __post_init__(self) -> None:
-        if self.wandb_mode not in ("online", "offline", "disabled"):
-            raise ValueError(f"logging.wandb_mode: expected online, offline or disabled, got {self.wandb_mode}")
-        if self.console_every < 1:
-            raise ValueError("logging.console_every: expected 1 or more")
+from .config import Tracker
 
 
 def require_tracker(tracker: Tracker) -> None:

@@ -31,7 +31,8 @@ from ..rollout.groups import Collected, make_batch
 from ..stability.faults import FaultError, StepAbandonedError
 from . import checks
 from .collection import token_table, used_P
-from .context import Moment, StepConfig, StepContext, Truncated
+from .config import StepConfig, Truncated
+from .context import Moment, StepContext
 from .gradients import add_up_gradients
 from .loss import LossPlan, MicroLoss, TokenTotals, grpo_loss
 from .optim import learning_rate

@@ -1,7 +1,6 @@
 """A small held-back set that decisions of a run may look at: never trained on, and never the final table's."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 from ..evaluation import Row
@@ -10,20 +9,6 @@ from ..tasks.corpus import example_key, exclude_positions
 
 # The one number of each task that a decision looks at.
 SCORED = {Task.policy: "policy/legal_best_move", Task.environment: "environment/next_state_accuracy"}
-
-
-@dataclass(slots=True)
-class ValidationConfig:
-    """When a run looks at rows that are held back from its own training rows."""
-
-    every: int = 0
-    """Steps between validations; each checkpoint gets one too, which decides whether it is the best. 0: none."""
-    rows: int = 64
-    """Examples per task that are held back where validation or reference=on_improvement needs them."""
-
-    def __post_init__(self) -> None:
-        if self.every < 0 or self.rows < 1:
-            raise ValueError(f"validation: expected every from 0 and rows from 1, got {self.every} and {self.rows}")
 
 
 def hold_back(examples: Sequence[Example], rows_per_task: int) -> tuple[tuple[Example, ...], tuple[Example, ...]]:

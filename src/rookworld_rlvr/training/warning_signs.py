@@ -6,13 +6,19 @@ resumed run that has read its metrics again goes on as if it had not been stoppe
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean
 
 import numpy as np
 
 PREFIX = "warning/"
+# Steps whose mean is compared; oscillation looks at twice as many.
+WINDOW = 20
+# kl/reference below it, twice the window after the start: the run hardly moves. Three default runs had 0.004 to 0.027
+# in the mean of 20 steps.
+KL_LOW = 0.002
+# kl/reference above it: the run may forget what the model knew.
+KL_HIGH = 0.1
 # Metrics whose swings are watched: seeds of this project saw both swing about one level and learn nothing.
 SWINGING = ("reward/mean", "advantage/abs_mean")
 # An autocorrelation of white noise over 40 steps has a standard deviation of 0.16.
@@ -27,7 +33,7 @@ class Sign(StrEnum):
     """What may be wrong with a run that goes on."""
 
     kl = "kl"
-    """KL to the reference left the range warnings.kl_low to warnings.kl_high."""
+    """KL to the reference left the range KL_LOW to KL_HIGH."""
     oscillation = "oscillation"
     """Reward or advantages swing about one level."""
     no_variance = "no_variance"
@@ -36,33 +42,12 @@ class Sign(StrEnum):
     """The validation score of a task fell well below its best."""
 
 
-@dataclass(slots=True)
-class WarningsConfig:
-    """When a run is called unusual."""
-
-    window: int = 20
-    """Steps whose mean is looked at; oscillation looks at twice as many."""
-    kl_low: float = 0.002
-    """kl/reference below it, twice the window after the start: the run hardly moves. Three default runs had 0.004 to
-    0.027 in the mean of 20 steps."""
-    kl_high: float = 0.1
-    """kl/reference above it: the run may leave what the model knew."""
-
-    def __post_init__(self) -> None:
-        if self.window < 4:
-            raise ValueError(f"warnings.window: expected 4 or more, got {self.window}")
-        if not 0 <= self.kl_low < self.kl_high:
-            raise ValueError(
-                f"warnings: expected 0 <= kl_low < kl_high, got kl_low {self.kl_low} and kl_high {self.kl_high}"
-            )
-
-
 class SignWatch:
     """The signs of a run so far."""
 
-    def __init__(self, config: WarningsConfig) -> None:
-        self._config, self._steps = config, 0
-        self._last: deque[Mapping[str, float]] = deque(maxlen=2 * config.window)
+    def __init__(self, window: int = WINDOW) -> None:
+        self._window, self._steps = window, 0
+        self._last: deque[Mapping[str, float]] = deque(maxlen=2 * window)
         self._validations: dict[str, list[float]] = {}
         self.shown: dict[Sign, str] = {}
         """The signs of the last step, each with what was seen and what was expected."""
@@ -92,22 +77,19 @@ class SignWatch:
 
     def _mean(self, key: str) -> float | None:
         """The mean over the window; None until a whole window has the key."""
-        values = [step[key] for step in list(self._last)[-self._config.window :] if key in step]
-        return fmean(values) if len(values) == self._config.window else None
+        values = [step[key] for step in list(self._last)[-self._window :] if key in step]
+        return fmean(values) if len(values) == self._window else None
 
     def _kl(self) -> str:
-        config, mean = self._config, self._mean("kl/reference")
-        if mean is None or (mean <= config.kl_high and (mean >= config.kl_low or self._steps <= 2 * config.window)):
+        mean = self._mean("kl/reference")
+        if mean is None or (mean <= KL_HIGH and (mean >= KL_LOW or self._steps <= 2 * self._window)):
             return ""
-        return (
-            f"kl/reference {mean:.4f} in the mean of {config.window} steps, "
-            f"expected warnings.kl_low {config.kl_low:g} to warnings.kl_high {config.kl_high:g}"
-        )
+        return f"kl/reference {mean:.4f} in the mean of {self._window} steps, expected {KL_LOW:g} to {KL_HIGH:g}"
 
     def _oscillation(self) -> str:
         for key in SWINGING:
             values = [step[key] for step in self._last if key in step]
-            if len(values) == 2 * self._config.window:
+            if len(values) == 2 * self._window:
                 period, correlation = strongest_swing(values)
                 if correlation < SWING:
                     return f"{key} swings with a period of some {period} steps, and does not settle"
@@ -117,7 +99,7 @@ class SignWatch:
         mean = self._mean("group/zero_variance_fraction")
         if mean is None or mean <= IDLE:
             return ""
-        return f"{mean:.0%} of the groups of {self._config.window} steps had equal rewards, expected at most {IDLE:.0%}"
+        return f"{mean:.0%} of the groups of {self._window} steps had equal rewards, expected at most {IDLE:.0%}"
 
     def _forgetting(self) -> str:
         for key, scores in self._validations.items():
