@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .config import LoggingConfig
 from .sinks import (
     BOARDS,
     CHANGE_COLUMNS,
@@ -11,7 +12,6 @@ from .sinks import (
     TRANSCRIPT_COLUMNS,
     TRANSCRIPTS,
     Cards,
-    LoggingConfig,
     Sink,
     change_rows,
     transcript_rows,
