@@ -4,7 +4,7 @@
 
 One run a multiple of the default learning rate, recovery off, from the lowest up, until one fails: it gives
 up, or loses half of its held-out metric (`policy/legal_best_move`, greedy). Then the same run with recovery
-on. Writes `stability.json` and `stability.svg`; figures of the project's own machine are in `docs/log.md`.
+on. Writes `stability.json` and `stability.svg`; figures of the project's own machine are in `dev/log.md`.
 """
 
 import argparse

@@ -46,7 +46,7 @@ ELSEWHERE = {
     "rookworld train model=rookworld_124m": "tests/app/test_conf.py composes it; the hub is not reached",
     "rookworld train generator=vllm_server": "tests/vllm",
     "rookworld train resume=": "tests/training, and the folder of a run here has ended",
-    "xboard": "played by hand: docs/log.md 23",
+    "xboard": "played by hand: dev/log.md, entry 23",
     ".venv": "tests/benchmarks",
     "cat": "a file of a run that failed",
     "bash test.sh": "what runs this",

@@ -38,7 +38,7 @@ def make_generator(policy: Policy, config: GeneratorBaseConfig, world: World = A
         )
     if config.compile:
         require_compiler("generator.compile")
-    # On a CPU a pass is over few tokens: bf16's casts cost more than its products save (docs/log.md, 7).
+    # On a CPU a pass is over few tokens: bf16's casts cost more than its products save (dev/log.md, entry 7).
     autocast = policy.autocast if is_accelerator(policy.device) else nullcontext
     return StaticGenerator(policy.model, config, **ids, autocast=autocast, echo_ids=echo_ids(policy.tokenizer))
 

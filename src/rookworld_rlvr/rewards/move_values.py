@@ -4,7 +4,7 @@
     value(move) = 2 ^ (−loss(move) / halving_loss), an illegal move 0
 
 The loss is absolute: it is not divided by what could be lost in the position. Among three scales this one has the
-least noise in the verdict of a short search (docs/judging.md), and it asks for nothing if all moves are equally
+least noise in the verdict of a short search (docs/rewards.md), and it asks for nothing if all moves are equally
 hopeless. A random legal move gives away 0.15, so halving makes the difference between a good and a fair move count
 beside the difference between legal and illegal. The win model and its source: `board.evals.win_probability`.
 

@@ -18,7 +18,7 @@ class GeneratorKind(StrEnum):
     hf = "hf"
     """transformers' `generate`: the reference the others are checked against."""
     vllm = "vllm"
-    """vLLM in this process, with a copy of the weights; see docs/vllm.md."""
+    """vLLM in this process, with a copy of the weights; see docs/scaling.md."""
     vllm_server = "vllm_server"
     """vLLM in a process of its own, here or elsewhere."""
 
