@@ -65,7 +65,7 @@ def test_help_says_what_the_command_does_and_where_its_knobs_are(
     told = help_of(command, capfd)
     assert told == help_of(command, capfd, "-h")
     assert told.startswith(f"usage: rookworld {command} [") and f"\n{COMMANDS[command]}\n" in told
-    assert "docs/configuration.md" in told and "--cfg job" in told
+    assert "scripts/generate_docs.py" in told and "--cfg job" in told
 
 
 @pytest.mark.parametrize("option", ["kl=fixed", "generator=static", "model=tiny", "objective=dapo"])

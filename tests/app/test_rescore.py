@@ -36,9 +36,9 @@ def test_the_reward_told_is_that_of_the_file(finished: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(("given", "told"), [
-    ([], "rescore: expected a run's folder"),
-    (["rubric=rules"], "rescore: expected a run's folder"),
-    (["/nope"], "resume: expected a run's folder"),
+    ([], "rescore: the following arguments are required: RUN"),
+    (["rubric=rules"], "rescore: argument RUN: expected a run's folder, got 'rubric=rules'"),
+    (["/nope"], "rescore: argument RUN: expected a run's folder, got '/nope'"),
     (["{run}", "steps=3"], "rescore: expected overrides of rubric, got steps=3"),
     (["{run}", "rubric.rungs.parse=-1"], "rubric.rungs.parse"),
 ])  # fmt: skip

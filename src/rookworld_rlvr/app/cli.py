@@ -79,7 +79,7 @@ def _help(command: str) -> str:
     if taken:
         lines += ["groups of knobs and their options:"]
         lines += [f"  {name:<11} {_options(*options)}" for name, options in taken.items()] + [""]
-    lines += ["every knob with its default and meaning: docs/configuration.md"]
+    lines += ["every option with its default and meaning: python scripts/generate_docs.py FOLDER"]
     lines += [f"the value of each in one call: {call} --cfg job"]
     return "\n".join(lines)
 

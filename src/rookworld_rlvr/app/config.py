@@ -57,6 +57,7 @@ class EvaluateConfig:
     device: Device = Device.auto
     precision: Precision = Precision.auto
     threads: int = 0
+    """CPU threads; 0: torch's own choice."""
     evaluation_rows: int = 2048
     """Held-out rows a task."""
     evaluation_nodes: int = 0

@@ -1,5 +1,6 @@
 """`rookworld rescore RUN [rubric=… overrides]`: a run's transcripts judged again, and compared with their rewards."""
 
+import argparse
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -15,6 +16,7 @@ from ..report.transcripts import Transcript, read_transcripts
 from ..rewards.scorer import ScoreRequest
 from ..tasks import Task
 from ..training.config import RunConfig
+from .arguments import OneLineParser
 from .exit_codes import BAD_INPUT
 from .hydra_command import overrides, run_command, to_dataclass
 from .scorers import make_scorers
@@ -41,10 +43,25 @@ class Rescored:
 
 def main(argv: list[str]) -> int:
     """Returns the exit code."""
-    if not argv or "=" in argv[0] or argv[0].startswith("-"):
-        print("rookworld: rescore: expected a run's folder, then overrides such as rubric=labels", file=sys.stderr)
+    try:
+        given = _parser().parse_args(argv)
+    except UserError as error:
+        print(f"rookworld: {error}", file=sys.stderr)
         return BAD_INPUT
-    return run_command(NAME, RunConfig, [f"resume={argv[0]}", *argv[1:]], _rescore)
+    return run_command(NAME, RunConfig, [f"resume={given.run}", *given.overrides], _rescore)
+
+
+def _parser() -> OneLineParser:
+    parser = OneLineParser(prog="rookworld rescore", description="Score a run's transcripts by another rubric.")
+    parser.add_argument("run", metavar="RUN", type=_folder, help="a run's folder")
+    parser.add_argument("overrides", metavar="OVERRIDE", nargs="*", help="of the rubric, such as rubric=labels")
+    return parser
+
+
+def _folder(text: str) -> Path:
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"expected a run's folder, got {text!r}")
+    return Path(text)
 
 
 def _rescore(config: RunConfig, raw: DictConfig) -> None:

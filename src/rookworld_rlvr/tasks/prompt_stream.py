@@ -21,13 +21,15 @@ MEMORY = 0.02
 
 @dataclass(slots=True)
 class MixtureConfig:
-    """How often each task is drawn, as weights; only their proportion counts.
+    """Weights of the tasks among the prompts; only their proportion matters.
 
     A quarter keeps the environment task in practice.
     """
 
     policy: float = 0.75
+    """Weight of the policy task among the prompts."""
     environment: float = 0.25
+    """Weight of the environment task."""
     adaptive: float = 0.0
     """How far the weights follow what is still to be learned: 0 not at all, 1 in proportion to each task's
     share of wrong answers, a running mean over its groups."""

@@ -111,6 +111,8 @@ class SourceConfig:
     """Sources: `default` (ships with us), a .txt or .jsonl file, a dataset's folder or its hub name."""
 
     train: str = DEFAULT
+    """Training examples: `default` (ships with the package), a `.txt`, `.jsonl`, `.fen`, `.epd` or `.pgn` file, a
+    dataset's folder or its hub name. `evaluate` leaves out their positions."""
     held_out: str = DEFAULT
     """Rows to evaluate on; empty: held_out_fraction of the training source's positions."""
     held_out_fraction: float = 0.1
@@ -199,8 +201,12 @@ class RunConfig:
     name: str = "grpo"
     """Ends the name of the run's folder."""
     seed: int = 0
+    """Seed of python, torch, the order of examples and every sample; decides the held-out positions if data.held_out
+    is empty."""
     device: Device = Device.auto
+    """Device of the model; `auto` takes CUDA where there is one, else the CPU."""
     precision: Precision = Precision.auto
+    """Arithmetic of forward passes; weights and optimiser are float32 in all."""
     threads: int = 0
     """CPU threads; 0: torch's own choice. One thread gives the same bits on every machine of a kind."""
     output_root: str = "outputs"

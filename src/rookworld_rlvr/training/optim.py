@@ -19,8 +19,11 @@ class OptimConfig:
     min_lr_fraction: float = 0.1
     """Where the cosine ends, as a fraction of lr; 1 keeps lr constant."""
     weight_decay: float = 0.0
+    """Decoupled weight decay of AdamW."""
     beta1: float = 0.9
+    """Decay of AdamW's first moment."""
     beta2: float = 0.99
+    """Decay of AdamW's second moment."""
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this norm."""
     micro_batch_size: int = 64

@@ -1,0 +1,79 @@
+"""The declared evaluation metrics are the keys that the suites produce."""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+
+from rookworld_rlvr.evaluation.metrics import EVALUATION_METRICS
+
+
+def evaluation_keys() -> Iterator[str]:
+    """Yield every key that a suite can have; the games are those of scripted players."""
+    import chess
+
+    from rookworld_rlvr.evaluation.balanced import score_balanced_row
+    from rookworld_rlvr.evaluation.engine_match import EngineMatchConfig, engine_match_suite
+    from rookworld_rlvr.evaluation.held_out import held_out_rows
+    from rookworld_rlvr.evaluation.label_loss import LabelLoss
+    from rookworld_rlvr.evaluation.match import RULES, MatchConfig, match_suite
+    from rookworld_rlvr.evaluation.mate_in_one import MateInOne, mate_in_one_suite
+    from rookworld_rlvr.evaluation.players import RandomPlayer
+    from rookworld_rlvr.evaluation.puzzles import Puzzle, puzzles_suite
+    from rookworld_rlvr.evaluation.retention import Asked, retention_suite
+    from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay_suite
+    from rookworld_rlvr.evaluation.suite import suite_table
+    from rookworld_rlvr.evaluation.world_model import WorldModelConfig, world_model_suite
+    from rookworld_rlvr.rollout.generator import SampledCompletion
+    from rookworld_rlvr.stockfish.engine import Analysis
+    from rookworld_rlvr.tasks.corpus import read_corpus
+    from rookworld_rlvr.tasks.policy import parse_policy_prompt
+    from rookworld_rlvr.tasks.types import Task
+    from rookworld_rlvr.training.data import default_file
+
+    class Silent:
+        """A model that says nothing."""
+
+        input_ids = (0,)
+
+        def __call__(self, *_: Any, **__: Any) -> "Silent":
+            return self
+
+        def decode(self, *_: Any, **__: Any) -> str:
+            return ""
+
+        def generate(self, prompts: Any, **_: Any) -> list[list[SampledCompletion]]:
+            return [[SampledCompletion((0,), (0.0,), True)] for _ in prompts]
+
+    every = read_corpus(default_file("held_out.jsonl")).examples
+    # Plain legal moves are all alike; of the others each kind is among so many.
+    examples = [*every[::40], *[row for row in every if "+0.001+" not in (row.completion or "+0.001+")][-400:]]
+    labels = [example.completion or "" for example in examples]
+    fen = next(parse_policy_prompt(row.prompt).fen for row in examples if row.task is Task.policy)
+    analysis = Analysis(fen, tuple((move.uci(), 0.0) for move in chess.Board(fen).legal_moves))
+    asked = Asked(lambda chunk: [""] * len(chunk), lambda chunk: [LabelLoss(1.0, 1)] * len(chunk))
+    player, silent = RandomPlayer(), Silent()
+    mate = "7k/5Q2/6K1/8/8/8/8/8 w - - 0 1", "f7g7"
+    suites = [
+        selfplay_suite(player, SelfplayConfig(games=1, max_plies=2)),
+        world_model_suite(silent, silent, player, WorldModelConfig(games=1)),
+        engine_match_suite(player, lambda: nullcontext(player), EngineMatchConfig(pairs=1, max_plies=2)),
+        match_suite(RULES["random"], RULES["random"], MatchConfig(pairs=1, max_plies=2)),
+        retention_suite(asked, asked, examples),
+        mate_in_one_suite(player, [MateInOne(*mate)]),
+        puzzles_suite(player, [Puzzle("", (mate,), 900, ())]),
+    ]
+    for suite in suites:
+        yield from suite_table(suite, [row for rows in suite.rows(0) for row in rows])
+    for row in held_out_rows(0, examples, labels, {fen: analysis}):
+        yield from row.values
+    yield from score_balanced_row(next(example for example in examples if example.task is Task.environment), "")
+
+
+def test_every_key_of_a_suite_is_declared_and_no_other() -> None:
+    measured = {"/".join(key.split("/")[:2]) for key in evaluation_keys()}
+    # Retention repeats the metrics of the two tasks under its own name.
+    repeated = {key for key in measured if key.startswith("retention/") and "_loss" not in key}
+    of_tasks = {key for key in measured if key.startswith(("policy/", "environment/")) and "/fen_" not in key}
+    of_tasks -= {"policy/win_probability_loss", "policy/eval_error"}
+    assert {key.removeprefix("retention/").replace("_", "/", 1) for key in repeated} == of_tasks
+    assert measured - repeated == EVALUATION_METRICS.keys()
