@@ -75,7 +75,6 @@ KNOBS = {
     "generator.max_new_tokens": Knob(3, ("model.path=tiny",), "passes"),
     "generator.batch_size": Knob(1, ("evaluation_rows=2",), "passes"),
     "generator.draft_tokens": Knob(0, ("model.path=tiny", "suites=[environment]"), "passes"),
-    "generator.compile": Knob(True, (), "without_compiler"),
     "generator.vllm.kv_cache_gib": Knob(2.0, (), "engines"),
     "generator.vllm.gpu_memory_fraction": Knob(0.5, (), "engines"),
     "generator.vllm.sleep": Knob(False, (), "engines"),
@@ -243,9 +242,7 @@ def observe(
         filled = [override.format(**known) for override in (*given, *overrides)]
         raw = OmegaConf.merge(OmegaConf.structured(EvaluateConfig), OmegaConf.from_dotlist(filled))
         config = to_dataclass(raw)  # type: ignore[arg-type]
-        if observer == "without_compiler":
-            monkeypatch.setattr("rookworld_rlvr.model.compiled.COMPILERS", ())
-        if observer in ("command", "without_compiler"):
+        if observer == "command":
             # The fake dies on some positions, for the observers of engines alone.
             monkeypatch.setenv("FAKE_DIES", "never")
             monkeypatch.setenv("FAKE_HANGS", "never")

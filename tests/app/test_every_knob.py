@@ -50,7 +50,7 @@ OF_ENGINE = ("_value", "halving_loss")
 SELF_PLAY = ("data.self_play.fraction=1", "data.mixture.environment=0")
 # A model that plays legal moves, and learns nothing that would end the second step.
 PLAYS = ("model.path=tiny", "generator.max_new_tokens=144", "optim.lr=0")
-COMPILED = ("generator.compile", "model.compile")
+COMPILED = ("model.compile",)
 ON_IMPROVEMENT = ("reference.mode=on_improvement", "validation.rows=8")
 KNOBS: dict[str, Knob] = {
     path: Knob(value * 1.3, "totals", ("rubric.warmup_steps=10", *(BY_ENGINE if path.endswith(OF_ENGINE) else ())))
@@ -93,8 +93,6 @@ KNOBS: dict[str, Knob] = {
     "distributed.kind": Knob("ddp", "missed", ("distributed.timeout_s=0.3",)),
     "distributed.timeout_s": Knob(0.4, "missed", ("distributed.kind=ddp", "distributed.timeout_s=0.3")),
     "distributed.check_every": Knob(3, "comparisons"),
-    "generator.top_p": Knob(0.9, "refused"),
-    "generator.top_k": Knob(3, "refused"),
     "generator.kind": Knob("none", "refused"),
     "device": Knob("cuda", "device"),
     "threads": Knob(2, "threads"),
@@ -127,7 +125,6 @@ KNOBS: dict[str, Knob] = {
     "generator.draft_tokens": Knob(
         0, "forward_passes", ("model.path=tiny", "data.train=default", "data.held_out=default", "data.mixture.policy=0")
     ),
-    "generator.compile": Knob(True, "compiled_graphs"),
     "model.packing": Knob(False, "two_steps"),
     "kl.measured": Knob(False, "two_steps", ("kl.coef=0",)),
     "generator.vllm.kv_cache_gib": Knob(2.0, "engines"),

@@ -1,6 +1,5 @@
 """What the static generator does to be fast changes nothing of what it draws."""
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from threading import current_thread
@@ -13,7 +12,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 from rookworld_rlvr.app.generators import make_generator
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.model.chess_tokenizer import echo_ids
-from rookworld_rlvr.model.compiled import compile_blocks
 from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.policy import ModelConfig, Policy, load_policy
 from rookworld_rlvr.model.shared_prefix import can_share
@@ -174,21 +172,3 @@ def test_a_model_that_does_not_see_all_before_is_refused_with_the_way_out(tiny: 
     with pytest.raises(UserError, match="got MistralForCausalLM; generator=hf samples from any"):
         make_generator(policy, GeneratorConfig())
     assert isinstance(make_generator(policy, GeneratorConfig(kind=GeneratorKind.hf)), HFGenerator)
-
-
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler, there is no g++")
-@pytest.mark.slow
-def test_compiled_passes_draw_the_same_and_are_compiled_once_for_batches_of_a_shape() -> None:
-    model = grouped_query_model()
-    config = GeneratorConfig(max_new_tokens=12, draft_tokens=2)
-    plain = StaticGenerator(model, config, eos_id=EOS, pad_id=PAD)
-    compiled = StaticGenerator(model, replace(config, compile=True), eos_id=EOS, pad_id=PAD)
-    # Blocks that are compiled for training leave the generator's pass in one piece.
-    compile_blocks(grouped_query_model())
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    for prompts in ([(5, 6, 7), (8, 9)], [(11, 12, 13, 14, 15), (16,)]):
-        for temperature in (0.0, 1.0):
-            ours = rows(compiled, prompts, temperature=temperature)
-            assert_same(ours, rows(plain, prompts, temperature=temperature))
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1

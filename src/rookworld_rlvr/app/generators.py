@@ -8,7 +8,6 @@ import torch
 
 from ..errors import UserError
 from ..model.chess_tokenizer import echo_ids
-from ..model.compiled import require_compiler
 from ..model.device import Precision, is_accelerator
 from ..model.policy import Policy
 from ..model.shared_prefix import can_share
@@ -36,8 +35,6 @@ def make_generator(policy: Policy, config: GeneratorBaseConfig, world: World = A
             "generator.kind=static: expected a model whose attention can be replaced and sees all that came before, "
             f"got {type(policy.model).__name__}; generator=hf samples from any"
         )
-    if config.compile:
-        require_compiler("generator.compile")
     # On a CPU a pass is over few tokens: bf16's casts cost more than its products save (dev/log.md, entry 7).
     autocast = policy.autocast if is_accelerator(policy.device) else nullcontext
     return StaticGenerator(policy.model, config, **ids, autocast=autocast, echo_ids=echo_ids(policy.tokenizer))

@@ -23,6 +23,9 @@ RENAMED_OPTIONS: dict[str, str] = {
     "closed_world.mover": "world_model.player",
     "closed_world": "world_model",
     "warnings": "(removed: the limits of warning signs are constants of training/health.py)",
+    "generator.compile": "(removed: it was slower wherever it was measured)",
+    "generator.top_p": "(removed: training needs the whole distribution's log-probs)",
+    "generator.top_k": "(removed: training needs the whole distribution's log-probs)",
 }
 RENAMED_COMMANDS: dict[str, str] = {
     "warmstart": "sft",

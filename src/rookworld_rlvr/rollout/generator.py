@@ -35,9 +35,6 @@ class GeneratorBaseConfig:
     draft_tokens: int = 8
     """static: most tokens of the prompt that a pass tries as the completion's next ones; 0: none. Changes the
     speed alone."""
-    compile: bool = False
-    """static: passes of a few fixed shapes, compiled by torch.compile, on CUDA replayed as CUDA graphs. For CUDA and
-    long runs: the first pass of each shape takes a minute or more."""
     vllm: VLLMConfig = field(default_factory=VLLMConfig)
 
     def __post_init__(self) -> None:
@@ -53,21 +50,12 @@ class GeneratorConfig(GeneratorBaseConfig):
 
     temperature: float = 1.0
     """Sampling temperature; all four kinds of log-prob are taken at it."""
-    top_p: float = 1.0
-    """Must be 1 in training: a cut distribution's log-probs are not the trainer's."""
-    top_k: int = 0
-    """Must be 0 in training, for the same reason."""
 
     def __post_init__(self) -> None:
         # super() does not find a dataclass with slots.
         GeneratorBaseConfig.__post_init__(self)
         if not 0 < self.temperature < float("inf"):
             raise ValueError(f"generator.temperature: expected above 0, got {self.temperature}")
-        if self.top_p != 1.0 or self.top_k != 0:
-            raise ValueError(
-                f"generator: expected top_p=1 and top_k=0, got top_p={self.top_p} and top_k={self.top_k}: "
-                "training needs the whole distribution's log-probs"
-            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,17 +39,14 @@ class GroupLayout:
         self._slots, self._used = min(PAGE, slots), 0
         self._prompt_keys, self._prompt_values = prompts.keys_PKLD, prompts.values_PKLD
         self._prompt_bias = bias_of(real_PL)[:, None, None, None, None, :]
-        self._keys, self._values = self._open_rooms(prompts)
+        self._keys, self._values = self._empty_buffers(prompts)
 
-    def _open_rooms(self, prompts: PromptLayout) -> tuple[list[Tensor], list[Tensor]]:
-        """For keys and for values one a layer; zeros, since a slot that is not seen still takes part, times 0."""
-        shape = self._room_shape(prompts)
+    def _empty_buffers(self, prompts: PromptLayout) -> tuple[list[Tensor], list[Tensor]]:
+        """Return a buffer per layer for keys and one for values, of zeros: an unseen slot takes part, times 0."""
+        groups, kinds, _, width = prompts.keys_PKLD[0].shape
+        shape = (groups, kinds, self.group_size, self._slots, width)
         keys, values = ([states.new_zeros(shape) for states in prompts.keys_PKLD] for _ in range(2))
         return keys, values
-
-    def _room_shape(self, prompts: PromptLayout) -> torch.Size:
-        groups, kinds, _, width = prompts.keys_PKLD[0].shape
-        return torch.Size((groups, kinds, self.group_size, self._slots, width))
 
     def write_to(self, slots_BT: Tensor, *, used: int, alike: bool) -> None:
         """Set the slots of the next pass's tokens, consecutive in each row; a token sees all slots up to its own.
@@ -94,38 +91,3 @@ class GroupLayout:
             for layer, buffer in enumerate(buffers):
                 kept = chosen(buffer[..., : self._used, :])
                 buffers[layer] = F.pad(kept, (0, 0, 0, self._slots - self._used))
-
-
-class FixedLayout(GroupLayout):
-    """A layout whose shapes and places in memory stay as they are from pass to pass and batch to batch.
-
-    All slots take part in every pass, whether seen or not, and `buffers` keeps the batch's buffers for the next one.
-    """
-
-    def __init__(
-        self,
-        prompts: PromptLayout,
-        real_PL: Tensor,
-        *,
-        group_size: int,
-        slots: int,
-        buffers: dict[torch.Size, tuple[list[Tensor], list[Tensor]]],
-    ) -> None:
-        self._stored = buffers
-        super().__init__(prompts, real_PL, group_size=group_size, slots=slots)
-        self._alike = False
-
-    def _open_rooms(self, prompts: PromptLayout) -> tuple[list[Tensor], list[Tensor]]:
-        self._slots = self._used = self._most_slots
-        shape = self._room_shape(prompts)
-        if shape not in self._stored:
-            self._stored[shape] = super()._open_rooms(prompts)
-        keys, values = self._stored[shape]
-        for buffer in (*keys, *values):
-            torch._dynamo.mark_static_address(buffer)
-            buffer.zero_()
-        return keys, values
-
-    def write_to(self, slots_BT: Tensor, *, used: int, alike: bool) -> None:
-        self._at = slots_BT.view(self.groups, 1, self.group_size, -1, 1)
-        self._bias = bias_of(torch.arange(self._slots, device=slots_BT.device) <= self._at)[:, :, :, None]

@@ -16,7 +16,6 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -29,7 +28,7 @@ from .generator import GeneratorBaseConfig, PromptLengthError, SampledCompletion
 from .own_model import OwnModelGenerator, likeliest
 from .prompt_lookup import PromptLookup
 from .sampling import inverse_cdf
-from .static_cache import FixedLayout, GroupLayout, PromptLayout
+from .static_cache import GroupLayout, PromptLayout
 
 # Tokens a pass computes at little more than the cost of one a row: drafts fill it up.
 PASS_TOKENS, ACCELERATOR_PASS_TOKENS = 256, 2048
@@ -37,8 +36,6 @@ PASS_TOKENS, ACCELERATOR_PASS_TOKENS = 256, 2048
 COMPACT_BELOW = 0.75
 # A core is given so many completions at least: two threads that have little to compute wait for Python and each other.
 ROWS_A_CORE = 24
-# Where passes are compiled, prompts are filled up to a multiple of it: each length is compiled for once.
-PROMPT_STRIDE = 32
 
 
 @dataclass(slots=True)
@@ -107,7 +104,6 @@ class StaticGenerator(OwnModelGenerator):
     ) -> None:
         """`echo_ids`: by token id the token by which a completion repeats it; None: each repeats itself."""
         super().__init__(model, config, **others)
-        self._fixed = _FixedShapes() if config.compile else None
         self._echo_ids = None if echo_ids is None else torch.tensor(echo_ids)
 
     def _sample(
@@ -126,26 +122,16 @@ class StaticGenerator(OwnModelGenerator):
                     self._pad_id,
                     temperature,
                     top_k,
-                    fixed=self._fixed,
                     echo_ids=self._echo_ids,
                 )
                 return batch.complete(prompts[part], uniform_PGT[part])
 
         enough = max(1, len(prompts) * group_size // ROWS_A_CORE)
         # Gathered shards are let go by whichever pass ends first.
-        alone = self._fixed is not None or is_sharded(self._model)
-        count = 1 if alone else min(cores(device), len(prompts), enough)
+        count = 1 if is_sharded(self._model) else min(cores(device), len(prompts), enough)
         cuts = [len(prompts) * number // count for number in range(count + 1)]
         parts = on_cores(complete, [slice(*ends) for ends in pairwise(cuts)], device)
         return [completion for part in parts for completion in part]
-
-
-class _FixedShapes:
-    """What outlives a batch where passes are compiled: the compiled pass, and memory at fixed places."""
-
-    def __init__(self) -> None:
-        self.states = torch.compile(states, dynamic=False, mode="reduce-overhead")
-        self.buffers: dict[torch.Size, tuple[list[Tensor], list[Tensor]]] = {}
 
 
 class _Batch:
@@ -160,10 +146,8 @@ class _Batch:
         temperature: float,
         top_k: int,
         *,
-        fixed: _FixedShapes | None,
         echo_ids: Tensor | None,
     ) -> None:
-        self._fixed = fixed
         self._echo_ids = echo_ids
         self._model, self._eos_id, self._pad_id = model, eos_id, pad_id
         self._temperature, self._top_k = temperature, top_k
@@ -178,16 +162,13 @@ class _Batch:
         self._begin(prompts, uniform_PGT)
         while self._facts.growing:
             self._advance()
-            if self._fixed is None:
-                self._compact()
+            self._compact()
         return self._completions()
 
     def _begin(self, prompts: Sequence[tuple[int, ...]], uniform_PGT: Tensor) -> None:
         """Compute the prompts, and draw every completion's first token."""
         group_size = uniform_PGT.shape[1]
         tokens_PL, attention_PL = right_padded(prompts, self._pad_id, self._device)
-        if self._fixed is not None:
-            tokens_PL, attention_PL = (_fill_up(values, self._positions) for values in (tokens_PL, attention_PL))
         lengths_P = attention_PL.sum(1)
         if int(lengths_P.max()) >= self._positions:
             raise PromptLengthError(self._positions, int(lengths_P.max()))
@@ -210,11 +191,7 @@ class _Batch:
             growing_B=torch.ones(rows, dtype=torch.bool, device=self._device),
         )
         real_PL = attention_PL.bool()
-        if self._fixed is None:
-            self._layout = GroupLayout(layout, real_PL, group_size=group_size, slots=slots)
-        else:
-            buffers = self._fixed.buffers
-            self._layout = FixedLayout(layout, real_PL, group_size=group_size, slots=slots, buffers=buffers)
+        self._layout = GroupLayout(layout, real_PL, group_size=group_size, slots=slots)
         if self._echo_ids is not None:
             tokens_PL = self._echo_ids.to(tokens_PL.device)[tokens_PL]
         self._lookup = PromptLookup(tokens_PL, real_PL, group_size)
@@ -229,13 +206,12 @@ class _Batch:
         positions_BT = (rows.prompt_lengths_B[:, None] + slots_BT).clamp(max=self._positions - 1)
         used = self._facts.longest - 1 + newest_BT.shape[1]
         self._layout.write_to(slots_BT, used=used, alike=self._facts.longest == self._facts.shortest)
-        run = states if self._fixed is None else self._fixed.states
-        self._add(self._draw(run(self._model, newest_BT, positions_BT, self._layout)), drafts_BK)
+        self._add(self._draw(states(self._model, newest_BT, positions_BT, self._layout)), drafts_BK)
 
     def _drafts(self) -> Tensor | None:
         """As many tokens as the pass has room for, where most rows have a likely guess."""
         count = min(self._most_drafts, self._pass_tokens // len(self._rows.growing_B) - 1)
-        if count < 1 or (self._fixed is None and 2 * self._facts.sure < self._facts.growing):
+        if count < 1 or 2 * self._facts.sure < self._facts.growing:
             return None
         return self._lookup.drafts_BK(count)
 
@@ -298,9 +274,3 @@ class _Batch:
             SampledCompletion(tuple(tokens[:count]), tuple(logprobs[:count]), tokens[count - 1] == self._eos_id)
             for tokens, logprobs, count in zip(*written, strict=True)
         ]
-
-
-def _fill_up(values_PL: Tensor, most: int) -> Tensor:
-    """Zeros behind, up to a multiple of `PROMPT_STRIDE`, so that prompts of few lengths come."""
-    length = values_PL.shape[1]
-    return F.pad(values_PL, (0, max(0, min(-length % PROMPT_STRIDE, most - length))))
