@@ -49,7 +49,7 @@ BAD_VALUES = [
     ("kl.form=k3", "k3"),
     ("kl.control=sometimes", "sometimes"),
     ("kl.target=0", "kl: expected token_clamp and target above 0"),
-    ("kl.min_coef=2", "kl: expected 0 < min_coef <= max_coef"),
+    ("kl.min_coef=2", "kl.min_coef: expected above 0 and at most 1"),
     ("objective.loss=ppo", "ppo"),
     ("objective.epochs=0", "objective: expected epochs and minibatches from 1"),
     ("objective.collection.kl_cap=-1", "objective.collection: expected kl_cap"),

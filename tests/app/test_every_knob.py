@@ -39,7 +39,7 @@ LEAVES = dict(leaves(RunConfig()))
 KL = ("kl.coef=1", "optim.lr=0.01", "recovery.guard.kl_limit=0")
 # Updates far enough from the policy that sampled for a clip to bind.
 FAR = ("objective.epochs=3", "optim.lr=0.005")
-ADAPTIVE_KL, PROPORTIONAL_KL = ("kl.control=adaptive",), ("kl.control=proportional",)
+ADAPTIVE_KL = ("kl.control=adaptive",)
 ADAPTIVE_ENTROPY = ("objective.entropy.control=adaptive", "objective.entropy.coef=0.01")
 # A server that fails after a while, see the observer.
 SERVER = ("generator=vllm_server", "generator.vllm.urls=[http://127.0.0.1:1]", "generator.vllm.retries=0")
@@ -165,14 +165,7 @@ KNOBS: dict[str, Knob] = {
     "kl.warmup_steps": Knob(4, "two_steps", KL),
     "kl.warmup_factor": Knob(0.5, "two_steps", (*KL, "kl.warmup_steps=4")),
     "kl.target": Knob(0.2, "coefficients", ADAPTIVE_KL),
-    "kl.raise_above": Knob(4.0, "coefficients", ADAPTIVE_KL),
-    "kl.raise_factor": Knob(2.0, "coefficients", ADAPTIVE_KL),
-    "kl.lower_below": Knob(0.05, "coefficients", ADAPTIVE_KL),
-    "kl.lower_factor": Knob(0.5, "coefficients", ADAPTIVE_KL),
-    "kl.gain": Knob(0.2, "coefficients", PROPORTIONAL_KL),
-    "kl.error_clip": Knob(0.4, "coefficients", PROPORTIONAL_KL),
     "kl.min_coef": Knob(0.045, "coefficients", ADAPTIVE_KL),
-    "kl.max_coef": Knob(0.0501, "coefficients", ADAPTIVE_KL),
     "reference.mode": Knob("every", "references", ("reference.refresh_every=2",)),
     "reference.refresh_every": Knob(1, "references", ("reference.mode=every",)),
     "reference.mixup": Knob(0.9, "references", ("reference.mode=ema", "reference.refresh_every=2")),

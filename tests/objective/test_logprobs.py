@@ -206,9 +206,7 @@ def test_under_bf16_autocast_all_after_the_head_is_float32() -> None:
     wanted = (policy.log_prob(model.tokens.flatten()), policy.entropy())
     torch.testing.assert_close(flat, wanted, rtol=0, atol=1e-6)
     assert statistics.kl_exact is not None
-    torch.testing.assert_close(
-        statistics.kl_exact.flatten(), kl_divergence(policy, reference), rtol=0, atol=1e-6
-    )
+    torch.testing.assert_close(statistics.kl_exact.flatten(), kl_divergence(policy, reference), rtol=0, atol=1e-6)
     statistics.logprobs.sum().backward()
     assert model.weight_VH.grad is not None and model.weight_VH.grad.abs().sum() > 0
 
@@ -233,6 +231,4 @@ def test_what_cannot_be_computed_is_refused() -> None:
 @pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan, math.inf])
 def test_a_temperature_that_is_not_above_zero_and_finite_is_refused(temperature: float) -> None:
     with pytest.raises(ValueError, match="temperature"):
-        token_statistics(
-            torch.zeros(1, V), torch.zeros(1, dtype=torch.long), identity, temperature=temperature
-        )
+        token_statistics(torch.zeros(1, V), torch.zeros(1, dtype=torch.long), identity, temperature=temperature)

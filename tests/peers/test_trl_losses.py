@@ -44,12 +44,11 @@ LOSSES = {
 # TRL's ratio-corrected k3 has, token by token, the value and gradient of our default form.
 KL_FORMS = {
     KLForm.k3_naive: {"use_bias_correction_kl": False},
-    KLForm.ratio_corrected: {"use_bias_correction_kl": True},
     KLForm.k2_straight_through: {"use_bias_correction_kl": True},
 }
 # Under sequence ratios TRL corrects KL by the sequence's, see below.
 PAIRS = [(loss, form) for loss in LOSSES for form in KL_FORMS if loss != "gspo" or form is KLForm.k3_naive]
-TOKEN_KL = KLConfig(coef=0.05, form=KLForm.ratio_corrected)
+TOKEN_KL = KLConfig(coef=0.05, form=KLForm.k2_straight_through)
 NAIVE_KL = KLConfig(coef=0.05, form=KLForm.k3_naive)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 REMOVED = "(removed: "
 """Prefix of a hint that gives a reason instead of a new name; the hint ends with the closing bracket."""
+CONSTANT = f"{REMOVED}now the constant"
 
 # An entry without "=" covers the option and everything below it; with "=" it covers one value or one group choice.
 RENAMED_OPTIONS: dict[str, str] = {
@@ -26,6 +27,19 @@ RENAMED_OPTIONS: dict[str, str] = {
     "generator.compile": "(removed: it was slower wherever it was measured)",
     "generator.top_p": "(removed: training needs the whole distribution's log-probs)",
     "generator.top_k": "(removed: training needs the whole distribution's log-probs)",
+    "kl=ratio_corrected": "kl.form=k2_straight_through",
+    "kl.form=ratio_corrected": "kl.form=k2_straight_through",
+    "kl=proportional": "kl=adaptive",
+    "kl.control=proportional": "kl.control=adaptive",
+    "kl=budget": "kl=adaptive",
+    "kl.control=budget": "kl.control=adaptive",
+    "kl.gain": "(removed: with the proportional and budget controllers)",
+    "kl.error_clip": "(removed: with the proportional and budget controllers)",
+    "kl.raise_above": f"{CONSTANT} stability.kl_control.RAISE_ABOVE)",
+    "kl.raise_factor": f"{CONSTANT} stability.kl_control.RAISE_FACTOR)",
+    "kl.lower_below": f"{CONSTANT} stability.kl_control.LOWER_BELOW)",
+    "kl.lower_factor": f"{CONSTANT} stability.kl_control.LOWER_FACTOR)",
+    "kl.max_coef": f"{CONSTANT} stability.kl_control.MAX_COEF)",
 }
 RENAMED_COMMANDS: dict[str, str] = {
     "warmstart": "sft",

@@ -1,4 +1,4 @@
-"""KL(policy‖reference), estimated per token: what to report, and what to put into the loss.
+"""KL(policy‖reference), estimated per token: estimators to report, and terms for the loss.
 
 Throughout, logprobs and ref_logprobs are those of tokens sampled from the policy, in nat and of one shape,
 and Δ = ref_logprob - logprob. An estimator with the right value may have the wrong gradient, and the other
@@ -24,17 +24,13 @@ from torch import Tensor
 
 from .masked import MAX_EXPONENT_NAT, keep, masked_exp
 
-# k3 + 1 - e^Δ is -Δ only while float32 resolves e^Δ: to 0.02 % at 10 nat, not to a digit at 17.
-_MAX_CANCELLING_NAT = 10.0
-
 
 class KLForm(StrEnum):
-    """Which per-token term is optimised. All but k3_naive follow KL(policy‖reference)."""
+    """Per-token term that is optimised. All but k3_naive follow KL(policy‖reference)."""
 
     k2_straight_through = "k2_straight_through"
-    """Value of k3, gradient of k2: one sampled token a position."""
-    ratio_corrected = "ratio_corrected"
-    """Differentiable ratio × k3, as TRL has it: the same value and gradient by another way."""
+    """Value of k3, gradient of k2, of one sampled token per position. TRL's ratio-corrected k3 has, token by token, the
+    same value and gradient."""
     exact = "exact"
     """Sum over the vocabulary: no sampling noise, and backward reads the reference's whole rows, not one token."""
     in_reward = "in_reward"
@@ -99,8 +95,8 @@ def kl_penalty(
 ) -> Tensor:
     """The KL term of each token to add to the loss, nat, in the shape of logprobs; 0 under the mask.
 
-    log_ratio = logprobs - old_logprobs, read by value: k2_straight_through and ratio_corrected weigh by its
-    exp, so that they hold for tokens drawn from the old policy too. kl_exact is the full-vocabulary KL of each
+    log_ratio = logprobs - old_logprobs, read by value: k2_straight_through weighs by its exp, so that it holds for
+    tokens drawn from the old policy too. kl_exact is the full-vocabulary KL of each
     position. The prefix is taken as sampled: see the module about what that leaves out. Each form's formula
     is with its function below.
 
@@ -144,22 +140,6 @@ def _k2_straight_through(tokens: _Tokens) -> Tensor:
     return masked_exp(tokens.log_ratio, tokens.loss_mask) * (k3.detach() + (k2 - k2.detach()))
 
 
-def _ratio_corrected(tokens: _Tokens) -> Tensor:
-    """r·k3 with a differentiable r = exp(logprob - old_logprob). Source: arXiv 2505.17508, 2512.21852.
-
-    Its gradient r·(k3 - (e^Δ - 1))·∇logprob is -r·Δ·∇logprob, so token by token this *is* the form
-    k2_straight_through, in exact arithmetic. In float32 the difference of two e^Δ loses -Δ; and k3 alone
-    continued linearly would turn its sign, as r·k3' no longer cancels. So beyond the clamp, and at most
-    10 nat, the other form stands in.
-    """
-    bound = min(tokens.token_clamp, _MAX_CANCELLING_NAT)
-    delta = tokens.ref_logprobs - tokens.logprobs
-    differentiable = tokens.log_ratio + (tokens.logprobs - tokens.logprobs.detach())
-    ratio = masked_exp(differentiable, tokens.loss_mask)
-    near = ratio * kl_k3(-delta.clamp(-bound, bound), torch.zeros_like(delta))
-    return torch.where(delta.abs() <= bound, near, _k2_straight_through(tokens))
-
-
 def _exact(tokens: _Tokens) -> Tensor:
     """Σ_v p_v·(log p_v - log q_v) as it is, value and gradient; the token drawn plays no part, so neither does
     the ratio. It needs no clamp: a token without mass under the policy adds p·log p → 0, and a token without mass
@@ -183,7 +163,6 @@ def _k3_naive(tokens: _Tokens) -> Tensor:
 _FORMS: Mapping[KLForm, Callable[[_Tokens], Tensor]] = MappingProxyType(
     {
         KLForm.k2_straight_through: _k2_straight_through,
-        KLForm.ratio_corrected: _ratio_corrected,
         KLForm.exact: _exact,
         KLForm.in_reward: _in_reward,
         KLForm.k3_naive: _k3_naive,

@@ -26,9 +26,7 @@ def keep(values: Tensor, loss_mask: Tensor) -> Tensor:
     if loss_mask.dtype != torch.bool:
         raise TypeError(f"loss_mask: expected torch.bool, got {loss_mask.dtype}")
     if loss_mask.shape != values.shape:
-        raise ValueError(
-            f"loss_mask: expected the values' shape {tuple(values.shape)}, got {tuple(loss_mask.shape)}"
-        )
+        raise ValueError(f"loss_mask: expected the values' shape {tuple(values.shape)}, got {tuple(loss_mask.shape)}")
     return torch.where(loss_mask, values, 0.0)
 
 

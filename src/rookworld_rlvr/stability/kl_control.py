@@ -1,12 +1,12 @@
-"""How strongly KL(policy‖reference) is penalised, step by step.
+"""Coefficient of the penalty on KL(policy‖reference), step by step.
 
-The coefficient in force is `ramp(step) × base`. The ramp is the warm-up, and a controller moves the base. The base is
-constant during the ramp, because KL under a reduced penalty says nothing about the full penalty. Only the base is
-saved, so a save inside the warm-up loses nothing.
+The coefficient in force is `ramp(step) × base`. The ramp is the warm-up, and the adaptive controller moves the base.
+The base is constant during the ramp, because KL under a reduced penalty says nothing about the full penalty. Only the
+base is saved, so a save inside the warm-up loses nothing.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -14,19 +14,22 @@ from ..objective import KLForm
 
 
 class KLControl(StrEnum):
-    """What moves the base coefficient after each step."""
+    """Rule that moves the base coefficient after each step."""
 
     off = "off"
     """There is no penalty; KL is still measured."""
     fixed = "fixed"
-    """Nothing."""
+    """The base stays as it is."""
     adaptive = "adaptive"
     """Multiplied up above a band around the target, down below it (arXiv 1707.06347, section 4)."""
-    proportional = "proportional"
-    """Multiplied by 1 + gain × the clipped relative error (arXiv 1909.08593, section 2.2)."""
-    budget = "budget"
-    """Moved by gain × max_coef × the relative error, down to 0: dual ascent on KL ≤ target. Free below the
-    budget, dearer the longer it is exceeded."""
+
+
+# The band and factors of the adaptive penalty (arXiv 1707.06347, section 4): a step with KL above RAISE_ABOVE × target
+# multiplies the base by RAISE_FACTOR, one below LOWER_BELOW × target by LOWER_FACTOR. Each undoes about the other.
+RAISE_ABOVE, RAISE_FACTOR = 1.5, 1.5
+LOWER_BELOW, LOWER_FACTOR = 0.5, 0.75
+# Beyond it the penalty outweighs any reward, which is at most 1.
+MAX_COEF = 1.0
 
 
 @dataclass(slots=True)
@@ -34,37 +37,24 @@ class KLConfig:
     """The KL term of the loss."""
 
     form: KLForm = KLForm.k2_straight_through
-    """Which term is optimised; see `objective.kl`."""
+    """Term that is optimised."""
     token_clamp: float = 10.0
-    """Nat. Beyond it a token's term goes on linearly: finite, and its gradient never 0."""
+    """Distance in nats beyond which a token's term goes on linearly: finite, with a gradient that is never 0."""
     control: KLControl = KLControl.fixed
     coef: float = 0.05
     """Base coefficient at the start; 0 leaves KL measured and unpenalised."""
     measured: bool = True
-    """Whether KL is measured where its coefficient is 0. Without, the reference is not computed then, and groups
-    whose advantages are 0 are not either; guards and controllers see no KL."""
+    """Measure KL even if its coefficient is 0. Otherwise neither the reference nor groups of zero advantage are
+    computed then; guards and controllers see no KL."""
     warmup_steps: int = 0
     """Steps over which the coefficient ramps linearly from warmup_factor × base to base."""
     warmup_factor: float = 0.0
-    """Where the ramp begins, as a fraction of the base."""
+    """Start of the ramp, as a fraction of the base."""
     target: float = 0.1
-    """Nat a token: what adaptive and proportional steer to, and what budget allows."""
-    raise_above: float = 1.5
-    """adaptive: KL above raise_above × target multiplies the base …"""
-    raise_factor: float = 1.5
-    """… by this."""
-    lower_below: float = 0.5
-    """adaptive: KL below lower_below × target multiplies the base …"""
-    lower_factor: float = 0.75
-    """… by this."""
-    gain: float = 0.1
-    """proportional and budget: how fast the base follows the error."""
-    error_clip: float = 0.2
-    """proportional and budget: most relative error that counts."""
+    """adaptive: target of the KL in nats per token; above 1.5 times it the base rises by half, below half of it the
+    base falls by a quarter."""
     min_coef: float = 1e-4
-    """adaptive and proportional: least base."""
-    max_coef: float = 1.0
-    """adaptive, proportional and budget: largest base."""
+    """adaptive: smallest base; the largest is 1."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.coef < math.inf:
@@ -73,12 +63,8 @@ class KLConfig:
             raise ValueError("kl: expected warmup_steps and warmup_factor from 0 up")
         if not self.token_clamp > 0 or not 0 < self.target < math.inf:
             raise ValueError(f"kl: expected token_clamp and target above 0, got {self.token_clamp} and {self.target}")
-        if not 0 < self.lower_below < self.raise_above or not 0 < self.lower_factor < 1 < self.raise_factor:
-            raise ValueError("kl: expected 0 < lower_below < raise_above and 0 < lower_factor < 1 < raise_factor")
-        if not 0 < self.gain < math.inf or not 0 < self.error_clip < math.inf:
-            raise ValueError(f"kl: expected gain and error_clip above 0, got {self.gain} and {self.error_clip}")
-        if not 0 < self.min_coef <= self.max_coef < math.inf:
-            raise ValueError(f"kl: expected 0 < min_coef <= max_coef, got {self.min_coef} and {self.max_coef}")
+        if not 0 < self.min_coef <= MAX_COEF:
+            raise ValueError(f"kl.min_coef: expected above 0 and at most {MAX_COEF:g}, got {self.min_coef}")
 
 
 def warmup_ramp(config: KLConfig, step: int) -> float:
@@ -92,39 +78,17 @@ def warmup_ramp(config: KLConfig, step: int) -> float:
     return config.warmup_factor + (1 - config.warmup_factor) * step / config.warmup_steps
 
 
-def _held(base: float, kl: float, config: KLConfig) -> float:
-    return base
+def adapted(base: float, kl: float, config: KLConfig) -> float:
+    """Return the base after a step with this KL, nats per token.
 
-
-def _adaptive(base: float, kl: float, config: KLConfig) -> float:
-    if kl > config.raise_above * config.target:
-        base *= config.raise_factor
-    elif kl < config.lower_below * config.target:
-        base *= config.lower_factor
-    return min(max(base, config.min_coef), config.max_coef)
-
-
-def _proportional(base: float, kl: float, config: KLConfig) -> float:
-    base *= 1 + config.gain * _error(kl, config)
-    return min(max(base, config.min_coef), config.max_coef)
-
-
-def _budget(base: float, kl: float, config: KLConfig) -> float:
-    base += config.gain * config.max_coef * _error(kl, config)
-    return min(max(base, 0.0), config.max_coef)
-
-
-def _error(kl: float, config: KLConfig) -> float:
-    return min(max(kl / config.target - 1, -config.error_clip), config.error_clip)
-
-
-RULES: Mapping[KLControl, Callable[[float, float, KLConfig], float]] = {
-    KLControl.off: _held,
-    KLControl.fixed: _held,
-    KLControl.adaptive: _adaptive,
-    KLControl.proportional: _proportional,
-    KLControl.budget: _budget,
-}
+    >>> adapted(0.1, 0.3, KLConfig(target=0.1)), adapted(0.1, 0.1, KLConfig(target=0.1))
+    (0.15000000000000002, 0.1)
+    """
+    if kl > RAISE_ABOVE * config.target:
+        base *= RAISE_FACTOR
+    elif kl < LOWER_BELOW * config.target:
+        base *= LOWER_FACTOR
+    return min(max(base, config.min_coef), MAX_COEF)
 
 
 class KLController:
@@ -139,14 +103,14 @@ class KLController:
         return warmup_ramp(self._config, step) * self.base
 
     def observe(self, step: int, kl: float) -> None:
-        """Move the base by the KL of a good step, nat a token; nothing inside the warm-up."""
-        if step >= self._config.warmup_steps:
-            self.base = RULES[self._config.control](self.base, kl, self._config)
+        """Adapt the base to the KL of a good step, nats per token; it stays as it is inside the warm-up."""
+        if self._config.control is KLControl.adaptive and step >= self._config.warmup_steps:
+            self.base = adapted(self.base, kl, self._config)
 
     def state_dict(self) -> dict[str, float]:
         return {"base": self.base}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         """Go on with a saved base, unless the configuration fixes it: then what is configured now holds."""
-        if self._config.control not in (KLControl.off, KLControl.fixed):
+        if self._config.control is KLControl.adaptive:
             self.base = state["base"]
