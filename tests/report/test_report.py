@@ -17,8 +17,8 @@ from rookworld_rlvr.report.boards import Arrow, Board, Kind, draw
 from rookworld_rlvr.report.curves import POINTS, chart_data, marks, thinned
 from rookworld_rlvr.report.page import TRANSCRIPTS, render, runs_table, shown_transcripts
 from rookworld_rlvr.report.run_record import RunRecord, read_run
+from rookworld_rlvr.report.summary import summarise_run
 from rookworld_rlvr.report.svg import board_svg, shared_shapes
-from rookworld_rlvr.report.verdict import judge_run
 
 from .conftest import BELIEVED, ENVIRONMENT, MATE, POLICY, said
 
@@ -27,7 +27,7 @@ Make = Callable[..., RunRecord]
 
 def test_the_verdict_names_losses_first_and_how_many_keys_are_not_told_apart(record: Make) -> None:
     run = record()
-    assert judge_run(run.summary, run.metrics).sentences() == [
+    assert summarise_run(run.summary, run.metrics).sentences() == [
         "Worse: policy/legal_best_move 0.900 → 0.860 (-0.040 [-0.050, -0.030]).",
         "Worse: match/elo -60 [-90, -30] over 400 games.",
         "Better: policy/valid 0.900 → 0.950 (+0.050 [+0.040, +0.060]).",
@@ -39,14 +39,15 @@ def test_the_verdict_names_losses_first_and_how_many_keys_are_not_told_apart(rec
 def test_a_reward_that_rises_alone_is_a_warning(record: Make) -> None:
     run = record()
     alone = {**run.summary, "better": []}
-    assert any("reward rose" in told for told in judge_run(alone, run.metrics).signs)
+    assert any("reward rose" in told for told in summarise_run(alone, run.metrics).signs)
     flat = [{**step, "reward/mean": 0.5 + 0.001 * (step["step"] % 3)} for step in run.metrics]
-    assert not any("reward rose" in told for told in judge_run(alone, flat).signs)
+    assert not any("reward rose" in told for told in summarise_run(alone, flat).signs)
 
 
 def test_a_run_without_evaluation_says_that_nothing_is_known() -> None:
-    assert "Nothing was evaluated" in judge_run({}, []).untold
-    assert "Nothing was evaluated" in judge_run({"gain": {}, "match": {}, "worse": [], "better": []}, []).untold
+    assert "Nothing was evaluated" in summarise_run({}, []).no_difference
+    evaluated_nothing = {"gain": {}, "match": {}, "worse": [], "better": []}
+    assert "Nothing was evaluated" in summarise_run(evaluated_nothing, []).no_difference
 
 
 def test_candidates_are_drawn_as_arrows_with_their_evals_and_illegal_ones_are_told() -> None:

@@ -16,7 +16,7 @@ from rookworld_rlvr.rollout.vllm_client import ServerGoneError, VLLMServer
 from rookworld_rlvr.rollout.vllm_config import VLLMConfig, engine_arguments
 from rookworld_rlvr.rollout.vllm_sampling import cut, expected_weights, require_held, room_for
 from rookworld_rlvr.rollout.vllm_serve import _parser, flags
-from rookworld_rlvr.rollout.vllm_weights import ByFolder, ByTransfer, KeptWeights, Owner, hand_over_to
+from rookworld_rlvr.rollout.vllm_weights import ByFolder, ByTransfer, KeptWeights, Owner, weight_sync_to
 from rookworld_rlvr.rollout.vllm_worker import WEIGHTS_FILE
 
 EOS = 7
@@ -49,9 +49,9 @@ def test_a_server_offers_the_transfer_of_weights_where_it_is_asked_for() -> None
     def words(*options: str) -> list[str]:
         return flags(_parser().parse_args(["tiny", *options]))
 
-    asked = words("--hand-over", "nccl")
+    asked = words("--weight-sync", "nccl")
     assert json.loads(asked[asked.index("--weight-transfer-config") + 1]) == {"backend": "nccl"}
-    assert "--weight-transfer-config" not in words("--hand-over", "folder")
+    assert "--weight-transfer-config" not in words("--weight-sync", "folder")
     # On a CPU the folder is the default.
     assert "--weight-transfer-config" not in words()
 
@@ -62,7 +62,7 @@ def test_weights_go_by_transfer_only_from_an_accelerator_with_vllm_to_a_server_t
     def way(offered: str, device: str, *, installed: bool) -> type:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if installed else None)
         server, kept = VLLMServer("http://127.0.0.1:1", 1.0), KeptWeights(Owner(), torch.float32, str(tmp_path))
-        return type(hand_over_to(server, offered, kept, torch.device(device)))
+        return type(weight_sync_to(server, offered, kept, torch.device(device)))
 
     assert way("nccl", "cuda", installed=True) is ByTransfer
     assert way("nccl", "cuda", installed=False) is ByFolder
@@ -71,11 +71,11 @@ def test_weights_go_by_transfer_only_from_an_accelerator_with_vllm_to_a_server_t
     assert way("ipc", "cuda", installed=True) is ByFolder
 
 
-def test_only_the_rank_that_hands_over_keeps_a_copy_and_what_is_kept_does_not_change(
+def test_only_the_rank_that_syncs_weights_keeps_a_copy_and_what_is_kept_does_not_change(
     policy: Policy, tmp_path: Path
 ) -> None:
     server = VLLMServer("http://127.0.0.1:1", 1.0)
-    led, leads = (KeptWeights(Owner("x", hands_over=own), torch.bfloat16, str(tmp_path)) for own in (False, True))
+    led, leads = (KeptWeights(Owner("x", syncs_weights=own), torch.bfloat16, str(tmp_path)) for own in (False, True))
     for kept in (led, leads):
         ByFolder(server, kept)
         ByTransfer(server, "nccl", kept, torch.device("cpu"))

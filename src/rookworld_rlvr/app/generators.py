@@ -72,7 +72,7 @@ def _server_generator(policy: Policy, config: GeneratorBaseConfig, world: World)
 
     if not config.vllm.urls:
         raise UserError("generator.vllm.urls: expected the servers' [http://HOST:PORT], got none")
-    owner = Owner(world.rank_0_only(lambda: Owner().name, "the servers' owner"), hands_over=world.is_rank_0)
+    owner = Owner(world.rank_0_only(lambda: Owner().name, "the servers' owner"), syncs_weights=world.is_rank_0)
 
     def connected() -> Generator:
         match config.vllm.urls:

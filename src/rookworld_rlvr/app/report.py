@@ -8,7 +8,7 @@ from ..errors import UserError
 from ..files import write_text
 from ..report.page import REPORT, render
 from ..report.run_record import read_run
-from ..report.verdict import judge_run
+from ..report.summary import summarise_run
 from .arguments import OneLineParser
 from .exit_codes import BAD_INPUT, DONE
 from .wiring import make_console
@@ -40,6 +40,6 @@ def _report(folders: list[Path], output: Path | None) -> None:
     write_text(path, render(runs))
     console = make_console()
     for folder, run in zip(folders, runs, strict=True):
-        told = [f"{folder}:", *judge_run(run.summary, run.metrics).sentences()]
+        told = [f"{folder}:", *summarise_run(run.summary, run.metrics).sentences()]
         console.print("\n".join(told), highlight=False, markup=False, soft_wrap=True)
     console.print(f"report: {path}", highlight=False, soft_wrap=True)

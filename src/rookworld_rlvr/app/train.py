@@ -12,7 +12,7 @@ from ..errors import UserError
 from ..files import write_text
 from ..report.page import REPORT, render
 from ..report.run_record import read_run
-from ..report.verdict import judge_run
+from ..report.summary import summarise_run
 from ..training.checkpoint import checkpoint_folder, find_run
 from ..training.config import RunConfig
 from ..training.run import Run
@@ -75,8 +75,8 @@ def _report(run: Run, summary: Mapping[str, Any]) -> None:
     """Write the report, and say what came of the run and what a user would type next."""
     report, record = run.folder / REPORT, read_run(run.folder)
     write_text(report, render([record]))
-    verdict = judge_run(record.summary, record.metrics)
-    told = [*verdict.sentences(), f"report: {report}", _next(run.folder, summary)]
+    sentences = summarise_run(record.summary, record.metrics).sentences()
+    told = [*sentences, f"report: {report}", _next(run.folder, summary)]
     run.console.print("\n".join(told), highlight=False, markup=False, soft_wrap=True)
 
 

@@ -14,7 +14,7 @@ from ..files import make_folder, write_text
 from ..training.checkpoint import FOLDER, STATE_FILE, list_checkpoints
 from ..training.run_folder import CONFIG_FILE
 from .run_record import RunRecord, read_run
-from .verdict import judge_run
+from .summary import summarise_run
 
 CARD = "README.md"
 # Of a checkpoint, what only a run that goes on needs.
@@ -63,7 +63,7 @@ def model_card(run: RunRecord, *, step: int, name: str) -> ModelCard:
         step=step,
         rows=[(key, *(f"{float(measure[part]):.3f}" for part in ("value", "low", "high")), measure["n"])
               for key, measure in rows],
-        told=judge_run(run.summary, run.metrics).sentences() if rows else [],
+        told=summarise_run(run.summary, run.metrics).sentences() if rows else [],
         config_file=CONFIG_FILE,
     )  # fmt: skip
     return ModelCard(f"---\n{data.to_yaml()}\n---\n\n{text}")

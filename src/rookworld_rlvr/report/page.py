@@ -15,9 +15,9 @@ from ..evaluation.scales import lower_is_better
 from .boards import Drawn, draw
 from .curves import chart_data, marks
 from .run_record import RunRecord
+from .summary import Summary, summarise_run
 from .svg import board_svg, shared_shapes
 from .transcripts import Transcript
-from .verdict import Verdict, judge_run
 
 REPORT = "report.html"
 FOLDER = Path(__file__).parent / "page"
@@ -56,7 +56,7 @@ class RunPage:
     """What the page says of one run."""
 
     name: str
-    verdict: Verdict
+    summary: Summary
     headline: list[Change]
     others: list[Change]
     facts: dict[str, Any]
@@ -117,7 +117,7 @@ def _page(run: RunRecord) -> RunPage:
     told = {name: summary[name] for name in ("recovery", "software", "hashes") if name in summary}
     return RunPage(
         name=run.name,
-        verdict=judge_run(summary, run.metrics),
+        summary=summarise_run(summary, run.metrics),
         headline=headline,
         others=others,
         facts={text: summary[key] for key, text in FACTS.items() if key in summary},

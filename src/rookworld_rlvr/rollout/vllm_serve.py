@@ -46,7 +46,7 @@ def flags(given: argparse.Namespace) -> list[str]:
     arguments = engine_arguments(model, config, batch_size=given.batch_size, accelerated=accelerated, dtype=dtype)
     arguments |= {"host": given.host, "port": given.port, "served_model_name": SERVED_NAME}
     arguments |= {"disable_uvicorn_access_log": True, "disable_log_stats": True}
-    if (given.hand_over or (NCCL if accelerated else FOLDER)) == NCCL:
+    if (given.weight_sync or (NCCL if accelerated else FOLDER)) == NCCL:
         arguments["weight_transfer_config"] = json.dumps({"backend": NCCL})
     return [word for name, value in arguments.items() for word in _flag(name.replace("_", "-"), value)]
 
@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch-size", type=int, default=GeneratorConfig().batch_size)
     parser.add_argument("--kv-cache-gib", type=float, default=defaults.kv_cache_gib, help="on a CPU")
     parser.add_argument(
-        "--hand-over",
+        "--weight-sync",
         choices=(NCCL, FOLDER),
         help="how weights come: from the trainer's GPU by NCCL, or in a folder (default: nccl on CUDA, else folder)",
     )

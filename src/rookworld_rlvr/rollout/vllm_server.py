@@ -18,7 +18,7 @@ from .generator import Generator, GeneratorBaseConfig, GeneratorError, SampledCo
 from .vllm_client import ServerGoneError, VLLMServer
 from .vllm_config import LOGPROBS_MODE, SERVED_NAME
 from .vllm_sampling import Sampling, cut, require_held, room_for, samplings
-from .vllm_weights import KeptWeights, Owner, hand_over_to
+from .vllm_weights import KeptWeights, Owner, weight_sync_to
 
 START = "python -m rookworld_rlvr.rollout.vllm_serve"
 MOST_REQUESTS = 64
@@ -48,7 +48,7 @@ class VLLMServerGenerator:
         self._server = VLLMServer(url, config.vllm.timeout_s)
         self._kept = kept or KeptWeights(owner or Owner(), dtype, config.vllm.sync_folder)
         self._positions, transfer = self._checked()
-        self._way = hand_over_to(self._server, transfer, self._kept, next(model.parameters()).device)
+        self._way = weight_sync_to(self._server, transfer, self._kept, next(model.parameters()).device)
         self._taken_over = False
         if kept is None:
             self.sync(model)
@@ -60,11 +60,11 @@ class VLLMServerGenerator:
 
     def take_over(self) -> None:
         """Have the server take over the kept weights; only rank 0 does so. Raises GeneratorError."""
-        if not self._kept.owner.hands_over:
+        if not self._kept.owner.syncs_weights:
             return
         if self._taken_over and self._retried(self._require_ours) == self._kept.token:
             return
-        self._retried(self._hand_over)
+        self._retried(self._sync_weights)
         self._taken_over = True
 
     def weights_checksum(self) -> str:
@@ -90,7 +90,7 @@ class VLLMServerGenerator:
         """All groups, of the trainer's weights from the first token to the last."""
         if self._require_ours() != self._kept.token:
             # Restarted since, or stopped while it loaded: what it should have was kept.
-            self._hand_over()
+            self._sync_weights()
         group_size = wanted[0].group_size if wanted else 1
         workers = min(MOST_REQUESTS, max(1, self._config.batch_size // group_size))
         with ThreadPoolExecutor(workers) as pool:
@@ -125,12 +125,12 @@ class VLLMServerGenerator:
             self._way.server_restarted()
         return token
 
-    def _hand_over(self) -> None:
+    def _sync_weights(self) -> None:
         """Give the server the weights that were kept, see that it has them, and tell it so. Raises GeneratorError.
 
         A server that was not told so, for whatever reason, is given them again before anyone samples from it.
         """
-        if not self._kept.owner.hands_over:
+        if not self._kept.owner.syncs_weights:
             raise ServerGoneError(f"vllm_server: expected {self.url} to have {self._kept.token}, of rank 0")
         self._way.load()
         if not self._server.post("/reset_prefix_cache")["success"]:

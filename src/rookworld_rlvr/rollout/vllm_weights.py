@@ -1,6 +1,6 @@
 """How the trainer's weights reach a vLLM server: in a folder that both can read, or by vLLM's own weight transfer.
 
-A server that was started with `--hand-over nccl` offers the transfer: the weights then go from one GPU to another by
+A server that was started with `--weight-sync nccl` offers the transfer: the weights then go from one GPU to another by
 NCCL, and need no folder. The trainer uses it if it is itself on an accelerator and has vLLM installed.
 """
 
@@ -31,7 +31,7 @@ from .vllm_worker import WEIGHTS_FILE
 
 # What a trainer tells each of vLLM's backends that it can drive: module and class.
 BACKENDS = {"nccl": ("vllm.distributed.weight_transfer.nccl_engine", "NCCLTrainerInitInfo")}
-WITH_FOLDER = "a server on the trainer's own GPU, or one without IPv4, needs --hand-over folder"
+WITH_FOLDER = "a server on the trainer's own GPU, or one without IPv4, needs --weight-sync folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Owner:
     """The trainer that a server's weights belong to, as each of its ranks knows it."""
 
     name: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
-    hands_over: bool = True
+    syncs_weights: bool = True
     """Whether this rank gives servers their weights; the others wait until rank 0 has done so."""
 
 
@@ -73,7 +73,7 @@ class KeptWeights:
         """Copy the model's weights. A rank that does not hand them over keeps their checksum alone."""
         self.expected = expected_weights(model, self._dtype)
         self._count += 1
-        if not self.owner.hands_over:
+        if not self.owner.syncs_weights:
             return
         if self._folder is not None:
             _write(model, Path(self._folder.name) / WEIGHTS_FILE)
@@ -92,7 +92,7 @@ def _write(model: PreTrainedModel, path: Path) -> None:
     writing.replace(path)
 
 
-class HandOver(Protocol):
+class WeightSync(Protocol):
     """A way for kept weights to one server."""
 
     def load(self) -> None:
@@ -109,11 +109,11 @@ class ByFolder:
         self._server, self._kept, self._folder = server, kept, kept.folder()
 
     def load(self) -> None:
-        """See `HandOver`."""
+        """See `WeightSync`."""
         self._server.call("rookworld_load_folder", folder=self._folder, token=self._kept.token)
 
     def server_restarted(self) -> None:
-        """See `HandOver`. A file needs no connection."""
+        """See `WeightSync`. A file needs no connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class ByTransfer:
         self._engine: Any = None
 
     def load(self) -> None:
-        """See `HandOver`."""
+        """See `WeightSync`."""
         names, token = list(self._kept.expected.names), self._kept.token
         try:
             self._server.call("rookworld_begin", token=token)
@@ -181,7 +181,7 @@ class ByTransfer:
             raise
 
     def server_restarted(self) -> None:
-        """See `HandOver`. An exchange that still waits for the server is aborted: it would hold up the GPU."""
+        """See `WeightSync`. An exchange that still waits for the server is aborted: it would hold up the GPU."""
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.shutdown()
@@ -228,7 +228,7 @@ class ByTransfer:
         return given[0]
 
 
-def hand_over_to(server: VLLMServer, offered: str, kept: KeptWeights, device: torch.device) -> HandOver:
+def weight_sync_to(server: VLLMServer, offered: str, kept: KeptWeights, device: torch.device) -> WeightSync:
     """The way for weights from a trainer on this device to this server; call it before the weights are kept.
 
     `offered` is the transfer backend that the server was started with, empty for none.

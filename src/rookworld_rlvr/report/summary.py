@@ -16,12 +16,12 @@ RISE = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Summary:
     """A run judged. Each sentence stands alone."""
 
     better: list[str]
     worse: list[str]
-    untold: str
+    no_difference: str
     """What is not told apart, and by how many rows."""
     signs: list[str]
     """Warning signs, with the steps that showed them."""
@@ -30,13 +30,13 @@ class Verdict:
         """All of it, losses first."""
         worse = [f"Worse: {told}." for told in self.worse]
         better = [f"Better: {told}." for told in self.better]
-        return [*worse, *better, self.untold, *(f"Warning: {told}." for told in self.signs)]
+        return [*worse, *better, self.no_difference, *(f"Warning: {told}." for told in self.signs)]
 
 
-def judge_run(summary: Mapping[str, Any], metrics: Sequence[Mapping[str, float]]) -> Verdict:
+def summarise_run(summary: Mapping[str, Any], metrics: Sequence[Mapping[str, float]]) -> Summary:
     """The verdict on a run, from its summary and its metrics step by step. Both may be empty, of a run that goes on."""
     better, worse = ([_change(summary, key) for key in summary.get(part, [])] for part in ("better", "worse"))
-    return Verdict(better, worse, _untold(summary), [*_signs(metrics), *_reward_alone(summary, metrics)])
+    return Summary(better, worse, _untold(summary), [*_signs(metrics), *_reward_alone(summary, metrics)])
 
 
 def _change(summary: Mapping[str, Any], key: str) -> str:
