@@ -49,7 +49,7 @@ from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks import Example, Task, parse_prompt
 from rookworld_rlvr.tasks.environment import environment_truth, parse_environment_prompt, render_environment
 from rookworld_rlvr.tasks.policy import render_policy
-from rookworld_rlvr.tasks.types import EnvironmentAnswer, PolicyAnswer
+from rookworld_rlvr.tasks.types import EnvironmentCompletion, PolicyCompletion
 from rookworld_rlvr.training.config import DataConfig
 from rookworld_rlvr.training.data import EvaluationData, load_evaluation_data
 
@@ -134,14 +134,14 @@ def known_arbiters(model: str, policy: Policy) -> dict[str, Complete]:
 
 def unchanged(example: Example) -> str:
     """The position as it stands, nothing won, nothing over."""
-    return render_environment(EnvironmentAnswer(parse_prompt(example.prompt).fen, 0.001, False, False))
+    return render_environment(EnvironmentCompletion(parse_prompt(example.prompt).fen, 0.001, False, False))
 
 
 def move_alone(player: Player, examples: Sequence[Example]) -> list[str]:
     """A player's move as an answer to a policy prompt: the only candidate, and the best."""
     fens = [parse_prompt(example.prompt).fen for example in examples]
     moves = player.choose([parse_fen(fen) for fen in fens], range(len(fens)))
-    return [render_policy(PolicyAnswer((move,), (0.0,), move), fen) for move, fen in zip(moves, fens, strict=True)]
+    return [render_policy(PolicyCompletion((move,), (0.0,), move), fen) for move, fen in zip(moves, fens, strict=True)]
 
 
 def player_suites(

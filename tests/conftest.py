@@ -31,10 +31,10 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 def labelled(board: chess.Board) -> Any:
     """A label by hand: the first moves in the alphabet, the last of them best."""
-    from rookworld_rlvr.tasks.types import PolicyAnswer
+    from rookworld_rlvr.tasks.types import PolicyCompletion
 
     moves = sorted(move.uci() for move in board.legal_moves)[:5]
-    return PolicyAnswer(tuple(moves), tuple(0.25 * i - 0.5 for i in range(len(moves))), moves[-1])
+    return PolicyCompletion(tuple(moves), tuple(0.25 * i - 0.5 for i in range(len(moves))), moves[-1])
 
 
 # Of the games that the corpora are made of: how often they follow the labels, how often an illegal move is asked for,
@@ -59,10 +59,10 @@ def guided_game(
 def policy_line(rng: random.Random, board: chess.Board, answer: Any) -> str:
     """A published `P:` line, the candidates in shuffled order."""
     from rookworld_rlvr.tasks.policy import render_policy, render_policy_prompt
-    from rookworld_rlvr.tasks.types import PolicyAnswer
+    from rookworld_rlvr.tasks.types import PolicyCompletion
 
     order = rng.sample(range(len(answer.moves)), len(answer.moves))
-    shuffled = PolicyAnswer(
+    shuffled = PolicyCompletion(
         tuple(answer.moves[i] for i in order), tuple(answer.evals_pawns[i] for i in order), answer.best
     )
     return render_policy_prompt(board.fen()) + render_policy(shuffled, board.fen())

@@ -25,7 +25,7 @@ from rookworld_rlvr.tasks.audit import audit
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus
 from rookworld_rlvr.tasks.move_evals import read_move_evals
 from rookworld_rlvr.tasks.policy import parse_policy
-from rookworld_rlvr.tasks.types import PolicyAnswer, Task
+from rookworld_rlvr.tasks.types import PolicyCompletion, Task
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT.parent / "shared" / "data" / "rook_val_250.txt"
@@ -193,7 +193,7 @@ def test_policy_rows_are_distinct_balanced_and_best_for_the_mover(tmp_path: Path
     assert len({example_key(example) for example in examples}) == len(examples) == 120
     for example in examples:
         answer = parse_policy(example.completion or "")
-        assert isinstance(answer, PolicyAnswer)
+        assert isinstance(answer, PolicyCompletion)
         assert answer.evals_pawns[answer.moves.index(answer.best)] == max(answer.evals_pawns)
     card = json.loads((tmp_path / "out" / "data_card.json").read_text())
     assert card["policy"]["labels_checked"] == card["policy"]["rows_by_color"]
@@ -201,7 +201,7 @@ def test_policy_rows_are_distinct_balanced_and_best_for_the_mover(tmp_path: Path
     for example in examples:
         board = chess.Board(example.prompt.removeprefix("P: "))
         answer = parse_policy(example.completion or "")
-        assert isinstance(answer, PolicyAnswer)
+        assert isinstance(answer, PolicyCompletion)
         mating[chess.COLOR_NAMES[board.turn]] += any(is_mate(board, move) for move in answer.moves)
     assert card["policy"]["mates_in_one_best"] == {color: mating[color] for color in ("white", "black")}
     assert min(card["policy"]["rows_by_color"].values()) > 40
@@ -366,7 +366,7 @@ def test_published_spelling_of_mates_reaches_the_rows(tmp_path: Path) -> None:
     generate(tmp_path / "out", "--task", "policy", rows=400)
     examples = read_corpus(tmp_path / "out" / "policy.txt").examples
     answers = [parse_policy(example.completion or "") for example in examples]
-    evals = [pawns for answer in answers if isinstance(answer, PolicyAnswer) for pawns in answer.evals_pawns]
+    evals = [pawns for answer in answers if isinstance(answer, PolicyCompletion) for pawns in answer.evals_pawns]
     assert any(abs(pawns) > MATE_THRESHOLD_PAWNS for pawns in evals)
     assert all(abs(pawns) < 1000 for pawns in evals)
 
@@ -447,7 +447,7 @@ def test_every_policy_row_has_a_verdict_on_all_its_legal_moves_and_is_the_best_o
     for verdict, row in zip(verdicts, rows, strict=True):
         assert verdict.evals_pawns.keys() == {move.uci() for move in chess.Board(verdict.fen).legal_moves}
         answer = parse_policy(row.completion or "")
-        assert isinstance(answer, PolicyAnswer) and row.prompt == f"P: {verdict.fen}"
+        assert isinstance(answer, PolicyCompletion) and row.prompt == f"P: {verdict.fen}"
         assert verdict.evals_pawns[answer.best] == max(verdict.evals_pawns.values())
         assert list(answer.evals_pawns) == sorted(verdict.evals_pawns.values(), reverse=True)[:5]
     card = json.loads((tmp_path / "out" / "data_card.json").read_text())["policy"]

@@ -22,7 +22,7 @@ def test_the_run_s_own_rubric_gives_every_reward_again_and_another_does_not(
     capsys.readouterr()
     assert main(["rescore", str(finished)]) == 0
     assert f"{count} of {count} rewards are the same" in capsys.readouterr().out
-    assert main(["rescore", str(finished), "rubric.malformed_reward=-0.9", "rubric.rungs.structure=0.9"]) == 0
+    assert main(["rescore", str(finished), "rubric.malformed_reward=-0.9", "rubric.tiers.structure=0.9"]) == 0
     said = capsys.readouterr().out
     assert f"{count} of {count} rewards" not in said and " → " in said and "in the same order" in said
 
@@ -40,7 +40,7 @@ def test_the_reward_told_is_that_of_the_file(finished: Path, capsys: pytest.Capt
     (["rubric=rules"], "rescore: argument RUN: expected a run's folder, got 'rubric=rules'"),
     (["/nope"], "rescore: argument RUN: expected a run's folder, got '/nope'"),
     (["{run}", "steps=3"], "rescore: expected overrides of rubric, got steps=3"),
-    (["{run}", "rubric.rungs.parse=-1"], "rubric.rungs.parse"),
+    (["{run}", "rubric.tiers.parse=-1"], "rubric.tiers.parse"),
 ])  # fmt: skip
 def test_what_cannot_be_rescored_is_refused_in_one_line(
     given: list[str], told: str, finished: Path, capsys: pytest.CaptureFixture[str]

@@ -159,10 +159,10 @@ def test_the_options_shown_of_the_data_command_exist(capsys: pytest.CaptureFixtu
 
 
 def test_the_tier_weights_of_the_readme_are_those_of_the_rubric() -> None:
-    from rookworld_rlvr.rewards.rubric import RungWeights
+    from rookworld_rlvr.rewards.rubric import TierWeights
 
     shown = dict(re.findall(r"^\| (structure|parse|correctness) \| ([\d.]+) \|", text("README.md"), re.M))
-    weights = RungWeights()
+    weights = TierWeights()
     assert {tier: float(weight) for tier, weight in shown.items()} == {
         option.name: getattr(weights, option.name) for option in fields(weights)
     }

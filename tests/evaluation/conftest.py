@@ -16,7 +16,7 @@ from rookworld_rlvr.stockfish.engine import EngineNotFoundError, find_engine
 from rookworld_rlvr.tasks import parse_prompt
 from rookworld_rlvr.tasks.environment import environment_truth, render_environment
 from rookworld_rlvr.tasks.policy import render_policy
-from rookworld_rlvr.tasks.types import EnvironmentPrompt, PolicyAnswer
+from rookworld_rlvr.tasks.types import EnvironmentPrompt, PolicyCompletion
 
 SHARED_DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 
@@ -83,7 +83,7 @@ class Script:
         else:
             moves = sorted(move.uci() for move in parse_fen(asked.fen).legal_moves)
             move = random.Random(seed).choice(moves)
-            text = render_policy(PolicyAnswer((move,), (0.0,), move), asked.fen)
+            text = render_policy(PolicyCompletion((move,), (0.0,), move), asked.fen)
         return SampledCompletion(tuple(map(ord, text)), (0.0,) * len(text), True)
 
 

@@ -23,7 +23,7 @@ from rookworld_rlvr.evaluation.players import (
 )
 from rookworld_rlvr.rollout.generator import GeneratorError
 from rookworld_rlvr.tasks.policy import parse_policy
-from rookworld_rlvr.tasks.types import PolicyAnswer
+from rookworld_rlvr.tasks.types import PolicyCompletion
 
 BOARDS = [opening_board(opening) for opening in OPENINGS[:6]]
 MATE = chess.Board("7k/5Q2/6K1/8/8/8/8/8 w - - 0 1")
@@ -68,9 +68,8 @@ def test_a_model_plays_the_best_move_of_its_answers_and_greedy_choices_stand_alo
     boards = [opening_board(opening) for opening in OPENINGS[:60]]
     answers = [parse_policy(answer) for answer in player.answers(boards, range(60))]
     chosen = player.choose(boards, range(60))
-    read = [
-        (text, answer.best) for text, answer in zip(chosen, answers, strict=True) if isinstance(answer, PolicyAnswer)
-    ]
+    pairs = zip(chosen, answers, strict=True)
+    read = [(text, parsed.best) for text, parsed in pairs if isinstance(parsed, PolicyCompletion)]
     assert read and all(text == best for text, best in read)
     assert [player.choose([board], [9])[0] for board in BOARDS] == chosen[:6]
 

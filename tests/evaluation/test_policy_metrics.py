@@ -7,9 +7,9 @@ import chess
 import pytest
 
 from rookworld_rlvr.evaluation import score_examples, score_policy_row, summarise
-from rookworld_rlvr.rewards.labels import LabelError
 from rookworld_rlvr.tasks import Example, PromptError, Task
 from rookworld_rlvr.tasks.corpus import read_corpus
+from rookworld_rlvr.tasks.types import LabelError
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 START = "P: " + chess.STARTING_FEN

@@ -30,7 +30,7 @@ def test_an_episode_asks_a_prompt_pays_the_answer_and_ends() -> None:
     row = next(row for row in rows if row.prompt == prompt)
     assert info == {"task": "environment", "expected": row.completion}
     _, reward, terminated, truncated, told = env.step(info["expected"])
-    assert (reward, terminated, truncated) == (1.0, True, False) and told["parts"]["parse/next_fen"] == 1
+    assert (reward, terminated, truncated) == (1.0, True, False) and told["components"]["parse/next_fen"] == 1
     _, reward, *_, told = env.step("nothing")
     assert reward == score(prompt, "nothing").total and told["failure"] == "missing_field"
     assert env.render() == prompt + "nothing"

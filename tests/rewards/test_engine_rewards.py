@@ -80,7 +80,7 @@ def test_where_a_move_mates_at_once_another_may_be_worth_less() -> None:
 
     def best_value(verdict: Analysis, best: str, missed_mate: float) -> float:
         rubric = Rubric(RubricConfig(policy=PolicyRewardConfig(missed_mate=missed_mate)))
-        return rubric.score(PROMPT, text.format(best), LABEL, analysis=verdict).parts["correctness/best_value"]
+        return rubric.score(PROMPT, text.format(best), LABEL, analysis=verdict).components["correctness/best_value"]
 
     for best, kept in (("a1a2", 1.0), ("a1b1", 0.3), ("a1b2", 0.3)):
         assert best_value(mates, best, 0.3) == pytest.approx(kept * best_value(mates, best, 1.0))
@@ -89,13 +89,13 @@ def test_where_a_move_mates_at_once_another_may_be_worth_less() -> None:
 
 def test_the_parts_of_a_verdict_stand_in_the_place_of_the_label_s() -> None:
     text = "M: a1a2 a1b1 a1a1 E: -1.0 0.0 3.0 B: a1a2"
-    engine, labelled = by_engine(text).parts, score(PROMPT, text, LABEL).parts
-    assert {part for part in engine if part not in labelled} == {
+    engine, labelled = by_engine(text).components, score(PROMPT, text, LABEL).components
+    assert {component for component in engine if component not in labelled} == {
         "correctness/best_value",
         "correctness/candidates_value",
         "correctness/evals_value",
     }
-    assert {part for part in labelled if part not in engine} == {
+    assert {component for component in labelled if component not in engine} == {
         "correctness/candidates_match",
         "correctness/best_match",
         "correctness/evals_match",
@@ -105,16 +105,16 @@ def test_the_parts_of_a_verdict_stand_in_the_place_of_the_label_s() -> None:
     assert engine["correctness/candidates_value"] == pytest.approx((0.53219 + 0.03147) / 1.56366, abs=1e-5)
     agreement = eval_agreement(0.0, -999.99, PolicyRewardConfig())
     assert engine["correctness/evals_value"] == pytest.approx((1 + agreement) / 3) and agreement < 0.01
-    same = {part: value for part, value in engine.items() if not part.endswith("_value")}
+    same = {component: value for component, value in engine.items() if not component.endswith("_value")}
     by_rules = Rubric(RubricConfig(source=MoveSource.rules)).score(PROMPT, text, LABEL)
-    assert same == score(PROMPT, text).parts == by_rules.parts
+    assert same == score(PROMPT, text).components == by_rules.components
 
 
 def test_a_perfect_answer_earns_1_and_worse_moves_less_whatever_the_label_says() -> None:
     perfect = "M: a1b2 a1a2 a1b1 E: 0.0 -1.0 -999.99 B: a1b2"
     totals = [by_engine(perfect.replace("B: a1b2", f"B: {move}")).total for move in ("a1b2", "a1a2", "a1b1", "a1c3")]
     assert totals[0] == 1.0 and totals == sorted(totals, reverse=True) and len(set(totals)) == 4
-    # What 0.091 of the win probability costs, times the weights of the part and of its rung: of 1.3 that a total spans.
+    # A loss of 0.091, times the weights of the component and of its tier, of the 1.3 that a total spans.
     argmax = 0.02
     assert totals[0] - totals[1] == pytest.approx(1.3 * 0.75 * (0.42 * (1 - 0.53219) + argmax), abs=1e-5)
     assert by_engine(perfect, label=LABEL) == by_engine(perfect, label="no label at all") == by_engine(perfect)

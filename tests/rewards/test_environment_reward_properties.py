@@ -80,7 +80,7 @@ def test_after_a_legal_move_a_copy_totals_less_than_half_even_with_right_reward_
 ) -> None:
     copy = [parse_environment_prompt(prompt).fen, *truth(prompt)[1:]]
     assert total(prompt, copy) < 0.5
-    assert score(prompt, "+".join(copy)).parts["correctness/next_state_similarity"] == 0.0
+    assert score(prompt, "+".join(copy)).components["correctness/next_state_similarity"] == 0.0
 
 
 @FEW
@@ -114,7 +114,7 @@ def test_a_next_fen_that_climbs_from_unparsable_to_parsed_to_true_never_lowers_t
 ) -> None:
     broken = data.draw(mutilated(answer[0]))
     judged = score(prompt, "+".join([broken, *answer[1:]]))
-    if judged.parts["parse/next_fen"] < 1.0:
+    if judged.components["parse/next_fen"] < 1.0:
         assert judged.total < total(prompt, answer)
     assert max(judged.total, total(prompt, answer)) <= total(prompt, [truth(prompt)[0], *answer[1:]])
 

@@ -1,11 +1,11 @@
-"""The environment task's parts and totals, by literals worked out by hand from the default weights."""
+"""The environment task's components and totals, by literals worked out by hand from the default weights."""
 
 import pytest
 
 from rookworld_rlvr.rewards import score
 from rookworld_rlvr.rewards.environment_rewards import well_formed_share
-from rookworld_rlvr.rewards.labels import LabelError
 from rookworld_rlvr.tasks import FailureReason, PromptError
+from rookworld_rlvr.tasks.types import LabelError
 
 FEN = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 NEXT = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
@@ -38,7 +38,7 @@ def test_claiming_that_an_illegal_move_was_played_earns_little() -> None:
     judged = score(ILLEGAL, f"{FEN.replace(' w ', ' b ')}+0.001+0+0")
     # quality = 0.25 + 0.75 * (0.2 * (0.7 + 0.3 / 2) + 0.1): only "not terminated" is right beside it.
     assert judged.total == pytest.approx(1.3 * (0.25 + 0.75 * (0.2 * 0.85 + 0.1)) - 0.3, abs=1e-12)
-    assert judged.parts["correctness/truncated"] == judged.parts["correctness/reward"] == 0.0
+    assert judged.components["correctness/truncated"] == judged.components["correctness/reward"] == 0.0
 
 
 def test_a_copy_after_a_legal_move_with_right_reward_and_flags() -> None:
@@ -47,9 +47,9 @@ def test_a_copy_after_a_legal_move_with_right_reward_and_flags() -> None:
 
 
 def test_the_en_passant_square_where_no_capture_is_legal_is_not_exact() -> None:
-    parts = score(LEGAL, PERFECT.replace("KQkq -", "KQkq e3")).parts
-    assert parts["correctness/next_state_exact"] == 0.0
-    assert parts["correctness/next_state_similarity"] == pytest.approx(0.85)
+    components = score(LEGAL, PERFECT.replace("KQkq -", "KQkq e3")).components
+    assert components["correctness/next_state_exact"] == 0.0
+    assert components["correctness/next_state_similarity"] == pytest.approx(0.85)
 
 
 @pytest.mark.parametrize(
@@ -72,28 +72,28 @@ def test_the_en_passant_square_where_no_capture_is_legal_is_not_exact() -> None:
 def test_structure_counts_the_four_fields_and_everything_else(
     completion: str, fields: float, nothing_else: float
 ) -> None:
-    parts = score(LEGAL, completion).parts
-    assert parts["structure/fields"] == pytest.approx(fields)
-    assert parts["structure/nothing_else"] == pytest.approx(nothing_else)
+    components = score(LEGAL, completion).components
+    assert components["structure/fields"] == pytest.approx(fields)
+    assert components["structure/nothing_else"] == pytest.approx(nothing_else)
 
 
 def test_fields_left_out_are_judged_as_far_as_they_go() -> None:
     judged = score(LEGAL, f"{NEXT}+0.001")
     assert judged.failure is not None
     assert judged.failure.reason is FailureReason.missing_field
-    assert judged.parts["parse/next_fen"] == judged.parts["correctness/next_state_exact"] == 1.0
-    assert judged.parts["parse/terminated"] == judged.parts["correctness/terminated"] == 0.0
+    assert judged.components["parse/next_fen"] == judged.components["correctness/next_state_exact"] == 1.0
+    assert judged.components["parse/terminated"] == judged.components["correctness/terminated"] == 0.0
 
 
 def test_reward_and_flags_must_be_plain_numbers() -> None:
-    parts = score(LEGAL, f"{NEXT}+nan+2+False").parts
-    assert [parts[f"parse/{name}"] for name in ("next_fen", "reward", "terminated", "truncated")] == [
+    components = score(LEGAL, f"{NEXT}+nan+2+False").components
+    assert [components[f"parse/{name}"] for name in ("next_fen", "reward", "terminated", "truncated")] == [
         1.0,
         0.0,
         0.0,
         0.0,
     ]
-    assert [parts[f"correctness/{name}"] for name in ("reward", "terminated", "truncated")] == [0.0, 0.0, 0.0]
+    assert [components[f"correctness/{name}"] for name in ("reward", "terminated", "truncated")] == [0.0, 0.0, 0.0]
     assert total(f"{NEXT}+0.0010+0+0") == 1.0
 
 
@@ -111,8 +111,8 @@ def test_reward_and_flags_must_be_plain_numbers() -> None:
 )
 def test_an_unparsable_fen_is_credited_by_its_well_formed_fields(fen: str, share: float) -> None:
     assert well_formed_share(fen) == pytest.approx(share)
-    assert score(LEGAL, f"{fen}+0.001+0+0").parts["parse/next_fen"] == pytest.approx(share / 2)
-    assert score(LEGAL, f"{fen}+0.001+0+0").parts["correctness/next_state_similarity"] == 0.0
+    assert score(LEGAL, f"{fen}+0.001+0+0").components["parse/next_fen"] == pytest.approx(share / 2)
+    assert score(LEGAL, f"{fen}+0.001+0+0").components["correctness/next_state_similarity"] == 0.0
 
 
 def test_python_chess_decides_where_a_label_differs() -> None:

@@ -61,16 +61,16 @@ def test_moves_are_judged_by_the_book_and_each_score_says_so(tmp_path: Path) -> 
     good, weak = scorer.score_all([ask(FEN, GOOD), ask(FEN, WEAK)])
     assert good.source == weak.source == "file"
     # One candidate of five is named.
-    assert good.parts["correctness/best_value"] == 0.2 > weak.parts["correctness/best_value"] > 0.0
-    assert good.total > weak.total and "correctness/best_match" not in good.parts
+    assert good.components["correctness/best_value"] == 0.2 > weak.components["correctness/best_value"] > 0.0
+    assert good.total > weak.total and "correctness/best_match" not in good.components
 
 
 def test_a_missing_verdict_falls_back_to_the_label_then_to_the_rules_and_is_never_a_zero(tmp_path: Path) -> None:
     scorer = scorer_with(load_cache(str(write(tmp_path / "book.tsv", FEN))))
     by_label, by_rules = scorer.score_all([ask(OTHER, WEAK, "M: g1b1 E: 1.0 B: g1b1"), ask(OTHER, WEAK)])
     assert (by_label.source, by_rules.source) == ("label", "rules")
-    assert "correctness/best_match" in by_label.parts
-    assert not [part for part in by_rules.parts if part.endswith(("_value", "_match"))]
+    assert "correctness/best_match" in by_label.components
+    assert not [component for component in by_rules.components if component.endswith(("_value", "_match"))]
     scorer.close()
 
 
@@ -111,7 +111,7 @@ def test_environment_prompts_have_no_verdict() -> None:
 def test_by_labels_alone_an_analysis_is_not_looked_at() -> None:
     analysis = Analysis(FEN, tuple(legal(FEN).items()))
     score = Rubric(RubricConfig(source=MoveSource.labels)).score(f"P: {FEN}", GOOD, analysis=analysis)
-    assert score.source == "rules" and "correctness/best_value" not in score.parts
+    assert score.source == "rules" and "correctness/best_value" not in score.components
 
 
 @pytest.mark.parametrize("text", ["no tabs at all", "test\t8/8/8/8/8/8/8/8 w - - 0\te2e4:1"])

@@ -4,7 +4,7 @@ import chess
 import pytest
 
 from rookworld_rlvr.rewards import Rubric, RubricConfig, Score
-from rookworld_rlvr.rewards.outcome import outcome
+from rookworld_rlvr.rewards.rubric import outcome
 from rookworld_rlvr.stockfish.engine import Analysis
 from rookworld_rlvr.tasks.types import FailureReason, ParseFailure
 

@@ -31,7 +31,7 @@ BLANKS = ("", " ", "   ", "\n", "\t ", "\u00a0")
 
 
 @dataclass(frozen=True)
-class Answer:
+class Completion:
     moves: tuple[str, ...]
     evals: tuple[str, ...]
     best: str
@@ -43,11 +43,11 @@ class Answer:
 @dataclass(frozen=True)
 class Case:
     fen: str
-    answer: Answer
+    answer: Completion
     label: str | Analysis | None
     """A reference completion, or what an engine says."""
 
-    def total(self, answer: Answer | str) -> float:
+    def total(self, answer: Completion | str) -> float:
         if isinstance(self.label, Analysis):
             return BY_ENGINE.score("P: " + self.fen, str(answer), analysis=self.label).total
         return score("P: " + self.fen, str(answer), self.label).total
@@ -76,7 +76,7 @@ def labels(fen: str) -> st.SearchStrategy[str]:
     moves = st.lists(st.sampled_from(legal_moves(fen)), min_size=1, max_size=5, unique=True)
     return moves.flatmap(
         lambda moves: st.builds(
-            lambda evals, best: str(Answer(tuple(moves), tuple(evals), best)),
+            lambda evals, best: str(Completion(tuple(moves), tuple(evals), best)),
             st.lists(numbers(), min_size=len(moves), max_size=len(moves)),
             st.sampled_from(moves),
         )
@@ -104,7 +104,7 @@ def cases(draw: st.DrawFn, *, well_formed: bool = False) -> Case:
     moves = draw(st.lists(word, min_size=1, max_size=5))
     evals = draw(st.lists(number, min_size=len(moves) if well_formed else 0, max_size=len(moves)))
     best = draw(st.sampled_from(moves) | word)
-    return Case(fen, Answer(tuple(moves), tuple(evals), best), draw(verdicts(fen)))
+    return Case(fen, Completion(tuple(moves), tuple(evals), best), draw(verdicts(fen)))
 
 
 def swapped(words: tuple[str, ...], place: int, word: str) -> tuple[str, ...]:
@@ -119,8 +119,8 @@ def test_a_move_that_climbs_from_garbage_to_illegal_to_legal_never_lowers_the_to
     place = data.draw(st.integers(-1, len(case.answer.moves) - 1))
     ladder = [GARBAGE_MOVES, illegal_moves(case.fen), legal_moves(case.fen)]
     totals = []
-    for rung in ladder:
-        word = data.draw(st.sampled_from(rung))
+    for tier in ladder:
+        word = data.draw(st.sampled_from(tier))
         moves = swapped(case.answer.moves, place, word)
         changed = replace(case.answer, best=word) if place < 0 else replace(case.answer, moves=moves)
         totals.append(case.total(changed))
@@ -197,9 +197,9 @@ def test_one_good_move_five_times_earns_less_than_five_distinct_legal_ones(
     move = best or data.draw(st.sampled_from(legal_moves(fen)))
     moves = data.draw(st.lists(st.sampled_from(legal_moves(fen)), min_size=5, max_size=5, unique=True))
     evals = data.draw(st.lists(numbers(), min_size=5, max_size=5))
-    distinct = Answer(tuple(moves), tuple(evals), data.draw(st.sampled_from(moves)))
+    distinct = Completion(tuple(moves), tuple(evals), data.draw(st.sampled_from(moves)))
     case = Case(fen, distinct, label)
-    assert case.total(Answer((move,) * 5, (eval_of_best,) * 5, move)) < case.total(distinct)
+    assert case.total(Completion((move,) * 5, (eval_of_best,) * 5, move)) < case.total(distinct)
 
 
 def best_of(label: str | Analysis | None) -> tuple[str, str]:
@@ -249,9 +249,9 @@ def test_changing_a_label_changes_the_reward_of_the_answer_that_equals_it(
     number = data.draw(numbers())
     assume(spare and parse_number(number) != parse_number(evals[0]))
     changed = (
-        Answer(tuple(moves), tuple(evals), data.draw(st.sampled_from(spare))),
-        Answer((spare[0], *moves[1:]), tuple(evals), words[-1]),
-        Answer(tuple(moves), (number, *evals[1:]), words[-1]),
+        Completion(tuple(moves), tuple(evals), data.draw(st.sampled_from(spare))),
+        Completion((spare[0], *moves[1:]), tuple(evals), words[-1]),
+        Completion(tuple(moves), (number, *evals[1:]), words[-1]),
     )
     same = score("P: " + fen, label, label).total
     assert all(score("P: " + fen, label, str(other)).total < same for other in changed)
@@ -287,8 +287,8 @@ def test_an_engine_s_better_best_move_earns_more_and_its_verdict_changes_the_rew
     moves = tuple(move for move, _ in lines)
 
     def total(best: str, verdict: Analysis) -> float:
-        # Without evals, so that no part but the move's worth looks at which of them is best.
-        return Case(fen, Answer(moves[:5], (), best), verdict).total(Answer(moves[:5], (), best))
+        # Without evals, so that no component but the move's worth looks at which of them is best.
+        return Case(fen, Completion(moves[:5], (), best), verdict).total(Completion(moves[:5], (), best))
 
     if good in moves[:5] and bad in moves[:5]:
         assert total(bad, verdict) < total(good, verdict)

@@ -1,11 +1,11 @@
-"""The policy task's parts and totals, by literals worked out by hand from the default weights."""
+"""The policy task's components and totals, by literals worked out by hand from the default weights."""
 
 import pytest
 
 from rookworld_rlvr.rewards import score
-from rookworld_rlvr.rewards.labels import LabelError
 from rookworld_rlvr.rewards.policy_rewards import PolicyRewardConfig, eval_agreement
 from rookworld_rlvr.tasks import FailureReason, PromptError
+from rookworld_rlvr.tasks.types import LabelError
 
 START = "P: rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 PERFECT = "  M: e2e4 d2d4 g1f3 c2c4 b1c3      E: 0.3 0.2 0.1 0.0 -0.1      B: e2e4"
@@ -27,12 +27,12 @@ def test_a_perfect_answer_earns_exactly_one_and_nothing_recognisable_exactly_the
 
 def test_without_a_label_five_correctness_parts_apply_and_with_one_eight() -> None:
     alone, labelled = score(START, PERFECT), score(START, PERFECT, PERFECT)
-    assert set(labelled.parts) - set(alone.parts) == {
+    assert set(labelled.components) - set(alone.components) == {
         "correctness/candidates_match",
         "correctness/best_match",
         "correctness/evals_match",
     }
-    assert len(alone.parts) == 10
+    assert len(alone.components) == 10
     assert alone.failure is None
 
 
@@ -41,13 +41,13 @@ def test_an_illegal_best_move_costs_20_of_46_hundredths_of_correctness() -> None
     # quality = 0.10 + 0.15 + 0.75 * (0.22 + 0.04) / 0.46; total = 1.3 * quality - 0.3
     assert judged.total == pytest.approx(1.3 * (0.25 + 0.75 * 26 / 46) - 0.3, abs=1e-12)
     assert judged.failure is None
-    assert judged.parts["correctness/best_legal"] == 0.0
+    assert judged.components["correctness/best_legal"] == 0.0
 
 
 def test_one_move_five_times_is_one_candidate_of_five() -> None:
     judged = score(START, "M: e2e4 e2e4 e2e4 e2e4 e2e4 E: 0.3 0.3 0.3 0.3 0.3 B: e2e4")
-    assert judged.parts["correctness/candidates"] == 0.2
-    assert judged.parts["correctness/candidates_clean"] == pytest.approx(0.04)
+    assert judged.components["correctness/candidates"] == 0.2
+    assert judged.components["correctness/candidates_clean"] == pytest.approx(0.04)
     # quality = 0.25 + 0.75 * (0.22 * 0.2 + 0.04 * 0.04 + 0.15 + 0.03 + 0.02) / 0.46
     assert judged.total == pytest.approx(1.3 * (0.25 + 0.75 * 0.2456 / 0.46) - 0.3, abs=1e-12)
 
@@ -55,7 +55,7 @@ def test_one_move_five_times_is_one_candidate_of_five() -> None:
 def test_extra_text_closes_the_third_rung_even_for_a_perfect_answer() -> None:
     judged = score(START, PERFECT + " and so on")
     # four words too many is three extra after the first: structure = (1 + 1/4) / 2
-    assert judged.parts["structure/nothing_else"] == pytest.approx(1 / 4)
+    assert judged.components["structure/nothing_else"] == pytest.approx(1 / 4)
     assert judged.total == pytest.approx(1.3 * 0.625 * 0.25 - 0.3, abs=1e-12)
     assert judged.failure is not None
     assert judged.failure.reason is FailureReason.extra_text
@@ -78,37 +78,37 @@ def test_extra_text_closes_the_third_rung_even_for_a_perfect_answer() -> None:
 def test_structure_counts_markers_in_order_and_everything_else(
     completion: str, markers: float, nothing_else: float
 ) -> None:
-    parts = score(START, completion).parts
-    assert parts["structure/markers"] == pytest.approx(markers)
-    assert parts["structure/nothing_else"] == pytest.approx(nothing_else)
+    components = score(START, completion).components
+    assert components["structure/markers"] == pytest.approx(markers)
+    assert components["structure/nothing_else"] == pytest.approx(nothing_else)
 
 
 def test_parse_counts_moves_numbers_and_alignment() -> None:
-    parts = score(START, "M: e2e4 0000 d2d9 E: 0.1 nan B: e9").parts
-    assert parts["parse/moves"] == pytest.approx(1 / 3)
-    assert parts["parse/evals"] == pytest.approx(1 / 3)
-    assert parts["parse/best"] == 0.0
-    assert score(START, "M: e2e4 E: 0.1 0.2 0.3 B: e2e4").parts["parse/evals"] == pytest.approx(1 / 3)
+    components = score(START, "M: e2e4 0000 d2d9 E: 0.1 nan B: e9").components
+    assert components["parse/moves"] == pytest.approx(1 / 3)
+    assert components["parse/evals"] == pytest.approx(1 / 3)
+    assert components["parse/best"] == 0.0
+    assert score(START, "M: e2e4 E: 0.1 0.2 0.3 B: e2e4").components["parse/evals"] == pytest.approx(1 / 3)
 
 
 def test_a_position_with_three_moves_asks_for_three_and_superfluous_words_cost() -> None:
     answer = "M: a1b1 a1b2 a1a2 E: 0.0 0.0 0.0 B: a1b1"
     assert total(answer, prompt=THREE_MOVES) == 1.0
     padded = "M: a1b1 a1b2 a1a2 a1a2 a1h8 E: 0.0 0.0 0.0 0.0 0.0 B: a1b1"
-    assert score(THREE_MOVES, padded).parts["correctness/candidates"] == 1.0
+    assert score(THREE_MOVES, padded).components["correctness/candidates"] == 1.0
     assert total(padded, prompt=THREE_MOVES) < 1.0
 
 
 def test_in_mate_only_the_format_is_judged() -> None:
     judged = score(MATED, "M: e2e4 E: 0.0 B: e2e4", "M: e2e4 E: 0.0 B: e2e4")
-    assert {name.split("/")[0] for name in judged.parts} == {"structure", "parse"}
+    assert {name.split("/")[0] for name in judged.components} == {"structure", "parse"}
     assert judged.total == 1.0
     assert total("M: e2e4 E: x B: e2e4", prompt=MATED) < 1.0
 
 
 def test_best_must_be_argmax_of_its_own_evals_and_ties_count() -> None:
     def argmax(evals: str, best: str) -> float:
-        return score(START, f"M: e2e4 d2d4 E: {evals} B: {best}").parts["correctness/best_is_argmax"]
+        return score(START, f"M: e2e4 d2d4 E: {evals} B: {best}").components["correctness/best_is_argmax"]
 
     assert (argmax("0.3 0.1", "e2e4"), argmax("0.3 0.1", "d2d4")) == (1.0, 0.0)
     assert (argmax("0.3 0.3", "e2e4"), argmax("0.3 0.3", "d2d4")) == (1.0, 1.0)
@@ -118,8 +118,8 @@ def test_best_must_be_argmax_of_its_own_evals_and_ties_count() -> None:
 
 def test_evals_are_matched_by_move_not_by_index() -> None:
     label = "M: e2e4 d2d4 E: 0.3 -0.2 B: e2e4"
-    swapped = score(START, "M: d2d4 e2e4 E: -0.2 0.3 B: e2e4", label).parts
-    by_index = score(START, "M: d2d4 e2e4 E: 0.3 -0.2 B: e2e4", label).parts
+    swapped = score(START, "M: d2d4 e2e4 E: -0.2 0.3 B: e2e4", label).components
+    by_index = score(START, "M: d2d4 e2e4 E: 0.3 -0.2 B: e2e4", label).components
     assert swapped["correctness/evals_match"] == 1.0
     # |0.3 / 3.3 - -0.2 / 3.2| = 0.15340909; 0.5 ** 1.5340909 = 0.34530
     assert by_index["correctness/evals_match"] == pytest.approx(0.34530, abs=1e-5)
@@ -128,31 +128,31 @@ def test_evals_are_matched_by_move_not_by_index() -> None:
 def test_of_a_label_with_two_candidates_one_found_earns_half_and_the_nearest_of_two_evals_counts() -> None:
     label = "M: e2e4 d2d4 E: 0.3 -0.2 B: e2e4"
     for evals in ("5.0 0.3", "0.3 5.0"):
-        parts = score(START, f"M: e2e4 e2e4 E: {evals} B: e2e4", label).parts
-        assert parts["correctness/evals_match"] == parts["correctness/candidates_match"] == 0.5
+        components = score(START, f"M: e2e4 e2e4 E: {evals} B: e2e4", label).components
+        assert components["correctness/evals_match"] == components["correctness/candidates_match"] == 0.5
 
 
 def test_the_label_s_best_move_earns_its_part_in_proportion_to_the_distinct_legal_candidates() -> None:
     for moves, share in (("e2e4 d2d4 g1f3 c2c4 b1c3", 1.0), ("e2e4 e2e4 e2e5 d2d4 d2d4", 0.4)):
-        parts = score(START, f"M: {moves} E: 0.3 0.2 0.1 0.0 -0.1 B: e2e4", PERFECT).parts
-        assert parts["correctness/best_match"] == pytest.approx(share)
+        components = score(START, f"M: {moves} E: 0.3 0.2 0.1 0.0 -0.1 B: e2e4", PERFECT).components
+        assert components["correctness/best_match"] == pytest.approx(share)
 
 
 def test_an_illegal_best_move_earns_nothing_for_being_a_candidate_or_the_argmax() -> None:
-    parts = score(START, "M: e2e5 d2d4 E: 0.3 0.1 B: e2e5").parts
-    assert parts["correctness/best_among_candidates"] == parts["correctness/best_is_argmax"] == 0.0
+    components = score(START, "M: e2e5 d2d4 E: 0.3 0.1 B: e2e5").components
+    assert components["correctness/best_among_candidates"] == components["correctness/best_is_argmax"] == 0.0
 
 
 def test_an_answer_that_shares_no_move_with_the_label_gets_no_eval_credit() -> None:
-    parts = score(START, PERFECT, "M: a2a3 E: 0.3 B: a2a3").parts
-    assert parts["correctness/evals_match"] == parts["correctness/candidates_match"] == 0.0
-    assert parts["correctness/best_match"] == 0.0
+    components = score(START, PERFECT, "M: a2a3 E: 0.3 B: a2a3").components
+    assert components["correctness/evals_match"] == components["correctness/candidates_match"] == 0.0
+    assert components["correctness/best_match"] == 0.0
 
 
 def test_illegal_moves_of_a_label_are_left_out() -> None:
-    parts = score(START, PERFECT, "M: e2e4 e2e5 E: 0.3 9.0 B: e2e5").parts
-    assert parts["correctness/candidates_match"] == parts["correctness/evals_match"] == 1.0
-    assert "correctness/best_match" not in parts
+    components = score(START, PERFECT, "M: e2e4 e2e5 E: 0.3 9.0 B: e2e5").components
+    assert components["correctness/candidates_match"] == components["correctness/evals_match"] == 1.0
+    assert "correctness/best_match" not in components
 
 
 def test_eval_agreement_is_finite_and_never_flat_up_to_mates() -> None:

@@ -39,7 +39,7 @@ def test_the_3_published_policy_outputs_are_well_formed_and_legal() -> None:
     judged = scores("P")
     assert [one.failure for one in judged] == [None] * 3
     assert all(
-        one.parts["correctness/candidates"] == one.parts["correctness/best_legal"] == 1.0 for one in judged
+        one.components["correctness/candidates"] == one.components["correctness/best_legal"] == 1.0 for one in judged
     )
     # The third names e7e6, which its own evals put below d7d5: the inverted label of Black, learned.
     assert [one.total == 1.0 for one in judged] == [True, True, False]
@@ -61,5 +61,5 @@ def test_published_validation_labels_score_one_against_themselves_where_they_are
     for line in path.read_text(encoding="utf-8").splitlines():
         prompt, _, moves = line.partition("M:")
         judged = score(prompt, "M:" + moves, "M:" + moves)
-        matched = {name: value for name, value in judged.parts.items() if name.endswith("_match")}
+        matched = {name: value for name, value in judged.components.items() if name.endswith("_match")}
         assert set(matched.values()) == {1.0} and len(matched) == 3, line

@@ -42,7 +42,7 @@ def assert_in_range(completion: str) -> None:
         judged = score(prompt, completion, label)
         assert math.isfinite(judged.total)
         assert -0.3 <= judged.total <= 1.0
-        assert all(0.0 <= value <= 1.0 for value in judged.parts.values())
+        assert all(0.0 <= value <= 1.0 for value in judged.components.values())
 
 
 @MANY

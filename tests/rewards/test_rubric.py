@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from rookworld_rlvr.rewards import Rubric, RubricConfig, score
 from rookworld_rlvr.rewards.move_values import MATE_IN_ONE
-from rookworld_rlvr.rewards.rubric import MoveSource
-from rookworld_rlvr.rewards.rubric_checks import BOUNDS, MAX_WEIGHT, SHARE
+from rookworld_rlvr.rewards.rubric import BOUNDS, MAX_WEIGHT, SHARE, MoveSource
 from rookworld_rlvr.stockfish.engine import Analysis
 
 FEN = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
@@ -74,7 +73,7 @@ def totals(changes: dict[str, Any]) -> list[float]:
 
 
 # The others are words, or the engine's own.
-KNOBS = [path for path, _ in knobs(RubricConfig()) if not path.startswith(("judge", "verdicts", "engine."))]
+KNOBS = [path for path, _ in knobs(RubricConfig()) if not path.startswith(("source", "verdicts", "engine."))]
 # Of an engine's verdict, which labels know nothing of.
 ENGINE_KNOBS = [path for path in KNOBS if path.endswith(("_value", "halving_loss", "missed_mate"))]
 MOVES = [move.uci() for move in chess.Board().legal_moves]
@@ -90,7 +89,7 @@ ANALYSES = {
 @pytest.mark.parametrize("path", KNOBS)
 def test_every_knob_changes_some_total(path: str) -> None:
     warm: dict[str, Any] = {} if path == "warmup_steps" else {"warmup_steps": 10}
-    warm["judge"] = MoveSource.engine if path in ENGINE_KNOBS else MoveSource.labels
+    warm["source"] = MoveSource.engine if path in ENGINE_KNOBS else MoveSource.labels
     default = dict(knobs(RubricConfig()))[path]
     value = 7 if path == "warmup_steps" else default * (0.7 if BOUNDS.get(path) == SHARE else 1.3)
     assert totals(warm | {path: value}) != totals(warm)
@@ -117,8 +116,8 @@ def test_unknown_names_are_refused_by_the_dataclasses() -> None:
 def test_a_rung_without_weights_and_a_foreign_node_are_refused() -> None:
     with pytest.raises(ValueError, match=r"above 0 among those of rubric.policy.structure"):
         Rubric(configured({"policy.structure.markers": 0, "policy.structure.nothing_else": 0.0}))
-    with pytest.raises(ValueError, match=r"expected rubric.rungs to be a RungWeights, got {}"):
-        Rubric(configured({"rungs": {}}))
+    with pytest.raises(ValueError, match=r"expected rubric.tiers to be a TierWeights, got {}"):
+        Rubric(configured({"tiers": {}}))
 
 
 def test_later_changes_to_a_config_have_no_effect() -> None:
@@ -133,7 +132,7 @@ def test_later_changes_to_a_config_have_no_effect() -> None:
 def test_a_part_of_weight_zero_neither_counts_nor_hides_the_others() -> None:
     rubric = Rubric(configured({"policy.correctness.best_is_argmax": 0.0}))
     judged = rubric.score(P, P_PERFECT.replace("B: e2e4", "B: d2d4"))
-    assert judged.parts["correctness/best_is_argmax"] == 0.0
+    assert judged.components["correctness/best_is_argmax"] == 0.0
     assert judged.total == 1.0
 
 

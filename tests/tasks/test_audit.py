@@ -6,7 +6,7 @@ from pathlib import Path
 import chess
 import pytest
 
-from rookworld_rlvr.tasks import ParseFailure, PolicyAnswer, Task
+from rookworld_rlvr.tasks import ParseFailure, PolicyCompletion, Task
 from rookworld_rlvr.tasks.audit import audit, fixed_lines
 from rookworld_rlvr.tasks.corpus import CorpusError, split_line
 from rookworld_rlvr.tasks.policy import parse_policy
@@ -152,7 +152,7 @@ def test_a_fixed_policy_row_is_the_argmax_of_its_legal_candidates(
     example = split_line(line)
     assert not isinstance(example, ParseFailure)
     assert example.prompt == f"P: {BLACK}"
-    assert parse_policy(example.completion or "") == PolicyAnswer(tuple(moves.split()), evals, best)
+    assert parse_policy(example.completion or "") == PolicyCompletion(tuple(moves.split()), evals, best)
 
 
 def environment(fen: str, uci: str, answer: str) -> str:

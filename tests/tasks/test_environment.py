@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rookworld_rlvr.board import step
 from rookworld_rlvr.tasks import (
-    EnvironmentAnswer,
+    EnvironmentCompletion,
     EnvironmentPrompt,
     FailureReason,
     ParseFailure,
@@ -34,7 +34,7 @@ PROMPT = f"A: {FEN}+a5a4+f7e8 a6a5 e8c6 f3a3 c6b7 d5d4 b7d7 a3a2 d2d1 a5a4+"
 NEXT_FEN = "8/p2Q2N1/4p3/2P1P3/r2p4/6NP/r4PP1/3K3R w - - 4 45"
 COMPLETION = f"{NEXT_FEN}+0.001+0+0"
 ANSWERS = st.builds(
-    EnvironmentAnswer,
+    EnvironmentCompletion,
     st.sampled_from([FEN, NEXT_FEN, chess.STARTING_FEN]),
     st.sampled_from([0.001, 1.0, 0.5, -1.0]),
     st.booleans(),
@@ -46,7 +46,7 @@ def test_the_published_row_renders_and_parses_exactly() -> None:
     assert render_environment_prompt(FEN, "a5a4", HISTORY) == PROMPT
     prompt = parse_prompt(PROMPT)
     assert prompt == EnvironmentPrompt(FEN, "a5a4", HISTORY)
-    truth = EnvironmentAnswer(NEXT_FEN, 0.001, terminated=False, truncated=False)
+    truth = EnvironmentCompletion(NEXT_FEN, 0.001, terminated=False, truncated=False)
     assert parse_environment(COMPLETION) == truth
     assert render_environment(truth) == COMPLETION
     assert isinstance(prompt, EnvironmentPrompt)
@@ -68,7 +68,7 @@ def test_rewards_and_flags_print_as_published(fen: str, uci: str, completion: st
 
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(ANSWERS)
-def test_parsing_undoes_rendering(answer: EnvironmentAnswer) -> None:
+def test_parsing_undoes_rendering(answer: EnvironmentCompletion) -> None:
     assert parse_environment(render_environment(answer)) == answer
     spaced = render_environment(answer).replace("+", " + ")
     assert parse_environment(f" {spaced}\n") == answer
@@ -154,7 +154,7 @@ def test_10_000_malformed_completions_raise_nothing() -> None:
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(st.one_of(st.text(max_size=120), st.text("+/01 8wKk-", max_size=120)))
 def test_any_text_at_all_is_an_answer_or_a_failure(text: str) -> None:
-    assert isinstance(parse_environment(text), EnvironmentAnswer | ParseFailure)
+    assert isinstance(parse_environment(text), EnvironmentCompletion | ParseFailure)
 
 
 @needs_shared_data

@@ -6,7 +6,7 @@ from rookworld_rlvr.board.fen import parse_fen
 from rookworld_rlvr.tasks.corpus import parse_row, split_line
 from rookworld_rlvr.tasks.environment import environment_truth, parse_environment, parse_environment_prompt
 from rookworld_rlvr.tasks.played import GameRecord, Turn, position_rows, transition_lines, winner_lines
-from rookworld_rlvr.tasks.types import EnvironmentAnswer, Example, Task
+from rookworld_rlvr.tasks.types import EnvironmentCompletion, Example, Task
 
 
 def turn(uci: str, answer: str | None = None) -> Turn:
@@ -54,7 +54,7 @@ def test_what_was_written_and_played_are_transitions_with_python_chess_s_answer(
         example = split_line(line)
         assert isinstance(example, Example) and example.completion is not None
         prompt, answer = parse_environment_prompt(example.prompt), parse_environment(example.completion)
-        assert isinstance(answer, EnvironmentAnswer) and answer == environment_truth(prompt)
+        assert isinstance(answer, EnvironmentCompletion) and answer == environment_truth(prompt)
         assert prompt.history[-1] == prompt.uci
         found.append((prompt.uci, answer.reward))
     assert found == moves

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rookworld_rlvr.tasks import (
     FailureReason,
     ParseFailure,
-    PolicyAnswer,
+    PolicyCompletion,
     PolicyPrompt,
     PromptError,
     parse_policy_prompt,
@@ -30,13 +30,13 @@ needs_shared_data = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason=f"no pub
 
 FEN = "r1b1kbnr/pp2pppp/n1p5/q2PP3/3P4/2N5/PP3PPP/R1BQKBNR b KQkq - 2 6"
 COMPLETION = " " * 26 + "M: c6d5 a6b4 c8d7 a6c7 a6b8      E: -2.0 -2.07 -2.92 -2.79 -2.66            B: c8d7"
-ANSWER = PolicyAnswer(("c6d5", "a6b4", "c8d7", "a6c7", "a6b8"), (-2.0, -2.07, -2.92, -2.79, -2.66), "c8d7")
+ANSWER = PolicyCompletion(("c6d5", "a6b4", "c8d7", "a6c7", "a6b8"), (-2.0, -2.07, -2.92, -2.79, -2.66), "c8d7")
 SQUARES = st.sampled_from(chess.SQUARE_NAMES)
 MOVES = st.tuples(SQUARES, SQUARES, st.sampled_from(["", "q", "r", "b", "n"])).filter(lambda m: m[0] != m[1])
 EVALS = st.integers(-99_999, 99_999).map(lambda centipawns: centipawns / 100)
 ANSWERS = st.lists(st.tuples(MOVES.map("".join), EVALS), min_size=1, max_size=5).flatmap(
     lambda pairs: st.builds(
-        PolicyAnswer,
+        PolicyCompletion,
         st.just(tuple(move for move, _ in pairs)),
         st.just(tuple(pawns for _, pawns in pairs)),
         MOVES.map("".join),
@@ -53,13 +53,13 @@ def test_the_published_row_renders_and_parses_exactly() -> None:
 
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(ANSWERS)
-def test_parsing_undoes_rendering(answer: PolicyAnswer) -> None:
+def test_parsing_undoes_rendering(answer: PolicyCompletion) -> None:
     assert parse_policy(render_policy(answer, FEN)) == answer
 
 
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(ANSWERS, st.integers(1, 40), st.integers(1, 40), st.integers(0, 40))
-def test_columns_of_any_width_are_read(answer: PolicyAnswer, before: int, between: int, after: int) -> None:
+def test_columns_of_any_width_are_read(answer: PolicyCompletion, before: int, between: int, after: int) -> None:
     moves, evals = " ".join(answer.moves), " ".join(map(str, answer.evals_pawns))
     text = f"{' ' * before}M:{moves}{' ' * between}E: {evals}{' ' * between}B:{' ' * after}{answer.best} "
     assert parse_policy(text) == answer
@@ -99,7 +99,7 @@ def test_each_malformation_has_its_reason(completion: str, reason: FailureReason
 
 
 def test_well_formed_but_illegal_moves_are_an_answer_for_the_judge() -> None:
-    assert parse_policy("M: a1h7 a1h7 E: 0.5 -0.5 B: h7a1") == PolicyAnswer(
+    assert parse_policy("M: a1h7 a1h7 E: 0.5 -0.5 B: h7a1") == PolicyCompletion(
         ("a1h7", "a1h7"), (0.5, -0.5), "h7a1"
     )
 
@@ -151,7 +151,7 @@ def test_10_000_malformed_completions_raise_nothing() -> None:
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(st.text(max_size=200))
 def test_any_text_at_all_is_an_answer_or_a_failure(text: str) -> None:
-    assert isinstance(parse_policy(text), PolicyAnswer | ParseFailure)
+    assert isinstance(parse_policy(text), PolicyCompletion | ParseFailure)
 
 
 @needs_shared_data
@@ -159,5 +159,5 @@ def test_all_published_model_outputs_of_the_task_are_well_formed() -> None:
     lines = (SHARED_DATA / "published_model_outputs.jsonl").read_text().splitlines()
     rows = [row for row in map(json.loads, lines) if row["task"] == "P"]
     parsed = [parse_policy(row["completion"]) for row in rows]
-    assert [answer.best for answer in parsed if isinstance(answer, PolicyAnswer)] == ["c6d7", "e2f3", "e7e6"]
+    assert [answer.best for answer in parsed if isinstance(answer, PolicyCompletion)] == ["c6d7", "e2f3", "e7e6"]
     assert [parse_policy_prompt(row["prompt"]).fen for row in rows] == [row["prompt"][3:] for row in rows]

@@ -387,7 +387,7 @@ def test_an_adaptive_mixture_moves_to_the_task_that_is_still_wrong(make_run: Mak
     def right_in_policy_alone(_i: int, question: ScoreRequest, score: Score) -> Score:
         right = question.prompt.startswith("P: ")
         part = "correctness/best_legal" if right else "correctness/next_state_exact"
-        return replace(score, parts={part: float(right)}, failure=None)
+        return replace(score, components={part: float(right)}, failure=None)
 
     def shares(adaptive: float) -> list[float]:
         given = (f"data.mixture.adaptive={adaptive}", "generator.max_new_tokens=4", *BOTH_TASKS)

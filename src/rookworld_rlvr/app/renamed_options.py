@@ -17,6 +17,14 @@ RENAMED_OPTIONS: dict[str, str] = {
     "experiment=live": "experiment=self_play",
     "reference=gated": "reference=on_improvement",
     "reference.mode=gated": "reference.mode=on_improvement",
+    "rubric.judge": "rubric.source",
+    "rubric.judge=verdicts": "rubric.source=cached",
+    "rubric.verdicts": "rubric.move_evals",
+    "rubric.engine": "rubric.stockfish",
+    "rubric.rungs": "rubric.tiers",
+    "engine": "stockfish",
+    "judge_processes": "(removed: completions are scored in the process of the run)",
+    "judge_timeout_s": "(removed: completions are scored in the process of the run)",
     "selfplay.max_halfmoves": "selfplay.max_plies",
     "match.max_halfmoves": "match.max_plies",
     "engine_match.max_halfmoves": "engine_match.max_plies",
@@ -43,6 +51,7 @@ RENAMED_OPTIONS: dict[str, str] = {
 }
 RENAMED_COMMANDS: dict[str, str] = {
     "warmstart": "sft",
+    "data verdicts": "data evals",
 }
 
 

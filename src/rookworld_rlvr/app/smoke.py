@@ -99,7 +99,7 @@ def _show_group(console: Console, group: Group) -> None:
     _show_title(console, group.example.task.value)
     lines = [f"prompt      {group.example.prompt}", f"expected    {group.example.completion}"]
     for sample in group.samples:
-        parts = "  ".join(f"{name} {value:.2f}" for name, value in sample.score.parts.items())
+        parts = "  ".join(f"{name} {value:.2f}" for name, value in sample.score.components.items())
         failure = sample.score.failure
         lines += [
             f"completion  {sample.text}",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..board.fen import parse_fen
-from ..tasks import EnvironmentAnswer, Example, ParseFailure
+from ..tasks import EnvironmentCompletion, Example, ParseFailure
 from ..tasks.classes import TransitionClass, class_prompts, transition_class
 from ..tasks.environment import environment_truth, parse_environment, parse_environment_prompt, render_environment
 from .environment import score_environment_row
@@ -83,5 +83,5 @@ def score_balanced_row(example: Example, completion: str) -> dict[str, float]:
     return {f"{SuiteName.balanced}/{key}": value for key, value in (refined(kept, board) | by_class).items()}
 
 
-def _outcome(answer: EnvironmentAnswer) -> tuple[float, bool, bool]:
+def _outcome(answer: EnvironmentCompletion) -> tuple[float, bool, bool]:
     return answer.reward, answer.terminated, answer.truncated

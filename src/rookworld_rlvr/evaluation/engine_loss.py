@@ -16,7 +16,7 @@ from ..stockfish.engine import Analysis
 from ..stockfish.pool import EnginePool
 from ..tasks import policy_fens
 from ..tasks.policy import MAX_CANDIDATES, parse_policy, parse_policy_prompt
-from ..tasks.types import Example, ParseFailure, PolicyAnswer, Task
+from ..tasks.types import Example, ParseFailure, PolicyCompletion, Task
 
 MATE_IN_ONE = to_pawns(Mate(1))
 
@@ -72,7 +72,7 @@ def score_engine_loss(completion: str, analysis: Analysis) -> dict[str, float]:
     return {"win_probability_loss": loss, "eval_error": _eval_error(answer, dict(analysis.lines))}
 
 
-def _eval_error(answer: PolicyAnswer | None, verdict_pawns: Mapping[str, float]) -> float:
+def _eval_error(answer: PolicyCompletion | None, verdict_pawns: Mapping[str, float]) -> float:
     told = dict(reversed(list(zip(answer.moves, answer.evals_pawns, strict=True)))) if answer else {}
     asked = min(MAX_CANDIDATES, len(verdict_pawns))
     legal = [move for move in told if move in verdict_pawns]

@@ -11,7 +11,7 @@ from rapidfuzz.distance import Levenshtein
 
 from ..board.transition import REWARD_DRAW, REWARD_ILLEGAL, REWARD_LEGAL, REWARD_WIN
 from ..tasks.environment import environment_truth, parse_environment, parse_environment_prompt
-from ..tasks.types import EnvironmentAnswer, Example, ParseFailure
+from ..tasks.types import EnvironmentCompletion, Example, ParseFailure
 from .scales import REWARD_WIDTH
 
 REWARD_CLASSES = {REWARD_LEGAL: "legal", REWARD_WIN: "win", REWARD_DRAW: "draw", REWARD_ILLEGAL: "illegal"}
@@ -50,7 +50,7 @@ def score_environment_row(example: Example, completion: str) -> dict[str, float]
     return values | {f"recall_{name}": values[key] for name, key in _classes(truth)}
 
 
-def _compare(answer: EnvironmentAnswer, truth: EnvironmentAnswer) -> dict[str, float]:
+def _compare(answer: EnvironmentCompletion, truth: EnvironmentCompletion) -> dict[str, float]:
     return {
         "valid": 1.0,
         "next_state_accuracy": float(answer.next_fen == truth.next_fen),
@@ -62,7 +62,7 @@ def _compare(answer: EnvironmentAnswer, truth: EnvironmentAnswer) -> dict[str, f
     }
 
 
-def _classes(truth: EnvironmentAnswer) -> Iterator[tuple[str, str]]:
+def _classes(truth: EnvironmentCompletion) -> Iterator[tuple[str, str]]:
     """The classes a row belongs to, each with the value that is its recall."""
     yield REWARD_CLASSES[truth.reward], "reward_accuracy"
     if truth.terminated:

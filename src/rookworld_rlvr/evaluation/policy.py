@@ -7,9 +7,8 @@ definitions would hide an error, ours differ, and each docstring below says how.
 from dataclasses import dataclass
 
 from ..board.fen import parse_fen
-from ..rewards.labels import require_answer
 from ..tasks.policy import MAX_CANDIDATES, parse_policy, parse_policy_prompt
-from ..tasks.types import Example, ParseFailure, PolicyAnswer
+from ..tasks.types import Example, ParseFailure, PolicyCompletion, require_parsed
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ def score_policy_row(example: Example, completion: str) -> dict[str, float]:
 
 def _label(completion: str, legal: frozenset[str]) -> _Label | None:
     """None where no candidate is legal: nothing can be asked for."""
-    answer = require_answer(completion, parse_policy(completion))
+    answer = require_parsed(completion, parse_policy(completion))
     pairs = zip(answer.moves, answer.evals_pawns, strict=True)
     scored = [(move, pawns) for move, pawns in pairs if move in legal]
     if not scored:
@@ -67,7 +66,7 @@ def _label(completion: str, legal: frozenset[str]) -> _Label | None:
     return _Label(candidates, frozenset(best))
 
 
-def _legality(answer: PolicyAnswer | None, legal: frozenset[str]) -> dict[str, float]:
+def _legality(answer: PolicyCompletion | None, legal: frozenset[str]) -> dict[str, float]:
     distinct = legal.intersection(answer.moves if answer else ())
     return {
         "legal_best_move": float(answer is not None and answer.best in legal),
@@ -75,7 +74,7 @@ def _legality(answer: PolicyAnswer | None, legal: frozenset[str]) -> dict[str, f
     }
 
 
-def _accuracy(answer: PolicyAnswer | None, label: _Label) -> dict[str, float]:
+def _accuracy(answer: PolicyCompletion | None, label: _Label) -> dict[str, float]:
     found = label.candidates.intersection(answer.moves if answer else ())
     return {
         "best_move_accuracy": float(answer is not None and answer.best in label.best),

@@ -16,7 +16,7 @@ from ..board.moves import is_uci
 from ..board.transition import Transition, step, step_game
 from ..rollout.generator import Generator
 from ..tasks.environment import HISTORY_MOVES, parse_environment, render_environment_prompt
-from ..tasks.types import EnvironmentAnswer, ParseFailure
+from ..tasks.types import EnvironmentCompletion, ParseFailure
 from .games import PlannedGame, Start
 from .intervals import Duration, Point, survival_curve
 from .parts import PARTS, parts_of
@@ -121,7 +121,7 @@ class _World:
         return [*(move.uci() for move in self.game.move_stack[1 - HISTORY_MOVES :]), uci]
 
 
-def _broken(truth: Transition, answer: EnvironmentAnswer | ParseFailure) -> tuple[str, ...]:
+def _broken(truth: Transition, answer: EnvironmentCompletion | ParseFailure) -> tuple[str, ...]:
     if isinstance(answer, ParseFailure):
         return (UNPARSABLE,)
     names = ("reward", "terminated", "truncated")

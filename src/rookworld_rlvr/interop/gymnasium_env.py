@@ -48,12 +48,12 @@ class ChessTextEnv(gymnasium.Env[str, str]):
         return self._asked.prompt, {"task": str(self._asked.task), "expected": self._asked.completion or ""}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Judge the answer; `info` has the reward's parts and why the parser refused it. The episode has ended."""
+        """Judge the answer; `info` has the reward's components and why the parser refused it. The episode has ended."""
         self._said = action
         question = ScoreRequest(self._asked.prompt, action, self._asked.completion, step=None)
         [score] = self._scorer.score_all([question])
         failure = str(score.failure.reason) if score.failure else ""
-        return self._asked.prompt, score.total, True, False, {"parts": dict(score.parts), "failure": failure}
+        return self._asked.prompt, score.total, True, False, {"components": dict(score.components), "failure": failure}
 
     def render(self) -> str:
         """The prompt and the answer, if there is one."""

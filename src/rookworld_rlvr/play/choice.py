@@ -11,7 +11,7 @@ from ..evaluation.run import greedy_texts
 from ..model.policy import Policy
 from ..rollout.generator import Generator
 from ..tasks.policy import legal_candidates, parse_policy
-from ..tasks.types import Example, PolicyAnswer, Task
+from ..tasks.types import Example, PolicyCompletion, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Mover:
         legal = [move for move in legal if move in (among or ())] or legal
         first = self._answer(board, decoding, number, 0)
         found = parse_policy(first)
-        candidates = legal_candidates(board, found) if isinstance(found, PolicyAnswer) else {}
+        candidates = legal_candidates(board, found) if isinstance(found, PolicyCompletion) else {}
         illegal: list[str] = []
         for attempt in range(attempts + 1):
             answer = first if attempt == 0 else self._answer(board, published_decoding(), number, attempt)

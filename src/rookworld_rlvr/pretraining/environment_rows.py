@@ -21,7 +21,7 @@ from ..tasks.environment import (
     render_environment_prompt,
 )
 from ..tasks.transitions import transition_kind
-from ..tasks.types import EnvironmentAnswer, Example
+from ..tasks.types import EnvironmentCompletion, Example
 from .encoder import Encoder
 from .soft_targets import SQUARES, Array
 
@@ -120,7 +120,7 @@ def legal_targets(fen: str, origin: str) -> Array:
 
 def _outcome(completion: str) -> int:
     answer = parse_environment(completion)
-    assert isinstance(answer, EnvironmentAnswer), completion
+    assert isinstance(answer, EnvironmentCompletion), completion
     if answer.reward < 0:
         return 0
     if not answer.terminated:

@@ -18,7 +18,7 @@ from ..board.evals import MATE_THRESHOLD_PAWNS, win_probability
 from ..model.chess_tokenizer import piece_symbols, placed_pieces
 from ..tasks.move_evals import MoveEvals
 from ..tasks.policy import MAX_CANDIDATES, render_policy, render_policy_prompt
-from ..tasks.types import PolicyAnswer
+from ..tasks.types import PolicyCompletion
 from .encoder import Encoder
 
 Array = NDArray[Any]
@@ -149,7 +149,7 @@ class SoftRows:
         chosen = list(np.argsort(-(logits + ORDER_NOISE * noise))[:MAX_CANDIDATES])
         best = int(scores.argmax())
         evals = [coarse(verdict.evals_pawns[moves[i]]) for i in chosen]
-        answer = PolicyAnswer(tuple(moves[i] for i in chosen), tuple(evals), moves[best])
+        answer = PolicyCompletion(tuple(moves[i] for i in chosen), tuple(evals), moves[best])
         board = self.board(verdict)
         tokens = [*board.tokens, *self._encode(render_policy(answer, verdict.fen)), self.end]
         hard, soft = self._targets(tokens, [int(i) for i in chosen], best, logits, origins, targets)

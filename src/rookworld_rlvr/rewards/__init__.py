@@ -1,8 +1,7 @@
-"""Judging a completion: named, weighted parts on three rungs, and one reward of them."""
+"""Judging a completion: named, weighted components on three tiers, and one reward of them."""
 
 from ..errors import ScorerError
-from .outcome import outcome
-from .rubric import Rubric, RubricConfig, Score
+from .rubric import Rubric, RubricConfig, Score, outcome
 
 __all__ = ["ScorerError", "Rubric", "RubricConfig", "Score", "outcome", "score"]
 

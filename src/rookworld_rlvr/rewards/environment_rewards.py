@@ -1,6 +1,6 @@
-"""Judging an environment completion `A:`: its parts on three rungs, each in [0, 1]; python-chess is the judge.
+"""Judging an environment completion `A:`: its components on three tiers, each in [0, 1]; python-chess is the judge.
 
-All parts always apply. One that cannot be read is 0.
+All components always apply. One that cannot be read is 0.
 """
 
 import re
@@ -15,8 +15,7 @@ from ..tasks.environment import (
     parse_environment,
 )
 from ..tasks.policy import parse_number
-from ..tasks.types import EnvironmentAnswer, EnvironmentPrompt, FailureReason, ParseFailure
-from .labels import require_answer
+from ..tasks.types import EnvironmentCompletion, EnvironmentPrompt, FailureReason, ParseFailure, require_parsed
 from .similarity import SimilarityConfig, changed_similarity, expand_placement
 
 _RANK = re.compile(r"[1-8pnbrqkPNBRQK]{1,8}")
@@ -33,7 +32,7 @@ WORDS = (6, 1)
 
 @dataclass(slots=True)
 class EnvironmentStructure:
-    """Weights of the parts that ask for four fields."""
+    """Weights of the components that ask for four fields."""
 
     fields: float = 0.5
     """Share of the four that are there: a next state with a rank separator, three fields with a digit."""
@@ -44,7 +43,7 @@ class EnvironmentStructure:
 
 @dataclass(slots=True)
 class EnvironmentParse:
-    """Weights of the parts that ask for a FEN, a number and two flags."""
+    """Weights of the components that ask for a FEN, a number and two flags."""
 
     next_fen: float = 0.4
     """The FEN parses; if not, a partial credit for what of it is well-formed."""
@@ -58,7 +57,7 @@ class EnvironmentParse:
 
 @dataclass(slots=True)
 class EnvironmentCorrectness:
-    """Weights of the parts that ask for the truth. Reward and flags have half of what the next state has."""
+    """Weights of the components that ask for the truth. Reward and flags have half of what the next state has."""
 
     next_state_exact: float = 0.4
     """The next FEN is the true one, as text; after an illegal move the prompt's own spelling is right too."""
@@ -74,14 +73,14 @@ class EnvironmentCorrectness:
 
 @dataclass(slots=True)
 class EnvironmentRewardConfig:
-    """Weights of the environment task's parts, within their rung, and the knobs of its similarity."""
+    """Weights of the environment task's components, within their tier, and the knobs of its similarity."""
 
     structure: EnvironmentStructure = field(default_factory=EnvironmentStructure)
-    """Weights within the first rung."""
+    """Weights within the first tier."""
     parse: EnvironmentParse = field(default_factory=EnvironmentParse)
-    """Weights within the second rung."""
+    """Weights within the second tier."""
     correctness: EnvironmentCorrectness = field(default_factory=EnvironmentCorrectness)
-    """Weights within the third rung."""
+    """Weights within the third tier."""
     similarity: SimilarityConfig = field(default_factory=SimilarityConfig)
     """How the similarity of what changed is measured."""
     unparsable_fen_credit: float = 0.5
@@ -94,7 +93,7 @@ class EnvironmentTruth:
 
     before: str
     """The prompt's FEN."""
-    answer: EnvironmentAnswer
+    answer: EnvironmentCompletion
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +113,14 @@ def truth_of_environment(prompt: EnvironmentPrompt, label: str | None) -> Enviro
     Raises LabelError if the label does not parse.
     """
     if label is not None:
-        require_answer(label, parse_environment(label))
+        require_parsed(label, parse_environment(label))
     return EnvironmentTruth(prompt.fen, environment_truth(prompt))
 
 
 def score_environment(
     completion: str, truth: EnvironmentTruth, config: EnvironmentRewardConfig
 ) -> tuple[dict[str, float], ParseFailure | None]:
-    """Every part as `rung/name`, in [0, 1], and what the strict parser says.
+    """Every component as `tier/name`, in [0, 1], and what the strict parser says.
 
     The structure is all 0 where no field is recognised. Of more than four fields the first four count.
     """

@@ -1,7 +1,7 @@
-"""Judging a policy completion `P:`: its parts on three rungs, each in [0, 1].
+"""Judging a policy completion `P:`: its components on three tiers, each in [0, 1].
 
-Which parts apply depends on the prompt, the judge and the label alone, never on the answer, so no answer gains
-by leaving something out. No part falls when a word climbs from no move to an illegal move to a legal
+Which components apply depends on the prompt, the judge and the label alone, never on the answer, so no answer gains
+by leaving something out. No component falls when a word climbs from no move to an illegal move to a legal
 one, or from no number to a number.
 """
 
@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from ..board.fen import parse_fen
 from ..board.moves import is_uci
 from ..tasks.policy import MARKERS, MAX_CANDIDATES, PolicyFields, parse_number, parse_policy, policy_fields
-from ..tasks.types import ParseFailure, PolicyPrompt
-from .labels import require_answer
+from ..tasks.types import ParseFailure, PolicyPrompt, require_parsed
 from .move_values import MoveValues
 
 
 @dataclass(slots=True)
 class PolicyStructure:
-    """Weights of the parts that ask for the three markers."""
+    """Weights of the components that ask for the three markers."""
 
     markers: float = 0.5
     """The markers M, E, B are there, in order: the longest such run, over three."""
@@ -28,7 +27,7 @@ class PolicyStructure:
 
 @dataclass(slots=True)
 class PolicyParse:
-    """Weights of the parts that ask for moves and numbers."""
+    """Weights of the components that ask for moves and numbers."""
 
     moves: float = 0.4
     """Share of candidate words that are UCI; 0 without any."""
@@ -40,7 +39,7 @@ class PolicyParse:
 
 @dataclass(slots=True)
 class PolicyCorrectness:
-    """Weights of the parts that ask for judgement. The `…_match` apply only with a label, the `…_value` only where
+    """Weights of the components that ask for judgement. The `…_match` apply only with a label, the `…_value` only where
     an engine judges, and never both.
 
     What the best move earns from a label or an engine is multiplied by `candidates`, so duplicates cost most of it:
@@ -75,14 +74,14 @@ class PolicyCorrectness:
 
 @dataclass(slots=True)
 class PolicyRewardConfig:
-    """Weights of the policy task's parts, within their rung, and the scale of evals."""
+    """Weights of the policy task's components, within their tier, and the scale of evals."""
 
     structure: PolicyStructure = field(default_factory=PolicyStructure)
-    """Weights within the first rung."""
+    """Weights within the first tier."""
     parse: PolicyParse = field(default_factory=PolicyParse)
-    """Weights within the second rung."""
+    """Weights within the second tier."""
     correctness: PolicyCorrectness = field(default_factory=PolicyCorrectness)
-    """Weights within the third rung."""
+    """Weights within the third tier."""
     eval_scale_pawns: float = 3.0
     """Evals are compared as x / (|x| + this): an eval of this many pawns is half-way to a mate."""
     eval_tolerance: float = 0.1
@@ -131,18 +130,18 @@ def truth_of_policy(prompt: PolicyPrompt, label: str | None) -> PolicyTruth:
 def score_policy(
     completion: str, truth: PolicyTruth, config: PolicyRewardConfig, worth: MoveValues | None = None
 ) -> tuple[dict[str, float], ParseFailure | None]:
-    """Every part that applies, as `rung/name`, in [0, 1], and what the strict parser says.
+    """Every component that applies, as `tier/name`, in [0, 1], and what the strict parser says.
 
     The structure is all 0 without a marker. Where a marker repeats, its first field counts. In mate and
-    stalemate no correctness part applies. With `worth`, an engine's verdict, the label is not looked at.
+    stalemate no correctness component applies. With `worth`, an engine's verdict, the label is not looked at.
     """
     answer, fields = parse_policy(completion), policy_fields(completion)
-    parts = {**_structure(fields), **_parse(fields), **_correctness(_claims(fields), truth, config, worth)}
-    return parts, answer if isinstance(answer, ParseFailure) else None
+    components = {**_structure(fields), **_parse(fields), **_correctness(_claims(fields), truth, config, worth)}
+    return components, answer if isinstance(answer, ParseFailure) else None
 
 
 def _policy_label(label: str, legal: frozenset[str]) -> PolicyLabel:
-    answer = require_answer(label, parse_policy(label))
+    answer = require_parsed(label, parse_policy(label))
     candidates = zip(answer.moves, answer.evals_pawns, strict=True)
     evals = {move: pawns for move, pawns in candidates if move in legal}
     return PolicyLabel(evals, answer.best if answer.best in legal else None)
@@ -188,7 +187,7 @@ def _correctness(
     distinct = len(truth.legal.intersection(claims.moves))
     candidates = distinct / min(MAX_CANDIDATES, len(truth.legal))
     best_legal = claims.best in truth.legal
-    parts = {
+    components = {
         "correctness/candidates": candidates,
         "correctness/candidates_clean": candidates * distinct / max(1, len(claims.moves)),
         "correctness/best_legal": float(best_legal),
@@ -196,8 +195,8 @@ def _correctness(
         "correctness/best_is_argmax": float(best_legal and _best_is_argmax(claims)),
     }
     if worth:
-        return parts | _engine_match(claims, worth, candidates, config)
-    return parts | _label_match(claims, truth.label, candidates, config) if truth.label else parts
+        return components | _engine_match(claims, worth, candidates, config)
+    return components | _label_match(claims, truth.label, candidates, config) if truth.label else components
 
 
 def _best_is_argmax(claims: _Claims) -> bool:
@@ -213,14 +212,14 @@ def _best_is_argmax(claims: _Claims) -> bool:
 def _label_match(
     claims: _Claims, label: PolicyLabel, candidates: float, config: PolicyRewardConfig
 ) -> dict[str, float]:
-    parts = {}
+    components = {}
     if label.evals_pawns:
         found = label.evals_pawns.keys() & set(claims.moves)
-        parts["correctness/candidates_match"] = len(found) / len(label.evals_pawns)
-        parts["correctness/evals_match"] = _evals_match(claims, label.evals_pawns, config)
+        components["correctness/candidates_match"] = len(found) / len(label.evals_pawns)
+        components["correctness/evals_match"] = _evals_match(claims, label.evals_pawns, config)
     if label.best is not None:
-        parts["correctness/best_match"] = candidates * (claims.best == label.best)
-    return parts
+        components["correctness/best_match"] = candidates * (claims.best == label.best)
+    return components
 
 
 def _engine_match(

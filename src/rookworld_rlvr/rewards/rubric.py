@@ -1,12 +1,14 @@
-"""The reward of a completion: its parts judged, weighed and mapped onto one number.
+"""The reward of a completion: components in three tiers, weighed into one number.
 
-`total = (1 - quality) × malformed_reward + quality`, where `ladder` says what the quality is.
+`total = (1 - quality) × malformed_reward + quality`; `tiers` defines the quality.
 """
 
 import copy
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from functools import lru_cache
+from typing import Any, cast
 
 from ..stockfish.engine import Analysis, EngineConfig
 from ..tasks import parse_prompt
@@ -18,25 +20,37 @@ from .environment_rewards import (
     truth_of_environment,
 )
 from .evaluation_cache import DEFAULT
-from .ladder import RUNGS, quality
 from .move_values import MoveValues, move_values
 from .policy_rewards import PolicyRewardConfig, PolicyTruth, score_policy, truth_of_policy
-from .rubric_checks import check_config, weights_of
+from .tiers import TIERS, TierWeights, quality, weights_of
 
 # A group's completions share a prompt, and a step's prompts fit in easily; an entry takes about 10 kB.
 CACHED_PROMPTS = 1024
-
-
-@dataclass(slots=True)
-class RungWeights:
-    """Weights of the rungs, above 0. Format little, judgement most."""
-
-    structure: float = 0.1
-    """Markers and fields are there, in order, once."""
-    parse: float = 0.15
-    """Moves are UCI, numbers are numbers, the FEN parses."""
-    correctness: float = 0.75
-    """Moves are legal, the next state is the true one."""
+# Weights are shares; a larger one is a typing error, and without a bound sums could overflow.
+MAX_WEIGHT = 1e6
+POSITIVE = (1e-6, MAX_WEIGHT)
+SHARE = (0.0, 1.0)
+# The closed interval of each option that is not simply a weight, by its path.
+BOUNDS = {
+    "tiers.structure": POSITIVE,
+    "tiers.parse": POSITIVE,
+    "tiers.correctness": POSITIVE,
+    "malformed_reward": (-MAX_WEIGHT, 0.0),
+    "warmup_start": SHARE,
+    "policy.eval_scale_pawns": POSITIVE,
+    "policy.eval_tolerance": POSITIVE,
+    "policy.halving_loss": POSITIVE,
+    "policy.missed_mate": SHARE,
+    "environment.similarity.board_share": SHARE,
+    "environment.unparsable_fen_credit": (0.0, 0.99),
+}
+# Options that are no numbers, or check themselves.
+OTHERS = ("source", "move_evals", "stockfish")
+# The component of each task that is right or wrong by the rules alone; a completion has one of them, or neither.
+OUTCOME_COMPONENTS = ("correctness/best_legal", "correctness/next_state_exact")
+# A legal best move is good from this value on; by the default scale its win-probability loss is then at most 0.05. A
+# move that misses a mate in one has at most the value `missed_mate`, by default too little.
+GOOD = 0.5**0.5
 
 
 class MoveSource(StrEnum):
@@ -55,14 +69,14 @@ class MoveSource(StrEnum):
 
 @dataclass(slots=True)
 class RubricConfig:
-    """All knobs of the reward. Weights are at least 0 and matter relative to their siblings."""
+    """All options of the reward. Weights are at least 0 and matter relative to their siblings."""
 
-    rungs: RungWeights = field(default_factory=RungWeights)
-    """Weights of the three rungs."""
+    tiers: TierWeights = field(default_factory=TierWeights)
+    """Weights of the three tiers."""
     policy: PolicyRewardConfig = field(default_factory=PolicyRewardConfig)
-    """The parts of `P:`."""
+    """The components of `P:`."""
     environment: EnvironmentRewardConfig = field(default_factory=EnvironmentRewardConfig)
-    """The parts of `A:`."""
+    """The components of `A:`."""
     malformed_reward: float = -0.3
     """The total where nothing is recognised; at most 0."""
     warmup_steps: int = 0
@@ -79,29 +93,29 @@ class RubricConfig:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A completion, judged."""
+    """The score of a completion."""
 
     total: float
     """The reward: `malformed_reward` if nothing is recognised, 1.0 if perfect."""
-    parts: dict[str, float]
-    """Value in [0, 1] of each part that applied, as `rung/part`, before weights and gate."""
+    components: dict[str, float]
+    """Value in [0, 1] of each component that applied, as `tier/component`, before weights and the gate of the tiers."""
     failure: ParseFailure | None
-    """What the strict parser said, None for a well-formed answer."""
+    """The strict parser's complaint, None for a well-formed completion."""
     source: str = ""
     """Source of the move values of a `P:` completion: `shipped` or `file` (move evaluations), `engine`, `label` or
     `rules`; empty for `A:`."""
 
 
 class Rubric:
-    """A judge of completions. The configuration is read once; later changes to it have no effect."""
+    """Scores completions one at a time. The configuration is read once; later changes to it have no effect."""
 
     def __init__(self, config: RubricConfig) -> None:
-        """Raises ValueError for a knob out of its range."""
+        """Raises ValueError for an option out of its range."""
         check_config(config)
         if not isinstance(config.source, MoveSource):
             raise ValueError(f"expected rubric.source to be one of {', '.join(MoveSource)}, got {config.source!r}")
         self._config = copy.deepcopy(config)
-        self._rungs = weights_of(config.rungs)
+        self._tiers = weights_of(config.tiers)
         self._policy_weights = _weights(config.policy)
         self._environment_weights = _weights(config.environment)
 
@@ -114,58 +128,103 @@ class Rubric:
         step: int | None = None,
         analysis: Analysis | None = None,
     ) -> Score:
-        """The reward of a completion and its parts.
+        """The reward of a completion and its components.
 
-        `label` is the reference completion's text: for a `P:` prompt it adds the parts that compare with
-        it; for an `A:` prompt it is only checked to parse, since python-chess decides where they differ.
-        `analysis` is an engine's verdict on the position of a `P:` prompt. It is required if `judge` is engine,
-        preferred to the label if `judge` is verdicts, and unused otherwise; see `engine_judge` and `verdict_judge`. The
-        label is ignored if `judge` is rules or engine.
-        `step` counts from 0 for the warm-up; None means full weights. In mate and stalemate no correctness part of a
-        `P:` prompt applies, and only the format is judged.
+        `label` is the reference completion's text: for a `P:` prompt it adds the components that compare with it; for
+        an `A:` prompt it is only checked to parse, since python-chess decides where they differ. It is ignored with
+        source=rules and source=engine.
+        `analysis` has an engine's evaluations of the position of a `P:` prompt. It is required with source=engine,
+        preferred to the label with source=cached, and ignored otherwise; see `scorer.EvaluationScorer`.
+        `step` counts from 0 for the warm-up; None means full weights. In mate and stalemate no correctness component
+        of a `P:` prompt applies, and only the format is scored.
         Raises PromptError for a malformed prompt, LabelError for a malformed label (both are ValueErrors),
         and ValueError for a negative step, or an analysis that is missing or of another position.
         """
-        judge = self._config.source
-        truth = _truth(prompt, label if judge in (MoveSource.labels, MoveSource.cached) else None)
-        verdict = ""
+        uses_label = self._config.source in (MoveSource.labels, MoveSource.cached)
+        truth = _truth(prompt, label if uses_label else None)
+        source = ""
         if isinstance(truth, PolicyTruth):
-            worth = self._worth(prompt, truth, analysis)
-            verdict = analysis.origin if worth and analysis else "label" if truth.label else "rules"
-            parts, failure = score_policy(completion, truth, self._config.policy, worth)
-            value = quality(parts, self._policy_weights, self._rungs_at(step))
+            values = self._values(prompt, truth, analysis)
+            source = analysis.origin if values and analysis else "label" if truth.label else "rules"
+            components, failure = score_policy(completion, truth, self._config.policy, values)
+            value = quality(components, self._policy_weights, self._tiers_at(step))
         else:
-            parts, failure = score_environment(completion, truth, self._config.environment)
-            value = quality(parts, self._environment_weights, self._rungs_at(step))
-        return Score((1 - value) * self._config.malformed_reward + value, parts, failure, verdict)
+            components, failure = score_environment(completion, truth, self._config.environment)
+            value = quality(components, self._environment_weights, self._tiers_at(step))
+        return Score((1 - value) * self._config.malformed_reward + value, components, failure, source)
 
-    def _worth(self, prompt: str, truth: PolicyTruth, analysis: Analysis | None) -> MoveValues | None:
-        """None in mate and stalemate, and where no engine's verdict counts."""
-        judge = self._config.source
-        if not truth.legal or judge in (MoveSource.labels, MoveSource.rules):
+    def _values(self, prompt: str, truth: PolicyTruth, analysis: Analysis | None) -> MoveValues | None:
+        """None in mate and stalemate, and where no engine's evaluations count."""
+        source = self._config.source
+        if not truth.legal or source in (MoveSource.labels, MoveSource.rules):
             return None
         if analysis is None:
-            if judge is MoveSource.engine:
+            if source is MoveSource.engine:
                 raise ValueError(f"rubric.source=engine: expected an engine's analysis, got none for {prompt!r}")
             return None
-        worth = move_values(analysis)
-        if worth.evals_pawns.keys() != truth.legal:
+        values = move_values(analysis)
+        if values.evals_pawns.keys() != truth.legal:
             raise ValueError(f"expected the analysis of {prompt!r}, got that of {analysis.position!r}")
-        return worth
+        return values
 
-    def _rungs_at(self, step: int | None) -> dict[str, float]:
+    def _tiers_at(self, step: int | None) -> dict[str, float]:
         if step is not None and step < 0:
             raise ValueError(f"expected a step from 0, got {step}")
         config = self._config
         if step is None or step >= config.warmup_steps:
-            return self._rungs
+            return self._tiers
         ramp = config.warmup_start + (1 - config.warmup_start) * step / config.warmup_steps
-        return self._rungs | {"correctness": self._rungs["correctness"] * ramp}
+        return self._tiers | {"correctness": self._tiers["correctness"] * ramp}
+
+
+def outcome(score: Score) -> bool:
+    """True where the best move is legal and, if evaluations are at hand, good (`P:`), or the next state exact (`A:`).
+
+    The reward also moves with format, similarity and evals. The outcome is the verifiable core of the task alone; the
+    outcome filter uses it. Where neither component applies (a `P:` prompt in mate or stalemate) a well-formed
+    completion is right. A malformed completion is wrong.
+    """
+    if score.failure is not None:
+        return False
+    components = score.components
+    # The component is the value of the move, times the share of distinct legal candidates.
+    good = GOOD * components.get("correctness/candidates", 0.0)
+    if components.get("correctness/best_value", good) < good:
+        return False
+    return all(components.get(component, 1.0) == 1.0 for component in OUTCOME_COMPONENTS)
+
+
+def check_config(config: Any) -> None:
+    """Raises ValueError for an option that is no finite number in its range, or a tier whose weights are all 0."""
+    for path, value, kind in _leaves(config, ""):
+        low, high = BOUNDS.get(path, (0.0, MAX_WEIGHT))
+        if not _is_number(value, kind) or not low <= value <= high:
+            noun = "an integer" if kind is int else "a number"
+            raise ValueError(f"expected rubric.{path} to be {noun} from {low:g} to {high:g}, got {value!r}")
+    for task in ("policy", "environment"):
+        for tier in TIERS:
+            if not sum(weights_of(getattr(getattr(config, task), tier)).values()):
+                raise ValueError(f"expected a weight above 0 among those of rubric.{task}.{tier}, got none")
+
+
+def _is_number(value: Any, kind: type) -> bool:
+    return isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
+
+
+def _leaves(config: Any, path: str) -> Iterator[tuple[str, Any, type]]:
+    for option in (option for option in fields(config) if path + option.name not in OTHERS):
+        value, here, kind = getattr(config, option.name), path + option.name, cast(type, option.type)
+        if is_dataclass(kind):
+            if not isinstance(value, kind):
+                raise ValueError(f"expected rubric.{here} to be a {kind.__name__}, got {value!r}")
+            yield from _leaves(value, here + ".")
+        else:
+            yield here, value, kind
 
 
 def _weights(task: PolicyRewardConfig | EnvironmentRewardConfig) -> dict[str, dict[str, float]]:
     return {
-        rung: {f"{rung}/{part}": w for part, w in weights_of(getattr(task, rung)).items()} for rung in RUNGS
+        tier: {f"{tier}/{component}": w for component, w in weights_of(getattr(task, tier)).items()} for tier in TIERS
     }
 
 

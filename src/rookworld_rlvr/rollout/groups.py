@@ -43,7 +43,7 @@ class Collected:
     rewards_PG: Tensor
     """Rewards, float32. A hook may change them."""
     outcomes_PG: Tensor
-    """True where the answer is right, see `rewards.outcome`."""
+    """True where the answer is right, see `rewards.rubric.outcome`."""
     finished_PG: Tensor
     """True where the completion ended by itself, not by the length limit."""
     valid_PG: Tensor

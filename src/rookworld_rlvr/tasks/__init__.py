@@ -6,13 +6,13 @@ from .environment import parse_environment_prompt
 from .policy import PREFIX as POLICY_PREFIX
 from .policy import parse_policy_prompt
 from .types import (
-    Answer,
-    EnvironmentAnswer,
+    EnvironmentCompletion,
     EnvironmentPrompt,
     Example,
     FailureReason,
+    ParsedCompletion,
     ParseFailure,
-    PolicyAnswer,
+    PolicyCompletion,
     PolicyPrompt,
     Prompt,
     PromptError,
@@ -20,13 +20,13 @@ from .types import (
 )
 
 __all__ = [
-    "Answer",
-    "EnvironmentAnswer",
+    "ParsedCompletion",
+    "EnvironmentCompletion",
     "EnvironmentPrompt",
     "Example",
     "FailureReason",
     "ParseFailure",
-    "PolicyAnswer",
+    "PolicyCompletion",
     "PolicyPrompt",
     "Prompt",
     "PromptError",

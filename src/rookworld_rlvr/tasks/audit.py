@@ -20,12 +20,12 @@ from .corpus import RawRow, example_key, parse_completion, parse_row, raw_rows, 
 from .environment import environment_truth, render_environment
 from .policy import legal_candidates, render_policy
 from .types import (
-    EnvironmentAnswer,
+    EnvironmentCompletion,
     EnvironmentPrompt,
     Example,
     FailureReason,
     ParseFailure,
-    PolicyAnswer,
+    PolicyCompletion,
     PolicyPrompt,
     Task,
 )
@@ -102,15 +102,15 @@ class _Tally:
 def _judge(task: Task, prompt: str, completion: str) -> tuple[str, Iterator[str]]:
     """The group a labelled row is counted in, and its findings."""
     match parse_prompt(prompt), parse_completion(task, completion):
-        case PolicyPrompt() as asked, PolicyAnswer() as answer:
+        case PolicyPrompt() as asked, PolicyCompletion() as answer:
             board = parse_fen(asked.fen)
             return chess.COLOR_NAMES[board.turn], _policy_findings(board, answer)
-        case EnvironmentPrompt() as asked, EnvironmentAnswer() as answer:
+        case EnvironmentPrompt() as asked, EnvironmentCompletion() as answer:
             return "environment", _environment_findings(answer, environment_truth(asked))
     raise ValueError(f"expected a valid row, got {prompt + completion!r}")
 
 
-def _policy_findings(board: chess.Board, answer: PolicyAnswer) -> Iterator[str]:
+def _policy_findings(board: chess.Board, answer: PolicyCompletion) -> Iterator[str]:
     """The names of the `PolicyAudit` counts that a row belongs to."""
     yield "rows"
     if not all(is_legal_uci(board, uci) for uci in answer.moves):
@@ -133,7 +133,7 @@ def _policy_findings(board: chess.Board, answer: PolicyAnswer) -> Iterator[str]:
             yield "lowest"
 
 
-def _mate_findings(board: chess.Board, answer: PolicyAnswer) -> Iterator[str]:
+def _mate_findings(board: chess.Board, answer: PolicyCompletion) -> Iterator[str]:
     """What a board alone says of evals: nothing is as good as a mate in one."""
     evals = list(zip(answer.moves, answer.evals_pawns, strict=True))
     mates = [pawns for uci, pawns in evals if is_mate(board, uci)]
@@ -143,7 +143,7 @@ def _mate_findings(board: chess.Board, answer: PolicyAnswer) -> Iterator[str]:
             yield "mate_misjudged"
 
 
-def _environment_findings(answer: EnvironmentAnswer, truth: EnvironmentAnswer) -> Iterator[str]:
+def _environment_findings(answer: EnvironmentCompletion, truth: EnvironmentCompletion) -> Iterator[str]:
     """The names of the `EnvironmentAudit` counts that a row belongs to."""
     yield "rows"
     if answer != truth:
@@ -188,15 +188,15 @@ def _fixed(example: Example) -> Example | ParseFailure:
     if example.completion is None:
         return example
     match parse_prompt(example.prompt), parse_completion(example.task, example.completion):
-        case PolicyPrompt() as asked, PolicyAnswer() as answer:
+        case PolicyPrompt() as asked, PolicyCompletion() as answer:
             return _fixed_policy(example, asked.fen, answer)
-        case EnvironmentPrompt() as asked, EnvironmentAnswer() as answer:
+        case EnvironmentPrompt() as asked, EnvironmentCompletion() as answer:
             truth = environment_truth(asked)
             return example if answer == truth else split_line(example.prompt + render_environment(truth))
     raise ValueError(f"expected a valid row, got {example}")
 
 
-def _fixed_policy(example: Example, fen: str, answer: PolicyAnswer) -> Example | ParseFailure:
+def _fixed_policy(example: Example, fen: str, answer: PolicyCompletion) -> Example | ParseFailure:
     board = parse_fen(fen)
     kept = legal_candidates(board, answer)
     if "mate_misjudged" in _mate_findings(board, answer):
@@ -206,5 +206,5 @@ def _fixed_policy(example: Example, fen: str, answer: PolicyAnswer) -> Example |
     best = max(kept, key=kept.__getitem__)
     if tuple(kept) == answer.moves and kept.get(answer.best) == kept[best]:
         return example
-    fixed = PolicyAnswer(tuple(kept), tuple(kept.values()), best)
+    fixed = PolicyCompletion(tuple(kept), tuple(kept.values()), best)
     return split_line(example.prompt + render_policy(fixed, fen))

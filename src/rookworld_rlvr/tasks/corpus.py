@@ -20,7 +20,7 @@ from . import parse_prompt
 from .environment import SEPARATOR, parse_environment
 from .policy import PREFIX as POLICY_PREFIX
 from .policy import parse_policy
-from .types import Answer, Example, FailureReason, ParseFailure, PromptError, Task
+from .types import Example, FailureReason, ParsedCompletion, ParseFailure, PromptError, Task
 
 END_OF_TEXT = "<|endoftext|>"
 # The environment prompt ends with its third separator.
@@ -204,7 +204,7 @@ def _example(prompt: str, completion: str | None) -> Example | ParseFailure:
     return Example(parsed.task, prompt.rstrip(), padding + completion)
 
 
-def parse_completion(task: Task, completion: str) -> Answer | ParseFailure:
+def parse_completion(task: Task, completion: str) -> ParsedCompletion | ParseFailure:
     """The answer that a completion of `task` holds, or why it holds none."""
     return parse_policy(completion) if task is Task.policy else parse_environment(completion)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ..board.fen import parse_fen
 from ..board.transition import Transition, step
 from .policy import parse_number
-from .types import EnvironmentAnswer, EnvironmentPrompt, FailureReason, ParseFailure, PromptError
+from .types import EnvironmentCompletion, EnvironmentPrompt, FailureReason, ParseFailure, PromptError
 
 PREFIX = "A: "
 SEPARATOR = "+"
@@ -42,20 +42,20 @@ def parse_environment_prompt(prompt: str) -> EnvironmentPrompt:
     return EnvironmentPrompt(fen, uci, history)
 
 
-def render_environment(answer: EnvironmentAnswer | Transition) -> str:
+def render_environment(answer: EnvironmentCompletion | Transition) -> str:
     """The completion of an answer.
 
-    >>> render_environment(EnvironmentAnswer("8/8/8/8/8/8/8/K1k5 w - - 0 1", 0.001, False, True))
+    >>> render_environment(EnvironmentCompletion("8/8/8/8/8/8/8/K1k5 w - - 0 1", 0.001, False, True))
     '8/8/8/8/8/8/8/K1k5 w - - 0 1+0.001+0+1'
     """
     flags = (str(int(answer.terminated)), str(int(answer.truncated)))
     return SEPARATOR.join((answer.next_fen, str(answer.reward), *flags))
 
 
-def environment_truth(prompt: EnvironmentPrompt) -> EnvironmentAnswer:
+def environment_truth(prompt: EnvironmentPrompt) -> EnvironmentCompletion:
     """What python-chess says the completion should be."""
     truth = step(prompt.fen, prompt.uci, prompt.history)
-    return EnvironmentAnswer(truth.next_fen, truth.reward, truth.terminated, truth.truncated)
+    return EnvironmentCompletion(truth.next_fen, truth.reward, truth.terminated, truth.truncated)
 
 
 def environment_fields(completion: str) -> tuple[str, ...]:
@@ -63,11 +63,11 @@ def environment_fields(completion: str) -> tuple[str, ...]:
     return tuple(field.strip() for field in completion.split(SEPARATOR))
 
 
-def parse_environment(completion: str) -> EnvironmentAnswer | ParseFailure:
+def parse_environment(completion: str) -> EnvironmentCompletion | ParseFailure:
     """The answer an environment completion holds, or why it holds none.
 
     >>> parse_environment("8/8/8/8/8/8/8/K1k5 w - - 0 1+0.5+1+0")
-    EnvironmentAnswer(next_fen='8/8/8/8/8/8/8/K1k5 w - - 0 1', reward=0.5, terminated=True, truncated=False)
+    EnvironmentCompletion(next_fen='8/8/8/8/8/8/8/K1k5 w - - 0 1', reward=0.5, terminated=True, truncated=False)
     >>> parse_environment("8/8 w - - 0 1+0.5+1+0").reason
     <FailureReason.bad_fen: 'bad_fen'>
     """
@@ -79,7 +79,7 @@ def parse_environment(completion: str) -> EnvironmentAnswer | ParseFailure:
         return ParseFailure(reason, f"{len(fields)} fields")
     next_fen, reward, *flags = fields
     failure = _fen_failure(next_fen) or _numbers_failure(reward, flags)
-    return failure or EnvironmentAnswer(next_fen, float(reward), FLAGS[flags[0]], FLAGS[flags[1]])
+    return failure or EnvironmentCompletion(next_fen, float(reward), FLAGS[flags[0]], FLAGS[flags[1]])
 
 
 def _fen_failure(fen: str) -> ParseFailure | None:

@@ -11,7 +11,7 @@ from ..board.transition import step
 from .environment import HISTORY_MOVES, render_environment, render_environment_prompt
 from .move_evals import MoveEvals
 from .policy import MAX_CANDIDATES, render_policy, render_policy_prompt
-from .types import PolicyAnswer
+from .types import PolicyCompletion
 
 MAX_PLIES = 160
 # Half of the games begin behind a named opening, half after up to this many random plies.
@@ -60,7 +60,7 @@ def policy_line(verdict: MoveEvals) -> str:
     """
     ranked = sorted(verdict.evals_pawns.items(), key=lambda item: -item[1])[:MAX_CANDIDATES]
     moves, evals = zip(*ranked, strict=True)
-    return render_policy_prompt(verdict.fen) + render_policy(PolicyAnswer(moves, evals, moves[0]), verdict.fen)
+    return render_policy_prompt(verdict.fen) + render_policy(PolicyCompletion(moves, evals, moves[0]), verdict.fen)
 
 
 def environment_line(fen: str, uci: str, history: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ import chess
 from ..board.moves import is_uci
 from .generate import environment_line
 from .policy import legal_candidates, parse_policy, render_policy, render_policy_prompt
-from .types import PolicyAnswer
+from .types import PolicyCompletion
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +103,9 @@ def winner_lines(record: GameRecord) -> Iterator[str]:
     """
     for board, turn in record.states():
         answer = parse_policy(turn.answer)
-        if board.turn != record.winner or turn.written != turn.played or not isinstance(answer, PolicyAnswer):
+        if board.turn != record.winner or turn.written != turn.played or not isinstance(answer, PolicyCompletion):
             continue
         kept = legal_candidates(board, answer)
         if answer.best in kept:
-            legal = PolicyAnswer(tuple(kept), tuple(kept.values()), answer.best)
+            legal = PolicyCompletion(tuple(kept), tuple(kept.values()), answer.best)
             yield render_policy_prompt(board.fen()) + render_policy(legal, board.fen())

@@ -13,7 +13,7 @@ import chess
 from ..board.evals import format_pawns
 from ..board.fen import parse_fen
 from ..board.moves import is_legal_uci, is_uci
-from .types import FailureReason, ParseFailure, PolicyAnswer, PolicyPrompt, PromptError
+from .types import FailureReason, ParseFailure, PolicyCompletion, PolicyPrompt, PromptError
 
 PREFIX = "P: "
 MARKERS = ("M", "E", "B")
@@ -61,10 +61,10 @@ def parse_policy_prompt(prompt: str) -> PolicyPrompt:
     return PolicyPrompt(fen)
 
 
-def render_policy(answer: PolicyAnswer, fen: str) -> str:
+def render_policy(answer: PolicyCompletion, fen: str) -> str:
     """The completion of `answer` behind the prompt of `fen`, in published columns.
 
-    >>> render_policy(PolicyAnswer(("a1b1",), (0.5,), "a1b1"), "8/8/8/8/8/8/8/K1k5 w - - 0 1").split()
+    >>> render_policy(PolicyCompletion(("a1b1",), (0.5,), "a1b1"), "8/8/8/8/8/8/8/K1k5 w - - 0 1").split()
     ['M:', 'a1b1', 'E:', '0.5', 'B:', 'a1b1']
     """
     padding = " " * max(1, FEN_WIDTH - len(fen))
@@ -104,11 +104,11 @@ def parse_number(text: str) -> float | None:
     return float(text) if _NUMBER.fullmatch(text) else None
 
 
-def parse_policy(completion: str) -> PolicyAnswer | ParseFailure:
+def parse_policy(completion: str) -> PolicyCompletion | ParseFailure:
     """The answer a policy completion holds, or why it holds none.
 
     >>> parse_policy("M: a1b1 a1a2 E: 0.5 -1.0 B: a1b1")
-    PolicyAnswer(moves=('a1b1', 'a1a2'), evals_pawns=(0.5, -1.0), best='a1b1')
+    PolicyCompletion(moves=('a1b1', 'a1a2'), evals_pawns=(0.5, -1.0), best='a1b1')
     >>> parse_policy("M: a1b1 E: nan B: a1b1")
     ParseFailure(reason=<FailureReason.bad_eval: 'bad_eval'>, detail='nan')
     """
@@ -116,13 +116,13 @@ def parse_policy(completion: str) -> PolicyAnswer | ParseFailure:
     failure = _structure_failure(completion, fields) or _words_failure(fields)
     if failure:
         return failure
-    return PolicyAnswer(fields.moves, tuple(float(text) for text in fields.evals), fields.best[0])
+    return PolicyCompletion(fields.moves, tuple(float(text) for text in fields.evals), fields.best[0])
 
 
-def legal_candidates(board: chess.Board, answer: PolicyAnswer) -> dict[str, float]:
+def legal_candidates(board: chess.Board, answer: PolicyCompletion) -> dict[str, float]:
     """The candidates that are legal, each once, with their evals in pawns; of a repeated one the first.
 
-    >>> answer = PolicyAnswer(("e2e4", "e2e5", "e2e4"), (0.3, 0.9, 0.1), "e2e4")
+    >>> answer = PolicyCompletion(("e2e4", "e2e5", "e2e4"), (0.3, 0.9, 0.1), "e2e4")
     >>> legal_candidates(chess.Board(), answer)
     {'e2e4': 0.3}
     """

@@ -1,7 +1,8 @@
-"""The words both tasks share: tasks, prompts, answers, failures, examples."""
+"""Types that both tasks share: prompts, parsed completions, failures and examples."""
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 
 class Task(StrEnum):
@@ -12,7 +13,7 @@ class Task(StrEnum):
 
 
 class FailureReason(StrEnum):
-    """Why a completion is not an answer, or a row of data no example; counted under these names."""
+    """Why a completion is malformed, or a row of data no example; counted under these names."""
 
     empty = "empty"
     missing_field = "missing_field"
@@ -35,9 +36,13 @@ class PromptError(ValueError):
     """A malformed prompt: ours to mend, never scored."""
 
 
+class LabelError(ValueError):
+    """A malformed label: ours to mend, never scored."""
+
+
 @dataclass(frozen=True, slots=True)
 class ParseFailure:
-    """What kept a completion from being an answer."""
+    """The first thing that the strict parser refused in a completion."""
 
     reason: FailureReason
     detail: str
@@ -74,18 +79,18 @@ Prompt = PolicyPrompt | EnvironmentPrompt
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyAnswer:
-    """A well-formed policy completion; the moves are UCI, their legality is for the judge."""
+class PolicyCompletion:
+    """A well-formed policy completion; the moves are UCI, the rewards decide about their legality."""
 
     moves: tuple[str, ...]
     """One to five candidates, in no order."""
     evals_pawns: tuple[float, ...]
-    """One eval a candidate, same index; the side to move's view; mates as in `board.evals`."""
+    """One eval per candidate, same index; the side to move's view; mates as in `board.evals`."""
     best: str
 
 
 @dataclass(frozen=True, slots=True)
-class EnvironmentAnswer:
+class EnvironmentCompletion:
     """A well-formed environment completion."""
 
     next_fen: str
@@ -94,7 +99,15 @@ class EnvironmentAnswer:
     truncated: bool
 
 
-Answer = PolicyAnswer | EnvironmentAnswer
+ParsedCompletion = PolicyCompletion | EnvironmentCompletion
+C = TypeVar("C", PolicyCompletion, EnvironmentCompletion)
+
+
+def require_parsed(label: str, parsed: C | ParseFailure) -> C:
+    """What the strict parser made of `label`. Raises LabelError if that is a failure."""
+    if isinstance(parsed, ParseFailure):
+        raise LabelError(f"expected a label that parses, got {label!r}: {parsed.reason} {parsed.detail}")
+    return parsed
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,11 +98,11 @@ def _by_task(report: StepReport) -> dict[str, float]:
 
 
 def _parts(report: StepReport) -> dict[str, float]:
-    """The mean of each part, as task/rung/part, over the completions to which it applied."""
+    """The mean of each part, as task/tier/part, over the completions to which it applied."""
     found: dict[str, list[float]] = {}
     for group in report.groups:
         for sample in group.samples:
-            for part, value in sample.score.parts.items():
+            for part, value in sample.score.components.items():
                 found.setdefault(f"{group.example.task.value}/{part}", []).append(value)
     return {part: fmean(values) for part, values in sorted(found.items())}
 
@@ -167,7 +167,7 @@ METRICS: dict[str, Metric] = {
         _of_groups(lambda report: float(report.rewards_PG.mean()))),
     "reward/task/*": Metric("reward", MEAN, "the mean reward of each task", "rises",
         _of_groups(_by_task)),
-    "reward/part/*": Metric("0-1", MEAN, "mean of a part where it applied (task/rung/part)", "rises",
+    "reward/part/*": Metric("0-1", MEAN, "mean of a part where it applied (task/tier/part)", "rises",
         _of_groups(_parts)),
     "reward/penalized": Metric("reward", MEAN, "reward/mean less kl/coef times kl/reference", "rises",
         _penalized),

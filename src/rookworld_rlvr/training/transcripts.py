@@ -21,7 +21,7 @@ def transcript(step: int, group: Group, sample: Sample) -> dict[str, Any]:
         "expected": group.example.completion,
         # JSON has no NaN; a reward that is not finite is a fault, and told of as one.
         "reward": reward if math.isfinite(reward) else None,
-        "parts": sample.score.parts,
+        "parts": sample.score.components,
         "failure": f"{failure.reason}: {failure.detail}" if failure else None,
         "finished": sample.completion.finished,
     }

@@ -1,16 +1,18 @@
 """Processes that play numbered games: worker k mod K plays game k, and the games come back in order."""
 
 import multiprocessing
+import os
 import random
+import signal
+import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 
 import chess
 
 from ...rewards import ScorerError
-from ...rewards.worker import begin_worker
 from ...stockfish.engine import Engine, EngineConfig, engine_position
 from ...stockfish.uci import Limit
 from ...tasks.move_evals import Analyse, MoveEvals, render_move_evals
@@ -119,7 +121,7 @@ def open_workers(
 
 def _work(connection: Connection, seed: int, labelling: Labelling | None) -> None:
     # The engine ends with its input, and that with us.
-    begin_worker()
+    _begin_worker()
     with suppress(EOFError, ConnectionError):
         if labelling is None:
             while True:
@@ -139,3 +141,17 @@ def _labelled_game(seed: int, number: int, engine: Engine, labelling: Labelling)
         return Game(move_evals_lines(seed, number, analyse, labelling.given), engine.restarts - restarts)
     except ScorerError as error:
         return WorkerError(str(error))
+
+
+def _begin_worker() -> None:
+    """Leave Ctrl-C, which reaches all processes of a terminal, to the parent; end this worker when the parent ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+
+
+def _end_with_the_parent() -> None:
+    """Wait for the parent's end. No queue shows it, because every worker holds both ends, nor does a computation."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)

@@ -1,0 +1,56 @@
+"""Three tiers of components and the quality that they make; the first tier is a gate for the other two.
+
+    quality = weighted mean of the tiers, each the weighted mean of its components
+
+A completion whose structure is broken (above all by extra or repeated text) stays below every well-formed one,
+however bad: it earns structure × (weight of the first tier + weight of the second × mean quality of its content).
+So no text before, after or inside a completion can hide what it says.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+TIERS = ("structure", "parse", "correctness")
+Weights = Mapping[str, Mapping[str, float]]
+
+
+@dataclass(slots=True)
+class TierWeights:
+    """Weights of the tiers, above 0: little for format, most for correctness."""
+
+    structure: float = 0.1
+    """Markers and fields are there, in order, once."""
+    parse: float = 0.15
+    """Moves are UCI, numbers are numbers, the FEN parses."""
+    correctness: float = 0.75
+    """Moves are legal, the next state is the true one."""
+
+
+def weights_of(tier: Any) -> dict[str, float]:
+    """The weights of a tier's components, or of the tiers themselves, by name."""
+    return {weight.name: float(getattr(tier, weight.name)) for weight in fields(tier)}
+
+
+def quality(components: Mapping[str, float], weights: Weights, tiers: Mapping[str, float]) -> float:
+    """Quality in [0, 1] of components in [0, 1]: 1 exactly if all are 1, 0 exactly if no structure is found.
+
+    `weights` has the weights of each tier's components, `tiers` those of the tiers. Components that did not apply are
+    absent, and the other weights are renormalised. A tier without an applicable component is left out in the same way.
+    """
+    by_tier = {tier: {name: components[name] for name in weights[tier] if name in components} for tier in TIERS}
+    values = {tier: mean(by_tier[tier], weights[tier]) for tier in TIERS if _counts(by_tier[tier], weights[tier])}
+    if all(components[name] == 1.0 for name, weight in weights["structure"].items() if weight):
+        return mean(values, tiers)
+    content = mean({tier: value for tier, value in values.items() if tier != "structure"}, tiers)
+    return values["structure"] * mean(dict.fromkeys(values, 0.0) | {"structure": 1.0, "parse": content}, tiers)
+
+
+def mean(values: Mapping[str, float], weights: Mapping[str, float]) -> float:
+    """Mean of `values`, weighted by `weights` of the same names; their sum must be above 0."""
+    total = sum(weights[name] for name in values)
+    return sum(weights[name] * value for name, value in values.items()) / total
+
+
+def _counts(values: Mapping[str, float], weights: Mapping[str, float]) -> bool:
+    return any(weights[name] for name in values)
