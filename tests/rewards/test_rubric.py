@@ -73,8 +73,8 @@ def totals(changes: dict[str, Any]) -> list[float]:
 
 
 # The others are words, or the engine's own.
-KNOBS = [path for path, _ in knobs(RubricConfig()) if not path.startswith(("source", "verdicts", "engine."))]
-# Of an engine's verdict, which labels know nothing of.
+KNOBS = [path for path, _ in knobs(RubricConfig()) if not path.startswith(("source", "move_evals", "stockfish."))]
+# Options of engine evaluations, which labels do not use.
 ENGINE_KNOBS = [path for path in KNOBS if path.endswith(("_value", "halving_loss", "missed_mate"))]
 MOVES = [move.uci() for move in chess.Board().legal_moves]
 ANALYSES = {
