@@ -23,7 +23,7 @@ from rookworld_rlvr.training.run import Run
 from rookworld_rlvr.training.trainer import begin
 
 KEYS = ("policy/legal_best_move", "policy/valid", "policy/legal_candidates", "environment/next_state_accuracy")
-COMMON = ["objective.prompts_per_step=4", "optim.lr=3e-4", "kl.coef=0.02", "threads=1", "logging.console_every=25"]
+COMMON = ["objective.prompts_per_step=4", "optim.lr=3e-4", "kl.coef=0.02", "threads=1"]
 # ratio_corrected is left out: on-policy its gradient is that of k2_straight_through, token by token.
 CONFIGS = {
     "batch std, no filter, k2": [],

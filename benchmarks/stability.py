@@ -26,7 +26,7 @@ from rookworld_rlvr.training.trainer import begin
 
 KEY = "policy/legal_best_move"
 SMALL = ["data.mixture.policy=1", "data.mixture.environment=0", "objective.prompts_per_step=2"]
-SMALL += ["objective.group_size=8", "evaluation_rows=0", "threads=1", "logging.console_every=100"]
+SMALL += ["objective.group_size=8", "evaluation_rows=0", "threads=1"]
 
 
 def make_run(arguments: argparse.Namespace, multiple: float, *, recovery: bool) -> Run:

@@ -333,25 +333,24 @@ def server(config: RunConfig) -> tuple[str, list[str]]:
     raise AssertionError("expected a server that fails to be refused")
 
 
-def coefficients(config: RunConfig) -> list[tuple[float, float]]:
-    """The coefficients of KL and entropy after each of some steps with a given KL and entropy, nat a token."""
+def coefficients(config: RunConfig) -> list[float]:
+    """KL coefficients after each of some steps with a given KL, nats per token."""
     context, found = build_unsaved_run(config).context, []
-    for step, (kl, entropy) in enumerate([(0.01, 0.1), (0.3, 0.1), (0.12, 0.1), (2.0, 0.3), (0.11, 0.1)]):
+    for step, kl in enumerate([0.01, 0.3, 0.12, 2.0, 0.11]):
         context.kl_controller.observe(step, kl)
-        context.entropy_controller.observe(entropy)
-        found.append((context.kl_controller.coefficient(step + 1), context.entropy_controller.coefficient()))
+        found.append(context.kl_controller.coefficient(step + 1))
     return found
 
 
 def references(config: RunConfig) -> list[str]:
-    """The reference's weights after steps in which the policy moves, of these KLs and validation scores."""
+    """The reference's weights after steps in which the policy moves, of these validation scores."""
     context, found = build_unsaved_run(config).context, []
     context.references.begin(0.5)
-    for step, (kl, score) in enumerate([(0.1, 0.4), (0.3, 0.6), (0.1, 0.55), (0.1, 0.3)], 1):
+    for step, score in enumerate([0.4, 0.6, 0.55, 0.3], 1):
         with torch.no_grad():
             for parameter in context.policy.model.parameters():
                 parameter.add_(0.01)
-        context.references.maybe_refresh(context.policy, step=step, kl=kl, score=lambda score=score: score)
+        context.references.maybe_refresh(context.policy, step=step, score=lambda score=score: score)
         found.append(checksum(context.references.current.model))
     return found
 

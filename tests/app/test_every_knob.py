@@ -40,7 +40,6 @@ KL = ("kl.coef=1", "optim.lr=0.01", "recovery.guard.kl_limit=0")
 # Updates far enough from the policy that sampled for a clip to bind.
 FAR = ("objective.epochs=3", "optim.lr=0.005")
 ADAPTIVE_KL = ("kl.control=adaptive",)
-ADAPTIVE_ENTROPY = ("objective.entropy.control=adaptive", "objective.entropy.coef=0.01")
 # A server that fails after a while, see the observer.
 SERVER = ("generator=vllm_server", "generator.vllm.urls=[http://127.0.0.1:1]", "generator.vllm.retries=0")
 ONE_ATTEMPT = ("rubric.stockfish.timeout_s=0.3", "rubric.stockfish.attempts=1")
@@ -51,7 +50,6 @@ SELF_PLAY = ("data.self_play.fraction=1", "data.mixture.environment=0")
 # A model that plays legal moves, and learns nothing that would end the second step.
 PLAYS = ("model.path=tiny", "generator.max_new_tokens=144", "optim.lr=0")
 COMPILED = ("model.compile",)
-ON_IMPROVEMENT = ("reference.mode=on_improvement", "validation.rows=8")
 KNOBS: dict[str, Knob] = {
     path: Knob(value * 1.3, "totals", ("rubric.warmup_steps=10", *(BY_ENGINE if path.endswith(OF_ENGINE) else ())))
     for path, value in LEAVES.items()
@@ -84,9 +82,7 @@ KNOBS: dict[str, Knob] = {
     "name": Knob("other", "folder"),
     "output_root": Knob("elsewhere", "folder"),
     "logging.tracker": Knob("tensorboard", "folder"),
-    "logging.wandb_mode": Knob("disabled", "folder", ("logging=wandb",)),
     "logging.project": Knob("other", "folder", ("logging=wandb",)),
-    "logging.console_every": Knob(2, "folder"),
     "resume": Knob("/nope", "refused"),
     "processes": Knob(2, "refused"),
     "max_staleness": Knob(1, "two_steps"),
@@ -142,22 +138,16 @@ KNOBS: dict[str, Knob] = {
     "objective.collection.zero_variance": Knob("drop", "two_steps", ("objective.advantage.outcome_filter=true",)),
     "objective.collection.truncated": Knob("mask", "two_steps", ("generator.max_new_tokens=20",)),
     "objective.collection.kl_cap": Knob(1e-6, "two_steps"),
-    "objective.collection.refill_rounds": Knob(1, "two_steps", ("objective.collection.kl_cap=1e-6",)),
     "objective.advantage.scale": Knob("group", "two_steps"),
     "objective.advantage.std_floor": Knob(2.0, "two_steps"),
     "objective.advantage.clip": Knob(0.1, "two_steps"),
     "objective.advantage.outcome_filter": Knob("true", "two_steps"),
     "objective.clip.clip_low": Knob(0.001, "two_steps", FAR),
     "objective.clip.clip_high": Knob(0.001, "two_steps", FAR),
-    "objective.clip.dual_clip": Knob(1.001, "two_steps", FAR),
     "objective.mismatch.mode": Knob("token_mask", "biased_sampler"),
     "objective.mismatch.cap": Knob(3.0, "biased_sampler"),
     "objective.mismatch.floor": Knob(0.3, "biased_sampler", ("objective.mismatch.mode=token_mask",)),
-    "objective.entropy.control": Knob("adaptive", "coefficients", ("objective.entropy.coef=0.01",)),
-    "objective.entropy.coef": Knob(0.1, "two_steps"),
-    "objective.entropy.target": Knob(0.05, "coefficients", ADAPTIVE_ENTROPY),
-    "objective.entropy.rate": Knob(1e-3, "coefficients", ADAPTIVE_ENTROPY),
-    "objective.entropy.max_coef": Knob(0.0101, "coefficients", ADAPTIVE_ENTROPY),
+    "objective.entropy_coef": Knob(0.1, "two_steps"),
     "kl.form": Knob("exact", "two_steps", KL),
     "kl.token_clamp": Knob(1e-4, "two_steps", KL),
     "kl.control": Knob("adaptive", "coefficients"),
@@ -168,10 +158,6 @@ KNOBS: dict[str, Knob] = {
     "kl.min_coef": Knob(0.045, "coefficients", ADAPTIVE_KL),
     "reference.mode": Knob("every", "references", ("reference.refresh_every=2",)),
     "reference.refresh_every": Knob(1, "references", ("reference.mode=every",)),
-    "reference.mixup": Knob(0.9, "references", ("reference.mode=ema", "reference.refresh_every=2")),
-    "reference.tolerance": Knob(0.4, "references", (*ON_IMPROVEMENT, "reference.refresh_every=2")),
-    "reference.kl_budget": Knob(0.2, "references", (*ON_IMPROVEMENT, "reference.refresh_every=4")),
-    "reference.reset_optimizer": Knob(True, "folder", ("reference.mode=every", "reference.refresh_every=1")),
     "recovery.enabled": Knob(False, "escalation"),
     "recovery.recovery_lr_factor": Knob(0.25, "escalation"),
     "recovery.max_consecutive_nans": Knob(2, "escalation"),

@@ -33,7 +33,7 @@ def step_loss(kind: LossKind, cuts: list[slice], logprobs: Tensor) -> tuple[floa
             (logprobs + shift_BT)[cut],
             advantages_B=advantages_B[cut],
             loss_mask=MASK_BT[cut],
-            clip=ClipConfig(dual_clip=1.5),
+            clip=ClipConfig(),
         )
         loss = weighted_sum(terms.per_token, LOSSES[kind].token_weights(MASK_BT[cut], STEP), MASK_BT[cut])
         loss.backward()
@@ -110,7 +110,7 @@ def test_whatever_lies_under_the_mask_is_harmless(kind: LossKind, poison: float,
         old_logprobs,
         advantages_B=torch.tensor([advantage, advantage]),
         loss_mask=loss_mask,
-        clip=ClipConfig(dual_clip=2.0),
+        clip=ClipConfig(),
     )
     sizes = LossSizes(completions=1, tokens=2, step_tokens=2.0, max_tokens=2)
     loss = weighted_sum(terms.per_token, LOSSES[kind].token_weights(loss_mask, sizes), loss_mask)
@@ -131,7 +131,7 @@ def test_an_advantage_of_zero_gives_no_gradient_however_far_the_policy_moved(kin
         torch.tensor([[-30.0, -0.1]]),
         advantages_B=torch.zeros(1),
         loss_mask=torch.ones(1, 2, dtype=torch.bool),
-        clip=ClipConfig(dual_clip=2.0),
+        clip=ClipConfig(),
     )
     terms.per_token.sum().backward()
     assert not terms.per_token.any() and not terms.clipped.any()

@@ -27,7 +27,7 @@ WEIGHTS: dict[LossKind, Callable[[int], float]] = {
 }
 CLIPS = [
     ClipConfig(clip_low=0.2, clip_high=0.28),
-    ClipConfig(clip_low=0.1, clip_high=0.5, dual_clip=1.4),
+    ClipConfig(clip_low=0.1, clip_high=0.5),
     ClipConfig(clip_low=1.0, clip_high=math.inf),
 ]
 
@@ -59,8 +59,6 @@ def clipped_by_hand(ratio: float, advantage: float, clip: ClipConfig) -> tuple[f
         return -(1 + clip.clip_high) * advantage, 0.0
     if advantage < 0 and ratio < 1 - clip.clip_low:
         return -(1 - clip.clip_low) * advantage, 0.0
-    if advantage < 0 and clip.dual_clip and ratio > clip.dual_clip:
-        return -clip.dual_clip * advantage, 0.0
     return -ratio * advantage, -ratio * advantage
 
 
@@ -134,12 +132,10 @@ def test_in_this_tree_every_bound_binds_somewhere_and_never_everywhere(
         assert not terms.ratio.requires_grad
         return terms.clipped[policy.loss_mask_BT]
 
-    usual, dual = CLIPS[0], CLIPS[1]
+    usual = CLIPS[0]
     above = clipped(ClipConfig(clip_low=1.0, clip_high=usual.clip_high))
     below = clipped(ClipConfig(clip_low=usual.clip_low, clip_high=math.inf))
-    runaway = clipped(ClipConfig(clip_low=1.0, clip_high=math.inf, dual_clip=dual.dual_clip))
-    bounds = [above, below] if kind is LossKind.cispo else [above, below, runaway]
-    assert all(0 < flags.sum() < flags.numel() for flags in bounds)
+    assert all(0 < flags.sum() < flags.numel() for flags in (above, below))
     assert not clipped(CLIPS[2]).any()
 
 

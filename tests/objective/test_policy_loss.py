@@ -112,35 +112,8 @@ def test_a_token_that_ran_away_against_its_advantage_shows_as_a_large_finite_los
     assert loss.clipped.item() is False
 
 
-@pytest.mark.parametrize(
-    ("ratio", "advantage", "expected", "gradient", "clipped"),
-    [
-        (2.9, -2.0, 5.8, 5.8, False),
-        (3.1, -2.0, 6.0, 0.0, True),
-        (1e6, -2.0, 6.0, 0.0, True),
-        (0.5, -2.0, 1.6, 0.0, True),
-        (3.1, 2.0, -2.4, 0.0, True),
-        (0.1, 2.0, -0.2, -0.2, False),
-        (3.1, 0.0, 0.0, 0.0, False),
-    ],
-)
-def test_the_dual_clip_bounds_a_negative_advantage_alone(
-    ratio: float, advantage: float, expected: float, gradient: float, clipped: bool
-) -> None:
-    loss, slope, was_clipped = one_token(ratio, advantage, ClipConfig(0.2, 0.2, dual_clip=3.0))
-    assert loss == pytest.approx(expected, rel=1e-12)
-    assert slope == pytest.approx(gradient, rel=1e-12)
-    assert was_clipped is clipped
-
-
-@pytest.mark.parametrize("dual", [1.0, 0.5, -1.0, math.nan])
-def test_a_dual_clip_that_is_neither_off_nor_above_one_is_refused(dual: float) -> None:
-    with pytest.raises(ValueError, match="dual_clip: expected 0 or above 1"):
-        ClipConfig(dual_clip=dual)
-
-
 def test_the_defaults_leave_more_room_above_than_below() -> None:
-    assert ClipConfig() == ClipConfig(clip_low=0.2, clip_high=0.28, dual_clip=0.0)
+    assert ClipConfig() == ClipConfig(clip_low=0.2, clip_high=0.28)
     assert one_token(1.27, 1.0, ClipConfig())[2] is False
     assert one_token(1.29, 1.0, ClipConfig())[2] is True
 

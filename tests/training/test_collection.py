@@ -17,6 +17,7 @@ from rookworld_rlvr.rollout.generator import Generator, GeneratorError, SampledC
 from rookworld_rlvr.rollout.groups import Group
 from rookworld_rlvr.stability.faults import FaultKind
 from rookworld_rlvr.tasks import Task
+from rookworld_rlvr.training import collection
 from rookworld_rlvr.training.context import Moment, StepContext
 from rookworld_rlvr.training.metrics import step_metrics
 from rookworld_rlvr.training.no_progress import idle_reason
@@ -135,9 +136,12 @@ def test_a_group_of_equal_rewards_is_kept_dropped_or_replaced(
 
 
 @pytest.mark.parametrize("rounds", [0, 2])
-def test_refilling_is_bound_and_its_prompts_are_the_next_ones(make_run: MakeRun, rounds: int) -> None:
-    given = (f"{COLLECTION}.zero_variance=refill", f"{COLLECTION}.refill_rounds={rounds}")
-    context = rescored(make_run(*given).context, lambda _i, _question, score: replace(score, total=0.5))
+def test_refilling_is_bound_and_its_prompts_are_the_next_ones(
+    make_run: MakeRun, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collection, "MAX_REFILLS", rounds)
+    run = make_run(f"{COLLECTION}.zero_variance=refill")
+    context = rescored(run.context, lambda _i, _question, score: replace(score, total=0.5))
     drawn = make_run().context.prompts.draw(2 * (1 + rounds) + 2)
     asked: list[str] = []
     generate = context.generator.generate
@@ -210,9 +214,10 @@ def kl_cap(shaken: Callable[..., StepContext]) -> float:
 
 
 def test_completions_beyond_the_kl_cap_are_rejected_and_not_trained(
-    shaken: Callable[..., StepContext], kl_cap: float
+    shaken: Callable[..., StepContext], kl_cap: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context = shaken(f"{COLLECTION}.kl_cap={kl_cap}", f"{COLLECTION}.refill_rounds=0")
+    monkeypatch.setattr(collection, "MAX_REFILLS", 0)
+    context = shaken(f"{COLLECTION}.kl_cap={kl_cap}")
     report = grpo_step(context, 0)
     rejected_PG = mean_kls(context, report) > kl_cap
     assert int(rejected_PG.sum()) == 4
@@ -227,10 +232,12 @@ def test_completions_beyond_the_kl_cap_are_rejected_and_not_trained(
 
 
 def test_rejected_completions_are_sampled_anew_from_the_same_prompts(
-    shaken: Callable[..., StepContext], kl_cap: float
+    shaken: Callable[..., StepContext], kl_cap: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    once = grpo_step(shaken(f"{COLLECTION}.kl_cap={kl_cap}", f"{COLLECTION}.refill_rounds=0"), 0)
-    context = shaken(f"{COLLECTION}.kl_cap={kl_cap}", f"{COLLECTION}.refill_rounds=3")
+    with monkeypatch.context() as patch:
+        patch.setattr(collection, "MAX_REFILLS", 0)
+        once = grpo_step(shaken(f"{COLLECTION}.kl_cap={kl_cap}"), 0)
+    context = shaken(f"{COLLECTION}.kl_cap={kl_cap}")
     report = grpo_step(context, 0)
     assert [group.example for group in report.groups] == [group.example for group in once.groups]
     assert report.sampled_groups > 2 and int(report.collected.valid_PG.sum()) > int(once.collected.valid_PG.sum())
@@ -245,7 +252,7 @@ def test_rejected_completions_are_sampled_anew_from_the_same_prompts(
 def test_prompts_whose_completions_were_rejected_are_learned_of_once(
     shaken: Callable[..., StepContext], kl_cap: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context = shaken(f"{COLLECTION}.kl_cap={kl_cap}", f"{COLLECTION}.refill_rounds=3")
+    context = shaken(f"{COLLECTION}.kl_cap={kl_cap}")
     played: list[tuple[str, list[str]]] = []
     observed: list[Task] = []
     monkeypatch.setattr(context.prompts, "play", lambda example, texts: played.append((example.prompt, texts)))

@@ -48,6 +48,16 @@ RENAMED_OPTIONS: dict[str, str] = {
     "kl.lower_below": f"{CONSTANT} stability.kl_control.LOWER_BELOW)",
     "kl.lower_factor": f"{CONSTANT} stability.kl_control.LOWER_FACTOR)",
     "kl.max_coef": f"{CONSTANT} stability.kl_control.MAX_COEF)",
+    "objective.clip.dual_clip": "(removed: recovery catches a token that runs away against its advantage)",
+    "objective.collection.refill_rounds": f"{CONSTANT} training.collection.MAX_REFILLS)",
+    "objective.entropy.coef": "objective.entropy_coef",
+    "objective.entropy": "(removed: the entropy bonus has a fixed coefficient, objective.entropy_coef)",
+    "reference.mixup": f"{CONSTANT} stability.reference.EMA_FRACTION)",
+    "reference.tolerance": "(removed: a refresh on improvement allows no fall of the score)",
+    "reference.kl_budget": "(removed: reference.refresh_every alone decides when a refresh is due)",
+    "reference.reset_optimizer": "(removed: the optimiser keeps its moments at a refresh)",
+    "logging.wandb_mode": "(removed: set the environment variable WANDB_MODE; the default is offline)",
+    "logging.console_every": "(removed: the console has a line per step)",
 }
 RENAMED_COMMANDS: dict[str, str] = {
     "warmstart": "sft",

@@ -17,7 +17,6 @@ from ..model.sharded import shard
 from ..model.world import Distributed, World
 from ..rewards.scorer import Scorer
 from ..rollout.generator import Generator
-from ..stability.entropy_control import EntropyController
 from ..stability.guards import Guards
 from ..stability.kl_control import KLController
 from ..stability.recovery import RecoveryState
@@ -182,7 +181,6 @@ def _step_context(
         kl=config.kl,
         optim=config.optim,
         kl_controller=KLController(config.kl),
-        entropy_controller=EntropyController(config.objective.entropy),
         guards=Guards(config.recovery.guard),
         guarded=config.recovery.enabled,
         recovery=RecoveryState(),
@@ -226,7 +224,7 @@ def _self_play_prompts(
 def _make_sinks(config: RunConfig, raw: DictConfig, run: Run) -> list[Sink]:
     sinks: list[Sink] = [
         JsonlSink(run.folder / METRICS_FILE),
-        ConsoleSink(run.console, config.steps, config.logging.console_every),
+        ConsoleSink(run.console, config.steps),
     ]
     tracker = config.logging.tracker
     if tracker is Tracker.none:

@@ -17,8 +17,7 @@ def cispo_policy_loss(
     that has moved far enough. The value itself says nothing: it depends on the log-prob's level.
 
     On-policy the weight is 1 and the gradient that of the clipped surrogate. An advantage of 0 gives 0. The
-    paper tunes the upper bound alone: clip_low = 1 turns the lower one off. dual_clip plays no part, as the
-    weight is bounded for either sign of A. Raises ValueError on shapes that disagree.
+    paper tunes the upper bound alone: clip_low = 1 turns the lower one off. Raises ValueError on shapes that disagree.
     Source: arXiv 2506.13585.
     """
     check_shapes(logprobs, old_logprobs, advantages_B)

@@ -17,17 +17,12 @@ class ClipConfig:
     clip_high: float = 0.28
     """The ratio counts up to 1 + clip_high; above 0, infinity turns the upper bound off. Wider than
     clip_low, so that rare tokens can grow (arXiv 2503.14476)."""
-    dual_clip: float = 0.0
-    """At a negative advantage the loss grows with the ratio up to this one, above 1 (arXiv 1912.09729);
-    0 turns the bound off. Unused by cispo, whose weight clip_high bounds already."""
 
     def __post_init__(self) -> None:
         if not 0 < self.clip_low <= 1:
             raise ValueError(f"clip_low: expected above 0 and at most 1, got {self.clip_low}")
         if not self.clip_high > 0:
             raise ValueError(f"clip_high: expected above 0, got {self.clip_high}")
-        if not (self.dual_clip == 0 or self.dual_clip > 1):
-            raise ValueError(f"dual_clip: expected 0 or above 1, got {self.dual_clip}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +46,9 @@ def clipped_policy_loss(
 
     logprobs, old_logprobs (nat) and loss_mask (bool) are (B, T); a completion's advantage A holds for each
     of its tokens. On-policy r is 1 and the gradient -A·∇logprob. The clip binds only where moving on would
-    be rewarded: r too high at A > 0, too low at A < 0. An advantage of 0 gives 0 and no gradient. See
-    `pessimistic` for the dual clip. Assumes that the prefix's own ratio may be left out: the tokens' ratios
-    correct each token, not the states it is drawn in.
+    be rewarded: r too high at A > 0, too low at A < 0. An advantage of 0 gives 0 and no gradient.
+    Assumes that the prefix's own ratio may be left out: the tokens' ratios correct each token, not the states it is
+    drawn in.
 
     The log-ratio is masked before exp, so nothing under the mask reaches value or gradient. Beyond 40 nat
     it is cut: the loss stays finite, for the guard to see. Raises ValueError on shapes that disagree.
@@ -67,18 +62,12 @@ def clipped_policy_loss(
 def pessimistic(ratio: Tensor, *, advantages_B: Tensor, loss_mask: Tensor, clip: ClipConfig) -> PolicyLoss:
     """The lower of the free and the clipped surrogate, negated, for a differentiable ratio (B, T) of at
     least 0, finite under the mask too.
-
-    With dual_clip c, a negative A has the surrogate max(min(r·A, clip(r)·A), c·A): a token that ran away
-    against its advantage weighs no more than c (arXiv 1912.09729).
     """
     advantages_B1 = advantages_B.unsqueeze(-1)
     free = ratio * advantages_B1
     bounded = ratio.clamp(1 - clip.clip_low, 1 + clip.clip_high) * advantages_B1
-    surrogate, clipped = torch.minimum(free, bounded), bounded < free
-    if clip.dual_clip:
-        floor_B1 = torch.where(advantages_B1 < 0, clip.dual_clip * advantages_B1, -torch.inf)
-        surrogate, clipped = torch.maximum(surrogate, floor_B1), clipped | (surrogate < floor_B1)
-    return PolicyLoss(per_token=keep(-surrogate, loss_mask), ratio=ratio.detach(), clipped=clipped)
+    surrogate = torch.minimum(free, bounded)
+    return PolicyLoss(per_token=keep(-surrogate, loss_mask), ratio=ratio.detach(), clipped=bounded < free)
 
 
 def check_shapes(logprobs: Tensor, old_logprobs: Tensor, advantages_B: Tensor) -> None:

@@ -17,40 +17,34 @@ from ..model.sharded import load_full_state, reshard
 
 
 class ReferenceMode(StrEnum):
-    """When the reference takes over the policy's weights, and how far."""
+    """Rule by which the reference takes over the policy's weights."""
 
     frozen = "frozen"
     """Never: the reference is the starting model."""
     every = "every"
     """Every refresh_every steps it becomes a copy of the policy."""
     ema = "ema"
-    """Every refresh_every steps it moves by the fraction `mixup` to the policy (TR-DPO, arXiv 2404.09656)."""
+    """Every refresh_every steps it moves by the fraction 0.6 to the policy (TR-DPO, arXiv 2404.09656)."""
     on_improvement = "on_improvement"
-    """Every refresh_every steps it becomes a copy, but only if the validation score has not fallen since
-    the last time; and at once when kl_budget is spent."""
+    """Every refresh_every steps it becomes a copy, but only if the validation score has not fallen since the last
+    refresh."""
+
+
+EMA_FRACTION = 0.6
+"""The value that TR-DPO found best."""
 
 
 @dataclass(slots=True)
 class ReferenceConfig:
-    """How the reference follows the policy."""
+    """The reference model and its refreshes."""
 
     mode: ReferenceMode = ReferenceMode.frozen
     refresh_every: int = 50
     """Steps between refreshes; unused by frozen."""
-    mixup: float = 0.6
-    """ema: how far the reference moves to the policy, above 0 and at most 1."""
-    tolerance: float = 0.0
-    """on_improvement: how far the validation score may have fallen, 0 to 1."""
-    kl_budget: float = 0.0
-    """on_improvement: nat a token of a step's KL(policy‖reference) that force a refresh; 0: none do."""
-    reset_optimizer: bool = False
-    """Whether a refresh clears the optimiser's moments."""
 
     def __post_init__(self) -> None:
         if self.refresh_every < 1:
             raise ValueError(f"reference.refresh_every: expected 1 or more, got {self.refresh_every}")
-        if not 0 < self.mixup <= 1 or not self.tolerance >= 0 or not self.kl_budget >= 0:
-            raise ValueError("reference: expected mixup in (0, 1], tolerance and kl_budget from 0")
 
 
 def make_reference(policy: Policy) -> Policy:
@@ -80,29 +74,25 @@ class References:
         """on_improvement: the validation score that the first refresh is compared with."""
         self._score = score
 
-    def maybe_refresh(self, policy: Policy, *, step: int, kl: float, score: Callable[[], float]) -> bool:
-        """Refresh where that is due after `step` (1 is the first) with its KL, nat a token; says whether.
+    def maybe_refresh(self, policy: Policy, *, step: int, score: Callable[[], float]) -> bool:
+        """Refresh the reference if that is due after `step` (1 is the first); return whether it was refreshed.
 
         `score` is called only where the mode asks for it.
         """
         mode = self._config.mode
         due = mode is not ReferenceMode.frozen and step % self._config.refresh_every == 0
-        if mode is ReferenceMode.on_improvement:
-            due = self._improved(due, kl, score)
+        if due and mode is ReferenceMode.on_improvement:
+            due = self._improved(score())
         if due:
-            self._move_to(policy, self._config.mixup if mode is ReferenceMode.ema else 1.0)
+            self._move_to(policy, EMA_FRACTION if mode is ReferenceMode.ema else 1.0)
             self.refreshes += 1
         return due
 
-    def _improved(self, due: bool, kl: float, score: Callable[[], float]) -> bool:
-        spent = 0 < self._config.kl_budget < kl
-        if not due and not spent:
+    def _improved(self, score: float) -> bool:
+        if score < self._score:
             return False
-        measured = score()
-        passes = spent or measured >= self._score - self._config.tolerance
-        if passes:
-            self._score = measured
-        return passes
+        self._score = score
+        return True
 
     @torch.no_grad()
     def _move_to(self, policy: Policy, fraction: float) -> None:

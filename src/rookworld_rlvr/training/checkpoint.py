@@ -194,7 +194,6 @@ def _state(context: StepContext, step: int, keep: bool = True) -> dict[str, Any]
         "optimizer": on_host(context.optimizer.state_dict(), keep),
         "clock": context.clock.schedule_step,
         "kl": context.kl_controller.state_dict(),
-        "entropy": context.entropy_controller.state_dict(),
         "guards": context.guards.state_dict(),
         "rng": rng_state(),
         "sampler": context.batches.prompts_state(context.prompts),
@@ -209,7 +208,6 @@ def _put_back(context: StepContext, state: dict[str, Any]) -> None:
     _load_optimizer(context.optimizer, state["optimizer"])
     context.clock.schedule_step = state["clock"]
     context.kl_controller.load_state_dict(state["kl"])
-    context.entropy_controller.load_state_dict(state["entropy"])
     set_rng_state(state["rng"])
 
 

@@ -24,6 +24,10 @@ from .out_of_memory import in_pieces_that_fit, out_of_memory
 from .step_report import StepReport
 from .timing import timed
 
+# Most times per step that zero-variance groups, or rejected completions, are sampled anew; the prompts of a task that
+# is solved, or hopeless, have none of them filled however often they are tried.
+MAX_REFILLS = 3
+
 
 def collect(context: StepContext, report: StepReport) -> Collected:
     """A step's groups. Their number is prompts_per_step, or less where idle groups are dropped.
@@ -36,7 +40,7 @@ def collect(context: StepContext, report: StepReport) -> Collected:
         return collected
     advantage = context.objective.advantage
     collected = collected.select(used_P(collected, advantage))
-    rounds = config.refill_rounds if config.zero_variance is ZeroVariance.refill else 0
+    rounds = MAX_REFILLS if config.zero_variance is ZeroVariance.refill else 0
     for _ in range(rounds):
         missing = wanted - len(collected.groups)
         if missing:
@@ -121,7 +125,7 @@ def _reject(context: StepContext, groups: list[Group], report: StepReport) -> Co
     """Put new completions in the place of those beyond the KL cap, and say which are still beyond it."""
     valid_PG = _within_cap(context, groups)
     report.rejected_completions += int((~valid_PG).sum())
-    for _ in range(context.objective.collection.refill_rounds):
+    for _ in range(MAX_REFILLS):
         short = [p for p, row in enumerate(valid_PG.tolist()) if not all(row)]
         if not short:
             break

@@ -3,6 +3,7 @@
 `RunConfig` composes what stands here with the dataclasses of other packages, each beside its owner.
 """
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -12,7 +13,6 @@ from ..model.world import Distributed, DistributedConfig
 from ..objective import AdvantageConfig, ClipConfig, LossKind, MismatchConfig
 from ..rewards import RubricConfig
 from ..rollout.generator import GeneratorConfig
-from ..stability.entropy_control import EntropyConfig
 from ..stability.kl_control import KLConfig
 from ..stability.recovery import RecoveryConfig
 from ..stability.reference import ReferenceConfig
@@ -31,8 +31,8 @@ class ZeroVariance(StrEnum):
     drop = "drop"
     """It is not trained on."""
     refill = "refill"
-    """Other prompts are sampled in its place, up to refill_rounds times (dynamic sampling, arXiv 2503.14476). Groups
-    that still have zero variance then are dropped."""
+    """Other prompts are sampled in its place, up to 3 times (dynamic sampling, arXiv 2503.14476). Groups that still
+    have zero variance then are dropped."""
 
 
 class Truncated(StrEnum):
@@ -52,12 +52,10 @@ class CollectionConfig:
     truncated: Truncated = Truncated.score
     kl_cap: float = 0.0
     """Nats per token: a completion whose mean KL(policy‖reference) is above it is rejected; 0: none is."""
-    refill_rounds: int = 3
-    """Most times per step that zero-variance groups, or rejected completions, are sampled anew."""
 
     def __post_init__(self) -> None:
-        if not self.kl_cap >= 0 or self.refill_rounds < 0:
-            raise ValueError("objective.collection: expected kl_cap and refill_rounds from 0")
+        if not self.kl_cap >= 0:
+            raise ValueError(f"objective.collection.kl_cap: expected 0 or more, got {self.kl_cap}")
 
 
 @dataclass(slots=True)
@@ -78,13 +76,16 @@ class StepConfig:
     advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
     clip: ClipConfig = field(default_factory=ClipConfig)
     mismatch: MismatchConfig = field(default_factory=MismatchConfig)
-    entropy: EntropyConfig = field(default_factory=EntropyConfig)
+    entropy_coef: float = 0.0
+    """Coefficient of the entropy bonus: the loss falls by it times the entropy of each trained token's distribution."""
 
     def __post_init__(self) -> None:
         if self.prompts_per_step < 1 or self.group_size < 2:
             raise ValueError("objective: expected prompts_per_step from 1 and group_size from 2")
         if self.epochs < 1 or self.minibatches < 1:
             raise ValueError("objective: expected epochs and minibatches from 1")
+        if not 0 <= self.entropy_coef < math.inf:
+            raise ValueError(f"objective.entropy_coef: expected a finite number from 0 up, got {self.entropy_coef}")
 
     @property
     def updates(self) -> int:
@@ -150,21 +151,11 @@ class Tracker(StrEnum):
 
 @dataclass(slots=True)
 class LoggingConfig:
-    """Trackers and the console."""
+    """Experiment trackers beside metrics.jsonl."""
 
     tracker: Tracker = Tracker.none
     project: str = "rookworld-rlvr"
     """The project of wandb and of trackio."""
-    wandb_mode: str = "offline"
-    """wandb's mode: online, offline (no account needed) or disabled."""
-    console_every: int = 1
-    """Steps between lines on the console."""
-
-    def __post_init__(self) -> None:
-        if self.wandb_mode not in ("online", "offline", "disabled"):
-            raise ValueError(f"logging.wandb_mode: expected online, offline or disabled, got {self.wandb_mode}")
-        if self.console_every < 1:
-            raise ValueError("logging.console_every: expected 1 or more")
 
 
 @dataclass(slots=True)

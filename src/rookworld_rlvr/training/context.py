@@ -15,7 +15,6 @@ from ..objective import LossSizes
 from ..rewards.scorer import Scorer
 from ..rollout.generator import Generator
 from ..rollout.groups import Collected
-from ..stability.entropy_control import EntropyController
 from ..stability.guards import Guards
 from ..stability.kl_control import KLConfig, KLController
 from ..stability.recovery import RecoveryState
@@ -105,7 +104,6 @@ class StepContext:
     kl: KLConfig
     optim: OptimConfig
     kl_controller: KLController
-    entropy_controller: EntropyController
     guards: Guards
     guarded: bool
     """Whether spikes are faults; what is not finite always is."""

@@ -148,12 +148,7 @@ def _after_good_step(run: Run, report: StepReport, step: int) -> None:
         guards.kl.observe(tokens.kl_exact_mean, guards.config.kl_floor)
         # The clock has moved on: the KL was measured under the coefficient of the step before.
         context.kl_controller.observe(context.clock.schedule_step - 1, tokens.kl_exact_mean)
-    context.entropy_controller.observe(tokens.entropy_sum / tokens.count)
-    refreshed = context.references.maybe_refresh(
-        context.policy, step=step, kl=tokens.kl_exact_mean, score=lambda: validate(run)["validation/score"]
-    )
-    if refreshed and run.reference.reset_optimizer:
-        context.optimizer.state.clear()
+    context.references.maybe_refresh(context.policy, step=step, score=lambda: validate(run)["validation/score"])
 
 
 def _after_fault(run: Run, report: StepReport, action: Action) -> None:

@@ -92,14 +92,12 @@ SHOWN = (
 
 
 class ConsoleSink(Sink):
-    """One line a step."""
+    """One line per step."""
 
-    def __init__(self, console: Console, total_steps: int, every: int) -> None:
-        self._console, self._total, self._every = console, total_steps, every
+    def __init__(self, console: Console, total_steps: int) -> None:
+        self._console, self._total = console, total_steps
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        if step % self._every and step != self._total:
-            return
         shown = (f"{text} {metrics[key]:{form}}{unit}".strip() for text, key, form, unit in SHOWN if key in metrics)
         self._console.print(f"step {step:>4}/{self._total}  {'  '.join(shown)}", highlight=False)
 

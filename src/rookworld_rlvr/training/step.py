@@ -48,7 +48,7 @@ def grpo_step(context: StepContext, step: int) -> StepReport:
         step=step,
         kl_coef=context.kl_controller.coefficient(schedule_step),
         schedule_step=schedule_step,
-        entropy_coef=context.entropy_controller.coefficient(),
+        entropy_coef=context.objective.entropy_coef,
         lr=learning_rate(context.optim, schedule_step, context.total_steps) * context.recovery.lr_scale,
     )
     with timed(report, "step"):
@@ -181,7 +181,7 @@ def _rows_with_a_gradient(context: StepContext, part: Batch, plan: LossPlan) -> 
 
     The loss is still divided by the sizes of all rows.
     """
-    if plan.reference is not None or plan.entropy_coef or context.entropy_controller.measures:
+    if plan.reference is not None or plan.entropy_coef:
         return part
     return part.select(part.advantages_B != 0)
 

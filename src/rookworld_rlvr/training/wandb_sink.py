@@ -1,5 +1,6 @@
 """Weights & Biases as a sink; the only file that knows it."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,10 @@ from .sinks import (
 
 
 class WandbSink(Sink):
-    """One wandb run; offline it needs no account and can be uploaded later with `wandb sync`."""
+    """One wandb run; offline it needs no account and can be uploaded later with `wandb sync`.
+
+    `WANDB_MODE=online` in the environment uploads at once.
+    """
 
     def __init__(self, config: LoggingConfig, folder: Path, settings: Mapping[str, Any], cards: Cards) -> None:
         # Slow to import, and absent until chosen.
@@ -31,7 +35,7 @@ class WandbSink(Sink):
             project=config.project,
             name=folder.name,
             dir=str(folder),
-            mode=config.wandb_mode,  # type: ignore[arg-type]
+            mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]
             config=dict(settings),
         )
 

@@ -1,0 +1,23 @@
+"""The entropy bonus in a real step."""
+
+from collections.abc import Callable
+
+from rookworld_rlvr.rollout.groups import make_batch
+from rookworld_rlvr.training.step import grpo_step
+from rookworld_rlvr.training.trainer import Run
+
+
+def test_a_bonus_raises_the_entropy_at_the_states_it_saw_and_a_step_without_one_does_not(
+    make_run: Callable[..., Run],
+) -> None:
+    def entropy(coef: float) -> float:
+        # Equal rewards: the bonus is all there is.
+        given = ("generator.temperature=0.7", "kl.coef=0", "generator.max_new_tokens=16")
+        context = make_run(f"objective.entropy_coef={coef}", *given).context
+        context.hooks.append(lambda _moment, _context, report: report.rewards_PG.fill_(0.5))
+        report = grpo_step(context, 0)
+        assert (report.update_norm > 0) == (coef > 0)
+        batch = make_batch(report.groups, pad_id=context.policy.pad_id, device=context.policy.device)
+        return float(context.policy.statistics(batch, temperature=0.7).entropy.mean())
+
+    assert entropy(0.5) > entropy(0.0) + 0.05
