@@ -31,7 +31,7 @@ from rookworld_rlvr.rollout.generator import GeneratorConfig
 from rookworld_rlvr.rollout.groups import prompt_tokens
 from rookworld_rlvr.rollout.vllm_client import VLLMServer
 from rookworld_rlvr.rollout.vllm_config import VLLMConfig
-from rookworld_rlvr.rollout.vllm_servers import VLLMServersGenerator
+from rookworld_rlvr.rollout.vllm_server_pool import VLLMServerPool
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.training.data import default_file
 
@@ -107,7 +107,7 @@ def wait_for(url: str) -> None:
             time.sleep(0.5)
 
 
-def completions_per_s(sampler: VLLMServersGenerator, prompts: Sequence[tuple[int, ...]], group_size: int) -> float:
+def completions_per_s(sampler: VLLMServerPool, prompts: Sequence[tuple[int, ...]], group_size: int) -> float:
     """Raises SystemExit where completions are missing."""
     began = time.perf_counter()
     groups = sampler.generate(prompts, group_size=group_size, temperature=1.0, seeds=range(len(prompts)))
@@ -147,7 +147,7 @@ def main() -> int:
         for _ in range(given.rounds + 1):
             for name, some in used.items():
                 settings = GeneratorConfig(max_new_tokens=given.max_new_tokens, vllm=VLLMConfig(urls=some))
-                sampler = VLLMServersGenerator(policy.model, settings, eos_id=policy.tokenizer.eos_token_id)
+                sampler = VLLMServerPool(policy.model, settings, eos_id=policy.tokenizer.eos_token_id)
                 rates[name].append(completions_per_s(sampler, prompts, given.group_size))
     print("| asked | completions/s |\n|---|---|")
     for name, found in rates.items():

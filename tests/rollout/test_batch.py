@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rookworld_rlvr.model.batch import Batch, micro_batches
-from rookworld_rlvr.model.padding import left_padded, position_ids, right_padded
+from rookworld_rlvr.model.batch import Batch, left_padded, micro_batches, position_ids, right_padded
 from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.groups import Group, Sample, make_batch

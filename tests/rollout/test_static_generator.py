@@ -19,8 +19,7 @@ from rookworld_rlvr.rollout import static_generator
 from rookworld_rlvr.rollout.generator import GeneratorConfig, GeneratorKind, SampledCompletion
 from rookworld_rlvr.rollout.groups import prompt_tokens
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
-from rookworld_rlvr.rollout.prompt_lookup import PromptLookup
-from rookworld_rlvr.rollout.sampling import inverse_cdf
+from rookworld_rlvr.rollout.sampling import PromptLookup, inverse_cdf
 from rookworld_rlvr.rollout.static_generator import StaticGenerator
 
 EOS, PAD = 0, 1

@@ -11,12 +11,19 @@ import torch
 
 from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.model.weights import checksum, checksum_of
-from rookworld_rlvr.rollout.generator import GeneratorError
+from rookworld_rlvr.rollout.generator import GeneratorError, room_for, until_end
 from rookworld_rlvr.rollout.vllm_client import ServerGoneError, VLLMServer
 from rookworld_rlvr.rollout.vllm_config import VLLMConfig, engine_arguments
-from rookworld_rlvr.rollout.vllm_sampling import cut, expected_weights, require_held, room_for
 from rookworld_rlvr.rollout.vllm_serve import _parser, flags
-from rookworld_rlvr.rollout.vllm_weights import ByFolder, ByTransfer, KeptWeights, Owner, weight_sync_to
+from rookworld_rlvr.rollout.vllm_weights import (
+    FolderSync,
+    KeptWeights,
+    TransferSync,
+    WeightOwner,
+    expected_weights,
+    require_weights,
+    weight_sync_to,
+)
 from rookworld_rlvr.rollout.vllm_worker import WEIGHTS_FILE
 
 EOS = 7
@@ -61,24 +68,26 @@ def test_weights_go_by_transfer_only_from_an_accelerator_with_vllm_to_a_server_t
 ) -> None:
     def way(offered: str, device: str, *, installed: bool) -> type:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if installed else None)
-        server, kept = VLLMServer("http://127.0.0.1:1", 1.0), KeptWeights(Owner(), torch.float32, str(tmp_path))
+        server, kept = VLLMServer("http://127.0.0.1:1", 1.0), KeptWeights(WeightOwner(), torch.float32, str(tmp_path))
         return type(weight_sync_to(server, offered, kept, torch.device(device)))
 
-    assert way("nccl", "cuda", installed=True) is ByTransfer
-    assert way("nccl", "cuda", installed=False) is ByFolder
-    assert way("nccl", "cpu", installed=True) is ByFolder
-    assert way("", "cuda", installed=True) is ByFolder
-    assert way("ipc", "cuda", installed=True) is ByFolder
+    assert way("nccl", "cuda", installed=True) is TransferSync
+    assert way("nccl", "cuda", installed=False) is FolderSync
+    assert way("nccl", "cpu", installed=True) is FolderSync
+    assert way("", "cuda", installed=True) is FolderSync
+    assert way("ipc", "cuda", installed=True) is FolderSync
 
 
 def test_only_the_rank_that_syncs_weights_keeps_a_copy_and_what_is_kept_does_not_change(
     policy: Policy, tmp_path: Path
 ) -> None:
     server = VLLMServer("http://127.0.0.1:1", 1.0)
-    led, leads = (KeptWeights(Owner("x", syncs_weights=own), torch.bfloat16, str(tmp_path)) for own in (False, True))
+    led, leads = (
+        KeptWeights(WeightOwner("x", syncs_weights=own), torch.bfloat16, str(tmp_path)) for own in (False, True)
+    )
     for kept in (led, leads):
-        ByFolder(server, kept)
-        ByTransfer(server, "nccl", kept, torch.device("cpu"))
+        FolderSync(server, kept)
+        TransferSync(server, "nccl", kept, torch.device("cpu"))
         kept.keep(policy.model)
     assert led.token == leads.token == "x:1" and led.expected == leads.expected
     assert not led.on_device and not list(Path(led.folder()).iterdir())
@@ -89,8 +98,8 @@ def test_only_the_rank_that_syncs_weights_keeps_a_copy_and_what_is_kept_does_not
 
 
 def test_an_exchange_that_does_not_end_is_given_up_in_time_with_the_server_s_name() -> None:
-    kept = KeptWeights(Owner(), torch.float32, "")
-    transfer = ByTransfer(VLLMServer("http://127.0.0.1:1", 0.2), "nccl", kept, torch.device("cpu"))
+    kept = KeptWeights(WeightOwner(), torch.float32, "")
+    transfer = TransferSync(VLLMServer("http://127.0.0.1:1", 0.2), "nccl", kept, torch.device("cpu"))
     never = threading.Event()
     with pytest.raises(ServerGoneError, match=r"http://127.0.0.1:1 to take over .* within 0.2 s"):
         transfer._in_time(never.wait, "weights")
@@ -98,9 +107,9 @@ def test_an_exchange_that_does_not_end_is_given_up_in_time_with_the_server_s_nam
 
 
 def test_a_completion_is_cut_behind_its_end_token() -> None:
-    done = cut([3, EOS, 4], [-0.1, -0.2, -0.3], EOS)
+    done = until_end([3, EOS, 4], [-0.1, -0.2, -0.3], EOS)
     assert (done.tokens, done.logprobs, done.finished) == ((3, EOS), (-0.1, -0.2), True)
-    assert not cut([3, 4], [-0.1, -0.2], EOS).finished
+    assert not until_end([3, 4], [-0.1, -0.2], EOS).finished
 
 
 def test_a_prompt_leaves_the_room_behind_it_and_none_is_an_error() -> None:
@@ -112,13 +121,13 @@ def test_a_prompt_leaves_the_room_behind_it_and_none_is_an_error() -> None:
 def test_a_sampler_in_bf16_is_told_by_the_trainer_s_checksum_if_it_has_the_rounded_weights(policy: Policy) -> None:
     rounded = copy.deepcopy(policy.model).to(torch.bfloat16)
     expected = expected_weights(policy.model, torch.bfloat16)
-    assert expected.named_by(checksum(rounded)) == checksum(policy.model) != checksum(rounded)
-    require_held(expected, checksum(rounded))
+    assert expected.checksum_for(checksum(rounded)) == checksum(policy.model) != checksum(rounded)
+    require_weights(expected, checksum(rounded))
     with torch.no_grad():
         rounded.transformer.ln_f.weight[0] += 0.1
-    assert expected.named_by(checksum(rounded)) == checksum(rounded)
+    assert expected.checksum_for(checksum(rounded)) == checksum(rounded)
     with pytest.raises(GeneratorError, match="expected the trainer's weights"):
-        require_held(expected, checksum(rounded))
+        require_weights(expected, checksum(rounded))
 
 
 def test_the_sign_of_a_zero_weight_does_not_count() -> None:

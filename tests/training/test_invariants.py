@@ -40,7 +40,7 @@ def collect(context: StepContext, *, temperature: float = 1.0, group_size: int =
     return score_groups(sampled, context.policy.tokenizer, examples, scorer=context.scorer, step=0)
 
 
-def batch_of(groups: list[Group], policy: Policy) -> Batch:
+def collate(groups: list[Group], policy: Policy) -> Batch:
     shape = len(groups), len(groups[0].samples)
     advantages_PG = torch.linspace(-1, 1, shape[0] * shape[1]).reshape(shape)
     batch = make_batch(groups, pad_id=policy.pad_id, device=policy.device)
@@ -75,7 +75,7 @@ def shake(policy: Policy) -> None:
 
 def test_before_the_first_update_kl_is_0_and_the_ratio_1_and_after_it_kl_is_not(make_run: MakeRun) -> None:
     context = make_run("kl.coef=0.1").context
-    batch = batch_of(collect(context), context.policy)
+    batch = collate(collect(context), context.policy)
     sides = (context.policy, context.references.current)
     policy, reference = (side.statistics(batch, temperature=1.0) for side in sides)
     assert (policy.logprobs - reference.logprobs).abs().max() <= 1e-6
@@ -90,7 +90,7 @@ def test_dropout_is_off_by_default_although_the_saved_config_says_a_tenth(make_r
     def gap(*overrides: str) -> float:
         context = make_run(*overrides).context
         assert context.policy.model.training
-        batch = batch_of(collect(context), context.policy)
+        batch = collate(collect(context), context.policy)
         once, again = (context.policy.statistics(batch, temperature=1.0).logprobs for _ in range(2))
         return float((once - again).detach().abs().max())
 
@@ -106,7 +106,7 @@ def test_padding_changes_no_logprob_and_the_sampler_agrees(make_run: MakeRun, te
     context = make_run(*mixture, f"model.packing={packing}").context
     assert context.policy.packs == (packing == "true")
     groups = collect(context, temperature=temperature)
-    batch = batch_of(groups, context.policy)
+    batch = collate(groups, context.policy)
     assert batch.attention_BT.min() == 0
     trained = context.policy.statistics(batch, temperature=temperature).logprobs
     alone = torch.cat([row_logprobs(context.policy, group, i, temperature) for group in groups for i in range(4)])
@@ -175,7 +175,7 @@ def test_a_micro_batch_of_one_row_gives_the_gradient_of_one_batch(make_run: Make
 def test_only_states_that_predict_a_sampled_token_get_gradient(make_run: MakeRun) -> None:
     context = make_run("kl.coef=0.5", "model.packing=false").context
     shake(context.references.current)
-    batch = batch_of(collect(context), context.policy)
+    batch = collate(collect(context), context.policy)
     states: list[Tensor] = []
 
     def keep(_module: object, _inputs: object, output: object) -> None:
@@ -196,7 +196,7 @@ def test_only_states_that_predict_a_sampled_token_get_gradient(make_run: MakeRun
 def test_what_stands_in_the_pads_changes_neither_loss_nor_gradient(make_run: MakeRun, packing: str) -> None:
     context = make_run(f"model.packing={packing}").context
     shake(context.references.current)
-    batch = batch_of(collect(context), context.policy)
+    batch = collate(collect(context), context.policy)
     found = []
     for pad in (context.policy.pad_id, 700):
         tokens_BT = batch.tokens_BT.masked_fill(batch.attention_BT == 0, pad)
@@ -228,7 +228,7 @@ def test_the_tokens_trained_are_those_sampled_also_where_their_text_splits_other
     tokenizer, eos = context.policy.tokenizer, context.policy.tokenizer.eos_token_id
     again = [(*tokenizer(sample.text, add_special_tokens=False).input_ids, eos) for sample in samples]
     assert any(sample.completion.tokens not in (row, row[:-1]) for sample, row in zip(samples, again, strict=True))
-    batch = batch_of(groups, context.policy)
+    batch = collate(groups, context.policy)
     sampled = [token for sample in samples for token in sample.completion.tokens]
     assert batch.targets_BT()[batch.loss_mask_BT].tolist() == sampled
     assert sampled.count(eos) == sum(sample.completion.finished for sample in samples) > 0
@@ -279,7 +279,7 @@ def test_a_step_makes_the_better_completion_likelier_and_the_worse_less(make_run
 
 def test_cutting_into_micro_batches_loses_and_doubles_no_token(make_run: MakeRun) -> None:
     context = make_run().context
-    batch = batch_of(collect(context), context.policy)
+    batch = collate(collect(context), context.policy)
     for size in (1, 3, 8):
         for by_prompt in (True, False):
             pieces = micro_batches(batch, size, by_prompt=by_prompt)

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.wiring import build_unsaved_run
-from rookworld_rlvr.model.lora import plain_parameters
+from rookworld_rlvr.model.lora import merged_parameters
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.step import grpo_step
 
@@ -57,7 +57,7 @@ def test_what_is_saved_gives_the_log_probs_of_the_adapted_model(train: Train) ->
     torch.testing.assert_close(ours[drawn], theirs[drawn], atol=1e-5, rtol=0)
     assert float((ours - base).abs().max()) > 1e-3
     # What a sampler elsewhere is given is the same.
-    merged = dict(plain_parameters(adapted))
+    merged = dict(merged_parameters(adapted))
     assert merged.keys() == {name for name, _ in plain.named_parameters()}
     for name, parameter in plain.named_parameters():
         torch.testing.assert_close(merged[name], parameter.detach(), atol=1e-6, rtol=0)

@@ -48,7 +48,7 @@ def prompts(policy: Policy) -> list[tuple[int, ...]]:
 @pytest.fixture(scope="session")
 def engine() -> Any:
     """`generator=vllm`; a process has one, so the tests take it in turns."""
-    from rookworld_rlvr.rollout.vllm_generator import VLLMGenerator
+    from rookworld_rlvr.rollout.vllm_engine import VLLMGenerator
 
     policy = load_policy(ModelConfig(), torch.device("cpu"), Precision.fp32)
     return VLLMGenerator(policy.model, SETTINGS, eos_id=policy.tokenizer.eos_token_id)

@@ -13,8 +13,8 @@ from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.rollout.generator import GeneratorConfig, GeneratorError
-from rookworld_rlvr.rollout.vllm_generator import VLLMGenerator
-from rookworld_rlvr.rollout.vllm_sampling import expected_weights, require_held
+from rookworld_rlvr.rollout.vllm_engine import VLLMGenerator
+from rookworld_rlvr.rollout.vllm_weights import expected_weights, require_weights
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed: scripts/setup.sh vllm")
 
@@ -61,7 +61,7 @@ def test_the_stale_head_that_vllm_leaves_behind_is_noticed(engine: Any, policy: 
     assert engine.weights_checksum().endswith("stale lm_head")
     with pytest.raises(GeneratorError, match=r"expected the trainer's weights .* stale lm_head"):
         # The check that every sync ends with.
-        require_held(expected_weights(policy.model, torch.float32), engine._held())
+        require_weights(expected_weights(policy.model, torch.float32), engine._held())
     engine.sync(policy.model)
     assert engine.weights_checksum() == checksum(policy.model)
 
@@ -124,7 +124,7 @@ def test_an_exception_inside_the_engine_is_a_fault_of_the_step(
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_weights_that_vllm_packs_together_are_read_back_apart(tied: bool) -> None:
-    from rookworld_rlvr.rollout.vllm_generator import VLLMGenerator
+    from rookworld_rlvr.rollout.vllm_engine import VLLMGenerator
 
     shape = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "vocab_size": 130}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 256}

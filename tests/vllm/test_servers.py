@@ -12,7 +12,7 @@ import torch
 from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.rollout.generator import GeneratorConfig, GeneratorError
 from rookworld_rlvr.rollout.vllm_config import VLLMConfig
-from rookworld_rlvr.rollout.vllm_servers import VLLMServersGenerator
+from rookworld_rlvr.rollout.vllm_server_pool import VLLMServerPool
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed: scripts/setup.sh vllm")
 
@@ -32,9 +32,9 @@ def two(make_server: Callable[[], Any]) -> Iterator[tuple[Any, Any]]:
             server.kill()
 
 
-def generator_of(policy: Any, *servers: Any, retries: int = 0) -> VLLMServersGenerator:
+def generator_of(policy: Any, *servers: Any, retries: int = 0) -> VLLMServerPool:
     config = replace(SETTINGS, vllm=VLLMConfig(urls=[server.url for server in servers], retries=retries))
-    return VLLMServersGenerator(policy.model, config, eos_id=policy.tokenizer.eos_token_id)
+    return VLLMServerPool(policy.model, config, eos_id=policy.tokenizer.eos_token_id)
 
 
 def test_two_servers_share_the_prompts_and_one_that_dies_or_has_other_weights_is_left_out_by_name(

@@ -18,8 +18,8 @@ from rookworld_rlvr.rollout.generator import GeneratorConfig, GeneratorError
 from rookworld_rlvr.rollout.vllm_client import ServerGoneError
 from rookworld_rlvr.rollout.vllm_config import VLLMConfig
 from rookworld_rlvr.rollout.vllm_server import VLLMServerGenerator
-from rookworld_rlvr.rollout.vllm_servers import VLLMServersGenerator
-from rookworld_rlvr.rollout.vllm_weights import ByFolder, ByTransfer
+from rookworld_rlvr.rollout.vllm_server_pool import VLLMServerPool
+from rookworld_rlvr.rollout.vllm_weights import FolderSync, TransferSync
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed: scripts/setup.sh vllm")
 
@@ -62,7 +62,7 @@ def test_each_hand_over_brings_all_weights_and_a_restarted_server_gets_those_tha
     server: Any, policy: Policy, prompts: Prompts
 ) -> None:
     client = client_of(policy, server, retries=6)
-    assert isinstance(client._way, ByTransfer)
+    assert isinstance(client._way, TransferSync)
     assert client.weights_checksum() == checksum(policy.model)
     drawn = []
     for _ in range(2):
@@ -127,7 +127,7 @@ def test_a_server_that_stops_answering_is_left_out_by_name_in_time(
         other.wait()
         vllm = VLLMConfig(urls=[server.url, other.url], retries=0, timeout_s=10)
         config = GeneratorConfig(max_new_tokens=64, batch_size=64, vllm=vllm)
-        sampler = VLLMServersGenerator(policy.model, config, eos_id=policy.tokenizer.eos_token_id)
+        sampler = VLLMServerPool(policy.model, config, eos_id=policy.tokenizer.eos_token_id)
         # It stops between two calls of a hand-over.
         held, frozen = sampler._servers[1]._way, threading.Timer(0.0, other.freeze)
         send = held._engine.send_weights  # type: ignore[attr-defined]
@@ -160,9 +160,9 @@ def test_a_server_without_it_takes_a_folder(make_server: Callable[..., Any], glo
     try:
         plain.wait()
         client = client_of(policy, plain)
-        assert isinstance(client._way, ByFolder)
+        assert isinstance(client._way, FolderSync)
         client._server.timeout_s = 5
         with pytest.raises(ServerGoneError, match="a connection by gloo, nothing came within 5 s"):
-            ByTransfer(client._server, "gloo", client._kept, torch.device("cpu")).load()
+            TransferSync(client._server, "gloo", client._kept, torch.device("cpu")).load()
     finally:
         plain.kill()

@@ -50,7 +50,7 @@ def _vllm_generator(policy: Policy, config: GeneratorBaseConfig, world: World) -
     try:
         if config.kind is GeneratorKind.vllm_server:
             return _server_generator(policy, config, world)
-        from ..rollout.vllm_generator import VLLMGenerator, installed
+        from ..rollout.vllm_engine import VLLMGenerator, installed
 
         if not installed():
             raise UserError(
@@ -66,22 +66,23 @@ def _vllm_generator(policy: Policy, config: GeneratorBaseConfig, world: World) -
 
 def _server_generator(policy: Policy, config: GeneratorBaseConfig, world: World) -> Generator:
     """One or several vLLM servers, which all ranks ask and rank 0 gives the weights to."""
-    from ..rollout.vllm_server import LedGenerator, VLLMServerGenerator
-    from ..rollout.vllm_servers import VLLMServersGenerator
-    from ..rollout.vllm_weights import Owner
+    from ..rollout.vllm_server import RankGenerator, VLLMServerGenerator
+    from ..rollout.vllm_server_pool import VLLMServerPool
+    from ..rollout.vllm_weights import WeightOwner
 
     if not config.vllm.urls:
         raise UserError("generator.vllm.urls: expected the servers' [http://HOST:PORT], got none")
-    owner = Owner(world.rank_0_only(lambda: Owner().name, "the servers' owner"), syncs_weights=world.is_rank_0)
+    name = world.rank_0_only(lambda: WeightOwner().name, "the trainer's name")
+    owner = WeightOwner(name, syncs_weights=world.is_rank_0)
 
     def connected() -> Generator:
         match config.vllm.urls:
             case [url]:
                 return VLLMServerGenerator(policy.model, config, url, owner=owner, **_of_vllm(policy))
-        return VLLMServersGenerator(policy.model, config, owner=owner, **_of_vllm(policy))
+        return VLLMServerPool(policy.model, config, owner=owner, **_of_vllm(policy))
 
     generator = world.barrier(connected, "the servers")
-    return generator if world.size == 1 else LedGenerator(generator, world)
+    return generator if world.size == 1 else RankGenerator(generator, world)
 
 
 def _of_vllm(policy: Policy) -> dict[str, Any]:

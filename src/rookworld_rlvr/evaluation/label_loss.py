@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ..model.batch import batch_of
+from ..model.batch import collate, similar_lengths
 from ..model.device import Precision
-from ..model.padding import similar_lengths
 from ..model.policy import Policy, spread
 from ..rollout.groups import prompt_tokens
 from ..tasks import Example
@@ -48,7 +47,7 @@ def label_losses(policy: Policy, examples: Sequence[Example]) -> list[LabelLoss 
     policy.model.eval()
     for places in similar_lengths([sum(map(len, rows[i])) for i in fitting], BATCH_ROWS):
         chosen = [fitting[place] for place in places]
-        batch = batch_of([rows[i] for i in chosen], pad_id=policy.pad_id, device=policy.device)
+        batch = collate([rows[i] for i in chosen], pad_id=policy.pad_id, device=policy.device)
         logprobs_BT = spread(policy.statistics(batch, temperature=1.0).logprobs.double(), batch.loss_mask_BT)
         for i, nat in zip(chosen, (-logprobs_BT.sum(1)).tolist(), strict=True):
             found[i] = LabelLoss(nat if math.isfinite(nat) else math.inf, len(rows[i][1]))

@@ -1,14 +1,19 @@
 """Where tensors live: all that differs between a CPU and an accelerator, so that no other file asks which one it is."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..errors import UserError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Device(StrEnum):
@@ -114,3 +119,30 @@ def set_random_states(states: Sequence[Tensor]) -> None:
     """Go on from states of `random_states`, on as many accelerators as there are now."""
     for device, state in zip(range(torch.cuda.device_count()), states, strict=False):
         torch.cuda.set_rng_state(state.cpu(), device)
+
+
+def cores(device: torch.device) -> int:
+    """How many pieces are computed at a time: torch's threads on a CPU, 1 elsewhere."""
+    return 1 if is_accelerator(device) else torch.get_num_threads()
+
+
+def map_on_cores(function: Callable[[Item], Result], items: Sequence[Item], device: torch.device) -> Iterator[Result]:
+    """`function` of each item, in the order of the items.
+
+    As many items as there are `cores` are computed at a time, each by one thread. With one core an item is computed
+    when the one before it has been taken.
+    """
+    count = cores(device)
+    return map(function, items) if count == 1 or len(items) < 2 else _pool(count).map(function, items)
+
+
+def add_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+    """Add one gradient for each parameter, None where it has no part in the loss, to what the parameters hold."""
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is not None:
+            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+
+
+@lru_cache(maxsize=1)
+def _pool(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, "core", initializer=torch.set_num_threads, initargs=(1,))

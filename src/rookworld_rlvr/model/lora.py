@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..errors import UserError
-from .weights import on_host
+from .weights import to_cpu
 
 ALL_LINEAR = "all-linear"
 INSIDE = "base_layer."
@@ -63,7 +63,7 @@ def add_adapters(model: PreTrainedModel, config: LoraConfig) -> PreTrainedModel:
     return plain
 
 
-def plain_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def merged_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """The parameters of the model with its adapters merged into them, by the names that they have without adapters."""
     deltas = _deltas(model)
     for name, parameter in model.named_parameters():
@@ -73,15 +73,15 @@ def plain_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield _plain(name), parameter.detach()
 
 
-def plain_state(model: nn.Module, keep: bool = True) -> dict[str, Tensor]:
+def merged_state_dict(model: nn.Module, keep: bool = True) -> dict[str, Tensor]:
     """The model's `state_dict` with adapters merged: tensors on the CPU, tied ones as one tensor."""
-    merged = dict(plain_parameters(model))
+    merged = dict(merged_parameters(model))
     owners = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
     first = {id(parameter): _plain(name) for name, parameter in model.named_parameters()}
     copies: dict[int, Tensor] = {}
     for tensor in owners.values():
         if id(tensor) not in copies:
-            copies[id(tensor)] = on_host(merged.get(first.get(id(tensor), ""), tensor), keep)
+            copies[id(tensor)] = to_cpu(merged.get(first.get(id(tensor), ""), tensor), keep)
     return {_plain(name): copies[id(owners[name])] for name in model.state_dict() if ".lora_" not in name}
 
 

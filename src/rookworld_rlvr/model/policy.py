@@ -3,7 +3,6 @@
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,13 @@ from transformers.utils import logging as transformers_logging
 
 from ..errors import UserError
 from ..objective import Head, TokenStatistics, sequence_kl, token_statistics
-from .batch import Batch, micro_rows
-from .compiled import compile_blocks, require_compiler
+from .batch import Batch, micro_batch_indices
+from .blocks import compile_blocks, recompute_blocks, require_compiler
 from .device import Precision, autocast, is_accelerator, resolve_precision
 from .lora import LoraConfig, add_adapters
 from .packed import Packed, pack
 from .sharded import is_sharded, run_forward, unshard
-from .shared_prefix import again_alike, can_share, sharing, states
+from .shared_prefix import can_share, sharing, states
 from .world import World
 
 TINY = "tiny"
@@ -173,7 +172,7 @@ class Policy:
         """
         world = world or World()
         names = ["logprobs"] if reference is None else ["logprobs", "ref_logprobs", "kl_exact"]
-        pieces = micro_rows(batch, micro_batch_size, by_prompt=self.packs)
+        pieces = micro_batch_indices(batch, micro_batch_size, by_prompt=self.packs)
 
         def of_piece(rows: Tensor) -> list[Tensor]:
             micro = batch.select(rows, int(batch.attention_BT[rows].sum(1).max()))
@@ -249,7 +248,7 @@ def load_policy(config: ModelConfig, device: torch.device, precision: Precision)
     packs = config.packing and can_share(model)
     plain = add_adapters(model, config.lora) if config.lora.rank else None
     if config.activation_checkpointing:
-        _recompute_blocks(model)
+        recompute_blocks(model)
     policy = Policy(model, tokenizer, precision, device, packs=packs, plain=plain)
     if config.compile:
         compile_policy(policy)
@@ -277,15 +276,6 @@ def _load_model(config: ModelConfig, source: str, device: torch.device) -> Any:
     if info["missing_keys"] or info["mismatched_keys"]:
         raise ValueError(f"weights missing or misshapen: {sorted(map(str, info['missing_keys']))[:3]}")
     return model
-
-
-def _recompute_blocks(model: PreTrainedModel) -> None:
-    """Have each block computed again in backward (arXiv 1604.06174). Raises UserError for a model that cannot."""
-    if not model.supports_gradient_checkpointing:
-        raise UserError(f"model.activation_checkpointing: {type(model).__name__} does not support it")
-    model.activation_checkpointing_enable(
-        activation_checkpointing_kwargs={"use_reentrant": False, "context_fn": partial(again_alike, model)}
-    )
 
 
 def compile_policy(policy: Policy) -> None:

@@ -15,13 +15,15 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from .blocks import transformer_blocks
+
 Result = TypeVar("Result")
 # The name of the method, set on a sharded model, that passes are made in; FSDP2 gathers the outer weights before it.
-PASS = "in_a_pass"
+FORWARD = "sharded_forward"
 # Set on a root: whether it keeps its own weights, those outside the blocks, once a pass has gathered them.
-KEEPS = "keeps_gathered"
+KEEPS_ROOT = "keeps_root_unsharded"
 # Set on a root while all its weights are gathered.
-WHOLE = "is_whole"
+UNSHARDED = "is_unsharded"
 
 
 def shard(model: PreTrainedModel, device: torch.device, *, trained: bool) -> None:
@@ -35,25 +37,24 @@ def shard(model: PreTrainedModel, device: torch.device, *, trained: bool) -> Non
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
     mesh = init_device_mesh(device.type, (get_world_size(),))
-    kinds = set(model._no_split_modules or ())
-    for block in [module for module in model.modules() if type(module).__name__ in kinds]:
+    for block in transformer_blocks(model):
         fully_shard(block, mesh=mesh, reshard_after_forward=True)
     fully_shard(model, mesh=mesh, reshard_after_forward=trained)
     for part in _parts(model):
         # Losses are divided by the sizes of the whole update already.
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)
-    setattr(model, KEEPS, not trained)
-    setattr(model, WHOLE, False)
-    setattr(model, PASS, _made)
-    register_fsdp_forward_method(model, PASS)
+    setattr(model, KEEPS_ROOT, not trained)
+    setattr(model, UNSHARDED, False)
+    setattr(model, FORWARD, _forward)
+    register_fsdp_forward_method(model, FORWARD)
     # The first pass of all must begin at the root.
     model._get_fsdp_state()._lazy_init()  # type: ignore[operator]
 
 
 def is_sharded(model: nn.Module) -> bool:
     """Whether the model's weights are cut into shards."""
-    return hasattr(model, PASS)
+    return hasattr(model, FORWARD)
 
 
 def run_forward(model: nn.Module, work: Callable[[], Result]) -> Result:
@@ -63,7 +64,7 @@ def run_forward(model: nn.Module, work: Callable[[], Result]) -> Result:
     """
     if not is_sharded(model):
         return work()
-    result: Result = getattr(model, PASS)(work)
+    result: Result = getattr(model, FORWARD)(work)
     return result
 
 
@@ -75,8 +76,8 @@ def unshard(*models: nn.Module) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for model in models:
-            if is_sharded(model) and not getattr(model, WHOLE):
-                stack.enter_context(_gathered(model))
+            if is_sharded(model) and not getattr(model, UNSHARDED):
+                stack.enter_context(_unsharded(model))
         yield
 
 
@@ -118,7 +119,7 @@ def load_full_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     model.load_state_dict({name: distribute(own.get(name), values) for name, values in state.items()})
 
 
-def _made(work: Callable[[], Any]) -> Any:
+def _forward(work: Callable[[], Any]) -> Any:
     """What a pass has made; several tensors as copies, because FSDP2 puts hooks on them that a view would lose."""
     made = work()
     return tuple(None if one is None else one.clone() for one in made) if isinstance(made, tuple) else made
@@ -131,16 +132,16 @@ def _parts(model: nn.Module) -> list[Any]:
 
 
 @contextmanager
-def _gathered(model: nn.Module) -> Iterator[None]:
+def _unsharded(model: nn.Module) -> Iterator[None]:
     parts = _parts(model)
     try:
         for part in parts:
             part.unshard()
             part.set_reshard_after_forward(False, recurse=False)
-        setattr(model, WHOLE, True)
+        setattr(model, UNSHARDED, True)
         yield
     finally:
-        setattr(model, WHOLE, False)
+        setattr(model, UNSHARDED, False)
         for part in parts:
-            part.set_reshard_after_forward(not (part is model and getattr(model, KEEPS)), recurse=False)
+            part.set_reshard_after_forward(not (part is model and getattr(model, KEEPS_ROOT)), recurse=False)
         reshard(model)

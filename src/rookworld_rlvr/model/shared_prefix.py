@@ -81,7 +81,7 @@ def sharing(model: PreTrainedModel) -> Iterator[None]:
                 config._attn_implementation = before
 
 
-def again_alike(model: PreTrainedModel) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+def checkpoint_contexts(model: PreTrainedModel) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
     """Contexts of a block's pass and of its repetition in backward, which may be behind the end of `sharing`."""
     inside = model.config.get_text_config()._attn_implementation == NAME
     return nullcontext(), sharing(model) if inside else nullcontext()
@@ -136,9 +136,9 @@ def attend_shared(
 def causal_bias(length: int, device: torch.device) -> Tensor:
     """(L, L): what comes later is not seen."""
     later = torch.ones(length, length, dtype=torch.bool, device=device).triu(1)
-    return bias_of(~later)
+    return attention_bias(~later)
 
 
-def bias_of(seen: Tensor) -> Tensor:
+def attention_bias(seen: Tensor) -> Tensor:
     """0 where a key is seen, -inf elsewhere; float32."""
     return torch.zeros(seen.shape, device=seen.device).masked_fill_(~seen, -torch.inf)

@@ -30,7 +30,7 @@ def checksum_of(named: Iterable[tuple[str, Tensor]]) -> str:
     return digest.hexdigest()[:16]
 
 
-def on_host(value: Any, keep: bool = True) -> Any:
+def to_cpu(value: Any, keep: bool = True) -> Any:
     """Nested dictionaries, lists and tuples with every tensor on the CPU; one that is there is not copied.
 
     Shards are gathered, so all ranks that hold some must come here together. Those that need not `keep` the whole
@@ -40,15 +40,15 @@ def on_host(value: Any, keep: bool = True) -> Any:
         gathered = full_tensor(value.detach())
         return gathered.cpu() if keep else gathered.new_empty(0)
     if isinstance(value, dict):
-        return {key: on_host(entry, keep) for key, entry in value.items()}
-    return type(value)(on_host(entry, keep) for entry in value) if type(value) in (list, tuple) else value
+        return {key: to_cpu(entry, keep) for key, entry in value.items()}
+    return type(value)(to_cpu(entry, keep) for entry in value) if type(value) in (list, tuple) else value
 
 
-def host_state(module: nn.Module, keep: bool = True) -> dict[str, Tensor]:
+def cpu_state_dict(module: nn.Module, keep: bool = True) -> dict[str, Tensor]:
     """The module's `state_dict` on the CPU. Tied weights stay one tensor, so that they are saved once."""
     owners = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
     copies: dict[int, Tensor] = {}
     for tensor in owners.values():
         if id(tensor) not in copies:
-            copies[id(tensor)] = on_host(tensor, keep)
+            copies[id(tensor)] = to_cpu(tensor, keep)
     return {name: copies[id(owners[name])] for name in module.state_dict()}

@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..errors import UserError
+from ..model.blocks import require_compiler
 from ..model.chess_tokenizer import POSITIONS, build_tokenizer
-from ..model.compiled import require_compiler
-from ..model.threads import add_gradients, on_cores
+from ..model.device import add_gradients, map_on_cores
 from ..model.weights import checksum
 from ..provenance import digest
 from ..tasks.move_evals import MoveEvals, mirrored, render_move_evals
@@ -229,7 +229,7 @@ class Pretraining:
             *(partial(self._bare_board_losses, rows, asked) for rows in _by_length(boards)),
         ]
         told = defaultdict[str, float](float)
-        for losses, gradients in on_cores(self._gradients, parts, self.device):
+        for losses, gradients in map_on_cores(self._gradients, parts, self.device):
             for name, loss in losses.items():
                 told[name] += loss
             add_gradients(list(self.model.parameters()), gradients)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from ..model.blocks import compiled
 from ..model.chess_tokenizer import (
     POSITIONS,
     board_pieces,
@@ -20,7 +21,6 @@ from ..model.chess_tokenizer import (
     piece_token,
     prompt_token,
 )
-from ..model.compiled import compiled
 
 SQUARES = 64
 NORM_EPS = 1e-6

@@ -1,12 +1,18 @@
 """What a generator is: prompts in, sampled completions with their log-probs out."""
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from torch import Tensor
 from transformers import PreTrainedModel
 
+from ..model.batch import MOST_PADDING, similar_lengths
+from ..model.weights import checksum
+from .sampling import uniform_numbers
 from .vllm_config import VLLMConfig
 
 
@@ -87,6 +93,20 @@ def require_seeds(seeds: Sequence[int], prompts: Sequence[tuple[int, ...]], temp
         raise ValueError(f"expected a seed for each of {len(prompts)} prompts, got {len(seeds)}")
 
 
+def room_for(prompt: Sequence[int], positions: int, max_new_tokens: int) -> int:
+    """The most tokens that may follow a prompt. Raises PromptLengthError for a prompt that leaves none."""
+    if len(prompt) >= positions:
+        raise PromptLengthError(positions, len(prompt))
+    return min(max_new_tokens, positions - len(prompt))
+
+
+def until_end(tokens: Sequence[int], logprobs: Sequence[float], eos_id: int) -> SampledCompletion:
+    """A completion up to its end token, which is part of it."""
+    finished = eos_id in tokens
+    length = tokens.index(eos_id) + 1 if finished else len(tokens)
+    return SampledCompletion(tuple(tokens[:length]), tuple(logprobs[:length]), finished)
+
+
 class Generator(Protocol):
     """Samples completions; may hold its own copy of the weights."""
 
@@ -111,3 +131,61 @@ class Generator(Protocol):
 
     def weights_checksum(self) -> str:
         """`checksum` of the weights it samples from."""
+
+
+class TrainerModelGenerator(ABC):
+    """See `Generator`. Samples in evaluation mode; `sync` has nothing to copy."""
+
+    most_padding = MOST_PADDING
+    """Most pads beside a prompt of those that are computed side by side."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        config: GeneratorBaseConfig,
+        *,
+        eos_id: int,
+        pad_id: int,
+        autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        self._model, self._config = model, config
+        self._eos_id, self._pad_id = eos_id, pad_id
+        self._autocast = autocast
+
+    def sync(self, model: PreTrainedModel) -> None:
+        self._model = model
+
+    def weights_checksum(self) -> str:
+        return checksum(self._model)
+
+    def generate(
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        *,
+        group_size: int,
+        temperature: float,
+        seeds: Sequence[int] = (),
+        top_k: int = 0,
+    ) -> list[list[SampledCompletion]]:
+        """See `Generator.generate`. Raises PromptLengthError if a prompt leaves the model no room to answer."""
+        require_seeds(seeds, prompts, temperature)
+        limit = self._config.max_new_tokens if temperature else 0
+        groups: list[list[SampledCompletion]] = [[] for _ in prompts]
+        size = max(1, self._config.batch_size // group_size)
+        was_training = self._model.training
+        self._model.eval()
+        device = next(self._model.parameters()).device
+        for chosen in similar_lengths([len(prompt) for prompt in prompts], size, self.most_padding):
+            own = [seeds[i] for i in chosen] if temperature else [0] * len(chosen)
+            uniform_PGT = uniform_numbers(own, group_size, limit, device)
+            completions = self._sample([prompts[i] for i in chosen], uniform_PGT, temperature, top_k)
+            for row, i in enumerate(chosen):
+                groups[i] = completions[row * group_size : (row + 1) * group_size]
+        self._model.train(was_training)
+        return groups
+
+    @abstractmethod
+    def _sample(
+        self, prompts: Sequence[tuple[int, ...]], uniform_PGT: Tensor, temperature: float, top_k: int
+    ) -> list[SampledCompletion]:
+        """G completions of each prompt, group by group, side by side; each drawn with T numbers of its own."""

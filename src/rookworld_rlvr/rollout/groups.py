@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ..model.batch import Batch, batch_of
+from ..model.batch import Batch, collate
 from ..rewards import Score, outcome
 from ..rewards.scorer import Scorer, ScoreRequest
 from ..tasks import Example
@@ -142,7 +142,7 @@ def make_batch(groups: Sequence[Group], *, pad_id: int, device: torch.device) ->
     done = [sample.completion for group in groups for sample in group.samples]
     prompts = [(p, group.prompt_tokens) for p, group in enumerate(groups) for _ in group.samples]
     rows = [(prompt, completion.tokens) for (_, prompt), completion in zip(prompts, done, strict=True)]
-    batch = batch_of(rows, pad_id=pad_id, device=device)
+    batch = collate(rows, pad_id=pad_id, device=device)
     logprobs_N = torch.tensor([logprob for completion in done for logprob in completion.logprobs], device=device)
     return replace(
         batch,

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
-from ..model.padding import left_padded
-from .generator import PromptLengthError, SampledCompletion
-from .own_model import OwnModelGenerator, likeliest
-from .sampling import inverse_cdf
+from ..model.batch import left_padded
+from .generator import PromptLengthError, SampledCompletion, TrainerModelGenerator, until_end
+from .sampling import inverse_cdf, top_k_logprobs
 
 
 class _Drawing(LogitsProcessor):
@@ -32,7 +31,7 @@ class _Drawing(LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         logprobs_BV = torch.log_softmax(scores.float() / (self._temperature or 1.0), dim=-1)
         if self._temperature:
-            drawn_B = inverse_cdf(likeliest(logprobs_BV, self._top_k), self._uniform_BT[:, len(self._logprobs)])
+            drawn_B = inverse_cdf(top_k_logprobs(logprobs_BV, self._top_k), self._uniform_BT[:, len(self._logprobs)])
         else:
             drawn_B = logprobs_BV.argmax(-1)
         self._logprobs.append(logprobs_BV.gather(1, drawn_B.unsqueeze(1)).squeeze(1))
@@ -57,7 +56,7 @@ def _no_defaults_of_its_own(model: PreTrainedModel) -> Iterator[None]:
         model.generation_config = own
 
 
-class HFGenerator(OwnModelGenerator):
+class HFGenerator(TrainerModelGenerator):
     """See `Generator`."""
 
     @torch.no_grad()
@@ -80,7 +79,7 @@ class HFGenerator(OwnModelGenerator):
             )
         drawn = sequences[:, tokens_BT.shape[1] :].cpu().tolist()
         logprobs = drawing.logprobs_BT().cpu().tolist()
-        return [self._cut(*row) for row in zip(drawn, logprobs, strict=True)]
+        return [until_end(*row, self._eos_id) for row in zip(drawn, logprobs, strict=True)]
 
     def _generation(self, prompt_length: int) -> GenerationConfig:
         positions = getattr(self._model.config, "max_position_embeddings", None) or prompt_length + 10**9
@@ -94,8 +93,3 @@ class HFGenerator(OwnModelGenerator):
             eos_token_id=self._eos_id,
             pad_token_id=self._pad_id,
         )
-
-    def _cut(self, tokens: list[int], logprobs: list[float]) -> SampledCompletion:
-        finished = self._eos_id in tokens
-        length = tokens.index(self._eos_id) + 1 if finished else len(tokens)
-        return SampledCompletion(tuple(tokens[:length]), tuple(logprobs[:length]), finished)

@@ -11,6 +11,10 @@ import torch
 from torch import Tensor
 
 SEED_BYTES = 7
+# Weight of a match relative to the match one token later; an endless run of matches sums to 1 / (1 - DECAY).
+DECAY = 0.75
+# About the last four tokens matched.
+SURE = 2.5
 
 
 def derive_seed(*parts: object) -> int:
@@ -41,3 +45,47 @@ def inverse_cdf(logprobs: Tensor, uniform: Tensor) -> Tensor:
     sums = logprobs.exp().cumsum(-1, dtype=torch.float64)
     targets = uniform.unsqueeze(-1).double() * sums[..., -1:]
     return torch.searchsorted(sums, targets, right=True).squeeze(-1).clamp(max=logprobs.shape[-1] - 1)
+
+
+def top_k_logprobs(scores: Tensor, top_k: int) -> Tensor:
+    """Keep the scores (…, V) of the `top_k` likeliest tokens and set the others to -inf; 0 keeps all scores.
+
+    If scores are equal at the border, only as many are kept as there is room for.
+    """
+    if not 0 < top_k < scores.shape[-1]:
+        return scores
+    kept = scores.topk(top_k, dim=-1)
+    return torch.full_like(scores, -torch.inf).scatter(-1, kept.indices, kept.values)
+
+
+class PromptLookup:
+    """Drafts for B completions, group by group. Prompts are given as the tokens by which an answer repeats them."""
+
+    def __init__(self, prompts_PL: Tensor, real_PL: Tensor, group_size: int) -> None:
+        self._prompts_BL = prompts_PL.masked_fill(~real_PL, -1).repeat_interleave(group_size, 0)
+        # One place more than tokens: behind the last nothing follows.
+        self._scores_BL = torch.zeros(self._prompts_BL.shape[0], prompts_PL.shape[1] + 1, device=prompts_PL.device)
+
+    def see(self, tokens_BT: Tensor, counts_B: Tensor) -> None:
+        """The first `counts_B` of each row's tokens were added to its completion."""
+        for t in range(tokens_BT.shape[1]):
+            before_BL = self._scores_BL
+            matched_BL = before_BL[:, :-1] * DECAY + (self._prompts_BL == tokens_BT[:, t : t + 1])
+            self._scores_BL = torch.nn.functional.pad(matched_BL, (1, 0))
+            if tokens_BT.shape[1] > 1:
+                self._scores_BL = torch.where((t < counts_B)[:, None], self._scores_BL, before_BL)
+
+    def sure_B(self) -> Tensor:
+        """Rows whose draft is likely to be right."""
+        return self._scores_BL[:, :-1].amax(1) >= SURE
+
+    def drafts_BK(self, count: int) -> Tensor:
+        """The tokens that follow each row's best place; any token where the prompt has ended."""
+        last = self._prompts_BL.shape[1] - 1
+        places_B = self._scores_BL[:, :-1].argmax(1)
+        places_BK = places_B[:, None] + torch.arange(count, device=places_B.device)
+        return self._prompts_BL.gather(1, places_BK.clamp(max=last)).clamp(min=0)
+
+    def keep(self, rows: Tensor) -> None:
+        """These rows alone, in this order."""
+        self._prompts_BL, self._scores_BL = self._prompts_BL[rows], self._scores_BL[rows]

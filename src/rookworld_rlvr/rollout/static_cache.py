@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..model.shared_prefix import attend_prompts, attend_shared, bias_of
+from ..model.shared_prefix import attend_prompts, attend_shared, attention_bias
 
 # Slots that are made room for at a time: most completions need half of what the longest may.
 PAGE = 48
@@ -38,7 +38,7 @@ class GroupLayout:
         self.groups, self.group_size, self._most_slots = len(real_PL), group_size, slots
         self._slots, self._used = min(PAGE, slots), 0
         self._prompt_keys, self._prompt_values = prompts.keys_PKLD, prompts.values_PKLD
-        self._prompt_bias = bias_of(real_PL)[:, None, None, None, None, :]
+        self._prompt_bias = attention_bias(real_PL)[:, None, None, None, None, :]
         self._keys, self._values = self._empty_buffers(prompts)
 
     def _empty_buffers(self, prompts: PromptLayout) -> tuple[list[Tensor], list[Tensor]]:
@@ -60,7 +60,7 @@ class GroupLayout:
         self._used = used
         # Rows that stand alike are written at once, which is quicker.
         self._alike = alike
-        self._bias = bias_of(torch.arange(self._used, device=slots_BT.device) <= self._at)[:, :, :, None]
+        self._bias = attention_bias(torch.arange(self._used, device=slots_BT.device) <= self._at)[:, :, :, None]
 
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         layer: Any = module.layer_idx

@@ -19,15 +19,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..model.device import is_accelerator
-from ..model.padding import position_ids, right_padded
+from ..model.batch import position_ids, right_padded
+from ..model.device import cores, is_accelerator, map_on_cores
 from ..model.sharded import is_sharded
 from ..model.shared_prefix import sharing, states
-from ..model.threads import cores, on_cores
-from .generator import GeneratorBaseConfig, PromptLengthError, SampledCompletion
-from .own_model import OwnModelGenerator, likeliest
-from .prompt_lookup import PromptLookup
-from .sampling import inverse_cdf
+from .generator import GeneratorBaseConfig, PromptLengthError, SampledCompletion, TrainerModelGenerator
+from .sampling import PromptLookup, inverse_cdf, top_k_logprobs
 from .static_cache import GroupLayout, PromptLayout
 
 # Tokens a pass computes at little more than the cost of one a row: drafts fill it up.
@@ -88,7 +85,7 @@ class _Facts:
     """Growing rows whose draft is likely to be right."""
 
 
-class StaticGenerator(OwnModelGenerator):
+class StaticGenerator(TrainerModelGenerator):
     """See `Generator`. The model's attention must be one that `shared_prefix.can_share`."""
 
     # Pads cost something in the pass over the prompts alone. The passes after it cost almost the same for few rows.
@@ -130,7 +127,7 @@ class StaticGenerator(OwnModelGenerator):
         # Gathered shards are let go by whichever pass ends first.
         count = 1 if is_sharded(self._model) else min(cores(device), len(prompts), enough)
         cuts = [len(prompts) * number // count for number in range(count + 1)]
-        parts = on_cores(complete, [slice(*ends) for ends in pairwise(cuts)], device)
+        parts = map_on_cores(complete, [slice(*ends) for ends in pairwise(cuts)], device)
         return [completion for part in parts for completion in part]
 
 
@@ -222,7 +219,7 @@ class _Batch:
         if self._temperature:
             at_BT = self._rows.counts_B[:, None] + torch.arange(states_BTE.shape[1], device=self._device)
             uniform_BT = self._written.uniform_BT[self._rows.ids_B[:, None], at_BT.clamp(max=self._limit - 1)]
-            tokens_BT = inverse_cdf(likeliest(logprobs_BTV, self._top_k), uniform_BT)
+            tokens_BT = inverse_cdf(top_k_logprobs(logprobs_BTV, self._top_k), uniform_BT)
         else:
             tokens_BT = logprobs_BTV.argmax(-1)
         return tokens_BT, logprobs_BTV.gather(-1, tokens_BT.unsqueeze(-1)).squeeze(-1)

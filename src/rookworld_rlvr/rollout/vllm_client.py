@@ -1,12 +1,16 @@
 """The calls to a vLLM server that `vllm_serve` started, each tried once."""
 
 import json
+import socket
 import urllib.error
 import urllib.request
 from http.client import HTTPException
 from typing import Any
+from urllib.parse import urlsplit
 
 from .generator import GeneratorError
+
+WITH_FOLDER = "a server on the trainer's own GPU, or one without IPv4, needs --weight-sync folder"
 
 
 class ServerGoneError(GeneratorError):
@@ -31,6 +35,34 @@ class VLLMServer:
     def call(self, method: str, **arguments: Any) -> Any:
         """A method of the worker extension; its answer."""
         return self.post("/collective_rpc", {"method": method, "kwargs": arguments})["results"][0]
+
+    def trainer_address(self) -> tuple[str, int]:
+        """This machine's IPv4 address as the server sees it, and a port that is free there. Raises GeneratorError."""
+        parts = urlsplit(self.url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        with socket.create_connection((parts.hostname or "", port)) as connection:
+            address = str(connection.getsockname()[0])
+        if ":" in address:
+            raise GeneratorError(
+                f"vllm_server: expected an IPv4 address of {self.url} for a transfer, got IPv6; {WITH_FOLDER}"
+            )
+        with socket.socket() as free:
+            free.bind((address, 0))
+            return address, int(free.getsockname()[1])
+
+    # The calls that vLLM's transfer engine makes, see vLLM's `VLLMWeightSyncClient`.
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self.post("/init_weight_transfer_engine", {"init_info": init_info})
+
+    def start_weight_update(self) -> None:
+        self.post("/start_weight_update")
+
+    def update_weights(self, update_info: Any) -> None:
+        self.post("/update_weights", {"update_info": update_info})
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self.post("/finish_weight_update", {"weight_version": weight_version})
 
     def _ask(self, request: urllib.request.Request) -> Any:
         """Raises ServerGoneError where there is no answer or the server failed, GeneratorError where it refuses."""

@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ EXTENSION = "rookworld_rlvr.rollout.vllm_worker.WorkerExtension"
 LOGPROBS_MODE = "processed_logprobs"
 SERVED_NAME = "rookworld"
 GIB = 2**30
+# vLLM takes seeds below this.
+SEEDS = 2**31
 # Set before vllm is imported. One process, so that weights pass as tensors and runs repeat; threads left alone,
 # because the trainer shares them; nothing is reported to anyone.
 ENVIRONMENT = {
@@ -89,3 +92,25 @@ def engine_arguments(
         "worker_extension_cls": EXTENSION,
         "use_tqdm_on_load": False,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How one prompt is answered."""
+
+    group_size: int
+    temperature: float
+    """0: greedy."""
+    max_tokens: int
+    seed: int | None
+    """None where nothing is drawn."""
+    top_k: int = 0
+    """0: all tokens."""
+
+
+def samplings(
+    limits: Sequence[int], seeds: Sequence[int], *, group_size: int, temperature: float, top_k: int
+) -> list[Sampling]:
+    """How each prompt is answered, with its limit of tokens and its seed; seeds are not used where nothing is drawn."""
+    own = [seed % SEEDS for seed in seeds] if temperature else [None] * len(limits)
+    return [Sampling(group_size, temperature, limit, seed, top_k) for limit, seed in zip(limits, own, strict=True)]

@@ -14,11 +14,18 @@ import torch
 from transformers import PreTrainedModel
 
 from ..model.world import World
-from .generator import Generator, GeneratorBaseConfig, GeneratorError, SampledCompletion, require_seeds
+from .generator import (
+    Generator,
+    GeneratorBaseConfig,
+    GeneratorError,
+    SampledCompletion,
+    require_seeds,
+    room_for,
+    until_end,
+)
 from .vllm_client import ServerGoneError, VLLMServer
-from .vllm_config import LOGPROBS_MODE, SERVED_NAME
-from .vllm_sampling import Sampling, cut, require_held, room_for, samplings
-from .vllm_weights import KeptWeights, Owner, weight_sync_to
+from .vllm_config import LOGPROBS_MODE, SERVED_NAME, Sampling, samplings
+from .vllm_weights import KeptWeights, WeightOwner, require_weights, weight_sync_to
 
 START = "python -m rookworld_rlvr.rollout.vllm_serve"
 MOST_REQUESTS = 64
@@ -36,7 +43,7 @@ class VLLMServerGenerator:
         *,
         eos_id: int,
         dtype: torch.dtype = torch.float32,
-        owner: Owner | None = None,
+        owner: WeightOwner | None = None,
         kept: KeptWeights | None = None,
     ) -> None:
         """Look at the server and, unless weights for several servers are `kept` already, hand the weights over.
@@ -46,7 +53,7 @@ class VLLMServerGenerator:
         self.url = url
         self._config, self._eos_id, self._dtype = config, eos_id, dtype
         self._server = VLLMServer(url, config.vllm.timeout_s)
-        self._kept = kept or KeptWeights(owner or Owner(), dtype, config.vllm.sync_folder)
+        self._kept = kept or KeptWeights(owner or WeightOwner(), dtype, config.vllm.sync_folder)
         self._positions, transfer = self._checked()
         self._way = weight_sync_to(self._server, transfer, self._kept, next(model.parameters()).device)
         self._taken_over = False
@@ -69,7 +76,7 @@ class VLLMServerGenerator:
 
     def weights_checksum(self) -> str:
         """The trainer's checksum at the last `sync` if the server has these weights in its own type."""
-        return self._kept.expected.named_by(self._retried(self._held))
+        return self._kept.expected.checksum_for(self._retried(self._held))
 
     def generate(
         self,
@@ -113,7 +120,8 @@ class VLLMServerGenerator:
             "return_token_ids": True,
         }
         choices = sorted(self._server.post("/v1/completions", body)["choices"], key=lambda choice: choice["index"])
-        return [cut(choice["token_ids"], choice["logprobs"]["token_logprobs"], self._eos_id) for choice in choices]
+        rows = [(choice["token_ids"], choice["logprobs"]["token_logprobs"]) for choice in choices]
+        return [until_end(tokens, logprobs, self._eos_id) for tokens, logprobs in rows]
 
     def _require_ours(self) -> str:
         """The token of what the server holds: one of ours, or empty where it was restarted. Raises GeneratorError."""
@@ -135,7 +143,7 @@ class VLLMServerGenerator:
         self._way.load()
         if not self._server.post("/reset_prefix_cache")["success"]:
             raise ServerGoneError("vllm_server: expected the prefix cache to be emptied, got it in use")
-        require_held(self._kept.expected, self._held())
+        require_weights(self._kept.expected, self._held())
         self._server.call("rookworld_accept", token=self._kept.token)
 
     def _held(self) -> str:
@@ -167,7 +175,7 @@ class VLLMServerGenerator:
         return action()
 
 
-class LedGenerator:
+class RankGenerator:
     """See `Generator`. One of several ranks that sample from the same servers: none does before rank 0 has handed
     the weights over."""
 

@@ -6,7 +6,6 @@ NCCL, and need no folder. The trainer uses it if it is itself on an accelerator 
 
 import importlib
 import importlib.util
-import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -14,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 import torch
 from safetensors.torch import save_file
@@ -22,20 +20,49 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..model.device import is_accelerator, synchronise, use_device
-from ..model.lora import plain_parameters
+from ..model.lora import merged_parameters
+from ..model.weights import checksum, checksum_of
 from .generator import GeneratorError
-from .vllm_client import ServerGoneError, VLLMServer
+from .vllm_client import WITH_FOLDER, ServerGoneError, VLLMServer
 from .vllm_config import set_environment
-from .vllm_sampling import Held, expected_weights
 from .vllm_worker import WEIGHTS_FILE
 
 # What a trainer tells each of vLLM's backends that it can drive: module and class.
 BACKENDS = {"nccl": ("vllm.distributed.weight_transfer.nccl_engine", "NCCLTrainerInitInfo")}
-WITH_FOLDER = "a server on the trainer's own GPU, or one without IPv4, needs --weight-sync folder"
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class ExpectedWeights:
+    """The weights that a sampler should have."""
+
+    checksum: str
+    """Checksum of the trainer's weights in their own type."""
+    rounded: str
+    """Checksum of the trainer's weights rounded to the sampler's type."""
+    names: tuple[str, ...]
+
+    def checksum_for(self, held: str) -> str:
+        """The trainer's checksum where the sampler's is that of the rounded weights, else the sampler's."""
+        return self.checksum if held == self.rounded else held
+
+
+def expected_weights(model: PreTrainedModel, dtype: torch.dtype) -> ExpectedWeights:
+    """What a sampler of this type should have once it took over the model's weights."""
+    named = list(merged_parameters(model))
+    full, adapted = checksum(model), len(named) < len(list(model.parameters()))
+    same = not adapted and all(parameter.dtype == dtype for _, parameter in named)
+    rounded = full if same else checksum_of((name, parameter.to(dtype)) for name, parameter in named)
+    return ExpectedWeights(full, rounded, tuple(name for name, _ in named))
+
+
+def require_weights(expected: ExpectedWeights, held: str) -> None:
+    """Raises GeneratorError where the sampler's weights are others."""
+    if held != expected.rounded:
+        raise GeneratorError(f"vllm: expected the trainer's weights {expected.rounded}, the sampler has {held}")
+
+
+@dataclass(frozen=True, slots=True)
+class WeightOwner:
     """The trainer that a server's weights belong to, as each of its ranks knows it."""
 
     name: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
@@ -50,10 +77,10 @@ class KeptWeights:
     device in the servers' type, in a file, or both.
     """
 
-    def __init__(self, owner: Owner, dtype: torch.dtype, sync_folder: str) -> None:
+    def __init__(self, owner: WeightOwner, dtype: torch.dtype, sync_folder: str) -> None:
         """`sync_folder`: a folder for the file is made below it; empty: below the machine's temporary folder."""
         self.owner, self._dtype, self._sync_folder = owner, dtype, sync_folder
-        self.expected = Held("", "", ())
+        self.expected = ExpectedWeights("", "", ())
         self.on_device: dict[str, Tensor] | None = None
         self._count = 0
         self._folder: TemporaryDirectory[str] | None = None
@@ -79,14 +106,14 @@ class KeptWeights:
             _write(model, Path(self._folder.name) / WEIGHTS_FILE)
         if self.on_device is not None:
             self.on_device = {
-                name: parameter.to(self._dtype, copy=True).contiguous() for name, parameter in plain_parameters(model)
+                name: parameter.to(self._dtype, copy=True).contiguous() for name, parameter in merged_parameters(model)
             }
             synchronise(next(model.parameters()).device)
 
 
 def _write(model: PreTrainedModel, path: Path) -> None:
     """A server that is restarted meanwhile reads the old file or the new one."""
-    named = {name: parameter.contiguous() for name, parameter in plain_parameters(model)}
+    named = {name: parameter.contiguous() for name, parameter in merged_parameters(model)}
     writing = path.with_suffix(".writing")
     save_file(named, writing)
     writing.replace(path)
@@ -102,7 +129,7 @@ class WeightSync(Protocol):
         """Forget any connection: the server is another process now."""
 
 
-class ByFolder:
+class FolderSync:
     """Weights in a safetensors file."""
 
     def __init__(self, server: VLLMServer, kept: KeptWeights) -> None:
@@ -138,26 +165,7 @@ class _Source:
         return iter((self._kept.on_device or {}).items())
 
 
-class _Calls:
-    """The server's calls that vLLM's transfer engine makes; see vLLM's `VLLMWeightSyncClient`."""
-
-    def __init__(self, server: VLLMServer) -> None:
-        self._server = server
-
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        self._server.post("/init_weight_transfer_engine", {"init_info": init_info})
-
-    def start_weight_update(self) -> None:
-        self._server.post("/start_weight_update")
-
-    def update_weights(self, update_info: Any) -> None:
-        self._server.post("/update_weights", {"update_info": update_info})
-
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self._server.post("/finish_weight_update", {"weight_version": weight_version})
-
-
-class ByTransfer:
+class TransferSync:
     """Weights through vLLM's transfer engine: a process group of this process and the server."""
 
     def __init__(self, server: VLLMServer, backend: str, kept: KeptWeights, device: torch.device) -> None:
@@ -193,12 +201,12 @@ class ByTransfer:
 
         module, kind = BACKENDS[self._backend]
         workers = int(self._server.get("/get_world_size")["world_size"])
-        address, port = _reachable(self._server.url)
+        address, port = self._server.trainer_address()
         self._server.post("/shutdown_weight_transfer_engine")
         info = getattr(importlib.import_module(module), kind)(
             master_address=address, master_port=port, world_size=1 + workers, rank=0
         )
-        return WeightTransferTrainerFactory.trainer_init(info, client=_Calls(self._server), source=_Source(self._kept))
+        return WeightTransferTrainerFactory.trainer_init(info, client=self._server, source=_Source(self._kept))
 
     def _in_time(self, work: Callable[[], Any], what: str) -> Any:
         """What `work` gives, in a thread that is left alone once the server's time is over: NCCL waits for ever.
@@ -235,18 +243,5 @@ def weight_sync_to(server: VLLMServer, offered: str, kept: KeptWeights, device: 
     """
     usable = offered in BACKENDS and (is_accelerator(device) or offered != "nccl")
     if usable and importlib.util.find_spec("vllm") is not None:
-        return ByTransfer(server, offered, kept, device)
-    return ByFolder(server, kept)
-
-
-def _reachable(url: str) -> tuple[str, int]:
-    """This machine's IPv4 address as the server sees it, and a port that is free there. Raises GeneratorError."""
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    with socket.create_connection((parts.hostname or "", port)) as connection:
-        address = str(connection.getsockname()[0])
-    if ":" in address:
-        raise GeneratorError(f"vllm_server: expected an IPv4 address of {url} for a transfer, got IPv6; {WITH_FOLDER}")
-    with socket.socket() as free:
-        free.bind((address, 0))
-        return address, int(free.getsockname()[1])
+        return TransferSync(server, offered, kept, device)
+    return FolderSync(server, kept)

@@ -16,9 +16,9 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from ..errors import UserError
-from ..model.lora import plain_state
+from ..model.lora import merged_state_dict
 from ..model.sharded import distribute, load_full_state
-from ..model.weights import host_state, on_host
+from ..model.weights import cpu_state_dict, to_cpu
 from .context import StepContext
 from .run_folder import CONFIG_FILE
 from .seeding import rng_state, set_rng_state
@@ -45,7 +45,7 @@ def save_checkpoint(run_folder: Path, context: StepContext, *, step: int, keep: 
     gathered: Gathered | None = None
     if context.policy.sharded:
         leads = context.world.is_rank_0
-        gathered = plain_state(context.policy.model, leads), _state(context, step, leads)
+        gathered = merged_state_dict(context.policy.model, leads), _state(context, step, leads)
     return context.world.rank_0_only(lambda: _save(run_folder, context, gathered, step, keep), "a checkpoint")
 
 
@@ -131,7 +131,7 @@ def _write(run_folder: Path, context: StepContext, gathered: Gathered | None, st
     writing = final.with_name(f"{WRITING}{step}")
     writing.mkdir()
     policy = context.policy
-    policy.model.save_pretrained(writing, state_dict=gathered[0] if gathered else plain_state(policy.model))
+    policy.model.save_pretrained(writing, state_dict=gathered[0] if gathered else merged_state_dict(policy.model))
     policy.tokenizer.save_pretrained(writing)
     torch.save(gathered[1] if gathered else _state(context, step), writing / STATE_FILE)
     if (run_folder / CONFIG_FILE).is_file():
@@ -189,15 +189,15 @@ def _state(context: StepContext, step: int, keep: bool = True) -> dict[str, Any]
     """All that a run goes on from; tensors are whole and on the CPU, so that any device can read them."""
     return {
         "step": step,
-        "policy": host_state(context.policy.model, keep),
-        "references": on_host(context.references.state_dict(), keep),
-        "optimizer": on_host(context.optimizer.state_dict(), keep),
+        "policy": cpu_state_dict(context.policy.model, keep),
+        "references": to_cpu(context.references.state_dict(), keep),
+        "optimizer": to_cpu(context.optimizer.state_dict(), keep),
         "clock": context.clock.schedule_step,
         "kl": context.kl_controller.state_dict(),
         "guards": context.guards.state_dict(),
         "rng": rng_state(),
         "sampler": context.batches.prompts_state(context.prompts),
-        "one_step_off_policy": on_host(context.batches.state_dict()),
+        "one_step_off_policy": to_cpu(context.batches.state_dict()),
         "recovery": context.recovery.state_dict(),
     }
 

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import torch
 
+from ..model.device import cores
 from ..model.policy import Policy
-from ..model.threads import cores
 from ..model.world import World
 from ..objective import LossSizes
 from ..rewards.scorer import Scorer

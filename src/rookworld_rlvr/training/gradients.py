@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..model.batch import Batch
+from ..model.device import add_gradients, map_on_cores
 from ..model.policy import Policy
-from ..model.threads import add_gradients, on_cores
 from ..model.world import World
 from .loss import MicroLoss, TokenTotals
 
@@ -36,7 +36,7 @@ def add_up_gradients(
 
     def of_own_share() -> list[Done]:
         done = []
-        for kept, gradients in on_cores(differentiated, world.share(micros), policy.device):
+        for kept, gradients in map_on_cores(differentiated, world.share(micros), policy.device):
             done.append(kept)
             add_gradients(parameters, gradients)
         return done

@@ -14,7 +14,7 @@ from ..errors import TrainingGaveUpError
 from ..evaluation import Row
 from ..evaluation.run import evaluate
 from ..evaluation.sampled import evaluate_sampled
-from ..model.weights import checksum, host_state
+from ..model.weights import checksum, cpu_state_dict
 from ..model.world import RankError
 from ..stability.faults import Fault, FaultKind, StepAbandonedError
 from ..stability.recovery import Action, escalate
@@ -156,7 +156,7 @@ def _after_fault(run: Run, report: StepReport, action: Action) -> None:
     state, fault = run.context.recovery, report.fault
     assert fault is not None
     world = run.context.world
-    weights = host_state(run.context.policy.model) if action is Action.stop else None
+    weights = cpu_state_dict(run.context.policy.model) if action is Action.stop else None
     batch = world.rank_0_only(
         lambda: save_fault(run.folder, report, keep=run.recovery.keep_faults, weights=weights), "a fault"
     )

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from ..errors import PreflightError
-from ..model.batch import Batch
+from ..model.batch import Batch, left_padded, position_ids
 from ..model.device import Precision
-from ..model.padding import left_padded, position_ids
 from ..model.policy import Policy
 from ..model.weights import checksum
 from ..objective import kl_k3

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from ..errors import UserError
-from ..model.batch import batch_of
+from ..model.batch import collate
 from ..model.policy import Policy
 from ..model.weights import checksum
 from ..provenance import digest
@@ -89,7 +89,7 @@ def batches(
 def sft_loss(policy: Policy, examples: Sequence[TokenizedExample]) -> Tensor:
     """Mean cross-entropy of the completions' tokens and their ends, in nats per token."""
     parts = [(example.tokens[: example.prompt_length], example.tokens[example.prompt_length :]) for example in examples]
-    batch = batch_of(parts, pad_id=policy.pad_id, device=policy.device)
+    batch = collate(parts, pad_id=policy.pad_id, device=policy.device)
     return -policy.statistics(batch, temperature=1.0).logprobs.mean()
 
 

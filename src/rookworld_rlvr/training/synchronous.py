@@ -8,9 +8,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..model.sharded import unshard
-from ..rollout.generator import GeneratorError
+from ..rollout.generator import GeneratorError, TrainerModelGenerator
 from ..rollout.groups import Collected
-from ..rollout.own_model import OwnModelGenerator
 from ..stability.faults import Fault, FaultError, FaultKind
 from ..tasks.prompt_stream import PromptStream
 from .collection import collect
@@ -56,7 +55,7 @@ def handed_over(context: StepContext, hand_over: Callable[[], None]) -> Iterator
     with ExitStack() as gathered:
         gathered.enter_context(unshard(context.policy.model))
         hand_over()
-        if not isinstance(context.generator, OwnModelGenerator):
+        if not isinstance(context.generator, TrainerModelGenerator):
             gathered.close()
         yield
 

@@ -16,13 +16,13 @@ from transformers import PreTrainedModel
 
 from .generator import GeneratorBaseConfig, GeneratorError, SampledCompletion, require_seeds
 from .vllm_server import VLLMServerGenerator
-from .vllm_weights import KeptWeights, Owner
+from .vllm_weights import KeptWeights, WeightOwner
 
 # Each server is given its prompts in about so many pieces, so that a fast one gets more of them.
 PIECES = 4
 
 
-class VLLMServersGenerator:
+class VLLMServerPool:
     """See `Generator`. All servers must be there at the start."""
 
     def __init__(
@@ -32,12 +32,12 @@ class VLLMServersGenerator:
         *,
         eos_id: int,
         dtype: torch.dtype = torch.float32,
-        owner: Owner | None = None,
+        owner: WeightOwner | None = None,
     ) -> None:
         """Look at the servers and hand the weights over. Raises GeneratorError."""
         # Another server is a better answer to one that is gone than to wait for it.
         impatient = replace(config, vllm=replace(config.vllm, retries=0))
-        self._kept = KeptWeights(owner or Owner(), dtype, config.vllm.sync_folder)
+        self._kept = KeptWeights(owner or WeightOwner(), dtype, config.vllm.sync_folder)
         self._servers = [
             VLLMServerGenerator(model, impatient, url, eos_id=eos_id, dtype=dtype, kept=self._kept)
             for url in config.vllm.urls

@@ -19,10 +19,10 @@ import torch
 from transformers import PreTrainedModel
 
 from ..model.device import is_accelerator
-from ..model.lora import plain_parameters
-from .generator import GeneratorBaseConfig, GeneratorError, SampledCompletion, require_seeds
-from .vllm_config import engine_arguments, set_environment
-from .vllm_sampling import Held, Sampling, cut, expected_weights, require_held, room_for, samplings
+from ..model.lora import merged_parameters
+from .generator import GeneratorBaseConfig, GeneratorError, SampledCompletion, require_seeds, room_for, until_end
+from .vllm_config import Sampling, engine_arguments, samplings, set_environment
+from .vllm_weights import ExpectedWeights, expected_weights, require_weights
 
 # An engine among the processes that torchrun started, which have a process group already.
 AMONG_RANKS = {"distributed_executor_backend": "external_launcher"}
@@ -66,23 +66,23 @@ class VLLMGenerator:
             among = AMONG_RANKS if ranks > 1 else {}
             self._engine = _start(arguments | among | {"load_format": "dummy"})
         self._positions = int(self._engine.llm_engine.model_config.max_model_len)
-        self._expected = Held("", "", ())
+        self._expected = ExpectedWeights("", "", ())
         self.sync(model)
 
     def sync(self, model: PreTrainedModel) -> None:
         """See `Generator.sync`. Raises GeneratorError where the engine then holds anything else."""
-        named = dict(plain_parameters(model))
+        named = dict(merged_parameters(model))
         self._expected = expected_weights(model, self._dtype)
-        with self._awake(), _told_as_ours():
+        with self._awake(), _as_generator_error():
             self._engine.collective_rpc("rookworld_load", args=(named, "trainer"))
             if not self._engine.reset_prefix_cache():
                 raise GeneratorError("vllm: expected the prefix cache to be emptied, got it in use")
-            require_held(self._expected, self._held())
+            require_weights(self._expected, self._held())
 
     def weights_checksum(self) -> str:
         """The trainer's checksum at the last `sync` if the engine has these weights in its own type."""
         with self._awake():
-            return self._expected.named_by(self._held())
+            return self._expected.checksum_for(self._held())
 
     def generate(
         self,
@@ -117,17 +117,17 @@ class VLLMGenerator:
             for each in wanted
         ]
         given = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        with torch.random.fork_rng(), _told_as_ours():
+        with torch.random.fork_rng(), _as_generator_error():
             answers = self._engine.generate(given, parameters, use_tqdm=False)
         return [[self._completion(output) for output in answer.outputs] for answer in answers]
 
     def _completion(self, output: Any) -> SampledCompletion:
         tokens = list(output.token_ids)
         logprobs = [row[token].logprob for token, row in zip(tokens, output.logprobs, strict=True)]
-        return cut(tokens, logprobs, self._eos_id)
+        return until_end(tokens, logprobs, self._eos_id)
 
     def _held(self) -> str:
-        with _told_as_ours():
+        with _as_generator_error():
             [held] = self._engine.collective_rpc("rookworld_checksum", args=(self._expected.names,))
         return str(held)
 
@@ -146,7 +146,7 @@ class VLLMGenerator:
 
 
 @contextmanager
-def _told_as_ours() -> Iterator[None]:
+def _as_generator_error() -> Iterator[None]:
     """What goes wrong inside vLLM is a GeneratorError: a fault of the step, which recovery decides on."""
     try:
         yield

@@ -1,19 +1,21 @@
-"""Blocks compiled by torch.compile for passes over packed rows.
+"""Transformer blocks of a model: compiled for packed rows, or computed again in backward to save memory.
 
-The kernels that are compiled fuse what lies between the matrix products: norms, rotations, gates and sums. The sizes
+Compiled kernels fuse what lies between the matrix products: norms, rotations, gates and sums. The sizes
 of a pass stay open, so one kernel serves all. Compiled kernels are kept on disk by PyTorch, in the folder
 `TORCHINDUCTOR_CACHE_DIR`; later runs read them there.
 """
 
 import shutil
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from ..errors import UserError
-from .packed_layout import PackedLayout
+from .packed import PackedLayout
+from .shared_prefix import checkpoint_contexts
 
 # The compilers that torch.compile looks for.
 COMPILERS = ("g++", "clang++")
@@ -25,14 +27,28 @@ def require_compiler(key: str) -> None:
         raise UserError(f"{key}: expected a C++ compiler, {' or '.join(COMPILERS)}, found none")
 
 
+def transformer_blocks(model: nn.Module) -> list[nn.Module]:
+    """The blocks of a transformers model, which neither FSDP2 nor a compiler should divide."""
+    names = set(getattr(model, "_no_split_modules", None) or ())
+    return [module for module in model.modules() if type(module).__name__ in names]
+
+
+def recompute_blocks(model: PreTrainedModel) -> None:
+    """Have each block computed again in backward (arXiv 1604.06174). Raises UserError for a model that cannot."""
+    if not model.supports_gradient_checkpointing:
+        raise UserError(f"model.activation_checkpointing: {type(model).__name__} does not support it")
+    model.activation_checkpointing_enable(
+        activation_checkpointing_kwargs={"use_reentrant": False, "context_fn": partial(checkpoint_contexts, model)}
+    )
+
+
 def compile_blocks(model: nn.Module) -> None:
     """Have the blocks of a transformers model, in place, compute packed rows by compiled code.
 
     The model samples, and computes padded rows, as before. Its copies are compiled too.
     """
     _attend_packed_rows_eagerly()
-    kinds = set(getattr(model, "_no_split_modules", None) or ())
-    for block in [module for module in model.modules() if type(module).__name__ in kinds]:
+    for block in transformer_blocks(model):
         block.__class__ = _compiled(type(block))  # type: ignore[arg-type]
 
 
