@@ -20,7 +20,7 @@ SECRETS = re.compile(
     r"|\b(?:hf|ghp|gho|github_pat|sk|pypi)[_-][A-Za-z0-9]{20,}|\bAKIA[A-Z0-9]{16}\b|-----BEGIN [A-Z ]*PRIVATE KEY",
     re.I,
 )
-HYDRA_COMMANDS = {"smoke": "train"} | {name: name for name in ("train", "bench", "evaluate", "pretrain", "sft")}
+HYDRA_COMMANDS = {"smoke": "train"} | {name: name for name in ("train", "bench", "evaluate", "sft")}
 UNFILLED = "@@"
 # Written by scripts/generate_docs.py when the site is built.
 GENERATED = {"configuration.md", "metrics.md", "cli.md"}
@@ -126,22 +126,10 @@ def test_the_overrides_shown_are_accepted(name: str, overrides: list[str]) -> No
     from omegaconf import OmegaConf
 
     from rookworld_rlvr.app.conf_groups import conf_folder
-    from rookworld_rlvr.app.config import (
-        BenchRunConfig,
-        EvaluateConfig,
-        PretrainRunConfig,
-        RunConfig,
-        SFTRunConfig,
-    )
+    from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, RunConfig, SFTRunConfig
     from rookworld_rlvr.app.hydra_command import store_schema
 
-    schemas = {
-        "train": RunConfig,
-        "bench": BenchRunConfig,
-        "evaluate": EvaluateConfig,
-        "pretrain": PretrainRunConfig,
-        "sft": SFTRunConfig,
-    }
+    schemas = {"train": RunConfig, "bench": BenchRunConfig, "evaluate": EvaluateConfig, "sft": SFTRunConfig}
     store_schema(name, schemas[name])
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_folder())):
         assert is_dataclass(OmegaConf.to_object(compose(config_name=name, overrides=overrides)))

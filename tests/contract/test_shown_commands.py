@@ -34,7 +34,6 @@ LITTLE = {
         *("selfplay.max_plies=4", "world_model.games=2", "world_model.max_plies=4", "match.pairs=1"),
         *("match.max_plies=4", "engine_match.pairs=1", "engine_match.max_plies=4"),
     ),
-    "pretrain": ("threads=1", "model.steps=2", "model.policy_rows=4", "model.environment_rows=4", "model.board_rows=4"),
     "sft": ("threads=1", "steps=2", "batch_size=4"),
 }
 # What an option of `rookworld data` becomes, so that it takes seconds.
@@ -47,7 +46,8 @@ ELSEWHERE = {
     "rookworld train generator=vllm_server": "tests/vllm",
     "rookworld train resume=": "tests/training, and the folder of a run here has ended",
     "xboard": "played by hand: dev/log.md, entry 23",
-    ".venv": "tests/benchmarks",
+    "git clone": "what has been done before this runs",
+    "bash recipes/tiny_model/run.sh": "tests/recipes",
     "cat": "a file of a run that failed",
     "bash test.sh": "what runs this",
     "bash scripts/setup.sh": "tests/contract/test_scripts.py",
@@ -55,15 +55,15 @@ ELSEWHERE = {
 
 
 def shown() -> list[list[str]]:
-    """The words of each command of the documents, once; those of train.sh as `rookworld train`."""
-    found: dict[tuple[str, ...], None] = {}
+    """Return the words of each command of the documents, once; those of train.sh as `rookworld train`."""
+    commands: dict[tuple[str, ...], None] = {}
     blocks = (re.findall(r"```bash\n(.*?)```", document.read_text("utf-8"), re.S) for document in DOCUMENTS)
-    for line in (line for found_here in blocks for block in found_here for line in block.splitlines()):
+    for line in (line for of_document in blocks for block in of_document for line in block.splitlines()):
         words = shlex.split(line, comments=True)
         words = ["rookworld", "train", *words[2:]] if words[:2] == ["bash", "train.sh"] else words
         if words and not any(UNFILLED in word for word in words):
-            found[tuple(words)] = None
-    return [list(words) for words in found]
+            commands[tuple(words)] = None
+    return [list(words) for words in commands]
 
 
 def is_elsewhere(words: list[str]) -> bool:
@@ -83,7 +83,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         shutil.copytree(tiny_model_folder(), "my/folder")
-        shutil.copytree(tiny_model_folder(), "outputs/pretrain")
         lines = default_file("train.txt").read_text("utf-8").splitlines(keepends=True)
         assets = Path("src/rookworld_rlvr/assets/data")
         assets.mkdir(parents=True)
@@ -102,12 +101,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ["evaluate", "output=b.json", "model.path=my/folder", *LITTLE["evaluate"]],
             ["evaluate", "output=table.json", *LITTLE["evaluate"]],
             *(["data", "generate", "--rows", "40", "--out", f"outputs/{name}"] for name in ("data", "rows")),
+            ["data", "evals", "my/rows.txt", "--nodes", "100", "--out", "outputs/my.tsv.gz"],
             ["data", "selfplay", "--games", "8", "--rescue", "--out", "outputs/selfplay"],
-            ["sft", "corpus=[my/rows.txt]", "output=outputs/taught", "steps=2", "batch_size=4"],
+            ["sft", "corpus=[my/rows.txt]", "output=outputs/sft", "steps=2", "batch_size=4"],
         ):
             assert main(words) == 0, words
-        # Eight games are seldom won, and without a winner there is no such file.
-        Path("outputs/selfplay/winners.txt").write_text("".join(line for line in lines[:40] if line[0] == "P"), "utf-8")
     return folder
 
 
@@ -126,9 +124,9 @@ def test_a_command_that_is_shown_runs(
     monkeypatch.chdir(home)
     monkeypatch.setattr(sys, "stdin", io.StringIO("uci\nquit\n"))
     code = main(made_small(words[1:], tmp_path))
-    told = capfd.readouterr()
-    assert code == 0, told.err[-2000:]
-    assert "Traceback" not in told.err
+    printed = capfd.readouterr()
+    assert code == 0, printed.err[-2000:]
+    assert "Traceback" not in printed.err
 
 
 def made_small(words: list[str], own: Path) -> list[str]:
@@ -138,12 +136,12 @@ def made_small(words: list[str], own: Path) -> list[str]:
         [latest] = (path for path in Path("outputs").glob("latest"))
         return ["report", str(latest), *words[words.index("--output") if "--output" in words else len(words) :]]
     if words[0] in LITTLE and words[:2] != ["evaluate", "compare"]:
-        asked = [word for word in words if not word.startswith("output=")]
-        outputs = {"evaluate": "output={}/table.json", "pretrain": "output={}/model", "sft": "output={}/model"}
+        overrides = [word for word in words if not word.startswith("output=")]
+        outputs = {"evaluate": "output={}/table.json", "sft": "output={}/model"}
         written = [outputs[words[0]].format(own)] if words[0] in outputs else []
-        given = {word.split("=")[0] for word in asked}
+        given = {word.split("=")[0] for word in overrides}
         groups = [word for word in LITTLE[words[0]] if word != "debug=short" or "debug" not in given]
-        return [*asked, *groups, *written]
+        return [*overrides, *groups, *written]
     small = [
         FEW.get(before, str(own / "written.tsv.gz" if word.endswith(".gz") else own / "written"))
         if before in (*FEW, "--out", "--to", "--json")
