@@ -103,7 +103,7 @@ def test_the_parts_of_a_verdict_stand_in_the_place_of_the_label_s() -> None:
     # Two of three moves are named.
     assert engine["correctness/best_value"] == pytest.approx(0.53219 * 2 / 3, abs=1e-5)
     assert engine["correctness/candidates_value"] == pytest.approx((0.53219 + 0.03147) / 1.56366, abs=1e-5)
-    agreement = eval_agreement(0.0, -999.99, PolicyRewardConfig())
+    agreement = eval_agreement(0.0, -999.99)
     assert engine["correctness/evals_value"] == pytest.approx((1 + agreement) / 3) and agreement < 0.01
     same = {component: value for component, value in engine.items() if not component.endswith("_value")}
     by_rules = Rubric(RubricConfig(source=MoveSource.rules)).score(PROMPT, text, LABEL)

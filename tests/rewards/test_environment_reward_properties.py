@@ -60,11 +60,7 @@ def answers(draw: st.DrawFn) -> list[str]:
 @st.composite
 def mutilated(draw: st.DrawFn, fen: str) -> str:
     place = draw(st.integers(0, len(fen) - 1))
-    return (
-        fen[:place]
-        + draw(st.sampled_from(["", "9", "/", "~", "Q~", " ", "x", "e3", "0", "-"]))
-        + fen[place + 1 :]
-    )
+    return fen[:place] + draw(st.sampled_from(["", "9", "/", "~", "Q~", " ", "x", "e3", "0", "-"])) + fen[place + 1 :]
 
 
 @FEW
@@ -85,9 +81,7 @@ def test_after_a_legal_move_a_copy_totals_less_than_half_even_with_right_reward_
 
 @FEW
 @given(illegal_prompts(), answers())
-def test_after_an_illegal_move_the_copy_is_the_answer_and_no_other_reaches_it(
-    prompt: str, other: list[str]
-) -> None:
+def test_after_an_illegal_move_the_copy_is_the_answer_and_no_other_reaches_it(prompt: str, other: list[str]) -> None:
     copy = [parse_environment_prompt(prompt).fen, "-1.0", "0", "1"]
     assert total(prompt, copy) == 1.0
     assert other == copy or total(prompt, other) < 1.0
@@ -121,9 +115,7 @@ def test_a_next_fen_that_climbs_from_unparsable_to_parsed_to_true_never_lowers_t
 
 @FEW
 @given(prompts(), answers(), st.integers(0, 3))
-def test_a_missing_field_falls_below_every_parsed_answer(
-    prompt: str, answer: list[str], missing: int
-) -> None:
+def test_a_missing_field_falls_below_every_parsed_answer(prompt: str, answer: list[str], missing: int) -> None:
     fewer = answer[:missing] + answer[missing + 1 :]
     assert total(prompt, fewer) < total(prompt, answer)
 
@@ -167,11 +159,7 @@ def test_fields_repeated_inside_a_well_formed_answer_lower_it(
 
 
 @FEW
-@given(
-    prompts(), answers(), st.lists(st.sampled_from(["", " ", "\n", "\t  ", "\u00a0"]), min_size=8, max_size=8)
-)
+@given(prompts(), answers(), st.lists(st.sampled_from(["", " ", "\n", "\t  ", "\u00a0"]), min_size=8, max_size=8))
 def test_blanks_around_fields_change_nothing(prompt: str, answer: list[str], blanks: list[str]) -> None:
-    padded = [
-        before + field + after for before, field, after in zip(blanks, answer, blanks[4:], strict=False)
-    ]
+    padded = [before + field + after for before, field, after in zip(blanks, answer, blanks[4:], strict=False)]
     assert total(prompt, padded) == total(prompt, answer)

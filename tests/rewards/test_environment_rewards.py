@@ -127,9 +127,7 @@ def test_a_malformed_label_raises(label: str) -> None:
         score(LEGAL, PERFECT, label)
 
 
-@pytest.mark.parametrize(
-    "prompt", [f"A: {FEN}+e2e4+", f"A: {FEN}+e2e4+d2d4+", "A: 8/8+e2e4++", f"{FEN}+e2e4++"]
-)
+@pytest.mark.parametrize("prompt", [f"A: {FEN}+e2e4+", f"A: {FEN}+e2e4+d2d4+", "A: 8/8+e2e4++", f"{FEN}+e2e4++"])
 def test_a_malformed_prompt_raises(prompt: str) -> None:
     with pytest.raises(PromptError):
         score(prompt, PERFECT)

@@ -60,9 +60,7 @@ def legal_moves(fen: str) -> list[str]:
 def illegal_moves(fen: str) -> list[str]:
     legal = set(legal_moves(fen))
     squares = ("a1", "a2", "e2", "e4", "e7", "e8", "h8")
-    return [
-        a + b + p for a in squares for b in squares for p in ("", "q") if a != b and a + b + p not in legal
-    ]
+    return [a + b + p for a in squares for b in squares for p in ("", "q") if a != b and a + b + p not in legal]
 
 
 def numbers() -> st.SearchStrategy[str]:
@@ -159,9 +157,7 @@ def test_a_missing_marker_falls_below_every_parsed_answer(case: Case, missing: i
 
 @FEW
 @given(cases(well_formed=True), st.text(min_size=1).filter(str.strip), st.data())
-def test_text_before_or_after_a_well_formed_answer_lowers_it(
-    case: Case, text: str, data: st.DataObject
-) -> None:
+def test_text_before_or_after_a_well_formed_answer_lowers_it(case: Case, text: str, data: st.DataObject) -> None:
     other = data.draw(cases(well_formed=True))
     for extra in (text, str(other.answer), "M: " + case.answer.best, case.answer.best):
         assert case.total(f"{extra} {case.answer}") < case.total(case.answer)
@@ -188,9 +184,7 @@ def test_blanks_change_nothing(case: Case, blanks: list[str]) -> None:
 
 @FEW
 @given(st.sampled_from(POSITIONS), st.data())
-def test_one_good_move_five_times_earns_less_than_five_distinct_legal_ones(
-    fen: str, data: st.DataObject
-) -> None:
+def test_one_good_move_five_times_earns_less_than_five_distinct_legal_ones(fen: str, data: st.DataObject) -> None:
     assume(len(legal_moves(fen)) >= 5)
     label = data.draw(verdicts(fen))
     best, eval_of_best = best_of(label)
@@ -227,11 +221,7 @@ def test_mirroring_the_colours_changes_nothing(case: Case) -> None:
 
 
 def mirrored_word(word: str) -> str:
-    if (
-        len(word) not in (4, 5)
-        or not set(word[:4:2]) <= set("abcdefgh")
-        or not set(word[1:4:2]) <= set("12345678")
-    ):
+    if len(word) not in (4, 5) or not set(word[:4:2]) <= set("abcdefgh") or not set(word[1:4:2]) <= set("12345678"):
         return word
     squares = (chess.square_mirror(chess.parse_square(word[place : place + 2])) for place in (0, 2))
     return "".join(map(chess.square_name, squares)) + word[4:]
@@ -239,9 +229,7 @@ def mirrored_word(word: str) -> str:
 
 @FEW
 @given(st.sampled_from(POSITIONS), st.data())
-def test_changing_a_label_changes_the_reward_of_the_answer_that_equals_it(
-    fen: str, data: st.DataObject
-) -> None:
+def test_changing_a_label_changes_the_reward_of_the_answer_that_equals_it(fen: str, data: st.DataObject) -> None:
     label = data.draw(labels(fen))
     words = label.split()
     moves, evals = words[1 : words.index("E:")], words[words.index("E:") + 1 : -2]
@@ -259,9 +247,7 @@ def test_changing_a_label_changes_the_reward_of_the_answer_that_equals_it(
 
 @FEW
 @given(cases(), st.data())
-def test_a_label_and_a_verdict_count_for_the_judges_that_look_at_them(
-    case: Case, data: st.DataObject
-) -> None:
+def test_a_label_and_a_verdict_count_for_the_judges_that_look_at_them(case: Case, data: st.DataObject) -> None:
     label, verdict = data.draw(labels(case.fen)), data.draw(analyses(case.fen))
     prompt, text = "P: " + case.fen, str(case.answer)
     judged = BY_ENGINE.score(prompt, text, analysis=verdict)

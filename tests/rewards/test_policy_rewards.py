@@ -3,7 +3,7 @@
 import pytest
 
 from rookworld_rlvr.rewards import score
-from rookworld_rlvr.rewards.policy_rewards import PolicyRewardConfig, eval_agreement
+from rookworld_rlvr.rewards.policy_rewards import eval_agreement
 from rookworld_rlvr.tasks import FailureReason, PromptError
 from rookworld_rlvr.tasks.types import LabelError
 
@@ -156,9 +156,8 @@ def test_illegal_moves_of_a_label_are_left_out() -> None:
 
 
 def test_eval_agreement_is_finite_and_never_flat_up_to_mates() -> None:
-    config = PolicyRewardConfig()
-    assert eval_agreement(999.99, 999.98, config) < eval_agreement(999.99, 999.99, config) == 1.0
-    assert 0.0 < eval_agreement(-999999.999999, 999999.999999, config) < 1e-5
+    assert eval_agreement(999.99, 999.98) < eval_agreement(999.99, 999.99) == 1.0
+    assert 0.0 < eval_agreement(-999999.999999, 999999.999999) < 1e-5
 
 
 @pytest.mark.parametrize("prompt", ["", "P:", "P: hello", "e4", "P: 8/8/8/8/8/8/8/K1k5 w - -"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rookworld_rlvr.rewards.similarity import SimilarityConfig, changed_similarity, expand_placement
+from rookworld_rlvr.rewards.similarity import changed_similarity, expand_placement
 
 BEFORE = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 # After 1. e4: two squares change (e2, e4) and one field (turn): clock, number, castling stay.
@@ -10,7 +10,7 @@ AFTER = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
 
 
 def similarity(predicted: str, before: str = BEFORE, after: str = AFTER) -> float:
-    return changed_similarity(before, after, predicted, SimilarityConfig())
+    return changed_similarity(before, after, predicted)
 
 
 def test_the_truth_earns_one_and_a_copy_nothing() -> None:

@@ -58,6 +58,15 @@ RENAMED_OPTIONS: dict[str, str] = {
     "reference.reset_optimizer": "(removed: the optimiser keeps its moments at a refresh)",
     "logging.wandb_mode": "(removed: set the environment variable WANDB_MODE; the default is offline)",
     "logging.console_every": "(removed: the console has a line per step)",
+    "rubric.policy.structure": f"{CONSTANT} rewards.policy_rewards.STRUCTURE_WEIGHTS)",
+    "rubric.policy.parse": f"{CONSTANT} rewards.policy_rewards.PARSE_WEIGHTS)",
+    "rubric.policy.eval_scale_pawns": f"{CONSTANT} rewards.policy_rewards.EVAL_SCALE_PAWNS)",
+    "rubric.policy.eval_tolerance": f"{CONSTANT} rewards.policy_rewards.EVAL_TOLERANCE)",
+    "rubric.environment.structure": f"{CONSTANT} rewards.environment_rewards.STRUCTURE_WEIGHTS)",
+    "rubric.environment.parse": f"{CONSTANT} rewards.environment_rewards.PARSE_WEIGHTS)",
+    "rubric.environment.similarity": f"{REMOVED}now constants in rewards/similarity.py)",
+    "rubric.environment.unparsable_fen_credit": f"{CONSTANT} rewards.environment_rewards.UNPARSABLE_FEN_CREDIT)",
+    "rubric.warmup_start": f"{CONSTANT} rewards.rubric.WARMUP_START)",
 }
 RENAMED_COMMANDS: dict[str, str] = {
     "warmstart": "sft",

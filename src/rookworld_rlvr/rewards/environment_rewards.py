@@ -16,12 +16,10 @@ from ..tasks.environment import (
 )
 from ..tasks.policy import parse_number
 from ..tasks.types import EnvironmentCompletion, EnvironmentPrompt, FailureReason, ParseFailure, require_parsed
-from .similarity import SimilarityConfig, changed_similarity, expand_placement
+from .similarity import changed_similarity, expand_placement
 
 _RANK = re.compile(r"[1-8pnbrqkPNBRQK]{1,8}")
-_FEN_FIELDS = tuple(
-    map(re.compile, (r"[wb]", r"-|[KQkq]{1,4}", r"-|[a-h][36]", r"[0-9]{1,4}", r"[0-9]{1,4}"))
-)
+_FEN_FIELDS = tuple(map(re.compile, (r"[wb]", r"-|[KQkq]{1,4}", r"-|[a-h][36]", r"[0-9]{1,4}", r"[0-9]{1,4}")))
 _HAS_DIGIT = re.compile(r"[0-9]")
 # Failures that the strict parser reports of an answer whose FEN parses.
 _AFTER_THE_FEN = (FailureReason.bad_reward, FailureReason.bad_flag)
@@ -30,29 +28,16 @@ RANKS = 8
 WORDS = (6, 1)
 
 
-@dataclass(slots=True)
-class EnvironmentStructure:
-    """Weights of the components that ask for four fields."""
-
-    fields: float = 0.5
-    """Share of the four that are there: a next state with a rank separator, three fields with a digit."""
-    nothing_else: float = 0.5
-    """`fields` times 4 / (4 + excess). The excess counts fields beyond four, words in a field beyond its own, and
-    characters of a flag beyond one."""
-
-
-@dataclass(slots=True)
-class EnvironmentParse:
-    """Weights of the components that ask for a FEN, a number and two flags."""
-
-    next_fen: float = 0.4
-    """The FEN parses; if not, a partial credit for what of it is well-formed."""
-    reward: float = 0.2
-    """The reward is a number."""
-    terminated: float = 0.2
-    """The flag is 0 or 1."""
-    truncated: float = 0.2
-    """The flag is 0 or 1."""
+# Weights within the first tier. `fields` is the share of the four that are there: a next state with a rank separator,
+# three fields with a digit. `nothing_else` is the same times 4 / (4 + excess), where the excess counts fields beyond
+# four, words in a field beyond its own, and characters of a flag beyond one.
+STRUCTURE_WEIGHTS = {"fields": 0.5, "nothing_else": 0.5}
+# Weights within the second tier: the FEN parses, the reward is a number, both flags are 0 or 1. The FEN is most of the
+# completion's text, and of its difficulty.
+PARSE_WEIGHTS = {"next_fen": 0.4, "reward": 0.2, "terminated": 0.2, "truncated": 0.2}
+# Value of `parse/next_fen` for a FEN that does not parse although all its fields look right: well below 1, so that a
+# parsable FEN always earns more, and above 0, so that it can be learned field by field.
+UNPARSABLE_FEN_CREDIT = 0.5
 
 
 @dataclass(slots=True)
@@ -73,18 +58,10 @@ class EnvironmentCorrectness:
 
 @dataclass(slots=True)
 class EnvironmentRewardConfig:
-    """Weights of the environment task's components, within their tier, and the knobs of its similarity."""
+    """Weights of the environment task's correctness."""
 
-    structure: EnvironmentStructure = field(default_factory=EnvironmentStructure)
-    """Weights within the first tier."""
-    parse: EnvironmentParse = field(default_factory=EnvironmentParse)
-    """Weights within the second tier."""
     correctness: EnvironmentCorrectness = field(default_factory=EnvironmentCorrectness)
     """Weights within the third tier."""
-    similarity: SimilarityConfig = field(default_factory=SimilarityConfig)
-    """How the similarity of what changed is measured."""
-    unparsable_fen_credit: float = 0.5
-    """What `parse/next_fen` is for a FEN that does not parse although all its fields look right; in [0, 0.99]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +94,7 @@ def truth_of_environment(prompt: EnvironmentPrompt, label: str | None) -> Enviro
     return EnvironmentTruth(prompt.fen, environment_truth(prompt))
 
 
-def score_environment(
-    completion: str, truth: EnvironmentTruth, config: EnvironmentRewardConfig
-) -> tuple[dict[str, float], ParseFailure | None]:
+def score_environment(completion: str, truth: EnvironmentTruth) -> tuple[dict[str, float], ParseFailure | None]:
     """Every component as `tier/name`, in [0, 1], and what the strict parser says.
 
     The structure is all 0 where no field is recognised. Of more than four fields the first four count.
@@ -127,7 +102,7 @@ def score_environment(
     answer, fields = parse_environment(completion), environment_fields(completion)
     failure = answer if isinstance(answer, ParseFailure) else None
     claims = _claims(fields, failure)
-    return {**_structure(fields), **_parse(claims, config), **_correctness(claims, truth, config)}, failure
+    return {**_structure(fields), **_parse(claims), **_correctness(claims, truth)}, failure
 
 
 def well_formed_share(fen: str) -> float:
@@ -136,9 +111,7 @@ def well_formed_share(fen: str) -> float:
     Words and ranks beyond those of a FEN lower it. 1 does not mean that the FEN parses.
     """
     placement, *words = fen.split(" ")
-    right = sum(
-        pattern.fullmatch(word) is not None for pattern, word in zip(_FEN_FIELDS, words, strict=False)
-    )
+    right = sum(pattern.fullmatch(word) is not None for pattern, word in zip(_FEN_FIELDS, words, strict=False))
     ranks = placement.split("/")
     full = sum(_RANK.fullmatch(rank) is not None and len(expand_placement(rank)) == RANKS for rank in ranks)
     return (min(full, RANKS) / max(RANKS, len(ranks)) + right) / max(1 + len(_FEN_FIELDS), 1 + len(words))
@@ -178,8 +151,8 @@ def _too_much(fields: tuple[str, ...]) -> int:
     return sum(max(0, extra) for extra in (len(fields) - len(FIELDS), *words, *characters))
 
 
-def _parse(claims: _Claims, config: EnvironmentRewardConfig) -> dict[str, float]:
-    partial = 0.0 if claims.fen_parses else config.unparsable_fen_credit * well_formed_share(claims.next_fen)
+def _parse(claims: _Claims) -> dict[str, float]:
+    partial = 0.0 if claims.fen_parses else UNPARSABLE_FEN_CREDIT * well_formed_share(claims.next_fen)
     return {
         "parse/next_fen": 1.0 if claims.fen_parses else partial,
         "parse/reward": float(claims.reward is not None),
@@ -188,26 +161,22 @@ def _parse(claims: _Claims, config: EnvironmentRewardConfig) -> dict[str, float]
     }
 
 
-def _correctness(
-    claims: _Claims, truth: EnvironmentTruth, config: EnvironmentRewardConfig
-) -> dict[str, float]:
+def _correctness(claims: _Claims, truth: EnvironmentTruth) -> dict[str, float]:
     answer = truth.answer
     return {
-        **_next_state(claims, truth, config.similarity),
+        **_next_state(claims, truth),
         "correctness/reward": float(claims.reward == answer.reward),
         "correctness/terminated": float(claims.terminated == answer.terminated),
         "correctness/truncated": float(claims.truncated == answer.truncated),
     }
 
 
-def _next_state(claims: _Claims, truth: EnvironmentTruth, config: SimilarityConfig) -> dict[str, float]:
+def _next_state(claims: _Claims, truth: EnvironmentTruth) -> dict[str, float]:
     """After an illegal move the state before is compared as python-chess prints it, which is the answer."""
     before, after, guess = truth.before, truth.answer.next_fen, claims.next_fen
     if truth.answer.truncated:
         before, guess = after, after if guess == before else guess
     return {
         "correctness/next_state_exact": float(guess == after),
-        "correctness/next_state_similarity": (
-            changed_similarity(before, after, guess, config) if claims.fen_parses else 0.0
-        ),
+        "correctness/next_state_similarity": (changed_similarity(before, after, guess) if claims.fen_parses else 0.0),
     }

@@ -14,27 +14,16 @@ from ..tasks.policy import MARKERS, MAX_CANDIDATES, PolicyFields, parse_number, 
 from ..tasks.types import ParseFailure, PolicyPrompt, require_parsed
 from .move_values import MoveValues
 
-
-@dataclass(slots=True)
-class PolicyStructure:
-    """Weights of the components that ask for the three markers."""
-
-    markers: float = 0.5
-    """The markers M, E, B are there, in order: the longest such run, over three."""
-    nothing_else: float = 0.5
-    """`markers` divided by 1 + words before, words after, repeated markers and candidates above five."""
-
-
-@dataclass(slots=True)
-class PolicyParse:
-    """Weights of the components that ask for moves and numbers."""
-
-    moves: float = 0.4
-    """Share of candidate words that are UCI; 0 without any."""
-    evals: float = 0.3
-    """Share of evals that are numbers, one a candidate; 1 only where they are aligned."""
-    best: float = 0.3
-    """The best move is UCI."""
+# Weights within the first tier. `markers` is the longest run of M, E, B in order, over three; `nothing_else` is that
+# divided by 1 + words before, words after, repeated markers and candidates above five. Both matter alike: a completion
+# that fails one of them cannot be read safely.
+STRUCTURE_WEIGHTS = {"markers": 0.5, "nothing_else": 0.5}
+# Weights within the second tier: share of candidate words that are UCI; share of evals that are numbers, one per
+# candidate; the best move is UCI. Moves are written most often and have most of the weight.
+PARSE_WEIGHTS = {"moves": 0.4, "evals": 0.3, "best": 0.3}
+# Evals are compared as x / (|x| + scale): an eval of three pawns is half-way to a mate. Agreement halves for each
+# distance of a tenth on that scale, which runs from -1 to 1: about half a pawn in an equal position.
+EVAL_SCALE_PAWNS, EVAL_TOLERANCE = 3.0, 0.1
 
 
 @dataclass(slots=True)
@@ -74,18 +63,10 @@ class PolicyCorrectness:
 
 @dataclass(slots=True)
 class PolicyRewardConfig:
-    """Weights of the policy task's components, within their tier, and the scale of evals."""
+    """Weights of the policy task's correctness, and the values of moves."""
 
-    structure: PolicyStructure = field(default_factory=PolicyStructure)
-    """Weights within the first tier."""
-    parse: PolicyParse = field(default_factory=PolicyParse)
-    """Weights within the second tier."""
     correctness: PolicyCorrectness = field(default_factory=PolicyCorrectness)
     """Weights within the third tier."""
-    eval_scale_pawns: float = 3.0
-    """Evals are compared as x / (|x| + this): an eval of this many pawns is half-way to a mate."""
-    eval_tolerance: float = 0.1
-    """Agreement halves for each such distance on that scale, which runs from -1 to 1."""
     halving_loss: float = 0.1
     """A move's worth halves for each such win probability that it gives away."""
     missed_mate: float = 0.3
@@ -196,7 +177,7 @@ def _correctness(
     }
     if worth:
         return components | _engine_match(claims, worth, candidates, config)
-    return components | _label_match(claims, truth.label, candidates, config) if truth.label else components
+    return components | _label_match(claims, truth.label, candidates) if truth.label else components
 
 
 def _best_is_argmax(claims: _Claims) -> bool:
@@ -204,19 +185,15 @@ def _best_is_argmax(claims: _Claims) -> bool:
     if not numbers or len(numbers) < len(claims.evals):
         return False
     highest = max(numbers)
-    return any(
-        move == claims.best and pawns == highest for move, pawns in zip(claims.moves, numbers, strict=True)
-    )
+    return any(move == claims.best and pawns == highest for move, pawns in zip(claims.moves, numbers, strict=True))
 
 
-def _label_match(
-    claims: _Claims, label: PolicyLabel, candidates: float, config: PolicyRewardConfig
-) -> dict[str, float]:
+def _label_match(claims: _Claims, label: PolicyLabel, candidates: float) -> dict[str, float]:
     components = {}
     if label.evals_pawns:
         found = label.evals_pawns.keys() & set(claims.moves)
         components["correctness/candidates_match"] = len(found) / len(label.evals_pawns)
-        components["correctness/evals_match"] = _evals_match(claims, label.evals_pawns, config)
+        components["correctness/evals_match"] = _evals_match(claims, label.evals_pawns)
     if label.best is not None:
         components["correctness/best_match"] = candidates * (claims.best == label.best)
     return components
@@ -229,11 +206,11 @@ def _engine_match(
     return {
         "correctness/best_value": candidates * kept * worth.value(claims.best, config.halving_loss),
         "correctness/candidates_value": worth.share(claims.moves, config.halving_loss),
-        "correctness/evals_value": _evals_match(claims, worth.evals_pawns, config),
+        "correctness/evals_value": _evals_match(claims, worth.evals_pawns),
     }
 
 
-def _evals_match(claims: _Claims, reference: Mapping[str, float], config: PolicyRewardConfig) -> float:
+def _evals_match(claims: _Claims, reference: Mapping[str, float]) -> float:
     """Mean agreement with the reference's evals, over its moves, or over five if it has more: no answer can name more.
 
     The nearest eval of a repeated move counts, so that replacing the other by an illegal move gains nothing.
@@ -241,16 +218,16 @@ def _evals_match(claims: _Claims, reference: Mapping[str, float], config: Policy
     nearest: dict[str, float] = {}
     for move, pawns in zip(claims.moves, claims.evals, strict=False):
         if pawns is not None and move in reference:
-            agreement = eval_agreement(pawns, reference[move], config)
+            agreement = eval_agreement(pawns, reference[move])
             nearest[move] = max(agreement, nearest.get(move, 0.0))
     return sum(nearest.values()) / min(MAX_CANDIDATES, len(reference))
 
 
-def eval_agreement(pawns: float, reference: float, config: PolicyRewardConfig) -> float:
+def eval_agreement(pawns: float, reference: float) -> float:
     """Agreement in (0, 1] of two evals of one move in pawns, same view; 1 only where they are equal.
 
     Saturating, as a win probability is, but never flat, so that a nearer mate still differs.
     """
-    scale = config.eval_scale_pawns
+    scale = EVAL_SCALE_PAWNS
     distance = abs(pawns / (abs(pawns) + scale) - reference / (abs(reference) + scale))
-    return float(0.5 ** (distance / config.eval_tolerance))
+    return float(0.5 ** (distance / EVAL_TOLERANCE))

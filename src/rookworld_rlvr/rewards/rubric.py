@@ -4,7 +4,7 @@
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -13,6 +13,7 @@ from typing import Any, cast
 from ..stockfish.engine import Analysis, EngineConfig
 from ..tasks import parse_prompt
 from ..tasks.types import ParseFailure, PolicyPrompt
+from . import environment_rewards, policy_rewards
 from .environment_rewards import (
     EnvironmentRewardConfig,
     EnvironmentTruth,
@@ -22,7 +23,7 @@ from .environment_rewards import (
 from .evaluation_cache import DEFAULT
 from .move_values import MoveValues, move_values
 from .policy_rewards import PolicyRewardConfig, PolicyTruth, score_policy, truth_of_policy
-from .tiers import TIERS, TierWeights, quality, weights_of
+from .tiers import TIERS, TierWeights, Weights, quality, weights_of
 
 # A group's completions share a prompt, and a step's prompts fit in easily; an entry takes about 10 kB.
 CACHED_PROMPTS = 1024
@@ -36,16 +37,13 @@ BOUNDS = {
     "tiers.parse": POSITIVE,
     "tiers.correctness": POSITIVE,
     "malformed_reward": (-MAX_WEIGHT, 0.0),
-    "warmup_start": SHARE,
-    "policy.eval_scale_pawns": POSITIVE,
-    "policy.eval_tolerance": POSITIVE,
     "policy.halving_loss": POSITIVE,
     "policy.missed_mate": SHARE,
-    "environment.similarity.board_share": SHARE,
-    "environment.unparsable_fen_credit": (0.0, 0.99),
 }
 # Options that are no numbers, or check themselves.
 OTHERS = ("source", "move_evals", "stockfish")
+# Fraction of correctness's weight at step 0 of a warm-up: a right completion still earns more than a wrong one.
+WARMUP_START = 0.25
 # The component of each task that is right or wrong by the rules alone; a completion has one of them, or neither.
 OUTCOME_COMPONENTS = ("correctness/best_legal", "correctness/next_state_exact")
 # A legal best move is good from this value on; by the default scale its win-probability loss is then at most 0.05. A
@@ -80,9 +78,7 @@ class RubricConfig:
     malformed_reward: float = -0.3
     """The total where nothing is recognised; at most 0."""
     warmup_steps: int = 0
-    """Steps over which the weight of correctness ramps in linearly; 0: no ramp."""
-    warmup_start: float = 0.25
-    """Fraction of that weight at step 0, in [0, 1]."""
+    """Steps over which the weight of correctness ramps in linearly, from a quarter of it; 0: no ramp."""
     source: MoveSource = MoveSource.cached
     move_evals: str = DEFAULT
     """The file of move evaluations for source=cached: `default` ships, empty is none, `rookworld data evals` writes
@@ -116,8 +112,12 @@ class Rubric:
             raise ValueError(f"expected rubric.source to be one of {', '.join(MoveSource)}, got {config.source!r}")
         self._config = copy.deepcopy(config)
         self._tiers = weights_of(config.tiers)
-        self._policy_weights = _weights(config.policy)
-        self._environment_weights = _weights(config.environment)
+        self._policy_weights = _by_tier(
+            policy_rewards.STRUCTURE_WEIGHTS, policy_rewards.PARSE_WEIGHTS, config.policy.correctness
+        )
+        self._environment_weights = _by_tier(
+            environment_rewards.STRUCTURE_WEIGHTS, environment_rewards.PARSE_WEIGHTS, config.environment.correctness
+        )
 
     def score(
         self,
@@ -149,7 +149,7 @@ class Rubric:
             components, failure = score_policy(completion, truth, self._config.policy, values)
             value = quality(components, self._policy_weights, self._tiers_at(step))
         else:
-            components, failure = score_environment(completion, truth, self._config.environment)
+            components, failure = score_environment(completion, truth)
             value = quality(components, self._environment_weights, self._tiers_at(step))
         return Score((1 - value) * self._config.malformed_reward + value, components, failure, source)
 
@@ -173,7 +173,7 @@ class Rubric:
         config = self._config
         if step is None or step >= config.warmup_steps:
             return self._tiers
-        ramp = config.warmup_start + (1 - config.warmup_start) * step / config.warmup_steps
+        ramp = WARMUP_START + (1 - WARMUP_START) * step / config.warmup_steps
         return self._tiers | {"correctness": self._tiers["correctness"] * ramp}
 
 
@@ -202,9 +202,8 @@ def check_config(config: Any) -> None:
             noun = "an integer" if kind is int else "a number"
             raise ValueError(f"expected rubric.{path} to be {noun} from {low:g} to {high:g}, got {value!r}")
     for task in ("policy", "environment"):
-        for tier in TIERS:
-            if not sum(weights_of(getattr(getattr(config, task), tier)).values()):
-                raise ValueError(f"expected a weight above 0 among those of rubric.{task}.{tier}, got none")
+        if not sum(weights_of(getattr(config, task).correctness).values()):
+            raise ValueError(f"expected a weight above 0 among those of rubric.{task}.correctness, got none")
 
 
 def _is_number(value: Any, kind: type) -> bool:
@@ -222,10 +221,9 @@ def _leaves(config: Any, path: str) -> Iterator[tuple[str, Any, type]]:
             yield here, value, kind
 
 
-def _weights(task: PolicyRewardConfig | EnvironmentRewardConfig) -> dict[str, dict[str, float]]:
-    return {
-        tier: {f"{tier}/{component}": w for component, w in weights_of(getattr(task, tier)).items()} for tier in TIERS
-    }
+def _by_tier(structure: Mapping[str, float], parse: Mapping[str, float], correctness: Any) -> Weights:
+    tiers = zip(TIERS, (structure, parse, weights_of(correctness)), strict=True)
+    return {tier: {f"{tier}/{component}": weight for component, weight in of.items()} for tier, of in tiers}
 
 
 @lru_cache(maxsize=CACHED_PROMPTS)

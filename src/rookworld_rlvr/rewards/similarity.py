@@ -2,25 +2,21 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 _BLANKS = str.maketrans({str(width): "." * width for width in range(1, 9)} | {"/": ""})
 # A promoted piece may be marked with a tilde; python-chess reads the mark but never prints it.
 _SQUARE = re.compile(r".~?")
 
 
-@dataclass(slots=True)
-class SimilarityConfig:
-    """Knobs of the similarity of what changed."""
-
-    board_share: float = 0.7
-    """Share of the similarity that the 64 squares decide, the five other FEN fields decide the rest; in [0, 1].
-    Above one half, because turn and counters change the same way after every move."""
-    altered_penalty: float = 1.0
-    """How much a square or field that should have stayed costs: n of them divide the share by 1 + n × this."""
+# Share of the similarity that the 64 squares decide; the five other FEN fields decide the rest. Above one half, because
+# turn and counters change the same way after every move.
+BOARD_SHARE = 0.7
+# Cost of a square or field that should have stayed: n of them divide the share by 1 + n × this, so one alteration
+# outweighs whatever it could gain.
+ALTERED_PENALTY = 1.0
 
 
-def changed_similarity(before: str, after: str, predicted: str, config: SimilarityConfig) -> float:
+def changed_similarity(before: str, after: str, predicted: str) -> float:
     """Similarity in [0, 1] of a predicted next FEN to the true one, on the squares and fields that change.
 
     The similarity of the squares is the share of changed squares predicted right, divided by 1 + penalty × squares
@@ -33,9 +29,9 @@ def changed_similarity(before: str, after: str, predicted: str, config: Similari
         fen.split(" ") for fen in (before, after, predicted)
     )
     placements = (expand_placement(text) for text in (squares, new_squares, guessed_squares))
-    board = _share_of_changes(zip(*placements, strict=True), config.altered_penalty)
-    rest = _share_of_changes(zip(fields, new_fields, guessed_fields, strict=True), config.altered_penalty)
-    return config.board_share * board + (1 - config.board_share) * rest
+    board = _share_of_changes(zip(*placements, strict=True))
+    rest = _share_of_changes(zip(fields, new_fields, guessed_fields, strict=True))
+    return BOARD_SHARE * board + (1 - BOARD_SHARE) * rest
 
 
 def expand_placement(placement: str) -> Sequence[str]:
@@ -44,7 +40,7 @@ def expand_placement(placement: str) -> Sequence[str]:
     return _SQUARE.findall(squares) if "~" in squares else squares
 
 
-def _share_of_changes(triples: Iterable[tuple[str, str, str]], penalty: float) -> float:
+def _share_of_changes(triples: Iterable[tuple[str, str, str]]) -> float:
     """`triples` hold what stood somewhere before, what stands there after, and the guess."""
     changed = right = altered = 0
     for old, new, guess in triples:
@@ -53,4 +49,4 @@ def _share_of_changes(triples: Iterable[tuple[str, str, str]], penalty: float) -
             right += guess == new
         else:
             altered += guess != new
-    return (right / changed if changed else 1.0) / (1 + penalty * altered)
+    return (right / changed if changed else 1.0) / (1 + ALTERED_PENALTY * altered)
