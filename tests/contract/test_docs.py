@@ -4,8 +4,10 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,6 +135,28 @@ def test_the_overrides_shown_are_accepted(name: str, overrides: list[str]) -> No
     store_schema(name, schemas[name])
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_folder())):
         assert is_dataclass(OmegaConf.to_object(compose(config_name=name, overrides=overrides)))
+
+
+def options(schema: Any, path: str = "") -> Iterator[str]:
+    """Every option of a configuration and every group of options, dotted."""
+    for option in fields(schema):
+        value, name = getattr(schema, option.name), f"{path}{option.name}"
+        yield name
+        if is_dataclass(value):
+            yield from options(value, f"{name}.")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_option_named_in_a_sentence_exists(document: Path) -> None:
+    from rookworld_rlvr.app import config
+
+    if document.name == "CHANGELOG.md":
+        pytest.skip("it names options of earlier versions")
+    schemas = (config.RunConfig, config.EvaluateConfig, config.BenchRunConfig, config.SFTRunConfig)
+    known = {name for schema in schemas for name in options(schema())} | {"rubric.policy.correctness.best_promotes"}
+    groups = "|".join(sorted({name.split(".")[0] for name in known if "." in name}))
+    named = set(re.findall(rf"`((?:{groups})(?:\.\w+)+)(?:\.\*)?(?:=[^`]*)?`", document.read_text("utf-8")))
+    assert sorted(name for name in named - known if not (SOURCE / name).exists()) == []
 
 
 def test_the_options_shown_of_the_data_command_exist(capsys: pytest.CaptureFixture[str]) -> None:
