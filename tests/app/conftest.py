@@ -28,7 +28,7 @@ from rookworld_rlvr.app.wiring import build_unsaved_run
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.evaluation.match import MatchConfig
 from rookworld_rlvr.model.weights import checksum
-from rookworld_rlvr.model.world import RankError, World
+from rookworld_rlvr.model.world import RankError
 from rookworld_rlvr.rewards import Rubric, ScorerError
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
@@ -41,7 +41,6 @@ from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.training.checks import check_gradient, check_kl
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.context import StepContext
-from rookworld_rlvr.training.loop import compare_weights
 from rookworld_rlvr.training.loss import TokenTotals
 from rookworld_rlvr.training.match_against_start import match_config
 from rookworld_rlvr.training.metrics import step_metrics
@@ -402,24 +401,6 @@ def missed(config: RunConfig) -> str:
     return ""
 
 
-class Counting(World):
-    """Counts how often ranks would compare their weights."""
-
-    size, comparisons = 2, 0
-
-    def all_gather(self, work: Callable[[], Any], what: str) -> list[Any]:
-        self.comparisons += what == "checksums"
-        return [work()] * 2
-
-
-def comparisons(config: RunConfig) -> int:
-    run = build_unsaved_run(config)
-    run.context.world = world = Counting()
-    for step in range(1, 13):
-        compare_weights(run, step)
-    return world.comparisons
-
-
 @pytest.fixture
 def observers(of_engines: dict[str, Any]) -> dict[str, Callable[[RunConfig], Any]]:
     """What a configuration leads to, in cheap and repeatable ways."""
@@ -443,6 +424,5 @@ def observers(of_engines: dict[str, Any]) -> dict[str, Callable[[RunConfig], Any
         alarms,
         escalation,
         missed,
-        comparisons,
     )
     return {observer.__name__: observer for observer in found} | of_engines

@@ -26,7 +26,6 @@ BAD_VALUES = [
     ("model.path=nope", "model.path: expected a folder with a config.json or a hub name, got 'nope'"),
     ("data.train=/nope/rows.txt", "/nope/rows.txt"),
     ("data.held_out=/nope/rows.txt", "/nope/rows.txt"),
-    ("data.held_out_fraction=1", "data.held_out_fraction: expected between 0 and 1"),
     ("data.limit=0", "data.limit: expected 1 or more"),
     ("data.exclude=[nothing.txt]", "data.exclude: expected a .txt"),
     ("data.mixture.policy=-1", "mixture weights"),

@@ -67,7 +67,6 @@ KNOBS = {
     "model.attention": Knob("sdpa", (), "passes"),
     "data.train": Knob("{held_out}"),
     "data.held_out": Knob("default"),
-    "data.held_out_fraction": Knob(0.5, ("data.held_out=''", "evaluation_rows=99", "generator.max_new_tokens=1")),
     "data.split": Knob("nope", ("data.train={dataset}",)),
     "data.limit": Knob(3, ("evaluation_rows=99", "generator.max_new_tokens=1")),
     "data.exclude": Knob("[{held_out}]", ("evaluation_rows=99", "generator.max_new_tokens=1")),

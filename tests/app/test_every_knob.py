@@ -47,8 +47,6 @@ BY_ENGINE = ("rubric.source=engine",)
 # Weights and scales that count only where an engine judges.
 OF_ENGINE = ("_value", "halving_loss")
 SELF_PLAY = ("data.self_play.fraction=1", "data.mixture.environment=0")
-# A model that plays legal moves, and learns nothing that would end the second step.
-PLAYS = ("model.path=tiny", "generator.max_new_tokens=144", "optim.lr=0")
 COMPILED = ("model.compile",)
 KNOBS: dict[str, Knob] = {
     path: Knob(value * 1.3, "totals", ("rubric.warmup_steps=10", *(BY_ENGINE if path.endswith(OF_ENGINE) else ())))
@@ -88,7 +86,6 @@ KNOBS: dict[str, Knob] = {
     "max_staleness": Knob(1, "two_steps"),
     "distributed.kind": Knob("ddp", "missed", ("distributed.timeout_s=0.3",)),
     "distributed.timeout_s": Knob(0.4, "missed", ("distributed.kind=ddp", "distributed.timeout_s=0.3")),
-    "distributed.check_every": Knob(3, "comparisons"),
     "generator.kind": Knob("none", "refused"),
     "device": Knob("cuda", "device"),
     "threads": Knob(2, "threads"),
@@ -104,7 +101,6 @@ KNOBS: dict[str, Knob] = {
     "seed": Knob(1, "two_steps"),
     "data.train": Knob("default", "rows"),
     "data.held_out": Knob("default", "rows"),
-    "data.held_out_fraction": Knob(0.5, "rows", ("data.held_out=''",)),
     "data.split": Knob("nope", "rows", ("data.train={dataset}",)),
     "data.limit": Knob(10, "rows"),
     "data.exclude": Knob("[default]", "rows", ("data.train=default", "data.held_out=default")),
@@ -113,8 +109,6 @@ KNOBS: dict[str, Knob] = {
     "data.mixture.adaptive": Knob(1, "draws"),
     "data.self_play.fraction": Knob(1, "two_steps"),
     "data.self_play.games": Knob(1, "two_steps", SELF_PLAY),
-    "data.self_play.opening_fraction": Knob(0, "two_steps", SELF_PLAY),
-    "data.self_play.max_plies": Knob(1, "two_steps", (*SELF_PLAY, "data.self_play.games=1", *PLAYS)),
     "generator.temperature": Knob(0.8, "two_steps"),
     "generator.max_new_tokens": Knob(20, "two_steps"),
     "generator.batch_size": Knob(4, "forward_passes", ("data.mixture.environment=0", "objective.prompts_per_step=4")),
@@ -153,7 +147,6 @@ KNOBS: dict[str, Knob] = {
     "kl.control": Knob("adaptive", "coefficients"),
     "kl.coef": Knob(2.0, "two_steps", KL),
     "kl.warmup_steps": Knob(4, "two_steps", KL),
-    "kl.warmup_factor": Knob(0.5, "two_steps", (*KL, "kl.warmup_steps=4")),
     "kl.target": Knob(0.2, "coefficients", ADAPTIVE_KL),
     "kl.min_coef": Knob(0.045, "coefficients", ADAPTIVE_KL),
     "reference.mode": Knob("every", "references", ("reference.refresh_every=2",)),

@@ -104,7 +104,7 @@ def test_a_rank_that_does_not_come_is_named_when_the_time_is_over(ranks: Ranks, 
 @pytest.mark.slow
 def test_weights_that_part_are_told_with_the_rank(ranks: Ranks, tmp_path: Path) -> None:
     harm = {"kind": "other weights", "rank": 1, "step": 1, "moment": "updated"}
-    given = [f"output_root={tmp_path}", "steps=4", "evaluation_rows=0", "distributed.check_every=2"]
+    given = [f"output_root={tmp_path}", "steps=20", "evaluation_rows=0"]
     ended = ranks(2, given, harm=harm, whole=True, replayed=False)
     assert [one.code for one in ended] == [1, 1]
     assert all("expected the weights of rank 0" in one.text and "on rank 1" in one.text for one in ended)

@@ -12,6 +12,7 @@ from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.tasks import Example
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus, split_by_position
 from rookworld_rlvr.tasks.prompt_stream import MixtureConfig
+from rookworld_rlvr.tasks.self_play_prompts import SelfPlayPrompts
 from rookworld_rlvr.training.data import (
     DataConfig,
     default_file,
@@ -69,7 +70,7 @@ def test_what_is_held_out_is_excluded_whole_however_many_rows_are_read(tmp_path:
     assert data.excluded == held_out_positions() | barred
     # Held out by share: the same positions whether all rows are read or some.
     shares = [
-        load_data(DataConfig(train=train, held_out="", held_out_fraction=0.3, limit=limit, mixture=POLICY_ONLY), seed=0)
+        load_data(DataConfig(train=train, held_out="", limit=limit, mixture=POLICY_ONLY), seed=0)
         for limit in (None, 9)
     ]
     assert len(shares[1].held_out) < len(shares[0].held_out) and shares[0].excluded == shares[1].excluded
@@ -82,7 +83,7 @@ def test_no_position_of_the_whole_training_source_is_asked_however_many_rows_are
     assert len(data.held_out) == 12
     assert data.trained == {position_key(parse_fen(fen)) for fen in OPENING_FENS[:40]}
     whole, part = (
-        load_evaluation_data(DataConfig(train=train, held_out="", held_out_fraction=0.3, limit=limit), seed=0)
+        load_evaluation_data(DataConfig(train=train, held_out="", limit=limit), seed=0)
         for limit in (None, 12)
     )
     assert whole.trained == part.trained and keys(part.held_out) < keys(whole.held_out)
@@ -114,9 +115,13 @@ def test_the_default_run_trains_on_every_row_that_ships_for_it() -> None:
 SELF_PLAY = (
     "data.self_play.fraction=1",
     "data.self_play.games=500",
-    "data.self_play.opening_fraction=1",
     "data.mixture.environment=0",
 )
+
+
+@pytest.fixture
+def all_behind_openings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SelfPlayPrompts.__init__.__kwdefaults__, "opening_fraction", 1.0)
 
 
 def drawn(run: Run) -> set[str]:
@@ -130,6 +135,7 @@ def drawn(run: Run) -> set[str]:
 ALL = {position_key(parse_fen(fen)) for fen in OPENING_FENS}
 
 
+@pytest.mark.usefixtures("all_behind_openings")
 def test_self_play_keeps_off_every_held_out_position_even_those_that_were_not_read(
     make_run: Callable[..., Run], shipped_openings: list[str], tmp_path: Path
 ) -> None:
@@ -141,14 +147,16 @@ def test_self_play_keeps_off_every_held_out_position_even_those_that_were_not_re
     assert drawn(make_run(*SELF_PLAY, f"data.exclude=[{held_out}]")) == ALL - shipped - barred
 
 
+@pytest.mark.usefixtures("all_behind_openings")
 def test_self_play_keeps_off_validation_rows_and_what_is_held_out_by_share(
-    make_run: Callable[..., Run], tmp_path: Path
+    make_run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("rookworld_rlvr.training.data.HELD_OUT_FRACTION", 0.5)
     rows = write_fens(tmp_path / "rows.fen", OPENING_FENS[5:40])
     run = make_run(*SELF_PLAY, f"data.train={rows}", "validation.every=1", "validation.rows=20")
     validated = keys(run.validation_examples)
     assert len(validated) >= 15 and not drawn(run) & validated
-    run = make_run(*SELF_PLAY, f"data.train={rows}", "data.held_out=''", "data.held_out_fraction=0.5", "data.limit=5")
+    run = make_run(*SELF_PLAY, f"data.train={rows}", "data.held_out=''", "data.limit=5")
     _, held_out = split_by_position(read_corpus(rows).examples, 0.5, 0)
     assert len(run.held_out) < 5 < len(held_out) and not drawn(run) & keys(held_out)
 

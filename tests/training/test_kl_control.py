@@ -43,16 +43,16 @@ def test_off_and_fixed_never_move(control: KLControl, base: float) -> None:
 
 
 def test_inside_the_warm_up_the_base_stands_still() -> None:
-    config = KLConfig(control=KLControl.adaptive, coef=0.1, target=0.1, warmup_steps=4, warmup_factor=0.2)
+    config = KLConfig(control=KLControl.adaptive, coef=0.1, target=0.1, warmup_steps=4)
     controller = KLController(config)
     for step in range(4):
         controller.observe(step, 99.0)
     assert controller.base == 0.1
-    # 0.2 + 0.8 × step / 4 of it.
-    assert [controller.coefficient(step) for step in range(6)] == pytest.approx([0.02, 0.04, 0.06, 0.08, 0.1, 0.1])
+    # A quarter of it more with each step.
+    assert [controller.coefficient(step) for step in range(6)] == pytest.approx([0.0, 0.025, 0.05, 0.075, 0.1, 0.1])
     controller.observe(4, 99.0)
     assert controller.base == pytest.approx(0.15) and controller.coefficient(5) == pytest.approx(0.15)
-    assert controller.coefficient(2) == pytest.approx(0.6 * 0.15)
+    assert controller.coefficient(2) == pytest.approx(0.5 * 0.15)
 
 
 def test_a_saved_base_goes_on_unless_the_configuration_fixes_it() -> None:
@@ -76,7 +76,6 @@ def test_a_saved_base_goes_on_unless_the_configuration_fixes_it() -> None:
         {"coef": -1.0},
         {"coef": math.inf},
         {"warmup_steps": -1},
-        {"warmup_factor": -0.1},
         {"token_clamp": 0.0},
         {"target": 0.0},
         {"min_coef": 0.0},

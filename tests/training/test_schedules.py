@@ -24,9 +24,9 @@ def test_a_run_shorter_than_its_warm_up_has_a_learning_rate_all_the_same() -> No
     assert learning_rate(OptimConfig(lr=1.0, warmup_steps=2), 2, 2) == 1.0
 
 
-def test_the_kl_coefficient_ramps_from_its_factor_to_its_value() -> None:
-    controller = KLController(KLConfig(coef=0.2, warmup_steps=4, warmup_factor=0.5))
+def test_the_kl_coefficient_ramps_from_0_to_its_value() -> None:
+    controller = KLController(KLConfig(coef=0.2, warmup_steps=4))
     ramp = [controller.coefficient(step) for step in (0, 1, 2, 4, 9)]
-    assert ramp == pytest.approx([0.1, 0.125, 0.15, 0.2, 0.2])
+    assert ramp == pytest.approx([0.0, 0.05, 0.1, 0.2, 0.2])
     assert KLController(KLConfig(coef=0.2)).coefficient(0) == 0.2
     assert KLController(KLConfig(coef=0.2, warmup_steps=4)).coefficient(0) == 0.0

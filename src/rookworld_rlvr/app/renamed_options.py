@@ -13,7 +13,6 @@ RENAMED_OPTIONS: dict[str, str] = {
     "objective.collection.uninformative": "objective.collection.zero_variance",
     "data.mixture.headroom": "data.mixture.adaptive",
     "data.live": "data.self_play",
-    "data.live.max_halfmoves": "data.self_play.max_plies",
     "experiment=live": "experiment=self_play",
     "reference=gated": "reference=on_improvement",
     "reference.mode=gated": "reference.mode=on_improvement",
@@ -67,6 +66,11 @@ RENAMED_OPTIONS: dict[str, str] = {
     "rubric.environment.similarity": f"{REMOVED}now constants in rewards/similarity.py)",
     "rubric.environment.unparsable_fen_credit": f"{CONSTANT} rewards.environment_rewards.UNPARSABLE_FEN_CREDIT)",
     "rubric.warmup_start": f"{CONSTANT} rewards.rubric.WARMUP_START)",
+    "data.self_play.opening_fraction": f"{CONSTANT} tasks.self_play_prompts.OPENING_FRACTION)",
+    "data.self_play.max_plies": f"{CONSTANT} tasks.self_play_prompts.MAX_PLIES)",
+    "distributed.check_every": f"{CONSTANT} training.loop.COMPARE_EVERY)",
+    "kl.warmup_factor": "(removed: the warm-up begins at 0)",
+    "data.held_out_fraction": f"{CONSTANT} training.data.HELD_OUT_FRACTION)",
 }
 RENAMED_COMMANDS: dict[str, str] = {
     "warmstart": "sft",

@@ -29,15 +29,10 @@ class DistributedConfig:
     kind: Distributed = Distributed.none
     timeout_s: float = 600.0
     """Seconds that a rank waits for the others; then the run ends and names those that did not come."""
-    check_every: int = 20
-    """Steps between comparisons of the ranks' weights by checksum; 0: none."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.timeout_s < float("inf") or self.check_every < 0:
-            raise ValueError(
-                "distributed: expected timeout_s above 0 and check_every from 0, "
-                f"got {self.timeout_s} and {self.check_every}"
-            )
+        if not 0 < self.timeout_s < float("inf"):
+            raise ValueError(f"distributed.timeout_s: expected above 0, got {self.timeout_s}")
 
 
 class RankError(RuntimeError):

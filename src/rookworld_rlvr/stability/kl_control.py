@@ -47,9 +47,7 @@ class KLConfig:
     """Measure KL even if its coefficient is 0. Otherwise neither the reference nor groups of zero advantage are
     computed then; guards and controllers see no KL."""
     warmup_steps: int = 0
-    """Steps over which the coefficient ramps linearly from warmup_factor × base to base."""
-    warmup_factor: float = 0.0
-    """Start of the ramp, as a fraction of the base."""
+    """Steps over which the coefficient ramps linearly from 0 to base."""
     target: float = 0.1
     """adaptive: target of the KL in nats per token; above 1.5 times it the base rises by half, below half of it the
     base falls by a quarter."""
@@ -59,8 +57,8 @@ class KLConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.coef < math.inf:
             raise ValueError(f"kl.coef: expected a finite number from 0 up, got {self.coef}")
-        if self.warmup_steps < 0 or not self.warmup_factor >= 0:
-            raise ValueError("kl: expected warmup_steps and warmup_factor from 0 up")
+        if self.warmup_steps < 0:
+            raise ValueError(f"kl.warmup_steps: expected 0 or more, got {self.warmup_steps}")
         if not self.token_clamp > 0 or not 0 < self.target < math.inf:
             raise ValueError(f"kl: expected token_clamp and target above 0, got {self.token_clamp} and {self.target}")
         if not 0 < self.min_coef <= MAX_COEF:
@@ -70,12 +68,12 @@ class KLConfig:
 def warmup_ramp(config: KLConfig, step: int) -> float:
     """Fraction of the base in force at `step`, counted from 0.
 
-    >>> warmup_ramp(KLConfig(warmup_steps=10, warmup_factor=0.5), 5)
-    0.75
+    >>> warmup_ramp(KLConfig(warmup_steps=10), 5)
+    0.5
     """
     if step >= config.warmup_steps:
         return 1.0
-    return config.warmup_factor + (1 - config.warmup_factor) * step / config.warmup_steps
+    return step / config.warmup_steps
 
 
 def adapted(base: float, kl: float, config: KLConfig) -> float:

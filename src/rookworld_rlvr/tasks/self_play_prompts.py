@@ -25,29 +25,25 @@ from .types import Example, Task
 ILLEGAL_MOVE, CUT, EXCLUDED = "illegal_move", "cut", "excluded"
 # So many starts in a row that are held out: there is no other.
 HOPELESS = 1000
+# Share of the games that begin behind an opening; the others begin at the standard starting position.
+OPENING_FRACTION = 0.5
+# A game is stopped there, its opening not counted, and another begun.
+MAX_PLIES = 200
 
 
 @dataclass(slots=True)
 class SelfPlayPromptsConfig:
-    """How many of the prompts come from games that the policy plays while it trains, and how these begin."""
+    """On-policy self-play prompts: positions of games that the policy plays while it trains."""
 
     fraction: float = 0.0
     """Share of each task's prompts; 0: none."""
     games: int = 16
     """Games in progress, and most transitions that wait to be asked about. A step asks one of
     each at most, and one of those that stand in one position."""
-    opening_fraction: float = 0.5
-    """Share of the games that begin behind an opening; the others at the standard starting position."""
-    max_plies: int = 200
-    """A game is stopped there, its opening not counted, and another begun."""
 
     def __post_init__(self) -> None:
-        shares = (self.fraction, self.opening_fraction)
-        if not all(0 <= share <= 1 for share in shares) or self.games < 1 or self.max_plies < 1:
-            raise ValueError(
-                "data.self_play: expected fraction and opening_fraction from 0 to 1, games and max_plies from 1, "
-                f"got {self}"
-            )
+        if not 0 <= self.fraction <= 1 or self.games < 1:
+            raise ValueError(f"data.self_play: expected fraction from 0 to 1 and games from 1, got {self}")
 
 
 @dataclass(slots=True)
@@ -87,8 +83,17 @@ class SelfPlayPrompts:
     recorded, to be taken and written.
     """
 
-    def __init__(self, config: SelfPlayPromptsConfig, *, seed: int, excluded: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        config: SelfPlayPromptsConfig,
+        *,
+        seed: int,
+        excluded: Collection[str] = (),
+        opening_fraction: float = OPENING_FRACTION,
+        max_plies: int = MAX_PLIES,
+    ) -> None:
         self._config, self._seed, self._excluded = config, seed, excluded
+        self._opening_fraction, self._max_plies = opening_fraction, max_plies
         self._begun = self._turn = 0
         self._credits = dict.fromkeys(Task, 0.0)
         self._transitions: deque[str] = deque(maxlen=config.games)
@@ -165,7 +170,7 @@ class SelfPlayPrompts:
         if outcome:
             how = "drawn" if outcome.winner is None else "won"
             self._end(i, how, outcome.termination.name.lower(), winner=outcome.winner)
-        elif game.plies >= self._config.max_plies:
+        elif game.plies >= self._max_plies:
             self._end(i, "stopped", CUT, winner=None)
         elif position_key(game.board) in self._excluded:
             self._end(i, "stopped", EXCLUDED, winner=None)
@@ -186,7 +191,7 @@ class SelfPlayPrompts:
         for _ in range(HOPELESS):
             number, self._begun = self._begun, self._begun + 1
             rng = random.Random(f"live:{self._seed}:{number}")
-            behind_opening = rng.random() < self._config.opening_fraction
+            behind_opening = rng.random() < self._opening_fraction
             board = opening_board(rng.choice(OPENINGS)) if behind_opening else chess.Board()
             if position_key(board) not in self._excluded:
                 return _begin(number, board)

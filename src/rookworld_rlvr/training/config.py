@@ -115,9 +115,7 @@ class SourceConfig:
     """Training examples: `default` (ships with the package), a `.txt`, `.jsonl`, `.fen`, `.epd` or `.pgn` file, a
     dataset's folder or its hub name. `evaluate` leaves out their positions."""
     held_out: str = DEFAULT
-    """Rows to evaluate on; empty: held_out_fraction of the training source's positions."""
-    held_out_fraction: float = 0.1
-    """Used only if held_out is empty."""
+    """Examples to evaluate on; empty: a tenth of the training source's positions."""
     split: str = "train"
     """Split of a dataset that is read; files have none."""
     limit: int | None = None
@@ -126,8 +124,6 @@ class SourceConfig:
     """Sources whose positions are left out: not trained on, and not used by `evaluate`."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.held_out_fraction < 1:
-            raise ValueError(f"data.held_out_fraction: expected between 0 and 1, got {self.held_out_fraction}")
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"data.limit: expected 1 or more, or null, got {self.limit}")
 

@@ -11,6 +11,8 @@ from ..tasks import Example, Task
 from ..tasks.corpus import Corpus, CorpusError, example_key, exclude_positions, read_corpus, split_by_position
 from .config import DEFAULT, DataConfig, SourceConfig
 
+# Share of the positions that is held out where no source of held-out examples is given.
+HELD_OUT_FRACTION = 0.1
 TRAIN_FILE, HELD_OUT_FILE = "train.txt", "held_out.jsonl"
 
 
@@ -36,9 +38,9 @@ def load_data(config: DataConfig, *, seed: int) -> Data:
         notes.append(_left_out(config.held_out, other))
         barred = _whole(held_out, config.held_out, HELD_OUT_FILE, config)
     else:
-        _, held_out = split_by_position(rows, config.held_out_fraction, seed)
+        _, held_out = split_by_position(rows, HELD_OUT_FRACTION, seed)
         whole = _whole(rows, config.train, TRAIN_FILE, config)
-        _, barred = split_by_position(whole, config.held_out_fraction, seed)
+        _, barred = split_by_position(whole, HELD_OUT_FRACTION, seed)
     excluded = held_out_positions() | _excluded(config)
     if barred is not _shipped(HELD_OUT_FILE, None):
         excluded |= _keys(barred)
@@ -92,9 +94,9 @@ def load_evaluation_data(config: SourceConfig, *, seed: int) -> EvaluationData:
         train = _read(config.train, TRAIN_FILE, replace(config, limit=None))
     else:
         rows = _read(config.train, TRAIN_FILE, config)
-        _, held_out = split_by_position(rows, config.held_out_fraction, seed)
+        _, held_out = split_by_position(rows, HELD_OUT_FRACTION, seed)
         whole = _whole(rows, config.train, TRAIN_FILE, config)
-        train, _ = split_by_position(whole, config.held_out_fraction, seed)
+        train, _ = split_by_position(whole, HELD_OUT_FRACTION, seed)
     if not held_out:
         raise UserError("data: expected held-out rows, got none")
     return EvaluationData(held_out, _keys(train) | _excluded(config))
