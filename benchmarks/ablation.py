@@ -9,16 +9,18 @@ figures of the project's own machine are in `docs/results.md`. A run that is in 
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from rookworld_rlvr.app.wiring import build_run
+from rookworld_rlvr.app.build import build_run
 from rookworld_rlvr.evaluation import summarise
 from rookworld_rlvr.training.config import RunConfig
-from rookworld_rlvr.training.loop import evaluate_rows, run_steps
+from rookworld_rlvr.training.evaluations import evaluate_rows
+from rookworld_rlvr.training.loop import run_steps
 from rookworld_rlvr.training.run import Run
 from rookworld_rlvr.training.trainer import begin
 
@@ -48,17 +50,17 @@ def make_run(overrides: list[str], arguments: argparse.Namespace, seed: int) -> 
 
 def table_of(run: Run) -> dict[str, float]:
     """The greedy held-out metrics of the policy as it is."""
-    found = summarise(evaluate_rows(run, "table", run.held_out))
+    found = summarise(evaluate_rows(run, "table", run.data.held_out))
     return {key: found[key].value for key in KEYS}
 
 
 def measure(overrides: list[str], arguments: argparse.Namespace, seed: int) -> dict[str, float]:
     """Train one run and take its table, with the last step's KL and mean reward of the last ten."""
     run = make_run(overrides, arguments, seed)
-    held_out, run.held_out = run.held_out, []
+    data, run.data = run.data, replace(run.data, held_out=())
     begin(run)
     run_steps(run, 0)
-    run.held_out = held_out
+    run.data = data
     lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()][-10:]
     return table_of(run) | {
         "kl/original": fmean(line["kl/original"] for line in lines),

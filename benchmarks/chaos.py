@@ -26,8 +26,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from rookworld_rlvr.training.checkpoint import STATE_FILE, list_checkpoints
-from rookworld_rlvr.training.loop import METRICS_FILE, ROLLOUTS_FILE
-from rookworld_rlvr.training.run_folder import SUMMARY
+from rookworld_rlvr.training.run_files import METRICS_FILE, ROLLOUTS_FILE, SUMMARY
 from rookworld_rlvr.training.trainer import BEFORE_ROWS
 
 # Small steps with a save after each, so that saves are a large share of the time; and all that moves, moves.

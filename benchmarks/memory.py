@@ -23,11 +23,11 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rookworld_rlvr.app.wiring import build_unsaved_run
+from rookworld_rlvr.app.build import build_unsaved_run
 from rookworld_rlvr.rollout.static_generator import StaticGenerator
 from rookworld_rlvr.training.config import RunConfig
-from rookworld_rlvr.training.context import StepContext
 from rookworld_rlvr.training.memory import step_peak_gib
+from rookworld_rlvr.training.state import StepContext
 from rookworld_rlvr.training.step import grpo_step
 
 WARMUP_STEPS = 2
@@ -44,7 +44,7 @@ def peaks_mib(steps: int, overrides: list[str], *, endless: bool) -> list[float]
     if endless:
         run.context.generator = never_ending(run.context, config)
         # Rewards of such completions are all alike; what is measured does not ask.
-        run.context.guarded = False
+        run.config.recovery.enabled = False
     peaks = []
     for step in range(steps):
         report = grpo_step(run.context, step)

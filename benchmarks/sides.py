@@ -115,7 +115,7 @@ def ours(connection: Connection, overrides: Sequence[str]) -> None:
     prepare_process()
     import transformers.models.gpt2.modeling_gpt2  # noqa: F401 — every side has it before memory is looked at.
 
-    from rookworld_rlvr.app.wiring import build_unsaved_run
+    from rookworld_rlvr.app.build import build_unsaved_run
     from rookworld_rlvr.training.memory import peak_memory_gib, step_peak_gib
     from rookworld_rlvr.training.step import grpo_step
 

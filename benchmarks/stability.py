@@ -15,12 +15,13 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rookworld_rlvr.app.wiring import build_run
+from rookworld_rlvr.app.build import build_run
 from rookworld_rlvr.errors import TrainingGaveUpError
 from rookworld_rlvr.evaluation import summarise
 from rookworld_rlvr.training.config import DataConfig, RunConfig
 from rookworld_rlvr.training.data import evaluation_rows, load_data
-from rookworld_rlvr.training.loop import evaluate_rows, run_steps
+from rookworld_rlvr.training.evaluations import evaluate_rows
+from rookworld_rlvr.training.loop import run_steps
 from rookworld_rlvr.training.run import Run
 from rookworld_rlvr.training.trainer import begin
 
@@ -68,7 +69,7 @@ def curve(run: Run, arguments: argparse.Namespace) -> dict[str, Any]:
         except TrainingGaveUpError as error:
             ended = f"gave up: {error}"
             break
-        if measure(step) < start / 2 and not run.context.guarded:
+        if measure(step) < start / 2 and not run.config.recovery.enabled:
             ended = "lost half"
     recovery = run.context.recovery
     return {

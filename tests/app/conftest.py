@@ -19,12 +19,12 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
+from rookworld_rlvr.app.build import build_unsaved_run
 from rookworld_rlvr.app.conf_groups import conf_folder
 from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, PretrainRunConfig, SFTRunConfig
 from rookworld_rlvr.app.hydra_command import store_schema, to_dataclass
 from rookworld_rlvr.app.processes import join_world
 from rookworld_rlvr.app.scorers import make_scorers, open_pool
-from rookworld_rlvr.app.wiring import build_unsaved_run
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.evaluation.match import MatchConfig
 from rookworld_rlvr.model.weights import checksum
@@ -40,12 +40,11 @@ from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.training.checks import check_gradient, check_kl
 from rookworld_rlvr.training.config import RunConfig
-from rookworld_rlvr.training.context import StepContext
+from rookworld_rlvr.training.evaluations import match_config
 from rookworld_rlvr.training.loss import TokenTotals
-from rookworld_rlvr.training.match_against_start import match_config
 from rookworld_rlvr.training.metrics import step_metrics
+from rookworld_rlvr.training.state import StepContext, StepReport
 from rookworld_rlvr.training.step import grpo_step
-from rookworld_rlvr.training.step_report import StepReport
 
 SCHEMA_OF = {
     "train": RunConfig,
@@ -178,7 +177,7 @@ def metrics_of_a_step(context: StepContext, step: int) -> dict[str, float]:
 
 def two_steps(config: RunConfig) -> list[Any]:
     context = build_unsaved_run(config).context
-    context.total_steps = 4
+    context.config.steps = 4
     found = [metrics_of_a_step(context, step) for step in (0, 1)]
     return [*found, float(sum(p.detach().double().abs().sum() for p in context.policy.model.parameters()))]
 
@@ -210,7 +209,7 @@ def rows(config: RunConfig) -> Any:
         run = build_unsaved_run(config)
     except UserError as error:
         return str(error)
-    return run.train_examples, run.validation_examples, tuple(run.held_out)
+    return run.data.train, run.data.validation, run.data.held_out
 
 
 def match(config: RunConfig) -> MatchConfig:
@@ -360,13 +359,13 @@ def alarms(config: RunConfig) -> list[str]:
     guards = context.guards
     for step, scale in enumerate([1.0, 1.1] * 6 + [12.0, 50.0] * 4):
         report = StepReport(step=step, kl_coef=0.0, tokens=TokenTotals(count=1, kl_count=1, kl_exact_sum=0.06 * scale))
-        for check, arguments in ((check_kl, (None, report)), (check_gradient, (2 * scale, None))):
+        for check, arguments in ((check_kl, (None, report.tokens)), (check_gradient, (2 * scale, None))):
             try:
                 check(context, *arguments)  # type: ignore[operator]
             except FaultError as error:
                 found.append(f"{step} {error.fault}")
-        guards.kl.observe(0.06 * scale, guards.config.kl_floor)
-        guards.grad_norm.observe(2 * scale, context.optim.max_grad_norm)
+        guards.observe_kl(0.06 * scale)
+        guards.grad_norm.observe(2 * scale, context.config.optim.max_grad_norm)
         guards.observe_rewards({"policy": 0.5 if scale < 2 else -2.0})
         found.append(f"{step} collapsed {guards.collapsed()}")
     return found
@@ -379,12 +378,12 @@ def escalation(config: RunConfig) -> list[tuple[Action, float, int]]:
     found: list[tuple[Action, float, int]] = []
     for step, kind in enumerate(outcomes, 1):
         fault = None if kind is None else Fault(kind, "loss", "as scripted")
-        rung = escalate(state, config.recovery, step=step, fault=fault)
-        found.append((rung, state.lr_scale, state.last_good_step))
-        if rung is Action.stop:
+        action = escalate(state, config.recovery, step=step, fault=fault)
+        found.append((action, state.lr_scale, state.last_good_step))
+        if action is Action.stop:
             break
         if step % 4 == 0:
-            state.saved(step, -math.inf, config.recovery, measured=False)
+            state.saved(step, -math.inf, measured=False)
     return found
 
 

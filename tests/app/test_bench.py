@@ -13,7 +13,7 @@ from rookworld_rlvr.app.machine import Limits
 from rookworld_rlvr.app.work import Lengths, Shape, Work
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.training.loss import TokenTotals
-from rookworld_rlvr.training.step_report import StepReport
+from rookworld_rlvr.training.state import StepReport
 
 # Two layers of width 8: in each 4·8² weights of attention and 8·8² of its MLP, no biases; 16 words.
 SHAPE = Shape(body_weights=2 * 12 * 64, head_weights=8 * 16, layers=2, query_width=8, key_width=8, bytes_a_number=4)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rookworld_rlvr.app import wiring
+from rookworld_rlvr.app import build
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.model.policy import Policy, load_policy
 
@@ -64,7 +64,7 @@ def test_a_weight_that_is_too_large_is_found_again_by_name(
 ) -> None:
     def with_a_large_weight(*arguments: object) -> Policy:
         policy: Policy = load_policy(*arguments)  # type: ignore[arg-type]
-        monkeypatch.setattr(wiring, "load_policy", load_policy)
+        monkeypatch.setattr(build, "load_policy", load_policy)
         seen = iter(range(10**6))
 
         def enlarge(_module: object, _inputs: object) -> None:
@@ -76,7 +76,7 @@ def test_a_weight_that_is_too_large_is_found_again_by_name(
         policy.model.base_model.register_forward_pre_hook(enlarge)
         return policy
 
-    monkeypatch.setattr(wiring, "load_policy", with_a_large_weight)
+    monkeypatch.setattr(build, "load_policy", with_a_large_weight)
     folder = train(*GIVEN, exit_code=4)
     assert "first bad       policy: output of transformer.ln_f\n" in (folder / "diagnosis.txt").read_text()
     capfd.readouterr()

@@ -19,14 +19,13 @@ import torch
 from omegaconf import OmegaConf
 from torch import nn
 
+from rookworld_rlvr.app.build import build_run, build_unsaved_run
 from rookworld_rlvr.app.process import run_process
-from rookworld_rlvr.app.wiring import build_run, build_unsaved_run
 from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.rollout.generator import Generator, SampledCompletion
 from rookworld_rlvr.training.config import RunConfig
-from rookworld_rlvr.training.context import Hook, Moment, StepContext
+from rookworld_rlvr.training.state import Hook, Moment, StepContext, StepReport
 from rookworld_rlvr.training.step import grpo_step
-from rookworld_rlvr.training.step_report import StepReport
 from rookworld_rlvr.training.trainer import train
 
 RANK = int(os.environ.get("RANK", "0"))
@@ -119,7 +118,7 @@ def case(
         context.hooks.append(harmful(harm))
     if whole:
         return [train(run)]
-    context.total_steps = steps
+    context.config.steps = steps
     told = []
     for step in range(steps):
         report = grpo_step(context, step)

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from rookworld_rlvr.app.wiring import build_unsaved_run
+from rookworld_rlvr.app.build import build_unsaved_run
 from rookworld_rlvr.model.batch import Batch, micro_batches
 from rookworld_rlvr.model.policy import spread
 from rookworld_rlvr.objective import LossSizes, MismatchConfig, MismatchMode

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from rookworld_rlvr.app.wiring import build_run, build_unsaved_run
+from rookworld_rlvr.app.build import build_run, build_unsaved_run
+from rookworld_rlvr.stability import guards, recovery
+from rookworld_rlvr.training import health
 from rookworld_rlvr.training.config import RunConfig
-from rookworld_rlvr.training.trainer import Run
+from rookworld_rlvr.training.run import Run
 
 
 @pytest.fixture
@@ -40,3 +42,15 @@ def make_saved_run(make_config: Callable[..., RunConfig]) -> Callable[..., Run]:
         return build_run(config, OmegaConf.structured(config))
 
     return make
+
+
+@pytest.fixture
+def set_limits(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets constants of recovery, guards and watchdog by name, for one test."""
+
+    def set_values(**values: float) -> None:
+        for name, value in values.items():
+            [module] = [module for module in (recovery, guards, health) if hasattr(module, name)]
+            monkeypatch.setattr(module, name, value)
+
+    return set_values

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from rookworld_rlvr.app.wiring import build_unsaved_run
+from rookworld_rlvr.app.build import build_unsaved_run
 from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.step import grpo_step

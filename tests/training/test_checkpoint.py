@@ -17,16 +17,21 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rookworld_rlvr.app import wiring
+from rookworld_rlvr.app import build
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.files import write_text
 from rookworld_rlvr.model.policy import Policy, load_policy
-from rookworld_rlvr.training.checkpoint import find_run, list_checkpoints, load_checkpoint, save_checkpoint
-from rookworld_rlvr.training.context import Moment, StepContext
+from rookworld_rlvr.training.checkpoint import (
+    find_run,
+    list_checkpoints,
+    load_checkpoint,
+    rng_state,
+    save_checkpoint,
+    set_rng_state,
+)
 from rookworld_rlvr.training.run import Run
-from rookworld_rlvr.training.seeding import rng_state, set_rng_state
-from rookworld_rlvr.training.step_report import StepReport
+from rookworld_rlvr.training.state import Moment, StepContext, StepReport
 from rookworld_rlvr.training.trainer import train as train_run
 
 Train = Callable[..., Path]
@@ -182,8 +187,11 @@ def assert_finite(folder: Path) -> None:
     assert all(value.isfinite().all() for value in [*moments, *found["policy"].values()])
 
 
-def test_a_state_that_is_not_finite_when_a_checkpoint_is_due_is_restored_and_not_saved(make_saved_run: MakeRun) -> None:
-    run = make_saved_run("steps=5", "checkpoint_every=2", "keep_checkpoints=9", "recovery.good_steps=1", *SHORT)
+def test_a_state_that_is_not_finite_when_a_checkpoint_is_due_is_restored_and_not_saved(
+    make_saved_run: MakeRun, set_limits: Callable[..., None]
+) -> None:
+    set_limits(GOOD_STEPS=1)
+    run = make_saved_run("steps=5", "checkpoint_every=2", "keep_checkpoints=9", *SHORT)
 
     def poison(moment: Moment, context: StepContext, report: StepReport) -> None:
         if moment is Moment.updated and report.step + 1 == 4:
@@ -243,7 +251,7 @@ def test_a_full_disk_ends_the_run_with_one_line_and_loses_nothing(
             policy.model.transformer.register_forward_pre_hook(fill)
             return policy
 
-        wiring.load_policy = load
+        build.load_policy = load
         with log.open("w", buffering=1) as sys.stderr, Path(os.devnull).open("w") as sys.stdout:
             return main(["train", *small_overrides, *given, f"output_root={root}"])
 

@@ -18,12 +18,11 @@ from rookworld_rlvr.rollout.groups import Group
 from rookworld_rlvr.stability.faults import FaultKind
 from rookworld_rlvr.tasks import Task
 from rookworld_rlvr.training import collection
-from rookworld_rlvr.training.context import Moment, StepContext
+from rookworld_rlvr.training.health import no_progress_reason
 from rookworld_rlvr.training.metrics import step_metrics
-from rookworld_rlvr.training.no_progress import idle_reason
+from rookworld_rlvr.training.run import Run
+from rookworld_rlvr.training.state import Moment, StepContext, StepReport
 from rookworld_rlvr.training.step import grpo_step
-from rookworld_rlvr.training.step_report import StepReport
-from rookworld_rlvr.training.trainer import Run
 
 MakeRun = Callable[..., Run]
 COLLECTION = "objective.collection"
@@ -126,8 +125,8 @@ def test_a_group_of_equal_rewards_is_kept_dropped_or_replaced(
     given = (f"{COLLECTION}.zero_variance={zero_variance}", "kl.coef=0", *BOTH_TASKS)
     context = rescored(make_run(*given).context, same_for_environment)
     report = grpo_step(context, 0)
-    assert tasks(report) == trained and report.sampled_groups == sampled
-    assert report.sampled_completions == 4 * sampled
+    assert tasks(report) == trained and report.collection.sampled_groups == sampled
+    assert report.collection.sampled_completions == 4 * sampled
     assert report.tokens.count == int(lengths(report).sum())
     assert report.used_P.tolist() == [task is Task.policy for task in trained]
     metrics = step_metrics(report, context)
@@ -153,9 +152,9 @@ def test_refilling_is_bound_and_its_prompts_are_the_next_ones(
     context.generator.generate = note  # type: ignore[method-assign]
     before = [parameter.clone() for parameter in context.policy.model.parameters()]
     report = grpo_step(context, 0)
-    assert report.sampled_groups == 2 * (1 + rounds) and report.groups == () and report.fault is None
+    assert report.collection.sampled_groups == 2 * (1 + rounds) and report.groups == () and report.fault is None
     assert [text.split() for text in asked] == [example.prompt.split() for example in drawn[: 2 * (1 + rounds)]]
-    assert idle_reason(report) == "no group was kept"
+    assert no_progress_reason(report) == "no group was kept"
     assert all(torch.equal(*pair) for pair in zip(before, context.policy.model.parameters(), strict=True))
     assert context.prompts.draw(2) == drawn[-2:]
     assert step_metrics(report, context)["optim/updates"] == 0
@@ -221,8 +220,8 @@ def test_completions_beyond_the_kl_cap_are_rejected_and_not_trained(
     report = grpo_step(context, 0)
     rejected_PG = mean_kls(context, report) > kl_cap
     assert int(rejected_PG.sum()) == 4
-    assert torch.equal(report.collected.valid_PG, ~rejected_PG)
-    assert report.rejected_completions == int(rejected_PG.sum())
+    assert torch.equal(report.collection.collected.valid_PG, ~rejected_PG)
+    assert report.collection.rejected_completions == int(rejected_PG.sum())
     assert report.tokens.count == int(lengths(report)[~rejected_PG].sum())
     assert not report.advantages_PG[rejected_PG].any() and report.advantages_PG.any()
     expected = group_advantages(report.rewards_PG, AdvantageConfig(), valid_PG=~rejected_PG)
@@ -240,13 +239,14 @@ def test_rejected_completions_are_sampled_anew_from_the_same_prompts(
     context = shaken(f"{COLLECTION}.kl_cap={kl_cap}")
     report = grpo_step(context, 0)
     assert [group.example for group in report.groups] == [group.example for group in once.groups]
-    assert report.sampled_groups > 2 and int(report.collected.valid_PG.sum()) > int(once.collected.valid_PG.sum())
-    assert torch.equal(report.collected.valid_PG, mean_kls(context, report) <= kl_cap)
+    valid_PG = report.collection.collected.valid_PG
+    assert report.collection.sampled_groups > 2 and int(valid_PG.sum()) > int(once.collection.collected.valid_PG.sum())
+    assert torch.equal(report.collection.collected.valid_PG, mean_kls(context, report) <= kl_cap)
     # What was within the cap the first time is still there, in its place.
-    for kept, again, valid in zip(once.groups, report.groups, once.collected.valid_PG.tolist(), strict=True):
+    for kept, again, valid in zip(once.groups, report.groups, once.collection.collected.valid_PG.tolist(), strict=True):
         assert all(kept.samples[i] == again.samples[i] for i in range(4) if valid[i])
-    rejected = step_metrics(report, context)["rollout/rejected_fraction"] * report.sampled_completions
-    assert round(rejected) == report.rejected_completions >= once.rejected_completions > 0
+    rejected = step_metrics(report, context)["rollout/rejected_fraction"] * report.collection.sampled_completions
+    assert round(rejected) == report.collection.rejected_completions >= once.collection.rejected_completions > 0
 
 
 def test_prompts_whose_completions_were_rejected_are_learned_of_once(
@@ -258,7 +258,7 @@ def test_prompts_whose_completions_were_rejected_are_learned_of_once(
     monkeypatch.setattr(context.prompts, "play", lambda example, texts: played.append((example.prompt, texts)))
     monkeypatch.setattr(context.prompts, "observe", lambda task, right: observed.append(task))
     report = grpo_step(context, 0)
-    assert report.sampled_groups > len(report.groups)
+    assert report.collection.sampled_groups > len(report.groups)
     assert played == [(group.example.prompt, [s.text for s in group.samples]) for group in report.groups]
     assert observed == [group.example.task for group in report.groups]
 
@@ -415,4 +415,5 @@ def test_a_generator_that_does_not_take_the_weights_is_a_fault_and_nothing_is_sa
     report = grpo_step(context, 0)
     assert report.fault is not None and report.fault.kind is FaultKind.generator
     assert "the sampler has others" in report.fault.detail
-    assert (report.updates, report.sampled_completions) == (0, 0) and checksum(context.policy.model) == before
+    assert (report.updates, report.collection.sampled_completions) == (0, 0)
+    assert checksum(context.policy.model) == before

@@ -154,11 +154,11 @@ def test_self_play_keeps_off_validation_rows_and_what_is_held_out_by_share(
     monkeypatch.setattr("rookworld_rlvr.training.data.HELD_OUT_FRACTION", 0.5)
     rows = write_fens(tmp_path / "rows.fen", OPENING_FENS[5:40])
     run = make_run(*SELF_PLAY, f"data.train={rows}", "validation.every=1", "validation.rows=20")
-    validated = keys(run.validation_examples)
+    validated = keys(run.data.validation)
     assert len(validated) >= 15 and not drawn(run) & validated
     run = make_run(*SELF_PLAY, f"data.train={rows}", "data.held_out=''", "data.limit=5")
     _, held_out = split_by_position(read_corpus(rows).examples, 0.5, 0)
-    assert len(run.held_out) < 5 < len(held_out) and not drawn(run) & keys(held_out)
+    assert len(run.data.held_out) < 5 < len(held_out) and not drawn(run) & keys(held_out)
 
 
 def test_what_is_left_out_of_a_source_is_counted_by_reason_and_told(tmp_path: Path) -> None:

@@ -12,10 +12,9 @@ import pytest
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.errors import TrainingGaveUpError
 from rookworld_rlvr.rewards.scorer import EvaluationScorer
-from rookworld_rlvr.training.context import Moment, StepContext
 from rookworld_rlvr.training.metrics import declared
 from rookworld_rlvr.training.run import Run
-from rookworld_rlvr.training.step_report import StepReport
+from rookworld_rlvr.training.state import Moment, StepContext, StepReport
 from rookworld_rlvr.training.trainer import train as train_run
 
 MakeRun = Callable[..., Run]

@@ -23,10 +23,9 @@ from rookworld_rlvr.stability.faults import DAMAGE, Fault, FaultKind
 from rookworld_rlvr.stockfish.pool import EngineCounts
 from rookworld_rlvr.training.checkpoint import STATE_FILE, checkpoint_folder
 from rookworld_rlvr.training.config import RunConfig
-from rookworld_rlvr.training.context import Hook, Moment, StepContext
-from rookworld_rlvr.training.diagnosis import SUGGESTIONS
-from rookworld_rlvr.training.step_report import StepReport
-from rookworld_rlvr.training.trainer import Run
+from rookworld_rlvr.training.diagnosis import KEEP_FAULTS, SUGGESTIONS
+from rookworld_rlvr.training.run import Run
+from rookworld_rlvr.training.state import Hook, Moment, StepContext, StepReport
 from rookworld_rlvr.training.trainer import train as train_run
 
 MakeRun = Callable[..., Run]
@@ -44,15 +43,15 @@ GIVEN = (
     "generator.max_new_tokens=8",
     "optim.lr=0.001",
     "optim.min_lr_fraction=1",
-    "recovery.good_steps=1",
-    "recovery.ramp_steps=1",
     "recovery.restore_after=2",
     f"recovery.max_consecutive_nans={MOST}",
-    "recovery.guard.history=2",
-    # These watch what is not injected here.
-    "recovery.guard.kl_floor=100",
-    "recovery.guard.collapse_drop=0",
 )
+
+
+@pytest.fixture(autouse=True)
+def short(set_limits: Callable[..., None]) -> None:
+    # A floor of KL and a drop of the reward that are never reached: they watch what is not injected here.
+    set_limits(GOOD_STEPS=1, RAMP_STEPS=1, HISTORY=2, KL_FLOOR=100, COLLAPSE_DROP=0)
 
 
 @dataclass
@@ -267,12 +266,12 @@ def test_one_fault_too_many_gives_up_with_a_diagnosis_that_names_it_and_a_batch_
     # What is wrong before anything is sampled has no prompts.
     assert told.get("prompt", "")[:3] in ({""} if name == "nan_parameter_before" else {"P: ", "A: "})
     config = composes(told["try"])
-    assert "optim.lr" not in told["try"] or 0 < config.optim.lr < run.context.optim.lr
+    assert "optim.lr" not in told["try"] or 0 < config.optim.lr < run.config.optim.lr
     assert len(rows(run)) == FIRST + MOST and not (run.folder / "summary.json").exists()
 
     batch = told["batch"].split(";")[0]
     assert Path(batch) == run.folder / f"faults/step-{FIRST + MOST + 1}.pt"
-    assert len(list((run.folder / "faults").iterdir())) == run.recovery.keep_faults == 3
+    assert len(list((run.folder / "faults").iterdir())) == KEEP_FAULTS == 3
     if kind is FaultKind.reward:
         rewards = [sample["reward"] for sample in torch.load(batch)["samples"]]
         spoilt = [place for place, reward in enumerate(rewards) if not math.isfinite(reward)]

@@ -2,14 +2,21 @@
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 import pytest
 
+from rookworld_rlvr.stability import guards as guards_module
 from rookworld_rlvr.stability.guards import GuardConfig, Guards, LogStatistics, Trend
 
-CONFIG = GuardConfig(history=2, spike_sigmas=6.0, spike_factor=10.0)
+FACTOR = 10.0
+
+
+@pytest.fixture(autouse=True)
+def history_of_two(set_limits: Callable[..., None]) -> None:
+    set_limits(HISTORY=2)
 
 
 def observed(*logs: float) -> LogStatistics:
@@ -29,19 +36,19 @@ def test_the_first_twenty_values_weigh_alike_and_later_ones_a_twentieth() -> Non
 
 
 def test_before_there_is_a_history_nothing_is_a_spike() -> None:
-    assert not observed(0.0).is_spike(1e30, 1e-9, CONFIG)
-    assert observed(0.0, 0.0).is_spike(1e30, 1e-9, CONFIG)
+    assert not observed(0.0).is_spike(1e30, 1e-9, FACTOR)
+    assert observed(0.0, 0.0).is_spike(1e30, 1e-9, FACTOR)
 
 
-def test_a_spike_is_both_far_by_its_factor_and_by_its_deviations() -> None:
+def test_a_spike_is_both_far_by_its_factor_and_by_its_deviations(set_limits: Callable[..., None]) -> None:
     steady = observed(0.0, 0.0)
-    assert [steady.is_spike(value, 1e-9, CONFIG) for value in (9.9, 10.1)] == [False, True]
+    assert [steady.is_spike(value, 1e-9, FACTOR) for value in (9.9, 10.1)] == [False, True]
     # Mean 1 and deviation 1 in the logarithm: six deviations are e⁷.
     wide = observed(0.0, 2.0)
-    assert [wide.is_spike(math.exp(value), 1e-9, CONFIG) for value in (6.9, 7.1)] == [False, True]
+    assert [wide.is_spike(math.exp(value), 1e-9, FACTOR) for value in (6.9, 7.1)] == [False, True]
     # A tenth is the least deviation: without it any factor would do.
-    narrow = GuardConfig(history=2, spike_sigmas=30.0, spike_factor=10.0)
-    assert [steady.is_spike(math.exp(value), 1e-9, narrow) for value in (2.9, 3.1)] == [False, True]
+    set_limits(SPIKE_SIGMAS=30.0)
+    assert [steady.is_spike(math.exp(value), 1e-9, FACTOR) for value in (2.9, 3.1)] == [False, True]
 
 
 def test_what_is_below_the_floor_counts_as_the_floor() -> None:
@@ -49,11 +56,12 @@ def test_what_is_below_the_floor_counts_as_the_floor() -> None:
     for _ in range(2):
         statistics.observe(0.0, floor=0.5)
     assert statistics.mean == pytest.approx(math.log(0.5))
-    assert [statistics.is_spike(value, 0.5, CONFIG) for value in (0.0, 4.9, 5.1)] == [False, False, True]
+    assert [statistics.is_spike(value, 0.5, FACTOR) for value in (0.0, 4.9, 5.1)] == [False, False, True]
 
 
-def test_a_collapse_is_a_sure_fall_of_the_running_mean_below_its_best() -> None:
-    guards = Guards(GuardConfig(history=3, collapse_drop=0.2))
+def test_a_collapse_is_a_sure_fall_of_the_running_mean_below_its_best(set_limits: Callable[..., None]) -> None:
+    set_limits(HISTORY=3, COLLAPSE_DROP=0.2)
+    guards = Guards()
     found = []
     for reward in [0.9] * 10 + [0.3] * 20:
         guards.observe_rewards({"policy": reward})
@@ -62,30 +70,34 @@ def test_a_collapse_is_a_sure_fall_of_the_running_mean_below_its_best() -> None:
     assert trend.best == pytest.approx(0.9)
     # After k low steps the mean is 0.6 p lower, p = k / (10 + k), and in doubt by 1.2 sqrt(p (1 - p) / (10 + k)).
     assert found.index("policy") == 10 + 11 and set(found[:21]) == {None}
-    guards.config.collapse_drop = 0.0
+    set_limits(COLLAPSE_DROP=0.0)
     assert guards.collapsed() is None
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_rewards_that_vary_from_step_to_step_around_one_mean_never_collapse(seed: int) -> None:
+def test_rewards_that_vary_from_step_to_step_around_one_mean_never_collapse(
+    seed: int, set_limits: Callable[..., None]
+) -> None:
     """As a task's that is asked two prompts a step; the running mean then moves by more than the drop."""
-    rng, guards, means = random.Random(seed), Guards(GuardConfig()), []
+    set_limits(HISTORY=10)
+    rng, guards, means = random.Random(seed), Guards(), []
     for _ in range(400):
         guards.observe_rewards({"environment": rng.gauss(0.83, 0.2)})
         means.append(guards.rewards["environment"].mean)
         assert guards.collapsed() is None
-    assert max(means[10:]) - min(means[10:]) > guards.config.collapse_drop
+    assert max(means[10:]) - min(means[10:]) > guards_module.COLLAPSE_DROP
 
 
-def test_a_collapse_of_one_task_is_seen_behind_another_that_rises() -> None:
-    guards = Guards(GuardConfig(history=2, collapse_drop=0.2))
+def test_a_collapse_of_one_task_is_seen_behind_another_that_rises(set_limits: Callable[..., None]) -> None:
+    set_limits(COLLAPSE_DROP=0.2)
+    guards = Guards()
     for policy, environment in [(0.9, 0.1)] * 10 + [(0.3, 0.9)] * 20:
         guards.observe_rewards({"policy": policy, "environment": environment})
     assert guards.collapsed() == "policy"
 
 
 def test_the_score_weighs_tasks_alike_and_waits_for_a_history_of_each() -> None:
-    guards = Guards(GuardConfig(history=2))
+    guards = Guards()
     assert guards.reward_score() is None
     for _ in range(2):
         guards.observe_rewards({"policy": 0.5})
@@ -97,15 +109,15 @@ def test_the_score_weighs_tasks_alike_and_waits_for_a_history_of_each() -> None:
 
 def test_a_trend_without_a_history_has_no_best() -> None:
     trend = Trend()
-    trend.observe(1.0, history=2)
+    trend.observe(1.0)
     assert trend.best == -math.inf
-    trend.observe(0.0, history=2)
+    trend.observe(0.0)
     # A mean of 0.5, in doubt by two standard errors: the deviation is 0.5, of two values.
     assert trend.best == pytest.approx(0.5 - 2 * math.sqrt(0.25 / 2))
 
 
 def test_the_state_goes_through_a_dict_and_back_and_holds_no_configuration() -> None:
-    guards, other = Guards(CONFIG), Guards(CONFIG)
+    guards, other = Guards(), Guards()
     guards.grad_norm.observe(2.0, 1.0)
     guards.kl.observe(0.5, 0.05)
     guards.observe_rewards({"policy": 0.25})
@@ -117,13 +129,9 @@ def test_the_state_goes_through_a_dict_and_back_and_holds_no_configuration() -> 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"history": 1},
-        {"spike_sigmas": 0.0},
         {"spike_factor": 1.0},
-        {"kl_floor": 0.0},
         {"kl_limit": -1.0},
-        {"collapse_drop": -0.1},
-        {"collapse_drop": math.nan},
+        {"kl_limit": math.nan},
     ],
     ids=str,
 )

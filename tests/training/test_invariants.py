@@ -16,12 +16,11 @@ from rookworld_rlvr.objective import KLForm, LossKind, LossSizes
 from rookworld_rlvr.rollout.groups import Group, Sample, make_batch, sample_groups, score_groups
 from rookworld_rlvr.tasks import Task
 from rookworld_rlvr.tasks.prompt_stream import MixtureConfig, PromptStream
-from rookworld_rlvr.training.context import Moment, StepContext
 from rookworld_rlvr.training.loss import grpo_loss
 from rookworld_rlvr.training.metrics import step_metrics
+from rookworld_rlvr.training.run import Run
+from rookworld_rlvr.training.state import Moment, StepContext, StepReport
 from rookworld_rlvr.training.step import grpo_step
-from rookworld_rlvr.training.step_report import StepReport
-from rookworld_rlvr.training.trainer import Run
 
 MakeRun = Callable[..., Run]
 NO_CLIP = "optim.max_grad_norm=1e9"
@@ -237,7 +236,7 @@ def test_the_tokens_trained_are_those_sampled_also_where_their_text_splits_other
 def test_evaluation_leaves_the_random_state_and_the_mode_untouched(make_run: MakeRun) -> None:
     run = make_run("evaluation_rows=4")
     before = torch.get_rng_state()
-    rows = evaluate(run.context.generator, run.context.policy.tokenizer, run.held_out)
+    rows = evaluate(run.context.generator, run.context.policy.tokenizer, run.data.held_out)
     assert len(rows) == 8
     assert torch.equal(torch.get_rng_state(), before) and run.context.policy.model.training
 
@@ -246,7 +245,7 @@ def test_a_label_that_says_what_the_model_wrote_raises_its_reward_through_the_st
     def step(label: str | None) -> tuple[list[Sample], Tensor]:
         """One step on the first row of the policy task, under its own label or another."""
         run = make_run("data.mixture.environment=0", "objective.prompts_per_step=1", "objective.group_size=16")
-        row = next(example for example in run.train_examples if example.task is Task.policy)
+        row = next(example for example in run.data.train if example.task is Task.policy)
         row = replace(row, completion=label or row.completion)
         run.context.prompts = PromptStream([row], MixtureConfig(1.0, 0.0), 0)
         report = grpo_step(run.context, 0)
@@ -303,7 +302,7 @@ def test_where_a_core_would_idle_micro_batches_are_smaller_and_the_gradient_is_e
     context = make_run("objective.group_size=8", "optim.micro_batch_size=64").context
     for cores, rows, size in ((1, 128, 64), (2, 128, 64), (2, 64, 32), (3, 128, 48), (8, 128, 16), (8, 8, 16)):
         threads(cores)
-        assert context.rows_a_pass(rows) == size, (cores, rows)
+        assert context.examples_per_pass(rows) == size, (cores, rows)
 
 
 @pytest.mark.parametrize("packing", ["true", "false"])

@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from rookworld_rlvr.app.build import build_unsaved_run
 from rookworld_rlvr.app.cli import main
-from rookworld_rlvr.app.wiring import build_unsaved_run
 from rookworld_rlvr.model.lora import merged_parameters
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.step import grpo_step

@@ -10,14 +10,20 @@ from rookworld_rlvr.errors import TrainingGaveUpError
 from rookworld_rlvr.rollout.groups import Collected
 from rookworld_rlvr.stability.faults import Fault, FaultKind
 from rookworld_rlvr.stability.recovery import RecoveryState
-from rookworld_rlvr.training.context import Moment, StepContext
-from rookworld_rlvr.training.no_progress import idle_reason, watch
-from rookworld_rlvr.training.step_report import StepReport
-from rookworld_rlvr.training.trainer import Run
+from rookworld_rlvr.training.health import no_progress_reason, watch
+from rookworld_rlvr.training.run import Run
+from rookworld_rlvr.training.state import Collection, Moment, StepContext, StepReport
 from rookworld_rlvr.training.trainer import train as train_run
 
 MakeRun = Callable[..., Run]
-GIVEN = ("evaluation_rows=0", "generator.max_new_tokens=8", "steps=9", "recovery.max_ineffective_steps=3")
+
+
+@pytest.fixture(autouse=True)
+def three_steps(set_limits: Callable[..., None]) -> None:
+    set_limits(MAX_INEFFECTIVE_STEPS=3)
+
+
+GIVEN = ("evaluation_rows=0", "generator.max_new_tokens=8", "steps=9")
 
 
 def constant_reward(moment: Moment, _context: StepContext, report: StepReport) -> None:
@@ -29,7 +35,7 @@ def constant_reward(moment: Moment, _context: StepContext, report: StepReport) -
     ("overrides", "reason"),
     [
         # Each group's completions are the same one; a group of each task, so that rewards differ.
-        (("generator.temperature=1e-6", "data.mixture.environment=0.75"), "no group counted: equal rewards"),
+        (("generator.temperature=1e-6", "data.mixture.environment=0.75"), "no group was used: equal rewards"),
         (("optim.lr=0",), "the update changed no weight"),
         (("reward",), r"every completion earned the same reward, 0\.250"),
         (("generator.temperature=1e-6", "objective.collection.zero_variance=drop"), "no group was kept"),
@@ -68,16 +74,18 @@ def report_of(rewards: list[list[float]], *, update_norm: float = 1.0, fault: Fa
     rewards_PG = torch.tensor(rewards)
     advantages_PG = rewards_PG - rewards_PG.mean(-1, keepdim=True)
     true_PG = torch.ones_like(rewards_PG, dtype=torch.bool)
-    collected = Collected((), rewards_PG, true_PG, true_PG, true_PG)
-    return StepReport(0, 0.0, collected=collected, advantages_PG=advantages_PG, update_norm=update_norm, fault=fault)
+    collection = Collection(collected=Collected((), rewards_PG, true_PG, true_PG, true_PG))
+    return StepReport(
+        0, 0.0, collection=collection, advantages_PG=advantages_PG, update_norm=update_norm, fault=fault
+    )
 
 
 def test_each_way_to_teach_nothing_has_its_reason_and_an_effective_step_has_none() -> None:
-    assert idle_reason(StepReport(0, 0.0)) == "no group was kept"
-    assert idle_reason(report_of([[0.5, 0.5], [0.5, 0.5]])) == "every completion earned the same reward, 0.500"
-    assert idle_reason(report_of([[0.5, 0.5], [0.25, 0.25]])).startswith("no group counted")
-    assert idle_reason(report_of([[0.5, 0.25]], update_norm=0.0)) == "the update changed no weight"
-    assert idle_reason(report_of([[0.5, 0.25]])) == ""
+    assert no_progress_reason(StepReport(0, 0.0)) == "no group was kept"
+    assert no_progress_reason(report_of([[0.5, 0.5], [0.5, 0.5]])) == "every completion earned the same reward, 0.500"
+    assert no_progress_reason(report_of([[0.5, 0.5], [0.25, 0.25]])).startswith("no group was used")
+    assert no_progress_reason(report_of([[0.5, 0.25]], update_norm=0.0)) == "the update changed no weight"
+    assert no_progress_reason(report_of([[0.5, 0.25]])) == ""
 
 
 def test_a_fault_is_no_idle_step_and_does_not_begin_the_count_anew() -> None:
@@ -85,9 +93,9 @@ def test_a_fault_is_no_idle_step_and_does_not_begin_the_count_anew() -> None:
     idle, faulty, good = report_of([[0.5, 0.5]]), report_of([[0.5, 0.5]], fault=fault), report_of([[0.5, 0.0]])
     counts = []
     for report in (idle, faulty, faulty, idle, good, idle):
-        watch(state, report, most=3)
+        watch(state, report)
         counts.append(state.ineffective)
     assert counts == [1, 1, 1, 2, 0, 1]
-    watch(state, idle, most=3)
+    watch(state, idle)
     with pytest.raises(TrainingGaveUpError, match="3 steps in a row had no effect"):
-        watch(state, idle, most=3)
+        watch(state, idle)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from rookworld_rlvr.app.build import build_unsaved_run
 from rookworld_rlvr.app.cli import main
-from rookworld_rlvr.app.wiring import build_unsaved_run
 from rookworld_rlvr.training.config import RunConfig
-from rookworld_rlvr.training.context import Moment
+from rookworld_rlvr.training.state import Moment
 from rookworld_rlvr.training.step import grpo_step
 
 Train = Callable[..., Path]
@@ -28,17 +28,17 @@ def test_batches_are_one_step_old_and_weighed_for_it(make_config: Callable[..., 
     context = build_unsaved_run(make_config(*EARLY, "steps=4", "optim.lr=0.01")).context
     pending = []
     context.hooks.append(
-        lambda moment, context, _report: pending.append(context.batches._pending is not None)  # type: ignore[attr-defined]
+        lambda moment, context, _report: pending.append(context.prefetch.pending)
         if moment is Moment.micro_batch
         else None
     )
     reports = [grpo_step(context, step) for step in range(4)]
-    assert [report.staleness for report in reports] == [0, 1, 1, 1]
+    assert [report.collection.staleness for report in reports] == [0, 1, 1, 1]
     assert reports[0].tokens.sampler_ratio_max < 1.001 < max(r.tokens.sampler_ratio_max for r in reports[1:])
     # While a step is trained the next batch is on its way; behind the last step there is none.
     assert pending == [True, True, True, False]
     assert all(len(report.groups) == 2 and report.times_s["generate"] > 0 for report in reports)
-    context.batches.close()
+    context.prefetch.close()
 
 
 def test_where_the_weights_do_not_move_it_changes_nothing(train: Train) -> None:

@@ -12,15 +12,15 @@ from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.rollout.generator import GeneratorConfig
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
 from rookworld_rlvr.training import preflight
-from rookworld_rlvr.training.preflight import require_passed, run_preflight
-from rookworld_rlvr.training.trainer import Run, preflight_examples, preflight_input
+from rookworld_rlvr.training.preflight import preflight_examples, preflight_input, require_passed, run_preflight
+from rookworld_rlvr.training.run import Run
 
 CHECKS = ["kl_step_0", "ratio_step_0", "dropout_off", "padding_neutral", "sampler_agrees", "sampler_synced"]
 MakeRun = Callable[..., Run]
 
 
 def refused(run: Run) -> list[str]:
-    given = preflight_input(run.context, preflight_examples(run.train_examples))
+    given = preflight_input(run.context, preflight_examples(run.data.train))
     return [check.name for check in run_preflight(given) if not check.passed]
 
 
@@ -32,7 +32,7 @@ def smoke_in(tmp_path: Path, overrides: list[str], *more: str) -> int:
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_all_checks_pass_on_a_sound_model(make_run: MakeRun, precision: str, temperature: float) -> None:
     run = make_run(f"precision={precision}", f"generator.temperature={temperature}")
-    results = run_preflight(preflight_input(run.context, preflight_examples(run.train_examples)))
+    results = run_preflight(preflight_input(run.context, preflight_examples(run.data.train)))
     require_passed(results)
     assert [check.name for check in results] == CHECKS
     assert all(check.measured <= check.bound for check in results)
@@ -135,7 +135,7 @@ def test_a_policy_that_is_not_the_reference_is_refused(make_run: MakeRun) -> Non
 
 def test_weights_that_are_not_numbers_are_refused_by_every_gate_that_compares(make_run: MakeRun) -> None:
     run = make_run()
-    given = preflight_input(run.context, preflight_examples(run.train_examples))
+    given = preflight_input(run.context, preflight_examples(run.data.train))
     with torch.no_grad():
         run.context.policy.model.transformer.ln_f.weight[0] = torch.nan
     assert [check.name for check in run_preflight(given) if not check.passed] == CHECKS[:5]

@@ -13,12 +13,12 @@ from rookworld_rlvr.errors import TrainingGaveUpError
 from rookworld_rlvr.stability.faults import Fault, FaultKind
 from rookworld_rlvr.stability.recovery import Action, RecoveryConfig, RecoveryState, escalate
 from rookworld_rlvr.training.checkpoint import STATE_FILE, checkpoint_folder
-from rookworld_rlvr.training.context import Moment, StepContext
-from rookworld_rlvr.training.step_report import StepReport
-from rookworld_rlvr.training.trainer import Run
+from rookworld_rlvr.training.run import Run
+from rookworld_rlvr.training.state import Moment, StepContext, StepReport
 from rookworld_rlvr.training.trainer import train as train_run
 
 MakeRun = Callable[..., Run]
+SetLimits = Callable[..., None]
 SMALL, DAMAGE = Fault(FaultKind.reward, "reward", ""), Fault(FaultKind.parameter, "weight", "")
 GIVEN = (
     "evaluation_rows=0",
@@ -29,13 +29,10 @@ GIVEN = (
     "generator.max_new_tokens=8",
     "optim.lr=0.001",
     "optim.min_lr_fraction=1",
-    "recovery.good_steps=1",
-    "recovery.ramp_steps=1",
-    "recovery.guard.history=2",
-    "recovery.guard.kl_floor=100",
     "recovery.guard.kl_limit=0",
-    "recovery.guard.collapse_drop=0",
 )
+# Of runs of a few steps.
+SHORT = {"GOOD_STEPS": 1, "RAMP_STEPS": 1, "HISTORY": 2, "KL_FLOOR": 100, "COLLAPSE_DROP": 0}
 
 
 def actions(state: RecoveryState, config: RecoveryConfig, faults: list[Fault | None], step: int = 1) -> list[Action]:
@@ -62,8 +59,11 @@ def test_damage_restores_at_once_and_without_recovery_gives_up() -> None:
     assert (state.restores, state.lr_scale) == (0, 1.0)
 
 
-def test_the_learning_rate_backs_off_and_ramps_back_to_a_ceiling_that_falls_with_each_restore() -> None:
-    config = RecoveryConfig(recovery_lr_factor=0.25, good_steps=3, ramp_steps=2, max_restores=2)
+def test_the_learning_rate_backs_off_and_ramps_back_to_a_ceiling_that_falls_with_each_restore(
+    set_limits: SetLimits,
+) -> None:
+    set_limits(GOOD_STEPS=3, RAMP_STEPS=2)
+    config = RecoveryConfig(recovery_lr_factor=0.25, max_restores=2)
     state = RecoveryState()
 
     def scales(faults: list[Fault | None]) -> list[float]:
@@ -81,20 +81,22 @@ def test_the_learning_rate_backs_off_and_ramps_back_to_a_ceiling_that_falls_with
     assert escalate(state, config, step=1, fault=DAMAGE) is Action.stop
 
 
-def test_faults_in_the_middle_of_a_ramp_back_off_from_where_it_stands() -> None:
-    state, config = RecoveryState(), RecoveryConfig(recovery_lr_factor=0.5, good_steps=1, ramp_steps=4)
+def test_faults_in_the_middle_of_a_ramp_back_off_from_where_it_stands(set_limits: SetLimits) -> None:
+    set_limits(GOOD_STEPS=1, RAMP_STEPS=4)
+    state, config = RecoveryState(), RecoveryConfig(recovery_lr_factor=0.5)
     actions(state, config, [DAMAGE, None, None, None])
     assert state.lr_scale == pytest.approx(0.5 * 2**0.5)
     escalate(state, config, step=5, fault=DAMAGE)
     assert (state.lr_scale, state.lr_ceiling) == pytest.approx((0.25, 0.5))
 
 
-def test_a_checkpoint_is_known_to_be_good_after_good_steps_without_a_fault_behind_it() -> None:
-    state, config = RecoveryState(), RecoveryConfig(good_steps=2)
+def test_a_checkpoint_is_known_to_be_good_after_good_steps_without_a_fault(set_limits: SetLimits) -> None:
+    set_limits(GOOD_STEPS=2)
+    state, config = RecoveryState(), RecoveryConfig()
     found = []
     for step in range(1, 8):
         escalate(state, config, step=step, fault=SMALL if step == 4 else None)
-        state.saved(step, -1.0, config, measured=False)
+        state.saved(step, -1.0, measured=False)
         found.append(state.last_good_step)
     # That of step 1 at step 3. After the fault of step 4 two more good steps are due: that of 3 at 6, of 5 at 7.
     assert found == [0, 0, 1, 1, 1, 3, 5]
@@ -102,21 +104,25 @@ def test_a_checkpoint_is_known_to_be_good_after_good_steps_without_a_fault_behin
     assert state.candidates == {} and state.last_good_step == 5
 
 
-def test_the_best_is_the_highest_score_at_once_where_it_was_measured_and_else_when_known_to_be_good() -> None:
-    state, config = RecoveryState(), RecoveryConfig(good_steps=1)
-    state.saved(1, 0.5, config, measured=True)
+def test_the_best_is_the_highest_score_at_once_where_it_was_measured_and_else_when_known_to_be_good(
+    set_limits: SetLimits,
+) -> None:
+    set_limits(GOOD_STEPS=1)
+    state, config = RecoveryState(), RecoveryConfig()
+    state.saved(1, 0.5, measured=True)
     assert (state.best_step, state.best_score) == (1, 0.5)
-    state.saved(2, 0.4, config, measured=True)
-    state.saved(3, 0.9, config, measured=False)
+    state.saved(2, 0.4, measured=True)
+    state.saved(3, 0.9, measured=False)
     assert state.best_step == 1
     escalate(state, config, step=4, fault=None)
     assert (state.best_step, state.best_score, state.last_good_step) == (3, 0.9, 3)
 
 
-def test_the_state_goes_through_a_dict_and_back() -> None:
+def test_the_state_goes_through_a_dict_and_back(set_limits: SetLimits) -> None:
+    set_limits(GOOD_STEPS=1)
     state, other = RecoveryState(), RecoveryState()
-    actions(state, RecoveryConfig(good_steps=1), [DAMAGE, None, SMALL, None])
-    state.saved(4, 0.25, RecoveryConfig(good_steps=1), measured=True)
+    actions(state, RecoveryConfig(), [DAMAGE, None, SMALL, None])
+    state.saved(4, 0.25, measured=True)
     other.load_state_dict(state.state_dict())
     assert asdict(other) == asdict(state) != asdict(RecoveryState())
 
@@ -128,15 +134,11 @@ def test_the_state_goes_through_a_dict_and_back() -> None:
         {"recovery_lr_factor": 1.5},
         {"max_consecutive_nans": 0},
         {"restore_after": 0},
-        {"good_steps": 0},
-        {"ramp_steps": 0},
-        {"max_ineffective_steps": 0},
-        {"keep_faults": 0},
         {"max_restores": -1},
     ],
     ids=str,
 )
-def test_rungs_that_make_no_ladder_are_refused_by_name(changes: dict[str, Any]) -> None:
+def test_options_out_of_range_are_refused_by_name(changes: dict[str, Any]) -> None:
     [name] = changes
     with pytest.raises(ValueError, match=name):
         RecoveryConfig(**changes)
@@ -175,7 +177,10 @@ def nan_rewards(*steps: int) -> Callable[[Moment, StepContext, StepReport], None
     return hook
 
 
-def test_a_restore_brings_back_optimiser_and_schedule_but_neither_prompts_nor_ladder(make_saved_run: MakeRun) -> None:
+def test_a_restore_brings_back_optimiser_and_schedule_but_neither_prompts_nor_recovery(
+    make_saved_run: MakeRun, set_limits: SetLimits
+) -> None:
+    set_limits(**SHORT)
     run = make_saved_run("steps=9", *GIVEN)
     run.context.hooks.append(nan_rewards(4, 5))
     seen: list[tuple[int, list[str]]] = []
@@ -198,7 +203,10 @@ def test_a_restore_brings_back_optimiser_and_schedule_but_neither_prompts_nor_la
     assert rows(run)[-1]["recovery/skipped"] == 2 and rows(run)[-1]["recovery/restores"] == 1
 
 
-def test_the_learning_rate_of_the_updates_backs_off_after_a_restore_and_comes_back(make_saved_run: MakeRun) -> None:
+def test_the_learning_rate_of_the_updates_backs_off_after_a_restore_and_comes_back(
+    make_saved_run: MakeRun, set_limits: SetLimits
+) -> None:
+    set_limits(**SHORT)
     run = make_saved_run("steps=9", *GIVEN)
     guard_config = asdict(run.context.guards.config)
     run.context.hooks.append(nan_rewards(4, 5))
@@ -215,16 +223,19 @@ def test_the_learning_rate_of_the_updates_backs_off_after_a_restore_and_comes_ba
     assert used == pytest.approx([1e-3] * 4 + [5e-4] * 2 + [1e-3])
     assert [row["recovery/lr_scale"] for row in rows(run)] == [1] * 5 + [0.5, 0.5, 1, 1]
     # Nothing that went wrong loosened what watches.
-    assert asdict(run.context.guards.config) == guard_config == asdict(run.recovery.guard)
+    assert asdict(run.context.guards.config) == guard_config == asdict(run.config.recovery.guard)
 
 
-def test_a_collapse_of_the_reward_restores_the_best_checkpoint_not_the_newest(make_saved_run: MakeRun) -> None:
-    run = make_saved_run("steps=16", *GIVEN, "recovery.guard.collapse_drop=0.1", "recovery.guard.history=3")
+def test_a_collapse_of_the_reward_restores_the_best_checkpoint_not_the_newest(
+    make_saved_run: MakeRun, set_limits: SetLimits
+) -> None:
+    set_limits(**SHORT | {"COLLAPSE_DROP": 0.1, "HISTORY": 3})
+    run = make_saved_run("steps=16", *GIVEN)
     weights = watch_weights(run)
 
     def shift(moment: Moment, context: StepContext, report: StepReport) -> None:
         if moment is Moment.collected and context.recovery.restores == 0:
-            report.collected.rewards_PG += 0.3 if report.step == 3 else -0.9 if report.step >= 6 else 0.0
+            report.rewards_PG.add_(0.3 if report.step == 3 else -0.9 if report.step >= 6 else 0.0)
 
     run.context.hooks.append(shift)
     train_run(run)
@@ -236,7 +247,6 @@ def test_a_collapse_of_the_reward_restores_the_best_checkpoint_not_the_newest(ma
     assert_equal(weights[fallen], state_of(run, 4)["policy"])
     # The step before the fall was known to be good and is not what came back.
     assert not torch.equal(weights[fallen]["lm_head.weight"], state_of(run, 5)["policy"]["lm_head.weight"])
-    assert (run.folder / "checkpoints/best").resolve().name == "step-4"
     assert rows(run)[-1]["optim/update_norm"] > 0
 
 
@@ -252,8 +262,11 @@ def knock(step: int) -> Callable[[Moment, StepContext, StepReport], None]:
     return hook
 
 
-def test_a_kl_spike_is_skipped_once_and_then_the_weights_before_it_come_back(make_saved_run: MakeRun) -> None:
-    run = make_saved_run("steps=8", *GIVEN, "recovery.guard.kl_floor=0.01")
+def test_a_kl_spike_is_skipped_once_and_then_the_weights_before_it_come_back(
+    make_saved_run: MakeRun, set_limits: SetLimits
+) -> None:
+    set_limits(**SHORT | {"KL_FLOOR": 0.01})
+    run = make_saved_run("steps=8", *GIVEN)
     run.context.hooks.append(knock(4))
     weights = watch_weights(run)
     train_run(run)
@@ -264,8 +277,11 @@ def test_a_kl_spike_is_skipped_once_and_then_the_weights_before_it_come_back(mak
     assert [row["recovery/skipped"] for row in rows(run)] == [0, 0, 0, 0, 1, 2, 2, 2]
 
 
-def test_kl_above_its_limit_restores_at_once_whatever_the_history(make_saved_run: MakeRun) -> None:
-    run = make_saved_run("steps=4", *GIVEN, "recovery.guard.history=99", "recovery.guard.kl_limit=0.5")
+def test_kl_above_its_limit_restores_at_once_whatever_the_history(
+    make_saved_run: MakeRun, set_limits: SetLimits
+) -> None:
+    set_limits(**SHORT | {"HISTORY": 99})
+    run = make_saved_run("steps=4", *GIVEN, "recovery.guard.kl_limit=0.5")
     run.context.hooks.append(knock(2))
     weights = watch_weights(run)
     train_run(run)
@@ -273,7 +289,10 @@ def test_kl_above_its_limit_restores_at_once_whatever_the_history(make_saved_run
     assert_equal(weights[3], state_of(run, 1)["policy"])
 
 
-def test_more_restores_than_allowed_stop_and_what_was_saved_stays(make_saved_run: MakeRun) -> None:
+def test_more_restores_than_allowed_stop_and_what_was_saved_stays(
+    make_saved_run: MakeRun, set_limits: SetLimits
+) -> None:
+    set_limits(**SHORT)
     run = make_saved_run("steps=9", *GIVEN, "recovery.guard.kl_limit=1e-9", "recovery.max_restores=2")
     with pytest.raises(TrainingGaveUpError, match=r"2 restores so far; the last was kl_limit \(kl/exact: "):
         train_run(run)

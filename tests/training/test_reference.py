@@ -12,9 +12,8 @@ from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.policy import ModelConfig, Policy, load_policy
 from rookworld_rlvr.stability.reference import ReferenceConfig, ReferenceMode, References
 from rookworld_rlvr.training.checkpoint import STATE_FILE
-from rookworld_rlvr.training.context import Moment, StepContext
-from rookworld_rlvr.training.step_report import StepReport
-from rookworld_rlvr.training.trainer import Run
+from rookworld_rlvr.training.run import Run
+from rookworld_rlvr.training.state import Moment, StepContext, StepReport
 from rookworld_rlvr.training.trainer import train as train_run
 
 Train = Callable[..., Path]
@@ -173,9 +172,9 @@ def test_improvement_is_measured_on_rows_that_are_held_back(make_saved_run: Make
     # The small model is right about none of these rows: nothing falls, so it is refreshed, until a score is feigned.
     given = ("reference.mode=on_improvement", "reference.refresh_every=1", "validation.rows=2")
     run = make_saved_run("steps=2", *given, *GIVEN)
-    assert len(run.validation_examples) == 4
-    keys = {example.prompt for example in run.validation_examples}
-    assert not keys & {example.prompt for example in run.train_examples}
+    assert len(run.data.validation) == 4
+    keys = {example.prompt for example in run.data.validation}
+    assert not keys & {example.prompt for example in run.data.train}
 
     def raise_the_bar(moment: Moment, context: StepContext, _report: StepReport) -> None:
         if spoilt and moment is Moment.begun:

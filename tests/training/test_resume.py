@@ -18,13 +18,12 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from rookworld_rlvr.app import wiring
+from rookworld_rlvr.app import build
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.model.policy import Policy, load_policy
-from rookworld_rlvr.training.context import Hook, Moment, StepContext
 from rookworld_rlvr.training.run import Run
-from rookworld_rlvr.training.sinks import cut_lines
-from rookworld_rlvr.training.step_report import StepReport
+from rookworld_rlvr.training.run_files import cut_lines
+from rookworld_rlvr.training.state import Hook, Moment, StepContext, StepReport
 from rookworld_rlvr.training.trainer import _stop_on_signal
 from rookworld_rlvr.training.trainer import train as train_run
 
@@ -257,10 +256,11 @@ def nan_gradients(*steps: int) -> Hook:
     return poison
 
 
-def test_a_resume_while_the_learning_rate_ramps_back_goes_on_with_the_ramp_and_the_ladder(
-    make_saved_run: MakeRun,
+def test_a_resume_while_the_learning_rate_ramps_back_goes_on_with_the_ramp(
+    make_saved_run: MakeRun, set_limits: Callable[..., None]
 ) -> None:
-    actions = ("recovery.good_steps=2", "recovery.ramp_steps=10", "recovery.restore_after=2")
+    set_limits(GOOD_STEPS=2, RAMP_STEPS=10)
+    actions = ("recovery.restore_after=2",)
     faults = nan_gradients(3, 4, 12, 13)
     whole, killed = whole_and_killed(make_saved_run, actions, [faults])
     run = make_saved_run(*TWENTY, *actions, f"resume={killed}")
@@ -320,7 +320,7 @@ def test_a_resume_from_an_earlier_checkpoint_drops_and_repeats_what_came_later(
         )
         return policy
 
-    monkeypatch.setattr(wiring, "load_policy", look)
+    monkeypatch.setattr(build, "load_policy", look)
     assert main(["train", f"resume={folder / 'checkpoints/step-2'}"]) == 0
     # Nothing is dropped before the preflight checks have passed; all of it is before the first step.
     assert seen[0] == (["step-0", "step-2", "step-4", "step-5"], [1, 2, 3, 4, 5])
@@ -355,7 +355,7 @@ def test_a_run_that_another_process_trains_is_not_resumed_and_afterwards_it_is(
 ) -> None:
     folder = train("steps=1", "evaluation_rows=1")
     before = everything(folder)
-    hold = "import sys, pathlib; from rookworld_rlvr.training.run_folder import held\n"
+    hold = "import sys, pathlib; from rookworld_rlvr.training.run_files import held\n"
     hold += "with held(pathlib.Path(sys.argv[1])): print('held', flush=True); input()"
     command = [sys.executable, "-c", hold, str(folder)]
     environment = os.environ | {"PYTHONPATH": str(SOURCE)}
@@ -408,10 +408,9 @@ EIGHT = (
     "generator.max_new_tokens=16",
     "optim.lr=0.001",
     "optim.micro_batch_size=2",
-    # What a checkpoint too many would move: which is the last good one, and which the best.
-    "recovery.good_steps=1",
-    "recovery.guard.history=2",
 )
+# With these a checkpoint too many would move: the last good one, and the best.
+EIGHT_LIMITS = {"GOOD_STEPS": 1, "HISTORY": 2}
 
 
 def child(arguments: Sequence[str], log: Path, *, moment: Callable[[Path, bool], bool], signals: Sequence[int]) -> int:
@@ -449,7 +448,7 @@ def child(arguments: Sequence[str], log: Path, *, moment: Callable[[Path, bool],
             if event == "os.rename" and ".writing-" in str(details[0]) and sent:
                 send()
 
-        wiring.load_policy = load
+        build.load_policy = load
         sys.addaudithook(again)
         code = main(["train", *arguments])
     finally:
@@ -488,7 +487,9 @@ def test_a_signal_in_the_middle_leaves_the_last_finished_step_and_no_trace_after
     moment: Callable[[Path, bool], bool],
     signals: list[int],
     done: int,
+    set_limits: Callable[..., None],
 ) -> None:
+    set_limits(**EIGHT_LIMITS)
     whole = train(*EIGHT, *overrides, root="whole")
     root, log = tmp_path / "outputs", tmp_path / "log.txt"
     arguments = [*small_overrides, *EIGHT, *overrides, f"output_root={root}"]
@@ -518,7 +519,7 @@ def test_a_run_that_ended_before_its_first_checkpoint_begins_anew_in_its_folder(
     root, log = tmp_path / "outputs", tmp_path / "log.txt"
 
     def in_the_table_before(_folder: Path, _training: bool) -> bool:
-        return log.read_text().count("check ") == 6
+        return "preflight: all 6 checks passed" in log.read_text()
 
     arguments = [*small_overrides, *given, f"output_root={root}"]
     assert child(arguments, log, moment=in_the_table_before, signals=[number]) == code

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rookworld_rlvr.app import wiring
+from rookworld_rlvr.app import build
 from rookworld_rlvr.errors import TrainingGaveUpError
 from rookworld_rlvr.model.policy import Policy, load_policy
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.metrics import METRICS, declared
-from rookworld_rlvr.training.trainer import Run
+from rookworld_rlvr.training.run import Run
 from rookworld_rlvr.training.trainer import train as train_run
 
 Train = Callable[..., Path]
@@ -180,7 +180,7 @@ def test_too_many_faults_in_a_row_give_up_with_exit_code_4_and_a_diagnosis(
         poison(policy, {1, 2, 3})
         return policy
 
-    monkeypatch.setattr(wiring, "load_policy", poisoned)
+    monkeypatch.setattr(build, "load_policy", poisoned)
     given = ("steps=9", "recovery.max_consecutive_nans=2", "evaluation_rows=0", "rollouts_every=0")
     # Rows of similar length: one backward pass a step.
     short = ("data.mixture.environment=0", "generator.max_new_tokens=8")

@@ -12,7 +12,8 @@ from rookworld_rlvr.evaluation import Row
 from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus
 from rookworld_rlvr.training.config import ValidationConfig
-from rookworld_rlvr.training.validation import hold_back, validation_metrics
+from rookworld_rlvr.training.data import Data, hold_back
+from rookworld_rlvr.training.evaluations import validation_metrics
 
 
 @pytest.fixture
@@ -24,15 +25,16 @@ def examples(corpus: Any) -> tuple[Example, ...]:
 def test_the_last_rows_of_each_task_are_held_back_and_none_of_their_positions_is_trained(
     examples: tuple[Example, ...],
 ) -> None:
-    train, held_back = hold_back(examples, 3)
+    data = hold_back(Data(examples, (), frozenset()), 3)
+    train, held_back = data.train, data.validation
     of_task = {task: [row for row in examples if row.task is task] for task in Task}
     assert held_back == tuple(of_task[Task.policy][-3:] + of_task[Task.environment][-3:])
     keys = {example_key(row) for row in held_back}
     assert train and not keys & {example_key(row) for row in train}
     assert set(train) == {row for row in examples if example_key(row) not in keys}
     # A row of a position that is held back is not trained on, wherever it stands.
-    again, _ = hold_back((held_back[0], *examples), 3)
-    assert set(again) == set(train)
+    again = hold_back(Data((held_back[0], *examples), (), frozenset()), 3)
+    assert set(again.train) == set(train)
 
 
 def rows(**values: list[float]) -> list[Row]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rookworld_rlvr.training import loop
-from rookworld_rlvr.training.warning_signs import Sign, SignWatch, strongest_swing
+from rookworld_rlvr.training import evaluations, loop
+from rookworld_rlvr.training.health import Sign, SignWatch, strongest_swing
 
 CALM = {"kl/reference": 0.02, "reward/mean": 0.7, "advantage/abs_mean": 0.5, "group/zero_variance_fraction": 0.1}
 WINDOW = 6
@@ -95,7 +95,7 @@ def test_injected_faults_show_in_console_tracker_and_report_and_resuming_forgets
         return {"validation/score": 0.9, "validation/environment/next_state_accuracy": next(scores)}
 
     monkeypatch.setattr(loop, "step_metrics", injected)
-    monkeypatch.setattr(loop, "validation_metrics", forgetting)
+    monkeypatch.setattr(evaluations, "validation_metrics", forgetting)
     monkeypatch.setattr(SignWatch.__init__, "__defaults__", (4,))
     given = ("validation.every=2", "validation.rows=2", "evaluation_rows=0", "logging=tensorboard")
     folder = train(*given, "steps=9")

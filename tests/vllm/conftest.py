@@ -15,7 +15,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from rookworld_rlvr.app.wiring import build_unsaved_run
+from rookworld_rlvr.app.build import build_unsaved_run
 from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.policy import ModelConfig, Policy, load_policy
 from rookworld_rlvr.rollout.generator import Generator, GeneratorConfig

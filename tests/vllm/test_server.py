@@ -18,8 +18,7 @@ from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.rollout import vllm_weights
 from rookworld_rlvr.rollout.generator import GeneratorError
 from rookworld_rlvr.rollout.vllm_client import VLLMServer
-from rookworld_rlvr.training.preflight import run_preflight
-from rookworld_rlvr.training.trainer import preflight_examples, preflight_input
+from rookworld_rlvr.training.preflight import preflight_examples, preflight_input, run_preflight
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed: scripts/setup.sh vllm")
 PATIENCE_S = 120

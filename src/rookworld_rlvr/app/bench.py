@@ -26,15 +26,15 @@ from ..model.policy import Policy
 from ..rollout.generator import Generator, GeneratorKind, SampledCompletion
 from ..training.memory import peak_memory_gib, step_peak_gib
 from ..training.run import Run
+from ..training.state import StepReport
 from ..training.step import grpo_step
-from ..training.step_report import StepReport
+from .build import build_unsaved_run
 from .config import BenchRunConfig
 from .generators import make_generator
 from .hydra_command import overrides, run_command, to_dataclass
 from .machine import Limits, measure_limits
 from .tables import bench_tables
 from .train import resumed_config
-from .wiring import build_unsaved_run
 from .work import Lengths, Shape, Work, generation, shape_of, training
 
 DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp32: torch.float32}
@@ -162,8 +162,8 @@ def figures_of(bench: Measured, report: StepReport, groups: Sequence[Lengths], p
     tokens = sum(sum(group.completions) for group in groups)
     sampled = generation(bench.shape, groups, passes)
     kept = [Lengths.of(group) for group in report.groups]
-    rows_a_pass = bench.run.context.rows_a_pass(sum(len(group.completions) for group in kept))
-    trained, reference_flops = training(bench.shape, kept, report, rows_a_pass)
+    examples_per_pass = bench.run.context.examples_per_pass(sum(len(group.completions) for group in kept))
+    trained, reference_flops = training(bench.shape, kept, report, examples_per_pass)
     step_flops, own_flops = sampled.flops + trained.flops, trained.flops - reference_flops
     shares = {
         "share/generate": sampled.least_s(limits) / times_s["generate"],
@@ -174,7 +174,7 @@ def figures_of(bench: Measured, report: StepReport, groups: Sequence[Lengths], p
     assert all(0 < share <= 1 for share in shares.values()), f"expected shares of the machine in (0, 1], got {shares}"
     peak_gib = step_peak_gib()
     return {
-        "completions_per_s": report.sampled_completions / times_s["step"],
+        "completions_per_s": report.collection.sampled_completions / times_s["step"],
         "tokens_per_s": tokens / times_s["generate"],
         **{f"{phase}_s": times_s[phase] for phase in PHASES},
         "score_share": times_s["score"] / times_s["step"],
@@ -185,7 +185,7 @@ def figures_of(bench: Measured, report: StepReport, groups: Sequence[Lengths], p
         "gib/generate": sampled.bytes / 2**30,
         "memory_bound/generate": float(sampled.bound(limits) == "memory"),
         "passes": passes,
-        "completion_tokens": tokens / report.sampled_completions,
+        "completion_tokens": tokens / report.collection.sampled_completions,
     }
 
 

@@ -17,11 +17,11 @@ from ..evaluation.suite import no_measures
 from ..evaluation.table import json_number
 from ..files import write_json
 from .arguments import OneLineParser
+from .build import make_console
 from .compared_settings import differing_settings
 from .exit_codes import BAD_INPUT, DONE
 from .rows_file import read_finished, rows_path
 from .tables import BESIDE, comparison_table
-from .wiring import make_console
 
 
 def compare_command(argv: list[str]) -> int:

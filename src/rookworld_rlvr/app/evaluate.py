@@ -21,6 +21,7 @@ from ..model.weights import checksum
 from ..provenance import software
 from ..stockfish.engine import EngineConfig
 from ..training.data import load_evaluation_data
+from .build import make_console, set_threads
 from .compare import compare_command
 from .config import EvaluateConfig
 from .evaluated import Evaluated, load_model
@@ -32,7 +33,6 @@ from .rows_file import RowsFile, rows_path
 from .scorers import make_measure
 from .suites import build_suites
 from .tables import evaluation_tables
-from .wiring import make_console, set_threads
 
 COMPARE = "compare"
 # What may differ between the parts of one evaluation, beside the settings of suites that it has not.

@@ -18,13 +18,13 @@ from ..stability.faults import FaultError
 from ..training.checkpoint import list_checkpoints, load_checkpoint
 from ..training.checks import check_gradient, check_logprobs, check_loss
 from ..training.config import RunConfig
-from ..training.context import StepContext
 from ..training.diagnosis import load_fault
 from ..training.loss import MicroLoss, grpo_loss
-from ..training.run_folder import CONFIG_FILE
+from ..training.run_files import CONFIG_FILE
+from ..training.state import StepContext
 from .arguments import OneLineParser
+from .build import build_unsaved_run, make_console
 from .exit_codes import BAD_INPUT, DONE
-from .wiring import build_unsaved_run, make_console
 
 SHOWN_SAMPLES = 8
 
@@ -85,9 +85,8 @@ def _context(run_folder: Path, saved: dict[str, Any]) -> tuple[StepContext, str]
 def _replay(console: Console, context: StepContext, saved: dict[str, Any]) -> None:
     batch = saved["batch"].to(context.policy.device)
     tokens = batch.trained_tokens()
-    sizes = LossSizes(
-        completions=len(batch.tokens_BT), tokens=tokens, step_tokens=tokens, max_tokens=context.max_tokens
-    )
+    max_tokens = context.config.generator.max_new_tokens
+    sizes = LossSizes(completions=len(batch.tokens_BT), tokens=tokens, step_tokens=tokens, max_tokens=max_tokens)
     try:
         plan = context.loss_plan(sizes, kl_coef=saved["kl_coef"], entropy_coef=saved["entropy_coef"])
         found = grpo_loss(context.policy, batch, plan)

@@ -14,9 +14,9 @@ from ..play.server import LOOPBACK, Server
 from ..play.table import Table
 from ..rollout.generator import GeneratorConfig
 from .arguments import OneLineParser
+from .build import set_threads
 from .exit_codes import BAD_INPUT, DONE
 from .generators import make_generator
-from .wiring import set_threads
 
 PORT = 8321
 

@@ -14,9 +14,9 @@ from ..tasks import Example, Task
 from ..tasks.corpus import CorpusError, exclude_positions, read_corpus
 from ..tasks.move_evals import MoveEvals, read_move_evals
 from ..training.data import held_out_positions, positions_of
+from .build import make_console, set_threads
 from .config import PretrainRunConfig
 from .hydra_command import run_command
-from .wiring import make_console, set_threads
 
 
 def main(argv: list[str]) -> int:

@@ -10,8 +10,8 @@ from ..report.page import REPORT, render
 from ..report.run_record import read_run
 from ..report.summary import summarise_run
 from .arguments import OneLineParser
+from .build import make_console
 from .exit_codes import BAD_INPUT, DONE
-from .wiring import make_console
 
 
 def main(argv: list[str]) -> int:

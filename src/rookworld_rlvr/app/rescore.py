@@ -17,11 +17,11 @@ from ..rewards.scorer import ScoreRequest
 from ..tasks import Task
 from ..training.config import RunConfig
 from .arguments import OneLineParser
+from .build import make_console
 from .exit_codes import BAD_INPUT
 from .hydra_command import overrides, run_command, to_dataclass
 from .scorers import make_scorers
 from .train import NAME, resumed_config
-from .wiring import make_console
 
 # Rewards in files are those of the run to the last bit; more than this is another reward.
 SAME = 1e-9

@@ -12,9 +12,9 @@ from ..tasks import Example
 from ..tasks.corpus import CorpusError, exclude_positions, read_corpus
 from ..training.data import held_out_positions, positions_of
 from ..training.sft import SFT, tokenize
+from .build import make_console, set_threads
 from .config import SFTRunConfig
 from .hydra_command import run_command
-from .wiring import make_console, set_threads
 
 
 def main(argv: list[str]) -> int:

@@ -12,16 +12,21 @@ from ..rollout.groups import Group
 from ..tasks.prompt_stream import MixtureConfig, PromptStream
 from ..training.config import RunConfig, ZeroVariance
 from ..training.memory import peak_memory_gib
-from ..training.preflight import PreflightCheck, require_passed
+from ..training.preflight import (
+    PREFLIGHT_GROUP_SIZE,
+    PreflightCheck,
+    preflight_checks,
+    preflight_examples,
+    require_passed,
+)
 from ..training.run import Run
+from ..training.state import StepReport
 from ..training.step import grpo_step
-from ..training.step_report import StepReport
-from ..training.trainer import PREFLIGHT_GROUP_SIZE, preflight_checks, preflight_examples
+from .build import build_unsaved_run
 from .exit_codes import DONE
 from .hydra_command import MULTIRUN_FLAGS, run_command
 from .processes import must_be_started, start
 from .train import NAME, resumed
-from .wiring import build_unsaved_run
 
 
 def main(argv: list[str]) -> int:
@@ -48,17 +53,18 @@ def smoke(wanted: list[int], config: RunConfig, raw: DictConfig) -> None:
 
 
 def _smoke(config: RunConfig, run: Run) -> None:
-    for note in run.notes:
+    for note in run.data.notes:
         run.console.print(note, highlight=False, markup=False, soft_wrap=True)
-    examples = preflight_examples(run.train_examples)
+    examples = preflight_examples(run.data.train)
     # The checks are about the model before any update, so they run first and are printed last.
     checks = preflight_checks(run.context, examples)
     run.context.prompts = PromptStream(examples, _mixture(len(examples), config), config.seed)
     # Of two completions many a group is idle: it must not be dropped, or there is no step to see.
     collection = replace(config.objective.collection, zero_variance=ZeroVariance.keep)
-    run.context.objective = replace(
+    objective = replace(
         config.objective, prompts_per_step=len(examples), group_size=PREFLIGHT_GROUP_SIZE, collection=collection
     )
+    run.context.config = replace(config, objective=objective)
     report = grpo_step(run.context, 0)
     if report.fault is not None:
         raise TrainingGaveUpError(f"the step failed: {report.fault}")

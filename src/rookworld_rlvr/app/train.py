@@ -16,14 +16,14 @@ from ..report.summary import summarise_run
 from ..training.checkpoint import checkpoint_folder, find_run
 from ..training.config import RunConfig
 from ..training.run import Run
-from ..training.run_folder import CONFIG_FILE, INTERRUPTED, unfinished
+from ..training.run_files import CONFIG_FILE, INTERRUPTED, unfinished
 from ..training.trainer import train
+from .build import build_run, make_console
 from .conf_groups import conf_folder
 from .exit_codes import DONE
 from .hydra_command import job_number, overrides, run_command, to_dataclass
 from .processes import must_be_started, start
 from .tables import Member, gain_table, seeds_table, sweep_table
-from .wiring import build_run, make_console
 
 NAME = "train"
 # Of `resume`: the newest unfinished run of this configuration, else a new one.
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
             wanted.append(config.processes)
             return
         run = build_run(config, raw)
-        told = [*run.notes, f"run folder: {run.folder}"]
+        told = [*run.data.notes, f"run folder: {run.folder}"]
         run.console.print("\n".join(told), highlight=False, markup=False, soft_wrap=True)
         summary = train(run)
         if summary["gain"]:

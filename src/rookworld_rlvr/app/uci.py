@@ -31,8 +31,8 @@ def main(argv: list[str]) -> int:
 def serve(given: argparse.Namespace, line: str) -> None:
     """Load the model and talk until `quit` or the end of the input; `line` was read already. Raises UserError."""
     from ..play.uci import UciSession
+    from .build import set_threads
     from .play import load_mover
-    from .wiring import set_threads
 
     set_threads(given.threads)
     session = UciSession(lambda path: load_mover(path, given.seed), given.model, say)

@@ -26,7 +26,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ..rollout.groups import Group
-from ..training.step_report import StepReport
+from ..training.state import StepReport
 from .machine import Limits
 
 BACKWARD_AND_FORWARD = 3
@@ -127,8 +127,8 @@ def generation(shape: Shape, groups: Sequence[Lengths], passes: int) -> Work:
     return Work(forward_flops(shape, groups), shape.bytes_a_number * (weights + keys_and_values))
 
 
-def training(shape: Shape, groups: Sequence[Lengths], report: StepReport, rows_a_pass: int) -> tuple[Work, float]:
-    """Training on the groups, `rows_a_pass` completions at a time, and of its operations those of the reference.
+def training(shape: Shape, groups: Sequence[Lengths], report: StepReport, examples_per_pass: int) -> tuple[Work, float]:
+    """Training on the groups, `examples_per_pass` completions at a time, and of its operations those of the reference.
 
     The report counts a token as often as it was trained: more with several passes, less where rows were left out.
     """
@@ -136,7 +136,7 @@ def training(shape: Shape, groups: Sequence[Lengths], report: StepReport, rows_a
     forward = forward_flops(shape, groups) / sum(completions)
     reference = forward * report.tokens.kl_count
     weights = shape.body_weights + shape.head_weights
-    parts = ceil(len(completions) * report.tokens.count / sum(completions) / rows_a_pass)
+    parts = ceil(len(completions) * report.tokens.count / sum(completions) / examples_per_pass)
     arrays = parts * (BACKWARD_AND_FORWARD + bool(reference))
     moved = weights * (arrays * shape.bytes_a_number + report.updates * ADAMW_ARRAYS * ADAMW_BYTES)
     return Work(BACKWARD_AND_FORWARD * forward * report.tokens.count + reference, moved), reference

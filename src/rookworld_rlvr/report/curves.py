@@ -6,8 +6,8 @@ from fnmatch import fnmatchcase
 from statistics import fmean
 from typing import Any
 
+from ..training.health import PREFIX
 from ..training.metrics import declared
-from ..training.warning_signs import PREFIX
 from .run_record import RunRecord
 
 # A chart of a page is some 600 pixels wide.

@@ -12,7 +12,7 @@ from ..errors import UserError
 from ..evaluation.headline import HEADLINE
 from ..files import make_folder, write_text
 from ..training.checkpoint import FOLDER, STATE_FILE, list_checkpoints
-from ..training.run_folder import CONFIG_FILE
+from ..training.run_files import CONFIG_FILE
 from .run_record import RunRecord, read_run
 from .summary import summarise_run
 

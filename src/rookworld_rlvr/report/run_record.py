@@ -8,8 +8,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..files import whole_lines
-from ..training.loop import METRICS_FILE, ROLLOUTS_FILE
-from ..training.run_folder import CONFIG_FILE, SUMMARY
+from ..training.run_files import CONFIG_FILE, METRICS_FILE, ROLLOUTS_FILE, SUMMARY
 from .transcripts import Transcript, of_run
 
 

@@ -7,7 +7,7 @@ from statistics import fmean, variance
 from typing import Any
 
 from ..evaluation.headline import HEADLINE, MATCH_ELO
-from ..training.warning_signs import PREFIX
+from ..training.health import PREFIX
 
 # Steps at each end of a run whose rewards are compared.
 ENDS = 20

@@ -12,7 +12,7 @@ from ..files import whole_lines
 from ..tasks import ParseFailure, Task, parse_prompt
 from ..tasks.environment import parse_environment
 from ..tasks.policy import parse_policy
-from ..training.loop import ROLLOUTS_FILE
+from ..training.run_files import ROLLOUTS_FILE
 
 ROWS_ENDING = ".rows.jsonl"
 SUITES_OF_MOVES = (SuiteName.mate_in_one, SuiteName.puzzles)

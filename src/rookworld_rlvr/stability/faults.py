@@ -76,5 +76,10 @@ class FaultError(RuntimeError):
         return FaultError, (self.fault, None if self.batch is None else self.batch.to(torch.device("cpu")))
 
 
+def out_of_memory(where: str, error: torch.OutOfMemoryError) -> FaultError:
+    """The fault that ends the run when a device's memory does not suffice."""
+    return FaultError(Fault(FaultKind.memory, where, next(iter(str(error).splitlines()), "out of memory")))
+
+
 class StepAbandonedError(RuntimeError):
     """A stop was asked for: the step is given up between two micro-batches, before its first update."""

@@ -19,28 +19,32 @@ COLLAPSE_ERRORS = 2.0
 LEAST_DEVIATION = 0.1
 
 
+# Good steps before a guard speaks.
+HISTORY = 10
+# A spike is so many standard deviations above the mean, in the logarithm, and also above `spike_factor`: a step in a
+# calm stretch of a run may be many deviations away and still harmless.
+SPIKE_SIGMAS = 6.0
+# Nats per token. KL below it counts as this much: its first steps away from 0 are no spikes.
+KL_FLOOR = 0.05
+# Reward. A task's running mean that is surely this far below its best is a collapse; 0: none is.
+COLLAPSE_DROP = 0.1
+
+
 @dataclass(slots=True)
 class GuardConfig:
-    """When a step is far outside the run's history."""
+    """Limits of a step that is far outside the run's history."""
 
-    history: int = 10
-    """Good steps before a guard speaks."""
-    spike_sigmas: float = 6.0
-    """A spike is this many standard deviations above the mean, in the logarithm …"""
     spike_factor: float = 10.0
-    """… and this many times the geometric mean."""
-    kl_floor: float = 0.05
-    """Nat a token. KL below it counts as this much: its first steps away from 0 are no spikes."""
+    """A spike is this many times the geometric mean, and also six standard deviations above it in the logarithm."""
     kl_limit: float = 1.0
-    """Nat a token. A step's mean KL(policy‖reference) above it is a fault whatever the history; 0: no limit."""
-    collapse_drop: float = 0.1
-    """Reward. A task's running mean that is surely this far below its best is a collapse; 0: not watched."""
+    """Nats per token. An update whose mean KL(policy‖reference) is above it is a fault whatever the history; 0: none."""
 
     def __post_init__(self) -> None:
-        if self.history < 2 or not self.spike_sigmas > 0 or not self.spike_factor > 1:
-            raise ValueError("recovery.guard: expected history from 2, spike_sigmas above 0, spike_factor above 1")
-        if not self.kl_floor > 0 or not self.kl_limit >= 0 or not self.collapse_drop >= 0:
-            raise ValueError("recovery.guard: expected kl_floor above 0, kl_limit and collapse_drop from 0")
+        if not self.spike_factor > 1 or not self.kl_limit >= 0:
+            raise ValueError(
+                "recovery.guard: expected spike_factor above 1 and kl_limit from 0, "
+                f"got {self.spike_factor} and {self.kl_limit}"
+            )
 
 
 @dataclass(slots=True)
@@ -59,13 +63,13 @@ class LogStatistics:
         self.mean += weight * distance
         self.variance = (1 - weight) * (self.variance + weight * distance**2)
 
-    def is_spike(self, value: float, floor: float, config: GuardConfig) -> bool:
+    def is_spike(self, value: float, floor: float, factor: float) -> bool:
         """Whether a finite value is far above what was observed; False before there is a history."""
-        if self.count < config.history:
+        if self.count < HISTORY:
             return False
         distance = math.log(max(value, floor)) - self.mean
         deviation = max(math.sqrt(self.variance), LEAST_DEVIATION)
-        return distance > math.log(config.spike_factor) and distance > config.spike_sigmas * deviation
+        return distance > math.log(factor) and distance > SPIKE_SIGMAS * deviation
 
 
 @dataclass(slots=True)
@@ -81,15 +85,15 @@ class Trend:
     squared_weights: float = 0.0
     """Sum of the squared weights of all values in the mean: 1 / count at first, later that of the memory."""
 
-    def observe(self, value: float, history: int) -> None:
-        """Take in a step's value. The best counts from `history` steps on: earlier means are noise."""
+    def observe(self, value: float) -> None:
+        """Take in a step's value. The best counts from HISTORY steps on: earlier means are noise."""
         self.count += 1
         weight = max(1 / self.count, MEMORY)
         distance = value - self.mean
         self.mean += weight * distance
         self.variance = (1 - weight) * (self.variance + weight * distance**2)
         self.squared_weights = (1 - weight) ** 2 * self.squared_weights + weight**2
-        if self.count >= history:
+        if self.count >= HISTORY:
             self.best = max(self.best, self.mean - self.doubt)
 
     @property
@@ -108,21 +112,29 @@ class Guards:
     rewards: dict[str, Trend] = field(default_factory=dict)
     """By task: the mean over both would move with the mixture alone."""
 
+    def observe_kl(self, kl: float) -> None:
+        """Take in a good step's mean KL, nats per token."""
+        self.kl.observe(kl, KL_FLOOR)
+
+    def is_kl_spike(self, kl: float) -> bool:
+        """Whether an update's mean KL is far above those of earlier steps."""
+        return self.kl.is_spike(kl, KL_FLOOR, self.config.spike_factor)
+
     def observe_rewards(self, means: Mapping[str, float]) -> None:
         """Take in a step's mean reward of each task that it asked."""
         for task, mean in means.items():
-            self.rewards.setdefault(task, Trend()).observe(mean, self.config.history)
+            self.rewards.setdefault(task, Trend()).observe(mean)
 
     def collapsed(self) -> str | None:
-        """The task whose mean reward has surely fallen by `collapse_drop` below its best; None if there is none."""
-        drop = self.config.collapse_drop
+        """The task whose mean reward has surely fallen by COLLAPSE_DROP below its best; None if there is none."""
+        drop = COLLAPSE_DROP
         fallen = (task for task, trend in self.rewards.items() if trend.best - trend.mean - trend.doubt > drop > 0)
         return next(fallen, None)
 
     def reward_score(self) -> float | None:
         """Mean over the tasks of their running means; None until each has a history."""
         trends = self.rewards.values()
-        if not trends or min(trend.count for trend in trends) < self.config.history:
+        if not trends or min(trend.count for trend in trends) < HISTORY:
             return None
         return sum(trend.mean for trend in trends) / len(trends)
 

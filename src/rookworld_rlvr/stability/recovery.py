@@ -4,12 +4,12 @@
 2. **restore**: after `restore_after` faults in a row, or at once where the weights themselves are wrong, the
    last good checkpoint comes back (weights, optimiser, schedule, random state, controllers, references, the
    trend of rewards; after a collapse the best checkpoint). The prompts go on, so the same batch does not return.
-   The learning rate is multiplied by `recovery_lr_factor`; after `good_steps` good steps it ramps back over
-   `ramp_steps`, each restore after the first to a ceiling lower by the same factor.
+   The learning rate is multiplied by `recovery_lr_factor`; after GOOD_STEPS good steps it ramps back over
+   RAMP_STEPS, each restore after the first to a ceiling lower by the same factor.
 3. **stop**: after more than `max_consecutive_nans` faults in a row, or more than `max_restores` restores,
    the run ends with exit code 4 and a written diagnosis.
 
-A checkpoint is good once `good_steps` steps in a row went well after it. Nothing here loosens a guard.
+A checkpoint is good once GOOD_STEPS steps in a row went well after it. Nothing here loosens a guard.
 """
 
 from collections.abc import Mapping
@@ -19,6 +19,12 @@ from typing import Any
 
 from .faults import LASTING, Fault
 from .guards import GuardConfig
+
+# Good steps in a row after which the learning rate ramps back, and an earlier checkpoint counts as good: as many as the
+# guards remember.
+GOOD_STEPS = 20
+# Steps in which the ramp undoes one backoff.
+RAMP_STEPS = 20
 
 
 class Action(StrEnum):
@@ -44,14 +50,6 @@ class RecoveryConfig:
     """Faults in a row after which the last good checkpoint is restored."""
     max_restores: int = 8
     """Restores that are tried; where one more is due, training gives up (exit code 4)."""
-    good_steps: int = 20
-    """Good steps in a row after which the learning rate ramps back, and an earlier checkpoint counts as good."""
-    ramp_steps: int = 20
-    """Steps in which the ramp undoes one backoff."""
-    max_ineffective_steps: int = 25
-    """Steps in a row without an effective update after which training stops (exit code 4)."""
-    keep_faults: int = 3
-    """Batches of the newest faults that are kept for `rookworld inspect`."""
     guard: GuardConfig = field(default_factory=GuardConfig)
 
     def __post_init__(self) -> None:
@@ -60,10 +58,8 @@ class RecoveryConfig:
                 "recovery: expected recovery_lr_factor in (0, 1] and max_consecutive_nans from 1, "
                 f"got {self.recovery_lr_factor} and {self.max_consecutive_nans}"
             )
-        if min(self.restore_after, self.good_steps, self.ramp_steps, self.max_ineffective_steps, self.keep_faults) < 1:
-            raise ValueError(
-                "recovery: expected restore_after, good_steps, ramp_steps, max_ineffective_steps and keep_faults from 1"
-            )
+        if self.restore_after < 1:
+            raise ValueError(f"recovery.restore_after: expected 1 or more, got {self.restore_after}")
         if self.max_restores < 0:
             raise ValueError(f"recovery.max_restores: expected 0 or more, got {self.max_restores}")
 
@@ -91,7 +87,7 @@ class RecoveryState:
     last_good_step: int = 0
     """The newest checkpoint that is known to be good."""
     candidates: dict[int, float] = field(default_factory=dict)
-    """Newer checkpoints that may become it, good_steps apart, each with its score."""
+    """Newer checkpoints that may become it, GOOD_STEPS apart, each with its score."""
     best_step: int = 0
     """The checkpoint of the best score among those known to be good."""
     best_score: float = float("-inf")
@@ -104,7 +100,7 @@ class RecoveryState:
         for name, value in state.items():
             setattr(self, name, value)
 
-    def saved(self, step: int, score: float, config: RecoveryConfig, *, measured: bool) -> None:
+    def saved(self, step: int, score: float, *, measured: bool) -> None:
         """Take note that the checkpoint of `step` is written; `score` is -inf if there is no score yet.
 
         A score measured on this very checkpoint counts at once. A running mean lags behind the checkpoint, so it
@@ -113,7 +109,7 @@ class RecoveryState:
         if measured and score > self.best_score:
             self.best_step, self.best_score = step, score
         newest = max(self.candidates, default=None)
-        if newest is None or step - newest >= config.good_steps:
+        if newest is None or step - newest >= GOOD_STEPS:
             self.candidates[step] = score
 
     def proven(self, step: int) -> None:
@@ -157,10 +153,10 @@ def _restore(state: RecoveryState, config: RecoveryConfig) -> Action:
 def _good_step(state: RecoveryState, config: RecoveryConfig, step: int) -> None:
     state.consecutive = 0
     state.good += 1
-    if state.good > config.good_steps and state.lr_scale < state.lr_ceiling:
-        back = config.recovery_lr_factor ** (-1 / config.ramp_steps)
+    if state.good > GOOD_STEPS and state.lr_scale < state.lr_ceiling:
+        back = config.recovery_lr_factor ** (-1 / RAMP_STEPS)
         state.lr_scale = min(state.lr_ceiling, state.lr_scale * back)
     # A skipped update leaves the weights alone, so what counts is that a checkpoint's successors all went well.
-    proven = [saved for saved in state.candidates if state.good >= config.good_steps <= step - saved]
+    proven = [saved for saved in state.candidates if state.good >= GOOD_STEPS <= step - saved]
     if proven:
         state.proven(max(proven))

@@ -5,6 +5,7 @@ is checked to be finite before an older checkpoint is removed. The newest few, t
 """
 
 import os
+import random
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,12 +17,12 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from ..errors import UserError
+from ..model.device import Device, random_states, set_random_states
 from ..model.lora import merged_state_dict
 from ..model.sharded import distribute, load_full_state
 from ..model.weights import cpu_state_dict, to_cpu
-from .context import StepContext
-from .run_folder import CONFIG_FILE
-from .seeding import rng_state, set_rng_state
+from .run_files import CONFIG_FILE
+from .state import StepContext
 
 STATE_FILE = "trainer_state.pt"
 FOLDER = "checkpoints"
@@ -60,11 +61,13 @@ def _save(run_folder: Path, context: StepContext, gathered: Gathered | None, ste
             _sweep(final.parent)
             raise UserError(f"checkpoint: expected to write {final}, {free}, got: {_first_line(error)}") from error
     recovery = context.recovery
-    pinned = {BEST: recovery.best_step, LAST_GOOD: recovery.last_good_step}
-    for name, pinned_step in pinned.items():
-        _point(final.parent / name, checkpoint_folder(run_folder, pinned_step))
+    # Without validation no score compares checkpoints; the newest is the one that a run evaluates at its end.
+    best = recovery.best_step if context.config.validation.every else step
+    for name, number in ((BEST, best), (LAST_GOOD, recovery.last_good_step)):
+        _point(final.parent / name, checkpoint_folder(run_folder, number))
+    pinned = (recovery.best_step, recovery.last_good_step, *recovery.candidates)
     stay = {final, *list_checkpoints(run_folder)[-keep:]}
-    stay |= {checkpoint_folder(run_folder, number) for number in (*pinned.values(), *recovery.candidates)}
+    stay |= {checkpoint_folder(run_folder, number) for number in pinned}
     remove(folder for folder in list_checkpoints(run_folder) if folder not in stay)
     return final
 
@@ -74,7 +77,8 @@ def load_checkpoint(folder: Path, context: StepContext) -> int:
     state = _read(folder)
     try:
         context.prompts.load_state_dict(state["sampler"])
-        context.batches.load_state_dict(state["one_step_off_policy"])
+        if context.prefetch is not None:
+            context.prefetch.load_state_dict(state["one_step_off_policy"])
         _put_back(context, state)
         context.guards.load_state_dict(state["guards"])
         context.recovery.load_state_dict(state["recovery"])
@@ -86,10 +90,25 @@ def load_checkpoint(folder: Path, context: StepContext) -> int:
 def restore_checkpoint(folder: Path, context: StepContext) -> int:
     """Put back what recovery restores: everything but the prompts' turn and the state of recovery and guards."""
     state = _read(folder)
-    context.batches.drop()
+    if context.prefetch is not None:
+        context.prefetch.drop()
     _put_back(context, state)
     context.guards.restore(state["guards"])
     return int(state["step"])
+
+
+def rng_state() -> dict[str, Any]:
+    """The state to go on from; of accelerators only where this process has used one."""
+    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    return state | {"accelerators": random_states()}
+
+
+def set_rng_state(state: dict[str, Any]) -> None:
+    """Go on from a state of `rng_state`, on as many accelerators as there are now."""
+    random.setstate(state["python"])
+    torch.set_rng_state(state["torch"].cpu())
+    # Checkpoints of before have it under another name.
+    set_random_states(state.get("accelerators") or state.get(Device.cuda.value, []))
 
 
 def checkpoint_folder(run_folder: Path, step: int) -> Path:
@@ -196,8 +215,8 @@ def _state(context: StepContext, step: int, keep: bool = True) -> dict[str, Any]
         "kl": context.kl_controller.state_dict(),
         "guards": context.guards.state_dict(),
         "rng": rng_state(),
-        "sampler": context.batches.prompts_state(context.prompts),
-        "one_step_off_policy": to_cpu(context.batches.state_dict()),
+        "sampler": context.prompts_state(),
+        "one_step_off_policy": {} if context.prefetch is None else to_cpu(context.prefetch.state_dict()),
         "recovery": context.recovery.state_dict(),
     }
 

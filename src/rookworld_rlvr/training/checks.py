@@ -15,8 +15,8 @@ from ..model.batch import Batch, micro_batches
 from ..model.policy import Policy
 from ..model.sharded import full_tensor, is_dtensor
 from ..stability.faults import Fault, FaultError, FaultKind
-from .context import StepContext
-from .step_report import StepReport
+from .loss import TokenTotals
+from .state import StepContext
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
@@ -62,7 +62,7 @@ def check_logprobs(context: StepContext, logprobs: Tensor, ref_logprobs: Tensor 
     sides = (("policy", context.policy, logprobs), ("reference", context.references.current, ref_logprobs))
     for name, side, values in sides:
         if values is not None and not all_finite([values]):
-            where = _locate(side, batch, context.optim.micro_batch_size)
+            where = _locate(side, batch, context.config.optim.micro_batch_size)
             raise _fault(FaultKind.logprobs, f"{name}: {where}", "a log-prob is not finite", batch)
     if not all_finite([batch.sampler_logprobs_BT]):
         raise _fault(FaultKind.logprobs, "sampler: log-probs", "a log-prob is not finite, the trainer's are", batch)
@@ -74,15 +74,18 @@ def check_loss(loss: Tensor, micro: Batch) -> None:
         raise _fault(FaultKind.loss, "loss", f"expected a finite number, got {loss.item()}", micro)
 
 
-def check_kl(context: StepContext, part: Batch, report: StepReport) -> None:
-    """Check the KL against its limit and the run's own history, before the weights move."""
-    if not report.tokens.kl_count:
+def check_kl(context: StepContext, part: Batch, of_update: TokenTotals) -> None:
+    """Check the KL of an update against its limit and the run's own history, before the weights move.
+
+    The mean over all updates of a step would hide that the last one runs away.
+    """
+    if not of_update.kl_count or not context.config.recovery.enabled:
         return
-    kl, guards = report.tokens.kl_exact_mean, context.guards
+    kl, guards = of_update.kl_exact_mean, context.guards
     limit = guards.config.kl_limit
-    if context.guarded and 0 < limit < kl:
+    if 0 < limit < kl:
         raise _fault(FaultKind.kl_limit, "kl/exact", f"{kl:.3g} nat a token, at most {limit:g} allowed", part)
-    if context.guarded and guards.kl.is_spike(kl, guards.config.kl_floor, guards.config):
+    if guards.is_kl_spike(kl):
         usual = math.exp(guards.kl.mean)
         raise _fault(FaultKind.kl_spike, "kl/exact", f"{kl:.3g} nat a token, usually {usual:.3g}", part)
 
@@ -93,8 +96,8 @@ def check_gradient(context: StepContext, grad_norm: float, part: Batch) -> None:
         named = context.policy.model.named_parameters()
         bad = (name for name, p in named if p.grad is not None and not _finite(p.grad))
         raise _fault(FaultKind.gradient, f"gradient of {next(bad, 'all, by its norm')}", "not finite", part)
-    guards, floor = context.guards, context.optim.max_grad_norm
-    if context.guarded and guards.grad_norm.is_spike(grad_norm, floor, guards.config):
+    guards, floor = context.guards, context.config.optim.max_grad_norm
+    if context.config.recovery.enabled and guards.grad_norm.is_spike(grad_norm, floor, guards.config.spike_factor):
         usual = math.exp(guards.grad_norm.mean)
         largest = max(context.policy.model.named_parameters(), key=lambda named: _norm(named[1].grad))
         where = f"gradient of {largest[0]}"

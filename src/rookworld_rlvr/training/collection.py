@@ -1,111 +1,210 @@
-"""What a step trains on: groups sampled and judged, the far-off completions rejected, idle groups replaced."""
+"""Collection of a step's groups: weights to the sampler, completions sampled and scored, some rejected or replaced."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from ..model.batch import Batch
+from ..model.device import release_memory
 from ..model.policy import TokenTable
+from ..model.sharded import unshard
 from ..objective import AdvantageConfig, used_groups
 from ..rewards import ScorerError
-from ..rollout.generator import GeneratorError
+from ..rollout.generator import GeneratorError, TrainerModelGenerator
 from ..rollout.groups import Collected, Group, make_batch, sample_groups, score_groups
 from ..rollout.sampling import derive_seed
-from ..stability.faults import Fault, FaultError, FaultKind
+from ..stability.faults import Fault, FaultError, FaultKind, out_of_memory
 from ..stockfish.pool import EngineCounts
 from ..tasks import Example
 from .checks import check_logprobs, check_rewards
 from .config import ZeroVariance
-from .context import StepContext
-from .out_of_memory import in_pieces_that_fit, out_of_memory
-from .step_report import StepReport
-from .timing import timed
+from .state import Collection, StepContext, timed
 
 # Most times per step that zero-variance groups, or rejected completions, are sampled anew; the prompts of a task that
 # is solved, or hopeless, have none of them filled however often they are tried.
 MAX_REFILLS = 3
 
 
-def collect(context: StepContext, report: StepReport) -> Collected:
-    """A step's groups. Their number is prompts_per_step, or less where idle groups are dropped.
+# Most times per step that zero-variance groups, or rejected completions, are sampled anew; the prompts of a task that
+# is solved, or hopeless, have none of them filled however often they are tried.
+MAX_REFILLS = 3
 
-    Raises FaultError where generator or judge fail.
+
+class CollectionError(FaultError):
+    """A fault of the generator, the scorer or a reward, with everything that was collected before it."""
+
+    def __init__(self, error: FaultError, collection: Collection) -> None:
+        super().__init__(error.fault, error.batch)
+        self.collection = collection
+
+
+@contextmanager
+def synced_sampler(
+    context: StepContext, sync: Callable[[PreTrainedModel], None] | None = None
+) -> Iterator[None]:
+    """Inside, the sampler has the policy's weights, given to it by `sync`, by default `sync_weights`.
+
+    A model in shards is gathered first. It stays so if the sampler uses the trainer's own model; if the sampler has a
+    copy, only the shards stay.
     """
-    config, wanted = context.objective.collection, context.objective.prompts_per_step
-    collected = _sample(context, context.prompts.draw(wanted), report)
+    with ExitStack() as gathered:
+        gathered.enter_context(unshard(context.policy.model))
+        if sync is None:
+            sync_weights(context, context.policy.model)
+        else:
+            sync(context.policy.model)
+        if not isinstance(context.generator, TrainerModelGenerator):
+            gathered.close()
+        yield
+
+
+def sync_weights(context: StepContext, model: PreTrainedModel) -> None:
+    """Give the model's weights to the sampler. Raises FaultError if it does not take them."""
+
+    def sync() -> None:
+        try:
+            context.generator.sync(model)
+        except GeneratorError as error:
+            raise FaultError(Fault(FaultKind.generator, "weights", str(error))) from error
+
+    context.world.barrier(sync, "weights")
+
+
+def collect(context: StepContext, step: int, schedule_step: int, *, staleness: int = 0) -> Collection:
+    """Sample and score a step's groups: prompts_per_step, or fewer if zero-variance groups are dropped.
+
+    Raises CollectionError if the generator or the scorer fails.
+    """
+    collection = Collection(step, schedule_step, staleness)
+    try:
+        collection.collected = _trained_groups(context, collection)
+    except FaultError as error:
+        raise CollectionError(error, collection) from error
+    return collection
+
+
+def collect_ahead(context: StepContext, step: int, schedule_step: int) -> Collection:
+    """Take the groups that were sampled during the step before, and begin to sample the next step's.
+
+    The first groups, and those that a resumed run has lost, are sampled now. Raises CollectionError.
+    """
+    prefetch = context.prefetch
+    assert prefetch is not None
+    if not prefetch.pending:
+        _begin_ahead(context, step, schedule_step, staleness=int(prefetch.holds_older))
+    collection = prefetch.take()
+    if step + 1 < context.config.steps:
+        try:
+            _begin_ahead(context, step + 1, schedule_step + 1, staleness=1)
+        except FaultError as error:
+            raise CollectionError(error, collection) from error
+    return collection
+
+
+def _begin_ahead(context: StepContext, step: int, schedule_step: int, *, staleness: int) -> None:
+    """Have the groups of `step` sampled from the present weights, or once more from the older ones of lost groups."""
+    assert context.prefetch is not None
+    sync_weights(context, context.prefetch.weights(context.policy.model))
+    context.prefetch.begin(partial(collect, context, step, schedule_step, staleness=staleness), context.prompts)
+
+
+def used_P(collected: Collected, config: AdvantageConfig) -> Tensor:
+    """Groups whose advantages count, bool (P,)."""
+    return used_groups(collected.rewards_PG, collected.outcomes_PG, config, valid_PG=collected.valid_PG)
+
+
+def token_table(context: StepContext, batch: Batch) -> TokenTable:
+    """Log-probs of policy and reference of all the batch's tokens, without a gradient."""
+    while True:
+        try:
+            return context.policy.token_table(
+                batch,
+                micro_batch_size=context.examples_per_pass(len(batch.tokens_BT)),
+                temperature=context.temperature,
+                reference=context.references.current,
+                world=context.world,
+            )
+        except torch.OutOfMemoryError as error:
+            context.halve_micro_batches(error)
+        release_memory(context.policy.device)
+
+
+def _trained_groups(context: StepContext, collection: Collection) -> Collected:
+    """The groups to train on, after zero-variance groups were dropped or replaced."""
+    objective = context.config.objective
+    wanted, config = objective.prompts_per_step, objective.collection
+    collected = _sampled(context, context.prompts.draw(wanted), collection)
     if config.zero_variance is ZeroVariance.keep:
         return collected
-    advantage = context.objective.advantage
-    collected = collected.select(used_P(collected, advantage))
+    collected = collected.select(used_P(collected, objective.advantage))
     rounds = MAX_REFILLS if config.zero_variance is ZeroVariance.refill else 0
     for _ in range(rounds):
         missing = wanted - len(collected.groups)
         if missing:
-            more = _sample(context, context.prompts.draw(missing), report)
-            collected = collected + more.select(used_P(more, advantage))
+            more = _sampled(context, context.prompts.draw(missing), collection)
+            collected = collected + more.select(used_P(more, objective.advantage))
     return collected
 
 
-def used_P(collected: Collected, config: AdvantageConfig) -> Tensor:
-    """Which groups teach something, bool (P,)."""
-    return used_groups(collected.rewards_PG, collected.outcomes_PG, config, valid_PG=collected.valid_PG)
-
-
-def _sample(context: StepContext, examples: Sequence[Example], report: StepReport) -> Collected:
-    """Groups of these prompts; the stream of prompts learns how they went."""
-    collected = _judged(context, examples, report)
-    if context.objective.collection.kl_cap:
-        collected = _reject(context, list(collected.groups), report)
+def _sampled(context: StepContext, examples: Sequence[Example], collection: Collection) -> Collected:
+    """Groups of these prompts, of whose outcomes the stream of prompts learns."""
+    collected = _scored(context, examples, collection)
+    if context.config.objective.collection.kl_cap:
+        collected = _reject(context, list(collected.groups), collection)
     for group, outcomes_G in zip(collected.groups, collected.outcomes_PG.tolist(), strict=True):
         context.prompts.observe(group.example.task, fmean(outcomes_G))
         context.prompts.play(group.example, [sample.text for sample in group.samples])
     return collected
 
 
-def _judged(context: StepContext, examples: Sequence[Example], report: StepReport) -> Collected:
-    """Sample and judge, each rank its share of the prompts; both are counted and timed."""
-    report.asked = examples
-    first = report.sampled_groups
-    seeds = [derive_seed(context.seed, report.step, first + number) for number in range(len(examples))]
-    before = context.scorer.engine_counts()
-    groups = context.world.gather_in_order(
-        lambda: _own_groups(context, context.world.share(examples), context.world.share(seeds), report), "completions"
+def _scored(context: StepContext, examples: Sequence[Example], collection: Collection) -> Collected:
+    """Sample and score, each rank its share of the prompts, with counts and times."""
+    collection.examples = examples
+    first, seed = collection.sampled_groups, context.config.seed
+    seeds = [derive_seed(seed, collection.step, first + number) for number in range(len(examples))]
+    before, world = context.scorer.engine_counts(), context.world
+    groups = world.gather_in_order(
+        lambda: _own_groups(context, world.share(examples), world.share(seeds), collection), "completions"
     )
     if before is not None:
-        for counts in context.world.all_gather(lambda: _engine_counts(context, since=before), "counts of engines"):
-            report.add_engine_counts(counts)
-    report.sampled_groups += len(groups)
-    report.sampled_completions += len(groups) * context.objective.group_size
+        for counts in world.all_gather(lambda: _engine_counts(context, since=before), "counts of engines"):
+            collection.add_engine_counts(counts)
+    collection.sampled_groups += len(groups)
+    collection.sampled_completions += len(groups) * context.config.objective.group_size
     collected = Collected.of(groups)
     try:
         check_rewards(collected.rewards_PG)
     except FaultError:
-        report.collected = collected
+        collection.collected = collected
         raise
     return collected
 
 
 def _own_groups(
-    context: StepContext, examples: Sequence[Example], seeds: Sequence[int], report: StepReport
+    context: StepContext, examples: Sequence[Example], seeds: Sequence[int], collection: Collection
 ) -> list[Group]:
-    """This rank's groups. A judge's engines look at the positions while completions are sampled. Raises FaultError."""
+    """This rank's groups. A scorer's engines search the positions while completions are sampled. Raises FaultError."""
+    tokenizer = context.policy.tokenizer
     try:
         context.scorer.prepare([example.prompt for example in examples])
-        with timed(report, "generate"):
+        with timed(collection.times_s, "generate"):
             sampled = sample_groups(
                 context.generator,
-                context.policy.tokenizer,
+                tokenizer,
                 examples,
-                group_size=context.objective.group_size,
+                group_size=context.config.objective.group_size,
                 temperature=context.temperature,
                 seeds=seeds,
             )
-        with timed(report, "score"):
+        with timed(collection.times_s, "score"):
             return score_groups(
-                sampled, context.policy.tokenizer, examples, scorer=context.scorer, step=report.schedule_step
+                sampled, tokenizer, examples, scorer=context.scorer, step=collection.schedule_step
             )
     except GeneratorError as error:
         raise FaultError(Fault(FaultKind.generator, "completions", str(error))) from error
@@ -116,22 +215,22 @@ def _own_groups(
 
 
 def _engine_counts(context: StepContext, *, since: EngineCounts) -> EngineCounts | None:
-    """What this rank's engines have done since; None without engines."""
+    """Work of this rank's engines since then; None without engines."""
     counts = context.scorer.engine_counts()
     return None if counts is None else counts - since
 
 
-def _reject(context: StepContext, groups: list[Group], report: StepReport) -> Collected:
-    """Put new completions in the place of those beyond the KL cap, and say which are still beyond it."""
+def _reject(context: StepContext, groups: list[Group], collection: Collection) -> Collected:
+    """Replace completions beyond the KL cap by new ones, and mark those that are still beyond it."""
     valid_PG = _within_cap(context, groups)
-    report.rejected_completions += int((~valid_PG).sum())
+    collection.rejected_completions += int((~valid_PG).sum())
     for _ in range(MAX_REFILLS):
         short = [p for p, row in enumerate(valid_PG.tolist()) if not all(row)]
         if not short:
             break
-        spare = list(_judged(context, [groups[p].example for p in short], report).groups)
+        spare = list(_scored(context, [groups[p].example for p in short], collection).groups)
         spare_valid_PG = _within_cap(context, spare)
-        report.rejected_completions += int((~spare_valid_PG).sum())
+        collection.rejected_completions += int((~spare_valid_PG).sum())
         for p, group, accepted in zip(short, spare, spare_valid_PG.tolist(), strict=True):
             groups[p], valid_PG[p] = _fill(groups[p], valid_PG[p], group, accepted)
     return Collected.of(groups, valid_PG)
@@ -148,23 +247,9 @@ def _fill(group: Group, valid_G: Tensor, spare: Group, accepted: list[bool]) -> 
 
 
 def _within_cap(context: StepContext, groups: Sequence[Group]) -> Tensor:
-    """Which completions (P, G) are within the cap, by the mean exact KL over their positions."""
+    """Completions within the cap, bool (P, G), by the mean exact KL over their positions."""
     batch = make_batch(groups, pad_id=context.policy.pad_id, device=context.policy.device)
     table = token_table(context, batch)
     check_logprobs(context, table.logprobs_BT, table.ref_logprobs_BT, batch)
-    return (table.mean_kl_B() <= context.objective.collection.kl_cap).reshape(len(groups), -1).cpu()
-
-
-def token_table(context: StepContext, batch: Batch) -> TokenTable:
-    """Log-probs of policy and reference of all the batch's tokens, without a gradient."""
-
-    def attempt() -> TokenTable:
-        return context.policy.token_table(
-            batch,
-            micro_batch_size=context.rows_a_pass(len(batch.tokens_BT)),
-            temperature=context.temperature,
-            reference=context.references.current,
-            world=context.world,
-        )
-
-    return in_pieces_that_fit(context, attempt)
+    cap = context.config.objective.collection.kl_cap
+    return (table.mean_kl_B() <= cap).reshape(len(groups), -1).cpu()

@@ -1,4 +1,4 @@
-"""What is trained on and what is held out, split by position before anything else."""
+"""Training, validation and held-out rows, split by position before anything else."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -18,18 +18,23 @@ TRAIN_FILE, HELD_OUT_FILE = "train.txt", "held_out.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """What is trained on, and what must not be. No position of `excluded` is in `train`."""
+    """Rows of a run. No position of `excluded` is in `train`, and no position of `validation`."""
 
     train: tuple[Example, ...]
     held_out: tuple[Example, ...]
     excluded: frozenset[str]
     """All positions, by identity (`example_key`), that are held out or left out, whatever `limit` says."""
     notes: tuple[str, ...] = ()
-    """What was left out of the sources, a sentence a source; nothing to say of a clean one."""
+    """Lines about rows that were left out, one per source; none for a clean source."""
+    validation: tuple[Example, ...] = ()
+    """Rows held back from the training rows; empty if neither validation nor the reference needs them."""
 
 
-def load_data(config: DataConfig, *, seed: int) -> Data:
-    """Read both sources and keep them apart. Raises UserError where one has no valid row."""
+def load_data(config: DataConfig, *, seed: int, evaluation_rows_per_task: int | None = None) -> Data:
+    """Read both sources and keep them apart. Raises UserError if one has no valid row.
+
+    Of the held-out rows the first `evaluation_rows_per_task` of each task are kept, None: all.
+    """
     corpus = _corpus(config.train, TRAIN_FILE, config)
     rows, notes = corpus.examples, [_left_out(config.train, corpus)]
     if config.held_out:
@@ -51,11 +56,21 @@ def load_data(config: DataConfig, *, seed: int) -> Data:
     if len(train) < len(rows) and config.held_out:
         held = f"{len(rows) - len(train)} of {len(rows)} rows have positions that are held out or excluded"
         notes.append(f"{config.train}: {held}, and are not trained on")
-    return Data(train, held_out, excluded, tuple(filter(None, notes)))
+    kept = held_out if evaluation_rows_per_task is None else evaluation_rows(held_out, evaluation_rows_per_task)
+    counts = ", ".join(f"{sum(row.task is task for row in train):,} of {task}" for task in Task)
+    lines = [f"data: {counts} from {config.train}; {len(kept):,} held-out rows from {config.held_out or config.train}"]
+    return Data(train, kept, excluded, (*lines, *filter(None, notes)))
+
+
+def hold_back(data: Data, rows_per_task: int) -> Data:
+    """Move the last rows of each task from `train` to `validation`, so that no position is in both."""
+    held_back = tuple(row for task in Task for row in [row for row in data.train if row.task is task][-rows_per_task:])
+    train = exclude_positions(data.train, {example_key(row) for row in held_back})
+    return replace(data, train=train, validation=held_back)
 
 
 def _left_out(source: str, corpus: Corpus) -> str:
-    """What of a source could not be read; empty if all of it could."""
+    """Line about the rows of a source that could not be read; empty if all of them could."""
     if not corpus.rejects:
         return ""
     reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(corpus.rejects.items()))

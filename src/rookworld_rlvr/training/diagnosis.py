@@ -13,11 +13,12 @@ from ..errors import UserError
 from ..model.batch import Batch
 from ..stability.faults import Fault, FaultKind
 from ..stability.recovery import RecoveryState
-from .context import StepContext
-from .step_report import StepReport
+from .state import StepContext, StepReport
 
 FAULTS, DIAGNOSIS = "faults", "diagnosis.txt"
 MOST_PROMPTS = 8
+# Batches of the newest faults that are kept: a run that fails again and again must not fill the disk.
+KEEP_FAULTS = 3
 FAULT_KEYS = {"step", "fault", "kl_coef", "entropy_coef", "batch", "samples", "policy"}
 
 SUGGESTIONS: Mapping[FaultKind, str] = {
@@ -36,10 +37,8 @@ SUGGESTIONS: Mapping[FaultKind, str] = {
 }
 
 
-def save_fault(
-    run_folder: Path, report: StepReport, *, keep: int, weights: Mapping[str, Tensor] | None = None
-) -> Path:
-    """Write `faults/step-N.pt`, with the policy's `weights` where they are given, and keep the newest `keep`."""
+def save_fault(run_folder: Path, report: StepReport, *, weights: Mapping[str, Tensor] | None = None) -> Path:
+    """Write `faults/step-N.pt`, with the policy's `weights` if they are given, and keep the newest KEEP_FAULTS."""
     folder = run_folder / FAULTS
     folder.mkdir(exist_ok=True)
     path = folder / f"step-{report.step + 1}.pt"
@@ -57,7 +56,7 @@ def save_fault(
     torch.save(saved, writing)
     writing.replace(path)
     oldest_first = sorted(folder.glob("step-*.pt"), key=lambda known: int(known.stem.removeprefix("step-")))
-    for old in oldest_first[:-keep]:
+    for old in oldest_first[:-KEEP_FAULTS]:
         old.unlink()
     return path
 
@@ -90,7 +89,7 @@ def write_diagnosis(
             f"fault           {fault.kind}",
             f"first bad       {fault.tensor}",
             f"measured        {fault.detail}",
-            f"try             {SUGGESTIONS[fault.kind].format(lr=context.optim.lr / 3)}",
+            f"try             {SUGGESTIONS[fault.kind].format(lr=context.config.optim.lr / 3)}",
         ]
     lines += [
         f"recovery        {state.skipped} faults, {state.restores} restores, learning rate × {state.lr_scale:.3g}",
@@ -98,7 +97,7 @@ def write_diagnosis(
     ]
     if batch is not None:
         lines.append(f"batch           {batch}; replay it: rookworld inspect {batch}")
-    examples = [group.example for group in report.groups] or report.asked
+    examples = [group.example for group in report.groups] or report.collection.examples
     lines += [f"prompt          {example.prompt}" for example in examples[:MOST_PROMPTS]]
     (run_folder / DIAGNOSIS).write_text("\n".join(lines) + "\n", encoding="utf-8")
 

@@ -2,74 +2,78 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from ..errors import TrainingGaveUpError
-from ..evaluation import Row
-from ..evaluation.run import evaluate
-from ..evaluation.sampled import evaluate_sampled
 from ..model.weights import checksum, cpu_state_dict
 from ..model.world import RankError
 from ..stability.faults import Fault, FaultKind, StepAbandonedError
 from ..stability.recovery import Action, escalate
-from ..tasks import Example
-from .checkpoint import checkpoint_folder, list_checkpoints, restore_checkpoint, save_checkpoint
+from ..tasks.self_play_prompts import SelfPlayRecords
+from .checkpoint import (
+    checkpoint_folder,
+    list_checkpoints,
+    restore_checkpoint,
+    rng_state,
+    save_checkpoint,
+    set_rng_state,
+)
 from .checks import all_finite, first_bad_moment, first_bad_parameter
-from .context import StepContext
 from .diagnosis import describe, save_fault, write_diagnosis
+from .evaluations import validate
+from .health import watch
 from .metrics import step_metrics
-from .no_progress import watch
-from .run import Run
-from .seeding import rng_state, set_rng_state
+from .run import Run, on_rank_0, progress
+from .run_files import INTERRUPTED, ROLLOUTS_FILE, append_transcripts, kept_transcripts
+from .state import StepContext, StepReport
 from .step import grpo_step
-from .step_report import StepReport
-from .synchronous import handed_over
-from .transcripts import append_transcripts, kept_transcripts
-from .validation import validation_metrics
 
 # Steps between comparisons of the ranks' weights: a checksum takes about as long as an update of a small model.
 COMPARE_EVERY = 20
-METRICS_FILE, ROLLOUTS_FILE = "metrics.jsonl", "rollouts.jsonl"
 
 
 def run_steps(run: Run, first_step: int) -> tuple[int, str, float]:
-    """Steps to the end; returns how many are done, why they stopped, and completions a second.
+    """Make steps to the end; return how many are done, why they stopped, and completions per second.
 
     Raises TrainingGaveUpError, with the diagnosis written.
     """
     started, completions, step, stopped = time.perf_counter(), 0, first_step, "finished"
     run.context.stop_requested = lambda: run.stop_requested
-    with _progress(run, "training", run.config.steps, first_step) as advance:
+    # Without a terminal the lines of steps show the progress.
+    bar = progress(run.console, "training", run.config.steps, start=first_step, unit="steps")
+    with bar if run.console.is_terminal else nullcontext(lambda _done: None) as advance:
         while step < run.config.steps and stopped == "finished":
             report = _step_or_stop(run, step)
             if run.self_play_files is not None:
-                records = run.context.prompts.take_self_play_records()
-                run.context.world.rank_0_only(partial(run.self_play_files.write, records), "the files of self-play")
+                _write_self_play(run, run.context.prompts.take_self_play_records())
             if report is None:
-                stopped = "interrupted"
+                stopped = INTERRUPTED
                 break
             step += 1
-            completions += report.sampled_completions
+            completions += report.collection.sampled_completions
             advance(step)
             minutes = (time.perf_counter() - started) / 60
             if run.config.max_minutes and run.context.world.any(minutes >= run.config.max_minutes, "the clock"):
                 stopped = "max_minutes"
             _settle(run, report, last=stopped != "finished" or step == run.config.steps)
-    if stopped == "interrupted" and _finite_state(run.context):
+    if stopped == INTERRUPTED and _finite_state(run.context):
         save(run, step, None)
     return step, stopped, completions / max(time.perf_counter() - started, 1e-9)
+
+
+@on_rank_0("the self-play files")
+def _write_self_play(run: Run, records: SelfPlayRecords) -> None:
+    assert run.self_play_files is not None
+    run.self_play_files.write(records)
 
 
 def _step_or_stop(run: Run, step: int) -> StepReport | None:
     """Run a step and return its report; None if a stop was asked for, with the state of before the step restored."""
     context = run.context
-    prompts, rng = context.batches.prompts_state(context.prompts), rng_state()
+    prompts, rng = context.prompts_state(), rng_state()
     try:
         if context.world.any(run.stop_requested, f"step {step + 1}"):
             raise StepAbandonedError
@@ -86,7 +90,7 @@ def _settle(run: Run, report: StepReport, *, last: bool) -> None:
     compare_weights(run, step)
     due = last or step % run.config.checkpoint_every == 0
     report.fault = _late_fault(run, report, about_to_save=due) or report.fault
-    action = escalate(context.recovery, run.recovery, step=step, fault=report.fault)
+    action = escalate(context.recovery, run.config.recovery, step=step, fault=report.fault)
     if report.fault is not None:
         _after_fault(run, report, action)
     else:
@@ -119,8 +123,8 @@ def _late_fault(run: Run, report: StepReport, *, about_to_save: bool) -> Fault |
     context = run.context
     if report.fault is not None and report.fault.damages:
         return None
-    rewarded = report.fault is None and report.rewards_PG.numel() and report.step >= run.rubric_warmup_steps
-    if context.guarded and rewarded:
+    rewarded = report.fault is None and report.rewards_PG.numel() and report.step >= run.config.rubric.warmup_steps
+    if run.config.recovery.enabled and rewarded:
         context.guards.observe_rewards(report.reward_by_task())
         if task := context.guards.collapsed():
             trend = context.guards.rewards[task]
@@ -145,9 +149,9 @@ def _after_good_step(run: Run, report: StepReport, step: int) -> None:
     if not tokens.count:
         return
     guards = context.guards
-    guards.grad_norm.observe(report.grad_norm, context.optim.max_grad_norm)
+    guards.grad_norm.observe(report.grad_norm, context.config.optim.max_grad_norm)
     if tokens.kl_count:
-        guards.kl.observe(tokens.kl_exact_mean, guards.config.kl_floor)
+        guards.observe_kl(tokens.kl_exact_mean)
         # The clock has moved on: the KL was measured under the coefficient of the step before.
         context.kl_controller.observe(context.clock.schedule_step - 1, tokens.kl_exact_mean)
     context.references.maybe_refresh(context.policy, step=step, score=lambda: validate(run)["validation/score"])
@@ -157,22 +161,20 @@ def _after_fault(run: Run, report: StepReport, action: Action) -> None:
     """Keep the batch, say what is done, do it. Raises TrainingGaveUpError."""
     state, fault = run.context.recovery, report.fault
     assert fault is not None
-    world = run.context.world
     weights = cpu_state_dict(run.context.policy.model) if action is Action.stop else None
-    batch = world.rank_0_only(
-        lambda: save_fault(run.folder, report, keep=run.recovery.keep_faults, weights=weights), "a fault"
-    )
+    batch = run.context.world.rank_0_only(partial(save_fault, run.folder, report, weights=weights), "a fault")
     # A reward's name holds brackets, which are no markup.
-    told = f"step {report.step + 1}: {action.replace('_', ' ')}: {fault}"
-    run.console.print(told, highlight=False, markup=False, soft_wrap=True)
+    line = f"step {report.step + 1}: {action}: {fault}"
+    run.console.print(line, highlight=False, markup=False, soft_wrap=True)
     if action is Action.stop:
         reason = describe(fault, state)
-        world.rank_0_only(lambda: _write_end(run, report, reason, batch), "the diagnosis")
+        _write_end(run, report, reason, batch)
         raise TrainingGaveUpError(f"{reason}; see {run.folder}/diagnosis.txt")
     if action is Action.restore:
         _restore(run, fault)
 
 
+@on_rank_0("the diagnosis")
 def _write_end(run: Run, report: StepReport, reason: str, batch: Path | None) -> None:
     """Write why the run gives up, and the transcripts of its last step."""
     write_diagnosis(run.folder, run.context, report, reason=reason, batch=batch)
@@ -193,8 +195,8 @@ def _restore(run: Run, fault: Fault) -> None:
 def _record(run: Run, report: StepReport, validation: Mapping[str, float], *, last: bool) -> None:
     step = report.step + 1
     metrics = {**step_metrics(report, run.context), **validation}
-    for told in run.signs.observe(metrics).values():
-        run.console.print(f"warning at step {step}: {told}", highlight=False, markup=False, soft_wrap=True)
+    for text in run.signs.observe(metrics).values():
+        run.console.print(f"warning at step {step}: {text}", highlight=False, markup=False, soft_wrap=True)
     metrics |= run.signs.metrics()
     for sink in run.sinks:
         sink.write(step, metrics)
@@ -207,22 +209,16 @@ def _record(run: Run, report: StepReport, validation: Mapping[str, float], *, la
 
 
 def _watch(run: Run, report: StepReport) -> None:
-    state = run.context.recovery
     try:
-        watch(state, report, most=run.recovery.max_ineffective_steps)
+        watch(run.context.recovery, report)
     except TrainingGaveUpError as error:
-        run.context.world.rank_0_only(partial(_write_end, run, report, str(error), None), "the diagnosis")
+        _write_end(run, report, str(error), None)
         raise
 
 
 def _validation_due(run: Run, step: int, *, about_to_save: bool) -> bool:
     every = run.config.validation.every
     return every > 0 and (step % every == 0 or about_to_save)
-
-
-def validate(run: Run) -> Mapping[str, float]:
-    """The validation metrics of the policy as it is."""
-    return validation_metrics(evaluate_rows(run, "validation", run.validation_examples))
 
 
 def save(run: Run, step: int, score: float | None) -> None:
@@ -236,81 +232,5 @@ def save(run: Run, step: int, score: float | None) -> None:
     if score is None and not config.validation.every:
         score = context.guards.reward_score()
     if step % config.checkpoint_every == 0 or step == config.steps:
-        context.recovery.saved(step, -math.inf if score is None else score, run.recovery, measured=measured)
+        context.recovery.saved(step, -math.inf if score is None else score, measured=measured)
     save_checkpoint(run.folder, context, step=step, keep=config.keep_checkpoints)
-
-
-def evaluate_sampled_rows(run: Run, name: str) -> list[Row]:
-    """The first held-out rows, sampled from the policy as it is. Raises StepAbandonedError if a stop was asked for."""
-    if not run.sampled:
-        return []
-    world = run.context.world
-    with _generator(run), _progress(run, f"evaluation: {name}, sampled", len(run.sampled), 0) as advance:
-
-        def progress(done: int) -> None:
-            advance(done * world.size)
-            if run.stop_requested:
-                raise StepAbandonedError
-
-        def answered() -> list[Row]:
-            return evaluate_sampled(
-                run.context.generator,
-                run.context.policy.tokenizer,
-                world.share(run.sampled),
-                run.sampling,
-                measure=run.engine,
-                progress=progress,
-            )
-
-        return _numbered(world.gather_in_order(answered, f"evaluation: {name}, sampled"), first=len(run.held_out))
-
-
-def evaluate_rows(run: Run, name: str, rows: Sequence[Example]) -> list[Row]:
-    """Held-out rows, answered by the policy as it is. Raises StepAbandonedError where a stop was asked for."""
-    if not rows:
-        return []
-    world = run.context.world
-    with _generator(run), _progress(run, f"evaluation: {name}", len(rows), 0) as advance:
-
-        def progress(done: int) -> None:
-            advance(done * world.size)
-            if run.stop_requested and name != "validation":
-                raise StepAbandonedError
-
-        # A validation's decisions look at labels and rules alone.
-        engine = None if name == "validation" else run.engine
-
-        def answered() -> list[Row]:
-            return evaluate(
-                run.context.generator,
-                run.context.policy.tokenizer,
-                world.share(rows),
-                engine=engine,
-                progress=progress,
-            )
-
-        return _numbered(world.gather_in_order(answered, f"evaluation: {name}"))
-
-
-@contextmanager
-def _generator(run: Run) -> Iterator[None]:
-    """Inside, the generator samples from the policy as it is."""
-    context = run.context
-    context.batches.wait()
-    with handed_over(context, lambda: context.generator.sync(context.policy.model)):
-        yield
-
-
-def _numbered(rows: Sequence[Row], first: int = 0) -> list[Row]:
-    """Rows of several ranks, numbered in order."""
-    return [replace(row, index=first + i) for i, row in enumerate(rows)]
-
-
-@contextmanager
-def _progress(run: Run, name: str, total: int, start: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal; nothing where output is a file, or beside another bar."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    hidden = not run.console.is_terminal or name == "evaluation: validation"
-    with Progress(*columns, console=run.console, transient=True, disable=hidden) as bar:
-        task = bar.add_task(name, total=total, completed=start)
-        yield lambda done: bar.update(task, completed=done)

@@ -15,31 +15,27 @@ from ..model.batch import Batch
 from ..model.policy import Policy, spread
 from ..objective import (
     LOSSES,
-    ClipConfig,
     KLForm,
-    LossKind,
     LossSizes,
-    MismatchConfig,
     TokenStatistics,
     kl_k3,
     kl_penalty,
     mismatch_weights,
     weighted_sum,
 )
+from ..stability.kl_control import KLConfig
+from .config import StepConfig
 
 
 @dataclass(frozen=True, slots=True)
 class LossPlan:
     """What the micro-batches of one update have in common."""
 
-    loss: LossKind
+    objective: StepConfig
+    kl: KLConfig
+    temperature: float
     sizes: LossSizes
     """Sizes of the whole update, so that its gradient does not depend on how it is cut."""
-    clip: ClipConfig
-    mismatch: MismatchConfig
-    temperature: float
-    kl_form: KLForm
-    kl_token_clamp: float
     kl_coef: float
     entropy_coef: float
     reference: Policy | None
@@ -165,21 +161,21 @@ def grpo_loss(policy: Policy, micro: Batch, plan: LossPlan) -> MicroLoss:
     A batch without old log-probs was sampled by this very policy. Its own log-probs, detached, take their place: the
     ratio is 1 and its gradient is the policy gradient.
     """
-    mask_BT, loss = micro.loss_mask_BT, LOSSES[plan.loss]
+    mask_BT, loss = micro.loss_mask_BT, LOSSES[plan.objective.loss]
     statistics = policy.statistics(
         micro,
         temperature=plan.temperature,
         reference=plan.reference,
         entropy_gradient=plan.entropy_coef > 0,
-        kl_gradient=plan.kl_form is KLForm.exact,
+        kl_gradient=plan.kl.form is KLForm.exact,
     )
     logprobs_BT = spread(statistics.logprobs, mask_BT)
     old_logprobs_BT = logprobs_BT.detach() if micro.old_logprobs_BT is None else micro.old_logprobs_BT
     surrogate = loss.surrogate(
-        logprobs_BT, old_logprobs_BT, advantages_B=micro.advantages_B, loss_mask=mask_BT, clip=plan.clip
+        logprobs_BT, old_logprobs_BT, advantages_B=micro.advantages_B, loss_mask=mask_BT, clip=plan.objective.clip
     )
     correction_BT = mismatch_weights(
-        old_logprobs_BT, micro.sampler_logprobs_BT, loss_mask=mask_BT, config=plan.mismatch
+        old_logprobs_BT, micro.sampler_logprobs_BT, loss_mask=mask_BT, config=plan.objective.mismatch
     )
     kl_BT = _kl_term(plan, statistics, logprobs_BT, log_ratio_BT=logprobs_BT - old_logprobs_BT, mask_BT=mask_BT)
     terms = TokenTerms(
@@ -208,13 +204,13 @@ def _kl_term(
     if statistics.ref_logprobs is None or statistics.kl_exact is None:
         return torch.zeros_like(logprobs_BT)
     return kl_penalty(
-        plan.kl_form,
+        plan.kl.form,
         logprobs_BT,
         spread(statistics.ref_logprobs, mask_BT),
         kl_exact=spread(statistics.kl_exact, mask_BT),
         log_ratio=log_ratio_BT,
         loss_mask=mask_BT,
-        token_clamp=plan.kl_token_clamp,
+        token_clamp=plan.kl.token_clamp,
     )
 
 

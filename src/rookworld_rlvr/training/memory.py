@@ -8,8 +8,7 @@ from collections.abc import Callable
 from functools import cache
 
 from ..model.device import allocated_peak_bytes, reset_allocated_peak
-from .context import Moment, StepContext
-from .step_report import StepReport
+from .state import Moment, StepContext, StepReport
 
 GIB = 2**30
 # Written to clear_refs: forget the high-water mark, see proc(5).

@@ -13,10 +13,9 @@ from ..objective import zero_variance_fraction
 from ..rollout.generator import SampledCompletion
 from ..stockfish.pool import EngineCounts
 from ..tasks import Task
-from .context import StepContext
 from .loss import TokenTotals
 from .memory import peak_memory_gib, step_peak_gib
-from .step_report import StepReport
+from .state import Collection, StepContext, StepReport
 
 
 class Reduction(StrEnum):
@@ -60,6 +59,11 @@ def _of_groups(value: Callable[[StepReport], float | Mapping[str, float]]) -> Va
     return lambda report, _context: value(report) if report.groups else None
 
 
+def _of_collection(value: Callable[[Collection], float]) -> Value:
+    """None where nothing was sampled."""
+    return lambda report, _context: value(report.collection) if report.groups else None
+
+
 def _of_advantages(value: Callable[[StepReport], float]) -> Value:
     """None where the step did not come to advantages."""
     return lambda report, _context: value(report) if report.advantages_PG.numel() else None
@@ -82,7 +86,7 @@ def _of_kl(value: Callable[[TokenTotals], float]) -> Value:
 
 def _of_engines(value: Callable[[EngineCounts], float | None]) -> Value:
     """None where the step did not come to the judge, or it has no engines."""
-    return lambda report, _context: None if report.engine is None else value(report.engine)
+    return lambda report, _context: None if report.collection.engine is None else value(report.collection.engine)
 
 
 def _seconds(phase: str) -> Value:
@@ -127,7 +131,8 @@ def _penalized(report: StepReport, _context: StepContext) -> float | None:
 
 
 def _idle(report: StepReport) -> float:
-    return zero_variance_fraction(report.rewards_PG, report.collected.valid_PG if report.collected else None)
+    collected = report.collection.collected
+    return zero_variance_fraction(report.rewards_PG, collected.valid_PG if collected else None)
 
 
 def _gated(report: StepReport) -> float:
@@ -181,7 +186,7 @@ METRICS: dict[str, Metric] = {
         "0 without the filter",
         _of_advantages(_gated)),
     "group/replaced_fraction": Metric("fraction", MEAN, "groups sampled and not trained on", "0 unless dropped",
-        _of_advantages(lambda report: 1 - len(report.groups) / report.sampled_groups)),
+        _of_advantages(lambda report: 1 - len(report.groups) / report.collection.sampled_groups)),
     "advantage/abs_mean": Metric("reward std", MEAN, "mean of |advantage|", "0.2 to 0.8",
         _of_advantages(lambda report: float(_magnitude(report).mean()))),
     "advantage/abs_max": Metric("reward std", MAX, "largest |advantage|", "below objective.advantage.clip",
@@ -218,7 +223,7 @@ METRICS: dict[str, Metric] = {
         _of_tokens(lambda totals: totals.corrected_sum / totals.count)),
     "sampler/staleness": Metric("steps", LAST, "steps by which the sampler's weights were older than the trained ones",
         "at most max_staleness",
-        _of_report(lambda report: report.staleness)),
+        _of_report(lambda report: report.collection.staleness)),
     "sampler/policy_share": Metric("fraction", LAST, "share of the policy task among the prompts", "as configured",
         _of_state(lambda context: context.prompts.share(Task.policy))),
     "sampler/live/*": Metric("games", LAST, "self-play games that ended so far, by how", "fewer by an illegal move",
@@ -246,7 +251,7 @@ METRICS: dict[str, Metric] = {
     "rollout/truncated_fraction": Metric("fraction", MEAN, "completions cut by max_new_tokens", "below 0.02",
         _of_groups(lambda report: fmean(not done.finished for done in _completions(report)))),
     "rollout/rejected_fraction": Metric("fraction", MEAN, "completions sampled beyond the KL cap", "below 0.1",
-        _of_groups(lambda report: report.rejected_completions / report.sampled_completions)),
+        _of_collection(lambda made: made.rejected_completions / made.sampled_completions)),
     "rollout/length_mean": Metric("tokens", MEAN, "mean length of completions, end token included", "steady",
         _of_groups(lambda report: fmean(len(done.tokens) for done in _completions(report)))),
     "validation/*": Metric("fraction", MEAN, "greedy, on rows held back; score is the mean over tasks", "rises",
@@ -275,7 +280,7 @@ METRICS: dict[str, Metric] = {
         _seconds("step")),
     "throughput/completions_per_s": Metric("1/s", MEAN, "completions of the step over time/step_s",
         "depends on the machine",
-        _of_report(lambda report: report.sampled_completions / report.times_s["step"])),
+        _of_report(lambda report: report.collection.sampled_completions / report.times_s["step"])),
     "memory/step_peak_gib": Metric("GiB", MAX, "the step's own peak, where the system tells it", "flat",
         _of_report(lambda _report: step_peak_gib())),
     "memory/peak_gib": Metric("GiB", MAX, "peak so far: resident on a CPU, allocated on CUDA", "flat",

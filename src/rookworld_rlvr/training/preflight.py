@@ -14,15 +14,21 @@ from ..errors import PreflightError
 from ..model.batch import Batch, left_padded, position_ids
 from ..model.device import Precision
 from ..model.policy import Policy
+from ..model.sharded import unshard
 from ..model.weights import checksum
 from ..objective import kl_k3
 from ..rollout.generator import Generator
-from ..rollout.groups import Group, make_batch
+from ..rollout.groups import Group, make_batch, sample_groups, score_groups
+from ..rollout.sampling import derive_seed
+from ..tasks import Example, Task
+from .state import StepContext
 
 EQUAL_BOUND = 1e-6
 PADDING_BOUND_NAT = {Precision.fp32: 1e-4, Precision.bf16: 0.25}
 SAMPLER_BOUND_NAT = {Precision.fp32: 1e-3, Precision.bf16: 0.5}
 LEFT_PADS = 3
+# Completions per prompt that the checks sample.
+PREFLIGHT_GROUP_SIZE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,33 @@ def run_preflight(given: PreflightInput) -> list[PreflightCheck]:
     """All checks, in order; before the first update, with the reference equal to the policy."""
     with torch.no_grad():
         return [result for check in CHECKS for result in check(given)]
+
+
+def preflight_checks(context: StepContext, examples: list[Example]) -> list[PreflightCheck]:
+    """The preflight checks on these examples, on every rank."""
+    with unshard(context.policy.model, context.references.current.model):
+        return context.world.barrier(lambda: run_preflight(preflight_input(context, examples)), "the preflight")
+
+
+def preflight_examples(examples: tuple[Example, ...]) -> list[Example]:
+    """The first example of each task there is."""
+    firsts = (next((example for example in examples if example.task is task), None) for task in Task)
+    return [example for example in firsts if example is not None]
+
+
+def preflight_input(context: StepContext, examples: list[Example]) -> PreflightInput:
+    """Completions for the preflight checks, sampled on the trainer's own path."""
+    context.generator.sync(context.policy.model)
+    sampled = sample_groups(
+        context.generator,
+        context.policy.tokenizer,
+        examples,
+        group_size=PREFLIGHT_GROUP_SIZE,
+        temperature=context.temperature,
+        seeds=[derive_seed(context.config.seed, "preflight", example.prompt) for example in examples],
+    )
+    groups = score_groups(sampled, context.policy.tokenizer, examples, scorer=context.scorer, step=0)
+    return PreflightInput(context.policy, context.references.current, context.generator, groups, context.temperature)
 
 
 def require_passed(results: Sequence[PreflightCheck]) -> None:

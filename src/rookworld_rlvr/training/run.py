@@ -1,71 +1,121 @@
-"""Everything a run needs, built by `app.wiring`."""
+"""A run of the trainer, made by `app.build`, and the display of its progress."""
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..evaluation import MoveEvaluator
 from ..evaluation.sampled import Sampling
 from ..model.policy import Policy
 from ..rollout.generator import Generator
-from ..stability.recovery import RecoveryConfig
-from ..stability.reference import ReferenceConfig
 from ..tasks import Example
 from .config import RunConfig
-from .context import StepContext
-from .data import evaluation_rows
-from .self_play_files import SelfPlayFiles
-from .sinks import Sink
-from .warning_signs import SignWatch
+from .data import Data, evaluation_rows
+from .health import SignWatch
+from .run_files import SelfPlayFiles
+from .sinks import Sink, minutes
+from .state import StepContext
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+# Without a terminal: seconds between lines about the progress of an evaluation or a match.
+LINE_EVERY_S = 30.0
 
 
 @dataclass(slots=True)
 class Run:
-    """A run and where it stands."""
+    """A run and its present state."""
 
     context: StepContext
-    config: RunConfig
-    reference: ReferenceConfig
-    recovery: RecoveryConfig
-    train_examples: tuple[Example, ...]
-    validation_examples: tuple[Example, ...]
-    """Empty where neither validation nor the reference needs them."""
-    held_out: Sequence[Example]
-    folder: Path
-    sinks: list[Sink]
+    data: Data
     console: Console
-    rubric_warmup_steps: int = 0
-    """Until then rewards rise by schedule, and their trend says nothing."""
+    evaluator: MoveEvaluator
+    """Measures held-out rows beside labels and rules."""
+    make_generator: Callable[[Policy], Generator]
+    """Makes the generator of another model than the trained one."""
+    folder: Path = Path()
+    sinks: list[Sink] = field(default_factory=list)
     config_text: str = ""
     """The resolved configuration; a resumed run writes it once its checkpoint has loaded."""
-    resume: str = ""
-    engine: MoveEvaluator | None = None
-    """Measures held-out rows beside labels and rules."""
-    sampling: Sampling = field(default_factory=lambda: Sampling(temperature=1.0))
-    """How held-out rows are sampled."""
-    make_generator: Callable[[Policy], Generator] | None = None
-    """Makes the generator of another model than the trained one; None where no match is played."""
     self_play_files: SelfPlayFiles | None = None
     """Writer of the self-play records; None without self-play prompts, or without a folder."""
-    notes: Sequence[str] = ()
-    """What is to be told before the run begins, as what was left out of the data."""
-    latest_in: Path | None = None
-    """Where `latest` is made to lead to this run once its preflight checks have passed; None leaves it."""
     signs: SignWatch = field(default_factory=SignWatch)
-    stop_requested: bool = field(default=False)
+    stop_requested: bool = False
 
     @property
-    def sampled(self) -> Sequence[Example]:
+    def config(self) -> RunConfig:
+        """The configuration of the run."""
+        return self.context.config
+
+    @property
+    def sampled(self) -> tuple[Example, ...]:
         """The held-out rows that are sampled too."""
-        return evaluation_rows(tuple(self.held_out), self.config.sampled_rows)
+        return evaluation_rows(self.data.held_out, self.config.sampled_rows)
+
+    @property
+    def sampling(self) -> Sampling:
+        """Sampling of held-out rows."""
+        return Sampling(self.config.generator.temperature, seed=self.config.seed)
 
     def close(self) -> None:
-        """End every process that judges or measures."""
+        """End every thread and process that samples, scores or measures."""
         try:
-            self.context.batches.close()
+            if self.context.prefetch is not None:
+                self.context.prefetch.close()
             self.context.scorer.close()
         finally:
-            if self.engine is not None:
-                self.engine.close()
+            self.evaluator.close()
+
+
+OfRun = Callable[Concatenate[Run, P], Result]
+
+
+def on_rank_0(what: str) -> Callable[[OfRun[P, Result]], OfRun[P, Result]]:
+    """Decorator: rank 0 of the run's processes calls the function, and every rank gets its result.
+
+    `what` names the work to the ranks that wait for it.
+    """
+
+    def decorate(function: OfRun[P, Result]) -> OfRun[P, Result]:
+        def call(run: Run, /, *args: P.args, **kwargs: P.kwargs) -> Result:
+            return run.context.world.rank_0_only(partial(function, run, *args, **kwargs), what)
+
+        return call
+
+    return decorate
+
+
+@contextmanager
+def progress(
+    console: Console, name: str, total: int, *, start: int = 0, unit: str = "rows"
+) -> Iterator[Callable[[int], None]]:
+    """Function that shows how much of `total` is done: by a bar on a terminal, elsewhere by a line now and then."""
+    if not console.is_terminal:
+        yield _progress_lines(console, name, total, start, unit)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(name, total=total, completed=start)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _progress_lines(console: Console, name: str, total: int, start: int, unit: str) -> Callable[[int], None]:
+    began = last_line = time.monotonic()
+
+    def show(done: int) -> None:
+        nonlocal last_line
+        now = time.monotonic()
+        if now - last_line < LINE_EVERY_S or not start < done < total:
+            return
+        last_line = now
+        left = minutes((now - began) * (total - done) / (done - start))
+        console.print(f"{name}: {done:,} of {total:,} {unit}, {left} left", highlight=False)
+
+    return show

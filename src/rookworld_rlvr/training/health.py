@@ -1,7 +1,8 @@
-"""Warning signs, read off the metrics of a run step by step. Console, trackers and report all tell what is found here.
+"""Health of a run: the no-progress watchdog, which stops it, and warning signs, which are only shown.
 
-A sign stops nothing: faults, which do, are in `checks` and `stability`. Each sign looks at the last steps alone, so a
-resumed run that has read its metrics again goes on as if it had not been stopped.
+Warning signs are read off the metrics step by step; console, trackers and report all show the same ones. Faults, which
+end a step, are in `checks` and `stability`. Each sign looks at the last steps alone, so a resumed run that has read its
+metrics again goes on as if it had not been stopped.
 """
 
 from collections import deque
@@ -11,6 +12,12 @@ from statistics import fmean
 
 import numpy as np
 
+from ..errors import TrainingGaveUpError
+from ..stability.recovery import RecoveryState
+from .state import StepReport
+
+# Steps in a row without effect that end a run: a default step has 16 groups, so even two of them are rare.
+MAX_INEFFECTIVE_STEPS = 25
 PREFIX = "warning/"
 # Steps whose mean is compared; oscillation looks at twice as many.
 WINDOW = 20
@@ -27,6 +34,37 @@ IDLE = 0.5
 # Of a validation score: twice what 64 rows of chance make of a score of 0.9.
 FORGOTTEN = 0.08
 SCORE = "validation/score"
+
+
+def no_progress_reason(report: StepReport) -> str:
+    """Reason that a step without a fault had no effect; empty for an effective step."""
+    rewards_PG = report.rewards_PG
+    if rewards_PG.numel() == 0:
+        return "no group was kept"
+    if float(rewards_PG.max() - rewards_PG.min()) == 0:
+        return f"every completion earned the same reward, {float(rewards_PG[0, 0]):.3f}"
+    if float(report.advantages_PG.abs().max()) == 0:
+        return "no group was used: equal rewards, equal outcomes, or rejected completions in each"
+    if report.update_norm == 0:
+        return "the update changed no weight"
+    return ""
+
+
+def watch(state: RecoveryState, report: StepReport) -> None:
+    """Count steps in a row without effect. Raises TrainingGaveUpError after MAX_INEFFECTIVE_STEPS of them.
+
+    A fault is no idle step: recovery counts it.
+    """
+    reason = "" if report.fault else no_progress_reason(report)
+    if not reason:
+        state.ineffective = 0 if not report.fault else state.ineffective
+        return
+    state.ineffective += 1
+    if state.ineffective >= MAX_INEFFECTIVE_STEPS:
+        raise TrainingGaveUpError(
+            f"{state.ineffective} steps in a row had no effect; the last because {reason}. Look at rollouts.jsonl; "
+            "a larger objective.group_size, a higher generator.temperature or other prompts may help"
+        )
 
 
 class Sign(StrEnum):

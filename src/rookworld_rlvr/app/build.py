@@ -1,0 +1,204 @@
+"""Builder of a run: from a configuration to the objects that it works with."""
+
+import random
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from ..errors import UserError
+from ..files import write_text
+from ..model.device import select_device
+from ..model.policy import load_policy
+from ..model.sharded import shard
+from ..model.world import Distributed, World
+from ..stability.guards import Guards
+from ..stability.kl_control import KLController
+from ..stability.reference import ReferenceMode, References
+from ..tasks.corpus import example_key
+from ..tasks.prompt_stream import PromptStream
+from ..tasks.self_play_prompts import SelfPlayPrompts
+from ..training.checkpoint import find_run
+from ..training.config import RunConfig, Tracker
+from ..training.data import Data, hold_back, load_data
+from ..training.memory import keep_flat
+from ..training.optim import make_optimizer
+from ..training.prefetch import Prefetch
+from ..training.run import Run
+from ..training.run_files import CONFIG_FILE, METRICS_FILE, SelfPlayFiles, make_run_folder
+from ..training.sinks import ConsoleSink, JsonlSink, Sink
+from ..training.state import StepContext
+from ..training.trackers import Cards, make_tracker, require_tracker
+from .generators import in_this_process, make_generator
+from .processes import join_world, local_rank, threads_of_a_rank
+from .scorers import make_scorers
+
+# Wider than any table.
+LINE = 1000
+
+
+def make_console(*, quiet: bool = False) -> Console:
+    """The console: as wide as its lines, so that nothing is cut; a terminal that is narrower breaks them itself."""
+    return Console(file=sys.stdout, width=LINE, quiet=quiet)
+
+
+def set_threads(threads: int) -> None:
+    """CPU threads, 0: torch's own choice. Raises UserError below 0."""
+    if threads < 0:
+        raise UserError(f"threads: expected 0 or more, got {threads}")
+    if threads:
+        torch.set_num_threads(threads)
+
+
+def build_run(config: RunConfig, raw: DictConfig, *, label: str = "") -> Run:
+    """Load and check everything, then make the folder: a run that cannot start leaves nothing behind.
+
+    `label` is added to the name of the folder. Raises UserError.
+    """
+    run = build_unsaved_run(config)
+    try:
+        run.config_text = OmegaConf.to_yaml(raw, resolve=True)
+        require_tracker(config.logging.tracker)
+        if config.resume:
+            run.folder, _ = find_run(config.resume)
+        else:
+            run.folder = run.context.world.rank_0_only(lambda: _new_folder(run, label), "the run's folder")
+        run.self_play_files = SelfPlayFiles(run.folder) if config.data.self_play.fraction else None
+        run.sinks = _make_sinks(run, raw) if run.context.world.is_rank_0 else []
+    except BaseException:
+        run.close()
+        raise
+    return run
+
+
+def build_unsaved_run(config: RunConfig) -> Run:
+    """Build a run without a folder or sinks, as `smoke` needs it. Raises UserError."""
+    device = select_device(config.device, local_rank())
+    world = join_world(config.distributed.kind, config.distributed.timeout_s, device)
+    try:
+        set_threads(config.threads or threads_of_a_rank(world))
+        _seed_everything(config.seed)
+        data = _load_data(config)
+        self_play = _self_play_prompts(config, data)
+        _require_fitting_options(config)
+        prompts = PromptStream(data.train, config.data.mixture, config.seed, self_play)
+        return _build(config, data, prompts, device, world)
+    except BaseException as error:
+        world.failed(error)
+        raise
+
+
+def _build(config: RunConfig, data: Data, prompts: PromptStream, device: torch.device, world: World) -> Run:
+    policy = load_policy(config.model, device, config.precision)
+    generator = make_generator(policy, config.generator, world)
+    # Last of what may be refused: engines run from here on.
+    scorer, evaluator = make_scorers(config)
+    references = References(policy, config.reference)
+    if config.distributed.kind is Distributed.fsdp2:
+        shard(policy.model, policy.device, trained=True)
+        for model in {id(side): side.model for side in (references.current, references.original)}.values():
+            shard(model, policy.device, trained=False)
+    context = StepContext(
+        config=config,
+        policy=policy,
+        references=references,
+        generator=generator,
+        scorer=scorer,
+        prompts=prompts,
+        world=world,
+        optimizer=make_optimizer(policy.model.parameters(), config.optim),
+        kl_controller=KLController(config.kl),
+        guards=Guards(config.recovery.guard),
+        prefetch=Prefetch(policy) if config.max_staleness else None,
+        hooks=[keep_flat],
+    )
+    return Run(
+        context=context,
+        data=data,
+        console=make_console(quiet=not world.is_rank_0),
+        evaluator=evaluator,
+        make_generator=lambda other: make_generator(other, in_this_process(config.generator)),
+    )
+
+
+def _seed_everything(seed: int) -> None:
+    """Seed python and torch, every device."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def _load_data(config: RunConfig) -> Data:
+    """The rows of a run, with validation rows only if something uses them. Raises UserError."""
+    data = load_data(config.data, seed=config.seed, evaluation_rows_per_task=config.evaluation_rows)
+    if not config.validation.every and config.reference.mode is not ReferenceMode.on_improvement:
+        return data
+    data = hold_back(data, config.validation.rows)
+    for task, share in config.data.mixture.proportions().items():
+        if share and not any(example.task is task for example in data.train):
+            raise UserError(f"validation.rows: expected to leave training rows of task {task}, got none left")
+    return data
+
+
+def _self_play_prompts(config: RunConfig, data: Data) -> SelfPlayPrompts | None:
+    """Games without a position that is held out or left out; None if none are configured. Raises UserError."""
+    if not config.data.self_play.fraction:
+        return None
+    if not config.data.mixture.policy:
+        raise UserError(
+            "data.self_play.fraction: expected data.mixture.policy above 0, as games go on by the completions of P: "
+            f"prompts, got a fraction of {config.data.self_play.fraction} and no such prompts"
+        )
+    excluded = data.excluded | frozenset(map(example_key, data.validation))
+    try:
+        return SelfPlayPrompts(config.data.self_play, seed=config.seed, excluded=excluded)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def _require_fitting_options(config: RunConfig) -> None:
+    """Raises UserError for options that exclude each other.
+
+    The reference of adapters is the model without them, which must not move or be cut into shards. Groups that are
+    sampled ahead must not depend on the step that is trained meanwhile.
+    """
+    rank, mode = config.model.lora.rank, config.reference.mode
+    if rank and config.distributed.kind is Distributed.fsdp2:
+        raise UserError(f"distributed: expected none or ddp with model.lora.rank={rank}, got fsdp2")
+    if rank and mode is not ReferenceMode.frozen:
+        raise UserError(f"reference.mode: expected frozen with model.lora.rank={rank}, got {mode}")
+    of_the_step = {
+        "distributed": config.distributed.kind is not Distributed.none,
+        "data.self_play.fraction": config.data.self_play.fraction,
+        "objective.collection.kl_cap": config.objective.collection.kl_cap,
+    }
+    needed = [name for name, value in of_the_step.items() if value]
+    if config.max_staleness and needed:
+        raise UserError(f"max_staleness: expected 0 with {' and '.join(needed)}, got {config.max_staleness}")
+
+
+def _new_folder(run: Run, label: str) -> Path:
+    """A run's folder with its configuration in it."""
+    name = f"{run.config.name}-{label}" if label else run.config.name
+    folder = make_run_folder(Path(run.config.output_root).expanduser(), name, now=datetime.now())
+    write_text(folder / CONFIG_FILE, run.config_text)
+    return folder
+
+
+def _make_sinks(run: Run, raw: DictConfig) -> list[Sink]:
+    config = run.config
+    sinks: list[Sink] = [
+        JsonlSink(run.folder / METRICS_FILE),
+        ConsoleSink(run.console, config.steps),
+    ]
+    if config.logging.tracker is Tracker.none:
+        return sinks
+    # Only a tracker draws boards while a run goes on.
+    from ..report.cards import cards_html, cards_markdown
+
+    settings = OmegaConf.to_container(raw, resolve=True, enum_to_str=True)
+    assert isinstance(settings, dict)
+    named = {str(key): value for key, value in settings.items()}
+    return [*sinks, make_tracker(config.logging, run.folder, named, Cards(cards_html, cards_markdown))]

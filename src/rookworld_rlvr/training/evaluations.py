@@ -1,0 +1,224 @@
+"""Evaluations of a run: held-out rows before and after, validation rows, and the match against the start."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+import chess
+
+from ..evaluation import Gain, Measure, Row, paired_gain, summarise, to_json
+from ..evaluation.match import MakePlayer, MatchConfig, match_suite
+from ..evaluation.players import ModelPlayer, Player
+from ..evaluation.run import evaluate
+from ..evaluation.sampled import evaluate_sampled
+from ..evaluation.scales import SPREAD
+from ..evaluation.suite import suite_table
+from ..model.policy import Policy
+from ..model.sharded import unshard
+from ..rollout.generator import Generator
+from ..stability.faults import StepAbandonedError
+from ..tasks import Example, Task
+from .collection import synced_sampler
+from .config import RunConfig
+from .run import Run, progress
+
+# The one number of each task that a decision looks at.
+SCORED = {Task.policy: "policy/legal_best_move", Task.environment: "environment/next_state_accuracy"}
+SCORE, ELO = "match/score", "match/elo"
+
+
+def evaluated(run: Run, name: str) -> list[Row]:
+    """Held-out rows, decoded greedily, and then the first of them sampled. Raises StepAbandonedError."""
+    return [*evaluate_rows(run, name, run.data.held_out), *evaluate_sampled_rows(run, name)]
+
+
+def evaluate_rows(run: Run, name: str, rows: Sequence[Example]) -> list[Row]:
+    """Rows decoded greedily by the policy as it is. Raises StepAbandonedError if a stop was requested."""
+    if not rows:
+        return []
+    world = run.context.world
+    with _generator(run), progress(run.console, f"evaluation {name}", len(rows)) as show:
+
+        def scored() -> list[Row]:
+            return evaluate(
+                run.context.generator,
+                run.context.policy.tokenizer,
+                world.share(rows),
+                engine=run.evaluator,
+                progress=_stoppable(run, show),
+            )
+
+        return _numbered(world.gather_in_order(scored, f"evaluation {name}"))
+
+
+def evaluate_sampled_rows(run: Run, name: str) -> list[Row]:
+    """The first held-out rows, sampled from the policy as it is. Raises StepAbandonedError if a stop was requested."""
+    if not run.sampled:
+        return []
+    world = run.context.world
+    with _generator(run), progress(run.console, f"evaluation {name}, sampled", len(run.sampled)) as show:
+
+        def scored() -> list[Row]:
+            return evaluate_sampled(
+                run.context.generator,
+                run.context.policy.tokenizer,
+                world.share(run.sampled),
+                run.sampling,
+                measure=run.evaluator,
+                progress=_stoppable(run, show),
+            )
+
+        return _numbered(world.gather_in_order(scored, f"evaluation {name}, sampled"), first=len(run.data.held_out))
+
+
+def validate(run: Run) -> Mapping[str, float]:
+    """The validation metrics of the policy as it is; its decisions look at labels and rules alone."""
+    world, context = run.context.world, run.context
+    with _generator(run):
+        rows = world.gather_in_order(
+            lambda: evaluate(context.generator, context.policy.tokenizer, world.share(run.data.validation)),
+            "validation",
+        )
+    return validation_metrics(rows)
+
+
+def validation_metrics(rows: Sequence[Row]) -> Mapping[str, float]:
+    """`validation/score`, the mean of the scored number of each task that has rows, and each of these numbers."""
+    values = {
+        f"validation/{key}": fmean(row.values.get(key, 0.0) for row in rows if _is_of(row, task))
+        for task, key in SCORED.items()
+        if any(_is_of(row, task) for row in rows)
+    }
+    return {"validation/score": fmean(values.values()), **values}
+
+
+def tables(before: list[Row], after: list[Row]) -> dict[str, Any]:
+    """The summary's tables: `before`, `after`, their paired `gain`, and under `spread` what sharpening lowers."""
+    gain: Mapping[str, Measure | Gain] = paired_gain(before, after) if after else {}
+    parts = {"before": summarise(before), "after": summarise(after), "gain": gain}
+    summary = {name: to_json(_of_spread(table, False)) for name, table in parts.items()}
+    return summary | {"spread": {name: to_json(_of_spread(parts[name], True)) for name in ("before", "after")}}
+
+
+def play_against_start(run: Run) -> dict[str, Measure]:
+    """`match/score` and `match/elo` with their intervals, `n` in games; empty if no match is configured.
+
+    Both models sample as published self-play did; an illegal move is sampled again, then replaced (see
+    `evaluation.match`). Raises StepAbandonedError if a stop was requested, GeneratorError.
+    """
+    if not run.config.match_pairs or not run.data.held_out:
+        return {}
+    policy, original = run.context.policy, run.context.references.original
+    with unshard(policy.model, original.model):
+        return _played(run, policy, original)
+
+
+def match_config(config: RunConfig) -> MatchConfig:
+    """As `evaluate suites=[match]` plays, except for the length of the games."""
+    return MatchConfig(opponent="start", pairs=config.match_pairs, max_plies=config.match_plies)
+
+
+def _played(run: Run, policy: Policy, original: Policy) -> dict[str, Measure]:
+    run.context.generator.sync(policy.model)
+    theirs = run.make_generator(original)
+    theirs.sync(original.model)
+    config, world = match_config(run.config), run.context.world
+    pairs = world.share(range(config.pairs))
+    with progress(run.console, "match, at most", 2 * len(pairs) * config.max_plies, unit="moves") as show:
+        moves = _Moves(show)
+        suite = match_suite(
+            _players(run, run.context.generator, policy, config, moves),
+            _players(run, theirs, original, config, moves),
+            config,
+            pairs=pairs,
+            seed=run.config.seed,
+        )
+        rows = world.gather_in_order(lambda: [row for chunk in suite.rows(0) for row in chunk], "the match")
+    table = suite_table(suite, rows)
+    return {key: _in_games(table[key]) for key in (SCORE, ELO)}
+
+
+@dataclass(slots=True)
+class _Moves:
+    """Moves of a match so far."""
+
+    show: Callable[[int], None]
+    count: int = 0
+
+    def add(self, moves: int) -> None:
+        self.count += moves
+        self.show(self.count)
+
+
+def _players(run: Run, generator: Generator, policy: Policy, config: MatchConfig, moves: _Moves) -> MakePlayer:
+    """Players of a model, by seed; they stop if the run is asked to.
+
+    The match makes one that plays and one for second attempts, whose moves do not count.
+    """
+    made: list[Player] = []
+
+    def player(seed: int) -> Player:
+        model = ModelPlayer(generator, policy.tokenizer, config.decoding, seed)
+        made.append(StoppablePlayer(model, lambda: run.stop_requested, None if made else moves))
+        return made[-1]
+
+    return player
+
+
+@dataclass(frozen=True, slots=True)
+class StoppablePlayer:
+    """A player that raises StepAbandonedError instead of choosing once `stop_requested` says so."""
+
+    player: Player
+    stop_requested: Callable[[], bool]
+    moves: _Moves | None = None
+
+    def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
+        """See `Player.choose`."""
+        if self.stop_requested():
+            raise StepAbandonedError
+        chosen = self.player.choose(boards, numbers)
+        if self.moves is not None:
+            self.moves.add(len(chosen))
+        return chosen
+
+
+@contextmanager
+def _generator(run: Run) -> Iterator[None]:
+    """Inside, the generator samples from the policy as it is."""
+    context = run.context
+    if context.prefetch is not None:
+        context.prefetch.wait()
+    with synced_sampler(context, context.generator.sync):
+        yield
+
+
+def _stoppable(run: Run, show: Callable[[int], None]) -> Callable[[int], None]:
+    """Shows this rank's progress as that of all, and raises StepAbandonedError if a stop was requested."""
+
+    def advance(done: int) -> None:
+        show(done * run.context.world.size)
+        if run.stop_requested:
+            raise StepAbandonedError
+
+    return advance
+
+
+def _numbered(rows: Sequence[Row], first: int = 0) -> list[Row]:
+    """Rows of several ranks, numbered in order."""
+    return [replace(row, index=first + i) for i, row in enumerate(rows)]
+
+
+def _is_of(row: Row, task: Task) -> bool:
+    return any(key.startswith(f"{task}/") for key in row.values)
+
+
+def _of_spread(table: Mapping[str, Measure | Gain], wanted: bool) -> dict[str, Measure | Gain]:
+    return {key: entry for key, entry in table.items() if key.startswith(f"{SPREAD}/") is wanted}
+
+
+def _in_games(measure: Measure) -> Measure:
+    """A measure of pairs of games, whose `n` counts games."""
+    return Measure(measure.value, measure.low, measure.high, 2 * measure.n)

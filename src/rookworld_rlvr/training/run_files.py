@@ -1,0 +1,144 @@
+"""Files of a run: its folder, the link to the newest run, transcripts and self-play records."""
+
+import fcntl
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..files import append_lines, whole_lines, write_lines, write_text
+from ..rollout.groups import Group, Sample
+from ..tasks.self_play_prompts import SelfPlayRecords
+from .state import StepReport
+
+LATEST = "latest"
+CONFIG_FILE, SUMMARY = "config.yaml", "summary.json"
+METRICS_FILE, ROLLOUTS_FILE = "metrics.jsonl", "rollouts.jsonl"
+POSITIONS_FILE, GAMES_FILE = "self_play_positions.jsonl", "self_play_games.jsonl"
+# Of `summary.json`, "stopped": the run was asked to stop and can be resumed.
+INTERRUPTED = "interrupted"
+
+
+def make_run_folder(root: Path, name: str, *, now: datetime) -> Path:
+    """`root/<date>/<time>-<name>`, with a number behind it where that is taken. Raises UserError."""
+    stem = root / now.strftime("%Y-%m-%d") / f"{now.strftime('%H-%M-%S')}-{name}"
+    try:
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        folder = stem
+        for number in range(2, 1000):
+            if not folder.exists():
+                break
+            folder = stem.with_name(f"{stem.name}-{number}")
+        folder.mkdir()
+    except OSError as error:
+        raise UserError(f"output_root: expected a folder to write to, got {root}: {error.strerror}") from error
+    return folder
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Meanwhile no other process trains in the folder; however this one ends, it lets go. Raises UserError."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(f"resume: expected a run that no other process trains, got {folder}") from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def point_latest(root: Path, folder: Path) -> None:
+    """Make `root/latest` lead to the run, in one rename."""
+    link = root / f".{LATEST}-{os.getpid()}"
+    link.unlink(missing_ok=True)
+    link.symlink_to(os.path.relpath(folder, root), target_is_directory=True)
+    link.replace(root / LATEST)
+
+
+def unfinished(root: Path) -> Iterator[Path]:
+    """The runs under `root` that have not finished and that no other process trains, the newest first."""
+    for path in sorted(root.glob(f"*/*/{CONFIG_FILE}"), reverse=True):
+        if not _finished(path.parent) and not _is_held(path.parent):
+            yield path.parent
+
+
+def _finished(folder: Path) -> bool:
+    summary = folder / SUMMARY
+    return summary.is_file() and json.loads(summary.read_text(encoding="utf-8"))["stopped"] != INTERRUPTED
+
+
+def _is_held(folder: Path) -> bool:
+    try:
+        with held(folder):
+            return False
+    except UserError:
+        return True
+
+
+def cut_lines(path: Path, step: int) -> None:
+    """Drop the lines behind `step`, which a resumed run writes again. An absent file stays absent."""
+    if not path.is_file():
+        return
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
+    write_text(path, "".join(kept))
+
+
+def transcript(step: int, group: Group, sample: Sample) -> dict[str, Any]:
+    """One completion as a JSON object of rollouts.jsonl."""
+    failure, reward = sample.score.failure, sample.score.total
+    return {
+        "step": step,
+        "task": group.example.task.value,
+        "prompt": group.example.prompt,
+        "completion": sample.text,
+        "expected": group.example.completion,
+        # JSON has no NaN; a reward that is not finite is a fault, and told of as one.
+        "reward": reward if math.isfinite(reward) else None,
+        "parts": sample.score.components,
+        "failure": f"{failure.reason}: {failure.detail}" if failure else None,
+        "finished": sample.completion.finished,
+    }
+
+
+def kept_transcripts(report: StepReport) -> list[dict[str, Any]]:
+    """The worst and the best completion of each group."""
+    ranked = (sorted(group.samples, key=lambda sample: sample.score.total) for group in report.groups)
+    pairs = zip(report.groups, ranked, strict=True)
+    return [transcript(report.step + 1, group, one) for group, samples in pairs for one in (samples[0], samples[-1])]
+
+
+def append_transcripts(path: Path, transcripts: Sequence[Mapping[str, Any]]) -> None:
+    """Write transcripts behind the file's end."""
+    with path.open("a", encoding="utf-8") as lines:
+        lines.writelines(json.dumps(one) + "\n" for one in transcripts)
+
+
+class SelfPlayFiles:
+    """The two files of a run's folder. Each joins the other on `game`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._positions, self._games = folder / POSITIONS_FILE, folder / GAMES_FILE
+        self._seen: set[str] = set()
+
+    def begin(self, games_ended: int) -> None:
+        """Go on behind so many games; make the files where there are none. Lines that were cut short are dropped."""
+        positions = whole_lines(self._positions)
+        self._seen = set(positions)
+        write_lines(self._positions, positions)
+        write_lines(self._games, whole_lines(self._games)[:games_ended])
+
+    def write(self, records: SelfPlayRecords) -> None:
+        """Add what is new, on disk when this returns: before a checkpoint that was trained on it."""
+        lines = dict.fromkeys(map(json.dumps, records.asked))
+        new = [line for line in lines if line not in self._seen]
+        self._seen.update(new)
+        append_lines(self._positions, new)
+        append_lines(self._games, map(json.dumps, records.ended))

@@ -1,0 +1,167 @@
+"""Experiment trackers as sinks: Weights & Biases, TensorBoard and Trackio, each imported only if it is chosen."""
+
+import importlib.util
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..evaluation.headline import HEADLINE
+from .config import LoggingConfig, Tracker
+from .sinks import Sink
+
+
+def require_tracker(tracker: Tracker) -> None:
+    """Raises UserError with the line that installs the tracker where it is missing; imports nothing."""
+    if tracker is not Tracker.none and importlib.util.find_spec(tracker.value) is None:
+        raise UserError(f"logging={tracker}: expected {tracker} to be installed: pip install {tracker}")
+
+
+def make_tracker(config: LoggingConfig, folder: Path, settings: Mapping[str, Any], cards: "Cards") -> Sink:
+    """The tracker that is configured, for a run's folder and its settings."""
+    match config.tracker:
+        case Tracker.tensorboard:
+            return TensorBoardSink(folder, cards)
+        case Tracker.wandb:
+            return WandbSink(config, folder, settings, cards)
+        case Tracker.trackio:
+            return TrackioSink(config, folder, settings, cards)
+    raise ValueError(f"expected a tracker, got {config.tracker}")
+
+
+@dataclass(frozen=True, slots=True)
+class Cards:
+    """How transcripts are drawn for a tracker."""
+
+    html: Callable[[Sequence[Mapping[str, Any]]], str]
+    """Boards as a page of their own."""
+    markdown: Callable[[Sequence[Mapping[str, Any]]], str]
+    """Boards as text."""
+
+
+TRANSCRIPTS, BOARDS, CHANGES = "transcripts", "boards", "before and after"
+TRANSCRIPT_COLUMNS = ("step", "task", "reward", "failure", "prompt", "completion", "expected")
+CHANGE_COLUMNS = ("key", "before", "after", "gain", "low", "high", "moved")
+
+
+def transcript_rows(transcripts: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+    """A row a transcript, in the order of TRANSCRIPT_COLUMNS; a text that is not there is empty."""
+    known = [transcript | {"failure": transcript["failure"] or "", "expected": transcript["expected"] or ""}
+             for transcript in map(dict, transcripts)]  # fmt: skip
+    return [[transcript[column] for column in TRANSCRIPT_COLUMNS] for transcript in known]
+
+
+def change_rows(summary: Mapping[str, Any]) -> list[list[Any]]:
+    """A row a headline key that was evaluated before and after, in the order of CHANGE_COLUMNS."""
+    moved = {key: part for part in ("better", "worse") for key in summary[part]}
+    return [
+        [key, *(summary[part][key]["value"] for part in ("before", "after")),
+         *(gain[end] for end in ("value", "low", "high")), moved.get(key, "")]
+        for key in HEADLINE if (gain := summary["gain"].get(key))
+    ]  # fmt: skip
+
+
+class TensorBoardSink(Sink):
+    """Scalars under the metrics' names; tables and boards as text, since TensorBoard draws no SVG."""
+
+    def __init__(self, folder: Path, cards: Cards) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer: Any = SummaryWriter(str(folder / "tensorboard"))
+        self._cards, self._step = cards, 0
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._step = step
+        for key, value in metrics.items():
+            self._writer.add_scalar(key, value, step)
+
+    def show(self, step: int, transcripts: Sequence[Mapping[str, Any]]) -> None:
+        self._writer.add_text(TRANSCRIPTS, _markdown(TRANSCRIPT_COLUMNS, transcript_rows(transcripts)), step)
+        self._writer.add_text(BOARDS, self._cards.markdown(transcripts), step)
+
+    def conclude(self, summary: Mapping[str, Any]) -> None:
+        if rows := change_rows(summary):
+            self._writer.add_text(CHANGES, _markdown(CHANGE_COLUMNS, rows), self._step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class WandbSink(Sink):
+    """One wandb run; offline it needs no account and can be uploaded later with `wandb sync`.
+
+    `WANDB_MODE=online` in the environment uploads at once.
+    """
+
+    def __init__(self, config: LoggingConfig, folder: Path, settings: Mapping[str, Any], cards: Cards) -> None:
+        # Slow to import, and absent until chosen.
+        import wandb
+
+        self._wandb: Any = wandb
+        self._cards, self._step = cards, 0
+        self._run: Any = wandb.init(
+            project=config.project,
+            name=folder.name,
+            dir=str(folder),
+            mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]
+            config=dict(settings),
+        )
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._step = step
+        self._run.log(dict(metrics), step=step)
+
+    def show(self, step: int, transcripts: Sequence[Mapping[str, Any]]) -> None:
+        table = self._wandb.Table(columns=list(TRANSCRIPT_COLUMNS), data=transcript_rows(transcripts))
+        boards = self._wandb.Html(self._cards.html(transcripts), inject=False)
+        self._run.log({TRANSCRIPTS: table, BOARDS: boards}, step=step)
+
+    def conclude(self, summary: Mapping[str, Any]) -> None:
+        if rows := change_rows(summary):
+            self._run.log({CHANGES: self._wandb.Table(columns=list(CHANGE_COLUMNS), data=rows)}, step=self._step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class TrackioSink(Sink):
+    """One Trackio run; `trackio show --project NAME` opens it."""
+
+    def __init__(self, config: LoggingConfig, folder: Path, settings: Mapping[str, Any], cards: Cards) -> None:
+        # Slow to import, and absent until chosen.
+        import pandas
+        import trackio
+
+        self._trackio: Any = trackio
+        self._frame: Any = pandas.DataFrame
+        self._cards, self._step = cards, 0
+        self._run: Any = trackio.init(
+            project=config.project, name=folder.name, config=dict(settings), embed=False, auto_log_gpu=False
+        )
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._step = step
+        self._run.log(dict(metrics), step=step)
+
+    def show(self, step: int, transcripts: Sequence[Mapping[str, Any]]) -> None:
+        table = self._table(TRANSCRIPT_COLUMNS, transcript_rows(transcripts))
+        self._run.log({TRANSCRIPTS: table, BOARDS: self._trackio.Html(self._cards.html(transcripts))}, step=step)
+
+    def conclude(self, summary: Mapping[str, Any]) -> None:
+        if rows := change_rows(summary):
+            self._run.log({CHANGES: self._table(CHANGE_COLUMNS, rows)}, step=self._step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+    def _table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+        return self._trackio.Table(dataframe=self._frame(rows, columns=list(columns)))
+
+
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A table; blanks are drawn together, and a bar would end a cell."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    cells = ([" ".join(str(cell).split()).replace("|", "/") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
