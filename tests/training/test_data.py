@@ -167,11 +167,12 @@ def test_what_is_left_out_of_a_source_is_counted_by_reason_and_told(tmp_path: Pa
     rows = tmp_path / "rows.jsonl"
     rows.write_text("\n".join([*good, '{"fen": "nonsense"}', '{"fen": "8/8"}', "chess"]) + "\n")
     config = DataConfig(train=str(rows), held_out=held_out, mixture=POLICY_ONLY)
-    bad, barred = load_data(config, seed=0).notes
+    rows_line, bad, barred = load_data(config, seed=0).notes
+    assert rows_line == f"data: 10 of policy, 0 of environment from {rows}; 1 held-out rows from {held_out}"
     assert bad.startswith(f"{rows}: 3 of 14 rows are malformed and were left out (bad_")
     assert bad.endswith(f"rookworld data audit {rows} shows them")
     assert "of 11 rows have positions that are held out or excluded, and are not trained on" in barred
-    assert load_data(DataConfig(), seed=0).notes == ()
+    assert len(load_data(DataConfig(), seed=0).notes) == 1
 
 
 def test_a_source_without_a_task_is_refused_with_what_to_set(tmp_path: Path) -> None:
