@@ -22,22 +22,25 @@ from rich.table import Column, Table
 from rookworld_rlvr.app.generators import make_generator
 from rookworld_rlvr.board.fen import parse_fen
 from rookworld_rlvr.evaluation import Measure, MoveEvaluator, to_json
-from rookworld_rlvr.evaluation.balanced import BalancedConfig, balanced_suite
-from rookworld_rlvr.evaluation.engine_match import EngineMatchConfig, engine_match_suite
-from rookworld_rlvr.evaluation.held_out import Complete, held_out_suite
-from rookworld_rlvr.evaluation.mate_in_one import mate_in_one_suite, read_mates
-from rookworld_rlvr.evaluation.players import (
+from rookworld_rlvr.evaluation.completions import greedy_texts
+from rookworld_rlvr.evaluation.engine_match import (
     FULL_SKILL,
-    DecodingConfig,
-    ModelPlayer,
+    EngineMatchConfig,
     OpponentConfig,
-    Player,
-    RandomPlayer,
+    engine_match_suite,
     engine_player,
 )
+from rookworld_rlvr.evaluation.held_out import BalancedConfig, Complete, balanced_suite, held_out_suite
+from rookworld_rlvr.evaluation.mate_in_one import mate_in_one_suite, read_mates
+from rookworld_rlvr.evaluation.players import (
+    CapturePlayer,
+    DecodingConfig,
+    ExchangePlayer,
+    ModelPlayer,
+    Player,
+    RandomPlayer,
+)
 from rookworld_rlvr.evaluation.puzzles import puzzles_suite, read_puzzles
-from rookworld_rlvr.evaluation.rule_players import CapturePlayer, ExchangePlayer
-from rookworld_rlvr.evaluation.run import greedy_texts
 from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay_suite
 from rookworld_rlvr.evaluation.suite import Suite, suite_table
 from rookworld_rlvr.model.device import Device, Precision, select_device

@@ -17,9 +17,9 @@ from safetensors.torch import load_file, save_file
 from rookworld_rlvr.app import suites
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.config import EvaluateConfig
-from rookworld_rlvr.app.evaluated import Evaluated, load_model
 from rookworld_rlvr.app.generators import make_generator
 from rookworld_rlvr.app.rows_file import RowsFile, rows_path
+from rookworld_rlvr.app.suites import Evaluated, load_model
 from rookworld_rlvr.evaluation.suite import Suite, SuiteName
 from rookworld_rlvr.files import written_alone
 from rookworld_rlvr.provenance import software

@@ -16,10 +16,9 @@ from omegaconf import OmegaConf
 
 from rookworld_rlvr.app.config import EvaluateConfig
 from rookworld_rlvr.app.evaluate import _evaluate
-from rookworld_rlvr.app.evaluated import Evaluated, load_model
 from rookworld_rlvr.app.generators import make_generator
 from rookworld_rlvr.app.hydra_command import to_dataclass
-from rookworld_rlvr.app.suites import build_suites
+from rookworld_rlvr.app.suites import Evaluated, build_suites, load_model
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.rollout.generator import GeneratorConfig
 from rookworld_rlvr.stockfish.engine import EngineConfig

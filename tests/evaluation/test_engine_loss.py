@@ -8,7 +8,7 @@ import chess
 import pytest
 
 from rookworld_rlvr.app.cli import main
-from rookworld_rlvr.evaluation import Measure, MoveEvaluator, paired_gain, run, score_examples, summarise
+from rookworld_rlvr.evaluation import Measure, MoveEvaluator, completions, paired_gain, score_examples, summarise
 from rookworld_rlvr.rewards.evaluation_cache import load_cache
 from rookworld_rlvr.stockfish.engine import Analysis, EngineConfig
 from rookworld_rlvr.stockfish.pool import EnginePool
@@ -93,8 +93,8 @@ def test_a_measure_asks_of_each_policy_position_once_at_its_own_limit(fake_stock
 def test_an_evaluation_that_waits_for_an_engine_can_be_stopped_at_each_chunk(
     fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "CHUNK_ROWS", 1)
-    monkeypatch.setattr(run, "greedy_texts", lambda generator, tokenizer, chunk: ["" for _ in chunk])
+    monkeypatch.setattr(completions, "CHUNK_ROWS", 1)
+    monkeypatch.setattr(completions, "greedy_texts", lambda generator, tokenizer, chunk: ["" for _ in chunk])
     analysed = []
 
     def stop(done: int) -> None:
@@ -104,10 +104,10 @@ def test_an_evaluation_that_waits_for_an_engine_can_be_stopped_at_each_chunk(
 
     with EnginePool(EngineConfig(path=str(fake_stockfish), cache=False, nodes=50)) as pool:
         with pytest.raises(KeyboardInterrupt):
-            run.evaluate(None, None, EXAMPLES, engine=MoveEvaluator(NO_CACHE, pool, 90), progress=stop)  # type: ignore[arg-type]
+            completions.evaluate(None, None, EXAMPLES, engine=MoveEvaluator(NO_CACHE, pool, 90), progress=stop)  # type: ignore[arg-type]
         assert analysed == [1, 2]
         measure = MoveEvaluator(NO_CACHE, pool, 90)
-        rows = run.evaluate(None, None, EXAMPLES, engine=measure)  # type: ignore[arg-type]
+        rows = completions.evaluate(None, None, EXAMPLES, engine=measure)  # type: ignore[arg-type]
         assert rows == score_examples(EXAMPLES, ["", "", "", ""], measure.analyses(EXAMPLES)) and KEY in rows[0].values
 
 
@@ -115,7 +115,7 @@ def test_an_evaluation_that_waits_for_an_engine_can_be_stopped_at_each_chunk(
 def evaluate(small_overrides: list[str], tmp_path: Path) -> Callable[..., int]:
     kept = ("model", "data", "generator", "evaluation_rows", "precision", "device", "threads")
     given = [override for override in small_overrides if override.startswith(kept)]
-    given += ["evaluation_rows=3", f"output={tmp_path / 'table.json'}", f"engine.cache_folder={tmp_path / 'cache'}"]
+    given += ["evaluation_rows=3", f"output={tmp_path / 'table.json'}", f"stockfish.cache_folder={tmp_path / 'cache'}"]
     return lambda *overrides: main(["evaluate", *given, *overrides])
 
 
@@ -123,22 +123,22 @@ def test_evaluate_measures_with_an_engine_where_it_is_asked_to(
     evaluate: Callable[..., int], tmp_path: Path, stockfish: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert evaluate() == 0 and KEY not in capfd.readouterr().out and not (tmp_path / "cache").exists()
-    given = ["evaluation_nodes=500", f"engine.path={stockfish}"]
+    given = ["evaluation_nodes=500", f"stockfish.path={stockfish}"]
     assert evaluate(*given, f"output={tmp_path / 'one.json'}") == 0
     shown, one = capfd.readouterr().out, json.loads((tmp_path / "one.json").read_text())["suites"]["policy"]
     assert KEY in shown and (tmp_path / "cache").exists()
     assert one["table"][KEY]["n"] == 3 and one["engine"].startswith("Stockfish") and one["engine_nodes"] == 500
     # What changes the speed alone is no other evaluation; neither does it change a figure.
-    assert evaluate(*given, f"output={tmp_path / 'one.json'}", "engine.processes=2") == 0
-    assert evaluate(*given, f"output={tmp_path / 'two.json'}", "engine.processes=2", "engine.cache=false") == 0
+    assert evaluate(*given, f"output={tmp_path / 'one.json'}", "stockfish.processes=2") == 0
+    assert evaluate(*given, f"output={tmp_path / 'two.json'}", "stockfish.processes=2", "stockfish.cache=false") == 0
     assert json.loads((tmp_path / "two.json").read_text())["suites"]["policy"]["table"] == one["table"]
 
 
 def test_evaluate_without_the_engine_that_was_asked_for_is_one_line(
     evaluate: Callable[..., int], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert evaluate("evaluation_nodes=500", "engine.path=/nope/stockfish") == 2
+    assert evaluate("evaluation_nodes=500", "stockfish.path=/nope/stockfish") == 2
     told = capfd.readouterr().err
-    assert told == "rookworld: engine: expected an engine's binary, got '/nope/stockfish': no such file\n"
+    assert told == "rookworld: stockfish: expected an engine's binary, got '/nope/stockfish': no such file\n"
     assert evaluate("evaluation_nodes=-1") == 2
     assert "evaluation_nodes: expected 0 or more, got -1" in capfd.readouterr().err

@@ -13,11 +13,13 @@ import pytest
 from rookworld_rlvr.evaluation import Measure, Row, summarise
 from rookworld_rlvr.evaluation.engine_match import (
     EngineMatchConfig,
+    OpponentConfig,
     engine_match_suite,
+    engine_player,
 )
+from rookworld_rlvr.evaluation.games import elo, elo_measures
 from rookworld_rlvr.evaluation.intervals import Z_95, wilson_interval
-from rookworld_rlvr.evaluation.paired_games import elo, elo_measures
-from rookworld_rlvr.evaluation.players import OpponentConfig, RandomPlayer, engine_player
+from rookworld_rlvr.evaluation.players import RandomPlayer
 from rookworld_rlvr.evaluation.suite import SuiteName
 
 

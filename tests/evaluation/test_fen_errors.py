@@ -3,7 +3,7 @@
 import chess
 import pytest
 
-from rookworld_rlvr.evaluation.fen_errors import score_next_fen
+from rookworld_rlvr.evaluation.scoring import score_next_fen
 from rookworld_rlvr.tasks import Example, PromptError, Task
 
 EXAMPLE = Example(Task.environment, f"A: {chess.STARTING_FEN}+e2e4+e2e4+", None)

@@ -54,7 +54,7 @@ def test_a_game_ends_by_rule_or_by_an_illegal_move(
 
 def test_a_game_is_cut_at_its_limit_and_counts_as_half() -> None:
     game = of(SHUFFLE, limit=5)
-    assert (game.plies, game.end, game.winner, game.score(chess.WHITE)) == (5, End.cut, None, 0.5)
+    assert (game.plies, game.end, game.winner, game.score(chess.WHITE)) == (5, End.ply_limit, None, 0.5)
     assert (of(FOOLS_MATE).score(chess.WHITE), of(FOOLS_MATE).score(chess.BLACK)) == (0.0, 1.0)
 
 

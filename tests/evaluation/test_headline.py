@@ -7,7 +7,7 @@ import pytest
 from rookworld_rlvr.evaluation import Measure, Row
 from rookworld_rlvr.evaluation.headline import HEADLINE, Changes, changes, holm, shown_first
 from rookworld_rlvr.evaluation.intervals import seeds_interval
-from rookworld_rlvr.evaluation.scales import lower_is_better, scale_of
+from rookworld_rlvr.evaluation.keys import lower_is_better, scale_of
 
 VALID, LOSS = "policy/valid", "policy/win_probability_loss"
 

@@ -8,8 +8,7 @@ import pytest
 from rookworld_rlvr.board.openings import OPENINGS, drawn_opening
 from rookworld_rlvr.evaluation import Measure, summarise
 from rookworld_rlvr.evaluation.match import RULES, IllegalRule, MatchConfig, RescuedPlayer, match_suite
-from rookworld_rlvr.evaluation.players import Player, RandomPlayer
-from rookworld_rlvr.evaluation.rule_players import CapturePlayer, ExchangePlayer
+from rookworld_rlvr.evaluation.players import CapturePlayer, ExchangePlayer, Player, RandomPlayer
 from rookworld_rlvr.evaluation.suite import suite_table
 
 
@@ -50,9 +49,9 @@ def test_the_exchange_rule_mates_where_it_can_and_counts_recaptures() -> None:
     player = ExchangePlayer()
     # A rook for a defended knight: three won, five lost.
     traded = chess.Board("4k3/3p4/2n5/8/8/8/2R5/4K3 w - - 0 1")
-    assert player.worth(traded, chess.Move.from_uci("c2c6")) == 3 - 5
+    assert player.rate(traded, chess.Move.from_uci("c2c6")) == 3 - 5
     promoted = chess.Board("8/P6k/8/8/8/8/8/K7 w - - 0 1")
-    assert player.worth(promoted, chess.Move.from_uci("a7a8q")) == 8
+    assert player.rate(promoted, chess.Move.from_uci("a7a8q")) == 8
 
 
 def test_choices_depend_on_position_number_and_seed_alone() -> None:

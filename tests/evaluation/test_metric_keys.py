@@ -11,15 +11,13 @@ def evaluation_keys() -> Iterator[str]:
     """Yield every key that a suite can have; the games are those of scripted players."""
     import chess
 
-    from rookworld_rlvr.evaluation.balanced import score_balanced_row
     from rookworld_rlvr.evaluation.engine_match import EngineMatchConfig, engine_match_suite
-    from rookworld_rlvr.evaluation.held_out import held_out_rows
-    from rookworld_rlvr.evaluation.label_loss import LabelLoss
+    from rookworld_rlvr.evaluation.held_out import held_out_rows, score_balanced_row
     from rookworld_rlvr.evaluation.match import RULES, MatchConfig, match_suite
     from rookworld_rlvr.evaluation.mate_in_one import MateInOne, mate_in_one_suite
     from rookworld_rlvr.evaluation.players import RandomPlayer
     from rookworld_rlvr.evaluation.puzzles import Puzzle, puzzles_suite
-    from rookworld_rlvr.evaluation.retention import Asked, retention_suite
+    from rookworld_rlvr.evaluation.retention import LabelLoss, RetentionModel, retention_suite
     from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay_suite
     from rookworld_rlvr.evaluation.suite import suite_table
     from rookworld_rlvr.evaluation.world_model import WorldModelConfig, world_model_suite
@@ -50,7 +48,7 @@ def evaluation_keys() -> Iterator[str]:
     labels = [example.completion or "" for example in examples]
     fen = next(parse_policy_prompt(row.prompt).fen for row in examples if row.task is Task.policy)
     analysis = Analysis(fen, tuple((move.uci(), 0.0) for move in chess.Board(fen).legal_moves))
-    asked = Asked(lambda chunk: [""] * len(chunk), lambda chunk: [LabelLoss(1.0, 1)] * len(chunk))
+    asked = RetentionModel(lambda chunk: [""] * len(chunk), lambda chunk: [LabelLoss(1.0, 1)] * len(chunk))
     player, silent = RandomPlayer(), Silent()
     mate = "7k/5Q2/6K1/8/8/8/8/8 w - - 0 1", "f7g7"
     suites = [

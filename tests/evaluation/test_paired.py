@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 
 from rookworld_rlvr.evaluation import Measure, Row
+from rookworld_rlvr.evaluation.games import elo_measures
 from rookworld_rlvr.evaluation.paired import (
     JACKKNIFE,
     MCNEMAR,
@@ -19,7 +20,6 @@ from rookworld_rlvr.evaluation.paired import (
     mcnemar_p,
     wilcoxon_p,
 )
-from rookworld_rlvr.evaluation.paired_games import elo_measures
 from rookworld_rlvr.evaluation.selfplay import selfplay_measures
 from rookworld_rlvr.evaluation.suite import SuiteName
 

@@ -12,18 +12,9 @@ import pytest
 import torch
 
 from rookworld_rlvr.board.openings import OPENINGS, opening_board
-from rookworld_rlvr.evaluation.engine_match import EngineMatchConfig
-from rookworld_rlvr.evaluation.players import (
-    DecodingConfig,
-    EnginePlayer,
-    OpponentConfig,
-    RandomPlayer,
-    best_move_text,
-    engine_player,
-)
+from rookworld_rlvr.evaluation.engine_match import EngineMatchConfig, EnginePlayer, OpponentConfig, engine_player
+from rookworld_rlvr.evaluation.players import DecodingConfig, RandomPlayer, best_move_text
 from rookworld_rlvr.rollout.generator import GeneratorError
-from rookworld_rlvr.tasks.policy import parse_policy
-from rookworld_rlvr.tasks.types import PolicyCompletion
 
 BOARDS = [opening_board(opening) for opening in OPENINGS[:6]]
 MATE = chess.Board("7k/5Q2/6K1/8/8/8/8/8 w - - 0 1")
@@ -64,13 +55,9 @@ def test_a_model_plays_the_best_move_of_its_answers_and_greedy_choices_stand_alo
     small_player: Callable[..., Any],
 ) -> None:
     player = small_player()
-    # A model of one layer writes few answers that can be read.
     boards = [opening_board(opening) for opening in OPENINGS[:60]]
-    answers = [parse_policy(answer) for answer in player.answers(boards, range(60))]
     chosen = player.choose(boards, range(60))
-    pairs = zip(chosen, answers, strict=True)
-    read = [(text, parsed.best) for text, parsed in pairs if isinstance(parsed, PolicyCompletion)]
-    assert read and all(text == best for text, best in read)
+    assert chosen == [best_move_text(answer) for answer in player.answers(boards, range(60))] and any(chosen)
     assert [player.choose([board], [9])[0] for board in BOARDS] == chosen[:6]
 
 

@@ -7,8 +7,8 @@ import chess
 import pytest
 import torch
 
-from rookworld_rlvr.evaluation.engine_loss import MoveEvaluator
-from rookworld_rlvr.evaluation.sampled import Sampling, evaluate_sampled, sampled_values
+from rookworld_rlvr.evaluation.completions import Sampling, evaluate_sampled, sampled_values
+from rookworld_rlvr.evaluation.scoring import MoveEvaluator
 from rookworld_rlvr.rewards.evaluation_cache import load_cache
 from rookworld_rlvr.stockfish.engine import Analysis
 from rookworld_rlvr.tasks import Example, Task

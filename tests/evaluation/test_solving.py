@@ -8,8 +8,9 @@ import chess
 import pytest
 
 from rookworld_rlvr.evaluation import Row, summarise
+from rookworld_rlvr.evaluation.engine_match import OpponentConfig, engine_player
 from rookworld_rlvr.evaluation.mate_in_one import MateInOneConfig, mate_in_one_suite, read_mates
-from rookworld_rlvr.evaluation.players import OpponentConfig, RandomPlayer, engine_player
+from rookworld_rlvr.evaluation.players import RandomPlayer
 from rookworld_rlvr.evaluation.puzzles import Puzzle, PuzzlesConfig, puzzles_suite, read_puzzles
 from rookworld_rlvr.evaluation.suite import Suite
 
@@ -174,9 +175,9 @@ def test_the_square_behind_a_double_step_may_be_named_though_nobody_can_take_the
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"fen": MATE, "best": "f7g7", "ply": "x"}, "at .*:1.*the ply 'x', which is no number"),
+        ({"fen": MATE, "best": "f7g7", "ply": "x"}, "at .*:1.*the ply 'x', which is not a number"),
         ({"fen": MATE, "best": "f7a1"}, "a legal best at .*:1.*the illegal move 'f7a1'"),
-        ({"fen": MATE, "best": "f7g7", "rating": "high"}, "a rating that is no number"),
+        ({"fen": MATE, "best": "f7g7", "rating": "high"}, "a rating that is not a number"),
         ({"best": "f7g7"}, "a legal best at .*:1"),
     ],
 )

@@ -6,12 +6,10 @@ import chess
 import pytest
 
 from rookworld_rlvr.evaluation import score_examples, summarise
-from rookworld_rlvr.evaluation.balanced import OF_A_CLASS, BalancedConfig, balanced_suite
 from rookworld_rlvr.evaluation.games import PlannedGame, Start
-from rookworld_rlvr.evaluation.held_out import held_out_suite
-from rookworld_rlvr.evaluation.label_loss import LabelLoss
+from rookworld_rlvr.evaluation.held_out import CLASS_KEYS, BalancedConfig, balanced_suite, held_out_suite
 from rookworld_rlvr.evaluation.mate_in_one import MateInOne
-from rookworld_rlvr.evaluation.retention import Asked, retention_suite
+from rookworld_rlvr.evaluation.retention import LabelLoss, RetentionModel, retention_suite
 from rookworld_rlvr.evaluation.suite import Suite, by_chunks
 from rookworld_rlvr.tasks import EnvironmentPrompt, Example, Task, parse_prompt
 from rookworld_rlvr.tasks.classes import TransitionClass
@@ -103,7 +101,7 @@ def test_python_chess_is_perfect_on_the_balanced_set_and_a_constant_answer_is_no
     errors = {key for key in table if "fen_error" in key or "mae" in key}
     assert {key for key, found in table.items() if found.value == 1.0} == table.keys() - errors
     assert all(table[key].value == 0.0 for key in errors)
-    classes = {f"balanced/{key}/{name}" for key in OF_A_CLASS for name in TransitionClass}
+    classes = {f"balanced/{key}/{name}" for key in CLASS_KEYS for name in TransitionClass}
     assert classes <= table.keys() and all(table[key].n == 1 for key in classes)
     # The guess of the published data's majority: the move was legal and nothing has ended.
     constant = balanced_suite(config, lambda chunk: [f"{AFTER_E4}+0.001+0+0"] * len(chunk), seed=0, excluded=())
@@ -126,11 +124,11 @@ def test_classes_take_turns_and_excluded_positions_are_not_asked() -> None:
 
 
 def test_retention_compares_row_by_row_and_leaves_out_what_one_side_has_not() -> None:
-    def losses(nat: float) -> Asked:
+    def losses(nat: float) -> RetentionModel:
         found = [LabelLoss(nat, 4), None, LabelLoss(nat * 2, 4), LabelLoss(nat, 4)]
-        return Asked(labels, lambda chunk: found)
+        return RetentionModel(labels, lambda chunk: found)
 
-    junk = Asked(lambda chunk: ["junk"] * len(chunk), losses(3.0).losses)
+    junk = RetentionModel(lambda chunk: ["junk"] * len(chunk), losses(3.0).losses)
     table = summarise(all_rows(retention_suite(junk, losses(2.0), EXAMPLES)))
     assert "retention/environment_loss" not in table
     losses_told = [table[f"retention/policy_loss{part}"].value for part in ("", "/baseline", "/change")]

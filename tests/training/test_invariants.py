@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig
 
-from rookworld_rlvr.evaluation.run import evaluate
+from rookworld_rlvr.evaluation.completions import evaluate
 from rookworld_rlvr.model.batch import Batch, micro_batches
 from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.objective import KLForm, LossKind, LossSizes

@@ -1,27 +1,48 @@
-"""`rookworld evaluate compare A B`: two results of `rookworld evaluate` on the same rows, key by key."""
+"""`rookworld evaluate compare A B`: two results of `rookworld evaluate` on the same rows, key by key.
+
+Results are comparable if they have the same seed, facts and settings of their common suites.
+"""
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..evaluation import to_json
+from ..evaluation import Row, to_json
+from ..evaluation.games import elo_measures
 from ..evaluation.headline import holm
-from ..evaluation.measures import MEASURES
+from ..evaluation.keys import lower_is_better
 from ..evaluation.paired import Comparison, compare
-from ..evaluation.scales import lower_is_better
-from ..evaluation.suite import no_measures
+from ..evaluation.selfplay import selfplay_measures
+from ..evaluation.suite import Measures, SuiteName, no_measures
 from ..evaluation.table import json_number
+from ..evaluation.world_model import world_model_measures
 from ..files import write_json
 from .arguments import OneLineParser
 from .build import make_console
-from .compared_settings import differing_settings
 from .exit_codes import BAD_INPUT, DONE
-from .rows_file import read_finished, rows_path
+from .rows_file import MISSING, leaves, read_finished, rows_path
 from .tables import BESIDE, comparison_table
+
+# The keys of each suite that are not means over its rows.
+MEASURES: Mapping[str, Measures] = {
+    SuiteName.selfplay: selfplay_measures,
+    SuiteName.world_model: world_model_measures,
+    SuiteName.engine_match: partial(elo_measures, SuiteName.engine_match),
+    SuiteName.match: partial(elo_measures, SuiteName.match),
+}
+# Places of files. Their content is compared row by row, by checksum or by the engine's name.
+PLACES = ("path", "file", "pgn", "config.retention.baseline")
+# Settings and facts behind policy/win_probability_loss.
+SETTINGS_OF_LOSS = ("config.evaluation_nodes", "config.stockfish.", "facts.policy.engine")
+MODEL = "config.model.path"
+
+Result = tuple[Mapping[str, Any], Mapping[str, list[Row]]]
+"""The head of an evaluation's file, and its rows by suite."""
 
 
 def compare_command(argv: list[str]) -> int:
@@ -45,46 +66,53 @@ def _parser() -> argparse.ArgumentParser:
 
 def _compare(first: Path, second: Path, out: Path | None) -> None:
     _require_new(out, first, second)
-    one_head, one = read_finished(first)
-    two_head, two = read_finished(second)
-    suites = [name for name in one if name in two]
-    has = [f"{', '.join(rows)} in {path}" for rows, path in ((one, first), (two, second))]
+    one, two = read_finished(first), read_finished(second)
+    suites = [name for name in one[1] if name in two[1]]
+    contents = [f"{', '.join(rows)} in {path}" for (_, rows), path in ((one, first), (two, second))]
     if not suites:
-        raise UserError(f"expected a suite that both have, got {' and '.join(has)}")
-    differs = differing_settings((one_head, two_head), suites, (first, second))
-    found: dict[str, Comparison] = {}
+        raise UserError(f"expected a suite that both have, got {' and '.join(contents)}")
+    differing = differing_settings((one[0], two[0]), suites, (first, second))
+    comparisons = _comparisons(one, two, suites, (first, second))
+    lines = [_model_line("A", one, first), _model_line("B", two, second)]
+    if one[1].keys() != two[1].keys():
+        lines.append(f"Not in both: {'; '.join(contents)}")
+    if differing:
+        lines.append("Differs: " + "; ".join(f"{name} is {a} in A, {b} in B" for name, (a, b) in differing.items()))
+    console = make_console()
+    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    console.print(comparison_table(comparisons))
+    console.print("\n".join(_conclusion(comparisons)), highlight=False, markup=False, soft_wrap=True)
+    if out is not None:
+        models = {"first": one[0]["model"], "second": two[0]["model"]}
+        table = {key: _as_json(entry) for key, entry in comparisons.items()}
+        write_json(out, {"models": models, "differs": differing, "suites": suites, "table": table})
+
+
+def _model_line(letter: str, result: Result, path: Path) -> str:
+    model = result[0]["model"]
+    return f"{letter}: {model['path']}, {model['parameters']:,} parameters, weights {model['checksum']}, from {path}"
+
+
+def _comparisons(one: Result, two: Result, suites: Sequence[str], files: tuple[Path, Path]) -> dict[str, Comparison]:
+    comparisons: dict[str, Comparison] = {}
     for name in suites:
         try:
-            found |= compare(one[name], two[name], MEASURES.get(name, no_measures))
+            comparisons |= compare(one[1][name], two[1][name], MEASURES.get(name, no_measures))
         except ValueError as error:
-            raise UserError(f"{name}: {error}, in {first} and {second}") from error
-    models = {"first": one_head["model"], "second": two_head["model"]}
-    console = make_console()
-    for name, model, path in (("A", one_head["model"], first), ("B", two_head["model"], second)):
-        told = f"{name}: {model['path']}, {model['parameters']:,} parameters, weights {model['checksum']}, from {path}"
-        console.print(told, highlight=False, markup=False, soft_wrap=True)
-    if one.keys() != two.keys():
-        console.print(f"Not in both: {'; '.join(has)}", highlight=False, markup=False, soft_wrap=True)
-    if differs:
-        told = "; ".join(f"{name} is {one} in A, {two} in B" for name, (one, two) in differs.items())
-        console.print(f"Differs: {told}", highlight=False, markup=False, soft_wrap=True)
-    console.print(comparison_table(found))
-    console.print("\n".join(_verdict(found)), highlight=False, markup=False, soft_wrap=True)
-    if out is not None:
-        table = {key: _as_json(entry) for key, entry in found.items()}
-        write_json(out, {"models": models, "differs": differs, "suites": suites, "table": table})
+            raise UserError(f"{name}: {error}, in {files[0]} and {files[1]}") from error
+    return comparisons
 
 
-def _verdict(found: Mapping[str, Comparison]) -> list[str]:
-    """What B does better and worse, in sentences; keys that refine others, as by colour, are left out."""
-    tested = {key: entry for key, entry in found.items() if key.rpartition("/")[2] not in BESIDE}
+def _conclusion(comparisons: Mapping[str, Comparison]) -> list[str]:
+    """Sentences on what B does better and worse; keys that refine others, as by colour, are left out."""
+    tested = {key: entry for key, entry in comparisons.items() if key.rpartition("/")[2] not in BESIDE}
     moved = holm({key: entry.p for key, entry in tested.items()})
     worse = [key for key in tested if key in moved and (tested[key].gain.value > 0) == lower_is_better(key)]
     better = [key for key in tested if key in moved and key not in worse]
-    told = [f"B is {how} in {', '.join(keys)}." for how, keys in (("worse", worse), ("better", better)) if keys]
+    named = [f"B is {how} in {', '.join(keys)}." for how, keys in (("worse", worse), ("better", better)) if keys]
     rows = max((entry.n for entry in tested.values()), default=0)
     rest = f"{len(tested) - len(moved)} of {len(tested)} keys are not told apart by {rows} rows"
-    return [*told, f"{rest} (5 % over all of them, Holm's correction)."]
+    return [*named, f"{rest} (5 % over all of them, Holm's correction)."]
 
 
 def _as_json(entry: Comparison) -> dict[str, Any]:
@@ -93,7 +121,7 @@ def _as_json(entry: Comparison) -> dict[str, Any]:
 
 
 def _require_new(out: Path | None, first: Path, second: Path) -> None:
-    """Raises UserError where the comparison would go nowhere, or over what is compared."""
+    """Raises UserError if the comparison cannot be written, or would overwrite what is compared."""
     if out is None:
         return
     if not out.resolve().parent.is_dir():
@@ -101,3 +129,39 @@ def _require_new(out: Path | None, first: Path, second: Path) -> None:
     compared = [path.resolve() for file in (first, second) for path in (file, rows_path(file))]
     if out.resolve() in compared:
         raise UserError(f"--json: expected a file of its own, got {out}, which is compared")
+
+
+def differing_settings(
+    heads: tuple[Mapping[str, Any], Mapping[str, Any]], suites: Sequence[str], files: tuple[Path, Path]
+) -> dict[str, tuple[Any, Any]]:
+    """Differences, by name, between two evaluations that both have `suites`, apart from the model.
+
+    Raises UserError if their figures are not comparable: another seed, other facts or settings of a common suite,
+    another engine or other nodes behind a loss that both have. Names of files may differ.
+    """
+    first, second = (dict(_settings(head, suites)) for head in heads)
+    names = [name for name in dict.fromkeys([*first, *second]) if name != MODEL]
+    both = {name: (first.get(name, MISSING), second.get(name, MISSING)) for name in names}
+    differing = {name: values for name, values in both.items() if values[0] != values[1]}
+    loss = all("engine" in head["facts"].get(SuiteName.policy, {}) for head in heads)
+    for name, values in differing.items():
+        if _must_agree(name, suites, loss):
+            places = " and ".join(f"{value!r} in {path}" for value, path in zip(values, files, strict=True))
+            raise UserError(f"expected two results of one evaluation, got others: {name} is {places}")
+    return differing
+
+
+def _settings(head: Mapping[str, Any], suites: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """The settings and facts of one evaluation, without those of suites that are not compared."""
+    others = {name.value for name in SuiteName} - set(suites)
+    for section in ("config", "facts", "software"):
+        kept = {name: value for name, value in head[section].items() if name not in others}
+        yield from leaves(kept, section)
+
+
+def _must_agree(name: str, suites: Sequence[str], loss: bool) -> bool:
+    if name in PLACES or name.rpartition(".")[2] in PLACES:
+        return False
+    if name.startswith(SETTINGS_OF_LOSS):
+        return loss and SuiteName.policy in suites
+    return name == "config.seed" or name.split(".")[1] in suites

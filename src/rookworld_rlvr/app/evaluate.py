@@ -24,14 +24,13 @@ from ..training.data import load_evaluation_data
 from .build import make_console, set_threads
 from .compare import compare_command
 from .config import EvaluateConfig
-from .evaluated import Evaluated, load_model
 from .generators import make_generator
 from .hydra_command import run_command
 from .pgn_files import begin_pgn, pgn_paths, save_pgn
 from .progress import bars
 from .rows_file import RowsFile, rows_path
 from .scorers import make_measure
-from .suites import build_suites
+from .suites import Evaluated, build_suites, load_model
 from .tables import evaluation_tables
 
 COMPARE = "compare"

@@ -1,34 +1,60 @@
-"""From a configuration to the suites it asks for."""
+"""Builders of the suites of `rookworld evaluate` from its configuration."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Any
 
+from ..board.fen import parse_fen, position_key
 from ..errors import UserError
-from ..evaluation.balanced import balanced_suite
-from ..evaluation.held_out import held_out_suite
-from ..evaluation.label_loss import label_losses
+from ..evaluation import MoveEvaluator
+from ..evaluation.completions import greedy_texts
+from ..evaluation.engine_match import OpponentConfig, engine_match_suite, engine_player
+from ..evaluation.held_out import balanced_suite, held_out_suite
 from ..evaluation.match import RULES, MakePlayer, match_suite
-from ..evaluation.players import DecodingConfig, ModelPlayer
-from ..evaluation.retention import Asked, retention_suite
-from ..evaluation.run import greedy_texts
+from ..evaluation.mate_in_one import mate_in_one_suite, read_mates
+from ..evaluation.players import DecodingConfig, ModelPlayer, Player, RandomPlayer
+from ..evaluation.puzzles import puzzles_suite, read_puzzles
+from ..evaluation.retention import RetentionModel, label_losses, retention_suite
+from ..evaluation.selfplay import selfplay_suite
 from ..evaluation.suite import Suite, SuiteName
-from ..model.policy import Policy
+from ..evaluation.world_model import WorldPlayer, world_model_suite
+from ..model.device import select_device
+from ..model.policy import ModelConfig, Policy, load_policy
 from ..model.weights import checksum
 from ..rollout.generator import Generator
 from ..tasks import Task
 from ..tasks.corpus import example_key
-from ..training.data import evaluation_rows
-from .evaluated import Evaluated, load_model
-from .game_suites import engine_match, mates, puzzles, selfplay, world_model
+from ..training.data import EvaluationData, evaluation_rows
+from .config import EvaluateConfig
 from .generators import in_this_process, make_generator
 
 
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """A model under evaluation, with its data and configuration."""
+
+    config: EvaluateConfig
+    data: EvaluationData
+    policy: Policy
+    generator: Generator
+    """Has the policy's weights."""
+    engine: MoveEvaluator | None = None
+    """Source of the move evaluations behind `policy/win_probability_loss`."""
+
+
+def load_model(config: EvaluateConfig, path: str) -> Policy:
+    """A model with this evaluation's device and precision. Raises UserError."""
+    model = ModelConfig(path=path, attention=config.model.attention)
+    return load_policy(model, select_device(config.device), config.precision)
+
+
 def build_suites(evaluated: Evaluated) -> list[Suite]:
-    """The suites of the configuration, in its order. Raises UserError where one has nothing to ask."""
+    """The suites of the configuration, in its order. Raises UserError if one of them has no items."""
     suites = [BUILDERS[name](evaluated) for name in evaluated.config.suites]
     for suite in suites:
         if not suite.items:
-            raise UserError(f"suites: expected something to ask of {suite.name}, got nothing: {dict(suite.facts)}")
+            raise UserError(f"suites: expected items of {suite.name}, got none: {dict(suite.facts)}")
     return suites
 
 
@@ -37,7 +63,7 @@ def _held_out(task: Task, evaluated: Evaluated) -> Suite:
     return held_out_suite(
         task,
         data.held_out,
-        _asked(evaluated.policy, evaluated.generator).complete,
+        partial(greedy_texts, evaluated.generator, evaluated.policy.tokenizer),
         trained=data.trained,
         most=evaluated.config.evaluation_rows,
         engine=evaluated.engine,
@@ -46,29 +72,85 @@ def _held_out(task: Task, evaluated: Evaluated) -> Suite:
 
 def _balanced(evaluated: Evaluated) -> Suite:
     config = evaluated.config
-    complete = _asked(evaluated.policy, evaluated.generator).complete
+    complete = partial(greedy_texts, evaluated.generator, evaluated.policy.tokenizer)
     return balanced_suite(config.balanced, complete, seed=config.seed, excluded=evaluated.data.trained)
 
 
-def _retention(evaluated: Evaluated) -> Suite:
-    config, data = evaluated.config, evaluated.data
-    if not config.retention.baseline:
-        raise UserError("retention.baseline: expected the starting checkpoint's folder or hub name, got none")
+def _mate_in_one(evaluated: Evaluated) -> Suite:
+    """Without positions of the training source."""
+    config = evaluated.config.mate_in_one
+    mates = _read(SuiteName.mate_in_one, config.path, read_mates)
+    kept = [mate for mate in mates if not _is_trained([mate.fen], evaluated.data.trained)]
+    facts = {"file": config.path, "positions_in_training": len(mates) - len(kept)}
+    return mate_in_one_suite(_player(evaluated, DecodingConfig()), kept[: config.limit], facts=facts)
+
+
+def _puzzles(evaluated: Evaluated) -> Suite:
+    """Without puzzles that have a position of the training source."""
+    config = evaluated.config.puzzles
+    puzzles = _read(SuiteName.puzzles, config.path, read_puzzles)
+    kept = [puzzle for puzzle in puzzles if not _is_trained([fen for fen, _ in puzzle.steps], evaluated.data.trained)]
+    facts = {"file": config.path, "puzzles_in_training": len(puzzles) - len(kept)}
+    player = _player(evaluated, DecodingConfig())
+    return puzzles_suite(player, kept[: config.limit], themes=config.themes, facts=facts)
+
+
+def _read(name: SuiteName, path: str, read: Callable[[str], list[Any]]) -> list[Any]:
+    if not path:
+        raise UserError(f"{name}.path: expected a file, which suites={[str(name)]} needs, got none")
     try:
-        baseline = load_model(config, config.retention.baseline)
-        generator = make_generator(baseline, in_this_process(config.generator))
-    except UserError as error:
-        raise UserError(f"retention.baseline: {error}") from error
-    kept = tuple(row for row in data.held_out if example_key(row) not in data.trained)
-    return retention_suite(
-        _asked(evaluated.policy, evaluated.generator),
-        _asked(baseline, generator),
-        evaluation_rows(kept, config.evaluation_rows),
-        facts={
-            "baseline": {"path": config.retention.baseline, "checksum": checksum(baseline.model)},
-            "rows_in_training": len(data.held_out) - len(kept),
-        },
+        return read(path)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name}.path: expected text, got {path}: {error}") from error
+    except (ValueError, OSError) as error:
+        raise UserError(f"{name}.path: {error}") from error
+
+
+def _is_trained(fens: Sequence[str], trained: Collection[str]) -> bool:
+    return any(position_key(parse_fen(fen)) in trained for fen in fens)
+
+
+def _selfplay(evaluated: Evaluated) -> Suite:
+    config = evaluated.config
+    player = _player(evaluated, config.selfplay.decoding)
+    return selfplay_suite(player, config.selfplay, seed=config.seed, name=config.model.path)
+
+
+def _world_model(evaluated: Evaluated) -> Suite:
+    config, seed = evaluated.config.world_model, evaluated.config.seed
+    player = RandomPlayer(seed) if config.player is WorldPlayer.random else _player(evaluated, config.decoding)
+    return world_model_suite(evaluated.generator, evaluated.policy.tokenizer, player, config, seed=seed)
+
+
+def _engine_match(evaluated: Evaluated) -> Suite:
+    """Raises UserError if there is no engine, or none of that strength."""
+    config, seed = evaluated.config.engine_match, evaluated.config.seed
+    engine = _engine_name(config.opponent)
+    return engine_match_suite(
+        _player(evaluated, config.decoding),
+        partial(engine_player, config.opponent, seed),
+        config,
+        seed=seed,
+        names=(evaluated.config.model.path, engine),
+        facts={"engine": engine, "opponent": asdict(config.opponent)},
     )
+
+
+def _engine_name(opponent: OpponentConfig) -> str:
+    """The engine's own name; starting it here reports a faulty configuration before anything is evaluated."""
+    try:
+        with engine_player(opponent) as player:
+            return str(player.engine.id.get("name", "engine"))
+    except (ValueError, OSError) as error:
+        raise UserError(f"engine_match.opponent: {error}") from error
+
+
+def _player(evaluated: Evaluated, decoding: DecodingConfig) -> Player:
+    return _player_maker(evaluated.policy, evaluated.generator, decoding)(evaluated.config.seed)
+
+
+def _player_maker(policy: Policy, generator: Generator, decoding: DecodingConfig) -> MakePlayer:
+    return partial(ModelPlayer, generator, policy.tokenizer, decoding)
 
 
 def _match(evaluated: Evaluated) -> Suite:
@@ -88,12 +170,29 @@ def _match(evaluated: Evaluated) -> Suite:
     return match_suite(ours, theirs, config, seed=seed, names=names, facts={"opponent": checksum(policy.model)})
 
 
-def _player_maker(policy: Policy, generator: Generator, decoding: DecodingConfig) -> MakePlayer:
-    return partial(ModelPlayer, generator, policy.tokenizer, decoding)
+def _retention(evaluated: Evaluated) -> Suite:
+    config, data = evaluated.config, evaluated.data
+    if not config.retention.baseline:
+        raise UserError("retention.baseline: expected the starting checkpoint's folder or hub name, got none")
+    try:
+        baseline = load_model(config, config.retention.baseline)
+        generator = make_generator(baseline, in_this_process(config.generator))
+    except UserError as error:
+        raise UserError(f"retention.baseline: {error}") from error
+    kept = tuple(row for row in data.held_out if example_key(row) not in data.trained)
+    return retention_suite(
+        _retention_model(evaluated.policy, evaluated.generator),
+        _retention_model(baseline, generator),
+        evaluation_rows(kept, config.evaluation_rows),
+        facts={
+            "baseline": {"path": config.retention.baseline, "checksum": checksum(baseline.model)},
+            "rows_in_training": len(data.held_out) - len(kept),
+        },
+    )
 
 
-def _asked(policy: Policy, generator: Generator) -> Asked:
-    return Asked(
+def _retention_model(policy: Policy, generator: Generator) -> RetentionModel:
+    return RetentionModel(
         complete=partial(greedy_texts, generator, policy.tokenizer),
         losses=partial(label_losses, policy),
     )
@@ -103,11 +202,11 @@ BUILDERS: dict[SuiteName, Callable[[Evaluated], Suite]] = {
     SuiteName.policy: partial(_held_out, Task.policy),
     SuiteName.environment: partial(_held_out, Task.environment),
     SuiteName.balanced: _balanced,
-    SuiteName.mate_in_one: mates,
-    SuiteName.puzzles: puzzles,
-    SuiteName.selfplay: selfplay,
-    SuiteName.world_model: world_model,
-    SuiteName.engine_match: engine_match,
+    SuiteName.mate_in_one: _mate_in_one,
+    SuiteName.puzzles: _puzzles,
+    SuiteName.selfplay: _selfplay,
+    SuiteName.world_model: _world_model,
+    SuiteName.engine_match: _engine_match,
     SuiteName.match: _match,
     SuiteName.retention: _retention,
 }

@@ -7,11 +7,11 @@ from typing import Any
 
 from rich.table import Table
 
-from ..evaluation import parts, to_json
+from ..evaluation import to_json
 from ..evaluation.headline import HEADLINE, MATCH_ELO, shown_first
 from ..evaluation.intervals import seeds_interval
+from ..evaluation.keys import BASELINE, SLICES
 from ..evaluation.paired import Comparison
-from ..evaluation.scales import BASELINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Member:
     folder: Path
 
 
-BESIDE = (*parts.PARTS, BASELINE)
+BESIDE = (*SLICES, BASELINE)
 # Of a sweep's members; each run's own table has all headline keys.
 GAIN_KEYS = (
     "policy/win_probability_loss",

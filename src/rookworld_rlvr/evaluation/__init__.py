@@ -1,12 +1,10 @@
 """Held-out metrics under the field's names: pure functions from texts to a table with intervals.
 
-Read in this order: `policy`, `environment` and `engine_loss` (one row), `table` (many), `intervals` (how sure).
+Read in this order: `scoring` (one row), `table` (many rows), `keys` (what values mean), `intervals` (how certain).
 """
 
-from .engine_loss import MoveEvaluator
-from .environment import score_environment_row
 from .intervals import mean_interval, wilson_interval
-from .policy import score_policy_row
+from .scoring import MoveEvaluator, score_environment_row, score_policy_row
 from .table import Gain, Measure, Row, paired_gain, score_examples, summarise, to_json
 
 __all__ = [

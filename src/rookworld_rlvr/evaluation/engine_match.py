@@ -1,40 +1,148 @@
-"""Games against Stockfish: the suite `engine_match`, where an illegal move loses."""
+"""Stockfish as a player, and the suite `engine_match`: games against it, in which an illegal move loses."""
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import chess
+import chess.engine
 
-from .games import End, PlayedGame
-from .paired_games import paired_suite
-from .players import DecodingConfig, OpponentConfig, Player
+from ..rollout.generator import GeneratorError
+from ..stockfish.engine import find_engine, require_new_enough
+from .games import lost_by_illegal, paired_suite
+from .players import DecodingConfig, Player, RandomPlayer
 from .suite import Suite, SuiteName
 
-# A chunk: a stop loses no more pairs than this, and a progress bar moves.
+# A chunk: an interruption loses at most so many pairs, and the progress bar moves.
 PAIRS_SIDE_BY_SIDE = 8
+FULL_SKILL = 20
+HASH_MIB = 16
+# Attempts at one move of an engine, and the longest time of a search that is limited by nodes.
+ATTEMPTS, HUNG_S = 3, 60.0
+
+
+@dataclass(slots=True)
+class OpponentConfig:
+    """A Stockfish opponent: its search and the limits of its strength."""
+
+    path: str = ""
+    """The binary; empty: STOCKFISH_PATH, the PATH, then Debian's place."""
+    nodes: int = 1000
+    """Positions that it may search for a move."""
+    elo: int = 0
+    """Its own limit of strength (UCI_Elo); 0: none. A limited Stockfish makes other mistakes in every run. The limit
+    was calibrated with time to think, so with so few nodes the opponent is weaker than its Elo says."""
+    skill: int = 0
+    """Its Skill Level, 0 to 20, likewise: 0 is the weakest, at 20 nothing limits it. Unused with elo."""
+    random_moves: float = 0.0
+    """Share of its moves replaced by a random legal move, seeded: an opponent for models that are weaker than the
+    weakest Stockfish. At 1 it plays at random."""
+
+    def __post_init__(self) -> None:
+        if self.nodes < 1 or self.elo < 0 or not 0 <= self.skill <= FULL_SKILL or not 0 <= self.random_moves <= 1:
+            raise ValueError(
+                "expected an opponent's nodes from 1, elo from 0, skill from 0 to 20 and random_moves from 0 to 1, "
+                f"got {self}"
+            )
+
+
+class EnginePlayer:
+    """Stockfish in a new game for each move, so that a choice at full strength depends on the game alone.
+
+    A process that dies or hangs is replaced, and the move is requested again.
+    """
+
+    def __init__(self, config: OpponentConfig, seed: int = 0) -> None:
+        """Start the process. Raises EngineNotFoundError, or ValueError if it is not a UCI engine like Stockfish."""
+        self._config, self._seed = config, seed
+        self._random = RandomPlayer(seed)
+        self._binary = find_engine(config.path)
+        self.engine = self._open()
+
+    def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
+        """See `Player.choose`. Raises GeneratorError if all attempts at a move fail."""
+        return [self._move(board, number) for board, number in zip(boards, numbers, strict=True)]
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def _move(self, board: chess.Board, number: int) -> str:
+        if random.Random(f"engine:{self._seed}:{number}:{board.fen()}").random() < self._config.random_moves:
+            return self._random.choose([board], [number])[0]
+        failure: Exception | None = None
+        for _ in range(ATTEMPTS):
+            try:
+                limit = chess.engine.Limit(nodes=self._config.nodes, time=HUNG_S)
+                move = self.engine.play(board, limit, game=object()).move
+                return move.uci() if move else ""
+            except (chess.engine.EngineError, TimeoutError) as error:
+                failure = error
+            self.close()
+            try:
+                self.engine = self._open()
+            except (ValueError, OSError) as error:
+                failure = error
+        raise GeneratorError(f"expected a move of {self._binary} in {board.fen()}, got {failure!r}") from failure
+
+    def _open(self) -> chess.engine.SimpleEngine:
+        """Raises ValueError if it is another kind of engine or lacks the options, OSError if it cannot be run."""
+        try:
+            engine = chess.engine.SimpleEngine.popen_uci(self._binary)
+            try:
+                require_new_enough(engine.id.get("name", ""), self._binary)
+                engine.configure({"Threads": 1, "Hash": HASH_MIB, **_strength(engine, self._config)})
+            except BaseException:
+                engine.close()
+                raise
+        except (chess.engine.EngineError, TimeoutError) as error:
+            raise ValueError(f"expected a UCI engine like Stockfish, got {self._binary}: {error!r}") from error
+        return engine
+
+
+@contextmanager
+def engine_player(config: OpponentConfig, seed: int = 0) -> Iterator[EnginePlayer]:
+    """An EnginePlayer whose process ends with the context."""
+    player = EnginePlayer(config, seed)
+    try:
+        yield player
+    finally:
+        player.close()
+
+
+def _strength(engine: chess.engine.SimpleEngine, config: OpponentConfig) -> dict[str, bool | int]:
+    """UCI options that limit the strength. Raises ValueError for an Elo that the engine does not offer."""
+    options: dict[str, bool | int] = {}
+    if config.elo:
+        supported = engine.options.get("UCI_Elo")
+        lowest, highest = (supported.min or 0, supported.max or 0) if supported else (0, 0)
+        if not lowest <= config.elo <= highest:
+            raise ValueError(f"elo: expected {lowest} to {highest} of {engine.id.get('name')}, or 0, got {config.elo}")
+        options = {"UCI_LimitStrength": True, "UCI_Elo": config.elo}
+    elif config.skill < FULL_SKILL:
+        options["Skill Level"] = config.skill
+    return options
 
 
 @dataclass(slots=True)
 class EngineMatchConfig:
-    """How many games, how long, against whom."""
+    """Number and length of games, and the opponent."""
 
     pairs: int = 32
     """Openings, each played with both colours."""
     max_plies: int = 300
-    """A game is cut there and counts as drawn."""
+    """A longer game ends there and counts as drawn."""
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
-    """Greedy: its best play."""
+    """Greedy: the model's best play."""
     opponent: OpponentConfig = field(default_factory=OpponentConfig)
     pgn: str = ""
-    """A file that the games are written to, refused where it holds others; empty: none."""
+    """A file for the games, refused if it holds other games; empty: none."""
 
     def __post_init__(self) -> None:
         if self.pairs < 0 or self.max_plies < 1:
             raise ValueError(
-                f"engine_match: expected pairs from 0 and max_plies from 1, got {self.pairs} and "
-                f"{self.max_plies}"
+                f"engine_match: expected pairs from 0 and max_plies from 1, got {self.pairs} and {self.max_plies}"
             )
 
 
@@ -47,7 +155,7 @@ def engine_match_suite(
     names: tuple[str, str] = ("model", "engine"),
     facts: Mapping[str, Any] | None = None,
 ) -> Suite:
-    """See `paired_suite`; rows also have `engine_match/illegal`, games lost by an illegal move of the player's."""
+    """See `paired_suite`; rows also have `engine_match/illegal`, games that the player lost by an illegal move."""
     return paired_suite(
         SuiteName.engine_match,
         player,
@@ -55,14 +163,8 @@ def engine_match_suite(
         pairs=range(config.pairs),
         max_plies=config.max_plies,
         side_by_side=PAIRS_SIDE_BY_SIDE,
-        told=lost_by_illegal,
+        extra=lost_by_illegal,
         seed=seed,
         names=names,
         facts=facts,
     )
-
-
-def lost_by_illegal(as_white: PlayedGame, as_black: PlayedGame) -> dict[str, float]:
-    """The share of a pair's games that the player lost by an illegal move."""
-    games = ((as_white, chess.WHITE), (as_black, chess.BLACK))
-    return {"illegal": sum(game.end is End.illegal_move and game.winner is not color for game, color in games) / 2}

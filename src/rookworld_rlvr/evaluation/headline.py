@@ -1,4 +1,4 @@
-"""The keys that people read first, and those of them that got better or worse."""
+"""The headline keys, and those of them that a run made better or worse."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from math import isfinite
 from statistics import NormalDist
 
 from .intervals import Z_95
+from .keys import SAMPLED, lower_is_better
 from .paired import compare
-from .scales import SAMPLED, lower_is_better
 from .table import Measure, Row
 
 GREEDY = (
@@ -28,27 +28,27 @@ GREEDY = (
 )
 MATCH_ELO = "match/elo"
 HEADLINE = (*GREEDY, *(f"{SAMPLED}/{key}" for key in GREEDY), MATCH_ELO)
-# The share of runs in which chance alone may name a key worse.
+# The share of runs in which chance alone may name a key.
 LEVEL = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The headline keys that a run moved by more than chance does, each in the order of HEADLINE."""
+    """The headline keys that a run changed significantly, each in the order of HEADLINE."""
 
     better: list[str]
     worse: list[str]
 
 
 def changes(before: Iterable[Row], after: Iterable[Row], match: Mapping[str, Measure]) -> Changes:
-    """Which headline keys moved, by Holm's correction at 5 % over all of them.
+    """The headline keys that changed significantly, by Holm's correction at 5 % over all of them.
 
-    `match` has the trained model's Elo against the one it began from. Tests are those of `paired.compare`, two-sided;
-    of Elo the normal one of its interval. Raises ValueError where the rows are not of the same items. Source: Holm,
+    `match` has the trained model's Elo against the starting checkpoint. Tests are those of `paired.compare`, two-sided;
+    Elo has the normal test of its interval. Raises ValueError if the rows are not of the same items. Source: Holm,
     Scandinavian Journal of Statistics 6 (1979) 65-70.
     """
-    found = compare(before, after)
-    tested = {key: (found[key].gain.value, found[key].p) for key in HEADLINE if key in found}
+    compared = compare(before, after)
+    tested = {key: (compared[key].gain.value, compared[key].p) for key in HEADLINE if key in compared}
     if MATCH_ELO in match:
         tested[MATCH_ELO] = (match[MATCH_ELO].value, _p(match[MATCH_ELO]))
     rejected = holm({key: p for key, (_, p) in tested.items()})
@@ -72,7 +72,7 @@ def holm(p_values: Mapping[str, float], level: float = LEVEL) -> set[str]:
 
 
 def _p(elo: Measure) -> float:
-    """Below 0.05 exactly where the 95 % interval leaves out 0, as if it were a normal one."""
+    """The p-value of a normal interval: below 0.05 exactly if the 95 % interval leaves out 0."""
     nearer = elo.high if elo.value < 0 else elo.low
     if not isfinite(elo.value) or not isfinite(nearer):
         return 0.0 if elo.low > 0 or elo.high < 0 else 1.0

@@ -1,7 +1,7 @@
-"""Mate in one, as BIG-bench's `checkmate_in_one` asks for it, put as a policy prompt.
+"""The suite `mate_in_one`: positions of BIG-bench's `checkmate_in_one` as policy prompts.
 
 Source: github.com/google/BIG-bench, bigbench/benchmark_tasks/checkmate_in_one; its score is exact match with the
-one target. Here any mating move counts, and exact match stands beside it.
+one target. Here any mating move counts, and exact match is a second key.
 """
 
 import io
@@ -16,21 +16,21 @@ import chess.pgn
 
 from ..board.fen import parse_fen
 from ..board.moves import is_legal_uci, is_mate
-from .parts import refined
+from .completions import CHUNK_ROWS
+from .keys import with_slices
 from .players import Player
-from .run import CHUNK_ROWS
 from .suite import Suite, SuiteName, by_chunks
 from .table import Row, move_written
 
 
 @dataclass(slots=True)
 class MateInOneConfig:
-    """Where the positions are."""
+    """Source and number of positions."""
 
     path: str = ""
     """JSON lines with `fen` and `best`, or BIG-bench's own task.json; the suite needs it."""
     limit: int | None = None
-    """Most positions asked; null: all."""
+    """Largest number of positions; null: all."""
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
@@ -50,18 +50,18 @@ class MateInOne:
 
 
 def read_mates(path: Path | str) -> list[MateInOne]:
-    """The positions of a file, in order; one that stands twice is asked once.
+    """The positions of a file, in order, without duplicates.
 
-    Raises ValueError, naming file and row, where a row is no position with a mating move, and where there is none;
-    OSError where the file cannot be read.
+    Raises ValueError, naming file and row, if a row is not a position with a mating move, or if there is none; OSError
+    if the file cannot be read.
     """
     path = Path(path)
     text = path.read_text(encoding="utf-8-sig")
     rows = _bigbench_rows(text, path) if path.suffix == ".json" else _json_rows(text, path)
-    found = dict.fromkeys(_mate(row, where) for where, row in rows)
-    if not found:
+    mates = dict.fromkeys(_mate(row, where) for where, row in rows)
+    if not mates:
         raise ValueError(f"expected positions with a mate in one in {path}, got none")
-    return list(found)
+    return list(mates)
 
 
 def _mate(row: object, where: str) -> MateInOne:
@@ -77,7 +77,7 @@ def _mate(row: object, where: str) -> MateInOne:
 
 
 def _json_rows(text: str, path: Path) -> Iterator[tuple[str, object]]:
-    """Each line that is not blank, behind where it stands."""
+    """Each line that is not blank, with its place in the file."""
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
             yield f"{path}:{number}", _decoded(line, f"{path}:{number}")
@@ -91,7 +91,7 @@ def _decoded(text: str, where: Path | str) -> Any:
 
 
 def _bigbench_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Its examples, behind where they stand: a game's moves so far in SAN, and the mating move as the target."""
+    """The task's examples, with their places: the moves of a game so far in SAN, and the mating move as the target."""
     task = _decoded(text, path)
     if not isinstance(task, dict) or not isinstance(task.get("examples"), list):
         raise ValueError(f"expected BIG-bench's task.json with a list of examples, got none in {path}")
@@ -108,19 +108,18 @@ def _bigbench_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, str]]
 def mate_in_one_suite(
     player: Player, mates: Sequence[MateInOne], *, facts: Mapping[str, Any] | None = None
 ) -> Suite:
-    """A row a position.
+    """A row per position.
 
-    Values, also by the position's parts: `mate_in_one/accuracy`, any mating move counts; `/exact`, the file's own;
+    Values, also by the position's slices: `mate_in_one/accuracy`, any mating move counts; `/exact`, the file's own;
     `/legal`.
     """
 
     def answer(first: int, chunk: Sequence[Any]) -> list[Row]:
         boards = [parse_fen(mate.fen) for mate in chunk]
         texts = player.choose(boards, range(first, first + len(chunk)))
-        judged = zip(chunk, boards, texts, strict=True)
         return [
             Row(first + i, mate, _values(mate, board, text), written=move_written(mate.fen, mate.best, text))
-            for i, (mate, board, text) in enumerate(judged)
+            for i, (mate, board, text) in enumerate(zip(chunk, boards, texts, strict=True))
         ]
 
     rows = by_chunks(mates, CHUNK_ROWS, answer)
@@ -133,4 +132,4 @@ def _values(mate: MateInOne, board: chess.Board, text: str) -> dict[str, float]:
         "mate_in_one/exact": float(text == mate.best),
         "mate_in_one/legal": float(is_legal_uci(board, text)),
     }
-    return refined(values, board)
+    return with_slices(values, board)

@@ -1,6 +1,6 @@
-"""Two models on the same rows: by how much they differ, and how easily chance alone would do as much.
+"""Comparison of two models on the same rows: their difference by key, and its statistical significance.
 
-Tests are two-sided and of one key each; with many keys some fall below 0.05 by chance.
+Tests are two-sided and each is of one key; with many keys some p-values are below 0.05 by chance.
 """
 
 import math
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from .intervals import Z_95, mean_interval
-from .scales import scale_of
+from .keys import scale_of
 from .suite import Measures, no_measures
 from .table import Gain, Row, difference, gain_of, paired_values
 
-# Different shares differ by far more, the same ones subtracted in floats by far less: 0.4 - 0.2 and 1.0 - 0.8.
+# Equal shares that were subtracted as floats, such as 0.4 - 0.2 and 1.0 - 0.8, differ by far less than this.
 DIGITS = 9
 MCNEMAR, WILCOXON, JACKKNIFE = "McNemar", "Wilcoxon", "jackknife"
 
@@ -23,31 +23,29 @@ class Comparison:
     """One key of two models."""
 
     first: float
-    """The mean of the first over the rows that both have; its value where the key is no mean over rows."""
+    """The mean of the first over the rows that both have; its value if the key is not a mean over rows."""
     second: float
     gain: Gain
     """Second − first."""
     higher: int | None
-    """Rows whose value is higher in the second; of an error or a loss, that is worse. None where rows have no value."""
+    """Rows whose value is higher in the second; for an error or a loss that is worse. None if rows have no value."""
     lower: int | None
     n: int
     """Rows that both have."""
     test: str
     p: float
-    """The probability of a difference at least as large if rows favoured neither; 1.0 where no row differs."""
+    """The probability of a difference at least as large if rows favoured neither; 1.0 if no row differs."""
 
 
-def compare(
-    first: Iterable[Row], second: Iterable[Row], measures: Measures = no_measures
-) -> dict[str, Comparison]:
+def compare(first: Iterable[Row], second: Iterable[Row], measures: Measures = no_measures) -> dict[str, Comparison]:
     """Every key that both have, in alphabetical order, those of `measures` too.
 
-    McNemar's exact test for right or wrong, Wilcoxon's signed ranks for graded values, the jackknife for what is no
-    mean over rows. Raises ValueError where the rows are not of the same items (see `paired_values`).
+    McNemar's exact test for right or wrong, Wilcoxon's signed ranks for graded values, the jackknife for keys that are
+    not means over rows. Raises ValueError if the rows are not of the same items (see `paired_values`).
     """
     one, two = (sorted(rows, key=lambda row: row.index) for rows in (first, second))
-    found = {key: _comparison(key, pairs) for key, pairs in paired_values(one, two).items()}
-    return dict(sorted((found | compare_measures(one, two, measures)).items()))
+    means = {key: _comparison(key, pairs) for key, pairs in paired_values(one, two).items()}
+    return dict(sorted((means | compare_measures(one, two, measures)).items()))
 
 
 def _comparison(key: str, pairs: Sequence[tuple[float, float]]) -> Comparison:
@@ -67,26 +65,26 @@ def _comparison(key: str, pairs: Sequence[tuple[float, float]]) -> Comparison:
 
 
 def compare_measures(first: Sequence[Row], second: Sequence[Row], measures: Measures) -> dict[str, Comparison]:
-    """The keys of `measures` in both, whose rows are paired by their place: the jackknife over pairs.
+    """The keys of `measures` that both have, by the jackknife over pairs; rows are paired by their place.
 
     Let d be the difference over all n pairs and d_i the difference without pair i. The variance of d is
-    (n − 1)/n · Σ(d_i − mean)², and the interval and the test are the normal ones. If all d_i are equal they say nothing
-    of the spread: the interval is then that of n equal values (see `mean_interval`), and the test belongs to that
+    (n − 1)/n · Σ(d_i − mean)², and the interval and the test are the normal ones. If all d_i are equal they do not show
+    the spread: the interval is then that of n equal values (see `mean_interval`), and the test belongs to that
     interval. A key has no comparison if it is infinite or missing in either model, with all pairs or without one of
     them, or if it has neither spread nor scale.
     Source: Efron, The Jackknife, the Bootstrap and Other Resampling Plans (1982), chapter 3.
     """
-    values = [{key: found.value for key, found in measures(rows).items()} for rows in (first, second)]
-    left = [_differences(measures, _without(first, i), _without(second, i)) for i in range(len(first))]
-    found: dict[str, Comparison] = {}
+    values = [{key: measure.value for key, measure in measures(rows).items()} for rows in (first, second)]
+    left_out = [_differences(measures, _without(first, i), _without(second, i)) for i in range(len(first))]
+    comparisons: dict[str, Comparison] = {}
     for key, change in _differences(measures, first, second).items():
-        others = [differences.get(key, math.nan) for differences in left] if len(left) > 1 else []
-        told = _jackknifed(key, change, others)
-        if told is not None:
-            gain, error = told
+        others = [differences.get(key, math.nan) for differences in left_out] if len(left_out) > 1 else []
+        gain_and_error = _jackknifed(key, change, others)
+        if gain_and_error is not None:
+            gain, error = gain_and_error
             p = 2 * NormalDist().cdf(-abs(change) / error)
-            found[key] = Comparison(values[0][key], values[1][key], gain, None, None, len(first), JACKKNIFE, p)
-    return found
+            comparisons[key] = Comparison(values[0][key], values[1][key], gain, None, None, len(first), JACKKNIFE, p)
+    return comparisons
 
 
 def _without(rows: Sequence[Row], place: int) -> list[Row]:
@@ -101,9 +99,9 @@ def _differences(measures: Measures, first: Sequence[Row], second: Sequence[Row]
 
 
 def _jackknifed(key: str, change: float, others: Sequence[float]) -> tuple[Gain, float] | None:
-    """The gain and its standard error; none where a key has no comparison.
+    """The gain and its standard error; None if the key has no comparison.
 
-    `others`: the change without each pair, nan where there is none; none of them for a single pair.
+    `others`: the change without each pair, NaN if there is none; empty for a single pair.
     """
     scale = scale_of(key)
     width = scale.width if scale else 1.0

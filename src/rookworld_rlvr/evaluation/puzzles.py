@@ -1,7 +1,7 @@
-"""Puzzles by Lichess's rule: every move of the solver right, and any mate accepted.
+"""The suite `puzzles`, by Lichess's rule: every move of the solver must be right, and any mate counts.
 
 Source: database.lichess.org/#puzzles: the position is the one before the opponent's move; each of the solver's moves
-is the only good one, but for mates in one, of which there may be several.
+is the only good one, except for mates in one, of which there may be several.
 """
 
 import csv
@@ -15,9 +15,9 @@ import chess
 
 from ..board.fen import parse_fen
 from ..board.moves import is_legal_uci, is_mate
-from .parts import refined
+from .completions import CHUNK_ROWS
+from .keys import with_slices
 from .players import Player
-from .run import CHUNK_ROWS
 from .suite import Suite, SuiteName, by_chunks
 from .table import Row, move_written
 
@@ -27,14 +27,14 @@ LICHESS_COLUMNS = ("PuzzleId", "FEN", "Moves", "Rating", "Themes")
 
 @dataclass(slots=True)
 class PuzzlesConfig:
-    """Where the puzzles are."""
+    """Source, number and themes of puzzles."""
 
     path: str = ""
     """Lichess's CSV, or JSON lines with `fen` and `best`; the suite needs it."""
     limit: int | None = None
-    """Most puzzles asked; null: all."""
+    """Largest number of puzzles; null: all."""
     themes: list[str] = field(default_factory=lambda: ["mateIn1", "mateIn2", "middlegame", "endgame"])
-    """Themes whose accuracy is told apart."""
+    """Themes with an accuracy of their own."""
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
@@ -43,7 +43,7 @@ class PuzzlesConfig:
 
 @dataclass(frozen=True, slots=True)
 class Puzzle:
-    """A line to be found."""
+    """A line that the solver has to find."""
 
     name: str
     steps: tuple[tuple[str, str], ...]
@@ -59,8 +59,8 @@ def read_puzzles(path: Path | str) -> list[Puzzle]:
     """The puzzles of a file, in order: a `.csv` with Lichess's columns, else JSON lines.
 
     A JSON line holds `fen` and `best`, and may hold `rating`, `themes`, and `id` with `ply`: the lines of one id are
-    the turns of one puzzle. Raises ValueError, naming file and row, where a move is illegal or a turn missing, and
-    where there is no puzzle; OSError where the file cannot be read.
+    the turns of one puzzle. Raises ValueError, naming file and row, if a move is illegal or a turn is missing, or if
+    there is no puzzle; OSError if the file cannot be read.
     """
     path = Path(path)
     puzzles = list((_csv_puzzles if path.suffix == ".csv" else _json_puzzles)(path))
@@ -71,7 +71,7 @@ def read_puzzles(path: Path | str) -> list[Puzzle]:
 
 def _csv_puzzles(path: Path) -> Iterator[Puzzle]:
     with path.open(encoding="utf-8-sig", newline="") as file:
-        # A row that was cut short has empty fields behind its end.
+        # A truncated row gets empty fields at its end.
         reader = csv.DictReader(file, restval="")
         try:
             if not set(LICHESS_COLUMNS) <= set(reader.fieldnames or ()):
@@ -84,7 +84,7 @@ def _csv_puzzles(path: Path) -> Iterator[Puzzle]:
 
 
 def _solver_steps(fen: str, moves: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Every second move is the solver's; the opponent has the first."""
+    """FEN and move of each turn of the solver, who has every second move; the opponent has the first."""
     if len(moves) < 2:
         raise ValueError(f"{len(moves)} moves")
     board = parse_fen(fen)
@@ -113,16 +113,16 @@ def _json_row(line: str, where: str) -> Mapping[str, object]:
         if not is_legal_uci(board, row["best"]):
             raise ValueError(f"the illegal move {row['best']!r}")
         if not isinstance(row.get("rating"), int | None) or not isinstance(row.get("themes", []), list):
-            raise ValueError("a rating that is no number, or themes that are no list")
+            raise ValueError("a rating that is not a number, or themes that are not a list")
         if not isinstance(row.get("ply", 0), int):
-            raise ValueError(f"the ply {row['ply']!r}, which is no number")
+            raise ValueError(f"the ply {row['ply']!r}, which is not a number")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"expected an object with fen and a legal best at {where}, got {line!r}: {error}") from error
     return {**row, "fen": board.fen()}
 
 
 def _joined(name: str, rows: list[tuple[str, Mapping[str, object]]]) -> Puzzle:
-    """The turns of a puzzle, each a reply of the opponent behind the one before."""
+    """The puzzle of these turns; one reply of the opponent lies between two of them."""
     if len(rows) > 1:
         rows = sorted(rows, key=lambda row: int(str(row[1].get("ply", 0))))
     steps = tuple((str(row["fen"]), str(row["best"])) for _, row in rows)
@@ -149,12 +149,12 @@ def _after(board: chess.Board, move: chess.Move) -> str:
 
 
 def puzzles_suite(
-    player: Player, asked: Sequence[Puzzle], *, themes: Sequence[str] = (), facts: Mapping[str, Any] | None = None
+    player: Player, items: Sequence[Puzzle], *, themes: Sequence[str] = (), facts: Mapping[str, Any] | None = None
 ) -> Suite:
-    """A row a puzzle; turns of a chunk are asked side by side.
+    """A row per puzzle; the puzzles of a chunk are solved side by side.
 
     Values: `puzzles/accuracy`, the whole line; the same by band of rating and, as `theme_<name>`, by theme;
-    `puzzles/first_move`, right at the first turn; `puzzles/legal`, legal there. These three also by the parts of the
+    `puzzles/first_move`, right at the first turn; `puzzles/legal`, legal there. These three also by the slices of the
     first turn's position.
     """
 
@@ -170,11 +170,11 @@ def puzzles_suite(
             for i, puzzle in enumerate(chunk)
         ]
 
-    return Suite(SuiteName.puzzles, asked, by_chunks(asked, CHUNK_ROWS, answer), CHUNK_ROWS, facts or {})
+    return Suite(SuiteName.puzzles, items, by_chunks(items, CHUNK_ROWS, answer), CHUNK_ROWS, facts or {})
 
 
 def _solve(player: Player, chunk: Sequence[Puzzle], start: int) -> tuple[set[int], list[str]]:
-    """Which of the chunk are solved, and what was written at the first turn of each."""
+    """The places of the solved puzzles in the chunk, and the text at the first turn of each puzzle."""
     going, solved, first = list(range(len(chunk))), set[int](), list[str]()
     turn = 0
     while going:
@@ -197,14 +197,14 @@ def _values(puzzle: Puzzle, first: str, solved: bool, themes: Iterable[str]) -> 
         "puzzles/first_move": float(first == best or is_mate(board, first)),
         "puzzles/legal": float(is_legal_uci(board, first)),
     }
-    values = refined(values, board)
+    values = with_slices(values, board)
     if puzzle.rating is not None:
         values[f"puzzles/accuracy/{band(puzzle.rating)}"] = float(solved)
     return values | {f"puzzles/accuracy/theme_{theme}": float(solved) for theme in themes if theme in puzzle.themes}
 
 
 def band(rating: int) -> str:
-    """The band of a rating, its ends included.
+    """The band of a rating; its name has both ends.
 
     >>> band(1599)
     'rated_1200_1599'

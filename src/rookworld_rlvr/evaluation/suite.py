@@ -1,4 +1,4 @@
-"""What a suite of the evaluation is: things to ask, in an order that does not change, and how rows come of them."""
+"""Suites of the evaluation: items in a fixed order, and the function that makes rows of them."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,14 +9,14 @@ from .table import Measure, Row, summarise
 
 
 class SuiteName(StrEnum):
-    """The suites of `rookworld evaluate`; each one's keys begin with its name."""
+    """The suites of `rookworld evaluate`. Names begin the keys; those of `world_model` begin with `closed_world`."""
 
     policy = "policy"
-    """Held-out `P:` rows under the published names."""
+    """Held-out `P:` examples under the published names."""
     environment = "environment"
-    """Held-out `A:` rows under the published names."""
+    """Held-out `A:` examples under the published names."""
     balanced = "balanced"
-    """`A:` rows of our own, as many of each class of transition."""
+    """Generated `A:` prompts, equally many of each class of transition."""
     mate_in_one = "mate_in_one"
     """BIG-bench's checkmate in one."""
     puzzles = "puzzles"
@@ -24,48 +24,48 @@ class SuiteName(StrEnum):
     selfplay = "selfplay"
     """Games of the model against itself."""
     world_model = "world_model"
-    """The model plays in the environment that it writes itself."""
+    """Games in the learned world model: the model plays in the positions that it predicts itself."""
     engine_match = "engine_match"
     """Games against Stockfish at limited strength."""
     match = "match"
     """Games against another model, or against a rule of thumb."""
     retention = "retention"
-    """What a model still knows of what a starting checkpoint knew."""
+    """Knowledge of the starting checkpoint that the model has kept."""
 
 
 Measures = Callable[[Sequence[Row]], Mapping[str, Measure]]
-"""Keys that are no means over rows, of any rows of a suite; fewer of them where the rows do not tell."""
+"""Computes the keys that are not means over rows from rows of a suite; keys without enough rows are left out."""
 
 
 def no_measures(rows: Sequence[Row]) -> Mapping[str, Measure]:
-    """For a suite whose keys are all means over its rows: no other measures."""
+    """No keys: the measures of a suite whose keys are all means over its rows."""
     return {}
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """Things to ask, and how they are asked."""
+    """Items, and the function that makes rows of them."""
 
     name: SuiteName
     items: Sequence[Hashable]
-    """What is asked, in order: row i is of item i. `str` tells them apart."""
+    """The items in order: row i belongs to item i. Their `str` is their identity."""
     rows: Callable[[int], Iterator[list[Row]]]
-    """The rows behind the first so many, chunk by chunk. An interrupted evaluation goes on behind the chunks that are
-    finished, so what a chunk holds must depend on nothing before it."""
+    """The rows after the given number of finished ones, chunk by chunk. An interrupted evaluation continues after the
+    last finished chunk, so a chunk must not depend on earlier ones."""
     chunk: int
-    """Items asked at once; what is finished is saved by chunks."""
+    """Items per chunk; finished chunks are saved."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What else the result says of the items: how many were left out, seeds, files."""
+    """Further facts about the items for the result: how many were left out, seeds, files."""
     measures: Measures = no_measures
-    """Keys of the table that are no mean over rows: a rate, an Elo difference. Of `measures.MEASURES`."""
+    """Keys of the table that are not means over rows: a rate, an Elo difference."""
     conclude: Callable[[Sequence[Row]], Mapping[str, Any]] = lambda rows: {}
-    """What else it says of all rows together, as JSON: a curve."""
+    """Further results of all rows together, as JSON: a curve."""
 
 
 def by_chunks(
     items: Sequence[Any], chunk: int, answer: Callable[[int, Sequence[Any]], list[Row]]
 ) -> Callable[[int], Iterator[list[Row]]]:
-    """`Suite.rows` of what answers a chunk: the index of its first item, and its items."""
+    """`Suite.rows` from a function of a chunk: the index of its first item, and its items."""
 
     def rows(done: int) -> Iterator[list[Row]]:
         for first in range(done, len(items), chunk):

@@ -1,7 +1,7 @@
-"""Judged rows become the evaluation table, and two tables of the same rows a paired gain.
+"""Evaluation tables from scored rows, and paired gains from two tables of the same rows.
 
 Keys begin with their suite's name: `policy/…`, each also with `/white` and `/black` by the side to move,
-`environment/…`, and those of the other suites. What values a key has is declared in `scales`.
+`environment/…`, and those of the other suites. `keys` declares the meaning of their values.
 """
 
 from collections import defaultdict
@@ -15,42 +15,40 @@ from ..board.fen import parse_fen
 from ..stockfish.engine import Analysis
 from ..tasks.policy import parse_policy_prompt, render_policy_prompt
 from ..tasks.types import Example, Task
-from .engine_loss import analysis_of, score_engine_loss
-from .environment import score_environment_row
 from .intervals import mean_interval, wilson_interval
-from .policy import score_policy_row
-from .scales import scale_of
+from .keys import scale_of
+from .scoring import analysis_of, score_engine_loss, score_environment_row, score_policy_row
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One thing that was asked, an example, a puzzle or a game, and its judged values."""
+    """One item of a suite, for example an example, a puzzle or a game, and its values."""
 
     index: int
     """Its place in its suite, from 0."""
     item: Hashable
-    """The identity of what was asked; rows are paired only where it is the same."""
+    """The identity of the item; rows are paired only if it is the same."""
     values: Mapping[str, float]
-    """By full key, `<suite>/<name>`, on the key's scale; which keys there are depends on the item alone, but for
-    games, where it may depend on how they went."""
+    """By full key, `<suite>/<name>`, on the key's scale. The set of keys depends on the item alone, except for games,
+    where it may depend on their course."""
     record: str = ""
-    """What happened in full, where the values do not say it: games as PGN."""
+    """The complete course of events, if the values do not contain it: games as PGN."""
     written: "Written | None" = None
-    """What was asked and answered; None for games and other rows of many prompts."""
+    """Prompt and completion; None for games and other rows of many prompts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A prompt, the label, and what the model wrote."""
+    """A prompt, the label, and the model's completion."""
 
     prompt: str
     expected: str | None
     completion: str
-    """The text; of a player its move alone, in UCI where it wrote one."""
+    """The text; for a player its move alone, in UCI."""
 
 
 def move_written(fen: str, best: str, move: str) -> Written:
-    """A position, the move that is asked for, and the one that a player wrote."""
+    """A position, the expected move, and the player's move."""
     return Written(render_policy_prompt(fen), best, move)
 
 
@@ -64,7 +62,7 @@ class Measure:
     high: float
     """Upper end of the 95 % interval."""
     n: int
-    """Rows, at least 1; of a survival curve those at risk."""
+    """Number of rows, at least 1; for a survival curve the number at risk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +79,10 @@ class Gain:
 def score_examples(
     examples: Sequence[Example], completions: Sequence[str], analyses: Mapping[str, Analysis] | None = None
 ) -> list[Row]:
-    """Every completion judged against its example, in order; `analyses`, by FEN, add what an engine says.
+    """Score every completion against its example, in order; `analyses`, by FEN, add the values of move evaluations.
 
-    Raises ValueError unless there are as many of one as of the other, PromptError or LabelError for an
-    example that is malformed.
+    Raises ValueError unless there is one completion for each example, PromptError or LabelError for a malformed
+    example.
     """
     if len(examples) != len(completions):
         raise ValueError(
@@ -100,22 +98,22 @@ def score_examples(
 
 def _values(example: Example, completion: str, analysis: Analysis | None) -> dict[str, float]:
     if example.task is Task.environment:
-        judged = score_environment_row(example, completion)
-        return {f"{Task.environment}/{name}": value for name, value in judged.items()}
-    judged = score_policy_row(example, completion)
+        values = score_environment_row(example, completion)
+        return {f"{Task.environment}/{name}": value for name, value in values.items()}
+    values = score_policy_row(example, completion)
     if analysis is not None:
-        judged |= score_engine_loss(completion, analysis)
+        values |= score_engine_loss(completion, analysis)
     color = chess.COLOR_NAMES[parse_fen(parse_policy_prompt(example.prompt).fen).turn]
-    keys = ((f"{Task.policy}/{name}", value) for name, value in judged.items())
+    keys = ((f"{Task.policy}/{name}", value) for name, value in values.items())
     return {name: value for key, value in keys for name in (key, f"{key}/{color}")}
 
 
 def summarise(rows: Iterable[Row]) -> dict[str, Measure]:
     """The mean of each key with its 95 % interval, keys in alphabetical order; a key without a row is absent.
 
-    Wilson's interval for what is right or wrong; the normal approximation, cut to the scale, for what
-    is graded (see `scales`, and `intervals` for what a single row or equal ones give). Their order changes nothing.
-    Raises ValueError where two rows have one index.
+    Keys that are right or wrong have Wilson's interval, graded keys the normal one, clipped to their scale (see `keys`,
+    and `intervals` for a single row or equal values). The order of rows changes nothing. Raises ValueError if two rows
+    have the same index.
     """
     columns: defaultdict[str, list[float]] = defaultdict(list)
     for row in _by_index(rows).values():
@@ -136,9 +134,9 @@ def paired_gain(before: Iterable[Row], after: Iterable[Row]) -> dict[str, Gain]:
     """The mean of after − before, row by row, for each key that both have, in alphabetical order.
 
     Its 95 % interval is the normal interval of the mean difference: pairing removes the difference in difficulty
-    between examples. Equal differences also have a width, for what so few pairs may not have shown; a single
-    pair has the whole scale (see `intervals`). Without rows there are no keys. Raises ValueError
-    where the two are not of the same examples, or two rows of one side have one index.
+    between examples. Equal differences also have an interval of some width, because a few pairs cannot show every
+    difference; the interval of a single pair is the whole scale (see `intervals`). Without rows there are no keys.
+    Raises ValueError if the two are not of the same examples, or two rows of one side have the same index.
     """
     return {key: gain_of(key, pairs) for key, pairs in paired_values(before, after).items()}
 
@@ -151,14 +149,14 @@ def gain_of(key: str, pairs: Iterable[tuple[float, float]]) -> Gain:
 
 
 def difference(first: float, second: float) -> float:
-    """second − first; none between two infinite losses."""
+    """second − first; 0 between two infinite losses."""
     return second - first if second != first else 0.0
 
 
 def paired_values(before: Iterable[Row], after: Iterable[Row]) -> dict[str, list[tuple[float, float]]]:
     """The values of both, row by row in the rows' order, for each key that both have, keys in alphabetical order.
 
-    Raises ValueError where the two are not of the same examples, or two rows of one side have one index.
+    Raises ValueError if the two are not of the same examples, or two rows of one side have the same index.
     """
     first, second = _by_index(before), _by_index(after)
     _require_same_items(first, second)
@@ -171,12 +169,12 @@ def paired_values(before: Iterable[Row], after: Iterable[Row]) -> dict[str, list
 
 
 def _by_index(rows: Iterable[Row]) -> dict[int, Row]:
-    found: dict[int, Row] = {}
+    by_index: dict[int, Row] = {}
     for row in rows:
-        if row.index in found:
+        if row.index in by_index:
             raise ValueError(f"expected one row for each example, got a second one of index {row.index}")
-        found[row.index] = row
-    return found
+        by_index[row.index] = row
+    return by_index
 
 
 def _require_same_items(before: Mapping[int, Row], after: Mapping[int, Row]) -> None:
@@ -195,12 +193,12 @@ def _require_same_items(before: Mapping[int, Row], after: Mapping[int, Row]) -> 
 def to_json(table: Mapping[str, Measure | Gain]) -> dict[str, dict[str, float | str]]:
     """A table as plain dictionaries, `{key: {"value", "low", "high"}}`, and `"n"` for measures.
 
-    JSON has no infinite numbers: an end of a scale that has none, and Elo where every game was lost or won, are the
-    strings "inf" and "-inf", which `float` reads.
+    JSON has no infinite numbers: infinite ends of scales, and Elo if every game was lost or won, are the strings "inf"
+    and "-inf", which `float` reads.
     """
     return {key: {name: json_number(number) for name, number in asdict(entry).items()} for key, entry in table.items()}
 
 
 def json_number(number: float) -> float | str:
-    """The number, or its name where it is infinite."""
+    """The number, or its name if it is infinite."""
     return number if isfinite(number) else str(number)

@@ -1,6 +1,6 @@
-"""The model in its own world: it chooses a move, answers for the environment itself, and plays on from that.
+"""The suite `world_model`: the model chooses a move, predicts the next position itself, and plays on from there.
 
-What is asked is how long its state stays that of a real game, and what breaks first.
+It measures the number of plies for which the predicted position stays that of a real game, and what breaks first.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ from ..tasks.environment import HISTORY_MOVES, parse_environment, render_environ
 from ..tasks.types import EnvironmentCompletion, ParseFailure
 from .games import PlannedGame, Start
 from .intervals import Duration, Point, survival_curve
-from .parts import PARTS, parts_of
+from .keys import SLICES, slices_of
 from .players import DecodingConfig, Player, ask, published_decoding
 from .suite import Suite, SuiteName, by_chunks
 from .table import Measure, Row
 
-# A chunk: a stop loses no more games than this, and a progress bar moves.
+# A chunk: an interruption loses at most so many games, and the progress bar moves.
 SIDE_BY_SIDE = 25
 UNPARSABLE = "unparsable"
 FIELDS = (*FenField, "reward", "terminated", "truncated", UNPARSABLE)
@@ -33,28 +33,28 @@ SURVIVAL_AT = (10, 20, 40, 80, 160, 320)
 
 
 class WorldPlayer(StrEnum):
-    """Who chooses the moves."""
+    """The player of a game in the learned world model."""
 
     model = "model"
-    """The model's own policy half."""
+    """The model's own policy task."""
     random = "random"
-    """Any legal move: longer games for a model whose own moves soon are illegal."""
+    """Random legal moves: longer games for a model whose own moves are soon illegal."""
 
 
 class Ending(StrEnum):
-    """How a game in the model's world ended; all but the first are no fault of the environment half."""
+    """End of a game in the learned world model; only the first is a fault of the environment task."""
 
     broke = "broke"
-    """Its state differs from the real game's."""
+    """The predicted position differs from the real game's."""
     over = "over"
-    """By rule, and the model said so. Or by a fivefold repetition that the prompt's history cannot prove: an
-    arbiter's call, whatever the model said."""
+    """The game ended by rule, and the model predicted it. Or it ended by a fivefold repetition that the history in the
+    prompt cannot prove; then any prediction counts."""
     illegal_move = "illegal_move"
-    """The policy's move was illegal, and the model said so."""
+    """The policy's move was illegal, and the model predicted that."""
     no_move = "no_move"
-    """The policy wrote nothing of a move's form, so that there was nothing to answer."""
-    cut = "cut"
-    """The limit of plies."""
+    """The policy wrote nothing in the form of a move."""
+    ply_limit = "cut"
+    """Keys call it `cut`."""
 
 
 BROKE = f"closed_world/ended/{Ending.broke}"
@@ -62,17 +62,17 @@ BROKE = f"closed_world/ended/{Ending.broke}"
 
 @dataclass(slots=True)
 class WorldModelConfig:
-    """How many games, how long, and who moves."""
+    """Number, start and length of games, and their player."""
 
     games: int = 100
-    """Games played."""
+    """Number of games."""
     start: Start = Start.openings
-    """Where they begin: behind `openings`, whose moves are the history the model is shown, or `standard`."""
+    """Start of games: after `openings`, whose moves are the history in the prompt, or `standard`."""
     max_plies: int = 500
-    """A game is cut there."""
+    """A longer game ends there."""
     player: WorldPlayer = WorldPlayer.model
     decoding: DecodingConfig = field(default_factory=published_decoding)
-    """How the policy half is sampled; the environment half is asked greedily."""
+    """Decoding of the policy task; the environment task is greedy."""
 
     def __post_init__(self) -> None:
         if self.games < 0 or self.max_plies < 1:
@@ -81,34 +81,34 @@ class WorldModelConfig:
 
 @dataclass(slots=True)
 class _World:
-    """A game as the model has it, beside the real one."""
+    """A game in the learned world model, beside the real one."""
 
     number: int
     game: chess.Board
-    """The real one, with its whole stack."""
+    """The real game, with all its moves on the stack."""
     fen: str
-    """The model's own state, at first the real one."""
+    """The predicted position, at first the real one."""
     plies: int = 0
-    """Transitions that were true so far, a rightly refused illegal move included."""
+    """Correct transitions so far, a correctly refused illegal move included."""
     ending: Ending | None = None
     broken: tuple[str, ...] = ()
     """The fields that differ, of `FIELDS`."""
     broke_in: tuple[str, ...] = ()
-    """The parts of the real position whose transition broke it."""
+    """The slices of the real position whose transition broke it."""
 
     def prompt(self, uci: str) -> str:
         return render_environment_prompt(self.fen, uci, self._history(uci))
 
     def take(self, uci: str, completion: str) -> None:
-        """Compare the model's answer with the truth, and play on from it."""
-        history, parts = self._history(uci), parts_of(self.game)
+        """Compare the model's prediction with the truth, and play on from it."""
+        history, slices = self._history(uci), slices_of(self.game)
         truth = step_game(self.game, uci)
-        # A game may be over by a fivefold repetition that the history shown cannot prove: either answer is right.
+        # The game may be over by a fivefold repetition that the history in the prompt cannot prove: both are right.
         right = [truth, step(self.fen, uci, history)] if truth.terminated else [truth]
         answer = parse_environment(completion)
         broken = min((_broken(each, answer) for each in right), key=len)
         if broken or isinstance(answer, ParseFailure):
-            self.ending, self.broken, self.broke_in = Ending.broke, broken, parts
+            self.ending, self.broken, self.broke_in = Ending.broke, broken, slices
             return
         self.plies += 1
         self.fen = answer.next_fen
@@ -132,24 +132,24 @@ def _broken(truth: Transition, answer: EnvironmentCompletion | ParseFailure) -> 
 def world_model_suite(
     generator: Generator, tokenizer: PreTrainedTokenizerBase, player: Player, config: WorldModelConfig, *, seed: int = 0
 ) -> Suite:
-    """A row a game; those of a chunk are played side by side. The result also has the curve.
+    """A row per game; the games of a chunk are played side by side. The result also has the survival curve.
 
-    The seed decides which openings. Values: `closed_world/halfmoves`, true transitions in a row;
-    `closed_world/ended/<how>`, where it broke also by the parts of the position it broke in; and
-    `closed_world/broke/<field>`, 1 where the game broke and that field was wrong.
+    The seed decides the openings. Values: `closed_world/halfmoves`, correct transitions in a row;
+    `closed_world/ended/<end>`, a broken game also by the slices of the position in which it broke; and
+    `closed_world/broke/<field>`, 1 if the game broke and that field was wrong.
     """
 
     def answer(first: int, chunk: Sequence[Any]) -> list[Row]:
         worlds = [_World(game.number, board := game.board(), board.fen()) for game in chunk]
         while going := [world for world in worlds if world.ending is None]:
             _advance(generator, tokenizer, player, going, config.max_plies)
-        return [Row(world.number, asked, _values(world)) for asked, world in zip(chunk, worlds, strict=True)]
+        return [Row(world.number, item, _values(world)) for item, world in zip(chunk, worlds, strict=True)]
 
-    asked = [PlannedGame(number, config.start, seed) for number in range(config.games)]
+    planned = [PlannedGame(number, config.start, seed) for number in range(config.games)]
     return Suite(
         SuiteName.world_model,
-        asked,
-        by_chunks(asked, SIDE_BY_SIDE, answer),
+        planned,
+        by_chunks(planned, SIDE_BY_SIDE, answer),
         SIDE_BY_SIDE,
         measures=world_model_measures,
         conclude=lambda rows: {"curve": [asdict(point) for point in world_model_curve(rows)]},
@@ -163,14 +163,14 @@ def _advance(
     worlds: Sequence[_World],
     max_plies: int,
 ) -> None:
-    """One ply of every world: the policy half is asked, then the environment half."""
+    """One ply of every world: the player moves, then the model predicts the next position."""
     texts = player.choose([parse_fen(world.fen) for world in worlds], [world.number for world in worlds])
     moved = [(world, text) for world, text in zip(worlds, texts, strict=True) if is_uci(text)]
     prompts = [world.prompt(text) for world, text in moved]
     for (world, text), answer in zip(moved, ask(generator, tokenizer, prompts, DecodingConfig()), strict=True):
         world.take(text, answer)
         if world.ending is None and world.plies >= max_plies:
-            world.ending = Ending.cut
+            world.ending = Ending.ply_limit
     for world, text in zip(worlds, texts, strict=True):
         if not is_uci(text):
             world.ending = Ending.no_move
@@ -180,13 +180,13 @@ def _values(world: _World) -> dict[str, float]:
     return {
         "closed_world/halfmoves": float(world.plies),
         **{f"closed_world/ended/{ending}": float(world.ending is ending) for ending in Ending},
-        **{f"{BROKE}/{part}": float(part in world.broke_in) for part in PARTS},
+        **{f"{BROKE}/{name}": float(name in world.broke_in) for name in SLICES},
         **{f"closed_world/broke/{name}": float(name in world.broken) for name in FIELDS},
     }
 
 
 def world_model_curve(rows: Sequence[Row]) -> list[Point]:
-    """The share of worlds still true after so many plies; games that ended otherwise are censored there."""
+    """The share of games that are still correct after each ply; games with another end are censored there."""
     return survival_curve([_duration(row) for row in rows])
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import chess
 
+from ..evaluation.completions import greedy_texts
 from ..evaluation.players import DecodingConfig, ModelPlayer, best_move_text, published_decoding
-from ..evaluation.run import greedy_texts
 from ..model.policy import Policy
 from ..rollout.generator import Generator
 from ..tasks.policy import legal_candidates, parse_policy

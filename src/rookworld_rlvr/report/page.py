@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from ..evaluation.headline import HEADLINE, MATCH_ELO
 from ..evaluation.intervals import seeds_interval
-from ..evaluation.scales import lower_is_better
+from ..evaluation.keys import lower_is_better
 from .boards import Drawn, draw
 from .curves import chart_data, marks
 from .run_record import RunRecord

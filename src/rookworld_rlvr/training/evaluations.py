@@ -9,11 +9,10 @@ from typing import Any
 import chess
 
 from ..evaluation import Gain, Measure, Row, paired_gain, summarise, to_json
+from ..evaluation.completions import evaluate, evaluate_sampled
+from ..evaluation.keys import SPREAD
 from ..evaluation.match import MakePlayer, MatchConfig, match_suite
 from ..evaluation.players import ModelPlayer, Player
-from ..evaluation.run import evaluate
-from ..evaluation.sampled import evaluate_sampled
-from ..evaluation.scales import SPREAD
 from ..evaluation.suite import suite_table
 from ..model.policy import Policy
 from ..model.sharded import unshard

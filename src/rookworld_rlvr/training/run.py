@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..evaluation import MoveEvaluator
-from ..evaluation.sampled import Sampling
+from ..evaluation.completions import Sampling
 from ..model.policy import Policy
 from ..rollout.generator import Generator
 from ..tasks import Example

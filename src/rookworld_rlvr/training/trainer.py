@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import UserError
 from ..evaluation import Measure, Row, to_json
 from ..evaluation.headline import Changes, changes
-from ..evaluation.scales import SAMPLED
+from ..evaluation.keys import SAMPLED
 from ..files import whole_lines, write_json, write_text
 from ..model.weights import checksum
 from ..provenance import digest, software

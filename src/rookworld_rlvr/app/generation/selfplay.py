@@ -124,7 +124,7 @@ def _start(request: SelfplayRequest, number: int) -> chess.Board:
 
 def _record(game: PlayedGame, turns: Sequence[Turn]) -> GameRecord:
     opening = tuple(move.uci() for move in game.board.move_stack[: game.opening_plies])
-    by_rule = game.end not in (End.illegal_move, End.cut)
+    by_rule = game.end not in (End.illegal_move, End.ply_limit)
     winner = game.winner if game.end is End.checkmate else None
     return GameRecord(opening, tuple(turns), game.end.value, winner, by_rule and winner is None)
 

@@ -1,0 +1,111 @@
+"""Held-out examples, completed greedily or by sampling, and scored.
+
+Greedy completions show the most likely text alone. If a run only makes the likely more likely, sampled completions
+gain and the best of several does not: `sampled/…` is the mean over a row's samples, `spread/best/…` the best of them,
+and `spread/distinct/…` the share of them that differ.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from transformers import PreTrainedTokenizerBase
+
+from ..rollout.generator import Generator
+from ..rollout.groups import completion_text, sample_groups
+from ..rollout.sampling import derive_seed
+from ..stockfish.engine import Analysis
+from ..tasks import Example
+from .keys import BEST, DISTINCT, SAMPLED, lower_is_better
+from .scoring import MoveEvaluator
+from .table import Row, score_examples
+
+CHUNK_ROWS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Settings of sampled completions."""
+
+    temperature: float
+    samples: int = 8
+    """Completions per row."""
+    seed: int = 0
+    """Decides, with a row's prompt, its samples."""
+
+
+def evaluate(
+    generator: Generator,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Sequence[Example],
+    *,
+    engine: MoveEvaluator | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> list[Row]:
+    """Score the greedy completion of every example; rows in the examples' order.
+
+    Greedy decoding uses no random numbers, so a training run's random state does not change. `progress` receives the
+    number of completed rows after each chunk and may raise to stop. With `engine` the policy rows also have
+    `win_probability_loss`; it evaluates their positions while the model writes. Raises ScorerError if it fails.
+    """
+    if engine is not None:
+        engine.prepare(examples)
+    completions: list[str] = []
+    analyses: dict[str, Analysis] = {}
+    for start in range(0, len(examples), CHUNK_ROWS):
+        chunk = examples[start : start + CHUNK_ROWS]
+        completions += greedy_texts(generator, tokenizer, chunk)
+        if engine is not None:
+            analyses |= engine.analyses(chunk)
+        progress(len(completions))
+    return score_examples(examples, completions, analyses)
+
+
+def greedy_texts(generator: Generator, tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example]) -> list[str]:
+    """The greedy completion of each example, as a reader sees it."""
+    sampled = sample_groups(generator, tokenizer, examples, group_size=1, temperature=0.0)
+    return [completion_text(tokenizer, completions[0]) for _, completions in sampled]
+
+
+def evaluate_sampled(
+    generator: Generator,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Sequence[Example],
+    sampling: Sampling,
+    *,
+    first_index: int = 0,
+    measure: MoveEvaluator | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> list[Row]:
+    """A row per example, in order, numbered from `first_index`; the module's docstring names its keys.
+
+    `progress` receives the number of completed rows and may raise to stop. Raises GeneratorError or ScorerError.
+    """
+    rows: list[Row] = []
+    for start in range(0, len(examples), CHUNK_ROWS // sampling.samples):
+        chunk = examples[start : start + CHUNK_ROWS // sampling.samples]
+        groups = sample_groups(
+            generator,
+            tokenizer,
+            chunk,
+            group_size=sampling.samples,
+            temperature=sampling.temperature,
+            seeds=[derive_seed("sampled", sampling.seed, example.prompt) for example in chunk],
+        )
+        analyses = measure.analyses(chunk) if measure else {}
+        for example, (_, completions) in zip(chunk, groups, strict=True):
+            texts = [completion_text(tokenizer, completion) for completion in completions]
+            index = first_index + len(rows)
+            rows.append(Row(index, (SAMPLED, example), sampled_values(example, texts, analyses)))
+        progress(len(rows))
+    return rows
+
+
+def sampled_values(example: Example, texts: Sequence[str], analyses: Mapping[str, Analysis]) -> dict[str, float]:
+    """The values of one example's samples, of which there is at least one."""
+    samples = [row.values for row in score_examples([example] * len(texts), texts, analyses)]
+    values = {f"{SAMPLED}/{key}": fmean(sample[key] for sample in samples) for key in samples[0]}
+    for key in samples[0]:
+        best = min if lower_is_better(key) else max
+        values[f"{BEST}/{key}"] = best(sample[key] for sample in samples)
+    return values | {f"{DISTINCT}/{example.task}": len(set(texts)) / len(texts)}

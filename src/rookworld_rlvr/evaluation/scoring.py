@@ -1,0 +1,256 @@
+"""Values of one completion under the published names: a policy completion `P:` or an environment completion `A:`.
+
+The names come from RookWorld, `dev/eval/rook_accuracy.py` and `dev/eval/arbiter_accuracy.py`
+(https://github.com/jorahn/RookWorld). Where its definitions would hide an error, ours differ, and the docstrings below
+say how.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from chess.engine import Mate
+from rapidfuzz.distance import Levenshtein
+
+from ..board.evals import to_pawns, win_probability
+from ..board.fen import FenField, parse_fen, position_key
+from ..board.transition import REWARD_DRAW, REWARD_ILLEGAL, REWARD_LEGAL, REWARD_WIN
+from ..rewards.evaluation_cache import EvaluationCache
+from ..rewards.move_values import move_values
+from ..stockfish.engine import Analysis
+from ..stockfish.pool import EnginePool
+from ..tasks import policy_fens
+from ..tasks.environment import environment_fields, environment_truth, parse_environment, parse_environment_prompt
+from ..tasks.policy import MAX_CANDIDATES, parse_policy, parse_policy_prompt
+from ..tasks.types import EnvironmentCompletion, Example, ParseFailure, PolicyCompletion, Task, require_parsed
+from .keys import REWARD_WIDTH
+
+REWARD_CLASSES = {REWARD_LEGAL: "legal", REWARD_WIN: "win", REWARD_DRAW: "draw", REWARD_ILLEGAL: "illegal"}
+MATE_IN_ONE = to_pawns(Mate(1))
+_NOTHING_RIGHT = {
+    "valid": 0.0,
+    "next_state_accuracy": 0.0,
+    "next_state_nls": 0.0,
+    "reward_accuracy": 0.0,
+    "reward_mae": REWARD_WIDTH,
+    "terminated_accuracy": 0.0,
+    "truncated_accuracy": 0.0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Label:
+    """A reference completion without its illegal moves."""
+
+    candidates: frozenset[str]
+    """At least one, UCI."""
+    best: frozenset[str]
+    """Every candidate of the highest eval, and the label's own best move if it is not a candidate."""
+
+
+def score_policy_row(example: Example, completion: str) -> dict[str, float]:
+    """The row's values in [0, 1]; a completion that the strict parser refuses scores 0 on all of them.
+
+    - `valid`: the strict parser reads it (published: the markers are there and the moves are UCI).
+    - `legal_best_move`: `B:` spells a legal move (published: castling as e1h1 counts, too).
+    - `legal_candidates`: distinct legal candidates over five, or over the number of legal moves if that is smaller
+      (published as "top 5 move legal": repeated candidates count, always over five).
+
+    If the label has a legal candidate:
+    - `best_move_accuracy`: `B:` is a candidate of the label's highest eval, where ties all count, or the label's own
+      best move if no eval contradicts it (published: equals the label's `B:`, which is the worst candidate in most
+      published rows of Black).
+    - `top5_accuracy`: `B:` is one of the label's candidates.
+    - `top5_overlap`: the share of the label's candidates that the completion has as candidates. The published figures
+      call this "top 5 move accuracy" (there always over five); compare them with it.
+
+    The set of values depends on the example alone; in mate and stalemate it is only `valid`. Raises PromptError for a
+    malformed prompt, LabelError (a ValueError) for a malformed label.
+    """
+    board = parse_fen(parse_policy_prompt(example.prompt).fen)
+    legal = frozenset(move.uci() for move in board.legal_moves)
+    label = None if example.completion is None else _label(example.completion, legal)
+    answer = _parsed_policy(completion)
+    values = {"valid": float(answer is not None)}
+    if legal:
+        values |= _legality(answer, legal)
+    if label:
+        values |= _accuracy(answer, label)
+    return values
+
+
+def _parsed_policy(completion: str) -> PolicyCompletion | None:
+    parsed = parse_policy(completion)
+    return None if isinstance(parsed, ParseFailure) else parsed
+
+
+def _label(completion: str, legal: frozenset[str]) -> _Label | None:
+    """The label's legal part; None if no candidate is legal."""
+    answer = require_parsed(completion, parse_policy(completion))
+    pairs = zip(answer.moves, answer.evals_pawns, strict=True)
+    scored = [(move, pawns) for move, pawns in pairs if move in legal]
+    if not scored:
+        return None
+    highest = max(pawns for _, pawns in scored)
+    candidates = frozenset(move for move, _ in scored)
+    best = {move for move, pawns in scored if pawns == highest} | ({answer.best} & legal - candidates)
+    return _Label(candidates, frozenset(best))
+
+
+def _legality(answer: PolicyCompletion | None, legal: frozenset[str]) -> dict[str, float]:
+    distinct = legal.intersection(answer.moves if answer else ())
+    return {
+        "legal_best_move": float(answer is not None and answer.best in legal),
+        "legal_candidates": len(distinct) / min(MAX_CANDIDATES, len(legal)),
+    }
+
+
+def _accuracy(answer: PolicyCompletion | None, label: _Label) -> dict[str, float]:
+    common = label.candidates.intersection(answer.moves if answer else ())
+    return {
+        "best_move_accuracy": float(answer is not None and answer.best in label.best),
+        "top5_accuracy": float(answer is not None and answer.best in label.candidates),
+        "top5_overlap": len(common) / len(label.candidates),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class MoveEvaluator:
+    """Source of the move evaluations behind `win_probability_loss`: engines if there are any, else a cache.
+
+    Both tables of a run use the same source. To measure with deeper evaluations than those of training, let engines
+    search more nodes.
+    """
+
+    cache: EvaluationCache
+    pool: EnginePool | None = None
+    nodes: int = 0
+    """Nodes that the engines search for a position; 0: the number in the pool's configuration."""
+
+    def prepare(self, examples: Sequence[Example]) -> None:
+        """Let the engines begin with the positions of the policy task; returns at once."""
+        if self.pool is not None:
+            self.pool.prepare(policy_fens(example.prompt for example in examples).values(), nodes=self.nodes)
+
+    def analyses(self, examples: Sequence[Example]) -> dict[str, Analysis]:
+        """Evaluations of the policy task's positions by FEN; positions without any are missing. Raises ScorerError."""
+        fens = list(policy_fens(example.prompt for example in examples).values())
+        if self.pool is None:
+            return {fen: analysis for fen in fens if (analysis := self.cache.get(fen))}
+        return dict(zip(fens, self.pool.analyse(fens, nodes=self.nodes), strict=True))
+
+    def facts(self, examples: Sequence[Example]) -> dict[str, str | int]:
+        """Name and extent of the source, for the result of an evaluation."""
+        if self.pool is not None:
+            return {"engine": self.pool.name, "engine_nodes": self.nodes}
+        return {"move_evals": self.cache.name, "rows_with_move_evals": len(self.analyses(examples))}
+
+    def close(self) -> None:
+        """End the engines."""
+        if self.pool is not None:
+            self.pool.close()
+
+
+def score_engine_loss(completion: str, analysis: Analysis) -> dict[str, float]:
+    """`win_probability_loss` and `eval_error` in [0, 1]; nothing in mate and stalemate.
+
+    The loss is the expected result of the best move less that of the completion's `B:`. A completion that the strict
+    parser refuses, or whose `B:` is illegal, loses the whole expected result of the best move; in a lost position that
+    is nothing.
+
+    The error is the mean over five candidates (or over the number of legal moves if that is smaller) of the distance
+    between the win probability of a candidate's `E:` and that of the move evaluation. A candidate that is illegal,
+    repeated or missing counts 1.
+    """
+    if not analysis.lines:
+        return {}
+    answer = _parsed_policy(completion)
+    loss = move_values(analysis).loss(answer.best if answer else "")
+    return {"win_probability_loss": loss, "eval_error": _eval_error(answer, dict(analysis.lines))}
+
+
+def _eval_error(answer: PolicyCompletion | None, pawns_by_move: Mapping[str, float]) -> float:
+    # Of a repeated candidate the first eval counts.
+    written = dict(reversed(list(zip(answer.moves, answer.evals_pawns, strict=True)))) if answer else {}
+    expected = min(MAX_CANDIDATES, len(pawns_by_move))
+    legal = [move for move in written if move in pawns_by_move]
+    # An eval beyond mate in one counts as mate in one.
+    wins = {move: win_probability(min(max(written[move], -MATE_IN_ONE), MATE_IN_ONE)) for move in legal}
+    distance = sum(abs(wins[move] - win_probability(pawns_by_move[move])) for move in legal)
+    return (distance + expected - len(legal)) / expected
+
+
+def analysis_of(example: Example, analyses: Mapping[str, Analysis]) -> Analysis | None:
+    """The analysis of a policy example's position; None for the other task, or if there is none."""
+    return analyses.get(parse_policy_prompt(example.prompt).fen) if example.task is Task.policy else None
+
+
+def score_environment_row(example: Example, completion: str) -> dict[str, float]:
+    """The row's values in [0, 1], `reward_mae` in [0, 2]; the truth is python-chess's, never the label's.
+
+    - `valid`: the strict parser reads it. If not, all other values are 0 and `reward_mae` is 2.0.
+    - `next_state_accuracy`: the FEN is the true one, character by character.
+    - `next_state_nls`: normalised Levenshtein similarity of the two FENs, 1 − edits / longer length (rapidfuzz). The
+      state before scores 0.9 after a legal move: read it beside the accuracy.
+    - `reward_accuracy`, `terminated_accuracy`, `truncated_accuracy`: equal to the truth.
+    - `reward_mae`: absolute error in the environment's reward, clipped to 2.0, the largest distance of two rewards, so
+      that no readable number is worse than none (published: unreadable rows are left out of it).
+    - `recall_legal`, `recall_win`, `recall_draw`, `recall_illegal`: `reward_accuracy`, only on rows whose true reward
+      is of that class; `recall_terminated`, `recall_truncated`: the flag's accuracy, only where it is truly 1. Nearly
+      all rows are plain legal moves, so that a constant guess comes near the published scores; the recalls expose it.
+
+    The set of values depends on the prompt alone. Raises PromptError for a malformed prompt.
+    """
+    truth = environment_truth(parse_environment_prompt(example.prompt))
+    answer = parse_environment(completion)
+    values = dict(_NOTHING_RIGHT) if isinstance(answer, ParseFailure) else _compare(answer, truth)
+    return values | {f"recall_{name}": values[key] for name, key in _classes(truth)}
+
+
+def _compare(answer: EnvironmentCompletion, truth: EnvironmentCompletion) -> dict[str, float]:
+    return {
+        "valid": 1.0,
+        "next_state_accuracy": float(answer.next_fen == truth.next_fen),
+        "next_state_nls": Levenshtein.normalized_similarity(answer.next_fen, truth.next_fen),
+        "reward_accuracy": float(answer.reward == truth.reward),
+        "reward_mae": min(REWARD_WIDTH, abs(answer.reward - truth.reward)),
+        "terminated_accuracy": float(answer.terminated == truth.terminated),
+        "truncated_accuracy": float(answer.truncated == truth.truncated),
+    }
+
+
+def _classes(truth: EnvironmentCompletion) -> Iterator[tuple[str, str]]:
+    """The classes that a row belongs to, each with the value that is its recall."""
+    yield REWARD_CLASSES[truth.reward], "reward_accuracy"
+    if truth.terminated:
+        yield "terminated", "terminated_accuracy"
+    if truth.truncated:
+        yield "truncated", "truncated_accuracy"
+
+
+def score_next_fen(example: Example, completion: str) -> dict[str, float]:
+    """Values of the completion's first field, the next position, whatever follows it; each 1.0 or 0.0.
+
+    - `fen_strict`: it is python-chess's FEN, character by character.
+    - `fen_lenient`: it parses and is the same position as in splits and exclusions: placement, turn, castling rights
+      and legal en-passant square are right, as python-chess reads them; counters do not matter.
+    - `fen_error_<field>`: the field of that name differs as text, or is missing. Here 1.0 is an error.
+
+    A completion without a first field has all six errors. Every row has all values. Raises PromptError for a malformed
+    prompt.
+    """
+    truth = environment_truth(parse_environment_prompt(example.prompt)).next_fen
+    written = environment_fields(completion)[0]
+    words, true_words = written.split(" "), truth.split(" ")
+    errors = {name: place >= len(words) or words[place] != true_words[place] for place, name in enumerate(FenField)}
+    return {
+        "fen_strict": float(written == truth),
+        "fen_lenient": float(_same_position(written, truth)),
+        **{f"fen_error_{name}": float(wrong) for name, wrong in errors.items()},
+    }
+
+
+def _same_position(fen: str, other: str) -> bool:
+    try:
+        return position_key(parse_fen(fen)) == position_key(parse_fen(other))
+    except ValueError:
+        return False
