@@ -16,15 +16,16 @@ EXAMPLES = EXAMPLE.findall(GUIDE)
 
 
 def apply(change: str, folder: Path) -> None:
-    """Apply the hunks of a change to its file. A hunk fits where its old lines stand, at any line number."""
-    header, *lines = change.splitlines(keepends=True)
-    path = folder / header.removeprefix("--- ").strip()
-    text = path.read_text(encoding="utf-8")
-    for hunk in "".join(lines).split("@@\n"):
-        old, new = ("".join(line[1:] for line in hunk.splitlines(True) if line[0] in kept) for kept in (" -", " +"))
-        assert text.count(old) == 1, f"CONTRIBUTING.md: expected these lines once in {path.name}:\n{old}"
-        text = text.replace(old, new)
-    path.write_text(text, encoding="utf-8")
+    """Apply a change to files of a folder. A hunk fits where its old lines stand, at any line number, or is there."""
+    for name, hunks in re.findall(r"^--- (\S+)\n(.*?)(?=^---|\Z)", change, re.M | re.S):
+        path = folder / name
+        text = path.read_text(encoding="utf-8")
+        for hunk in hunks.split("@@\n"):
+            old, new = ("".join(line[1:] for line in hunk.splitlines(True) if line[0] in kept) for kept in (" -", " +"))
+            if new not in text:
+                assert text.count(old) == 1, f"CONTRIBUTING.md: expected these lines once in {path.name}:\n{old}"
+                text = text.replace(old, new)
+        path.write_text(text, encoding="utf-8")
 
 
 def test_there_is_an_example_of_a_reward_and_of_an_advantage() -> None:
@@ -33,12 +34,19 @@ def test_there_is_an_example_of_a_reward_and_of_an_advantage() -> None:
 
 @pytest.mark.parametrize(("title", "change", "code", "output"), EXAMPLES, ids=[title for title, *_ in EXAMPLES])
 def test_an_example_does_what_it_says(title: str, change: str, code: str, output: str, tmp_path: Path) -> None:
-    source = tmp_path / "src/rookworld_rlvr"
-    ignored = shutil.ignore_patterns("__pycache__", "assets")
-    shutil.copytree(ROOT / "src/rookworld_rlvr", source, ignore=ignored)
+    source, tests = tmp_path / "src/rookworld_rlvr", tmp_path / "tests/rewards"
+    shutil.copytree(ROOT / "src/rookworld_rlvr", source, ignore=shutil.ignore_patterns("__pycache__", "assets"))
     (source / "assets").symlink_to(ROOT / "src/rookworld_rlvr/assets")
+    tests.mkdir(parents=True)
+    shutil.copy(ROOT / "tests/rewards/test_rubric.py", tests)
     apply(change, tmp_path)
-    environment = os.environ | {"PYTHONPATH": str(tmp_path / "src"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, output), done.stderr
+    assert run(tmp_path, "-c", code) == output
+    assert " passed" in run(tmp_path, "-m", "pytest", "-q", str(tests), "-k", "some_total")
+
+
+def run(folder: Path, *arguments: str) -> str:
+    environment = os.environ | {"PYTHONPATH": str(folder / "src"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

@@ -59,10 +59,18 @@ def configured(changes: dict[str, Any]) -> RubricConfig:
     return config
 
 
+def analysis(prompt: str) -> Analysis | None:
+    """The analysis of a probe's position; for one that has none here, all legal moves are equal."""
+    if prompt.startswith("A:"):
+        return None
+    moves = chess.Board(fen := prompt.removeprefix("P: ")).legal_moves
+    return ANALYSES.get(prompt) or Analysis(fen, tuple((move.uci(), 0.0) for move in moves))
+
+
 def totals(changes: dict[str, Any]) -> list[float]:
     rubric = Rubric(configured(changes))
     return [
-        rubric.score(prompt, text, P_PERFECT if prompt is P else None, step=step, analysis=ANALYSES.get(prompt)).total
+        rubric.score(prompt, text, P_PERFECT if prompt is P else None, step=step, analysis=analysis(prompt)).total
         for prompt, text in PROBES
         for step in (None, 3)
     ]
