@@ -13,6 +13,7 @@ deviation over the moves of a position, over the root of the mean squared error.
 
 import argparse
 import json
+import os
 import random
 import sys
 import tempfile
@@ -63,7 +64,8 @@ def speeds(fens: Sequence[str], *, nodes: int, processes: Sequence[int], rounds:
     """Seconds a position of each round, by what was measured."""
     found: dict[str, list[float]] = {f"cold, processes={count}": [] for count in processes} | {"cached": []}
     with tempfile.TemporaryDirectory() as folder:
-        cached = EngineConfig(nodes=nodes, cache_folder=folder)
+        os.environ["XDG_CACHE_HOME"] = folder
+        cached = EngineConfig(nodes=nodes)
         seconds(fens, cached)
         for _ in range(rounds):
             for count in processes:

@@ -45,7 +45,7 @@ def leaves(config: Any, path: str = "") -> Iterator[str]:
 # Legal moves, which the small model does not write.
 PLAYS = ("model.path=tiny", "generator.max_new_tokens=100")
 POLICY, RETENTION = ("suites=[policy]",), ("suites=[retention]", "retention.baseline=tiny")
-MEASURED = (*POLICY, "evaluation_nodes=50", "stockfish.path={measuring}", "stockfish.cache_folder=cache")
+MEASURED = (*POLICY, "evaluation_nodes=50", "stockfish.path={measuring}")
 MATES = ("suites=[mate_in_one]", "mate_in_one.path={mates}")
 PUZZLES = ("suites=[puzzles]", "puzzles.path={mates}")
 SELFPLAY = ("suites=[selfplay]", "selfplay.games=2", "selfplay.max_plies=2", *PLAYS)
@@ -81,12 +81,9 @@ KNOBS = {
     "generator.vllm.timeout_s": Knob(0.05, SERVER, "server"),
     "generator.vllm.retries": Knob(1, SERVER, "server"),
     "stockfish.path": Knob("/nope", MEASURED),
-    "stockfish.hash_mib": Knob(30, MEASURED),
     "stockfish.processes": Knob(2, (), "verdicts"),
-    "stockfish.timeout_s": Knob(0.4, ("stockfish.timeout_s=0.3", "stockfish.attempts=1"), "deadline"),
-    "stockfish.attempts": Knob(1, (), "verdicts"),
+    "stockfish.timeout_s": Knob(0.4, ("stockfish.timeout_s=0.3",), "deadline"),
     "stockfish.cache": Knob(False, MEASURED),
-    "stockfish.cache_folder": Knob("elsewhere", MEASURED),
     "balanced.rows_per_class": Knob(2, ("suites=[balanced]",)),
     "mate_in_one.path": Knob("/nope", MATES),
     "mate_in_one.limit": Knob(1, MATES),

@@ -42,7 +42,7 @@ FAR = ("objective.epochs=3", "optim.lr=0.005")
 ADAPTIVE_KL = ("kl.control=adaptive",)
 # A server that fails after a while, see the observer.
 SERVER = ("generator=vllm_server", "generator.vllm.urls=[http://127.0.0.1:1]", "generator.vllm.retries=0")
-ONE_ATTEMPT = ("rubric.stockfish.timeout_s=0.3", "rubric.stockfish.attempts=1")
+SHORT_SEARCH = ("rubric.stockfish.timeout_s=0.3",)
 BY_ENGINE = ("rubric.source=engine",)
 # Weights and scales that count only where an engine judges.
 OF_ENGINE = ("_value", "halving_loss")
@@ -58,12 +58,9 @@ KNOBS: dict[str, Knob] = {
     "rubric.move_evals": Knob("/nope", "refused"),
     "rubric.stockfish.path": Knob("/nope", "verdicts"),
     "rubric.stockfish.nodes": Knob(77, "verdicts"),
-    "rubric.stockfish.hash_mib": Knob(3, "verdicts"),
     "rubric.stockfish.processes": Knob(2, "verdicts"),
-    "rubric.stockfish.timeout_s": Knob(0.4, "deadline", ONE_ATTEMPT),
-    "rubric.stockfish.attempts": Knob(1, "verdicts"),
+    "rubric.stockfish.timeout_s": Knob(0.4, "deadline", SHORT_SEARCH),
     "rubric.stockfish.cache": Knob(False, "verdicts"),
-    "rubric.stockfish.cache_folder": Knob("elsewhere", "verdicts"),
     "evaluation_nodes": Knob(77, "measures"),
     "rubric.warmup_steps": Knob(7, "totals"),
     "steps": Knob(1, "folder"),

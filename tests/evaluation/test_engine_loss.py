@@ -112,10 +112,11 @@ def test_an_evaluation_that_waits_for_an_engine_can_be_stopped_at_each_chunk(
 
 
 @pytest.fixture
-def evaluate(small_overrides: list[str], tmp_path: Path) -> Callable[..., int]:
+def evaluate(small_overrides: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     kept = ("model", "data", "generator", "evaluation_rows", "precision", "device", "threads")
     given = [override for override in small_overrides if override.startswith(kept)]
-    given += ["evaluation_rows=3", f"output={tmp_path / 'table.json'}", f"stockfish.cache_folder={tmp_path / 'cache'}"]
+    given += ["evaluation_rows=3", f"output={tmp_path / 'table.json'}"]
     return lambda *overrides: main(["evaluate", *given, *overrides])
 
 

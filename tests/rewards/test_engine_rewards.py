@@ -35,8 +35,8 @@ def by_engine(text: str, verdict: Analysis | None = VERDICT, label: str | None =
 
 @pytest.fixture
 def pool(fake_stockfish: Path, tmp_path: Path) -> Iterator[EnginePool]:
-    config = EngineConfig(path=str(fake_stockfish), cache_folder=str(tmp_path), nodes=100)
-    with EnginePool(config) as opened:
+    config = EngineConfig(path=str(fake_stockfish), nodes=100)
+    with EnginePool(config, cache_folder=tmp_path) as opened:
         yield opened
 
 
@@ -167,7 +167,8 @@ def test_an_engine_that_fails_ahead_of_time_fails_the_scoring(
     fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_DIES", FEN)
-    pool = EnginePool(EngineConfig(path=str(fake_stockfish), cache=False, attempts=2))
+    monkeypatch.setattr("rookworld_rlvr.stockfish.engine.ATTEMPTS", 2)
+    pool = EnginePool(EngineConfig(path=str(fake_stockfish), cache=False))
     scorer = make_scorer(BY_ENGINE, pool)
     scorer.prepare([PROMPT, ENVIRONMENT])
     assert scorer.score_all(questions()[5:])[0].total == 1.0

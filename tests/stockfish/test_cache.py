@@ -29,8 +29,8 @@ WRITER = (
 
 
 def pool_in(folder: Path, path: object, **knobs: object) -> EnginePool:
-    config = {"nodes": 1500, "cache_folder": str(folder), "path": str(path)} | knobs
-    return EnginePool(EngineConfig(**config))  # type: ignore[arg-type]
+    config = {"nodes": 1500, "path": str(path)} | knobs
+    return EnginePool(EngineConfig(**config), cache_folder=folder)  # type: ignore[arg-type]
 
 
 def writer(folder: Path, name: str, count: int) -> subprocess.Popen[str]:
@@ -58,7 +58,7 @@ def test_a_verdict_read_is_the_one_computed_and_no_engine_searches_for_it(stockf
     assert len(rows(tmp_path)) == len(FENS)
 
 
-def test_clock_nodes_hash_and_version_are_each_a_verdict_of_their_own_and_the_move_number_is_not(
+def test_clock_nodes_and_version_are_each_a_verdict_of_their_own_and_the_move_number_is_not(
     fake_stockfish: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def searched(fen: str, **knobs: object) -> int:
@@ -69,11 +69,11 @@ def test_clock_nodes_hash_and_version_are_each_a_verdict_of_their_own_and_the_mo
     assert [searched(E4), searched(E4)] == [1, 0]
     assert searched(E4.replace("0 1", "0 30")) == 0
     assert searched(E4.replace("0 1", "9 30")) == 1
-    assert [searched(E4, nodes=1501), searched(E4, hash_mib=2), searched(E4, processes=2)] == [1, 1, 0]
+    assert [searched(E4, nodes=1501), searched(E4, processes=2)] == [1, 0]
     monkeypatch.setenv("FAKE_NAME", "Stockfish 16")
     assert searched(E4) == 1
     judges = {judge for judge, _ in rows(tmp_path)}
-    assert "Stockfish 16 fake.nnue, hash 1, nodes 1500, all moves" in judges and len(judges) == 4
+    assert "Stockfish 16 fake.nnue, hash 1, nodes 1500, all moves" in judges and len(judges) == 3
 
 
 def test_what_is_put_is_there_for_another_process_at_once(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_folder_of_no_user_is_refused_in_one_line(fake_stockfish: Path, monkey
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
     with pytest.raises(CacheError, match=r"got ~/.cache/rookworld: "):
-        pool_in(Path(), fake_stockfish, cache_folder="")
+        EnginePool(EngineConfig(path=str(fake_stockfish)))
 
 
 def test_a_cache_that_fails_while_it_is_used_is_told_of(fake_stockfish: Path, tmp_path: Path) -> None:

@@ -102,22 +102,20 @@ def test_a_program_that_speaks_no_uci_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize(
-    "knob", [{"nodes": 0}, {"hash_mib": 0}, {"processes": 0}, {"attempts": 0}, {"timeout_s": 0.0}, {"timeout_s": -1.0},
-     {"timeout_s": float("inf")}, {"timeout_s": float("nan")}, {"timeout_s": 86_401}]
+    "knob",
+    [
+        {"nodes": 0},
+        {"processes": 0},
+        {"timeout_s": 0.0},
+        {"timeout_s": -1.0},
+        {"timeout_s": float("inf")},
+        {"timeout_s": float("nan")},
+        {"timeout_s": 86_401},
+    ],
 )
 def test_a_knob_out_of_its_range_is_refused_by_name(knob: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=f"engine.{next(iter(knob))}: expected"):
+    with pytest.raises(ValueError, match=f"stockfish.{next(iter(knob))}: expected"):
         EngineConfig(**knob)  # type: ignore[arg-type]
-
-
-def test_a_hash_beyond_what_the_engine_offers_is_refused(fake_stockfish: Path) -> None:
-    engine = opened(fake_stockfish, hash_mib=1025)
-    with pytest.raises(EngineUnusableError, match=r"expected hash_mib of at most 1024, what .* offers, got 1025"):
-        engine.identity()
-    assert engine.pid() is None
-    engine = opened(fake_stockfish, hash_mib=1024)
-    assert engine.identity() == "Stockfish 15.1 fake.nnue"
-    engine.close()
 
 
 def test_a_deadline_beyond_the_longest_wait_is_waited_for_in_parts(
@@ -128,8 +126,9 @@ def test_a_deadline_beyond_the_longest_wait_is_waited_for_in_parts(
     assert len(engine.analyse(BLACK_MATES, Limit(nodes=100)).lines) == 20
     engine.close()
     monkeypatch.setattr(uci, "LONGEST_POLL_S", 0.05)
+    monkeypatch.setattr("rookworld_rlvr.stockfish.engine.ATTEMPTS", 1)
     monkeypatch.setenv("FAKE_HANGS", QUIET)
-    engine = opened(fake_stockfish, timeout_s=0.3, attempts=1)
+    engine = opened(fake_stockfish, timeout_s=0.3)
     began = time.monotonic()
     with pytest.raises(ScorerError, match=r"no bestmove in 0.3 s"):
         engine.analyse(QUIET, Limit(nodes=100))
@@ -225,7 +224,8 @@ def test_a_position_on_which_every_process_fails_is_named_and_the_next_is_judged
     how: str, why: str, fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(how, QUIET)
-    engine = opened(fake_stockfish, timeout_s=0.3 if how == "FAKE_HANGS" else 10, attempts=2)
+    monkeypatch.setattr("rookworld_rlvr.stockfish.engine.ATTEMPTS", 2)
+    engine = opened(fake_stockfish, timeout_s=0.3 if how == "FAKE_HANGS" else 10)
     engine.identity()
     with pytest.raises(ScorerError) as error:
         engine.analyse(QUIET, Limit(nodes=100))

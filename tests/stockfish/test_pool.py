@@ -76,9 +76,12 @@ def test_a_verdict_does_not_depend_on_what_was_asked_before(stockfish: str) -> N
         assert pool.analyse(FENS[5:6]) == forward[5:6] != forward[4:5]
 
 
-def test_engines_killed_while_they_search_lose_nothing_and_change_nothing(stockfish: str) -> None:
+def test_engines_killed_while_they_search_lose_nothing_and_change_nothing(
+    stockfish: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pool_of(stockfish, nodes=LONG, processes=2) as pool:
         expected = pool.analyse(FENS[:5])
+    monkeypatch.setattr("rookworld_rlvr.stockfish.engine.ATTEMPTS", 9)
     killed: list[int] = []
 
     def kill(pool: EnginePool) -> None:
@@ -90,16 +93,14 @@ def test_engines_killed_while_they_search_lose_nothing_and_change_nothing(stockf
                 killed.append(pid)
             time.sleep(0.01)
 
-    with pool_of(stockfish, nodes=LONG, processes=2, attempts=9) as pool:
+    with pool_of(stockfish, nodes=LONG, processes=2) as pool:
         with meanwhile(pool, kill):
             assert pool.analyse(FENS[:5]) == expected
         assert len(killed) >= 3 and pool.counts().restarts >= 2
         assert not set(killed) & set(pool.pids())
 
 
-def test_a_stopped_engine_is_replaced_and_its_position_asked_again(
-    stockfish: str, gone: Gone
-) -> None:
+def test_a_stopped_engine_is_replaced_and_its_position_asked_again(stockfish: str, gone: Gone) -> None:
     with pool_of(stockfish, timeout_s=2.0) as pool:
         expected = pool.analyse(FENS[:2])
     with pool_of(stockfish, timeout_s=2.0) as pool:
@@ -113,9 +114,10 @@ def test_a_stopped_engine_is_replaced_and_its_position_asked_again(
 def test_a_position_that_fails_is_named_and_the_others_stay_judged(
     fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("rookworld_rlvr.stockfish.engine.ATTEMPTS", 2)
     bad = engine_position(FENS[1])
     monkeypatch.setenv("FAKE_DIES", bad)
-    with pool_of(fake_stockfish, attempts=2) as pool:
+    with pool_of(fake_stockfish) as pool:
         with pytest.raises(ScorerError, match="the engine failed 2 times on") as error:
             pool.analyse(FENS[:3])
         assert bad in str(error.value)
@@ -125,8 +127,9 @@ def test_a_position_that_fails_is_named_and_the_others_stay_judged(
 def test_what_fails_ahead_of_time_is_asked_again_when_it_is_asked_for(
     fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch, until: Until
 ) -> None:
+    monkeypatch.setattr("rookworld_rlvr.stockfish.engine.ATTEMPTS", 2)
     monkeypatch.setenv("FAKE_DIES", engine_position(FENS[0]))
-    with pool_of(fake_stockfish, attempts=2) as pool:
+    with pool_of(fake_stockfish) as pool:
         pool.prepare(FENS[:1])
         until(lambda: nothing_under_way(pool))
         with pytest.raises(ScorerError, match="failed 2 times"):
@@ -139,8 +142,9 @@ def test_what_fails_ahead_of_time_is_asked_again_when_it_is_asked_for(
 def test_a_failure_that_passes_costs_one_call_however_many_positions_it_struck(
     fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch, until: Until
 ) -> None:
+    monkeypatch.setattr("rookworld_rlvr.stockfish.engine.ATTEMPTS", 2)
     monkeypatch.setenv("FAKE_DIES", " ")
-    with pool_of(fake_stockfish, attempts=2) as pool:
+    with pool_of(fake_stockfish) as pool:
         with pytest.raises(ScorerError, match="failed 2 times"):
             pool.analyse(FENS[:4])
         until(lambda: nothing_under_way(pool))

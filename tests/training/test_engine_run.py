@@ -39,9 +39,10 @@ def pids(context: StepContext) -> list[int]:
 
 
 def test_a_run_judged_by_an_engine_trains_and_counts_and_is_the_same_from_the_cache_and_with_engines_killed(
-    train: Callable[..., Path], make_saved_run: MakeRun, stockfish: str, tmp_path: Path
+    train: Callable[..., Path], make_saved_run: MakeRun, stockfish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = (*ENGINE, f"rubric.stockfish.path={stockfish}", f"rubric.stockfish.cache_folder={tmp_path / 'cache'}")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    given = (*ENGINE, f"rubric.stockfish.path={stockfish}")
     first = train(*given, "evaluation_rows=4")
     rows, told = metrics(first), summary(first)
     assert all(row.keys() >= KEYS and row["optim/update_norm"] > 0 for row in rows)
@@ -64,8 +65,11 @@ def test_a_run_judged_by_an_engine_trains_and_counts_and_is_the_same_from_the_ca
     assert metrics(killed.folder)[-1]["recovery/skipped"] == 0 and pids(killed.context) == []
 
 
-def test_an_engine_measures_a_run_that_labels_judge(train: Callable[..., Path], stockfish: str, tmp_path: Path) -> None:
-    given = (f"rubric.stockfish.path={stockfish}", f"rubric.stockfish.cache_folder={tmp_path / 'cache'}", "steps=1")
+def test_an_engine_measures_a_run_that_labels_score(
+    train: Callable[..., Path], stockfish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    given = (f"rubric.stockfish.path={stockfish}", "steps=1")
     measured = train(*given, "evaluation_nodes=400")
     assert LOSS in summary(measured)["before"] and LOSS in summary(measured)["gain"]
     [row] = metrics(measured)
@@ -111,7 +115,7 @@ def test_an_engine_that_always_fails_is_a_fault_that_names_the_position_and_what
     make_saved_run: MakeRun, fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = (*ENGINE, f"rubric.stockfish.path={fake_stockfish}", "rubric.stockfish.cache=false", "evaluation_rows=0")
-    run = make_saved_run(*given, "recovery.max_consecutive_nans=1", "rubric.stockfish.attempts=1", "steps=9")
+    run = make_saved_run(*given, "recovery.max_consecutive_nans=1", "steps=9")
 
     def fail_from_now_on(moment: Moment, context: StepContext, report: StepReport) -> None:
         if report.step == 1 and moment is Moment.begun:
@@ -120,7 +124,7 @@ def test_an_engine_that_always_fails_is_a_fault_that_names_the_position_and_what
             os.kill(pid, signal.SIGKILL)
 
     run.context.hooks.append(fail_from_now_on)
-    with pytest.raises(TrainingGaveUpError, match=r"scorer \(scores: the engine failed 1 times on .* it has died"):
+    with pytest.raises(TrainingGaveUpError, match=r"scorer \(scores: the engine failed 3 times on .* it has died"):
         train_run(run)
     told = (run.folder / "diagnosis.txt").read_text()
     assert "rubric.stockfish.timeout_s=60" in told

@@ -19,7 +19,7 @@ from ..files import write_json, written_alone
 from ..model.policy import Policy
 from ..model.weights import checksum
 from ..provenance import software
-from ..stockfish.engine import EngineConfig
+from ..stockfish.engine import HASH_MIB, EngineConfig
 from ..training.data import load_evaluation_data
 from .build import make_console, set_threads
 from .compare import compare_command
@@ -127,7 +127,7 @@ def _head(config: EvaluateConfig, raw: DictConfig, policy: Policy, suites: Seque
     settings = OmegaConf.to_container(raw, resolve=True, enum_to_str=True)
     assert isinstance(settings, dict)
     # The rest of it changes the speed alone; its name and nodes are among the facts.
-    settings["stockfish"] = {"hash_mib": config.stockfish.hash_mib}
+    settings["stockfish"] = {"hash_mib": HASH_MIB}
     left_out = {*NOT_OF_THE_RESULT, *(name.value for name in SuiteName if name not in config.suites)}
     return {
         "model": {

@@ -79,6 +79,12 @@ RENAMED_OPTIONS: dict[str, str] = {
     "distributed.check_every": f"{CONSTANT} training.loop.COMPARE_EVERY)",
     "kl.warmup_factor": "(removed: the warm-up begins at 0)",
     "data.held_out_fraction": f"{CONSTANT} training.data.HELD_OUT_FRACTION)",
+    "rubric.stockfish.hash_mib": f"{CONSTANT} stockfish.engine.HASH_MIB)",
+    "rubric.stockfish.attempts": f"{CONSTANT} stockfish.engine.ATTEMPTS)",
+    "rubric.stockfish.cache_folder": "(removed: set XDG_CACHE_HOME)",
+    "stockfish.hash_mib": f"{CONSTANT} stockfish.engine.HASH_MIB)",
+    "stockfish.attempts": f"{CONSTANT} stockfish.engine.ATTEMPTS)",
+    "stockfish.cache_folder": "(removed: set XDG_CACHE_HOME)",
 }
 RENAMED_COMMANDS: dict[str, str] = {
     "warmstart": "sft",

@@ -22,6 +22,11 @@ MIN_DATE = "220418"
 MAX_DOUBLINGS = 12
 # Who waits longer waits for ever: an engine that hung would never be told of.
 MAX_TIMEOUT_S = 86_400
+# Hash of a process, MiB, cleared before every position: a search of some 20,000 nodes fills no more. An evaluation
+# depends on it.
+HASH_MIB = 1
+# Times that a position is searched, each by a new process, before the search counts as failed.
+ATTEMPTS = 3
 
 
 class EngineUnusableError(ValueError):
@@ -38,24 +43,17 @@ class EngineProcessConfig:
 
     path: str = ""
     """The binary; empty: STOCKFISH_PATH, the PATH, then Debian's place."""
-    hash_mib: int = 1
-    """Cleared before every position. Part of what a verdict depends on."""
     processes: int = 1
     """Engine processes; change speed alone."""
     timeout_s: float = 10.0
     """A search of `nodes` that takes longer has hung, one of more nodes in proportion: the engine is killed and the
     position asked again."""
-    attempts: int = 3
-    """How often a position is asked before judging fails."""
     cache: bool = True
-    """Keep verdicts on disk, for every later run."""
-    cache_folder: str = ""
-    """Where; empty: `rookworld` in XDG_CACHE_HOME or ~/.cache."""
+    """Keep evaluations on disk for later runs, in `rookworld` below XDG_CACHE_HOME or ~/.cache."""
 
     def __post_init__(self) -> None:
-        for name in ("hash_mib", "processes", "attempts"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"stockfish.{name}: expected 1 or more, got {getattr(self, name)}")
+        if self.processes < 1:
+            raise ValueError(f"stockfish.processes: expected 1 or more, got {self.processes}")
         if not 0 < self.timeout_s <= MAX_TIMEOUT_S:
             expected = f"more than 0 and at most {MAX_TIMEOUT_S} seconds, a day"
             raise ValueError(f"stockfish.timeout_s: expected {expected}, got {self.timeout_s}")
@@ -136,7 +134,6 @@ class Engine:
             raise EngineUnusableError(f"expected a UCI engine, got {self._binary}: {error}") from error
         try:
             require_new_enough(process.name, self._binary)
-            self._require_hash(process.max_hash_mib)
         except EngineUnusableError:
             self.close()
             raise
@@ -154,14 +151,14 @@ class Engine:
             return Analysis(position, ())
         failure = UciError("it was not asked")
         with self._searching:
-            for _ in range(self._config.attempts):
+            for _ in range(ATTEMPTS):
                 try:
                     return Analysis(position, self._complete(position, limit, min(moves, self._lines)))
                 except UciError as error:
                     self._discard()
                     failure = error
         raise ScorerError(
-            f"the engine failed {self._config.attempts} times on {position}: {failure} ({self._binary})"
+            f"the engine failed {ATTEMPTS} times on {position}: {failure} ({self._binary})"
         ) from failure
 
     def close(self) -> None:
@@ -188,15 +185,8 @@ class Engine:
             if self._closed:
                 raise ScorerError("the engine is closed")
             if self._process is None:
-                config = self._config
-                self._process = UciProcess(self._binary, hash_mib=config.hash_mib, lines=self._lines)
+                self._process = UciProcess(self._binary, hash_mib=HASH_MIB, lines=self._lines)
             return self._process
-
-    def _require_hash(self, offered_mib: int) -> None:
-        """An engine ignores a setting beyond what it offers, and all that names the setting would be wrong."""
-        if (asked_mib := self._config.hash_mib) > offered_mib:
-            offered = f"{offered_mib}, what {self._binary} offers"
-            raise EngineUnusableError(f"expected hash_mib of at most {offered}, got {asked_mib}")
 
     def _discard(self) -> None:
         with self._lock:

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from ..errors import ScorerError
 from .cache import EngineCache, default_folder
-from .engine import Analysis, Engine, EngineConfig, engine_position
+from .engine import HASH_MIB, Analysis, Engine, EngineConfig, engine_position
 from .uci import Limit
 
 # In memory: more than the prompts of a step, so that what is asked for ahead of time is still there.
@@ -59,15 +59,15 @@ class EnginePool:
     the order of positions or what the cache holds, the analyses are the same. Raises EngineUnusableError, CacheError.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, *, cache_folder: Path | None = None) -> None:
+        """`cache_folder`: folder of the cache, by default `rookworld` among the user's caches."""
         self._config = config
         self._engines = [Engine(config) for _ in range(config.processes)]
         self.name = self._engines[0].identity()
         self._cache: EngineCache | None = None
         if config.cache:
             try:
-                folder = Path(config.cache_folder) if config.cache_folder else default_folder()
-                self._cache = EngineCache(folder)
+                self._cache = EngineCache(cache_folder or default_folder())
             except BaseException:
                 self._engines[0].close()
                 raise
@@ -174,7 +174,7 @@ class EnginePool:
 
     def _verdicts_of(self, limit: Limit) -> str:
         """All that a verdict depends on beside the position."""
-        return f"{self.name}, hash {self._config.hash_mib}, {limit}, all moves"
+        return f"{self.name}, hash {HASH_MIB}, {limit}, all moves"
 
 
 def _failed(future: Future[Analysis]) -> bool:

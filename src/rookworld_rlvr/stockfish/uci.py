@@ -6,7 +6,6 @@ https://github.com/official-stockfish/Stockfish/wiki/UCI-&-Commands
 """
 
 import os
-import re
 import select
 import subprocess
 import time
@@ -22,7 +21,6 @@ READ_BYTES = 1 << 16
 START_S = 30.0
 # A wait of poll's is an int of C, in milliseconds; a longer one is made of several.
 LONGEST_POLL_S = 86_400.0
-_HASH = re.compile(r"option name Hash .*\bmax (\d+)")
 # As many as a position has legal moves at most; an engine takes fewer where there are fewer.
 ALL_LINES = 218
 
@@ -68,7 +66,6 @@ class UciProcess:
             raise UciError(f"it does not start: {error}") from error
         try:
             self.name = self.network = ""
-            self.max_hash_mib = 0
             self._greet()
             settings = {"Threads": 1, "Hash": hash_mib, "MultiPV": lines}
             self._send(*(f"setoption name {name} value {value}" for name, value in settings.items()), "isready")
@@ -119,8 +116,6 @@ class UciProcess:
                 self.name = line.removeprefix("id name ")
             elif line.startswith("option name EvalFile "):
                 self.network = line.split()[-1]
-            elif known := _HASH.match(line):
-                self.max_hash_mib = int(known[1])
 
     def _send(self, *commands: str) -> None:
         assert self._process.stdin is not None

@@ -18,6 +18,7 @@ import chess
 from ...board.positions import games_from_pgn, positions_from_file
 from ...files import make_folder, write_lines
 from ...provenance import digest
+from ...stockfish.engine import HASH_MIB
 from ...tasks.audit import audit
 from ...tasks.audit_report import AuditReport
 from ...tasks.transitions import TransitionSource, replayed
@@ -176,7 +177,7 @@ def _engine_header(labelling: Labelling) -> dict[str, str | int]:
     with closing(labelling.open()) as engine:
         name = engine.identity()
     limits = {name: value for name, value in asdict(labelling.limit).items() if value}
-    return {"engine": name, **limits, "hash_mib": labelling.engine.hash_mib}
+    return {"engine": name, **limits, "hash_mib": HASH_MIB}
 
 
 def _card(task: Task, rows: Rows, report: AuditReport) -> dict[str, object]:
