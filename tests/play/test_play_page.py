@@ -8,8 +8,8 @@ from typing import Any
 import chess
 import pytest
 
+from rookworld_rlvr.play.api import PlayApi
 from rookworld_rlvr.play.server import Server
-from rookworld_rlvr.play.table import Table
 
 CASTLING_AND_PROMOTION = "7k/P5pp/8/8/8/8/8/4K2R w K - 0 1"
 
@@ -83,7 +83,7 @@ def await_moves(page: Any, start: chess.Board, wanted: int) -> chess.Board:
 
 
 def strong_move(board: chess.Board) -> str:
-    """Mate in one or two, else what leaves the fewest replies without losing a man, stalemate or repetition."""
+    """Mate in one or two, else what leaves the fewest replies without losing a piece, stalemate or repetition."""
 
     def worth(candidate: chess.Move) -> tuple[bool, bool, bool, int]:
         after = board.copy()
@@ -131,9 +131,9 @@ def test_a_whole_game_with_castling_and_a_promotion(opened: Callable[[int], Any]
     assert page.inner_text("#moves").startswith("1. O-O") and "=Q" in page.inner_text("#moves")
 
 
-def test_the_believed_board_differs_where_the_model_is_wrong(opened: Callable[[int], Any], table: Table) -> None:
+def test_the_believed_board_differs_where_the_model_is_wrong(opened: Callable[[int], Any], api: PlayApi) -> None:
     board = chess.Board("r1b1k2r/pp1nbppp/2p1pn2/q7/2BP1B2/2N1PN2/PP3PPP/R2QK2R w KQkq - 4 9")
-    asked = ((move, table.believe({"start": board.fen(), "moves": [move.uci()]})) for move in board.legal_moves)
+    asked = ((move, api.believe({"start": board.fen(), "moves": [move.uci()]})) for move in board.legal_moves)
     wrong = next(((move.uci(), found) for move, found in asked if found["squares"] and found["believed"]), None)
     if wrong is None:
         pytest.skip("the model that ships believes the right board behind every move of this position")
@@ -151,9 +151,10 @@ def test_the_believed_board_differs_where_the_model_is_wrong(opened: Callable[[i
         pieces = page.eval_on_selector_all(
             f"#{shown} [data-piece]", "all => all.map(one => one.dataset.square + one.dataset.piece)"
         )
-        men = chess.BaseBoard(placement).piece_map().items()
+        placed = chess.BaseBoard(placement).piece_map().items()
         assert set(pieces) == {
-            chess.square_name(square) + ("w" if man.color else "b") + man.symbol().lower() for square, man in men
+            chess.square_name(square) + ("w" if piece.color else "b") + piece.symbol().lower()
+            for square, piece in placed
         }
 
 

@@ -126,6 +126,7 @@ def test_the_command_serves_until_it_is_interrupted_and_says_where() -> None:
     command = [sys.executable, "-m", "rookworld_rlvr", "play", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "loading tiny…\n"
         said = process.stdout.readline()
         assert said.startswith("open http://127.0.0.1:") and "Ctrl-C" in said
         process.send_signal(2)

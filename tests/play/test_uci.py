@@ -14,10 +14,10 @@ import chess.engine
 import pytest
 
 from rookworld_rlvr.app.cli import main
-from rookworld_rlvr.app.play import load_mover
+from rookworld_rlvr.app.play import load_chooser
 from rookworld_rlvr.board.openings import drawn_opening
 from rookworld_rlvr.evaluation.players import DecodingConfig, best_move_text
-from rookworld_rlvr.play.choice import Mover
+from rookworld_rlvr.play.choice import MoveChooser
 from rookworld_rlvr.play.uci import UciSession
 
 MATE = "7k/5ppp/8/8/8/8/8/R6K b - - 0 1"
@@ -29,7 +29,7 @@ def said() -> list[str]:
 
 
 @pytest.fixture
-def session(tiny: Mover, said: list[str]) -> Iterator[UciSession]:
+def session(tiny: MoveChooser, said: list[str]) -> Iterator[UciSession]:
     """A conversation with the model that ships."""
     session = UciSession(lambda _: tiny, "tiny", said.append)
     yield session
@@ -54,7 +54,7 @@ def test_it_introduces_itself_with_its_options(session: UciSession, said: list[s
 
 @pytest.mark.parametrize("positions", [4, pytest.param(200, marks=pytest.mark.slow)])
 def test_at_temperature_0_the_move_is_the_model_s_own_best_move(
-    positions: int, tiny: Mover, session: UciSession, said: list[str]
+    positions: int, tiny: MoveChooser, session: UciSession, said: list[str]
 ) -> None:
     own = 0
     for number in range(positions):
@@ -141,7 +141,7 @@ def test_a_thousand_broken_lines_bring_nothing_but_info_strings(session: UciSess
 
 
 def test_an_illegal_answer_is_replaced_and_said(small_model: Path, said: list[str]) -> None:
-    session = UciSession(lambda path: load_mover(path, seed=0), str(small_model), said.append)
+    session = UciSession(lambda path: load_chooser(path, seed=0), str(small_model), said.append)
     told = talk(session, said, "setoption name Attempts value 0", "position startpos", "go", "go")
     moves = [line.split()[1] for line in told if line.startswith("bestmove")]
     assert len(moves) == 2 and all(chess.Move.from_uci(move) in chess.Board().legal_moves for move in moves)
@@ -153,7 +153,7 @@ def test_an_illegal_answer_is_replaced_and_said(small_model: Path, said: list[st
 
 
 def test_a_checkpoint_that_is_none_leaves_the_model_in_place(small_model: Path, said: list[str]) -> None:
-    session = UciSession(lambda path: load_mover(path, seed=0), str(small_model), said.append)
+    session = UciSession(lambda path: load_chooser(path, seed=0), str(small_model), said.append)
     [told] = talk(session, said, "isready", "setoption name Checkpoint value /nope")[1:]
     assert told.startswith("info string setoption: ") and "/nope" in told
     assert talk(session, said, "isready") == ["readyok"]

@@ -58,7 +58,7 @@ def test_recorded_logprobs_are_those_of_separate_passes_without_padding(
 def test_sampling_follows_the_distribution_at_its_temperature(
     engine: Engine, policy: Policy, generator: Generator, prompts: Prompts
 ) -> None:
-    draws, temperature = 1500, 0.7
+    draws, temperature = 1500, 2.0
     [group] = with_limit(engine, policy, 1, batch_size=draws).generate(
         prompts[1:2], group_size=draws, temperature=temperature, seeds=[0]
     )

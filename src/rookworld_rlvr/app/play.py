@@ -1,39 +1,33 @@
-"""`rookworld play`: a page on this machine to play the model on, and to see which board it believes in."""
+"""`rookworld play`: a page on this machine to play the model on, and to see which board it predicts."""
 
 import argparse
 import sys
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from ..errors import UserError
-from ..model.device import Device, Precision, select_device
-from ..model.policy import TINY, Attention, ModelConfig, load_policy
-from ..play.choice import Mover
-from ..play.server import LOOPBACK, Server
-from ..play.table import Table
-from ..rollout.generator import GeneratorConfig
 from .arguments import OneLineParser
-from .build import set_threads
 from .exit_codes import BAD_INPUT, DONE
-from .generators import make_generator
 
-PORT = 8321
+if TYPE_CHECKING:
+    from ..play.choice import MoveChooser
+    from ..play.server import Server
+
+HOST, PORT, MODEL = "127.0.0.1", 8321, "tiny"
 
 
 def main(argv: list[str]) -> int:
     """Serve until Ctrl-C; returns the exit code."""
     try:
-        given = _parser().parse_args(argv)
-        set_threads(given.threads)
-        paths = given.model or [TINY]
-        movers = [load_mover(path, given.seed) for path in paths]
-        server = Server(given.host, given.port, Table(list(zip(_names(paths), movers, strict=True))))
+        arguments = _parser().parse_args(argv)
+        # Importing torch and loading a model take many seconds.
+        print(f"loading {', '.join(arguments.model or [MODEL])}…", flush=True)
+        server = _server(arguments)
     except (UserError, OSError, OverflowError) as error:
         print(f"rookworld: play: {error}", file=sys.stderr)
         return BAD_INPUT
-    if given.host not in LOOPBACK:
-        print(f"rookworld: play: every machine that reaches {given.host} can play", file=sys.stderr)
+    if not server.hosts:
+        print(f"rookworld: play: every machine that reaches {arguments.host} can play", file=sys.stderr)
     try:
         print(f"open {server.address} in a browser; Ctrl-C ends it", flush=True)
         server.serve_forever()
@@ -44,22 +38,42 @@ def main(argv: list[str]) -> int:
     return DONE
 
 
-def load_mover(path: str, seed: int) -> Mover:
-    """The model of a folder, a hub name or `tiny`, ready to be asked. Raises UserError."""
+def _server(arguments: argparse.Namespace) -> "Server":
+    """The server with its models loaded. Raises UserError, OSError or OverflowError."""
+    from ..play.api import PlayApi
+    from ..play.server import Server
+    from .build import set_threads
+
+    set_threads(arguments.threads)
+    paths = arguments.model or [MODEL]
+    choosers = [load_chooser(path, arguments.seed) for path in paths]
+    return Server(arguments.host, arguments.port, PlayApi(list(zip(_names(paths), choosers, strict=True))))
+
+
+def load_chooser(path: str, seed: int) -> "MoveChooser":
+    """The model of a folder, a hub name or `tiny`, ready to choose moves. Raises UserError."""
+    import torch
+
+    from ..model.device import Device, Precision, select_device
+    from ..model.policy import Attention, ModelConfig, load_policy
+    from ..play.choice import MoveChooser
+    from ..rollout.generator import GeneratorConfig
+    from .generators import make_generator
+
     policy = load_policy(ModelConfig(path=path, attention=Attention.auto), select_device(Device.auto), Precision.auto)
     policy.model.eval()
     with torch.no_grad():
-        return Mover(policy, make_generator(policy, GeneratorConfig()), seed=seed)
+        return MoveChooser(policy, make_generator(policy, GeneratorConfig()), seed=seed)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="rookworld play", description=__doc__)
-    told = "a folder, a hub name, or tiny (default); given more than once, they can play each other"
-    parser.add_argument("--model", action="append", help=told)
-    parser.add_argument("--host", default=LOOPBACK[0], help="the address to listen on (default: this machine alone)")
+    model_help = "a folder, a hub name, or tiny (default); given more than once, they can play each other"
+    parser.add_argument("--model", action="append", help=model_help)
+    parser.add_argument("--host", default=HOST, help="the address to listen on (default: this machine alone)")
     parser.add_argument("--port", type=int, default=PORT, help=f"default {PORT}; 0: any that is free")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads; one answers a single position fastest")
-    parser.add_argument("--seed", type=int, default=0, help="decides what is drawn at a temperature above 0")
+    parser.add_argument("--seed", type=int, default=0, help="decides what is sampled at a temperature above 0")
     return parser
 
 

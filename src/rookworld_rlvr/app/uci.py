@@ -32,10 +32,10 @@ def serve(given: argparse.Namespace, line: str) -> None:
     """Load the model and talk until `quit` or the end of the input; `line` was read already. Raises UserError."""
     from ..play.uci import UciSession
     from .build import set_threads
-    from .play import load_mover
+    from .play import load_chooser
 
     set_threads(given.threads)
-    session = UciSession(lambda path: load_mover(path, given.seed), given.model, say)
+    session = UciSession(lambda path: load_chooser(path, given.seed), given.model, say)
     # A folder that is none is refused here, before a chess program waits for a move.
     session.be_loaded()
     while session.receive(line) and (line := sys.stdin.readline()):

@@ -50,6 +50,20 @@ def is_valid_fen(fen: str) -> bool:
         return False
 
 
+def require_playable(fen: str) -> chess.Board:
+    """The board of a FEN that a game can go on from. Raises ValueError that names what is impossible.
+
+    >>> require_playable("4k3/8/8/8/8/8/8/3KK3 w - - 0 1")
+    Traceback (most recent call last):
+    ValueError: impossible position: too many kings
+    """
+    board = parse_fen(fen)
+    if status := board.status():
+        reasons = [str(flag.name).lower().replace("_", " ") for flag in chess.Status if flag & status]
+        raise ValueError(f"impossible position: {', '.join(reasons)}")
+    return board
+
+
 def normalize_fen(fen: str) -> str:
     """`fen` as python-chess prints it: the en-passant square only where a capture is legal.
 

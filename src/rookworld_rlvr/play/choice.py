@@ -1,4 +1,4 @@
-"""One move of a model: its own where it is legal, else another one, and never in silence."""
+"""Choice of one move by a model: its own move if it is legal, otherwise a replacement that is reported as one."""
 
 import random
 from collections.abc import Sequence
@@ -16,25 +16,25 @@ from ..tasks.types import Example, PolicyCompletion, Task
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The move that is made, and how it was found."""
+    """The move that is made, and the completions that led to it."""
 
     move: str
-    """Legal, in UCI; empty where the game is over."""
+    """Legal, in UCI; empty if the game is over."""
     text: str
-    """The model's first answer."""
+    """The model's first completion."""
     candidates: dict[str, float]
-    """Its legal candidates with their evals in pawns, in its order; empty where the answer cannot be parsed."""
+    """Its legal candidates with their evals in pawns, in its order; empty if the completion cannot be parsed."""
     illegal: tuple[str, ...]
-    """What it wrote behind `B:` in answers that were refused, in order; empty where the first was legal."""
+    """The moves after `B:` of the completions that were refused, in order; empty if the first was legal."""
     replaced: bool
-    """Whether no answer was legal, so that the move is a random one."""
+    """True if no completion had a legal move, so that the move is a random one."""
 
 
-class Mover:
-    """A model that is asked for moves."""
+class MoveChooser:
+    """A model that chooses moves."""
 
     def __init__(self, policy: Policy, generator: Generator, *, seed: int = 0) -> None:
-        """The generator holds the policy's weights; `seed` decides what is drawn."""
+        """The generator has the policy's weights; `seed` decides what is sampled."""
         self.policy, self._generator, self._seed = policy, generator, seed
         generator.sync(policy.model)
 
@@ -49,21 +49,22 @@ class Mover:
     ) -> Choice:
         """The move in a position.
 
-        An answer whose `B:` is illegal, or not `among` the moves that are asked for, is asked again `attempts` times,
-        as the published self-play was sampled, then replaced by a random one. Where none of `among` is legal, all
-        moves are meant. `number` is the number of the question: another one draws other answers. Raises GeneratorError.
+        If the move after `B:` is illegal, or not `among` the moves to search, the model is prompted again up to
+        `attempts` times, as the published self-play was sampled. After that a random legal move replaces it. If none
+        of `among` is legal, all legal moves are allowed. `number` counts the prompts of a game: another number gives
+        other samples. Raises GeneratorError.
         """
         legal = [move.uci() for move in board.legal_moves]
         if not legal:
             return Choice("", "", {}, (), replaced=False)
         legal = [move for move in legal if move in (among or ())] or legal
-        first = self._answer(board, decoding, number, 0)
-        found = parse_policy(first)
-        candidates = legal_candidates(board, found) if isinstance(found, PolicyCompletion) else {}
+        first = self._complete(board, decoding, number, 0)
+        parsed = parse_policy(first)
+        candidates = legal_candidates(board, parsed) if isinstance(parsed, PolicyCompletion) else {}
         illegal: list[str] = []
         for attempt in range(attempts + 1):
-            answer = first if attempt == 0 else self._answer(board, published_decoding(), number, attempt)
-            move = best_move_text(answer)
+            text = first if attempt == 0 else self._complete(board, published_decoding(), number, attempt)
+            move = best_move_text(text)
             if move in legal:
                 return Choice(move, first, candidates, tuple(illegal), replaced=False)
             illegal.append(move)
@@ -71,10 +72,10 @@ class Mover:
         return Choice(move, first, candidates, tuple(illegal), replaced=True)
 
     def next_state(self, prompt: str) -> str:
-        """The greedy answer to an `A:` prompt. Raises GeneratorError."""
+        """The greedy completion of an `A:` prompt. Raises GeneratorError."""
         example = Example(Task.environment, prompt, None)
         return greedy_texts(self._generator, self.policy.tokenizer, [example])[0]
 
-    def _answer(self, board: chess.Board, decoding: DecodingConfig, number: int, attempt: int) -> str:
+    def _complete(self, board: chess.Board, decoding: DecodingConfig, number: int, attempt: int) -> str:
         player = ModelPlayer(self._generator, self.policy.tokenizer, decoding, seed=self._seed + attempt)
         return player.answers([board], [number])[0]

@@ -13,9 +13,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from .sprite import sprite
-from .table import AskedWronglyError, BusyError, Table
+import chess
+import chess.svg
 
+from .api import BadRequestError, BusyError, PlayApi
+
+# python-chess draws a piece in a square of 45.
+TILE = 45
+MIDDLE = TILE / 2
 FOLDER = Path(__file__).parent / "page"
 MOST_BYTES = 2**16
 # Of a client that sends its request slowly, or does not take the answer.
@@ -29,14 +34,14 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, host: str, port: int, table: Table) -> None:
+    def __init__(self, host: str, port: int, api: PlayApi) -> None:
         """Port 0 takes a free one. Raises OSError where the address cannot be bound."""
         super().__init__((host, port), _Handler)
         self.questions: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-            "/api/models": table.models,
-            "/api/position": table.position,
-            "/api/answer": table.answer,
-            "/api/believe": table.believe,
+            "/api/models": api.models,
+            "/api/position": api.position,
+            "/api/answer": api.answer,
+            "/api/believe": api.believe,
         }
         self.files = {f"/{path.relative_to(FOLDER).as_posix()}": path for path in FOLDER.rglob("*") if path.is_file()}
         self.files["/"] = self.files["/index.html"]
@@ -89,9 +94,9 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             asked = json.loads(body)
             if not isinstance(asked, dict):
-                raise AskedWronglyError("expected a JSON object")
+                raise BadRequestError("expected a JSON object")
             answer = question(asked)
-        except (AskedWronglyError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        except (BadRequestError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
             return self._refuse(HTTPStatus.BAD_REQUEST, f"{error}")
         except BusyError as error:
             return self._refuse(HTTPStatus.TOO_MANY_REQUESTS, str(error))
@@ -127,3 +132,19 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """The console stays calm."""
+
+
+def sprite() -> str:
+    """An SVG file with python-chess's pieces under cm-chessboard's names, `wk` to `bp`, markers and an arrow's head."""
+    pieces = "".join(
+        f'<g id="{"w" if symbol.isupper() else "b"}{symbol.lower()}">{shape}</g>'
+        for symbol, shape in chess.svg.PIECES.items()
+    )
+    markers = (
+        f'<g id="markerSquare"><rect width="{TILE}" height="{TILE}"/></g>'
+        f'<g id="markerFrame"><rect x="2" y="2" width="{TILE - 4}" height="{TILE - 4}" fill="none"/></g>'
+        f'<g id="markerDot"><circle cx="{MIDDLE}" cy="{MIDDLE}" r="7"/></g>'
+        f'<g id="markerBevel"><circle cx="{MIDDLE}" cy="{MIDDLE}" r="19" fill="none" stroke="#000"/></g>'
+        '<g id="arrowDefault"><path d="M6 6 L28 20 L6 34 Z"/></g>'
+    )
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {TILE} {TILE}">{pieces}{markers}</svg>'

@@ -22,7 +22,7 @@ from ..errors import UserError
 from ..evaluation.players import DecodingConfig
 from ..rollout.generator import GeneratorError
 from ..tasks.policy import MAX_CANDIDATES
-from .choice import Choice, Mover
+from .choice import Choice, MoveChooser
 from .introduction import MOST_ATTEMPTS, MOST_TOP_K, introduction
 
 # Commands that need no answer of this engine.
@@ -50,10 +50,10 @@ class Options:
 class UciSession:
     """A conversation: lines in by `receive`, lines out by `send`, which one thread at a time calls."""
 
-    def __init__(self, load: Callable[[str], Mover], checkpoint: str, send: Callable[[str], None]) -> None:
-        """`load` makes the mover of a checkpoint, a folder or a name; it raises UserError for none."""
+    def __init__(self, load: Callable[[str], MoveChooser], checkpoint: str, send: Callable[[str], None]) -> None:
+        """`load` makes the chooser of a checkpoint, a folder or a name; it raises UserError for none."""
         self._load, self._checkpoint, self._send = load, checkpoint, send
-        self._mover: Mover | None = None
+        self._chooser: MoveChooser | None = None
         self._options = Options()
         self._board = chess.Board()
         self._lock = threading.Lock()
@@ -96,11 +96,11 @@ class UciSession:
         for line in introduction(self._checkpoint):
             self._say(line)
 
-    def be_loaded(self) -> Mover:
-        """The mover, loaded when it is needed first. Raises UserError."""
-        if self._mover is None:
-            self._mover = self._load(self._checkpoint)
-        return self._mover
+    def be_loaded(self) -> MoveChooser:
+        """The chooser, loaded when it is needed first. Raises UserError."""
+        if self._chooser is None:
+            self._chooser = self._load(self._checkpoint)
+        return self._chooser
 
     def _be_ready(self, _arguments: Sequence[str]) -> None:
         self.be_loaded()
@@ -122,7 +122,7 @@ class UciSession:
         elif name == "attempts":
             options.attempts = _whole(value, 0, MOST_ATTEMPTS)
         elif name == "checkpoint":
-            self._mover, self._checkpoint = self._load(value), value
+            self._chooser, self._checkpoint = self._load(value), value
         else:
             raise ValueError(f"expected Temperature, TopK, MultiPV, Attempts or Checkpoint, got {name[:40]!r}")
 
@@ -150,11 +150,11 @@ class UciSession:
             raise ValueError("expected no search under way; send stop first")
         # The client may ask again before the thread that sent the last move has ended.
         self.wait()
-        mover = self.be_loaded()
+        chooser = self.be_loaded()
         held = "infinite" in arguments or "ponder" in arguments
         self._release.clear()
         self._answered.clear()
-        given = (mover, self._board.copy(), replace(self._options), _searched(arguments), held)
+        given = (chooser, self._board.copy(), replace(self._options), _searched(arguments), held)
         self._search = threading.Thread(target=self._answer, args=given, daemon=True)
         self._search.start()
 
@@ -163,14 +163,14 @@ class UciSession:
         self.wait()
 
     def _answer(
-        self, mover: Mover, board: chess.Board, options: Options, among: Sequence[str] | None, held: bool
+        self, chooser: MoveChooser, board: chess.Board, options: Options, among: Sequence[str] | None, held: bool
     ) -> None:
         """Ask the model, and tell its move: at once, or once released where it is `held`."""
         started = time.monotonic()
         number, self._asked = self._asked, self._asked + 1
         move = "0000"
         try:
-            choice = mover.choose(board, options.decoding, attempts=options.attempts, number=number, among=among)
+            choice = chooser.choose(board, options.decoding, attempts=options.attempts, number=number, among=among)
             if choice.move:
                 move = choice.move
                 self._report(choice, options, 1000 * (time.monotonic() - started))

@@ -10,6 +10,7 @@ const WRONG = { class: "marker-wrong", slice: "markerSquare" };
 const HINT = { class: "marker-hint", slice: "markerDot", position: "above" };
 const BEST = { class: "arrow-best" };
 const OTHER = { class: "arrow-other" };
+const RANDOM = { class: "arrow-random" };
 const STYLE = { pieces: { file: "/sprite.svg", tileSize: 45 }, borderType: BORDER_TYPE.none, showCoordinates: true };
 const element = (id) => document.getElementById(id);
 
@@ -41,20 +42,22 @@ async function ask(question, more = {}) {
 const player = () => element(place.turn === "w" ? "white" : "black").value;
 const complain = (text) => { element("error").textContent = text; };
 
+const signed = (pawns) => (pawns > 0 ? "+" : "") + pawns.toFixed(1);
+
 function paragraph(text, name = "") {
   return Object.assign(document.createElement("p"), { textContent: text, className: name });
 }
 
 function showMoves() {
-  const told = [];
+  const words = [];
   let number = place.first, white = place.begins === "w";
   place.san.forEach((san, at) => {
-    if (white) told.push(`${number}. ${san}`);
-    else told.push(at === 0 ? `${number}… ${san}` : san);
+    if (white) words.push(`${number}. ${san}`);
+    else words.push(at === 0 ? `${number}… ${san}` : san);
     if (!white) number++;
     white = !white;
   });
-  element("moves").textContent = told.join(" ");
+  element("moves").textContent = words.join(" ");
 }
 
 function showStatus(text) {
@@ -68,18 +71,16 @@ function showStatus(text) {
 function showAnswer() {
   board.removeArrows();
   const host = element("answer"), answer = game.answers[game.answers.length - 1];
-  if (!answer) { host.replaceChildren(paragraph("It has not answered yet.", "note")); return; }
+  if (!answer) { host.replaceChildren(paragraph("No move of a model yet.", "note")); return; }
   const table = document.createElement("table");
-  table.innerHTML = "<thead><tr><th>move</th><th>eval</th><th></th></tr></thead>";
-  for (const { move, eval: pawns } of answer.candidates) {
-    const row = table.insertRow();
-    row.insertCell().textContent = move;
-    row.insertCell().textContent = pawns;
-    row.insertCell().textContent = move === answer.move ? "played" : "";
-  }
-  const parts = [paragraph(`${answer.name}, move ${answer.at}`, "note"), table];
+  table.innerHTML = `<thead><tr><th>move</th><th>eval in pawns, for ${answer.side}</th><th></th></tr></thead>`;
+  const addRow = (...cells) => { const row = table.insertRow(); for (const text of cells) row.insertCell().textContent = text; };
+  for (const { move, san, eval: pawns } of answer.candidates)
+    addRow(san, signed(pawns), move === answer.move && !answer.replaced ? "played" : "");
+  if (answer.replaced) addRow(answer.san, "", "played: random legal move");
+  const parts = [paragraph(`${answer.name}, move ${answer.number} for ${answer.side}`, "note"), table];
   if (answer.illegal.length) {
-    const then = answer.replaced ? "no answer was legal, so a random legal move was played" : "asked again, it found a legal one";
+    const then = answer.replaced ? "no completion was legal, so a random legal move was played" : "a further completion was legal";
     parts.push(paragraph(`illegal: ${answer.illegal.map((text) => text || "nothing").join(", ")}; ${then}`, "bad"));
   }
   const text = document.createElement("code");
@@ -88,14 +89,14 @@ function showAnswer() {
   // Candidates are of the position before the move that was played.
   if (element("arrows").checked && answer.at === game.moves.length) {
     for (const { move } of answer.candidates) if (move !== answer.move) board.addArrow(OTHER, move.slice(0, 2), move.slice(2, 4));
-    board.addArrow(BEST, answer.move.slice(0, 2), answer.move.slice(2, 4));
+    board.addArrow(answer.replaced ? RANDOM : BEST, answer.move.slice(0, 2), answer.move.slice(2, 4));
   }
 }
 
 async function showBelief(mine) {
   const host = element("belief");
   if (!element("asking").checked || game.moves.length === 0 || element("believer").value === "") {
-    host.replaceChildren(paragraph("Asked once a move was made.", "note"));
+    host.replaceChildren(paragraph("Predicted after the first move.", "note"));
     for (const shown of [believed, truth]) { shown.removeMarkers(); shown.setPosition(place.fen); }
     return;
   }
@@ -105,10 +106,10 @@ async function showBelief(mine) {
   truth.setPosition(answer.true);
   believed.setPosition(answer.believed ?? "8/8/8/8/8/8/8/8");
   answer.squares.forEach((square) => believed.addMarker(WRONG, square));
-  const told = answer.wrong.length ? paragraph(`wrong: ${answer.wrong.join(", ")}`, "bad") : paragraph("All of it is right.", "good");
+  const result = answer.wrong.length ? paragraph(`wrong: ${answer.wrong.join(", ")}`, "bad") : paragraph("The prediction is right.", "good");
   const text = document.createElement("code");
   text.textContent = answer.text;
-  host.replaceChildren(told, text);
+  host.replaceChildren(result, text);
 }
 
 async function refresh() {
@@ -123,6 +124,7 @@ async function refresh() {
     const last = game.moves[game.moves.length - 1];
     if (last) for (const square of [last.slice(0, 2), last.slice(2, 4)]) board.addMarker(LAST, square);
     if (place.check) board.addMarker(CHECK, place.check);
+    element("position").textContent = `${place.fen}\n\n${place.pgn}`;
     showMoves();
     showAnswer();
     const side = place.turn === "w" ? "White" : "Black";
@@ -181,7 +183,7 @@ function begin(start) {
 
 element("new").addEventListener("click", () => begin(""));
 element("back").addEventListener("click", () => {
-  // To your own last move, where you play; between two models by one move, and they stop.
+  // Back to your own last move if you play. Between two models back by one move, and they stop.
   const seats = { w: element("white").value, b: element("black").value };
   const mine = Object.values(seats).includes(YOU);
   let turn = place.turn;

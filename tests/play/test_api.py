@@ -6,19 +6,20 @@ import chess
 import pytest
 
 from rookworld_rlvr.evaluation.players import DecodingConfig, best_move_text
-from rookworld_rlvr.play import table as module
-from rookworld_rlvr.play.choice import Mover
-from rookworld_rlvr.play.table import AskedWronglyError, BusyError, Table
+from rookworld_rlvr.play import api as api_module
+from rookworld_rlvr.play.api import BadRequestError, BusyError, PlayApi
+from rookworld_rlvr.play.choice import MoveChooser
 from rookworld_rlvr.tasks.environment import render_environment_prompt
 
 BLACK_BEGINS = "4k3/8/8/8/8/8/8/R3K3 b Q - 0 7"
 
 
-def test_a_position_is_told_with_its_legal_moves_and_the_moves_so_far(table: Table) -> None:
-    found = table.position({"start": BLACK_BEGINS, "moves": ["e8d7", "e1c1"]})
+def test_a_position_is_told_with_its_legal_moves_and_the_moves_so_far(api: PlayApi) -> None:
+    found = api.position({"start": BLACK_BEGINS, "moves": ["e8d7", "e1c1"]})
     assert found["fen"] == "8/3k4/8/8/8/8/8/2KR4 b - - 2 8" and found["turn"] == "b"
     assert found["san"] == ["Kd7", "O-O-O+"] and (found["first"], found["begins"]) == (7, "b")
     assert found["check"] == "d7" and found["ended"] == ""
+    assert found["pgn"].endswith("7... Kd7 8. O-O-O+ *")
     assert set(found["legal"]) == {move.uci() for move in chess.Board(found["fen"]).legal_moves}
 
 
@@ -26,32 +27,36 @@ def test_a_position_is_told_with_its_legal_moves_and_the_moves_so_far(table: Tab
     ("", ["f2f3", "e7e5", "g2g4", "d8h4"], "0-1 checkmate"),
     ("7k/5Q2/6K1/8/8/8/8/8 b - - 0 1", [], "1/2-1/2 stalemate"),
 ])  # fmt: skip
-def test_the_end_of_a_game_is_told(table: Table, start: str, moves: list[str], ended: str) -> None:
-    found = table.position({"start": start, "moves": moves})
+def test_the_end_of_a_game_is_told(api: PlayApi, start: str, moves: list[str], ended: str) -> None:
+    found = api.position({"start": start, "moves": moves})
     assert found["ended"] == ended and found["legal"] == []
 
 
-def test_the_answer_at_temperature_0_is_the_model_s_own(table: Table, tiny: Mover) -> None:
+def test_the_answer_at_temperature_0_is_the_model_s_own(api: PlayApi, tiny: MoveChooser) -> None:
     choice = tiny.choose(chess.Board(), DecodingConfig(), attempts=3)
-    found = table.answer({})
+    found = api.answer({})
     assert found["move"] == choice.move == best_move_text(found["text"]) and found["illegal"] == []
     assert [one["move"] for one in found["candidates"]] == list(choice.candidates)
+    assert found["san"] == chess.Board().san(chess.Move.from_uci(choice.move))
+    assert (found["number"], found["side"]) == (1, "White")
 
 
-def test_a_belief_is_about_the_last_move_or_the_one_that_is_named_legal_or_not(table: Table, tiny: Mover) -> None:
-    found = table.believe({"moves": ["e2e4"], "model": 1})
+def test_a_prediction_is_of_the_last_move_or_of_a_named_one(api: PlayApi, tiny: MoveChooser) -> None:
+    found = api.believe({"moves": ["e2e4"], "model": 1})
     assert found["text"] == tiny.next_state(render_environment_prompt(chess.STARTING_FEN, "e2e4", ["e2e4"]))
     assert found["true"] == "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR"
-    illegal = table.believe({"moves": ["e2e4"], "move": "e7e4"})
+    illegal = api.believe({"moves": ["e2e4"], "move": "e7e4"})
     assert illegal["move"] == "e7e4" and illegal["true"] == found["true"]
 
 
-def test_no_move_can_be_asked_of_a_game_that_is_over(table: Table) -> None:
-    assert table.answer({"moves": ["f2f3", "e7e5", "g2g4", "d8h4"]})["move"] == ""
+def test_no_move_can_be_asked_of_a_game_that_is_over(api: PlayApi) -> None:
+    assert api.answer({"moves": ["f2f3", "e7e5", "g2g4", "d8h4"]})["move"] == ""
 
 
 @pytest.mark.parametrize(("question", "asked", "told"), [
-    ("position", {"start": "nonsense"}, "expected a FEN"), ("position", {"start": 3}, "expected start"),
+    ("position", {"start": "nonsense"}, "start: expected a FEN"), ("position", {"start": 3}, "expected start"),
+    ("position", {"start": "4k3/8/8/8/8/8/8/3KK3 w - - 0 1"}, "impossible position: too many kings"),
+    ("position", {"start": "8/8/8/8/8/8/8/8 w - - 0 1"}, "impossible position: no white king"),
     ("position", {"moves": "e2e4"}, "expected start"), ("position", {"moves": ["e2e5"]}, "expected a legal move"),
     ("position", {"moves": [None]}, "expected a legal move"), ("position", {"moves": ["g1f3"] * 1001}, "at most 1000"),
     ("answer", {"model": 2}, "expected model from 0 to 1"), ("answer", {"model": True}, "expected model"),
@@ -61,15 +66,15 @@ def test_no_move_can_be_asked_of_a_game_that_is_over(table: Table) -> None:
     ("believe", {"move": 5}, "expected a move in UCI"),
 ])  # fmt: skip
 def test_questions_without_an_answer_are_refused_by_name(
-    table: Table, question: str, asked: dict[str, Any], told: str
+    api: PlayApi, question: str, asked: dict[str, Any], told: str
 ) -> None:
-    with pytest.raises(AskedWronglyError, match=told):
-        getattr(table, question)(asked)
+    with pytest.raises(BadRequestError, match=told):
+        getattr(api, question)(asked)
 
 
-def test_who_waits_too_long_is_told_to_ask_again(tiny: Mover, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WAIT_S", 0.01)
-    busy = Table([("tiny", tiny)])
-    with busy._my_turn(), pytest.raises(BusyError):
+def test_who_waits_too_long_is_told_to_ask_again(tiny: MoveChooser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_module, "WAIT_S", 0.01)
+    busy = PlayApi([("tiny", tiny)])
+    with busy._one_at_a_time(), pytest.raises(BusyError):
         busy.answer({})
     assert busy.answer({})["move"]

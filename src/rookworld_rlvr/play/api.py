@@ -1,0 +1,172 @@
+"""The requests of the play page: a position, a model's answer to it, and the board that the model predicts.
+
+The page keeps the game and sends all of it with each request, so the server keeps no state.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import chess
+import chess.pgn
+
+from ..board.fen import require_playable
+from ..board.moves import is_legal_uci
+from ..evaluation.players import DecodingConfig
+from ..tasks.belief import compare_belief
+from ..tasks.environment import parse_environment_prompt, render_environment_prompt
+from .choice import MoveChooser
+
+MOST_MOVES = 1000
+ATTEMPTS = 3
+MOST_TEMPERATURE = 2.0
+# A model answers in less than a second, so a request that waits longer than this is behind too many others.
+WAIT_S = 30
+
+
+class BadRequestError(ValueError):
+    """A request that cannot be answered; the message is one line."""
+
+
+class BusyError(RuntimeError):
+    """The models are still busy with other requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Game:
+    """A game so far."""
+
+    board: chess.Board
+    """Its moves on the stack."""
+    moves: tuple[str, ...]
+    """Legal ones, UCI."""
+
+
+def read_game(request: Mapping[str, Any]) -> Game:
+    """The game of a request: `start`, a FEN or empty, and `moves`. Raises BadRequestError."""
+    start, moves = request.get("start", ""), request.get("moves", [])
+    if not isinstance(start, str) or not isinstance(moves, list) or len(moves) > MOST_MOVES:
+        raise BadRequestError(f"expected start, a FEN, and moves, at most {MOST_MOVES}")
+    try:
+        board = require_playable(start) if start.strip() else chess.Board()
+    except ValueError as error:
+        raise BadRequestError(f"start: {error}"[:200]) from error
+    for move in moves:
+        if not isinstance(move, str) or not is_legal_uci(board, move):
+            raise BadRequestError(f"expected a legal move in {board.fen()}, got {str(move)[:10]!r}")
+        board.push_uci(move)
+    return Game(board, tuple(moves))
+
+
+class PlayApi:
+    """The answers to the page's requests. The models compute one request at a time."""
+
+    def __init__(self, models: Sequence[tuple[str, MoveChooser]]) -> None:
+        """Each model with the name that the page shows."""
+        self._models, self._lock = models, threading.Lock()
+
+    def models(self, _request: Mapping[str, Any]) -> dict[str, Any]:
+        """The names of the models, in their order."""
+        return {"models": [name for name, _ in self._models]}
+
+    def position(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The position after the game's moves, and the game as FEN and PGN."""
+        board = read_game(request).board
+        outcome = board.outcome(claim_draw=False)
+        ended = f"{outcome.result()} {outcome.termination.name.lower().replace('_', ' ')}" if outcome else ""
+        start = board.root()
+        return {
+            "fen": board.fen(),
+            "pgn": str(chess.pgn.Game.from_board(board)),
+            "turn": "w" if board.turn else "b",
+            "legal": [move.uci() for move in board.legal_moves],
+            "check": chess.square_name(king) if board.is_check() and (king := board.king(board.turn)) else "",
+            "ended": ended,
+            "first": start.fullmove_number,
+            "begins": "w" if start.turn else "b",
+            "san": _san(start, board.move_stack),
+        }
+
+    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """A model's answer to the position: its text, its candidates with evals, and the move that is made."""
+        game, chooser = read_game(request), self._chooser(request)
+        temperature = _number(request.get("temperature", 0), "temperature", MOST_TEMPERATURE)
+        with self._one_at_a_time():
+            choice = chooser.choose(
+                game.board, DecodingConfig(temperature), attempts=ATTEMPTS, number=len(game.moves)
+            )
+        evals = choice.candidates.items()
+        san = {move.uci(): game.board.san(move) for move in game.board.legal_moves}
+        return {
+            "move": choice.move,
+            "san": san.get(choice.move, ""),
+            "number": game.board.fullmove_number,
+            "side": "White" if game.board.turn else "Black",
+            "candidates": [{"move": move, "san": san[move], "eval": pawns} for move, pawns in evals],
+            "text": choice.text,
+            "illegal": list(choice.illegal),
+            "replaced": choice.replaced,
+        }
+
+    def believe(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """A model's prediction of the position after the game's last move, or after `move`, and the true position.
+
+        `move` may be illegal.
+        """
+        game, chooser = read_game(request), self._chooser(request)
+        board, history = game.board, list(game.moves)
+        move = request.get("move")
+        if move is None:
+            if not history:
+                raise BadRequestError("expected a move to predict, got a game without one")
+            move = history.pop()
+            board.pop()
+        if not isinstance(move, str) or not 4 <= len(move) <= 5 or not move.isalnum() or not move.isascii():
+            raise BadRequestError(f"expected a move in UCI, got {str(move)[:10]!r}")
+        prompt = render_environment_prompt(board.fen(), move, [*history, move])
+        with self._one_at_a_time():
+            text = chooser.next_state(prompt)
+        belief = compare_belief(parse_environment_prompt(prompt), text)
+        return {
+            "move": move,
+            "text": text,
+            "believed": None if belief.believed is None else belief.believed.board_fen(),
+            "true": belief.true.board_fen(),
+            "squares": [chess.square_name(square) for square in belief.squares],
+            "wrong": belief.wrong,
+        }
+
+    def _chooser(self, request: Mapping[str, Any]) -> MoveChooser:
+        number = request.get("model", 0)
+        if type(number) is not int or not 0 <= number < len(self._models):
+            raise BadRequestError(f"expected model from 0 to {len(self._models) - 1}, got {str(number)[:10]}")
+        return self._models[number][1]
+
+    def _one_at_a_time(self) -> "_TimedLock":
+        return _TimedLock(self._lock)
+
+
+class _TimedLock:
+    """A lock whose acquisition ends after WAIT_S. Raises BusyError."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(timeout=WAIT_S):
+            raise BusyError("the models are busy: try again")
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def _san(start: chess.Board, moves: Sequence[chess.Move]) -> list[str]:
+    board = start.copy()
+    return [board.san_and_push(move) for move in moves]
+
+
+def _number(value: Any, name: str, most: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        raise BadRequestError(f"expected {name} from 0 to {most:g}, got {str(value)[:10]}")
+    return float(value)
