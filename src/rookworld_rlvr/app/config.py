@@ -13,7 +13,6 @@ from ..evaluation.suite import SuiteName
 from ..evaluation.world_model import WorldModelConfig
 from ..model.device import Device, Precision
 from ..model.policy import ModelSourceConfig
-from ..pretraining.run import PretrainConfig
 from ..rewards.evaluation_cache import DEFAULT
 from ..rollout.generator import GeneratorBaseConfig, GeneratorKind
 from ..stockfish.engine import EngineProcessConfig
@@ -86,27 +85,6 @@ class EvaluateConfig:
             raise ValueError(f"suites: expected one or more, each once, got {[str(name) for name in self.suites]}")
         if self.evaluation_rows < 1:
             raise ValueError(f"evaluation_rows: expected 1 or more, got {self.evaluation_rows}")
-
-
-@dataclass(slots=True)
-class PretrainRunConfig:
-    """`rookworld pretrain`."""
-
-    verdicts: list[str] = field(default_factory=list)
-    """Files of verdicts; `rookworld data generate` makes them, and `rookworld data evals`."""
-    transitions: list[str] = field(default_factory=list)
-    """Files or datasets of labelled `A:` rows."""
-    exclude: list[str] = field(default_factory=list)
-    """Files whose positions must not be learned from, beside the held-out rows that ship with us."""
-    init_from: str = ""
-    """The folder of an earlier run of `rookworld pretrain`, whose weights and momenta are begun with; empty: anew."""
-    output: str = "outputs/pretrain"
-    """The model's folder. A run that was stopped goes on from what it saved there; other settings or rows are
-    refused."""
-    seed: int = 0
-    device: Device = Device.auto
-    threads: int = 0
-    model: PretrainConfig = field(default_factory=PretrainConfig)
 
 
 @dataclass(slots=True)

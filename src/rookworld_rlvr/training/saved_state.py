@@ -24,9 +24,10 @@ def save_state(folder: Path, header: Header, state: Mapping[str, Any]) -> None:
 
 def read_state(folder: Path, header: Header, device: torch.device) -> dict[str, Any] | None:
     """Return the state in `folder`, or None if there is none. Raises UserError if it has another header."""
-    if not (folder / STATE_FILE).is_file():
+    path = folder / STATE_FILE
+    if not path.is_file():
         return None
-    state = load_state(folder, device, "output")
+    state = _load(path, device)
     saved: Header = state["header"]
     for option in {**header, **saved}:
         if saved.get(option) != header.get(option):
@@ -35,16 +36,13 @@ def read_state(folder: Path, header: Header, device: torch.device) -> dict[str, 
     return state
 
 
-def load_state(folder: Path, device: torch.device, option: str) -> dict[str, Any]:
-    """Return the state in `folder`, whatever its header. Raises UserError, which names the folder's `option`."""
-    path = folder / STATE_FILE
-    expected = f"{option}: expected the state of a training in {path}"
+def _load(path: Path, device: torch.device) -> dict[str, Any]:
     try:
         state = torch.load(path, map_location=device, weights_only=True)
     # An unpickler that reads damaged bytes may raise any exception.
     except Exception as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"{expected}, got {reason}; {ADVICE}") from error
+        raise UserError(f"output: expected the state of a training in {path}, got {reason}; {ADVICE}") from error
     if not isinstance(state, dict) or not isinstance(state.get("header"), dict):
-        raise UserError(f"{expected}, got a file without a header; {ADVICE}")
+        raise UserError(f"output: expected the state of a training in {path}, got a file without a header; {ADVICE}")
     return state

@@ -1,6 +1,6 @@
-"""Muon in float32: momentum, orthogonalised, for the matrices within a network.
+"""Muon in float32: an optimiser that orthogonalises the momentum of the matrices within a network.
 
-torch.optim.Muon computes in bfloat16, which a CPU without such units does three times slower than float32.
+`torch.optim.Muon` computes in bfloat16, which takes three times as long as float32 on a CPU without bfloat16 units.
 Source: Keller Jordan, https://kellerjordan.github.io/posts/muon/.
 """
 
@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-# Of the quintic iteration that brings all singular values near 1; from the source.
+# Coefficients of the quintic iteration that brings all singular values near 1; from the source.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
 
 
 class Muon(torch.optim.Optimizer):
-    """`lr` is the size of a step of a matrix's singular values, before a factor sqrt(rows / columns), at least 1."""
+    """Steps whose singular values are about `lr`, times sqrt(rows / columns) where there are more rows than columns."""
 
     def __init__(
         self, params: Iterable[Parameter], *, lr: float, momentum: float = 0.95, weight_decay: float = 0.0
@@ -26,7 +26,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Matrices of one shape are orthogonalised together."""
+        """Update all matrices; those of one shape are orthogonalised together."""
         for group in self.param_groups:
             by_shape = defaultdict[torch.Size, list[Parameter]](list)
             for parameter in group["params"]:
@@ -40,7 +40,7 @@ class Muon(torch.optim.Optimizer):
                     parameter.add_(update, alpha=-group["lr"] * scale)
 
     def _momentum(self, parameter: Parameter, momentum: float) -> Tensor:
-        """Nesterov's."""
+        """Nesterov's momentum of a matrix."""
         state = self.state[parameter]
         if not state:
             state["momentum"] = torch.zeros_like(parameter)
@@ -50,7 +50,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonal(matrices_NRC: Tensor) -> Tensor:
-    """(N, rows, columns): each with its singular values brought to 0.7 to 1.2, by Newton and Schulz's iteration."""
+    """Matrices (N, rows, columns) with singular values brought to 0.7 to 1.2 by Newton and Schulz's iteration."""
     a, b, c = COEFFICIENTS
     wide = matrices_NRC.shape[1] <= matrices_NRC.shape[2]
     x = matrices_NRC if wide else matrices_NRC.mT
@@ -58,5 +58,5 @@ def orthogonal(matrices_NRC: Tensor) -> Tensor:
     for _ in range(ITERATIONS):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    found: Tensor = x if wide else x.mT
-    return found
+    result: Tensor = x if wide else x.mT
+    return result

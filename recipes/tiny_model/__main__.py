@@ -1,0 +1,159 @@
+"""`python -m tiny_model [OUT] [quick] [option=value …]`: data, training, export and evaluation; resumable."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from transformers.utils import logging as transformers_logging
+
+from rookworld_rlvr.app.exit_codes import BAD_INPUT, DONE, INTERRUPTED
+from rookworld_rlvr.app.wiring import set_threads
+from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.model.device import Device, select_device
+
+from .data import load_data
+from .training import MODEL_FOLDER, Training, TrainingConfig
+
+OUTPUT = "outputs/tiny_model"
+# A toy in about two minutes: it shows the whole path and plays badly.
+QUICK = (
+    "rows=300",
+    "evaluation_rows=16",
+    "training.layers=2",
+    "training.width=64",
+    "training.heads=2",
+    "training.board_layer=1",
+    "training.steps=60",
+    "training.policy_examples=8",
+    "training.environment_examples=8",
+    "training.boards=8",
+    "training.warmup_steps=5",
+    "training.average=0.9",
+    "training.save_every=20",
+    "training.log_every=10",
+)
+
+
+@dataclass(slots=True)
+class RecipeConfig:
+    """Options of the recipe."""
+
+    rows: int = 500_000
+    """Positions with an evaluation of every legal move, and as many transitions."""
+    depth: int = 4
+    """Search depth of Stockfish per position, in plies."""
+    processes: int = 2
+    """Processes of Stockfish; they change the speed, not the data."""
+    seed: int = 0
+    exclude: list[str] = field(default_factory=list)
+    """Files whose positions are not learned from, beside the held-out rows that ship with the package."""
+    evaluation_rows: int = 2048
+    """Held-out rows per task."""
+    device: Device = Device.auto
+    threads: int = 0
+    """CPU threads; 0: torch's own choice."""
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the stages that are missing; returns the exit code."""
+    try:
+        folder, config = parse(arguments)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, stage in (("data", make_data), ("training", train), ("evaluation", evaluate)):
+            timed(name, stage, folder, config)
+    except (UserError, OSError) as error:
+        print(f"tiny_model: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        print("tiny_model: interrupted; the same command resumes", file=sys.stderr)
+        return INTERRUPTED
+    print(f"model: {folder / MODEL_FOLDER}; to train it further: bash train.sh model.path={folder / MODEL_FOLDER}")
+    return DONE
+
+
+def parse(arguments: Sequence[str]) -> tuple[Path, RecipeConfig]:
+    """The output folder and the options. Raises UserError for an option that does not exist or has a wrong value."""
+    words = list(arguments)
+    folder = words.pop(0) if words and "=" not in words[0] and words[0] != "quick" else OUTPUT
+    quick = words[:1] == ["quick"]
+    overrides = [*QUICK, *words[1:]] if quick else words
+    if wrong := [word for word in overrides if "=" not in word]:
+        raise UserError(f"expected [OUT] [quick] [option=value ...], got {wrong[0]!r}")
+    try:
+        raw = OmegaConf.merge(OmegaConf.structured(RecipeConfig), OmegaConf.from_dotlist(overrides))
+        config = OmegaConf.to_object(raw)
+    except (OmegaConfBaseException, ValueError) as error:
+        raise UserError(str(error).splitlines()[0]) from error
+    assert isinstance(config, RecipeConfig)
+    return Path(folder).expanduser(), config
+
+
+def timed(name: str, stage: Callable[[Path, RecipeConfig], None], folder: Path, config: RecipeConfig) -> None:
+    """Run a stage and print the seconds that it took."""
+    start = time.perf_counter()
+    stage(folder, config)
+    print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
+
+
+def make_data(folder: Path, config: RecipeConfig) -> None:
+    """Write evaluated positions and transitions, unless there is a data card of the same options."""
+    data = folder / "data"
+    arguments = ["--rows", config.rows, "--depth", config.depth, "--seed", config.seed, "--processes", config.processes]
+    card = data / "data_card.json"
+    if not card.is_file() or not describes(json.loads(card.read_text(encoding="utf-8")), config):
+        rookworld("data", "generate", *arguments, "--out", data)
+
+
+def describes(card: dict[str, object], config: RecipeConfig) -> bool:
+    """True for the data card of these options."""
+    policy = card.get("policy")
+    return isinstance(policy, dict) and (policy["rows"], card["seed"], card["depth"]) == (
+        config.rows, config.seed, config.depth,
+    )  # fmt: skip
+
+
+def train(folder: Path, config: RecipeConfig) -> None:
+    """Train to the last step and export the model with each save."""
+    set_threads(config.threads)
+    # The bar of a model's shards would stand between the lines of the steps.
+    transformers_logging.disable_progress_bar()
+    positions, transitions = load_data(folder / "data", config.exclude)
+    print(f"{len(positions)} positions, {len(transitions)} transitions", flush=True)
+    training = Training(config.training, seed=config.seed, device=select_device(config.device))
+    if training.resume(folder, positions, transitions):
+        print(f"resuming from step {training.step}", flush=True)
+    for metrics in training.run(positions, transitions, folder):
+        step, lr = metrics.pop("step"), metrics.pop("lr")
+        losses = "  ".join(f"{name} {loss:.3f}" for name, loss in metrics.items())
+        print(f"step {step:.0f}/{config.training.steps}  {losses}  lr × {lr:.2f}", flush=True)
+
+
+def evaluate(folder: Path, config: RecipeConfig) -> None:
+    """Evaluate the exported model on the held-out rows that ship with the package."""
+    options = {
+        "model.path": folder / MODEL_FOLDER,
+        "output": folder / "evaluation.json",
+        "evaluation_rows": config.evaluation_rows,
+        "threads": config.threads,
+        "device": config.device,
+    }
+    rookworld("evaluate", *(f"{name}={value}" for name, value in options.items()))
+
+
+def rookworld(*words: object) -> None:
+    """Run a command of `rookworld` in a process of its own. Raises UserError if it fails."""
+    command = [str(word) for word in words]
+    print(f"rookworld {' '.join(command)}", flush=True)
+    if code := subprocess.run([sys.executable, "-m", "rookworld_rlvr", *command], check=False).returncode:
+        raise UserError(f"rookworld {command[0]} ended with exit code {code}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

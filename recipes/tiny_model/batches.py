@@ -1,0 +1,106 @@
+"""Training examples as tensors, padded to the longest of a batch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .policy_examples import SQUARES, Array, BoardExample, PolicyExample
+
+
+@dataclass(slots=True)
+class BoardBatch:
+    """Targets of the heads on the boards; boards are padded to the longest list of M tokens."""
+
+    repeated_BM: Tensor
+    """True for the tokens of repeated pieces, which have seen the whole board."""
+    own_BM: Tensor
+    """True for the tokens of repeated own pieces."""
+    moves_BMS: Tensor
+    legal_BMS: Tensor
+    attacks_BMS: Tensor
+    move_values_BMS: Tensor
+
+    def to(self, device: torch.device) -> "BoardBatch":
+        """A copy of all tensors on another device."""
+        return BoardBatch(*(getattr(self, spec.name).to(device) for spec in fields(self)))
+
+
+@dataclass(slots=True)
+class PolicyBatch:
+    """`P:` examples, with the N positions that have targets."""
+
+    tokens_BT: Tensor
+    board: BoardBatch
+    hard_at: tuple[Tensor, Tensor]
+    hard_ids_N: Tensor
+    hard_weights_N: Tensor
+    soft_at: tuple[Tensor, Tensor]
+    soft_first_N: Tensor
+    soft_NS: Tensor
+    win_at_B: Tensor
+    wins_B: Tensor
+
+    def to(self, device: torch.device) -> "PolicyBatch":
+        """A copy of all tensors on another device."""
+        moved: dict[str, Any] = {}
+        for spec in fields(self):
+            value = getattr(self, spec.name)
+            pair = isinstance(value, tuple)
+            moved[spec.name] = tuple(part.to(device) for part in value) if pair else value.to(device)
+        return PolicyBatch(**moved)
+
+
+def pad_tokens(rows: Sequence[list[int]], pad: int) -> Tensor:
+    """(B, T): lists of tokens, padded behind to the longest."""
+    tokens_BT = torch.full((len(rows), max(map(len, rows))), pad)
+    for number, row in enumerate(rows):
+        tokens_BT[number, : len(row)] = torch.tensor(row)
+    return tokens_BT
+
+
+def collate_boards(examples: Sequence[BoardExample]) -> BoardBatch:
+    """Targets of the heads on the boards, padded to the longest list of tokens."""
+    longest = max(len(example.squares) for example in examples)
+    starts = torch.tensor([[example.repeated_at, example.own_at, len(example.squares)] for example in examples])
+    (repeated, own, ends), places = starts.T.unsqueeze(2), torch.arange(longest)
+    return BoardBatch(
+        (places >= repeated) & (places < ends),
+        (places >= own) & (places < ends),
+        _padded([example.moves for example in examples], longest),
+        _padded([example.legal for example in examples], longest),
+        _padded([example.attacks for example in examples], longest),
+        _padded([example.move_values for example in examples], longest),
+    )
+
+
+def collate(examples: Sequence[PolicyExample], pad: int) -> PolicyBatch:
+    """`P:` examples padded to the longest, with all their targets."""
+    tokens = pad_tokens([example.tokens for example in examples], pad)
+    hard = [(i, at, weight) for i, example in enumerate(examples) for at, weight in example.hard]
+    soft = [(i, at, first, shares) for i, example in enumerate(examples) for at, first, shares in example.soft]
+    hard_rows, hard_places = torch.tensor([h[0] for h in hard]), torch.tensor([h[1] for h in hard])
+    soft_rows, soft_places = torch.tensor([s[0] for s in soft]), torch.tensor([s[1] for s in soft])
+    return PolicyBatch(
+        tokens,
+        collate_boards([example.board for example in examples]),
+        (hard_rows, hard_places - 1),
+        tokens[hard_rows, hard_places],
+        torch.tensor([h[2] for h in hard]),
+        (soft_rows, soft_places - 1),
+        torch.tensor([s[2] for s in soft]),
+        torch.tensor(np.stack([s[3] for s in soft]), dtype=torch.float32),
+        torch.tensor([example.win_at for example in examples]),
+        torch.tensor([example.win_probability for example in examples]),
+    )
+
+
+def _padded(boards: Sequence[Array], longest: int) -> Tensor:
+    """(B, longest, 64), zeros behind a board's last token."""
+    padded = np.zeros((len(boards), longest, SQUARES), np.float32)
+    for number, board in enumerate(boards):
+        padded[number, : len(board)] = board
+    return torch.from_numpy(padded)

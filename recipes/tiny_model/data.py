@@ -1,0 +1,60 @@
+"""Data of the recipe: positions with an evaluation of every legal move, and labelled transitions."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import overload
+
+from rookworld_rlvr.board.fen import parse_fen, position_key
+from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.tasks import Example, Task
+from rookworld_rlvr.tasks.corpus import CorpusError, exclude_positions, read_corpus
+from rookworld_rlvr.tasks.move_evals import MoveEvals, move_evals_lines, parse_move_evals
+from rookworld_rlvr.training.data import held_out_positions, positions_of
+
+
+class Positions(Sequence[MoveEvals]):
+    """Positions as lines of text, which are parsed when they are read: as objects, a million needs gigabytes."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.lines = tuple(lines)
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    @overload
+    def __getitem__(self, index: int) -> MoveEvals: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "Positions": ...
+
+    def __getitem__(self, index: int | slice) -> "MoveEvals | Positions":
+        if isinstance(index, slice):
+            return Positions(self.lines[index])
+        return parse_move_evals(self.lines[index])
+
+
+def load_data(folder: Path, exclude: Sequence[str]) -> tuple[Positions, list[Example]]:
+    """Positions, each once, and labelled `A:` rows of a folder, without those that are evaluated on. Raises UserError.
+
+    `exclude`: files whose positions are left out, beside the held-out rows that ship with the package.
+    """
+    try:
+        excluded = held_out_positions() | positions_of(exclude)
+        by_position = {_key(line): line for line in move_evals_lines(folder / "move_evals.tsv")}
+        rows = read_corpus(folder / "environment.txt").examples
+    except (CorpusError, ValueError, OSError) as error:
+        raise UserError(f"data: {error}") from error
+    positions = Positions(line for key, line in by_position.items() if key not in excluded)
+    labelled = [row for row in rows if row.completion and row.task is Task.environment]
+    transitions = list(exclude_positions(labelled, excluded))
+    if not positions or not transitions:
+        raise UserError(f"data: expected positions and transitions, got {len(positions)} and {len(transitions)}")
+    return positions, transitions
+
+
+def _key(line: str) -> str:
+    """Identity of the position of a line. Raises ValueError for a line without one."""
+    fields = line.split("\t")
+    if len(fields) != 3:
+        raise ValueError(f"expected source, FEN and moves with centipawns, separated by tabs, got {line[:80]!r}")
+    return position_key(parse_fen(fields[1]))

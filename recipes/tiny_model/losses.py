@@ -1,0 +1,134 @@
+"""Losses of a batch of examples: the tokens' own, and those of the auxiliary heads."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .batches import BoardBatch, PolicyBatch, collate, collate_boards, pad_tokens
+from .environment_examples import EnvironmentExample
+from .model import ATTACKS, LEGAL, MOVE_VALUES, MOVES, ModelWithHeads
+from .policy_examples import BOARD_AT, BoardExample, PolicyExample
+
+# Logit of a move by a token that is no own piece's.
+IMPOSSIBLE_LOGIT = -1e4
+
+
+@dataclass(slots=True)
+class LossWeights:
+    """Weights of the auxiliary heads' losses; the completion's tokens have 1."""
+
+    moves: float = 0.5
+    """The board head for the distribution of moves."""
+    legal: float = 0.02
+    """The board head for legal moves."""
+    attacks: float = 0.03
+    """The board head for attacks."""
+    move_values: float = 0.05
+    """The board head for the value of each legal move."""
+    win_probability: float = 0.3
+    """The win probability, predicted at the end of a `P:` prompt."""
+    outcome: float = 0.5
+    """The outcome of an `A:` example's move, predicted at the end of its prompt."""
+    targets: float = 0.1
+    """The legal targets of an `A:` example's piece, predicted at the token of the square that it leaves."""
+    copied: float = 1.0
+    """The pieces in an `A:` completion that have not moved; its other tokens have 1."""
+
+    def __post_init__(self) -> None:
+        heads = (self.moves, self.legal, self.attacks, self.move_values, self.targets)
+        if min(*heads, self.win_probability, self.outcome, self.copied) < 0:
+            raise ValueError("training.weights: expected weights of at least 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Losses by name, each weighted; they add up to the loss of the step."""
+
+    model: ModelWithHeads
+    weights: LossWeights
+    square_ids: Tensor
+    """(2, 64): token ids of the squares' names as the second and as the first square of a move."""
+    pad_id: int
+
+    def policy(self, examples: Sequence[PolicyExample], count: int, boards: int) -> dict[str, Tensor]:
+        """Sums over `P:` examples divided by `count`, or by `boards` for the heads on the board."""
+        batch = collate(examples, self.pad_id).to(self.square_ids.device)
+        embeddings = self.model.embeddings()
+        middle, hidden = self.model(batch.tokens_BT, embeddings)
+        win = self.model.win_probability(hidden[torch.arange(len(examples)), batch.win_at_B])[:, 0]
+        win_loss = F.binary_cross_entropy_with_logits(win, batch.wins_B.clamp(0, 1), reduction="sum")
+        return {
+            "tokens": self._tokens(batch, hidden, embeddings) / count,
+            **self._heads(batch.board, middle, boards),
+            "win_probability": self.weights.win_probability * win_loss / count,
+        }
+
+    def boards(self, examples: Sequence[BoardExample], boards: int) -> dict[str, Tensor]:
+        """Losses of the heads on `P:` prompts without a completion, each a sum divided by `boards`."""
+        tokens_BT = pad_tokens([example.tokens for example in examples], self.pad_id).to(self.square_ids.device)
+        middle = self.model.middle(tokens_BT, self.model.embeddings())
+        return self._heads(collate_boards(examples).to(self.square_ids.device), middle, boards)
+
+    def environment(self, examples: Sequence[EnvironmentExample], count: int) -> dict[str, Tensor]:
+        """Sums over `A:` examples divided by `count`: completion, outcome and legal targets."""
+        device, numbers = self.square_ids.device, torch.arange(len(examples))
+        tokens_BT = pad_tokens([example.tokens for example in examples], self.pad_id)
+        embeddings_VH = self.model.embeddings()
+        middle_BTH, hidden_BTH = self.model(tokens_BT.to(device), embeddings_VH)
+        last = torch.tensor([example.prompt_length - 1 for example in examples])
+        logits = self.model.outcome(hidden_BTH[numbers, last])
+        outcomes = torch.tensor([example.outcome for example in examples]).to(device)
+        origins = torch.tensor([example.origin_at for example in examples])
+        heads = self.model.board(middle_BTH[numbers, origins].unsqueeze(1))
+        targets_BS = torch.from_numpy(np.stack([example.targets for example in examples])).to(device)
+        targets = F.binary_cross_entropy_with_logits(heads[:, LEGAL, 0], targets_BS, reduction="sum")
+        outcome = F.cross_entropy(logits, outcomes, reduction="sum")
+        return {
+            "environment": self._completions(examples, tokens_BT, hidden_BTH, embeddings_VH) / count,
+            "outcome": self.weights.outcome * outcome / count,
+            "targets": self.weights.targets * targets / count,
+        }
+
+    def _heads(self, board: BoardBatch, middle_BTH: Tensor, boards: int) -> dict[str, Tensor]:
+        repeated, own = board.repeated_BM.unsqueeze(2), board.own_BM.unsqueeze(2)
+        heads = self.model.board(middle_BTH[:, BOARD_AT : BOARD_AT + board.own_BM.shape[1]])
+        logprobs = heads[:, MOVES].masked_fill(~own, IMPOSSIBLE_LOGIT).flatten(1).log_softmax(1)
+        binary = partial(F.binary_cross_entropy_with_logits, reduction="sum")
+        shape = board.legal_BMS.shape
+        legal = binary(heads[:, LEGAL], board.legal_BMS, weight=own.float().expand(shape))
+        attacks = binary(heads[:, ATTACKS], board.attacks_BMS, weight=repeated.float().expand(shape))
+        values = binary(heads[:, MOVE_VALUES], board.move_values_BMS, weight=board.legal_BMS)
+        return {
+            "moves": self.weights.moves * -(board.moves_BMS.flatten(1) * logprobs).sum() / boards,
+            "legal": self.weights.legal * legal / boards,
+            "attacks": self.weights.attacks * attacks / boards,
+            "move_values": self.weights.move_values * values / boards,
+        }
+
+    def _tokens(self, batch: PolicyBatch, hidden_BTH: Tensor, embeddings_VH: Tensor) -> Tensor:
+        """Sum over tokens: KL(target‖model) of a move's squares, weighted cross-entropy of the others."""
+        logprobs_NV = (hidden_BTH[batch.soft_at] @ embeddings_VH.T).log_softmax(-1)
+        logprobs_NS = logprobs_NV.gather(1, self.square_ids[batch.soft_first_N.long()])
+        entropy = torch.special.entr(batch.soft_NS).sum()
+        soft = -(logprobs_NS * batch.soft_NS).sum() - entropy
+        logits_NV = hidden_BTH[batch.hard_at] @ embeddings_VH.T
+        hard_N = F.cross_entropy(logits_NV, batch.hard_ids_N, reduction="none")
+        loss: Tensor = soft + (hard_N * batch.hard_weights_N).sum()
+        return loss
+
+    def _completions(
+        self, examples: Sequence[EnvironmentExample], tokens_BT: Tensor, hidden_BTH: Tensor, embeddings_VH: Tensor
+    ) -> Tensor:
+        """Sum over the completions' tokens of the weighted cross-entropy."""
+        at = [(i, place) for i, row in enumerate(examples) for place in range(row.prompt_length, len(row.tokens))]
+        rows_N, places_N = torch.tensor(at).T
+        copied = [same for example in examples for same in example.copied]
+        weights_N = torch.tensor([self.weights.copied if same else 1.0 for same in copied])
+        logits_NV = hidden_BTH[rows_N, places_N - 1] @ embeddings_VH.T
+        losses_N = F.cross_entropy(logits_NV, tokens_BT[rows_N, places_N].to(logits_NV.device), reduction="none")
+        return (losses_N * weights_N.to(logits_NV.device)).sum()

@@ -1,0 +1,199 @@
+"""Training examples of `P:` prompts: the evaluation of every legal move becomes the target of each token."""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import chess
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerFast
+
+from rookworld_rlvr.board.evals import MATE_THRESHOLD_PAWNS, win_probability
+from rookworld_rlvr.model.chess_tokenizer import piece_symbols, placed_pieces
+from rookworld_rlvr.tasks.move_evals import MoveEvals
+from rookworld_rlvr.tasks.policy import MAX_CANDIDATES, render_policy, render_policy_prompt
+from rookworld_rlvr.tasks.types import PolicyCompletion
+
+from .encoder import Encoder
+
+Array = NDArray[Any]
+SoftTarget = tuple[int, bool, Array]
+"""Position of a move's square in the tokens; True for the first of its two squares; probabilities of 64 squares."""
+
+SQUARES = 64
+# Temperatures of the softmax over move scores that is the target of the candidates, and of the best move.
+TEMPERATURE, BEST_TEMPERATURE = 0.04, 0.02
+# Win probability does not tell mates in a won position apart: the bonus of a mate in n is this, divided by n.
+MATE_BONUS = 0.12
+# Win-probability loss that halves the value of a move.
+HALVING_LOSS = 0.1
+# Share of Gumbel's noise on the logits by which candidates are ordered: best first, about equal moves in any order.
+# With all of the noise, which samples candidates from the softmax, greedy completions repeat the best move.
+ORDER_NOISE = 0.1
+# Logit of a move that an earlier candidate has named.
+NAMED_LOGIT = -1e9
+LEAST_SHARE = 1e-9
+# The board's tokens follow the token `P: `.
+BOARD_AT = 1
+LAYOUT_WEIGHT, EVAL_WEIGHT = 0.3, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class BoardExample:
+    """A tokenized `P:` prompt with the targets of the heads on its board."""
+
+    tokens: list[int]
+    squares: tuple[int, ...]
+    """Squares of the board's M tokens, from BOARD_AT on: all pieces, then again the opponent's, then the own ones."""
+    repeated_at: int
+    """Index of the first repeated piece among the squares."""
+    own_at: int
+    """Index of the first repeated own piece among the squares."""
+    moves: Array
+    """(M, 64): probability of each move, by its piece's token and its target."""
+    legal: Array
+    """(M, 64): 1 for a legal move."""
+    attacks: Array
+    """(M, 64): 1 where the piece attacks the square."""
+    move_values: Array
+    """(M, 64): 1 for the best move, half of it for each HALVING_LOSS of win probability; 0 where no move is legal."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyExample:
+    """A tokenized `P:` example with the targets of its tokens."""
+
+    tokens: list[int]
+    """Prompt, completion, end of text."""
+    board: BoardExample
+    """The prompt alone."""
+    hard: list[tuple[int, float]]
+    """Positions whose target is the token itself, with weights."""
+    soft: list[SoftTarget]
+    win_at: int
+    """The prompt's last token, from which the win probability is predicted."""
+    win_probability: float
+    """Win probability of the side to move, and the bonus of a mate."""
+
+
+def move_scores(evals: MoveEvals) -> Array:
+    """Win probability after each move, and the bonus of a mate."""
+    scores = []
+    for pawns in evals.evals_pawns.values():
+        bonus = 0.0
+        if abs(pawns) > MATE_THRESHOLD_PAWNS:
+            bonus = math.copysign(MATE_BONUS / max(1, round((1000 - abs(pawns)) * 100)), pawns)
+        scores.append(_win_probability(pawns) + bonus)
+    return np.array(scores)
+
+
+# Centipawns repeat.
+_win_probability = lru_cache(maxsize=1 << 16)(win_probability)
+
+
+def softmax(logits: Array) -> Array:
+    exponents = np.exp(logits - logits.max())
+    shares: Array = exponents / exponents.sum()
+    return shares
+
+
+def coarse(pawns: float) -> float:
+    """An eval on a grid that a small model can learn: mates unchanged, others in tenths, halves or whole pawns."""
+    if abs(pawns) > MATE_THRESHOLD_PAWNS:
+        return pawns
+    step = 0.1 if abs(pawns) < 2 else 0.5 if abs(pawns) < 5 else 1.0
+    return round(round(pawns / step) * step, 1) + 0.0
+
+
+class PolicyExamples:
+    """Makes examples of move evaluations."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self._encode = Encoder(tokenizer)
+        ids = tokenizer.get_vocab()
+        self.first_ids = torch.tensor([ids[" " + name] for name in chess.SQUARE_NAMES])
+        self.second_ids = torch.tensor([ids[name] for name in chess.SQUARE_NAMES])
+        self._first = {int(token) for token in self.first_ids}
+        self._markers = {ids[name]: name for name in ("M:", "E:", "B:")}
+        self.end = tokenizer.eos_token_id
+
+    def board(self, evals: MoveEvals) -> BoardExample:
+        """The example of a position's prompt alone, for the heads on the board."""
+        scores, (origins, targets) = move_scores(evals), _squares_of(evals)
+        placement, letter = evals.fen.split(" ")[:2]
+        pieces, turn = placed_pieces(placement), letter == "w"
+        own, opponent = ([square for square, piece in pieces if piece in piece_symbols(s)] for s in (turn, not turn))
+        squares = (*(square for square, _ in pieces), *opponent, *own)
+        own_at = len(squares) - len(own)
+        index = {square: number for number, square in enumerate(own, start=own_at)}
+        at = np.array([index[origin] for origin in origins]), targets
+        moves, legal, move_values = np.zeros((3, len(squares), SQUARES), np.float32)
+        np.add.at(moves, at, softmax(scores / TEMPERATURE).astype(np.float32))
+        legal[at] = 1
+        wins = np.array([_win_probability(pawns) for pawns in evals.evals_pawns.values()])
+        np.maximum.at(move_values, at, (0.5 ** ((wins.max() - wins) / HALVING_LOSS)).astype(np.float32))
+        attacks = attacks_of(chess.Board(evals.fen), squares)
+        tokens = self._encode(render_policy_prompt(evals.fen))
+        return BoardExample(tokens, squares, len(pieces), own_at, moves, legal, attacks, move_values)
+
+    def example(self, evals: MoveEvals, rng: random.Random) -> PolicyExample:
+        """The example of a position's prompt and completion; the order of about equal candidates is random."""
+        moves, scores = list(evals.evals_pawns), move_scores(evals)
+        logits = scores / TEMPERATURE
+        noise = np.array([-math.log(-math.log(rng.random() + 1e-12) + 1e-12) for _ in moves])
+        candidates = [int(i) for i in np.argsort(-(logits + ORDER_NOISE * noise))[:MAX_CANDIDATES]]
+        best = int(scores.argmax())
+        pawns = [coarse(evals.evals_pawns[moves[i]]) for i in candidates]
+        completion = PolicyCompletion(tuple(moves[i] for i in candidates), tuple(pawns), moves[best])
+        board = self.board(evals)
+        tokens = [*board.tokens, *self._encode(render_policy(completion, evals.fen)), self.end]
+        hard, soft = self._targets(tokens, [*candidates, best], logits, _squares_of(evals))
+        return PolicyExample(tokens, board, hard, soft, len(board.tokens) - 1, float(scores[best]))
+
+    def _targets(
+        self, tokens: list[int], named: Sequence[int], logits: Array, squares: tuple[Array, Array]
+    ) -> tuple[list[tuple[int, float]], list[SoftTarget]]:
+        """Targets of the completion's tokens; `named` are the numbers of the candidates, and the best move's behind."""
+        marker_at = {self._markers[token]: at for at, token in enumerate(tokens) if token in self._markers}
+        soft: list[SoftTarget] = []
+        left = np.ones(len(logits), bool)
+        # A promotion's piece stands between two moves; the next move begins with a square after a space.
+        places = [at for at in range(marker_at["M:"] + 1, marker_at["E:"]) if tokens[at] in self._first]
+        for at, number in zip(places, named[:-1], strict=True):
+            soft += _square_targets(at, softmax(np.where(left, logits, NAMED_LOGIT)), number, squares)
+            left[number] = False
+        sharp = softmax(logits * (TEMPERATURE / BEST_TEMPERATURE))
+        soft += _square_targets(marker_at["B:"] + 1, sharp, named[-1], squares)
+        soft_at = {at for at, _, _ in soft}
+        evals_at = range(marker_at["E:"] + 1, marker_at["B:"])
+        others = (at for at in range(marker_at["M:"] - 1, len(tokens)) if at not in soft_at)
+        return [(at, EVAL_WEIGHT if at in evals_at else LAYOUT_WEIGHT) for at in others], soft
+
+
+def _squares_of(evals: MoveEvals) -> tuple[Array, Array]:
+    """The squares that each move begins and ends on."""
+    origins = np.array([chess.parse_square(move[:2]) for move in evals.evals_pawns])
+    return origins, np.array([chess.parse_square(move[2:4]) for move in evals.evals_pawns])
+
+
+def _square_targets(at: int, probabilities: Array, number: int, squares: tuple[Array, Array]) -> list[SoftTarget]:
+    """Targets of a move's two tokens: its first square, and its second square given the first one in the tokens."""
+    origins, targets = squares
+    shares = np.where(origins == origins[number], probabilities, 0.0)
+    if shares.sum() < LEAST_SHARE:
+        shares = (np.arange(len(shares)) == number).astype(float)
+    second = np.bincount(targets, shares / shares.sum(), SQUARES)
+    return [(at, True, np.bincount(origins, probabilities, SQUARES)), (at + 1, False, second)]
+
+
+def attacks_of(board: chess.Board, squares: Sequence[int]) -> Array:
+    """(M, 64): 1 where the piece on each of M squares attacks a square, else 0."""
+    masks = np.array([board.attacks_mask(square) for square in squares], np.uint64)
+    bits = np.unpackbits(masks.view(np.uint8).reshape(len(squares), 8), axis=1, bitorder="little")
+    attacks: Array = bits.astype(np.float32)
+    return attacks

@@ -1,0 +1,253 @@
+"""Training of a small model from nothing on both tasks; resumable.
+
+Each step learns from `P:` examples, `A:` examples and bare boards. Muon updates the matrices within the blocks, AdamW
+everything else. The learning rates are constant until the last part of the run, in which they fall to 0. The exported
+weights are a running average.
+"""
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from rookworld_rlvr.model.chess_tokenizer import POSITIONS, build_tokenizer
+from rookworld_rlvr.model.device import add_gradients, map_on_cores
+from rookworld_rlvr.provenance import digest
+from rookworld_rlvr.tasks.move_evals import MoveEvals, mirrored
+from rookworld_rlvr.tasks.types import Example
+from rookworld_rlvr.training.saved_state import Header, read_state, save_state
+
+from .data import Positions
+from .environment_examples import EnvironmentExample, EnvironmentExamples, TransitionPool
+from .features import token_features
+from .losses import Losses, LossWeights
+from .model import ModelWithHeads, Shape, export
+from .muon import Muon
+from .policy_examples import BoardExample, PolicyExample, PolicyExamples
+
+# They decide what is saved and printed, not what is learned.
+FREE = ("save_every", "log_every")
+# The examples of a task in a step are padded and computed in this many parts, shorter ones first, on several cores.
+PARTS = 2
+# Share of positions whose colours are exchanged.
+MIRRORED = 0.5
+# Steps in which the running average forgets faster, so that the first weights do not stay in it.
+AVERAGE_WARMUP = 20
+ADAM_BETAS = (0.9, 0.98)
+MUON_WEIGHT_DECAY = 0.01
+MODEL_FOLDER = "model"
+
+
+@dataclass(slots=True)
+class TrainingConfig:
+    """Shape of the model, length of the training, and weights of the losses."""
+
+    layers: int = 6
+    width: int = 192
+    """Hidden size; a multiple of heads."""
+    heads: int = 6
+    board_layer: int = 5
+    """Layers before the heads on the board; at most layers."""
+    steps: int = 9000
+    policy_examples: int = 40
+    """`P:` examples per step."""
+    environment_examples: int = 40
+    """`A:` examples per step."""
+    boards: int = 32
+    """`P:` prompts per step for the heads on the board alone, without a completion and the layers after board_layer."""
+    muon_lr: float = 0.02
+    """Learning rate of Muon, for the matrices within the blocks."""
+    lr: float = 2e-3
+    """Learning rate of AdamW, for embeddings, norms and heads."""
+    warmup_steps: int = 100
+    decay_fraction: float = 0.4
+    """The last part of the run, in which the learning rates fall to 0."""
+    average: float = 0.998
+    """Decay per step of the running average of the weights, which is exported; 0: the weights themselves."""
+    save_every: int = 200
+    """Steps between saves; an interrupted training resumes from the last one."""
+    log_every: int = 50
+    weights: LossWeights = field(default_factory=LossWeights)
+
+    def __post_init__(self) -> None:
+        counts = (self.layers, self.heads, self.steps, self.policy_examples, self.environment_examples)
+        if min(*counts, self.warmup_steps, self.save_every, self.log_every) < 1:
+            raise ValueError("training: expected counts of at least 1")
+        if self.width < 1 or self.width % self.heads or self.boards < 0:
+            raise ValueError("training: expected a width that is a multiple of heads, and boards of at least 0")
+        if not 1 <= self.board_layer <= self.layers:
+            raise ValueError(f"training.board_layer: expected 1 to {self.layers}, got {self.board_layer}")
+        if not 0 < self.lr < math.inf or not 0 < self.muon_lr < math.inf:
+            raise ValueError("training: expected learning rates above 0")
+        if not 0 <= self.average < 1 or not 0 <= self.decay_fraction <= 1:
+            raise ValueError("training: expected average from 0 to below 1 and decay_fraction from 0 to 1")
+
+
+Row = TypeVar("Row", PolicyExample, BoardExample, EnvironmentExample)
+LossesOf = Callable[[], dict[str, Tensor]]
+
+
+class Training:
+    """State of a training: model, optimisers, step, running average. All of it is saved."""
+
+    def __init__(self, config: TrainingConfig, *, seed: int, device: torch.device) -> None:
+        torch.manual_seed(seed)
+        self.config, self.seed, self.device, self.step = config, seed, device, 0
+        self.tokenizer = build_tokenizer()
+        self._policy, self._environment = PolicyExamples(self.tokenizer), EnvironmentExamples(self.tokenizer)
+        shape = Shape(config.layers, config.width, config.heads, config.board_layer)
+        self.model = ModelWithHeads(shape, token_features(self.tokenizer)).to(device)
+        square_ids = torch.stack([self._policy.second_ids, self._policy.first_ids]).to(device)
+        self.losses = Losses(self.model, config.weights, square_ids, int(self.tokenizer.pad_token_id))
+        self._others = self.model.other_parameters()
+        self._optimizers: tuple[torch.optim.Optimizer, ...] = (
+            Muon(self.model.hidden_matrices(), lr=config.muon_lr, weight_decay=MUON_WEIGHT_DECAY),
+            torch.optim.AdamW(self._others, lr=config.lr, betas=ADAM_BETAS, weight_decay=0.0, fused=True),
+        )
+        self.average = [parameter.detach().clone() for parameter in self.model.parameters()]
+
+    def run(self, positions: Positions, transitions: Sequence[Example], folder: Path) -> Iterator[dict[str, float]]:
+        """Train to the last step, saving into `folder`; yields step, losses by name and lr every log_every steps.
+
+        `positions` have a legal move, `transitions` are labelled `A:` rows; at least one of each.
+        """
+        header, sums = self._header(positions, transitions), defaultdict[str, float](float)
+        pool = TransitionPool(transitions)
+        while self.step < self.config.steps:
+            for name, loss in self.train_step(positions, pool).items():
+                sums[name] += loss
+            last = self.step == self.config.steps
+            if self.step % self.config.log_every == 0 or last:
+                steps = (self.step - 1) % self.config.log_every + 1
+                yield {"step": self.step, **{name: loss / steps for name, loss in sums.items()}, "lr": self._schedule()}
+                sums.clear()
+            if self.step % self.config.save_every == 0 or last:
+                self._save(folder, header)
+
+    def resume(self, folder: Path, positions: Positions, transitions: Sequence[Example]) -> bool:
+        """Load the state in `folder`; False if there is none. Raises UserError for the state of another training."""
+        state = read_state(folder, self._header(positions, transitions), self.device)
+        if state is None:
+            return False
+        self.model.load_state_dict(state["model"])
+        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.average, self.step = state["average"], state["step"]
+        return True
+
+    def exported(self) -> Any:
+        """The averaged weights as a stock Qwen3, float32."""
+        current = [parameter.detach().clone() for parameter in self.model.parameters()]
+        self._set(self.average)
+        try:
+            return export(self.model, self.tokenizer)
+        finally:
+            self._set(current)
+
+    def train_step(self, positions: Sequence[MoveEvals], transitions: TransitionPool) -> dict[str, float]:
+        """Update the model once and return the losses by name. Seed and step alone decide what is sampled."""
+        rng, config = random.Random(f"{self.seed}:{self.step}"), self.config
+        for optimizer, lr in zip(self._optimizers, (config.muon_lr, config.lr), strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = lr * self._schedule()
+        losses = defaultdict[str, float](float)
+        for part, gradients in map_on_cores(self._gradients, self._parts(rng, positions, transitions), self.device):
+            for name, loss in part.items():
+                losses[name] += loss
+            add_gradients(list(self.model.parameters()), gradients)
+        torch.nn.utils.clip_grad_norm_(self._others, 1.0)
+        for optimizer in self._optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        self.step += 1
+        self._update_average()
+        return losses
+
+    def _schedule(self) -> float:
+        """Factor of the learning rates at this step."""
+        config, done = self.config, self.step / self.config.steps
+        left = min(1.0, (1 - done) / config.decay_fraction) if config.decay_fraction else 1.0
+        return min(1.0, (self.step + 1) / config.warmup_steps) * left
+
+    def _parts(
+        self, rng: random.Random, positions: Sequence[MoveEvals], transitions: TransitionPool
+    ) -> list[LossesOf]:
+        """The losses of a step in parts that can be computed at the same time."""
+        config, sample = self.config, lambda: _sample_position(rng, positions)
+        policy = _short(lambda: self._policy.example(sample(), rng), config.policy_examples)
+        environment = _short(lambda: self._environment.example(transitions.sample(rng)), config.environment_examples)
+        boards = [self._policy.board(sample()) for _ in range(config.boards)]
+        count = len(policy) + len(boards)
+        return [
+            *(partial(self.losses.policy, rows, len(policy), count) for rows in _by_length(policy)),
+            *(partial(self.losses.environment, rows, len(environment)) for rows in _by_length(environment)),
+            *(partial(self.losses.boards, rows, count) for rows in _by_length(boards)),
+        ]
+
+    def _gradients(self, losses_of: LossesOf) -> tuple[dict[str, float], tuple[Tensor | None, ...]]:
+        losses = losses_of()
+        total = torch.stack(list(losses.values())).sum()
+        gradients = torch.autograd.grad(total, list(self.model.parameters()), allow_unused=True)
+        return {name: float(loss.detach()) for name, loss in losses.items()}, gradients
+
+    @torch.no_grad()
+    def _update_average(self) -> None:
+        kept = min(self.config.average, self.step / (self.step + AVERAGE_WARMUP))
+        for average, parameter in zip(self.average, self.model.parameters(), strict=True):
+            average.lerp_(parameter, 1 - kept)
+
+    @torch.no_grad()
+    def _set(self, weights: Sequence[Tensor]) -> None:
+        for parameter, weight in zip(self.model.parameters(), weights, strict=True):
+            parameter.copy_(weight)
+
+    def _header(self, positions: Positions, transitions: Sequence[Example]) -> Header:
+        """Everything that decides the trained weights, except for the kind of machine."""
+        options = asdict(self.config)
+        weights = {f"training.weights.{name}": value for name, value in options.pop("weights").items()}
+        shown = {f"training.{name}": value for name, value in options.items() if name not in FREE}
+        rows = digest([*positions.lines, *(row.prompt for row in transitions)])
+        return {"seed": self.seed, **shown, **weights, "data": rows}
+
+    def _save(self, folder: Path, header: Header) -> None:
+        """Write the model as a Hugging Face folder (bf16, half the size) and then the state to resume from."""
+        self.exported().to(torch.bfloat16).save_pretrained(folder / MODEL_FOLDER)
+        self.tokenizer.save_pretrained(folder / MODEL_FOLDER)
+        # The state is last: if it names the last step, the model is complete.
+        state = {
+            "model": self.model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+            "step": self.step,
+            "average": self.average,
+        }
+        save_state(folder, header, state)
+
+
+def _sample_position(rng: random.Random, positions: Sequence[MoveEvals]) -> MoveEvals:
+    evals = rng.choice(positions)
+    return mirrored(evals) if rng.random() < MIRRORED else evals
+
+
+def _short(make: Callable[[], Row], count: int) -> list[Row]:
+    """`count` examples that are not longer than the model's positions."""
+    rows: list[Row] = []
+    while len(rows) < count:
+        row = make()
+        if len(row.tokens) <= POSITIONS:
+            rows.append(row)
+    return rows
+
+
+def _by_length(rows: Sequence[Row]) -> list[list[Row]]:
+    """PARTS lists of about equal size, shorter examples first."""
+    ordered = sorted(rows, key=lambda row: len(row.tokens))
+    cuts = [len(rows) * number // PARTS for number in range(PARTS + 1)]
+    return [ordered[begin:end] for begin, end in pairwise(cuts) if begin < end]

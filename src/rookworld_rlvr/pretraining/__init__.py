@@ -1,1 +1,0 @@
-"""New small models: from verdicts, or by cloning rows."""
