@@ -177,9 +177,7 @@ class Training:
         left = min(1.0, (1 - done) / config.decay_fraction) if config.decay_fraction else 1.0
         return min(1.0, (self.step + 1) / config.warmup_steps) * left
 
-    def _parts(
-        self, rng: random.Random, positions: Sequence[MoveEvals], transitions: TransitionPool
-    ) -> list[LossesOf]:
+    def _parts(self, rng: random.Random, positions: Sequence[MoveEvals], transitions: TransitionPool) -> list[LossesOf]:
         """The losses of a step in parts that can be computed at the same time."""
         config, sample = self.config, lambda: _sample_position(rng, positions)
         policy = _short(lambda: self._policy.example(sample(), rng), config.policy_examples)

@@ -21,7 +21,7 @@ from hydra import compose, initialize_config_dir
 
 from rookworld_rlvr.app.build import build_unsaved_run
 from rookworld_rlvr.app.conf_groups import conf_folder
-from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, PretrainRunConfig, SFTRunConfig
+from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, SFTRunConfig
 from rookworld_rlvr.app.hydra_command import store_schema, to_dataclass
 from rookworld_rlvr.app.processes import join_world
 from rookworld_rlvr.app.scorers import make_scorers, open_pool
@@ -50,7 +50,6 @@ SCHEMA_OF = {
     "train": RunConfig,
     "bench": BenchRunConfig,
     "evaluate": EvaluateConfig,
-    "pretrain": PretrainRunConfig,
     "sft": SFTRunConfig,
 }
 Composed = RunConfig | EvaluateConfig | SFTRunConfig

@@ -219,8 +219,6 @@ def test_a_model_folder_that_lacks_a_file_is_refused(
         (["evaluate", "-m", "kl=exact,off"], "expected group=option, the groups of evaluate: model, data, generator\n"),
         (["sft", "kl=exact"], "expected group=option, the groups of sft: none\n"),
         (["sft"], "corpus: expected files"),
-        (["pretrain"], "expected files, as verdicts="),
-        (["pretrain", "verdicts=[/nope.tsv]", "transitions=[/nope.txt]"], "/nope"),
         (["train", "rubric.move_evals=/nope.tsv"], "rubric.move_evals: expected a file of move evaluations"),
         (["evaluate", "suites=[match]", "match.opponent=/nope"], "match.opponent: expected random, capture, exchange"),
         (["sft", "corpus=[/nope/rows.txt]"], "/nope/rows.txt"),

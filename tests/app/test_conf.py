@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rookworld_rlvr.app.conf_groups import conf_folder
-from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, PretrainRunConfig, SFTRunConfig
+from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, SFTRunConfig
 from rookworld_rlvr.model.world import Distributed
 from rookworld_rlvr.objective import AdvantageScale, KLForm, LossKind, MismatchMode
 from rookworld_rlvr.rewards.rubric import MoveSource
@@ -23,7 +23,6 @@ COMMANDS = {
     "train": RunConfig,
     "bench": BenchRunConfig,
     "evaluate": EvaluateConfig,
-    "pretrain": PretrainRunConfig,
     "sft": SFTRunConfig,
 }
 # What each option of a group changes, besides nothing: key → value.

@@ -8,10 +8,10 @@ import pytest
 
 from rookworld_rlvr.app.cli import COMMANDS, main
 from rookworld_rlvr.app.conf_groups import conf_folder
-from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, PretrainRunConfig, SFTRunConfig
+from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, SFTRunConfig
 from rookworld_rlvr.app.renamed_options import REMOVED, RENAMED_COMMANDS, RENAMED_OPTIONS, renamed_option
 
-SCHEMAS = (BenchRunConfig, EvaluateConfig, PretrainRunConfig, SFTRunConfig)
+SCHEMAS = (BenchRunConfig, EvaluateConfig, SFTRunConfig)
 
 
 def options_and_groups(config: Any, path: str = "") -> Iterator[str]:

@@ -22,7 +22,6 @@ LAYERS = {
     "evaluation": 6,
     "stability": 5,
     "training": 7,
-    "pretraining": 8,
     "report": 8,
     "play": 8,
     "interop": 8,

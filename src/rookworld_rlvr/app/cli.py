@@ -19,7 +19,6 @@ COMMANDS = {
     "rescore": "a run's transcripts judged again, by another rubric, and compared",
     "export": "a checkpoint with a model card, for the hub",
     "inspect": "replay a batch that a fault left behind",
-    "pretrain": "a new small model from engine verdicts and transitions",
     "sft": "supervised fine-tuning of an existing model on labelled examples",
     "play": "a page to play the model on, with the board that it believes in",
     "uci": "the model as a UCI engine, for chess programs",
@@ -27,7 +26,7 @@ COMMANDS = {
     "data": "audit a file of rows, generate new ones, or play games that become rows",
 }
 # Those that take groups and knobs, and the file of conf/ that each begins with; the others have a parser of their own.
-CONFIGURED = {name: name for name in ("train", "bench", "evaluate", "pretrain", "sft")} | {"smoke": "train"}
+CONFIGURED = {name: name for name in ("train", "bench", "evaluate", "sft")} | {"smoke": "train"}
 COMPARE = ("evaluate", "compare")
 HELP = ("-h", "--help")
 

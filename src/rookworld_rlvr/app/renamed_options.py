@@ -8,6 +8,7 @@ CONSTANT = f"{REMOVED}now the constant"
 
 # An entry without "=" covers the option and everything below it; with "=" it covers one value or one group choice.
 RENAMED_OPTIONS: dict[str, str] = {
+    "init_from": "model.path",
     "objective.advantage.gate": "objective.advantage.outcome_filter",
     "match_halfmoves": "match_plies",
     "objective.collection.uninformative": "objective.collection.zero_variance",
@@ -88,6 +89,7 @@ RENAMED_OPTIONS: dict[str, str] = {
 }
 RENAMED_COMMANDS: dict[str, str] = {
     "warmstart": "sft",
+    "pretrain": "(removed: bash recipes/tiny_model/run.sh makes a model from nothing)",
     "data verdicts": "data evals",
 }
 

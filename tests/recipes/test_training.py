@@ -1,0 +1,253 @@
+"""The recipe's training learns, resumes to the same bits, and leaves out what is held out; its command makes a toy."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import chess
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import tiny_model.__main__ as recipe
+from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.tasks.corpus import read_corpus
+from rookworld_rlvr.tasks.move_evals import MoveEvals, render_move_evals
+from rookworld_rlvr.tasks.types import Example, Task
+from rookworld_rlvr.training.data import default_file
+from tiny_model import training as training_module
+from tiny_model.data import Positions, load_data
+from tiny_model.environment_examples import TransitionPool
+from tiny_model.losses import LossWeights
+from tiny_model.training import Training, TrainingConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU = torch.device("cpu")
+SMALL = TrainingConfig(
+    layers=2,
+    width=32,
+    heads=2,
+    board_layer=1,
+    steps=12,
+    policy_examples=4,
+    environment_examples=2,
+    boards=0,
+    warmup_steps=2,
+    save_every=5,
+    log_every=4,
+    average=0.5,
+)
+FEN = "6k1/5ppp/8/8/8/8/8/R6K w - - 0 1"
+
+
+def positions(count: int) -> Positions:
+    rng, lines = random.Random(0), list[str]()
+    while len(lines) < count:
+        board = chess.Board()
+        for _ in range(rng.randint(1, 30)):
+            board.push(rng.choice(list(board.legal_moves)))
+        evals = {move.uci(): round(rng.gauss(0, 2), 2) for move in board.legal_moves}
+        if evals:
+            lines.append(render_move_evals(MoveEvals(board.fen(), "test", evals)))
+    return Positions(lines)
+
+
+@pytest.fixture(scope="module")
+def transitions(make_lines: Callable[[int, int], list[str]], tmp_path_factory: pytest.TempPathFactory) -> list[Example]:
+    file = tmp_path_factory.mktemp("transitions") / "rows.txt"
+    file.write_text("".join(f"{line}\n" for line in make_lines(5, 20)))
+    return [row for row in read_corpus(file).examples if row.task is Task.environment]
+
+
+def learn(folder: Path, rows: list[Example], config: TrainingConfig = SMALL) -> tuple[Training, list[dict[str, float]]]:
+    folder.mkdir(exist_ok=True)
+    training, evaluated = Training(config, seed=3, device=CPU), positions(8)
+    training.resume(folder, evaluated, rows)
+    return training, list(training.run(evaluated, rows, folder))
+
+
+def one_step(config: TrainingConfig, rows: list[Example], count: int = 4) -> dict[str, float]:
+    return Training(config, seed=3, device=CPU).train_step(positions(count), TransitionPool(rows))
+
+
+def test_all_losses_fall(transitions: list[Example], tmp_path: Path) -> None:
+    config = replace(SMALL, steps=80, environment_examples=8, log_every=20, save_every=200)
+    _, logged = learn(tmp_path / "out", transitions, config)
+    assert [entry["step"] for entry in logged] == [20, 40, 60, 80]
+    for name in ("tokens", "moves", "legal", "attacks", "environment", "outcome", "targets"):
+        assert logged[-1][name] < logged[0][name]
+
+
+def test_an_interrupted_training_resumes_to_the_same_bits(
+    transitions: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uninterrupted, _ = learn(tmp_path / "uninterrupted", transitions)
+    train_step = Training.train_step
+
+    def interrupted(training: Training, *data: Any) -> dict[str, float]:
+        if training.step == 7:
+            raise KeyboardInterrupt
+        return train_step(training, *data)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Training, "train_step", interrupted)
+        learn(tmp_path / "interrupted", transitions)
+    resumed, _ = learn(tmp_path / "interrupted", transitions)
+    for one, other in zip(uninterrupted.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert all(map(torch.equal, uninterrupted.average, resumed.average))
+
+
+def test_a_step_does_not_depend_on_its_threads_and_parts(
+    transitions: list[Example], monkeypatch: pytest.MonkeyPatch, threads: Callable[[int], None]
+) -> None:
+    def step(count: int) -> tuple[dict[str, float], list[torch.Tensor]]:
+        threads(count)
+        training = Training(SMALL, seed=3, device=CPU)
+        return training.train_step(positions(4), TransitionPool(transitions)), list(training.model.parameters())
+
+    one, weights = step(1)
+    two, same = step(2)
+    assert one == two and all(map(torch.equal, weights, same))
+    monkeypatch.setattr(training_module, "PARTS", 1)
+    in_one_part, _ = step(1)
+    assert in_one_part == pytest.approx(one, rel=1e-4)
+
+
+def test_boards_alone_train_the_heads_and_only_the_layers_before(transitions: list[Example]) -> None:
+    without = one_step(SMALL, transitions, 40)
+    with_boards = one_step(replace(SMALL, boards=8), transitions, 40)
+    heads = {"moves", "legal", "attacks", "move_values"}
+    assert {name for name in without if without[name] != with_boards[name]} == heads
+    assert with_boards["legal"] == pytest.approx(without["legal"], rel=0.3)
+    training = Training(SMALL, seed=3, device=CPU)
+    losses = training.losses.boards([training._policy.board(positions(1)[0])], 1)
+    torch.stack(list(losses.values())).sum().backward()
+    first, last = training.model.blocks
+    assert all(weight.grad is not None for weight in first.parameters())
+    assert all(weight.grad is None for weight in last.parameters())
+
+
+def test_another_trainings_state_is_refused_by_name(transitions: list[Example], tmp_path: Path) -> None:
+    learn(tmp_path / "out", transitions)
+    with pytest.raises(UserError, match="seed: expected 3"):
+        Training(SMALL, seed=4, device=CPU).resume(tmp_path / "out", positions(8), transitions)
+    with pytest.raises(UserError, match="data: expected"):
+        Training(SMALL, seed=3, device=CPU).resume(tmp_path / "out", positions(7), transitions)
+    lighter = replace(SMALL, weights=LossWeights(legal=0.01))
+    with pytest.raises(UserError, match=r"training\.weights\.legal: expected 0\.02"):
+        Training(lighter, seed=3, device=CPU).resume(tmp_path / "out", positions(8), transitions)
+
+
+def test_the_exported_folder_loads_with_the_plain_auto_classes(transitions: list[Example], tmp_path: Path) -> None:
+    training, _ = learn(tmp_path / "out", transitions)
+    folder = tmp_path / "out" / "model"
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    assert AutoTokenizer.from_pretrained(folder).get_vocab() == training.tokenizer.get_vocab()
+    tokens = torch.tensor([training.tokenizer(f"P: {FEN}").input_ids])
+    # Saved in bfloat16.
+    torch.testing.assert_close(model(tokens).logits, training.exported()(tokens).logits, atol=0.1, rtol=0.05)
+
+
+def test_held_out_and_excluded_positions_are_not_learned_from(transitions: list[Example], tmp_path: Path) -> None:
+    held_out = next(row for row in read_corpus(default_file("held_out.jsonl")).examples if row.task is Task.policy)
+    fens = [held_out.prompt.removeprefix("P: "), FEN, *(evals.fen for evals in positions(2))]
+    lines = [f"{render_move_evals(MoveEvals(fen, 'test', {'a1a8': 0.0}))}\n" for fen in fens]
+    (tmp_path / "move_evals.tsv").write_text("".join(lines))
+    (tmp_path / "environment.txt").write_text("".join(f"{row.prompt}{row.completion}\n" for row in transitions))
+    (tmp_path / "excluded.fen").write_text(f"{FEN}\n")
+    kept, _ = load_data(tmp_path, [str(tmp_path / "excluded.fen")])
+    assert [evals.fen for evals in kept] == fens[2:]
+    (tmp_path / "move_evals.tsv").write_text("no position\n")
+    with pytest.raises(UserError, match="data: expected source, FEN and moves"):
+        load_data(tmp_path, [])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"layers": 0}, {"width": 31}, {"board_layer": 7}, {"lr": 0.0}, {"average": 1.0}, {"decay_fraction": -0.1}],
+    ids=str,
+)
+def test_options_that_train_nothing_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="training"):
+        TrainingConfig(**changes)
+
+
+def test_every_weight_changes_its_loss(transitions: list[Example]) -> None:
+    config = replace(SMALL, layers=1, width=16, policy_examples=2, environment_examples=1)
+    before = one_step(config, transitions)
+    for name in ("moves", "legal", "attacks", "move_values", "win_probability", "outcome", "targets"):
+        weights = LossWeights(**{name: 2 * getattr(LossWeights(), name)})
+        assert one_step(replace(config, weights=weights), transitions)[name] == pytest.approx(
+            2 * before[name], rel=1e-4
+        )
+    assert (
+        one_step(replace(config, weights=LossWeights(copied=0.5)), transitions)["environment"] < before["environment"]
+    )
+    assert np.isfinite(list(before.values())).all()
+
+
+def test_options_and_the_quick_preset_are_parsed() -> None:
+    folder, config = recipe.parse(["out", "quick", "training.steps=7", "seed=2"])
+    assert (folder, config.rows, config.training.steps, config.seed) == (Path("out"), 300, 7, 2)
+    folder, config = recipe.parse(["rows=9"])
+    assert (str(folder), config.rows, config.training.layers) == (recipe.OUTPUT, 9, 6)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["out", "fast"], "expected [OUT] [quick] [option=value ...], got 'fast'"),
+        (["out", "row=3"], "row"),
+        (["out", "training.board_layer=9"], "training.board_layer: expected 1 to 6, got 9"),
+        (["out", "training.weights.legal=-1"], "training.weights: expected weights of at least 0"),
+    ],
+)
+def test_wrong_arguments_are_one_line(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert recipe.main(words) == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith("tiny_model: ") and expected in errors and errors.count("\n") == 1
+
+
+def test_run_sh_passes_its_arguments_to_the_recipe(tmp_path: Path) -> None:
+    for name in ("recipes/tiny_model", "scripts", ".venv/bin"):
+        (tmp_path / name).mkdir(parents=True)
+    shutil.copy(ROOT / "recipes/tiny_model/run.sh", tmp_path / "recipes/tiny_model/run.sh")
+    (tmp_path / "scripts/setup.sh").write_text('echo "setup $*"\n')
+    python = tmp_path / ".venv/bin/python"
+    python.write_text('#!/usr/bin/env bash\necho "$PYTHONPATH: $*"\n')
+    python.chmod(0o755)
+    command = ["bash", str(tmp_path / "recipes/tiny_model/run.sh"), "out", "quick", "seed=1"]
+    environment = {"PATH": os.environ["PATH"]}
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert shown.splitlines() == ["setup run", "recipes: -m tiny_model out quick seed=1"]
+
+
+@pytest.mark.slow
+def test_the_quick_recipe_makes_a_model_and_resumes_after_an_interrupt(stockfish: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "tiny_model", str(out), "quick", "processes=1", "threads=1", "device=cpu"]
+    path = os.pathsep.join(map(str, (ROOT / "recipes", ROOT / "src")))
+    environment = os.environ | {"PYTHONPATH": path, "STOCKFISH_PATH": stockfish}
+    interrupted = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    while not (out / "training_state.pt").is_file() and interrupted.poll() is None:
+        time.sleep(0.1)
+    interrupted.send_signal(signal.SIGINT)
+    _, errors = interrupted.communicate()
+    assert interrupted.returncode == 130 and errors.endswith("tiny_model: interrupted; the same command resumes\n")
+    resumed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resuming from step " in resumed.stdout and "step 60/60" in resumed.stdout
+    assert "data generate" not in resumed.stdout and "evaluation: " in resumed.stdout
+    assert (out / "model/model.safetensors").is_file() and (out / "evaluation.json").is_file()
