@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from transformers.utils import logging as transformers_logging
 
 from rookworld_rlvr.app.exit_codes import BAD_INPUT, DONE, INTERRUPTED
-from rookworld_rlvr.app.wiring import set_threads
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.model.device import Device, select_device
 
@@ -121,7 +121,8 @@ def describes(card: dict[str, object], config: RecipeConfig) -> bool:
 
 def train(folder: Path, config: RecipeConfig) -> None:
     """Train to the last step and export the model with each save."""
-    set_threads(config.threads)
+    if config.threads:
+        torch.set_num_threads(config.threads)
     # The bar of a model's shards would stand between the lines of the steps.
     transformers_logging.disable_progress_bar()
     positions, transitions = load_data(folder / "data", config.exclude)
