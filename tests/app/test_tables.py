@@ -38,7 +38,7 @@ def test_a_match_lost_throughout_is_minus_infinitely_far_and_one_won_infinitely(
 
 
 def test_a_comparison_of_a_single_game_has_no_bound_on_either_side() -> None:
-    entry = Comparison(3.0, 5.0, Gain(2.0, -inf, inf), 1, 0, 1, "Wilcoxon", 1.0)
+    entry = Comparison(3.0, 5.0, Gain(2.0, -inf, inf), 1, 0, 1, "Wilcoxon", 1.0, 0.5, 0.5)
     [line] = printed(comparison_table({"selfplay/legal_halfmoves": entry}))
     assert line[:5] == ["selfplay/legal_halfmoves", "3.0000", "5.0000", "+2.0000", "[-∞, ∞]"]
 

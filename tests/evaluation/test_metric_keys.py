@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
+from rookworld_rlvr.evaluation.keys import KEYS
 from rookworld_rlvr.evaluation.metrics import EVALUATION_METRICS
 
 
@@ -75,3 +76,8 @@ def test_every_key_of_a_suite_is_declared_and_no_other() -> None:
     of_tasks -= {"policy/win_probability_loss", "policy/eval_error"}
     assert {key.removeprefix("retention/").replace("_", "/", 1) for key in repeated} == of_tasks
     assert measured - repeated == EVALUATION_METRICS.keys()
+
+
+def test_every_key_of_a_suite_has_a_direction() -> None:
+    undeclared = [key for key in evaluation_keys() if not any(f"{key}/".startswith(f"{name}/") for name in KEYS)]
+    assert undeclared == [] and EVALUATION_METRICS.keys() <= KEYS.keys()

@@ -27,7 +27,7 @@ def measure(value: float, half: float = 0.01) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def record() -> Callable[..., RunRecord]:
-    """A run of some steps, with one key that got better, one worse, one not told apart, and a lost match."""
+    """A run of some steps, with a key that got better, one that got worse, an unchanged one, and a lost match."""
 
     def make(name: str = "2026-11-22/10-00-00-run", steps: int = 60, seed: int = 0) -> RunRecord:
         rng = random.Random(seed)

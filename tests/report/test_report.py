@@ -31,9 +31,16 @@ def test_the_verdict_names_losses_first_and_how_many_keys_are_not_told_apart(rec
         "Worse: policy/legal_best_move 0.900 → 0.860 (-0.040 [-0.050, -0.030]).",
         "Worse: match/elo -60 [-90, -30] over 400 games.",
         "Better: policy/valid 0.900 → 0.950 (+0.050 [+0.040, +0.060]).",
-        "1 of 4 headline keys are not told apart by 2048 rows a task (5 % over all of them, Holm's correction).",
+        "No measured difference in 1 of 4 headline keys (2048 rows per task, Holm's correction at 5 %).",
         "Warning: kl, shown after 4 steps, first 41, last 44.",
     ]
+
+
+def test_a_loss_without_correction_is_perhaps_worse(record: Make) -> None:
+    run = record()
+    summary = run.summary | {"perhaps_worse": ["policy/valid"], "detectable": {"policy/valid": 0.0125}}
+    [sentence] = [text for text in summarise_run(summary, []).sentences() if text.startswith("Perhaps worse")]
+    assert "policy/valid 0.900 → 0.950" in sentence and "0.013 is found 4 times in 5" in sentence
 
 
 def test_a_reward_that_rises_alone_is_a_warning(record: Make) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 from ..errors import UserError
 from ..evaluation import Row, to_json
 from ..evaluation.games import elo_measures
-from ..evaluation.headline import holm
-from ..evaluation.keys import lower_is_better
+from ..evaluation.headline import LEAST_ROWS, better_and_worse
+from ..evaluation.keys import is_tested
 from ..evaluation.paired import Comparison, compare
 from ..evaluation.selfplay import selfplay_measures
 from ..evaluation.suite import Measures, SuiteName, no_measures
@@ -26,7 +26,7 @@ from .arguments import OneLineParser
 from .build import make_console
 from .exit_codes import BAD_INPUT, DONE
 from .rows_file import MISSING, leaves, read_finished, rows_path
-from .tables import BESIDE, comparison_table
+from .tables import comparison_table
 
 # The keys of each suite that are not means over its rows.
 MEASURES: Mapping[str, Measures] = {
@@ -104,15 +104,19 @@ def _comparisons(one: Result, two: Result, suites: Sequence[str], files: tuple[P
 
 
 def _conclusion(comparisons: Mapping[str, Comparison]) -> list[str]:
-    """Sentences on what B does better and worse; keys that refine others, as by colour, are left out."""
-    tested = {key: entry for key, entry in comparisons.items() if key.rpartition("/")[2] not in BESIDE}
-    moved = holm({key: entry.p for key, entry in tested.items()})
-    worse = [key for key in tested if key in moved and (tested[key].gain.value > 0) == lower_is_better(key)]
-    better = [key for key in tested if key in moved and key not in worse]
+    """Sentences on keys in which B is better and worse.
+
+    Keys that refine others, as by colour, keys without a direction and keys with few rows are not tested.
+    """
+    tested = {key: entry for key, entry in comparisons.items() if is_tested(key) and entry.n >= LEAST_ROWS}
+    better, worse = better_and_worse(tested)
     named = [f"B is {how} in {', '.join(keys)}." for how, keys in (("worse", worse), ("better", better)) if keys]
-    rows = max((entry.n for entry in tested.values()), default=0)
-    rest = f"{len(tested) - len(moved)} of {len(tested)} keys are not told apart by {rows} rows"
-    return [*named, f"{rest} (5 % over all of them, Holm's correction)."]
+    if not tested:
+        return [f"No key was tested for a difference: that needs {LEAST_ROWS} rows of a key."]
+    same, rows = len(tested) - len(better) - len(worse), max(entry.n for entry in tested.values())
+    if same == len(tested):
+        return [f"No measured difference in {same} keys: {rows} rows are too few to show one."]
+    return [*named, f"No measured difference in {same} of {len(tested)} keys ({rows} rows, Holm's correction at 5 %)."]
 
 
 def _as_json(entry: Comparison) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Tables for people."""
+"""Tables for the console."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,8 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from ..evaluation import to_json
-from ..evaluation.headline import HEADLINE, MATCH_ELO, shown_first
-from ..evaluation.intervals import seeds_interval
+from ..evaluation.headline import HEADLINE, MATCH_ELO, gain_over_seeds, shown_first
 from ..evaluation.keys import BASELINE, SLICES
 from ..evaluation.paired import Comparison
 
@@ -23,8 +22,8 @@ class Member:
     folder: Path
 
 
-BESIDE = (*SLICES, BASELINE)
-# Of a sweep's members; each run's own table has all headline keys.
+REFINEMENTS = (*SLICES, BASELINE)
+# Columns of a sweep's table; the table of a single run has all headline keys.
 GAIN_KEYS = (
     "policy/win_probability_loss",
     "policy/legal_best_move",
@@ -61,24 +60,24 @@ USE_COLUMNS = (
 
 
 def evaluation_tables(measures: Mapping[str, Mapping[str, Any]]) -> list[Table]:
-    """One evaluation: a key a line; then, where it is known, what it is for each colour, phase and the baseline.
+    """One evaluation: a line per key; then, if there are any, the values by colour, phase and of the baseline.
 
-    Those have half the width of their 95 % interval behind them.
+    Those have half the width of their 95 % interval.
     """
-    whole = [key for key in measures if key.rpartition("/")[2] not in BESIDE]
+    whole = [key for key in measures if key.rpartition("/")[2] not in REFINEMENTS]
     table = Table("key", "value", "95 % interval", "rows")
     for key in whole:
         table.add_row(key, _number(measures[key]["value"]), _interval(measures[key]), str(measures[key]["n"]))
-    known = [part for part in BESIDE if any(key.endswith(f"/{part}") for key in measures)]
+    known = [name for name in REFINEMENTS if any(key.endswith(f"/{name}") for key in measures)]
     beside = Table("key", *known)
     for key in whole:
-        if any(f"{key}/{part}" in measures for part in known):
-            beside.add_row(key, *(_part(measures.get(f"{key}/{part}")) for part in known))
+        if any(f"{key}/{name}" in measures for name in known):
+            beside.add_row(key, *(_refined(measures.get(f"{key}/{name}")) for name in known))
     return [table, beside] if known else [table]
 
 
 def comparison_table(comparisons: Mapping[str, Comparison]) -> Table:
-    """Two models on the same rows: a key a line."""
+    """Two models on the same rows, a line per key."""
     table = Table("key", "A", "B", "B − A", "95 % interval", "higher", "lower", "rows", "test", "p")
     for key, entry in comparisons.items():
         gain = to_json({key: entry.gain})[key]
@@ -96,7 +95,7 @@ def comparison_table(comparisons: Mapping[str, Comparison]) -> Table:
 
 
 def gain_table(summary: Mapping[str, Any]) -> Table:
-    """The headline keys before, after and their paired difference, a key a line; `worse` marks what got worse."""
+    """The headline keys before, after and their paired difference, a line per key; `worse` marks losses."""
     table = Table("key", "before", "after", "gain", "95 % interval, over rows", "")
     for key in shown_first(summary["gain"], summary["worse"]):
         mark = "worse" if key in summary["worse"] else ""
@@ -110,41 +109,43 @@ def gain_table(summary: Mapping[str, Any]) -> Table:
 
 
 def seeds_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
-    """Runs that differ in their seed alone: the mean gain of each headline key, with its interval over seeds.
+    """The mean gain of each headline key over runs that differ in their seed alone, with its interval.
 
-    Beside it each run's own gain, and in how many runs the key got worse.
+    The interval contains the variance between seeds and that of the rows. Further columns have each run's own gain and
+    the number of runs in which the key got worse.
     """
-    table = Table("key", "mean gain", "95 % interval, over seeds", "each seed", "worse in")
+    table = Table("key", "mean gain", "95 % interval, over seeds and rows", "each seed", "worse in")
     named = {key for summary in summaries for key in summary["worse"]}
     for key in HEADLINE:
-        gains = [float(gain["value"]) for summary in summaries if (gain := _headline_gain(summary, key))]
+        gains = [gain for summary in summaries if (gain := _headline_gain(summary, key))]
         if len(gains) < len(summaries):
             continue
-        mean, low, high = seeds_interval(gains)
-        each = " ".join(f"{gain:+.4f}" for gain in gains)
+        mean, low, high = gain_over_seeds(key, gains)
+        each = " ".join(f"{float(gain['value']):+.4f}" for gain in gains)
         worse_in = str(sum(key in summary["worse"] for summary in summaries)) if key in named else ""
         table.add_row(key, f"{mean:+.4f}", f"\\[{_number(low)}, {_number(high)}]", each, worse_in)
     return table
 
 
 def _headline_gain(summary: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
-    found: Mapping[str, Any] | None = summary["match"].get("elo") if key == MATCH_ELO else summary["gain"].get(key)
-    return found
+    gain: Mapping[str, Any] | None = summary["match"].get("elo") if key == MATCH_ELO else summary["gain"].get(key)
+    return gain
 
 
 def sweep_table(members: Sequence[Member]) -> Table:
-    """A sweep: a member a line, with what only it was given, the gains that matter most, and its folder."""
-    table = Table("overrides", "stopped", *GAIN_KEYS, "folder")
+    """A line per member of a sweep: the overrides that only it has, its folder, and the most important gains."""
+    evaluated = [key for key in GAIN_KEYS if any(key in member.summary["gain"] for member in members)]
+    table = Table("overrides", "stopped", *evaluated, "folder")
     shared = set(members[0].overrides).intersection(*(member.overrides for member in members))
     for member in members:
         own = " ".join(override for override in member.overrides if len(members) == 1 or override not in shared)
-        gains = (member.summary["gain"].get(key) for key in GAIN_KEYS)
+        gains = (member.summary["gain"].get(key) for key in evaluated)
         table.add_row(own, member.summary["stopped"], *(_gain(gain) for gain in gains), str(member.folder))
     return table
 
 
 def bench_tables(figures: Mapping[str, Any]) -> list[Table]:
-    """`rookworld bench`: speed, then what is used of the machine; a generator a line."""
+    """`rookworld bench`: speed, then the utilisation of the machine; a line per generator."""
     machine, ratios = figures["machine"], figures["ratios_to_hf"]
     speed = Table(*SPEED_COLUMNS, title=_bench_title(machine))
     use = Table(*USE_COLUMNS, title=_limits_title(machine))
@@ -196,7 +197,7 @@ def _interval(measure: Mapping[str, Any]) -> str:
     return f"\\[{_number(measure['low'])}, {_number(measure['high'])}]"
 
 
-def _part(measure: Mapping[str, Any] | None) -> str:
+def _refined(measure: Mapping[str, Any] | None) -> str:
     if measure is None:
         return ""
     half = (float(measure["high"]) - float(measure["low"])) / 2
@@ -204,5 +205,5 @@ def _part(measure: Mapping[str, Any] | None) -> str:
 
 
 def _number(value: float | str) -> str:
-    """Four decimals; "inf" and "-inf" stand for what is infinite, as `to_json` has it."""
+    """Four decimals; "inf" and "-inf" are infinite numbers, as in `to_json`."""
     return f"{float(value):.4f}".replace("inf", "∞")

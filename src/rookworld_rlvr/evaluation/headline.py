@@ -1,14 +1,15 @@
 """The headline keys, and those of them that a run made better or worse."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from math import isfinite
+from dataclasses import dataclass, field
+from math import fsum, isfinite, sqrt
 from statistics import NormalDist
+from typing import Any
 
-from .intervals import Z_95
-from .keys import SAMPLED, lower_is_better
-from .paired import compare
-from .table import Measure, Row
+from .intervals import Z_95, seeds_interval
+from .keys import SAMPLED, is_better, is_worse, lower_is_better
+from .paired import Comparison, compare
+from .table import Gain, Measure, Row
 
 GREEDY = (
     "policy/valid",
@@ -32,29 +33,64 @@ HEADLINE = (*GREEDY, *(f"{SAMPLED}/{key}" for key in GREEDY), MATCH_ELO)
 LEVEL = 0.05
 
 
+# A key with fewer rows cannot pass the correction and would only weaken the tests of the others.
+LEAST_ROWS = 30
+# Standard errors of a change that a one-sided test at 5 % finds with a probability of 80 %: 1.645 + 0.842.
+DETECTABLE_ERRORS = 2.487
+
+
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The headline keys that a run changed significantly, each in the order of HEADLINE."""
+    """The headline keys that a run changed, each list in the order of HEADLINE."""
 
     better: list[str]
     worse: list[str]
+    perhaps_worse: list[str] = field(default_factory=list)
+    """Not in `worse`, but a one-sided test at 5 % without correction finds a loss."""
+    detectable: Mapping[str, float] = field(default_factory=dict)
+    """The smallest loss of each tested key that this one-sided test finds with a probability of 80 %."""
 
 
 def changes(before: Iterable[Row], after: Iterable[Row], match: Mapping[str, Measure]) -> Changes:
     """The headline keys that changed significantly, by Holm's correction at 5 % over all of them.
 
-    `match` has the trained model's Elo against the starting checkpoint. Tests are those of `paired.compare`, two-sided;
-    Elo has the normal test of its interval. Raises ValueError if the rows are not of the same items. Source: Holm,
-    Scandinavian Journal of Statistics 6 (1979) 65-70.
+    A missed loss costs more than a false alarm, so losses are also tested without correction. `match` has the trained
+    model's Elo against the starting checkpoint. Tests are those of `paired.compare`, two-sided; Elo has the normal test
+    of its interval. A key is named only if its mean, its interval and its test agree; keys with fewer than `LEAST_ROWS`
+    rows are not tested. Raises ValueError if the rows are not of the same items. Source: Holm, Scandinavian Journal of
+    Statistics 6 (1979) 65-70.
     """
     compared = compare(before, after)
-    tested = {key: (compared[key].gain.value, compared[key].p) for key in HEADLINE if key in compared}
+    tested = {key: compared[key] for key in HEADLINE if key in compared and compared[key].n >= LEAST_ROWS}
     if MATCH_ELO in match:
-        tested[MATCH_ELO] = (match[MATCH_ELO].value, _p(match[MATCH_ELO]))
-    rejected = holm({key: p for key, (_, p) in tested.items()})
-    moved = [(key, (tested[key][0] > 0) == lower_is_better(key)) for key in HEADLINE if key in rejected]
-    moved = [(key, wrong) for key, wrong in moved if tested[key][0]]
-    return Changes([key for key, wrong in moved if not wrong], [key for key, wrong in moved if wrong])
+        tested[MATCH_ELO] = _elo_comparison(match[MATCH_ELO])
+    better, worse = better_and_worse(tested)
+    return Changes(better, worse, _perhaps_worse(tested, worse), {key: _detectable(tested[key]) for key in tested})
+
+
+def better_and_worse(tested: Mapping[str, Comparison]) -> tuple[list[str], list[str]]:
+    """The keys that changed significantly by Holm's correction over all of them, in their order."""
+    rejected = holm({key: entry.p for key, entry in tested.items()})
+    changed = {key: entry.gain.value for key, entry in tested.items() if key in rejected and entry.consistent}
+    better = [key for key, gain in changed.items() if is_better(key, gain)]
+    return better, [key for key, gain in changed.items() if is_worse(key, gain)]
+
+
+def _perhaps_worse(tested: Mapping[str, Comparison], worse: Sequence[str]) -> list[str]:
+    falls = {key: entry.p_rise if lower_is_better(key) else entry.p_fall for key, entry in tested.items()}
+    return [key for key in tested
+            if key not in worse and falls[key] < LEVEL and is_worse(key, tested[key].gain.value)]  # fmt: skip
+
+
+def _detectable(entry: Comparison) -> float:
+    return DETECTABLE_ERRORS * (entry.gain.high - entry.gain.low) / (2 * Z_95)
+
+
+def _elo_comparison(elo: Measure) -> Comparison:
+    p = _p(elo)
+    rise = p / 2 if elo.value > 0 else 1 - p / 2
+    gain = Gain(elo.value, elo.low, elo.high)
+    return Comparison(0.0, elo.value, gain, None, None, elo.n, "normal", p, rise, 1 - rise)
 
 
 def holm(p_values: Mapping[str, float], level: float = LEVEL) -> set[str]:
@@ -78,6 +114,18 @@ def _p(elo: Measure) -> float:
         return 0.0 if elo.low > 0 or elo.high < 0 else 1.0
     error = abs(nearer - elo.value) / Z_95
     return 2 * NormalDist().cdf(-abs(elo.value) / error) if error else 1.0
+
+
+def gain_over_seeds(key: str, gains: Sequence[Mapping[str, Any]]) -> tuple[float, float, float]:
+    """The mean gain of runs that differ in their seed alone, and its 95 % interval, as (mean, low, high).
+
+    `gains` are the entries of the runs' summaries. All runs share the held-out rows, whose sampling error does not
+    become smaller with more runs; games are played anew in each run.
+    """
+    values = [float(gain["value"]) for gain in gains]
+    errors = [(float(gain["high"]) - float(gain["low"])) / (2 * Z_95) for gain in gains]
+    pooled = sqrt(fsum(error**2 for error in errors) / len(errors))
+    return seeds_interval(values, pooled / sqrt(len(errors)) if key == MATCH_ELO else pooled)
 
 
 def shown_first(gains: Mapping[str, object], worse_keys: Sequence[str]) -> list[str]:

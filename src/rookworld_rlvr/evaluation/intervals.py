@@ -103,8 +103,12 @@ def ratio_interval(counts: Sequence[tuple[int, int]]) -> tuple[float, float, flo
     return ratio, max(0.0, ratio - spread), min(1.0, ratio + spread)
 
 
-def seeds_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """The mean over runs and its 95 % interval by Student's t, as (mean, low, high). Raises ValueError below two runs.
+def seeds_interval(values: Sequence[float], row_error: float = 0.0) -> tuple[float, float, float]:
+    """The mean over runs and its 95 % interval, as (mean, low, high). Raises ValueError below two runs.
+
+    The variance between k runs contributes t·s/√k by Student's t. `row_error` is the standard error of the mean by the
+    sampling of its rows or games, which contributes z·row_error. The interval is the root of the sum of their squares,
+    so it is never narrower than the interval over rows.
 
     >>> [round(number, 3) for number in seeds_interval([0.096, 0.085, 0.060])]
     [0.08, 0.035, 0.126]
@@ -114,7 +118,8 @@ def seeds_interval(values: Sequence[float]) -> tuple[float, float, float]:
     if len(values) < 2:
         raise ValueError(f"expected two runs or more, got {len(values)}")
     mean = math.fsum(values) / len(values)
-    half = float(t.ppf(0.975, len(values) - 1)) * _deviation(values) / math.sqrt(len(values))
+    between = float(t.ppf(0.975, len(values) - 1)) * _deviation(values) / math.sqrt(len(values))
+    half = math.hypot(between, Z_95 * row_error)
     return mean, mean - half, mean + half
 
 

@@ -183,6 +183,16 @@ def is_better(name: str, change: float) -> bool:
     return is_worse(name, -change)
 
 
+def is_tested(name: str) -> bool:
+    """True for declared keys that have a direction; keys that refine one of them are not tested for changes.
+
+    >>> is_tested("sampled/policy/valid"), is_tested("policy/valid/white"), is_tested("match/cut")
+    (True, False, False)
+    """
+    declared = name.removeprefix(f"{SAMPLED}/").removeprefix(f"{BEST}/") in KEYS
+    return declared and key_of(name).direction is not Direction.neutral
+
+
 def slices_of(board: chess.Board) -> tuple[str, str]:
     """The two `SLICES` of a position.
 

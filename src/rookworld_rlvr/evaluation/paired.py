@@ -1,12 +1,13 @@
 """Comparison of two models on the same rows: their difference by key, and its statistical significance.
 
-Tests are two-sided and each is of one key; with many keys some p-values are below 0.05 by chance.
+Each test is of one key; with many keys some p-values are below 0.05 by chance.
 """
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Literal
 
 from .intervals import Z_95, mean_interval
 from .keys import scale_of
@@ -34,7 +35,19 @@ class Comparison:
     """Rows that both have."""
     test: str
     p: float
-    """The probability of a difference at least as large if rows favoured neither; 1.0 if no row differs."""
+    """Two-sided: the probability of a difference at least as large if rows favoured neither; 1.0 if no row differs."""
+    p_rise: float
+    """One-sided: small if the second is higher."""
+    p_fall: float
+    """One-sided: small if the second is lower."""
+
+    @property
+    def consistent(self) -> bool:
+        """True if the mean, its interval and the test show a difference in the same direction.
+
+        A rank test and the mean can disagree on skewed differences, such as many small gains and a few large losses.
+        """
+        return (self.gain.low > 0 and self.p_rise < self.p_fall) or (self.gain.high < 0 and self.p_fall < self.p_rise)
 
 
 def compare(first: Iterable[Row], second: Iterable[Row], measures: Measures = no_measures) -> dict[str, Comparison]:
@@ -52,6 +65,7 @@ def _comparison(key: str, pairs: Sequence[tuple[float, float]]) -> Comparison:
     differences = [round(difference(*pair), DIGITS) for pair in pairs]
     higher, lower = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
     graded = scale_of(key) is not None
+    p, p_rise, p_fall = _wilcoxon(differences) if graded else _mcnemar(higher, lower)
     return Comparison(
         first=math.fsum(before for before, _ in pairs) / len(pairs),
         second=math.fsum(after for _, after in pairs) / len(pairs),
@@ -60,7 +74,9 @@ def _comparison(key: str, pairs: Sequence[tuple[float, float]]) -> Comparison:
         lower=lower,
         n=len(pairs),
         test=WILCOXON if graded else MCNEMAR,
-        p=wilcoxon_p(differences) if graded else mcnemar_p(higher, lower),
+        p=p,
+        p_rise=p_rise,
+        p_fall=p_fall,
     )
 
 
@@ -82,8 +98,9 @@ def compare_measures(first: Sequence[Row], second: Sequence[Row], measures: Meas
         gain_and_error = _jackknifed(key, change, others)
         if gain_and_error is not None:
             gain, error = gain_and_error
-            p = 2 * NormalDist().cdf(-abs(change) / error)
-            comparisons[key] = Comparison(values[0][key], values[1][key], gain, None, None, len(first), JACKKNIFE, p)
+            fall, rise = NormalDist().cdf(change / error), NormalDist().cdf(-change / error)
+            means, ps = (values[0][key], values[1][key]), (2 * min(rise, fall), rise, fall)
+            comparisons[key] = Comparison(*means, gain, None, None, len(first), JACKKNIFE, *ps)
     return comparisons
 
 
@@ -117,7 +134,19 @@ def _jackknifed(key: str, change: float, others: Sequence[float]) -> tuple[Gain,
     return Gain(change, max(-width, low), min(width, high)), error
 
 
-def mcnemar_p(higher: int, lower: int) -> float:
+Alternative = Literal["two-sided", "greater", "less"]
+ALTERNATIVES: tuple[Alternative, ...] = ("two-sided", "greater", "less")
+
+
+def _mcnemar(higher: int, lower: int) -> list[float]:
+    return [mcnemar_p(higher, lower, alternative) for alternative in ALTERNATIVES]
+
+
+def _wilcoxon(differences: Sequence[float]) -> list[float]:
+    return [wilcoxon_p(differences, alternative) for alternative in ALTERNATIVES]
+
+
+def mcnemar_p(higher: int, lower: int, alternative: Alternative = "two-sided") -> float:
     """McNemar's exact test: a row that differs is as likely higher as lower. 1.0 if no row differs.
 
     Source: McNemar, Psychometrika 12 (1947) 153-157, with the binomial distribution in place of its approximation.
@@ -127,10 +156,10 @@ def mcnemar_p(higher: int, lower: int) -> float:
     """
     from scipy.stats import binomtest
 
-    return float(binomtest(higher, higher + lower).pvalue) if higher + lower else 1.0
+    return float(binomtest(higher, higher + lower, alternative=alternative).pvalue) if higher + lower else 1.0
 
 
-def wilcoxon_p(differences: Sequence[float]) -> float:
+def wilcoxon_p(differences: Sequence[float], alternative: Alternative = "two-sided") -> float:
     """Wilcoxon's signed-rank test. Differences of 0 are left out; differences equal to 9 decimals share their rank.
 
     Exact for up to 50 differences without ties and for up to 13 with ties; otherwise the normal approximation with a
@@ -144,4 +173,4 @@ def wilcoxon_p(differences: Sequence[float]) -> float:
 
     rounded = (round(difference, DIGITS) for difference in differences)
     kept = [difference for difference in rounded if difference]
-    return min(1.0, float(wilcoxon(kept, correction=True).pvalue)) if kept else 1.0
+    return min(1.0, float(wilcoxon(kept, correction=True, alternative=alternative).pvalue)) if kept else 1.0

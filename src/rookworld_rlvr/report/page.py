@@ -9,8 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from ..evaluation.headline import HEADLINE, MATCH_ELO
-from ..evaluation.intervals import seeds_interval
+from ..evaluation.headline import HEADLINE, MATCH_ELO, gain_over_seeds
 from ..evaluation.keys import lower_is_better
 from .boards import Drawn, draw
 from .curves import chart_data, marks
@@ -37,7 +36,7 @@ class Change:
     gain: str
     interval: str
     mark: str
-    """`worse`, `better`, or empty where it is not told apart."""
+    """`worse`, `better`, or empty without a measured difference."""
     bar: tuple[float, float, float] | None
     """Gain, low and high from −1 to 1, 1 being the largest end of its task's intervals; None if an end is infinite."""
 
@@ -162,7 +161,7 @@ def runs_table(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
         if not all(gains):
             continue
         digits = 0 if key == MATCH_ELO else 3
-        mean, low, high = seeds_interval([float(gain["value"]) for gain in gains if gain])
+        mean, low, high = gain_over_seeds(key, [gain for gain in gains if gain])
         worse = [key in run.summary["worse"] for run in runs]
         each = [(_signed(gain["value"], digits), bad) for gain, bad in zip(gains, worse, strict=True) if gain]
         interval = _interval({"low": low, "high": high}, digits)

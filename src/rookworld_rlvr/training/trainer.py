@@ -13,6 +13,7 @@ from ..errors import UserError
 from ..evaluation import Measure, Row, to_json
 from ..evaluation.headline import Changes, changes
 from ..evaluation.keys import SAMPLED
+from ..evaluation.table import json_number
 from ..files import whole_lines, write_json, write_text
 from ..model.weights import checksum
 from ..provenance import digest, software
@@ -103,6 +104,8 @@ def _write_summary(run: Run, outcome: Outcome) -> dict[str, Any]:
         "match": {key.removeprefix("match/"): entry for key, entry in to_json(outcome.match).items()},
         "better": moved.better,
         "worse": moved.worse,
+        "perhaps_worse": moved.perhaps_worse,
+        "detectable": {key: json_number(loss) for key, loss in moved.detectable.items()},
         "ranks": context.world.size,
         "wall_s": round(time.perf_counter() - outcome.started, 1),
         "completions_per_s": round(outcome.completions_per_s, 2),
