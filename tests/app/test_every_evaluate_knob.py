@@ -75,7 +75,6 @@ KNOBS = {
     "generator.draft_tokens": Knob(0, ("model.path=tiny", "suites=[environment]"), "passes"),
     "generator.vllm.kv_cache_gib": Knob(2.0, (), "engines"),
     "generator.vllm.gpu_memory_fraction": Knob(0.5, (), "engines"),
-    "generator.vllm.sleep": Knob(False, (), "engines"),
     "generator.vllm.urls": Knob("[http://127.0.0.1:2]", SERVER, "server"),
     "generator.vllm.sync_folder": Knob("/nope", SERVER, "server"),
     "generator.vllm.timeout_s": Knob(0.05, SERVER, "server"),

@@ -24,7 +24,7 @@ def test_advantages_are_trls_but_for_its_std_of_a_sample_and_its_epsilon(
     rollouts = sample()
     theirs_PG = make_theirs(rollouts, scale_rewards=scale.value).inputs()["advantages"].reshape(PROMPTS, GROUP)
     rewards_PG = torch.tensor(rollouts.rewards).reshape(PROMPTS, GROUP)
-    ours_PG = group_advantages(rewards_PG, AdvantageConfig(scale, std_floor=1e-6, clip=math.inf))
+    ours_PG = group_advantages(rewards_PG, AdvantageConfig(scale, std_floor=1e-6), clip=math.inf)
     std, n = {
         AdvantageScale.group: (rewards_PG.std(-1, correction=0, keepdim=True), GROUP),
         AdvantageScale.batch: (rewards_PG.std(correction=0), PROMPTS * GROUP),

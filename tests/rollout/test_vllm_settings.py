@@ -31,8 +31,8 @@ EOS = 7
 
 def test_an_engine_gives_logprobs_at_the_sampling_temperature_and_no_defaults_of_the_model_s_folder() -> None:
     config = VLLMConfig(kv_cache_gib=0.5, gpu_memory_fraction=0.4)
-    cpu = engine_arguments(Path("m"), config, batch_size=32, accelerated=False, dtype=torch.bfloat16)
-    cuda = engine_arguments(Path("m"), config, batch_size=32, accelerated=True, dtype=torch.float32)
+    cpu = engine_arguments(Path("m"), config, batch_size=32, accelerated=False, dtype=torch.bfloat16, sleeps=False)
+    cuda = engine_arguments(Path("m"), config, batch_size=32, accelerated=True, dtype=torch.float32, sleeps=True)
     for arguments in (cpu, cuda):
         assert arguments["logprobs_mode"] == "processed_logprobs" and arguments["generation_config"] == "vllm"
         assert arguments["max_num_seqs"] == 32 and arguments["model"] == "m"

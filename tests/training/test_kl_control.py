@@ -76,7 +76,6 @@ def test_a_saved_base_goes_on_unless_the_configuration_fixes_it() -> None:
         {"coef": -1.0},
         {"coef": math.inf},
         {"warmup_steps": -1},
-        {"token_clamp": 0.0},
         {"target": 0.0},
         {"min_coef": 0.0},
         {"min_coef": 1.1},

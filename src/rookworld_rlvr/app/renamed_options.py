@@ -86,6 +86,10 @@ RENAMED_OPTIONS: dict[str, str] = {
     "stockfish.hash_mib": f"{CONSTANT} stockfish.engine.HASH_MIB)",
     "stockfish.attempts": f"{CONSTANT} stockfish.engine.ATTEMPTS)",
     "stockfish.cache_folder": "(removed: set XDG_CACHE_HOME)",
+    "objective.mismatch.floor": "(removed: the masks drop ratios below 1 / objective.mismatch.cap)",
+    "objective.advantage.clip": f"{CONSTANT} objective.advantages.ADVANTAGE_CLIP)",
+    "generator.vllm.sleep": "(removed: vLLM on CUDA always gives its memory back while the trainer works)",
+    "kl.token_clamp": f"{CONSTANT} training.loss.TOKEN_CLAMP_NAT)",
 }
 RENAMED_COMMANDS: dict[str, str] = {
     "warmstart": "sft",

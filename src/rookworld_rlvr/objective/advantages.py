@@ -20,18 +20,20 @@ class AdvantageScale(StrEnum):
     """Nothing: advantages stay in reward units, without a bias by difficulty (arXiv 2503.20783)."""
 
 
+ADVANTAGE_CLIP = 5.0
+"""Bound on an advantage's absolute value: reward stds, or reward units under `none`. Under `group` a lone success
+reaches it in a group of 26; in a smaller group only a batch std at its floor lets an advantage come so far."""
+
+
 @dataclass(slots=True)
 class AdvantageConfig:
-    """How rewards become advantages. Raises ValueError on a floor or clip that is not above 0."""
+    """How rewards become advantages. Raises ValueError on a floor that is not above 0."""
 
     scale: AdvantageScale = AdvantageScale.batch
     """What a centred reward is divided by."""
     std_floor: float = 0.05
     """Least divisor, reward units. One completion of eight that is 0.15 ahead has a std of 0.05: what
     differs by less is shaping, not outcome, and must not be blown up to full size. Unused by `none`."""
-    clip: float = 5.0
-    """Bound on an advantage's absolute value: reward stds, or reward units under `none`. A lone success
-    reaches it in a group of 26 under `group`."""
     outcome_filter: bool = False
     """Use only groups in which some completions have the verifiable outcome and others do not. Shaping then ranks
     right and wrong completions and is never the only signal (verl-recipe, pull request 125)."""
@@ -39,8 +41,6 @@ class AdvantageConfig:
     def __post_init__(self) -> None:
         if not (0 < self.std_floor < math.inf):
             raise ValueError(f"std_floor: expected above 0, got {self.std_floor}")
-        if not self.clip > 0:
-            raise ValueError(f"clip: expected above 0, got {self.clip}")
 
 
 def group_advantages(
@@ -49,6 +49,7 @@ def group_advantages(
     *,
     valid_PG: Tensor | None = None,
     used_P: Tensor | None = None,
+    clip: float = ADVANTAGE_CLIP,
 ) -> Tensor:
     """Advantages (P, G), float32, of rewards (P, G): clip((reward - group mean) / scale).
 
@@ -70,7 +71,7 @@ def group_advantages(
     # A mean of seven times 0.1 is not 0.1 in floating point; a small scale would make that residue count.
     silent_PG = ~used_PG | _all_equal_P(rewards_PG, valid_PG).unsqueeze(-1)
     scale = _scale(rewards_PG, used_PG, config)
-    return (centred_PG.masked_fill(silent_PG, 0.0) / scale).clamp(-config.clip, config.clip)
+    return (centred_PG.masked_fill(silent_PG, 0.0) / scale).clamp(-clip, clip)
 
 
 def used_groups(

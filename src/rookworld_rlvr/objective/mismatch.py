@@ -28,27 +28,23 @@ class MismatchMode(StrEnum):
     token_truncate = "token_truncate"
     """min(ratio, cap), each token its own."""
     token_mask = "token_mask"
-    """The ratio, 0 below the floor and above the cap, each token its own: IcePop."""
+    """The ratio, 0 above the cap and below one over it, each token its own: IcePop."""
     sequence_truncate = "sequence_truncate"
     """min(ratio, cap) of the product over a completion's trained tokens."""
     sequence_mask = "sequence_mask"
-    """That product, 0 below the floor and above the cap: the completion is dropped."""
+    """That product, 0 above the cap and below one over it: the completion is dropped."""
 
 
 @dataclass(slots=True)
 class MismatchConfig:
-    """How a sampler that differs from the trainer is corrected for. Raises ValueError on a bound out of range."""
+    """Correction for a sampler that differs from the trainer. Raises ValueError on a cap out of range."""
 
     mode: MismatchMode = MismatchMode.token_truncate
     """What becomes of the ratio."""
     cap: float = 2.0
     """Largest weight, above 1; infinity leaves the ratio as it is. Unused by `off`."""
-    floor: float = 0.5
-    """token_mask and sequence_mask: a smaller ratio weighs 0; from 0, which drops none, to below 1."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.floor < 1:
-            raise ValueError(f"floor: expected 0 or more and below 1, got {self.floor}")
         if not self.cap > 1:
             raise ValueError(f"cap: expected above 1, got {self.cap}")
 
@@ -75,8 +71,8 @@ def mismatch_weights(
         return torch.ones_like(log_ratio)
     if config.mode in (MismatchMode.sequence_truncate, MismatchMode.sequence_mask):
         log_ratio = log_ratio.sum(-1, keepdim=True).expand_as(log_ratio)
-    # 1 under the mask, which no cap above 1 and no floor below it changes.
+    # 1 under the mask, which no cap above 1 changes.
     ratio = masked_exp(log_ratio, loss_mask)
     if config.mode in (MismatchMode.token_truncate, MismatchMode.sequence_truncate):
         return ratio.clamp(max=config.cap)
-    return torch.where((ratio < config.floor) | (ratio > config.cap), 0.0, ratio)
+    return torch.where((ratio < 1 / config.cap) | (ratio > config.cap), 0.0, ratio)

@@ -40,9 +40,8 @@ class VLLMConfig:
     kv_cache_gib: float = 1.0
     """vllm on a CPU: memory for keys and values."""
     gpu_memory_fraction: float = 0.3
-    """vllm on CUDA: the part of the device's memory for weights, keys and values, in (0, 1]."""
-    sleep: bool = True
-    """vllm on CUDA: give that memory back while the trainer works."""
+    """vllm on CUDA: the part of the device's memory for weights, keys and values, in (0, 1]; it is given back
+    while the trainer works."""
     urls: list[str] = field(default_factory=list)
     """vllm_server: where the servers listen, http://HOST:PORT each."""
     sync_folder: str = ""
@@ -67,11 +66,12 @@ class VLLMConfig:
 
 
 def engine_arguments(
-    model: Path | str, config: VLLMConfig, *, batch_size: int, accelerated: bool, dtype: torch.dtype
+    model: Path | str, config: VLLMConfig, *, batch_size: int, accelerated: bool, dtype: torch.dtype, sleeps: bool
 ) -> dict[str, Any]:
     """What vLLM's engine is started with, in this process or as a server.
 
-    `batch_size`: completions side by side; `accelerated`: on CUDA, not on a CPU.
+    `batch_size`: completions side by side; `accelerated`: on CUDA, not on a CPU; `sleeps`: gives its memory back
+    while the trainer works.
     """
     if accelerated:
         of_device: dict[str, Any] = {"gpu_memory_utilization": config.gpu_memory_fraction}
@@ -88,7 +88,7 @@ def engine_arguments(
         "max_num_seqs": batch_size,
         # Compilation pays on CUDA; on a CPU it takes minutes for models as small as ours.
         "enforce_eager": not accelerated,
-        "enable_sleep_mode": accelerated and config.sleep,
+        "enable_sleep_mode": sleeps,
         "worker_extension_cls": EXTENSION,
         "use_tqdm_on_load": False,
     }

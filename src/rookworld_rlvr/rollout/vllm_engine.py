@@ -53,7 +53,7 @@ class VLLMGenerator:
         """
         self._config, self._eos_id, self._dtype = config, eos_id, dtype
         accelerated = is_accelerator(next(model.parameters()).device)
-        self._sleeps = accelerated and config.vllm.sleep
+        self._sleeps = accelerated
         self._asleep = False
         with TemporaryDirectory(prefix="rookworld-vllm-") as folder:
             # Its weights come with `sync`. transformers' `save_pretrained` writes on rank 0 alone.
@@ -61,7 +61,12 @@ class VLLMGenerator:
             described.architectures = [type(model).__name__.removeprefix("FSDP")]
             described.save_pretrained(folder)
             arguments = engine_arguments(
-                folder, config.vllm, batch_size=config.batch_size, accelerated=accelerated, dtype=dtype
+                folder,
+                config.vllm,
+                batch_size=config.batch_size,
+                accelerated=accelerated,
+                dtype=dtype,
+                sleeps=accelerated,
             )
             among = AMONG_RANKS if ranks > 1 else {}
             self._engine = _start(arguments | among | {"load_format": "dummy"})

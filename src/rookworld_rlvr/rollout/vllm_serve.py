@@ -40,10 +40,12 @@ _IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_CPU_OMP_THREADS_BIND"}
 
 def flags(given: argparse.Namespace) -> list[str]:
     """The server's command line; switches that are off are left out."""
-    config = VLLMConfig(kv_cache_gib=given.kv_cache_gib, gpu_memory_fraction=given.gpu_memory_fraction, sleep=False)
+    config = VLLMConfig(kv_cache_gib=given.kv_cache_gib, gpu_memory_fraction=given.gpu_memory_fraction)
     model = str(resources.files("rookworld_rlvr") / "assets" / "tiny") if given.model == TINY else given.model
     accelerated, dtype = is_accelerator(select_device(Device.auto)), DTYPES[given.precision]
-    arguments = engine_arguments(model, config, batch_size=given.batch_size, accelerated=accelerated, dtype=dtype)
+    arguments = engine_arguments(
+        model, config, batch_size=given.batch_size, accelerated=accelerated, dtype=dtype, sleeps=False
+    )
     arguments |= {"host": given.host, "port": given.port, "served_model_name": SERVED_NAME}
     arguments |= {"disable_uvicorn_access_log": True, "disable_log_stats": True}
     if (given.weight_sync or (NCCL if accelerated else FOLDER)) == NCCL:

@@ -38,8 +38,6 @@ class KLConfig:
 
     form: KLForm = KLForm.k2_straight_through
     """Term that is optimised."""
-    token_clamp: float = 10.0
-    """Distance in nats beyond which a token's term goes on linearly: finite, with a gradient that is never 0."""
     control: KLControl = KLControl.fixed
     coef: float = 0.05
     """Base coefficient at the start; 0 leaves KL measured and unpenalised."""
@@ -59,8 +57,8 @@ class KLConfig:
             raise ValueError(f"kl.coef: expected a finite number from 0 up, got {self.coef}")
         if self.warmup_steps < 0:
             raise ValueError(f"kl.warmup_steps: expected 0 or more, got {self.warmup_steps}")
-        if not self.token_clamp > 0 or not 0 < self.target < math.inf:
-            raise ValueError(f"kl: expected token_clamp and target above 0, got {self.token_clamp} and {self.target}")
+        if not 0 < self.target < math.inf:
+            raise ValueError(f"kl.target: expected above 0, got {self.target}")
         if not 0 < self.min_coef <= MAX_COEF:
             raise ValueError(f"kl.min_coef: expected above 0 and at most {MAX_COEF:g}, got {self.min_coef}")
 

@@ -26,7 +26,7 @@ SUGGESTIONS: Mapping[FaultKind, str] = {
     FaultKind.scorer: "rubric.stockfish.timeout_s=60",
     FaultKind.reward: "rubric=default",
     FaultKind.logprobs: "precision=fp32 optim.lr={lr:.1e}",
-    FaultKind.loss: "kl.token_clamp=5 optim.lr={lr:.1e}",
+    FaultKind.loss: "optim.lr={lr:.1e}",
     FaultKind.gradient: "precision=fp32 optim.lr={lr:.1e}",
     FaultKind.gradient_spike: "optim.max_grad_norm=0.5 optim.lr={lr:.1e}",
     FaultKind.kl_spike: "kl=adaptive optim.lr={lr:.1e}",

@@ -26,6 +26,9 @@ from ..objective import (
 from ..stability.kl_control import KLConfig
 from .config import StepConfig
 
+# Distance in nats beyond which the KL term of a token goes on linearly: finite, with a gradient that is never 0.
+TOKEN_CLAMP_NAT = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class LossPlan:
@@ -210,7 +213,7 @@ def _kl_term(
         kl_exact=spread(statistics.kl_exact, mask_BT),
         log_ratio=log_ratio_BT,
         loss_mask=mask_BT,
-        token_clamp=plan.kl.token_clamp,
+        token_clamp=TOKEN_CLAMP_NAT,
     )
 
 

@@ -189,7 +189,7 @@ METRICS: dict[str, Metric] = {
         _of_advantages(lambda report: 1 - len(report.groups) / report.collection.sampled_groups)),
     "advantage/abs_mean": Metric("reward std", MEAN, "mean of |advantage|", "0.2 to 0.8",
         _of_advantages(lambda report: float(_magnitude(report).mean()))),
-    "advantage/abs_max": Metric("reward std", MAX, "largest |advantage|", "below objective.advantage.clip",
+    "advantage/abs_max": Metric("reward std", MAX, "largest |advantage|", "below 5, the clip",
         _of_advantages(lambda report: float(_magnitude(report).max()))),
     "kl/reference": Metric("nat a token", MEAN, "k3 estimate of KL(policy‖reference)", "0 at first, below 0.1",
         _of_kl(lambda totals: totals.kl_mean)),
