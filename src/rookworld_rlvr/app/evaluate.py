@@ -21,6 +21,7 @@ from ..model.weights import checksum
 from ..provenance import software
 from ..stockfish.engine import HASH_MIB, EngineConfig
 from ..training.data import load_evaluation_data
+from .arguments import warn_of_unfinished
 from .build import make_console, set_threads
 from .compare import compare_command
 from .config import EvaluateConfig
@@ -60,6 +61,7 @@ def _ask_and_tell(config: EvaluateConfig, raw: DictConfig, output: Path | None) 
     pgn = pgn_paths(config)
     set_threads(config.threads)
     data = load_evaluation_data(config.data, seed=config.seed)
+    warn_of_unfinished(config.model.path)
     policy = load_model(config, config.model.path)
     generator = make_generator(policy, config.generator)
     generator.sync(policy.model)

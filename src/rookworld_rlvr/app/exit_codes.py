@@ -1,4 +1,4 @@
-"""What a command ends with."""
+"""Exit codes of the commands."""
 
 DONE = 0
 BAD_INPUT = 2
@@ -8,4 +8,4 @@ REFUSED = 3
 GAVE_UP = 4
 """Training, or what it needs, failed again and again; a diagnosis is written."""
 INTERRUPTED = 130
-"""As a shell reports it; training itself ends an interrupt with a checkpoint and 0."""
+"""Stopped by Ctrl-C or a signal, as a shell reports it; a run has saved a checkpoint and can be resumed."""

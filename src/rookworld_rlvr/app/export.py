@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..errors import UserError
 from ..report.export import export, upload_plan
-from .arguments import OneLineParser
+from .arguments import OneLineParser, warn_of_unfinished
 from .exit_codes import BAD_INPUT, DONE
 
 
@@ -17,6 +17,7 @@ def main(argv: list[str]) -> int:
         if given.send and not given.push:
             raise UserError("export: expected --push NAME beside --send")
         name = given.push or given.to.resolve().name
+        warn_of_unfinished(given.run)
         files = export(given.run, given.to, checkpoint=given.checkpoint, name=name)
         print(f"{len(files)} files: {given.to}; its card: {given.to / 'README.md'}")
         if given.push:

@@ -4,14 +4,16 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache
+from math import prod
 from typing import Any
 
 import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -21,7 +23,7 @@ from ..model.world import RankError
 from ..rewards import ScorerError
 from ..rollout.generator import GeneratorError, PromptLengthError
 from .conf_groups import conf_folder, groups
-from .exit_codes import BAD_INPUT, DONE, GAVE_UP, REFUSED
+from .exit_codes import BAD_INPUT, DONE, GAVE_UP, INTERRUPTED, REFUSED
 from .renamed_options import renamed_option
 
 EXIT_CODES: dict[type[Exception], int] = {
@@ -41,6 +43,12 @@ ADVICE = "To append to your "
 NO_SUCH_GROUP = "No match in the defaults list."
 NO_SUCH_KNOB = re.compile(r"Could not override '([\w.]+)'")
 MOST_LIKE = 3
+# Most characters of a sweep's overrides in the name of a folder.
+LABEL_CHARACTERS = 80
+
+
+class _InterruptedError(BaseException):
+    """Ends a sweep: hydra goes on after any Exception."""
 
 
 @cache
@@ -49,10 +57,11 @@ def store_schema(name: str, schema: type) -> None:
     ConfigStore.instance().store(name=f"{name}_schema", node=schema)
 
 
-def run_command(name: str, schema: type, argv: list[str], task: Callable[[Any, DictConfig], None]) -> int:
+def run_command(name: str, schema: type, argv: list[str], task: Callable[[Any, DictConfig], int | None]) -> int:
     """Compose `conf/<name>.yaml` with the overrides in argv and run `task(config, raw)`, once a sweep's member.
 
-    Returns the exit code, the highest of a sweep's.
+    Returns the exit code: what `task` returns (None is 0), the highest of a sweep's. A member that was interrupted ends
+    the sweep.
     """
     if renamed := renamed_option(argv):
         return _complain(UserError(renamed))
@@ -62,6 +71,8 @@ def run_command(name: str, schema: type, argv: list[str], task: Callable[[Any, D
     @hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name=name)
     def job(raw: DictConfig) -> None:
         codes.append(_guarded(task, raw))
+        if codes[-1] == INTERRUPTED:
+            raise _InterruptedError
 
     # hydra then raises what it finds wrong instead of printing it and leaving with code 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -70,6 +81,8 @@ def run_command(name: str, schema: type, argv: list[str], task: Callable[[Any, D
     arguments, sys.argv = sys.argv, ["rookworld", *argv]
     try:
         job()
+    except _InterruptedError:
+        pass
     except (HydraException, OmegaConfBaseException, OSError) as error:
         return _complain(error, _advice(_one_line(error), name, schema))
     finally:
@@ -82,10 +95,36 @@ def overrides() -> list[str]:
     return list(HydraConfig.get().overrides.task)
 
 
-def job_number() -> int | None:
-    """Which member of a sweep this is, None outside one."""
+@dataclass(frozen=True, slots=True)
+class SweepMember:
+    """A run's place in a sweep."""
+
+    number: int
+    """Counted from 1."""
+    count: int
+    own: Sequence[str]
+    """The overrides that the sweep varies, `key=value` each."""
+
+    @property
+    def label(self) -> str:
+        """The varied overrides as a part of a folder's name; without `=`, which hydra would have to be quoted for."""
+        return re.sub(r"[^\w.+-]+", "-", "_".join(self.own)).strip("-")[:LABEL_CHARACTERS]
+
+    def __str__(self) -> str:
+        return f"[{self.number}/{self.count}] {' '.join(self.own)}"
+
+
+def sweep_member() -> SweepMember | None:
+    """The place of this run in a sweep, None outside one."""
     mode = HydraConfig.get().mode
-    return None if mode is None or mode.name != "MULTIRUN" else int(HydraConfig.get().job.num)
+    if mode is None or mode.name != "MULTIRUN":
+        return None
+    given = [argument for argument in sys.argv[1:] if argument not in MULTIRUN_FLAGS]
+    parsed = OverridesParser.create().parse_overrides(given)
+    swept = {override.get_key_element(): override for override in parsed if override.is_sweep_override()}
+    count = prod(len(list(override.sweep_string_iterator())) for override in swept.values())
+    own = [override for override in overrides() if override.split("=", 1)[0] in swept]
+    return SweepMember(int(HydraConfig.get().job.num) + 1, count, own)
 
 
 def to_dataclass(raw: DictConfig) -> Any:
@@ -96,16 +135,15 @@ def to_dataclass(raw: DictConfig) -> Any:
         raise UserError(_one_line(error)) from error
 
 
-def _guarded(task: Callable[[Any, DictConfig], None], raw: DictConfig) -> int:
+def _guarded(task: Callable[[Any, DictConfig], int | None], raw: DictConfig) -> int:
     try:
-        task(to_dataclass(raw), raw)
+        return task(to_dataclass(raw), raw) or DONE
     except tuple(EXIT_CODES) as error:
         _complain(error)
         return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
     except OSError as error:
         # A disk that is full, a pipe that is closed. Beyond this function hydra adds a line of its own.
         return _complain(error)
-    return DONE
 
 
 def _complain(error: Exception, advice: str = "") -> int:

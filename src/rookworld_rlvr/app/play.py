@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
-from .arguments import OneLineParser
+from .arguments import OneLineParser, warn_of_unfinished
 from .exit_codes import BAD_INPUT, DONE
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def load_chooser(path: str, seed: int) -> "MoveChooser":
     from ..rollout.generator import GeneratorConfig
     from .generators import make_generator
 
+    warn_of_unfinished(path)
     policy = load_policy(ModelConfig(path=path, attention=Attention.auto), select_device(Device.auto), Precision.auto)
     policy.model.eval()
     with torch.no_grad():

@@ -2,13 +2,16 @@
 
 import logging
 import os
+import shutil
 import sys
 import uuid
+from pathlib import Path
 
 import torch
 
 from ..errors import UserError
 from ..model.world import Distributed, DistributedConfig, World
+from .exit_codes import INTERRUPTED
 
 SIGNALLED = 128
 # The world of several processes that this one has joined, if it has.
@@ -55,7 +58,7 @@ def start(command: str, argv: list[str], processes: int) -> int:
         return code if code > 0 else SIGNALLED - code
     except SignalException:
         # The processes have ended by themselves: each saves and ends as it does alone.
-        return 0
+        return INTERRUPTED
     return 0
 
 
@@ -82,3 +85,11 @@ def join_world(kind: Distributed, timeout_s: float, device: torch.device) -> Wor
 def threads_of_a_rank(world: World) -> int:
     """CPU threads for each process of this machine; 0, torch's own choice, for a process alone."""
     return 0 if world.local_size == 1 else max(1, len(os.sched_getaffinity(0)) // world.local_size)
+
+
+def rookworld() -> str:
+    """The command as a user can type it here: the script beside this Python, unless it is found by its name."""
+    script = Path(sys.executable).with_name("rookworld")
+    if shutil.which("rookworld") or not script.is_file():
+        return "rookworld"
+    return os.path.relpath(script) if script.is_relative_to(Path.cwd()) else str(script)

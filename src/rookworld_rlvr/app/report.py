@@ -9,7 +9,7 @@ from ..files import write_text
 from ..report.page import REPORT, render
 from ..report.run_record import read_run
 from ..report.summary import summarise_run
-from .arguments import OneLineParser
+from .arguments import OneLineParser, warn_of_unfinished
 from .build import make_console
 from .exit_codes import BAD_INPUT, DONE
 
@@ -18,6 +18,7 @@ def main(argv: list[str]) -> int:
     """Returns the exit code."""
     try:
         given = _parser().parse_args(argv)
+        warn_of_unfinished(*given.runs)
         _report(given.runs, given.output)
     except (UserError, OSError) as error:
         print(f"rookworld: {error}", file=sys.stderr)

@@ -14,7 +14,7 @@ from ..report.boards import draw
 from ..report.terminal import transcript_view
 from ..report.transcripts import Transcript, read_transcripts
 from ..tasks import Task
-from .arguments import OneLineParser
+from .arguments import OneLineParser, warn_of_unfinished
 from .exit_codes import BAD_INPUT, DONE
 
 KEYS = "n next · p previous · t task · f failures · s next step · r order by reward · g first · q quit"
@@ -53,6 +53,7 @@ def main(argv: list[str]) -> int:
     """Returns the exit code."""
     try:
         given = _parser().parse_args(argv)
+        warn_of_unfinished(given.path)
         transcripts = read_transcripts(given.path)
         lowest, highest = given.reward
         choice = Choice(given.task, given.step, given.failed, lowest, highest, given.by_reward)

@@ -144,7 +144,7 @@ def _show_checks(console: Console, checks: list[PreflightCheck]) -> None:
     for check in checks:
         outcome = "passed " if check.passed else "REFUSED"
         console.print(
-            f"{outcome}  {check.name:<16} {check.measured:.2e}  at most {check.bound:<5.2g}  {check.text}",
+            f"check {check.name:<16} {outcome}  {check.measured:.2e}  at most {check.bound:<5.2g}  {check.text}",
             highlight=False,
             soft_wrap=True,
         )

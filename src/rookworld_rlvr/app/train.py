@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
 
 from ..errors import UserError
 from ..files import write_text
@@ -16,75 +18,99 @@ from ..report.summary import summarise_run
 from ..training.checkpoint import checkpoint_folder, find_run
 from ..training.config import RunConfig
 from ..training.run import Run
-from ..training.run_files import CONFIG_FILE, INTERRUPTED, unfinished
+from ..training.run_files import CONFIG_FILE, INTERRUPTED, is_unfinished, unfinished
 from ..training.trainer import train
 from .build import build_run, make_console
 from .conf_groups import conf_folder
 from .exit_codes import DONE
-from .hydra_command import job_number, overrides, run_command, to_dataclass
-from .processes import must_be_started, start
+from .exit_codes import INTERRUPTED as INTERRUPTED_CODE
+from .hydra_command import overrides, run_command, sweep_member, to_dataclass
+from .processes import must_be_started, rookworld, start
 from .tables import Member, gain_table, seeds_table, sweep_table
 
 NAME = "train"
 # Of `resume`: the newest unfinished run of this configuration, else a new one.
 AUTO = "auto"
 # Settings of the processes that train a run: it may go on with others.
-OF_THE_PROCESS = frozenset(
-    {"resume", "processes", "distributed", "threads", "output_root", "max_minutes"}
-)
+OF_THE_PROCESS = frozenset({"resume", "processes", "distributed", "threads", "output_root", "max_minutes"})
 
 
 def main(argv: list[str]) -> int:
     """Returns the exit code."""
     members: list[Member] = []
     wanted: list[int] = []
-
-    def task(config: RunConfig, raw: DictConfig) -> None:
-        config, raw = resumed(config, raw)
-        if must_be_started(config.distributed):
-            wanted.append(config.processes)
-            return
-        run = build_run(config, raw)
-        told = [*run.data.notes, f"run folder: {run.folder}"]
-        run.console.print("\n".join(told), highlight=False, markup=False, soft_wrap=True)
-        summary = train(run)
-        if summary["gain"]:
-            run.console.print(gain_table(summary))
-        run.console.print(f"{_ending(summary)} after {summary['steps']} steps, {summary['wall_s']:.0f} s")
-        if run.context.world.is_rank_0:
-            _report(run, summary)
-        if job_number() is not None and run.context.world.is_rank_0:
-            members.append(Member(overrides(), summary, run.folder))
-
-    code = run_command(NAME, RunConfig, argv, task)
+    code = run_command(NAME, RunConfig, argv, partial(_train, members, wanted))
     if wanted and code == DONE:
         return start(NAME, argv, max(wanted))
     if members:
-        console = make_console()
-        console.print(sweep_table(members))
-        if len(members) > 1 and differ_in_seed_alone([member.overrides for member in members]):
-            console.print(seeds_table([member.summary for member in members]))
-        if len(members) > 1:
-            folders = " ".join(str(member.folder) for member in members)
-            told = f"to lay them over one another: rookworld report {folders} --output report.html"
-            console.print(told, highlight=False, markup=False, soft_wrap=True)
+        _show_sweep(members)
     return code
 
 
+def _train(members: list[Member], wanted: list[int], config: RunConfig, raw: DictConfig) -> int:
+    """Train one run; return the exit code. A member of a sweep is added to `members`.
+
+    Processes that are still to be started are added to `wanted` instead.
+    """
+    config, raw = resumed(config, raw)
+    if must_be_started(config.distributed):
+        wanted.append(config.processes)
+        return DONE
+    if config.resume and (line := _finished(config)):
+        print(line)
+        return DONE
+    member = sweep_member()
+    run = build_run(config, raw, label=member.label if member else "")
+    lines = [*run.data.notes, f"run folder: {run.folder}"]
+    _print(run.console, *([str(member)] if member else []), *lines)
+    summary = train(run)
+    if summary["gain"] and member is None:
+        run.console.print(gain_table(summary))
+    _print(run.console, f"{_ending(summary)} after {summary['steps']} steps, {summary['wall_s']:.0f} s")
+    if run.context.world.is_rank_0:
+        _report(run, summary)
+        if member is not None:
+            members.append(Member(overrides(), summary, run.folder))
+    return INTERRUPTED_CODE if summary["stopped"] == INTERRUPTED else DONE
+
+
+def _show_sweep(members: Sequence[Member]) -> None:
+    """Print the table of a sweep, over seeds if only they differ, and the command that compares its runs."""
+    console = make_console()
+    console.print(sweep_table(members))
+    if len(members) < 2:
+        return
+    if differ_in_seed_alone([member.overrides for member in members]):
+        console.print(seeds_table([member.summary for member in members]))
+    folders = " ".join(str(member.folder) for member in members)
+    _print(console, f"to compare them on one page: {rookworld()} report {folders} --output report.html")
+
+
 def _report(run: Run, summary: Mapping[str, Any]) -> None:
-    """Write the report, and say what came of the run and what a user would type next."""
+    """Write the report, and print the run's summary and the command that a user would type next."""
     report, record = run.folder / REPORT, read_run(run.folder)
     write_text(report, render([record]))
     sentences = summarise_run(record.summary, record.metrics).sentences()
-    told = [*sentences, f"report: {report}", _next(run.folder, summary)]
-    run.console.print("\n".join(told), highlight=False, markup=False, soft_wrap=True)
+    _print(run.console, *sentences, f"report: {report}", _next(run.folder, summary))
 
 
 def _next(folder: Path, summary: Mapping[str, Any]) -> str:
-    """What a user would type next."""
+    """The command that a user would type next."""
     if summary["stopped"] == INTERRUPTED:
         return f"to go on: bash train.sh resume={folder}"
-    return f"to play against it in a chess program: rookworld uci --model {checkpoint_folder(folder, summary['steps'])}"
+    return f"to play against it: {rookworld()} play --model {checkpoint_folder(folder, summary['steps'])}"
+
+
+def _finished(config: RunConfig) -> str:
+    """Line about a run that has made all its steps already; empty for any other."""
+    folder, checkpoint = find_run(config.resume)
+    if checkpoint is None or is_unfinished(folder) or int(checkpoint.name.removeprefix("step-")) < config.steps:
+        return ""
+    return f"already finished: {folder}; with steps={2 * config.steps} it trains on"
+
+
+def _print(console: Console, *lines: str) -> None:
+    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
 def differ_in_seed_alone(members: Sequence[list[str]]) -> bool:

@@ -37,7 +37,7 @@ class GuardConfig:
     spike_factor: float = 10.0
     """A spike is this many times the geometric mean, and also six standard deviations above it in the logarithm."""
     kl_limit: float = 1.0
-    """Nats per token. A mean KL(policy‖reference) of an update above it is a fault in any case; 0: no limit."""
+    """Nats per token: a mean KL(policy‖reference) of an update above it is a fault in any case; 0: no limit."""
 
     def __post_init__(self) -> None:
         if not self.spike_factor > 1 or not self.kl_limit >= 0:

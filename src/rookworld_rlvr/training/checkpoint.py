@@ -129,10 +129,16 @@ def find_run(resume: str) -> tuple[Path, Path | None]:
     """
     folder = Path(resume).expanduser()
     if (folder / STATE_FILE).is_file():
-        return folder.resolve().parents[1], folder.resolve()
+        return _from_here(folder.resolve().parents[1]), _from_here(folder.resolve())
     if not (folder / CONFIG_FILE).is_file():
         raise UserError(f"resume: expected a run's folder with checkpoints, or a checkpoint, got {resume}")
-    return folder.resolve(), next(iter(reversed(list_checkpoints(folder.resolve()))), None)
+    folder = _from_here(folder.resolve())
+    return folder, next(iter(reversed(list_checkpoints(folder))), None)
+
+
+def _from_here(folder: Path) -> Path:
+    """The folder relative to the present one, if it lies inside."""
+    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
 
 
 def remove(folders: Iterable[Path]) -> None:

@@ -65,13 +65,23 @@ def point_latest(root: Path, folder: Path) -> None:
 def unfinished(root: Path) -> Iterator[Path]:
     """The runs under `root` that have not finished and that no other process trains, the newest first."""
     for path in sorted(root.glob(f"*/*/{CONFIG_FILE}"), reverse=True):
-        if not _finished(path.parent) and not _is_held(path.parent):
+        if is_unfinished(path.parent) and not _is_held(path.parent):
             yield path.parent
 
 
-def _finished(folder: Path) -> bool:
+def unfinished_run(path: Path) -> str:
+    """Line about a path in the folder of a run that has not finished; empty for any other path."""
+    place = path.expanduser().resolve()
+    for folder in (place, *place.parents):
+        if (folder / METRICS_FILE).is_file() and is_unfinished(folder):
+            return f"{path} is of {folder.name}, which has not finished: it is not evaluated"
+    return ""
+
+
+def is_unfinished(folder: Path) -> bool:
+    """Whether a run's folder has no summary yet, or that of a run that was interrupted."""
     summary = folder / SUMMARY
-    return summary.is_file() and json.loads(summary.read_text(encoding="utf-8"))["stopped"] != INTERRUPTED
+    return not summary.is_file() or json.loads(summary.read_text(encoding="utf-8"))["stopped"] == INTERRUPTED
 
 
 def _is_held(folder: Path) -> bool:
