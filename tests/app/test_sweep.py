@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
+from rookworld_rlvr.app import train as train_command
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.smoke import _first_value
+from rookworld_rlvr.training.run import Run
 
 
 def run_folders(root: Path) -> list[Path]:
@@ -17,17 +20,19 @@ def run_folders(root: Path) -> list[Path]:
 def test_a_sweep_runs_each_member_into_its_folder_and_prints_one_table(
     train: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    train("-m", "kl.coef=0,0.01", "steps=1", "evaluation_rows=2")
+    train("-m", "kl.coef=0,0.01", "steps=1", "evaluation_rows=2", "name=two")
     folders = {folder for folder in run_folders(tmp_path / "outputs") if not folder.is_symlink()}
     coefs = [OmegaConf.load(folder / "config.yaml").kl.coef for folder in folders]
     assert sorted(coefs) == [0, 0.01]
+    assert {folder.name.split("-", 3)[3] for folder in folders} == {"two-kl.coef-0", "two-kl.coef-0.01"}
     shown = capfd.readouterr().out
+    assert "[1/2] kl.coef=0\n" in shown and "[2/2] kl.coef=0.01\n" in shown
     table = shown[shown.rindex("overrides") :]
     assert table.count("finished") == 2 and "policy/legal_best_move" in shown
     assert "kl.coef=0 " in table and "kl.coef=0.01" in table
     # What all members share is not repeated, and each line names its folder.
     assert "steps=1" not in table and all(str(folder) in table for folder in folders)
-    assert "to lay them over one another: rookworld report " in shown
+    assert "to compare them on one page: " in shown
 
 
 def test_a_sweep_s_exit_code_is_its_members_highest_and_the_others_run(
@@ -39,10 +44,25 @@ def test_a_sweep_s_exit_code_is_its_members_highest_and_the_others_run(
     assert "dropout_off" in shown.err and shown.out.count("finished after 1 steps") == 1
 
 
+def test_a_signal_ends_the_whole_sweep(
+    small_overrides: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(run: Run) -> dict[str, Any]:
+        run.stop_requested = True
+        return real(run)
+
+    real = train_command.train
+    monkeypatch.setattr(train_command, "train", interrupted)
+    given = ["evaluation_rows=0", "steps=1", f"output_root={tmp_path / 'outputs'}", "seed=0,1"]
+    assert main(["train", "-m", *small_overrides, *given]) == 130
+    shown = capfd.readouterr().out
+    assert "[1/2] seed=0" in shown and "[2/2]" not in shown and len(run_folders(tmp_path / "outputs")) == 1
+
+
 def test_smoke_of_a_sweep_tries_the_first_values_once(
     small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    # Dropout alone takes the policy far from its reference; what is refused here is the gate that asks for none.
+    # Dropout alone takes the policy far from its reference; what is refused here is the check that asks for none.
     given = [*small_overrides, f"output_root={tmp_path / 'outputs'}", "recovery.guard.kl_limit=100"]
     assert main(["smoke", "-m", *given, "model.dropout=0,0.2"]) == 0
     assert capfd.readouterr().out.count("one step") == 1

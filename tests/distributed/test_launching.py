@@ -130,7 +130,7 @@ def test_a_run_that_is_stopped_saves_and_resume_auto_goes_on_with_it_on_one_proc
     wait_for(lambda: steps_done(tmp_path / "outputs") > 2)
     process.send_signal(signal.SIGINT)
     code, out, error = ended(process)
-    assert code == 0, out + error
+    assert code == 130, out + error
     [folder] = (tmp_path / "outputs").glob("*/*-grpo")
     done = steps_done(tmp_path / "outputs")
     assert json.loads((folder / "summary.json").read_text())["stopped"] == "interrupted" and done < 400

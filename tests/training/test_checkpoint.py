@@ -52,10 +52,9 @@ STATE_KEYS = {
     "policy",
     "references",
     "optimizer",
-    "ahead",
+    "one_step_off_policy",
     "clock",
     "kl",
-    "entropy",
     "guards",
     "rng",
     "sampler",
@@ -125,6 +124,8 @@ def forked(work: Callable[[], int]) -> int:
 def saved(make_saved_run: MakeRun) -> Run:
     """A run with checkpoints of steps 1 and 2, whose optimiser has moments."""
     run = make_saved_run(*SHORT)
+    # The best is one by validation; without it there is a test of its own.
+    run.config.validation.every = 9
     model = run.context.policy.model
     for step in (1, 2):
         model(torch.tensor([[step]])).logits.sum().backward()
@@ -153,6 +154,12 @@ def test_the_newest_the_best_the_last_good_and_its_candidates_stay(saved: Run) -
     save_checkpoint(saved.folder, saved.context, step=6, keep=2)
     assert names(saved.folder) == ["step-3", "step-5", "step-6"]
     assert links(saved.folder) == {"best": "step-5", "last_good": "step-3"}
+
+
+def test_without_validation_the_best_is_the_newest_which_is_evaluated(saved: Run) -> None:
+    saved.config.validation.every, saved.context.recovery.best_step = 0, 1
+    save_checkpoint(saved.folder, saved.context, step=3, keep=1)
+    assert links(saved.folder)["best"] == "step-3" and names(saved.folder) == ["step-1", "step-3"]
 
 
 def test_checkpoints_are_in_the_order_of_their_steps_and_the_newest_is_resumed(saved: Run) -> None:

@@ -15,6 +15,7 @@ from rookworld_rlvr.stability.recovery import Action, RecoveryConfig, RecoverySt
 from rookworld_rlvr.training.checkpoint import STATE_FILE, checkpoint_folder
 from rookworld_rlvr.training.run import Run
 from rookworld_rlvr.training.state import Moment, StepContext, StepReport
+from rookworld_rlvr.training.step import grpo_step
 from rookworld_rlvr.training.trainer import train as train_run
 
 MakeRun = Callable[..., Run]
@@ -299,3 +300,22 @@ def test_more_restores_than_allowed_stop_and_what_was_saved_stays(
     # KL is 0 in the first step after each restore and above the limit in the next.
     assert [row["recovery/restores"] for row in rows(run)] == [0, 1, 1, 2, 2]
     assert all(value.isfinite().all() for value in state_of(run, 0)["policy"].values())
+
+
+def test_the_kl_of_each_update_is_checked_not_the_mean_of_the_step(make_run: MakeRun) -> None:
+    def moved_before_the_last_of_four(kl_limit: float) -> StepReport:
+        context = make_run(f"recovery.guard.kl_limit={kl_limit}", "objective.epochs=4", "optim.lr=0").context
+        move = knock(0)
+        context.hooks.append(
+            lambda moment, context, report: move(Moment.begun, context, report)
+            if moment is Moment.updated and report.updates == 3
+            else None
+        )
+        return grpo_step(context, 0)
+
+    free = moved_before_the_last_of_four(0)
+    # Three updates have a KL of 0, so the last one's is four times the mean of all.
+    mean = free.tokens.kl_exact_mean
+    assert free.fault is None and free.updates == 4 and mean > 0
+    stopped = moved_before_the_last_of_four(2 * mean)
+    assert stopped.fault is not None and stopped.fault.kind is FaultKind.kl_limit and stopped.updates == 3

@@ -387,7 +387,7 @@ def test_a_signal_ends_the_run_with_a_checkpoint_and_it_goes_on_by_resume(
             time.sleep(0.05)
         run.send_signal(signal.SIGTERM)
         out, err = run.communicate(timeout=PATIENCE_S)
-    assert (run.returncode, err) == (0, "")
+    assert (run.returncode, err) == (130, "")
     assert "SIGTERM: stopping after this micro-batch, then saving" in out
     folder = (root / "latest").resolve()
     summary = json.loads((folder / "summary.json").read_text())
@@ -493,7 +493,7 @@ def test_a_signal_in_the_middle_leaves_the_last_finished_step_and_no_trace_after
     whole = train(*EIGHT, *overrides, root="whole")
     root, log = tmp_path / "outputs", tmp_path / "log.txt"
     arguments = [*small_overrides, *EIGHT, *overrides, f"output_root={root}"]
-    assert child(arguments, log, moment=moment, signals=signals) == 0
+    assert child(arguments, log, moment=moment, signals=signals) == 130
     said = log.read_text().splitlines()
     assert sum(line.startswith(f"stopped after {done} steps") for line in said) == 1
     assert said[-2].startswith("report: ")
@@ -510,7 +510,7 @@ def test_a_signal_in_the_middle_leaves_the_last_finished_step_and_no_trace_after
     assert_equal_runs(folder, whole, 8)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)])
 def test_a_run_that_ended_before_its_first_checkpoint_begins_anew_in_its_folder(
     train: Train, small_overrides: list[str], tmp_path: Path, number: int, code: int
 ) -> None:
@@ -525,7 +525,7 @@ def test_a_run_that_ended_before_its_first_checkpoint_begins_anew_in_its_folder(
     assert child(arguments, log, moment=in_the_table_before, signals=[number]) == code
     folder = (root / "latest").resolve()
     assert not (folder / "checkpoints").exists() and not (folder / "before_rows.jsonl").exists()
-    if code == 0:
+    if code == 130:
         summary = json.loads((folder / "summary.json").read_text())
         assert (summary["stopped"], summary["steps"], summary["before"]) == ("interrupted", 0, {})
     assert main(["train", f"resume={folder}"]) == 0

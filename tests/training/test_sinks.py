@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from rookworld_rlvr.training import run, sinks
 from rookworld_rlvr.training.sinks import ConsoleSink
 
 Train = Callable[..., Path]
@@ -128,3 +129,29 @@ def test_the_console_has_a_line_per_step() -> None:
     lines = shown.getvalue().splitlines()
     assert [line.split()[1] for line in lines] == ["1/5", "2/5", "3/5", "4/5", "5/5"]
     assert "reward +0.250  kl 0.2500  entropy 0.250  grad 0.25  lr 2.5e-01" in lines[0]
+
+
+def test_a_step_s_line_says_how_long_the_others_will_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 3.0, 100.0, 400.0])
+    monkeypatch.setattr(sinks.time, "monotonic", lambda: next(clock))
+    shown = StringIO()
+    sink = ConsoleSink(Console(file=shown, width=160), total_steps=9)
+    for step in (5, 6, 7, 9):
+        sink.write(step, {"reward/mean": 0.25})
+    # After the first step in 3 s each of the three left takes 3 s; then 50 s each; the last line needs none.
+    assert [line.partition("+0.250")[2].strip() for line in shown.getvalue().splitlines()] == [
+        "", "0:09 left", "1:40 left", "",
+    ]  # fmt: skip
+
+
+def test_progress_without_a_terminal_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 10.0, 40.0, 50.0, 80.0])
+    monkeypatch.setattr(run.time, "monotonic", lambda: next(clock))
+    shown = StringIO()
+    with run.progress(Console(file=shown, width=160), "evaluation after", 2000) as show:
+        for done in (256, 1000, 1256, 1600):
+            show(done)
+    assert shown.getvalue().splitlines() == [
+        "evaluation after: 1,000 of 2,000 rows, 0:40 left",
+        "evaluation after: 1,600 of 2,000 rows, 0:20 left",
+    ]
