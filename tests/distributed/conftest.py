@@ -59,9 +59,7 @@ def ranks(small_overrides: list[str], tmp_path: Path) -> Callable[..., list[Ende
             environment = os.environ | {"PYTHONPATH": str(SOURCE)} | (of_rank if size > 1 else {})
             command = [sys.executable, str(RANK), json.dumps(given)]
             started.append(
-                subprocess.Popen(
-                    command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-                )
+                subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             )
         ended = []
         try:

@@ -30,9 +30,7 @@ TOLERANCE = 1e-5
 def told_by_all_alike(ended: list[Any]) -> list[list[dict[str, Any]]]:
     """What the ranks told: all of them the same, but for how much of the weights each holds."""
     assert all(one.code == 0 for one in ended), "\n".join(one.text for one in ended)
-    first, *others = (
-        [[{**step, "held_bytes": 0} for step in steps] for steps in one.told] for one in ended
-    )
+    first, *others = ([[{**step, "held_bytes": 0} for step in steps] for steps in one.told] for one in ended)
     assert all(theirs == first for theirs in others)
     told: list[list[dict[str, Any]]] = ended[0].told
     return told

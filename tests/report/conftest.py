@@ -38,7 +38,7 @@ def record() -> Callable[..., RunRecord]:
             "steps": steps, "stopped": "finished", "before": before,
             "after": {key: measure(0.9 + gain) for key, gain in gains.items()},
             "gain": {key: measure(gain) for key, gain in gains.items()},
-            "match": {"elo": {"value": -60.0, "low": -90.0, "high": -30.0, "n": 400}},
+            "match": {"score": {"value": 0.415}, "elo": {"value": -60.0, "low": -90.0, "high": -30.0, "n": 400}},
             "better": ["policy/valid"], "worse": ["policy/legal_best_move", "match/elo"],
             "wall_s": 100.0, "completions_per_s": 10.0, "peak_rss_gib": 1.0,
             "preflight": {"kl_step_0": {"measured": 0.0, "bound": 1e-6}},

@@ -1,4 +1,4 @@
-"""A run's report: its verdict, its boards and its points; the same bytes for the same run; quick for long runs."""
+"""A run's report: its summary, its boards and its points; the same bytes for the same run; quick for long runs."""
 
 import json
 import re
@@ -25,15 +25,14 @@ from .conftest import BELIEVED, ENVIRONMENT, MATE, POLICY, said
 Make = Callable[..., RunRecord]
 
 
-def test_the_verdict_names_losses_first_and_how_many_keys_are_not_told_apart(record: Make) -> None:
+def test_the_summary_begins_with_the_match_and_names_losses_first(record: Make) -> None:
     run = record()
-    assert summarise_run(run.summary, run.metrics).sentences() == [
-        "Worse: policy/legal_best_move 0.900 → 0.860 (-0.040 [-0.050, -0.030]).",
-        "Worse: match/elo -60 [-90, -30] over 400 games.",
-        "Better: policy/valid 0.900 → 0.950 (+0.050 [+0.040, +0.060]).",
-        "No measured difference in 1 of 4 headline keys (2048 rows per task, Holm's correction at 5 %).",
-        "Warning: kl, shown after 4 steps, first 41, last 44.",
-    ]
+    match, worse, better, same, warning = summarise_run(run.summary, run.metrics).sentences()
+    assert "-60 Elo [-90, -30], worse" in match and "score 0.415; 400 games" in match
+    assert worse.startswith("Worse: policy/legal_best_move 0.900 → 0.860 (-0.040 [-0.050, -0.030])")
+    assert better.startswith("Better: policy/valid 0.900 → 0.950 (+0.050 [+0.040, +0.060])")
+    assert "1 of 4 headline keys" in same and "2048 rows per task" in same
+    assert warning == "Warning: kl, shown after 4 steps, first 41, last 44."
 
 
 def test_a_loss_without_correction_is_perhaps_worse(record: Make) -> None:
@@ -109,8 +108,9 @@ def test_boards_are_python_chess_s_less_what_the_page_has_once() -> None:
     assert 'id="board-from-white"' in shapes and 'id="board-from-black"' in shapes
 
 
-def test_transcripts_of_whole_steps_first_and_last_among_them(record: Make) -> None:
+def test_transcripts_of_whole_steps_begin_with_the_last_step(record: Make) -> None:
     run = record()
+    assert [one.said.step for one in shown_transcripts(run, 0, 15)] == [20] * 5 + [10] * 5 + [1] * 5
     assert {one.said.step for one in shown_transcripts(run, 0, 10)} == {1, 20}
     assert len(shown_transcripts(run, 0, 15)) == 15 and len(shown_transcripts(run, 0, 4)) == 4
     problems = [one.drawn.problem for one in shown_transcripts(run, 0, 5)]
@@ -157,7 +157,8 @@ def test_a_page_asks_no_network_and_another_process_makes_the_same_bytes(record:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     there = tmp_path / "day" / "run" / "report.html"
     assert there.read_text(encoding="utf-8") == page
-    assert done.stdout.splitlines()[1].startswith("Worse: ") and done.stdout.endswith(f"report: {there}\n")
+    assert done.stdout.splitlines()[1].startswith("Match against the start: -60 Elo")
+    assert done.stdout.endswith(f"report: {there}\n")
 
 
 def write_run(folder: Path, run: RunRecord) -> None:

@@ -71,9 +71,7 @@ class ServerProcess:
         command += ["--port", str(self.port), "--kv-cache-gib", "0.25", "--batch-size", "64", *self._options]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
         with self._log.open("a") as log:
-            self._process = subprocess.Popen(
-                command, stdout=log, stderr=log, env=environment, start_new_session=True
-            )
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
 
     def wait(self) -> None:
         server = VLLMServer(self.url, timeout_s=PATIENCE_S)

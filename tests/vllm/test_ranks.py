@@ -24,9 +24,7 @@ def test_two_ranks_train_on_what_one_server_samples(
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
-def test_two_ranks_train_on_what_their_own_engines_sample(
-    tiny_overrides: list[str], tmp_path: Path, kind: str
-) -> None:
+def test_two_ranks_train_on_what_their_own_engines_sample(tiny_overrides: list[str], tmp_path: Path, kind: str) -> None:
     given = ["generator=vllm", "generator.vllm.kv_cache_gib=0.25"]
     assert_two_ranks_train_on_samples_of_their_weights([*tiny_overrides, *given, f"distributed={kind}"], tmp_path)
 

@@ -93,9 +93,7 @@ class PlayApi:
         game, chooser = read_game(request), self._chooser(request)
         temperature = _number(request.get("temperature", 0), "temperature", MOST_TEMPERATURE)
         with self._one_at_a_time():
-            choice = chooser.choose(
-                game.board, DecodingConfig(temperature), attempts=ATTEMPTS, number=len(game.moves)
-            )
+            choice = chooser.choose(game.board, DecodingConfig(temperature), attempts=ATTEMPTS, number=len(game.moves))
         evals = choice.candidates.items()
         san = {move.uci(): game.board.san(move) for move in game.board.legal_moves}
         return {

@@ -1,15 +1,18 @@
-"""A checkpoint of a run as a folder for the Hugging Face hub, with a card that says what it is and how good."""
+"""Export of a checkpoint as a folder for the Hugging Face hub, with a model card of its formats and scores."""
 
 import shutil
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from safetensors import safe_open
 
 from ..errors import UserError
-from ..evaluation.headline import HEADLINE
+from ..evaluation.headline import HEADLINE, MATCH_ELO
+from ..evaluation.keys import SAMPLED, lower_is_better
 from ..files import make_folder, write_text
 from ..training.checkpoint import FOLDER, STATE_FILE, list_checkpoints
 from ..training.run_files import CONFIG_FILE
@@ -17,9 +20,27 @@ from .run_record import RunRecord, read_run
 from .summary import summarise_run
 
 CARD = "README.md"
-# Of a checkpoint, what only a run that goes on needs.
+# Files of a checkpoint that only a resumed run needs.
 LEFT_OUT = (STATE_FILE,)
 TEMPLATE = "card.md.jinja"
+WEIGHTS = "model.safetensors"
+MEANINGS: Mapping[str, str] = {
+    "policy/valid": "completions that the parser accepts",
+    "policy/legal_best_move": "best moves that are legal",
+    "policy/legal_candidates": "candidate moves that are legal",
+    "policy/best_move_accuracy": "best moves that equal the label's",
+    "policy/top5_accuracy": "best moves among the label's candidates",
+    "policy/win_probability_loss": "win probability that the best move loses to the engine's best",
+    "environment/valid": "completions that the parser accepts",
+    "environment/next_state_accuracy": "next positions that are exactly right",
+    "environment/reward_accuracy": "rewards that are right",
+    "environment/recall_legal": "legal moves that are recognised as legal",
+    "environment/recall_illegal": "illegal moves that are recognised as illegal",
+    "environment/recall_win": "won games that are recognised",
+    "environment/recall_draw": "drawn games that are recognised",
+    "environment/recall_terminated": "ends of games that are recognised",
+    MATCH_ELO: "Elo against the model that the run began with",
+}
 
 
 def export(run: Path, target: Path, *, checkpoint: str, name: str) -> list[Path]:
@@ -34,13 +55,14 @@ def export(run: Path, target: Path, *, checkpoint: str, name: str) -> list[Path]
     for file in sorted(source.iterdir()):
         if file.is_file() and file.name not in LEFT_OUT:
             shutil.copyfile(file, target / file.name)
-    write_text(target / CARD, str(model_card(record, step=_step(source), name=name)))
+    card = model_card(record, step=_step(source), name=name, parameters=_parameters(target / WEIGHTS))
+    write_text(target / CARD, str(card))
     return sorted(target.iterdir())
 
 
-def model_card(run: RunRecord, *, step: int, name: str) -> ModelCard:
+def model_card(run: RunRecord, *, step: int, name: str, parameters: int) -> ModelCard:
     """The card of the checkpoint behind `step` steps. Scores are shown if that is the one that was evaluated."""
-    evaluated = run.summary.get("after", {}) if run.summary.get("steps") == step else {}
+    evaluated = _evaluated(run.summary) if run.summary.get("steps") == step else {}
     rows = [(key, evaluated[key]) for key in HEADLINE if key in evaluated]
     data = ModelCardData(
         language="en",
@@ -61,16 +83,39 @@ def model_card(run: RunRecord, *, step: int, name: str) -> ModelCard:
         name=name,
         run=run,
         step=step,
-        rows=[(key, *(f"{float(measure[part]):.3f}" for part in ("value", "low", "high")), measure["n"])
-              for key, measure in rows],
-        told=summarise_run(run.summary, run.metrics).sentences() if rows else [],
+        parameters=f"{parameters / 1e6:.1f} million" if parameters else "",
+        rows=[_table_row(key, measure) for key, measure in rows],
+        sentences=summarise_run(run.summary, run.metrics).sentences() if rows else [],
         config_file=CONFIG_FILE,
     )  # fmt: skip
     return ModelCard(f"---\n{data.to_yaml()}\n---\n\n{text}")
 
 
+def _evaluated(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The measures of the evaluated checkpoint, with the Elo of its match."""
+    elo = summary.get("match", {}).get("elo")
+    return {**summary.get("after", {}), **({MATCH_ELO: elo} if elo else {})}
+
+
+def _parameters(weights: Path) -> int:
+    """The number of parameters in a safetensors file; 0 if there is none."""
+    if not weights.is_file():
+        return 0
+    with safe_open(weights, framework="pt") as tensors:
+        return sum(prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
+
+
+def _table_row(key: str, measure: Mapping[str, Any]) -> tuple[str, ...]:
+    """A key with its meaning and direction, value, interval and count, as text."""
+    digits = 0 if key == MATCH_ELO else 3
+    direction = "lower" if lower_is_better(key) else "higher"
+    values = (f"{float(measure[part]):.{digits}f}" for part in ("value", "low", "high"))
+    meaning = MEANINGS.get(key.removeprefix(f"{SAMPLED}/"), "")
+    return key, f"{meaning}; {direction} is better", *values, str(measure["n"])
+
+
 def _result(key: str, measure: Mapping[str, Any]) -> EvalResult:
-    """One key of the table, as the hub's model-index has it."""
+    """A key of the table in the form of the hub's model index."""
     return EvalResult(
         task_type="text-generation",
         task_name=f"chess, {key.split('/')[0]}",
@@ -97,5 +142,5 @@ def _step(folder: Path) -> int:
 
 
 def upload_plan(files: Sequence[Path], name: str) -> list[str]:
-    """What an upload would send, a line a file."""
+    """The files that an upload would send, one line per file."""
     return [f"{file.name}  {file.stat().st_size:,} bytes  to {name}" for file in files]

@@ -1,4 +1,4 @@
-"""Runs as one HTML file that needs no network. The same runs give the same bytes."""
+"""The report: runs as one HTML file that needs no network. The same runs give the same bytes."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ REPORT = "report.html"
 FOLDER = Path(__file__).parent / "page"
 # Some 14 kB each: a page stays below 5 MB.
 TRANSCRIPTS = 200
-FACTS = {"steps": "steps", "stopped": "ended", "wall_s": "seconds", "completions_per_s": "completions a second",
+FACTS = {"steps": "steps", "stopped": "ended", "wall_s": "seconds", "completions_per_s": "completions per second",
          "peak_rss_gib": "peak memory, GiB"}  # fmt: skip
 
 
@@ -52,7 +52,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class RunPage:
-    """What the page says of one run."""
+    """The page's content on one run."""
 
     name: str
     summary: Summary
@@ -113,14 +113,14 @@ def _page(run: RunRecord) -> RunPage:
     others = [change for key in gains if key not in HEADLINE and (change := _change(summary, key))]
     checks = {name: f"{check['measured']:.2e}, at most {check['bound']:.2g}"
               for name, check in summary.get("preflight", {}).items()}  # fmt: skip
-    told = {name: summary[name] for name in ("recovery", "software", "hashes") if name in summary}
+    tables = {name: summary[name] for name in ("recovery", "software", "hashes") if name in summary}
     return RunPage(
         name=run.name,
         summary=summarise_run(summary, run.metrics),
         headline=headline,
         others=others,
         facts={text: summary[key] for key, text in FACTS.items() if key in summary},
-        sections={"preflight checks": checks, **told},
+        sections={"preflight checks": checks, **tables},
         config=run.config,
     )
 
@@ -139,10 +139,10 @@ def _change(summary: Mapping[str, Any], key: str) -> Change | None:
 
 
 def _bar(gain: Mapping[str, Any], full: float, key: str = "") -> tuple[float, float, float] | None:
-    """To the right is better; `full` is the bar's end, and what lies beyond it is cut."""
+    """Gain, low and high as parts of the bar, to the right if better; values beyond `full`, its end, are clipped."""
     sign = -1 if lower_is_better(key) else 1
-    found = [max(-1.0, min(1.0, sign * float(gain[name]) / full)) for name in ("value", "low", "high")]
-    return found[0], min(found[1:]), max(found[1:])
+    ends = [max(-1.0, min(1.0, sign * float(gain[name]) / full)) for name in ("value", "low", "high")]
+    return ends[0], min(ends[1:]), max(ends[1:])
 
 
 def _signed(value: float | str, digits: int) -> str:
@@ -170,14 +170,14 @@ def runs_table(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
 
 
 def _headline_gain(run: RunRecord, key: str) -> Mapping[str, Any] | None:
-    found: Mapping[str, Any] | None = (
+    gain: Mapping[str, Any] | None = (
         run.summary.get("match", {}).get("elo") if key == MATCH_ELO else run.summary.get("gain", {}).get(key)
     )
-    return found
+    return gain
 
 
 def shown_transcripts(run: RunRecord, number: int, most: int) -> list[Shown]:
-    """The transcripts of whole steps, first and last among them and the others evenly between, `most` at most."""
+    """At most `most` transcripts of whole steps, the last step first: last, first and others evenly between."""
     by_step: dict[int | None, list[Transcript]] = {}
     for transcript in run.transcripts:
         by_step.setdefault(transcript.step, []).append(transcript)
@@ -188,4 +188,6 @@ def shown_transcripts(run: RunRecord, number: int, most: int) -> list[Shown]:
     # With room for one step that is the last.
     places = [round(place * (len(steps) - 1) / (room - 1)) for place in range(room)] if room > 1 else [-1]
     chosen = {steps[place] for place in places}
-    return [Shown(said, draw(said), number) for step in steps if step in chosen for said in by_step[step][:most]]
+    return [
+        Shown(said, draw(said), number) for step in reversed(steps) if step in chosen for said in by_step[step][:most]
+    ]

@@ -1,4 +1,4 @@
-"""What came of a run, in sentences: what got better, what got worse, what shows trouble."""
+"""Summary of a run in sentences: the match, gains, losses and warning signs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +17,10 @@ RISE = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A run judged. Each sentence stands alone."""
+    """The results of a run. Each sentence stands alone."""
 
+    match: str
+    """Result of the match against the start; empty if none was played."""
     better: list[str]
     worse: list[str]
     perhaps_worse: list[str]
@@ -29,25 +31,46 @@ class Summary:
     """Warning signs, with the steps that showed them."""
 
     def sentences(self) -> list[str]:
-        """All of it, losses first."""
-        worse = [f"Worse: {told}." for told in self.worse]
-        better = [f"Better: {told}." for told in self.better]
+        """All sentences: the match, then losses before gains."""
+        match = [f"Match against the start: {self.match}."] if self.match else []
+        worse = [f"Worse: {change}." for change in self.worse]
+        better = [f"Better: {change}." for change in self.better]
         perhaps = [f"Perhaps worse: {change}." for change in self.perhaps_worse]
-        return [*worse, *perhaps, *better, self.no_difference, *(f"Warning: {sign}." for sign in self.signs)]
+        warnings = [f"Warning: {sign}." for sign in self.signs]
+        return [*match, *worse, *perhaps, *better, self.no_difference, *warnings]
 
 
 def summarise_run(summary: Mapping[str, Any], metrics: Sequence[Mapping[str, float]]) -> Summary:
-    """The verdict on a run, from its summary and its metrics step by step. Both may be empty, of a run that goes on."""
-    better, worse = ([_change(summary, key) for key in summary.get(part, [])] for part in ("better", "worse"))
-    perhaps = [_perhaps(summary, key) for key in summary.get("perhaps_worse", [])]
-    return Summary(better, worse, perhaps, _unchanged(summary), [*_signs(metrics), *_reward_alone(summary, metrics)])
+    """The summary of a run, from its summary.json and its metrics per step. Both may be empty while a run goes on."""
+    return Summary(
+        match=_match(summary),
+        better=[_change(summary, key) for key in _keys(summary, "better")],
+        worse=[_change(summary, key) for key in _keys(summary, "worse")],
+        perhaps_worse=[_perhaps(summary, key) for key in _keys(summary, "perhaps_worse")],
+        no_difference=_unchanged(summary),
+        signs=[*_signs(metrics), *_reward_alone(summary, metrics)],
+    )
+
+
+def _keys(summary: Mapping[str, Any], part: str) -> list[str]:
+    """The keys of a list of the summary, without the match, which has a sentence of its own."""
+    return [key for key in summary.get(part, []) if key != MATCH_ELO]
+
+
+def _match(summary: Mapping[str, Any]) -> str:
+    """`+8 Elo [+2, +14], better; score 0.512; 400 games`."""
+    match = summary.get("match", {})
+    elo = match.get("elo")
+    if not elo:
+        return ""
+    parts = ("better", "worse", "perhaps_worse")
+    mark = next((part for part in parts if MATCH_ELO in summary.get(part, [])), "no measured difference")
+    score = f"score {float(match['score']['value']):.3f}; " if "score" in match else ""
+    return f"{_signed(elo, 0, ' Elo')}, {mark.replace('_', ' ')}; {score}{elo['n']} games"
 
 
 def _change(summary: Mapping[str, Any], key: str) -> str:
     """`policy/valid 0.900 → 0.950 (+0.050 [+0.030, +0.070])`."""
-    if key == MATCH_ELO:
-        elo = summary["match"]["elo"]
-        return f"{key} {_signed(elo, 0)} over {elo['n']} games"
     before, after = (float(summary[part][key]["value"]) for part in ("before", "after"))
     return f"{key} {before:.3f} → {after:.3f} ({_signed(summary['gain'][key], 3)})"
 
@@ -57,16 +80,16 @@ def _perhaps(summary: Mapping[str, Any], key: str) -> str:
     return f"{_change(summary, key)}, one-sided 5 % without correction; a loss of {seen:.3f} is found 4 times in 5"
 
 
-def _signed(measure: Mapping[str, Any], digits: int) -> str:
+def _signed(measure: Mapping[str, Any], digits: int, unit: str = "") -> str:
     value, low, high = (f"{float(measure[name]):+.{digits}f}".replace("inf", "∞") for name in ("value", "low", "high"))
-    return f"{value} [{low}, {high}]"
+    return f"{value}{unit} [{low}, {high}]"
 
 
 def _unchanged(summary: Mapping[str, Any]) -> str:
     shown = [key for key in HEADLINE if key in summary.get("gain", {})]
     shown += [MATCH_ELO] if summary.get("match", {}).get("elo") else []
     if not shown:
-        return "Nothing was evaluated before and after, so it is not known whether chess got better."
+        return "Nothing was evaluated before and after, so it is not known whether the model plays better."
     if "better" not in summary:
         return "The version that wrote this run did not test which keys got better."
     moved = {*summary["better"], *summary["worse"]}
@@ -89,7 +112,7 @@ def _signs(metrics: Sequence[Mapping[str, float]]) -> list[str]:
 
 
 def _reward_alone(summary: Mapping[str, Any], metrics: Sequence[Mapping[str, float]]) -> list[str]:
-    """Whether the reward rose while no headline key got better."""
+    """A warning if the reward rose while no headline key got better; otherwise empty."""
     rewards = [step["reward/mean"] for step in metrics if "reward/mean" in step]
     if summary.get("better") or not summary.get("gain") or len(rewards) < 2 * ENDS:
         return []

@@ -200,6 +200,4 @@ class RankGenerator:
         top_k: int = 0,
     ) -> list[list[SampledCompletion]]:
         """See `Generator.generate`."""
-        return self._ours.generate(
-            prompts, group_size=group_size, temperature=temperature, seeds=seeds, top_k=top_k
-        )
+        return self._ours.generate(prompts, group_size=group_size, temperature=temperature, seeds=seeds, top_k=top_k)

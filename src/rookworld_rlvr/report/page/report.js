@@ -6,6 +6,7 @@ const DARK_COLORS = ["#86b8f2", "#ff9d66", "#5fcf8a", "#d99be0", "#f0c35a", "#63
 const many = data.runs.length > 1;
 const color = (place) => (dark.matches ? DARK_COLORS : LIGHT_COLORS)[place % LIGHT_COLORS.length];
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const PENALIZED = "reward/penalized";
 let plots = [];
 
 function smoothed(values, width) {
@@ -80,6 +81,8 @@ function drawCharts() {
       label: label(curve, prefix),
       stroke: color(many ? curve.run : keys.indexOf(curve.key)),
       width: 1.5,
+      // It lies on the mean where no completion is penalised.
+      dash: curve.key === PENALIZED ? [6, 4] : [],
       spanGaps: true,
       points: { show: chart.curves[0].steps.length < 3 },
       value: (_plot, value) => value == null ? "" : Number(value.toPrecision(4)).toString(),
