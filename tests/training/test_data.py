@@ -177,5 +177,5 @@ def test_what_is_left_out_of_a_source_is_counted_by_reason_and_told(tmp_path: Pa
 
 def test_a_source_without_a_task_is_refused_with_what_to_set(tmp_path: Path) -> None:
     rows = write_fens(tmp_path / "rows.fen", OPENING_FENS[5:15])
-    with pytest.raises(UserError, match=r"rows of task environment.*data\.mixture\.environment=0 asks for none"):
+    with pytest.raises(UserError, match=r"rows of task environment.*data\.mixture\.environment=0 needs none"):
         load_data(DataConfig(train=rows), seed=0)

@@ -1,4 +1,4 @@
-"""Makes the generator that a configuration names."""
+"""Generator of a configuration."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -86,6 +86,6 @@ def _server_generator(policy: Policy, config: GeneratorBaseConfig, world: World)
 
 
 def _of_vllm(policy: Policy) -> dict[str, Any]:
-    """What every generator with vLLM is told of the model."""
+    """Arguments about the model for every generator with vLLM."""
     dtype = torch.bfloat16 if policy.precision is Precision.bf16 else torch.float32
     return {"eos_id": int(policy.tokenizer.eos_token_id), "dtype": dtype}

@@ -1,4 +1,4 @@
-"""How the process asks for memory and gives it back, how its threads wait, and how it ends. Imports no torch.
+"""Settings of the process: its memory, the waiting of its threads, and its end. Imports no torch.
 
 `prepare_process` is called before torch is imported.
 

@@ -1,4 +1,4 @@
-"""`rookworld smoke [overrides]`: one real step on one prompt a task, then the preflight checks, before a long run."""
+"""`rookworld smoke [overrides]`: one real step on one prompt per task, then the preflight checks, before a long run."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -59,7 +59,7 @@ def _smoke(config: RunConfig, run: Run) -> None:
     # The checks are about the model before any update, so they run first and are printed last.
     checks = preflight_checks(run.context, examples)
     run.context.prompts = PromptStream(examples, _mixture(len(examples), config), config.seed)
-    # Of two completions many a group is idle: it must not be dropped, or there is no step to see.
+    # With two completions many groups have zero variance: they must not be dropped, or there is no step to see.
     collection = replace(config.objective.collection, zero_variance=ZeroVariance.keep)
     objective = replace(
         config.objective, prompts_per_step=len(examples), group_size=PREFLIGHT_GROUP_SIZE, collection=collection
@@ -124,19 +124,19 @@ def _show_step(console: Console, report: StepReport) -> None:
         f"{report.times_s['step']:.2f} s, peak memory {peak_memory_gib():.2f} GiB",
         highlight=False,
     )
-    for told in _explained(report):
-        console.print(told, highlight=False, soft_wrap=True)
+    for line in _explained(report):
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def _explained(report: StepReport) -> list[str]:
-    """What a newcomer would take for a defect of ours."""
-    told = []
+    """Lines about results that a newcomer would take for a defect."""
+    lines = []
     if all(sample.score.failure for group in report.groups for sample in group.samples):
-        told.append("no answer is well-formed: `rookworld sft` teaches a model the formats")
+        lines.append("no completion is well-formed: `rookworld sft` teaches a model the formats")
     if not report.advantages_PG.any():
-        asked = f"{PREFLIGHT_GROUP_SIZE} answers to each prompt"
-        told.append(f"no gradient: the {asked} earned the same here; a run asks for objective.group_size of them")
-    return told
+        completions = f"{PREFLIGHT_GROUP_SIZE} completions of each prompt"
+        lines.append(f"no gradient: the {completions} earned the same here; a run samples objective.group_size of them")
+    return lines
 
 
 def _show_checks(console: Console, checks: list[PreflightCheck]) -> None:

@@ -9,10 +9,10 @@ from ..model.batch import Batch
 
 
 class FaultKind(StrEnum):
-    """Where a step failed."""
+    """Place in which a step failed."""
 
     generator = "generator"
-    """The generator gave nothing, or not what it was asked for."""
+    """The generator gave nothing, or not what was requested."""
     scorer = "scorer"
     """The scorer itself failed."""
     reward = "reward"
@@ -72,7 +72,7 @@ class FaultError(RuntimeError):
         """What was trained on when it happened."""
 
     def __reduce__(self) -> tuple[type["FaultError"], tuple[Fault, Batch | None]]:
-        """How the error goes to other processes; tensors go by the CPU."""
+        """Pickled form for other processes; tensors go by the CPU."""
         return FaultError, (self.fault, None if self.batch is None else self.batch.to(torch.device("cpu")))
 
 
@@ -82,4 +82,4 @@ def out_of_memory(where: str, error: torch.OutOfMemoryError) -> FaultError:
 
 
 class StepAbandonedError(RuntimeError):
-    """A stop was asked for: the step is given up between two micro-batches, before its first update."""
+    """A stop was requested: the step is given up between two micro-batches, before its first update."""

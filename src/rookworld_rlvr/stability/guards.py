@@ -13,7 +13,7 @@ from typing import Any
 # The newest value's least weight: a memory of about twenty steps.
 MEMORY = 0.05
 # A collapse needs a mean reward that was surely high and is surely low, each by this many standard errors. The mean of
-# a task with two prompts a step varies by 0.1 from step to step.
+# a task with two prompts per step varies by 0.1 from step to step.
 COLLAPSE_ERRORS = 2.0
 # Values that have hardly varied yet would make anything a spike.
 LEAST_DEVIATION = 0.1
@@ -98,7 +98,7 @@ class Trend:
 
     @property
     def doubt(self) -> float:
-        """How far the true mean may lie from the running one."""
+        """Distance by which the true mean may differ from the running one."""
         return COLLAPSE_ERRORS * math.sqrt(self.variance * self.squared_weights)
 
 
@@ -121,7 +121,7 @@ class Guards:
         return self.kl.is_spike(kl, KL_FLOOR, self.config.spike_factor)
 
     def observe_rewards(self, means: Mapping[str, float]) -> None:
-        """Take in a step's mean reward of each task that it asked."""
+        """Take in a step's mean reward of each task in it."""
         for task, mean in means.items():
             self.rewards.setdefault(task, Trend()).observe(mean)
 

@@ -1,7 +1,7 @@
 """Recovery after a fault, as an escalation of three actions.
 
 1. **skip**: the update is not made, the fault is counted.
-2. **restore**: after `restore_after` faults in a row, or at once where the weights themselves are wrong, the
+2. **restore**: after `restore_after` faults in a row, or at once if the weights themselves are wrong, the
    last good checkpoint comes back (weights, optimiser, schedule, random state, controllers, references, the
    trend of rewards; after a collapse the best checkpoint). The prompts go on, so the same batch does not return.
    The learning rate is multiplied by `recovery_lr_factor`; after GOOD_STEPS good steps it ramps back over
@@ -45,11 +45,11 @@ class RecoveryConfig:
     recovery_lr_factor: float = 0.5
     """The learning rate is multiplied by this at every restore."""
     max_consecutive_nans: int = 5
-    """Faults in a row that are survived; one more and training gives up (exit code 4)."""
+    """Faults in a row that are survived; one more and training stops (exit code 4)."""
     restore_after: int = 2
     """Faults in a row after which the last good checkpoint is restored."""
     max_restores: int = 8
-    """Restores that are tried; where one more is due, training gives up (exit code 4)."""
+    """Restores that are tried; where one more is due, training stops (exit code 4)."""
     guard: GuardConfig = field(default_factory=GuardConfig)
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class RecoveryConfig:
 
 @dataclass(slots=True)
 class RecoveryState:
-    """What the run has been through; part of a checkpoint, and not undone by a restore."""
+    """Counts of faults and restores, and the checkpoints known to be good; saved, and not undone by a restore."""
 
     lr_scale: float = 1.0
     """What the scheduled learning rate is multiplied by."""

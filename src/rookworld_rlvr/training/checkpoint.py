@@ -32,7 +32,7 @@ MIB = 2**20
 
 
 Gathered = tuple[dict[str, Tensor], dict[str, Any]]
-"""The weights that other software loads, and all that the run goes on from: whole tensors, gathered from all ranks."""
+"""The weights that other software loads, and the state that the run goes on from, as full tensors of all ranks."""
 
 
 def save_checkpoint(run_folder: Path, context: StepContext, *, step: int, keep: int) -> Path:
@@ -112,14 +112,14 @@ def set_rng_state(state: dict[str, Any]) -> None:
 
 
 def checkpoint_folder(run_folder: Path, step: int) -> Path:
-    """Where the checkpoint of a step stands."""
+    """Folder of the checkpoint of a step."""
     return run_folder / FOLDER / f"step-{step}"
 
 
 def list_checkpoints(run_folder: Path) -> list[Path]:
     """The finished checkpoints of a run, oldest first; what a reader copied beside them is none."""
-    found = ((path.name.removeprefix("step-"), path) for path in (run_folder / FOLDER).glob("step-*"))
-    return [path for _, path in sorted((int(number), path) for number, path in found if number.isdecimal())]
+    checkpoints = ((path.name.removeprefix("step-"), path) for path in (run_folder / FOLDER).glob("step-*"))
+    return [path for _, path in sorted((int(number), path) for number, path in checkpoints if number.isdecimal())]
 
 
 def find_run(resume: str) -> tuple[Path, Path | None]:
@@ -176,7 +176,7 @@ def _sync(path: Path) -> None:
 
 
 def _sweep(parent: Path) -> None:
-    """What a killed process left behind."""
+    """Remove unfinished folders of a killed process."""
     for prefix in (WRITING, REMOVING):
         for left in parent.glob(f"{prefix}*"):
             shutil.rmtree(left, ignore_errors=True)
@@ -211,7 +211,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _state(context: StepContext, step: int, keep: bool = True) -> dict[str, Any]:
-    """All that a run goes on from; tensors are whole and on the CPU, so that any device can read them."""
+    """All that a run goes on from; tensors are full and on the CPU, so that any device can read them."""
     return {
         "step": step,
         "policy": cpu_state_dict(context.policy.model, keep),

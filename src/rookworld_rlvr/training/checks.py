@@ -84,10 +84,10 @@ def check_kl(context: StepContext, part: Batch, of_update: TokenTotals) -> None:
     kl, guards = of_update.kl_exact_mean, context.guards
     limit = guards.config.kl_limit
     if 0 < limit < kl:
-        raise _fault(FaultKind.kl_limit, "kl/exact", f"{kl:.3g} nat a token, at most {limit:g} allowed", part)
+        raise _fault(FaultKind.kl_limit, "kl/exact", f"{kl:.3g} nats per token, at most {limit:g} allowed", part)
     if guards.is_kl_spike(kl):
         usual = math.exp(guards.kl.mean)
-        raise _fault(FaultKind.kl_spike, "kl/exact", f"{kl:.3g} nat a token, usually {usual:.3g}", part)
+        raise _fault(FaultKind.kl_spike, "kl/exact", f"{kl:.3g} nats per token, usually {usual:.3g}", part)
 
 
 def check_gradient(context: StepContext, grad_norm: float, part: Batch) -> None:
@@ -129,20 +129,20 @@ def _fault(kind: FaultKind, tensor: str, detail: str, batch: Batch | None = None
 def _locate(policy: Policy, batch: Batch, micro_batch_size: int) -> str:
     """The first bad weight, or else the first module whose output is not finite, by a pass of its own.
 
-    Of a model in shards neither is looked for: the other ranks are not asked.
+    For a model in shards neither is looked for, because that would need the other ranks.
     """
     if policy.sharded:
         return "log-probs"
     bad_parameter = first_bad_parameter(policy.model)
     if bad_parameter:
         return bad_parameter
-    found: list[str] = []
+    bad_modules: list[str] = []
 
     def watch(name: str) -> Any:
         def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
             values = output if isinstance(output, Tensor) else getattr(output, "last_hidden_state", None)
             if values is not None and not values.isfinite().all():
-                found.append(f"output of {name}")
+                bad_modules.append(f"output of {name}")
 
         return hook
 
@@ -153,4 +153,4 @@ def _locate(policy: Policy, batch: Batch, micro_batch_size: int) -> str:
     finally:
         for handle in handles:
             handle.remove()
-    return found[0] if found else "log-probs"
+    return bad_modules[0] if bad_modules else "log-probs"

@@ -31,11 +31,6 @@ from .state import Collection, StepContext, timed
 MAX_REFILLS = 3
 
 
-# Most times per step that zero-variance groups, or rejected completions, are sampled anew; the prompts of a task that
-# is solved, or hopeless, have none of them filled however often they are tried.
-MAX_REFILLS = 3
-
-
 class CollectionError(FaultError):
     """A fault of the generator, the scorer or a reward, with everything that was collected before it."""
 

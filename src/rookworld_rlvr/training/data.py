@@ -84,14 +84,14 @@ def _require_tasks(config: DataConfig, train: tuple[Example, ...]) -> None:
     for task in wanted:
         if not any(example.task is task for example in train):
             raise UserError(
-                f"data.train: expected rows of task {task}, as data.mixture asks, got none in {config.train}; "
-                f"data.mixture.{task}=0 asks for none"
+                f"data.train: expected rows of task {task}, as data.mixture needs, got none in {config.train}; "
+                f"data.mixture.{task}=0 needs none"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationData:
-    """What is evaluated on, and what must not be."""
+    """Rows of an evaluation, and positions that must not be in it."""
 
     held_out: tuple[Example, ...]
     trained: frozenset[str]
@@ -99,7 +99,7 @@ class EvaluationData:
 
 
 def load_evaluation_data(config: SourceConfig, *, seed: int) -> EvaluationData:
-    """The held-out rows as they stand, and every position that must not be asked, whatever `limit` says.
+    """The held-out rows as they stand, and every position that must not be evaluated on, whatever `limit` says.
 
     These are the positions of `data.exclude` and of the training rows in `data.train`. Raises UserError if a source
     has no valid row, or if no row is held out.

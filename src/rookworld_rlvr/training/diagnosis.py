@@ -1,4 +1,4 @@
-"""What a fault leaves behind: the batch it happened on, and for the last one a diagnosis to read."""
+"""Files about faults: the batch that each happened on, and for the last one a diagnosis to read."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
@@ -62,7 +62,7 @@ def save_fault(run_folder: Path, report: StepReport, *, weights: Mapping[str, Te
 
 
 def load_fault(path: Path) -> dict[str, Any]:
-    """What `save_fault` wrote, its batch as a Batch or None. Raises UserError."""
+    """Content of a file of `save_fault`, its batch as a Batch or None. Raises UserError."""
     try:
         saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         if not isinstance(saved, dict) or saved.keys() != FAULT_KEYS:
@@ -105,17 +105,17 @@ def write_diagnosis(
 def _terms(report: StepReport) -> dict[str, float]:
     """The terms of the loss, as far as the step came."""
     tokens = report.tokens
-    found = {"learning rate": report.lr, "kl coefficient": report.kl_coef}
+    terms = {"learning rate": report.lr, "kl coefficient": report.kl_coef}
     if report.rewards_PG.numel():
-        found["reward mean"] = float(report.rewards_PG.mean())
+        terms["reward mean"] = float(report.rewards_PG.mean())
     if tokens.count:
-        found |= {
+        terms |= {
             "surrogate mean": tokens.surrogate_sum / tokens.count,
             "kl term mean": tokens.kl_term_sum / tokens.count,
             "entropy mean": tokens.entropy_sum / tokens.count,
             "largest ratio": tokens.ratio_max,
         }
-    return found | {"loss": report.loss, "gradient norm": report.grad_norm, "update norm": report.update_norm}
+    return terms | {"loss": report.loss, "gradient norm": report.grad_norm, "update norm": report.update_norm}
 
 
 def _samples(report: StepReport) -> list[dict[str, Any]]:

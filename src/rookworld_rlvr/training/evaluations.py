@@ -152,7 +152,7 @@ class _Moves:
 
 
 def _players(run: Run, generator: Generator, policy: Policy, config: MatchConfig, moves: _Moves) -> MakePlayer:
-    """Players of a model, by seed; they stop if the run is asked to.
+    """Players of a model, by seed; they stop if a stop was requested.
 
     The match makes one that plays and one for second attempts, whose moves do not count.
     """

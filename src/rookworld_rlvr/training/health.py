@@ -53,7 +53,7 @@ def no_progress_reason(report: StepReport) -> str:
 def watch(state: RecoveryState, report: StepReport) -> None:
     """Count steps in a row without effect. Raises TrainingGaveUpError after MAX_INEFFECTIVE_STEPS of them.
 
-    A fault is no idle step: recovery counts it.
+    A fault does not count here: recovery counts it.
     """
     reason = "" if report.fault else no_progress_reason(report)
     if not reason:
@@ -68,14 +68,14 @@ def watch(state: RecoveryState, report: StepReport) -> None:
 
 
 class Sign(StrEnum):
-    """What may be wrong with a run that goes on."""
+    """A sign of trouble in a run that goes on."""
 
     kl = "kl"
     """KL to the reference left the range KL_LOW to KL_HIGH."""
     oscillation = "oscillation"
     """Reward or advantages swing about one level."""
     no_variance = "no_variance"
-    """Most groups have equal rewards and teach nothing."""
+    """Most groups have zero variance: equal rewards."""
     forgetting = "forgetting"
     """The validation score of a task fell well below its best."""
 

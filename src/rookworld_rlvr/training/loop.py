@@ -71,7 +71,7 @@ def _write_self_play(run: Run, records: SelfPlayRecords) -> None:
 
 
 def _step_or_stop(run: Run, step: int) -> StepReport | None:
-    """Run a step and return its report; None if a stop was asked for, with the state of before the step restored."""
+    """Run a step and return its report; None if a stop was requested, with the state of before the step restored."""
     context = run.context
     prompts, rng = context.prompts_state(), rng_state()
     try:
@@ -85,7 +85,7 @@ def _step_or_stop(run: Run, step: int) -> StepReport | None:
 
 
 def _settle(run: Run, report: StepReport, *, last: bool) -> None:
-    """All that follows a step. Raises TrainingGaveUpError."""
+    """Everything that follows a step. Raises TrainingGaveUpError."""
     context, step = run.context, report.step + 1
     compare_weights(run, step)
     due = last or step % run.config.checkpoint_every == 0
@@ -105,7 +105,7 @@ def _settle(run: Run, report: StepReport, *, last: bool) -> None:
 
 
 def compare_weights(run: Run, step: int) -> None:
-    """Raise RankError where a rank's weights are not those of rank 0, every so many steps; shards differ anyway."""
+    """Raise RankError if a rank's weights are not those of rank 0, every so many steps; shards differ anyway."""
     world = run.context.world
     if world.size == 1 or run.context.policy.sharded or step % COMPARE_EVERY:
         return
@@ -144,7 +144,7 @@ def _finite_state(context: StepContext) -> bool:
 
 
 def _after_good_step(run: Run, report: StepReport, step: int) -> None:
-    """What learns from a step: guards, controllers and the reference."""
+    """Update guards, the KL controller and the reference from a good step."""
     context, tokens = run.context, report.tokens
     if not tokens.count:
         return

@@ -32,7 +32,7 @@ TOKEN_CLAMP_NAT = 10.0
 
 @dataclass(frozen=True, slots=True)
 class LossPlan:
-    """What the micro-batches of one update have in common."""
+    """Options and sizes that the micro-batches of one update have in common."""
 
     objective: StepConfig
     kl: KLConfig
@@ -49,7 +49,7 @@ class LossPlan:
 
 @dataclass(frozen=True, slots=True)
 class MicroLoss:
-    """What a micro-batch of N trained tokens says."""
+    """Loss and totals of a micro-batch of N trained tokens."""
 
     loss: Tensor
     """This micro-batch's share of the update's loss, a scalar with a gradient."""
@@ -66,7 +66,7 @@ class TokenTotals:
 
     count: int = 0
     kl_count: int = 0
-    """Tokens that the reference was asked about."""
+    """Tokens of which the reference was computed."""
     logprob_sum: float = 0.0
     ref_logprob_sum: float = 0.0
     kl_sum: float = 0.0
@@ -86,7 +86,7 @@ class TokenTotals:
     def of(cls, statistics: TokenStatistics, original_logprobs: Tensor | None, terms: "TokenTerms") -> "TokenTotals":
         """Totals of one micro-batch's trained tokens, each tensor (N,), N at least 1."""
         logprobs = statistics.logprobs.detach()
-        found = {
+        sums = {
             "logprob_sum": logprobs.sum(),
             "entropy_sum": statistics.entropy.detach().sum(),
             "clipped_sum": terms.clipped.sum(),
@@ -98,9 +98,9 @@ class TokenTotals:
             **_kl_totals(statistics, original_logprobs),
         }
         # Read at once: each reading waits for the device.
-        values = torch.stack([value.float() for value in found.values()]).tolist()
-        kl_count = logprobs.numel() if "kl_sum" in found else 0
-        return cls(count=logprobs.numel(), kl_count=kl_count, **dict(zip(found, values, strict=True)))
+        values = torch.stack([value.float() for value in sums.values()]).tolist()
+        kl_count = logprobs.numel() if "kl_sum" in sums else 0
+        return cls(count=logprobs.numel(), kl_count=kl_count, **dict(zip(sums, values, strict=True)))
 
     def add(self, other: "TokenTotals") -> None:
         """Take in another micro-batch."""
@@ -111,12 +111,12 @@ class TokenTotals:
 
     @property
     def kl_mean(self) -> float:
-        """k3 estimate of KL(policy‖reference), nat a token; 0 before any token."""
+        """k3 estimate of KL(policy‖reference), nats per token; 0 before any token."""
         return self.kl_sum / max(self.kl_count, 1)
 
     @property
     def kl_exact_mean(self) -> float:
-        """KL(policy‖reference) over the whole vocabulary, nat a token: what guards and controllers look at.
+        """KL(policy‖reference) over the whole vocabulary, nats per token: what guards and controllers look at.
 
         One token in ten thousand may have a k3 of a thousand nat, which moves a step's mean and means nothing.
         """
@@ -125,7 +125,7 @@ class TokenTotals:
 
 @dataclass(frozen=True, slots=True)
 class TokenTerms:
-    """What the loss made of one micro-batch's trained tokens; each (N,), detached."""
+    """Terms of the loss of one micro-batch's trained tokens; each (N,), detached."""
 
     surrogate: Tensor
     """Policy loss before the sampler's correction, in the advantages' unit."""

@@ -19,7 +19,7 @@ from .state import Collection, StepContext, StepReport
 
 
 class Reduction(StrEnum):
-    """How the figures of a step's parts (completions, tokens, groups, updates) become the step's one."""
+    """Way in which the figures of a step's parts (completions, tokens, groups, updates) become the step's one."""
 
     mean = "mean"
     sum = "sum"
@@ -36,7 +36,7 @@ Value = Callable[[StepReport, StepContext], "float | Mapping[str, float] | None"
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What a key means, and what it is in a step."""
+    """Meaning of a key, and its value in a step."""
 
     unit: str
     reduction: Reduction
@@ -75,17 +75,17 @@ def _of_tokens(value: Callable[[TokenTotals], float]) -> Value:
 
 
 def _of_loss(summed: Callable[[StepReport], float]) -> Value:
-    """A sum over trained tokens, a token; None where no token was trained."""
+    """A sum over trained tokens, per token; None where no token was trained."""
     return lambda report, _context: summed(report) / report.tokens.count if report.tokens.count else None
 
 
 def _of_kl(value: Callable[[TokenTotals], float]) -> Value:
-    """None where the reference was not asked."""
+    """None if the reference was not computed."""
     return lambda report, _context: value(report.tokens) if report.tokens.kl_count else None
 
 
 def _of_engines(value: Callable[[EngineCounts], float | None]) -> Value:
-    """None where the step did not come to the judge, or it has no engines."""
+    """None if the step did not reach the scorer, or it has no engines."""
     return lambda report, _context: None if report.collection.engine is None else value(report.collection.engine)
 
 
@@ -156,16 +156,17 @@ def _added_by_the_loop(_report: StepReport, _context: StepContext) -> None:
     """Validations and warning signs; see `validation.validation_metrics` and `warning_signs`."""
 
 
-# A key that ends in `/*` stands for a family, one key a task, part or reason.
+# A key that ends in `/*` stands for a family, one key per task, component or reason.
 METRICS: dict[str, Metric] = {
     "loss": Metric("reward std", MEAN, "surrogate, KL and entropy terms, mean over updates", "around 0; no trend",
         _of_report(lambda report: report.loss)),
     "loss/surrogate": Metric("reward std", MEAN, "surrogate of a trained token, before the sampler's correction",
         "around 0; no trend",
         _of_tokens(lambda totals: totals.surrogate_sum / totals.count)),
-    "loss/kl": Metric("nat a token", MEAN, "KL term of a trained token, times kl/coef", "well below advantage/abs_mean",
+    "loss/kl": Metric("nats per token", MEAN, "KL term of a trained token, times kl/coef",
+        "well below advantage/abs_mean",
         _of_loss(lambda report: report.kl_coef * report.tokens.kl_term_sum)),
-    "loss/entropy": Metric("nat a token", MEAN, "entropy of a trained token, times policy/entropy_coef; subtracted",
+    "loss/entropy": Metric("nats per token", MEAN, "entropy of a trained token, times policy/entropy_coef; subtracted",
         "0 without a bonus",
         _of_loss(lambda report: report.entropy_coef * report.tokens.entropy_sum)),
     "reward/mean": Metric("reward", MEAN, "mean over the step's completions", "rises",
@@ -176,11 +177,11 @@ METRICS: dict[str, Metric] = {
         _of_groups(_parts)),
     "reward/penalized": Metric("reward", MEAN, "reward/mean less kl/coef times kl/reference", "rises",
         _penalized),
-    "reward/failure/*": Metric("fraction", MEAN, "completions of all that the parser refused, a reason", "falls",
+    "reward/failure/*": Metric("fraction", MEAN, "completions of all that the parser refused, by reason", "falls",
         _of_groups(_failures)),
     "group/reward_std": Metric("reward", MEAN, "mean over groups of the population std", "above 0.02",
         _of_groups(lambda report: float(report.rewards_PG.std(-1, correction=0).mean()))),
-    "group/zero_variance_fraction": Metric("fraction", MEAN, "groups of equal rewards: they teach nothing", "below 0.5",
+    "group/zero_variance_fraction": Metric("fraction", MEAN, "groups of equal rewards", "below 0.5",
         _of_advantages(_idle)),
     "group/gated_fraction": Metric("fraction", MEAN, "groups of unequal rewards that the outcome filter leaves out",
         "0 without the filter",
@@ -191,12 +192,12 @@ METRICS: dict[str, Metric] = {
         _of_advantages(lambda report: float(_magnitude(report).mean()))),
     "advantage/abs_max": Metric("reward std", MAX, "largest |advantage|", "below 5, the clip",
         _of_advantages(lambda report: float(_magnitude(report).max()))),
-    "kl/reference": Metric("nat a token", MEAN, "k3 estimate of KL(policy‖reference)", "0 at first, below 0.1",
+    "kl/reference": Metric("nats per token", MEAN, "k3 estimate of KL(policy‖reference)", "0 at first, below 0.1",
         _of_kl(lambda totals: totals.kl_mean)),
-    "kl/original": Metric("nat a token", MEAN, "k3 estimate of KL(policy‖starting model)",
+    "kl/original": Metric("nats per token", MEAN, "k3 estimate of KL(policy‖starting model)",
         "grows slowly, also over refreshes",
         _of_kl(lambda totals: totals.kl_original_sum / totals.kl_count)),
-    "kl/exact": Metric("nat a token", MEAN, "kl/reference over the whole vocabulary", "close to kl/reference",
+    "kl/exact": Metric("nats per token", MEAN, "kl/reference over the whole vocabulary", "close to kl/reference",
         _of_kl(lambda totals: totals.kl_exact_mean)),
     "kl/min": Metric("nat", MIN, "smallest k3 of a token", "0 or more",
         _of_kl(lambda totals: totals.kl_min)),
@@ -212,7 +213,8 @@ METRICS: dict[str, Metric] = {
         _of_tokens(lambda totals: totals.ratio_max)),
     "policy/clip_fraction": Metric("fraction", MEAN, "tokens whose clip binds", "0 with one update a batch",
         _of_tokens(lambda totals: totals.clipped_sum / totals.count)),
-    "policy/entropy": Metric("nat a token", MEAN, "entropy of the policy at sampled prefixes", "falls slowly, not to 0",
+    "policy/entropy": Metric("nats per token", MEAN, "entropy of the policy at sampled prefixes",
+        "falls slowly, not to 0",
         _of_tokens(lambda totals: totals.entropy_sum / totals.count)),
     "policy/entropy_coef": Metric("1", LAST, "coefficient of the entropy bonus in force", "as configured",
         _of_report(lambda report: report.entropy_coef)),
@@ -242,7 +244,7 @@ METRICS: dict[str, Metric] = {
         _of_state(lambda context: context.recovery.skipped)),
     "recovery/restores": Metric("restores", LAST, "restores of an earlier checkpoint so far", "0",
         _of_state(lambda context: context.recovery.restores)),
-    "recovery/ineffective": Metric("steps", LAST, "steps in a row that taught nothing", "0",
+    "recovery/ineffective": Metric("steps", LAST, "steps in a row without effect", "0",
         _of_state(lambda context: context.recovery.ineffective)),
     "recovery/halvings": Metric("halvings", LAST, "times that the micro-batch was halved because memory ran out", "0",
         _of_state(lambda context: context.recovery.halvings)),
@@ -261,18 +263,18 @@ METRICS: dict[str, Metric] = {
         _added_by_the_loop),
     "judge/verdict/*": Metric("prompts", SUM, "P: prompts by source of their move values", "as configured",
         _of_groups(_sources)),
-    "judge/engine_positions": Metric("positions", SUM, "judged by an engine, each once a sampling", "as configured",
+    "judge/engine_positions": Metric("positions", SUM, "scored by an engine, each once per sampling", "as configured",
         _of_engines(lambda counts: counts.positions)),
     "judge/engine_cached_fraction": Metric("fraction", MEAN, "share of those positions that no engine had to search",
         "any",
         _of_engines(_cached)),
-    "judge/engine_wait_s": Metric("s", SUM, "judging that waited for engines", "well below time/generate_s",
+    "judge/engine_wait_s": Metric("s", SUM, "scoring that waited for engines", "well below time/generate_s",
         _of_engines(lambda counts: counts.wait_s)),
     "judge/engine_restarts": Metric("restarts", LAST, "engines that hung or died, replaced so far", "0",
         _engine_restarts),
     "time/generate_s": Metric("s", SUM, "sampling", "depends on the machine",
         _seconds("generate")),
-    "time/score_s": Metric("s", SUM, "judging", "below 1 % of time/step_s",
+    "time/score_s": Metric("s", SUM, "scoring", "below 1 % of time/step_s",
         _seconds("score")),
     "time/train_s": Metric("s", SUM, "forward, backward, update", "depends on the machine",
         _seconds("train")),
@@ -290,19 +292,19 @@ METRICS: dict[str, Metric] = {
 
 def step_metrics(report: StepReport, context: StepContext) -> dict[str, float]:
     """The metrics of one step; one that a fault ended has those of the phases it came to."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for key, metric in METRICS.items():
         value = metric.value(report, context)
         if isinstance(value, Mapping):
-            found |= {key.replace("*", member): figure for member, figure in value.items()}
+            values |= {key.replace("*", member): figure for member, figure in value.items()}
         elif value is not None:
-            found[key] = value
+            values[key] = value
     # JSON has no NaN, and a reader of metrics no use for one: a fault's own figures are in the diagnosis.
-    return {key: value for key, value in found.items() if math.isfinite(value)}
+    return {key: value for key, value in values.items() if math.isfinite(value)}
 
 
 def declared(key: str) -> Metric:
-    """What a key means, families included. Raises KeyError for one that is not declared."""
+    """Declaration of a key, families included. Raises KeyError for one that is not declared."""
     parts = key.split("/")
     families = ("/".join([*parts[:length], "*"]) for length in range(len(parts) - 1, 0, -1))
     return METRICS[next((name for name in (key, *families) if name in METRICS), key)]

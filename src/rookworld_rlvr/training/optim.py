@@ -63,7 +63,7 @@ def learning_rate(config: OptimConfig, step: int, total_steps: int) -> float:
 
 @dataclass(slots=True)
 class Clock:
-    """Where the schedules stand. A restore sets it back, so it may lag behind the run's steps."""
+    """Place of the schedules. A restore sets it back, so it may lag behind the run's steps."""
 
     schedule_step: int = 0
     """Steps of the schedules that are done."""

@@ -20,7 +20,7 @@ LATEST = "latest"
 CONFIG_FILE, SUMMARY = "config.yaml", "summary.json"
 METRICS_FILE, ROLLOUTS_FILE = "metrics.jsonl", "rollouts.jsonl"
 POSITIONS_FILE, GAMES_FILE = "self_play_positions.jsonl", "self_play_games.jsonl"
-# Of `summary.json`, "stopped": the run was asked to stop and can be resumed.
+# Of `summary.json`, "stopped": a stop was requested, and the run can be resumed.
 INTERRUPTED = "interrupted"
 
 
@@ -110,7 +110,7 @@ def transcript(step: int, group: Group, sample: Sample) -> dict[str, Any]:
         "prompt": group.example.prompt,
         "completion": sample.text,
         "expected": group.example.completion,
-        # JSON has no NaN; a reward that is not finite is a fault, and told of as one.
+        # JSON has no NaN; a reward that is not finite is a fault, and reported as one.
         "reward": reward if math.isfinite(reward) else None,
         "parts": sample.score.components,
         "failure": f"{failure.reason}: {failure.detail}" if failure else None,

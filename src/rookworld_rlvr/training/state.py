@@ -1,4 +1,4 @@
-"""Input and output of a step: `StepContext` is everything that it works with, `StepReport` everything that it tells."""
+"""Input and output of a step: `StepContext` is everything that it works with, `StepReport` what comes of it."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

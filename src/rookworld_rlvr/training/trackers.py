@@ -33,7 +33,7 @@ def make_tracker(config: LoggingConfig, folder: Path, settings: Mapping[str, Any
 
 @dataclass(frozen=True, slots=True)
 class Cards:
-    """How transcripts are drawn for a tracker."""
+    """Drawings of transcripts for a tracker."""
 
     html: Callable[[Sequence[Mapping[str, Any]]], str]
     """Boards as a page of their own."""
@@ -47,14 +47,14 @@ CHANGE_COLUMNS = ("key", "before", "after", "gain", "low", "high", "moved")
 
 
 def transcript_rows(transcripts: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
-    """A row a transcript, in the order of TRANSCRIPT_COLUMNS; a text that is not there is empty."""
+    """One row per transcript, in the order of TRANSCRIPT_COLUMNS; a text that is not there is empty."""
     known = [transcript | {"failure": transcript["failure"] or "", "expected": transcript["expected"] or ""}
              for transcript in map(dict, transcripts)]  # fmt: skip
     return [[transcript[column] for column in TRANSCRIPT_COLUMNS] for transcript in known]
 
 
 def change_rows(summary: Mapping[str, Any]) -> list[list[Any]]:
-    """A row a headline key that was evaluated before and after, in the order of CHANGE_COLUMNS."""
+    """One row per headline key that was evaluated before and after, in the order of CHANGE_COLUMNS."""
     moved = {key: part for part in ("better", "worse") for key in summary[part]}
     return [
         [key, *(summary[part][key]["value"] for part in ("before", "after")),

@@ -150,7 +150,7 @@ def begin(run: Run) -> tuple[int, list[Row]]:
 
 @on_rank_0("the run's files")
 def _begin_files(run: Run, rows: Sequence[Row]) -> None:
-    """Write what a run without a step has."""
+    """Write the files of a run without a step."""
     write_text(run.folder / CONFIG_FILE, run.config_text)
     write_text(run.folder / BEFORE_ROWS, "".join(json.dumps(dict(row.values)) + "\n" for row in rows))
     for name in (METRICS_FILE, ROLLOUTS_FILE):
