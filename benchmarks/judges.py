@@ -23,7 +23,7 @@ from omegaconf import OmegaConf
 from rookworld_rlvr.training.checkpoint import list_checkpoints
 
 RUNS = {
-    "verdicts": "rubric=default",
+    "verdicts": "rubric.source=cached",
     "labels": "rubric=labels",
     "rules": "rubric=rules",
     "engine": "rubric=engine",

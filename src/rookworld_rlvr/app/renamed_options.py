@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 REMOVED = "(removed: "
 """Prefix of a hint that gives a reason instead of a new name; the hint ends with the closing bracket."""
+LEAVE_OUT = f"{REMOVED}it is the default, leave it out)"
 CONSTANT = f"{REMOVED}now the constant"
 
 # An entry without "=" covers the option and everything below it; with "=" it covers one value or one group choice.
@@ -90,6 +91,10 @@ RENAMED_OPTIONS: dict[str, str] = {
     "objective.advantage.clip": f"{CONSTANT} objective.advantages.ADVANTAGE_CLIP)",
     "generator.vllm.sleep": "(removed: vLLM on CUDA always gives its memory back while the trainer works)",
     "kl.token_clamp": f"{CONSTANT} training.loss.TOKEN_CLAMP_NAT)",
+    "data=default": LEAVE_OUT,
+    "rubric=default": LEAVE_OUT,
+    "recovery=default": LEAVE_OUT,
+    "optim=tiny": LEAVE_OUT,
 }
 RENAMED_COMMANDS: dict[str, str] = {
     "warmstart": "sft",

@@ -24,7 +24,7 @@ FAULT_KEYS = {"step", "fault", "kl_coef", "entropy_coef", "batch", "samples", "p
 SUGGESTIONS: Mapping[FaultKind, str] = {
     FaultKind.generator: "generator.batch_size=16",
     FaultKind.scorer: "rubric.stockfish.timeout_s=60",
-    FaultKind.reward: "rubric=default",
+    FaultKind.reward: "rubric=rules",
     FaultKind.logprobs: "precision=fp32 optim.lr={lr:.1e}",
     FaultKind.loss: "optim.lr={lr:.1e}",
     FaultKind.gradient: "precision=fp32 optim.lr={lr:.1e}",
