@@ -140,9 +140,7 @@ def test_special_tokens_differ_and_pads_go_in_front() -> None:
     assert padded[0][0] == TOKENIZER.pad_token_id
 
 
-def test_a_saved_folder_loads_by_plain_autotokenizer(
-    examples: tuple[Example, ...], tmp_path: Path
-) -> None:
+def test_a_saved_folder_loads_by_plain_autotokenizer(examples: tuple[Example, ...], tmp_path: Path) -> None:
     TOKENIZER.save_pretrained(tmp_path)
     assert not list(tmp_path.glob("*.py"))
     loaded = AutoTokenizer.from_pretrained(tmp_path)

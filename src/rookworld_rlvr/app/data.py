@@ -19,8 +19,14 @@ from ..tasks.types import Task
 from ..training.data import positions_of
 from .exit_codes import BAD_INPUT, DONE, INTERRUPTED
 from .generation.game_log import GameLogError
-from .generation.generate import CARD_FILE, Request, generate, given_games
-from .generation.move_evals import positions_with_moves, write_move_evals
+from .generation.generate import (
+    CARD_FILE,
+    Request,
+    generate,
+    given_games,
+    positions_with_moves,
+    write_move_evals,
+)
 from .generation.workers import Labelling, WorkerError
 from .progress import bars
 
@@ -237,5 +243,5 @@ def _selfplay(arguments: argparse.Namespace) -> None:
             counts = play_to_folder(request, lambda done: tell("games", done))
     except GeneratorError as error:
         raise UsageError(str(error)) from error
-    told = ", ".join(f"{name} {rows}" for name, rows in counts.items())
-    print(f"{request.games} games: {request.folder}: {told}; described in {CARD_FILE}")
+    rows = ", ".join(f"{name} {count}" for name, count in counts.items())
+    print(f"{request.games} games: {request.folder}: {rows}; described in {CARD_FILE}")

@@ -72,9 +72,7 @@ def tokenize(
     ]
 
 
-def batches(
-    examples: Sequence[TokenizedExample], batch_size: int, seed: int
-) -> Iterator[list[TokenizedExample]]:
+def batches(examples: Sequence[TokenizedExample], batch_size: int, seed: int) -> Iterator[list[TokenizedExample]]:
     """Endless batches of examples of similar length, in an order that the seed alone decides."""
     rng = random.Random(seed)
     while True:

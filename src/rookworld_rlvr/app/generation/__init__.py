@@ -1,1 +1,1 @@
-"""`rookworld data`: new rows by an engine, by games of a model, and verdicts on rows that are there."""
+"""Data of `rookworld data`: rows by an engine, rows of a model's games, and evaluations of existing rows."""

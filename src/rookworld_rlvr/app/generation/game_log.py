@@ -1,4 +1,4 @@
-"""Finished games on disk, so that an interrupted generation goes on where it stopped."""
+"""Log of finished games, from which an interrupted generation resumes."""
 
 import fcntl
 import json
@@ -9,19 +9,19 @@ from types import TracebackType
 from typing import Self
 
 Header = Mapping[str, str | int]
-# Of a damaged line, bytes.
+# Bytes of a damaged line that a message shows.
 SHOWN = 40
 
 
 class GameLogError(ValueError):
-    """A log that another run writes, that was begun with other settings, or that is damaged; one line."""
+    """The log is damaged, has other settings, or is open in another process; one line."""
 
 
 class GameLog:
-    """Games in the order of their numbers, one JSON line of rows each, behind a line that says what they are.
+    """Games in the order of their numbers, one JSON line of rows each, after a line with a header.
 
-    A line that an interrupt cut off is dropped when the log is opened. Raises GameLogError if `header`
-    is not the one that the log was begun with, or another process has the log open.
+    A line that an interrupt cut off is dropped when the log is opened. Raises GameLogError if the log has another
+    header than `header`, or another process has it open.
     """
 
     def __init__(self, path: Path, header: Header) -> None:
@@ -41,7 +41,7 @@ class GameLog:
         self._file.close()
 
     def games(self) -> Iterator[list[str]]:
-        """The finished games' rows, game 0 first. Raises GameLogError for a damaged line."""
+        """Rows of the finished games, game 0 first. Raises GameLogError for a damaged line."""
         with self._path.open("rb") as lines:
             next(lines)
             for number, line in zip(range(2, self.finished + 2), lines, strict=False):
@@ -51,7 +51,7 @@ class GameLog:
                 yield rows
 
     def append(self, rows: list[str]) -> None:
-        """The next game's rows, on disk when this returns."""
+        """Write the rows of the next game; they are on disk when this returns."""
         self._write(rows)
         self.finished += 1
 
@@ -59,10 +59,10 @@ class GameLog:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise GameLogError(f"expected to write {self._path} alone, got it open in another run") from error
+            raise GameLogError(f"expected to write {self._path} alone, got it open in another process") from error
 
     def _recover(self, header: Header) -> int:
-        """How many whole games there are; what follows the last whole line is cut off."""
+        """Count the complete games, and cut off what follows the last complete line."""
         self._file.seek(0)
         first = self._file.readline()
         if not first.endswith(b"\n"):
@@ -70,8 +70,8 @@ class GameLog:
             self._write(header)
             return 0
         if self._parse(first, 1) != header:
-            begun = first.decode().strip()
-            raise GameLogError(f"expected games of {json.dumps(header)}, got {self._path} of {begun}")
+            saved = first.decode().strip()
+            raise GameLogError(f"expected games of {json.dumps(header)}, got {self._path} of {saved}")
         finished, end = 0, self._file.tell()
         for line in self._file:
             if line.endswith(b"\n"):
@@ -86,7 +86,7 @@ class GameLog:
             raise self._damaged(line, number) from error
 
     def _damaged(self, line: bytes, number: int) -> GameLogError:
-        return GameLogError(f"expected what a run writes in line {number} of {self._path}, got {line[:SHOWN]!r}")
+        return GameLogError(f"expected JSON of this command in line {number} of {self._path}, got {line[:SHOWN]!r}")
 
     def _write(self, value: object) -> None:
         self._file.write(json.dumps(value).encode() + b"\n")

@@ -1,56 +1,63 @@
-"""Rows for both tasks from numbered games, the same whatever the number of processes or interrupts.
+"""Rows of both tasks from numbered games; interrupts and the number of processes do not change them.
 
-Game k of a task depends on the task, the seed, the engine and k alone, and the games are read in the
-order of their numbers. Positions are held out before anything else, by their identity alone, so that no row of either
-task has a held-out position on the training side.
+Game k of a task depends on the task, the seed, the engine and k alone, and games are read in the order of their
+numbers. Positions are held out first, by their identity alone, so that no row for training has a held-out position.
 """
 
+import gzip
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import chess
 
+from ...board.fen import parse_fen
 from ...board.positions import games_from_pgn, positions_from_file
 from ...files import make_folder, write_lines
 from ...provenance import digest
-from ...stockfish.engine import HASH_MIB
+from ...stockfish.engine import HASH_MIB, EngineConfig
+from ...stockfish.pool import EnginePool
+from ...tasks import policy_fens
 from ...tasks.audit import audit
 from ...tasks.audit_report import AuditReport
+from ...tasks.corpus import read_corpus
+from ...tasks.move_evals import MoveEvals, render_move_evals
 from ...tasks.transitions import TransitionSource, replayed
 from ...tasks.types import Task
 from .game_log import GameLog, Header
-from .rows import Rows, made_of_move_evals, made_of_transition
+from .rows import Rows, row_of_move_evals, row_of_transition
 from .workers import Game, Labelling, new_games, open_workers
 
 CARD_FILE = "data_card.json"
 
 Progress = Callable[[str, int], None]
-"""Told a task and how many rows it has; first what it had before."""
-# Part of what a log of games begins with: it rises when games or their labels are made otherwise.
+"""Called with a task and its number of rows; at first with the rows of an earlier call."""
+# Part of the header of a log of games: it rises when games or their labels change.
 GAMES_VERSION = 3
-HELD_OUT, VERDICTS = "held_out_", "move_evals.tsv"
-# Of the environment's rows, at most, those of the engine's games.
+HELD_OUT, MOVE_EVALS = "held_out_", "move_evals.tsv"
+# Highest share of the engine's games in the environment's rows.
 ENGINE_SHARE = 0.3
+# Positions between two reports of progress of `data evals`.
+CHUNK = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be generated."""
+    """Options of `rookworld data generate`."""
 
     tasks: tuple[Task, ...]
     rows: int
     """Rows of each task."""
     seed: int
     labelling: Labelling
-    """How policy rows are labelled; the environment task needs no labels."""
+    """Engine that labels policy rows; the environment task needs no labels."""
     processes: int
     folder: Path
-    """Gets `<task>.txt`, `move_evals.tsv`, what is held out, the data card, and the finished games under `games/`."""
+    """Place of `<task>.txt`, `move_evals.tsv`, held-out files, the data card, and the finished games in `games/`."""
     excluded: frozenset[str]
     """Positions (see `example_key`) that no row may begin from."""
     held_out_fraction: float = 0.0
@@ -59,18 +66,18 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What came of a request."""
+    """Result of a request."""
 
     card: Path
     restarts: int
-    """Engine processes that were replaced. Not in the card: they change no row."""
+    """Engine processes that were replaced; they change no row and are not in the card."""
 
 
 def generate(request: Request, progress: Progress) -> Generated:
-    """Writes every file of `request`, the data card last.
+    """Write every file of `request`, the data card last.
 
-    A folder that holds finished games of the same seed and engine goes on from them. Raises
-    EngineUnusableError, GameLogError, WorkerError or OSError.
+    Resumes from the folder's finished games of the same seed and engine. Raises EngineUnusableError, GameLogError,
+    WorkerError or OSError.
     """
     engine = _engine_header(request.labelling) if Task.policy in request.tasks else {}
     make_folder(request.folder / "games", "--out")
@@ -91,9 +98,9 @@ def generate(request: Request, progress: Progress) -> Generated:
 
 
 def given_games(paths: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-    """The FENs of games in files: a PGN's games, or one game for each position of a `.fen`, `.epd` or `.jsonl` file.
+    """FENs of games in files: a PGN's games, or one game per position of a `.fen`, `.epd` or `.jsonl` file.
 
-    Raises ValueError for a file that holds something else, OSError for one that cannot be read.
+    Raises ValueError for a file with other content, OSError for a file that cannot be read.
     """
     games: list[tuple[str, ...]] = []
     for path in paths:
@@ -105,24 +112,24 @@ def given_games(paths: Iterable[str]) -> tuple[tuple[str, ...], ...]:
     return tuple(games)
 
 
-READERS = {Task.policy: made_of_move_evals, Task.environment: made_of_transition}
+READERS = {Task.policy: row_of_move_evals, Task.environment: row_of_transition}
 
 
 def _generate_task(task: Task, request: Request, engine: Header, progress: Progress) -> Rows:
     labelling = request.labelling if task is Task.policy else None
-    made = {"version": GAMES_VERSION, "python_chess": chess.__version__, **(engine if labelling else {})}
+    settings = {"version": GAMES_VERSION, "python_chess": chess.__version__, **(engine if labelling else {})}
     if labelling:
-        made["given"] = digest("\n".join(fens) for fens in labelling.given)
-    header: Header = {"task": task.value, "seed": request.seed, **made}
+        settings["given"] = digest("\n".join(fens) for fens in labelling.given)
+    header: Header = {"task": task.value, "seed": request.seed, **settings}
     rows = Rows(request.excluded, request.rows, request.held_out_fraction)
     if task is Task.environment:
         _add_given_games(rows, request)
         _add_engine_games(rows, request)
     with GameLog(request.folder / "games" / f"{task}.jsonl", header) as log:
         rows.add_games(map(Game, log.games()), READERS[task], lambda: None)
-        progress(task, len(rows.made))
+        progress(task, len(rows.kept))
         with closing(_new_games(log, task, request, labelling)) as games:
-            rows.add_games(games, READERS[task], lambda: progress(task, len(rows.made)))
+            rows.add_games(games, READERS[task], lambda: progress(task, len(rows.kept)))
     return rows
 
 
@@ -131,11 +138,11 @@ def _add_given_games(rows: Rows, request: Request) -> None:
         for row in replayed(fens, random.Random(f"given-{request.seed}-{number}"), TransitionSource.given):
             if rows.full:
                 return
-            rows.add(made_of_transition(row.render()))
+            rows.add(row_of_transition(row.render()))
 
 
 def _add_engine_games(rows: Rows, request: Request) -> None:
-    """Transitions of the engine's games that the policy task has left in the folder, up to a share of the rows."""
+    """Add transitions of the engine's games in the log of the policy task, up to a share of the rows."""
     log = request.folder / "games" / f"{Task.policy}.jsonl"
     if Task.policy not in request.tasks or not log.is_file():
         return
@@ -144,15 +151,13 @@ def _add_engine_games(rows: Rows, request: Request) -> None:
         for number, game in enumerate(games):
             fens = [fields[1] for fields in (line.split("\t") for line in json.loads(game)) if fields[0] == "engine"]
             for row in replayed(fens, random.Random(f"replayed-{request.seed}-{number}")) if fens else ():
-                if len(rows.made) >= ENGINE_SHARE * request.rows:
+                if len(rows.kept) >= ENGINE_SHARE * request.rows:
                     return
-                rows.add(made_of_transition(row.render()))
+                rows.add(row_of_transition(row.render()))
 
 
-def _new_games(
-    log: GameLog, task: Task, request: Request, labelling: Labelling | None
-) -> Generator[Game, None, None]:
-    """Each joins the log first."""
+def _new_games(log: GameLog, task: Task, request: Request, labelling: Labelling | None) -> Generator[Game, None, None]:
+    """Endless new games; each is logged before it is yielded."""
     with open_workers(request.processes, request.seed, labelling) as connections:
         for game in new_games(connections, log.finished):
             log.append(game.lines)
@@ -160,20 +165,20 @@ def _new_games(
 
 
 def _write_rows(folder: Path, task: Task, rows: Rows) -> dict[str, object]:
-    """The files of a task; returns its part of the card. Raises RuntimeError if a label is wrong."""
+    """Write the files of a task and return its part of the card. Raises RuntimeError if a label is wrong."""
     path = folder / f"{task}.txt"
-    write_lines(path, (row.line for row in rows.made))
+    write_lines(path, (row.line for row in rows.kept))
     if task is Task.policy:
-        write_lines(folder / VERDICTS, (row.verdict for row in rows.made))
+        write_lines(folder / MOVE_EVALS, (row.move_evals for row in rows.kept))
     if rows.held_out:
         write_lines(folder / f"{HELD_OUT}{task}.txt", (row.line for row in rows.held_out))
         if task is Task.policy:
-            write_lines(folder / f"{HELD_OUT}{VERDICTS}", (row.verdict for row in rows.held_out))
+            write_lines(folder / f"{HELD_OUT}{MOVE_EVALS}", (row.move_evals for row in rows.held_out))
     return _card(task, rows, audit(path))
 
 
 def _engine_header(labelling: Labelling) -> dict[str, str | int]:
-    """What the labels depend on, besides the positions. Raises EngineUnusableError."""
+    """Everything that decides the labels, besides the positions. Raises EngineUnusableError."""
     with closing(labelling.open()) as engine:
         name = engine.identity()
     limits = {name: value for name, value in asdict(labelling.limit).items() if value}
@@ -181,23 +186,53 @@ def _engine_header(labelling: Labelling) -> dict[str, str | int]:
 
 
 def _card(task: Task, rows: Rows, report: AuditReport) -> dict[str, object]:
-    """What the rows are, counted anew from the file. Raises RuntimeError if a label is wrong."""
+    """Counts of the rows, with the audit of the file. Raises RuntimeError if a label is wrong."""
     if not report.is_clean:
         raise RuntimeError(f"expected clean rows, got {'; '.join(report.lines())}")
-    colors = Counter(row.line.split(" ", 3)[2] for row in rows.made)
+    colors = Counter(row.line.split(" ", 3)[2] for row in rows.kept)
     card: dict[str, object] = {
-        "rows": len(rows.made),
+        "rows": len(rows.kept),
         "held_out": len(rows.held_out),
         "games": rows.games,
-        "rows_by_source": dict(sorted(Counter(row.source for row in rows.made).items())),
+        "rows_by_source": dict(sorted(Counter(row.source for row in rows.kept).items())),
         "rows_by_color": {"white": colors["w"], "black": colors["b"]},
         "dropped": dict(rows.dropped),
     }
     if task is Task.policy:
         sides = {"white": report.white, "black": report.black}
         checked = {color: side.rows for color, side in sides.items()}
-        # Against the board: the report is clean, so each of these mates is the best of its row.
+        # The report is clean, so each of these mates is the best move of its row.
         mates = {color: side.mates for color, side in sides.items()}
         return card | {"labels_checked": checked, "mates_in_one_best": mates}
-    rewards = Counter(row.line.split("+")[4] for row in rows.made)
+    rewards = Counter(row.line.split("+")[4] for row in rows.kept)
     return card | {"reward_classes": dict(sorted(rewards.items()))}
+
+
+def write_move_evals(
+    sources: Sequence[str], out: Path, config: EngineConfig, progress: Callable[[int], None] = lambda done: None
+) -> int:
+    """Write the evaluations of all positions of `P:` rows, each once, in the rows' order; return their number.
+
+    An interrupted call resumes by the engines' cache. Raises CorpusError, ScorerError, EngineUnusableError or OSError.
+    """
+    fens = positions_with_moves(sources)
+    unfinished = out.with_name(f".{out.name}.unfinished")
+    with EnginePool(config) as pool, gzip.GzipFile(unfinished, "wb", mtime=0) as file:
+        for start in range(0, len(fens), CHUNK):
+            chunk = fens[start : start + CHUNK]
+            for fen, analysis in zip(chunk, pool.analyse(chunk), strict=True):
+                line = render_move_evals(MoveEvals(fen, "engine", dict(analysis.lines)))
+                file.write(f"{line}\n".encode())
+            progress(start + len(chunk))
+    unfinished.replace(out)
+    return len(fens)
+
+
+def positions_with_moves(sources: Sequence[str]) -> list[str]:
+    """FENs of the `P:` rows, each once, without mates and stalemates. Raises CorpusError."""
+    return list(dict.fromkeys(fen for source in sources for fen in _fens(source)))
+
+
+def _fens(source: str) -> Iterator[str]:
+    prompts = (example.prompt for example in read_corpus(source).examples)
+    return (fen for fen in policy_fens(prompts).values() if any(parse_fen(fen).legal_moves))

@@ -1,4 +1,4 @@
-"""Rows that are collected for a file: told apart, left out or held out by their position."""
+"""Collection of rows for a file: duplicates and excluded positions are dropped, others held out."""
 
 import math
 from collections import Counter
@@ -12,58 +12,56 @@ from ...tasks.move_evals import MoveEvals, parse_move_evals
 from ...tasks.types import ParseFailure, Task
 from .workers import Game
 
-# Seeds which positions are held out: those of one file are those of every other.
+# Seed of the held-out positions, so that they are the same in every file.
 HELD_OUT_SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class CollectedRow:
     """A row of either task."""
 
     source: str
-    """Where the position comes from; for transitions with their class behind it: `random illegal blocked`."""
+    """Source of the position; for transitions followed by their class: `random illegal blocked`."""
     position: str
-    """Its identity, see `position_key`."""
+    """Identity of the position, see `position_key`."""
     identity: str
-    """What tells rows apart: of two rows with the same identity the second is dropped."""
+    """Identity of the row: of two rows with the same identity the second is dropped."""
     line: str
-    """As it is published."""
-    verdict: str = ""
-    """A `P:` row's, as `tasks.move_evals` writes it."""
+    """The row in its published format."""
+    move_evals: str = ""
+    """Evaluations of all legal moves of a `P:` row, as `tasks.move_evals` writes them."""
 
 
-def made_of_move_evals(line: str) -> Made:
-    """Raises ValueError if it is none."""
-    verdict: MoveEvals = parse_move_evals(line)
-    # A position has one verdict.
-    position = position_key(parse_fen(verdict.fen))
-    return Made(verdict.source, position, position, policy_line(verdict), line)
+def row_of_move_evals(line: str) -> CollectedRow:
+    """The `P:` row of a line of move evaluations. Raises ValueError on another line."""
+    evals: MoveEvals = parse_move_evals(line)
+    # A position has one evaluation.
+    position = position_key(parse_fen(evals.fen))
+    return CollectedRow(evals.source, position, position, policy_line(evals), line)
 
 
-def made_of_row(line: str, source: str = "") -> Made:
-    """A published line of either task. Raises ValueError if it is none."""
+def row_of_line(line: str, source: str = "") -> CollectedRow:
+    """The row of a published line of either task. Raises ValueError on another line."""
     example = split_line(line)
     if isinstance(example, ParseFailure):
         raise ValueError(f"expected a valid row, got {line!r}: {example}")
     position = example_key(example)
-    # A position has one best answer, but many moves whose outcome can be asked for.
-    return Made(source, position, position if example.task is Task.policy else example.prompt, line)
+    # A position has one best move, but many moves with an outcome.
+    return CollectedRow(source, position, position if example.task is Task.policy else example.prompt, line)
 
 
-def made_of_transition(line: str) -> Made:
-    """Read a row from source, class and `A:` line, separated by tabs. Raises ValueError on another line."""
+def row_of_transition(line: str) -> CollectedRow:
+    """The row of source, class and `A:` line, separated by tabs. Raises ValueError on another line."""
     source, kind, row = line.split("\t")
-    return made_of_row(row, f"{source} {kind}")
+    return row_of_line(row, f"{source} {kind}")
 
 
 class Rows:
-    """The rows kept so far, in order, and why others were dropped; as many as there are unless so many are wanted."""
+    """Rows that are kept, in order, up to the wanted number, and counts of the dropped ones."""
 
-    def __init__(
-        self, excluded: frozenset[str], wanted: float = math.inf, held_out_fraction: float = 0.0
-    ) -> None:
-        self.made: list[Made] = []
-        self.held_out: list[Made] = []
+    def __init__(self, excluded: frozenset[str], wanted: float = math.inf, held_out_fraction: float = 0.0) -> None:
+        self.kept: list[CollectedRow] = []
+        self.held_out: list[CollectedRow] = []
         self.dropped: Counter[str] = Counter(duplicate=0, excluded=0)
         self.games = self.restarts = 0
         self._wanted, self._excluded, self._fraction = wanted, excluded, held_out_fraction
@@ -71,12 +69,12 @@ class Rows:
 
     @property
     def full(self) -> bool:
-        return len(self.made) >= self._wanted
+        return len(self.kept) >= self._wanted
 
     def add_games(
-        self, games: Iterator[Game], read: Callable[[str], Made], progress: Callable[[], None]
+        self, games: Iterator[Game], read: Callable[[str], CollectedRow], progress: Callable[[], None]
     ) -> None:
-        """The games' rows, until there are enough; `progress` is called behind each game."""
+        """Add the games' rows until there are enough; `progress` is called after each game."""
         while not self.full and (game := next(games, None)) is not None:
             self.games += 1
             self.restarts += game.restarts
@@ -85,13 +83,13 @@ class Rows:
                     self.add(read(line))
             progress()
 
-    def add(self, made: Made) -> None:
-        """Keep a row unless its position is excluded or it is there already; hold it out by its position."""
-        if made.position in self._excluded:
+    def add(self, row: CollectedRow) -> None:
+        """Keep a row, or hold it out by its position, unless it is a duplicate or its position is excluded."""
+        if row.position in self._excluded:
             self.dropped["excluded"] += 1
-        elif made.identity in self._seen:
+        elif row.identity in self._seen:
             self.dropped["duplicate"] += 1
         else:
-            self._seen.add(made.identity)
-            held_out = is_held_out(made.position, self._fraction, HELD_OUT_SEED)
-            (self.held_out if held_out else self.made).append(made)
+            self._seen.add(row.identity)
+            held_out = is_held_out(row.position, self._fraction, HELD_OUT_SEED)
+            (self.held_out if held_out else self.kept).append(row)

@@ -1,7 +1,7 @@
-"""Closed-loop data: a model plays itself, and its games become rows to train on.
+"""Rows of games that a model plays against itself.
 
-Games are sampled side by side in chunks of fixed size and logged when a chunk is over, so the same command goes on
-behind the last whole chunk. What is drawn depends on the seed and the games' numbers, and by rounding on the chunk.
+Games are sampled together in chunks of fixed size and logged when a chunk is complete, so an interrupted command
+resumes after the last complete chunk. Samples depend on the seed and the games' numbers, and by rounding on the chunk.
 """
 
 import json
@@ -27,16 +27,16 @@ from ...training.data import held_out_positions
 from ..generators import make_generator
 from .game_log import GameLog
 from .generate import CARD_FILE
-from .rows import Rows, made_of_row
+from .rows import Rows, row_of_line
 
-# An interrupt costs at most so many games.
+# Games of a chunk: an interrupt loses at most this many.
 SIDE_BY_SIDE = 16
 LOG_FILE = "games.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
 class SelfplayRequest:
-    """What is to be played, and where it goes."""
+    """Options of `rookworld data selfplay`."""
 
     model: str
     """A folder, a hub name, or `tiny`."""
@@ -45,16 +45,16 @@ class SelfplayRequest:
     decoding: DecodingConfig
     max_plies: int
     opening_fraction: float
-    """Share of the games that begin behind an opening; the others at the standard starting position."""
+    """Share of the games that begin after an opening; the others begin at the standard starting position."""
     rescue: bool
     """Play a random legal move where the model's is illegal, instead of ending the game."""
     folder: Path
     excluded: frozenset[str]
-    """Positions that no row may begin from; those of the held-out rows that ship are left out besides."""
+    """Positions that no row may begin from, beside those of the held-out rows that ship."""
 
 
-class NotingPlayer:
-    """A model whose answers are kept. See `Player`."""
+class RecordingPlayer:
+    """Player that keeps the model's completions. See `Player`."""
 
     def __init__(self, model: ModelPlayer, rescue: RandomPlayer | None) -> None:
         self._model, self._rescue = model, rescue
@@ -62,19 +62,19 @@ class NotingPlayer:
         """The turns of each game, by its number."""
 
     def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
-        answers = self._model.answers(boards, numbers)
-        return [self._choose(*asked) for asked in zip(boards, numbers, answers, strict=True)]
+        completions = self._model.answers(boards, numbers)
+        return [self._choose(*turn) for turn in zip(boards, numbers, completions, strict=True)]
 
-    def _choose(self, board: chess.Board, number: int, answer: str) -> str:
-        written = played = best_move_text(answer)
+    def _choose(self, board: chess.Board, number: int, completion: str) -> str:
+        written = played = best_move_text(completion)
         if not is_legal_uci(board, written):
             played = self._rescue.choose([board], [number])[0] if self._rescue else ""
-        self.turns[number].append(Turn(answer, written, played))
+        self.turns[number].append(Turn(completion, written, played))
         return played or written
 
 
 def play_to_folder(request: SelfplayRequest, progress: Callable[[int], None]) -> dict[str, int]:
-    """Play what is missing and write every file; how many rows each has. Raises UserError, GameLogError or OSError."""
+    """Play missing games, write every file, return the rows of each. Raises UserError, GameLogError or OSError."""
     policy = load_policy(ModelConfig(path=request.model), select_device(Device.auto), Precision.auto)
     make_folder(request.folder, "--out")
     with GameLog(request.folder / LOG_FILE, _header(request, policy)) as log:
@@ -84,7 +84,7 @@ def play_to_folder(request: SelfplayRequest, progress: Callable[[int], None]) ->
 
 
 def _header(request: SelfplayRequest, policy: Policy) -> dict[str, str | int]:
-    """What the games depend on."""
+    """Everything that decides the games."""
     return {
         "weights": checksum(policy.model),
         "seed": request.seed,
@@ -102,7 +102,7 @@ def _play_missing(request: SelfplayRequest, policy: Policy, log: GameLog, progre
     model = ModelPlayer(generator, policy.tokenizer, request.decoding, request.seed)
     progress(min(log.finished, request.games))
     while log.finished < request.games:
-        # A chunk is sampled as a whole, so one that was cut short is played again.
+        # The games of a chunk are sampled together, so an incomplete chunk is played again.
         first = log.finished // SIDE_BY_SIDE * SIDE_BY_SIDE
         for record in _chunk(request, model, first)[log.finished - first :]:
             log.append([record.to_json()])
@@ -110,7 +110,7 @@ def _play_missing(request: SelfplayRequest, policy: Policy, log: GameLog, progre
 
 
 def _chunk(request: SelfplayRequest, model: ModelPlayer, first: int) -> list[GameRecord]:
-    player = NotingPlayer(model, RandomPlayer(request.seed) if request.rescue else None)
+    player = RecordingPlayer(model, RandomPlayer(request.seed) if request.rescue else None)
     numbers = range(first, first + SIDE_BY_SIDE)
     starts = [_start(request, number) for number in numbers]
     pairings = [Pairing(number, start, player, player) for number, start in zip(numbers, starts, strict=True)]
@@ -118,8 +118,8 @@ def _chunk(request: SelfplayRequest, model: ModelPlayer, first: int) -> list[Gam
 
 
 def _start(request: SelfplayRequest, number: int) -> chess.Board:
-    behind_opening = random.Random(f"start:{request.seed}:{number}").random() < request.opening_fraction
-    return (Start.openings if behind_opening else Start.standard).board(number, request.seed)
+    after_opening = random.Random(f"start:{request.seed}:{number}").random() < request.opening_fraction
+    return (Start.openings if after_opening else Start.standard).board(number, request.seed)
 
 
 def _record(game: PlayedGame, turns: Sequence[Turn]) -> GameRecord:
@@ -130,7 +130,7 @@ def _record(game: PlayedGame, turns: Sequence[Turn]) -> GameRecord:
 
 
 def _write(request: SelfplayRequest, records: Sequence[GameRecord]) -> dict[str, int]:
-    """The corpora, those without a row left out, and the card, last."""
+    """Write the corpora that have rows, and then the data card."""
     excluded = request.excluded | held_out_positions()
     files = {
         "positions.jsonl": list(_positions(records, excluded)),
@@ -142,7 +142,7 @@ def _write(request: SelfplayRequest, records: Sequence[GameRecord]) -> dict[str,
         if lines:
             write_lines(request.folder / name, lines)
         else:
-            # Of an earlier call with fewer exclusions, say; a corpus without a row is refused where it is read.
+            # A file of an earlier call with fewer exclusions, for example; an empty corpus would be refused.
             (request.folder / name).unlink(missing_ok=True)
     counts = {name: len(lines) for name, lines in files.items()}
     ends = [record.end for record in records]
@@ -159,7 +159,7 @@ def _write(request: SelfplayRequest, records: Sequence[GameRecord]) -> dict[str,
 
 
 def _positions(records: Sequence[GameRecord], excluded: frozenset[str]) -> Iterator[str]:
-    """Each position once, as it was first reached."""
+    """Each position once, as a line of JSON, where it was first reached."""
     seen = set(excluded)
     for number, record in enumerate(records):
         for (board, _), row in zip(record.states(), position_rows(record, number), strict=True):
@@ -171,20 +171,20 @@ def _positions(records: Sequence[GameRecord], excluded: frozenset[str]) -> Itera
 def _rows(
     records: Sequence[GameRecord], lines: Callable[[GameRecord], Iterator[str]], excluded: frozenset[str]
 ) -> list[str]:
-    rows = Rows(excluded)
+    collected = Rows(excluded)
     for record in records:
         for line in lines(record):
-            rows.add(made_of_row(line))
-    return [row.line for row in rows.made]
+            collected.add(row_of_line(line))
+    return [row.line for row in collected.kept]
 
 
 def _pgn(record: GameRecord, number: int, model: str) -> str:
-    """The game's text and the blank line behind it."""
+    """The game as PGN, followed by a blank line."""
     return f"{pgn_text(_played(record, number), {'White': model, 'Black': model}).rstrip()}\n"
 
 
 def _played(record: GameRecord, number: int) -> PlayedGame:
-    """The game that was recorded: there an illegal move leaves it without an outcome, as played it has lost."""
+    """The recorded game; a record has no winner after an illegal move, a played game is lost by it."""
     board, end, illegal = chess.Board(), End(record.end), None
     for uci in [*record.opening, *(turn.played for turn in record.turns if turn.played)]:
         board.push_uci(uci)

@@ -1,4 +1,4 @@
-"""Processes that play numbered games: worker k mod K plays game k, and the games come back in order."""
+"""Processes that play numbered games: worker k mod K plays game k, and the games are returned in order."""
 
 import multiprocessing
 import os
@@ -20,52 +20,52 @@ from ...tasks.sources import sourced_game
 from ...tasks.transitions import TransitionSource, transition_game
 from ...tasks.types import Task
 
-# Games each worker has been told to play, so that none waits while a long game holds up the order.
+# Games that each worker has in its queue, so that none waits while a long game holds up the order.
 GAMES_AHEAD = 4
 
 
 class WorkerError(RuntimeError):
-    """A worker has died, or its engine fails on a position again and again; one line."""
+    """A worker has died, or its engine failed on a position repeatedly; one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Labelling:
-    """The engine that gives verdicts, and when its search ends."""
+    """Engine that evaluates all legal moves, and the limit of its search."""
 
     engine: EngineConfig
     limit: Limit
     given: tuple[tuple[str, ...], ...] = ()
-    """The FENs of games that were given: the first games, whose positions are labelled and nothing is played."""
+    """FENs of games from files: they are the first games, and their positions are labelled without playing."""
 
     def open(self) -> Engine:
-        """An engine that tells of every legal move. Raises EngineUnusableError."""
+        """Start an engine that evaluates every legal move. Raises EngineUnusableError."""
         return Engine(self.engine)
 
 
 @dataclass(frozen=True, slots=True)
 class Game:
-    """A game that was played."""
+    """A finished game."""
 
     lines: list[str]
-    """Its rows: rendered verdicts, or source, class and `A:` line, parted by tabs."""
+    """Rows of the game: rendered move evaluations, or source, class and `A:` line, separated by tabs."""
     restarts: int = 0
     """Engine processes that were replaced while it was played."""
 
 
 def transition_lines(seed: int, number: int) -> list[str]:
-    """The rows of environment game `number`."""
+    """Rows of environment game `number`."""
     rng = random.Random(f"{Task.environment}-{seed}-{number}")
     return [row.render() for row in transition_game(rng)]
 
 
 def move_evals_lines(seed: int, number: int, analyse: Analyse, given: Sequence[Sequence[str]] = ()) -> list[str]:
-    """The rows of policy game `number`: the first ones are those that are given, in the order of their numbers."""
+    """Rows of policy game `number`; the games of `given` come first."""
     if number < len(given):
         boards = (chess.Board(fen) for fen in given[number])
-        found = (MoveEvals(board.fen(), TransitionSource.given, analyse(board)) for board in boards if _goes_on(board))
-        return [render_move_evals(verdict) for verdict in found]
+        evals = (MoveEvals(board.fen(), TransitionSource.given, analyse(board)) for board in boards if _goes_on(board))
+        return [render_move_evals(entry) for entry in evals]
     rng = random.Random(f"{Task.policy}-{seed}-{number - len(given)}")
-    return [render_move_evals(verdict) for verdict in sourced_game(rng, analyse)]
+    return [render_move_evals(entry) for entry in sourced_game(rng, analyse)]
 
 
 def _goes_on(board: chess.Board) -> bool:
@@ -73,13 +73,13 @@ def _goes_on(board: chess.Board) -> bool:
 
 
 def new_games(connections: list[Connection], first: int) -> Iterator[Game]:
-    """Games from number `first` on, in order, without end. Raises WorkerError."""
-    number, told = first, first
+    """Endless games in order, from number `first` on. Raises WorkerError."""
+    number, queued = first, first
     try:
         while True:
-            while told < number + GAMES_AHEAD * len(connections):
-                connections[told % len(connections)].send(told)
-                told += 1
+            while queued < number + GAMES_AHEAD * len(connections):
+                connections[queued % len(connections)].send(queued)
+                queued += 1
             game = connections[number % len(connections)].recv()
             if isinstance(game, WorkerError):
                 raise game
@@ -90,12 +90,10 @@ def new_games(connections: list[Connection], first: int) -> Iterator[Game]:
 
 
 @contextmanager
-def open_workers(
-    count: int, seed: int, labelling: Labelling | None
-) -> Generator[list[Connection], None, None]:
+def open_workers(count: int, seed: int, labelling: Labelling | None) -> Generator[list[Connection], None, None]:
     """Connections to `count` processes that play the games whose numbers they are sent.
 
-    With `labelling` games of the policy task, else of the environment task.
+    With `labelling` they play games of the policy task, else of the environment task.
     """
     # Forking a process that has threads, as a test's or a trainer's, may deadlock.
     context = multiprocessing.get_context("spawn")
@@ -105,7 +103,7 @@ def open_workers(
             ours, theirs = context.Pipe()
             process = context.Process(target=_work, args=(theirs, seed, labelling), daemon=True)
             process.start()
-            # Only the worker may hold its end: else its death would go unnoticed.
+            # Only the worker may hold its end of the pipe: otherwise its death would not be noticed.
             theirs.close()
             connections.append(ours)
             processes.append(process)
