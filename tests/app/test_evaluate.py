@@ -345,7 +345,7 @@ def test_a_file_that_no_evaluation_wrote_is_not_written_over(
     mine.write_text('{"suites": {}}')
     evaluate(output="config.json", exit_code=2)
     told = capfd.readouterr().err
-    assert told == f"rookworld: output: expected no file, or an evaluation's with its rows beside it, got {mine}\n"
+    assert told == f"rookworld: output: expected no file, or an evaluation's file with its rows beside it, got {mine}\n"
     assert mine.read_text() == '{"suites": {}}' and not rows_path(mine).exists()
 
 
@@ -475,7 +475,7 @@ def test_a_comparison_names_both_models_and_ends_in_sentences(
 ) -> None:
     found = evaluate("suites=[policy]", output="a.json")
     shown = capfd.readouterr().out
-    assert f"result: {tmp_path / 'a.json'}; what went wrong: rookworld rollouts" in shown
+    assert f"result: {tmp_path / 'a.json'}; failures: rookworld rollouts" in shown
     # B answers every row better on one key, and is the same on the others.
     worse, better = tmp_path / "a.json", tmp_path / "b.json"
     better.write_text(worse.read_text())

@@ -33,6 +33,8 @@ def test_a_sweep_runs_each_member_into_its_folder_and_prints_one_table(
     # What all members share is not repeated, and each line names its folder.
     assert "steps=1" not in table and all(str(folder) in table for folder in folders)
     assert "to compare them on one page: " in shown
+    # Only the sweep's own table is printed, not one per member.
+    assert "interval, over rows" not in shown and "No measured difference" not in shown
 
 
 def test_a_sweep_s_exit_code_is_its_members_highest_and_the_others_run(

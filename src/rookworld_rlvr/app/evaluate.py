@@ -1,6 +1,6 @@
-"""`rookworld evaluate model.path=…`: the suites of any model. `rookworld evaluate compare A B`: two of its results.
+"""`rookworld evaluate model.path=…` runs suites on any model; `rookworld evaluate compare A B` compares two results.
 
-With `output=` the rows are kept as they are finished, and the same command goes on behind them.
+With `output=` finished rows are kept, and the same command continues after them.
 """
 
 import time
@@ -35,9 +35,9 @@ from .suites import Evaluated, build_suites, load_model
 from .tables import evaluation_tables
 
 COMPARE = "compare"
-# What may differ between the parts of one evaluation, beside the settings of suites that it has not.
-NOT_KEPT = "nothing was kept: with output=FILE.json rows and tables are, and two such files can be compared"
-NOT_OF_THE_RESULT = ("output", "threads")
+NOT_KEPT = "nothing was kept: output=FILE.json keeps rows and tables, and two such files can be compared"
+# Settings that may change when an evaluation continues; those of suites that it does not have may change, too.
+FREE_SETTINGS = ("output", "threads")
 
 
 def main(argv: list[str]) -> int:
@@ -50,14 +50,14 @@ def main(argv: list[str]) -> int:
 def _evaluate(config: EvaluateConfig, raw: DictConfig) -> None:
     output = Path(config.output) if config.output else None
     if output is None:
-        _ask_and_tell(config, raw, None)
+        _run(config, raw, None)
         return
     _require_ours(output)
     with written_alone(output, "output"):
-        _ask_and_tell(config, raw, output)
+        _run(config, raw, output)
 
 
-def _ask_and_tell(config: EvaluateConfig, raw: DictConfig, output: Path | None) -> None:
+def _run(config: EvaluateConfig, raw: DictConfig, output: Path | None) -> None:
     pgn = pgn_paths(config)
     set_threads(config.threads)
     data = load_evaluation_data(config.data, seed=config.seed)
@@ -75,30 +75,34 @@ def _ask_and_tell(config: EvaluateConfig, raw: DictConfig, output: Path | None) 
         file.begin()
         times_s = run_suites(suites, file, pgn)
     results = {suite.name.value: suite_result(suite, file.rows[suite.name], times_s[suite.name]) for suite in suites}
-    # Before anything is printed: a reader such as `head` may close the pipe.
+    # Written before anything is printed, because a reader such as `head` may close the pipe.
     if output is not None:
         write_json(output, {"suites": results, **head, "rows": rows_path(output).name})
+    _print(suites, results, output)
+
+
+def _print(suites: Sequence[Suite], results: Mapping[str, Any], output: Path | None) -> None:
     console = make_console()
     for suite in suites:
-        told = ", ".join(f"{name} {value}" for name, value in suite.facts.items())
-        rows = len(suite.items)
-        console.print(f"{suite.name}: {rows} rows, {told}".rstrip(", "), highlight=False, markup=False, soft_wrap=True)
+        facts = "".join(f", {name} {value}" for name, value in suite.facts.items())
+        line = f"{suite.name}: {len(suite.items)} rows{facts}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     for table in evaluation_tables({key: row for result in results.values() for key, row in result["table"].items()}):
         console.print(table)
-    told = f"result: {output}; what went wrong: rookworld rollouts {output} --failed" if output else NOT_KEPT
-    console.print(told, highlight=False, markup=False, soft_wrap=True)
+    last = f"result: {output}; failures: rookworld rollouts {output} --failed" if output else NOT_KEPT
+    console.print(last, highlight=False, markup=False, soft_wrap=True)
 
 
 def _require_ours(output: Path) -> None:
-    """Raises UserError where the file cannot be written, or is none that an evaluation wrote."""
+    """Raises UserError if the file cannot be written, or if it is not the file of an evaluation."""
     if output.is_dir() or not output.resolve().parent.is_dir():
         raise UserError(f"output: expected a file in a folder that exists, got {output}")
     if output.exists() and not rows_path(output).exists():
-        raise UserError(f"output: expected no file, or an evaluation's with its rows beside it, got {output}")
+        raise UserError(f"output: expected no file, or an evaluation's file with its rows beside it, got {output}")
 
 
 def run_suites(suites: Sequence[Suite], file: RowsFile, pgn: Mapping[str, Path]) -> dict[str, float]:
-    """Ask what is not finished yet; returns the seconds that each suite took now."""
+    """Run what is not finished yet; returns the seconds of each suite."""
     times_s = {}
     with bars({suite.name.value: len(suite.items) for suite in suites}) as tell:
         for suite in suites:
@@ -114,7 +118,7 @@ def run_suites(suites: Sequence[Suite], file: RowsFile, pgn: Mapping[str, Path])
 
 
 def suite_result(suite: Suite, rows: Sequence[Row], wall_s: float) -> dict[str, Any]:
-    """What the output says of one suite."""
+    """The result of one suite in the output."""
     return {
         "table": to_json(suite_table(suite, rows)),
         "rows": len(rows),
@@ -125,12 +129,12 @@ def suite_result(suite: Suite, rows: Sequence[Row], wall_s: float) -> dict[str, 
 
 
 def _head(config: EvaluateConfig, raw: DictConfig, policy: Policy, suites: Sequence[Suite]) -> Mapping[str, Any]:
-    """What was evaluated and how: two parts of one evaluation have the same."""
+    """The model, its configuration and the facts of the suites; an evaluation can only continue with the same head."""
     settings = OmegaConf.to_container(raw, resolve=True, enum_to_str=True)
     assert isinstance(settings, dict)
-    # The rest of it changes the speed alone; its name and nodes are among the facts.
+    # Other settings of the engine change only the speed; its name and nodes are among the facts.
     settings["stockfish"] = {"hash_mib": HASH_MIB}
-    left_out = {*NOT_OF_THE_RESULT, *(name.value for name in SuiteName if name not in config.suites)}
+    left_out = {*FREE_SETTINGS, *(name.value for name in SuiteName if name not in config.suites)}
     return {
         "model": {
             "path": config.model.path,

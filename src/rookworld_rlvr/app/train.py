@@ -68,7 +68,7 @@ def _train(members: list[Member], wanted: list[int], config: RunConfig, raw: Dic
         run.console.print(gain_table(summary))
     _print(run.console, f"{_ending(summary)} after {summary['steps']} steps, {summary['wall_s']:.0f} s")
     if run.context.world.is_rank_0:
-        _report(run, summary)
+        _report(run, summary, brief=member is not None)
         if member is not None:
             members.append(Member(overrides(), summary, run.folder))
     return INTERRUPTED_CODE if summary["stopped"] == INTERRUPTED else DONE
@@ -81,16 +81,18 @@ def _show_sweep(members: Sequence[Member]) -> None:
     if len(members) < 2:
         return
     if differ_in_seed_alone([member.overrides for member in members]):
-        console.print(seeds_table([member.summary for member in members]))
+        seeds = seeds_table([member.summary for member in members])
+        if seeds.row_count:
+            console.print(seeds)
     folders = " ".join(str(member.folder) for member in members)
     _print(console, f"to compare them on one page: {rookworld()} report {folders} --output report.html")
 
 
-def _report(run: Run, summary: Mapping[str, Any]) -> None:
-    """Write the report, and print the run's summary and the command that a user would type next."""
+def _report(run: Run, summary: Mapping[str, Any], *, brief: bool) -> None:
+    """Write the report; print the run's sentences unless `brief`, and the command that a user would type next."""
     report, record = run.folder / REPORT, read_run(run.folder)
     write_text(report, render([record]))
-    sentences = summarise_run(record.summary, record.metrics).sentences()
+    sentences = [] if brief else summarise_run(record.summary, record.metrics).sentences()
     _print(run.console, *sentences, f"report: {report}", _next(run.folder, summary))
 
 
