@@ -122,6 +122,11 @@ def test_intervals_over_seeds_use_student_s_t_at_any_number(values: list[float],
     assert seeds_interval(values) == pytest.approx((mean, mean - half, mean + half), rel=1e-3)
 
 
+def test_a_seed_that_lost_every_game_leaves_the_whole_scale() -> None:
+    lost, won = {"value": "-inf", "low": "-inf", "high": -127.0}, {"value": 5.0, "low": -9.0, "high": 19.0}
+    assert gain_over_seeds("match/elo", [lost, won]) == (-inf, -inf, inf)
+
+
 def test_one_seed_has_no_interval() -> None:
     with pytest.raises(ValueError, match="two runs"):
         seeds_interval([1.0])

@@ -108,7 +108,7 @@ def seeds_interval(values: Sequence[float], row_error: float = 0.0) -> tuple[flo
 
     The variance between k runs contributes t·s/√k by Student's t. `row_error` is the standard error of the mean by the
     sampling of its rows or games, which contributes z·row_error. The interval is the root of the sum of their squares,
-    so it is never narrower than the interval over rows.
+    so it is never narrower than the interval over rows. An infinite value leaves the whole scale.
 
     >>> [round(number, 3) for number in seeds_interval([0.096, 0.085, 0.060])]
     [0.08, 0.035, 0.126]
@@ -117,6 +117,8 @@ def seeds_interval(values: Sequence[float], row_error: float = 0.0) -> tuple[flo
 
     if len(values) < 2:
         raise ValueError(f"expected two runs or more, got {len(values)}")
+    if not all(map(math.isfinite, values)):
+        return sum(values), -math.inf, math.inf
     mean = math.fsum(values) / len(values)
     between = float(t.ppf(0.975, len(values) - 1)) * _deviation(values) / math.sqrt(len(values))
     half = math.hypot(between, Z_95 * row_error)
@@ -125,7 +127,7 @@ def seeds_interval(values: Sequence[float], row_error: float = 0.0) -> tuple[flo
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """How long one subject of a survival curve lasted."""
+    """Time of one subject of a survival curve."""
 
     lasted: int
     """Steps that it survived."""
