@@ -66,7 +66,7 @@ def test_lowest_reward_first_and_what_went_wrong_beside_it(
         "step 1 · policy · reward -0.300 · missing_field: M E B",
         "step 2 · environment · missing_field: 2 fields",
         "step 1 · policy · reward +0.100 · illegal best move",
-        "step 2 · environment · reward +0.400 · wrong answer",
+        "step 2 · environment · reward +0.400 · wrong prediction",
     ]
 
 

@@ -78,12 +78,12 @@ def test_an_answer_that_is_no_move_is_a_candidate_without_an_arrow() -> None:
 
 def test_the_believed_board_stands_beside_the_true_one_with_its_wrong_squares_marked() -> None:
     drawn = draw(said(1, ENVIRONMENT, BELIEVED, 0.4))
-    assert [board.title for board in drawn.boards] == ["asked: e2e4", "board the model believes in", "true next board"]
+    assert [board.title for board in drawn.boards] == ["move: e2e4", "board that the model predicts", "true next board"]
     assert drawn.wrong == ["d4", "e4"]
     assert [board_svg(board).count("#d0453a") for board in drawn.boards] == [0, 2, 0]
-    assert drawn.boards[0].arrows == [Arrow(chess.E2, chess.E4, Kind.legal)] and drawn.problem == "wrong answer"
+    assert drawn.boards[0].arrows == [Arrow(chess.E2, chess.E4, Kind.legal)] and drawn.problem == "wrong prediction"
     right = draw(said(1, ENVIRONMENT, BELIEVED.replace("3P4", "4P3"), 1.0))
-    assert right.wrong == [] and right.problem == "" and right.boards[1].men == right.boards[2].men
+    assert right.wrong == [] and right.problem == "" and right.boards[1].pieces == right.boards[2].pieces
 
 
 def test_wrong_fields_and_unreadable_boards_are_told() -> None:
@@ -114,7 +114,7 @@ def test_transcripts_of_whole_steps_begin_with_the_last_step(record: Make) -> No
     assert {one.said.step for one in shown_transcripts(run, 0, 10)} == {1, 20}
     assert len(shown_transcripts(run, 0, 15)) == 15 and len(shown_transcripts(run, 0, 4)) == 4
     problems = [one.drawn.problem for one in shown_transcripts(run, 0, 5)]
-    assert problems == ["", "missing_field", "illegal best move", "wrong answer", "bad_fen"]
+    assert problems == ["", "missing_field", "illegal best move", "wrong prediction", "bad_fen"]
 
 
 def test_points_are_thinned_by_means_and_faults_and_warnings_are_marked(record: Make) -> None:
@@ -127,7 +127,7 @@ def test_points_are_thinned_by_means_and_faults_and_warnings_are_marked(record: 
 
 def test_a_failure_that_a_step_lacks_was_none_there(record: Make) -> None:
     charts = {chart["title"]: chart for chart in chart_data([record(steps=4)])}
-    [curve] = charts["Answers that the parser refused"]["curves"]
+    [curve] = charts["Completions that the parser refused"]["curves"]
     assert curve["values"] == [0.1, 0.0, 0.1, 0.0]
 
 

@@ -231,5 +231,8 @@ def test_logits_that_are_not_finite_are_drawn_from_all_the_same_and_recorded_as_
 
     [sound], [spoilt] = groups(0), groups(1)
     assert spoilt[0].tokens and all(math.isnan(value) for value in spoilt[0].logprobs)
-    # The rows beside it are those that they were.
-    assert spoilt[1:] == sound[1:] and all(math.isfinite(value) for done in sound for value in done.logprobs)
+    # The rows beside it are those that they were, apart from rounding: passes may have other sizes.
+    for beside, done in zip(spoilt[1:], sound[1:], strict=True):
+        assert beside.tokens == done.tokens and beside.finished == done.finished
+        assert beside.logprobs == pytest.approx(done.logprobs, abs=1e-5)
+    assert all(math.isfinite(value) for done in sound for value in done.logprobs)

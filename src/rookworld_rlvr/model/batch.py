@@ -27,24 +27,24 @@ class Batch:
     advantages_B: Tensor
     """float32."""
     prompts_B: Tensor
-    """Which prompt a row begins with, int64: those of a group share one."""
+    """Index of each row's prompt, int64; the rows of a group share one."""
     old_logprobs_BT: Tensor | None = None
     """The log-prob of the token at t + 1 before the step's first update, nat; None where the policy that is
     differentiated is still the one that sampled."""
 
     def select(self, rows: Tensor, width: int | None = None) -> "Batch":
-        """Some of the rows (indices or a boolean mask), cut to `width` columns."""
-        cut = slice(width)
+        """Some of the rows (indices or a boolean mask), truncated to `width` columns."""
+        columns = slice(width)
         old_logprobs_BT = self.old_logprobs_BT
         return Batch(
-            self.tokens_BT[rows, cut],
-            self.attention_BT[rows, cut],
-            self.positions_BT[rows, cut],
-            self.loss_mask_BT[rows, cut],
-            self.sampler_logprobs_BT[rows, cut],
+            self.tokens_BT[rows, columns],
+            self.attention_BT[rows, columns],
+            self.positions_BT[rows, columns],
+            self.loss_mask_BT[rows, columns],
+            self.sampler_logprobs_BT[rows, columns],
             self.advantages_B[rows],
             self.prompts_B[rows],
-            None if old_logprobs_BT is None else old_logprobs_BT[rows, cut],
+            None if old_logprobs_BT is None else old_logprobs_BT[rows, columns],
         )
 
     def to(self, device: torch.device) -> "Batch":
@@ -84,7 +84,7 @@ def micro_batch_indices(batch: Batch, size: int, *, by_prompt: bool) -> list[Ten
     """Indices of the batch's rows in pieces of at most `size`.
 
     A piece has rows of similar length, shortest first, or the rows of each prompt side by side, which then share the
-    prompt. If `size` is no multiple of a group's rows, each piece of the cut group holds its prompt.
+    prompt. If `size` is no multiple of a group's rows, each piece of a divided group holds its prompt.
     """
     device = batch.tokens_BT.device
     if by_prompt:
@@ -94,13 +94,13 @@ def micro_batch_indices(batch: Batch, size: int, *, by_prompt: bool) -> list[Ten
 
 
 def micro_batches(batch: Batch, size: int, *, by_prompt: bool) -> Iterator[Batch]:
-    """The batch in those pieces, each cut to its longest row."""
+    """The batch in the pieces of `micro_batch_indices`, each truncated to its longest row."""
     for rows in micro_batch_indices(batch, size, by_prompt=by_prompt):
         yield batch.select(rows, int(batch.attention_BT[rows].sum(1).max()))
 
 
 def similar_lengths(lengths: Sequence[int], size: int, most_padding: int = MOST_PADDING) -> list[list[int]]:
-    """Indices cut into batches of at most `size`, shortest first, with little padding in each.
+    """Indices divided into batches of at most `size`, shortest first, with little padding in each.
 
     The two tasks' rows differ in length: apart, neither waits for the other. And a completion that ran to the
     length limit does not make a whole batch as long: attention's memory grows with the square of it.

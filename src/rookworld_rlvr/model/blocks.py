@@ -1,6 +1,6 @@
 """Transformer blocks of a model: compiled for packed rows, or computed again in backward to save memory.
 
-Compiled kernels fuse what lies between the matrix products: norms, rotations, gates and sums. The sizes
+Compiled kernels fuse what lies between the matrix products: norms, rotations, activations and sums. The sizes
 of a pass stay open, so one kernel serves all. Compiled kernels are kept on disk by PyTorch, in the folder
 `TORCHINDUCTOR_CACHE_DIR`; later runs read them there.
 """
@@ -22,9 +22,9 @@ COMPILERS = ("g++", "clang++")
 
 
 def require_compiler(key: str) -> None:
-    """Raises UserError that names the configuration's `key` where no C++ compiler is found."""
+    """Raises UserError that names the configuration's `key` if there is no C++ compiler."""
     if not any(map(shutil.which, COMPILERS)):
-        raise UserError(f"{key}: expected a C++ compiler, {' or '.join(COMPILERS)}, found none")
+        raise UserError(f"{key}: expected a C++ compiler, {' or '.join(COMPILERS)}, got none")
 
 
 def transformer_blocks(model: nn.Module) -> list[nn.Module]:

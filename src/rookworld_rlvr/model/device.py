@@ -1,4 +1,4 @@
-"""Where tensors live: all that differs between a CPU and an accelerator, so that no other file asks which one it is."""
+"""Devices: everything that differs between a CPU and an accelerator, and the use of a CPU's cores."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 class Device(StrEnum):
-    """Where the model lives."""
+    """The device that the model is on."""
 
     auto = "auto"
     cpu = "cpu"
@@ -34,9 +34,9 @@ class Precision(StrEnum):
 
 
 def select_device(device: Device, local_rank: int | None = None) -> torch.device:
-    """The device asked for; of several processes on a machine each takes its own. Raises UserError where it is not."""
+    """The configured device; each process on a machine takes its own. Raises UserError if it is missing."""
     if device is Device.cuda and not torch.cuda.is_available():
-        raise UserError("device=cuda: expected a CUDA device and a CUDA build of torch, found none")
+        raise UserError("device=cuda: expected a CUDA device and a CUDA build of torch, got none")
     if device is Device.cpu or not torch.cuda.is_available():
         return torch.device("cpu")
     if local_rank is None:
@@ -52,7 +52,7 @@ def select_device(device: Device, local_rank: int | None = None) -> torch.device
 
 
 def is_accelerator(device: torch.device) -> bool:
-    """Whether the device is not the CPU: it has memory of its own, and works on while python goes ahead."""
+    """True unless the device is the CPU: it has its own memory, and its kernels run asynchronously."""
     return device.type != "cpu"
 
 
@@ -68,7 +68,7 @@ def resolve_precision(precision: Precision, device: torch.device) -> Precision:
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[Any]:
-    """Passes in bf16 where the precision asks for it; else nothing is changed."""
+    """A context of bf16 autocast if the precision is bf16; otherwise a context that changes nothing."""
     return torch.autocast(device.type, torch.bfloat16) if precision is Precision.bf16 else nullcontext()
 
 
@@ -79,17 +79,17 @@ def use_device(device: torch.device) -> None:
 
 
 def device_name(device: torch.device) -> str:
-    """What the maker calls the accelerator; `cpu` for the CPU."""
+    """The vendor's name of the accelerator; `cpu` for the CPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def exchange_backend(device: torch.device) -> str:
-    """By what processes exchange tensors of this device and of the CPU, as torch.distributed names it."""
+    """The torch.distributed backend for tensors of this device and of the CPU."""
     return "cpu:gloo,cuda:nccl" if is_accelerator(device) else "gloo"
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait for what was asked of an accelerator, before a clock is read."""
+    """Wait for the accelerator's queued work, before a clock is read."""
     if is_accelerator(device):
         torch.accelerator.synchronize(device)
 
@@ -122,7 +122,7 @@ def set_random_states(states: Sequence[Tensor]) -> None:
 
 
 def cores(device: torch.device) -> int:
-    """How many pieces are computed at a time: torch's threads on a CPU, 1 elsewhere."""
+    """The number of pieces computed at a time: torch's threads on a CPU, 1 elsewhere."""
     return 1 if is_accelerator(device) else torch.get_num_threads()
 
 

@@ -24,12 +24,12 @@ INSIDE = "base_layer."
 
 @dataclass(slots=True)
 class LoraConfig:
-    """Which weights an adapter is added to, and how large it is."""
+    """The weights that get an adapter, and the adapter's size."""
 
     rank: int = 0
     """Rank of each adapter; 0: all weights of the model are trained. Needs the extra `lora`."""
     alpha: float = 32.0
-    """What an adapter adds is multiplied by alpha / rank."""
+    """An adapter's output is multiplied by alpha / rank."""
     targets: str = ALL_LINEAR
     """The modules that get an adapter: all linear ones but the output layer, or names, with commas between."""
 
@@ -53,13 +53,13 @@ def add_adapters(model: PreTrainedModel, config: LoraConfig) -> PreTrainedModel:
     targets = config.targets if config.targets == ALL_LINEAR else config.targets.split(",")
     settings = peft.LoraConfig(r=config.rank, lora_alpha=config.alpha, target_modules=targets)  # type: ignore[arg-type]
     try:
-        # It warns of what it then sets right by itself, for GPT-2's layers.
+        # It warns about GPT-2's layers, which it then handles by itself.
         with warnings.catch_warnings(action="ignore"):
             peft.inject_adapter_in_model(settings, model)
     except ValueError as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        told = f"model.lora.targets: expected modules of this model, got {config.targets}: {reason}"
-        raise UserError(told) from error
+        message = f"model.lora.targets: expected modules of this model, got {config.targets}: {reason}"
+        raise UserError(message) from error
     return plain
 
 
@@ -87,14 +87,14 @@ def merged_state_dict(model: nn.Module, keep: bool = True) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def _deltas(model: nn.Module) -> dict[str, Tensor]:
-    """What adapters add, by the full name of the weight that they add it to."""
-    found: dict[str, Tensor] = {}
+    """The update of each adapted weight, by the weight's full name."""
+    deltas: dict[str, Tensor] = {}
     for name, module in model.named_modules():
         layer: Any = module
         if hasattr(module, "get_delta_weight") and hasattr(module, "base_layer"):
             for adapter in layer.active_adapters:
-                found[f"{name}.{INSIDE}weight"] = layer.get_delta_weight(adapter)
-    return found
+                deltas[f"{name}.{INSIDE}weight"] = layer.get_delta_weight(adapter)
+    return deltas
 
 
 def _plain(name: str) -> str:

@@ -31,12 +31,12 @@ FILLER = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """Rows cut out of the flat tokens and padded to one length."""
+    """Rows of the flat tokens, padded to one length."""
 
     at: Tensor
-    """Where each token lies in the flat row, int64; 0 under a pad."""
+    """The place of each token in the flat row, int64; 0 under a pad."""
     real: Tensor
-    """Whether there is one, bool, same shape."""
+    """True where there is a token, bool, same shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class LengthClass:
     """Completions of similar length: at most G of each of P prompts."""
 
     prompts_P: Tensor
-    """Which prompts, indices."""
+    """Indices of the prompts."""
     completions_PGC: Padded
 
 
@@ -78,8 +78,8 @@ class _Places:
         back = torch.empty_like(places).scatter_(0, all_there[places], places)
         return cls(shapes, all_there, back, ~all_real.unsqueeze(1))
 
-    def cut(self, flat_NHD: Tensor) -> list[Tensor]:
-        """A tensor a part, (P, K, …, R, T, D)."""
+    def split(self, flat_NHD: Tensor) -> list[Tensor]:
+        """One tensor per part, (P, K, …, R, T, D)."""
         move: Any = _Move.apply
         moved = move(flat_NHD.flatten(0, 1), self.there, self.back, None)
         pieces = moved.split([math.prod(shape) for shape in self.shapes])
@@ -110,8 +110,8 @@ class PackedLayout:
     """See `shared_prefix.Layout`."""
 
     def __init__(self, prompts_PL: Padded, classes: Sequence[LengthClass]) -> None:
-        self._parts = [prompts_PL, *(found.completions_PGC for found in classes)]
-        self._prompts = [found.prompts_P for found in classes]
+        self._parts = [prompts_PL, *(length_class.completions_PGC for length_class in classes)]
+        self._prompts = [length_class.prompts_P for length_class in classes]
         self._tokens = sum(int(part.real.sum()) for part in self._parts)
         self._seen = attention_bias(prompts_PL.real)[:, None]
         self._causal = [causal_bias(part.at.shape[-1], part.at.device)[None] for part in self._parts]
@@ -126,8 +126,8 @@ class PackedLayout:
         query_NHD, key_NKD, value_NKD = (
             states[0].transpose(0, 1)[: self._tokens].to(wide) for states in (query, key, value)
         )
-        queries = of_queries.cut(query_NHD)
-        keys, values = ([part.squeeze(-3) for part in of_keys.cut(states)] for states in (key_NKD, value_NKD))
+        queries = of_queries.split(query_NHD)
+        keys, values = ([part.squeeze(-3) for part in of_keys.split(states)] for states in (key_NKD, value_NKD))
         own = [Block(*block) for block in zip(keys, values, self._causal, strict=True)]
         out = [attend(queries[0], own[:1], scaling)]
         for chosen, completions, block in zip(self._prompts, queries[1:], own[1:], strict=True):
@@ -151,7 +151,7 @@ class Packed:
     positions_1N: Tensor
     layout: PackedLayout
     states_M: Tensor
-    """Where the state of each trained token lies, in the order of the batch's loss mask."""
+    """The place of each trained token's state, in the order of the batch's loss mask."""
 
 
 def pack(batch: Batch) -> Packed:

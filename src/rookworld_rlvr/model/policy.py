@@ -1,4 +1,4 @@
-"""The trained model: loading it, and what it says about a batch."""
+"""The trained model: loading it, and its log-probs of a batch."""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ DROPOUT_KEYS = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "dropout", "attention
 
 
 class Attention(StrEnum):
-    """Which attention kernel."""
+    """The attention kernel."""
 
     auto = "auto"
     """eager on a CPU, where the fused kernel's backward is slower at these lengths; sdpa on CUDA."""
@@ -41,7 +41,7 @@ class Attention(StrEnum):
 
 @dataclass(slots=True)
 class ModelSourceConfig:
-    """Which model, and how it computes."""
+    """The model and its attention kernel."""
 
     path: str = TINY
     """A folder in Hugging Face's format, a hub name, or `tiny` for the model that ships with us."""
@@ -50,17 +50,17 @@ class ModelSourceConfig:
 
 @dataclass(slots=True)
 class ModelConfig(ModelSourceConfig):
-    """Which model is trained."""
+    """The model that is trained."""
 
     dropout: float | None = 0.0
     """Overrides what the loaded config says (GPT-2's says 0.1); null keeps it. Above 0 the preflight refuses."""
     packing: bool = True
-    """Whether training computes a prompt once for all its completions, without pads. Where a model's attention
-    cannot be replaced, or does not see all that came before, its rows are padded as without it."""
+    """Compute a prompt once for all its completions, without pads. If a model's attention cannot be replaced, or does
+    not see all tokens before it, its rows are padded anyway."""
     activation_checkpointing: bool = False
-    """Whether training keeps only what enters each block, and computes the block again in backward."""
+    """Keep only each block's input, and compute the block again in backward."""
     compile: bool = False
-    """Whether training computes packed rows by code that `torch.compile` makes. The first run on a machine compiles
+    """Train with blocks compiled by `torch.compile`; needs packed rows. The first run on a machine compiles
     for a minute or two; later runs read the code from disk. Needs a C++ compiler."""
     lora: LoraConfig = field(default_factory=LoraConfig)
 
@@ -81,13 +81,13 @@ class Policy:
     precision: Precision = Precision.fp32
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     packs: bool = False
-    """Whether rows are packed, see `model.packed`; otherwise they are padded behind."""
+    """True if rows are packed, see `model.packed`; otherwise they are padded on the right."""
     plain: PreTrainedModel | None = None
     """The model without its adapters, over the same tensors; None where all weights are trained."""
 
     @property
     def sharded(self) -> bool:
-        """Whether this rank holds only its share of the weights, see `model.sharded`."""
+        """True if this rank holds only its share of the weights, see `model.sharded`."""
         return is_sharded(self.model)
 
     @property
@@ -101,7 +101,7 @@ class Policy:
         return head
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """bf16 autocast where the precision asks for it."""
+        """The context of a forward pass in the policy's precision."""
         return autocast(self.device, self.precision)
 
     def trained_states(self, batch: "Batch | Packed") -> Tensor:
@@ -130,7 +130,7 @@ class Policy:
         """Log-probs, entropy and, with a reference, its log-probs and the exact KL, each (N,).
 
         N counts the True of `batch.loss_mask_BT`, in its order; `spread` puts them back into (B, T). The
-        entropy and the exact KL have a gradient only where that is asked for.
+        entropy and the exact KL have a gradient only if requested.
         """
         inputs = pack(batch) if self.packs else batch
 
@@ -139,7 +139,7 @@ class Policy:
             if reference is not None:
                 with torch.no_grad():
                     reference_hidden = run_forward(reference.model, lambda: reference.trained_states(inputs))
-            found = token_statistics(
+            statistics = token_statistics(
                 self.trained_states(inputs),
                 batch.targets_BT()[batch.loss_mask_BT],
                 self.head,
@@ -150,7 +150,7 @@ class Policy:
                 kl_gradient=kl_gradient,
                 recompute=batch.trained_tokens() * self.model.config.vocab_size > KEPT_LOGITS,
             )
-            return found.logprobs, found.entropy, found.ref_logprobs, found.kl_exact
+            return statistics.logprobs, statistics.entropy, statistics.ref_logprobs, statistics.kl_exact
 
         with self.autocast():
             return TokenStatistics(*run_forward(self.model, compute))
@@ -167,7 +167,7 @@ class Policy:
     ) -> "TokenTable":
         """Log-probs of a whole batch, a reference's and the exact KL: (B, T), 0 where not trained, no gradient.
 
-        The batch is cut into the same micro-batches as in training, so that equal weights give equal numbers. The
+        The batch is divided into the same micro-batches as in training, so that equal weights give equal numbers. The
         ranks of a `world` share them out.
         """
         world = world or World()
@@ -180,9 +180,11 @@ class Policy:
             return [spread(getattr(statistics, name), micro.loss_mask_BT) for name in names]
 
         with unshard(self.model, *([] if reference is None else [reference.model])):
-            found = world.gather_in_order(lambda: [of_piece(rows) for rows in world.share(pieces)], "log-probs")
+            values_by_piece = world.gather_in_order(
+                lambda: [of_piece(rows) for rows in world.share(pieces)], "log-probs"
+            )
         tables = {name: torch.zeros(batch.tokens_BT.shape, device=self.device) for name in names}
-        for rows, values in zip(pieces, found, strict=True):
+        for rows, values in zip(pieces, values_by_piece, strict=True):
             for table, values_bt in zip(tables.values(), values, strict=True):
                 table[rows, : values_bt.shape[1]] = values_bt.to(self.device)
         return TokenTable(batch.loss_mask_BT, tables["logprobs"], tables.get("ref_logprobs"), tables.get("kl_exact"))
@@ -190,7 +192,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class TokenTable:
-    """What a policy, and a reference, say of a batch's tokens; nat, (B, T), no gradient."""
+    """Log-probs of a batch's tokens by a policy and a reference; nats, (B, T), no gradient."""
 
     loss_mask_BT: Tensor
     logprobs_BT: Tensor
@@ -204,7 +206,7 @@ class TokenTable:
         return sequence_kl(self.logprobs_BT, self.ref_logprobs_BT, self.loss_mask_BT)
 
     def mean_kl_B(self) -> Tensor:
-        """Each completion's exact KL, mean over its positions, nat a token."""
+        """Each completion's exact KL, mean over its positions, nats per token."""
         if self.kl_exact_BT is None:
             raise ValueError("mean_kl_B: expected a table made with a reference, got one without")
         return self.kl_exact_BT.sum(1) / self.loss_mask_BT.sum(1)
@@ -222,7 +224,7 @@ def tiny_model_folder() -> Path:
 
 
 def load_policy(config: ModelConfig, device: torch.device, precision: Precision) -> Policy:
-    """The model in float32 and its tokenizer. Raises UserError with one line where they cannot be had."""
+    """The model in float32 and its tokenizer. Raises UserError with one line if they cannot be loaded."""
     source = str(tiny_model_folder()) if config.path == TINY else config.path
     _check_source(source)
     # What transformers warns of is checked here, and its bars hide the one line that says what is wrong.
@@ -234,7 +236,7 @@ def load_policy(config: ModelConfig, device: torch.device, precision: Precision)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"model.path: expected a causal language model, got {source}: {reason}") from error
-    # transformers 5 builds an empty tokenizer without a word where its files are not found.
+    # transformers 5 silently builds an empty tokenizer if its files are missing.
     if len(tokenizer) < 2 or tokenizer.eos_token_id is None:
         raise UserError(f"model.path: expected a tokenizer with a vocabulary and an end token in {source}")
     vocabulary = model.get_input_embeddings().num_embeddings
@@ -289,7 +291,7 @@ def compile_policy(policy: Policy) -> None:
 
 
 def _set_dropout(model: nn.Module, probability: float | None) -> None:
-    """Also for models whose config names dropout in words we do not know."""
+    """Set every dropout module's probability, also for models whose config has another name for it."""
     for module in model.modules():
         if probability is not None and isinstance(module, nn.Dropout):
             module.p = probability

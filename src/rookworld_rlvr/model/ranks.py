@@ -1,4 +1,4 @@
-"""Several processes that train together, started by torchrun: what they tell each other, and who is missed.
+"""Several processes that train together, started by torchrun: their exchanges, and the names of those that are missing.
 
 Before ranks exchange anything, each leaves word in a store that it has come. So a rank that does not come is named
 once the time is over, and a rank that ended by an error is named at once. What follows is then no more than the
@@ -30,7 +30,7 @@ FAILED = "failed: "
 
 @dataclass(frozen=True, slots=True)
 class _Raised:
-    """What a rank sends in the place of a result."""
+    """An error that a rank sends in place of a result."""
 
     error: Exception
 
@@ -67,14 +67,14 @@ class Ranks(World):
                 raise
             # What went wrong here says more than that others did not come.
             raise raised from missed
-        found: list[Result | _Raised] = [mine] * self.size
-        dist.all_gather_object(found, mine, group=self._objects)
+        results: list[Result | _Raised] = [mine] * self.size
+        dist.all_gather_object(results, mine, group=self._objects)
         if raised is not None:
             raise raised
-        for theirs in found:
+        for theirs in results:
             if isinstance(theirs, _Raised):
                 raise theirs.error
-        return found  # type: ignore[return-value]
+        return results  # type: ignore[return-value]
 
     def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
         """See `World.sum_gradients`. All gradients go in one vector, and behind them which of them there are."""
@@ -91,10 +91,10 @@ class Ranks(World):
     def failed(self, error: BaseException) -> None:
         """See `World.failed`."""
         if not isinstance(error, RankError):
-            told = f"{FAILED}rank {self.rank} ended by {type(error).__name__}: {error}"
+            message = f"{FAILED}rank {self.rank} ended by {type(error).__name__}: {error}"
             with suppress(dist.DistNetworkError):
-                self._store.set(f"{self._met + 1}/{self.rank}", told)
-                if not _is_told_by_a_rank(error) and self._store.add(f"{FAILED}{error}", 1) > 1:
+                self._store.set(f"{self._met + 1}/{self.rank}", message)
+                if not _was_raised_on_a_rank(error) and self._store.add(f"{FAILED}{error}", 1) > 1:
                     error.add_note(f"{RAISED_ON}another, with the same words")
 
     def _meet(self, what: str) -> None:
@@ -135,19 +135,19 @@ def _store(rank: int, timeout_s: float) -> Store:
     return PrefixStore(f"rookworld/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
-def _is_told_by_a_rank(error: BaseException) -> bool:
-    """Whether it has gone through `all_gather`, so that one rank is known to have raised it first."""
+def _was_raised_on_a_rank(error: BaseException) -> bool:
+    """True if the error has gone through `all_gather`, so that one rank is known to have raised it first."""
     return any(note.startswith(RAISED_ON) for note in getattr(error, "__notes__", []))
 
 
 def _sendable(error: Exception, rank: int) -> Exception:
-    """The error as the other ranks get it: itself with a note of the rank, or what can be told of it."""
-    if not _is_told_by_a_rank(error):
+    """The error as the other ranks get it: itself with a note of the rank, or a RankError with its text."""
+    if not _was_raised_on_a_rank(error):
         error.add_note(f"{RAISED_ON}{rank}")
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        told = RankError(f"rank {rank} ended by {type(error).__name__}: {error}")
-        told.add_note(f"{RAISED_ON}{rank}")
-        return told
+        described = RankError(f"rank {rank} ended by {type(error).__name__}: {error}")
+        described.add_note(f"{RAISED_ON}{rank}")
+        return described
     return error

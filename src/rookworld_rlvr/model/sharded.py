@@ -1,4 +1,4 @@
-"""Weights cut into shards, one for each rank, by PyTorch's FSDP2: for models that outgrow the memory of one device.
+"""Weights in shards, one for each rank, by PyTorch's FSDP2: for models that outgrow the memory of one device.
 
 A rank holds its share of every weight, of its gradient and of its moments. A pass gathers the weights of a block just
 before the block is computed and lets them go behind it. Backward gathers them again, and leaves on each rank its share
@@ -27,7 +27,7 @@ UNSHARDED = "is_unsharded"
 
 
 def shard(model: PreTrainedModel, device: torch.device, *, trained: bool) -> None:
-    """Cut the model's weights into shards, in place: each block's, and what is outside the blocks.
+    """Shard the model's weights in place: each block's, and what is outside the blocks.
 
     A model that is not `trained`, a reference, keeps the weights outside its blocks once a pass has gathered them: the
     policy's backward may compute a chunk's logits again with the reference's head. Needs a process group.
@@ -53,7 +53,7 @@ def shard(model: PreTrainedModel, device: torch.device, *, trained: bool) -> Non
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether the model's weights are cut into shards."""
+    """True if the model's weights are in shards."""
     return hasattr(model, FORWARD)
 
 
@@ -70,7 +70,7 @@ def run_forward(model: nn.Module, work: Callable[[], Result]) -> Result:
 
 @contextmanager
 def unshard(*models: nn.Module) -> Iterator[None]:
-    """Inside, every rank has all weights, and makes passes as it likes. A model that is not sharded is as it was.
+    """A context in which every rank has all weights, and makes passes independently. An unsharded model is unchanged.
 
     All ranks must come here together.
     """
@@ -82,7 +82,7 @@ def unshard(*models: nn.Module) -> Iterator[None]:
 
 
 def reshard(*models: nn.Module) -> None:
-    """Let go of all weights that are not this rank's share, and of the order of blocks in the last pass.
+    """Free all weights that are not this rank's share, and forget the order of blocks in the last pass.
 
     `parameters` are the shards then. All ranks must come here together, or they would gather for different blocks.
     """
@@ -93,7 +93,7 @@ def reshard(*models: nn.Module) -> None:
 
 
 def is_dtensor(tensor: Any) -> bool:
-    """Whether it is a tensor of which this rank holds a share (a DTensor)."""
+    """True if this rank holds a share of the tensor (a DTensor)."""
     return hasattr(tensor, "full_tensor")
 
 
@@ -104,7 +104,7 @@ def full_tensor(tensor: Tensor) -> Tensor:
 
 
 def distribute(tensor: Any, values: Any) -> Any:
-    """The values cut into shards as `tensor` is; as they are where it has none, or where their shape is another."""
+    """The values in shards like `tensor`; unchanged if it has none, or if the shapes differ."""
     if not is_dtensor(tensor) or getattr(values, "shape", None) != tensor.shape:
         return values
     from torch.distributed.tensor import distribute_tensor
@@ -120,7 +120,7 @@ def load_full_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 
 def _forward(work: Callable[[], Any]) -> Any:
-    """What a pass has made; several tensors as copies, because FSDP2 puts hooks on them that a view would lose."""
+    """The output of a pass; several tensors as copies, because FSDP2 puts hooks on them that a view would lose."""
     made = work()
     return tuple(None if one is None else one.clone() for one in made) if isinstance(made, tuple) else made
 

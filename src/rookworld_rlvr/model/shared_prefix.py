@@ -1,4 +1,4 @@
-"""Attention of several completions to the one prompt they share, so that a prompt is computed once a group.
+"""Attention of several completions to the one prompt they share, so that a prompt is computed once per group.
 
 transformers hands queries, keys and values of every layer to the attention function that the model's config
 names. Our function asks the `Layout` given with the forward pass, which knows which tokens are prompts, which are
@@ -21,7 +21,7 @@ NAME = "rookworld_shared_prefix"
 
 
 class Layout(Protocol):
-    """What the tokens of a forward pass are."""
+    """The roles of the tokens of a forward pass."""
 
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """Query (B, H, T, D), key and value (B, K, T, D) of a layer → output (B, T, H, D).
@@ -49,7 +49,7 @@ AttentionInterface.register(NAME, _attention)
 
 
 def can_share(model: PreTrainedModel) -> bool:
-    """Whether the model's attention can be replaced, and is plain: each token sees all before it."""
+    """True if the model's attention can be replaced, and is plain: each token sees all before it."""
     config = model.config.get_text_config()
     windowed = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
     upcast = getattr(config, "reorder_and_upcast_attn", False)

@@ -1,4 +1,4 @@
-"""The processes that train together. A process alone does nothing here and imports nothing of torch.distributed."""
+"""The processes that train together. A single process exchanges nothing and imports nothing of torch.distributed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 
 
 class Distributed(StrEnum):
-    """How several processes share the work."""
+    """The way in which several processes share the work."""
 
     none = "none"
     """One process alone."""
@@ -24,7 +24,7 @@ class Distributed(StrEnum):
 
 @dataclass(slots=True)
 class DistributedConfig:
-    """How processes train together."""
+    """Options of distributed training."""
 
     kind: Distributed = Distributed.none
     timeout_s: float = 600.0
@@ -40,7 +40,7 @@ class RankError(RuntimeError):
 
 
 class World:
-    """A process alone, rank 0 of 1. What several processes do is in `model.ranks`."""
+    """A single process, rank 0 of 1. `model.ranks` has the exchanges of several processes."""
 
     rank = 0
     size = 1
@@ -49,7 +49,7 @@ class World:
 
     @property
     def is_rank_0(self) -> bool:
-        """Whether this process prints, saves and asks trackers."""
+        """True for the process that prints, saves and reports to trackers."""
         return self.rank == 0
 
     def share(self, items: Sequence[Item]) -> list[Item]:
@@ -70,20 +70,20 @@ class World:
 
     def barrier(self, work: Callable[[], Result], what: str) -> Result:
         """This rank's result of `work`, which is not sent; no rank goes on before all have one."""
-        found: list[Result] = []
+        results: list[Result] = []
 
         def keep() -> None:
-            found.append(work())
+            results.append(work())
 
         self.all_gather(keep, what)
-        return found[0]
+        return results[0]
 
     def rank_0_only(self, work: Callable[[], Result], what: str) -> Result:
         """The result of `work` on rank 0, on every rank; the others wait for it and do not work."""
         return self.all_gather(lambda: work() if self.is_rank_0 else None, what)[0]  # type: ignore[return-value]
 
     def any(self, flag: bool, what: str) -> bool:
-        """Whether it holds on any rank."""
+        """True if the flag holds on any rank."""
         return any(self.all_gather(lambda: flag, what))
 
     def sum_gradients(self, parameters: Sequence[Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""What the engine says of itself, apart from the model, so that it can be said before torch is imported."""
+"""The UCI introduction of the engine, apart from the model, so that it can be sent before torch is imported."""
 
 from ..tasks.policy import MAX_CANDIDATES
 

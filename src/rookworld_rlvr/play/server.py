@@ -1,7 +1,7 @@
-"""The page to play on, served to this machine alone unless told otherwise.
+"""The page to play on, served to this machine alone by default.
 
 Every bad request is answered by a 4xx and one line. Requests are bounded in size and in time. A page of another site
-can ask nothing: a question must be JSON, and name this server as its host.
+can request nothing: a request must be JSON, and name this server as its host.
 """
 
 import json
@@ -30,14 +30,14 @@ POLICY = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' d
 
 
 class Server(ThreadingHTTPServer):
-    """Answers the page and its questions; `serve_forever` runs it."""
+    """The server of the page and of its requests; `serve_forever` runs it."""
 
     daemon_threads = True
 
     def __init__(self, host: str, port: int, api: PlayApi) -> None:
         """Port 0 takes a free one. Raises OSError where the address cannot be bound."""
         super().__init__((host, port), _Handler)
-        self.questions: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+        self.requests: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
             "/api/models": api.models,
             "/api/position": api.position,
             "/api/answer": api.answer,
@@ -55,7 +55,7 @@ class Server(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """Where a browser finds it."""
+        """The URL for a browser."""
         host, port = self.server_address[:2]
         return f"http://{host!s}:{port}/"
 
@@ -86,16 +86,16 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(length))
         if not self._is_for_us():
             return self._refuse(HTTPStatus.FORBIDDEN, "expected this server's own name as the host")
-        question = self.server.questions.get(self.path)
-        if question is None:
-            return self._refuse(HTTPStatus.NOT_FOUND, "no such question")
+        handler = self.server.requests.get(self.path)
+        if handler is None:
+            return self._refuse(HTTPStatus.NOT_FOUND, "no such request")
         if self.headers.get_content_type() != "application/json":
             return self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "expected application/json")
         try:
-            asked = json.loads(body)
-            if not isinstance(asked, dict):
+            arguments = json.loads(body)
+            if not isinstance(arguments, dict):
                 raise BadRequestError("expected a JSON object")
-            answer = question(asked)
+            answer = handler(arguments)
         except (BadRequestError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
             return self._refuse(HTTPStatus.BAD_REQUEST, f"{error}")
         except BusyError as error:
@@ -103,12 +103,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, "application/json", json.dumps(answer).encode())
 
     def _is_for_us(self) -> bool:
-        """Whether the request names this server: a foreign name that leads here is another site's doing."""
+        """True if the request names this server as its host, which a page of another site cannot do."""
         name = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
         return not self.server.hosts or name in self.server.hosts
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the library refuses: requests that are no HTTP, and methods that we have not."""
+        """Answer a request that the library refuses: one that is no HTTP, or has an unsupported method."""
         known = code if 400 <= code < 500 else HTTPStatus.METHOD_NOT_ALLOWED
         self._refuse(HTTPStatus(known), message or "bad request")
 

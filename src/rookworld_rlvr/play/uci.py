@@ -35,7 +35,7 @@ LIMITS = ("wtime", "btime", "winc", "binc", "movestogo", "depth", "nodes", "mate
 
 @dataclass(slots=True)
 class Options:
-    """What `setoption` sets."""
+    """The options that `setoption` sets."""
 
     temperature: float = 0.0
     top_k: int = 0
@@ -59,7 +59,7 @@ class UciSession:
         self._lock = threading.Lock()
         self._search: threading.Thread | None = None
         self._release, self._answered = threading.Event(), threading.Event()
-        self._asked = self._illegal = 0
+        self._prompted = self._illegal = 0
 
     def receive(self, line: str) -> bool:
         """Act on a line; False where it ends the conversation."""
@@ -110,8 +110,8 @@ class UciSession:
         """`name <words> value <words>`; the name's case does not count."""
         if not arguments or arguments[0] != "name":
             raise ValueError("expected setoption name <name> value <value>")
-        cut = arguments.index("value") if "value" in arguments else len(arguments)
-        name, value = " ".join(arguments[1:cut]).lower(), " ".join(arguments[cut + 1 :])
+        end = arguments.index("value") if "value" in arguments else len(arguments)
+        name, value = " ".join(arguments[1:end]).lower(), " ".join(arguments[end + 1 :])
         options = self._options
         if name == "temperature":
             options.temperature = DecodingConfig(_decimal(value)).temperature
@@ -127,12 +127,12 @@ class UciSession:
             raise ValueError(f"expected Temperature, TopK, MultiPV, Attempts or Checkpoint, got {name[:40]!r}")
 
     def _new_game(self, _arguments: Sequence[str]) -> None:
-        self._board, self._asked, self._illegal = chess.Board(), 0, 0
+        self._board, self._prompted, self._illegal = chess.Board(), 0, 0
 
     def _set_position(self, arguments: Sequence[str]) -> None:
         """`startpos` or `fen <FEN>`, then `moves <UCI>…`. A bad one leaves the old position."""
-        cut = arguments.index("moves") if "moves" in arguments else len(arguments)
-        where, moves = arguments[:cut], arguments[cut + 1 :]
+        end = arguments.index("moves") if "moves" in arguments else len(arguments)
+        where, moves = arguments[:end], arguments[end + 1 :]
         if list(where) == ["startpos"]:
             board = chess.Board()
         elif where and where[0] == "fen":
@@ -167,7 +167,7 @@ class UciSession:
     ) -> None:
         """Ask the model, and tell its move: at once, or once released where it is `held`."""
         started = time.monotonic()
-        number, self._asked = self._asked, self._asked + 1
+        number, self._prompted = self._prompted, self._prompted + 1
         move = "0000"
         try:
             choice = chooser.choose(board, options.decoding, attempts=options.attempts, number=number, among=among)
@@ -186,9 +186,9 @@ class UciSession:
     def _report(self, choice: Choice, options: Options, spent_ms: float) -> None:
         if choice.illegal:
             self._illegal += 1
-            then = "a random legal move" if choice.replaced else "asked again"
+            then = "a random legal move" if choice.replaced else "prompted again"
             wrote = ", ".join(text[:10] or "nothing" for text in choice.illegal)
-            self._tell(f"illegal: {wrote}; then {then}; {self._illegal} of {self._asked} moves in this game")
+            self._tell(f"illegal: {wrote}; then {then}; {self._illegal} of {self._prompted} moves in this game")
         lines = [choice.move, *(move for move in choice.candidates if move != choice.move)][: options.multi_pv]
         for place, move in enumerate(lines, start=1):
             score = _score(choice.candidates[move]) if move in choice.candidates else ""

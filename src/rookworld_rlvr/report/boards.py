@@ -1,4 +1,4 @@
-"""Transcripts as boards: what the model asked for, what it believes, and where the belief is wrong."""
+"""Transcripts as boards: the model's moves, its predicted position, and the squares where that is wrong."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from ..tasks.environment import parse_environment_prompt
 from ..tasks.policy import parse_policy_prompt, policy_fields
 from .transcripts import Transcript
 
-ILLEGAL_BEST, WRONG = "illegal best move", "wrong answer"
+ILLEGAL_BEST, WRONG = "illegal best move", "wrong prediction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,11 @@ class Candidate:
     legal: bool
     best: bool
     again: bool
-    """Whether it was named before."""
+    """True if it was named before."""
 
 
 class Kind(StrEnum):
-    """What an arrow stands for."""
+    """The meaning of an arrow."""
 
     best = "best"
     legal = "legal"
@@ -53,7 +53,7 @@ class Board:
     """A position to be drawn."""
 
     title: str
-    men: chess.BaseBoard
+    pieces: chess.BaseBoard
     turn: chess.Color
     """From whose side it is seen."""
     arrows: Sequence[Arrow] = ()
@@ -70,7 +70,7 @@ class Drawn:
     wrong: list[str]
     """Squares on which the predicted board differs from the true one; fields behind the board that are wrong."""
     problem: str
-    """What went wrong: the parser's reason, else ILLEGAL_BEST or WRONG; empty if nothing did."""
+    """The mistake: the parser's reason, else ILLEGAL_BEST or WRONG; empty if there is none."""
 
 
 def draw(transcript: Transcript) -> Drawn:
@@ -109,12 +109,12 @@ def _arrows(move: Candidate) -> list[Arrow]:
 
 
 def _draw_environment(transcript: Transcript) -> Drawn:
-    asked = parse_environment_prompt(transcript.prompt)
-    board = chess.Board(asked.fen)
-    move = Candidate(asked.uci, "", is_legal_uci(board, asked.uci), best=False, again=False)
-    belief = compare_belief(asked, transcript.completion)
-    boards = [Board(f"asked: {asked.uci}", board, board.turn, _arrows(move))]
+    prompted = parse_environment_prompt(transcript.prompt)
+    board = chess.Board(prompted.fen)
+    move = Candidate(prompted.uci, "", is_legal_uci(board, prompted.uci), best=False, again=False)
+    belief = compare_belief(prompted, transcript.completion)
+    boards = [Board(f"move: {prompted.uci}", board, board.turn, _arrows(move))]
     if belief.believed is not None:
-        boards.append(Board("board the model believes in", belief.believed, board.turn, wrong=belief.squares))
+        boards.append(Board("board that the model predicts", belief.believed, board.turn, wrong=belief.squares))
     boards.append(Board("true next board", belief.true, board.turn))
     return Drawn(boards, [], belief.wrong, WRONG if belief.wrong else "")

@@ -32,9 +32,9 @@ def cards_html(lines: Sequence[Mapping[str, Any]]) -> str:
             for board in drawn.boards
         )
         wrong = ", ".join([*([drawn.problem] if drawn.problem else []), *drawn.wrong])
-        told = f'<p class="bad">{escape(wrong)}</p>' if wrong else ""
+        problems = f'<p class="bad">{escape(wrong)}</p>' if wrong else ""
         text = escape(" ".join(transcript.completion.split()))
-        cards.append(f"<h3>{escape(head)}</h3>{figures}{told}<p><code>{text}</code></p>")
+        cards.append(f"<h3>{escape(head)}</h3>{figures}{problems}<p><code>{text}</code></p>")
     style = f"<!doctype html><meta charset=utf-8><style>{STYLE}</style>"
     return f"{style}{shared_shapes()}{''.join(cards)}"
 

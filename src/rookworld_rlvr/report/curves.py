@@ -1,4 +1,4 @@
-"""Which metrics stand in which chart, and their points, thinned so that a long run stays quick to open."""
+"""Charts of a run: their metrics, and the points, thinned so that a long run opens quickly."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ CHARTS = (
         "Reward of A: structure and parse", ("reward/part/environment/structure/*", "reward/part/environment/parse/*")
     ),
     Chart("Reward of A: correctness", ("reward/part/environment/correctness/*",)),
-    Chart("Answers that the parser refused", ("reward/failure/*",)),
+    Chart("Completions that the parser refused", ("reward/failure/*",)),
     Chart("Validation", ("validation/*",)),
     Chart("KL to the reference and to the start", ("kl/reference", "kl/original", "kl/exact")),
     Chart("KL coefficient", ("kl/coef",)),
@@ -47,10 +47,10 @@ CHARTS = (
     Chart("Learning rate", ("optim/lr",)),
     Chart("Gradient", ("optim/grad_norm",)),
     Chart("Change of the weights", ("optim/update_norm",)),
-    Chart("Length of answers", ("rollout/length_mean",)),
-    Chart("Cut answers", ("rollout/truncated_fraction", "rollout/rejected_fraction")),
-    Chart("Seconds of a step, by phase", ("time/*",)),
-    Chart("Completions a second", ("throughput/completions_per_s",)),
+    Chart("Length of completions", ("rollout/length_mean",)),
+    Chart("Truncated completions", ("rollout/truncated_fraction", "rollout/rejected_fraction")),
+    Chart("Seconds per step, by phase", ("time/*",)),
+    Chart("Completions per second", ("throughput/completions_per_s",)),
     Chart("Memory", ("memory/*",)),
 )
 
@@ -60,13 +60,16 @@ def chart_data(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
 
     Of several runs each key has a chart of its own.
     """
-    found: dict[str, list[dict[str, Any]]] = {}
+    curves_by_title: dict[str, list[dict[str, Any]]] = {}
     for chart in CHARTS:
         for number, run in enumerate(runs):
             for curve in _curves(chart, run, number):
-                found.setdefault(curve["key"] if len(runs) > 1 else chart.title, []).append(curve)
-    notes = {title: [_note(key) for key in dict.fromkeys(curve["key"] for curve in found[title])] for title in found}
-    return [{"title": title, "notes": notes[title], "curves": curves} for title, curves in found.items()]
+                curves_by_title.setdefault(curve["key"] if len(runs) > 1 else chart.title, []).append(curve)
+    notes = {
+        title: [_note(key) for key in dict.fromkeys(curve["key"] for curve in curves_by_title[title])]
+        for title in curves_by_title
+    }
+    return [{"title": title, "notes": notes[title], "curves": curves} for title, curves in curves_by_title.items()]
 
 
 def _note(key: str) -> str:
@@ -77,13 +80,13 @@ def _note(key: str) -> str:
 def _curves(chart: Chart, run: RunRecord, number: int) -> list[dict[str, Any]]:
     present = dict.fromkeys(key for step in run.metrics for key in step)
     keys = [key for pattern in chart.keys for key in present if fnmatchcase(key, pattern)]
-    found = []
+    curves = []
     for key in dict.fromkeys(keys):
         counted = key.startswith(COUNTED)
         points = [(int(step["step"]), float(step.get(key, 0.0))) for step in run.metrics if counted or key in step]
         steps, values = thinned(points)
-        found.append({"run": number, "key": key, "steps": steps, "values": values})
-    return found
+        curves.append({"run": number, "key": key, "steps": steps, "values": values})
+    return curves
 
 
 def thinned(points: Sequence[tuple[int, float]], most: int = POINTS) -> tuple[list[float], list[float]]:
@@ -109,13 +112,13 @@ def _short(value: float) -> float:
 
 def marks(run: RunRecord) -> list[dict[str, Any]]:
     """The steps at which something happened: faults, restores, and warning signs that began."""
-    found: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     before: Mapping[str, float] = {}
     for step in run.metrics:
         for key, text in ((FAULTS, "fault"), (RESTORES, "restore")):
             if step.get(key, 0) > before.get(key, 0):
-                found.append({"step": step["step"], "text": text, "kind": "fault"})
+                events.append({"step": step["step"], "text": text, "kind": "fault"})
         began = [key for key in step if key.startswith(PREFIX) and step[key] and not before.get(key)]
-        found += [{"step": step["step"], "text": key.removeprefix(PREFIX), "kind": "warning"} for key in began]
+        events += [{"step": step["step"], "text": key.removeprefix(PREFIX), "kind": "warning"} for key in began]
         before = step
-    return found
+    return events

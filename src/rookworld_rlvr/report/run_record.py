@@ -1,4 +1,4 @@
-"""A run as its folder tells it."""
+"""The record of a run, read from its folder."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from .transcripts import Transcript, of_run
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """What a run wrote."""
+    """The contents of a run's folder."""
 
     name: str
     """The folder's name with that of the folder above it: date, time and the run's own name."""
@@ -23,9 +23,9 @@ class RunRecord:
     summary: Mapping[str, Any]
     """Empty while the run goes on, or if it was killed."""
     metrics: Sequence[Mapping[str, float]]
-    """One object a step."""
+    """One object per step."""
     transcripts: Sequence[Transcript]
-    """The answers that were kept, in the order of the steps."""
+    """The completions that were kept, in the order of the steps."""
 
 
 def read_run(folder: Path) -> RunRecord:

@@ -27,7 +27,7 @@ def board_svg(board: Board) -> str:
     """
     drawn = _parsed(
         chess.svg.board(
-            board.men,
+            board.pieces,
             orientation=board.turn,
             arrows=[chess.svg.Arrow(arrow.tail, arrow.head, color=COLORS[arrow.kind]) for arrow in board.arrows],
             fill=dict.fromkeys(board.wrong, WRONG),
@@ -57,7 +57,7 @@ def _parsed(svg: str) -> ElementTree.Element:
 
 @cache
 def _empty(turn: chess.Color) -> tuple[str, ...]:
-    """What an empty board is made of, as text."""
+    """The elements of an empty board, as text."""
     empty = _parsed(chess.svg.board(chess.BaseBoard.empty(), orientation=turn))
     return tuple(ElementTree.tostring(part, encoding="unicode") for part in empty if part.tag not in LEFT_OUT)
 
@@ -68,7 +68,7 @@ def _name(turn: chess.Color) -> str:
 
 @cache
 def shared_shapes() -> str:
-    """What all boards of a page take their squares, coordinates and pieces from."""
+    """The squares, coordinates and pieces that all boards of a page share."""
     everyone = _parsed(chess.svg.board(chess.BaseBoard("kqrbnp2/KQRBNP2/8/8/8/8/8/8")))
     pieces = "".join(ElementTree.tostring(part, encoding="unicode") for part in everyone if part.tag == "defs")
     boards = "".join(f'<g id="{_name(turn)}">{"".join(_empty(turn))}</g>' for turn in chess.COLORS)

@@ -1,4 +1,4 @@
-"""Transcripts for a terminal: boards of coloured squares, and the answer beside them."""
+"""Transcripts for a terminal: boards of coloured squares, and the completion beside them."""
 
 from collections.abc import Mapping
 
@@ -24,19 +24,19 @@ def transcript_view(transcript: Transcript) -> RenderableType:
         beside.append(_moves(drawn))
     parts: list[RenderableType] = [_head(transcript, drawn), Columns(beside, padding=(0, 3))]
     if drawn.wrong:
-        parts.append(Text("wrong     " + ", ".join(drawn.wrong), style="red"))
-    texts = {"prompt": transcript.prompt, "answer": transcript.completion, "expected": transcript.expected}
-    parts += [Text(f"{name:<9} {' '.join(text.split())}") for name, text in texts.items() if text]
-    told = "  ".join(f"{name} {value:.2f}" for name, value in transcript.parts.items() if name.count("/") == 1)
-    return Group(*parts, Text(f"{'values':<9} {told}", style="dim"))
+        parts.append(Text("wrong      " + ", ".join(drawn.wrong), style="red"))
+    texts = {"prompt": transcript.prompt, "completion": transcript.completion, "expected": transcript.expected}
+    parts += [Text(f"{name:<10} {' '.join(text.split())}") for name, text in texts.items() if text]
+    values = "  ".join(f"{name} {value:.2f}" for name, value in transcript.parts.items() if name.count("/") == 1)
+    return Group(*parts, Text(f"{'values':<10} {values}", style="dim"))
 
 
 def _head(transcript: Transcript, drawn: Drawn) -> Text:
-    told = [] if transcript.step is None else [f"step {transcript.step}"]
-    told.append(transcript.task)
+    words = [] if transcript.step is None else [f"step {transcript.step}"]
+    words.append(transcript.task)
     if transcript.reward is not None:
-        told.append(f"reward {transcript.reward:+.3f}")
-    head = Text(" · ".join(told), style="bold")
+        words.append(f"reward {transcript.reward:+.3f}")
+    head = Text(" · ".join(words), style="bold")
     if drawn.problem:
         head.append(f" · {transcript.failure or drawn.problem}", style="red")
     return head
@@ -45,8 +45,8 @@ def _head(transcript: Transcript, drawn: Drawn) -> Text:
 def _moves(drawn: Drawn) -> Table:
     table = Table("move", "eval", "", box=None, padding=(0, 1))
     for move in drawn.candidates:
-        told = ["best"] * move.best + ["illegal"] * (not move.legal) + ["again"] * move.again
-        table.add_row(Text(move.text), Text(move.eval), " ".join(told), style=None if move.legal else "red")
+        marks = ["best"] * move.best + ["illegal"] * (not move.legal) + ["again"] * move.again
+        table.add_row(Text(move.text), Text(move.eval), " ".join(marks), style=None if move.legal else "red")
     return table
 
 
@@ -62,11 +62,11 @@ def board_view(board: Board) -> Text:
         for file in files:
             square = chess.square(file, rank)
             ground = marks.get(square, LIGHT if (rank + file) % 2 else DARK)
-            text.append(f"{_symbol(board.men.piece_at(square))} ", style=f"black on {ground}")
+            text.append(f"{_symbol(board.pieces.piece_at(square))} ", style=f"black on {ground}")
         text.append("\n")
     return text.append("  " + " ".join(chess.FILE_NAMES[file] for file in files))
 
 
-def _symbol(man: chess.Piece | None) -> str:
+def _symbol(piece: chess.Piece | None) -> str:
     """Filled shapes are Black's: both are drawn in black on squares that are never dark."""
-    return "·" if man is None else man.unicode_symbol()
+    return "·" if piece is None else piece.unicode_symbol()

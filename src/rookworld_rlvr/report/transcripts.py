@@ -1,4 +1,4 @@
-"""What a model wrote, as files keep it: the transcripts of a run, and the rows of an evaluation."""
+"""Transcripts of a model's completions, read from a run's folder or from the rows of an evaluation."""
 
 import json
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ SUITES_OF_MOVES = (SuiteName.mate_in_one, SuiteName.puzzles)
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """A prompt and what a model wrote behind it."""
+    """A prompt and a model's completion."""
 
     task: Task
     prompt: str
@@ -32,9 +32,9 @@ class Transcript:
     step: int | None = None
     """The run's step, counted from 1; None for an evaluation."""
     reward: float | None = None
-    """What the run paid; None for an evaluation, and if it was not finite."""
+    """The reward; None for an evaluation, and if it was not finite."""
     parts: Mapping[str, float] = field(default_factory=dict)
-    """The parts of the reward; for an evaluation the values of the row."""
+    """The components of the reward; for an evaluation the values of the row."""
 
 
 def read_transcripts(path: Path) -> list[Transcript]:
@@ -49,12 +49,12 @@ def read_transcripts(path: Path) -> list[Transcript]:
         raise UserError(f"expected a run's folder, or a file that evaluate output= wrote, got {path}")
     try:
         lines = [json.loads(line) for line in whole_lines(file)]
-        found = [_of_evaluation(line) if "values" in line else of_run(line) for line in lines if "prompt" in line]
+        transcripts = [_of_evaluation(line) if "values" in line else of_run(line) for line in lines if "prompt" in line]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"expected a run's transcripts or an evaluation's rows in {file}, got {error!r}") from error
-    if not found:
+    if not transcripts:
         raise UserError(f"expected transcripts in {file}, got none: games have no prompts, nor rows of older versions")
-    return found
+    return transcripts
 
 
 def of_run(line: Mapping[str, Any]) -> Transcript:

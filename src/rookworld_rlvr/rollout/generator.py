@@ -1,4 +1,4 @@
-"""What a generator is: prompts in, sampled completions with their log-probs out."""
+"""Generators: prompts in, sampled completions with their log-probs out."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -17,10 +17,10 @@ from .vllm_config import VLLMConfig
 
 
 class GeneratorKind(StrEnum):
-    """Which engine samples."""
+    """The engine that samples."""
 
     static = "static"
-    """Our loop over the trainer's own model: prompts once a group, drafts out of the prompt."""
+    """Our loop over the trainer's own model: prompts computed once per group, drafts from the prompt."""
     hf = "hf"
     """transformers' `generate`: the reference the others are checked against."""
     vllm = "vllm"
@@ -31,11 +31,11 @@ class GeneratorKind(StrEnum):
 
 @dataclass(slots=True)
 class GeneratorBaseConfig:
-    """Which engine samples, and within what bounds."""
+    """The engine that samples, and its limits."""
 
     kind: GeneratorKind = GeneratorKind.static
     max_new_tokens: int = 144
-    """Longest completion; what has not ended by then is cut, counted and scored as it is."""
+    """Longest completion in tokens; a longer one is truncated, counted and scored as it is."""
     batch_size: int = 128
     """Completions generated side by side; memory grows with it."""
     draft_tokens: int = 8
@@ -52,7 +52,7 @@ class GeneratorBaseConfig:
 
 @dataclass(slots=True)
 class GeneratorConfig(GeneratorBaseConfig):
-    """How completions are sampled in training. Raises ValueError for what would break the objective."""
+    """Sampling of completions in training."""
 
     temperature: float = 1.0
     """Sampling temperature; all four kinds of log-prob are taken at it."""
@@ -73,11 +73,11 @@ class SampledCompletion:
     logprobs: tuple[float, ...]
     """Log-prob of each token at the sampling temperature, nat, float32."""
     finished: bool
-    """Whether it ended by itself, not by the length limit."""
+    """True if it ended by itself, not by the length limit."""
 
 
 class GeneratorError(RuntimeError):
-    """A generator that did not give what it was asked for, or does not sample from the trainer's weights."""
+    """Failure of a generator: it returned no completions, or does not sample from the trainer's weights."""
 
 
 class PromptLengthError(ValueError):
@@ -88,7 +88,7 @@ class PromptLengthError(ValueError):
 
 
 def require_seeds(seeds: Sequence[int], prompts: Sequence[tuple[int, ...]], temperature: float) -> None:
-    """Raises ValueError unless each prompt has a seed; greedy decoding draws nothing and needs none."""
+    """Raises ValueError unless each prompt has a seed; greedy decoding needs none."""
     if temperature and len(seeds) != len(prompts):
         raise ValueError(f"expected a seed for each of {len(prompts)} prompts, got {len(seeds)}")
 
@@ -124,9 +124,9 @@ class Generator(Protocol):
     ) -> list[list[SampledCompletion]]:
         """`group_size` completions of each prompt, in the prompts' order; temperature 0 is greedy.
 
-        Above 0, each prompt's completions are drawn by its own one of the `seeds`, whatever is sampled beside it; a
-        missing seed raises ValueError. `top_k` draws from that many likeliest tokens alone: for play, never for
-        training, since log-probs stay those of the whole distribution (vLLM's become those of the cut one).
+        Above 0, each prompt's completions are sampled with its own one of the `seeds`, whatever is sampled beside it; a
+        missing seed raises ValueError. `top_k` samples from that many likeliest tokens alone: for play, never for
+        training, since log-probs stay those of the whole distribution (vLLM's become those of the truncated one).
         """
 
     def weights_checksum(self) -> str:
@@ -188,4 +188,4 @@ class TrainerModelGenerator(ABC):
     def _sample(
         self, prompts: Sequence[tuple[int, ...]], uniform_PGT: Tensor, temperature: float, top_k: int
     ) -> list[SampledCompletion]:
-        """G completions of each prompt, group by group, side by side; each drawn with T numbers of its own."""
+        """G completions of each prompt, group by group, side by side; each sampled with T numbers of its own."""

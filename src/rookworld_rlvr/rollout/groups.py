@@ -18,11 +18,11 @@ Sampled = tuple[tuple[int, ...], list[SampledCompletion]]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One completion, sampled and judged."""
+    """One completion with its score."""
 
     completion: SampledCompletion
     text: str
-    """What the completion's tokens decode to, special tokens left out."""
+    """The decoded tokens without special tokens."""
     score: Score
 
 
@@ -83,7 +83,7 @@ def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: str) -> tuple[int,
 
 
 def completion_text(tokenizer: PreTrainedTokenizerBase, completion: SampledCompletion) -> str:
-    """What a reader of the completion sees."""
+    """The text of a completion, without special tokens."""
     text = tokenizer.decode(list(completion.tokens), skip_special_tokens=True)
     assert isinstance(text, str)
     return text
@@ -120,15 +120,15 @@ def score_groups(
     scorer: Scorer,
     step: int,
 ) -> list[Group]:
-    """Judge every completion, equal ones of a prompt once; `step` is for the rubric's warm-up. Raises ScorerError."""
+    """Score every completion, equal ones of a prompt once; `step` is for the rubric's warm-up. Raises ScorerError."""
     written = {done.tokens: done for _, completions in sampled for done in completions}
     texts = {tokens: completion_text(tokenizer, done) for tokens, done in written.items()}
     questions_PG = [
         [ScoreRequest(example.prompt, texts[done.tokens], example.completion, step) for done in completions]
         for example, (_, completions) in zip(examples, sampled, strict=True)
     ]
-    asked = list(dict.fromkeys(question for questions in questions_PG for question in questions))
-    scores = dict(zip(asked, scorer.score_all(asked), strict=True))
+    distinct = list(dict.fromkeys(question for questions in questions_PG for question in questions))
+    scores = dict(zip(distinct, scorer.score_all(distinct), strict=True))
     groups = []
     for example, (prompt, completions), questions in zip(examples, sampled, questions_PG, strict=True):
         pairs = zip(completions, questions, strict=True)

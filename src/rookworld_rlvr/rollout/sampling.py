@@ -1,7 +1,7 @@
-"""The random numbers that completions are drawn with: those of a prompt depend on its own seed alone.
+"""Sampling of tokens: seeds, inverse distribution function, top-k, and drafts for speculative sampling.
 
-So what is sampled for a prompt does not depend on the prompts beside it, on the number of processes, or on what was
-drawn before.
+The random numbers of a prompt depend on its own seed alone. So its samples depend neither on the prompts beside it,
+nor on the number of processes, nor on earlier samples.
 """
 
 import hashlib
@@ -30,17 +30,17 @@ def derive_seed(*parts: object) -> int:
 def uniform_numbers(seeds: Sequence[int], group_size: int, count: int, device: torch.device) -> Tensor:
     """`count` numbers in [0, 1) for each of the `group_size` completions of each prompt: (P, G, count), float32.
 
-    They are made on the CPU, so that every device draws alike.
+    They are made on the CPU, so that every device samples alike.
     """
     numbers = [torch.rand(group_size, count, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
     return torch.stack(numbers).to(device)
 
 
 def inverse_cdf(logprobs: Tensor, uniform: Tensor) -> Tensor:
-    """Tokens (…) drawn from distributions (…, V) with numbers (…) in [0, 1).
+    """Tokens (…) sampled from distributions (…, V) with numbers (…) in [0, 1).
 
-    The sums are in float64, so that a token of probability 0 is never drawn. From NaN any token is drawn: a draw
-    that raised would end the process before anyone could say where the NaN came from.
+    The sums are in float64, so that a token of probability 0 is never sampled. From NaN any token is sampled: an
+    exception would end the process before anyone could say where the NaN came from.
     """
     sums = logprobs.exp().cumsum(-1, dtype=torch.float64)
     targets = uniform.unsqueeze(-1).double() * sums[..., -1:]
@@ -59,7 +59,13 @@ def top_k_logprobs(scores: Tensor, top_k: int) -> Tensor:
 
 
 class PromptLookup:
-    """Drafts for B completions, group by group. Prompts are given as the tokens by which an answer repeats them."""
+    """Drafts looked up in the prompt for B completions, group by group, which the model then checks in one pass.
+
+    An `A:` completion repeats its prompt's position except for the squares of a move. Each place in the prompt has a
+    score for how well the tokens before it match the completion's latest tokens; older tokens count less. The draft is
+    the tokens after the best place. Source: prompt lookup decoding, github.com/apoorvumang/prompt-lookup-decoding.
+
+    Prompts are given as the tokens by which a completion repeats them."""
 
     def __init__(self, prompts_PL: Tensor, real_PL: Tensor, group_size: int) -> None:
         self._prompts_BL = prompts_PL.masked_fill(~real_PL, -1).repeat_interleave(group_size, 0)

@@ -18,7 +18,7 @@ class PromptLayout:
 
     def __init__(self) -> None:
         self.keys_PKLD: list[Tensor] = []
-        """A tensor a layer."""
+        """One tensor per layer."""
         self.values_PKLD: list[Tensor] = []
 
     def attend(self, _module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:

@@ -1,13 +1,13 @@
 """The fast generator for this work: groups of short completions of short prompts, from the trainer's own model.
 
 A prompt is computed once for its group, keys and values lie in buffers of fixed size, and finished completions leave
-the batch. Each completion draws with its own uniform numbers, one for each token, by the inverse of the distribution
-function. Apart from rounding, the drawn tokens depend neither on the batch nor on later draws.
+the batch. Each completion samples with its own uniform numbers, one for each token, by the inverse of the distribution
+function. Apart from rounding, the sampled tokens depend neither on the batch nor on later samples.
 
-Drafts: a pass may check a guess of the next tokens (`prompt_lookup`). Every position draws its token as usual. As long
-as the drawn token is the guessed token, the draw of the next position counts too. The tokens are the same as if they
-were drawn one by one, so the guess changes only the speed. This is speculative sampling (arXiv 2211.17192) with a
-draft that has no distribution of its own.
+Drafts: a pass may check a guess of the next tokens (`sampling.PromptLookup`). Every position samples its token as
+usual. As long as the sampled token is the guessed token, the sample of the next position counts too. The tokens are the
+same as if they were sampled one by one, so the guess changes only the speed. This is speculative sampling (arXiv
+2211.17192) with a draft that has no distribution of its own.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ PASS_TOKENS, ACCELERATOR_PASS_TOKENS = 256, 2048
 # The batch is made smaller once so many of its rows are left.
 COMPACT_BELOW = 0.75
 # A core is given so many completions at least: two threads that have little to compute wait for Python and each other.
-ROWS_A_CORE = 24
+ROWS_PER_CORE = 24
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """What all completions of the batch have drawn, and the numbers they draw with."""
+    """The tokens of all completions of the batch, and their random numbers."""
 
     tokens_BT: Tensor
     logprobs_BT: Tensor
@@ -70,7 +70,7 @@ class _Written:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What python must know of the rows to go on; all of it is read from the device at once."""
+    """Counts of the rows that python needs to go on, read from the device at once."""
 
     growing: int
     """Rows that are not at their end."""
@@ -123,11 +123,11 @@ class StaticGenerator(TrainerModelGenerator):
                 )
                 return batch.complete(prompts[part], uniform_PGT[part])
 
-        enough = max(1, len(prompts) * group_size // ROWS_A_CORE)
+        enough = max(1, len(prompts) * group_size // ROWS_PER_CORE)
         # Gathered shards are let go by whichever pass ends first.
         count = 1 if is_sharded(self._model) else min(cores(device), len(prompts), enough)
-        cuts = [len(prompts) * number // count for number in range(count + 1)]
-        parts = map_on_cores(complete, [slice(*ends) for ends in pairwise(cuts)], device)
+        bounds = [len(prompts) * number // count for number in range(count + 1)]
+        parts = map_on_cores(complete, [slice(*ends) for ends in pairwise(bounds)], device)
         return [completion for part in parts for completion in part]
 
 
@@ -265,9 +265,10 @@ class _Batch:
         self._facts = self._read()
 
     def _completions(self) -> list[SampledCompletion]:
-        found = self._written
-        written = (found.tokens_BT.tolist(), found.logprobs_BT.tolist(), found.counts_B.tolist())
+        columns = [
+            values.tolist() for values in (self._written.tokens_BT, self._written.logprobs_BT, self._written.counts_B)
+        ]
         return [
             SampledCompletion(tuple(tokens[:count]), tuple(logprobs[:count]), tokens[count - 1] == self._eos_id)
-            for tokens, logprobs, count in zip(*written, strict=True)
+            for tokens, logprobs, count in zip(*columns, strict=True)
         ]

@@ -26,11 +26,11 @@ class VLLMServer:
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def get(self, path: str) -> Any:
-        return self._ask(urllib.request.Request(self.url + path))
+        return self._request(urllib.request.Request(self.url + path))
 
     def post(self, path: str, body: Any = None) -> Any:
         data = json.dumps({} if body is None else body).encode()
-        return self._ask(urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}))
+        return self._request(urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}))
 
     def call(self, method: str, **arguments: Any) -> Any:
         """A method of the worker extension; its answer."""
@@ -64,7 +64,7 @@ class VLLMServer:
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         self.post("/finish_weight_update", {"weight_version": weight_version})
 
-    def _ask(self, request: urllib.request.Request) -> Any:
+    def _request(self, request: urllib.request.Request) -> Any:
         """Raises ServerGoneError where there is no answer or the server failed, GeneratorError where it refuses."""
         what = f"{request.get_method()} {request.full_url}"
         try:
@@ -79,7 +79,7 @@ class VLLMServer:
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """What the server says, in one line."""
+    """The server's message in one line."""
     text = error.read().decode(errors="replace")
     try:
         return " ".join(str(json.loads(text)["error"]["message"]).split())

@@ -35,7 +35,7 @@ def set_environment() -> None:
 
 @dataclass(slots=True)
 class VLLMConfig:
-    """What `generator=vllm` and `generator=vllm_server` need beside the rest of the generator's settings."""
+    """Options of `generator=vllm` and `generator=vllm_server`."""
 
     kv_cache_gib: float = 1.0
     """vllm on a CPU: memory for keys and values."""
@@ -45,12 +45,12 @@ class VLLMConfig:
     urls: list[str] = field(default_factory=list)
     """vllm_server: where the servers listen, http://HOST:PORT each."""
     sync_folder: str = ""
-    """vllm_server: weights are handed over in a folder below this one, which it must see under the same name;
+    """vllm_server: weights are synchronised through a folder below this one, which it must see under the same name;
     empty: the machine's temporary folder."""
     timeout_s: float = 300.0
-    """vllm_server: most seconds for an answer."""
+    """vllm_server: most seconds for a response."""
     retries: int = 5
-    """vllm_server: how often a batch is asked for again where the server is gone, after 1, 2, 4, … seconds: five
+    """vllm_server: how often a batch is requested again if the server is gone, after 1, 2, 4, … seconds: five
     times are half a minute, in which it may be restarted. At the start of a run it must be there."""
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class VLLMConfig:
 def engine_arguments(
     model: Path | str, config: VLLMConfig, *, batch_size: int, accelerated: bool, dtype: torch.dtype, sleeps: bool
 ) -> dict[str, Any]:
-    """What vLLM's engine is started with, in this process or as a server.
+    """The arguments of vLLM's engine, in this process or as a server.
 
     `batch_size`: completions side by side; `accelerated`: on CUDA, not on a CPU; `sleeps`: gives its memory back
     while the trainer works.
@@ -76,7 +76,7 @@ def engine_arguments(
     if accelerated:
         of_device: dict[str, Any] = {"gpu_memory_utilization": config.gpu_memory_fraction}
     else:
-        # A prompt cut in two rewinds its request's random state, which on a CPU raises.
+        # A prompt divided in two rewinds its request's random state, which on a CPU raises.
         of_device = {"kv_cache_memory_bytes": int(config.kv_cache_gib * GIB), "enable_chunked_prefill": False}
     return of_device | {
         "model": str(model),
@@ -96,14 +96,14 @@ def engine_arguments(
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How one prompt is answered."""
+    """The sampling parameters of one prompt."""
 
     group_size: int
     temperature: float
     """0: greedy."""
     max_tokens: int
     seed: int | None
-    """None where nothing is drawn."""
+    """None for greedy decoding."""
     top_k: int = 0
     """0: all tokens."""
 
@@ -111,6 +111,6 @@ class Sampling:
 def samplings(
     limits: Sequence[int], seeds: Sequence[int], *, group_size: int, temperature: float, top_k: int
 ) -> list[Sampling]:
-    """How each prompt is answered, with its limit of tokens and its seed; seeds are not used where nothing is drawn."""
+    """The sampling parameters of each prompt, with its limit of tokens and its seed; greedy decoding uses no seeds."""
     own = [seed % SEEDS for seed in seeds] if temperature else [None] * len(limits)
     return [Sampling(group_size, temperature, limit, seed, top_k) for limit, seed in zip(limits, own, strict=True)]

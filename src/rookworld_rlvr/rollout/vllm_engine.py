@@ -1,7 +1,7 @@
 """vLLM in the trainer's process: the only file that imports it, and only once an engine is wanted.
 
-The engine holds a copy of the weights. `sync` hands them over as tensors, empties the prefix cache, and reads back
-what the kernels see; what is not the trainer's is refused.
+The engine holds a copy of the weights. `sync` passes them as tensors, empties the prefix cache, and reads back
+what the kernels see; weights other than the trainer's are refused.
 
 A process has one engine: a new one ends the one before it, as the members of a sweep need it.
 """
@@ -31,7 +31,7 @@ _running: list[Any] = []
 
 
 def installed() -> bool:
-    """Whether vllm is in this environment; imports nothing."""
+    """True if vllm is installed in this environment; imports nothing."""
     return importlib.util.find_spec("vllm") is not None
 
 
@@ -47,7 +47,7 @@ class VLLMGenerator:
         dtype: torch.dtype = torch.float32,
         ranks: int = 1,
     ) -> None:
-        """Start the engine, seconds to minutes, and hand the weights over. Raises GeneratorError.
+        """Start the engine, seconds to minutes, and synchronise the weights. Raises GeneratorError.
 
         Where several `ranks` train together each has an engine of its own, and all must come here together.
         """
@@ -152,7 +152,7 @@ class VLLMGenerator:
 
 @contextmanager
 def _as_generator_error() -> Iterator[None]:
-    """What goes wrong inside vLLM is a GeneratorError: a fault of the step, which recovery decides on."""
+    """Turn an exception of vLLM into a GeneratorError: a fault of the step, which recovery decides on."""
     try:
         yield
     except GeneratorError:

@@ -1,8 +1,8 @@
-"""A generator that asks a vLLM server: the trainer's weights go there, completions come back.
+"""A generator that samples with a vLLM server: the trainer's weights go there, completions come back.
 
-Each hand-over of weights has a token. The server is asked for its token before and after every batch, so completions
-of a server that was restarted, or taken over by another trainer, are never trained on. A server that is gone is asked
-again `retries` times; after that GeneratorError is raised.
+Each weight sync has a token. The server reports its token before and after every batch, so completions of a server
+that was restarted, or taken over by another trainer, are never trained on. A request to a server that is gone is
+repeated `retries` times; after that GeneratorError is raised.
 """
 
 import time
@@ -46,7 +46,7 @@ class VLLMServerGenerator:
         owner: WeightOwner | None = None,
         kept: KeptWeights | None = None,
     ) -> None:
-        """Look at the server and, unless weights for several servers are `kept` already, hand the weights over.
+        """Look at the server and, unless weights for several servers are `kept` already, synchronise the weights.
 
         Raises GeneratorError.
         """
@@ -55,7 +55,7 @@ class VLLMServerGenerator:
         self._server = VLLMServer(url, config.vllm.timeout_s)
         self._kept = kept or KeptWeights(owner or WeightOwner(), dtype, config.vllm.sync_folder)
         self._positions, transfer = self._checked()
-        self._way = weight_sync_to(self._server, transfer, self._kept, next(model.parameters()).device)
+        self._weight_sync = weight_sync_to(self._server, transfer, self._kept, next(model.parameters()).device)
         self._taken_over = False
         if kept is None:
             self.sync(model)
@@ -130,17 +130,17 @@ class VLLMServerGenerator:
             wanted = self._kept.token
             raise GeneratorError(f"vllm_server: expected the weights {wanted}, got {token}: another trainer's")
         if not token:
-            self._way.server_restarted()
+            self._weight_sync.server_restarted()
         return token
 
     def _sync_weights(self) -> None:
-        """Give the server the weights that were kept, see that it has them, and tell it so. Raises GeneratorError.
+        """Send the kept weights to the server, check that it has them, and confirm that. Raises GeneratorError.
 
-        A server that was not told so, for whatever reason, is given them again before anyone samples from it.
+        A server without that confirmation gets them again before anyone samples from it.
         """
         if not self._kept.owner.syncs_weights:
             raise ServerGoneError(f"vllm_server: expected {self.url} to have {self._kept.token}, of rank 0")
-        self._way.load()
+        self._weight_sync.load()
         if not self._server.post("/reset_prefix_cache")["success"]:
             raise ServerGoneError("vllm_server: expected the prefix cache to be emptied, got it in use")
         require_weights(self._kept.expected, self._held())
@@ -150,7 +150,7 @@ class VLLMServerGenerator:
         return str(self._server.call("rookworld_checksum", names=self._kept.expected.names))
 
     def _checked(self) -> tuple[int, str]:
-        """How many positions the server's model has, and which transfer of weights it offers.
+        """The number of positions of the server's model, and the weight transfer that it offers.
 
         Raises GeneratorError for a server of another kind.
         """
@@ -176,8 +176,8 @@ class VLLMServerGenerator:
 
 
 class RankGenerator:
-    """See `Generator`. One of several ranks that sample from the same servers: none does before rank 0 has handed
-    the weights over."""
+    """See `Generator`. One of several ranks that sample from the same servers: none does before rank 0 has
+    synchronised the weights."""
 
     def __init__(self, ours: Generator, world: World) -> None:
         self._ours, self._world = ours, world

@@ -1,7 +1,7 @@
 """Several vLLM servers as one generator: prompts go to whichever is free, weights to all.
 
-A server that fails is left out, and its prompts go to the others. It is used again only once it has taken over a whole
-hand-over of weights, at the next step. Version and checksum are checked for each server, as `vllm_server` does it.
+A server that fails is left out, and its prompts go to the others. It is used again only after a complete
+weight sync, at the next step. Version and checksum are checked for each server, as `vllm_server` does it.
 """
 
 import sys
@@ -34,7 +34,7 @@ class VLLMServerPool:
         dtype: torch.dtype = torch.float32,
         owner: WeightOwner | None = None,
     ) -> None:
-        """Look at the servers and hand the weights over. Raises GeneratorError."""
+        """Check the servers and synchronise the weights. Raises GeneratorError."""
         # Another server is a better answer to one that is gone than to wait for it.
         impatient = replace(config, vllm=replace(config.vllm, retries=0))
         self._kept = KeptWeights(owner or WeightOwner(), dtype, config.vllm.sync_folder)
@@ -81,7 +81,7 @@ class VLLMServerPool:
                     return
                 own = [seeds[i] for i in piece] if temperature else []
                 try:
-                    found = server.generate(
+                    completions = server.generate(
                         [prompts[i] for i in piece],
                         group_size=group_size,
                         temperature=temperature,
@@ -91,7 +91,7 @@ class VLLMServerPool:
                 except GeneratorError:
                     pending.append(piece)
                     raise
-                groups.update(zip(piece, found, strict=True))
+                groups.update(zip(piece, completions, strict=True))
 
         attempt = 0
         while pending:
@@ -107,14 +107,14 @@ class VLLMServerPool:
     def _of_all(
         self, action: Callable[[VLLMServerGenerator], None], servers: Sequence[VLLMServerGenerator]
     ) -> list[VLLMServerGenerator]:
-        """Do it on all servers at once. Returns those that did not fail; that the others are left out is told."""
+        """Run the action on all servers at once. Returns those that did not fail and reports the others."""
 
         def tried(server: VLLMServerGenerator) -> bool:
             try:
                 action(server)
             except GeneratorError as error:
-                told = f"{server.url} is left out until it has taken over new weights: {error}"
-                print(f"rookworld: {told}", file=sys.stderr, flush=True)
+                message = f"{server.url} is left out until it has taken over new weights: {error}"
+                print(f"rookworld: {message}", file=sys.stderr, flush=True)
                 return False
             return True
 

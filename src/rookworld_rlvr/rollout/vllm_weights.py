@@ -1,4 +1,4 @@
-"""How the trainer's weights reach a vLLM server: in a folder that both can read, or by vLLM's own weight transfer.
+"""Weight sync with a vLLM server: through a folder that both can read, or by vLLM's own weight transfer.
 
 A server that was started with `--weight-sync nccl` offers the transfer: the weights then go from one GPU to another by
 NCCL, and need no folder. The trainer uses it if it is itself on an accelerator and has vLLM installed.
@@ -27,7 +27,7 @@ from .vllm_client import WITH_FOLDER, ServerGoneError, VLLMServer
 from .vllm_config import set_environment
 from .vllm_worker import WEIGHTS_FILE
 
-# What a trainer tells each of vLLM's backends that it can drive: module and class.
+# The initialisation class of each supported backend of vLLM: module and class.
 BACKENDS = {"nccl": ("vllm.distributed.weight_transfer.nccl_engine", "NCCLTrainerInitInfo")}
 
 
@@ -47,7 +47,7 @@ class ExpectedWeights:
 
 
 def expected_weights(model: PreTrainedModel, dtype: torch.dtype) -> ExpectedWeights:
-    """What a sampler of this type should have once it took over the model's weights."""
+    """The weights that a sampler of this type should have after a sync."""
     named = list(merged_parameters(model))
     full, adapted = checksum(model), len(named) < len(list(model.parameters()))
     same = not adapted and all(parameter.dtype == dtype for _, parameter in named)
@@ -67,7 +67,7 @@ class WeightOwner:
 
     name: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
     syncs_weights: bool = True
-    """Whether this rank gives servers their weights; the others wait until rank 0 has done so."""
+    """True if this rank sends servers their weights; the others wait until rank 0 has done so."""
 
 
 class KeptWeights:
@@ -91,13 +91,13 @@ class KeptWeights:
         return f"{self.owner.name}:{self._count}"
 
     def folder(self) -> str:
-        """Where the file is, which is kept from the next `keep` on."""
+        """The folder of the weights' file, which is written from the next `keep` on."""
         if self._folder is None:
             self._folder = TemporaryDirectory(prefix="rookworld-weights-", dir=self._sync_folder or None)
         return self._folder.name
 
     def keep(self, model: PreTrainedModel) -> None:
-        """Copy the model's weights. A rank that does not hand them over keeps their checksum alone."""
+        """Copy the model's weights. A rank that does not synchronise them keeps their checksum alone."""
         self.expected = expected_weights(model, self._dtype)
         self._count += 1
         if not self.owner.syncs_weights:
@@ -120,7 +120,7 @@ def _write(model: PreTrainedModel, path: Path) -> None:
 
 
 class WeightSync(Protocol):
-    """A way for kept weights to one server."""
+    """A way of sending the kept weights to one server."""
 
     def load(self) -> None:
         """Have the server sample from the kept weights. Raises GeneratorError."""
@@ -145,7 +145,7 @@ class FolderSync:
 
 @dataclass(frozen=True, slots=True)
 class _Parameter:
-    """What vLLM's transfer engine asks of a parameter before it is sent."""
+    """A parameter's description for vLLM's transfer engine, sent before the values."""
 
     name: str
     dtype: torch.dtype
@@ -195,7 +195,7 @@ class TransferSync:
             engine.shutdown()
 
     def _connected(self) -> Any:
-        """The trainer's end of a new process group; the server is asked to come to it."""
+        """The trainer's end of a new process group; the server joins it."""
         set_environment()
         from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 
@@ -209,7 +209,7 @@ class TransferSync:
         return WeightTransferTrainerFactory.trainer_init(info, client=self._server, source=_Source(self._kept))
 
     def _in_time(self, work: Callable[[], Any], what: str) -> Any:
-        """What `work` gives, in a thread that is left alone once the server's time is over: NCCL waits for ever.
+        """The result of `work`, in a thread that is abandoned after the server's timeout, because NCCL waits for ever.
 
         Raises ServerGoneError.
         """
@@ -226,13 +226,13 @@ class TransferSync:
         thread = threading.Thread(target=done, name="weights", daemon=True)
         thread.start()
         thread.join(self._server.timeout_s)
-        told = f"vllm_server: expected {self._server.url} to take over {what} by {self._backend}"
+        message = f"vllm_server: expected {self._server.url} to take over {what} by {self._backend}"
         if thread.is_alive():
-            raise ServerGoneError(f"{told}, nothing came within {self._server.timeout_s:g} s")
+            raise ServerGoneError(f"{message}, nothing came within {self._server.timeout_s:g} s")
         for error in raised:
             if isinstance(error, GeneratorError) or not isinstance(error, Exception):
                 raise error
-            raise ServerGoneError(f"{told}, got {type(error).__name__}: {error}; {WITH_FOLDER}") from error
+            raise ServerGoneError(f"{message}, got {type(error).__name__}: {error}; {WITH_FOLDER}") from error
         return given[0]
 
 

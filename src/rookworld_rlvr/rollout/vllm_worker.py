@@ -1,4 +1,4 @@
-"""What vLLM's worker is extended by: taking over the trainer's weights, and reading back those it samples with.
+"""Extension of vLLM's worker: it loads the trainer's weights, and reads back those that it samples with.
 
 vLLM loads this class by its name into its worker; nothing here imports vllm. Written for vLLM 0.32 and one
 worker, without tensor or pipeline parallelism.
@@ -56,7 +56,7 @@ class WorkerExtension:
     def rookworld_begin(self, token: str) -> None:
         """Weights begin to change. Until `rookworld_accept` they are neither the old ones nor the new ones.
 
-        An earlier transfer that was cut off is ended: vLLM would refuse the next one and load no layer twice.
+        An interrupted transfer is ended first: vLLM would refuse the next one and load no layer twice.
         """
         self.rookworld_token = f"{token}{HALF_LOADED}"
         if getattr(self, "weight_transfer_engine", None) is not None:
@@ -77,16 +77,16 @@ class WorkerExtension:
         self.rookworld_token = token
 
     def rookworld_checksum(self, names: Sequence[str]) -> str:
-        """`checksum` of these weights as the kernels see them. What cannot be read back is told instead."""
+        """`checksum` of these weights as the kernels see them. If one cannot be read back, a text says so."""
         model, dtype = self.model_runner.get_model(), self.vllm_config.model_config.dtype
         try:
             with torch.inference_mode():
                 # Biases of bf16 are float32 in some kernels, with the values of bf16.
-                found = checksum_of((name, held_weight(model, name).to(dtype)) for name in names)
+                checksum = checksum_of((name, held_weight(model, name).to(dtype)) for name in names)
                 head_is_current = not _is_tied(model, names) or _tied_head_is_current(model, names)
         except (AttributeError, KeyError) as error:
             return f"unreadable: {error}"
-        return found if head_is_current else f"{found}, {STALE_HEAD}"
+        return checksum if head_is_current else f"{checksum}, {STALE_HEAD}"
 
 
 def held_weight(model: nn.Module, name: str) -> Tensor:
@@ -134,7 +134,7 @@ def _is_tied(model: nn.Module, names: Iterable[str]) -> bool:
 
 
 def _tied_head_is_current(model: nn.Module, names: Iterable[str]) -> bool:
-    """Whether the head's kernel has the weights of the embedding it is tied to."""
+    """True if the head's kernel has the weights of the embedding that it is tied to."""
     head = held_weight(model, "lm_head.weight")
     paths = (name.removesuffix(".weight") for name in names if name.endswith(".weight"))
     embeddings = (path for path in paths if type(_find(model, path)[0]).__name__ == "VocabParallelEmbedding")
