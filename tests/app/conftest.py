@@ -167,7 +167,7 @@ def verdicts_in(file: Path) -> int:
 
 
 def metrics_of_a_step(context: StepContext, step: int) -> dict[str, float]:
-    """Less what depends on the machine. A fault would leave nothing of the knobs behind it to see."""
+    """Less what depends on the machine. A fault would leave nothing of the options behind it to see."""
     report = grpo_step(context, step)
     assert report.fault is None, report.fault
     metrics = step_metrics(report, context)
@@ -283,7 +283,7 @@ def compiled_graphs(config: RunConfig) -> int:
 def engines(config: RunConfig) -> list[dict[str, Any]]:
     """What vLLM is started with, on a CPU and on CUDA."""
     start = partial(engine_arguments, "m", config.generator.vllm, batch_size=config.generator.batch_size)
-    return [start(accelerated=accelerated, dtype=torch.float32) for accelerated in (False, True)]
+    return [start(accelerated=cuda, dtype=torch.float32, sleeps=cuda) for cuda in (False, True)]
 
 
 class FailingServer(BaseHTTPRequestHandler):

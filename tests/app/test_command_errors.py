@@ -141,17 +141,17 @@ def test_cuda_where_there_is_none_is_refused(
     ("name", "text"),
     [("none.txt", "no row\n"), ("empty.txt", ""), ("none.jsonl", '{"x": 1}\n'), ("bytes.txt", "\x00\n")],
 )
-@pytest.mark.parametrize("knob", ["data.train", "data.held_out"])
+@pytest.mark.parametrize("option", ["data.train", "data.held_out"])
 def test_a_corpus_without_a_valid_row_is_refused(
     name: str,
     text: str,
-    knob: str,
+    option: str,
     small_overrides: list[str],
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / name).write_text(text)
-    arguments = ["train", *small_overrides, f"output_root={tmp_path / 'outputs'}", f"{knob}={tmp_path / name}"]
+    arguments = ["train", *small_overrides, f"output_root={tmp_path / 'outputs'}", f"{option}={tmp_path / name}"]
     assert name in complaint(arguments, capfd)
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
@@ -215,9 +215,9 @@ def test_a_model_folder_that_lacks_a_file_is_refused(
         (["evaluate", "compare", "/nope/a.json", "/nope/b.json"], "expected the rows of an evaluation in /nope/a.json"),
         (["evaluate", "model.path=/nope", "data.train={train}", "data.held_out={held_out}"], "model.path: expected"),
         (["evaluate", "kl.coef=1"], "kl"),
-        (["evaluate", "kl=exact"], "expected group=option, the groups of evaluate: model, generator\n"),
-        (["evaluate", "-m", "kl=exact,off"], "expected group=option, the groups of evaluate: model, generator\n"),
-        (["sft", "kl=exact"], "expected group=option, the groups of sft: none\n"),
+        (["evaluate", "kl=exact"], "expected group=choice, the groups of evaluate: model, generator\n"),
+        (["evaluate", "-m", "kl=exact,off"], "expected group=choice, the groups of evaluate: model, generator\n"),
+        (["sft", "kl=exact"], "expected group=choice, the groups of sft: none\n"),
         (["sft"], "corpus: expected files"),
         (["train", "rubric.move_evals=/nope.tsv"], "rubric.move_evals: expected a file of move evaluations"),
         (["evaluate", "suites=[match]", "match.opponent=/nope"], "match.opponent: expected random, capture, exchange"),

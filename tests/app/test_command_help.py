@@ -59,7 +59,7 @@ def test_help_names_the_groups_that_the_command_takes_and_no_others(
 
 
 @pytest.mark.parametrize("command", CONFIGURED)
-def test_help_says_what_the_command_does_and_where_its_knobs_are(
+def test_help_says_what_the_command_does_and_where_its_options_are(
     command: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     told = help_of(command, capfd)

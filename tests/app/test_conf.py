@@ -153,7 +153,7 @@ def test_a_single_value_goes_over_a_group_whatever_their_order(composed: Callabl
         ("reference", {"reference.mode": ReferenceMode}),
     ],
 )
-def test_every_choice_of_a_knob_is_an_option_of_its_group(
+def test_every_choice_of_an_option_is_in_its_group(
     group: str, choices: dict[str, Any], composed: Callable[..., Any]
 ) -> None:
     configs = [composed(option) for option in CHANGES if option.startswith(f"{group}=")]

@@ -43,7 +43,7 @@ def test_loss_gradient_and_clip_by_hand(
     assert was_clipped is clipped
 
 
-def test_each_bound_is_its_own_knob() -> None:
+def test_each_bound_is_its_own_option() -> None:
     wide_above, wide_below = ClipConfig(0.2, 0.6), ClipConfig(0.6, 0.2)
     assert one_token(1.5, 2.0, wide_above) == pytest.approx((-3.0, -3.0, False))
     assert one_token(0.5, -2.0, wide_above) == pytest.approx((1.6, 0.0, True))

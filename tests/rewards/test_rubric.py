@@ -1,4 +1,4 @@
-"""The rubric: what it refuses, that every knob has an effect, the warm-up, any accepted weights."""
+"""The rubric: what it refuses, that every option has an effect, the warm-up, any accepted weights."""
 
 import math
 import subprocess
@@ -45,10 +45,10 @@ PROBES = [
 ]
 
 
-def knobs(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    for knob in fields(config):
-        value = getattr(config, knob.name)
-        yield from (knobs(value, path + knob.name + ".") if is_dataclass(value) else [(path + knob.name, value)])
+def options(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    for option in fields(config):
+        value = getattr(config, option.name)
+        yield from (options(value, path + option.name + ".") if is_dataclass(value) else [(path + option.name, value)])
 
 
 def configured(changes: dict[str, Any]) -> RubricConfig:
@@ -77,9 +77,9 @@ def totals(changes: dict[str, Any]) -> list[float]:
 
 
 # The others are words, or the engine's own.
-KNOBS = [path for path, _ in knobs(RubricConfig()) if not path.startswith(("source", "move_evals", "stockfish."))]
+OPTIONS = [path for path, _ in options(RubricConfig()) if not path.startswith(("source", "move_evals", "stockfish."))]
 # Options of engine evaluations, which labels do not use.
-ENGINE_KNOBS = [path for path in KNOBS if path.endswith(("_value", "halving_loss", "missed_mate"))]
+ENGINE_OPTIONS = [path for path in OPTIONS if path.endswith(("_value", "halving_loss", "missed_mate"))]
 MOVES = [move.uci() for move in chess.Board().legal_moves]
 ANALYSES = {
     P: Analysis(FEN, tuple((move, 0.5 - 0.3 * place) for place, move in enumerate(MOVES))),
@@ -90,24 +90,24 @@ ANALYSES = {
 }
 
 
-@pytest.mark.parametrize("path", KNOBS)
-def test_every_knob_changes_some_total(path: str) -> None:
+@pytest.mark.parametrize("path", OPTIONS)
+def test_every_option_changes_some_total(path: str) -> None:
     warm: dict[str, Any] = {} if path == "warmup_steps" else {"warmup_steps": 10}
-    warm["source"] = MoveSource.engine if path in ENGINE_KNOBS else MoveSource.labels
-    default = dict(knobs(RubricConfig()))[path]
+    warm["source"] = MoveSource.engine if path in ENGINE_OPTIONS else MoveSource.labels
+    default = dict(options(RubricConfig()))[path]
     value = 7 if path == "warmup_steps" else default * (0.7 if BOUNDS.get(path) == SHARE else 1.3)
     assert totals(warm | {path: value}) != totals(warm)
 
 
-@pytest.mark.parametrize("path", KNOBS)
+@pytest.mark.parametrize("path", OPTIONS)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 2e6, "1", None, True])
-def test_a_knob_that_is_no_number_in_its_range_is_refused_by_name(path: str, value: Any) -> None:
+def test_an_option_that_is_no_number_in_its_range_is_refused_by_name(path: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"expected rubric.{path} to be"):
         Rubric(configured({path: value}))
 
 
-@pytest.mark.parametrize("path", [path for path in KNOBS if path != "malformed_reward"])
-def test_a_negative_knob_is_refused(path: str) -> None:
+@pytest.mark.parametrize("path", [path for path in OPTIONS if path != "malformed_reward"])
+def test_a_negative_option_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match=f"expected rubric.{path} to be"):
         Rubric(configured({path: -1}))
 
@@ -120,7 +120,7 @@ def test_unknown_names_are_refused_by_the_dataclasses() -> None:
 def test_a_rung_without_weights_and_a_foreign_node_are_refused() -> None:
     with pytest.raises(ValueError, match=r"above 0 among those of rubric.environment.correctness"):
         Rubric(
-            configured({path: 0 for path, _ in knobs(RubricConfig()) if path.startswith("environment.correctness.")})
+            configured({path: 0 for path, _ in options(RubricConfig()) if path.startswith("environment.correctness.")})
         )
     with pytest.raises(ValueError, match=r"expected rubric.tiers to be a TierWeights, got {}"):
         Rubric(configured({"tiers": {}}))
@@ -179,7 +179,7 @@ def test_a_score_is_frozen() -> None:
 @st.composite
 def accepted_configs(draw: st.DrawFn) -> RubricConfig:
     changes: dict[str, Any] = {"warmup_steps": draw(st.integers(0, 9))}
-    for path in set(KNOBS) - set(changes):
+    for path in set(OPTIONS) - set(changes):
         low, high = BOUNDS.get(
             path, (1e-300 if path.endswith(("markers", "fields", ".reward", "best")) else 0.0, MAX_WEIGHT)
         )
@@ -190,7 +190,7 @@ def accepted_configs(draw: st.DrawFn) -> RubricConfig:
 
 @settings(derandomize=True, max_examples=60, deadline=None)
 @given(accepted_configs(), st.integers(0, 10))
-def test_any_accepted_knobs_keep_the_total_in_range_and_every_rung_reachable(config: RubricConfig, step: int) -> None:
+def test_any_accepted_options_keep_the_total_in_range_and_every_rung_reachable(config: RubricConfig, step: int) -> None:
     rubric = Rubric(config)
     for prompt, text in PROBES:
         assert config.malformed_reward <= rubric.score(prompt, text, step=step).total <= 1.0

@@ -28,8 +28,8 @@ WRITER = (
 )
 
 
-def pool_in(folder: Path, path: object, **knobs: object) -> EnginePool:
-    config = {"nodes": 1500, "path": str(path)} | knobs
+def pool_in(folder: Path, path: object, **options: object) -> EnginePool:
+    config = {"nodes": 1500, "path": str(path)} | options
     return EnginePool(EngineConfig(**config), cache_folder=folder)  # type: ignore[arg-type]
 
 
@@ -61,8 +61,8 @@ def test_a_verdict_read_is_the_one_computed_and_no_engine_searches_for_it(stockf
 def test_clock_nodes_and_version_are_each_a_verdict_of_their_own_and_the_move_number_is_not(
     fake_stockfish: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def searched(fen: str, **knobs: object) -> int:
-        with pool_in(tmp_path, fake_stockfish, **knobs) as pool:
+    def searched(fen: str, **options: object) -> int:
+        with pool_in(tmp_path, fake_stockfish, **options) as pool:
             pool.analyse([fen])
             return pool.counts().searched
 

@@ -28,8 +28,8 @@ BLACK_MATES = "3r2k1/5ppp/8/8/8/7Q/5PPP/6K1 b - - 0 1"
 MATE, STALEMATE = "R5k1/5ppp/8/8/8/8/8/7K b - - 0 1", "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"
 
 
-def opened(path: object, **knobs: float) -> Engine:
-    return Engine(EngineConfig(path=str(path), cache=False, **knobs))  # type: ignore[arg-type]
+def opened(path: object, **options: float) -> Engine:
+    return Engine(EngineConfig(path=str(path), cache=False, **options))  # type: ignore[arg-type]
 
 
 def test_without_an_engine_the_line_that_installs_one_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_program_that_speaks_no_uci_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize(
-    "knob",
+    "option",
     [
         {"nodes": 0},
         {"processes": 0},
@@ -113,9 +113,9 @@ def test_a_program_that_speaks_no_uci_is_refused_in_one_line(
         {"timeout_s": 86_401},
     ],
 )
-def test_a_knob_out_of_its_range_is_refused_by_name(knob: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=f"stockfish.{next(iter(knob))}: expected"):
-        EngineConfig(**knob)  # type: ignore[arg-type]
+def test_an_option_out_of_its_range_is_refused_by_name(option: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=f"stockfish.{next(iter(option))}: expected"):
+        EngineConfig(**option)  # type: ignore[arg-type]
 
 
 def test_a_deadline_beyond_the_longest_wait_is_waited_for_in_parts(

@@ -27,8 +27,8 @@ Until = Callable[[Callable[[], bool]], None]
 LONG = 40_000
 
 
-def pool_of(path: object, **knobs: object) -> EnginePool:
-    return EnginePool(EngineConfig(path=str(path), **({"cache": False, "nodes": 1500} | knobs)))  # type: ignore[arg-type]
+def pool_of(path: object, **options: object) -> EnginePool:
+    return EnginePool(EngineConfig(path=str(path), **({"cache": False, "nodes": 1500} | options)))  # type: ignore[arg-type]
 
 
 def nothing_under_way(pool: EnginePool) -> bool:

@@ -11,21 +11,21 @@ from .renamed_options import renamed_command
 # Each command's module is imported when it is called: `data` needs no torch.
 COMMANDS = {
     "train": "the main job: bash train.sh = smoke, then this",
-    "smoke": "one real step on one prompt a task, then the preflight checks",
-    "bench": "how fast a step is with each generator, and how much of the machine it uses",
-    "evaluate": "any model's held-out rows, puzzles and games, with intervals; compare: two results, paired",
-    "report": "a run as one HTML file: verdict, curves, boards; several runs laid over one another",
-    "rollouts": "what a model wrote, as boards in the terminal; of a run or an evaluation",
-    "rescore": "a run's transcripts judged again, by another rubric, and compared",
+    "smoke": "one real step on one prompt per task, then the preflight checks",
+    "bench": "speed of a step with each generator, and its share of what the machine can do",
+    "evaluate": "held-out examples, puzzles and games of any model, with intervals; compare: two results, paired",
+    "report": "a run as one HTML file: summary, curves, boards; several runs laid over one another",
+    "rollouts": "completions of a run or an evaluation, as boards in the terminal",
+    "rescore": "a run's transcripts scored again, by another rubric, and compared",
     "export": "a checkpoint with a model card, for the hub",
-    "inspect": "replay a batch that a fault left behind",
+    "inspect": "replay of a batch that a fault left behind",
     "sft": "supervised fine-tuning of an existing model on labelled examples",
-    "play": "a page to play the model on, with the board that it believes in",
+    "play": "a page to play against the model, beside the board that it predicts",
     "uci": "the model as a UCI engine, for chess programs",
     "launch": "a batch file that trains on several machines of a cluster",
-    "data": "audit a file of rows, generate new ones, or play games that become rows",
+    "data": "audit a file of examples, generate new ones, or play games that become examples",
 }
-# Those that take groups and knobs, and the file of conf/ that each begins with; the others have a parser of their own.
+# Commands that take groups and options, with the file of conf/ that each begins with; the others have a parser.
 CONFIGURED = {name: name for name in ("train", "bench", "evaluate", "sft")} | {"smoke": "train"}
 COMPARE = ("evaluate", "compare")
 HELP = ("-h", "--help")
@@ -63,20 +63,20 @@ def console() -> None:
 
 def _usage() -> str:
     lines = [f"  {name:<10} {text}" for name, text in COMMANDS.items()]
-    asked = "rookworld <command> --help: what a command takes"
-    return "\n".join(["usage: rookworld <command> [overrides or arguments]", "", *lines, "", asked])
+    last = "rookworld <command> --help: arguments of a command"
+    return "\n".join(["usage: rookworld <command> [overrides or arguments]", "", *lines, "", last])
 
 
 def _help(command: str) -> str:
     """The help of a configured command; hydra's own would also list groups in conf/ that the command refuses."""
     taken = groups(CONFIGURED[command])
-    call = f"rookworld {command} {'[group=option ...] ' if taken else ''}[knob=value ...]"
+    call = f"rookworld {command} {'[group=choice ...] ' if taken else ''}[option=value ...]"
     lines = [f"usage: {call}"]
     if command == COMPARE[0]:
         lines += [f"       rookworld {' '.join(COMPARE)} [--json OUT] A B"]
     lines += ["", COMMANDS[command], ""]
     if taken:
-        lines += ["groups of knobs and their options:"]
+        lines += ["groups of options and their choices:"]
         lines += [f"  {name:<11} {_options(*options)}" for name, options in taken.items()] + [""]
     lines += ["every option with its default and meaning: python scripts/generate_docs.py FOLDER"]
     lines += [f"the value of each in one call: {call} --cfg job"]

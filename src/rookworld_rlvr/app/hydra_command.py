@@ -41,7 +41,7 @@ MULTIRUN_FLAGS = ("-m", "--multirun")
 # hydra's advice for configurations that are open; a dataclass refuses what it does not know.
 ADVICE = "To append to your "
 NO_SUCH_GROUP = "No match in the defaults list."
-NO_SUCH_KNOB = re.compile(r"Could not override '([\w.]+)'")
+NO_SUCH_OPTION = re.compile(r"Could not override '([\w.]+)'")
 MOST_LIKE = 3
 # Most characters of a sweep's overrides in the name of a folder.
 LABEL_CHARACTERS = 80
@@ -158,29 +158,29 @@ def _complain(error: Exception, advice: str = "") -> int:
 
 
 def _advice(told: str, name: str, schema: type) -> str:
-    """What to type instead: the groups there are, or knobs that are spelled like the one that there is not."""
+    """Advice on what to type instead: the groups that exist, or options that are spelled alike."""
     if NO_SUCH_GROUP in told:
-        return f"expected group=option, the groups of {name}: {', '.join(groups(name)) or 'none'}"
-    unknown = NO_SUCH_KNOB.search(told)
-    knobs = _knobs_like(unknown[1], list(_knobs(schema()))) if unknown else []
-    return f"did you mean {' or '.join(knobs)}?" if knobs else ""
+        return f"expected group=choice, the groups of {name}: {', '.join(groups(name)) or 'none'}"
+    unknown = NO_SUCH_OPTION.search(told)
+    options = _options_like(unknown[1], list(_options(schema()))) if unknown else []
+    return f"did you mean {' or '.join(options)}?" if options else ""
 
 
-def _knobs(config: Any, path: str = "") -> Iterator[str]:
-    for knob in fields(config):
-        value = getattr(config, knob.name)
-        yield from _knobs(value, f"{path}{knob.name}.") if is_dataclass(value) else [f"{path}{knob.name}"]
+def _options(config: Any, path: str = "") -> Iterator[str]:
+    for option in fields(config):
+        value = getattr(config, option.name)
+        yield from _options(value, f"{path}{option.name}.") if is_dataclass(value) else [f"{path}{option.name}"]
 
 
-def _knobs_like(unknown: str, knobs: Sequence[str]) -> list[str]:
-    """At most three knobs that end like the unknown one, or are spelled nearly as it is.
+def _options_like(unknown: str, options: Sequence[str]) -> list[str]:
+    """At most three options that end like the unknown one, or are spelled nearly as it is.
 
-    >>> _knobs_like("rows", ["evaluation_rows", "optim.lr", "seed"]), _knobs_like("optim.lrr", ["optim.lr", "seed"])
+    >>> _options_like("rows", ["evaluation_rows", "optim.lr", "seed"]), _options_like("optim.lrr", ["optim.lr", "seed"])
     (['evaluation_rows'], ['optim.lr'])
     """
     last = unknown.split(".")[-1]
-    alike = [knob for knob in knobs if re.split(r"[._]", knob)[-1] == last or knob.split(".")[-1] == last]
-    return (alike or get_close_matches(unknown, knobs, n=3))[:MOST_LIKE]
+    alike = [option for option in options if re.split(r"[._]", option)[-1] == last or option.split(".")[-1] == last]
+    return (alike or get_close_matches(unknown, options, n=3))[:MOST_LIKE]
 
 
 def _one_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Every knob of `rookworld evaluate` changes something that can be observed beside the configuration, or is refused.
+"""Every option of `rookworld evaluate` changes something that can be observed beside the configuration, or is refused.
 
 A new leaf of the configuration fails the first test until it has an entry here.
 """
@@ -27,7 +27,7 @@ from rookworld_rlvr.training.data import load_evaluation_data
 
 
 @dataclass(frozen=True)
-class Knob:
+class Option:
     """How a leaf is changed and where that shows."""
 
     value: Any
@@ -37,9 +37,9 @@ class Knob:
 
 
 def leaves(config: Any, path: str = "") -> Iterator[str]:
-    for knob in fields(config):
-        value = getattr(config, knob.name)
-        yield from leaves(value, f"{path}{knob.name}.") if is_dataclass(value) else [path + knob.name]
+    for option in fields(config):
+        value = getattr(config, option.name)
+        yield from leaves(value, f"{path}{option.name}.") if is_dataclass(value) else [path + option.name]
 
 
 # Legal moves, which the small model does not write.
@@ -53,74 +53,74 @@ WORLD = ("suites=[world_model]", "world_model.games=2", "world_model.max_plies=2
 MATCH = ("suites=[engine_match]", "engine_match.pairs=2", "engine_match.max_plies=3", *PLAYS)
 GAMES = ("suites=[match]", "match.pairs=2", "match.max_plies=4", *PLAYS)
 SERVER = ("generator.kind=vllm_server", "generator.vllm.urls=[http://127.0.0.1:1]", "generator.vllm.retries=0")
-KNOBS = {
-    "suites": Knob("[environment]"),
-    "seed": Knob(1, ("suites=[balanced]",)),
-    "device": Knob("cuda", (), "device"),
-    "precision": Knob("bf16", (*POLICY, "generator.kind=hf"), "passes"),
-    "threads": Knob(2),
-    "evaluation_rows": Knob(2),
-    "evaluation_nodes": Knob(77, MEASURED),
-    "output": Knob("other.json"),
-    "model.path": Knob("tiny", (), "passes"),
-    "model.attention": Knob("sdpa", (), "passes"),
-    "data.train": Knob("{held_out}"),
-    "data.held_out": Knob("default"),
-    "data.split": Knob("nope", ("data.train={dataset}",)),
-    "data.limit": Knob(3, ("evaluation_rows=99", "generator.max_new_tokens=1")),
-    "data.exclude": Knob("[{held_out}]", ("evaluation_rows=99", "generator.max_new_tokens=1")),
-    "generator.kind": Knob("vllm_server"),
-    "generator.max_new_tokens": Knob(3, ("model.path=tiny",), "passes"),
-    "generator.batch_size": Knob(1, ("evaluation_rows=2",), "passes"),
-    "generator.draft_tokens": Knob(0, ("model.path=tiny", "suites=[environment]"), "passes"),
-    "generator.vllm.kv_cache_gib": Knob(2.0, (), "engines"),
-    "generator.vllm.gpu_memory_fraction": Knob(0.5, (), "engines"),
-    "generator.vllm.urls": Knob("[http://127.0.0.1:2]", SERVER, "server"),
-    "generator.vllm.sync_folder": Knob("/nope", SERVER, "server"),
-    "generator.vllm.timeout_s": Knob(0.05, SERVER, "server"),
-    "generator.vllm.retries": Knob(1, SERVER, "server"),
-    "stockfish.path": Knob("/nope", MEASURED),
-    "stockfish.processes": Knob(2, (), "verdicts"),
-    "stockfish.timeout_s": Knob(0.4, ("stockfish.timeout_s=0.3",), "deadline"),
-    "stockfish.cache": Knob(False, MEASURED),
-    "balanced.rows_per_class": Knob(2, ("suites=[balanced]",)),
-    "mate_in_one.path": Knob("/nope", MATES),
-    "mate_in_one.limit": Knob(1, MATES),
-    "puzzles.path": Knob("/nope", PUZZLES),
-    "puzzles.limit": Knob(1, PUZZLES),
-    "puzzles.themes": Knob("[fork]", PUZZLES),
-    "selfplay.games": Knob(1, SELFPLAY),
-    "selfplay.start": Knob("openings", SELFPLAY),
-    "selfplay.max_plies": Knob(1, SELFPLAY),
-    "selfplay.decoding.temperature": Knob(9.0, SELFPLAY),
-    "selfplay.decoding.top_k": Knob(1, SELFPLAY),
-    "selfplay.pgn": Knob("games.pgn", SELFPLAY),
-    "world_model.games": Knob(1, WORLD),
-    "world_model.start": Knob("standard", WORLD),
-    "world_model.max_plies": Knob(1, WORLD),
-    "world_model.player": Knob("random", (*WORLD, "world_model.max_plies=12", "world_model.games=2")),
-    "world_model.decoding.temperature": Knob(9.0, WORLD),
-    "world_model.decoding.top_k": Knob(1, (*WORLD, "world_model.decoding.temperature=3")),
-    "move_evals": Knob("/nope", POLICY),
-    "match.opponent": Knob("capture", GAMES),
-    "match.pairs": Knob(1, GAMES),
-    "match.max_plies": Knob(1, GAMES),
-    "match.illegal": Knob("loses", GAMES),
-    "match.attempts": Knob(0, (*GAMES, "match.decoding.temperature=9")),
-    "match.decoding.temperature": Knob(9.0, GAMES),
-    "match.decoding.top_k": Knob(1, (*GAMES, "match.decoding.temperature=3")),
-    "match.pgn": Knob("games.pgn", GAMES),
-    "engine_match.pairs": Knob(1, MATCH),
-    "engine_match.max_plies": Knob(1, MATCH),
-    "engine_match.decoding.temperature": Knob(9.0, MATCH),
-    "engine_match.decoding.top_k": Knob(1, (*MATCH, "engine_match.decoding.temperature=3")),
-    "engine_match.opponent.path": Knob("/nope", MATCH),
-    "engine_match.opponent.nodes": Knob(5, MATCH),
-    "engine_match.opponent.elo": Knob(1501, MATCH),
-    "engine_match.opponent.skill": Knob(7, MATCH),
-    "engine_match.opponent.random_moves": Knob(1.0, MATCH),
-    "engine_match.pgn": Knob("games.pgn", MATCH),
-    "retention.baseline": Knob("{small}", RETENTION),
+OPTIONS = {
+    "suites": Option("[environment]"),
+    "seed": Option(1, ("suites=[balanced]",)),
+    "device": Option("cuda", (), "device"),
+    "precision": Option("bf16", (*POLICY, "generator.kind=hf"), "passes"),
+    "threads": Option(2),
+    "evaluation_rows": Option(2),
+    "evaluation_nodes": Option(77, MEASURED),
+    "output": Option("other.json"),
+    "model.path": Option("tiny", (), "passes"),
+    "model.attention": Option("sdpa", (), "passes"),
+    "data.train": Option("{held_out}"),
+    "data.held_out": Option("default"),
+    "data.split": Option("nope", ("data.train={dataset}",)),
+    "data.limit": Option(3, ("evaluation_rows=99", "generator.max_new_tokens=1")),
+    "data.exclude": Option("[{held_out}]", ("evaluation_rows=99", "generator.max_new_tokens=1")),
+    "generator.kind": Option("vllm_server"),
+    "generator.max_new_tokens": Option(3, ("model.path=tiny",), "passes"),
+    "generator.batch_size": Option(1, ("evaluation_rows=2",), "passes"),
+    "generator.draft_tokens": Option(0, ("model.path=tiny", "suites=[environment]"), "passes"),
+    "generator.vllm.kv_cache_gib": Option(2.0, (), "engines"),
+    "generator.vllm.gpu_memory_fraction": Option(0.5, (), "engines"),
+    "generator.vllm.urls": Option("[http://127.0.0.1:2]", SERVER, "server"),
+    "generator.vllm.sync_folder": Option("/nope", SERVER, "server"),
+    "generator.vllm.timeout_s": Option(0.05, SERVER, "server"),
+    "generator.vllm.retries": Option(1, SERVER, "server"),
+    "stockfish.path": Option("/nope", MEASURED),
+    "stockfish.processes": Option(2, (), "verdicts"),
+    "stockfish.timeout_s": Option(0.4, ("stockfish.timeout_s=0.3",), "deadline"),
+    "stockfish.cache": Option(False, MEASURED),
+    "balanced.rows_per_class": Option(2, ("suites=[balanced]",)),
+    "mate_in_one.path": Option("/nope", MATES),
+    "mate_in_one.limit": Option(1, MATES),
+    "puzzles.path": Option("/nope", PUZZLES),
+    "puzzles.limit": Option(1, PUZZLES),
+    "puzzles.themes": Option("[fork]", PUZZLES),
+    "selfplay.games": Option(1, SELFPLAY),
+    "selfplay.start": Option("openings", SELFPLAY),
+    "selfplay.max_plies": Option(1, SELFPLAY),
+    "selfplay.decoding.temperature": Option(9.0, SELFPLAY),
+    "selfplay.decoding.top_k": Option(1, SELFPLAY),
+    "selfplay.pgn": Option("games.pgn", SELFPLAY),
+    "world_model.games": Option(1, WORLD),
+    "world_model.start": Option("standard", WORLD),
+    "world_model.max_plies": Option(1, WORLD),
+    "world_model.player": Option("random", (*WORLD, "world_model.max_plies=12", "world_model.games=2")),
+    "world_model.decoding.temperature": Option(9.0, WORLD),
+    "world_model.decoding.top_k": Option(1, (*WORLD, "world_model.decoding.temperature=3")),
+    "move_evals": Option("/nope", POLICY),
+    "match.opponent": Option("capture", GAMES),
+    "match.pairs": Option(1, GAMES),
+    "match.max_plies": Option(1, GAMES),
+    "match.illegal": Option("loses", GAMES),
+    "match.attempts": Option(0, (*GAMES, "match.decoding.temperature=9")),
+    "match.decoding.temperature": Option(9.0, GAMES),
+    "match.decoding.top_k": Option(1, (*GAMES, "match.decoding.temperature=3")),
+    "match.pgn": Option("games.pgn", GAMES),
+    "engine_match.pairs": Option(1, MATCH),
+    "engine_match.max_plies": Option(1, MATCH),
+    "engine_match.decoding.temperature": Option(9.0, MATCH),
+    "engine_match.decoding.top_k": Option(1, (*MATCH, "engine_match.decoding.temperature=3")),
+    "engine_match.opponent.path": Option("/nope", MATCH),
+    "engine_match.opponent.nodes": Option(5, MATCH),
+    "engine_match.opponent.elo": Option(1501, MATCH),
+    "engine_match.opponent.skill": Option(7, MATCH),
+    "engine_match.opponent.random_moves": Option(1.0, MATCH),
+    "engine_match.pgn": Option("games.pgn", MATCH),
+    "retention.baseline": Option("{small}", RETENTION),
 }
 OPPONENT = """#!{python}
 '''A UCI engine whose move follows from its settings and its limit.'''
@@ -164,7 +164,7 @@ def as_run(config: EvaluateConfig) -> RunConfig:
     run.model.path, run.data.train, run.data.held_out = config.model.path, config.data.train, config.data.held_out
     run.objective.prompts_per_step, run.objective.group_size = 2, 4
     run.generator = GeneratorConfig(
-        **{knob.name: getattr(config.generator, knob.name) for knob in fields(config.generator)}
+        **{option.name: getattr(config.generator, option.name) for option in fields(config.generator)}
     )
     run.rubric.stockfish = EngineConfig(**asdict(config.stockfish))
     return run
@@ -185,7 +185,7 @@ def passes(config: EvaluateConfig) -> Any:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory, small_model: Path, corpus: Any) -> dict[str, str]:
     """What overrides may name."""
-    folder = tmp_path_factory.mktemp("knobs")
+    folder = tmp_path_factory.mktemp("options")
     (folder / "opponent").write_text(OPPONENT.format(python=sys.executable))
     (folder / "opponent").chmod(0o755)
     (folder / "mates.jsonl").write_text("".join(f"{json.dumps(mate)}\n" for mate in (MATE, OTHER_MATE)))
@@ -248,29 +248,29 @@ def observe(
 
 @pytest.fixture(scope="module")
 def unchanged() -> dict[Any, Any]:
-    """What was observed without the change, by observer and overrides; the same for many knobs."""
+    """What was observed without the change, by observer and overrides; the same for many options."""
     return {}
 
 
 def test_every_leaf_of_an_evaluation_has_an_entry() -> None:
-    assert KNOBS.keys() == set(leaves(EvaluateConfig()))
+    assert OPTIONS.keys() == set(leaves(EvaluateConfig()))
 
 
-# The quick checks change the first knob of each observer.
-QUICK = {knob.observer: path for path, knob in reversed(KNOBS.items())}.values()
+# The quick checks change the first option of each observer.
+QUICK = {option.observer: path for path, option in reversed(OPTIONS.items())}.values()
 
 
 @pytest.mark.parametrize(
-    "path", [path if path in QUICK else pytest.param(path, marks=pytest.mark.slow) for path in KNOBS]
+    "path", [path if path in QUICK else pytest.param(path, marks=pytest.mark.slow) for path in OPTIONS]
 )
-def test_a_knob_of_an_evaluation_changes_what_is_observed(
+def test_an_option_of_an_evaluation_changes_what_is_observed(
     path: str, observe: Callable[..., Any], unchanged: dict[Any, Any]
 ) -> None:
-    knob = KNOBS[path]
-    key = knob.observer, knob.beside
+    option = OPTIONS[path]
+    key = option.observer, option.beside
     if key not in unchanged:
-        unchanged[key] = observe(knob.observer, *knob.beside)
-    assert unchanged[key] != observe(knob.observer, *knob.beside, f"{path}={knob.value}")
+        unchanged[key] = observe(option.observer, *option.beside)
+    assert unchanged[key] != observe(option.observer, *option.beside, f"{path}={option.value}")
 
 
 @pytest.mark.parametrize(("observer", "beside"), [("command", SELFPLAY), ("command", MATCH), ("passes", ())])

@@ -1,0 +1,268 @@
+"""Every option of a run, changed on the command line, changes something that can be observed, or is refused.
+
+A new leaf of the configuration fails the first test until it has an entry here: `"group.leaf": Option(value)` will do
+if the value changes the metrics of two steps or is refused. The quick checks change one option by each observer,
+`test.sh all` every one.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+
+from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.training.config import RunConfig
+
+OF_THE_MACHINE = ("time/", "throughput/", "memory/")
+
+
+@dataclass(frozen=True)
+class Option:
+    """Change of a leaf, and the observer that sees it: by default the metrics of two steps, or the refusal."""
+
+    value: Any
+    observer: str = "two_steps"
+    beside: tuple[str, ...] = ()
+    """Overrides of both runs that let the change show."""
+
+
+def leaves(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    for option in fields(config):
+        value = getattr(config, option.name)
+        yield from leaves(value, f"{path}{option.name}.") if is_dataclass(value) else [(path + option.name, value)]
+
+
+LEAVES = dict(leaves(RunConfig()))
+KL = ("kl.coef=1", "optim.lr=0.01", "recovery.guard.kl_limit=0")
+# Updates far enough from the policy that sampled for a clip to bind.
+FAR = ("objective.epochs=3", "optim.lr=0.005")
+ADAPTIVE_KL = ("kl.control=adaptive",)
+# A server that fails after a while, see the observer.
+SERVER = ("generator=vllm_server", "generator.vllm.urls=[http://127.0.0.1:1]", "generator.vllm.retries=0")
+SHORT_SEARCH = ("rubric.stockfish.timeout_s=0.3",)
+BY_ENGINE = ("rubric.source=engine",)
+# Weights and scales that count only where an engine judges.
+OF_ENGINE = ("_value", "halving_loss")
+SELF_PLAY = ("data.self_play.fraction=1", "data.mixture.environment=0")
+COMPILED = ("model.compile",)
+OPTIONS: dict[str, Option] = {
+    path: Option(value * 1.3, "totals", ("rubric.warmup_steps=10", *(BY_ENGINE if path.endswith(OF_ENGINE) else ())))
+    for path, value in LEAVES.items()
+    if path.startswith("rubric.") and isinstance(value, float)
+} | {
+    "rubric.policy.missed_mate": Option(1.0, "totals", BY_ENGINE),
+    "rubric.source": Option("rules", "totals"),
+    "rubric.move_evals": Option("/nope", "refused"),
+    "rubric.stockfish.path": Option("/nope", "verdicts"),
+    "rubric.stockfish.nodes": Option(77, "verdicts"),
+    "rubric.stockfish.processes": Option(2, "verdicts"),
+    "rubric.stockfish.timeout_s": Option(0.4, "deadline", SHORT_SEARCH),
+    "rubric.stockfish.cache": Option(False, "verdicts"),
+    "evaluation_nodes": Option(77, "measures"),
+    "rubric.warmup_steps": Option(7, "totals"),
+    "steps": Option(1, "folder"),
+    "max_minutes": Option(1e-9, "folder"),
+    "checkpoint_every": Option(1, "folder", ("keep_checkpoints=9",)),
+    "keep_checkpoints": Option(1, "folder", ("checkpoint_every=1",)),
+    "evaluation_rows": Option(2, "folder"),
+    "sampled_rows": Option(1, "folder"),
+    "match_pairs": Option(7, "match"),
+    "match_plies": Option(7, "match"),
+    "rollouts_every": Option(2, "folder", ("steps=3",)),
+    "validation.every": Option(2, "folder", ("validation.rows=8",)),
+    "validation.rows": Option(3, "rows", ("validation.every=1", "validation.rows=8")),
+    "name": Option("other", "folder"),
+    "output_root": Option("elsewhere", "folder"),
+    "logging.tracker": Option("tensorboard", "folder"),
+    "logging.project": Option("other", "folder", ("logging=wandb",)),
+    "resume": Option("/nope", "refused"),
+    "processes": Option(2, "refused"),
+    "max_staleness": Option(1),
+    "distributed.kind": Option("ddp", "missed", ("distributed.timeout_s=0.3",)),
+    "distributed.timeout_s": Option(0.4, "missed", ("distributed.kind=ddp", "distributed.timeout_s=0.3")),
+    "generator.kind": Option("none", "refused"),
+    "device": Option("cuda", "device"),
+    "threads": Option(2, "threads"),
+    "model.attention": Option("sdpa", "model"),
+    "model.dropout": Option(0.3, beside=("recovery.guard.kl_limit=0",)),
+    "model.path": Option("tiny", "model"),
+    "model.activation_checkpointing": Option(True, "block_passes"),
+    "model.compile": Option(True, "compiled_graphs"),
+    "model.lora.rank": Option(4),
+    "model.lora.alpha": Option(8, beside=("model.lora.rank=4",)),
+    "model.lora.targets": Option("c_attn", beside=("model.lora.rank=4",)),
+    "precision": Option("bf16"),
+    "seed": Option(1),
+    "data.train": Option("default", "rows"),
+    "data.held_out": Option("default", "rows"),
+    "data.split": Option("nope", "rows", ("data.train={dataset}",)),
+    "data.limit": Option(10, "rows"),
+    "data.exclude": Option("[default]", "rows", ("data.train=default", "data.held_out=default")),
+    "data.mixture.policy": Option(0),
+    "data.mixture.environment": Option(0),
+    "data.mixture.adaptive": Option(1, "draws"),
+    "data.self_play.fraction": Option(1),
+    "data.self_play.games": Option(1, beside=SELF_PLAY),
+    "generator.temperature": Option(0.8),
+    "generator.max_new_tokens": Option(20),
+    "generator.batch_size": Option(4, "forward_passes", ("data.mixture.environment=0", "objective.prompts_per_step=4")),
+    "generator.draft_tokens": Option(
+        0, "forward_passes", ("model.path=tiny", "data.train=default", "data.held_out=default", "data.mixture.policy=0")
+    ),
+    "model.packing": Option(False),
+    "kl.measured": Option(False, beside=("kl.coef=0",)),
+    "generator.vllm.kv_cache_gib": Option(2.0, "engines"),
+    "generator.vllm.gpu_memory_fraction": Option(0.5, "engines"),
+    "generator.vllm.urls": Option("[http://127.0.0.1:2]", "server", SERVER),
+    "generator.vllm.sync_folder": Option("/nope", "server", SERVER),
+    "generator.vllm.timeout_s": Option(0.05, "server", SERVER),
+    "generator.vllm.retries": Option(1, "server", SERVER),
+    "objective.loss": Option("grpo"),
+    "objective.prompts_per_step": Option(3),
+    "objective.group_size": Option(5),
+    "objective.epochs": Option(2),
+    "objective.minibatches": Option(2),
+    "objective.collection.zero_variance": Option("drop", beside=("objective.advantage.outcome_filter=true",)),
+    "objective.collection.truncated": Option("mask", beside=("generator.max_new_tokens=20",)),
+    "objective.collection.kl_cap": Option(1e-6),
+    "objective.advantage.scale": Option("group"),
+    "objective.advantage.std_floor": Option(2.0),
+    "objective.advantage.outcome_filter": Option("true"),
+    "objective.clip.clip_low": Option(0.001, beside=FAR),
+    "objective.clip.clip_high": Option(0.001, beside=FAR),
+    "objective.mismatch.mode": Option("token_mask", "biased_sampler"),
+    "objective.mismatch.cap": Option(3.0, "biased_sampler"),
+    "objective.entropy_coef": Option(0.1),
+    "kl.form": Option("exact", beside=KL),
+    "kl.control": Option("adaptive", "coefficients"),
+    "kl.coef": Option(2.0, beside=KL),
+    "kl.warmup_steps": Option(4, beside=KL),
+    "kl.target": Option(0.2, "coefficients", ADAPTIVE_KL),
+    "kl.min_coef": Option(0.045, "coefficients", ADAPTIVE_KL),
+    "reference.mode": Option("every", "references", ("reference.refresh_every=2",)),
+    "reference.refresh_every": Option(1, "references", ("reference.mode=every",)),
+    "recovery.enabled": Option(False, "escalation"),
+    "recovery.recovery_lr_factor": Option(0.25, "escalation"),
+    "recovery.max_consecutive_nans": Option(2, "escalation"),
+    "recovery.restore_after": Option(3, "escalation"),
+    "recovery.max_restores": Option(1, "escalation"),
+    "recovery.guard.spike_factor": Option(20.0, "alarms"),
+    "recovery.guard.kl_limit": Option(0.5, "alarms"),
+    "optim.lr": Option(0.001),
+    "optim.warmup_steps": Option(5),
+    "optim.min_lr_fraction": Option(0.9),
+    "optim.weight_decay": Option(0.5),
+    "optim.beta1": Option(0.5),
+    "optim.beta2": Option(0.5),
+    "optim.max_grad_norm": Option(1e-9),
+    "optim.micro_batch_size": Option(2, "forward_passes"),
+}
+EXIT_DONE, EXIT_GAVE_UP = 0, 4
+
+
+def folder(
+    root: Path,
+    arguments: list[str],
+    capfd: pytest.CaptureFixture[str],
+    wandb_records: Callable[[Path], list[Any]],
+) -> Any:
+    """All that a run of two steps leaves behind, less times."""
+    capfd.readouterr()
+    code = main(["train", *arguments])
+    assert code in (EXIT_DONE, EXIT_GAVE_UP)
+    [latest] = root.glob("*/latest")
+    run = latest.resolve()
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    summary = {} if code else json.loads((run / "summary.json").read_text())
+    logs = [record for log in run.glob("wandb/*/*.wandb") for record in wandb_records(log)]
+    projects = [record.run.project for record in logs if record.WhichOneof("record_type") == "run"]
+    found = (
+        code,
+        [{key: row[key] for key in row if not key.startswith(OF_THE_MACHINE)} for row in metrics],
+        [summary.get(key) for key in ("stopped", "before", "recovery")],
+        (run / "rollouts.jsonl").read_text().count("\n"),
+        sorted(path.name for path in [*run.iterdir(), *run.glob("checkpoints/*"), *run.glob("faults/*")]),
+        (latest.parent.name, OmegaConf.load(run / "config.yaml").name in run.name, run.name.split("-")[3]),
+        [line.split()[1] for line in capfd.readouterr().out.splitlines() if line.startswith("step ")],
+        projects,
+    )
+    latest.unlink()
+    return found
+
+
+def observed_or_refused(observe: Callable[[RunConfig], Any], compose: Callable[[], RunConfig]) -> Any:
+    """Return what is observed of a configuration, or the message of its refusal."""
+    try:
+        return observe(compose())
+    except (UserError, ValueError, HydraException) as error:
+        return str(error)
+
+
+def options(wanted: Callable[[str], bool]) -> list[Any]:
+    """The options of these observers; the quick checks change the first of each, but compile nothing."""
+    first = {option.observer: path for path, option in reversed(OPTIONS.items()) if path not in COMPILED}.values()
+    paths = [path for path, option in OPTIONS.items() if wanted(option.observer)]
+    return [path if path in first else pytest.param(path, marks=pytest.mark.slow) for path in paths]
+
+
+@pytest.fixture(scope="module")
+def unchanged() -> dict[tuple[str, ...], Any]:
+    """What was observed without the change, by observer and overrides; the same for many options."""
+    return {}
+
+
+def test_every_leaf_of_the_configuration_has_an_entry() -> None:
+    assert OPTIONS.keys() == LEAVES.keys()
+
+
+@pytest.mark.parametrize("path", options(lambda observer: observer not in ("folder", "refused")))
+def test_an_option_changes_what_is_observed(
+    path: str,
+    composed: Callable[..., RunConfig],
+    small_overrides: list[str],
+    corpus: Any,
+    observers: dict[str, Callable[[RunConfig], Any]],
+    unchanged: dict[tuple[str, ...], Any],
+) -> None:
+    option = OPTIONS[path]
+    given = [*small_overrides, "generator.max_new_tokens=32"]
+    given += [override.format(dataset=corpus.train.parent) for override in option.beside]
+    observe, key = observers[option.observer], (option.observer, *option.beside)
+    if key not in unchanged:
+        unchanged[key] = observe(composed(*given))
+        assert unchanged[key] == observe(composed(*given))
+    assert unchanged[key] != observed_or_refused(observe, lambda: composed(*given, f"{path}={option.value}"))
+
+
+@pytest.mark.parametrize("path", options(lambda observer: observer == "folder"))
+def test_an_option_changes_what_a_run_leaves_behind(
+    path: str,
+    small_overrides: list[str],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    unchanged: dict[tuple[str, ...], Any],
+    wandb_records: Callable[[Path], list[Any]],
+) -> None:
+    option = OPTIONS[path]
+    given = [*small_overrides, "generator.max_new_tokens=32", f"output_root={tmp_path / 'outputs'}", "steps=2"]
+    given += option.beside
+    value = tmp_path / option.value if path == "output_root" else option.value
+    key = ("folder", *option.beside)
+    if key not in unchanged:
+        unchanged[key] = folder(tmp_path, given, capfd, wandb_records)
+        assert unchanged[key] == folder(tmp_path, given, capfd, wandb_records)
+    assert unchanged[key] != folder(tmp_path, [*given, f"{path}={value}"], capfd, wandb_records)
+
+
+@pytest.mark.parametrize("path", [path for path in OPTIONS if OPTIONS[path].observer == "refused"])
+def test_an_option_that_must_not_be_changed_is_refused(
+    path: str, small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["train", *small_overrides, f"output_root={tmp_path / 'outputs'}", f"{path}={OPTIONS[path].value}"]
+    assert main(arguments) == 2 and path.split(".")[-1] in capfd.readouterr().err
