@@ -1,5 +1,6 @@
 """TRL's GRPOTrainer trains with our reward functions on the model and the rows that ship."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,12 @@ def test_three_steps_of_trl_with_both_rewards(tmp_path: Path) -> None:
     assert {"rewards/policy_reward/mean", "rewards/environment_reward/mean"} <= told
     assert max(log["reward"] for log in logs) > 0.3, "answers of a model that knows the formats"
     assert max(log["grad_norm"] for log in logs) > 0
+
+
+def test_the_program_of_the_documents_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("trl")
+    document = Path(__file__).resolve().parents[2] / "docs/rewards.md"
+    [program] = re.findall(r"```python\n(from datasets.*?)```", document.read_text("utf-8"), re.S)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(program, "docs/rewards.md", "exec"), {})
+    assert any(tmp_path.rglob("trainer_state.json"))
