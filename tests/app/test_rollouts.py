@@ -56,6 +56,7 @@ def test_where_the_output_is_no_terminal_all_that_are_chosen_are_printed(
     assert main(["rollouts", str(run_folder), *given]) == 0
     said = capsys.readouterr().out
     assert len(heads(said)) == expected and "\x1b" not in said
+    assert re.search(rf"^{expected} of \d; choose by --step 2, 1; --failed", said, re.MULTILINE)
 
 
 def test_lowest_reward_first_and_what_went_wrong_beside_it(
@@ -92,10 +93,11 @@ def test_keys_page_filter_order_and_quit_in_a_terminal(run_folder: Path) -> None
             sent += os.read(first, 65536).decode("utf-8", "replace")
         return sent
 
-    assert "reward +0.900" in shown("1 of 6: both tasks")
+    assert "step 2 · environment · reward +1.000" in shown("1 of 6: both tasks")
     # Each key, and the line that it must lead to.
     for key, told in (("n", "2 of 6"), ("p", "1 of 6"), ("p", "1 of 6"), ("f", "1 of 4"), ("t", "1 of 2: policy"),
-                      ("t", "1 of 2: environment"), ("s", "0 of 0: environment, step 1"), ("s", "1 of 2"),
+                      ("t", "1 of 2: environment"), ("s", "1 of 2: environment, step 2"),
+                      ("s", "0 of 0: environment, step 1"), ("s", "1 of 2: environment, every"),
                       ("r", "by reward"), ("x", "by reward"), (" ", "2 of 2"), ("g", "1 of 2")):  # fmt: skip
         os.write(first, key.encode())
         shown(told)

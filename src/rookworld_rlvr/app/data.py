@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 
 from ..errors import UserError
 from ..files import write_lines
@@ -17,6 +16,7 @@ from ..tasks.audit import audit, fixed_lines
 from ..tasks.corpus import CorpusError
 from ..tasks.types import Task
 from ..training.data import positions_of
+from .arguments import OneLineParser
 from .exit_codes import BAD_INPUT, DONE, INTERRUPTED
 from .generation.game_log import GameLogError
 from .generation.generate import (
@@ -46,6 +46,10 @@ def main(argv: list[str]) -> int:
     """`data audit FILE [--fix OUT]`, `data generate …` or `data selfplay …`; returns the exit code."""
     try:
         arguments = _parser().parse_args(argv)
+    except UserError as error:
+        print(f"rookworld: {error}", file=sys.stderr)
+        return BAD_INPUT
+    try:
         arguments.run(arguments)
     except USER_ERRORS as error:
         print(f"rookworld data: {' '.join(str(error).split())}", file=sys.stderr)
@@ -56,15 +60,8 @@ def main(argv: list[str]) -> int:
     return DONE
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, without the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see rookworld data --help)")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="rookworld data", description="Audit rows of data, or generate them.")
+    parser = OneLineParser(prog="rookworld data", description="Audit rows of data, or generate them.")
     commands = parser.add_subparsers(required=True, metavar="audit|generate|selfplay|evals")
     _add_audit(commands.add_parser("audit", help="report what is wrong in a file of rows"))
     _add_generate(commands.add_parser("generate", help="write new rows, labelled by the rules and Stockfish"))

@@ -1,4 +1,4 @@
-"""`rookworld rollouts RUN-OR-FILE`: what a model wrote, as boards, a page at a time in a terminal."""
+"""`rookworld rollouts RUN-OR-FILE`: completions of a model as boards, one at a time in a terminal."""
 
 import argparse
 import sys
@@ -23,7 +23,7 @@ TASKS = (None, *Task)
 
 @dataclass(slots=True)
 class Choice:
-    """Which transcripts are shown, and in which order."""
+    """Filter and order of the transcripts that are shown."""
 
     task: Task | None = None
     step: int | None = None
@@ -54,31 +54,47 @@ def main(argv: list[str]) -> int:
     try:
         given = _parser().parse_args(argv)
         warn_of_unfinished(given.path)
-        transcripts = read_transcripts(given.path)
+        transcripts = newest_first(read_transcripts(given.path))
         lowest, highest = given.reward
         choice = Choice(given.task, given.step, given.failed, lowest, highest, given.by_reward)
         if not choice.of(transcripts):
-            raise UserError(f"rollouts: expected transcripts of {choice}, got none among {len(transcripts)}")
+            raise UserError(
+                f"rollouts: expected transcripts of {choice}, got none among {len(transcripts)}{_steps(transcripts)}"
+            )
         console = Console(highlight=False)
         if console.is_terminal and sys.stdin.isatty():
             page_through(console, transcripts, choice)
         else:
-            print_all(console, choice.of(transcripts)[: given.most])
+            chosen = choice.of(transcripts)
+            print_all(console, chosen[: given.most])
+            console.print(f"{min(given.most, len(chosen))} of {len(chosen)}{_steps(transcripts)}", soft_wrap=True)
     except (UserError, OSError) as error:
         print(f"rookworld: {error}", file=sys.stderr)
         return BAD_INPUT
     return DONE
 
 
+def newest_first(transcripts: list[Transcript]) -> list[Transcript]:
+    """Return the transcripts with those of the last step first; within a step they keep their order."""
+    return sorted(transcripts, key=lambda one: -(one.step or 0))
+
+
+def _steps(transcripts: list[Transcript]) -> str:
+    """Return the steps to choose from, and the other filters."""
+    steps = [str(step) for step in dict.fromkeys(one.step for one in transcripts) if step is not None]
+    listed = f"--step {', '.join(steps)}; " if steps else ""
+    return f"; choose by {listed}--failed, --task, --reward, --most"
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="rookworld rollouts", description=f"{__doc__} Keys: {KEYS}.")
     parser.add_argument("path", metavar="RUN-OR-FILE", type=Path, help="a run's folder, or what evaluate output= wrote")
-    parser.add_argument("--failed", action="store_true", help="what went wrong: refused, illegal or wrong")
+    parser.add_argument("--failed", action="store_true", help="only completions that were refused, illegal or wrong")
     parser.add_argument("--task", type=Task, choices=list(Task), help="one task alone")
     parser.add_argument("--step", type=int, help="one step alone")
     parser.add_argument("--reward", type=float, nargs=2, metavar=("LOW", "HIGH"), default=(float("-inf"), float("inf")))
     parser.add_argument("--by-reward", action="store_true", help="the lowest reward first")
-    parser.add_argument("--most", type=int, default=20, help="where the output is no terminal: so many (default 20)")
+    parser.add_argument("--most", type=int, default=20, help="number shown if the output is no terminal (default 20)")
     return parser
 
 
