@@ -15,12 +15,12 @@ BLACK_BEGINS = "4k3/8/8/8/8/8/8/R3K3 b Q - 0 7"
 
 
 def test_a_position_is_told_with_its_legal_moves_and_the_moves_so_far(api: PlayApi) -> None:
-    found = api.position({"start": BLACK_BEGINS, "moves": ["e8d7", "e1c1"]})
-    assert found["fen"] == "8/3k4/8/8/8/8/8/2KR4 b - - 2 8" and found["turn"] == "b"
-    assert found["san"] == ["Kd7", "O-O-O+"] and (found["first"], found["begins"]) == (7, "b")
-    assert found["check"] == "d7" and found["ended"] == ""
-    assert found["pgn"].endswith("7... Kd7 8. O-O-O+ *")
-    assert set(found["legal"]) == {move.uci() for move in chess.Board(found["fen"]).legal_moves}
+    response = api.position({"start": BLACK_BEGINS, "moves": ["e8d7", "e1c1"]})
+    assert response["fen"] == "8/3k4/8/8/8/8/8/2KR4 b - - 2 8" and response["turn"] == "b"
+    assert response["san"] == ["Kd7", "O-O-O+"] and (response["first"], response["begins"]) == (7, "b")
+    assert response["check"] == "d7" and response["ended"] == ""
+    assert response["pgn"].endswith("7... Kd7 8. O-O-O+ *")
+    assert set(response["legal"]) == {move.uci() for move in chess.Board(response["fen"]).legal_moves}
 
 
 @pytest.mark.parametrize(("start", "moves", "ended"), [
@@ -28,32 +28,32 @@ def test_a_position_is_told_with_its_legal_moves_and_the_moves_so_far(api: PlayA
     ("7k/5Q2/6K1/8/8/8/8/8 b - - 0 1", [], "1/2-1/2 stalemate"),
 ])  # fmt: skip
 def test_the_end_of_a_game_is_told(api: PlayApi, start: str, moves: list[str], ended: str) -> None:
-    found = api.position({"start": start, "moves": moves})
-    assert found["ended"] == ended and found["legal"] == []
+    response = api.position({"start": start, "moves": moves})
+    assert response["ended"] == ended and response["legal"] == []
 
 
 def test_the_answer_at_temperature_0_is_the_model_s_own(api: PlayApi, tiny: MoveChooser) -> None:
     choice = tiny.choose(chess.Board(), DecodingConfig(), attempts=3)
-    found = api.answer({})
-    assert found["move"] == choice.move == best_move_text(found["text"]) and found["illegal"] == []
-    assert [one["move"] for one in found["candidates"]] == list(choice.candidates)
-    assert found["san"] == chess.Board().san(chess.Move.from_uci(choice.move))
-    assert (found["number"], found["side"]) == (1, "White")
+    response = api.answer({})
+    assert response["move"] == choice.move == best_move_text(response["text"]) and response["illegal"] == []
+    assert [one["move"] for one in response["candidates"]] == list(choice.candidates)
+    assert response["san"] == chess.Board().san(chess.Move.from_uci(choice.move))
+    assert (response["number"], response["side"]) == (1, "White")
 
 
 def test_a_prediction_is_of_the_last_move_or_of_a_named_one(api: PlayApi, tiny: MoveChooser) -> None:
-    found = api.believe({"moves": ["e2e4"], "model": 1})
-    assert found["text"] == tiny.next_state(render_environment_prompt(chess.STARTING_FEN, "e2e4", ["e2e4"]))
-    assert found["true"] == "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR"
+    response = api.believe({"moves": ["e2e4"], "model": 1})
+    assert response["text"] == tiny.next_state(render_environment_prompt(chess.STARTING_FEN, "e2e4", ["e2e4"]))
+    assert response["true"] == "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR"
     illegal = api.believe({"moves": ["e2e4"], "move": "e7e4"})
-    assert illegal["move"] == "e7e4" and illegal["true"] == found["true"]
+    assert illegal["move"] == "e7e4" and illegal["true"] == response["true"]
 
 
 def test_no_move_can_be_asked_of_a_game_that_is_over(api: PlayApi) -> None:
     assert api.answer({"moves": ["f2f3", "e7e5", "g2g4", "d8h4"]})["move"] == ""
 
 
-@pytest.mark.parametrize(("question", "asked", "told"), [
+@pytest.mark.parametrize(("question", "arguments", "message"), [
     ("position", {"start": "nonsense"}, "start: expected a FEN"), ("position", {"start": 3}, "expected start"),
     ("position", {"start": "4k3/8/8/8/8/8/8/3KK3 w - - 0 1"}, "impossible position: too many kings"),
     ("position", {"start": "8/8/8/8/8/8/8/8 w - - 0 1"}, "impossible position: no white king"),
@@ -66,10 +66,10 @@ def test_no_move_can_be_asked_of_a_game_that_is_over(api: PlayApi) -> None:
     ("believe", {"move": 5}, "expected a move in UCI"),
 ])  # fmt: skip
 def test_questions_without_an_answer_are_refused_by_name(
-    api: PlayApi, question: str, asked: dict[str, Any], told: str
+    api: PlayApi, question: str, arguments: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(BadRequestError, match=told):
-        getattr(api, question)(asked)
+    with pytest.raises(BadRequestError, match=message):
+        getattr(api, question)(arguments)
 
 
 def test_who_waits_too_long_is_told_to_ask_again(tiny: MoveChooser, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,9 +21,9 @@ def opened(browser: Any, server: Server) -> Iterator[Callable[[int], Any]]:
 
     def open_page(width: int) -> Any:
         page = browser.new_page(viewport={"width": width, "height": 900})
-        page.told = []
-        page.on("console", lambda message: page.told.append(message.text))
-        page.on("pageerror", lambda error: page.told.append(str(error)))
+        page.console = []
+        page.on("console", lambda message: page.console.append(message.text))
+        page.on("pageerror", lambda error: page.console.append(str(error)))
         page.goto(server.address)
         await_status(page, "Your move, White")
         pages.append(page)
@@ -31,7 +31,7 @@ def opened(browser: Any, server: Server) -> Iterator[Callable[[int], Any]]:
 
     yield open_page
     for page in pages:
-        assert page.told == []
+        assert page.console == []
         page.close()
 
 
@@ -133,21 +133,23 @@ def test_a_whole_game_with_castling_and_a_promotion(opened: Callable[[int], Any]
 
 def test_the_believed_board_differs_where_the_model_is_wrong(opened: Callable[[int], Any], api: PlayApi) -> None:
     board = chess.Board("r1b1k2r/pp1nbppp/2p1pn2/q7/2BP1B2/2N1PN2/PP3PPP/R2QK2R w KQkq - 4 9")
-    asked = ((move, api.believe({"start": board.fen(), "moves": [move.uci()]})) for move in board.legal_moves)
-    wrong = next(((move.uci(), found) for move, found in asked if found["squares"] and found["believed"]), None)
+    predictions = ((move, api.believe({"start": board.fen(), "moves": [move.uci()]})) for move in board.legal_moves)
+    wrong = next(
+        ((move.uci(), response) for move, response in predictions if response["squares"] and response["believed"]), None
+    )
     if wrong is None:
         pytest.skip("the model that ships believes the right board behind every move of this position")
-    uci, found = wrong
+    uci, response = wrong
     page = opened(1280)
     set_up(page, board.fen())
     page.select_option("#black", "you")
     move(page, uci)
     await_status(page, "Your move, Black")
     page.locator("#belief .bad").wait_for()
-    assert page.inner_text("#belief .bad") == f"wrong: {', '.join(found['wrong'])}"
+    assert page.inner_text("#belief .bad") == f"wrong: {', '.join(response['wrong'])}"
     marked = page.locator("#believed .marker-wrong")
-    assert marked.count() == len(found["squares"]) and page.locator("#true .marker-wrong").count() == 0
-    for shown, placement in (("believed", found["believed"]), ("true", found["true"])):
+    assert marked.count() == len(response["squares"]) and page.locator("#true .marker-wrong").count() == 0
+    for shown, placement in (("believed", response["believed"]), ("true", response["true"])):
         pieces = page.eval_on_selector_all(
             f"#{shown} [data-piece]", "all => all.map(one => one.dataset.square + one.dataset.piece)"
         )
@@ -180,8 +182,8 @@ def test_a_bad_fen_and_an_illegal_move_change_nothing(opened: Callable[[int], An
     page.click("#start button")
     page.locator("#error", has_text="expected a FEN").wait_for()
     # The console tells of the refused request.
-    assert len(page.told) == 1 and "400" in page.told[0]
-    page.told.clear()
+    assert len(page.console) == 1 and "400" in page.console[0]
+    page.console.clear()
     move(page, "e2e5")
     page.wait_for_timeout(300)
     assert page.inner_text("#moves") == "" and "Your move, White" in page.inner_text("#status")

@@ -44,8 +44,8 @@ def test_the_page_and_all_that_it_loads_are_served(server: Server) -> None:
 
 
 def test_a_question_is_answered(server: Server) -> None:
-    status, found = call(server, "POST", "/api/position", json.dumps({"moves": ["e2e4"]}), JSON)
-    assert status == 200 and found["san"] == ["e4"]
+    status, response = call(server, "POST", "/api/position", json.dumps({"moves": ["e2e4"]}), JSON)
+    assert status == 200 and response["san"] == ["e4"]
     assert call(server, "POST", "/api/models", "{}", JSON) == (200, {"models": ["tiny", "other"]})
 
 
@@ -65,12 +65,12 @@ def test_bad_requests_are_refused_by_a_4xx_and_one_line(
     server: Server, method: str, path: str, body: bytes, headers: dict[str, str], status: int
 ) -> None:
     try:
-        found, content = call(server, method, path, body, headers)
+        returned, content = call(server, method, path, body, headers)
     except (ConnectionError, BrokenPipeError):
         # The refusal may be sent before the client has sent all of a body that is too large.
         assert status == 413
         return
-    assert found == status and list(content) == ["error"] and "\n" not in content["error"]
+    assert returned == status and list(content) == ["error"] and "\n" not in content["error"]
 
 
 def test_a_thousand_malformed_requests_get_no_5xx_and_the_server_goes_on(server: Server) -> None:
@@ -89,10 +89,10 @@ def test_a_thousand_malformed_requests_get_no_5xx_and_the_server_goes_on(server:
             raw = f"{head}\r\n\r\n{{}}".encode()
         else:
             names = ["start", "moves", "model", "temperature", "move"]
-            asked = {name: rng.choice(values) for name in rng.sample(names, rng.randint(1, 5))}
+            request = {name: rng.choice(values) for name in rng.sample(names, rng.randint(1, 5))}
             # No question that a model would answer: this is about refusals, and they are quick.
-            asked["model"] = rng.choice([-1, 99, "0", None])
-            body = json.dumps(asked)[: rng.randint(1, 3000)]
+            request["model"] = rng.choice([-1, 99, "0", None])
+            body = json.dumps(request)[: rng.randint(1, 3000)]
             method = rng.choice(["POST", "POST", "GET", "DELETE", "post"])
             raw = (
                 f"{method} {rng.choice(paths)} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -101,15 +101,15 @@ def test_a_thousand_malformed_requests_get_no_5xx_and_the_server_goes_on(server:
         with socket.create_connection(server.server_address[:2], timeout=30) as connection:
             connection.sendall(raw + b"\r\n\r\n")
             connection.shutdown(socket.SHUT_WR)
-            told = b""
+            message = b""
             try:
                 while chunk := connection.recv(65536):
-                    told += chunk
+                    message += chunk
             except ConnectionResetError:
                 pass
-        if told.startswith(b"HTTP/"):
+        if message.startswith(b"HTTP/"):
             answered += 1
-            assert told.split()[1][:1] in (b"2", b"4"), (raw[:300], told[:300])
+            assert message.split()[1][:1] in (b"2", b"4"), (raw[:300], message[:300])
     assert answered > 500
     assert call(server, "POST", "/api/models", "{}", JSON)[0] == 200
 
@@ -133,13 +133,13 @@ def test_the_command_serves_until_it_is_interrupted_and_says_where() -> None:
         assert process.wait(30) == 0 and process.stderr.read() == ""
 
 
-@pytest.mark.parametrize(("given", "told"), [
+@pytest.mark.parametrize(("given", "message"), [
     (["--model", "/nope"], "/nope"), (["--port", "99999"], "play: "), (["--port", "x"], "play: argument --port"),
     (["--host", "256.1.1.1", "--port", "0"], "play: "),
 ])  # fmt: skip
 def test_what_cannot_be_served_is_refused_in_one_line(
-    given: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    given: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["play", *given]) == 2
     said = capsys.readouterr().err
-    assert told in said and said.count("\n") == 1
+    assert message in said and said.count("\n") == 1

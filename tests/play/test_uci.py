@@ -46,9 +46,9 @@ def talk(session: UciSession, said: list[str], *lines: str) -> list[str]:
 
 
 def test_it_introduces_itself_with_its_options(session: UciSession, said: list[str]) -> None:
-    told = talk(session, said, "uci", "isready")
-    assert told[0].startswith("id name ") and told[-2:] == ["uciok", "readyok"]
-    options = [line.split()[2] for line in told if line.startswith("option name ")]
+    message = talk(session, said, "uci", "isready")
+    assert message[0].startswith("id name ") and message[-2:] == ["uciok", "readyok"]
+    options = [line.split()[2] for line in message if line.startswith("option name ")]
     assert options == ["Temperature", "TopK", "MultiPV", "Attempts", "Checkpoint"]
 
 
@@ -70,10 +70,10 @@ def test_at_temperature_0_the_move_is_the_model_s_own_best_move(
 
 
 def test_candidates_are_told_with_their_evals_the_move_first(session: UciSession, said: list[str]) -> None:
-    told = talk(session, said, "setoption name MultiPV value 5", "position startpos moves e2e4", "go depth 1")
-    lines = [line.split() for line in told if line.startswith("info depth")]
+    message = talk(session, said, "setoption name MultiPV value 5", "position startpos moves e2e4", "go depth 1")
+    lines = [line.split() for line in message if line.startswith("info depth")]
     assert [line[4] for line in lines] == [str(place) for place in range(1, len(lines) + 1)] and len(lines) > 2
-    assert lines[0][-1] == told[-1].split()[1] and len({line[-1] for line in lines}) == len(lines)
+    assert lines[0][-1] == message[-1].split()[1] and len({line[-1] for line in lines}) == len(lines)
     assert all(line[5:7] == ["score", "cp"] for line in lines)
 
 
@@ -102,7 +102,7 @@ def test_a_position_without_a_move_is_answered(session: UciSession, said: list[s
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("position fen 8/8 w", "position: expected a FEN"),
         ("position", "position: expected startpos or fen"),
@@ -116,11 +116,11 @@ def test_a_position_without_a_move_is_answered(session: UciSession, said: list[s
     ],
 )
 def test_bad_input_is_told_in_one_line_and_changes_nothing(
-    session: UciSession, said: list[str], line: str, told: str
+    session: UciSession, said: list[str], line: str, message: str
 ) -> None:
     talk(session, said, f"position fen {MATE}")
     [answer] = talk(session, said, line)
-    assert answer.startswith("info string ") and told in answer
+    assert answer.startswith("info string ") and message in answer
     [*_, last] = talk(session, said, "go")
     assert chess.Move.from_uci(last.split()[1]) in chess.Board(MATE).legal_moves
 
@@ -142,10 +142,10 @@ def test_a_thousand_broken_lines_bring_nothing_but_info_strings(session: UciSess
 
 def test_an_illegal_answer_is_replaced_and_said(small_model: Path, said: list[str]) -> None:
     session = UciSession(lambda path: load_chooser(path, seed=0), str(small_model), said.append)
-    told = talk(session, said, "setoption name Attempts value 0", "position startpos", "go", "go")
-    moves = [line.split()[1] for line in told if line.startswith("bestmove")]
+    message = talk(session, said, "setoption name Attempts value 0", "position startpos", "go", "go")
+    moves = [line.split()[1] for line in message if line.startswith("bestmove")]
     assert len(moves) == 2 and all(chess.Move.from_uci(move) in chess.Board().legal_moves for move in moves)
-    notes = [line for line in told if line.startswith("info string illegal")]
+    notes = [line for line in message if line.startswith("info string illegal")]
     assert len(notes) == 2 and "a random legal move; 2 of 2 moves in this game" in notes[1]
     assert "1 of 1 moves in this game" in notes[0]
     assert "1 of 1 moves" in talk(session, said, "ucinewgame", "position startpos", "go")[0]
@@ -154,8 +154,8 @@ def test_an_illegal_answer_is_replaced_and_said(small_model: Path, said: list[st
 
 def test_a_checkpoint_that_is_none_leaves_the_model_in_place(small_model: Path, said: list[str]) -> None:
     session = UciSession(lambda path: load_chooser(path, seed=0), str(small_model), said.append)
-    [told] = talk(session, said, "isready", "setoption name Checkpoint value /nope")[1:]
-    assert told.startswith("info string setoption: ") and "/nope" in told
+    [message] = talk(session, said, "isready", "setoption name Checkpoint value /nope")[1:]
+    assert message.startswith("info string setoption: ") and "/nope" in message
     assert talk(session, said, "isready") == ["readyok"]
 
 

@@ -18,9 +18,9 @@ def opened(browser: Any, record: Callable[..., RunRecord], tmp_path: Path) -> Ca
         file = tmp_path / "report.html"
         file.write_text(render([record(f"day/run{number}", seed=number) for number in range(runs)]), encoding="utf-8")
         page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        page.told = []
-        page.on("console", lambda message: page.told.append(message.text))
-        page.on("pageerror", lambda error: page.told.append(str(error)))
+        page.console = []
+        page.on("console", lambda message: page.console.append(message.text))
+        page.on("pageerror", lambda error: page.console.append(str(error)))
         page.goto(file.as_uri())
         return page
 
@@ -34,7 +34,7 @@ def test_it_opens_without_an_error_and_fits_the_screen(
     opened: Callable[..., Any], width: int, scheme: str, runs: int
 ) -> None:
     page = opened(width, scheme, runs)
-    assert page.told == []
+    assert page.console == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     expected = {"light": "rgb(247, 246, 243)", "dark": "rgb(22, 24, 27)"}[scheme]
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == expected
@@ -62,7 +62,7 @@ def test_transcripts_are_filtered_by_task_step_reward_and_failure(opened: Callab
     page.fill("#lowest", "0.3")
     page.fill("#highest", "0.5")
     assert count() == 3 and page.inner_text("#count") == "3 of 3 shown"
-    assert page.told == []
+    assert page.console == []
     page.close()
 
 
@@ -70,7 +70,7 @@ def test_smoothing_draws_the_charts_anew_and_boards_have_pieces(opened: Callable
     page = opened()
     before = page.locator(".chart").count()
     page.select_option("#smooth", "20")
-    assert page.locator(".chart").count() == before and page.told == []
+    assert page.locator(".chart").count() == before and page.console == []
     boxes = page.evaluate(
         "[...document.querySelectorAll('.said:not([hidden]) figure svg use')].slice(0, 30)"
         ".map(use => use.getBoundingClientRect().width)"

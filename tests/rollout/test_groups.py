@@ -1,4 +1,4 @@
-"""Collection: what is sampled is asked for and judged, in order, and a generator that gives less is told of."""
+"""Collection: what is sampled is scored in order, and a generator that returns less raises."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

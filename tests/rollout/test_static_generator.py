@@ -1,4 +1,4 @@
-"""What the static generator does to be fast changes nothing of what it draws."""
+"""The static generator's optimisations change none of its samples."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -65,16 +65,16 @@ def test_drafts_change_the_number_of_passes_and_nothing_that_is_drawn(tiny: Poli
     prompts = [prompt_tokens(tiny.tokenizer, text) for text in ANSWERABLE]
     passes = []
     handle = tiny.model.base_model.register_forward_pre_hook(lambda *_: passes.append(1))
-    found = {}
+    results = {}
     for count in (0, 3, 8):
         passes.clear()
         done = rows(of_policy(tiny, draft_tokens=count), prompts, temperature=temperature)
-        found[count] = (done, len(passes))
+        results[count] = (done, len(passes))
     handle.remove()
-    assert_same(found[3][0], found[0][0])
-    assert_same(found[8][0], found[0][0])
+    assert_same(results[3][0], results[0][0])
+    assert_same(results[8][0], results[0][0])
     # Policy answers repeat nothing of their prompt, so the batch takes as many passes as the longest of them.
-    assert found[8][1] <= found[3][1] < 0.8 * found[0][1]
+    assert results[8][1] <= results[3][1] < 0.8 * results[0][1]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -91,7 +91,7 @@ def test_prompts_divided_among_cores_get_the_same_completions(
     rows(of_policy(tiny), prompts, temperature=temperature)
     assert names == {current_thread().name}
     names.clear()
-    monkeypatch.setattr(static_generator, "ROWS_A_CORE", 1)
+    monkeypatch.setattr(static_generator, "ROWS_PER_CORE", 1)
     shared = rows(of_policy(tiny), prompts, temperature=temperature)
     handle.remove()
     assert_same(shared, alone)

@@ -56,8 +56,8 @@ def test_a_server_offers_the_transfer_of_weights_where_it_is_asked_for() -> None
     def words(*options: str) -> list[str]:
         return flags(_parser().parse_args(["tiny", *options]))
 
-    asked = words("--weight-sync", "nccl")
-    assert json.loads(asked[asked.index("--weight-transfer-config") + 1]) == {"backend": "nccl"}
+    transfer_words = words("--weight-sync", "nccl")
+    assert json.loads(transfer_words[transfer_words.index("--weight-transfer-config") + 1]) == {"backend": "nccl"}
     assert "--weight-transfer-config" not in words("--weight-sync", "folder")
     # On a CPU the folder is the default.
     assert "--weight-transfer-config" not in words()

@@ -44,7 +44,7 @@ def test_a_server_that_another_trainer_took_over_is_refused(
     assert ours.weights_checksum() != checksum(policy.model)
 
 
-def test_weights_changed_behind_our_back_are_refused_by_the_gate(
+def test_weights_changed_behind_our_back_are_refused_by_a_check(
     server: Any,
     make_client: Callable[..., Any],
     make_context: Callable[..., Any],
@@ -58,7 +58,7 @@ def test_weights_changed_behind_our_back_are_refused_by_the_gate(
     context.generator = client
     given = preflight_input(context, preflight_examples(read_corpus(corpus.train).examples))
     assert all(check.passed for check in run_preflight(given))
-    # The file that the next hand-over will be read from is another's: the sync itself notices.
+    # The file that the next weight sync will be read from is another's: the sync itself notices.
     write = vllm_weights._write
     monkeypatch.setattr(vllm_weights, "_write", lambda model, path: write(other_policy().model, path))
     with pytest.raises(GeneratorError, match="expected the trainer's weights"):

@@ -43,10 +43,10 @@ def test_two_servers_share_the_prompts_and_one_that_dies_or_has_other_weights_is
     one, other = two
     sampler = generator_of(policy, one, other, retries=5)
     assert sampler.weights_checksum() == checksum(policy.model)
-    asked = (list(prompts) * MANY)[:MANY]
+    many_prompts = (list(prompts) * MANY)[:MANY]
 
     def drawn() -> list[list[tuple[int, ...]]]:
-        groups = sampler.generate(asked, group_size=4, temperature=1.0, seeds=range(MANY))
+        groups = sampler.generate(many_prompts, group_size=4, temperature=1.0, seeds=range(MANY))
         return [[done.tokens for done in group] for group in groups]
 
     expected = drawn()
@@ -60,7 +60,7 @@ def test_two_servers_share_the_prompts_and_one_that_dies_or_has_other_weights_is
     assert [len(group) for group in groups] == [4] * MANY
     assert drawn() and f"{one.url} is left out" in capfd.readouterr().err
 
-    # It comes back, and is used again after the next hand-over.
+    # It comes back, and is used again after the next weight sync.
     one.start()
     one.wait()
     with torch.no_grad():
@@ -71,11 +71,11 @@ def test_two_servers_share_the_prompts_and_one_that_dies_or_has_other_weights_is
     # One that holds other weights is refused by name, and its prompts go to the other.
     sampler._servers[1]._server.call("rookworld_load_folder", folder=sampler._kept.folder(), token="x:1")
     assert [len(group) for group in drawn()] == [4] * MANY
-    told = capfd.readouterr().err
-    assert f"{other.url} is left out" in told and "another trainer's" in told
+    message = capfd.readouterr().err
+    assert f"{other.url} is left out" in message and "another trainer's" in message
 
     # Without any server the step has a fault that names both.
     sampler._retries = 0
     one.kill()
     with pytest.raises(GeneratorError, match=f"none does: {one.url}, {other.url}"):
-        sampler.generate(asked, group_size=2, temperature=1.0, seeds=range(MANY))
+        sampler.generate(many_prompts, group_size=2, temperature=1.0, seeds=range(MANY))

@@ -58,7 +58,7 @@ def train_a_little(policy: Policy) -> str:
     return checksum(policy.model)
 
 
-def test_each_hand_over_brings_all_weights_and_a_restarted_server_gets_those_that_were_kept(
+def test_each_weight_sync_brings_all_weights_and_a_restarted_server_gets_those_that_were_kept(
     server: Any, policy: Policy, prompts: Prompts
 ) -> None:
     client = client_of(policy, server, retries=6)
@@ -72,7 +72,7 @@ def test_each_hand_over_brings_all_weights_and_a_restarted_server_gets_those_tha
         drawn.append(client.generate(prompts, group_size=2, temperature=1.0, seeds=range(len(prompts))))
     assert drawn[0] != drawn[1]
 
-    # The batch is drawn again from the weights of the last hand-over, whatever was trained since.
+    # The batch is drawn again from the weights of the last weight sync, whatever was trained since.
     train_a_little(policy)
     server.kill()
     server.start()
@@ -128,7 +128,7 @@ def test_a_server_that_stops_answering_is_left_out_by_name_in_time(
         vllm = VLLMConfig(urls=[server.url, other.url], retries=0, timeout_s=10)
         config = GeneratorConfig(max_new_tokens=64, batch_size=64, vllm=vllm)
         sampler = VLLMServerPool(policy.model, config, eos_id=policy.tokenizer.eos_token_id)
-        # It stops between two calls of a hand-over.
+        # It stops between two calls of a weight sync.
         held, frozen = sampler._servers[1]._way, threading.Timer(0.0, other.freeze)
         send = held._engine.send_weights  # type: ignore[attr-defined]
 
@@ -140,8 +140,8 @@ def test_a_server_that_stops_answering_is_left_out_by_name_in_time(
         held._engine.send_weights = freeze_then_send  # type: ignore[attr-defined]
         expected = train_a_little(policy)
         sampler.sync(policy.model)
-        told = capfd.readouterr().err
-        assert f"{other.url} is left out" in told and "within 10 s" in told
+        message = capfd.readouterr().err
+        assert f"{other.url} is left out" in message and "within 10 s" in message
         assert sampler.weights_checksum() == expected
         groups = sampler.generate(prompts, group_size=2, temperature=1.0, seeds=range(len(prompts)))
         assert [len(group) for group in groups] == [2] * len(prompts)

@@ -40,6 +40,7 @@ EXIT_CODES: dict[type[Exception], int] = {
 MULTIRUN_FLAGS = ("-m", "--multirun")
 # hydra's advice for configurations that are open; a dataclass refuses what it does not know.
 ADVICE = "To append to your "
+MPS_ADVICE = "on a Mac training runs on the CPU for now: device=cpu"
 NO_SUCH_GROUP = "No match in the defaults list."
 NO_SUCH_OPTION = re.compile(r"Could not override '([\w.]+)'")
 MOST_LIKE = 3
@@ -161,6 +162,8 @@ def _advice(told: str, name: str, schema: type) -> str:
     """Advice on what to type instead: the groups that exist, or options that are spelled alike."""
     if NO_SUCH_GROUP in told:
         return f"expected group=choice, the groups of {name}: {', '.join(groups(name)) or 'none'}"
+    if "'mps'" in told:
+        return MPS_ADVICE
     unknown = NO_SUCH_OPTION.search(told)
     options = _options_like(unknown[1], list(_options(schema()))) if unknown else []
     return f"did you mean {' or '.join(options)}?" if options else ""

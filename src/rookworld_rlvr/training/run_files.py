@@ -79,9 +79,12 @@ def unfinished_run(path: Path) -> str:
 
 
 def is_unfinished(folder: Path) -> bool:
-    """Whether a run's folder has no summary yet, or that of a run that was interrupted."""
+    """True if a run's folder has no summary yet, or that of an interrupted run; false for a damaged one."""
     summary = folder / SUMMARY
-    return not summary.is_file() or json.loads(summary.read_text(encoding="utf-8"))["stopped"] == INTERRUPTED
+    try:
+        return not summary.is_file() or json.loads(summary.read_text(encoding="utf-8"))["stopped"] == INTERRUPTED
+    except (ValueError, KeyError):
+        return False
 
 
 def _is_held(folder: Path) -> bool:
