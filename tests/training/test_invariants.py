@@ -120,7 +120,7 @@ def test_micro_batches_give_the_gradient_of_one_batch_for_every_loss_and_kl_form
     make_run: MakeRun, loss: LossKind, form: KLForm
 ) -> None:
     def gradients(micro_batch_size: int) -> tuple[list[Tensor], StepReport]:
-        given = ("kl.coef=0.5", "objective.entropy.coef=0.1", f"optim.micro_batch_size={micro_batch_size}", NO_CLIP)
+        given = ("kl.coef=0.5", "objective.entropy_coef=0.1", f"optim.micro_batch_size={micro_batch_size}", NO_CLIP)
         context = make_run(f"objective.loss={loss}", f"kl.form={form}", "generator.max_new_tokens=16", *given).context
         shake(context.references.current)
         report = grpo_step(context, 0)
