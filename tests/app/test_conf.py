@@ -1,6 +1,7 @@
 """Every file under conf/ composes into its dataclass and says what its name says."""
 
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,11 @@ def test_an_option_changes_what_its_name_says_and_nothing_else(option: str, comp
     for path, value in CHANGES[option].items():
         set_path(expected, path, value)
     assert composed(option) == expected
+
+
+@pytest.mark.parametrize("choice", [AdvantageScale, KLForm, MismatchMode, KLControl, ReferenceMode, GeneratorKind])
+def test_each_choice_is_spelled_as_it_is_named(choice: type[StrEnum]) -> None:
+    assert [member.name for member in choice] == [member.value for member in choice]
 
 
 def test_a_single_value_goes_over_a_group_whatever_their_order(composed: Callable[..., Any]) -> None:

@@ -19,11 +19,6 @@ def weights(mode: MismatchMode, cap: float = 1.9) -> Tensor:
     )
 
 
-@pytest.mark.parametrize("mode", list(MismatchMode))
-def test_each_mode_is_spelled_as_it_is_named(mode: MismatchMode) -> None:
-    assert mode.name == mode.value
-
-
 @pytest.mark.parametrize(
     ("mode", "first", "second"),
     [
