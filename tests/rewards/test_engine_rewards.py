@@ -8,7 +8,7 @@ import chess
 import pytest
 
 from rookworld_rlvr.errors import ScorerError
-from rookworld_rlvr.rewards import Rubric, RubricConfig, Score, score
+from rookworld_rlvr.rewards import Rubric, RubricConfig, Score
 from rookworld_rlvr.rewards.move_values import move_values
 from rookworld_rlvr.rewards.policy_rewards import PolicyRewardConfig, eval_agreement
 from rookworld_rlvr.rewards.rubric import MoveSource
@@ -16,6 +16,9 @@ from rookworld_rlvr.rewards.scorer import ScoreRequest, make_scorer
 from rookworld_rlvr.stockfish.engine import Analysis, EngineConfig
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks.types import PromptError
+
+# By labels and rules, without move evaluations.
+score = Rubric(RubricConfig()).score
 
 # The king's three moves, and no more.
 FEN = "7k/8/8/8/8/8/8/K7 w - - 0 1"

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rookworld_rlvr.board.fen import parse_fen
-from rookworld_rlvr.rewards import score
+from rookworld_rlvr.rewards import Rubric, RubricConfig
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.environment import (
     environment_truth,
@@ -13,6 +13,9 @@ from rookworld_rlvr.tasks.environment import (
     render_environment_prompt,
 )
 from rookworld_rlvr.training.data import default_file
+
+# By labels and rules, without move evaluations.
+score = Rubric(RubricConfig()).score
 
 FEW = settings(derandomize=True, max_examples=80, deadline=None)
 ROWS = [row.prompt for row in read_corpus(default_file("held_out.jsonl")).examples]

@@ -2,10 +2,13 @@
 
 import pytest
 
-from rookworld_rlvr.rewards import score
+from rookworld_rlvr.rewards import Rubric, RubricConfig
 from rookworld_rlvr.rewards.environment_rewards import well_formed_share
 from rookworld_rlvr.tasks import FailureReason, PromptError
 from rookworld_rlvr.tasks.types import LabelError
+
+# By labels and rules, without move evaluations.
+score = Rubric(RubricConfig()).score
 
 FEN = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 NEXT = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"

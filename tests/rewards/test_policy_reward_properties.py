@@ -8,12 +8,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rookworld_rlvr.board.evals import format_pawns, win_probability
-from rookworld_rlvr.rewards import Rubric, RubricConfig, score
+from rookworld_rlvr.rewards import Rubric, RubricConfig
 from rookworld_rlvr.rewards.rubric import MoveSource
 from rookworld_rlvr.stockfish.engine import Analysis
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.policy import parse_number
 from rookworld_rlvr.training.data import default_file
+
+# By labels and rules, without move evaluations.
+score = Rubric(RubricConfig()).score
 
 FEW = settings(derandomize=True, max_examples=80, deadline=None)
 ROWS = [row.prompt for row in read_corpus(default_file("held_out.jsonl")).examples]

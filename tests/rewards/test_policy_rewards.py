@@ -2,10 +2,13 @@
 
 import pytest
 
-from rookworld_rlvr.rewards import score
+from rookworld_rlvr.rewards import Rubric, RubricConfig
 from rookworld_rlvr.rewards.policy_rewards import eval_agreement
 from rookworld_rlvr.tasks import FailureReason, PromptError
 from rookworld_rlvr.tasks.types import LabelError
+
+# By labels and rules, without move evaluations.
+score = Rubric(RubricConfig()).score
 
 START = "P: rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 PERFECT = "  M: e2e4 d2d4 g1f3 c2c4 b1c3      E: 0.3 0.2 0.1 0.0 -0.1      B: e2e4"

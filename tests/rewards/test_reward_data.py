@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from rookworld_rlvr.rewards import Score, score
+from rookworld_rlvr.rewards import Rubric, RubricConfig, Score
 from rookworld_rlvr.tasks import FailureReason
+
+# By labels and rules, without move evaluations.
+score = Rubric(RubricConfig()).score
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 

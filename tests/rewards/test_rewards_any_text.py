@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookworld_rlvr.rewards import score
+from rookworld_rlvr.rewards import Rubric, RubricConfig
+
+# By labels and rules, without move evaluations.
+score = Rubric(RubricConfig()).score
 
 FEN = "rnbqkbnr/ppp1pppp/8/3pP3/8/8/PPPP1PPP/RNBQKBNR w KQkq d6 0 3"
 PROMPTS = (f"P: {FEN}", f"A: {FEN}+e5d6+e5d6+", f"A: {FEN}+e5e7+e5e7+")

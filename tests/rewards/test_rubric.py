@@ -13,10 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookworld_rlvr.rewards import Rubric, RubricConfig, score
+from rookworld_rlvr.rewards import Rubric, RubricConfig
 from rookworld_rlvr.rewards.move_values import MATE_IN_ONE
 from rookworld_rlvr.rewards.rubric import BOUNDS, MAX_WEIGHT, SHARE, MoveSource
 from rookworld_rlvr.stockfish.engine import Analysis
+
+# By labels and rules, without move evaluations.
+score = Rubric(RubricConfig()).score
 
 FEN = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 NEXT = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"

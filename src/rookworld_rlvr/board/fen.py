@@ -45,9 +45,10 @@ def is_valid_fen(fen: str) -> bool:
     False
     """
     try:
-        return parse_fen(fen).is_valid()
+        require_playable(fen)
     except ValueError:
         return False
+    return True
 
 
 def require_playable(fen: str) -> chess.Board:
@@ -55,13 +56,19 @@ def require_playable(fen: str) -> chess.Board:
 
     >>> require_playable("4k3/8/8/8/8/8/8/3KK3 w - - 0 1")
     Traceback (most recent call last):
-    ValueError: impossible position: too many kings
+    ValueError: impossible position: too many kings in '4k3/8/8/8/8/8/8/3KK3 w - - 0 1'
     """
     board = parse_fen(fen)
-    if status := board.status():
-        reasons = [str(flag.name).lower().replace("_", " ") for flag in chess.Status if flag & status]
-        raise ValueError(f"impossible position: {', '.join(reasons)}")
+    if fault := impossible(board):
+        raise ValueError(f"{fault} in {fen!r}")
     return board
+
+
+def impossible(board: chess.Board) -> str:
+    """The rules of chess that a position breaks, as `impossible position: too many kings`; empty for a valid one."""
+    status = board.status()
+    reasons = [str(flag.name).lower().replace("_", " ") for flag in chess.Status if flag & status]
+    return f"impossible position: {', '.join(reasons)}" if reasons else ""
 
 
 def normalize_fen(fen: str) -> str:

@@ -1,4 +1,4 @@
-"""Where positions come from: PGN games, files of FEN, EPD or JSON lines.
+"""Positions from files: PGN games, lines of FEN, EPD or JSON.
 
 The readers raise on the first bad line: a source of positions is ours to mend, unlike a model's text.
 """
@@ -12,7 +12,7 @@ from typing import TextIO, cast
 import chess
 import chess.pgn
 
-from .fen import parse_fen
+from .fen import is_valid_fen, parse_fen, impossible
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +49,33 @@ def _positions_by_line(path: Path, read: Callable[[str], chess.Board]) -> Iterat
 def _read_line(text: str, read: Callable[[str], chess.Board], where: str) -> chess.Board:
     try:
         board = read(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"expected {read.__doc__}, got {text!r}, {where}: {error}") from error
-    if not board.is_valid():
-        raise ValueError(f"expected a valid position, got {text!r}, {where}: {board.status()!r}")
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+    if fault := impossible(board):
+        raise ValueError(f"{where}: {fault} in {text!r}")
     return board
 
 
 def _fen_board(text: str) -> chess.Board:
-    """a FEN of six fields"""
     return parse_fen(text)
 
 
 def _epd_board(text: str) -> chess.Board:
-    """an EPD record"""
-    return chess.Board.from_epd(text)[0]
+    try:
+        return chess.Board.from_epd(text)[0]
+    except ValueError as error:
+        hint = "a FEN with counters: name the file .fen" if is_valid_fen(text) else str(error)
+        raise ValueError(f"expected an EPD record, got {text!r}: {hint}") from error
 
 
 def _json_board(text: str) -> chess.Board:
-    """a JSON object with a FEN under 'fen'"""
-    row = json.loads(text)
+    wanted = f"expected a JSON object with a FEN under 'fen', got {text!r}"
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{wanted}: {error}") from error
     if not isinstance(row, dict) or not isinstance(row.get("fen"), str):
-        raise ValueError("no such object")
+        raise ValueError(wanted)
     return parse_fen(row["fen"])
 
 
@@ -95,12 +100,41 @@ def positions_from_pgn(path: Path | str) -> Iterator[Position]:
 
 def games_from_pgn(path: Path | str) -> Iterator[chess.pgn.Game]:
     """The games of a file, each of standard chess. Raises as `positions_from_pgn` does."""
-    path = Path(path)
+    yield from (game for game, _, _ in _read_games(Path(path)))
+
+
+@dataclass(frozen=True, slots=True)
+class PgnCounts:
+    """The games of a PGN file, and those that stop without a result."""
+
+    games: int
+    without_result: tuple[tuple[int, int], ...]
+    """Number of the game, from 1, and the line at which it stops. A file that was cut off ends with such a game."""
+
+
+def count_games(path: Path | str) -> PgnCounts:
+    """Raises as `positions_from_pgn` does."""
+    games, without_result = 0, []
+    for games, (_, line, has_result) in enumerate(_read_games(Path(path)), start=1):
+        if not has_result:
+            without_result.append((games, line))
+    return PgnCounts(games, tuple(without_result))
+
+
+def _read_games(path: Path) -> Iterator[tuple[chess.pgn.Game, int, bool]]:
+    """Each game, the last line that was read for it, and whether its moves end with a result (`*` is one)."""
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         text = _NumberedText(file)
-        while game := chess.pgn.read_game(cast(TextIO, text), Visitor=lambda: _StrictGameBuilder(text, path)):
+        game, has_result = _read_game(text, path)
+        while game:
             _check_game(game, f"{path}:{text.lines_read}")
-            yield game
+            yield game, text.lines_read, has_result
+            game, has_result = _read_game(text, path)
+
+
+def _read_game(text: "_NumberedText", path: Path) -> tuple[chess.pgn.Game | None, bool]:
+    builder = _StrictGameBuilder(text, path)
+    return chess.pgn.read_game(cast(TextIO, text), Visitor=lambda: builder), builder.has_result
 
 
 class _NumberedText:
@@ -111,8 +145,9 @@ class _NumberedText:
         self.lines_read = 0
 
     def readline(self) -> str:
-        self.lines_read += 1
-        return self._text.readline()
+        line = self._text.readline()
+        self.lines_read += bool(line)
+        return line
 
 
 class _StrictGameBuilder(chess.pgn.GameBuilder[chess.pgn.Game]):
@@ -121,6 +156,11 @@ class _StrictGameBuilder(chess.pgn.GameBuilder[chess.pgn.Game]):
     def __init__(self, text: _NumberedText, path: Path) -> None:
         super().__init__()
         self._text, self._path = text, path
+        self.has_result = False
+
+    def visit_result(self, result: str) -> None:
+        self.has_result = True
+        super().visit_result(result)
 
     def handle_error(self, error: Exception) -> None:
         where = f"{self._path}:{self._text.lines_read}"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import chess
 
+from ..board.fen import require_playable
 from ..evaluation.completions import greedy_texts
 from ..evaluation.players import DecodingConfig, ModelPlayer, best_move_text, published_decoding
 from ..model.policy import Policy
@@ -37,6 +38,13 @@ class MoveChooser:
         """The generator has the policy's weights; `seed` decides what is sampled."""
         self.policy, self._generator, self._seed = policy, generator, seed
         generator.sync(policy.model)
+
+    def play(self, fen: str, *, temperature: float = 0.0, attempts: int = 3) -> Choice:
+        """The move in a position that can arise in a game; greedy by default. See `choose`.
+
+        Raises ValueError for any other FEN, and GeneratorError.
+        """
+        return self.choose(require_playable(fen), DecodingConfig(temperature), attempts=attempts)
 
     def choose(
         self,

@@ -16,7 +16,7 @@ import chess
 from chess.engine import Mate
 
 from ..board.evals import from_pawns
-from ..board.fen import parse_fen
+from ..board.fen import require_playable
 from ..board.moves import is_legal_uci
 from ..errors import UserError
 from ..evaluation.players import DecodingConfig
@@ -136,7 +136,7 @@ class UciSession:
         if list(where) == ["startpos"]:
             board = chess.Board()
         elif where and where[0] == "fen":
-            board = parse_fen(" ".join(where[1:]))
+            board = require_playable(" ".join(where[1:]))
         else:
             raise ValueError("expected startpos or fen <FEN>")
         for move in moves:

@@ -1,17 +1,45 @@
-"""Judging a completion: named, weighted components on three tiers, and one reward of them."""
+"""Rewards of completions. `score` gives a completion the reward that it has in training.
+
+>>> prompt = "P: 2Q3bk/1B2N3/7p/3p4/P5p1/8/3bR3/qR5K w - - 11 95"
+>>> text = "M: c8g8 b1a1 e7g6 h1g2 c8f5 E: 999.99 999.97 13.92 8.31 8.14 B: "
+>>> mate, slower = score(prompt, text + "c8g8"), score(prompt, text + "b1a1")
+>>> mate.total, slower.total < 0.8, mate.source
+(1.0, True, 'shipped')
+"""
+
+from functools import cache
 
 from ..errors import ScorerError
 from .rubric import Rubric, RubricConfig, Score, outcome
+from .scorer import Scorer, ScoreRequest, make_scorer
 
-__all__ = ["ScorerError", "Rubric", "RubricConfig", "Score", "outcome", "score"]
-
-_DEFAULT = Rubric(RubricConfig())
+__all__ = [
+    "Rubric",
+    "RubricConfig",
+    "Score",
+    "ScoreRequest",
+    "Scorer",
+    "ScorerError",
+    "make_scorer",
+    "outcome",
+    "score",
+]
 
 
 def score(prompt: str, completion: str, label: str | None = None) -> Score:
-    """The reward of a completion by the default rubric; see `Rubric.score` for what is asked and raised.
+    """The reward of a completion, the same as in a training run with the default rubric.
 
-    `label` is the reference completion's text, None where there is none. The total is from -0.3,
-    nothing recognised, to 1.0, perfect.
+    The moves of a `P:` completion are scored by the evaluations that ship with the package. For a position that they
+    lack, Stockfish is used if it is installed, else `label`, the reference completion's text, else legality alone;
+    `Score.source` names what was used. The total is from -0.3, nothing recognised, to 1.0, perfect.
+    For another rubric: `make_scorer(RubricConfig(...))`.
+    Raises PromptError for a malformed prompt or an impossible position, LabelError for a malformed label (both are
+    ValueErrors), and ScorerError where Stockfish fails.
     """
-    return _DEFAULT.score(prompt, completion, label)
+    [result] = _scorer().score_all([ScoreRequest(prompt, completion, label)])
+    return result
+
+
+@cache
+def _scorer() -> Scorer:
+    return make_scorer()

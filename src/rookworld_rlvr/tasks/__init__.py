@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from .environment import PREFIX as ENVIRONMENT_PREFIX
 from .environment import parse_environment_prompt
 from .policy import PREFIX as POLICY_PREFIX
 from .policy import parse_policy_prompt
@@ -37,9 +38,12 @@ __all__ = [
 
 
 def parse_prompt(prompt: str) -> Prompt:
-    """A prompt of either task, told by its prefix. Raises PromptError."""
-    parse = parse_policy_prompt if prompt.startswith(POLICY_PREFIX) else parse_environment_prompt
-    return parse(prompt)
+    """A prompt of either task, by its prefix. Raises PromptError."""
+    if prompt.startswith(POLICY_PREFIX):
+        return parse_policy_prompt(prompt)
+    if prompt.startswith(ENVIRONMENT_PREFIX):
+        return parse_environment_prompt(prompt)
+    raise PromptError(f"expected a prompt that begins with {POLICY_PREFIX!r} or {ENVIRONMENT_PREFIX!r}, got {prompt!r}")
 
 
 def policy_fens(prompts: Iterable[str]) -> dict[str, str]:

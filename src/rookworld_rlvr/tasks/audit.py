@@ -1,4 +1,4 @@
-"""What is wrong in a file of rows, counted and named, and the same rows put right.
+"""Defects in a file of rows, counted and named, and the same rows corrected.
 
 The defect this looks for first: published policy data takes `B:` from the wrong end of the evals
 where Black moves, so that a model learns to play Black's worst candidate.
@@ -14,6 +14,7 @@ import chess
 
 from ..board.fen import parse_fen
 from ..board.moves import is_legal_uci, is_mate
+from ..board.positions import PgnCounts, count_games
 from . import parse_prompt
 from .audit_report import AuditReport, EnvironmentAudit, PolicyAudit
 from .corpus import RawRow, example_key, parse_completion, parse_row, raw_rows, require_valid, split_line
@@ -36,19 +37,21 @@ MOST_SHOWN, MOST_CHARACTERS = 3, 100
 
 
 def audit(source: str | Path, *, split: str = "train") -> AuditReport:
-    """Reads all of `source` (as `read_corpus` does) and counts what is wrong with it.
+    """Reads all of `source` (as `read_corpus` does) and counts its defects.
 
     Whatever it finds is data; it raises CorpusError only for a source that is missing, unreadable or
     without a valid row.
     """
-    tally = _Tally()
+    tally, first = _Tally(), ""
     for number, raw in enumerate(raw_rows(source, split=split), start=1):
         row = parse_row(raw)
         tally.add(row)
         if isinstance(row, ParseFailure):
             tally.show(number, row, raw)
-    require_valid(source, tally.valid, tally.malformed)
-    return tally.report(str(source))
+            first = first or f"row {number}: {row.detail}"
+    require_valid(source, tally.valid, tally.malformed, first)
+    games = count_games(source) if Path(source).suffix == ".pgn" else None
+    return tally.report(str(source), games)
 
 
 class _Tally:
@@ -83,7 +86,7 @@ class _Tally:
             cut = text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "…"
             self.malformed_rows.append(f"  row {number}: {failure.reason.value}: {cut}")
 
-    def report(self, source: str) -> AuditReport:
+    def report(self, source: str, games: PgnCounts | None) -> AuditReport:
         white, black, environment = (self.findings[group] for group in GROUPS)
         return AuditReport(
             source=source,
@@ -96,6 +99,7 @@ class _Tally:
             black=PolicyAudit(**{field.name: black[field.name] for field in fields(PolicyAudit)}),
             environment=EnvironmentAudit(**{f.name: environment[f.name] for f in fields(EnvironmentAudit)}),
             malformed_rows=tuple(self.malformed_rows),
+            games=games,
         )
 
 

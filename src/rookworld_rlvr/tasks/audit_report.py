@@ -1,9 +1,10 @@
-"""The findings of an audit: counts by kind and colour, and the sentences that name a defect."""
+"""Findings of an audit: counts by kind and colour, and the sentences that name a defect."""
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..board.positions import PgnCounts
 from .types import Task
 
 # Of the rows whose evals differ, more than this share with `B:` at the very lowest is no accident.
@@ -105,11 +106,14 @@ class AuditReport:
     environment: EnvironmentAudit
     malformed_rows: tuple[str, ...] = ()
     """The first malformed rows of each reason, as lines for people: the row's number from 1, the reason, the text."""
+    games: PgnCounts | None = None
+    """The games of a PGN file."""
 
     @property
     def is_clean(self) -> bool:
         """Whether no row is malformed and no label wrong; duplicates and missing labels are no defects."""
-        return not self.malformed and not self.white.defects + self.black.defects + self.environment.differing
+        wrong = self.white.defects + self.black.defects + self.environment.differing
+        return not (self.malformed or wrong or (self.games and self.games.without_result))
 
     def lines(self) -> Iterator[str]:
         """The report for people, most general first; a defect is named where there is one."""
@@ -119,6 +123,7 @@ class AuditReport:
             reasons = sorted(self.malformed.items())
             yield "Malformed: " + ", ".join(f"{name} {count}" for name, count in reasons)
             yield from self.malformed_rows
+        yield from self._game_lines()
         if self.unlabelled:
             yield f"{self.unlabelled} rows have no label"
         yield "Duplicate positions: " + ", ".join(f"{task} {self.duplicate_positions[task]}" for task in Task)
@@ -127,3 +132,10 @@ class AuditReport:
         yield from self.environment.lines()
         if self.is_clean:
             yield "No defect found"
+
+    def _game_lines(self) -> Iterator[str]:
+        """The games of a PGN file, and those that were cut off."""
+        if self.games:
+            yield f"Games: {self.games.games}; each position is a row, and the moves that were played are no labels"
+            for number, line in self.games.without_result:
+                yield f"Game {number} has no result: it stops at line {line}, and the file may be cut off there"

@@ -30,6 +30,7 @@ POSITION_FILES = (".fen", ".epd", ".pgn")
 FILE_TYPES = (".txt", ".jsonl", *POSITION_FILES)
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 
+FENS = "the line is a FEN alone: name a file of FENs .fen"
 SOURCE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 RawRow = str | Mapping[str, object]
@@ -59,21 +60,27 @@ def read_corpus(source: str | Path, *, split: str = "train", limit: int | None =
     """
     examples: list[Example] = []
     rejects: Counter[str] = Counter()
+    first = ""
     for raw in islice(raw_rows(source, split=split), limit):
         row = parse_row(raw)
         if isinstance(row, ParseFailure):
             rejects[row.reason.value] += 1
+            first = first or row.detail
         else:
             examples.append(row)
-    require_valid(source, len(examples), rejects)
+    require_valid(source, len(examples), rejects, first)
     return Corpus(tuple(examples), rejects)
 
 
-def require_valid(source: str | Path, valid: int, rejects: Mapping[str, int]) -> None:
-    """Raises CorpusError unless there is a valid row."""
-    if not valid:
-        reasons = ", ".join(f"{name} {count}" for name, count in sorted(rejects.items())) or "no row at all"
-        raise CorpusError(f"expected at least one valid row of 'P:' or 'A:' data in {source}, got {reasons}")
+def require_valid(source: str | Path, valid: int, rejects: Mapping[str, int], first: str) -> None:
+    """Raises CorpusError unless there is a valid row; `first` is the detail of the first malformed row."""
+    if valid:
+        return
+    if not rejects:
+        raise CorpusError(f"expected at least one row of 'P:' or 'A:' data in {source}, got none")
+    reasons = ", ".join(f"{name} {count}" for name, count in sorted(rejects.items()))
+    wanted = f"expected at least one valid row of 'P:' or 'A:' data in {source}"
+    raise CorpusError(f"{wanted}, got {reasons}; the first: {first}")
 
 
 def raw_rows(source: str | Path, *, split: str = "train") -> Iterator[RawRow]:
@@ -88,7 +95,9 @@ def raw_rows(source: str | Path, *, split: str = "train") -> Iterator[RawRow]:
         yield from _file_rows(path) if path.is_file() else _dataset_rows(source, split)
     except CorpusError:
         raise
-    except (OSError, ValueError) as error:
+    except ValueError as error:
+        raise CorpusError(_first_line(error)) from error
+    except OSError as error:
         raise CorpusError(f"expected rows in {source}, got {_first_line(error)}") from error
 
 
@@ -191,11 +200,11 @@ def _example(prompt: str, completion: str | None) -> Example | ParseFailure:
     try:
         prompt.encode()  # half a surrogate pair, which JSON can smuggle in, is text for no tokenizer
         parsed = parse_prompt(prompt.rstrip())
-    except (PromptError, UnicodeEncodeError) as error:
+    except PromptError as error:
+        fen = is_valid_fen(prompt.strip())
+        return ParseFailure(FailureReason.bad_prompt, FENS if fen else str(error))
+    except UnicodeEncodeError as error:
         return ParseFailure(FailureReason.bad_prompt, str(error))
-    if parsed.task is Task.policy and not is_valid_fen(parsed.fen):
-        # An engine that judges its moves may die of it.
-        return ParseFailure(FailureReason.bad_prompt, f"expected a position that can arise, got {parsed.fen}")
     if completion is None:
         return Example(parsed.task, prompt.rstrip(), None)
     answer = parse_completion(parsed.task, completion)

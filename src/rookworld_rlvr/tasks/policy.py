@@ -11,7 +11,7 @@ from functools import lru_cache
 import chess
 
 from ..board.evals import format_pawns
-from ..board.fen import parse_fen
+from ..board.fen import parse_fen, require_playable
 from ..board.moves import is_legal_uci, is_uci
 from .types import FailureReason, ParseFailure, PolicyCompletion, PolicyPrompt, PromptError
 
@@ -46,7 +46,7 @@ def render_policy_prompt(fen: str) -> str:
 
 
 def parse_policy_prompt(prompt: str) -> PolicyPrompt:
-    """The position asked about. Raises PromptError.
+    """The position of a prompt. Raises PromptError, for an impossible position too.
 
     >>> parse_policy_prompt("P: 8/8/8/8/8/8/8/K1k5 w - - 0 1").fen
     '8/8/8/8/8/8/8/K1k5 w - - 0 1'
@@ -55,7 +55,7 @@ def parse_policy_prompt(prompt: str) -> PolicyPrompt:
     try:
         if not prompt.startswith(PREFIX):
             raise ValueError(f"it does not begin with {PREFIX!r}")
-        parse_fen(fen)
+        require_playable(fen)
     except ValueError as error:
         raise PromptError(f"expected 'P: <FEN>', got {prompt!r}: {error}") from error
     return PolicyPrompt(fen)

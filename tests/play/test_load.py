@@ -1,0 +1,43 @@
+"""`load(model).play(fen)`, from Python, by the model that ships."""
+
+import subprocess
+import sys
+
+import chess
+import pytest
+
+from rookworld_rlvr import load
+from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.rewards import score
+from rookworld_rlvr.tasks.policy import policy_fields
+
+MATE_IN_ONE = "6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1"
+
+
+def test_the_shipped_model_plays_a_legal_move_with_its_completion() -> None:
+    choice = load("tiny").play(chess.STARTING_FEN)
+    assert chess.Move.from_uci(choice.move) in chess.Board().legal_moves
+    assert policy_fields(choice.text).best == (choice.move,) and not choice.replaced
+    assert score(f"P: {chess.STARTING_FEN}", choice.text).total > 0.5
+
+
+def test_the_same_seed_samples_the_same_moves() -> None:
+    one, same = ([model.play(MATE_IN_ONE, temperature=1.0).text for model in (load(seed=3), load(seed=3))])
+    assert one == same
+
+
+@pytest.mark.parametrize("fen", ["4k2k/8/8/8/8/8/8/4K3 w - - 0 1", "8/8/8/8/8/8/8/8 w - - 0 1"])
+def test_an_impossible_position_is_not_played(fen: str) -> None:
+    with pytest.raises(ValueError, match="impossible position"):
+        load().play(fen)
+
+
+def test_a_model_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UserError):
+        load("/nope/model")
+
+
+def test_importing_the_package_loads_no_torch() -> None:
+    code = "import rookworld_rlvr, sys; sys.exit('torch' in sys.modules)"
+    path = {"PYTHONPATH": ":".join(sys.path)}
+    assert subprocess.run([sys.executable, "-c", code], env=path, check=False).returncode == 0

@@ -1,0 +1,70 @@
+"""`rewards.score`, the first function that a Python user meets: the reward of training, without a run."""
+
+import subprocess
+import sys
+
+import pytest
+
+from rookworld_rlvr.app.config import RunConfig
+from rookworld_rlvr.app.scorers import make_scorers
+from rookworld_rlvr.rewards import Rubric, RubricConfig, score
+from rookworld_rlvr.rewards.scorer import ScoreRequest
+from rookworld_rlvr.tasks import Example, PromptError, Task
+from rookworld_rlvr.tasks.corpus import read_corpus
+from rookworld_rlvr.training.data import default_file
+
+ROWS = read_corpus(default_file("train.txt")).examples
+POLICY = [row for row in ROWS if row.task is Task.policy][:40]
+
+
+def completions(row: Example) -> list[str]:
+    """The label, the label with its worst candidate as the best move, a cut one, another row's, and nothing."""
+    label = row.completion or ""
+    worst = label.split("E:")[0].split()[-1]
+    return [label, label.rpartition("B:")[0] + f"B: {worst}", label[:40], POLICY[0].completion or "", ""]
+
+
+def test_score_is_the_reward_of_training_on_shipped_rows() -> None:
+    rows = [*POLICY, *(row for row in ROWS[:80] if row.task is Task.environment)]
+    requests = [ScoreRequest(row.prompt, text, row.completion, step=0) for row in rows for text in completions(row)]
+    scorer, measure = make_scorers(RunConfig())
+    trained = scorer.score_all(requests)
+    scorer.close()
+    measure.close()
+    assert [score(request.prompt, request.completion, request.label) for request in requests] == trained
+    assert len({result.total for result in trained}) > 50
+
+
+def test_a_shipped_position_is_scored_by_its_evaluations_with_and_without_a_label() -> None:
+    for row in POLICY:
+        for text in completions(row):
+            result = score(row.prompt, text)
+            assert result.source == "shipped" and result == score(row.prompt, text, row.completion)
+    row = POLICY[0]
+    worst = completions(row)[1]
+    assert Rubric(RubricConfig()).score(row.prompt, worst, row.completion) != score(row.prompt, worst)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("P: 4k2k/8/8/8/8/8/8/4K3 w - - 0 1", "impossible position"),
+        ("A: 8/8/8/8/8/8/8/8 w - - 0 1+a1a2++", "impossible position"),
+        ("P:rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1", "that begins with 'P: ' or 'A: ', got 'P:rnb"),
+    ],
+)
+def test_a_prompt_of_no_position_is_refused_in_one_line(prompt: str, expected: str) -> None:
+    with pytest.raises(PromptError) as raised:
+        score(prompt, "M: e2e4 E: 0.3 B: e2e4")
+    assert expected in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_position_that_nobody_evaluated_falls_back_to_the_rules_where_there_is_no_engine() -> None:
+    """In a process of its own, since `score` looks for an engine once."""
+    code = (
+        "from rookworld_rlvr.rewards import score\n"
+        "print(score('P: 8/8/8/8/8/8/7k/K7 w - - 33 1', 'M: a1a2 E: 0.0 B: a1a2').source)"
+    )
+    environment = {"STOCKFISH_PATH": "/nope/stockfish", "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "rules\n"
