@@ -1,4 +1,4 @@
-"""The tasks of rookworld-rlvr as a task set of verifiers, paid as `rookworld train` pays."""
+"""The tasks of rookworld-rlvr as a task set of verifiers, with the rewards of `rookworld train`."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -26,15 +26,15 @@ class RookworldChessData(vf.TaskData):
 
 
 class RookworldChessTask(vf.Task[RookworldChessData]):
-    """A prompt of one of the two tasks, answered in one turn."""
+    """A prompt of one of the two tasks, completed in one turn."""
 
     @vf.reward(weight=1.0)
     async def reward(self, trace: vf.Trace) -> float:
-        """What `rookworld train` pays for the answer, from -0.3 to 1.0."""
+        """The reward of the completion in `rookworld train`, from -0.3 to 1.0."""
         return self.reward_of(trace.last_reply)
 
     async def validate(self, runtime: vf.Runtime) -> bool:
-        """Whether the label earns what a right answer earns."""
+        """True if the label earns the reward of a right completion."""
         return self.reward_of(self.data.expected) >= LABEL_EARNS
 
     def reward_of(self, completion: str) -> float:
@@ -43,7 +43,7 @@ class RookworldChessTask(vf.Task[RookworldChessData]):
 
 
 class RookworldChessConfig(vf.TasksetConfig):
-    """Which rows are asked."""
+    """Choice of the rows."""
 
     task: Literal["policy", "environment", "both"] = "both"
     num_tasks: int = 200

@@ -1,4 +1,4 @@
-"""Evaluations as the published data prints them: pawns, from the side to move's view.
+"""Evaluations as the published data prints them: pawns, from the side to move's view; and plain material.
 
 The types are python-chess's: `Cp` and `Mate` are scores that say nothing of their view.
 A mate in n prints as ±(1000 - n/100) pawns, so that mate in 1 is `999.99`.
@@ -6,8 +6,10 @@ A mate in n prints as ±(1000 - n/100) pawns, so that mate in 1 is `999.99`.
 
 import math
 
+import chess
 from chess.engine import Cp, Mate, Score
 
+PIECE_PAWNS = {chess.PAWN: 1, chess.KNIGHT: 3, chess.BISHOP: 3, chess.ROOK: 5, chess.QUEEN: 9, chess.KING: 0}
 MATE_PAWNS = 1000.0
 # Above this many pawns a printed eval is a mate; no engine prints a centipawn score near it.
 MATE_THRESHOLD_PAWNS = 900.0
@@ -60,3 +62,13 @@ def win_probability(pawns: float) -> float:
     0.5
     """
     return from_pawns(pawns).wdl(model="lichess").expectation()
+
+
+def lead_pawns(board: chess.Board, color: chess.Color) -> int:
+    """The material of a side less that of the other, in pawns by the usual values.
+
+    >>> lead_pawns(chess.Board("4k3/8/8/8/8/8/4P3/R3K3 w - - 0 1"), chess.BLACK)
+    -6
+    """
+    pieces = board.piece_map().values()
+    return sum(PIECE_PAWNS[piece.piece_type] * (1 if piece.color == color else -1) for piece in pieces)

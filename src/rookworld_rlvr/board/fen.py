@@ -24,8 +24,8 @@ class FenField(StrEnum):
 def parse_fen(fen: str) -> chess.Board:
     """The board of a FEN with all six fields.
 
-    Counters must be plain decimal digits, six at most. Whether the position could arise in a game is
-    not asked (see `is_valid_fen`). Raises ValueError on anything else.
+    Counters must be plain decimal digits, six at most. The position need not be possible
+    (see `valid_board`). Raises ValueError on anything else.
 
     >>> parse_fen(chess.STARTING_FEN).turn
     True
@@ -39,7 +39,7 @@ def parse_fen(fen: str) -> chess.Board:
 
 
 def is_valid_fen(fen: str) -> bool:
-    """Whether `fen` parses and describes a position that python-chess holds to be valid.
+    """True if `fen` parses and describes a position that python-chess holds to be valid.
 
     >>> is_valid_fen("8/8/8/8/8/8/8/8 w - - 0 1")
     False

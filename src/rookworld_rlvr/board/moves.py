@@ -8,7 +8,7 @@ UCI_PATTERN = re.compile(r"([a-h][1-8])([a-h][1-8])([qrbn]?)")
 
 
 def is_uci(text: str) -> bool:
-    """Whether `text` has the form of a UCI move; the null move `0000` has not.
+    """True if `text` has the form of a UCI move; the null move `0000` has not.
 
     >>> is_uci("e7e8q"), is_uci("0000"), is_uci("e2e2"), is_uci("E2E4")
     (True, False, False, False)
@@ -18,7 +18,7 @@ def is_uci(text: str) -> bool:
 
 
 def is_legal_uci(board: chess.Board, uci: str) -> bool:
-    """Whether `uci` equals `m.uci()` of some legal move: one move, one spelling.
+    """True if `uci` equals `m.uci()` of some legal move: one move, one spelling.
 
     `Move("e1h1") in board.legal_moves` is True for castling; as a string it is not legal here.
 
@@ -33,7 +33,7 @@ def is_legal_uci(board: chess.Board, uci: str) -> bool:
 
 
 def is_mate(board: chess.Board, uci: str) -> bool:
-    """Whether a legal move's spelling mates.
+    """True if a move is legal and mates.
 
     >>> is_mate(chess.Board("7k/5Q2/6K1/8/8/8/8/8 w - - 0 1"), "f7g7")
     True

@@ -1,4 +1,4 @@
-"""The phase of a game that a position belongs to, told from the board alone."""
+"""The phase of a game that a position belongs to, by the board alone."""
 
 from enum import StrEnum
 
@@ -6,8 +6,8 @@ import chess
 
 # Pieces of both sides that are neither kings nor pawns.
 MOST_IN_ENDGAME, MOST_IN_MIDDLEGAME = 6, 10
-# Fewer of a side's men on its first rank: its pieces are developed.
-UNDEVELOPED_MEN = 4
+# With fewer pieces and pawns of a side on its first rank, the side is developed.
+UNDEVELOPED = 4
 
 
 class Phase(StrEnum):
@@ -22,9 +22,9 @@ def phase_of(board: chess.Board) -> Phase:
     """The phase by what is left and by development.
 
     An endgame has at most 6 pieces beside kings and pawns. A middlegame has at most 10, or a side with fewer than
-    four men on its first rank. All else is opening. The rules and their numbers are those of Lichess's divider
+    four pieces on its first rank. All else is opening. The rules and their numbers are those of Lichess's divider
     (https://github.com/lichess-org/scalachess, Divider.scala) but for two: its third sign of a middlegame, how mixed
-    the two sides' men stand, is left out, and a game may go back to an earlier phase, as only the board is asked.
+    the two sides' pieces stand, is left out, and a game may go back to an earlier phase, as only the board counts.
 
     >>> phase_of(chess.Board())
     <Phase.opening: 'opening'>
@@ -43,4 +43,4 @@ def phase_of(board: chess.Board) -> Phase:
 
 def _developed(board: chess.Board) -> bool:
     ranks = {chess.WHITE: chess.BB_RANK_1, chess.BLACK: chess.BB_RANK_8}
-    return any(chess.popcount(board.occupied_co[color] & rank) < UNDEVELOPED_MEN for color, rank in ranks.items())
+    return any(chess.popcount(board.occupied_co[color] & rank) < UNDEVELOPED for color, rank in ranks.items())

@@ -12,7 +12,7 @@ from typing import TextIO, cast
 import chess
 import chess.pgn
 
-from .fen import is_valid_fen, parse_fen, impossible
+from .fen import impossible, is_valid_fen, parse_fen
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Position:
 
 
 def positions_from_file(path: Path | str) -> Iterator[Position]:
-    """The positions of a file, one a line: `.fen` and `.txt` FEN, `.epd` EPD, `.jsonl` objects with `fen`.
+    """The positions of a file, one per line: `.fen` and `.txt` FEN, `.epd` EPD, `.jsonl` objects with `fen`.
 
     Blank lines are skipped; a file of nothing else yields nothing. Histories are unknown. Raises
     ValueError on another suffix and, naming file and line, on a line that holds no valid position;
@@ -138,7 +138,7 @@ def _read_game(text: "_NumberedText", path: Path) -> tuple[chess.pgn.Game | None
 
 
 class _NumberedText:
-    """A text file that knows how many lines were read from it; `read_game` asks for nothing but lines."""
+    """A text file that counts the lines read from it; `read_game` needs nothing else of a file."""
 
     def __init__(self, text: TextIO) -> None:
         self._text = text

@@ -1,4 +1,4 @@
-"""How often a position has provably occurred, from the moves that led to it.
+"""Number of provable occurrences of a position, from the moves that led to it.
 
 A game's moves alone do not give its past positions (what was captured is not written), but a repeated
 position is reached by reversible moves only, and those can be taken back one by one. What a past
@@ -14,7 +14,7 @@ from .moves import is_legal_uci, is_uci
 
 
 def occurrences(board: chess.Board, history: Sequence[str]) -> int:
-    """How often the position of `board` provably stood, now included; at least 1.
+    """Number of provable occurrences of the position of `board`, the present one included.
 
     `history` (UCI) ends with the move that led to `board`. A history that replays from the standard
     starting position to `board` is a whole game and decides exactly; else moves are taken back.

@@ -25,7 +25,7 @@ class Transition:
     next_fen: str
     """The position after the move as python-chess prints it; after an illegal move, the one before it."""
     reward: float
-    """0.001 legal, 1.0 the mover has won, 0.5 draw, -1.0 illegal."""
+    """0.001 legal, 1.0 the side that moved has won, 0.5 draw, -1.0 illegal."""
     terminated: bool
     """The game ended by rule: mate, stalemate, insufficient material, 75 moves, fivefold repetition."""
     truncated: bool

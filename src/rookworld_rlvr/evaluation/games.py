@@ -15,7 +15,7 @@ from typing import Any
 import chess
 import chess.pgn
 
-from ..board.material import lead_pawns
+from ..board.evals import lead_pawns
 from ..board.moves import is_legal_uci
 from ..board.openings import drawn_opening
 from .intervals import mean_interval

@@ -13,7 +13,7 @@ from typing import Protocol
 import chess
 from transformers import PreTrainedTokenizerBase
 
-from ..board.material import PIECE_PAWNS
+from ..board.evals import PIECE_PAWNS
 from ..rollout.generator import Generator, GeneratorError
 from ..rollout.groups import completion_text, prompt_tokens
 from ..rollout.sampling import derive_seed

@@ -1,1 +1,1 @@
-"""Our tasks and rewards behind other libraries' interfaces. No torch; each library is imported where it is chosen."""
+"""The tasks and rewards behind other libraries' interfaces. No torch; each library is imported where it is chosen."""

@@ -2,7 +2,7 @@
 
     trainer = GRPOTrainer(model=…, reward_funcs=reward_functions(), train_dataset=Dataset.from_list(trl_rows()), …)
 
-A function answers None for the other task's prompts, which TRL leaves out of its mean. It imports no TRL.
+A function returns None for the other task's prompts, which TRL leaves out of its mean. It imports no TRL.
 Source: TRL 1.16, `reward_funcs` of GRPOTrainer.
 """
 
@@ -33,22 +33,22 @@ class TaskReward:
         expected: Sequence[str | None] | None = None,
         **_columns: Any,
     ) -> list[float | None]:
-        """A reward a completion; None where the prompt is the other task's.
+        """A reward per completion; None where the prompt is the other task's.
 
         `expected` is a column of labels, where the data have one. Raises PromptError for a prompt of neither task.
         """
         labels = expected or [None] * len(prompts)
-        asked = [
+        requests = [
             ScoreRequest(_text(prompt), _text(completion), label, step=None)
             for prompt, completion, label in zip(prompts, completions, labels, strict=True)
         ]
-        mine = [parse_prompt(question.prompt).task is self._task for question in asked]
-        scores = iter(self._scorer.score_all([question for question, own in zip(asked, mine, strict=True) if own]))
+        mine = [parse_prompt(request.prompt).task is self._task for request in requests]
+        scores = iter(self._scorer.score_all([request for request, own in zip(requests, mine, strict=True) if own]))
         return [next(scores).total if own else None for own in mine]
 
 
 def reward_functions(config: RubricConfig | None = None) -> list[TaskReward]:
-    """A function for each task, for `reward_funcs=`; they share one scorer. Raises ValueError for `source=engine`."""
+    """A function for each task, for `reward_funcs=`; they share one scorer. Raises as `make_scorer` does."""
     scorer = make_scorer(config)
     return [TaskReward(task, scorer) for task in Task]
 

@@ -1,4 +1,4 @@
-"""Judging an environment completion `A:`: its components on three tiers, each in [0, 1]; python-chess is the judge.
+"""Components of an environment completion `A:` in three tiers, each in [0, 1]; python-chess decides what is true.
 
 All components always apply. One that cannot be read is 0.
 """
@@ -21,7 +21,7 @@ from .similarity import changed_similarity, expand_placement
 _RANK = re.compile(r"[1-8pnbrqkPNBRQK]{1,8}")
 _FEN_FIELDS = tuple(map(re.compile, (r"[wb]", r"-|[KQkq]{1,4}", r"-|[a-h][36]", r"[0-9]{1,4}", r"[0-9]{1,4}")))
 _HAS_DIGIT = re.compile(r"[0-9]")
-# Failures that the strict parser reports of an answer whose FEN parses.
+# Failures of completions whose FEN parses.
 _AFTER_THE_FEN = (FailureReason.bad_reward, FailureReason.bad_flag)
 RANKS = 8
 # Of a FEN and of a number.
@@ -42,7 +42,7 @@ UNPARSABLE_FEN_CREDIT = 0.5
 
 @dataclass(slots=True)
 class EnvironmentCorrectness:
-    """Weights of the components that ask for the truth. Reward and flags have half of what the next state has."""
+    """Weights of the components for the truth. Reward and flags have half the weight of the next state."""
 
     next_state_exact: float = 0.4
     """The next FEN is the true one, as text; after an illegal move the prompt's own spelling is right too."""
@@ -66,11 +66,11 @@ class EnvironmentRewardConfig:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentTruth:
-    """What python-chess says about a prompt."""
+    """Truth about a prompt by python-chess."""
 
     before: str
     """The prompt's FEN."""
-    answer: EnvironmentCompletion
+    after: EnvironmentCompletion
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,8 @@ def score_environment(completion: str, truth: EnvironmentTruth) -> tuple[dict[st
 
     The structure is all 0 where no field is recognised. Of more than four fields the first four count.
     """
-    answer, fields = parse_environment(completion), environment_fields(completion)
-    failure = answer if isinstance(answer, ParseFailure) else None
+    parsed, fields = parse_environment(completion), environment_fields(completion)
+    failure = parsed if isinstance(parsed, ParseFailure) else None
     claims = _claims(fields, failure)
     return {**_structure(fields), **_parse(claims), **_correctness(claims, truth)}, failure
 
@@ -129,7 +129,7 @@ def _claims(fields: tuple[str, ...], failure: ParseFailure | None) -> _Claims:
 
 
 def _fen_parses(next_fen: str, failure: ParseFailure | None) -> bool:
-    """What the strict parser found, which reads the FEN first; else the same parser, asked about the FEN alone."""
+    """The strict parser's finding, as it reads the FEN first; else that of the same parser on the FEN alone."""
     if failure is None or failure.reason in _AFTER_THE_FEN:
         return True
     if failure.reason is FailureReason.bad_fen:
@@ -145,7 +145,7 @@ def _structure(fields: tuple[str, ...]) -> dict[str, float]:
 
 
 def _too_much(fields: tuple[str, ...]) -> int:
-    """What no answer holds. Text behind an answer stands in its last field."""
+    """Amount of text that no well-formed completion holds. Text behind one stands in its last field."""
     words = (len(text.split()) - own for text, own in zip(fields, WORDS, strict=False))
     characters = (len(flag) - 1 for flag in fields[len(WORDS) : len(FIELDS)])
     return sum(max(0, extra) for extra in (len(fields) - len(FIELDS), *words, *characters))
@@ -162,19 +162,19 @@ def _parse(claims: _Claims) -> dict[str, float]:
 
 
 def _correctness(claims: _Claims, truth: EnvironmentTruth) -> dict[str, float]:
-    answer = truth.answer
+    after = truth.after
     return {
         **_next_state(claims, truth),
-        "correctness/reward": float(claims.reward == answer.reward),
-        "correctness/terminated": float(claims.terminated == answer.terminated),
-        "correctness/truncated": float(claims.truncated == answer.truncated),
+        "correctness/reward": float(claims.reward == after.reward),
+        "correctness/terminated": float(claims.terminated == after.terminated),
+        "correctness/truncated": float(claims.truncated == after.truncated),
     }
 
 
 def _next_state(claims: _Claims, truth: EnvironmentTruth) -> dict[str, float]:
-    """After an illegal move the state before is compared as python-chess prints it, which is the answer."""
-    before, after, guess = truth.before, truth.answer.next_fen, claims.next_fen
-    if truth.answer.truncated:
+    """After an illegal move the state before is compared as python-chess prints it, which is the truth."""
+    before, after, guess = truth.before, truth.after.next_fen, claims.next_fen
+    if truth.after.truncated:
         before, guess = after, after if guess == before else guess
     return {
         "correctness/next_state_exact": float(guess == after),

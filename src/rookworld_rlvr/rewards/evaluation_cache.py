@@ -1,4 +1,4 @@
-"""Verdicts in a file: what an engine said of every legal move of known positions, so that no engine need be there."""
+"""Evaluation cache of a file, keyed by position: an engine's evals of every legal move, made in advance."""
 
 from functools import cache, lru_cache
 from importlib import resources
@@ -13,14 +13,14 @@ PARSED = 4096
 
 
 class EvaluationCacheError(ValueError):
-    """A file of verdicts that is not there or cannot be read; one line."""
+    """A file of move evaluations that is not there or cannot be read; one line."""
 
 
 class EvaluationCache:
-    """The verdicts of a file by position, as `rookworld data evals` writes them; read-only."""
+    """The move evaluations of a file by position, as `rookworld data evals` writes them; read-only."""
 
     def __init__(self, lines: dict[str, str], name: str) -> None:
-        """`lines`: rendered verdicts by `engine_position`."""
+        """`lines`: rendered move evaluations by `engine_position`."""
         self._lines, self.name = lines, name
         self._parsed = lru_cache(maxsize=PARSED)(self._parse)
 
@@ -28,20 +28,20 @@ class EvaluationCache:
         return len(self._lines)
 
     def get(self, fen: str) -> Analysis | None:
-        """The verdict on a position, None if it is not in the book. Raises ValueError for a malformed FEN."""
+        """The evaluations of a position, None if the cache lacks it. Raises ValueError for a malformed FEN."""
         position = engine_position(fen)
         return self._parsed(position) if position in self._lines else None
 
     def _parse(self, position: str) -> Analysis:
-        verdict = parse_move_evals(self._lines[position])
-        return Analysis(position, tuple(verdict.evals_pawns.items()), origin=self.name)
+        evals = parse_move_evals(self._lines[position])
+        return Analysis(position, tuple(evals.evals_pawns.items()), origin=self.name)
 
 
 @cache
 def load_cache(source: str) -> EvaluationCache:
-    """The book of a file (`.gz` is unpacked), `default` for the one that ships; empty for an empty name.
+    """The cache of a file (`.gz` is unpacked), `default` for the one that ships; empty for an empty name.
 
-    Raises EvaluationCacheError, naming the line where one is no verdict.
+    Raises EvaluationCacheError, naming the first malformed line.
     """
     if not source:
         return EvaluationCache({}, "")
@@ -57,12 +57,12 @@ def load_cache(source: str) -> EvaluationCache:
 
 
 def default_cache() -> Path:
-    """The verdicts that ship with the package."""
+    """The move evaluations that ship with the package."""
     return Path(str(resources.files("rookworld_rlvr") / "assets" / "data" / "move_evals.tsv.gz"))
 
 
 def _fen(line: str) -> str:
-    """Without the moves, which are parsed where they are asked for. Raises ValueError."""
+    """The FEN of a line; the moves are parsed when they are needed. Raises ValueError."""
     fields = line.split("\t")
     if len(fields) != 3:
         raise ValueError(f"expected source, FEN and moves, parted by tabs, got {line[:80]!r}")

@@ -1,12 +1,13 @@
-"""What each move of a position is worth, by an engine's evals: the win probability that it keeps.
+"""Value of each move of a position by an engine's evals: the win probability that it keeps.
 
     loss(move)  = win probability of the best move − that of the move
     value(move) = 2 ^ (−loss(move) / halving_loss), an illegal move 0
 
 The loss is absolute: it is not divided by what could be lost in the position. Among three scales this one has the
-least noise in the verdict of a short search (docs/rewards.md), and it asks for nothing if all moves are equally
-hopeless. A random legal move gives away 0.15, so halving makes the difference between a good and a fair move count
-beside the difference between legal and illegal. The win model and its source: `board.evals.win_probability`.
+least noise in the evals of a short search (docs/rewards.md), and it demands nothing if all moves are equally
+hopeless. A random legal move has a win-probability loss of 0.15, so halving makes the difference between a good and a
+fair move count beside the difference between legal and illegal.
+The win model and its source: `board.evals.win_probability`.
 
 Every mate has the same win probability, the nearest and the farthest, and hardly more than many a won position.
 `misses_mate` tells the moves apart that end the game at once.
@@ -40,15 +41,15 @@ class MoveValues:
     """Expected results of the best five moves, or of all if fewer."""
 
     def misses_mate(self, move: str) -> bool:
-        """Whether some move mates at once, and this one does not."""
+        """True if some move mates at once, and this one does not."""
         return self.evals_pawns.get(move) != MATE_IN_ONE and MATE_IN_ONE in self.evals_pawns.values()
 
     def loss(self, move: str) -> float:
-        """Win probability given away, in [0, 1]; by what is no legal move all that the best one has."""
+        """Win-probability loss of a move, in [0, 1]; of anything but a legal move all that the best one has."""
         return self.best_win - self.wins.get(move, 0.0)
 
     def value(self, move: str, halving_loss: float) -> float:
-        """In [0, 1]; 1 for the best moves, 0 for what is no legal move."""
+        """Value of a move in [0, 1]: 1 for the best moves, 0 for anything but a legal move."""
         return _value(self.loss(move), halving_loss) if move in self.wins else 0.0
 
     def share(self, moves: Iterable[str], halving_loss: float) -> float:
@@ -59,7 +60,7 @@ class MoveValues:
 
 @lru_cache(maxsize=CACHED_POSITIONS)
 def move_values(analysis: Analysis) -> MoveValues:
-    """What the moves of an analysis are worth. Raises ValueError in mate and stalemate.
+    """The values of the moves of an analysis. Raises ValueError in mate and stalemate.
 
     >>> kept = move_values(Analysis("", (("e2e4", 0.0), ("a2a3", -999.99))))
     >>> [kept.value(move, halving_loss=0.499) for move in ("e2e4", "a2a3", "e2e5")], kept.loss("a2a3")

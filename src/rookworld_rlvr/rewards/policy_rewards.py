@@ -1,6 +1,6 @@
-"""Judging a policy completion `P:`: its components on three tiers, each in [0, 1].
+"""Components of a policy completion `P:` in three tiers, each in [0, 1].
 
-Which components apply depends on the prompt, the judge and the label alone, never on the answer, so no answer gains
+The prompt, the source of move values and the label decide which components apply, never the completion, so none gains
 by leaving something out. No component falls when a word climbs from no move to an illegal move to a legal
 one, or from no number to a number.
 """
@@ -28,11 +28,11 @@ EVAL_SCALE_PAWNS, EVAL_TOLERANCE = 3.0, 0.1
 
 @dataclass(slots=True)
 class PolicyCorrectness:
-    """Weights of the components that ask for judgement. The `…_match` apply only with a label, the `…_value` only where
-    an engine judges, and never both.
+    """Weights of the components for good moves. The `…_match` apply only with a label, the `…_value` only with an
+    engine's evaluations, and never both.
 
-    What the best move earns from a label or an engine is multiplied by `candidates`, so duplicates cost most of it:
-    five distinct legal moves always beat one move written five times, although judgement has the larger weight.
+    The best move's reward from a label or an engine is multiplied by `candidates`, so duplicates cost most of it:
+    five distinct legal moves always beat one move written five times, although move values have the larger weight.
     """
 
     candidates: float = 0.22
@@ -47,15 +47,15 @@ class PolicyCorrectness:
     """And none of its own evals is higher (ties all count; every eval must be a number). Small, because
     equal evals earn it for nothing."""
     candidates_match: float = 0.06
-    """Share of the label's candidates found."""
+    """Share of the label's candidates that are named."""
     best_match: float = 0.3
     """The best move is the label's; times `candidates`."""
     evals_match: float = 0.06
     """Mean agreement of evals with the label's, move by move; a move not named, or without a number, is 0."""
     best_value: float = 0.42
-    """What the best move is worth, see `move_values`, times `candidates`; 0 if it is illegal."""
+    """Value of the best move, see `move_values`, times `candidates`; 0 if it is illegal."""
     candidates_value: float = 0.08
-    """What the distinct legal candidates are worth together, over the best five there are, or all if fewer."""
+    """Sum of the values of the distinct legal candidates, over that of the best five moves, or of all if fewer."""
     evals_value: float = 0.04
     """Agreement of evals with the engine's, move by move, summed over distinct legal candidates; over five, or over
     the number of legal moves if that is smaller."""
@@ -68,14 +68,14 @@ class PolicyRewardConfig:
     correctness: PolicyCorrectness = field(default_factory=PolicyCorrectness)
     """Weights within the third tier."""
     halving_loss: float = 0.1
-    """A move's worth halves for each such win probability that it gives away."""
+    """A move's value halves for each such win-probability loss."""
     missed_mate: float = 0.3
-    """Where a move mates at once, what any other best move is worth is multiplied by this; 1: nothing is lost."""
+    """Where a move mates at once, the value of any other best move is multiplied by this; 1: nothing is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyLabel:
-    """What of a reference completion can be asked for; its illegal moves cannot and are left out."""
+    """The usable content of a reference completion; its illegal moves are left out."""
 
     evals_pawns: Mapping[str, float]
     """Its legal candidates with their evals, side to move's view."""
@@ -85,7 +85,7 @@ class PolicyLabel:
 
 @dataclass(frozen=True, slots=True)
 class PolicyTruth:
-    """What python-chess and the label, where there is one, say about a prompt."""
+    """Truth about a prompt by python-chess and by the label, where there is one."""
 
     legal: frozenset[str]
     """All legal moves, UCI; empty in mate and stalemate, where correctness does not apply."""
@@ -98,7 +98,7 @@ class _Claims:
 
     moves: tuple[str, ...]
     evals: tuple[float | None, ...]
-    """One a move, None for no number; empty if there are not as many evals as moves."""
+    """One per move, None for no number; empty if there are not as many evals as moves."""
     best: str
 
 
@@ -109,23 +109,23 @@ def truth_of_policy(prompt: PolicyPrompt, label: str | None) -> PolicyTruth:
 
 
 def score_policy(
-    completion: str, truth: PolicyTruth, config: PolicyRewardConfig, worth: MoveValues | None = None
+    completion: str, truth: PolicyTruth, config: PolicyRewardConfig, values: MoveValues | None = None
 ) -> tuple[dict[str, float], ParseFailure | None]:
-    """Every component that applies, as `tier/name`, in [0, 1], and what the strict parser says.
+    """Every component that applies, as `tier/name`, in [0, 1], and the strict parser's complaint.
 
     The structure is all 0 without a marker. Where a marker repeats, its first field counts. In mate and
-    stalemate no correctness component applies. With `worth`, an engine's verdict, the label is not looked at.
+    stalemate no correctness component applies. With `values`, by an engine's evaluations, the label is ignored.
     """
-    answer, fields = parse_policy(completion), policy_fields(completion)
-    components = {**_structure(fields), **_parse(fields), **_correctness(_claims(fields), truth, config, worth)}
-    return components, answer if isinstance(answer, ParseFailure) else None
+    parsed, fields = parse_policy(completion), policy_fields(completion)
+    components = {**_structure(fields), **_parse(fields), **_correctness(_claims(fields), truth, config, values)}
+    return components, parsed if isinstance(parsed, ParseFailure) else None
 
 
 def _policy_label(label: str, legal: frozenset[str]) -> PolicyLabel:
-    answer = require_parsed(label, parse_policy(label))
-    candidates = zip(answer.moves, answer.evals_pawns, strict=True)
+    parsed = require_parsed(label, parse_policy(label))
+    candidates = zip(parsed.moves, parsed.evals_pawns, strict=True)
     evals = {move: pawns for move, pawns in candidates if move in legal}
-    return PolicyLabel(evals, answer.best if answer.best in legal else None)
+    return PolicyLabel(evals, parsed.best if parsed.best in legal else None)
 
 
 def _structure(fields: PolicyFields) -> dict[str, float]:
@@ -161,7 +161,7 @@ def _claims(fields: PolicyFields) -> _Claims:
 
 
 def _correctness(
-    claims: _Claims, truth: PolicyTruth, config: PolicyRewardConfig, worth: MoveValues | None
+    claims: _Claims, truth: PolicyTruth, config: PolicyRewardConfig, values: MoveValues | None
 ) -> dict[str, float]:
     if not truth.legal:
         return {}
@@ -175,8 +175,8 @@ def _correctness(
         "correctness/best_among_candidates": float(best_legal and claims.best in claims.moves),
         "correctness/best_is_argmax": float(best_legal and _best_is_argmax(claims)),
     }
-    if worth:
-        return components | _engine_match(claims, worth, candidates, config)
+    if values:
+        return components | _engine_match(claims, values, candidates, config)
     return components | _label_match(claims, truth.label, candidates) if truth.label else components
 
 
@@ -191,8 +191,8 @@ def _best_is_argmax(claims: _Claims) -> bool:
 def _label_match(claims: _Claims, label: PolicyLabel, candidates: float) -> dict[str, float]:
     components = {}
     if label.evals_pawns:
-        found = label.evals_pawns.keys() & set(claims.moves)
-        components["correctness/candidates_match"] = len(found) / len(label.evals_pawns)
+        named = label.evals_pawns.keys() & set(claims.moves)
+        components["correctness/candidates_match"] = len(named) / len(label.evals_pawns)
         components["correctness/evals_match"] = _evals_match(claims, label.evals_pawns)
     if label.best is not None:
         components["correctness/best_match"] = candidates * (claims.best == label.best)
@@ -200,18 +200,18 @@ def _label_match(claims: _Claims, label: PolicyLabel, candidates: float) -> dict
 
 
 def _engine_match(
-    claims: _Claims, worth: MoveValues, candidates: float, config: PolicyRewardConfig
+    claims: _Claims, values: MoveValues, candidates: float, config: PolicyRewardConfig
 ) -> dict[str, float]:
-    kept = config.missed_mate if worth.misses_mate(claims.best) else 1.0
+    kept = config.missed_mate if values.misses_mate(claims.best) else 1.0
     return {
-        "correctness/best_value": candidates * kept * worth.value(claims.best, config.halving_loss),
-        "correctness/candidates_value": worth.share(claims.moves, config.halving_loss),
-        "correctness/evals_value": _evals_match(claims, worth.evals_pawns),
+        "correctness/best_value": candidates * kept * values.value(claims.best, config.halving_loss),
+        "correctness/candidates_value": values.share(claims.moves, config.halving_loss),
+        "correctness/evals_value": _evals_match(claims, values.evals_pawns),
     }
 
 
 def _evals_match(claims: _Claims, reference: Mapping[str, float]) -> float:
-    """Mean agreement with the reference's evals, over its moves, or over five if it has more: no answer can name more.
+    """Mean agreement with the reference's evals, over its moves, or over five, the most that a completion can name.
 
     The nearest eval of a repeated move counts, so that replacing the other by an illegal move gains nothing.
     """

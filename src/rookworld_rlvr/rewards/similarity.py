@@ -1,4 +1,4 @@
-"""How much of what a move changed was predicted, so that copying the state before earns nothing."""
+"""Share of a move's changes that was predicted, so that copying the state before earns nothing."""
 
 import re
 from collections.abc import Iterable, Sequence

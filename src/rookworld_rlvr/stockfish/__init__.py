@@ -1,1 +1,1 @@
-"""UCI engines: a process, one engine, several of them, and their verdicts on disk."""
+"""Stockfish: a UCI process, one engine, several of them, and their analyses on disk."""

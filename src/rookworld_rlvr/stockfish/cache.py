@@ -1,8 +1,9 @@
-"""Verdicts of an engine on disk, shared by processes and runs.
+"""Analyses of an engine on disk, shared by processes and runs.
 
-A verdict is known by all that it depends on: the engine's name, version and network, its hash, the limit, and the
-position with its half-move clock. So a verdict read is the one that would have been computed. SQLite with a
-write-ahead log: a process that is killed loses at most what it was writing, and several may read and write at once.
+The key of an analysis is everything that it depends on: the engine's name, version and network, its hash, the limit,
+and the position with its half-move clock. So the analysis that is read is the one that would have been computed.
+SQLite with a write-ahead log: a process that is killed loses at most what it was writing, and several may read and
+write at once.
 """
 
 import json
@@ -15,7 +16,7 @@ from pathlib import Path
 from ..errors import ScorerError
 from .engine import Analysis
 
-# The number rises when a search is asked for or read otherwise.
+# The number rises when searches are started or read in another way.
 FILE = "engine-2.sqlite"
 BUSY_S = 30.0
 _TABLE = """CREATE TABLE IF NOT EXISTS analyses (
@@ -35,32 +36,32 @@ def default_folder() -> Path:
 
 
 class EngineCache:
-    """Verdicts by judge and position, in `folder`. Used from several threads; raises CacheError."""
+    """Analyses by engine and position, in `folder`. Used from several threads; raises CacheError."""
 
     def __init__(self, folder: Path) -> None:
         try:
             self.path = folder.expanduser() / FILE
         except RuntimeError as error:
-            raise CacheError(f"expected a folder for a cache of verdicts, got {folder}: {error}") from error
+            raise CacheError(f"expected a folder for a cache of analyses, got {folder}: {error}") from error
         self._lock = threading.Lock()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # In autocommit: a verdict is on disk, for every process to see, as soon as it is put.
+            # In autocommit: an analysis is on disk, for every process to see, as soon as it is put.
             self._file = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
             self._prepare()
         except (OSError, sqlite3.Error) as error:
-            raise CacheError(f"expected a cache of verdicts at {self.path}, got {error}") from error
+            raise CacheError(f"expected a cache of analyses at {self.path}, got {error}") from error
 
-    def get(self, judge: str, position: str) -> Analysis | None:
+    def get(self, engine: str, position: str) -> Analysis | None:
         """None where there is none. Raises ScorerError for a file that cannot be read."""
-        found = self._run("SELECT lines FROM analyses WHERE judge = ? AND position = ?", judge, position)
-        if not found:
+        rows = self._run("SELECT lines FROM analyses WHERE judge = ? AND position = ?", engine, position)
+        if not rows:
             return None
-        return Analysis(position, tuple((move, pawns) for move, pawns in json.loads(found[0][0])))
+        return Analysis(position, tuple((move, pawns) for move, pawns in json.loads(rows[0][0])))
 
-    def put(self, judge: str, analysis: Analysis) -> None:
+    def put(self, engine: str, analysis: Analysis) -> None:
         """Raises ScorerError for a file that cannot be written to, as on a full disk."""
-        values = (judge, analysis.position, json.dumps(analysis.lines))
+        values = (engine, analysis.position, json.dumps(analysis.lines))
         self._run("INSERT OR REPLACE INTO analyses VALUES (?, ?, ?)", *values)
 
     def close(self) -> None:
@@ -79,7 +80,7 @@ class EngineCache:
                 if "locked" not in str(error) or time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
-        # A power cut may then cost the newest verdicts, never the file.
+        # A power cut may then cost the newest analyses, never the file.
         self._file.execute("PRAGMA synchronous = NORMAL")
         self._file.execute(_TABLE)
 
@@ -88,4 +89,4 @@ class EngineCache:
             with self._lock:
                 return self._file.execute(statement, values).fetchall()
         except sqlite3.Error as error:
-            raise ScorerError(f"the cache of verdicts failed: {error} ({self.path})") from error
+            raise ScorerError(f"the cache of analyses failed: {error} ({self.path})") from error

@@ -1,4 +1,4 @@
-"""Stockfish on a position: found, checked, and replaced where it hangs or dies."""
+"""One Stockfish: located, checked, and replaced where it hangs or dies."""
 
 import os
 import re
@@ -20,7 +20,7 @@ _NAME = re.compile(r"Stockfish (?:(?P<date>\d{6})|(?P<version>\d+)|dev)\b")
 MIN_DATE = "220418"
 # A search that ends before every move was looked at is made again with twice the nodes, this often at most.
 MAX_DOUBLINGS = 12
-# Who waits longer waits for ever: an engine that hung would never be told of.
+# With a longer limit an engine that hangs would never be noticed.
 MAX_TIMEOUT_S = 86_400
 # Hash of a process, MiB, cleared before every position: a search of some 20,000 nodes fills no more. An evaluation
 # depends on it.
@@ -30,16 +30,16 @@ ATTEMPTS = 3
 
 
 class EngineUnusableError(ValueError):
-    """What was found does not work as an engine, or is too old; one line."""
+    """A binary that does not work as an engine, or is too old; one line."""
 
 
 class EngineNotFoundError(EngineUnusableError):
-    """No engine where one was asked for."""
+    """No engine where one is needed."""
 
 
 @dataclass(slots=True)
 class EngineProcessConfig:
-    """Which engine, how many processes, and how long they are waited for."""
+    """The engine's binary, its processes and their time limit."""
 
     path: str = ""
     """The binary; empty: STOCKFISH_PATH, the PATH, then Debian's place."""
@@ -47,9 +47,9 @@ class EngineProcessConfig:
     """Engine processes; change speed alone."""
     timeout_s: float = 10.0
     """A search of `nodes` that takes longer has hung, one of more nodes in proportion: the engine is killed and the
-    position asked again."""
+    position searched again."""
     cache: bool = True
-    """Keep evaluations on disk for later runs, in `rookworld` below XDG_CACHE_HOME or ~/.cache."""
+    """Keep analyses on disk for later runs, in `rookworld` below XDG_CACHE_HOME or ~/.cache."""
 
     def __post_init__(self) -> None:
         if self.processes < 1:
@@ -64,7 +64,7 @@ class EngineConfig(EngineProcessConfig):
     """An engine, and how hard it looks at a position."""
 
     nodes: int = 20000
-    """Nodes a position, all its legal moves together: the same verdict on every machine, unlike a time."""
+    """Nodes per position, all its legal moves together. Unlike a time, they give the same result on every machine."""
 
     def __post_init__(self) -> None:
         # super() does not find a dataclass with slots.
@@ -75,14 +75,14 @@ class EngineConfig(EngineProcessConfig):
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What an engine says of a position."""
+    """An engine's evaluations of the moves of a position."""
 
     position: str
-    """As it was asked; see `engine_position`."""
+    """The position as it was searched; see `engine_position`."""
     lines: Lines
     """Moves with their evals, as the engine ranks them; empty in mate and stalemate."""
     origin: str = "engine"
-    """Who says so: an engine that was asked, or the book of verdicts it was found in."""
+    """Source of the evaluations: `engine`, or the name of the evaluation cache."""
 
 
 def find_engine(path: str = "") -> str:
@@ -91,15 +91,15 @@ def find_engine(path: str = "") -> str:
     wanted = os.path.expanduser(path or os.environ.get("STOCKFISH_PATH", ""))
     if wanted and not Path(wanted).is_file():
         raise EngineNotFoundError(f"expected an engine's binary, got {wanted!r}: no such file")
-    found = wanted or shutil.which("stockfish") or (str(DEBIAN_PATH) if DEBIAN_PATH.is_file() else "")
-    if not found:
+    binary = wanted or shutil.which("stockfish") or (str(DEBIAN_PATH) if DEBIAN_PATH.is_file() else "")
+    if not binary:
         raise EngineNotFoundError("expected Stockfish, found none: apt-get install stockfish, or set STOCKFISH_PATH")
     # A name without a slash would be looked for on the PATH when it is started.
-    return os.path.abspath(found)
+    return os.path.abspath(binary)
 
 
 def engine_position(fen: str) -> str:
-    """What of a position an engine looks at: the FEN as python-chess prints it, with move number 1.
+    """A position as an engine sees it: the FEN as python-chess prints it, with move number 1.
 
     The half-move clock stays, because evals fall towards a draw as it rises; the move number decides nothing and
     is the same for all. Raises ValueError for a FEN that does not parse.
@@ -111,10 +111,10 @@ def engine_position(fen: str) -> str:
 
 
 class Engine:
-    """Stockfish, asked one position at a time. `lines`: how many moves it tells of, the best ones.
+    """One Stockfish process, which searches one position at a time. `lines`: the number of best moves that it reports.
 
-    A process that hangs or dies is killed and replaced, and its position asked again; each search is a new game,
-    so what is said does not depend on what was asked before, or how often. Raises EngineUnusableError.
+    A process that hangs or dies is killed and replaced, and its position is searched again. Each search is a
+    new game, so its result does not depend on earlier ones. Raises EngineUnusableError.
     """
 
     def __init__(self, config: EngineConfig, *, lines: int = ALL_LINES) -> None:
@@ -127,7 +127,7 @@ class Engine:
         """Processes that were replaced."""
 
     def identity(self) -> str:
-        """Name, version and network: with hash and limit, all that a verdict depends on. Starts the engine."""
+        """Name, version and network: with hash and limit, everything that an analysis depends on. Starts the engine."""
         try:
             process = self._running()
         except UciError as error:
@@ -145,11 +145,11 @@ class Engine:
         return process.pid if process else None
 
     def analyse(self, position: str, limit: Limit) -> Analysis:
-        """The verdict on a position of `engine_position`. Raises ScorerError where every attempt fails."""
+        """The analysis of a position of `engine_position`. Raises ScorerError where every attempt fails."""
         moves = parse_fen(position).legal_moves.count()
         if not moves:
             return Analysis(position, ())
-        failure = UciError("it was not asked")
+        failure = UciError("it was not started")
         with self._searching:
             for _ in range(ATTEMPTS):
                 try:

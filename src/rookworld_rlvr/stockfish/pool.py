@@ -1,4 +1,4 @@
-"""Positions spread over engine processes, each analysed once, whoever asks and however often."""
+"""Positions spread over engine processes; each is analysed once, however often it is requested."""
 
 import queue
 import threading
@@ -17,16 +17,16 @@ from .cache import EngineCache, default_folder
 from .engine import HASH_MIB, Analysis, Engine, EngineConfig, engine_position
 from .uci import Limit
 
-# In memory: more than the prompts of a step, so that what is asked for ahead of time is still there.
+# In memory: more than the prompts of a step, so that the results of `prepare` are still there.
 KEPT = 8192
 
 
 @dataclass(frozen=True, slots=True)
 class EngineCounts:
-    """What a pool has done since it was opened."""
+    """Work of a pool since it was opened."""
 
     positions: int = 0
-    """Analyses that were handed out, each position once a call."""
+    """Analyses that were handed out, each position once per call."""
     searched: int = 0
     """Analyses among `positions` that an engine had to search; the others were known."""
     restarts: int = 0
@@ -46,10 +46,10 @@ class EngineCounts:
 
 
 @dataclass(slots=True)
-class _Asked:
+class _Request:
     future: Future[Analysis]
     searched: bool
-    """An engine had to be asked, and that was not counted yet."""
+    """An engine searches it, and that is not counted yet."""
 
 
 class EnginePool:
@@ -75,7 +75,7 @@ class EnginePool:
         for engine in self._engines:
             self._idle.put(engine)
         self._threads = ThreadPoolExecutor(config.processes, thread_name_prefix="engine")
-        self._asked: OrderedDict[tuple[str, Limit], _Asked] = OrderedDict()
+        self._requests: OrderedDict[tuple[str, Limit], _Request] = OrderedDict()
         self._lock = threading.Lock()
         self._positions = self._searched = 0
         self._wait_s = 0.0
@@ -87,29 +87,29 @@ class EnginePool:
         self.close()
 
     def prepare(self, fens: Iterable[str], *, nodes: int = 0) -> None:
-        """Begin with these positions and return at once. What fails is searched again when it is asked for."""
+        """Begin with these positions and return at once. A search that fails is repeated by `analyse`."""
         limit = self._limit(nodes)
         with self._lock:
             for position in dict.fromkeys(map(engine_position, fens)):
-                self._ask(position, limit)
+                self._request(position, limit)
 
     def analyse(self, fens: Sequence[str], *, nodes: int = 0) -> list[Analysis]:
-        """An analysis of each position, in order; `nodes` above 0 goes over the configuration's.
+        """An analysis of each position, in order; `nodes` above 0 replaces the configured number.
 
         Raises ScorerError where an engine fails on a position again and again, ValueError for a malformed FEN.
         """
         began, limit = time.perf_counter(), self._limit(nodes)
         positions = [engine_position(fen) for fen in fens]
         with self._lock:
-            asked = {position: self._ask(position, limit) for position in dict.fromkeys(positions)}
+            requests = {position: self._request(position, limit) for position in dict.fromkeys(positions)}
         try:
-            found = {position: self._result(ask) for position, ask in asked.items()}
+            analyses = {position: self._result(request) for position, request in requests.items()}
         finally:
             self._wait_s += time.perf_counter() - began
-        return [found[position] for position in positions]
+        return [analyses[position] for position in positions]
 
     def counts(self) -> EngineCounts:
-        """So far."""
+        """The work so far."""
         restarts = sum(engine.restarts for engine in self._engines)
         return EngineCounts(self._positions, self._searched, restarts, self._wait_s)
 
@@ -129,36 +129,36 @@ class EnginePool:
     def _limit(self, nodes: int) -> Limit:
         return Limit(nodes=nodes or self._config.nodes)
 
-    def _ask(self, position: str, limit: Limit) -> _Asked:
-        """Known, under way, or begun now. Under the lock."""
-        ask = self._asked.pop((position, limit), None)
-        # Whatever failed may have passed, for each position alike.
-        if ask is None or _failed(ask.future):
-            ask = self._begin(position, limit)
-        self._asked[position, limit] = ask
-        while len(self._asked) > KEPT and next(iter(self._asked.values())).future.done():
-            self._asked.popitem(last=False)
-        return ask
+    def _request(self, position: str, limit: Limit) -> _Request:
+        """A request that is known, under way, or begun now. The caller holds the lock."""
+        request = self._requests.pop((position, limit), None)
+        # The cause of a failure may have passed, so every position is tried again.
+        if request is None or _failed(request.future):
+            request = self._begin(position, limit)
+        self._requests[position, limit] = request
+        while len(self._requests) > KEPT and next(iter(self._requests.values())).future.done():
+            self._requests.popitem(last=False)
+        return request
 
-    def _begin(self, position: str, limit: Limit) -> _Asked:
-        known = self._cache.get(self._verdicts_of(limit), position) if self._cache else None
+    def _begin(self, position: str, limit: Limit) -> _Request:
+        known = self._cache.get(self._cache_key(limit), position) if self._cache else None
         if known is not None:
-            ask = _Asked(Future(), searched=False)
-            ask.future.set_result(known)
-            return ask
+            request = _Request(Future(), searched=False)
+            request.future.set_result(known)
+            return request
         try:
-            return _Asked(self._threads.submit(self._search, position, limit), searched=True)
+            return _Request(self._threads.submit(self._search, position, limit), searched=True)
         except RuntimeError as error:
             raise ScorerError("the engine is closed") from error
 
-    def _result(self, ask: _Asked) -> Analysis:
+    def _result(self, request: _Request) -> Analysis:
         try:
-            analysis = ask.future.result()
+            analysis = request.future.result()
         except CancelledError as error:
             raise ScorerError("the engine is closed") from error
         self._positions += 1
-        self._searched += ask.searched
-        ask.searched = False
+        self._searched += request.searched
+        request.searched = False
         return analysis
 
     def _search(self, position: str, limit: Limit) -> Analysis:
@@ -169,11 +169,11 @@ class EnginePool:
         finally:
             self._idle.put(engine)
         if self._cache is not None:
-            self._cache.put(self._verdicts_of(limit), analysis)
+            self._cache.put(self._cache_key(limit), analysis)
         return analysis
 
-    def _verdicts_of(self, limit: Limit) -> str:
-        """All that a verdict depends on beside the position."""
+    def _cache_key(self, limit: Limit) -> str:
+        """Everything beside the position that an analysis depends on."""
         return f"{self.name}, hash {HASH_MIB}, {limit}, all moves"
 
 

@@ -1,8 +1,11 @@
-"""One engine process that speaks UCI over pipes, asked one position at a time, with a deadline of our own.
+"""Client of one engine process that speaks UCI over pipes, one position at a time and with a deadline.
 
-python-chess's engine module gives the engine a time, which ends a slow search of so many nodes; the verdict would then
-depend on the machine. Here a search that is too slow is a failure. Protocol:
-https://github.com/official-stockfish/Stockfish/wiki/UCI-&-Commands
+python-chess has a client too, which parses every move of every line of the search: 218 lines per depth here. Measured
+with Stockfish 15 over 60 positions in turn, 20,000 nodes and MultiPV over all legal moves, on two busy cores: 11.0
+positions per second here and 3.8 with `SimpleEngine.analysis`; Python's share is 1.2 and 30.4 ms of CPU time per
+position, the engine's 19. `SimpleEngine.analyse` makes 5.3 positions per second, but reports the bound of a move whose
+search was cut short as its score, so 10 of the 60 analyses differ; those of `analysis` are equal to these.
+Protocol: https://github.com/official-stockfish/Stockfish/wiki/UCI-&-Commands
 """
 
 import os
@@ -31,7 +34,7 @@ class UciError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """When a search ends: whichever is above 0. Never a time, which would make results depend on the machine."""
+    """Limits of a search, of which those above 0 apply. There is no time limit: results would depend on the machine."""
 
     nodes: int = 0
     depth: int = 0
@@ -48,7 +51,7 @@ A search that ended between two depths has seen some of them deeper than the oth
 
 
 class UciProcess:
-    """A running engine, single-threaded, that tells `lines` variations. Raises UciError if it is none."""
+    """A running engine, single-threaded, that reports `lines` variations. Raises UciError if it is none."""
 
     def __init__(self, binary: str, *, hash_mib: int, lines: int) -> None:
         self._unread = b""
@@ -140,7 +143,7 @@ class UciProcess:
             self._unread += chunk
 
     def _read(self, deadline: float) -> bytes | None:
-        """What it has written, perhaps nothing yet; None where it has written nothing by then."""
+        """New output, perhaps empty; None where there is none before the deadline."""
         assert self._process.stdout is not None
         poll = select.poll()
         poll.register(self._process.stdout, select.POLLIN | select.POLLHUP)

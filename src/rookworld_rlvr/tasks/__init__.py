@@ -49,4 +49,4 @@ def parse_prompt(prompt: str) -> Prompt:
 def policy_fens(prompts: Iterable[str]) -> dict[str, str]:
     """The FENs of the policy prompts among these, by prompt. Raises PromptError."""
     parsed = ((prompt, parse_prompt(prompt)) for prompt in dict.fromkeys(prompts))
-    return {prompt: found.fen for prompt, found in parsed if isinstance(found, PolicyPrompt)}
+    return {prompt: query.fen for prompt, query in parsed if isinstance(query, PolicyPrompt)}

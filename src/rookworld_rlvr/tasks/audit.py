@@ -76,7 +76,7 @@ class _Tally:
         if row.completion is None:
             self.unlabelled += 1
         else:
-            group, findings = _judge(row.task, row.prompt, row.completion)
+            group, findings = _audit_row(row.task, row.prompt, row.completion)
             self.findings[group].update(findings)
 
     def show(self, number: int, failure: ParseFailure, raw: RawRow) -> None:
@@ -103,43 +103,43 @@ class _Tally:
         )
 
 
-def _judge(task: Task, prompt: str, completion: str) -> tuple[str, Iterator[str]]:
+def _audit_row(task: Task, prompt: str, completion: str) -> tuple[str, Iterator[str]]:
     """The group a labelled row is counted in, and its findings."""
     match parse_prompt(prompt), parse_completion(task, completion):
-        case PolicyPrompt() as asked, PolicyCompletion() as answer:
-            board = parse_fen(asked.fen)
-            return chess.COLOR_NAMES[board.turn], _policy_findings(board, answer)
-        case EnvironmentPrompt() as asked, EnvironmentCompletion() as answer:
-            return "environment", _environment_findings(answer, environment_truth(asked))
+        case PolicyPrompt() as query, PolicyCompletion() as label:
+            board = parse_fen(query.fen)
+            return chess.COLOR_NAMES[board.turn], _policy_findings(board, label)
+        case EnvironmentPrompt() as query, EnvironmentCompletion() as label:
+            return "environment", _environment_findings(label, environment_truth(query))
     raise ValueError(f"expected a valid row, got {prompt + completion!r}")
 
 
-def _policy_findings(board: chess.Board, answer: PolicyCompletion) -> Iterator[str]:
+def _policy_findings(board: chess.Board, label: PolicyCompletion) -> Iterator[str]:
     """The names of the `PolicyAudit` counts that a row belongs to."""
     yield "rows"
-    if not all(is_legal_uci(board, uci) for uci in answer.moves):
+    if not all(is_legal_uci(board, uci) for uci in label.moves):
         yield "illegal_candidate"
-    if len(set(answer.moves)) < len(answer.moves):
+    if len(set(label.moves)) < len(label.moves):
         yield "repeated_candidate"
-    if not is_legal_uci(board, answer.best):
+    if not is_legal_uci(board, label.best):
         yield "illegal_best"
-    yield from _mate_findings(board, answer)
-    lowest, highest = min(answer.evals_pawns), max(answer.evals_pawns)
+    yield from _mate_findings(board, label)
+    lowest, highest = min(label.evals_pawns), max(label.evals_pawns)
     if lowest < highest:
         yield "decided"
-    if answer.best not in answer.moves:
+    if label.best not in label.moves:
         yield "best_not_candidate"
         return
-    best_pawns = answer.evals_pawns[answer.moves.index(answer.best)]
+    best_pawns = label.evals_pawns[label.moves.index(label.best)]
     if best_pawns < highest:
         yield "below_best"
         if best_pawns == lowest:
             yield "lowest"
 
 
-def _mate_findings(board: chess.Board, answer: PolicyCompletion) -> Iterator[str]:
-    """What a board alone says of evals: nothing is as good as a mate in one."""
-    evals = list(zip(answer.moves, answer.evals_pawns, strict=True))
+def _mate_findings(board: chess.Board, label: PolicyCompletion) -> Iterator[str]:
+    """Findings that need the board alone: no eval may equal that of a mate in one."""
+    evals = list(zip(label.moves, label.evals_pawns, strict=True))
     mates = [pawns for uci, pawns in evals if is_mate(board, uci)]
     if mates:
         yield "mates"
@@ -147,13 +147,13 @@ def _mate_findings(board: chess.Board, answer: PolicyCompletion) -> Iterator[str
             yield "mate_misjudged"
 
 
-def _environment_findings(answer: EnvironmentCompletion, truth: EnvironmentCompletion) -> Iterator[str]:
+def _environment_findings(label: EnvironmentCompletion, truth: EnvironmentCompletion) -> Iterator[str]:
     """The names of the `EnvironmentAudit` counts that a row belongs to."""
     yield "rows"
-    if answer != truth:
+    if label != truth:
         yield "differing"
-    yield from (f.name for f in fields(truth) if getattr(answer, f.name) != getattr(truth, f.name))
-    if truth.truncated and not answer.truncated:
+    yield from (f.name for f in fields(truth) if getattr(label, f.name) != getattr(truth, f.name))
+    if truth.truncated and not label.truncated:
         yield "illegal_as_legal"
 
 
@@ -163,7 +163,7 @@ def fixed_lines(
     """The rows of `source` put right, in order, as lines without a newline; they audit clean.
 
     A row without a defect stays as it is. `P:` rows lose illegal and repeated candidates, and `B:` becomes the
-    candidate of the highest eval, the first of equals; `A:` rows get python-chess's answer. Three kinds of rows are
+    candidate of the highest eval, the first of equals; `A:` rows get python-chess's completion. Three kinds of rows are
     dropped and counted by reason in `dropped`: malformed rows, rows left without a candidate, and rows whose evals rate
     a mate in one no better than another candidate. Rows of objects stay JSON objects. Raises CorpusError as `raw_rows`
     does.
@@ -192,23 +192,23 @@ def _fixed(example: Example) -> Example | ParseFailure:
     if example.completion is None:
         return example
     match parse_prompt(example.prompt), parse_completion(example.task, example.completion):
-        case PolicyPrompt() as asked, PolicyCompletion() as answer:
-            return _fixed_policy(example, asked.fen, answer)
-        case EnvironmentPrompt() as asked, EnvironmentCompletion() as answer:
-            truth = environment_truth(asked)
-            return example if answer == truth else split_line(example.prompt + render_environment(truth))
+        case PolicyPrompt() as query, PolicyCompletion() as label:
+            return _fixed_policy(example, query.fen, label)
+        case EnvironmentPrompt() as query, EnvironmentCompletion() as label:
+            truth = environment_truth(query)
+            return example if label == truth else split_line(example.prompt + render_environment(truth))
     raise ValueError(f"expected a valid row, got {example}")
 
 
-def _fixed_policy(example: Example, fen: str, answer: PolicyCompletion) -> Example | ParseFailure:
+def _fixed_policy(example: Example, fen: str, label: PolicyCompletion) -> Example | ParseFailure:
     board = parse_fen(fen)
-    kept = legal_candidates(board, answer)
-    if "mate_misjudged" in _mate_findings(board, answer):
-        return ParseFailure(FailureReason.bad_eval, f"a mate in one is not the best of {' '.join(answer.moves)}")
+    kept = legal_candidates(board, label)
+    if "mate_misjudged" in _mate_findings(board, label):
+        return ParseFailure(FailureReason.bad_eval, f"a mate in one is not the best of {' '.join(label.moves)}")
     if not kept:
-        return ParseFailure(FailureReason.bad_move, f"no legal candidate among {' '.join(answer.moves)}")
+        return ParseFailure(FailureReason.bad_move, f"no legal candidate among {' '.join(label.moves)}")
     best = max(kept, key=kept.__getitem__)
-    if tuple(kept) == answer.moves and kept.get(answer.best) == kept[best]:
+    if tuple(kept) == label.moves and kept.get(label.best) == kept[best]:
         return example
     fixed = PolicyCompletion(tuple(kept), tuple(kept.values()), best)
     return split_line(example.prompt + render_policy(fixed, fen))

@@ -38,7 +38,7 @@ class PolicyAudit:
 
     @property
     def inverted(self) -> bool:
-        """Whether `B:` is taken from the wrong end by habit: see `INVERTED_FRACTION`, `INVERTED_ROWS`."""
+        """True if `B:` is taken from the wrong end by habit: see `INVERTED_FRACTION`, `INVERTED_ROWS`."""
         return self.lowest >= INVERTED_ROWS and self.lowest > INVERTED_FRACTION * self.decided
 
     @property
@@ -56,8 +56,8 @@ class PolicyAudit:
                 f"{self.best_not_candidate} a B: that is no candidate"
             )
             below = f"{self.below_best} of {self.rows} {color} rows have a B: below their best eval"
-            verdict = f"{color}'s B: is inverted: " if self.inverted else ""
-            yield f"{verdict}{below} ({self.lowest} at their lowest)"
+            prefix = f"{color}'s B: is inverted: " if self.inverted else ""
+            yield f"{prefix}{below} ({self.lowest} at their lowest)"
         if self.mates:
             mates = f"{self.mate_misjudged} of {self.mates} {color} rows with a mate in one"
             yield f"{mates} hold another candidate as good"
@@ -90,13 +90,13 @@ class EnvironmentAudit:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What `audit` found in a source of rows."""
+    """Findings of `audit` in a source of rows."""
 
     source: str
     rows: int
     valid: int
     unlabelled: int
-    """Valid rows without a completion; nothing in them to judge."""
+    """Valid rows without a completion; nothing in them to check."""
     malformed: Counter[str]
     """Rows by the name of their `FailureReason`."""
     duplicate_positions: Counter[Task]
@@ -111,7 +111,7 @@ class AuditReport:
 
     @property
     def is_clean(self) -> bool:
-        """Whether no row is malformed and no label wrong; duplicates and missing labels are no defects."""
+        """True if no row is malformed and no label wrong; duplicates and missing labels are no defects."""
         wrong = self.white.defects + self.black.defects + self.environment.differing
         return not (self.malformed or wrong or (self.games and self.games.without_result))
 

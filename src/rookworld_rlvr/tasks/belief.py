@@ -1,4 +1,4 @@
-"""The board that a model believes in: what an `A:` answer says of the next state, beside what is true."""
+"""The next state that an `A:` completion claims, compared with the true one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import chess
 from .environment import environment_fields, environment_truth
 from .types import EnvironmentPrompt
 
-FEN_FIELDS = ("turn", "castling", "en passant", "half-moves", "full move")
+FEN_FIELDS = ("turn", "castling", "en passant", "halfmove clock", "move number")
 FLAGS = ("reward", "terminated", "truncated")
 NO_BOARD = "no board could be read"
 MISSING = "nothing"
@@ -17,15 +17,15 @@ MISSING = "nothing"
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """An answer compared with the truth, square by square and field by field."""
+    """A completion compared with the truth, square by square and field by field."""
 
     believed: chess.BaseBoard | None
-    """The men as the answer has them; None if no board can be read."""
+    """The pieces as the completion has them; None if no board can be read."""
     true: chess.BaseBoard
     squares: tuple[chess.Square, ...]
-    """Where they differ, a1 first."""
+    """Squares that differ, a1 first."""
     fields: tuple[str, ...]
-    """What is wrong behind the board, in words, and NO_BOARD."""
+    """Errors behind the board, in words, and NO_BOARD."""
 
     @property
     def wrong(self) -> list[str]:
@@ -34,25 +34,25 @@ class Belief:
 
 
 def compare_belief(prompt: EnvironmentPrompt, completion: str) -> Belief:
-    """What the completion says of the next state, beside what python-chess says. Never fails.
+    """The completion's next state beside that of python-chess. Never fails.
 
-    >>> asked = EnvironmentPrompt(chess.STARTING_FEN, "e2e4", ())
-    >>> told = "rnbqkbnr/pppppppp/8/8/3P4/8/PPPP1PPP/RNBQKBNR w KQkq - 0 1+0.001+0+0"
-    >>> compare_belief(asked, told).wrong
+    >>> prompt = EnvironmentPrompt(chess.STARTING_FEN, "e2e4", ())
+    >>> completion = "rnbqkbnr/pppppppp/8/8/3P4/8/PPPP1PPP/RNBQKBNR w KQkq - 0 1+0.001+0+0"
+    >>> compare_belief(prompt, completion).wrong
     ['d4', 'e4', 'turn: wrote w, true b']
     """
     truth, written = environment_truth(prompt), environment_fields(completion)
     true_fen, fen = truth.next_fen.split(" "), written[0].split(" ")
     flags = (str(truth.reward), str(int(truth.terminated)), str(int(truth.truncated)))
     behind = _differences(FLAGS, written[1:], flags)
-    believed, true = _men(fen[0]), chess.BaseBoard(true_fen[0])
+    believed, true = _pieces(fen[0]), chess.BaseBoard(true_fen[0])
     if believed is None:
         return Belief(None, true, (), (NO_BOARD, *behind))
     squares = tuple(square for square in chess.SQUARES if believed.piece_at(square) != true.piece_at(square))
     return Belief(believed, true, squares, (*_differences(FEN_FIELDS, fen[1:], true_fen[1:]), *behind))
 
 
-def _men(placement: str) -> chess.BaseBoard | None:
+def _pieces(placement: str) -> chess.BaseBoard | None:
     try:
         return chess.BaseBoard(placement)
     except ValueError:
@@ -60,6 +60,6 @@ def _men(placement: str) -> chess.BaseBoard | None:
 
 
 def _differences(names: Sequence[str], written: Sequence[str], true: Sequence[str]) -> list[str]:
-    """The fields that are wrong; one that is missing is told as such."""
+    """The fields that are wrong; a missing one is named as such."""
     pairs = zip_longest(names, written[: len(names)], true, fillvalue=MISSING)
     return [f"{name}: wrote {mine}, true {theirs}" for name, mine, theirs in pairs if mine != theirs]

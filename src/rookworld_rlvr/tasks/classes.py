@@ -9,7 +9,7 @@ import chess
 from ..board.fen import position_key
 from ..board.moves import is_legal_uci
 from .environment import HISTORY_MOVES, render_environment_prompt
-from .generate import MAX_PLIES, few_men, start_board, wrong_move
+from .generate import MAX_PLIES, few_pieces, start_board, wrong_move
 from .types import Example, Task
 
 SEVENTY_FIVE_PLIES = 150
@@ -62,7 +62,7 @@ def transition_class(board: chess.Board, uci: str) -> TransitionClass:
         return TransitionClass.illegal
     move, after = chess.Move.from_uci(uci), board.copy(stack=False)
     after.push(move)
-    found = (
+    classes = (
         (TransitionClass.mate, after.is_checkmate()),
         (TransitionClass.stalemate, after.is_stalemate()),
         (TransitionClass.insufficient_material, after.is_insufficient_material()),
@@ -72,7 +72,7 @@ def transition_class(board: chess.Board, uci: str) -> TransitionClass:
         (TransitionClass.promotion, move.promotion is not None),
         (TransitionClass.capture, board.is_capture(move)),
     )
-    return next((name for name, holds in found if holds), TransitionClass.quiet)
+    return next((name for name, holds in classes if holds), TransitionClass.quiet)
 
 
 def class_prompts(wanted: TransitionClass, rows: int, *, seed: int, excluded: Collection[str] = ()) -> list[Example]:
@@ -81,14 +81,14 @@ def class_prompts(wanted: TransitionClass, rows: int, *, seed: int, excluded: Co
     `excluded` are positions by identity that no prompt begins from. The same seed gives the same prompts, and more
     rows only go on behind fewer.
     """
-    rng, taken, found = random.Random(f"{seed}/{wanted}"), set(excluded), list[Example]()
-    while len(found) < rows:
+    rng, taken, examples = random.Random(f"{seed}/{wanted}"), set(excluded), list[Example]()
+    while len(examples) < rows:
         for board, uci in _moves_of_a_game(rng, wanted):
             if position_key(board) not in taken:
                 taken.add(position_key(board))
-                found.append(Example(Task.environment, _prompt(board, uci), None))
+                examples.append(Example(Task.environment, _prompt(board, uci), None))
                 break
-    return found
+    return examples
 
 
 def _prompt(board: chess.Board, uci: str) -> str:
@@ -102,7 +102,7 @@ def _moves_of_a_game(rng: random.Random, wanted: TransitionClass) -> Iterator[tu
         yield from _last_reversible_moves(rng)
         return
     few = rng.random() < _OF_FEW_PIECES.get(wanted, 0.0)
-    game = few_men(rng, FEW_PIECES) if few else start_board(rng)
+    game = few_pieces(rng, FEW_PIECES) if few else start_board(rng)
     first = rng.randint(0, LATEST_FIRST_OF_FEW if few else LATEST_FIRST)
     while game.outcome(claim_draw=False) is None and len(game.move_stack) < MAX_PLIES:
         if len(game.move_stack) >= first and (moves := _of_class(rng, game, wanted)):
@@ -123,7 +123,7 @@ def _of_class(rng: random.Random, board: chess.Board, wanted: TransitionClass) -
 
 
 def _may_be(board: chess.Board, move: chess.Move, wanted: TransitionClass) -> bool:
-    """A cheap question first: nearly all moves are of common classes."""
+    """A cheap check first: nearly all moves are of common classes."""
     match wanted:
         case TransitionClass.mate:
             return board.gives_check(move) and _leaves_no_move(board, move)
@@ -142,15 +142,15 @@ def _may_be(board: chess.Board, move: chess.Move, wanted: TransitionClass) -> bo
 
 def _leaves_no_move(board: chess.Board, move: chess.Move) -> bool:
     board.push(move)
-    found = not any(board.generate_legal_moves())
+    none_left = not any(board.generate_legal_moves())
     board.pop()
-    return found
+    return none_left
 
 
 def _last_reversible_moves(rng: random.Random) -> Iterator[tuple[chess.Board, str]]:
     """The end of the 75 moves: reversible moves from a random game's position whose clock is set near its end."""
     few = rng.random() < _OF_FEW_PIECES[TransitionClass.seventy_five_moves]
-    board = few_men(rng, FEW_PIECES) if few else _middle_of_a_game(rng)
+    board = few_pieces(rng, FEW_PIECES) if few else _middle_of_a_game(rng)
     board.halfmove_clock = SEVENTY_FIVE_PLIES - 1 - SHUFFLED_PLIES
     board.fullmove_number = rng.randint(LATEST_START, 2 * LATEST_START)
     for _ in range(SHUFFLED_PLIES):

@@ -42,7 +42,7 @@ class CorpusError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """What a source of rows held."""
+    """Content of a source of rows."""
 
     examples: tuple[Example, ...]
     """The valid rows, in order; at least one."""
@@ -102,7 +102,7 @@ def raw_rows(source: str | Path, *, split: str = "train") -> Iterator[RawRow]:
 
 
 def _may_be_hub_name(source: str | Path) -> bool:
-    """Whether to ask the hub, which takes half a minute where there is none, for what is no local path."""
+    """True for a name that the hub may have. The hub takes half a minute to refuse, so no local path may get there."""
     path = Path(source)
     in_local_folder = len(path.parts) > 1 and path.parent.exists()
     return bool(HUB_NAME.fullmatch(str(source))) and path.suffix not in FILE_TYPES and not in_local_folder
@@ -158,11 +158,11 @@ def parse_row(raw: RawRow) -> Example | ParseFailure:
     """
     if isinstance(raw, str):
         return split_line(raw)
-    found = _columns(raw)
+    example = _columns(raw)
     source = raw.get("source")
-    if isinstance(found, Example) and isinstance(source, str) and SOURCE_NAME.fullmatch(source):
-        return replace(found, source=source)
-    return found
+    if isinstance(example, Example) and isinstance(source, str) and SOURCE_NAME.fullmatch(source):
+        return replace(example, source=source)
+    return example
 
 
 def _columns(raw: Mapping[str, object]) -> Example | ParseFailure:
@@ -207,14 +207,14 @@ def _example(prompt: str, completion: str | None) -> Example | ParseFailure:
         return ParseFailure(FailureReason.bad_prompt, str(error))
     if completion is None:
         return Example(parsed.task, prompt.rstrip(), None)
-    answer = parse_completion(parsed.task, completion)
-    if isinstance(answer, ParseFailure):
-        return answer
+    parsed_completion = parse_completion(parsed.task, completion)
+    if isinstance(parsed_completion, ParseFailure):
+        return parsed_completion
     return Example(parsed.task, prompt.rstrip(), padding + completion)
 
 
 def parse_completion(task: Task, completion: str) -> ParsedCompletion | ParseFailure:
-    """The answer that a completion of `task` holds, or why it holds none."""
+    """The content of a completion of `task`, or why it is malformed."""
     return parse_policy(completion) if task is Task.policy else parse_environment(completion)
 
 

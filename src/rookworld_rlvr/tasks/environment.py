@@ -42,18 +42,18 @@ def parse_environment_prompt(prompt: str) -> EnvironmentPrompt:
     return EnvironmentPrompt(fen, uci, history)
 
 
-def render_environment(answer: EnvironmentCompletion | Transition) -> str:
-    """The completion of an answer.
+def render_environment(completion: EnvironmentCompletion | Transition) -> str:
+    """The text of a completion.
 
     >>> render_environment(EnvironmentCompletion("8/8/8/8/8/8/8/K1k5 w - - 0 1", 0.001, False, True))
     '8/8/8/8/8/8/8/K1k5 w - - 0 1+0.001+0+1'
     """
-    flags = (str(int(answer.terminated)), str(int(answer.truncated)))
-    return SEPARATOR.join((answer.next_fen, str(answer.reward), *flags))
+    flags = (str(int(completion.terminated)), str(int(completion.truncated)))
+    return SEPARATOR.join((completion.next_fen, str(completion.reward), *flags))
 
 
 def environment_truth(prompt: EnvironmentPrompt) -> EnvironmentCompletion:
-    """What python-chess says the completion should be."""
+    """The true completion, by python-chess."""
     truth = step(prompt.fen, prompt.uci, prompt.history)
     return EnvironmentCompletion(truth.next_fen, truth.reward, truth.terminated, truth.truncated)
 
@@ -64,7 +64,7 @@ def environment_fields(completion: str) -> tuple[str, ...]:
 
 
 def parse_environment(completion: str) -> EnvironmentCompletion | ParseFailure:
-    """The answer an environment completion holds, or why it holds none.
+    """The content of an environment completion, or why it is malformed.
 
     >>> parse_environment("8/8/8/8/8/8/8/K1k5 w - - 0 1+0.5+1+0")
     EnvironmentCompletion(next_fen='8/8/8/8/8/8/8/K1k5 w - - 0 1', reward=0.5, terminated=True, truncated=False)

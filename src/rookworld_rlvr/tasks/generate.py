@@ -17,12 +17,12 @@ MAX_PLIES = 160
 # Half of the games begin behind a named opening, half after up to this many random plies.
 OPENING_FRACTION = 0.5
 RANDOM_START_PLIES = 6
-# Men beside the two kings of an ending.
-ENDING_MEN = (1, 5)
+# Pieces beside the two kings of an ending.
+ENDING_PIECES = (1, 5)
 
 
 def start_board(rng: random.Random) -> chess.Board:
-    """Where a game begins, its moves on the stack: an opening's end, or up to six random plies.
+    """A board where a game begins, its moves on the stack: an opening's end, or up to six random plies.
 
     Now and then the random moves already end the game.
     """
@@ -35,10 +35,10 @@ def start_board(rng: random.Random) -> chess.Board:
     return board
 
 
-def few_men(rng: random.Random, men: tuple[int, int] = ENDING_MEN) -> chess.Board:
-    """A valid position of two kings and a few other men, at least and at most so many, in which the game goes on."""
+def few_pieces(rng: random.Random, pieces: tuple[int, int] = ENDING_PIECES) -> chess.Board:
+    """A valid position of two kings and a few other pieces, at least and at most so many, in which the game goes on."""
     while True:
-        squares = rng.sample(chess.SQUARES, 2 + rng.randint(*men))
+        squares = rng.sample(chess.SQUARES, 2 + rng.randint(*pieces))
         board = chess.Board(None)
         for color, square in zip(chess.COLORS, squares, strict=False):
             board.set_piece_at(square, chess.Piece(chess.KING, color))
@@ -51,20 +51,20 @@ def few_men(rng: random.Random, men: tuple[int, int] = ENDING_MEN) -> chess.Boar
             return board
 
 
-def policy_line(verdict: MoveEvals) -> str:
+def policy_line(position: MoveEvals) -> str:
     """A published `P:` line: the best five moves, the best first, or all if there are fewer.
 
-    >>> verdict = MoveEvals("8/8/8/8/8/8/8/K1k5 w - - 0 1", "ending", {"a1a2": 0.5, "a1b1": -1.0})
-    >>> policy_line(verdict).split("M: ")[1].split()
+    >>> position = MoveEvals("8/8/8/8/8/8/8/K1k5 w - - 0 1", "ending", {"a1a2": 0.5, "a1b1": -1.0})
+    >>> policy_line(position).split("M: ")[1].split()
     ['a1a2', 'a1b1', 'E:', '0.5', '-1.0', 'B:', 'a1a2']
     """
-    ranked = sorted(verdict.evals_pawns.items(), key=lambda item: -item[1])[:MAX_CANDIDATES]
+    ranked = sorted(position.evals_pawns.items(), key=lambda item: -item[1])[:MAX_CANDIDATES]
     moves, evals = zip(*ranked, strict=True)
-    return render_policy_prompt(verdict.fen) + render_policy(PolicyCompletion(moves, evals, moves[0]), verdict.fen)
+    return render_policy_prompt(position.fen) + render_policy(PolicyCompletion(moves, evals, moves[0]), position.fen)
 
 
 def environment_line(fen: str, uci: str, history: Sequence[str]) -> str:
-    """A published `A:` line; `history` ends with `uci`. python-chess writes the answer."""
+    """A published `A:` line; `history` ends with `uci`. python-chess writes the completion."""
     prompt = render_environment_prompt(fen, uci, history)
     return prompt + render_environment(step(fen, uci, list(history)[-HISTORY_MOVES:]))
 

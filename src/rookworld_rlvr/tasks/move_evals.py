@@ -1,4 +1,4 @@
-"""Verdicts: what an engine says of every legal move of a position, as a line of text."""
+"""Move evaluations: an engine's eval of every legal move of a position, as a line of text."""
 
 import gzip
 import zlib
@@ -19,19 +19,19 @@ class MoveEvals:
     fen: str
     """As python-chess prints it."""
     source: str
-    """Where the position comes from, as the data card names it."""
+    """Source of the position, as the data card names it."""
     evals_pawns: Mapping[str, float]
     """Side to move's view, mates folded in (see `board.evals`); at least one move."""
 
 
-def render_move_evals(verdict: MoveEvals) -> str:
+def render_move_evals(evals: MoveEvals) -> str:
     """One line: source, FEN and moves with their evals in centipawns, parted by tabs.
 
     >>> render_move_evals(MoveEvals("8/8/8/8/8/7k/5q2/7K b - - 0 1", "endgame", {"f2f1": 999.99, "f2g2": -0.5}))
     'endgame\\t8/8/8/8/8/7k/5q2/7K b - - 0 1\\tf2f1:99999 f2g2:-50'
     """
-    moves = " ".join(f"{move}:{round(100 * pawns)}" for move, pawns in verdict.evals_pawns.items())
-    return f"{verdict.source}\t{verdict.fen}\t{moves}"
+    moves = " ".join(f"{move}:{round(100 * pawns)}" for move, pawns in evals.evals_pawns.items())
+    return f"{evals.source}\t{evals.fen}\t{moves}"
 
 
 def parse_move_evals(line: str) -> MoveEvals:
@@ -44,14 +44,14 @@ def parse_move_evals(line: str) -> MoveEvals:
         raise ValueError(f"expected source, FEN and moves with centipawns, parted by tabs, got {line!r}") from error
 
 
-def mirrored(verdict: MoveEvals) -> MoveEvals:
+def mirrored(evals: MoveEvals) -> MoveEvals:
     """The position with colours exchanged, which has the same evals.
 
     >>> mirrored(MoveEvals("8/8/8/8/8/7k/5q2/7K b - - 0 1", "ending", {"f2f1": 999.99}))
     MoveEvals(fen='7k/5Q2/7K/8/8/8/8/8 w - - 0 1', source='ending', evals_pawns={'f7f8': 999.99})
     """
-    moves = {_mirrored_move(move): pawns for move, pawns in verdict.evals_pawns.items()}
-    return MoveEvals(chess.Board(verdict.fen).mirror().fen(), verdict.source, moves)
+    moves = {_mirrored_move(move): pawns for move, pawns in evals.evals_pawns.items()}
+    return MoveEvals(chess.Board(evals.fen).mirror().fen(), evals.source, moves)
 
 
 def _mirrored_move(uci: str) -> str:
@@ -59,7 +59,7 @@ def _mirrored_move(uci: str) -> str:
 
 
 def move_evals_lines(path: Path) -> Iterator[str]:
-    """The lines of a file of verdicts; `.gz` is unpacked. Raises OSError, or ValueError for a damaged file."""
+    """The lines of a file of move evaluations; `.gz` is unpacked. Raises OSError, or ValueError for a damaged file."""
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
@@ -69,7 +69,7 @@ def move_evals_lines(path: Path) -> Iterator[str]:
 
 
 def read_move_evals(path: Path) -> Iterator[MoveEvals]:
-    """The verdicts of a file. Raises OSError, or ValueError naming the line that is none."""
+    """The move evaluations of a file. Raises OSError, or ValueError naming the malformed line."""
     for number, line in enumerate(move_evals_lines(path), start=1):
         try:
             yield parse_move_evals(line)

@@ -1,4 +1,4 @@
-"""Rows from played games: the positions reached with their outcome, the transitions, the winning side's answers."""
+"""Rows from played games: the positions reached with their outcome, the transitions, the winner's completions."""
 
 import json
 from collections.abc import Iterator
@@ -37,16 +37,16 @@ class GameRecord:
     winner: chess.Color | None
     """Who mated; None if nobody did."""
     drawn: bool
-    """Whether it ended drawn by rule. Neither won nor drawn: it was stopped, and has no outcome."""
+    """True if it ended drawn by rule. Neither won nor drawn: it was stopped, and has no outcome."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "GameRecord":
-        found = json.loads(text)
-        turns = tuple(Turn(**turn) for turn in found.pop("turns"))
-        return cls(tuple(found.pop("opening")), turns, **found)
+        values = json.loads(text)
+        turns = tuple(Turn(**turn) for turn in values.pop("turns"))
+        return cls(tuple(values.pop("opening")), turns, **values)
 
     def outcome(self, color: chess.Color) -> float | None:
         """1 won, ½ drawn, 0 lost; None where the game was stopped."""
@@ -78,7 +78,7 @@ def position_rows(record: GameRecord, number: int) -> Iterator[dict[str, Any]]:
 
 
 def transition_lines(record: GameRecord) -> Iterator[str]:
-    """`A:` rows of the moves written, illegal ones included, and played; python-chess writes the answers."""
+    """`A:` rows of the moves written, illegal ones included, and played; python-chess writes the completions."""
     for board, turn in record.states():
         yield from transitions(board, turn.written, turn.played)
 
@@ -95,17 +95,17 @@ def transitions(board: chess.Board, written: str, played: str) -> Iterator[str]:
 
 
 def winner_lines(record: GameRecord) -> Iterator[str]:
-    """`P:` rows: the winner's own well-formed answers whose move was played, in published columns.
+    """`P:` rows: the winner's own well-formed completions whose move was played, in published columns.
 
-    Illegal and repeated candidates are left out. So is an answer whose move is then no candidate. Evals and the best
+    Illegal and repeated candidates are left out. So is a completion whose move is then no candidate. Evals and the best
     move are the model's, right or wrong. A game that was not won by mate has no row. Source: the self-play
     filter of RookWorld's evolution, https://github.com/jorahn/RookWorld.
     """
     for board, turn in record.states():
-        answer = parse_policy(turn.answer)
-        if board.turn != record.winner or turn.written != turn.played or not isinstance(answer, PolicyCompletion):
+        parsed = parse_policy(turn.answer)
+        if board.turn != record.winner or turn.written != turn.played or not isinstance(parsed, PolicyCompletion):
             continue
-        kept = legal_candidates(board, answer)
-        if answer.best in kept:
-            legal = PolicyCompletion(tuple(kept), tuple(kept.values()), answer.best)
+        kept = legal_candidates(board, parsed)
+        if parsed.best in kept:
+            legal = PolicyCompletion(tuple(kept), tuple(kept.values()), parsed.best)
             yield render_policy_prompt(board.fen()) + render_policy(legal, board.fen())

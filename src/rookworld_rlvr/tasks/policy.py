@@ -33,7 +33,7 @@ class PolicyFields:
     before: str
     """Text before the first marker, blanks stripped."""
     markers: tuple[str, ...]
-    """Every marker found, in order, repeats included."""
+    """Every marker that occurs, in order, repeats included."""
     moves: tuple[str, ...]
     evals: tuple[str, ...]
     best: tuple[str, ...]
@@ -61,19 +61,19 @@ def parse_policy_prompt(prompt: str) -> PolicyPrompt:
     return PolicyPrompt(fen)
 
 
-def render_policy(answer: PolicyCompletion, fen: str) -> str:
-    """The completion of `answer` behind the prompt of `fen`, in published columns.
+def render_policy(completion: PolicyCompletion, fen: str) -> str:
+    """The text of `completion` behind the prompt of `fen`, in published columns.
 
     >>> render_policy(PolicyCompletion(("a1b1",), (0.5,), "a1b1"), "8/8/8/8/8/8/8/K1k5 w - - 0 1").split()
     ['M:', 'a1b1', 'E:', '0.5', 'B:', 'a1b1']
     """
     padding = " " * max(1, FEN_WIDTH - len(fen))
-    moves = " ".join(answer.moves).ljust(MOVES_WIDTH)
-    evals = " ".join(map(format_pawns, answer.evals_pawns)).ljust(EVALS_WIDTH)
-    return f"{padding}M: {moves}E: {evals}B: {answer.best}"
+    moves = " ".join(completion.moves).ljust(MOVES_WIDTH)
+    evals = " ".join(map(format_pawns, completion.evals_pawns)).ljust(EVALS_WIDTH)
+    return f"{padding}M: {moves}E: {evals}B: {completion.best}"
 
 
-# Judging asks for the fields, and the strict parser for the same again.
+# The rewards need the fields, and so does the strict parser.
 @lru_cache(maxsize=1)
 def policy_fields(completion: str) -> PolicyFields:
     """Cut a completion at its markers. Never fails: what is missing is empty.
@@ -81,14 +81,14 @@ def policy_fields(completion: str) -> PolicyFields:
     >>> policy_fields("M: a1b1 E: 0.5 B: a1b1").markers
     ('M', 'E', 'B')
     """
-    found = list(_MARKER.finditer(completion))
+    matches = list(_MARKER.finditer(completion))
     words: dict[str, tuple[str, ...]] = {}
-    ends = [*(match.start() for match in found[1:]), len(completion)]
-    for match, end in zip(found, ends, strict=False):
+    ends = [*(match.start() for match in matches[1:]), len(completion)]
+    for match, end in zip(matches, ends, strict=False):
         words.setdefault(match[1], tuple(completion[match.end() : end].split()))
     return PolicyFields(
-        before=completion[: found[0].start()].strip() if found else completion.strip(),
-        markers=tuple(match[1] for match in found),
+        before=completion[: matches[0].start()].strip() if matches else completion.strip(),
+        markers=tuple(match[1] for match in matches),
         moves=words.get("M", ()),
         evals=words.get("E", ()),
         best=words.get("B", ()),
@@ -105,7 +105,7 @@ def parse_number(text: str) -> float | None:
 
 
 def parse_policy(completion: str) -> PolicyCompletion | ParseFailure:
-    """The answer a policy completion holds, or why it holds none.
+    """The content of a policy completion, or why it is malformed.
 
     >>> parse_policy("M: a1b1 a1a2 E: 0.5 -1.0 B: a1b1")
     PolicyCompletion(moves=('a1b1', 'a1a2'), evals_pawns=(0.5, -1.0), best='a1b1')
@@ -119,15 +119,15 @@ def parse_policy(completion: str) -> PolicyCompletion | ParseFailure:
     return PolicyCompletion(fields.moves, tuple(float(text) for text in fields.evals), fields.best[0])
 
 
-def legal_candidates(board: chess.Board, answer: PolicyCompletion) -> dict[str, float]:
+def legal_candidates(board: chess.Board, completion: PolicyCompletion) -> dict[str, float]:
     """The candidates that are legal, each once, with their evals in pawns; of a repeated one the first.
 
-    >>> answer = PolicyCompletion(("e2e4", "e2e5", "e2e4"), (0.3, 0.9, 0.1), "e2e4")
-    >>> legal_candidates(chess.Board(), answer)
+    >>> completion = PolicyCompletion(("e2e4", "e2e5", "e2e4"), (0.3, 0.9, 0.1), "e2e4")
+    >>> legal_candidates(chess.Board(), completion)
     {'e2e4': 0.3}
     """
-    evals = dict(zip(reversed(answer.moves), reversed(answer.evals_pawns), strict=True))
-    return {uci: evals[uci] for uci in dict.fromkeys(answer.moves) if is_legal_uci(board, uci)}
+    evals = dict(zip(reversed(completion.moves), reversed(completion.evals_pawns), strict=True))
+    return {uci: evals[uci] for uci in dict.fromkeys(completion.moves) if is_legal_uci(board, uci)}
 
 
 def _structure_failure(completion: str, fields: PolicyFields) -> ParseFailure | None:

@@ -1,4 +1,4 @@
-"""Which example comes next: a task mixture over shuffled epochs, seeded and resumable."""
+"""Stream of examples: a task mixture over shuffled epochs, seeded and resumable."""
 
 import hashlib
 import math
@@ -31,8 +31,8 @@ class MixtureConfig:
     environment: float = 0.25
     """Weight of the environment task."""
     adaptive: float = 0.0
-    """How far the weights follow what is still to be learned: 0 not at all, 1 in proportion to each task's
-    share of wrong answers, a running mean over its groups."""
+    """Strength with which the weights follow the tasks' errors: 0 not at all, 1 in proportion to each task's
+    share of wrong completions, a running mean over its groups."""
 
     def __post_init__(self) -> None:
         weights = (self.policy, self.environment)
@@ -42,7 +42,7 @@ class MixtureConfig:
             raise ValueError(f"expected adaptive in [0, 1], got {self.adaptive}")
 
     def proportions(self, wrong: Mapping[Task, float] | None = None) -> dict[Task, float]:
-        """Each task's share of the draws; they sum to 1. `wrong` is its share of wrong answers, 1 unknown.
+        """Each task's share of the samples; they sum to 1. `wrong` is its share of wrong completions, 1 unknown.
 
         >>> MixtureConfig(1.0, 1.0, adaptive=1.0).proportions({Task.policy: 0.75, Task.environment: 0.25})
         {<Task.policy: 'policy'>: 0.75, <Task.environment: 'environment'>: 0.25}
@@ -54,7 +54,7 @@ class MixtureConfig:
 
 
 class PromptStream:
-    """Draws examples without end: every example of a task once an epoch, in a new order each epoch.
+    """Samples examples without end: every example of a task once per epoch, in a new order each epoch.
 
     Tasks take turns by smooth weighted round robin: after any number of draws each task's count is
     within one of its share. Raises ValueError where a task with a weight has no examples.
@@ -84,7 +84,7 @@ class PromptStream:
         return [self._next() for _ in range(n)]
 
     def observe(self, task: Task, right: float) -> None:
-        """Take in the share of right answers in one group; moves the mixture where it is adaptive."""
+        """Take in the share of right completions in one group; moves the mixture where it is adaptive."""
         self._wrong[task] += MEMORY * (1 - right - self._wrong[task])
         if self._config.adaptive:
             self._proportions = self._config.proportions(self._wrong)
@@ -95,7 +95,7 @@ class PromptStream:
             self._self_play.play(example.prompt, completions)
 
     def self_play_ends(self) -> Mapping[str, int]:
-        """How the games that ended so far ended; none without games."""
+        """Counts of the games so far by their end; none without games."""
         return self._self_play.ends if self._self_play is not None else {}
 
     def take_self_play_records(self) -> SelfPlayRecords:
@@ -120,7 +120,7 @@ class PromptStream:
         return chosen
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
-        """Where the stream stands, in plain JSON values; it names its data by a hash."""
+        """State of the stream, in plain JSON values; it names its data by a hash."""
         tasks = {
             task.value: {"credit": self._credits[task], "wrong": self._wrong[task], **epochs.state_dict()}
             for task, epochs in self._epochs.items()

@@ -1,6 +1,6 @@
 """Prompts from games that the policy plays while it trains: a bounded buffer of positions that it reached itself.
 
-A game has a position that waits to be asked about. The game plays the first legal move among the completions that
+A game has a position that waits to become a prompt. The game plays the first legal move among the completions that
 training samples for this position anyway, so the games cost no extra sampling. The moves written and played become
 transitions to ask the environment task about.
 """
@@ -38,7 +38,7 @@ class SelfPlayPromptsConfig:
     fraction: float = 0.0
     """Share of each task's prompts; 0: none."""
     games: int = 16
-    """Games in progress, and most transitions that wait to be asked about. A step asks one of
+    """Games in progress, and most transitions that wait to become prompts. A step takes one of
     each at most, and one of those that stand in one position."""
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class _Game:
     """FEN behind the opening."""
     prompt: str
     """The prompt of the position on the board."""
-    asked: bool = False
+    prompted: bool = False
     """Its completions are awaited."""
 
     @property
@@ -68,10 +68,10 @@ class _Game:
 
 @dataclass(frozen=True, slots=True)
 class SelfPlayRecords:
-    """What the games did, in plain JSON values."""
+    """Records of the games, in plain JSON values."""
 
     asked: tuple[dict[str, Any], ...]
-    """Each position asked about: `fen`, `game`, the game's number, `ply`, plies from the standard start on."""
+    """Each position that became a prompt: `fen`, `game`, the game's number, `ply`, plies from the standard start on."""
     ended: tuple[dict[str, Any], ...]
     """Each game that ended: `game`, `opening`, the FEN it began from, `result` as in PGN, `reason`, `halfmoves`."""
 
@@ -79,7 +79,7 @@ class SelfPlayRecords:
 class SelfPlayPrompts:
     """The games in progress, and the transitions that came of them; seeded and resumable.
 
-    No position of `excluded` is asked about: a game that reaches one is stopped. What was asked and how games ended is
+    No position of `excluded` becomes a prompt: a game that reaches one is stopped. Prompts and the ends of games are
     recorded, to be taken and written.
     """
 
@@ -100,16 +100,16 @@ class SelfPlayPrompts:
         self._asked: list[dict[str, Any]] = []
         self._ended: list[dict[str, Any]] = []
         self.ends: Counter[str] = Counter()
-        """How games ended so far: `won`, `drawn`, `illegal`, `stopped`."""
+        """Counts of the games so far by their end: `won`, `drawn`, `illegal`, `stopped`."""
         self._games = [self._new_game() for _ in range(config.games)] if config.fraction else []
 
     def start_draw(self) -> None:
-        """Begin a new draw: a position that was asked but not answered, because the step failed, may be asked again."""
+        """Begin a new step: a position whose completions were lost, because a step failed, may be prompted again."""
         for game in self._games:
-            game.asked = False
+            game.prompted = False
 
     def take_records(self) -> SelfPlayRecords:
-        """What was asked and what ended since this was called last."""
+        """Prompts and ended games since the last call."""
         records = SelfPlayRecords(tuple(self._asked), tuple(self._ended))
         self._asked, self._ended = [], []
         return records
@@ -134,23 +134,23 @@ class SelfPlayPrompts:
         return example
 
     def _ask(self) -> Example | None:
-        """About the next game in turn. Of games that stand in one position a draw asks one: a prompt has one group."""
-        asked = {game.prompt for game in self._games if game.asked}
+        """A prompt of the next game in turn. Of games in one position a step takes one: a prompt has one group."""
+        prompted = {game.prompt for game in self._games if game.prompted}
         in_turn = self._games[self._turn :] + self._games[: self._turn]
-        game = next((game for game in in_turn if game.prompt not in asked), None)
+        game = next((game for game in in_turn if game.prompt not in prompted), None)
         if game is None:
             return None
         self._turn = (self._games.index(game) + 1) % len(self._games)
-        game.asked = True
+        game.prompted = True
         self._asked.append({"fen": game.board.fen(), "game": game.number, "ply": game.board.ply()})
         return Example(Task.policy, game.prompt, None)
 
     def play(self, prompt: str, completions: Sequence[str]) -> None:
-        """Go on in the game that asked `prompt`, if one did: the first legal move of the completions is played.
+        """Go on in the game of `prompt`, if there is one: the first legal move of the completions is played.
 
         Where there is none the game ends. The first completion's move becomes a transition, legal or not.
         """
-        i = next((i for i, game in enumerate(self._games) if game.asked and game.prompt == prompt), None)
+        i = next((i for i, game in enumerate(self._games) if game.prompted and game.prompt == prompt), None)
         if i is None:
             return
         written = [" ".join(policy_fields(completion).best) for completion in completions]
@@ -164,7 +164,7 @@ class SelfPlayPrompts:
             self._end(i, "illegal", ILLEGAL_MOVE, winner=not board.turn)
 
     def _settle(self, i: int) -> None:
-        """End a game that is over; else its new position may be asked about."""
+        """End a game that is over; else its new position may become a prompt."""
         game = self._games[i]
         outcome = game.board.outcome(claim_draw=False)
         if outcome:
@@ -175,14 +175,14 @@ class SelfPlayPrompts:
         elif position_key(game.board) in self._excluded:
             self._end(i, "stopped", EXCLUDED, winner=None)
         else:
-            game.prompt, game.asked = render_policy_prompt(game.board.fen()), False
+            game.prompt, game.prompted = render_policy_prompt(game.board.fen()), False
 
     def _end(self, i: int, how: str, reason: str, *, winner: chess.Color | None) -> None:
         game = self._games[i]
         undecided = "*" if how == "stopped" else "1/2-1/2"
         result = {None: undecided, chess.WHITE: "1-0", chess.BLACK: "0-1"}[winner]
-        told = {"game": game.number, "opening": game.start, "result": result, "reason": reason}
-        self._ended.append({**told, "halfmoves": game.plies})
+        record = {"game": game.number, "opening": game.start, "result": result, "reason": reason}
+        self._ended.append({**record, "halfmoves": game.plies})
         self.ends[how] += 1
         self._games[i] = self._new_game()
 
@@ -216,9 +216,9 @@ class SelfPlayPrompts:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the games of `state`, or without games if the configuration now asks for none.
+        """Go on with the games of `state`, or without games if the configuration now has none.
 
-        Games that ended after `state` are not recorded, because they go on. Positions asked after it are.
+        Games that ended after `state` are not recorded, because they go on. Prompts after it are.
         """
         if not self._config.fraction or not state["games"]:
             return

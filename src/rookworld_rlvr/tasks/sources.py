@@ -1,4 +1,4 @@
-"""Where positions to learn from come from: games of an engine that errs, random games, endings, mates."""
+"""Positions to learn from: games of an engine that errs, random games, endings, mates."""
 
 import math
 import random
@@ -8,14 +8,14 @@ from enum import StrEnum
 import chess
 
 from ..board.evals import win_probability
-from .generate import few_men, start_board
+from .generate import few_pieces, start_board
 from .move_evals import Analyse, MoveEvals
 
 MAX_PLIES = 200
 # An engine's game: it plays by a softmax of win probabilities at one of these temperatures, and now and then at random.
 TEMPERATURES = (0.01, 0.03, 0.06, 0.12)
 RANDOM_FRACTIONS = (0.0, 0.05, 0.15)
-# Beyond this eval a game is decided; it is left with this probability a ply, or won endings would outnumber
+# Beyond this eval a game is decided; it is left with this probability per ply, or won endings would outnumber
 # the middlegames.
 DECIDED_PAWNS, LEAVE_DECIDED = 8.0, 0.12
 # Of the positions of a random game this share is kept; one that has a mate in one always.
@@ -24,14 +24,14 @@ ENDING_PLIES = 10
 
 
 class Source(StrEnum):
-    """Where a position comes from."""
+    """Source of a position."""
 
     engine = "engine"
     """A game of the engine against itself, played with a temperature, from an opening or a few random moves."""
     random = "random"
     """A game of random legal moves."""
     ending = "ending"
-    """A few men on random squares, and some plies of the engine from there."""
+    """A few pieces on random squares, and some plies of the engine from there."""
     mate = "mate"
     """A position of a random game in which a mate in one is there."""
 
@@ -41,13 +41,13 @@ GAME_WEIGHTS = {Source.engine: 0.35, Source.random: 0.35, Source.ending: 0.30}
 
 
 def sourced_game(rng: random.Random, analyse: Analyse) -> Iterator[MoveEvals]:
-    """One game of a source drawn by GAME_WEIGHTS: the verdicts on positions of it."""
+    """One game of a source drawn by GAME_WEIGHTS, as evaluations of its positions."""
     source = rng.choices(list(GAME_WEIGHTS), list(GAME_WEIGHTS.values()))[0]
     match source:
         case Source.engine:
             yield from engine_game(rng, start_board(rng), analyse, source=source, plies=MAX_PLIES)
         case Source.ending:
-            yield from engine_game(rng, few_men(rng), analyse, source=source, plies=ENDING_PLIES)
+            yield from engine_game(rng, few_pieces(rng), analyse, source=source, plies=ENDING_PLIES)
         case _:
             yield from random_game(rng, start_board(rng), analyse)
 
@@ -55,7 +55,7 @@ def sourced_game(rng: random.Random, analyse: Analyse) -> Iterator[MoveEvals]:
 def engine_game(
     rng: random.Random, start: chess.Board, analyse: Analyse, *, source: Source, plies: int
 ) -> Iterator[MoveEvals]:
-    """A game from `start` with a verdict on each of its positions."""
+    """A game from `start` with evaluations of each of its positions."""
     game, temperature, random_fraction = start.copy(), rng.choice(TEMPERATURES), rng.choice(RANDOM_FRACTIONS)
     for _ in range(plies):
         if game.outcome(claim_draw=False) is not None:
@@ -87,7 +87,7 @@ def random_game(rng: random.Random, start: chess.Board, analyse: Analyse) -> Ite
 
 
 def has_mate_in_one(board: chess.Board) -> bool:
-    """Whether a legal move mates.
+    """True if a legal move mates.
 
     >>> has_mate_in_one(chess.Board("6k1/5ppp/8/8/8/8/8/R6K w - - 0 1")), has_mate_in_one(chess.Board())
     (True, False)

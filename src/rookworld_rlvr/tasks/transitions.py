@@ -11,32 +11,32 @@ from ..board.moves import is_legal_uci
 from ..board.openings import OPENINGS
 from .classes import TransitionClass, transition_class
 from .environment import parse_environment_prompt
-from .generate import environment_line, few_men, start_board
+from .generate import environment_line, few_pieces, start_board
 
 MAX_PLIES = 400
-# Of the moves of a game, by class, the share that is asked for; of rare classes every one.
+# Share of a game's moves that become rows, by class; of rare classes all do.
 RANDOM_KEPT = {TransitionClass.quiet: 0.06, TransitionClass.capture: 0.08}
 OPENING_KEPT = {TransitionClass.quiet: 0.6, TransitionClass.capture: 0.6}
 ENGINE_KEPT = {TransitionClass.quiet: 0.12, TransitionClass.capture: 0.12}
-# How often an illegal move is asked for, ply by ply.
+# Probability of a row with an illegal move, per ply.
 RANDOM_ILLEGAL, OPENING_ILLEGAL, ENGINE_ILLEGAL = 0.05, 0.12, 0.08
 # A random game goes on with a move of a rare class, where there is one, this often.
 EAGER = 0.4
-# Games without an engine: openings from the first move, and of the others those of few men.
-OPENING_GAMES, FEW_MEN_FRACTION, LATE_CLOCK_FRACTION = 0.45, 0.35, 0.1
+# Games without an engine: openings from the first move, and of the others those of few pieces.
+OPENING_GAMES, FEW_PIECES_FRACTION, LATE_CLOCK_FRACTION = 0.45, 0.35, 0.1
 # Plies of an opening, at most; of its lines this share follows a named one.
 OPENING_PLIES, NAMED_FRACTION = 16, 0.6
 
 
 class TransitionSource(StrEnum):
-    """Where the move comes from."""
+    """Source of the move."""
 
     opening = "opening"
     """The first moves of a game, by a named line or at random."""
     random = "random"
-    """A game of random legal moves to its end, some of few men."""
+    """A game of random legal moves to its end, some of few pieces."""
     engine = "engine"
-    """A game of the engine's, from its verdicts."""
+    """A game of the engine's, from its move evaluations."""
     given = "given"
     """A game of the user's, or of a model's."""
 
@@ -62,13 +62,13 @@ class IllegalKind(StrEnum):
     no_piece = "no_piece"
     other_side = "other_side"
     castling = "castling"
-    """A king's castling move without the right to it, or through a man or an attack."""
+    """A king's castling move without the right to it, or through a piece or an attack."""
     promotion = "promotion"
-    """A pawn that reaches the last rank without a promotion, or another man's move that names one."""
+    """A pawn that reaches the last rank without a promotion, or another piece's move that names one."""
     geometry = "geometry"
-    """A man to a square that it could not reach on an empty board."""
+    """A piece to a square that it could not reach on an empty board."""
     blocked = "blocked"
-    """A man to a square that another man keeps it from, its own one on that square among them."""
+    """A piece to a square that another piece keeps it from, its own one on that square among them."""
     check = "check"
     """A pseudo-legal move that leaves the king attacked."""
 
@@ -99,10 +99,10 @@ def illegal_kind(board: chess.Board, uci: str) -> IllegalKind:
 
 def transition_kind(prompt: str) -> str:
     """The class of an `A:` prompt's move; of an illegal one its kind too, as `illegal blocked`. Raises PromptError."""
-    asked = parse_environment_prompt(prompt)
-    board = chess.Board(asked.fen)
-    found = transition_class(board, asked.uci)
-    return f"{found} {illegal_kind(board, asked.uci)}" if found is TransitionClass.illegal else str(found)
+    query = parse_environment_prompt(prompt)
+    board = chess.Board(query.fen)
+    kind = transition_class(board, query.uci)
+    return f"{kind} {illegal_kind(board, query.uci)}" if kind is TransitionClass.illegal else str(kind)
 
 
 def _ends(move: chess.Move) -> tuple[int, int]:
@@ -110,7 +110,7 @@ def _ends(move: chess.Move) -> tuple[int, int]:
 
 
 def _reaches(piece: chess.Piece, move: chess.Move) -> bool:
-    """Whether on an empty board, a pawn's captures included."""
+    """True if the piece reaches the square on an empty board, a pawn's captures included."""
     empty = chess.Board(None)
     empty.set_piece_at(move.from_square, piece)
     if move.to_square in empty.attacks(move.from_square):
@@ -122,11 +122,11 @@ def _reaches(piece: chess.Piece, move: chess.Move) -> bool:
 
 
 def illegal_move(board: chess.Board, rng: random.Random) -> str:
-    """An illegal move of a kind drawn evenly among those found: most are near misses of a man of the side to move."""
+    """An illegal move of a kind drawn evenly: most are near misses of a piece of the side to move."""
     wanted = rng.choice(list(IllegalKind))
-    found = [uci for uci in _candidates(board, rng, wanted) if not is_legal_uci(board, uci)]
-    of_kind = [uci for uci in found if illegal_kind(board, uci) is wanted]
-    return rng.choice(of_kind or found)
+    illegal = [uci for uci in _candidates(board, rng, wanted) if not is_legal_uci(board, uci)]
+    of_kind = [uci for uci in illegal if illegal_kind(board, uci) is wanted]
+    return rng.choice(of_kind or illegal)
 
 
 def _candidates(board: chess.Board, rng: random.Random, wanted: IllegalKind) -> list[str]:
@@ -144,16 +144,16 @@ def _candidates(board: chess.Board, rng: random.Random, wanted: IllegalKind) -> 
             moves = [a + b for a in rng.choices(starts, k=40) for b in rng.sample(chess.SQUARE_NAMES, 1) if a != b]
             if wanted is IllegalKind.blocked:
                 moves += _rays(board)
-    found = [uci for uci in moves if not is_legal_uci(board, uci)]
-    while not found:
+    illegal = [uci for uci in moves if not is_legal_uci(board, uci)]
+    while not illegal:
         a, b = rng.sample(chess.SQUARE_NAMES, 2)
         if not is_legal_uci(board, a + b):
-            found = [a + b]
-    return found
+            illegal = [a + b]
+    return illegal
 
 
 def _rays(board: chess.Board) -> list[str]:
-    """Moves of the side's men to squares that they would reach on an empty board."""
+    """Moves of the side's pieces to squares that they would reach on an empty board."""
     moves = []
     for square in chess.SquareSet(board.occupied_co[board.turn]):
         piece = board.piece_at(square)
@@ -203,8 +203,8 @@ def _opening(rng: random.Random) -> Iterator[Transition]:
 
 
 def _random_game(rng: random.Random) -> Iterator[Transition]:
-    few = rng.random() < FEW_MEN_FRACTION
-    game = few_men(rng) if few else start_board(rng)
+    few = rng.random() < FEW_PIECES_FRACTION
+    game = few_pieces(rng) if few else start_board(rng)
     if few and rng.random() < LATE_CLOCK_FRACTION:
         # Near the end of the 75 moves.
         game.halfmove_clock, game.fullmove_number = rng.randint(130, 148), rng.randint(80, 160)

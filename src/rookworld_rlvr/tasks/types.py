@@ -51,7 +51,7 @@ class ParseFailure:
 
 @dataclass(frozen=True, slots=True)
 class PolicyPrompt:
-    """`P:` asks for candidates, evals and the best move in a position."""
+    """`P:` prompts for candidates, evals and the best move in a position."""
 
     fen: str
 
@@ -62,7 +62,7 @@ class PolicyPrompt:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentPrompt:
-    """`A:` asks for the transition of a move from a position."""
+    """`A:` prompts for the transition of a move from a position."""
 
     fen: str
     uci: str
@@ -104,7 +104,7 @@ C = TypeVar("C", PolicyCompletion, EnvironmentCompletion)
 
 
 def require_parsed(label: str, parsed: C | ParseFailure) -> C:
-    """What the strict parser made of `label`. Raises LabelError if that is a failure."""
+    """The parsed content of `label`. Raises LabelError if that is a failure."""
     if isinstance(parsed, ParseFailure):
         raise LabelError(f"expected a label that parses, got {label!r}: {parsed.reason} {parsed.detail}")
     return parsed
@@ -120,4 +120,4 @@ class Example:
     completion: str | None
     """As the model should write it (the label), or None."""
     source: str = ""
-    """Where the position comes from, as the data say: `engine`, `opening`; empty if they do not."""
+    """Source of the position, as the data say: `engine`, `opening`; empty if they do not."""
