@@ -77,7 +77,7 @@ def require_valid(source: str | Path, valid: int, rejects: Mapping[str, int], fi
     if valid:
         return
     if not rejects:
-        raise CorpusError(f"expected at least one row of 'P:' or 'A:' data in {source}, got none")
+        raise CorpusError(f"expected at least one row of 'P:' or 'A:' data in {source}, got no row at all")
     reasons = ", ".join(f"{name} {count}" for name, count in sorted(rejects.items()))
     wanted = f"expected at least one valid row of 'P:' or 'A:' data in {source}"
     raise CorpusError(f"{wanted}, got {reasons}; the first: {first}")

@@ -5,7 +5,7 @@
 
 from collections.abc import Sequence
 
-from ..board.fen import parse_fen, require_playable
+from ..board.fen import parse_fen
 from ..board.transition import Transition, step
 from .policy import parse_number
 from .types import EnvironmentCompletion, EnvironmentPrompt, FailureReason, ParseFailure, PromptError
@@ -28,13 +28,16 @@ def render_environment_prompt(fen: str, uci: str, history: Sequence[str] = ()) -
 
 
 def parse_environment_prompt(prompt: str) -> EnvironmentPrompt:
-    """The position, move and history of a prompt. Raises PromptError, for an impossible position too."""
+    """The position, move and history of a prompt. Raises PromptError.
+
+    Published rows have positions without a king, so any position that parses is allowed.
+    """
     fields = prompt.removeprefix(PREFIX).split(SEPARATOR)
     if not prompt.startswith(PREFIX) or len(fields) != 4 or fields[3].strip():
         raise PromptError(f"expected 'A: <FEN>+<UCI>+<history>+', got {prompt!r}")
     fen, uci, history = fields[0], fields[1], tuple(fields[2].split())
     try:
-        require_playable(fen)
+        parse_fen(fen)
     except ValueError as error:
         raise PromptError(f"expected 'A: <FEN>+<UCI>+<history>+', got {prompt!r}: {error}") from error
     if history and history[-1] != uci:
