@@ -161,6 +161,6 @@ def test_compiling_is_refused_without_a_compiler_and_for_padded_rows(
     padded, packed = policies
     with pytest.raises(UserError, match=r"model\.compile: expected a model whose rows are packed"):
         compile_policy(padded)
-    monkeypatch.setattr("rookworld_rlvr.model.compiled.COMPILERS", ("no-such-compiler",))
+    monkeypatch.setattr("rookworld_rlvr.model.blocks.COMPILERS", ("no-such-compiler",))
     with pytest.raises(UserError, match=r"model\.compile: expected a C\+\+ compiler, no-such-compiler, got none"):
         compile_policy(packed)
