@@ -27,7 +27,7 @@ from .generator import GeneratorBaseConfig, PromptLengthError, SampledCompletion
 from .sampling import PromptLookup, inverse_cdf, top_k_logprobs
 from .static_cache import GroupLayout, PromptLayout
 
-# Tokens a pass computes at little more than the cost of one a row: drafts fill it up.
+# Tokens a pass computes at little more than the cost of one per row: drafts fill it up.
 PASS_TOKENS, ACCELERATOR_PASS_TOKENS = 256, 2048
 # The batch is made smaller once so many of its rows are left.
 COMPACT_BELOW = 0.75
