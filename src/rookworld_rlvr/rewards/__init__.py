@@ -33,8 +33,8 @@ def score(prompt: str, completion: str, label: str | None = None) -> Score:
     lack, Stockfish is used if it is installed, else `label`, the reference completion's text, else legality alone;
     `Score.source` names what was used. The total is from -0.3, nothing recognised, to 1.0, perfect.
     For another rubric: `make_scorer(RubricConfig(...))`.
-    Raises PromptError for a malformed prompt or a `P:` prompt of an impossible position, LabelError for a malformed label (both are
-    ValueErrors), and ScorerError where Stockfish fails.
+    Raises PromptError for a malformed prompt or a `P:` prompt of an impossible position, LabelError for a malformed
+    label (both are ValueErrors), and ScorerError where Stockfish fails.
     """
     [result] = _scorer().score_all([ScoreRequest(prompt, completion, label)])
     return result
