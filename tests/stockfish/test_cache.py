@@ -119,14 +119,14 @@ def test_the_folder_is_the_user_s_cache_unless_it_is_named(tmp_path: Path, monke
 
 def test_a_file_that_is_no_cache_or_cannot_be_made_is_refused_in_one_line(fake_stockfish: Path, tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("no database at all, but long enough to be looked at" * 50)
-    with pytest.raises(CacheError, match=f"expected a cache of verdicts at .*{FILE}, got file is not a database"):
+    with pytest.raises(CacheError, match=f"expected a cache of analyses at .*{FILE}, got file is not a database"):
         pool_in(tmp_path, fake_stockfish)
     with pytest.raises(CacheError, match="Not a directory"):
         pool_in(tmp_path / FILE / "deeper", fake_stockfish)
 
 
 def test_a_folder_of_no_user_is_refused_in_one_line(fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CacheError, match="expected a folder for a cache of verdicts, got ~nobody-here/x: "):
+    with pytest.raises(CacheError, match="expected a folder for a cache of analyses, got ~nobody-here/x: "):
         pool_in(Path("~nobody-here/x"), fake_stockfish)
     # As for a user without a home.
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -141,6 +141,6 @@ def test_a_cache_that_fails_while_it_is_used_is_told_of(fake_stockfish: Path, tm
         file = sqlite3.connect(tmp_path / FILE)
         file.execute("DROP TABLE analyses")
         file.close()
-        with pytest.raises(ScorerError, match="the cache of verdicts failed: no such table"):
+        with pytest.raises(ScorerError, match="the cache of analyses failed: no such table"):
             pool.analyse(FENS[1:2])
         assert [found.position for found in pool.analyse(FENS[:1])] == [engine_position(FENS[0])]

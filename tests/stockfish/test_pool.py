@@ -32,7 +32,7 @@ def pool_of(path: object, **options: object) -> EnginePool:
 
 
 def nothing_under_way(pool: EnginePool) -> bool:
-    return all(ask.future.done() for ask in pool._asked.values())
+    return all(request.future.done() for request in pool._requests.values())
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def test_three_runs_on_one_two_and_four_engines_say_the_same_in_order(stockfish:
     assert len({analysis.lines[0][1] for analysis in found[0]}) > 5
 
 
-def test_a_verdict_does_not_depend_on_what_was_asked_before(stockfish: str) -> None:
+def test_an_analysis_does_not_depend_on_earlier_ones(stockfish: str) -> None:
     with pool_of(stockfish) as pool:
         forward = pool.analyse(FENS)
     with pool_of(stockfish) as pool:
@@ -100,7 +100,7 @@ def test_engines_killed_while_they_search_lose_nothing_and_change_nothing(
         assert not set(killed) & set(pool.pids())
 
 
-def test_a_stopped_engine_is_replaced_and_its_position_asked_again(stockfish: str, gone: Gone) -> None:
+def test_a_stopped_engine_is_replaced_and_its_position_searched_again(stockfish: str, gone: Gone) -> None:
     with pool_of(stockfish, timeout_s=2.0) as pool:
         expected = pool.analyse(FENS[:2])
     with pool_of(stockfish, timeout_s=2.0) as pool:
@@ -124,7 +124,7 @@ def test_a_position_that_fails_is_named_and_the_others_stay_judged(
         assert len(pool.analyse([FENS[0], FENS[2]])) == 2 and pool.counts().restarts == 2
 
 
-def test_what_fails_ahead_of_time_is_asked_again_when_it_is_asked_for(
+def test_a_search_that_failed_in_prepare_is_repeated_by_analyse(
     fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch, until: Until
 ) -> None:
     monkeypatch.setattr("rookworld_rlvr.stockfish.engine.ATTEMPTS", 2)

@@ -310,3 +310,28 @@ def test_a_mate_in_one_that_is_no_candidate_s_better_is_told_and_its_row_dropped
     assert "2 of 3 White rows with a mate in one hold another candidate as good" in list(report.lines())
     dropped: Counter[str] = Counter()
     assert list(fixed_lines(path, dropped=dropped)) == [row("999.99 9.0", "g6g7")] and dropped == {"bad_eval": 2}
+
+
+CUT_PGN = '[Event "a"]\n\n1. e4 e5 1-0\n\n[Event "b"]\n\n1. e4 e5 2. Nf3 Nc6 3. Bc'
+CUT_IN_TAGS = '[Event "a"]\n\n1. e4 1-0\n\n[Event "b"]\n[Site "'
+
+
+@pytest.mark.parametrize("text", [CUT_PGN, CUT_IN_TAGS, "1. e4 1-0\n\n1. d4 { good"])
+def test_an_audit_counts_games_and_names_the_one_that_was_cut(tmp_path: Path, text: str) -> None:
+    (tmp_path / "cut.pgn").write_text(text)
+    report = audit(tmp_path / "cut.pgn")
+    lines = "\n".join(report.lines())
+    assert not report.is_clean and "Games: 2;" in lines and "No defect found" not in lines
+    assert f"Game 2 has no result: it stops at line {text.count(chr(10)) + 1}" in lines
+
+
+def test_a_game_in_progress_is_no_cut_game(tmp_path: Path) -> None:
+    (tmp_path / "whole.pgn").write_text('[Event "a"]\n\n1. e4 e5 *\n')
+    report = audit(tmp_path / "whole.pgn")
+    assert report.is_clean and report.games is not None and report.games.games == 1
+
+
+def test_fens_in_a_text_file_are_refused_with_the_suffix_that_they_need(tmp_path: Path) -> None:
+    (tmp_path / "fens.txt").write_text("rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1\n")
+    with pytest.raises(CorpusError, match=r"row 1: the line is a FEN alone: name a file of FENs \.fen"):
+        audit(tmp_path / "fens.txt")
