@@ -74,7 +74,6 @@ CHANGES: dict[str, dict[str, Any]] = {
     "logging=console": {},
     "logging=wandb": {"logging.tracker": Tracker.wandb},
     "logging=tensorboard": {"logging.tracker": Tracker.tensorboard},
-    "logging=trackio": {"logging.tracker": Tracker.trackio},
     "distributed=none": {},
     "distributed=ddp": {"distributed.kind": Distributed.ddp},
     "distributed=fsdp2": {"distributed.kind": Distributed.fsdp2},

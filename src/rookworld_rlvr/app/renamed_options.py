@@ -66,6 +66,8 @@ RENAMED_OPTIONS: dict[str, str] = {
     "reference.kl_budget": "(removed: reference.refresh_every alone decides when a refresh is due)",
     "reference.reset_optimizer": "(removed: the optimiser keeps its moments at a refresh)",
     "logging.wandb_mode": "(removed: set the environment variable WANDB_MODE; the default is offline)",
+    "logging=trackio": f"{REMOVED}use logging=wandb or logging=tensorboard)",
+    "logging.tracker=trackio": f"{REMOVED}use logging.tracker=wandb or logging.tracker=tensorboard)",
     "logging.console_every": "(removed: the console has a line per step)",
     "rubric.policy.structure": f"{CONSTANT} rewards.policy_rewards.STRUCTURE_WEIGHTS)",
     "rubric.policy.parse": f"{CONSTANT} rewards.policy_rewards.PARSE_WEIGHTS)",

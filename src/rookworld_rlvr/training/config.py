@@ -142,7 +142,6 @@ class Tracker(StrEnum):
     none = "none"
     wandb = "wandb"
     tensorboard = "tensorboard"
-    trackio = "trackio"
 
 
 @dataclass(slots=True)
@@ -151,7 +150,7 @@ class LoggingConfig:
 
     tracker: Tracker = Tracker.none
     project: str = "rookworld-rlvr"
-    """The project of wandb and of trackio."""
+    """The project of wandb."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Experiment trackers as sinks: Weights & Biases, TensorBoard and Trackio, each imported only if it is chosen."""
+"""Experiment trackers as sinks: Weights & Biases and TensorBoard, each imported only if it is chosen."""
 
 import importlib.util
 import os
@@ -26,8 +26,6 @@ def make_tracker(config: LoggingConfig, folder: Path, settings: Mapping[str, Any
             return TensorBoardSink(folder, cards)
         case Tracker.wandb:
             return WandbSink(config, folder, settings, cards)
-        case Tracker.trackio:
-            return TrackioSink(config, folder, settings, cards)
     raise ValueError(f"expected a tracker, got {config.tracker}")
 
 
@@ -124,40 +122,6 @@ class WandbSink(Sink):
 
     def close(self) -> None:
         self._run.finish()
-
-
-class TrackioSink(Sink):
-    """One Trackio run; `trackio show --project NAME` opens it."""
-
-    def __init__(self, config: LoggingConfig, folder: Path, settings: Mapping[str, Any], cards: Cards) -> None:
-        # Slow to import, and absent until chosen.
-        import pandas
-        import trackio
-
-        self._trackio: Any = trackio
-        self._frame: Any = pandas.DataFrame
-        self._cards, self._step = cards, 0
-        self._run: Any = trackio.init(
-            project=config.project, name=folder.name, config=dict(settings), embed=False, auto_log_gpu=False
-        )
-
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._step = step
-        self._run.log(dict(metrics), step=step)
-
-    def show(self, step: int, transcripts: Sequence[Mapping[str, Any]]) -> None:
-        table = self._table(TRANSCRIPT_COLUMNS, transcript_rows(transcripts))
-        self._run.log({TRANSCRIPTS: table, BOARDS: self._trackio.Html(self._cards.html(transcripts))}, step=step)
-
-    def conclude(self, summary: Mapping[str, Any]) -> None:
-        if rows := change_rows(summary):
-            self._run.log({CHANGES: self._table(CHANGE_COLUMNS, rows)}, step=self._step)
-
-    def close(self) -> None:
-        self._run.finish()
-
-    def _table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
-        return self._trackio.Table(dataframe=self._frame(rows, columns=list(columns)))
 
 
 def _markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
