@@ -12,7 +12,7 @@ from .renamed_options import renamed_command
 COMMANDS = {
     "train": "the main job: bash train.sh = smoke, then this",
     "smoke": "one real step on one prompt per task, then the preflight checks",
-    "bench": "speed of a step with each generator, and its share of what the machine can do",
+    "bench": "speed of a step with each generator",
     "evaluate": "held-out examples, puzzles and games of any model, with intervals; compare: two results, paired",
     "report": "a run as one HTML file: summary, curves, boards; several runs laid over one another",
     "rollouts": "completions of a run or an evaluation, as boards in the terminal",

@@ -43,18 +43,6 @@ SPEED_COLUMNS = (
     "step s",
     "score/step",
     "step peak GiB",
-)
-USE_COLUMNS = (
-    "generator",
-    "MFU step",
-    "MFU train",
-    "train/limit",
-    "generate/limit",
-    "GFLOP generate",
-    "train",
-    "reference",
-    "GiB generate",
-    "passes",
     "mean length",
 )
 
@@ -144,14 +132,13 @@ def sweep_table(members: Sequence[Member]) -> Table:
     return table
 
 
-def bench_tables(figures: Mapping[str, Any]) -> list[Table]:
-    """`rookworld bench`: speed, then the utilisation of the machine; a line per generator."""
+def bench_table(figures: Mapping[str, Any]) -> Table:
+    """The speeds that `rookworld bench` measured, a line per generator."""
     machine, ratios = figures["machine"], figures["ratios_to_hf"]
-    speed = Table(*SPEED_COLUMNS, title=_bench_title(machine))
-    use = Table(*USE_COLUMNS, title=_limits_title(machine))
+    table = Table(*SPEED_COLUMNS, title=_bench_title(machine))
     for kind, row in figures["generators"].items():
         ratio = ratios.get(kind)
-        speed.add_row(
+        table.add_row(
             kind,
             f"{row['completions_per_s']:.1f}",
             _ratio(ratio["completions_per_s"]) if ratio else "",
@@ -160,29 +147,15 @@ def bench_tables(figures: Mapping[str, Any]) -> list[Table]:
             *(f"{row[key]:.3f}" for key in ("generate_s", "score_s", "train_s", "step_s")),
             f"{row['score_share']:.2%}",
             f"{row['peak_gib']:.2f}",
-        )
-        bound = "memory" if row["memory_bound/generate"] else "compute"
-        use.add_row(
-            kind,
-            *(f"{row[key]:.2%}" for key in ("mfu/step", "mfu/train", "share/train")),
-            f"{row['share/generate']:.2%} of {bound}",
-            *(f"{row[key]:.1f}" for key in ("gflop/generate", "gflop/train", "gflop/reference")),
-            f"{row['gib/generate']:.2f}",
-            f"{row['passes']:.0f}",
             f"{row['completion_tokens']:.1f}",
         )
-    return [speed, use]
+    return table
 
 
 def _bench_title(machine: Mapping[str, Any]) -> str:
+    where = f"{machine['device']}, {machine['threads']} threads, {machine['precision']}"
     step = f"{machine['prompts']} prompts × {machine['group_size']}, at most {machine['max_new_tokens']} tokens"
-    return f"{step}; medians; ratios of a round and their range"
-
-
-def _limits_title(machine: Mapping[str, Any]) -> str:
-    compute, memory = machine["flops_per_s"] / 1e12, machine["bytes_per_s"] / 1e9
-    where = f"{machine['device']}, {machine['threads']} threads"
-    return f"{where}: {compute:.3f} TFLOP/s in {machine['precision']}, {memory:.1f} GB/s, measured now"
+    return f"{where}; {step}; medians; ratios of a round and their range"
 
 
 def _ratio(ratio: Mapping[str, float]) -> str:

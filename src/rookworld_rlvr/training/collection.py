@@ -40,9 +40,7 @@ class CollectionError(FaultError):
 
 
 @contextmanager
-def synced_sampler(
-    context: StepContext, sync: Callable[[PreTrainedModel], None] | None = None
-) -> Iterator[None]:
+def synced_sampler(context: StepContext, sync: Callable[[PreTrainedModel], None] | None = None) -> Iterator[None]:
     """Inside, the sampler has the policy's weights, given to it by `sync`, by default `sync_weights`.
 
     A model in shards is gathered first. It stays so if the sampler uses the trainer's own model; if the sampler has a
@@ -172,6 +170,7 @@ def _scored(context: StepContext, examples: Sequence[Example], collection: Colle
             collection.add_engine_counts(counts)
     collection.sampled_groups += len(groups)
     collection.sampled_completions += len(groups) * context.config.objective.group_size
+    collection.sampled_tokens += sum(len(sample.completion.tokens) for group in groups for sample in group.samples)
     collected = Collected.of(groups)
     try:
         check_rewards(collected.rewards_PG)
@@ -198,9 +197,7 @@ def _own_groups(
                 seeds=seeds,
             )
         with timed(collection.times_s, "score"):
-            return score_groups(
-                sampled, tokenizer, examples, scorer=context.scorer, step=collection.schedule_step
-            )
+            return score_groups(sampled, tokenizer, examples, scorer=context.scorer, step=collection.schedule_step)
     except GeneratorError as error:
         raise FaultError(Fault(FaultKind.generator, "completions", str(error))) from error
     except ScorerError as error:

@@ -54,6 +54,8 @@ class Collection:
     """Groups sampled, including those that were dropped or replaced."""
     sampled_completions: int = 0
     """Completions sampled, likewise."""
+    sampled_tokens: int = 0
+    """Tokens of these completions."""
     rejected_completions: int = 0
     """Completions beyond the KL cap, including those that were replaced."""
     engine: EngineCounts | None = None
