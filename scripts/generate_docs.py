@@ -24,10 +24,11 @@ from typing import Any
 
 import yaml
 
-from rookworld_rlvr.app import config, exit_codes
+from rookworld_rlvr import errors
+from rookworld_rlvr.app import config
+from rookworld_rlvr.app.arguments import conf_folder
 from rookworld_rlvr.app.cli import COMMANDS
 from rookworld_rlvr.app.cli import main as rookworld
-from rookworld_rlvr.app.conf_groups import conf_folder
 from rookworld_rlvr.app.renamed_options import REMOVED, RENAMED_COMMANDS, RENAMED_OPTIONS
 from rookworld_rlvr.evaluation.metrics import EVALUATION_METRICS
 from rookworld_rlvr.training.metrics import METRICS
@@ -255,7 +256,7 @@ def subcommands(text: str) -> list[str]:
 
 def exit_code_table() -> str:
     """Return the table of exit codes."""
-    module = ast.parse(inspect.getsource(exit_codes)).body
+    module = ast.parse(inspect.getsource(errors)).body
     rows = [["0", "The command is done."]]
     for statement, following in pairwise(module):
         if isinstance(statement, ast.Assign) and isinstance(following, ast.Expr):

@@ -13,8 +13,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from transformers.utils import logging as transformers_logging
 
-from rookworld_rlvr.app.exit_codes import BAD_INPUT, DONE, INTERRUPTED
-from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.errors import BAD_INPUT, DONE, INTERRUPTED, UserError
 from rookworld_rlvr.model.device import Device, select_device
 
 from .data import load_data

@@ -1,7 +1,18 @@
-"""What ends a command early; the command line turns each into its exit code. Model mistakes are never among them."""
+"""Errors that end a command, and exit codes. A model's mistakes are never among them."""
 
+# Begins a note of an error that several processes raise; the number of the process that reports it follows.
 RAISED_ON = "raised on rank "
-"""Begins a note of an error that several processes raise; then comes the number of the one that tells it."""
+
+# Exit codes of the commands.
+DONE = 0
+BAD_INPUT = 2
+"""One line on stderr says what was expected, what came, and where."""
+REFUSED = 3
+"""A preflight check refused."""
+GAVE_UP = 4
+"""Training, or what it needs, failed again and again; a diagnosis is written."""
+INTERRUPTED = 130
+"""Stopped by Ctrl-C or a signal, as a shell reports it; a run has saved a checkpoint and can be resumed."""
 
 
 class UserError(ValueError):
@@ -17,4 +28,4 @@ class TrainingGaveUpError(RuntimeError):
 
 
 class ScorerError(RuntimeError):
-    """The judge itself failed: its process died and could not be replaced. A run treats it as a fault."""
+    """A scorer failed: its engine died and could not be replaced. A run treats it as a fault."""

@@ -19,12 +19,11 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
-from rookworld_rlvr.app.build import build_unsaved_run
-from rookworld_rlvr.app.conf_groups import conf_folder
+from rookworld_rlvr.app.arguments import conf_folder
+from rookworld_rlvr.app.build import build_unsaved_run, make_scorers, open_pool
 from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, SFTRunConfig
 from rookworld_rlvr.app.hydra_command import store_schema, to_dataclass
 from rookworld_rlvr.app.processes import join_world
-from rookworld_rlvr.app.scorers import make_scorers, open_pool
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.evaluation.match import MatchConfig
 from rookworld_rlvr.model.weights import checksum

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hydra.errors import HydraException
 
+from rookworld_rlvr.app.arguments import conf_folder
 from rookworld_rlvr.app.cli import COMMANDS, CONFIGURED, main
-from rookworld_rlvr.app.conf_groups import conf_folder
 
 FILES = {f"{path.parent.name}={path.stem}" for path in conf_folder().glob("*/*.yaml")}
 

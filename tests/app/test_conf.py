@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rookworld_rlvr.app.conf_groups import conf_folder
+from rookworld_rlvr.app.arguments import conf_folder
 from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, SFTRunConfig
 from rookworld_rlvr.model.world import Distributed
 from rookworld_rlvr.objective import AdvantageScale, KLForm, LossKind, MismatchMode

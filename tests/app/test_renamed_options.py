@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from rookworld_rlvr.app.arguments import conf_folder
 from rookworld_rlvr.app.cli import COMMANDS, main
-from rookworld_rlvr.app.conf_groups import conf_folder
 from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, SFTRunConfig
 from rookworld_rlvr.app.renamed_options import REMOVED, RENAMED_COMMANDS, RENAMED_OPTIONS, renamed_option
 

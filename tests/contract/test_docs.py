@@ -127,7 +127,7 @@ def test_the_overrides_shown_are_accepted(name: str, overrides: list[str]) -> No
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
-    from rookworld_rlvr.app.conf_groups import conf_folder
+    from rookworld_rlvr.app.arguments import conf_folder
     from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, RunConfig, SFTRunConfig
     from rookworld_rlvr.app.hydra_command import store_schema
 

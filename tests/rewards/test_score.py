@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from rookworld_rlvr.app.build import make_scorers
 from rookworld_rlvr.app.config import RunConfig
-from rookworld_rlvr.app.scorers import make_scorers
 from rookworld_rlvr.rewards import Rubric, RubricConfig, score
 from rookworld_rlvr.rewards.scorer import ScoreRequest
 from rookworld_rlvr.tasks import Example, PromptError, Task

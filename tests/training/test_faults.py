@@ -12,8 +12,8 @@ import torch
 from hydra import compose, initialize_config_dir
 from torch import Tensor, nn
 
+from rookworld_rlvr.app.arguments import conf_folder
 from rookworld_rlvr.app.cli import main
-from rookworld_rlvr.app.conf_groups import conf_folder
 from rookworld_rlvr.app.hydra_command import EXIT_CODES, store_schema, to_dataclass
 from rookworld_rlvr.errors import TrainingGaveUpError
 from rookworld_rlvr.rewards import Score

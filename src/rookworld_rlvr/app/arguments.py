@@ -1,9 +1,11 @@
-"""Parsing for the commands that take arguments in place of hydra's overrides."""
+"""The input of commands: a parser of arguments, and the YAML files behind overrides."""
 
 import argparse
 import sys
 from pathlib import Path
 from typing import NoReturn
+
+from omegaconf import DictConfig, OmegaConf
 
 from ..errors import UserError
 
@@ -22,3 +24,23 @@ def warn_of_unfinished(*paths: str | Path) -> None:
 
     for line in filter(None, (unfinished_run(Path(path)) for path in paths)):
         print(f"rookworld: {line}", file=sys.stderr)
+
+
+def conf_folder() -> Path:
+    """The YAML files: inside an installed package, at the top of a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "conf"
+    return installed if installed.is_dir() else package.parents[1] / "conf"
+
+
+def groups(name: str) -> dict[str, tuple[str, list[str]]]:
+    """The groups of `conf/<name>.yaml` in its order: each with its default, "" if it has none, and all its options."""
+    by_group = {}
+    for entry in OmegaConf.load(conf_folder() / f"{name}.yaml").defaults:
+        # The others are the schema and the file itself, and hydra's own groups.
+        if isinstance(entry, DictConfig) and not str(next(iter(entry))).startswith("override "):
+            [(key, default)] = entry.items()
+            group = str(key).removeprefix("optional ")
+            options = sorted(path.stem for path in (conf_folder() / group).glob("*.yaml"))
+            by_group[group] = default or "", options
+    return by_group

@@ -1,4 +1,4 @@
-"""Builder of a run: from a configuration to the objects that it works with."""
+"""Builders of a run and of its scorer: from a configuration to the objects that it works with."""
 
 import random
 import sys
@@ -10,14 +10,21 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from ..errors import UserError
+from ..evaluation import MoveEvaluator
 from ..files import write_text
 from ..model.device import select_device
 from ..model.policy import load_policy
 from ..model.sharded import shard
 from ..model.world import Distributed, World
+from ..rewards import Rubric
+from ..rewards.evaluation_cache import EvaluationCache, EvaluationCacheError, load_cache
+from ..rewards.rubric import MoveSource
+from ..rewards.scorer import Scorer, make_scorer
 from ..stability.guards import Guards
 from ..stability.kl_control import KLController
 from ..stability.reference import ReferenceMode, References
+from ..stockfish.engine import EngineConfig
+from ..stockfish.pool import EnginePool
 from ..tasks.corpus import example_key
 from ..tasks.prompt_stream import PromptStream
 from ..tasks.self_play_prompts import SelfPlayPrompts
@@ -34,7 +41,6 @@ from ..training.state import StepContext
 from ..training.trackers import Cards, make_tracker, require_tracker
 from .generators import in_this_process, make_generator
 from .processes import join_world, local_rank, threads_of_a_rank
-from .scorers import make_scorers
 
 # Wider than any table.
 LINE = 1000
@@ -202,3 +208,47 @@ def _make_sinks(run: Run, raw: DictConfig) -> list[Sink]:
     assert isinstance(settings, dict)
     named = {str(key): value for key, value in settings.items()}
     return [*sinks, make_tracker(config.logging, run.folder, named, Cards(cards_html, cards_markdown))]
+
+
+def make_scorers(config: RunConfig) -> tuple[Scorer, MoveEvaluator]:
+    """The scorer, and what measures held-out rows. Raises UserError.
+
+    With source=engine the engines run when this returns; with source=cached one begins where it is needed.
+    """
+    rubric = config.rubric
+    try:
+        Rubric(rubric)
+    except ValueError as error:
+        raise UserError(f"rubric: {error}") from error
+    cache = _cache(rubric.move_evals, "rubric.move_evals")
+    if rubric.source is MoveSource.engine:
+        pool = open_pool(rubric.stockfish, "rubric.stockfish")
+        return make_scorer(rubric, pool), MoveEvaluator(cache, pool, config.evaluation_nodes)
+    measure = make_measure(rubric.stockfish, config.evaluation_nodes, "rubric.stockfish", rubric.move_evals)
+    return make_scorer(rubric), measure
+
+
+def make_measure(config: EngineConfig, nodes: int, where: str, move_evals: str) -> MoveEvaluator:
+    """Engines for `nodes` above 0, else a file of evaluations alone; the caller closes it.
+
+    `where` is the place of the engine's options, `stockfish` or `rubric.stockfish`. Raises UserError.
+    """
+    if nodes < 0:
+        raise UserError(f"evaluation_nodes: expected 0 or more, got {nodes}")
+    cache = _cache(move_evals, f"{where.removesuffix('stockfish')}move_evals")
+    return MoveEvaluator(cache, open_pool(config, where), nodes) if nodes else MoveEvaluator(cache)
+
+
+def open_pool(config: EngineConfig, where: str) -> EnginePool:
+    """Engines that are there and new enough. Raises UserError."""
+    try:
+        return EnginePool(config)
+    except ValueError as error:
+        raise UserError(f"{where}: {error}") from error
+
+
+def _cache(source: str, where: str) -> EvaluationCache:
+    try:
+        return load_cache(source)
+    except EvaluationCacheError as error:
+        raise UserError(f"{where}: {error}") from error

@@ -3,8 +3,8 @@
 import importlib
 import sys
 
-from .conf_groups import groups
-from .exit_codes import BAD_INPUT, DONE, INTERRUPTED
+from ..errors import BAD_INPUT, DONE, INTERRUPTED
+from .arguments import groups
 from .process import prepare_process, run_process
 from .renamed_options import renamed_command
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ..errors import BAD_INPUT, DONE, UserError
 from ..evaluation import Row, to_json
 from ..evaluation.games import elo_measures
 from ..evaluation.headline import LEAST_ROWS, better_and_worse
@@ -24,7 +24,6 @@ from ..evaluation.world_model import world_model_measures
 from ..files import write_json
 from .arguments import OneLineParser
 from .build import make_console
-from .exit_codes import BAD_INPUT, DONE
 from .rows_file import MISSING, leaves, read_finished, rows_path
 from .tables import comparison_table
 

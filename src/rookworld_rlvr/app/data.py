@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from ..errors import UserError
+from ..errors import BAD_INPUT, DONE, INTERRUPTED, UserError
 from ..files import write_lines
 from ..rewards import ScorerError
 from ..stockfish.engine import MAX_TIMEOUT_S, EngineConfig, EngineUnusableError
@@ -17,7 +17,6 @@ from ..tasks.corpus import CorpusError
 from ..tasks.types import Task
 from ..training.data import positions_of
 from .arguments import OneLineParser
-from .exit_codes import BAD_INPUT, DONE, INTERRUPTED
 from .generation.game_log import GameLogError
 from .generation.generate import (
     CARD_FILE,

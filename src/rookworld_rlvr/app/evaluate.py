@@ -3,6 +3,7 @@
 With `output=` finished rows are kept, and the same command continues after them.
 """
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -15,22 +16,20 @@ from omegaconf import DictConfig, OmegaConf
 from ..errors import UserError
 from ..evaluation import Row, to_json
 from ..evaluation.suite import Suite, SuiteName, suite_table
-from ..files import write_json, written_alone
+from ..files import write_json, write_text, written_alone
 from ..model.policy import Policy
 from ..model.weights import checksum
 from ..provenance import software
 from ..stockfish.engine import HASH_MIB, EngineConfig
 from ..training.data import load_evaluation_data
 from .arguments import warn_of_unfinished
-from .build import make_console, set_threads
+from .build import make_console, make_measure, set_threads
 from .compare import compare_command
 from .config import EvaluateConfig
 from .generators import make_generator
 from .hydra_command import run_command
-from .pgn_files import begin_pgn, pgn_paths, save_pgn
 from .progress import bars
 from .rows_file import RowsFile, rows_path
-from .scorers import make_measure
 from .suites import Evaluated, build_suites, load_model
 from .tables import evaluation_tables
 
@@ -145,3 +144,41 @@ def _head(config: EvaluateConfig, raw: DictConfig, policy: Policy, suites: Seque
         "software": software(),
         "facts": {suite.name.value: dict(suite.facts) for suite in suites},
     }
+
+
+def pgn_paths(config: EvaluateConfig) -> dict[str, Path]:
+    """The PGN file of each suite that has one. Raises UserError unless each can be written and is a file of its own."""
+    by_suite = {
+        SuiteName.selfplay: config.selfplay.pgn,
+        SuiteName.engine_match: config.engine_match.pgn,
+        SuiteName.match: config.match.pgn,
+    }
+    paths = {name.value: Path(path).resolve() for name, path in by_suite.items() if path and name in config.suites}
+    for name, path in paths.items():
+        if path.is_dir() or not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+            raise UserError(f"{name}.pgn: expected a file in a folder that can be written to, got {path}")
+    output = Path(config.output).resolve()
+    files = {**paths, **({"output": output, "its rows": rows_path(output)} if config.output else {})}
+    if len(set(files.values())) < len(files):
+        listed = ", ".join(f"{path} for {name}" for name, path in files.items())
+        raise UserError(f"pgn: expected a file of its own for each, got {listed}")
+    return paths
+
+
+def begin_pgn(paths: Mapping[str, Path], rows: Mapping[str, Sequence[Row]]) -> None:
+    """Write the games that are kept. Raises UserError if a file holds others, and leaves it as it is."""
+    for name, path in paths.items():
+        if path.exists() and not _pgn(rows[name]).startswith(path.read_text(encoding="utf-8", errors="replace")):
+            raise UserError(f"{name}.pgn: expected no file, or the games of this evaluation, got other games in {path}")
+    for name in paths:
+        save_pgn(paths, name, rows[name])
+
+
+def save_pgn(paths: Mapping[str, Path], name: str, rows: Sequence[Row]) -> None:
+    """Write all games of a suite that are kept so far, if it has a PGN file."""
+    if name in paths and rows:
+        write_text(paths[name], _pgn(rows))
+
+
+def _pgn(rows: Sequence[Row]) -> str:
+    return "".join(row.record for row in rows)

@@ -4,10 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from ..errors import UserError
+from ..errors import BAD_INPUT, DONE, UserError
 from ..report.export import export, upload_plan
 from .arguments import OneLineParser, warn_of_unfinished
-from .exit_codes import BAD_INPUT, DONE
 
 
 def main(argv: list[str]) -> int:

@@ -18,12 +18,21 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ..errors import RAISED_ON, PreflightError, TrainingGaveUpError, UserError
+from ..errors import (
+    BAD_INPUT,
+    DONE,
+    GAVE_UP,
+    INTERRUPTED,
+    RAISED_ON,
+    REFUSED,
+    PreflightError,
+    TrainingGaveUpError,
+    UserError,
+)
 from ..model.world import RankError
 from ..rewards import ScorerError
 from ..rollout.generator import GeneratorError, PromptLengthError
-from .conf_groups import conf_folder, groups
-from .exit_codes import BAD_INPUT, DONE, GAVE_UP, INTERRUPTED, REFUSED
+from .arguments import conf_folder, groups
 from .renamed_options import renamed_option
 
 EXIT_CODES: dict[type[Exception], int] = {

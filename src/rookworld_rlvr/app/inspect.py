@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from ..errors import UserError
+from ..errors import BAD_INPUT, DONE, UserError
 from ..model.world import DistributedConfig
 from ..objective import LossSizes
 from ..rewards.rubric import MoveSource
@@ -24,7 +24,6 @@ from ..training.run_files import CONFIG_FILE
 from ..training.state import StepContext
 from .arguments import OneLineParser
 from .build import build_unsaved_run, make_console
-from .exit_codes import BAD_INPUT, DONE
 
 SHOWN_SAMPLES = 8
 

@@ -5,10 +5,9 @@ import shlex
 import sys
 from pathlib import Path
 
-from ..errors import UserError
+from ..errors import BAD_INPUT, DONE, UserError
 from ..files import write_text
 from .arguments import OneLineParser
-from .exit_codes import BAD_INPUT, DONE
 
 # Seconds before its time is over that SLURM asks the job to stop, and seconds that torchrun then gives it to save.
 WARNING_S, SAVING_S = 180, 150

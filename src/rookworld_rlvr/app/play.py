@@ -5,9 +5,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import UserError
+from ..errors import BAD_INPUT, DONE, UserError
 from .arguments import OneLineParser, warn_of_unfinished
-from .exit_codes import BAD_INPUT, DONE
 
 if TYPE_CHECKING:
     from ..play.choice import MoveChooser

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import torch
 
-from ..errors import UserError
+from ..errors import INTERRUPTED, UserError
 from ..model.world import Distributed, DistributedConfig, World
-from .exit_codes import INTERRUPTED
 
 SIGNALLED = 128
 # The world of several processes that this one has joined, if it has.

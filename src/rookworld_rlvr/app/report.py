@@ -4,14 +4,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from ..errors import UserError
+from ..errors import BAD_INPUT, DONE, UserError
 from ..files import write_text
 from ..report.page import REPORT, render
 from ..report.run_record import read_run
 from ..report.summary import summarise_run
 from .arguments import OneLineParser, warn_of_unfinished
 from .build import make_console
-from .exit_codes import BAD_INPUT, DONE
 
 
 def main(argv: list[str]) -> int:

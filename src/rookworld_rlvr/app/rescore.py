@@ -11,16 +11,14 @@ from statistics import fmean
 from omegaconf import DictConfig
 from rich.table import Table
 
-from ..errors import UserError
+from ..errors import BAD_INPUT, UserError
 from ..report.transcripts import Transcript, read_transcripts
 from ..rewards.scorer import ScoreRequest
 from ..tasks import Task
 from ..training.config import RunConfig
 from .arguments import OneLineParser
-from .build import make_console
-from .exit_codes import BAD_INPUT
+from .build import make_console, make_scorers
 from .hydra_command import overrides, run_command, to_dataclass
-from .scorers import make_scorers
 from .train import NAME, resumed_config
 
 # Rewards in files are those of the run to the last bit; more than this is another reward.

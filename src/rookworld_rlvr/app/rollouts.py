@@ -9,13 +9,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..errors import UserError
+from ..errors import BAD_INPUT, DONE, UserError
 from ..report.boards import draw
 from ..report.terminal import transcript_view
 from ..report.transcripts import Transcript, read_transcripts
 from ..tasks import Task
 from .arguments import OneLineParser, warn_of_unfinished
-from .exit_codes import BAD_INPUT, DONE
 
 KEYS = "n next · p previous · t task · f failures · s next step · r order by reward · g first · q quit"
 TASKS = (None, *Task)

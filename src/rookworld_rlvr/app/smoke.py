@@ -7,7 +7,7 @@ from functools import partial
 from omegaconf import DictConfig
 from rich.console import Console
 
-from ..errors import TrainingGaveUpError
+from ..errors import DONE, TrainingGaveUpError
 from ..rollout.groups import Group
 from ..tasks.prompt_stream import MixtureConfig, PromptStream
 from ..training.config import RunConfig, ZeroVariance
@@ -23,7 +23,6 @@ from ..training.run import Run
 from ..training.state import StepReport
 from ..training.step import grpo_step
 from .build import build_unsaved_run
-from .exit_codes import DONE
 from .hydra_command import MULTIRUN_FLAGS, run_command
 from .processes import must_be_started, start
 from .train import NAME, resumed

@@ -10,7 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from ..errors import UserError
+from ..errors import DONE, UserError
+from ..errors import INTERRUPTED as INTERRUPTED_CODE
 from ..files import write_text
 from ..report.page import REPORT, render
 from ..report.run_record import read_run
@@ -20,10 +21,8 @@ from ..training.config import RunConfig
 from ..training.run import Run
 from ..training.run_files import CONFIG_FILE, INTERRUPTED, is_unfinished, unfinished
 from ..training.trainer import train
+from .arguments import conf_folder
 from .build import build_run, make_console
-from .conf_groups import conf_folder
-from .exit_codes import DONE
-from .exit_codes import INTERRUPTED as INTERRUPTED_CODE
 from .hydra_command import overrides, run_command, sweep_member, to_dataclass
 from .processes import must_be_started, rookworld, start
 from .tables import Member, gain_table, seeds_table, sweep_table

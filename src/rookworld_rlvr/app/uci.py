@@ -3,9 +3,8 @@
 import argparse
 import sys
 
-from ..errors import UserError
+from ..errors import BAD_INPUT, DONE, UserError
 from ..play.introduction import introduction
-from .exit_codes import BAD_INPUT, DONE
 
 
 def main(argv: list[str]) -> int:
