@@ -206,7 +206,7 @@ def test_a_model_folder_that_lacks_a_file_is_refused(
         (["evaluate", "suites=[retention]", "retention.baseline=/nope"], "retention.baseline: model.path: expected"),
         (["evaluate", "suites=[mate_in_one]"], "mate_in_one.path: expected a file"),
         (["evaluate", "suites=[puzzles]", "puzzles.path=/nope.jsonl"], "puzzles.path: "),
-        (["evaluate", "suites=[selfplay]", "selfplay.games=0"], "expected something to ask of selfplay"),
+        (["evaluate", "suites=[selfplay]", "selfplay.games=0"], "expected items of selfplay"),
         (["evaluate", "suites=[selfplay]", "selfplay.pgn=/nope/games.pgn"], "selfplay.pgn: expected a file"),
         (["evaluate", "suites=[engine_match]", "engine_match.opponent.path=/nope"], "engine_match.opponent: expected"),
         (["evaluate", "balanced.rows_per_class=0"], "balanced.rows_per_class: expected 1 or more"),
