@@ -47,7 +47,7 @@ LINE = 1000
 
 
 def make_console(*, quiet: bool = False) -> Console:
-    """The console: as wide as its lines, so that nothing is cut; a terminal that is narrower breaks them itself."""
+    """The console: as wide as its lines, so that no line is shortened; a narrower terminal breaks them itself."""
     return Console(file=sys.stdout, width=LINE, quiet=quiet)
 
 
@@ -167,8 +167,8 @@ def _self_play_prompts(config: RunConfig, data: Data) -> SelfPlayPrompts | None:
 def _require_fitting_options(config: RunConfig) -> None:
     """Raises UserError for options that exclude each other.
 
-    The reference of adapters is the model without them, which must not move or be cut into shards. Groups that are
-    sampled ahead must not depend on the step that is trained meanwhile.
+    The reference of adapters is the model without them, which must not move or be sharded. Groups that are
+    sampled one step early must not depend on the step that is trained meanwhile.
     """
     rank, mode = config.model.lora.rank, config.reference.mode
     if rank and config.distributed.kind is Distributed.fsdp2:
@@ -201,7 +201,7 @@ def _make_sinks(run: Run, raw: DictConfig) -> list[Sink]:
     ]
     if config.logging.tracker is Tracker.none:
         return sinks
-    # Only a tracker draws boards while a run goes on.
+    # A tracker alone needs boards during a run.
     from ..report.cards import cards_html, cards_markdown
 
     settings = OmegaConf.to_container(raw, resolve=True, enum_to_str=True)

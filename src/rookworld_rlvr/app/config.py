@@ -58,7 +58,7 @@ class EvaluateConfig:
     threads: int = 0
     """CPU threads; 0: torch's own choice."""
     evaluation_rows: int = 2048
-    """Held-out rows a task."""
+    """Held-out rows per task."""
     evaluation_nodes: int = 0
     """Nodes per position of the engine that measures win_probability_loss; 0: `move_evals` does."""
     move_evals: str = DEFAULT

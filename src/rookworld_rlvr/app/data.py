@@ -155,8 +155,8 @@ def _gz(text: str) -> Path:
 def _evals(arguments: argparse.Namespace) -> None:
     config = EngineConfig(nodes=arguments.nodes, processes=arguments.processes)
     wanted = len(positions_with_moves(arguments.files))
-    with bars({"evaluations": wanted}, unit="positions") as tell:
-        count = write_move_evals(arguments.files, arguments.out, config, lambda done: tell("evaluations", done))
+    with bars({"evaluations": wanted}, unit="positions") as report:
+        count = write_move_evals(arguments.files, arguments.out, config, lambda done: report("evaluations", done))
     print(f"move evaluations of {count} positions, {config.nodes} nodes per position: {arguments.out}")
 
 
@@ -199,8 +199,8 @@ def _generate(arguments: argparse.Namespace) -> None:
         excluded=positions_of(arguments.exclude),
         held_out_fraction=arguments.held_out,
     )
-    with bars({task.value: request.rows for task in request.tasks}) as tell:
-        done = generate(request, tell)
+    with bars({task.value: request.rows for task in request.tasks}) as report:
+        done = generate(request, report)
     replaced = f"; engines replaced: {done.restarts}" if done.restarts else ""
     where = f"{done.card.parent}, described in {done.card.name}"
     print(f"{request.rows} rows of {' and '.join(request.tasks)}: {where}{replaced}")
@@ -235,8 +235,8 @@ def _selfplay(arguments: argparse.Namespace) -> None:
         excluded=positions_of(arguments.exclude),
     )
     try:
-        with bars({"games": request.games}, unit="games") as tell:
-            counts = play_to_folder(request, lambda done: tell("games", done))
+        with bars({"games": request.games}, unit="games") as report:
+            counts = play_to_folder(request, lambda done: report("games", done))
     except GeneratorError as error:
         raise UsageError(str(error)) from error
     rows = ", ".join(f"{name} {count}" for name, count in counts.items())

@@ -103,15 +103,15 @@ def _require_ours(output: Path) -> None:
 def run_suites(suites: Sequence[Suite], file: RowsFile, pgn: Mapping[str, Path]) -> dict[str, float]:
     """Run what is not finished yet; returns the seconds of each suite."""
     times_s = {}
-    with bars({suite.name.value: len(suite.items) for suite in suites}) as tell:
+    with bars({suite.name.value: len(suite.items) for suite in suites}) as report:
         for suite in suites:
             started, done = time.perf_counter(), len(file.rows[suite.name])
             if done < len(suite.items):
-                tell(suite.name.value, done)
+                report(suite.name.value, done)
                 for rows in suite.rows(done):
                     file.add(suite, rows)
                     save_pgn(pgn, suite.name, file.rows[suite.name])
-                    tell(suite.name.value, len(file.rows[suite.name]))
+                    report(suite.name.value, len(file.rows[suite.name]))
             times_s[suite.name.value] = round(time.perf_counter() - started, 2)
     return times_s
 

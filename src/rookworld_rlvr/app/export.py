@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _push(files: list[Path], folder: Path, name: str, *, send: bool) -> None:
-    """Say what an upload sends, and send it if asked to. Raises UserError where the hub refuses."""
+    """Say what an upload sends, and send it if `send`. Raises UserError if the hub refuses."""
     print("\n".join(upload_plan(files, name)))
     if not send:
         print("nothing was sent; with --send it is")

@@ -159,21 +159,21 @@ def _guarded(task: Callable[[Any, DictConfig], int | None], raw: DictConfig) -> 
 def _complain(error: Exception, advice: str = "") -> int:
     rank = os.environ.get("RANK", "0")
     raised_on = [note for note in getattr(error, "__notes__", []) if note.startswith(RAISED_ON)]
-    # Of several processes that end by the same error, one tells it.
+    # Of several processes that end by the same error, one reports it.
     if raised_on in ([], [f"{RAISED_ON}{rank}"]):
         who = f"rookworld: rank {rank}" if rank != "0" else "rookworld"
-        told = " | ".join(part for part in (_one_line(error), advice) if part)
-        print(f"{who}: {told}", file=sys.stderr)
+        message = " | ".join(part for part in (_one_line(error), advice) if part)
+        print(f"{who}: {message}", file=sys.stderr)
     return BAD_INPUT
 
 
-def _advice(told: str, name: str, schema: type) -> str:
+def _advice(message: str, name: str, schema: type) -> str:
     """Advice on what to type instead: the groups that exist, or options that are spelled alike."""
-    if NO_SUCH_GROUP in told:
+    if NO_SUCH_GROUP in message:
         return f"expected group=choice, the groups of {name}: {', '.join(groups(name)) or 'none'}"
-    if "'mps'" in told:
+    if "'mps'" in message:
         return MPS_ADVICE
-    unknown = NO_SUCH_OPTION.search(told)
+    unknown = NO_SUCH_OPTION.search(message)
     options = _options_like(unknown[1], list(_options(schema()))) if unknown else []
     return f"did you mean {' or '.join(options)}?" if options else ""
 
@@ -199,5 +199,5 @@ def _one_line(error: BaseException) -> str:
     """hydra's and omegaconf's messages run over lines and carry their cause apart."""
     texts = [str(error)] + ([str(error.__cause__)] if isinstance(error.__cause__, OmegaConfBaseException) else [])
     lines = [line.strip() for text in texts for line in text.splitlines()]
-    told = [line for line in lines if line and not line.startswith(ADVICE)]
-    return " | ".join(dict.fromkeys(told)) or type(error).__name__
+    kept = [line for line in lines if line and not line.startswith(ADVICE)]
+    return " | ".join(dict.fromkeys(kept)) or type(error).__name__

@@ -68,7 +68,7 @@ def _context(run_folder: Path, saved: dict[str, Any]) -> tuple[StepContext, str]
     config.evaluation_rows = config.evaluation_nodes = 0
     # One process replays what several may have trained.
     config.distributed, config.processes = DistributedConfig(), 1
-    # Nothing is sampled or judged here, and a server or an engine may be the very thing that failed.
+    # Nothing is sampled or scored here, and a server or an engine may be the very thing that failed.
     config.generator.kind = GeneratorKind.hf
     config.rubric.source = MoveSource.rules
     context = build_unsaved_run(config).context
@@ -88,11 +88,11 @@ def _replay(console: Console, context: StepContext, saved: dict[str, Any]) -> No
     sizes = LossSizes(completions=len(batch.tokens_BT), tokens=tokens, step_tokens=tokens, max_tokens=max_tokens)
     try:
         plan = context.loss_plan(sizes, kl_coef=saved["kl_coef"], entropy_coef=saved["entropy_coef"])
-        found = grpo_loss(context.policy, batch, plan)
-        check_logprobs(context, found.logprobs, found.ref_logprobs, batch)
-        _show_terms(console, found)
-        check_loss(found.loss, batch)
-        found.loss.backward()
+        micro_loss = grpo_loss(context.policy, batch, plan)
+        check_logprobs(context, micro_loss.logprobs, micro_loss.ref_logprobs, batch)
+        _show_terms(console, micro_loss)
+        check_loss(micro_loss.loss, batch)
+        micro_loss.loss.backward()
         grads = [p.grad for p in context.policy.model.parameters() if p.grad is not None]
         grad_norm = float(torch.nn.utils.get_total_norm(grads))
         console.print(f"gradient norm   {grad_norm:.6g}", highlight=False)
@@ -103,10 +103,10 @@ def _replay(console: Console, context: StepContext, saved: dict[str, Any]) -> No
     console.print("not again: forward and backward pass are finite and usual here")
 
 
-def _show_terms(console: Console, found: MicroLoss) -> None:
-    tokens = found.totals
+def _show_terms(console: Console, micro_loss: MicroLoss) -> None:
+    tokens = micro_loss.totals
     terms = {
-        "loss": found.loss.item(),
+        "loss": micro_loss.loss.item(),
         "surrogate mean": tokens.surrogate_sum / tokens.count,
         "kl term mean": tokens.kl_term_sum / tokens.count,
         "entropy mean": tokens.entropy_sum / tokens.count,

@@ -19,7 +19,7 @@ TEMPLATE = """\
 set -euo pipefail
 cd {folder}
 
-# Seconds in which the processes may save when they are asked to stop.
+# Seconds in which the processes may save when they must stop.
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT={saving}
 
 # The first machine keeps the meeting place of all.

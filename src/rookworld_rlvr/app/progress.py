@@ -16,7 +16,7 @@ from rich.progress import (
 from rich.progress import Task as Bar
 from rich.text import Text
 
-Told = Callable[[str, int], None]
+Report = Callable[[str, int], None]
 """A bar's name and how much of it is done."""
 
 
@@ -31,7 +31,7 @@ class _Rate(ProgressColumn):
 
 
 @contextmanager
-def bars(totals: Mapping[str, int], unit: str = "rows") -> Generator[Told, None, None]:
+def bars(totals: Mapping[str, int], unit: str = "rows") -> Generator[Report, None, None]:
     """A bar for each name, shown from its first report on, so that an earlier refusal prints only one line.
 
     Whatever the first report counts was done before, and does not count for the rate.
@@ -41,11 +41,11 @@ def bars(totals: Mapping[str, int], unit: str = "rows") -> Generator[Told, None,
     with ExitStack() as stack:
         ids: dict[str, TaskID] = {}
 
-        def tell(name: str, done: int) -> None:
+        def report(name: str, done: int) -> None:
             if not shown.live.is_started:
                 stack.enter_context(shown)
             if name not in ids:
                 ids[name] = shown.add_task(name, total=totals[name], completed=done, before=done)
             shown.update(ids[name], completed=done)
 
-        yield tell
+        yield report

@@ -40,6 +40,6 @@ def _report(folders: list[Path], output: Path | None) -> None:
     write_text(path, render(runs))
     console = make_console()
     for folder, run in zip(folders, runs, strict=True):
-        told = [f"{folder}:", *summarise_run(run.summary, run.metrics).sentences()]
-        console.print("\n".join(told), highlight=False, markup=False, soft_wrap=True)
+        lines = [f"{folder}:", *summarise_run(run.summary, run.metrics).sentences()]
+        console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
     console.print(f"report: {path}", highlight=False, soft_wrap=True)

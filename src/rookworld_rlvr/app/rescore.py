@@ -1,4 +1,4 @@
-"""`rookworld rescore RUN [rubric=… overrides]`: a run's transcripts judged again, and compared with their rewards."""
+"""`rookworld rescore RUN [rubric=… overrides]`: a run's transcripts scored again, and compared with their rewards."""
 
 import argparse
 import sys
@@ -28,7 +28,7 @@ SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Rescored:
-    """A transcript and what it earns now."""
+    """A transcript with its reward before and now."""
 
     transcript: Transcript
     before: float
@@ -67,35 +67,35 @@ def _rescore(config: RunConfig, raw: DictConfig) -> None:
     if other := [override for override in given if not override.startswith("rubric")]:
         raise UserError(f"rescore: expected overrides of rubric, got {' '.join(other)}")
     again: RunConfig = to_dataclass(resumed_config(config.resume, raw, overrides()))
-    found = rescore(again, read_transcripts(Path(config.resume)))
+    rescored = rescore(again, read_transcripts(Path(config.resume)))
     console = make_console()
-    console.print(_table(found))
-    changed = sorted((one for one in found if abs(one.change) > SAME), key=lambda one: -abs(one.change))
+    console.print(_table(rescored))
+    changed = sorted((one for one in rescored if abs(one.change) > SAME), key=lambda one: -abs(one.change))
     for one in changed[:SHOWN]:
-        told = f"{one.before:+.3f} → {one.now:+.3f}  step {one.transcript.step}  {one.transcript.prompt}"
-        console.print(f"{told}  →  {' '.join(one.transcript.completion.split())}", markup=False, highlight=False)
-    told = f"{len(found) - len(changed)} of {len(found)} rewards are the same"
-    console.print(told, highlight=False)
+        rewards = f"{one.before:+.3f} → {one.now:+.3f}  step {one.transcript.step}  {one.transcript.prompt}"
+        console.print(f"{rewards}  →  {' '.join(one.transcript.completion.split())}", markup=False, highlight=False)
+    same = f"{len(rescored) - len(changed)} of {len(rescored)} rewards are the same"
+    console.print(same, highlight=False)
 
 
 def rescore(config: RunConfig, transcripts: Sequence[Transcript]) -> list[Rescored]:
-    """What the run's transcripts earn under this configuration; one whose reward was not finite is left out."""
+    """The run's transcripts with their rewards under this configuration; without those whose reward was not finite."""
     kept = [(one, one.reward) for one in transcripts if one.reward is not None]
-    asked = [ScoreRequest(one.prompt, one.completion, one.expected, (one.step or 1) - 1) for one, _ in kept]
+    requests = [ScoreRequest(one.prompt, one.completion, one.expected, (one.step or 1) - 1) for one, _ in kept]
     scorer, measure = make_scorers(config)
     with ExitStack() as stack:
         stack.callback(measure.close)
         stack.callback(scorer.close)
-        scorer.prepare([question.prompt for question in asked])
-        scores = scorer.score_all(asked)
+        scorer.prepare([request.prompt for request in requests])
+        scores = scorer.score_all(requests)
     return [Rescored(one, reward, score.total) for (one, reward), score in zip(kept, scores, strict=True)]
 
 
-def _table(found: Sequence[Rescored]) -> Table:
-    """A task a line; the order is that of each pair of answers to one prompt in one step."""
-    table = Table("task", "answers", "the same", "reward before", "now", "pairs", "in the same order")
+def _table(rescored: Sequence[Rescored]) -> Table:
+    """A line per task; the order is that of each pair of completions of one prompt in one step."""
+    table = Table("task", "completions", "the same", "reward before", "now", "pairs", "in the same order")
     for task in Task:
-        rows = [one for one in found if one.transcript.task is task]
+        rows = [one for one in rescored if one.transcript.task is task]
         if not rows:
             continue
         pairs = list(_pairs(rows))
@@ -113,9 +113,9 @@ def _table(found: Sequence[Rescored]) -> Table:
 
 
 def _pairs(rows: Sequence[Rescored]) -> list[tuple[Rescored, Rescored]]:
-    """Answers to one prompt in one step that earned unequal rewards, the first the lower."""
-    asked: dict[tuple[int | None, str], list[Rescored]] = {}
+    """Completions of one prompt in one step that earned unequal rewards, the lower first."""
+    by_prompt: dict[tuple[int | None, str], list[Rescored]] = {}
     for one in rows:
-        asked.setdefault((one.transcript.step, one.transcript.prompt), []).append(one)
-    found = [sorted(group, key=lambda one: one.before) for group in asked.values()]
-    return [(group[0], group[-1]) for group in found if group[0].before < group[-1].before]
+        by_prompt.setdefault((one.transcript.step, one.transcript.prompt), []).append(one)
+    ordered = [sorted(group, key=lambda one: one.before) for group in by_prompt.values()]
+    return [(group[0], group[-1]) for group in ordered if group[0].before < group[-1].before]

@@ -33,8 +33,8 @@ class Choice:
 
     def of(self, transcripts: list[Transcript]) -> list[Transcript]:
         """The transcripts that are chosen. One without a reward is never left out for its reward."""
-        found = [one for one in transcripts if self._holds(one)]
-        return sorted(found, key=lambda one: one.reward or 0.0) if self.by_reward else found
+        chosen = [one for one in transcripts if self._holds(one)]
+        return sorted(chosen, key=lambda one: one.reward or 0.0) if self.by_reward else chosen
 
     def _holds(self, one: Transcript) -> bool:
         if self.task not in (None, one.task) or self.step not in (None, one.step):
@@ -44,8 +44,8 @@ class Choice:
         return not self.failed or bool(draw(one).problem)
 
     def __str__(self) -> str:
-        told = [self.task or "both tasks", "every step" if self.step is None else f"step {self.step}"]
-        return ", ".join(told + ["failures alone"] * self.failed + ["by reward"] * self.by_reward)
+        filters = [self.task or "both tasks", "every step" if self.step is None else f"step {self.step}"]
+        return ", ".join(filters + ["failures alone"] * self.failed + ["by reward"] * self.by_reward)
 
 
 def main(argv: list[str]) -> int:

@@ -23,38 +23,38 @@ WRITTEN = tuple(spec.name for spec in fields(Written))
 
 
 def rows_path(output: Path) -> Path:
-    """Where the rows of `output` are."""
+    """The file of the rows of `output`."""
     return output.with_name(f"{output.name}.rows.jsonl")
 
 
 class RowsFile:
-    """Rows that are finished, in memory and, where there is a path, on disk. Items are held by their identity."""
+    """Finished rows, in memory and, if there is a path, on disk. Items are held by their identity."""
 
     def __init__(self, path: Path | None, header: Mapping[str, Any], suites: Sequence[Suite]) -> None:
-        """Read what is there, where it is of the same header. Raises UserError where it is of another evaluation."""
+        """Read the rows that are there. Raises UserError if they are of another evaluation, by their header."""
         self._path, self._header = path, header
         self.rows: dict[str, list[Row]] = {suite.name: [] for suite in suites}
         if path is not None and path.is_file():
-            found_header, found = read_rows(path)
+            written_header, written_rows = read_rows(path)
             # As JSON has it: what is read back holds no tuples.
-            _require_same(json.loads(json.dumps(header)), found_header, path)
-            self.rows = {suite.name: _finished(suite, found.get(suite.name, []), path) for suite in suites}
+            _require_same(json.loads(json.dumps(header)), written_header, path)
+            self.rows = {suite.name: _finished(suite, written_rows.get(suite.name, []), path) for suite in suites}
 
     def begin(self) -> None:
-        """Write the file anew, less what a crash left of a chunk."""
+        """Write the file anew, without an unfinished chunk."""
         if self._path is not None:
             write_lines(self._path, [json.dumps({HEADER: self._header}), *self._lines()])
 
     def add(self, suite: Suite, rows: Sequence[Row]) -> None:
         """Keep the next finished rows of a suite."""
-        found = [replace(row, item=str(row.item)) for row in rows]
+        added = [replace(row, item=str(row.item)) for row in rows]
         first = len(self.rows[suite.name])
-        expected = [(first + place, str(suite.items[first + place])) for place in range(len(found))]
-        if [(row.index, row.item) for row in found] != expected:
-            raise ValueError(f"expected the rows of {suite.name} from {first} on, got others: {found[0]}")
-        self.rows[suite.name] += found
+        expected = [(first + place, str(suite.items[first + place])) for place in range(len(added))]
+        if [(row.index, row.item) for row in added] != expected:
+            raise ValueError(f"expected the rows of {suite.name} from {first} on, got others: {added[0]}")
+        self.rows[suite.name] += added
         if self._path is not None:
-            append_lines(self._path, (_line(suite.name, row) for row in found))
+            append_lines(self._path, (_line(suite.name, row) for row in added))
 
     def _lines(self) -> Iterator[str]:
         return (_line(name, row) for name, rows in self.rows.items() for row in rows)
@@ -68,30 +68,30 @@ def _line(suite: str, row: Row) -> str:
 
 
 def read_rows(path: Path) -> tuple[Any, dict[str, list[Row]]]:
-    """The header of a file of rows, and the rows of each suite. Raises UserError where it is no such file."""
+    """The header of a file of rows, and the rows of each suite. Raises UserError if it is no such file."""
     try:
         header, *rows = map(json.loads, whole_lines(path))
-        found: defaultdict[str, list[Row]] = defaultdict(list)
+        by_suite: defaultdict[str, list[Row]] = defaultdict(list)
         for row in rows:
             values = {key: float(value) for key, value in row["values"].items()}
             written = Written(*(row[name] for name in WRITTEN)) if WRITTEN[0] in row else None
-            found[row["suite"]].append(Row(row["index"], row["item"], values, row.get("record", ""), written))
-        return header[HEADER], dict(found)
+            by_suite[row["suite"]].append(Row(row["index"], row["item"], values, row.get("record", ""), written))
+        return header[HEADER], dict(by_suite)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"output: expected the rows of an evaluation in {path}, got {_first_line(error)}") from error
 
 
 def read_finished(output: Path) -> tuple[Any, dict[str, list[Row]]]:
-    """The header and the rows behind the tables of a finished evaluation. Raises UserError where it is none."""
+    """The header and the rows behind the tables of a finished evaluation. Raises UserError if it is none."""
     header, rows = read_rows(rows_path(output))
     try:
         tables = json.loads(output.read_text(encoding="utf-8"))["suites"]
         expected = {name: table["rows"] for name, table in tables.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"expected a finished evaluation's tables in {output}, got {_first_line(error)}") from error
-    found = {name: len(rows.get(name, [])) for name in expected}
-    if found != expected:
-        raise UserError(f"expected rows {expected} beside {output}, got {found}: the evaluation is not finished")
+    counts = {name: len(rows.get(name, [])) for name in expected}
+    if counts != expected:
+        raise UserError(f"expected rows {expected} beside {output}, got {counts}: the evaluation is not finished")
     return header, {name: rows.get(name, []) for name in expected}
 
 
@@ -100,7 +100,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _finished(suite: Suite, rows: Sequence[Row], path: Path) -> list[Row]:
-    """The rows of whole chunks. Raises UserError where they are not of the suite's items, in its order."""
+    """The rows of whole chunks. Raises UserError if they are not of the suite's items, in its order."""
     for place, row in enumerate(rows):
         expected = str(suite.items[place]) if place < len(suite.items) else MISSING
         if row.index != place or row.item != expected:
@@ -111,8 +111,8 @@ def _finished(suite: Suite, rows: Sequence[Row], path: Path) -> list[Row]:
     return list(rows) if len(rows) == len(suite.items) else list(rows[: len(rows) // suite.chunk * suite.chunk])
 
 
-def _require_same(header: Mapping[str, Any], found: Any, path: Path) -> None:
-    wanted, there = dict(leaves(header)), dict(leaves(found))
+def _require_same(header: Mapping[str, Any], written: Any, path: Path) -> None:
+    wanted, there = dict(leaves(header)), dict(leaves(written))
     for name in [*wanted, *there]:
         expected, got = wanted.get(name, MISSING), there.get(name, MISSING)
         if expected != got:
