@@ -477,7 +477,8 @@ def test_given_games_and_positions_are_labelled_before_any_are_played(
     )
     bad.write_text("no position\n")
     refused = ("generate", "--rows", "30", "--out", tmp_path / "other", "--positions", bad)
-    assert "--positions: expected a FEN" in one_line_refusal(capsys, *refused)
+    complaint = one_line_refusal(capsys, *refused)
+    assert "--positions: " in complaint and "bad.fen:1: expected a FEN" in complaint
 
 
 @needs_engine

@@ -44,7 +44,8 @@ def test_the_folder_loads_in_plain_transformers_and_its_card_is_valid(
     results = {result.metric_type: result for result in card.data.eval_results}
     assert "policy/valid" in results and results["environment/valid"].metric_args["n"] == 2
     assert all(f"`{key}`" in card.text for key in results) and "No measured difference" in card.text
-    assert "million parameters" in card.text and "lower is better" in card.text
+    assert "million parameters" in card.text
+    assert "higher is better" in card.text
 
 
 def test_a_checkpoint_that_was_not_evaluated_claims_no_scores(finished: Path, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def _train(members: list[Member], wanted: list[int], config: RunConfig, raw: Dic
     if must_be_started(config.distributed):
         wanted.append(config.processes)
         return DONE
-    if config.resume and (line := _finished(config)):
+    if config.resume and (line := _finished(config, overrides())):
         print(line)
         return DONE
     member = sweep_member()
@@ -102,9 +102,11 @@ def _next(folder: Path, summary: Mapping[str, Any]) -> str:
     return f"to play against it: {rookworld()} play --model {checkpoint_folder(folder, summary['steps'])}"
 
 
-def _finished(config: RunConfig) -> str:
-    """Line about a run that has made all its steps already; empty for any other."""
+def _finished(config: RunConfig, given: Sequence[str]) -> str:
+    """Line about a run that has made all its steps already; empty for any other, or if anything else is changed."""
     folder, checkpoint = find_run(config.resume)
+    if {override.split("=", 1)[0] for override in given} - {"resume", "steps"}:
+        return ""
     if checkpoint is None or is_unfinished(folder) or int(checkpoint.name.removeprefix("step-")) < config.steps:
         return ""
     return f"already finished: {folder}; with steps={2 * config.steps} it trains on"

@@ -13,7 +13,7 @@ from rookworld_rlvr.training.run import Run
 from rookworld_rlvr.training.trainer import train as train_run
 
 Train = Callable[..., Path]
-DEFAULTS = ("rubric.source=verdicts", "data.train=default", "data.held_out=default", "data.mixture.environment=0")
+DEFAULTS = ("rubric.source=cached", "data.train=default", "data.held_out=default", "data.mixture.environment=0")
 LOSS = "policy/win_probability_loss"
 
 
@@ -23,44 +23,44 @@ def no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def summary(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return found
+    loaded: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return loaded
 
 
 def metrics(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_shipped_verdicts_judge_and_measure_without_an_engine(train: Train) -> None:
+def test_shipped_evaluations_score_and_measure_without_an_engine(train: Train) -> None:
     folder = train(*DEFAULTS, "steps=2", "evaluation_rows=3")
     for row in metrics(folder):
         # Two prompts a step, both of the policy task.
         assert row["judge/verdict/shipped"] == 2
         assert not {"judge/verdict/label", "judge/verdict/rules", "judge/engine_positions"} & row.keys()
-    found = summary(folder)
-    assert found["before"][LOSS]["n"] == 3 and LOSS in found["gain"]
+    result = summary(folder)
+    assert result["before"][LOSS]["n"] == 3 and LOSS in result["gain"]
 
 
-def test_without_a_book_labels_judge_and_nothing_claims_to_be_measured(train: Train) -> None:
+def test_without_a_cache_labels_score_and_no_loss_is_measured(train: Train) -> None:
     folder = train(*DEFAULTS, "steps=1", "evaluation_rows=3", "rubric.move_evals=")
     [row] = metrics(folder)
     assert row["judge/verdict/label"] == 2 and "judge/verdict/shipped" not in row
     assert LOSS not in summary(folder)["before"]
 
 
-def test_a_run_tells_of_sampled_rows_their_spread_its_match_and_what_got_worse(train: Train) -> None:
+def test_a_summary_has_sampled_rows_spread_match_and_worse_keys(train: Train) -> None:
     given = ("steps=1", "evaluation_rows=3", "sampled_rows=2", "match_pairs=1", "match_plies=2")
     folder = train(*DEFAULTS, *given)
-    found = summary(folder)
-    assert found["before"]["sampled/policy/valid"]["n"] == 2 and found["before"]["policy/valid"]["n"] == 3
-    assert "sampled/policy/valid" in found["gain"] and "sampled/environment/next_state_accuracy" in found["gain"]
-    assert not [key for key in found["gain"] if key.startswith("spread/")]
-    assert found["spread"]["before"].keys() == found["spread"]["after"].keys()
-    assert {"spread/best/policy/valid", "spread/distinct/environment"} <= found["spread"]["after"].keys()
-    # Games that are cut are drawn; n counts games.
-    assert found["match"]["score"] == {"value": 0.5, "low": 0.0, "high": 1.0, "n": 2}
-    assert found["match"]["elo"]["value"] == 0.0 and found["match"]["elo"]["low"] == "-inf"
-    assert found["worse"] == []
+    result = summary(folder)
+    assert result["before"]["sampled/policy/valid"]["n"] == 2 and result["before"]["policy/valid"]["n"] == 3
+    assert "sampled/policy/valid" in result["gain"] and "sampled/environment/next_state_accuracy" in result["gain"]
+    assert not [key for key in result["gain"] if key.startswith("spread/")]
+    assert result["spread"]["before"].keys() == result["spread"]["after"].keys()
+    assert {"spread/best/policy/valid", "spread/distinct/environment"} <= result["spread"]["after"].keys()
+    # Games that reach the ply limit are drawn; n counts games.
+    assert result["match"]["score"] == {"value": 0.5, "low": 0.0, "high": 1.0, "n": 2}
+    assert result["match"]["elo"]["value"] == 0.0 and result["match"]["elo"]["low"] == "-inf"
+    assert result["worse"] == []
 
 
 def test_a_run_that_is_stopped_in_its_match_has_its_tables(make_saved_run: Callable[..., Run]) -> None:
@@ -75,14 +75,14 @@ def test_a_run_that_is_stopped_in_its_match_has_its_tables(make_saved_run: Calla
         return make_generator(model)
 
     run.make_generator = stopping
-    found = train_run(run)
-    assert found == summary(run.folder) and found["after"] == kept[0]["after"] and "policy/valid" in found["after"]
-    assert (found["stopped"], kept[0]["stopped"], found["match"]) == ("interrupted", "interrupted", {})
+    result = train_run(run)
+    assert result == summary(run.folder) and result["after"] == kept[0]["after"] and "policy/valid" in result["after"]
+    assert (result["stopped"], kept[0]["stopped"], result["match"]) == ("interrupted", "interrupted", {})
 
 
-def test_without_an_evaluation_there_is_neither_a_match_nor_a_word_of_what_got_worse(train: Train) -> None:
-    found = summary(train(*DEFAULTS, "steps=1", "evaluation_rows=0", "match_pairs=5"))
-    assert (found["match"], found["worse"], found["before"], found["spread"]["before"]) == ({}, [], {}, {})
+def test_without_an_evaluation_there_is_no_match_and_no_worse_key(train: Train) -> None:
+    result = summary(train(*DEFAULTS, "steps=1", "evaluation_rows=0", "match_pairs=5"))
+    assert (result["match"], result["worse"], result["before"], result["spread"]["before"]) == ({}, [], {}, {})
 
 
 def test_a_resumed_run_pairs_its_sampled_rows_too(train: Train, tmp_path: Path) -> None:
