@@ -23,14 +23,9 @@ from rookworld_rlvr.app.generators import make_generator
 from rookworld_rlvr.board.fen import parse_fen
 from rookworld_rlvr.evaluation import Measure, MoveEvaluator, to_json
 from rookworld_rlvr.evaluation.completions import greedy_texts
-from rookworld_rlvr.evaluation.engine_match import (
-    FULL_SKILL,
-    EngineMatchConfig,
-    OpponentConfig,
-    engine_match_suite,
-    engine_player,
-)
+from rookworld_rlvr.evaluation.engine_player import FULL_SKILL, OpponentConfig, engine_player
 from rookworld_rlvr.evaluation.held_out import BalancedConfig, Complete, balanced_suite, held_out_suite
+from rookworld_rlvr.evaluation.match import EngineMatchConfig, engine_match_suite
 from rookworld_rlvr.evaluation.mate_in_one import mate_in_one_suite, read_mates
 from rookworld_rlvr.evaluation.players import (
     CapturePlayer,

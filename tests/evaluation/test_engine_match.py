@@ -11,14 +11,9 @@ import chess.pgn
 import pytest
 
 from rookworld_rlvr.evaluation import Measure, Row, summarise
-from rookworld_rlvr.evaluation.engine_match import (
-    EngineMatchConfig,
-    OpponentConfig,
-    engine_match_suite,
-    engine_player,
-)
-from rookworld_rlvr.evaluation.games import elo, elo_measures
+from rookworld_rlvr.evaluation.engine_player import OpponentConfig, engine_player
 from rookworld_rlvr.evaluation.intervals import Z_95, wilson_interval
+from rookworld_rlvr.evaluation.match import EngineMatchConfig, elo, elo_measures, engine_match_suite
 from rookworld_rlvr.evaluation.players import RandomPlayer
 from rookworld_rlvr.evaluation.suite import SuiteName
 
@@ -106,7 +101,7 @@ def test_a_match_lost_or_won_throughout_has_no_bound_on_one_side_and_wilson_s_on
 
 
 def test_the_seed_decides_the_openings_and_pairs_already_there_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rookworld_rlvr.evaluation.engine_match.PAIRS_SIDE_BY_SIDE", 2)
+    monkeypatch.setattr("rookworld_rlvr.evaluation.match.ENGINE_PAIRS_SIDE_BY_SIDE", 2)
     config = EngineMatchConfig(pairs=5, max_plies=6)
     whole = match(RandomPlayer(), RandomPlayer(1), config, seed=3)
     assert match(RandomPlayer(), RandomPlayer(1), config, seed=3, done=2) == whole[2:]

@@ -7,8 +7,8 @@ import pytest
 
 from rookworld_rlvr.board.openings import OPENINGS, drawn_opening
 from rookworld_rlvr.evaluation import Measure, summarise
-from rookworld_rlvr.evaluation.match import RULES, IllegalRule, MatchConfig, RescuedPlayer, match_suite
-from rookworld_rlvr.evaluation.players import CapturePlayer, ExchangePlayer, Player, RandomPlayer
+from rookworld_rlvr.evaluation.match import RULES, IllegalRule, MatchConfig, match_suite
+from rookworld_rlvr.evaluation.players import CapturePlayer, ExchangePlayer, Player, RandomPlayer, RescuedPlayer
 from rookworld_rlvr.evaluation.suite import suite_table
 
 

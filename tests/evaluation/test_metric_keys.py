@@ -12,9 +12,8 @@ def evaluation_keys() -> Iterator[str]:
     """Yield every key that a suite can have; the games are those of scripted players."""
     import chess
 
-    from rookworld_rlvr.evaluation.engine_match import EngineMatchConfig, engine_match_suite
     from rookworld_rlvr.evaluation.held_out import held_out_rows, score_balanced_row
-    from rookworld_rlvr.evaluation.match import RULES, MatchConfig, match_suite
+    from rookworld_rlvr.evaluation.match import RULES, EngineMatchConfig, MatchConfig, engine_match_suite, match_suite
     from rookworld_rlvr.evaluation.mate_in_one import MateInOne, mate_in_one_suite
     from rookworld_rlvr.evaluation.players import RandomPlayer
     from rookworld_rlvr.evaluation.puzzles import Puzzle, puzzles_suite

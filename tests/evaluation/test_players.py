@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from rookworld_rlvr.board.openings import OPENINGS, opening_board
-from rookworld_rlvr.evaluation.engine_match import EngineMatchConfig, EnginePlayer, OpponentConfig, engine_player
+from rookworld_rlvr.evaluation.engine_player import EnginePlayer, OpponentConfig, engine_player
+from rookworld_rlvr.evaluation.match import EngineMatchConfig
 from rookworld_rlvr.evaluation.players import DecodingConfig, RandomPlayer, best_move_text
 from rookworld_rlvr.rollout.generator import GeneratorError
 

@@ -8,7 +8,7 @@ import chess
 import pytest
 
 from rookworld_rlvr.evaluation import Row, summarise
-from rookworld_rlvr.evaluation.engine_match import OpponentConfig, engine_player
+from rookworld_rlvr.evaluation.engine_player import OpponentConfig, engine_player
 from rookworld_rlvr.evaluation.mate_in_one import MateInOneConfig, mate_in_one_suite, read_mates
 from rookworld_rlvr.evaluation.players import RandomPlayer
 from rookworld_rlvr.evaluation.puzzles import Puzzle, PuzzlesConfig, puzzles_suite, read_puzzles

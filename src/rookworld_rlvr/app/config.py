@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from ..evaluation.engine_match import EngineMatchConfig
 from ..evaluation.held_out import BalancedConfig
-from ..evaluation.match import MatchConfig
+from ..evaluation.match import EngineMatchConfig, MatchConfig
 from ..evaluation.mate_in_one import MateInOneConfig
 from ..evaluation.puzzles import PuzzlesConfig
 from ..evaluation.retention import RetentionConfig

@@ -9,9 +9,9 @@ from ..board.fen import parse_fen, position_key
 from ..errors import UserError
 from ..evaluation import MoveEvaluator
 from ..evaluation.completions import greedy_texts
-from ..evaluation.engine_match import OpponentConfig, engine_match_suite, engine_player
+from ..evaluation.engine_player import OpponentConfig, engine_player
 from ..evaluation.held_out import balanced_suite, held_out_suite
-from ..evaluation.match import RULES, MakePlayer, match_suite
+from ..evaluation.match import RULES, MakePlayer, engine_match_suite, match_suite
 from ..evaluation.mate_in_one import mate_in_one_suite, read_mates
 from ..evaluation.players import DecodingConfig, ModelPlayer, Player, RandomPlayer
 from ..evaluation.puzzles import puzzles_suite, read_puzzles

@@ -1,16 +1,9 @@
-"""Games played side by side until a rule, an illegal move or the ply limit ends them, and pairs of such games.
+"""Games played side by side until a rule, an illegal move or the ply limit ends them."""
 
-In a pair two players play one opening with both colours. The difference in Elo follows from the scores of pairs.
-"""
-
-import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
-from typing import Any
 
 import chess
 import chess.pgn
@@ -18,12 +11,7 @@ import chess.pgn
 from ..board.evals import lead_pawns
 from ..board.moves import is_legal_uci
 from ..board.openings import drawn_opening
-from .intervals import mean_interval
 from .players import Player
-from .suite import Suite, SuiteName, by_chunks
-from .table import Measure, Row
-
-ELO_SCALE = 400.0
 
 
 class Start(StrEnum):
@@ -187,102 +175,3 @@ def pgn_text(game: PlayedGame, headers: Mapping[str, str]) -> str:
 
 def _result(winner: chess.Color | None) -> str:
     return "1/2-1/2" if winner is None else "1-0" if winner else "0-1"
-
-
-PairValues = Callable[[PlayedGame, PlayedGame], Mapping[str, float]]
-"""Further values of a pair of games, the first with White, by name without the suite's."""
-
-
-def paired_suite(
-    suite: SuiteName,
-    player: Player,
-    opponent: Callable[[], AbstractContextManager[Player]],
-    *,
-    pairs: Sequence[int],
-    max_plies: int,
-    side_by_side: int,
-    extra: PairValues,
-    seed: int = 0,
-    names: tuple[str, str],
-    facts: Mapping[str, Any] | None = None,
-) -> Suite:
-    """A row per pair of games, with both as its record; `pairs` are the numbers of their openings.
-
-    `side_by_side` pairs are played at once. The opponent is opened when the rows are requested. The seed decides the
-    openings; `names` are the player's and the opponent's in records.
-
-    Values are means over a pair's two games: `<suite>/score`, 1 for a win, ½ for a draw; `/won`, `/drawn`, `/lost`;
-    `/cut`, the ply limit was reached; `/material_score`, where such a game goes to the side with more material; and
-    those of `extra`.
-    """
-
-    def answer(other: Player, first: int, chunk: Sequence[Any]) -> list[Row]:
-        sides = ((player, other), (other, player))
-        pairings = [Pairing(2 * pair.number + i, pair.board(), *two) for pair in chunk for i, two in enumerate(sides)]
-        games = play(pairings, max_plies)
-        rows = []
-        for pair, as_white, as_black in zip(chunk, games[::2], games[1::2], strict=True):
-            values = _scores(as_white, as_black) | dict(extra(as_white, as_black))
-            record = _record(as_white, suite, names) + _record(as_black, suite, names)
-            rows.append(Row(pair.number, pair, {f"{suite}/{name}": value for name, value in values.items()}, record))
-        return rows
-
-    def rows(done: int) -> Iterator[list[Row]]:
-        with opponent() as other:
-            yield from by_chunks(planned, side_by_side, partial(answer, other))(done)
-
-    planned = [PlannedGame(pair, Start.openings, seed) for pair in pairs]
-    return Suite(suite, planned, rows, side_by_side, facts or {}, measures=partial(elo_measures, suite))
-
-
-def _record(game: PlayedGame, suite: SuiteName, names: tuple[str, str]) -> str:
-    """The game as PGN; the player has White in games of an even number."""
-    white, black = names if game.number % 2 == 0 else names[::-1]
-    return pgn_text(game, {"Event": suite.value, "White": white, "Black": black})
-
-
-def _scores(as_white: PlayedGame, as_black: PlayedGame) -> dict[str, float]:
-    scores = (as_white.score(chess.WHITE), as_black.score(chess.BLACK))
-    by_material = (as_white.material_score(chess.WHITE), as_black.material_score(chess.BLACK))
-    return {
-        "score": sum(scores) / 2,
-        "score/white": scores[0],
-        "score/black": scores[1],
-        "won": scores.count(1.0) / 2,
-        "drawn": scores.count(0.5) / 2,
-        "lost": scores.count(0.0) / 2,
-        "cut": [as_white.end, as_black.end].count(End.ply_limit) / 2,
-        "material_score": sum(by_material) / 2,
-    }
-
-
-def lost_by_illegal(as_white: PlayedGame, as_black: PlayedGame) -> dict[str, float]:
-    """The share of a pair's games that the player lost by an illegal move."""
-    games = ((as_white, chess.WHITE), (as_black, chess.BLACK))
-    return {"illegal": sum(game.end is End.illegal_move and game.winner is not color for game, color in games) / 2}
-
-
-def elo_measures(suite: SuiteName, rows: Sequence[Row]) -> dict[str, Measure]:
-    """`<suite>/elo`: the player's Elo less the opponent's.
-
-    It is the logistic difference of the mean score, and its interval is the interval of that score, converted in the
-    same way. The variance is that of the pairs' scores, so that an opening's advantage for one colour cancels. If every
-    game was lost the difference is minus infinity, if every game was won it is infinity; the other end is then that of
-    Wilson's interval with a pair as one trial (see `mean_interval`). Without rows there are no keys.
-    """
-    scores = [row.values[f"{suite}/score"] for row in rows]
-    if not scores:
-        return {}
-    value, low, high = map(elo, mean_interval(scores, 0.0, 1.0))
-    return {f"{suite}/elo": Measure(value, low, high, len(scores))}
-
-
-def elo(score: float) -> float:
-    """The difference in Elo that belongs to an expected score; infinite at 0 and 1.
-
-    >>> elo(0.5), round(elo(0.75), 1), elo(0.0)
-    (0.0, 190.8, -inf)
-    """
-    if score in (0.0, 1.0):
-        return math.copysign(math.inf, score - 0.5)
-    return ELO_SCALE * math.log10(score / (1 - score))

@@ -1,21 +1,38 @@
-"""The suite `match`: games of a model against another model or a rule of thumb."""
+"""The suites `match` and `engine_match`: pairs of games of a model against another player.
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+In a pair two players play one opening with both colours. The difference in Elo follows from the scores of pairs.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import chess
 
-from ..board.moves import is_legal_uci
-from .games import PlayedGame, lost_by_illegal, paired_suite
-from .players import CapturePlayer, DecodingConfig, ExchangePlayer, Player, RandomPlayer, published_decoding
-from .suite import Suite, SuiteName
+from .engine_player import OpponentConfig
+from .games import End, Pairing, PlannedGame, PlayedGame, Start, pgn_text, play
+from .intervals import mean_interval
+from .players import (
+    CapturePlayer,
+    DecodingConfig,
+    ExchangePlayer,
+    Player,
+    RandomPlayer,
+    RescuedPlayer,
+    published_decoding,
+)
+from .suite import Suite, SuiteName, by_chunks
+from .table import Measure, Row
 
-# One pass samples a move in each of twice so many games.
+# One pass of a model samples a move in each of twice so many games.
 PAIRS_SIDE_BY_SIDE = 100
+# An engine moves in one game at a time. A chunk: an interruption loses at most so many pairs.
+ENGINE_PAIRS_SIDE_BY_SIDE = 8
+ELO_SCALE = 400.0
 # Distance between the seeds of the two sides; the attempts of one side use the seeds between.
 OPPONENT_SEED = 1000
 
@@ -73,40 +90,25 @@ class MatchConfig:
             )
 
 
-class RescuedPlayer:
-    """A player that tries again after an illegal move, and then plays a random legal move.
+@dataclass(slots=True)
+class EngineMatchConfig:
+    """Number and length of games, and the opponent."""
 
-    It counts, by game: all its `moves`, those that were at first `illegal`, and those `replaced` in the end.
-    """
+    pairs: int = 32
+    """Openings, each played with both colours."""
+    max_plies: int = 300
+    """A longer game ends there and counts as drawn."""
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    """Greedy: the model's best play."""
+    opponent: OpponentConfig = field(default_factory=OpponentConfig)
+    pgn: str = ""
+    """A file for the games, refused if it holds other games; empty: none."""
 
-    def __init__(self, player: Player, again: Player, attempts: int, seed: int = 0) -> None:
-        """`again`: the player with another seed; it makes all `attempts` at once, and the first legal one counts."""
-        self._player, self._again, self._attempts, self._random = player, again, attempts, RandomPlayer(seed)
-        self.moves, self.illegal, self.replaced = Counter[int](), Counter[int](), Counter[int]()
-
-    def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
-        """See `Player.choose`."""
-        self.moves.update(numbers)
-        moves = list(self._player.choose(boards, numbers))
-        illegal = [i for i, move in enumerate(moves) if not is_legal_uci(boards[i], move)]
-        self.illegal.update(numbers[i] for i in illegal)
-        repeated = [i for i in illegal for _ in range(self._attempts)]
-        attempts = self._again.choose([boards[i] for i in repeated], [numbers[i] for i in repeated])
-        # In reverse, so that the first legal attempt is the one that stays.
-        for i, attempt in reversed(list(zip(repeated, attempts, strict=True))):
-            if is_legal_uci(boards[i], attempt):
-                moves[i] = attempt
-        for i in illegal:
-            if not is_legal_uci(boards[i], moves[i]):
-                self.replaced[numbers[i]] += 1
-                [moves[i]] = self._random.choose([boards[i]], [numbers[i]])
-        return moves
-
-    def shares(self, games: Sequence[int]) -> dict[str, float]:
-        """Shares of the moves in these games: `illegal` at first, `replaced` after the last attempt."""
-        moves = sum(self.moves[game] for game in games)
-        counts = {"illegal": self.illegal, "replaced": self.replaced}
-        return {name: sum(count[game] for game in games) / max(1, moves) for name, count in counts.items()}
+    def __post_init__(self) -> None:
+        if self.pairs < 0 or self.max_plies < 1:
+            raise ValueError(
+                f"engine_match: expected pairs from 0 and max_plies from 1, got {self.pairs} and {self.max_plies}"
+            )
 
 
 MakePlayer = Callable[[int], Player]
@@ -154,3 +156,126 @@ def match_suite(
 def _rescued(make: MakePlayer, config: MatchConfig, seed: int) -> RescuedPlayer:
     """The player, with another seed for its further attempts."""
     return RescuedPlayer(make(seed), make(seed + 1), config.attempts, seed)
+
+
+def engine_match_suite(
+    player: Player,
+    opponent: Callable[[], AbstractContextManager[Player]],
+    config: EngineMatchConfig,
+    *,
+    seed: int = 0,
+    names: tuple[str, str] = ("model", "engine"),
+    facts: Mapping[str, Any] | None = None,
+) -> Suite:
+    """See `paired_suite`; rows also have `engine_match/illegal`, games that the player lost by an illegal move."""
+    return paired_suite(
+        SuiteName.engine_match,
+        player,
+        opponent,
+        pairs=range(config.pairs),
+        max_plies=config.max_plies,
+        side_by_side=ENGINE_PAIRS_SIDE_BY_SIDE,
+        extra=lost_by_illegal,
+        seed=seed,
+        names=names,
+        facts=facts,
+    )
+
+
+PairValues = Callable[[PlayedGame, PlayedGame], Mapping[str, float]]
+"""Further values of a pair of games, the first with White, by name without the suite's."""
+
+
+def paired_suite(
+    suite: SuiteName,
+    player: Player,
+    opponent: Callable[[], AbstractContextManager[Player]],
+    *,
+    pairs: Sequence[int],
+    max_plies: int,
+    side_by_side: int,
+    extra: PairValues,
+    seed: int = 0,
+    names: tuple[str, str],
+    facts: Mapping[str, Any] | None = None,
+) -> Suite:
+    """A row per pair of games, with both as its record; `pairs` are the numbers of their openings.
+
+    `side_by_side` pairs are played at once. The opponent is opened when the rows are requested. The seed decides the
+    openings; `names` are the player's and the opponent's in records.
+
+    Values are means over a pair's two games: `<suite>/score`, 1 for a win, ½ for a draw; `/won`, `/drawn`, `/lost`;
+    `/cut`, the ply limit was reached; `/material_score`, where such a game goes to the side with more material; and
+    those of `extra`.
+    """
+
+    def answer(other: Player, first: int, chunk: Sequence[Any]) -> list[Row]:
+        sides = ((player, other), (other, player))
+        pairings = [Pairing(2 * pair.number + i, pair.board(), *two) for pair in chunk for i, two in enumerate(sides)]
+        games = play(pairings, max_plies)
+        rows = []
+        for pair, as_white, as_black in zip(chunk, games[::2], games[1::2], strict=True):
+            values = _scores(as_white, as_black) | dict(extra(as_white, as_black))
+            record = _record(as_white, suite, names) + _record(as_black, suite, names)
+            rows.append(Row(pair.number, pair, {f"{suite}/{name}": value for name, value in values.items()}, record))
+        return rows
+
+    def rows(done: int) -> Iterator[list[Row]]:
+        with opponent() as other:
+            yield from by_chunks(planned, side_by_side, partial(answer, other))(done)
+
+    planned = [PlannedGame(pair, Start.openings, seed) for pair in pairs]
+    return Suite(suite, planned, rows, side_by_side, facts or {}, measures=partial(elo_measures, suite))
+
+
+def _record(game: PlayedGame, suite: SuiteName, names: tuple[str, str]) -> str:
+    """The game as PGN; the player has White in games of an even number."""
+    white, black = names if game.number % 2 == 0 else names[::-1]
+    return pgn_text(game, {"Event": suite.value, "White": white, "Black": black})
+
+
+def _scores(as_white: PlayedGame, as_black: PlayedGame) -> dict[str, float]:
+    scores = (as_white.score(chess.WHITE), as_black.score(chess.BLACK))
+    by_material = (as_white.material_score(chess.WHITE), as_black.material_score(chess.BLACK))
+    return {
+        "score": sum(scores) / 2,
+        "score/white": scores[0],
+        "score/black": scores[1],
+        "won": scores.count(1.0) / 2,
+        "drawn": scores.count(0.5) / 2,
+        "lost": scores.count(0.0) / 2,
+        "cut": [as_white.end, as_black.end].count(End.ply_limit) / 2,
+        "material_score": sum(by_material) / 2,
+    }
+
+
+def lost_by_illegal(as_white: PlayedGame, as_black: PlayedGame) -> dict[str, float]:
+    """The share of a pair's games that the player lost by an illegal move."""
+    games = ((as_white, chess.WHITE), (as_black, chess.BLACK))
+    return {"illegal": sum(game.end is End.illegal_move and game.winner is not color for game, color in games) / 2}
+
+
+def elo_measures(suite: SuiteName, rows: Sequence[Row]) -> dict[str, Measure]:
+    """`<suite>/elo`: the player's Elo less the opponent's.
+
+    It is the logistic difference of the mean score, and its interval is the interval of that score, converted in the
+    same way. The variance is that of the pairs' scores, so that an opening's advantage for one colour cancels. If every
+    game was lost the difference is minus infinity, if every game was won it is infinity; the other end is then that of
+    Wilson's interval with a pair as one trial (see `mean_interval`). Without rows there are no keys.
+    """
+    scores = [row.values[f"{suite}/score"] for row in rows]
+    if not scores:
+        return {}
+    value, low, high = map(elo, mean_interval(scores, 0.0, 1.0))
+    return {f"{suite}/elo": Measure(value, low, high, len(scores))}
+
+
+def elo(score: float) -> float:
+    """The difference in Elo that belongs to an expected score; infinite at 0 and 1.
+
+    >>> elo(0.5), round(elo(0.75), 1), elo(0.0)
+    (0.0, 190.8, -inf)
+    """
+    if score in (0.0, 1.0):
+        return math.copysign(math.inf, score - 0.5)
+    return ELO_SCALE * math.log10(score / (1 - score))

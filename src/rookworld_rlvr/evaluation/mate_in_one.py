@@ -105,9 +105,7 @@ def _bigbench_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, str]]
             raise ValueError(f"expected moves as input and a move as target at {where}: {error!r}") from error
 
 
-def mate_in_one_suite(
-    player: Player, mates: Sequence[MateInOne], *, facts: Mapping[str, Any] | None = None
-) -> Suite:
+def mate_in_one_suite(player: Player, mates: Sequence[MateInOne], *, facts: Mapping[str, Any] | None = None) -> Suite:
     """A row per position.
 
     Values, also by the position's slices: `mate_in_one/accuracy`, any mating move counts; `/exact`, the file's own;

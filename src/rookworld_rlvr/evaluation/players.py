@@ -14,6 +14,7 @@ import chess
 from transformers import PreTrainedTokenizerBase
 
 from ..board.evals import PIECE_PAWNS
+from ..board.moves import is_legal_uci
 from ..rollout.generator import Generator, GeneratorError
 from ..rollout.groups import completion_text, prompt_tokens
 from ..rollout.sampling import derive_seed
@@ -119,6 +120,42 @@ class RandomPlayer:
     def _move(self, board: chess.Board, number: int) -> str:
         moves = sorted(move.uci() for move in board.legal_moves)
         return random.Random(f"{self.seed}:{number}:{board.fen()}").choice(moves) if moves else ""
+
+
+class RescuedPlayer:
+    """A player that tries again after an illegal move, and then plays a random legal move.
+
+    It counts, by game: all its `moves`, those that were at first `illegal`, and those `replaced` in the end.
+    """
+
+    def __init__(self, player: Player, again: Player, attempts: int, seed: int = 0) -> None:
+        """`again`: the player with another seed; it makes all `attempts` at once, and the first legal one counts."""
+        self._player, self._again, self._attempts, self._random = player, again, attempts, RandomPlayer(seed)
+        self.moves, self.illegal, self.replaced = Counter[int](), Counter[int](), Counter[int]()
+
+    def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
+        """See `Player.choose`."""
+        self.moves.update(numbers)
+        moves = list(self._player.choose(boards, numbers))
+        illegal = [i for i, move in enumerate(moves) if not is_legal_uci(boards[i], move)]
+        self.illegal.update(numbers[i] for i in illegal)
+        repeated = [i for i in illegal for _ in range(self._attempts)]
+        attempts = self._again.choose([boards[i] for i in repeated], [numbers[i] for i in repeated])
+        # In reverse, so that the first legal attempt is the one that stays.
+        for i, attempt in reversed(list(zip(repeated, attempts, strict=True))):
+            if is_legal_uci(boards[i], attempt):
+                moves[i] = attempt
+        for i in illegal:
+            if not is_legal_uci(boards[i], moves[i]):
+                self.replaced[numbers[i]] += 1
+                [moves[i]] = self._random.choose([boards[i]], [numbers[i]])
+        return moves
+
+    def shares(self, games: Sequence[int]) -> dict[str, float]:
+        """Shares of the moves in these games: `illegal` at first, `replaced` after the last attempt."""
+        moves = sum(self.moves[game] for game in games)
+        counts = {"illegal": self.illegal, "replaced": self.replaced}
+        return {name: sum(count[game] for game in games) / max(1, moves) for name, count in counts.items()}
 
 
 @dataclass(frozen=True, slots=True)

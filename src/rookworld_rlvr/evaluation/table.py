@@ -85,9 +85,7 @@ def score_examples(
     example.
     """
     if len(examples) != len(completions):
-        raise ValueError(
-            f"expected a completion for each of {len(examples)} examples, got {len(completions)}"
-        )
+        raise ValueError(f"expected a completion for each of {len(examples)} examples, got {len(completions)}")
     pairs = enumerate(zip(examples, completions, strict=True))
     known = analyses or {}
     return [

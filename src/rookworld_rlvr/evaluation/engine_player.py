@@ -1,22 +1,17 @@
-"""Stockfish as a player, and the suite `engine_match`: games against it, in which an illegal move loses."""
+"""Stockfish as a player, at full or limited strength."""
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import chess
 import chess.engine
 
 from ..rollout.generator import GeneratorError
 from ..stockfish.engine import find_engine, require_new_enough
-from .games import lost_by_illegal, paired_suite
-from .players import DecodingConfig, Player, RandomPlayer
-from .suite import Suite, SuiteName
+from .players import RandomPlayer
 
-# A chunk: an interruption loses at most so many pairs, and the progress bar moves.
-PAIRS_SIDE_BY_SIDE = 8
 FULL_SKILL = 20
 HASH_MIB = 16
 # Attempts at one move of an engine, and the longest time of a search that is limited by nodes.
@@ -123,48 +118,3 @@ def _strength(engine: chess.engine.SimpleEngine, config: OpponentConfig) -> dict
     elif config.skill < FULL_SKILL:
         options["Skill Level"] = config.skill
     return options
-
-
-@dataclass(slots=True)
-class EngineMatchConfig:
-    """Number and length of games, and the opponent."""
-
-    pairs: int = 32
-    """Openings, each played with both colours."""
-    max_plies: int = 300
-    """A longer game ends there and counts as drawn."""
-    decoding: DecodingConfig = field(default_factory=DecodingConfig)
-    """Greedy: the model's best play."""
-    opponent: OpponentConfig = field(default_factory=OpponentConfig)
-    pgn: str = ""
-    """A file for the games, refused if it holds other games; empty: none."""
-
-    def __post_init__(self) -> None:
-        if self.pairs < 0 or self.max_plies < 1:
-            raise ValueError(
-                f"engine_match: expected pairs from 0 and max_plies from 1, got {self.pairs} and {self.max_plies}"
-            )
-
-
-def engine_match_suite(
-    player: Player,
-    opponent: Callable[[], AbstractContextManager[Player]],
-    config: EngineMatchConfig,
-    *,
-    seed: int = 0,
-    names: tuple[str, str] = ("model", "engine"),
-    facts: Mapping[str, Any] | None = None,
-) -> Suite:
-    """See `paired_suite`; rows also have `engine_match/illegal`, games that the player lost by an illegal move."""
-    return paired_suite(
-        SuiteName.engine_match,
-        player,
-        opponent,
-        pairs=range(config.pairs),
-        max_plies=config.max_plies,
-        side_by_side=PAIRS_SIDE_BY_SIDE,
-        extra=lost_by_illegal,
-        seed=seed,
-        names=names,
-        facts=facts,
-    )
