@@ -11,12 +11,12 @@ from typing import Any
 from .errors import UserError
 
 
-def make_folder(folder: Path, asked_by: str) -> None:
-    """Make a folder and its parents if they are missing. Raises UserError, naming the setting that asked for it."""
+def make_folder(folder: Path, option: str) -> None:
+    """Make a folder and its parents if they are missing. Raises UserError, naming the option that needs it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{asked_by}: expected a folder to write to, got {folder}: {error.strerror}") from error
+        raise UserError(f"{option}: expected a folder to write to, got {folder}: {error.strerror}") from error
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -65,10 +65,10 @@ def whole_lines(path: Path) -> list[str]:
 
 
 @contextmanager
-def written_alone(path: Path, asked_by: str) -> Iterator[None]:
+def written_alone(path: Path, option: str) -> Iterator[None]:
     """Meanwhile no other process writes `path`, if it asks here; however this one ends, it lets go.
 
-    The lock is a hidden file beside it, which goes away. Raises UserError, naming the setting that asked for it.
+    The lock is a hidden file beside it, which goes away. Raises UserError, naming the option that needs it.
     """
     lock = path.with_name(f".{path.name}.lock")
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT)
@@ -79,7 +79,7 @@ def written_alone(path: Path, asked_by: str) -> Iterator[None]:
             if not lock.exists() or not os.path.samestat(os.fstat(descriptor), lock.stat()):
                 raise BlockingIOError
         except BlockingIOError as error:
-            raise UserError(f"{asked_by}: expected to write {path} alone, got it open in another process") from error
+            raise UserError(f"{option}: expected to write {path} alone, got it open in another process") from error
         try:
             yield
         finally:

@@ -11,15 +11,15 @@ LIBRARIES = ("torch", "transformers", "tokenizers", "chess")
 
 
 def software() -> dict[str, str]:
-    """Versions by name: Python's, ours, and those of the libraries that compute and that judge."""
+    """Versions by name: Python's, ours, and those of the libraries that compute and score."""
     own = {"python": platform.python_version(), "rookworld-rlvr": __version__}
     return own | {name: version(name) for name in LIBRARIES}
 
 
 def digest(rows: Iterable[tuple[int, ...] | str]) -> str:
-    """How many rows, and a hash: equal for equal rows in the same order, and for no others."""
-    found, count = sha256(), 0
+    """Row count and hash, as one text: equal for equal rows in the same order, and for no others."""
+    sha, count = sha256(), 0
     for row in rows:
-        found.update(repr(row).encode())
+        sha.update(repr(row).encode())
         count += 1
-    return f"{count} rows of sha256 {found.hexdigest()[:16]}"
+    return f"{count} rows of sha256 {sha.hexdigest()[:16]}"

@@ -61,7 +61,7 @@ def test_of_games_that_stand_in_one_position_a_draw_asks_one_and_the_next_draw_a
     # Two of the three stand behind e2e4 now: one of them waits.
     assert sorted([asked(self_play), asked(self_play)]) == sorted([STANDARD, f"P: {fen_after('e2e4')}"])
     assert self_play.next(Task.policy) is None
-    assert [record["game"] for record in self_play.take_records().asked] == [0, 1, 0, 1, 2]
+    assert [record["game"] for record in self_play.take_records().prompted] == [0, 1, 0, 1, 2]
 
 
 def test_what_was_written_and_played_is_asked_of_the_environment_with_python_chess_s_answer() -> None:
@@ -129,7 +129,7 @@ def test_a_draw_asks_one_position_of_each_game_at_most_and_the_next_draw_again_w
     stream = PromptStream(CORPUS, MixtureConfig(1.0, 0.0), 0, self_play)
     drawn = stream.draw(5)
     assert [example not in CORPUS for example in drawn] == [True, True, False, False, False]
-    records = self_play.take_records().asked
+    records = self_play.take_records().prompted
     assert [record["game"] for record in records] == [0, 1]
     first = parse_fen(records[0]["fen"])
     move = min(move.uci() for move in first.legal_moves)
@@ -147,7 +147,7 @@ def test_records_tell_each_position_asked_and_each_game_ended_and_join_on_its_nu
     self_play.play(asked(self_play), says("e7e4"))
     records = self_play.take_records()
     line = ["f2f3", "e7e5", "g2g4"]
-    assert list(records.asked) == [
+    assert list(records.prompted) == [
         *({"fen": fen_after(*line[:ply]), "game": 0, "ply": ply} for ply in range(4)),
         {"fen": chess.STARTING_FEN, "game": 1, "ply": 0},
         {"fen": fen_after("e2e4"), "game": 1, "ply": 1},
@@ -183,8 +183,8 @@ def test_a_game_behind_an_opening_counts_its_own_plies_and_tells_where_it_began(
     self_play.play(first, ["no move"])
     records = self_play.take_records()
     fen = first.removeprefix("P: ")
-    assert records.ended[0]["opening"] == fen == records.asked[0]["fen"] and fen != chess.STARTING_FEN
-    assert records.ended[0]["halfmoves"] == 0 and records.asked[0]["ply"] == parse_fen(fen).ply() > 2
+    assert records.ended[0]["opening"] == fen == records.prompted[0]["fen"] and fen != chess.STARTING_FEN
+    assert records.ended[0]["halfmoves"] == 0 and records.prompted[0]["ply"] == parse_fen(fen).ply() > 2
     assert records.ended[0]["result"] == ("0-1" if " w " in fen else "1-0")
 
 
@@ -231,7 +231,7 @@ def test_games_go_on_where_a_state_was_taken_also_through_json() -> None:
     go_on(whole, 15)
     whole.load_state_dict(state)
     records = whole.take_self_play_records()
-    assert len(records.asked) > 5 and not records.ended
+    assert len(records.prompted) > 5 and not records.ended
     # A run without games goes on from such a state too.
     PromptStream(CORPUS, MixtureConfig(1.0, 1.0), 0).load_state_dict(whole.state_dict())
 

@@ -127,7 +127,7 @@ def all_behind_openings(monkeypatch: pytest.MonkeyPatch) -> None:
 def drawn(run: Run) -> set[str]:
     """The positions in which 500 games stand: a draw asks about each of them, once."""
     run.context.prompts.draw(500)
-    asked = [position_key(parse_fen(record["fen"])) for record in run.context.prompts.take_self_play_records().asked]
+    asked = [position_key(parse_fen(record["fen"])) for record in run.context.prompts.take_self_play_records().prompted]
     assert len(set(asked)) == len(asked)
     return set(asked)
 

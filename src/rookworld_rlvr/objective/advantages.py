@@ -32,7 +32,7 @@ class AdvantageConfig:
     scale: AdvantageScale = AdvantageScale.batch
     """What a centred reward is divided by."""
     std_floor: float = 0.05
-    """Least divisor, reward units. One completion of eight that is 0.15 ahead has a std of 0.05: what
+    """Least divisor, reward units. One completion of eight that is 0.15 above the others has a std of 0.05: what
     differs by less is shaping, not outcome, and must not be blown up to full size. Unused by `none`."""
     outcome_filter: bool = False
     """Use only groups in which some completions have the verifiable outcome and others do not. Shaping then ranks
@@ -92,7 +92,7 @@ def used_groups(
 
 
 def zero_variance_fraction(rewards_PG: Tensor, valid_PG: Tensor | None = None) -> float:
-    """Share of groups, 0 to 1, whose valid rewards (P, G) are all equal and so teach nothing.
+    """Share of groups, 0 to 1, whose valid rewards (P, G) are all equal: their advantages are 0.
 
     Groups of fewer than two always count. Raises ValueError as `group_advantages` does.
     """

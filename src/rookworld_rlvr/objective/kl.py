@@ -104,7 +104,7 @@ def kl_penalty(
     one token pulls no harder than at c, and unlike a clamped value never stops pulling. This trades a bias
     for a bounded tail; infinity, the default, turns it off.
 
-    Raises ValueError when `exact` is asked for without kl_exact, or on a token_clamp not above 0.
+    Raises ValueError when `exact` is used without kl_exact, or on a token_clamp not above 0.
     Source: arXiv 2512.21852, 2505.17508.
     """
     if not token_clamp > 0:

@@ -123,7 +123,7 @@ def _join(chunks: list[TokenStatistics], shape: torch.Size) -> TokenStatistics:
 
 
 def _run_chunk(hidden_NH: Tensor, tokens_N: Tensor, reference_NH: Tensor | None, spec: _Spec) -> TokenStatistics:
-    # A head is a bare callable, so whether its parameters are trained cannot be asked; checkpointing where
+    # A head is a bare callable, so whether its parameters are trained is unknown here; checkpointing where
     # nothing is trained costs next to nothing. A deterministic head needs no saved RNG state.
     if not spec.recompute or not torch.is_grad_enabled():
         return _chunk_statistics(hidden_NH, tokens_N, reference_NH, spec)
@@ -169,8 +169,8 @@ class _Statistics(torch.autograd.Function):
         entropy_N = -_expected(logprobs_NV, probabilities_NV)
         kl_N = None if ref_logprobs_NV is None else -entropy_N - _expected(ref_logprobs_NV, probabilities_NV)
         context.set_materialize_grads(False)
-        asked = ((entropy_N, spec.entropy_gradient), (kl_N, spec.kl_gradient))
-        context.mark_non_differentiable(*(given for given, wanted in asked if given is not None and not wanted))
+        outputs = ((entropy_N, spec.entropy_gradient), (kl_N, spec.kl_gradient))
+        context.mark_non_differentiable(*(given for given, wanted in outputs if given is not None and not wanted))
         reference_NV = ref_logprobs_NV if spec.kl_gradient else None
         # The gradient of the log-probs alone needs nothing but the probabilities.
         kept_NV = logprobs_NV if spec.entropy_gradient or spec.kl_gradient else probabilities_NV

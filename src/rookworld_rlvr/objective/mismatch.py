@@ -56,7 +56,7 @@ def mismatch_weights(
 
     old_logprobs are the trainer's and sampler_logprobs the sampler's, of the same weights and tokens, (B, T),
     nat; each row is one whole completion. Equal log-probs give exactly 1. The log-ratio is masked before it
-    is added up or exponentiated, and cut at 40 nat. A mode of the sequence gives a completion's trained
+    is added up or exponentiated, and cut at 40 nats. A mode of the sequence gives a completion's trained
     tokens one weight; without trained tokens it is 1.
 
     Raises ValueError on shapes that disagree. Source: see the module.

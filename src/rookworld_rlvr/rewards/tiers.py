@@ -1,4 +1,4 @@
-"""Three tiers of components and the quality that they make; the first tier is a gate for the other two.
+"""Three tiers of components and the quality that they make; the first tier limits the other two.
 
     quality = weighted mean of the tiers, each the weighted mean of its components
 

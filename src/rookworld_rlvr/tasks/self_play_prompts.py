@@ -70,7 +70,7 @@ class _Game:
 class SelfPlayRecords:
     """Records of the games, in plain JSON values."""
 
-    asked: tuple[dict[str, Any], ...]
+    prompted: tuple[dict[str, Any], ...]
     """Each position that became a prompt: `fen`, `game`, the game's number, `ply`, plies from the standard start on."""
     ended: tuple[dict[str, Any], ...]
     """Each game that ended: `game`, `opening`, the FEN it began from, `result` as in PGN, `reason`, `halfmoves`."""
@@ -97,7 +97,7 @@ class SelfPlayPrompts:
         self._begun = self._turn = 0
         self._credits = dict.fromkeys(Task, 0.0)
         self._transitions: deque[str] = deque(maxlen=config.games)
-        self._asked: list[dict[str, Any]] = []
+        self._prompted: list[dict[str, Any]] = []
         self._ended: list[dict[str, Any]] = []
         self.ends: Counter[str] = Counter()
         """Counts of the games so far by their end: `won`, `drawn`, `illegal`, `stopped`."""
@@ -110,8 +110,8 @@ class SelfPlayPrompts:
 
     def take_records(self) -> SelfPlayRecords:
         """Prompts and ended games since the last call."""
-        records = SelfPlayRecords(tuple(self._asked), tuple(self._ended))
-        self._asked, self._ended = [], []
+        records = SelfPlayRecords(tuple(self._prompted), tuple(self._ended))
+        self._prompted, self._ended = [], []
         return records
 
     def next(self, task: Task) -> Example | None:
@@ -142,7 +142,7 @@ class SelfPlayPrompts:
             return None
         self._turn = (self._games.index(game) + 1) % len(self._games)
         game.prompted = True
-        self._asked.append({"fen": game.board.fen(), "game": game.number, "ply": game.board.ply()})
+        self._prompted.append({"fen": game.board.fen(), "game": game.number, "ply": game.board.ply()})
         return Example(Task.policy, game.prompt, None)
 
     def play(self, prompt: str, completions: Sequence[str]) -> None:

@@ -97,21 +97,21 @@ class SignWatch:
         for key, value in metrics.items():
             if key.startswith("validation/") and key != SCORE:
                 self._validations.setdefault(key, []).append(value)
-        before, self.shown = self.shown, self._found()
-        return {sign: told for sign, told in self.shown.items() if sign not in before}
+        before, self.shown = self.shown, self._raised_signs()
+        return {sign: message for sign, message in self.shown.items() if sign not in before}
 
     def metrics(self) -> dict[str, float]:
         """`warning/<sign>` of the last step: 1 where it is shown, else 0."""
         return {f"{PREFIX}{sign}": float(sign in self.shown) for sign in Sign}
 
-    def _found(self) -> dict[Sign, str]:
-        found = {
+    def _raised_signs(self) -> dict[Sign, str]:
+        messages = {
             Sign.kl: self._kl(),
             Sign.oscillation: self._oscillation(),
             Sign.no_variance: self._no_variance(),
             Sign.forgetting: self._forgetting(),
         }
-        return {sign: told for sign, told in found.items() if told}
+        return {sign: message for sign, message in messages.items() if message}
 
     def _mean(self, key: str) -> float | None:
         """The mean over the window; None until a whole window has the key."""

@@ -30,7 +30,7 @@ def peak_memory_gib() -> float:
 
 
 def step_peak_gib() -> float:
-    """Peak since the step began; NaN where the system cannot be asked for it."""
+    """Peak since the step began; NaN if the system does not report it."""
     return _mark_gib() if _Peak.of_step else math.nan
 
 

@@ -103,12 +103,12 @@ def _by_task(report: StepReport) -> dict[str, float]:
 
 def _parts(report: StepReport) -> dict[str, float]:
     """The mean of each part, as task/tier/part, over the completions to which it applied."""
-    found: dict[str, list[float]] = {}
+    values_by_component: dict[str, list[float]] = {}
     for group in report.groups:
         for sample in group.samples:
             for part, value in sample.score.components.items():
-                found.setdefault(f"{group.example.task.value}/{part}", []).append(value)
-    return {part: fmean(values) for part, values in sorted(found.items())}
+                values_by_component.setdefault(f"{group.example.task.value}/{part}", []).append(value)
+    return {part: fmean(values) for part, values in sorted(values_by_component.items())}
 
 
 def _failures(report: StepReport) -> dict[str, float]:

@@ -150,7 +150,7 @@ class SelfPlayFiles:
 
     def write(self, records: SelfPlayRecords) -> None:
         """Add what is new, on disk when this returns: before a checkpoint that was trained on it."""
-        lines = dict.fromkeys(map(json.dumps, records.asked))
+        lines = dict.fromkeys(map(json.dumps, records.prompted))
         new = [line for line in lines if line not in self._seen]
         self._seen.update(new)
         append_lines(self._positions, new)
