@@ -1,4 +1,4 @@
-"""What a result came from: versions of software, and digests of rows."""
+"""Provenance of a result: versions of software, and digests of rows."""
 
 import platform
 from collections.abc import Iterable

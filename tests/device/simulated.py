@@ -145,7 +145,7 @@ def main(arguments: list[str]) -> int:
     Prints how often python waited for the device in each step. It needs a process of its own: torch counts devices
     once, when it first differentiates.
     """
-    from rookworld_rlvr.app import wiring
+    from rookworld_rlvr.app import build
     from rookworld_rlvr.app.cli import main as rookworld
     from rookworld_rlvr.training import loop
 
@@ -165,7 +165,7 @@ def main(arguments: list[str]) -> int:
         return 0
     # So that a module's tied weights stay tied when it is moved.
     torch.__future__.set_swap_module_params_on_conversion(True)
-    wiring.select_device = lambda _asked, _local_rank=None: torch.device(NAME, 0)
+    build.select_device = lambda _requested, _local_rank=None: torch.device(NAME, 0)
     with Simulated():
         return rookworld(arguments)
 

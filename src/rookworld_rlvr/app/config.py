@@ -21,7 +21,7 @@ from ..training.sft import SFTConfig
 
 @dataclass(slots=True)
 class BenchConfig:
-    """What is measured, and how often."""
+    """Generators that are measured, and the number of rounds."""
 
     generators: list[GeneratorKind] = field(default_factory=lambda: [GeneratorKind.static, GeneratorKind.hf])
     """Measured in turn, on the same prompts; ratios are to hf, where it is among them."""

@@ -24,12 +24,12 @@ def local_rank() -> int | None:
 
 
 def started_by_torchrun() -> bool:
-    """Whether torchrun has started this process."""
+    """True if torchrun has started this process."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
 def must_be_started(config: DistributedConfig) -> bool:
-    """Whether the configuration asks for processes that torchrun has not started yet."""
+    """True if the configuration needs processes that torchrun has not started yet."""
     return config.kind is not Distributed.none and not started_by_torchrun()
 
 

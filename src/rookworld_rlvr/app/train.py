@@ -117,7 +117,7 @@ def _print(console: Console, *lines: str) -> None:
 
 
 def differ_in_seed_alone(members: Sequence[list[str]]) -> bool:
-    """Whether the seed is all that differs between the overrides of a sweep's members.
+    """True if only the seed differs between the overrides of a sweep's members.
 
     >>> differ_in_seed_alone([["seed=0", "steps=1"], ["seed=1", "steps=1"]])
     True

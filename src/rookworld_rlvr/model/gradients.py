@@ -19,7 +19,7 @@ LossOf = Callable[[Batch], tuple[Tensor, Kept]]
 
 
 def is_shared(policy: Policy, world: World) -> bool:
-    """Whether several cores or ranks compute an update, or the weights are in shards."""
+    """True if several cores or ranks compute an update, or the weights are in shards."""
     return world.size > 1 or policy.sharded or cores(policy.device) > 1
 
 

@@ -1,4 +1,4 @@
-"""How much better a completion was than the others of its prompt, and which prompts have anything to say."""
+"""Advantages of completions over the others of their prompt, and the selection of used groups."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class AdvantageScale(StrEnum):
-    """What a centred reward is divided by."""
+    """Divisor of a centred reward."""
 
     batch = "batch"
     """Population std of all rewards of the step that count (arXiv 2508.08221)."""
@@ -27,10 +27,10 @@ reaches it in a group of 26; in a smaller group only a batch std at its floor le
 
 @dataclass(slots=True)
 class AdvantageConfig:
-    """How rewards become advantages. Raises ValueError on a floor that is not above 0."""
+    """Settings of the advantages. Raises ValueError on a floor that is not above 0."""
 
     scale: AdvantageScale = AdvantageScale.batch
-    """What a centred reward is divided by."""
+    """Divisor of a centred reward."""
     std_floor: float = 0.05
     """Least divisor, reward units. One completion of eight that is 0.15 above the others has a std of 0.05: what
     differs by less is shaping, not outcome, and must not be blown up to full size. Unused by `none`."""
@@ -101,7 +101,7 @@ def zero_variance_fraction(rewards_PG: Tensor, valid_PG: Tensor | None = None) -
 
 
 def _scale(rewards_PG: Tensor, used_PG: Tensor, config: AdvantageConfig) -> Tensor:
-    """What advantages are divided by, broadcastable to (P, G)."""
+    """Divisor of the advantages, broadcastable to (P, G)."""
     match config.scale:
         case AdvantageScale.batch:
             return _std(rewards_PG, used_PG, (0, 1)).clamp(min=config.std_floor)

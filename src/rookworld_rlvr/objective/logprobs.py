@@ -21,7 +21,7 @@ Head = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class TokenStatistics:
-    """What one forward pass says about given tokens. Every tensor has the tokens' shape."""
+    """Log-probs and other statistics of given tokens from one forward pass. Every tensor has the tokens' shape."""
 
     logprobs: Tensor
     """log_softmax(logits / T) at the token; nat, float32, at most 0."""
@@ -36,7 +36,7 @@ class TokenStatistics:
 
 @dataclass(frozen=True, slots=True)
 class _Spec:
-    """What is the same for every chunk; the fields are arguments of `token_statistics`."""
+    """Arguments of `token_statistics` that every chunk shares."""
 
     head: Head
     reference_head: Head | None

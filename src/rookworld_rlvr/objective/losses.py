@@ -21,7 +21,7 @@ from .token_weights import (
 
 
 class LossKind(StrEnum):
-    """Which loss is minimised. On-policy (one update a step) the surrogates agree and the weights differ;
+    """Loss that is minimised. On-policy (one update per step) the surrogates agree and the weights differ;
     bnpo is then dapo and cispo, and gspo is grpo, in gradient."""
 
     grpo = "grpo"

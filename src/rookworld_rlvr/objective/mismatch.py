@@ -21,7 +21,7 @@ from .masked import keep, masked_exp
 
 
 class MismatchMode(StrEnum):
-    """What becomes of the ratio old / sampler probability."""
+    """Treatment of the ratio old / sampler probability."""
 
     off = "off"
     """Nothing: every weight is 1."""

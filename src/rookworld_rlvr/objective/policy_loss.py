@@ -10,7 +10,7 @@ from .masked import keep, masked_exp
 
 @dataclass(slots=True)
 class ClipConfig:
-    """How far a probability may move per batch. Raises ValueError on bounds that never bind or always do."""
+    """Bounds of the change of a probability per batch. Raises ValueError on bounds that never bind or always do."""
 
     clip_low: float = 0.2
     """The ratio counts down to 1 - clip_low; above 0, at most 1 (which turns the lower bound off)."""

@@ -1,8 +1,8 @@
-"""How much each trained token weighs: what turns terms of tokens into the loss of an update.
+"""Weights of trained tokens, which turn per-token terms into the loss of an update.
 
 An update's loss is Σ weights·per_token over its tokens. The weights are functions of sizes of the whole update
 or step, never of the micro-batch in which they are computed. So the losses and gradients of the micro-batches add
-up to those of the whole batch, however it is cut.
+up to those of the whole batch, for micro-batches of any size.
 
 In every function loss_mask_BT is boolean, each of its rows one whole completion, and the weights are (B, T)
 float32, 0 under the mask; a row without trained tokens weighs nothing.

@@ -94,7 +94,7 @@ class Score:
     total: float
     """The reward: `malformed_reward` if nothing is recognised, 1.0 if perfect."""
     components: dict[str, float]
-    """Value in [0, 1] of each component that applied, as `tier/component`, before the weights of components and tiers."""
+    """Value in [0, 1] of each component that applied, as `tier/component`, before weights."""
     failure: ParseFailure | None
     """The strict parser's complaint, None for a well-formed completion."""
     source: str = ""

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import torch
 from transformers import PreTrainedModel
@@ -73,26 +74,16 @@ class VLLMServerPool:
         pending = deque(range(first, min(first + size, len(prompts))) for first in range(0, len(prompts), size or 1))
         groups: dict[int, list[SampledCompletion]] = {}
 
-        def serve(server: VLLMServerGenerator) -> None:
-            while pending:
-                try:
-                    piece = pending.popleft()
-                except IndexError:
-                    return
-                own = [seeds[i] for i in piece] if temperature else []
-                try:
-                    completions = server.generate(
-                        [prompts[i] for i in piece],
-                        group_size=group_size,
-                        temperature=temperature,
-                        seeds=own,
-                        top_k=top_k,
-                    )
-                except GeneratorError:
-                    pending.append(piece)
-                    raise
-                groups.update(zip(piece, completions, strict=True))
+        def sample(server: VLLMServerGenerator, piece: range) -> list[list[SampledCompletion]]:
+            return server.generate(
+                [prompts[i] for i in piece],
+                group_size=group_size,
+                temperature=temperature,
+                seeds=[seeds[i] for i in piece] if temperature else [],
+                top_k=top_k,
+            )
 
+        serve = partial(_serve, pending, groups, sample)
         attempt = 0
         while pending:
             self._used = self._of_all(serve, self._used)
@@ -127,3 +118,22 @@ class VLLMServerPool:
         if not self._used:
             urls = ", ".join(server.url for server in self._servers)
             raise GeneratorError(f"vllm_server: expected one of the servers to answer, none does: {urls}")
+
+
+def _serve(
+    pending: deque[range],
+    groups: dict[int, list[SampledCompletion]],
+    sample: Callable[[VLLMServerGenerator, range], list[list[SampledCompletion]]],
+    server: VLLMServerGenerator,
+) -> None:
+    """Let a server sample pending pieces until none is left. A piece at which it fails is pending again."""
+    while pending:
+        try:
+            piece = pending.popleft()
+        except IndexError:
+            return
+        try:
+            groups.update(zip(piece, sample(server, piece), strict=True))
+        except GeneratorError:
+            pending.append(piece)
+            raise

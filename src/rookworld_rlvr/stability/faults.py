@@ -55,7 +55,7 @@ class Fault:
 
     @property
     def damages(self) -> bool:
-        """Whether the weights are wrong already, so that only a restore helps."""
+        """True if the weights are wrong already, so that only a restore helps."""
         return self.kind in DAMAGE
 
     def __str__(self) -> str:

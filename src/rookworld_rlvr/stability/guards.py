@@ -64,7 +64,7 @@ class LogStatistics:
         self.variance = (1 - weight) * (self.variance + weight * distance**2)
 
     def is_spike(self, value: float, floor: float, factor: float) -> bool:
-        """Whether a finite value is far above what was observed; False before there is a history."""
+        """True if a finite value is far above the observed ones; False before there is a history."""
         if self.count < HISTORY:
             return False
         distance = math.log(max(value, floor)) - self.mean
@@ -117,7 +117,7 @@ class Guards:
         self.kl.observe(kl, KL_FLOOR)
 
     def is_kl_spike(self, kl: float) -> bool:
-        """Whether an update's mean KL is far above those of earlier steps."""
+        """True if an update's mean KL is far above those of earlier steps."""
         return self.kl.is_spike(kl, KL_FLOOR, self.config.spike_factor)
 
     def observe_rewards(self, means: Mapping[str, float]) -> None:

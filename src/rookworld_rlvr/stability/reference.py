@@ -67,7 +67,7 @@ class References:
 
     @property
     def moves(self) -> bool:
-        """Whether the reference may differ from the original one."""
+        """True if the reference may differ from the original one."""
         return self.original is not self.current
 
     def begin(self, score: float) -> None:

@@ -20,7 +20,7 @@ from .state import StepContext
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether no value is NaN or infinite. Sums of absolute values overflow only where that is no better."""
+    """True if no value is NaN or infinite. Sums of absolute values overflow only where that is no better."""
     floating = [tensor.detach() for tensor in tensors if tensor.is_floating_point()]
     shards, wholes = ([tensor for tensor in floating if is_dtensor(tensor) is wanted] for wanted in (True, False))
     sums = [torch.stack(torch._foreach_norm(alike, ord=1)).sum() for alike in (shards, wholes) if alike]

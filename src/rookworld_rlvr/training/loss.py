@@ -38,7 +38,7 @@ class LossPlan:
     kl: KLConfig
     temperature: float
     sizes: LossSizes
-    """Sizes of the whole update, so that its gradient does not depend on how it is cut."""
+    """Sizes of the whole update, so that its gradient does not depend on the micro-batches."""
     kl_coef: float
     entropy_coef: float
     reference: Policy | None

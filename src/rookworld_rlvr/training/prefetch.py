@@ -32,7 +32,7 @@ class Prefetch(Generic[Result]):
 
     @property
     def pending(self) -> bool:
-        """Whether groups are being sampled, or are sampled and not taken yet."""
+        """True while groups are being sampled, or are sampled and not taken yet."""
         return self._pending is not None
 
     def weights(self, model: PreTrainedModel) -> PreTrainedModel:

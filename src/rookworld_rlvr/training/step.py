@@ -9,7 +9,7 @@ and is named in the report; `recovery` decides what is done about it.
 With one update for each batch, the policy that is differentiated is also the policy that sampled. Its own log-probs,
 detached, are then the old log-probs: the ratio is 1 and its gradient is the policy gradient. With several updates
 the old log-probs are computed once, before the first update. The micro-batches are normalised by sizes of the whole
-update, so the gradient does not depend on how the update is cut.
+update, so the gradient does not depend on their number.
 
 Several processes (`context.world`) make one step together: each has its share of the prompts and of the micro-batches,
 and all come to the same groups and make the same update; with `distributed=fsdp2` each holds only its shards.
