@@ -23,7 +23,7 @@ from rookworld_rlvr.stockfish.engine import EngineConfig, EngineNotFoundError, f
 from rookworld_rlvr.stockfish.uci import Limit
 from rookworld_rlvr.tasks.audit import audit
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus
-from rookworld_rlvr.tasks.move_evals import read_move_evals
+from rookworld_rlvr.tasks.move_evals import move_evals_lines, parse_move_evals
 from rookworld_rlvr.tasks.policy import parse_policy
 from rookworld_rlvr.tasks.types import PolicyCompletion, Task
 
@@ -165,9 +165,7 @@ def test_without_an_engine_the_policy_task_is_refused_in_one_line(
     assert not (tmp_path / "out").exists()
 
 
-def test_environment_rows_need_no_engine_and_audit_clean(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_rows_need_no_engine_and_audit_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STOCKFISH_PATH", str(tmp_path / "absent"))
     generate(tmp_path / "out", "--task", "environment", rows=200)
     report = audit(tmp_path / "out" / "environment.txt")
@@ -334,9 +332,7 @@ def test_excluded_positions_are_kept_out_of_both_tasks(tmp_path: Path) -> None:
         assert len(examples) == 60 and not kept_out & {example_key(example) for example in examples}
 
 
-def test_a_folder_begun_with_another_seed_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_begun_with_another_seed_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     generate(tmp_path / "out", "--task", "environment", rows=5)
     before = files(tmp_path / "out")
     capsys.readouterr()
@@ -441,7 +437,7 @@ def test_an_engine_that_fails_again_and_again_ends_the_command_in_one_line_that_
 @needs_engine
 def test_every_policy_row_has_a_verdict_on_all_its_legal_moves_and_is_the_best_of_them(tmp_path: Path) -> None:
     generate(tmp_path / "out", "--task", "policy")
-    verdicts = list(read_move_evals(tmp_path / "out" / "move_evals.tsv"))
+    verdicts = [parse_move_evals(line) for line in move_evals_lines(tmp_path / "out" / "move_evals.tsv")]
     rows = read_corpus(tmp_path / "out" / "policy.txt").examples
     assert len(verdicts) == len(rows) == 120
     for verdict, row in zip(verdicts, rows, strict=True):
@@ -463,7 +459,7 @@ def test_given_games_and_positions_are_labelled_before_any_are_played(
     lines.write_text("7k/8/8/8/8/8/7P/K7 w - - 0 1\n")
     given = ["--positions", str(pgn), str(lines)]
     generate(tmp_path / "out", *given, rows=30)
-    found = list(read_move_evals(tmp_path / "out" / "move_evals.tsv"))
+    found = [parse_move_evals(line) for line in move_evals_lines(tmp_path / "out" / "move_evals.tsv")]
     # The first position of both games, once, and those behind it from which a game goes on.
     assert [verdict.source for verdict in found].count("given") == 7
     assert found[6].fen == "7k/8/8/8/8/8/7P/K7 w - - 0 1" and found[7].source != "given"
@@ -501,5 +497,7 @@ def test_what_is_held_out_is_held_out_of_both_tasks_by_position(tmp_path: Path) 
     for prefix in ("", "held_out_"):
         found = [read_corpus(tmp_path / "out" / f"{prefix}{task}.txt").examples for task in Task]
         sides.append({example_key(example) for rows in found for example in rows})
-        assert len(list(read_move_evals(tmp_path / "out" / f"{prefix}move_evals.tsv"))) == len(found[0])
+        assert len(
+            [parse_move_evals(line) for line in move_evals_lines(tmp_path / "out" / f"{prefix}move_evals.tsv")]
+        ) == len(found[0])
     assert not sides[0] & sides[1] and 0.15 < len(sides[1]) / len(sides[0] | sides[1]) < 0.45

@@ -14,7 +14,7 @@ from rookworld_rlvr.stockfish.engine import Analysis, EngineNotFoundError
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks import Task
 from rookworld_rlvr.tasks.corpus import read_corpus
-from rookworld_rlvr.tasks.move_evals import MoveEvals, read_move_evals, render_move_evals
+from rookworld_rlvr.tasks.move_evals import MoveEvals, move_evals_lines, parse_move_evals, render_move_evals
 from rookworld_rlvr.tasks.policy import parse_policy_prompt
 from rookworld_rlvr.training.data import default_file
 
@@ -146,4 +146,4 @@ def test_verdicts_go_through_text_and_back(tmp_path: Path) -> None:
     verdict = MoveEvals(FEN, "test", {"h1h8": 999.98, "a1b1": -0.07, "h1h2": -999.9})
     path = tmp_path / "move_evals.tsv"
     path.write_text(render_move_evals(verdict) + "\n")
-    assert list(read_move_evals(path)) == [verdict]
+    assert [parse_move_evals(line) for line in move_evals_lines(path)] == [verdict]

@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-from ..errors import BAD_INPUT, DONE, INTERRUPTED
+from ..errors import BAD_INPUT, DONE, INTERRUPTED, UserError
 from .arguments import groups
 from .process import prepare_process, run_process
 from .renamed_options import renamed_command
@@ -53,6 +53,9 @@ def main(argv: list[str]) -> int:
     except KeyboardInterrupt:
         print("rookworld: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except (UserError, OSError) as error:
+        print(f"rookworld: {error}", file=sys.stderr)
+        return BAD_INPUT
     return code
 
 

@@ -4,14 +4,13 @@ Results are comparable if they have the same seed, facts and settings of their c
 """
 
 import argparse
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..errors import BAD_INPUT, DONE, UserError
+from ..errors import DONE, UserError
 from ..evaluation import Row, to_json
 from ..evaluation.headline import LEAST_ROWS, better_and_worse
 from ..evaluation.keys import is_tested
@@ -45,13 +44,9 @@ Result = tuple[Mapping[str, Any], Mapping[str, list[Row]]]
 
 
 def compare_command(argv: list[str]) -> int:
-    """Returns the exit code."""
-    try:
-        arguments = _parser().parse_args(argv)
-        _compare(arguments.first, arguments.second, arguments.json)
-    except (UserError, OSError) as error:
-        print(f"rookworld: {error}", file=sys.stderr)
-        return BAD_INPUT
+    """Returns the exit code. Raises UserError or OSError, which the command line reports."""
+    arguments = _parser().parse_args(argv)
+    _compare(arguments.first, arguments.second, arguments.json)
     return DONE
 
 

@@ -1,29 +1,24 @@
 """`rookworld export RUN --to FOLDER [--push NAME]`: a checkpoint with a model card, and on request to the hub."""
 
 import argparse
-import sys
 from pathlib import Path
 
-from ..errors import BAD_INPUT, DONE, UserError
+from ..errors import DONE, UserError
 from ..report.export import export, upload_plan
 from .arguments import OneLineParser, warn_of_unfinished
 
 
 def main(argv: list[str]) -> int:
-    """Returns the exit code."""
-    try:
-        given = _parser().parse_args(argv)
-        if given.send and not given.push:
-            raise UserError("export: expected --push NAME beside --send")
-        name = given.push or given.to.resolve().name
-        warn_of_unfinished(given.run)
-        files = export(given.run, given.to, checkpoint=given.checkpoint, name=name)
-        print(f"{len(files)} files: {given.to}; its card: {given.to / 'README.md'}")
-        if given.push:
-            _push(files, given.to, given.push, send=given.send)
-    except (UserError, OSError) as error:
-        print(f"rookworld: {error}", file=sys.stderr)
-        return BAD_INPUT
+    """Returns the exit code. Raises UserError or OSError, which the command line reports."""
+    given = _parser().parse_args(argv)
+    if given.send and not given.push:
+        raise UserError("export: expected --push NAME beside --send")
+    name = given.push or given.to.resolve().name
+    warn_of_unfinished(given.run)
+    files = export(given.run, given.to, checkpoint=given.checkpoint, name=name)
+    print(f"{len(files)} files: {given.to}; its card: {given.to / 'README.md'}")
+    if given.push:
+        _push(files, given.to, given.push, send=given.send)
     return DONE
 
 

@@ -1,6 +1,5 @@
 """`rookworld inspect BATCH`: replays the batch of a fault, with the terms of its loss and what is not finite."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from ..errors import BAD_INPUT, DONE, UserError
+from ..errors import DONE, UserError
 from ..model.world import DistributedConfig
 from ..objective import LossSizes
 from ..rewards.rubric import MoveSource
@@ -29,14 +28,10 @@ SHOWN_SAMPLES = 8
 
 
 def main(argv: list[str]) -> int:
-    """Returns the exit code: 0 whether or not the fault shows again."""
-    try:
-        parser = OneLineParser(prog="rookworld inspect", description="Replay the batch of a fault.")
-        parser.add_argument("batch", metavar="BATCH", type=Path, help="a file of a run's folder, faults/step-N.pt")
-        inspect_batch(parser.parse_args(argv).batch)
-    except UserError as error:
-        print(f"rookworld: {error}", file=sys.stderr)
-        return BAD_INPUT
+    """Returns the exit code: 0 whether or not the fault shows again. Raises UserError."""
+    parser = OneLineParser(prog="rookworld inspect", description="Replay the batch of a fault.")
+    parser.add_argument("batch", metavar="BATCH", type=Path, help="a file of a run's folder, faults/step-N.pt")
+    inspect_batch(parser.parse_args(argv).batch)
     return DONE
 
 

@@ -2,10 +2,9 @@
 
 import argparse
 import shlex
-import sys
 from pathlib import Path
 
-from ..errors import BAD_INPUT, DONE, UserError
+from ..errors import DONE, UserError
 from ..files import write_text
 from .arguments import OneLineParser
 
@@ -34,18 +33,14 @@ srun --kill-on-bad-exit=1 {python} -m torch.distributed.run \\
 
 
 def main(argv: list[str]) -> int:
-    """Returns the exit code."""
-    try:
-        given = _parser().parse_args(argv)
-        text = slurm_script(given)
-        if given.dry_run:
-            print(text, end="")
-            return DONE
-        _write(given.output, text)
-        print(f"written: {given.output}\nto start it: sbatch {given.output}")
-    except UserError as error:
-        print(f"rookworld: {error}", file=sys.stderr)
-        return BAD_INPUT
+    """Returns the exit code. Raises UserError, which the command line reports."""
+    given = _parser().parse_args(argv)
+    text = slurm_script(given)
+    if given.dry_run:
+        print(text, end="")
+        return DONE
+    _write(given.output, text)
+    print(f"written: {given.output}\nto start it: sbatch {given.output}")
     return DONE
 
 

@@ -1,10 +1,9 @@
 """`rookworld report RUN…`: one HTML file about a run, or about several laid over one another."""
 
 import argparse
-import sys
 from pathlib import Path
 
-from ..errors import BAD_INPUT, DONE, UserError
+from ..errors import DONE, UserError
 from ..files import write_text
 from ..report.page import REPORT, render
 from ..report.run_record import read_run
@@ -14,14 +13,10 @@ from .build import make_console
 
 
 def main(argv: list[str]) -> int:
-    """Returns the exit code."""
-    try:
-        given = _parser().parse_args(argv)
-        warn_of_unfinished(*given.runs)
-        _report(given.runs, given.output)
-    except (UserError, OSError) as error:
-        print(f"rookworld: {error}", file=sys.stderr)
-        return BAD_INPUT
+    """Returns the exit code. Raises UserError or OSError, which the command line reports."""
+    given = _parser().parse_args(argv)
+    warn_of_unfinished(*given.runs)
+    _report(given.runs, given.output)
     return DONE
 
 

@@ -1,7 +1,6 @@
 """`rookworld rescore RUN [rubric=… overrides]`: a run's transcripts scored again, and compared with their rewards."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from statistics import fmean
 from omegaconf import DictConfig
 from rich.table import Table
 
-from ..errors import BAD_INPUT, UserError
+from ..errors import UserError
 from ..report.transcripts import Transcript, read_transcripts
 from ..rewards.scorer import ScoreRequest
 from ..tasks import Task
@@ -40,12 +39,8 @@ class Rescored:
 
 
 def main(argv: list[str]) -> int:
-    """Returns the exit code."""
-    try:
-        given = _parser().parse_args(argv)
-    except UserError as error:
-        print(f"rookworld: {error}", file=sys.stderr)
-        return BAD_INPUT
+    """Returns the exit code. Raises UserError for wrong arguments."""
+    given = _parser().parse_args(argv)
     return run_command(NAME, RunConfig, [f"resume={given.run}", *given.overrides], _rescore)
 
 

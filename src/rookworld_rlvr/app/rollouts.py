@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..errors import BAD_INPUT, DONE, UserError
+from ..errors import DONE, UserError
 from ..report.boards import draw
 from ..report.terminal import transcript_view
 from ..report.transcripts import Transcript, read_transcripts
@@ -49,27 +49,23 @@ class Choice:
 
 
 def main(argv: list[str]) -> int:
-    """Returns the exit code."""
-    try:
-        given = _parser().parse_args(argv)
-        warn_of_unfinished(given.path)
-        transcripts = newest_first(read_transcripts(given.path))
-        lowest, highest = given.reward
-        choice = Choice(given.task, given.step, given.failed, lowest, highest, given.by_reward)
-        if not choice.of(transcripts):
-            raise UserError(
-                f"rollouts: expected transcripts of {choice}, got none among {len(transcripts)}{_steps(transcripts)}"
-            )
-        console = Console(highlight=False)
-        if console.is_terminal and sys.stdin.isatty():
-            page_through(console, transcripts, choice)
-        else:
-            chosen = choice.of(transcripts)
-            print_all(console, chosen[: given.most])
-            console.print(f"{min(given.most, len(chosen))} of {len(chosen)}{_steps(transcripts)}", soft_wrap=True)
-    except (UserError, OSError) as error:
-        print(f"rookworld: {error}", file=sys.stderr)
-        return BAD_INPUT
+    """Returns the exit code. Raises UserError or OSError, which the command line reports."""
+    given = _parser().parse_args(argv)
+    warn_of_unfinished(given.path)
+    transcripts = newest_first(read_transcripts(given.path))
+    lowest, highest = given.reward
+    choice = Choice(given.task, given.step, given.failed, lowest, highest, given.by_reward)
+    if not choice.of(transcripts):
+        raise UserError(
+            f"rollouts: expected transcripts of {choice}, got none among {len(transcripts)}{_steps(transcripts)}"
+        )
+    console = Console(highlight=False)
+    if console.is_terminal and sys.stdin.isatty():
+        page_through(console, transcripts, choice)
+    else:
+        chosen = choice.of(transcripts)
+        print_all(console, chosen[: given.most])
+        console.print(f"{min(given.most, len(chosen))} of {len(chosen)}{_steps(transcripts)}", soft_wrap=True)
     return DONE
 
 

@@ -3,12 +3,12 @@
 import argparse
 import sys
 
-from ..errors import BAD_INPUT, DONE, UserError
+from ..errors import DONE
 from ..play.introduction import introduction
 
 
 def main(argv: list[str]) -> int:
-    """Returns the exit code."""
+    """Returns the exit code. Raises UserError."""
     parser = argparse.ArgumentParser(prog="rookworld uci", description=__doc__)
     parser.add_argument("--model", default="tiny", help="a folder, a hub name, or tiny, the model that ships (default)")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads; one answers a single position fastest")
@@ -19,11 +19,7 @@ def main(argv: list[str]) -> int:
     introduced = line.split() == ["uci"]
     if introduced:
         say("\n".join(introduction(given.model)))
-    try:
-        serve(given, "" if introduced else line)
-    except UserError as error:
-        print(f"rookworld: {error}", file=sys.stderr)
-        return BAD_INPUT
+    serve(given, "" if introduced else line)
     return DONE
 
 

@@ -66,12 +66,3 @@ def move_evals_lines(path: Path) -> Iterator[str]:
     except (EOFError, zlib.error, UnicodeDecodeError) as error:
         raise ValueError(f"expected a file of move evaluations, got {path}: {error}") from error
     yield from text.splitlines()
-
-
-def read_move_evals(path: Path) -> Iterator[MoveEvals]:
-    """The move evaluations of a file. Raises OSError, or ValueError naming the malformed line."""
-    for number, line in enumerate(move_evals_lines(path), start=1):
-        try:
-            yield parse_move_evals(line)
-        except ValueError as error:
-            raise ValueError(f"{path}:{number}: {error}") from error
