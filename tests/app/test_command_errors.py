@@ -210,7 +210,7 @@ def test_a_model_folder_that_lacks_a_file_is_refused(
         (["evaluate", "suites=[selfplay]", "selfplay.pgn=/nope/games.pgn"], "selfplay.pgn: expected a file"),
         (["evaluate", "suites=[engine_match]", "engine_match.opponent.path=/nope"], "engine_match.opponent: expected"),
         (["evaluate", "balanced.rows_per_class=0"], "balanced.rows_per_class: expected 1 or more"),
-        (["evaluate", "data.train={held_out}", "data.held_out={held_out}"], "expected something to ask of policy"),
+        (["evaluate", "data.train={held_out}", "data.held_out={held_out}"], "expected items of policy"),
         (["evaluate", "compare"], "evaluate compare: the following arguments are required: A, B"),
         (["evaluate", "compare", "/nope/a.json", "/nope/b.json"], "expected the rows of an evaluation in /nope/a.json"),
         (["evaluate", "model.path=/nope", "data.train={train}", "data.held_out={held_out}"], "model.path: expected"),
