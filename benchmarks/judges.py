@@ -76,9 +76,7 @@ def retention_of(name: str, seed: int, out: Path) -> Table:
         rookworld(f"{name}, seed {seed}, retention", "evaluate", *given)
     table = json.loads(result.read_text(encoding="utf-8"))["suites"]["retention"]["table"]
     keys = [f"retention/{task}_{metric}" for task, metrics in RETENTION.items() for metric in metrics]
-    return {
-        key: table[f"{key}/change"] | {"before": table[f"{key}/baseline"]["value"]} for key in keys if key in table
-    }
+    return {key: table[f"{key}/change"] | {"before": table[f"{key}/baseline"]["value"]} for key in keys if key in table}
 
 
 def runs_table(found: Found, keys: Iterable[str]) -> str:

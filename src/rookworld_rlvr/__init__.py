@@ -1,10 +1,10 @@
 """Reinforcement learning with verifiable rewards (RLVR) for chess language models.
 
-    from rookworld_rlvr import load
-    from rookworld_rlvr.rewards import score
+from rookworld_rlvr import load
+from rookworld_rlvr.rewards import score
 
-    load("tiny").play(fen).move         # the move of the model that ships, with its completion beside it
-    score(prompt, completion).total     # the reward of a completion, the same as in training
+load("tiny").play(fen).move         # the move of the model that ships, with its completion beside it
+score(prompt, completion).total     # the reward of a completion, the same as in training
 """
 
 from typing import TYPE_CHECKING

@@ -14,9 +14,7 @@ from rookworld_rlvr.board import (
 
 AFTER_E4 = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
 FIELDS = st.tuples(
-    st.sampled_from(
-        ["8/8/8/8/8/8/8/K1k5", "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR", "8/8", "k7/9/8/8/8/8/8/8"]
-    ),
+    st.sampled_from(["8/8/8/8/8/8/8/K1k5", "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR", "8/8", "k7/9/8/8/8/8/8/8"]),
     st.sampled_from(["w", "b", "", "x"]),
     st.sampled_from(["-", "KQkq", "HAha", "KK", "", "\t"]),
     st.sampled_from(["-", "e3", "e6", "a1", "h8", "z9"]),

@@ -43,9 +43,7 @@ def test_every_opening_is_legal_and_none_is_there_twice() -> None:
         for uci in opening.moves.split():
             assert uci in {move.uci() for move in board.legal_moves}, opening
             board.push_uci(uci)
-    assert (
-        len({board.epd() for board in boards}) == len({opening.name for opening in OPENINGS}) == len(OPENINGS)
-    )
+    assert len({board.epd() for board in boards}) == len({opening.name for opening in OPENINGS}) == len(OPENINGS)
     assert [opening_board(opening).fen() for opening in OPENINGS] == [board.fen() for board in boards]
 
 
@@ -123,9 +121,7 @@ def test_bytes_that_are_no_text_are_a_bad_line_too(tmp_path: Path) -> None:
 
 
 def test_another_suffix_is_refused_at_once(write: Writer) -> None:
-    with pytest.raises(
-        ValueError, match=r"expected a file of type \.fen, \.txt, \.epd, \.jsonl, got .*a\.csv"
-    ):
+    with pytest.raises(ValueError, match=r"expected a file of type \.fen, \.txt, \.epd, \.jsonl, got .*a\.csv"):
         positions_from_file(write("a.csv", ""))
 
 

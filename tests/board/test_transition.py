@@ -218,14 +218,12 @@ def shuffled_game(start: str, moves: tuple[str, ...], times: int) -> tuple[str, 
 def test_sixteen_moves_prove_a_fivefold_repetition_and_fifteen_or_ten_do_not() -> None:
     fen, history = shuffled_game(chess.STARTING_FEN, KNIGHT_SHUFFLE, 4)
     assert len(history) == 16
-    assert step(fen, history[-1], history) == ended(
-        "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 16 9", 0.5
-    )
+    assert step(fen, history[-1], history) == ended("rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 16 9", 0.5)
     for known in (15, 10, 1, 0):
         shown = history[len(history) - known :]
-        assert step(fen, history[-1], shown) == legal(
-            "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 16 9"
-        ), known
+        assert step(fen, history[-1], shown) == legal("rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 16 9"), (
+            known
+        )
 
 
 def test_a_fivefold_repetition_is_proven_in_the_middle_of_a_game_of_unknown_beginning() -> None:

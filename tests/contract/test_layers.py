@@ -58,9 +58,7 @@ def packages_imported(file: Path) -> set[str]:
 
 def importers(library: str) -> set[str]:
     return {
-        str(file.relative_to(SOURCE))
-        for file in FILES
-        if any(name.split(".")[0] == library for name in imports(file))
+        str(file.relative_to(SOURCE)) for file in FILES if any(name.split(".")[0] == library for name in imports(file))
     }
 
 

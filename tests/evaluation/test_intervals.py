@@ -15,9 +15,7 @@ from rookworld_rlvr.evaluation import mean_interval, wilson_interval
     ("successes", "n", "low", "high"),
     [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
 )
-def test_wilson_gives_the_values_of_newcombe_1998_table_1(
-    successes: int, n: int, low: float, high: float
-) -> None:
+def test_wilson_gives_the_values_of_newcombe_1998_table_1(successes: int, n: int, low: float, high: float) -> None:
     assert wilson_interval(successes, n) == pytest.approx((low, high), abs=5e-5)
 
 

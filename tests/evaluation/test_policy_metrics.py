@@ -81,9 +81,7 @@ def test_an_illegal_move_of_the_label_cannot_be_answered_right() -> None:
 
 @pytest.mark.parametrize(("spelling", "legal"), [("e1g1", 1.0), ("e1h1", 0.0)])
 def test_castling_is_legal_in_one_spelling(spelling: str, legal: float) -> None:
-    judged = row(
-        f"M: {spelling} E: 0.0 B: {spelling}", prompt="P: 4k3/8/8/8/8/8/8/4K2R w K - 0 1", label=None
-    )
+    judged = row(f"M: {spelling} E: 0.0 B: {spelling}", prompt="P: 4k3/8/8/8/8/8/8/4K2R w K - 0 1", label=None)
     assert judged["valid"] == 1.0
     assert judged["legal_best_move"] == legal
 

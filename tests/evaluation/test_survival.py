@@ -1,6 +1,5 @@
 """Kaplan and Meier's curve against published figures and against plain counting."""
 
-
 from rookworld_rlvr.evaluation.intervals import Duration, survival_curve, wilson_interval
 from rookworld_rlvr.evaluation.world_model import survival_measures
 

@@ -182,7 +182,10 @@ def test_json_is_flat_and_survives_a_round_trip() -> None:
     assert to_json(table) == {"policy/valid": {"value": 0.5, "low": 0.25, "high": 0.75, "n": 8}}
     assert to_json({"k": Gain(0.1, 0.0, 0.2)}) == {"k": {"value": 0.1, "low": 0.0, "high": 0.2}}
     assert to_json({"k": Measure(-math.inf, -math.inf, math.inf, 1)})["k"] == {
-        "value": "-inf", "low": "-inf", "high": "inf", "n": 1
+        "value": "-inf",
+        "low": "-inf",
+        "high": "inf",
+        "n": 1,
     }
     real = to_json(summarise(score_examples(EXAMPLES, PERFECT)))
     assert json.loads(json.dumps(real)) == real

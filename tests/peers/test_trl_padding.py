@@ -31,9 +31,7 @@ def worst(values: list[Tensor], truth: list[Tensor], rows: slice = slice(None)) 
     return max(float((a - b).abs().max()) for a, b in zip(values[rows], truth[rows], strict=True))
 
 
-def test_behind_left_padding_trls_logprobs_are_wrong_and_ours_are_not(
-    ours: Any, sample: Any, make_theirs: Any
-) -> None:
+def test_behind_left_padding_trls_logprobs_are_wrong_and_ours_are_not(ours: Any, sample: Any, make_theirs: Any) -> None:
     rollouts = sample(PROMPT_LENGTHS)
     policy, reference = ours.context.policy.model, ours.context.references.current.model
     truth = [alone(policy, *row) for row in rollouts.rows()]

@@ -22,7 +22,7 @@ def test_the_shipped_model_plays_a_legal_move_with_its_completion() -> None:
 
 
 def test_the_same_seed_samples_the_same_moves() -> None:
-    one, same = ([model.play(MATE_IN_ONE, temperature=1.0).text for model in (load(seed=3), load(seed=3))])
+    one, same = [model.play(MATE_IN_ONE, temperature=1.0).text for model in (load(seed=3), load(seed=3))]
     assert one == same
 
 

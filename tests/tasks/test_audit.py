@@ -196,9 +196,7 @@ def test_an_environment_row_is_held_against_python_chess_field_by_field(
 
 def test_an_environment_defect_is_named(write: Writer) -> None:
     (line,) = [
-        line
-        for line in audit(write(environment(START, "e2e5", f"{E2E5}+0.001+0+0"))).lines()
-        if "A: rows" in line
+        line for line in audit(write(environment(START, "e2e5", f"{E2E5}+0.001+0+0"))).lines() if "A: rows" in line
     ]
     assert line == (
         "1 A: rows; 1 differ from python-chess (next_fen 1, reward 1, terminated 0, truncated 1); "
@@ -284,9 +282,7 @@ def test_the_published_validation_file_is_found_inverted_for_black(tmp_path: Pat
     after = audit(copy)
     assert after.is_clean
     assert (after.rows, after.black.rows, after.black.below_best, after.white.below_best) == (241, 107, 0, 0)
-    changed = [
-        a != b for a, b in zip(path.read_text().splitlines(), copy.read_text().splitlines(), strict=True)
-    ]
+    changed = [a != b for a, b in zip(path.read_text().splitlines(), copy.read_text().splitlines(), strict=True)]
     assert sum(changed) == 97
 
 

@@ -108,9 +108,7 @@ def test_other_objects_are_failures_with_their_reason(row: dict[str, object], re
     assert parsed.reason is reason
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.text(), lambda inner: st.lists(inner, max_size=3)
-)
+JSON = st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lambda inner: st.lists(inner, max_size=3))
 COLUMNS = st.sampled_from(["prompt", "completion", "text", "fen", "other"])
 
 
@@ -121,9 +119,7 @@ def test_no_row_whatever_raises(row: str | dict[str, object]) -> None:
 
 
 def test_a_text_file_is_read_row_by_row_and_its_rejects_are_counted(write: Writer) -> None:
-    corpus = read_corpus(
-        write("a.txt", P_LINE, "", "hello", A_LINE, "   ", f"{P_PROMPT} M: x E: 1 B: x", "P: ")
-    )
+    corpus = read_corpus(write("a.txt", P_LINE, "", "hello", A_LINE, "   ", f"{P_PROMPT} M: x E: 1 B: x", "P: "))
     assert corpus.examples == (P_EXAMPLE, A_EXAMPLE)
     assert corpus.rejects == {"bad_prompt": 2, "bad_move": 1}
 
@@ -144,9 +140,7 @@ def test_a_json_lines_file_is_read_row_by_row_and_its_rejects_are_counted(write:
 
 
 def test_bytes_that_are_no_text_cost_only_their_row(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(
-        b"\xef\xbb\xbf" + P_LINE.encode() + b"\n\xff\xfe\x00\n" + A_LINE.encode()
-    )
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbf" + P_LINE.encode() + b"\n\xff\xfe\x00\n" + A_LINE.encode())
     corpus = read_corpus(tmp_path / "a.txt")
     assert corpus.examples == (P_EXAMPLE, A_EXAMPLE)
     assert corpus.rejects == {"bad_prompt": 1}
@@ -193,9 +187,7 @@ def test_a_missing_path_raises_without_asking_the_hub(
 
 def test_reading_files_imports_no_torch_and_no_datasets() -> None:
     code = "import sys, rookworld_rlvr.tasks.audit, rookworld_rlvr.tasks.prompt_stream; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "datasets", "numpy"} & set(loaded)
 
 

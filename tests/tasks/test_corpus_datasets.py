@@ -103,7 +103,5 @@ def test_a_hub_out_of_reach_raises_one_line(monkeypatch: pytest.MonkeyPatch) -> 
         raise ConnectionError(f"Couldn't reach {name!r} on the Hub\nand more")
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    with pytest.raises(
-        CorpusError, match=r"^expected a dataset .* in a/b, got ConnectionError: .* on the Hub$"
-    ):
+    with pytest.raises(CorpusError, match=r"^expected a dataset .* in a/b, got ConnectionError: .* on the Hub$"):
         read_corpus("a/b")

@@ -43,9 +43,7 @@ def test_a_split_keeps_every_row_once_in_order_and_no_position_on_both_sides() -
 def test_a_split_goes_by_position_and_seed_alone() -> None:
     rows = playout_examples(200)
     _, held_out = split_by_position(rows, 0.3, seed=1)
-    assert set(split_by_position(list(reversed(rows))[:150], 0.3, seed=1)[1]) == set(held_out) & set(
-        rows[-150:]
-    )
+    assert set(split_by_position(list(reversed(rows))[:150], 0.3, seed=1)[1]) == set(held_out) & set(rows[-150:])
     assert split_by_position(rows, 0.3, seed=2)[1] != held_out
     assert set(split_by_position(rows, 0.1, seed=1)[1]) < set(held_out)
 

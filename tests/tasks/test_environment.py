@@ -137,9 +137,7 @@ def mutated(rng: random.Random, text: str) -> str:
     for _ in range(rng.randint(1, 4)):
         start, end = sorted(rng.choices(range(len(text) + 1), k=2))
         end = min(end, start + 8)
-        piece = rng.choice(
-            ["", text[start:end] * 2, "+", "/", "8", " ", "nan", "\x00", "\ud800", "²", "9" * 5000]
-        )
+        piece = rng.choice(["", text[start:end] * 2, "+", "/", "8", " ", "nan", "\x00", "\ud800", "²", "9" * 5000])
         text = text[:start] + piece + text[end:]
     return text
 

@@ -99,9 +99,7 @@ def test_each_malformation_has_its_reason(completion: str, reason: FailureReason
 
 
 def test_well_formed_but_illegal_moves_are_an_answer_for_the_judge() -> None:
-    assert parse_policy("M: a1h7 a1h7 E: 0.5 -0.5 B: h7a1") == PolicyCompletion(
-        ("a1h7", "a1h7"), (0.5, -0.5), "h7a1"
-    )
+    assert parse_policy("M: a1h7 a1h7 E: 0.5 -0.5 B: h7a1") == PolicyCompletion(("a1h7", "a1h7"), (0.5, -0.5), "h7a1")
 
 
 def test_of_repeated_fields_the_first_counts_and_what_is_missing_is_empty() -> None:
@@ -134,9 +132,7 @@ def mutated(rng: random.Random, text: str) -> str:
     """A few cuts, swaps and insertions, of bytes that a broken model might write."""
     for _ in range(rng.randint(1, 6)):
         start, end = sorted(rng.choices(range(len(text) + 1), k=2))
-        piece = rng.choice(
-            ["", text[start:end] * 2, "M:", "E:", "B:", "+", "nan", "\x00", "\ud800", "½", "9" * 50]
-        )
+        piece = rng.choice(["", text[start:end] * 2, "M:", "E:", "B:", "+", "nan", "\x00", "\ud800", "½", "9" * 50])
         text = text[:start] + piece + text[end:]
     return text
 

@@ -70,8 +70,7 @@ def test_what_is_held_out_is_excluded_whole_however_many_rows_are_read(tmp_path:
     assert data.excluded == held_out_positions() | barred
     # Held out by share: the same positions whether all rows are read or some.
     shares = [
-        load_data(DataConfig(train=train, held_out="", limit=limit, mixture=POLICY_ONLY), seed=0)
-        for limit in (None, 9)
+        load_data(DataConfig(train=train, held_out="", limit=limit, mixture=POLICY_ONLY), seed=0) for limit in (None, 9)
     ]
     assert len(shares[1].held_out) < len(shares[0].held_out) and shares[0].excluded == shares[1].excluded
 
@@ -83,8 +82,7 @@ def test_no_position_of_the_whole_training_source_is_asked_however_many_rows_are
     assert len(data.held_out) == 12
     assert data.trained == {position_key(parse_fen(fen)) for fen in OPENING_FENS[:40]}
     whole, part = (
-        load_evaluation_data(DataConfig(train=train, held_out="", limit=limit), seed=0)
-        for limit in (None, 12)
+        load_evaluation_data(DataConfig(train=train, held_out="", limit=limit), seed=0) for limit in (None, 12)
     )
     assert whole.trained == part.trained and keys(part.held_out) < keys(whole.held_out)
 

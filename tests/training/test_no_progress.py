@@ -75,9 +75,7 @@ def report_of(rewards: list[list[float]], *, update_norm: float = 1.0, fault: Fa
     advantages_PG = rewards_PG - rewards_PG.mean(-1, keepdim=True)
     true_PG = torch.ones_like(rewards_PG, dtype=torch.bool)
     collection = Collection(collected=Collected((), rewards_PG, true_PG, true_PG, true_PG))
-    return StepReport(
-        0, 0.0, collection=collection, advantages_PG=advantages_PG, update_norm=update_norm, fault=fault
-    )
+    return StepReport(0, 0.0, collection=collection, advantages_PG=advantages_PG, update_norm=update_norm, fault=fault)
 
 
 def test_each_way_to_teach_nothing_has_its_reason_and_an_effective_step_has_none() -> None:

@@ -28,9 +28,9 @@ def test_batches_are_one_step_old_and_weighed_for_it(make_config: Callable[..., 
     context = build_unsaved_run(make_config(*EARLY, "steps=4", "optim.lr=0.01")).context
     pending = []
     context.hooks.append(
-        lambda moment, context, _report: pending.append(context.prefetch.pending)
-        if moment is Moment.micro_batch
-        else None
+        lambda moment, context, _report: (
+            pending.append(context.prefetch.pending) if moment is Moment.micro_batch else None
+        )
     )
     reports = [grpo_step(context, step) for step in range(4)]
     assert [report.collection.staleness for report in reports] == [0, 1, 1, 1]

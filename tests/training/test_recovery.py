@@ -307,9 +307,9 @@ def test_the_kl_of_each_update_is_checked_not_the_mean_of_the_step(make_run: Mak
         context = make_run(f"recovery.guard.kl_limit={kl_limit}", "objective.epochs=4", "optim.lr=0").context
         move = knock(0)
         context.hooks.append(
-            lambda moment, context, report: move(Moment.begun, context, report)
-            if moment is Moment.updated and report.updates == 3
-            else None
+            lambda moment, context, report: (
+                move(Moment.begun, context, report) if moment is Moment.updated and report.updates == 3 else None
+            )
         )
         return grpo_step(context, 0)
 

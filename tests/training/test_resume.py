@@ -229,8 +229,10 @@ def test_self_play_records_stay_on_disk_and_have_each_game_once_after_a_resume(
     later, told = self_play_lines(changed)
     assert later[: len(positions)] == positions and len(later) == len(set(later)) > len(positions)
     numbers = [json.loads(line)["game"] for line in told]
-    assert len(numbers) == len(set(numbers)) == sum(
-        value for key, value in metrics(changed)[-1].items() if key.startswith("sampler/live/")
+    assert (
+        len(numbers)
+        == len(set(numbers))
+        == sum(value for key, value in metrics(changed)[-1].items() if key.startswith("sampler/live/"))
     )
     assert not (train("steps=1", "evaluation_rows=0") / "self_play_positions.jsonl").exists()
 

@@ -1,7 +1,7 @@
 """A gymnasium environment of one step: the observation is a prompt, the action a completion.
 
-    import rookworld_rlvr.interop.gymnasium_env
-    env = gymnasium.make("rookworld/ChessText-v0")
+import rookworld_rlvr.interop.gymnasium_env
+env = gymnasium.make("rookworld/ChessText-v0")
 """
 
 import string

@@ -157,9 +157,7 @@ class Engine:
                 except UciError as error:
                     self._discard()
                     failure = error
-        raise ScorerError(
-            f"the engine failed {ATTEMPTS} times on {position}: {failure} ({self._binary})"
-        ) from failure
+        raise ScorerError(f"the engine failed {ATTEMPTS} times on {position}: {failure} ({self._binary})") from failure
 
     def close(self) -> None:
         """End the process, also in the middle of a search, which then raises ScorerError. Safe to call again."""

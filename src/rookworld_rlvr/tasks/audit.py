@@ -157,9 +157,7 @@ def _environment_findings(label: EnvironmentCompletion, truth: EnvironmentComple
         yield "illegal_as_legal"
 
 
-def fixed_lines(
-    source: str | Path, *, split: str = "train", dropped: Counter[str] | None = None
-) -> Iterator[str]:
+def fixed_lines(source: str | Path, *, split: str = "train", dropped: Counter[str] | None = None) -> Iterator[str]:
     """The rows of `source` put right, in order, as lines without a newline; they audit clean.
 
     A row without a defect stays as it is. `P:` rows lose illegal and repeated candidates, and `B:` becomes the

@@ -1,6 +1,6 @@
 """The environment task `A:` as text.
 
-    A: <FEN>+<UCI>+<history>+<next FEN>+<reward>+<terminated>+<truncated>
+A: <FEN>+<UCI>+<history>+<next FEN>+<reward>+<terminated>+<truncated>
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """The policy task `P:` as text. Read by markers, never by column.
 
-    P: <FEN, padded>M: <up to 5 UCI moves, padded>E: <evals, padded>B: <best move>
+P: <FEN, padded>M: <up to 5 UCI moves, padded>E: <evals, padded>B: <best move>
 """
 
 import re

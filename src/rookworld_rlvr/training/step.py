@@ -171,9 +171,7 @@ def _accumulate(context: StepContext, part: Batch, step_tokens: float, report: S
     checks.check_kl(context, part, of_update)
 
 
-def _backward(
-    context: StepContext, part: Batch, plan: LossPlan, report: StepReport
-) -> list[tuple[float, TokenTotals]]:
+def _backward(context: StepContext, part: Batch, plan: LossPlan, report: StepReport) -> list[tuple[float, TokenTotals]]:
     """Sum the gradients of an update's micro-batches in the parameters; return loss and token totals of each."""
     context.optimizer.zero_grad(set_to_none=True)
     size = context.examples_per_pass(len(part.tokens_BT))
