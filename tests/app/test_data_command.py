@@ -26,6 +26,7 @@ from rookworld_rlvr.tasks.corpus import example_key, read_corpus
 from rookworld_rlvr.tasks.move_evals import move_evals_lines, parse_move_evals
 from rookworld_rlvr.tasks.policy import parse_policy
 from rookworld_rlvr.tasks.types import PolicyCompletion, Task
+from rookworld_rlvr.training.data import HELD_OUT_FILE, default_file, held_out_positions
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT.parent / "shared" / "data" / "rook_val_250.txt"
@@ -330,6 +331,20 @@ def test_excluded_positions_are_kept_out_of_both_tasks(tmp_path: Path) -> None:
     for task in ("policy", "environment"):
         examples = read_corpus(tmp_path / "second" / f"{task}.txt").examples
         assert len(examples) == 60 and not kept_out & {example_key(example) for example in examples}
+
+
+@needs_engine
+def test_shipped_held_out_positions_are_kept_out_by_default(tmp_path: Path) -> None:
+    examples = read_corpus(default_file(HELD_OUT_FILE)).examples
+    given = [example for example in examples if example.task is Task.policy][:5]
+    named = tmp_path / "positions.fen"
+    named.write_text("".join(example.prompt.removeprefix("P: ") + "\n" for example in given))
+    generate(tmp_path / "out", "--task", "policy", "--positions", str(named), rows=5)
+    rows = read_corpus(tmp_path / "out" / "policy.txt").examples
+    assert len(rows) == 5 and not held_out_positions() & {example_key(row) for row in rows}
+    card = json.loads((tmp_path / "out" / "data_card.json").read_text())
+    assert card["excluded_positions"] == len(held_out_positions())
+    assert card["policy"]["dropped"]["excluded"] >= len(given)
 
 
 def test_a_folder_begun_with_another_seed_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from ..stockfish.uci import Limit
 from ..tasks.audit import audit, fixed_lines
 from ..tasks.corpus import CorpusError
 from ..tasks.types import Task
-from ..training.data import positions_of
+from ..training.data import held_out_positions, positions_of
 from .arguments import OneLineParser
 from .generation.game_log import GameLogError
 from .generation.generate import (
@@ -105,7 +105,7 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--held-out", type=_fraction, default=0.0, metavar="F", help=held_out)
     given = "label these positions first: PGN games, or lines of FEN, EPD or JSON with fen"
     parser.add_argument("--positions", nargs="+", default=[], metavar="FILE", help=given)
-    stay_clear = "no row begins from a position in these: rows, or JSON lines with fen"
+    stay_clear = "rows, or JSON lines with fen: no row begins from a position in these, nor from a shipped held-out one"
     parser.add_argument("--exclude", nargs="+", default=[], metavar="FILE", help=stay_clear)
     parser.set_defaults(run=_generate)
 
@@ -196,7 +196,7 @@ def _generate(arguments: argparse.Namespace) -> None:
         labelling=Labelling(engine, limit, _given(arguments.positions)),
         processes=arguments.processes,
         folder=arguments.out,
-        excluded=positions_of(arguments.exclude),
+        excluded=held_out_positions() | positions_of(arguments.exclude),
         held_out_fraction=arguments.held_out,
     )
     with bars({task.value: request.rows for task in request.tasks}) as report:
