@@ -197,9 +197,9 @@ def test_the_default_limit_suffices_for_one_search_of_each_of_these_positions(
     asked: list[str] = []
     search = uci.UciProcess.search
 
-    def counted(process: uci.UciProcess, fen: str, limit: Limit, timeout_s: float) -> uci.Lines:
+    def counted(process: uci.UciProcess, fen: str, limit: Limit, timeout_s: float, moves: int) -> uci.Lines:
         asked.append(fen)
-        return search(process, fen, limit, timeout_s)
+        return search(process, fen, limit, timeout_s, moves)
 
     monkeypatch.setattr(uci.UciProcess, "search", counted)
     engine, board, positions = opened(stockfish), chess.Board(), []

@@ -172,7 +172,7 @@ class Engine:
         """A few nodes may not suffice to look at every move once."""
         for _ in range(MAX_DOUBLINGS if limit.nodes else 1):
             timeout_s = self._config.timeout_s * max(1.0, limit.nodes / self._config.nodes)
-            lines = self._running().search(position, limit, timeout_s)
+            lines = self._running().search(position, limit, timeout_s, moves)
             if len({move for move, _ in lines}) == moves:
                 return lines
             limit = Limit(nodes=2 * limit.nodes, depth=limit.depth)
