@@ -62,7 +62,7 @@ def test_each_weight_sync_brings_all_weights_and_a_restarted_server_gets_those_t
     server: Any, policy: Policy, prompts: Prompts
 ) -> None:
     client = client_of(policy, server, retries=6)
-    assert isinstance(client._way, TransferSync)
+    assert isinstance(client._weight_sync, TransferSync)
     assert client.weights_checksum() == checksum(policy.model)
     drawn = []
     for _ in range(2):
@@ -106,13 +106,13 @@ def test_a_transfer_that_is_cut_off_is_made_again_by_its_trainer_and_by_another(
         yield from islice(source, 3)
         raise RuntimeError("cut off")
 
-    client._way._engine._checked_iter = cut_off  # type: ignore[attr-defined]
+    client._weight_sync._engine._checked_iter = cut_off  # type: ignore[attr-defined]
     expected = train_a_little(policy)
     client.sync(policy.model)
     assert client.weights_checksum() == expected
 
     last = client_of(policy, server)
-    last._way._engine._checked_iter = cut_off  # type: ignore[attr-defined]
+    last._weight_sync._engine._checked_iter = cut_off  # type: ignore[attr-defined]
     expected = train_a_little(policy)
     with pytest.raises(ServerGoneError, match="got RuntimeError: cut off"):
         last.sync(policy.model)
@@ -129,7 +129,7 @@ def test_a_server_that_stops_answering_is_left_out_by_name_in_time(
         config = GeneratorConfig(max_new_tokens=64, batch_size=64, vllm=vllm)
         sampler = VLLMServerPool(policy.model, config, eos_id=policy.tokenizer.eos_token_id)
         # It stops between two calls of a weight sync.
-        held, frozen = sampler._servers[1]._way, threading.Timer(0.0, other.freeze)
+        held, frozen = sampler._servers[1]._weight_sync, threading.Timer(0.0, other.freeze)
         send = held._engine.send_weights  # type: ignore[attr-defined]
 
         def freeze_then_send() -> None:
@@ -160,7 +160,7 @@ def test_a_server_without_it_takes_a_folder(make_server: Callable[..., Any], glo
     try:
         plain.wait()
         client = client_of(policy, plain)
-        assert isinstance(client._way, FolderSync)
+        assert isinstance(client._weight_sync, FolderSync)
         client._server.timeout_s = 5
         with pytest.raises(ServerGoneError, match="a connection by gloo, nothing came within 5 s"):
             TransferSync(client._server, "gloo", client._kept, torch.device("cpu")).load()
