@@ -4,8 +4,7 @@
 
 Who moves is a uniformly random mover, two rules of thumb, the model, and Stockfish: held-out positions, by the move
 alone, mates, puzzles, games against itself and against a weak Stockfish. Who says what a move leads to is one that
-leaves the position as it is, the model, and python-chess: held-out and balanced transitions. `world_model`, which
-needs both halves, has its known ends in `tests/evaluation/test_world_model.py`.
+leaves the position as it is, the model, and python-chess: held-out and balanced transitions.
 """
 
 import argparse

@@ -181,9 +181,6 @@ def test_every_suite_can_be_asked_for_by_name_and_has_rows(evaluate: Evaluate, t
         "selfplay.games=2",
         "selfplay.max_plies=2",
         f"selfplay.pgn={tmp_path / 'games.pgn'}",
-        "world_model.games=2",
-        "world_model.max_plies=2",
-        "world_model.player=random",
         "match.pairs=1",
         "match.max_plies=2",
         "engine_match.pairs=1",
@@ -193,14 +190,12 @@ def test_every_suite_can_be_asked_for_by_name_and_has_rows(evaluate: Evaluate, t
     )
     assert list(found["suites"]) == [str(name) for name in names]
     for name, suite in found["suites"].items():
-        prefix = "closed_world" if name == "world_model" else name
-        assert suite["rows"] >= 1 and all(key.startswith(f"{prefix}/") for key in suite["table"]) and suite["table"]
+        assert suite["rows"] >= 1 and all(key.startswith(f"{name}/") for key in suite["table"]) and suite["table"]
     results = found["suites"]
     assert results["balanced"]["rows"] == 10 and results["balanced"]["table"]["balanced/exact/castling"]["n"] == 1
     assert results["puzzles"]["table"]["puzzles/accuracy/theme_mateIn1"]["n"] == 1
     assert results["selfplay"]["table"]["selfplay/illegal_rate"]["n"] >= 2
     assert (tmp_path / "games.pgn").read_text().count("[Event ") == 2
-    assert results["world_model"]["curve"]
     # The baseline is the other model, and the model this one.
     told = results["retention"]["table"]
     other = evaluate("suites=[policy,environment]", "model.path=tiny", output="tiny.json")
@@ -247,16 +242,14 @@ def engine_there() -> bool:
         return False
 
 
-@pytest.mark.parametrize(
-    ("name", "asked", "expected"), [("selfplay", 100, 25), ("world_model", 100, 25), ("engine_match", 32, 8)]
-)
+@pytest.mark.parametrize(("name", "asked", "expected"), [("selfplay", 100, 25), ("engine_match", 32, 8)])
 @pytest.mark.slow
 def test_games_of_the_default_sizes_that_are_stopped_behind_the_first_chunk_go_on_behind_it(
     name: str, asked: int, expected: int, evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name == "engine_match" and not engine_there():
         pytest.skip("no Stockfish here")
-    given = (f"suites=[{name}]", f"{name}.max_plies=1", "world_model.player=random")
+    given = (f"suites=[{name}]", f"{name}.max_plies=1")
     # At full strength it plays the same in every run.
     given += ("engine_match.opponent.skill=20",)
     whole = evaluate(*given, output="whole.json")["suites"][name]

@@ -49,7 +49,6 @@ MEASURED = (*POLICY, "evaluation_nodes=50", "stockfish.path={measuring}")
 MATES = ("suites=[mate_in_one]", "mate_in_one.path={mates}")
 PUZZLES = ("suites=[puzzles]", "puzzles.path={mates}")
 SELFPLAY = ("suites=[selfplay]", "selfplay.games=2", "selfplay.max_plies=2", *PLAYS)
-WORLD = ("suites=[world_model]", "world_model.games=2", "world_model.max_plies=2", *PLAYS)
 MATCH = ("suites=[engine_match]", "engine_match.pairs=2", "engine_match.max_plies=3", *PLAYS)
 GAMES = ("suites=[match]", "match.pairs=2", "match.max_plies=4", *PLAYS)
 SERVER = ("generator.kind=vllm_server", "generator.vllm.urls=[http://127.0.0.1:1]", "generator.vllm.retries=0")
@@ -95,12 +94,6 @@ OPTIONS = {
     "selfplay.decoding.temperature": Option(9.0, SELFPLAY),
     "selfplay.decoding.top_k": Option(1, SELFPLAY),
     "selfplay.pgn": Option("games.pgn", SELFPLAY),
-    "world_model.games": Option(1, WORLD),
-    "world_model.start": Option("standard", WORLD),
-    "world_model.max_plies": Option(1, WORLD),
-    "world_model.player": Option("random", (*WORLD, "world_model.max_plies=12", "world_model.games=2")),
-    "world_model.decoding.temperature": Option(9.0, WORLD),
-    "world_model.decoding.top_k": Option(1, (*WORLD, "world_model.decoding.temperature=3")),
     "move_evals": Option("/nope", POLICY),
     "match.opponent": Option("capture", GAMES),
     "match.pairs": Option(1, GAMES),

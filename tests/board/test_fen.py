@@ -4,8 +4,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rookworld_rlvr.board import (
-    FenField,
-    differing_fields,
     is_valid_fen,
     normalize_fen,
     parse_fen,
@@ -76,16 +74,3 @@ def test_identity_ignores_counters_and_phantom_en_passant_but_not_turn_or_castli
     assert position_key(parse_fen(AFTER_E4.replace(" - 0 1", " e3 7 40"))) == key
     assert position_key(parse_fen(AFTER_E4.replace(" b ", " w "))) != key
     assert position_key(parse_fen(AFTER_E4.replace("KQkq", "KQk"))) != key
-
-
-def test_differing_fields_are_named_in_order() -> None:
-    assert differing_fields(AFTER_E4, AFTER_E4) == ()
-    assert differing_fields(chess.STARTING_FEN, AFTER_E4) == (FenField.placement, FenField.turn)
-    other = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b - e3 1 2"
-    assert differing_fields(AFTER_E4, other) == tuple(FenField)[2:]
-    assert differing_fields(AFTER_E4, AFTER_E4[:-2]) == (FenField.fullmove_number,)
-
-
-def test_comparing_more_than_six_fields_raises() -> None:
-    with pytest.raises(ValueError, match="at most six fields"):
-        differing_fields(AFTER_E4, AFTER_E4 + " 7")

@@ -31,7 +31,7 @@ LITTLE = {
     "bench": ("threads=1", "bench.rounds=1", "objective.prompts_per_step=2", "objective.group_size=2"),
     "evaluate": (
         *("threads=1", "evaluation_rows=4", "balanced.rows_per_class=1", "selfplay.games=2"),
-        *("selfplay.max_plies=4", "world_model.games=2", "world_model.max_plies=4", "match.pairs=1"),
+        *("selfplay.max_plies=4", "match.pairs=1"),
         *("match.max_plies=4", "engine_match.pairs=1", "engine_match.max_plies=4"),
     ),
     "sft": ("threads=1", "steps=2", "batch_size=4"),

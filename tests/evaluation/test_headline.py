@@ -138,8 +138,6 @@ def test_one_seed_has_no_interval() -> None:
         "environment/fen_error_placement",
         "selfplay/illegal_rate",
         "selfplay/ended/illegal_move",
-        "closed_world/ended/broke",
-        "closed_world/broke/castling",
         "match/lost",
         "engine_match/lost",
     ],

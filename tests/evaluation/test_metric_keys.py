@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import Any
 
 from rookworld_rlvr.evaluation.keys import KEYS
 from rookworld_rlvr.evaluation.metrics import EVALUATION_METRICS
@@ -20,27 +19,11 @@ def evaluation_keys() -> Iterator[str]:
     from rookworld_rlvr.evaluation.retention import LabelLoss, RetentionModel, retention_suite
     from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay_suite
     from rookworld_rlvr.evaluation.suite import suite_table
-    from rookworld_rlvr.evaluation.world_model import WorldModelConfig, world_model_suite
-    from rookworld_rlvr.rollout.generator import SampledCompletion
     from rookworld_rlvr.stockfish.engine import Analysis
     from rookworld_rlvr.tasks.corpus import read_corpus
     from rookworld_rlvr.tasks.policy import parse_policy_prompt
     from rookworld_rlvr.tasks.types import Task
     from rookworld_rlvr.training.data import default_file
-
-    class Silent:
-        """A model that says nothing."""
-
-        input_ids = (0,)
-
-        def __call__(self, *_: Any, **__: Any) -> "Silent":
-            return self
-
-        def decode(self, *_: Any, **__: Any) -> str:
-            return ""
-
-        def generate(self, prompts: Any, **_: Any) -> list[list[SampledCompletion]]:
-            return [[SampledCompletion((0,), (0.0,), True)] for _ in prompts]
 
     every = read_corpus(default_file("held_out.jsonl")).examples
     # Plain legal moves are all alike; of the others each kind is among so many.
@@ -49,11 +32,10 @@ def evaluation_keys() -> Iterator[str]:
     fen = next(parse_policy_prompt(row.prompt).fen for row in examples if row.task is Task.policy)
     analysis = Analysis(fen, tuple((move.uci(), 0.0) for move in chess.Board(fen).legal_moves))
     asked = RetentionModel(lambda chunk: [""] * len(chunk), lambda chunk: [LabelLoss(1.0, 1)] * len(chunk))
-    player, silent = RandomPlayer(), Silent()
+    player = RandomPlayer()
     mate = "7k/5Q2/6K1/8/8/8/8/8 w - - 0 1", "f7g7"
     suites = [
         selfplay_suite(player, SelfplayConfig(games=1, max_plies=2)),
-        world_model_suite(silent, silent, player, WorldModelConfig(games=1)),
         engine_match_suite(player, lambda: nullcontext(player), EngineMatchConfig(pairs=1, max_plies=2)),
         match_suite(RULES["random"], RULES["random"], MatchConfig(pairs=1, max_plies=2)),
         retention_suite(asked, asked, examples),

@@ -19,7 +19,6 @@ from ..evaluation.paired import Comparison, compare
 from ..evaluation.selfplay import selfplay_measures
 from ..evaluation.suite import Measures, SuiteName, no_measures
 from ..evaluation.table import json_number
-from ..evaluation.world_model import world_model_measures
 from ..files import write_json
 from .arguments import OneLineParser
 from .build import make_console
@@ -29,7 +28,6 @@ from .tables import comparison_table
 # The keys of each suite that are not means over its rows.
 MEASURES: Mapping[str, Measures] = {
     SuiteName.selfplay: selfplay_measures,
-    SuiteName.world_model: world_model_measures,
     SuiteName.engine_match: partial(elo_measures, SuiteName.engine_match),
     SuiteName.match: partial(elo_measures, SuiteName.match),
 }

@@ -9,7 +9,6 @@ from ..evaluation.puzzles import PuzzlesConfig
 from ..evaluation.retention import RetentionConfig
 from ..evaluation.selfplay import SelfplayConfig
 from ..evaluation.suite import SuiteName
-from ..evaluation.world_model import WorldModelConfig
 from ..model.device import Device, Precision
 from ..model.policy import ModelSourceConfig
 from ..rewards.evaluation_cache import DEFAULT
@@ -74,7 +73,6 @@ class EvaluateConfig:
     mate_in_one: MateInOneConfig = field(default_factory=MateInOneConfig)
     puzzles: PuzzlesConfig = field(default_factory=PuzzlesConfig)
     selfplay: SelfplayConfig = field(default_factory=SelfplayConfig)
-    world_model: WorldModelConfig = field(default_factory=WorldModelConfig)
     engine_match: EngineMatchConfig = field(default_factory=EngineMatchConfig)
     match: MatchConfig = field(default_factory=MatchConfig)
     retention: RetentionConfig = field(default_factory=RetentionConfig)

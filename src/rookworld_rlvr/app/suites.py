@@ -13,12 +13,11 @@ from ..evaluation.engine_player import OpponentConfig, engine_player
 from ..evaluation.held_out import balanced_suite, held_out_suite
 from ..evaluation.match import RULES, MakePlayer, engine_match_suite, match_suite
 from ..evaluation.mate_in_one import mate_in_one_suite, read_mates
-from ..evaluation.players import DecodingConfig, ModelPlayer, Player, RandomPlayer
+from ..evaluation.players import DecodingConfig, ModelPlayer, Player
 from ..evaluation.puzzles import puzzles_suite, read_puzzles
 from ..evaluation.retention import RetentionModel, label_losses, retention_suite
 from ..evaluation.selfplay import selfplay_suite
 from ..evaluation.suite import Suite, SuiteName
-from ..evaluation.world_model import WorldPlayer, world_model_suite
 from ..model.device import select_device
 from ..model.policy import ModelConfig, Policy, load_policy
 from ..model.weights import checksum
@@ -116,12 +115,6 @@ def _selfplay(evaluated: Evaluated) -> Suite:
     return selfplay_suite(player, config.selfplay, seed=config.seed, name=config.model.path)
 
 
-def _world_model(evaluated: Evaluated) -> Suite:
-    config, seed = evaluated.config.world_model, evaluated.config.seed
-    player = RandomPlayer(seed) if config.player is WorldPlayer.random else _player(evaluated, config.decoding)
-    return world_model_suite(evaluated.generator, evaluated.policy.tokenizer, player, config, seed=seed)
-
-
 def _engine_match(evaluated: Evaluated) -> Suite:
     """Raises UserError if there is no engine, or none of that strength."""
     config, seed = evaluated.config.engine_match, evaluated.config.seed
@@ -205,7 +198,6 @@ BUILDERS: dict[SuiteName, Callable[[Evaluated], Suite]] = {
     SuiteName.mate_in_one: _mate_in_one,
     SuiteName.puzzles: _puzzles,
     SuiteName.selfplay: _selfplay,
-    SuiteName.world_model: _world_model,
     SuiteName.engine_match: _engine_match,
     SuiteName.match: _match,
     SuiteName.retention: _retention,

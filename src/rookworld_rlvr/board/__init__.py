@@ -1,13 +1,11 @@
 """Chess itself, as pure functions over python-chess."""
 
-from .fen import FenField, differing_fields, is_valid_fen, normalize_fen, parse_fen, position_key
+from .fen import is_valid_fen, normalize_fen, parse_fen, position_key
 from .moves import is_legal_uci, is_mate, is_uci
-from .transition import Transition, step, step_game
+from .transition import Transition, step
 
 __all__ = [
-    "FenField",
     "Transition",
-    "differing_fields",
     "is_legal_uci",
     "is_uci",
     "is_valid_fen",
@@ -16,5 +14,4 @@ __all__ = [
     "parse_fen",
     "position_key",
     "step",
-    "step_game",
 ]

@@ -1,7 +1,6 @@
-"""FEN strings: reading, normalising, comparing, and the identity of a position."""
+"""FEN strings: reading, normalising, and the identity of a position."""
 
 import re
-from collections.abc import Iterator
 from enum import StrEnum
 
 import chess
@@ -91,21 +90,3 @@ def position_key(board: chess.Board) -> str:
     'rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq -'
     """
     return board.epd()
-
-
-def differing_fields(fen: str, other: str) -> tuple[FenField, ...]:
-    """The fields in which two FEN texts differ, compared as text; a missing field differs.
-
-    >>> differing_fields("8/8/8/8/8/8/8/K1k5 w - - 0 1", "8/8/8/8/8/8/8/K1k5 b - - 0 2")
-    (<FenField.turn: 'turn'>, <FenField.fullmove_number: 'fullmove_number'>)
-    """
-    fields, others = fen.split(" "), other.split(" ")
-    if len(fields) > len(FenField) or len(others) > len(FenField):
-        raise ValueError(f"expected at most six fields, got {fen!r} and {other!r}")
-    pairs = zip(FenField, _padded(fields), _padded(others), strict=True)
-    return tuple(name for name, a, b in pairs if a != b)
-
-
-def _padded(fields: list[str]) -> Iterator[str | None]:
-    yield from fields
-    yield from [None] * (len(FenField) - len(fields))

@@ -53,17 +53,6 @@ def step(fen: str, uci: str, history: Sequence[str] = ()) -> Transition:
     return _transition(board, fivefold=provable and occurrences(board, history) >= FIVEFOLD)
 
 
-def step_game(game: chess.Board, uci: str) -> Transition:
-    """Make a move in a played game: `game` keeps its whole stack, is changed in place, and knows repetitions.
-
-    An illegal move leaves `game` as it is.
-    """
-    if not is_legal_uci(game, uci):
-        return Transition(game.fen(), REWARD_ILLEGAL, terminated=False, truncated=True)
-    game.push_uci(uci)
-    return _transition(game, fivefold=game.is_fivefold_repetition())
-
-
 def _transition(board: chess.Board, *, fivefold: bool) -> Transition:
     outcome = board.outcome(claim_draw=False)
     if outcome is None and not fivefold:

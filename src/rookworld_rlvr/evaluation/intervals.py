@@ -1,15 +1,11 @@
-"""95 % confidence intervals of fractions, means, ratios and seeds, and survival curves.
+"""95 % confidence intervals of fractions, means, ratios and seeds.
 
 Sums are exact (`math.fsum`), so the order of the values changes nothing. scipy.stats is imported by the functions that
 need it, because its import takes about as long as the rest of the command line.
 """
 
 import math
-import warnings
-from bisect import bisect_left
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 # The quantile of the normal distribution at 0.975, for two-sided 95 % intervals.
@@ -123,67 +119,3 @@ def seeds_interval(values: Sequence[float], row_error: float = 0.0) -> tuple[flo
     between = float(t.ppf(0.975, len(values) - 1)) * _deviation(values) / math.sqrt(len(values))
     half = math.hypot(between, Z_95 * row_error)
     return mean, mean - half, mean + half
-
-
-@dataclass(frozen=True, slots=True)
-class Duration:
-    """Time of one subject of a survival curve."""
-
-    lasted: int
-    """Steps that it survived."""
-    broke: bool
-    """True if the next step broke it; False if it was only observed until here (censored)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A survival curve after one step."""
-
-    step: int
-    share: float
-    """Estimated share that survives the step."""
-    low: float
-    """Lower end of the 95 % interval."""
-    high: float
-    at_risk: int
-    """Number of subjects that took the step, at least 1."""
-    broken: int
-    """Number of them that the step broke."""
-
-
-def survival_curve(durations: Sequence[Duration]) -> list[Point]:
-    """Kaplan and Meier's curve: a point for each step from 1 to the last step that any subject took.
-
-    The interval is Greenwood's on the scale of log(−log share). It is undefined while nothing has broken and once
-    everything has; Wilson's interval of the subjects at risk then takes its place. Once everything has broken, its
-    upper end is at most that of the step before. Source: Kaplan and Meier, JASA 53 (1958) 457-481; Kalbfleisch and
-    Prentice, The Statistical Analysis of Failure Time Data (1980), 1.3.
-    """
-    times = sorted(each.lasted + each.broke for each in durations)
-    broken = Counter(each.lasted + 1 for each in durations if each.broke)
-    points: list[Point] = []
-    for step, (share, low, high) in enumerate(_kaplan_meier(durations, max(times, default=0)), start=1):
-        at_risk = len(times) - bisect_left(times, step)
-        if share in (0.0, 1.0):
-            low, high = wilson_interval(int(share) * at_risk, at_risk)
-            # The share never rises.
-            high = min([high, *(point.high for point in points[-1:])]) if share == 0 else high
-        points.append(Point(step, share, low, high, at_risk, broken[step]))
-    return points
-
-
-def _kaplan_meier(durations: Sequence[Duration], last: int) -> list[tuple[float, float, float]]:
-    """Share, low and high after each step from 1 to `last`; the ends are NaN at shares of 0 and 1."""
-    from scipy.stats import CensoredData, ecdf
-
-    if last < 1:
-        return []
-    ended = [each.lasted + 1 for each in durations if each.broke]
-    survival = ecdf(CensoredData(ended, right=[each.lasted for each in durations if not each.broke])).sf
-    with warnings.catch_warnings():
-        # The undefined intervals, which the caller replaces.
-        warnings.simplefilter("ignore", RuntimeWarning)
-        interval = survival.confidence_interval(method="log-log")
-    steps = range(1, last + 1)
-    columns = (curve.evaluate(steps).tolist() for curve in (survival, interval.low, interval.high))
-    return list(zip(*columns, strict=True))

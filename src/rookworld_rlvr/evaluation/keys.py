@@ -120,8 +120,6 @@ KEYS: Mapping[str, Key] = {
     **_of("mate_in_one/", {"accuracy": RIGHT, "exact": RIGHT, "legal": RIGHT}),
     **_of("puzzles/", {"accuracy": RIGHT, "first_move": RIGHT, "legal": RIGHT}),
     **_of("selfplay/", {"legal_halfmoves": LENGTH, "illegal_rate": WRONG, "ended": EVENT, "ended/illegal_move": WRONG}),
-    **_of("closed_world/", {"halfmoves": LENGTH, "survival": RIGHT, "broke": WRONG, "ended": EVENT}),
-    **_of("closed_world/ended/", {"broke": WRONG, "illegal_move": WRONG, "no_move": WRONG}),
     **_of("engine_match/", _GAMES),
     **_of("match/", _GAMES | {"replaced": LOSS, "opponent_illegal": SHARE, "opponent_replaced": SHARE}),
     **_of("retention/policy_", _POLICY | _LABELS),

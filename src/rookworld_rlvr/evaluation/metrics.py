@@ -87,14 +87,6 @@ _GAMES = {
     "selfplay/ended": EvaluationMetric(
         "fraction", "games by their end: `…/checkmate`, `…/illegal_move` and so on, `…/cut` at the ply limit; "
         "`…/illegal_move/<slice>` by colour and phase", "fewer end by an illegal move"),
-    "closed_world/halfmoves": EvaluationMetric("plies", "true transitions of a game in a row", "rises"),
-    "closed_world/ended": EvaluationMetric(
-        "fraction", "rollouts by their end: `…/broke`, `…/over`, `…/illegal_move`, `…/no_move`, `…/cut`; "
-        "`…/broke/<slice>` by colour and phase", "fewer break"),
-    "closed_world/broke": EvaluationMetric(
-        "fraction", "rollouts that broke with this field wrong, `…/<field>`; several fields may be", "near 0"),
-    "closed_world/survival": EvaluationMetric(
-        "fraction", "rollouts still true after so many plies, `…/<plies>`; `n` counts those at risk", "rises"),
 }  # fmt: skip
 
 

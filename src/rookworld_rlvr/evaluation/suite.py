@@ -9,7 +9,7 @@ from .table import Measure, Row, summarise
 
 
 class SuiteName(StrEnum):
-    """The suites of `rookworld evaluate`. Names begin the keys; those of `world_model` begin with `closed_world`."""
+    """The suites of `rookworld evaluate`. Names begin the keys."""
 
     policy = "policy"
     """Held-out `P:` examples under the published names."""
@@ -23,8 +23,6 @@ class SuiteName(StrEnum):
     """Lichess puzzles."""
     selfplay = "selfplay"
     """Games of the model against itself."""
-    world_model = "world_model"
-    """Games in the learned world model: the model plays in the positions that it predicts itself."""
     engine_match = "engine_match"
     """Games against Stockfish at limited strength."""
     match = "match"

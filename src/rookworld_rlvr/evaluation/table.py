@@ -62,7 +62,7 @@ class Measure:
     high: float
     """Upper end of the 95 % interval."""
     n: int
-    """Number of rows, at least 1; for a survival curve the number at risk."""
+    """Number of rows, at least 1."""
 
 
 @dataclass(frozen=True, slots=True)
