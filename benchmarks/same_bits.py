@@ -22,10 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RUNS = {
     "default": [],
     "several updates": ["objective.epochs=2", "kl=in_reward", "reference=ema"],
-    "engine, self-play": ["rubric=engine", "experiment=self_play"],
+    "engine": ["rubric=engine"],
 }
-# Names at 31c7cdb of what was renamed later, by the present name and its file.
-OLD_CHOICES = {"experiment=self_play": "experiment=live"}
 SHORT = ["threads=1", "seed=0", "evaluation_rows=0", "match_pairs=0"]
 # What depends on the machine; the second run finds the first one's verdicts in the engine's cache.
 NOT_COMPARED = ("time/", "throughput/", "memory/", "judge/engine_wait_s", "judge/engine_cached_fraction")
@@ -61,18 +59,12 @@ def check_out(commit: str, folder: Path) -> Path:
 def metrics(tree: Path, overrides: list[str]) -> list[dict[str, Any]]:
     """What each step of a run said, with the source of that tree."""
     environment = os.environ | {"PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "rookworld_rlvr", "train", *(known(tree, override) for override in overrides)]
+    command = [sys.executable, "-m", "rookworld_rlvr", "train", *overrides]
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} in {tree}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
     lines = (tree / "outputs" / "latest" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
-
-
-def known(tree: Path, override: str) -> str:
-    """The override under the name that the tree has for it."""
-    file = tree / "conf" / f"{override.replace('=', '/')}.yaml"
-    return override if file.is_file() else OLD_CHOICES.get(override, override)
 
 
 def count(steps: list[dict[str, Any]]) -> int:

@@ -29,7 +29,6 @@ BAD_VALUES = [
     ("data.limit=0", "data.limit: expected 1 or more"),
     ("data.exclude=[nothing.txt]", "data.exclude: expected a .txt"),
     ("data.mixture.policy=-1", "mixture weights"),
-    ("data.mixture.policy=0 data.self_play.fraction=0.5", "data.self_play.fraction: expected data.mixture"),
     ("objective.group_size=1", "group_size from 2"),
     ("objective.prompts_per_step=0", "prompts_per_step from 1"),
     ("objective.advantage.std_floor=0", "std_floor: expected above 0"),

@@ -87,7 +87,6 @@ CHANGES: dict[str, dict[str, Any]] = {
         "data.mixture.policy": 0.0,
         "data.mixture.environment": 1.0,
     },
-    "experiment=self_play": {"name": "self-play", "data.self_play.fraction": 0.5},
     "experiment=long": {
         "name": "long",
         "steps": 480,

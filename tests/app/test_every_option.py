@@ -49,7 +49,6 @@ SHORT_SEARCH = ("rubric.stockfish.timeout_s=0.3",)
 BY_ENGINE = ("rubric.source=engine",)
 # Weights and scales that count only where an engine judges.
 OF_ENGINE = ("_value", "halving_loss")
-SELF_PLAY = ("data.self_play.fraction=1", "data.mixture.environment=0")
 COMPILED = ("model.compile",)
 OPTIONS: dict[str, Option] = {
     path: Option(value * 1.3, "totals", ("rubric.warmup_steps=10", *(BY_ENGINE if path.endswith(OF_ENGINE) else ())))
@@ -107,8 +106,6 @@ OPTIONS: dict[str, Option] = {
     "data.mixture.policy": Option(0),
     "data.mixture.environment": Option(0),
     "data.mixture.adaptive": Option(1, "draws"),
-    "data.self_play.fraction": Option(1),
-    "data.self_play.games": Option(1, beside=SELF_PLAY),
     "generator.temperature": Option(0.8),
     "generator.max_new_tokens": Option(20),
     "generator.batch_size": Option(4, "forward_passes", ("data.mixture.environment=0", "objective.prompts_per_step=4")),

@@ -1,7 +1,7 @@
 """What is trained on, what is evaluated on, and that they have no position in common, whatever `limit` reads."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -10,9 +10,8 @@ from rookworld_rlvr.board.fen import parse_fen, position_key
 from rookworld_rlvr.board.openings import OPENINGS, opening_board
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.tasks import Example
-from rookworld_rlvr.tasks.corpus import example_key, read_corpus, split_by_position
+from rookworld_rlvr.tasks.corpus import example_key, read_corpus
 from rookworld_rlvr.tasks.prompt_stream import MixtureConfig
-from rookworld_rlvr.tasks.self_play_prompts import SelfPlayPrompts
 from rookworld_rlvr.training.data import (
     DataConfig,
     default_file,
@@ -20,7 +19,6 @@ from rookworld_rlvr.training.data import (
     load_data,
     load_evaluation_data,
 )
-from rookworld_rlvr.training.run import Run
 
 POLICY_ONLY = MixtureConfig(1.0, 0.0)
 OPENING_FENS = [opening_board(opening).fen() for opening in OPENINGS]
@@ -106,57 +104,6 @@ def test_the_default_run_trains_on_every_row_that_ships_for_it() -> None:
     data = load_data(DataConfig(), seed=0)
     assert (len(data.train), len(data.held_out)) == (7920, 4096)
     assert data.excluded == keys(data.held_out) == held_out_positions()
-
-
-# Self-play prompts, as a run has them.
-
-SELF_PLAY = (
-    "data.self_play.fraction=1",
-    "data.self_play.games=500",
-    "data.mixture.environment=0",
-)
-
-
-@pytest.fixture
-def all_behind_openings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SelfPlayPrompts.__init__.__kwdefaults__, "opening_fraction", 1.0)
-
-
-def drawn(run: Run) -> set[str]:
-    """The positions in which 500 games stand: a draw asks about each of them, once."""
-    run.context.prompts.draw(500)
-    asked = [position_key(parse_fen(record["fen"])) for record in run.context.prompts.take_self_play_records().prompted]
-    assert len(set(asked)) == len(asked)
-    return set(asked)
-
-
-ALL = {position_key(parse_fen(fen)) for fen in OPENING_FENS}
-
-
-@pytest.mark.usefixtures("all_behind_openings")
-def test_self_play_keeps_off_every_held_out_position_even_those_that_were_not_read(
-    make_run: Callable[..., Run], shipped_openings: list[str], tmp_path: Path
-) -> None:
-    shipped = {position_key(parse_fen(fen)) for fen in shipped_openings}
-    held_out = write_fens(tmp_path / "held_out.fen", OPENING_FENS[5:40])
-    barred = {position_key(parse_fen(fen)) for fen in OPENING_FENS[5:40]}
-    assert drawn(make_run(*SELF_PLAY)) == ALL - shipped
-    assert drawn(make_run(*SELF_PLAY, f"data.held_out={held_out}", "data.limit=9")) == ALL - shipped - barred
-    assert drawn(make_run(*SELF_PLAY, f"data.exclude=[{held_out}]")) == ALL - shipped - barred
-
-
-@pytest.mark.usefixtures("all_behind_openings")
-def test_self_play_keeps_off_validation_rows_and_what_is_held_out_by_share(
-    make_run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rookworld_rlvr.training.data.HELD_OUT_FRACTION", 0.5)
-    rows = write_fens(tmp_path / "rows.fen", OPENING_FENS[5:40])
-    run = make_run(*SELF_PLAY, f"data.train={rows}", "validation.every=1", "validation.rows=20")
-    validated = keys(run.data.validation)
-    assert len(validated) >= 15 and not drawn(run) & validated
-    run = make_run(*SELF_PLAY, f"data.train={rows}", "data.held_out=''", "data.limit=5")
-    _, held_out = split_by_position(read_corpus(rows).examples, 0.5, 0)
-    assert len(run.data.held_out) < 5 < len(held_out) and not drawn(run) & keys(held_out)
 
 
 def test_what_is_left_out_of_a_source_is_counted_by_reason_and_told(tmp_path: Path) -> None:

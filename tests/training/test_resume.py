@@ -169,10 +169,6 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         ("sampler/policy_share",),
     ),
-    "prompts from games the policy plays": (
-        ("data.self_play.fraction=0.5", "data.self_play.games=4"),
-        ("sampler/live/illegal",),
-    ),
     "reference on improvement, validation": (
         ("reference.mode=on_improvement", "reference.refresh_every=5", "validation.rows=1", "validation.every=3"),
         ("reference/refreshes",),
@@ -198,43 +194,6 @@ def test_seven_steps_and_thirteen_resumed_equal_twenty_bit_for_bit(
     assert len(set(norms)) == len(norms) >= 12
     assert_equal_runs(killed, whole, 14)
     assert_equal_runs(killed, whole, 20)
-
-
-def self_play_lines(folder: Path) -> tuple[list[str], list[str]]:
-    """The positions that self-play prompted, and the games that ended."""
-    names = ("self_play_positions.jsonl", "self_play_games.jsonl")
-    positions, games = ((folder / name).read_text().splitlines() for name in names)
-    return positions, games
-
-
-def test_self_play_records_stay_on_disk_and_have_each_game_once_after_a_resume(
-    make_saved_run: MakeRun, train: Train
-) -> None:
-    whole, killed = whole_and_killed(make_saved_run, ("data.self_play.fraction=0.5", "data.self_play.games=4"))
-    positions, games = self_play_lines(killed)
-    asked = {json.loads(line)["game"] for line in positions}
-    ended = [json.loads(line) for line in games]
-    assert asked >= {game["game"] for game in ended} and len(positions) == len(set(positions)) > 5
-    counted = {key: value for key, value in metrics(killed)[-1].items() if key.startswith("sampler/live/")}
-    # Nine steps are told of, the tenth was not over.
-    assert sum(counted.values()) == len(ended) > 2
-    (killed / "self_play_positions.jsonl").write_text("\n".join(positions) + '\n{"fen": "8/')
-    (killed / "self_play_games.jsonl").write_text("\n".join(games) + '\n{"game')
-    changed = shutil.copytree(killed, killed.with_name("changed"), symlinks=True)
-    assert main(["train", f"resume={killed}"]) == 0
-    # The same steps ask the same again, and no line is there twice.
-    assert self_play_lines(killed) == self_play_lines(whole)
-    # Other answers lead elsewhere: what was asked before stays, games are those of one history.
-    assert main(["train", f"resume={changed}", "optim.lr=0.1", "generator.temperature=2"]) == 0
-    later, told = self_play_lines(changed)
-    assert later[: len(positions)] == positions and len(later) == len(set(later)) > len(positions)
-    numbers = [json.loads(line)["game"] for line in told]
-    assert (
-        len(numbers)
-        == len(set(numbers))
-        == sum(value for key, value in metrics(changed)[-1].items() if key.startswith("sampler/live/"))
-    )
-    assert not (train("steps=1", "evaluation_rows=0") / "self_play_positions.jsonl").exists()
 
 
 def test_a_resume_inside_the_warm_up_goes_on_with_the_coefficient_that_the_schedule_says(

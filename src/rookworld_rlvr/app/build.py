@@ -25,9 +25,7 @@ from ..stability.kl_control import KLController
 from ..stability.reference import ReferenceMode, References
 from ..stockfish.engine import EngineConfig
 from ..stockfish.pool import EnginePool
-from ..tasks.corpus import example_key
 from ..tasks.prompt_stream import PromptStream
-from ..tasks.self_play_prompts import SelfPlayPrompts
 from ..training.checkpoint import find_run
 from ..training.config import RunConfig, Tracker
 from ..training.data import Data, hold_back, load_data
@@ -35,7 +33,7 @@ from ..training.memory import keep_flat
 from ..training.optim import make_optimizer
 from ..training.prefetch import Prefetch
 from ..training.run import Run
-from ..training.run_files import CONFIG_FILE, METRICS_FILE, SelfPlayFiles, make_run_folder
+from ..training.run_files import CONFIG_FILE, METRICS_FILE, make_run_folder
 from ..training.sinks import ConsoleSink, JsonlSink, Sink
 from ..training.state import StepContext
 from ..training.trackers import Cards, make_tracker, require_tracker
@@ -72,7 +70,6 @@ def build_run(config: RunConfig, raw: DictConfig, *, label: str = "") -> Run:
             run.folder, _ = find_run(config.resume)
         else:
             run.folder = run.context.world.rank_0_only(lambda: _new_folder(run, label), "the run's folder")
-        run.self_play_files = SelfPlayFiles(run.folder) if config.data.self_play.fraction else None
         run.sinks = _make_sinks(run, raw) if run.context.world.is_rank_0 else []
     except BaseException:
         run.close()
@@ -88,9 +85,8 @@ def build_unsaved_run(config: RunConfig) -> Run:
         set_threads(config.threads or threads_of_a_rank(world))
         _seed_everything(config.seed)
         data = _load_data(config)
-        self_play = _self_play_prompts(config, data)
         _require_fitting_options(config)
-        prompts = PromptStream(data.train, config.data.mixture, config.seed, self_play)
+        prompts = PromptStream(data.train, config.data.mixture, config.seed)
         return _build(config, data, prompts, device, world)
     except BaseException as error:
         world.failed(error)
@@ -148,22 +144,6 @@ def _load_data(config: RunConfig) -> Data:
     return data
 
 
-def _self_play_prompts(config: RunConfig, data: Data) -> SelfPlayPrompts | None:
-    """Games without a position that is held out or left out; None if none are configured. Raises UserError."""
-    if not config.data.self_play.fraction:
-        return None
-    if not config.data.mixture.policy:
-        raise UserError(
-            "data.self_play.fraction: expected data.mixture.policy above 0, as games go on by the completions of P: "
-            f"prompts, got a fraction of {config.data.self_play.fraction} and no such prompts"
-        )
-    excluded = data.excluded | frozenset(map(example_key, data.validation))
-    try:
-        return SelfPlayPrompts(config.data.self_play, seed=config.seed, excluded=excluded)
-    except ValueError as error:
-        raise UserError(str(error)) from error
-
-
 def _require_fitting_options(config: RunConfig) -> None:
     """Raises UserError for options that exclude each other.
 
@@ -177,7 +157,6 @@ def _require_fitting_options(config: RunConfig) -> None:
         raise UserError(f"reference.mode: expected frozen with model.lora.rank={rank}, got {mode}")
     of_the_step = {
         "distributed": config.distributed.kind is not Distributed.none,
-        "data.self_play.fraction": config.data.self_play.fraction,
         "objective.collection.kl_cap": config.objective.collection.kl_cap,
     }
     needed = [name for name, value in of_the_step.items() if value]

@@ -1,4 +1,4 @@
-"""`rookworld data`: audits a file of rows, generates new ones, and has a model play games that become rows."""
+"""`rookworld data`: audits a file of rows, and generates new ones."""
 
 import argparse
 import os
@@ -19,7 +19,6 @@ from ..training.data import held_out_positions, positions_of
 from .arguments import OneLineParser
 from .generation.game_log import GameLogError
 from .generation.generate import (
-    CARD_FILE,
     Request,
     generate,
     given_games,
@@ -42,7 +41,7 @@ USER_ERRORS = (UsageError, UserError, CorpusError, EngineUnusableError, ScorerEr
 
 
 def main(argv: list[str]) -> int:
-    """`data audit FILE [--fix OUT]`, `data generate …` or `data selfplay …`; returns the exit code."""
+    """`data audit FILE [--fix OUT]`, `data generate …` or `data evals …`; returns the exit code."""
     try:
         arguments = _parser().parse_args(argv)
     except UserError as error:
@@ -61,10 +60,9 @@ def main(argv: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="rookworld data", description="Audit rows of data, or generate them.")
-    commands = parser.add_subparsers(required=True, metavar="audit|generate|selfplay|evals")
+    commands = parser.add_subparsers(required=True, metavar="audit|generate|evals")
     _add_audit(commands.add_parser("audit", help="report what is wrong in a file of rows"))
     _add_generate(commands.add_parser("generate", help="write new rows, labelled by the rules and Stockfish"))
-    _add_selfplay(commands.add_parser("selfplay", help="write rows of games that a model plays against itself"))
     _add_evals(commands.add_parser("evals", help="write Stockfish's evaluation of every legal move of P: rows"))
     return parser
 
@@ -108,23 +106,6 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     stay_clear = "rows, or JSON lines with fen: no row begins from a position in these, nor from a shipped held-out one"
     parser.add_argument("--exclude", nargs="+", default=[], metavar="FILE", help=stay_clear)
     parser.set_defaults(run=_generate)
-
-
-def _add_selfplay(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", default="tiny", metavar="PATH", help="a folder, a hub name, or tiny")
-    parser.add_argument("--games", type=_positive, required=True, metavar="N")
-    parser.add_argument("--seed", type=int, default=0, metavar="S")
-    parser.add_argument("--temperature", type=float, default=0.6, metavar="T", help="0: greedy")
-    parser.add_argument("--top-k", type=int, default=5, metavar="K", help="0: all tokens")
-    parser.add_argument("--max-plies", type=_positive, default=200, metavar="M", help="of a game")
-    opened = "of the games that begin behind an opening"
-    parser.add_argument("--opening-fraction", type=_fraction, default=0.5, metavar="F", help=opened)
-    rescue = "play a random legal move where the model's is illegal, instead of ending the game"
-    parser.add_argument("--rescue", action="store_true", help=rescue)
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="goes on if begun before")
-    stay_clear = "no row begins from a position in these, nor from one of the held-out rows that ship"
-    parser.add_argument("--exclude", nargs="+", default=[], metavar="FILE", help=stay_clear)
-    parser.set_defaults(run=_selfplay)
 
 
 def _fraction(text: str) -> float:
@@ -211,33 +192,3 @@ def _given(paths: list[str]) -> tuple[tuple[str, ...], ...]:
         return given_games(paths)
     except ValueError as error:
         raise UsageError(f"--positions: {error}") from error
-
-
-def _selfplay(arguments: argparse.Namespace) -> None:
-    # The other subcommands need no torch.
-    from ..evaluation.players import DecodingConfig
-    from ..rollout.generator import GeneratorError
-    from .generation.selfplay import SelfplayRequest, play_to_folder
-
-    try:
-        decoding = DecodingConfig(arguments.temperature, arguments.top_k)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    request = SelfplayRequest(
-        model=arguments.model,
-        games=arguments.games,
-        seed=arguments.seed,
-        decoding=decoding,
-        max_plies=arguments.max_plies,
-        opening_fraction=arguments.opening_fraction,
-        rescue=arguments.rescue,
-        folder=arguments.out,
-        excluded=positions_of(arguments.exclude),
-    )
-    try:
-        with bars({"games": request.games}, unit="games") as report:
-            counts = play_to_folder(request, lambda done: report("games", done))
-    except GeneratorError as error:
-        raise UsageError(str(error)) from error
-    rows = ", ".join(f"{name} {count}" for name, count in counts.items())
-    print(f"{request.games} games: {request.folder}: {rows}; described in {CARD_FILE}")

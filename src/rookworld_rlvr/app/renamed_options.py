@@ -6,6 +6,7 @@ REMOVED = "(removed: "
 """Prefix of a hint that gives a reason instead of a new name; the hint ends with the closing bracket."""
 LEAVE_OUT = f"{REMOVED}it is the default, leave it out)"
 CONSTANT = f"{REMOVED}now the constant"
+NO_SELF_PLAY = f"{REMOVED}prompts come from the examples alone)"
 
 # An entry without "=" covers the option and everything below it; with "=" it covers one value or one group choice.
 RENAMED_OPTIONS: dict[str, str] = {
@@ -14,8 +15,10 @@ RENAMED_OPTIONS: dict[str, str] = {
     "match_halfmoves": "match_plies",
     "objective.collection.uninformative": "objective.collection.zero_variance",
     "data.mixture.headroom": "data.mixture.adaptive",
-    "data.live": "data.self_play",
-    "experiment=live": "experiment=self_play",
+    "data.live": NO_SELF_PLAY,
+    "data.self_play": NO_SELF_PLAY,
+    "experiment=live": NO_SELF_PLAY,
+    "experiment=self_play": NO_SELF_PLAY,
     "reference=gated": "reference=on_improvement",
     "reference.mode=gated": "reference.mode=on_improvement",
     "rubric.judge": "rubric.source",
@@ -77,8 +80,6 @@ RENAMED_OPTIONS: dict[str, str] = {
     "rubric.environment.similarity": f"{REMOVED}now constants in rewards/similarity.py)",
     "rubric.environment.unparsable_fen_credit": f"{CONSTANT} rewards.environment_rewards.UNPARSABLE_FEN_CREDIT)",
     "rubric.warmup_start": f"{CONSTANT} rewards.rubric.WARMUP_START)",
-    "data.self_play.opening_fraction": f"{CONSTANT} tasks.self_play_prompts.OPENING_FRACTION)",
-    "data.self_play.max_plies": f"{CONSTANT} tasks.self_play_prompts.MAX_PLIES)",
     "distributed.check_every": f"{CONSTANT} training.loop.COMPARE_EVERY)",
     "kl.warmup_factor": "(removed: the warm-up begins at 0)",
     "data.held_out_fraction": f"{CONSTANT} training.data.HELD_OUT_FRACTION)",
@@ -101,6 +102,7 @@ RENAMED_COMMANDS: dict[str, str] = {
     "warmstart": "sft",
     "pretrain": "(removed: bash recipes/tiny_model/run.sh makes a model from nothing)",
     "data verdicts": "data evals",
+    "data selfplay": "(removed: evaluate 'suites=[selfplay]' selfplay.pgn=games.pgn plays games that are data)",
 }
 
 

@@ -7,11 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .self_play_prompts import SelfPlayPrompts, SelfPlayRecords
 from .types import Example, Task
-
-# Beside the tasks in the stream's state.
-SELF_PLAY = "self_play"
 
 # A task that is mastered is still drawn now and then, or nobody would see it forgotten.
 LEAST_WRONG = 0.05
@@ -60,11 +56,7 @@ class PromptStream:
     within one of its share. Raises ValueError where a task with a weight has no examples.
     """
 
-    def __init__(
-        self, examples: Sequence[Example], config: MixtureConfig, seed: int, self_play: SelfPlayPrompts | None = None
-    ) -> None:
-        """`self_play`: games that some of the prompts come from, in place of the examples'."""
-        self._self_play = self_play
+    def __init__(self, examples: Sequence[Example], config: MixtureConfig, seed: int) -> None:
         self._config = config
         self._proportions = config.proportions()
         self._wrong = dict.fromkeys(self._proportions, 1.0)
@@ -79,9 +71,7 @@ class PromptStream:
 
     def draw(self, n: int) -> list[Example]:
         """The next `n` examples, tasks interleaved; none where `n` is 0. An epoch's end may fall within."""
-        if self._self_play is not None:
-            self._self_play.start_draw()
-        return [self._next() for _ in range(n)]
+        return [self._epochs[self._next_task()].next() for _ in range(n)]
 
     def observe(self, task: Task, right: float) -> None:
         """Take in the share of right completions in one group; moves the mixture where it is adaptive."""
@@ -89,27 +79,9 @@ class PromptStream:
         if self._config.adaptive:
             self._proportions = self._config.proportions(self._wrong)
 
-    def play(self, example: Example, completions: Sequence[str]) -> None:
-        """Go on in the game that the example came from, if it came from one."""
-        if self._self_play is not None and example.task is Task.policy:
-            self._self_play.play(example.prompt, completions)
-
-    def self_play_ends(self) -> Mapping[str, int]:
-        """Counts of the games so far by their end; none without games."""
-        return self._self_play.ends if self._self_play is not None else {}
-
-    def take_self_play_records(self) -> SelfPlayRecords:
-        """Records of the self-play games since the last call; empty without games."""
-        return self._self_play.take_records() if self._self_play is not None else SelfPlayRecords((), ())
-
     def share(self, task: Task) -> float:
         """The task's share of the draws now, 0 to 1."""
         return self._proportions[task]
-
-    def _next(self) -> Example:
-        task = self._next_task()
-        example = self._self_play.next(task) if self._self_play is not None else None
-        return example or self._epochs[task].next()
 
     def _next_task(self) -> Task:
         for task, proportion in self._proportions.items():
@@ -121,11 +93,10 @@ class PromptStream:
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """State of the stream, in plain JSON values; it names its data by a hash."""
-        tasks = {
+        return {
             task.value: {"credit": self._credits[task], "wrong": self._wrong[task], **epochs.state_dict()}
             for task, epochs in self._epochs.items()
         }
-        return tasks | ({SELF_PLAY: self._self_play.state_dict()} if self._self_play is not None else {})
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Go on where `state` was taken. Raises ValueError if it is of other examples or another seed.
@@ -139,8 +110,6 @@ class PromptStream:
             self._credits[task] = float(state[task.value]["credit"])
             self._wrong[task] = float(state[task.value]["wrong"])
         self._proportions = self._config.proportions(self._wrong if self._config.adaptive else None)
-        if self._self_play is not None and SELF_PLAY in state:
-            self._self_play.load_state_dict(state[SELF_PLAY])
 
 
 class _Epochs:

@@ -152,7 +152,6 @@ def _sampled(context: StepContext, examples: Sequence[Example], collection: Coll
         collected = _reject(context, list(collected.groups), collection)
     for group, outcomes_G in zip(collected.groups, collected.outcomes_PG.tolist(), strict=True):
         context.prompts.observe(group.example.task, fmean(outcomes_G))
-        context.prompts.play(group.example, [sample.text for sample in group.samples])
     return collected
 
 

@@ -17,7 +17,6 @@ from ..stability.kl_control import KLConfig
 from ..stability.recovery import RecoveryConfig
 from ..stability.reference import ReferenceConfig
 from ..tasks.prompt_stream import MixtureConfig
-from ..tasks.self_play_prompts import SelfPlayPromptsConfig
 from .optim import OptimConfig
 
 DEFAULT = "default"
@@ -133,7 +132,6 @@ class DataConfig(SourceConfig):
     """Sources, and the stream of prompts that is drawn from them."""
 
     mixture: MixtureConfig = field(default_factory=MixtureConfig)
-    self_play: SelfPlayPromptsConfig = field(default_factory=SelfPlayPromptsConfig)
 
 
 class Tracker(StrEnum):

@@ -12,7 +12,6 @@ from ..model.weights import checksum, cpu_state_dict
 from ..model.world import RankError
 from ..stability.faults import Fault, FaultKind, StepAbandonedError
 from ..stability.recovery import Action, escalate
-from ..tasks.self_play_prompts import SelfPlayRecords
 from .checkpoint import (
     checkpoint_folder,
     list_checkpoints,
@@ -47,8 +46,6 @@ def run_steps(run: Run, first_step: int) -> tuple[int, str, float]:
     with bar if run.console.is_terminal else nullcontext(lambda _done: None) as advance:
         while step < run.config.steps and stopped == "finished":
             report = _step_or_stop(run, step)
-            if run.self_play_files is not None:
-                _write_self_play(run, run.context.prompts.take_self_play_records())
             if report is None:
                 stopped = INTERRUPTED
                 break
@@ -62,12 +59,6 @@ def run_steps(run: Run, first_step: int) -> tuple[int, str, float]:
     if stopped == INTERRUPTED and _finite_state(run.context):
         save(run, step, None)
     return step, stopped, completions / max(time.perf_counter() - started, 1e-9)
-
-
-@on_rank_0("the self-play files")
-def _write_self_play(run: Run, records: SelfPlayRecords) -> None:
-    assert run.self_play_files is not None
-    run.self_play_files.write(records)
 
 
 def _step_or_stop(run: Run, step: int) -> StepReport | None:

@@ -228,8 +228,6 @@ METRICS: dict[str, Metric] = {
         _of_report(lambda report: report.collection.staleness)),
     "sampler/policy_share": Metric("fraction", LAST, "share of the policy task among the prompts", "as configured",
         _of_state(lambda context: context.prompts.share(Task.policy))),
-    "sampler/live/*": Metric("games", LAST, "self-play games that ended so far, by how", "fewer by an illegal move",
-        _of_state(lambda context: {how: float(n) for how, n in context.prompts.self_play_ends().items()})),
     "reference/refreshes": Metric("refreshes", LAST, "refreshes of the reference so far", "as configured",
         _of_state(lambda context: context.references.refreshes)),
     "optim/lr": Metric("1", LAST, "learning rate of the update, backoffs included", "as scheduled",

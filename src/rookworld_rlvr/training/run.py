@@ -19,7 +19,6 @@ from ..tasks import Example
 from .config import RunConfig
 from .data import Data, evaluation_rows
 from .health import SignWatch
-from .run_files import SelfPlayFiles
 from .sinks import Sink, minutes
 from .state import StepContext
 
@@ -44,8 +43,6 @@ class Run:
     sinks: list[Sink] = field(default_factory=list)
     config_text: str = ""
     """The resolved configuration; a resumed run writes it once its checkpoint has loaded."""
-    self_play_files: SelfPlayFiles | None = None
-    """Writer of the self-play records; None without self-play prompts, or without a folder."""
     signs: SignWatch = field(default_factory=SignWatch)
     stop_requested: bool = False
 

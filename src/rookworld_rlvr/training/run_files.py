@@ -1,4 +1,4 @@
-"""Files of a run: its folder, the link to the newest run, transcripts and self-play records."""
+"""Files of a run: its folder, the link to the newest run, and transcripts."""
 
 import fcntl
 import json
@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..files import append_lines, whole_lines, write_lines, write_text
+from ..files import write_text
 from ..rollout.groups import Group, Sample
-from ..tasks.self_play_prompts import SelfPlayRecords
 from .state import StepReport
 
 LATEST = "latest"
 CONFIG_FILE, SUMMARY = "config.yaml", "summary.json"
 METRICS_FILE, ROLLOUTS_FILE = "metrics.jsonl", "rollouts.jsonl"
-POSITIONS_FILE, GAMES_FILE = "self_play_positions.jsonl", "self_play_games.jsonl"
 # Of `summary.json`, "stopped": a stop was requested, and the run can be resumed.
 INTERRUPTED = "interrupted"
 
@@ -132,26 +130,3 @@ def append_transcripts(path: Path, transcripts: Sequence[Mapping[str, Any]]) -> 
     """Write transcripts behind the file's end."""
     with path.open("a", encoding="utf-8") as lines:
         lines.writelines(json.dumps(one) + "\n" for one in transcripts)
-
-
-class SelfPlayFiles:
-    """The two files of a run's folder. Each joins the other on `game`."""
-
-    def __init__(self, folder: Path) -> None:
-        self._positions, self._games = folder / POSITIONS_FILE, folder / GAMES_FILE
-        self._seen: set[str] = set()
-
-    def begin(self, games_ended: int) -> None:
-        """Go on behind so many games; make the files where there are none. Lines that were cut short are dropped."""
-        positions = whole_lines(self._positions)
-        self._seen = set(positions)
-        write_lines(self._positions, positions)
-        write_lines(self._games, whole_lines(self._games)[:games_ended])
-
-    def write(self, records: SelfPlayRecords) -> None:
-        """Add what is new, on disk when this returns: before a checkpoint that was trained on it."""
-        lines = dict.fromkeys(map(json.dumps, records.prompted))
-        new = [line for line in lines if line not in self._seen]
-        self._seen.update(new)
-        append_lines(self._positions, new)
-        append_lines(self._games, map(json.dumps, records.ended))

@@ -155,12 +155,6 @@ def _begin_files(run: Run, rows: Sequence[Row]) -> None:
     write_text(run.folder / BEFORE_ROWS, "".join(json.dumps(dict(row.values)) + "\n" for row in rows))
     for name in (METRICS_FILE, ROLLOUTS_FILE):
         cut_lines(run.folder / name, 0)
-    _begin_self_play_files(run)
-
-
-def _begin_self_play_files(run: Run) -> None:
-    if run.self_play_files is not None:
-        run.self_play_files.begin(sum(run.context.prompts.self_play_ends().values()))
 
 
 def _needs_first_score(run: Run) -> bool:
@@ -188,7 +182,6 @@ def _go_on_in_files(run: Run, steps_done: int) -> None:
         cut_lines(run.folder / name, steps_done)
     for line in whole_lines(run.folder / METRICS_FILE):
         run.signs.observe(json.loads(line))
-    _begin_self_play_files(run)
 
 
 @contextmanager
