@@ -147,14 +147,8 @@ def _load_data(config: RunConfig) -> Data:
 def _require_fitting_options(config: RunConfig) -> None:
     """Raises UserError for options that exclude each other.
 
-    The reference of adapters is the model without them, which must not move or be sharded. Groups that are
-    sampled one step early must not depend on the step that is trained meanwhile.
+    Groups that are sampled one step early must not depend on the step that is trained meanwhile.
     """
-    rank, mode = config.model.lora.rank, config.reference.mode
-    if rank and config.distributed.kind is Distributed.fsdp2:
-        raise UserError(f"distributed: expected none or ddp with model.lora.rank={rank}, got fsdp2")
-    if rank and mode is not ReferenceMode.frozen:
-        raise UserError(f"reference.mode: expected frozen with model.lora.rank={rank}, got {mode}")
     of_the_step = {
         "distributed": config.distributed.kind is not Distributed.none,
         "objective.collection.kl_cap": config.objective.collection.kl_cap,

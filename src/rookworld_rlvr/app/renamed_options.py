@@ -92,6 +92,7 @@ RENAMED_OPTIONS: dict[str, str] = {
     "objective.mismatch.floor": "(removed: the masks drop ratios below 1 / objective.mismatch.cap)",
     "objective.advantage.clip": f"{CONSTANT} objective.advantages.ADVANTAGE_CLIP)",
     "generator.vllm.sleep": "(removed: vLLM on CUDA always gives its memory back while the trainer works)",
+    "model.lora": f"{REMOVED}all weights are trained)",
     "kl.token_clamp": f"{CONSTANT} training.loss.TOKEN_CLAMP_NAT)",
     "data=default": LEAVE_OUT,
     "rubric=default": LEAVE_OUT,

@@ -18,7 +18,6 @@ from ..objective import Head, TokenStatistics, sequence_kl, token_statistics
 from .batch import Batch, micro_batch_indices
 from .blocks import compile_blocks, recompute_blocks, require_compiler
 from .device import Precision, autocast, is_accelerator, resolve_precision
-from .lora import LoraConfig, add_adapters
 from .packed import Packed, pack
 from .sharded import is_sharded, run_forward, unshard
 from .shared_prefix import can_share, sharing, states
@@ -62,7 +61,6 @@ class ModelConfig(ModelSourceConfig):
     compile: bool = False
     """Train with blocks compiled by `torch.compile`; needs packed rows. The first run on a machine compiles
     for a minute or two; later runs read the code from disk. Needs a C++ compiler."""
-    lora: LoraConfig = field(default_factory=LoraConfig)
 
     def __post_init__(self) -> None:
         if self.dropout is not None and not 0 <= self.dropout < 1:
@@ -82,8 +80,6 @@ class Policy:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     packs: bool = False
     """True if rows are packed, see `model.packed`; otherwise they are padded on the right."""
-    plain: PreTrainedModel | None = None
-    """The model without its adapters, over the same tensors; None where all weights are trained."""
 
     @property
     def sharded(self) -> bool:
@@ -248,10 +244,9 @@ def load_policy(config: ModelConfig, device: torch.device, precision: Precision)
     _set_dropout(model, config.dropout)
     precision, model = resolve_precision(precision, device), model.to(device).train()
     packs = config.packing and can_share(model)
-    plain = add_adapters(model, config.lora) if config.lora.rank else None
     if config.activation_checkpointing:
         recompute_blocks(model)
-    policy = Policy(model, tokenizer, precision, device, packs=packs, plain=plain)
+    policy = Policy(model, tokenizer, precision, device, packs=packs)
     if config.compile:
         compile_policy(policy)
     return policy
@@ -285,9 +280,7 @@ def compile_policy(policy: Policy) -> None:
     require_compiler("model.compile")
     if not policy.packs:
         raise UserError("model.compile: expected a model whose rows are packed (model.packing), got one that pads them")
-    for model in (policy.model, policy.plain):
-        if model is not None:
-            compile_blocks(model)
+    compile_blocks(policy.model)
 
 
 def _set_dropout(model: nn.Module, probability: float | None) -> None:

@@ -19,7 +19,6 @@ import torch
 from transformers import PreTrainedModel
 
 from ..model.device import is_accelerator
-from ..model.lora import merged_parameters
 from .generator import GeneratorBaseConfig, GeneratorError, SampledCompletion, require_seeds, room_for, until_end
 from .vllm_config import Sampling, engine_arguments, samplings, set_environment
 from .vllm_weights import ExpectedWeights, expected_weights, require_weights
@@ -76,7 +75,7 @@ class VLLMGenerator:
 
     def sync(self, model: PreTrainedModel) -> None:
         """See `Generator.sync`. Raises GeneratorError where the engine then holds anything else."""
-        named = dict(merged_parameters(model))
+        named = {name: parameter.detach() for name, parameter in model.named_parameters()}
         self._expected = expected_weights(model, self._dtype)
         with self._awake(), _as_generator_error():
             self._engine.collective_rpc("rookworld_load", args=(named, "trainer"))

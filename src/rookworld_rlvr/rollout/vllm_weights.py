@@ -20,7 +20,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..model.device import is_accelerator, synchronise, use_device
-from ..model.lora import merged_parameters
 from ..model.weights import checksum, checksum_of
 from .generator import GeneratorError
 from .vllm_client import WITH_FOLDER, ServerGoneError, VLLMServer
@@ -48,9 +47,9 @@ class ExpectedWeights:
 
 def expected_weights(model: PreTrainedModel, dtype: torch.dtype) -> ExpectedWeights:
     """The weights that a sampler of this type should have after a sync."""
-    named = list(merged_parameters(model))
-    full, adapted = checksum(model), len(named) < len(list(model.parameters()))
-    same = not adapted and all(parameter.dtype == dtype for _, parameter in named)
+    named = [(name, parameter.detach()) for name, parameter in model.named_parameters()]
+    full = checksum(model)
+    same = all(parameter.dtype == dtype for _, parameter in named)
     rounded = full if same else checksum_of((name, parameter.to(dtype)) for name, parameter in named)
     return ExpectedWeights(full, rounded, tuple(name for name, _ in named))
 
@@ -106,14 +105,15 @@ class KeptWeights:
             _write(model, Path(self._folder.name) / WEIGHTS_FILE)
         if self.on_device is not None:
             self.on_device = {
-                name: parameter.to(self._dtype, copy=True).contiguous() for name, parameter in merged_parameters(model)
+                name: parameter.detach().to(self._dtype, copy=True).contiguous()
+                for name, parameter in model.named_parameters()
             }
             synchronise(next(model.parameters()).device)
 
 
 def _write(model: PreTrainedModel, path: Path) -> None:
     """A server that is restarted meanwhile reads the old file or the new one."""
-    named = {name: parameter.contiguous() for name, parameter in merged_parameters(model)}
+    named = {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
     writing = path.with_suffix(".writing")
     save_file(named, writing)
     writing.replace(path)

@@ -48,9 +48,7 @@ class ReferenceConfig:
 
 
 def make_reference(policy: Policy) -> Policy:
-    """A frozen copy of the policy, dropout off; of a policy with adapters, the model without them, which is no copy."""
-    if policy.plain is not None:
-        return replace(policy, model=policy.plain.eval(), plain=None)
+    """A frozen copy of the policy, dropout off."""
     model = copy.deepcopy(policy.model).eval().requires_grad_(False)
     return replace(policy, model=model)
 

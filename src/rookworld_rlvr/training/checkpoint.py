@@ -18,7 +18,6 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..model.device import Device, random_states, set_random_states
-from ..model.lora import merged_state_dict
 from ..model.sharded import distribute, load_full_state
 from ..model.weights import cpu_state_dict, to_cpu
 from .run_files import CONFIG_FILE
@@ -46,7 +45,7 @@ def save_checkpoint(run_folder: Path, context: StepContext, *, step: int, keep: 
     gathered: Gathered | None = None
     if context.policy.sharded:
         leads = context.world.is_rank_0
-        gathered = merged_state_dict(context.policy.model, leads), _state(context, step, leads)
+        gathered = cpu_state_dict(context.policy.model, leads), _state(context, step, leads)
     return context.world.rank_0_only(lambda: _save(run_folder, context, gathered, step, keep), "a checkpoint")
 
 
@@ -156,7 +155,7 @@ def _write(run_folder: Path, context: StepContext, gathered: Gathered | None, st
     writing = final.with_name(f"{WRITING}{step}")
     writing.mkdir()
     policy = context.policy
-    policy.model.save_pretrained(writing, state_dict=gathered[0] if gathered else merged_state_dict(policy.model))
+    policy.model.save_pretrained(writing, state_dict=gathered[0] if gathered else cpu_state_dict(policy.model))
     policy.tokenizer.save_pretrained(writing)
     torch.save(gathered[1] if gathered else _state(context, step), writing / STATE_FILE)
     if (run_folder / CONFIG_FILE).is_file():
