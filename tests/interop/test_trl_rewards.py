@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from rookworld_rlvr.interop.examples import shipped_examples
+from rookworld_rlvr.interop import shipped_examples
 from rookworld_rlvr.interop.trl import reward_functions, trl_rows
 from rookworld_rlvr.rewards import RubricConfig, score
 from rookworld_rlvr.rewards.rubric import MoveSource

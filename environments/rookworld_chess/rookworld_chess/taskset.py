@@ -6,7 +6,7 @@ from typing import Literal
 
 import verifiers.v1 as vf
 
-from rookworld_rlvr.interop.examples import shipped_examples
+from rookworld_rlvr.interop import shipped_examples
 from rookworld_rlvr.rewards.scorer import Scorer, ScoreRequest, make_scorer
 
 # The least that a label earns by its own row.

@@ -7,14 +7,12 @@ Source: TRL 1.16, `reward_funcs` of GRPOTrainer.
 """
 
 from collections.abc import Sequence
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from ..rewards import RubricConfig
 from ..rewards.scorer import Scorer, ScoreRequest, make_scorer
 from ..tasks import Task, parse_prompt
-from ..tasks.corpus import read_corpus
+from . import shipped_examples
 
 Text = str | Sequence[dict[str, Any]]
 """A text, or TRL's messages, whose last one is meant."""
@@ -57,8 +55,7 @@ def reward_functions(config: RubricConfig | None = None) -> list[TaskReward]:
 
 def trl_rows() -> list[dict[str, str | None]]:
     """The training rows that ship, with the columns `prompt` and `expected`."""
-    train = Path(str(resources.files("rookworld_rlvr") / "assets" / "data" / "train.txt"))
-    return [{"prompt": example.prompt, "expected": example.completion} for example in read_corpus(train).examples]
+    return [{"prompt": example.prompt, "expected": example.completion} for example in shipped_examples()]
 
 
 def _text(text: Text) -> str:
