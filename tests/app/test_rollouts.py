@@ -1,12 +1,7 @@
-"""`rookworld rollouts`: transcripts of runs and evaluations, printed whole or paged through in a terminal."""
+"""`rookworld rollouts`: transcripts of runs and evaluations, printed as boards."""
 
 import json
-import os
-import pty
 import re
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import chess
@@ -78,34 +73,6 @@ def test_a_board_is_seen_from_the_side_to_move_and_its_arrows_are_coloured() -> 
     assert sum("#d0453a" in str(span.style) for span in marked.spans) == 3
 
 
-def test_keys_page_filter_order_and_quit_in_a_terminal(run_folder: Path) -> None:
-    first, second = pty.openpty()
-    command = [sys.executable, "-m", "rookworld_rlvr", "rollouts", str(run_folder)]
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "160", "LINES": "50"}
-    process = subprocess.Popen(command, stdin=second, stdout=second, stderr=second, env=environment)
-    os.close(second)
-
-    def shown(until: str) -> str:
-        """What the terminal was sent until this text."""
-        sent, deadline = "", time.monotonic() + 60
-        while until not in sent:
-            assert time.monotonic() < deadline, sent[-2000:]
-            sent += os.read(first, 65536).decode("utf-8", "replace")
-        return sent
-
-    assert "step 2 · environment · reward +1.000" in shown("1 of 6: both tasks")
-    # Each key, and the line that it must lead to.
-    for key, told in (("n", "2 of 6"), ("p", "1 of 6"), ("p", "1 of 6"), ("f", "1 of 4"), ("t", "1 of 2: policy"),
-                      ("t", "1 of 2: environment"), ("s", "1 of 2: environment, step 2"),
-                      ("s", "0 of 0: environment, step 1"), ("s", "1 of 2: environment, every"),
-                      ("r", "by reward"), ("x", "by reward"), (" ", "2 of 2"), ("g", "1 of 2")):  # fmt: skip
-        os.write(first, key.encode())
-        shown(told)
-    os.write(first, b"q")
-    assert process.wait(30) == 0
-    os.close(first)
-
-
 def test_an_evaluation_keeps_prompt_label_and_answer_and_its_failures_are_shown(
     small_overrides: list[str], corpus: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,7 +101,7 @@ def test_an_evaluation_keeps_prompt_label_and_answer_and_its_failures_are_shown(
 @pytest.mark.parametrize(("given", "told"), [
     (["{here}/none"], "expected a run's folder, or a file that evaluate output= wrote"),
     (["{here}", "--task", "chess"], "rollouts: argument --task"),
-    (["{here}", "--step", "9"], "rollouts: expected transcripts of both tasks, step 9, got none among 6"),
+    (["{here}", "--step", "9"], "rollouts: expected transcripts of this choice, got none among 6"),
     (["{here}/empty.jsonl"], "expected transcripts in"),
     (["{here}/broken.jsonl"], "expected a run's transcripts or an evaluation's rows in"),
 ])  # fmt: skip

@@ -1,7 +1,7 @@
 """Export of a checkpoint as a folder for the Hugging Face hub, with a model card of its formats and scores."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -139,8 +139,3 @@ def _checkpoint(run: Path, name: str) -> Path:
 
 def _step(folder: Path) -> int:
     return int(folder.name.removeprefix("step-"))
-
-
-def upload_plan(files: Sequence[Path], name: str) -> list[str]:
-    """The files that an upload would send, one line per file."""
-    return [f"{file.name}  {file.stat().st_size:,} bytes  to {name}" for file in files]
