@@ -146,7 +146,7 @@ def save_new_gpt2(folder: Path, seed: int) -> None:
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from rookworld_rlvr.model.chess_tokenizer import POSITIONS, build_tokenizer
+    from tiny_model.tokenizer import POSITIONS, build_tokenizer
 
     torch.manual_seed(seed)
     tokenizer = build_tokenizer()

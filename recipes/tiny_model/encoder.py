@@ -6,7 +6,7 @@ import chess
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from rookworld_rlvr.model.chess_tokenizer import (
+from .tokenizer import (
     board_pieces,
     opponent_token,
     own_token,

@@ -10,7 +10,6 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from rookworld_rlvr.board.transition import REWARD_WIN
-from rookworld_rlvr.model.chess_tokenizer import placed_pieces
 from rookworld_rlvr.tasks.classes import TransitionClass
 from rookworld_rlvr.tasks.environment import (
     SEPARATOR,
@@ -25,6 +24,7 @@ from rookworld_rlvr.tasks.types import EnvironmentCompletion, Example
 
 from .encoder import Encoder
 from .policy_examples import SQUARES, Array
+from .tokenizer import placed_pieces
 
 # Shares of the classes among `A:` examples; illegal moves have the rest, and each of their kinds has an equal share.
 SHARES = {

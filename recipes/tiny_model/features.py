@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from rookworld_rlvr.model.chess_tokenizer import (
+from .tokenizer import (
     board_pieces,
     opponent_token,
     own_token,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from rookworld_rlvr.model.chess_tokenizer import POSITIONS
+from .tokenizer import POSITIONS
 
 SQUARES = 64
 NORM_EPS = 1e-6

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
 from rookworld_rlvr.board.evals import MATE_THRESHOLD_PAWNS, win_probability
-from rookworld_rlvr.model.chess_tokenizer import piece_symbols, placed_pieces
 from rookworld_rlvr.tasks.move_evals import MoveEvals
 from rookworld_rlvr.tasks.policy import MAX_CANDIDATES, render_policy, render_policy_prompt
 from rookworld_rlvr.tasks.types import PolicyCompletion
 
 from .encoder import Encoder
+from .tokenizer import piece_symbols, placed_pieces
 
 Array = NDArray[Any]
 SoftTarget = tuple[int, bool, Array]

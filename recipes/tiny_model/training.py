@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from rookworld_rlvr.model.chess_tokenizer import POSITIONS, build_tokenizer
 from rookworld_rlvr.model.device import add_gradients, map_on_cores
 from rookworld_rlvr.provenance import digest
 from rookworld_rlvr.tasks.move_evals import MoveEvals, mirrored
@@ -32,6 +31,7 @@ from .losses import Losses, LossWeights
 from .model import ModelWithHeads, Shape, export
 from .muon import Muon
 from .policy_examples import BoardExample, PolicyExample, PolicyExamples
+from .tokenizer import POSITIONS, build_tokenizer
 
 # They decide what is saved and printed, not what is learned.
 FREE = ("save_every", "log_every")

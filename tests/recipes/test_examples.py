@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from rookworld_rlvr.board.evals import win_probability
-from rookworld_rlvr.model.chess_tokenizer import build_tokenizer, placed_pieces
 from rookworld_rlvr.tasks.classes import TransitionClass
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.environment import (
@@ -30,6 +29,7 @@ from tiny_model.features import token_features
 from tiny_model.model import ModelWithHeads, Shape, export
 from tiny_model.muon import Muon, orthogonal
 from tiny_model.policy_examples import BOARD_AT, PolicyExamples, attacks_of, coarse
+from tiny_model.tokenizer import build_tokenizer, placed_pieces
 
 TOKENIZER: Any = build_tokenizer()
 # Two moves win, and one of them mates; the king's moves draw.

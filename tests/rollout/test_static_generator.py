@@ -11,7 +11,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 
 from rookworld_rlvr.app.generators import make_generator
 from rookworld_rlvr.errors import UserError
-from rookworld_rlvr.model.chess_tokenizer import echo_ids
 from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.policy import ModelConfig, Policy, load_policy
 from rookworld_rlvr.model.shared_prefix import can_share
@@ -19,7 +18,7 @@ from rookworld_rlvr.rollout import static_generator
 from rookworld_rlvr.rollout.generator import GeneratorConfig, GeneratorKind, SampledCompletion
 from rookworld_rlvr.rollout.groups import prompt_tokens
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
-from rookworld_rlvr.rollout.sampling import PromptLookup, inverse_cdf
+from rookworld_rlvr.rollout.sampling import PromptLookup, echo_ids, inverse_cdf
 from rookworld_rlvr.rollout.static_generator import StaticGenerator
 
 EOS, PAD = 0, 1

@@ -16,13 +16,13 @@ from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.config import SFTRunConfig
 from rookworld_rlvr.app.sft import load_examples
 from rookworld_rlvr.errors import UserError
-from rookworld_rlvr.model.chess_tokenizer import build_tokenizer
 from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.policy import ModelConfig, load_policy
 from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus
 from rookworld_rlvr.training.data import default_file
 from rookworld_rlvr.training.sft import SFT, SFTConfig, TokenizedExample, batches, sft_loss, tokenize
+from tiny_model.tokenizer import build_tokenizer
 
 CPU = torch.device("cpu")
 SMALL = SFTConfig(steps=30, batch_size=16, lr=2e-2, warmup_steps=5, save_every=10, log_every=5)

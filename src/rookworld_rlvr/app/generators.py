@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 from ..errors import UserError
-from ..model.chess_tokenizer import echo_ids
 from ..model.device import Precision, is_accelerator
 from ..model.policy import Policy
 from ..model.shared_prefix import can_share
 from ..model.world import World
 from ..rollout.generator import Generator, GeneratorBaseConfig, GeneratorError, GeneratorKind
 from ..rollout.hf_generator import HFGenerator
+from ..rollout.sampling import echo_ids
 from ..rollout.static_generator import StaticGenerator
 
 VLLM = (GeneratorKind.vllm, GeneratorKind.vllm_server)

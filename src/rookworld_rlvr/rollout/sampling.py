@@ -9,12 +9,16 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 SEED_BYTES = 7
 # Weight of a match relative to the match one token later; an endless run of matches sums to 1 / (1 - DECAY).
 DECAY = 0.75
 # About the last four tokens matched.
 SURE = 2.5
+# Of the tokenizer of `recipes/tiny_model`: the character that names square a1 in a token of a piece, and the first of
+# the 128 that name a square and the side to move in a prompt.
+SQUARE_MARK, PROMPT_MARK = 0xE000, 0xE200
 
 
 def derive_seed(*parts: object) -> int:
@@ -56,6 +60,20 @@ def top_k_logprobs(scores: Tensor, top_k: int) -> Tensor:
         return scores
     kept = scores.topk(top_k, dim=-1)
     return torch.full_like(scores, -torch.inf).scatter(-1, kept.indices, kept.values)
+
+
+def echo_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """For each token id, the id of the token by which a completion repeats it.
+
+    With the tokenizer of `recipes/tiny_model` a piece on the board of a prompt has another token than on the board of a
+    completion. All other tokens, and all tokens of other tokenizers, repeat as themselves.
+    """
+    ids = tokenizer.get_vocab()
+    echoes = list(range(max(ids.values()) + 1))
+    for token, token_id in ids.items():
+        if len(token) == 2 and 0 <= (mark := ord(token[1]) - PROMPT_MARK) < 128:
+            echoes[token_id] = ids.get(token[0] + chr(SQUARE_MARK + mark % 64), token_id)
+    return echoes
 
 
 class PromptLookup:

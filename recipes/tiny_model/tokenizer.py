@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import chess
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 END_OF_TEXT = "<|endoftext|>"
 PAD = "<|pad|>"
@@ -249,20 +249,3 @@ def _vocabulary() -> dict[str, int]:
 def _castling_words() -> list[str]:
     subsets = ("".join(c for i, c in enumerate("KQkq") if bits >> i & 1) for bits in range(1, 16))
     return [" " + rights for rights in subsets]
-
-
-def echo_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """For each token id, the id of the token by which a completion repeats it.
-
-    A piece on the board of a prompt has another token than on the board of a completion. All other tokens, and all
-    tokens of other tokenizers, repeat as themselves.
-    """
-    ids = tokenizer.get_vocab()
-    echoes = list(range(max(ids.values()) + 1))
-    for square in chess.SQUARES:
-        for piece in board_pieces(square):
-            for turn in chess.COLORS:
-                prompted = ids.get(prompt_token(piece, square, turn))
-                if prompted is not None:
-                    echoes[prompted] = ids[piece_token(piece, square)]
-    return echoes

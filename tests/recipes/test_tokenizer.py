@@ -12,11 +12,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from rookworld_rlvr.model.chess_tokenizer import build_tokenizer, echo_ids
 from rookworld_rlvr.model.policy import tiny_model_folder
+from rookworld_rlvr.rollout.sampling import echo_ids
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.types import Example
 from rookworld_rlvr.training.data import default_file
+from tiny_model.tokenizer import build_tokenizer
 
 TOKENIZER: Any = build_tokenizer()
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR"
