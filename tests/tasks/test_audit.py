@@ -204,6 +204,14 @@ def test_an_environment_defect_is_named(write: Writer) -> None:
     )
 
 
+def test_an_environment_row_of_an_impossible_position_is_counted_and_dropped(write: Writer) -> None:
+    kingless = environment("8/8/8/8/8/8/8/K7 w - - 0 1", "a1a2", "8/8/8/8/8/8/K7/8 b - - 1 1+0.5+1+0")
+    path = write(kingless, environment(START, "e2e5", f"{START}+-1.0+0+1"))
+    report, dropped = audit(path), Counter[str]()
+    assert "1 of 2 A: rows begin in an impossible position" in list(report.lines()) and not report.is_clean
+    assert len(list(fixed_lines(path, dropped=dropped))) == 1 and dropped == {"bad_prompt": 1}
+
+
 def test_a_fixed_copy_drops_and_counts_what_cannot_be_put_right_and_keeps_the_order(write: Writer) -> None:
     first, last = white("0.5 -0.1", "e2e3"), environment(START, "e2e5", f"{START}+-1.0+0+1")
     hopeless = white("0.5 -0.1", "e2e3", "e2e5 e1e8")

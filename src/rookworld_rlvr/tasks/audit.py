@@ -12,7 +12,7 @@ from pathlib import Path
 
 import chess
 
-from ..board.fen import parse_fen
+from ..board.fen import is_valid_fen, parse_fen
 from ..board.moves import is_legal_uci, is_mate
 from ..board.positions import PgnCounts, count_games
 from . import parse_prompt
@@ -110,7 +110,7 @@ def _audit_row(task: Task, prompt: str, completion: str) -> tuple[str, Iterator[
             board = parse_fen(query.fen)
             return chess.COLOR_NAMES[board.turn], _policy_findings(board, label)
         case EnvironmentPrompt() as query, EnvironmentCompletion() as label:
-            return "environment", _environment_findings(label, environment_truth(query))
+            return "environment", _environment_findings(query, label)
     raise ValueError(f"expected a valid row, got {prompt + completion!r}")
 
 
@@ -147,9 +147,12 @@ def _mate_findings(board: chess.Board, label: PolicyCompletion) -> Iterator[str]
             yield "mate_misjudged"
 
 
-def _environment_findings(label: EnvironmentCompletion, truth: EnvironmentCompletion) -> Iterator[str]:
+def _environment_findings(query: EnvironmentPrompt, label: EnvironmentCompletion) -> Iterator[str]:
     """The names of the `EnvironmentAudit` counts that a row belongs to."""
+    truth = environment_truth(query)
     yield "rows"
+    if not is_valid_fen(query.fen):
+        yield "impossible"
     if label != truth:
         yield "differing"
     yield from (f.name for f in fields(truth) if getattr(label, f.name) != getattr(truth, f.name))
@@ -161,10 +164,10 @@ def fixed_lines(source: str | Path, *, split: str = "train", dropped: Counter[st
     """The rows of `source` put right, in order, as lines without a newline; they audit clean.
 
     A row without a defect stays as it is. `P:` rows lose illegal and repeated candidates, and `B:` becomes the
-    candidate of the highest eval, the first of equals; `A:` rows get python-chess's completion. Three kinds of rows are
-    dropped and counted by reason in `dropped`: malformed rows, rows left without a candidate, and rows whose evals rate
-    a mate in one no better than another candidate. Rows of objects stay JSON objects. Raises CorpusError as `raw_rows`
-    does.
+    candidate of the highest eval, the first of equals; `A:` rows get python-chess's completion. Four kinds of rows are
+    dropped and counted by reason in `dropped`: malformed rows, `A:` rows of impossible positions, rows left without a
+    candidate, and rows whose evals rate a mate in one no better than another candidate. Rows of objects stay JSON
+    objects. Raises CorpusError as `raw_rows` does.
     """
     for raw in raw_rows(source, split=split):
         row = parse_row(raw)
@@ -193,6 +196,8 @@ def _fixed(example: Example) -> Example | ParseFailure:
         case PolicyPrompt() as query, PolicyCompletion() as label:
             return _fixed_policy(example, query.fen, label)
         case EnvironmentPrompt() as query, EnvironmentCompletion() as label:
+            if not is_valid_fen(query.fen):
+                return ParseFailure(FailureReason.bad_prompt, f"impossible position {query.fen}")
             truth = environment_truth(query)
             return example if label == truth else split_line(example.prompt + render_environment(truth))
     raise ValueError(f"expected a valid row, got {example}")

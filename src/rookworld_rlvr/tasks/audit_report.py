@@ -77,6 +77,13 @@ class EnvironmentAudit:
     """The move is illegal and the row is not truncated."""
     differing: int
     """Rows that differ in any field."""
+    impossible: int
+    """The position breaks the rules of chess, as one without a king."""
+
+    @property
+    def defects(self) -> int:
+        """Findings of all kinds; a row may have two."""
+        return self.differing + self.impossible
 
     def lines(self) -> Iterator[str]:
         """The findings as a sentence; none where there are no rows."""
@@ -86,6 +93,8 @@ class EnvironmentAudit:
                 f"reward {self.reward}, terminated {self.terminated}, truncated {self.truncated}); "
                 f"{self.illegal_as_legal} record an illegal move as legal"
             )
+        if self.impossible:
+            yield f"{self.impossible} of {self.rows} A: rows begin in an impossible position"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +121,7 @@ class AuditReport:
     @property
     def is_clean(self) -> bool:
         """True if no row is malformed and no label wrong; duplicates and missing labels are no defects."""
-        wrong = self.white.defects + self.black.defects + self.environment.differing
+        wrong = self.white.defects + self.black.defects + self.environment.defects
         return not (self.malformed or wrong or (self.games and self.games.without_result))
 
     def lines(self) -> Iterator[str]:

@@ -77,10 +77,13 @@ class Outcome:
 
 def _train(run: Run) -> dict[str, Any]:
     outcome = Outcome(time.perf_counter(), checksum(run.context.references.original.model), preflight(run))
-    if not run.config.resume and run.context.world.is_rank_0:
-        point_latest(Path(run.config.output_root).expanduser(), run.folder)
     try:
-        outcome.steps, outcome.before = begin(run)
+        try:
+            outcome.steps, outcome.before = begin(run)
+        finally:
+            # Not before: until its first checkpoint a run has no model to show.
+            if not run.config.resume and run.context.world.is_rank_0:
+                point_latest(Path(run.config.output_root).expanduser(), run.folder)
         outcome.steps, stopped, outcome.completions_per_s = run_steps(run, outcome.steps)
         if stopped != INTERRUPTED:
             outcome.after = evaluated(run, "after")
