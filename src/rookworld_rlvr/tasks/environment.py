@@ -30,7 +30,7 @@ def render_environment_prompt(fen: str, uci: str, history: Sequence[str] = ()) -
 def parse_environment_prompt(prompt: str) -> EnvironmentPrompt:
     """The position, move and history of a prompt. Raises PromptError.
 
-    Published rows have positions without a king, so any position that parses is allowed; `data audit` counts these rows.
+    Published rows have positions without a king, so any position that parses is allowed; `data audit` counts them.
     """
     fields = prompt.removeprefix(PREFIX).split(SEPARATOR)
     if not prompt.startswith(PREFIX) or len(fields) != 4 or fields[3].strip():
