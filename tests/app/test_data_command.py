@@ -139,15 +139,10 @@ def test_bad_arguments_are_one_line(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "command", [("generate", "--task", "environment", "--rows", "5"), ("selfplay", "--games", "1")]
-)
-def test_a_file_where_the_folder_should_be_is_told_of(
-    command: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_file_where_the_folder_should_be_is_told_of(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     taken.write_text("mine")
-    told = one_line_refusal(capsys, *command, "--out", str(taken))
+    told = one_line_refusal(capsys, "generate", "--task", "environment", "--rows", "5", "--out", str(taken))
     assert f"--out: expected a folder to write to, got {taken}" in told and taken.read_text() == "mine"
 
 

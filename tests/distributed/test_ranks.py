@@ -19,7 +19,6 @@ CASES = {
     "default": KL,
     "dropped": [*KL, *DROPPED],
     "several updates, KL in the reward": [*KL, "kl.form=in_reward", "objective.epochs=2", "objective.minibatches=2"],
-    "KL cap": [*KL, "objective.collection.kl_cap=0.01", "optim.lr=0.01", "recovery.guard.kl_limit=0"],
 }
 EVERY = [[*KL, f"objective.loss={loss}", f"kl.form={form}"] for loss in LossKind for form in KLForm]
 COMPARED = ("loss", "grad_norm", "logprobs", "kl")

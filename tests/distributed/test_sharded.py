@@ -11,7 +11,6 @@ KL = ["kl.coef=0.05", "objective.prompts_per_step=3", "optim.micro_batch_size=4"
 CASES = {
     "default": KL,
     "several updates, KL in the reward": [*KL, "kl.form=in_reward", "objective.epochs=2", "objective.minibatches=2"],
-    "KL cap": [*KL, "objective.collection.kl_cap=0.01", "optim.lr=0.01", "recovery.guard.kl_limit=0"],
     "a reference that moves": [*KL, "reference.mode=ema", "reference.refresh_every=1"],
     "blocks computed again in backward": [*KL, "model.activation_checkpointing=true"],
 }

@@ -1,4 +1,4 @@
-"""What a step trains on: idle groups, cut and rejected completions, filters, several updates, other samplers."""
+"""What a step trains on: idle groups, cut completions, filters, several updates, other samplers."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -183,86 +183,6 @@ def test_where_all_completions_were_cut_nothing_is_trained(make_run: MakeRun) ->
     assert all(torch.equal(*pair) for pair in zip(before, context.policy.model.parameters(), strict=True))
 
 
-def mean_kls(context: StepContext, report: StepReport) -> Tensor:
-    """Mean exact KL (P, G) of each completion, by plain passes of single rows."""
-    values = []
-    for group in report.groups:
-        for i in range(len(group.samples)):
-            ours, theirs = (row_statistics(side, group, i)[1] for side in (context.policy, context.references.current))
-            values.append(float((ours.exp() * (ours - theirs)).sum(-1).mean()))
-    return torch.tensor(values).reshape(len(report.groups), -1)
-
-
-@pytest.fixture
-def shaken(make_run: MakeRun) -> Callable[..., StepContext]:
-    def make(*overrides: str) -> StepContext:
-        context = make_run("generator.max_new_tokens=24", "optim.lr=0", *overrides).context
-        shake(context.references.current, 0.05)
-        return context
-
-    return make
-
-
-@pytest.fixture
-def kl_cap(shaken: Callable[..., StepContext]) -> float:
-    """In the middle of the mean KLs of what the first step samples: four of eight completions are above it."""
-    context = shaken()
-    ranked = mean_kls(context, grpo_step(context, 0)).flatten().sort().values
-    assert ranked[4] - ranked[3] > 1e-3
-    return float(ranked[3:5].mean())
-
-
-def test_completions_beyond_the_kl_cap_are_rejected_and_not_trained(
-    shaken: Callable[..., StepContext], kl_cap: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(collection, "MAX_REFILLS", 0)
-    context = shaken(f"{COLLECTION}.kl_cap={kl_cap}")
-    report = grpo_step(context, 0)
-    rejected_PG = mean_kls(context, report) > kl_cap
-    assert int(rejected_PG.sum()) == 4
-    assert torch.equal(report.collection.collected.valid_PG, ~rejected_PG)
-    assert report.collection.rejected_completions == int(rejected_PG.sum())
-    assert report.tokens.count == int(lengths(report)[~rejected_PG].sum())
-    assert not report.advantages_PG[rejected_PG].any() and report.advantages_PG.any()
-    expected = group_advantages(report.rewards_PG, AdvantageConfig(), valid_PG=~rejected_PG)
-    assert torch.equal(report.advantages_PG, expected)
-    fraction = step_metrics(report, context)["rollout/rejected_fraction"]
-    assert fraction == 0.5
-
-
-def test_rejected_completions_are_sampled_anew_from_the_same_prompts(
-    shaken: Callable[..., StepContext], kl_cap: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(collection, "MAX_REFILLS", 0)
-        once = grpo_step(shaken(f"{COLLECTION}.kl_cap={kl_cap}"), 0)
-    context = shaken(f"{COLLECTION}.kl_cap={kl_cap}")
-    report = grpo_step(context, 0)
-    assert [group.example for group in report.groups] == [group.example for group in once.groups]
-    valid_PG = report.collection.collected.valid_PG
-    assert report.collection.sampled_groups > 2 and int(valid_PG.sum()) > int(once.collection.collected.valid_PG.sum())
-    assert torch.equal(report.collection.collected.valid_PG, mean_kls(context, report) <= kl_cap)
-    # What was within the cap the first time is still there, in its place.
-    for kept, again, valid in zip(once.groups, report.groups, once.collection.collected.valid_PG.tolist(), strict=True):
-        assert all(kept.samples[i] == again.samples[i] for i in range(4) if valid[i])
-    rejected = step_metrics(report, context)["rollout/rejected_fraction"] * report.collection.sampled_completions
-    assert round(rejected) == report.collection.rejected_completions >= once.collection.rejected_completions > 0
-
-
-def test_prompts_whose_completions_were_rejected_are_learned_of_once(
-    shaken: Callable[..., StepContext], kl_cap: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    context = shaken(f"{COLLECTION}.kl_cap={kl_cap}")
-    played: list[tuple[str, list[str]]] = []
-    observed: list[Task] = []
-    monkeypatch.setattr(context.prompts, "play", lambda example, texts: played.append((example.prompt, texts)))
-    monkeypatch.setattr(context.prompts, "observe", lambda task, right: observed.append(task))
-    report = grpo_step(context, 0)
-    assert report.collection.sampled_groups > len(report.groups)
-    assert played == [(group.example.prompt, [s.text for s in group.samples]) for group in report.groups]
-    assert observed == [group.example.task for group in report.groups]
-
-
 def test_the_outcome_filter_leaves_out_groups_that_differ_by_shaping_alone(make_run: MakeRun) -> None:
     def outcomes_of_the_first_group(i: int, _question: ScoreRequest, score: Score) -> Score:
         """The first group's outcomes differ, the second's are all wrong; rewards differ in both."""
@@ -388,22 +308,6 @@ def test_a_sampler_that_differs_is_weighed_by_its_ratio_and_the_raw_ratio_is_sho
     assert off.grad_norm == pytest.approx(plain.grad_norm, rel=1e-4)
     unshifted, _ = step(0.0, 'objective.mismatch.mode="off"')
     assert off.grad_norm == unshifted.grad_norm
-
-
-def test_an_adaptive_mixture_moves_to_the_task_that_is_still_wrong(make_run: MakeRun) -> None:
-    def right_in_policy_alone(_i: int, question: ScoreRequest, score: Score) -> Score:
-        right = question.prompt.startswith("P: ")
-        part = "correctness/best_legal" if right else "correctness/next_state_exact"
-        return replace(score, components={part: float(right)}, failure=None)
-
-    def shares(adaptive: float) -> list[float]:
-        given = (f"data.mixture.adaptive={adaptive}", "generator.max_new_tokens=4", *BOTH_TASKS)
-        context = rescored(make_run(*given).context, right_in_policy_alone)
-        return [step_metrics(grpo_step(context, step), context)["sampler/policy_share"] for step in range(2)]
-
-    # A group of each task a step; of the policy's wrong answers 1 - 0.02 are left, then 0.98².
-    assert shares(1.0) == pytest.approx([0.98 / 1.98, 0.9604 / 1.9604])
-    assert shares(0.0) == [0.5, 0.5]
 
 
 def test_a_generator_that_does_not_take_the_weights_is_a_fault_and_nothing_is_sampled_or_trained(

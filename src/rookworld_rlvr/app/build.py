@@ -151,7 +151,6 @@ def _require_fitting_options(config: RunConfig) -> None:
     """
     of_the_step = {
         "distributed": config.distributed.kind is not Distributed.none,
-        "objective.collection.kl_cap": config.objective.collection.kl_cap,
     }
     needed = [name for name, value in of_the_step.items() if value]
     if config.max_staleness and needed:

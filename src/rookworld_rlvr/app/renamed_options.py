@@ -6,6 +6,7 @@ REMOVED = "(removed: "
 """Prefix of a hint that gives a reason instead of a new name; the hint ends with the closing bracket."""
 LEAVE_OUT = f"{REMOVED}it is the default, leave it out)"
 CONSTANT = f"{REMOVED}now the constant"
+FIXED_MIXTURE = f"{REMOVED}the mixture of the tasks is fixed)"
 NO_SELF_PLAY = f"{REMOVED}prompts come from the examples alone)"
 
 # An entry without "=" covers the option and everything below it; with "=" it covers one value or one group choice.
@@ -14,7 +15,8 @@ RENAMED_OPTIONS: dict[str, str] = {
     "objective.advantage.gate": "objective.advantage.outcome_filter",
     "match_halfmoves": "match_plies",
     "objective.collection.uninformative": "objective.collection.zero_variance",
-    "data.mixture.headroom": "data.mixture.adaptive",
+    "data.mixture.headroom": FIXED_MIXTURE,
+    "data.mixture.adaptive": FIXED_MIXTURE,
     "data.live": NO_SELF_PLAY,
     "data.self_play": NO_SELF_PLAY,
     "experiment=live": NO_SELF_PLAY,
@@ -60,6 +62,7 @@ RENAMED_OPTIONS: dict[str, str] = {
     "kl.lower_factor": f"{CONSTANT} stability.kl_control.LOWER_FACTOR)",
     "kl.max_coef": f"{CONSTANT} stability.kl_control.MAX_COEF)",
     "objective.clip.dual_clip": "(removed: recovery catches a token that runs away against its advantage)",
+    "objective.collection.kl_cap": "(removed: recovery and kl.coef bound the KL)",
     "objective.collection.refill_rounds": f"{CONSTANT} training.collection.MAX_REFILLS)",
     "objective.entropy.coef": "objective.entropy_coef",
     "objective.entropy": "(removed: the entropy bonus has a fixed coefficient, objective.entropy_coef)",

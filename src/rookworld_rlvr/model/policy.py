@@ -161,13 +161,13 @@ class Policy:
         reference: "Policy | None" = None,
         world: World | None = None,
     ) -> "TokenTable":
-        """Log-probs of a whole batch, a reference's and the exact KL: (B, T), 0 where not trained, no gradient.
+        """Log-probs of a whole batch and a reference's: (B, T), 0 where not trained, no gradient.
 
         The batch is divided into the same micro-batches as in training, so that equal weights give equal numbers. The
         ranks of a `world` share them out.
         """
         world = world or World()
-        names = ["logprobs"] if reference is None else ["logprobs", "ref_logprobs", "kl_exact"]
+        names = ["logprobs"] if reference is None else ["logprobs", "ref_logprobs"]
         pieces = micro_batch_indices(batch, micro_batch_size, by_prompt=self.packs)
 
         def of_piece(rows: Tensor) -> list[Tensor]:
@@ -183,7 +183,7 @@ class Policy:
         for rows, values in zip(pieces, values_by_piece, strict=True):
             for table, values_bt in zip(tables.values(), values, strict=True):
                 table[rows, : values_bt.shape[1]] = values_bt.to(self.device)
-        return TokenTable(batch.loss_mask_BT, tables["logprobs"], tables.get("ref_logprobs"), tables.get("kl_exact"))
+        return TokenTable(batch.loss_mask_BT, tables["logprobs"], tables.get("ref_logprobs"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,19 +193,12 @@ class TokenTable:
     loss_mask_BT: Tensor
     logprobs_BT: Tensor
     ref_logprobs_BT: Tensor | None
-    kl_exact_BT: Tensor | None
 
     def sequence_kl_B(self) -> Tensor:
         """Each completion's sampled log-ratio to the reference, summed: k1 of the sequence, nat."""
         if self.ref_logprobs_BT is None:
             raise ValueError("sequence_kl_B: expected a table made with a reference, got one without")
         return sequence_kl(self.logprobs_BT, self.ref_logprobs_BT, self.loss_mask_BT)
-
-    def mean_kl_B(self) -> Tensor:
-        """Each completion's exact KL, mean over its positions, nats per token."""
-        if self.kl_exact_BT is None:
-            raise ValueError("mean_kl_B: expected a table made with a reference, got one without")
-        return self.kl_exact_BT.sum(1) / self.loss_mask_BT.sum(1)
 
 
 def spread(values_N: Tensor, loss_mask_BT: Tensor) -> Tensor:

@@ -47,57 +47,51 @@ def group_advantages(
     rewards_PG: Tensor,
     config: AdvantageConfig,
     *,
-    valid_PG: Tensor | None = None,
     used_P: Tensor | None = None,
     clip: float = ADVANTAGE_CLIP,
 ) -> Tensor:
     """Advantages (P, G), float32, of rewards (P, G): clip((reward - group mean) / scale).
 
-    valid_PG (bool) says which completions take part: the others are left out of mean and std and get 0.
-    used_P (bool) says which groups do, see `used_groups`: the others get 0 and are left out of the
-    batch's std. None means all.
+    used_P (bool) says which groups take part, see `used_groups`: the others get 0 and are left out of the batch's
+    std. None means all.
 
     The std is the population's and is floored by max(std, std_floor): an epsilon added to it would shift
-    every advantage and bound none. Equal rewards give exactly 0, and so does a group of fewer than two valid
-    completions. Rows sum to 0 where nothing is clipped.
+    every advantage and bound none. Equal rewards give exactly 0. Rows sum to 0 where nothing is clipped.
 
     Raises ValueError on a shape that is not (P, G), a mask that does not fit, or a reward that is not finite:
     a reward function never returns one, so it is our bug. Source: arXiv 2402.03300, 2508.08221, 2503.20783.
     """
-    valid_PG = _checked(rewards_PG, valid_PG)
-    used_PG = valid_PG & _used(rewards_PG, used_P).unsqueeze(-1)
+    _check(rewards_PG)
+    used_PG = _used(rewards_PG, used_P).unsqueeze(-1).expand_as(rewards_PG)
     rewards_PG = rewards_PG.float()
-    centred_PG = rewards_PG - _mean(rewards_PG, valid_PG, -1)
+    centred_PG = rewards_PG - rewards_PG.sum(-1, keepdim=True) / rewards_PG.shape[-1]
     # A mean of seven times 0.1 is not 0.1 in floating point; a small scale would make that residue count.
-    silent_PG = ~used_PG | _all_equal_P(rewards_PG, valid_PG).unsqueeze(-1)
+    silent_PG = ~used_PG | _all_equal_P(rewards_PG).unsqueeze(-1)
     scale = _scale(rewards_PG, used_PG, config)
     return (centred_PG.masked_fill(silent_PG, 0.0) / scale).clamp(-clip, clip)
 
 
-def used_groups(
-    rewards_PG: Tensor, outcomes_PG: Tensor, config: AdvantageConfig, *, valid_PG: Tensor | None = None
-) -> Tensor:
-    """Return the groups that are used, bool (P,): their valid rewards differ, and they pass the outcome filter.
+def used_groups(rewards_PG: Tensor, outcomes_PG: Tensor, config: AdvantageConfig) -> Tensor:
+    """Return the groups that are used, bool (P,): their rewards differ, and they pass the outcome filter.
 
-    outcomes_PG (bool) is the verifiable outcome of each completion; the filter drops the groups in which all
-    valid completions share it. Fewer than two valid completions never differ. Raises ValueError as
-    `group_advantages` does, also on outcomes that are not boolean (P, G).
+    outcomes_PG (bool) is the verifiable outcome of each completion; the filter drops the groups in which all share it.
+    Raises ValueError as `group_advantages` does, also on outcomes that are not boolean (P, G).
     """
-    valid_PG = _checked(rewards_PG, valid_PG)
+    _check(rewards_PG)
     _check_bool("outcomes", outcomes_PG, rewards_PG.shape)
-    differ_P = ~_all_equal_P(rewards_PG, valid_PG)
+    differ_P = ~_all_equal_P(rewards_PG)
     if not config.outcome_filter:
         return differ_P
-    return differ_P & (outcomes_PG & valid_PG).any(-1) & (~outcomes_PG & valid_PG).any(-1)
+    return differ_P & outcomes_PG.any(-1) & ~outcomes_PG.all(-1)
 
 
-def zero_variance_fraction(rewards_PG: Tensor, valid_PG: Tensor | None = None) -> float:
-    """Share of groups, 0 to 1, whose valid rewards (P, G) are all equal: their advantages are 0.
+def zero_variance_fraction(rewards_PG: Tensor) -> float:
+    """Share of groups, 0 to 1, whose rewards (P, G) are all equal: their advantages are 0.
 
-    Groups of fewer than two always count. Raises ValueError as `group_advantages` does.
+    Raises ValueError as `group_advantages` does.
     """
-    valid_PG = _checked(rewards_PG, valid_PG)
-    return _all_equal_P(rewards_PG, valid_PG).float().mean().item()
+    _check(rewards_PG)
+    return _all_equal_P(rewards_PG).float().mean().item()
 
 
 def _scale(rewards_PG: Tensor, used_PG: Tensor, config: AdvantageConfig) -> Tensor:
@@ -121,23 +115,17 @@ def _std(values: Tensor, kept: Tensor, dim: int | tuple[int, ...]) -> Tensor:
     return _mean((values - _mean(values, kept, dim)).square(), kept, dim).sqrt()
 
 
-def _all_equal_P(rewards_PG: Tensor, valid_PG: Tensor) -> Tensor:
-    """True too for a group without a valid reward, whose maximum is -inf and minimum inf."""
-    highest = rewards_PG.masked_fill(~valid_PG, -torch.inf).amax(-1)
-    return highest <= rewards_PG.masked_fill(~valid_PG, torch.inf).amin(-1)
+def _all_equal_P(rewards_PG: Tensor) -> Tensor:
+    return rewards_PG.amax(-1) == rewards_PG.amin(-1)
 
 
-def _checked(rewards_PG: Tensor, valid_PG: Tensor | None) -> Tensor:
-    """The validity (P, G), of all where it is None, once the rewards are found to be in order."""
+def _check(rewards_PG: Tensor) -> None:
+    """Raises ValueError for rewards that are not finite or not (P, G)."""
     if rewards_PG.dim() != 2 or rewards_PG.numel() == 0:
         raise ValueError(f"rewards: expected a non-empty (P, G), got {tuple(rewards_PG.shape)}")
     if not torch.isfinite(rewards_PG).all():
         where = (~torch.isfinite(rewards_PG)).nonzero()[0].tolist()
         raise ValueError(f"rewards: expected finite values, got {rewards_PG[*where].item()} at {where}")
-    if valid_PG is None:
-        return torch.ones_like(rewards_PG, dtype=torch.bool)
-    _check_bool("valid", valid_PG, rewards_PG.shape)
-    return valid_PG
 
 
 def _used(rewards_PG: Tensor, used_P: Tensor | None) -> Tensor:

@@ -48,7 +48,7 @@ CHARTS = (
     Chart("Gradient", ("optim/grad_norm",)),
     Chart("Change of the weights", ("optim/update_norm",)),
     Chart("Length of completions", ("rollout/length_mean",)),
-    Chart("Truncated completions", ("rollout/truncated_fraction", "rollout/rejected_fraction")),
+    Chart("Truncated completions", ("rollout/truncated_fraction",)),
     Chart("Seconds per step, by phase", ("time/*",)),
     Chart("Completions per second", ("throughput/completions_per_s",)),
     Chart("Memory", ("memory/*",)),

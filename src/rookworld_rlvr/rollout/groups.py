@@ -46,25 +46,21 @@ class Collected:
     """True where the answer is right, see `rewards.rubric.outcome`."""
     finished_PG: Tensor
     """True where the completion ended by itself, not by the length limit."""
-    valid_PG: Tensor
-    """False where the completion was rejected."""
 
     @classmethod
-    def of(cls, groups: Sequence[Group], valid_PG: Tensor | None = None) -> "Collected":
-        """At least one group; all completions are valid unless `valid_PG` says otherwise."""
-        rewards_PG = torch.tensor([[sample.score.total for sample in group.samples] for group in groups])
+    def of(cls, groups: Sequence[Group]) -> "Collected":
+        """At least one group."""
         return cls(
             tuple(groups),
-            rewards_PG,
+            torch.tensor([[sample.score.total for sample in group.samples] for group in groups]),
             torch.tensor([[outcome(sample.score) for sample in group.samples] for group in groups]),
             torch.tensor([[sample.completion.finished for sample in group.samples] for group in groups]),
-            torch.ones_like(rewards_PG, dtype=torch.bool) if valid_PG is None else valid_PG,
         )
 
     def select(self, kept_P: Tensor) -> "Collected":
         """The groups where `kept_P` (P,) is True."""
         groups = tuple(group for group, kept in zip(self.groups, kept_P.tolist(), strict=True) if kept)
-        tensors = (self.rewards_PG, self.outcomes_PG, self.finished_PG, self.valid_PG)
+        tensors = (self.rewards_PG, self.outcomes_PG, self.finished_PG)
         return Collected(groups, *(tensor[kept_P] for tensor in tensors))
 
     def __add__(self, other: "Collected") -> "Collected":
@@ -72,7 +68,6 @@ class Collected:
             (self.rewards_PG, other.rewards_PG),
             (self.outcomes_PG, other.outcomes_PG),
             (self.finished_PG, other.finished_PG),
-            (self.valid_PG, other.valid_PG),
         )
         return Collected(self.groups + other.groups, *map(torch.cat, pairs))
 

@@ -9,11 +9,6 @@ from typing import Any
 
 from .types import Example, Task
 
-# A task that is mastered is still drawn now and then, or nobody would see it forgotten.
-LEAST_WRONG = 0.05
-# A running mean over about fifty groups of a task.
-MEMORY = 0.02
-
 
 @dataclass(slots=True)
 class MixtureConfig:
@@ -26,27 +21,20 @@ class MixtureConfig:
     """Weight of the policy task among the prompts."""
     environment: float = 0.25
     """Weight of the environment task."""
-    adaptive: float = 0.0
-    """Strength with which the weights follow the tasks' errors: 0 not at all, 1 in proportion to each task's
-    share of wrong completions, a running mean over its groups."""
 
     def __post_init__(self) -> None:
         weights = (self.policy, self.environment)
         if not all(math.isfinite(weight) and weight >= 0 for weight in weights) or not sum(weights):
             raise ValueError(f"expected finite mixture weights from 0 up, one of them above 0, got {self}")
-        if not 0 <= self.adaptive <= 1:
-            raise ValueError(f"expected adaptive in [0, 1], got {self.adaptive}")
 
-    def proportions(self, wrong: Mapping[Task, float] | None = None) -> dict[Task, float]:
-        """Each task's share of the samples; they sum to 1. `wrong` is its share of wrong completions, 1 unknown.
+    def proportions(self) -> dict[Task, float]:
+        """Each task's share of the samples; they sum to 1.
 
-        >>> MixtureConfig(1.0, 1.0, adaptive=1.0).proportions({Task.policy: 0.75, Task.environment: 0.25})
+        >>> MixtureConfig(3.0, 1.0).proportions()
         {<Task.policy: 'policy'>: 0.75, <Task.environment: 'environment'>: 0.25}
         """
-        weights = {Task.policy: self.policy, Task.environment: self.environment}
-        for task, share in (wrong or {}).items():
-            weights[task] *= 1 - self.adaptive + self.adaptive * max(share, LEAST_WRONG)
-        return {task: weight / sum(weights.values()) for task, weight in weights.items()}
+        whole = self.policy + self.environment
+        return {Task.policy: self.policy / whole, Task.environment: self.environment / whole}
 
 
 class PromptStream:
@@ -57,9 +45,7 @@ class PromptStream:
     """
 
     def __init__(self, examples: Sequence[Example], config: MixtureConfig, seed: int) -> None:
-        self._config = config
         self._proportions = config.proportions()
-        self._wrong = dict.fromkeys(self._proportions, 1.0)
         self._credits = dict.fromkeys(self._proportions, 0.0)
         self._epochs = {
             task: _Epochs([example for example in examples if example.task is task], task, seed)
@@ -73,16 +59,6 @@ class PromptStream:
         """The next `n` examples, tasks interleaved; none where `n` is 0. An epoch's end may fall within."""
         return [self._epochs[self._next_task()].next() for _ in range(n)]
 
-    def observe(self, task: Task, right: float) -> None:
-        """Take in the share of right completions in one group; moves the mixture where it is adaptive."""
-        self._wrong[task] += MEMORY * (1 - right - self._wrong[task])
-        if self._config.adaptive:
-            self._proportions = self._config.proportions(self._wrong)
-
-    def share(self, task: Task) -> float:
-        """The task's share of the draws now, 0 to 1."""
-        return self._proportions[task]
-
     def _next_task(self) -> Task:
         for task, proportion in self._proportions.items():
             self._credits[task] += proportion
@@ -94,8 +70,7 @@ class PromptStream:
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """State of the stream, in plain JSON values; it names its data by a hash."""
         return {
-            task.value: {"credit": self._credits[task], "wrong": self._wrong[task], **epochs.state_dict()}
-            for task, epochs in self._epochs.items()
+            task.value: {"credit": self._credits[task], **epochs.state_dict()} for task, epochs in self._epochs.items()
         }
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
@@ -108,8 +83,6 @@ class PromptStream:
         for task, epochs in self._epochs.items():
             epochs.load_state_dict(state[task.value])
             self._credits[task] = float(state[task.value]["credit"])
-            self._wrong[task] = float(state[task.value]["wrong"])
-        self._proportions = self._config.proportions(self._wrong if self._config.adaptive else None)
 
 
 class _Epochs:

@@ -1,10 +1,8 @@
-"""Collection of a step's groups: weights to the sampler, completions sampled and scored, some rejected or replaced."""
+"""Collection of a step's groups: weights to the sampler, completions sampled and scored, some groups replaced."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
-from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -17,17 +15,17 @@ from ..model.sharded import unshard
 from ..objective import AdvantageConfig, used_groups
 from ..rewards import ScorerError
 from ..rollout.generator import GeneratorError, TrainerModelGenerator
-from ..rollout.groups import Collected, Group, make_batch, sample_groups, score_groups
+from ..rollout.groups import Collected, Group, sample_groups, score_groups
 from ..rollout.sampling import derive_seed
 from ..stability.faults import Fault, FaultError, FaultKind, out_of_memory
 from ..stockfish.pool import EngineCounts
 from ..tasks import Example
-from .checks import check_logprobs, check_rewards
+from .checks import check_rewards
 from .config import ZeroVariance
 from .state import Collection, StepContext, timed
 
-# Most times per step that zero-variance groups, or rejected completions, are sampled anew; the prompts of a task that
-# is solved, or hopeless, have none of them filled however often they are tried.
+# Most times per step that zero-variance groups are replaced: of a task that is solved, or hopeless, every group has
+# zero variance.
 MAX_REFILLS = 3
 
 
@@ -109,7 +107,7 @@ def _begin_ahead(context: StepContext, step: int, schedule_step: int, *, stalene
 
 def used_P(collected: Collected, config: AdvantageConfig) -> Tensor:
     """Groups whose advantages count, bool (P,)."""
-    return used_groups(collected.rewards_PG, collected.outcomes_PG, config, valid_PG=collected.valid_PG)
+    return used_groups(collected.rewards_PG, collected.outcomes_PG, config)
 
 
 def token_table(context: StepContext, batch: Batch) -> TokenTable:
@@ -146,16 +144,6 @@ def _trained_groups(context: StepContext, collection: Collection) -> Collected:
 
 
 def _sampled(context: StepContext, examples: Sequence[Example], collection: Collection) -> Collected:
-    """Groups of these prompts, of whose outcomes the stream of prompts learns."""
-    collected = _scored(context, examples, collection)
-    if context.config.objective.collection.kl_cap:
-        collected = _reject(context, list(collected.groups), collection)
-    for group, outcomes_G in zip(collected.groups, collected.outcomes_PG.tolist(), strict=True):
-        context.prompts.observe(group.example.task, fmean(outcomes_G))
-    return collected
-
-
-def _scored(context: StepContext, examples: Sequence[Example], collection: Collection) -> Collected:
     """Sample and score, each rank its share of the prompts, with counts and times."""
     collection.examples = examples
     first, seed = collection.sampled_groups, context.config.seed
@@ -209,38 +197,3 @@ def _engine_counts(context: StepContext, *, since: EngineCounts) -> EngineCounts
     """Work of this rank's engines since then; None without engines."""
     counts = context.scorer.engine_counts()
     return None if counts is None else counts - since
-
-
-def _reject(context: StepContext, groups: list[Group], collection: Collection) -> Collected:
-    """Replace completions beyond the KL cap by new ones, and mark those that are still beyond it."""
-    valid_PG = _within_cap(context, groups)
-    collection.rejected_completions += int((~valid_PG).sum())
-    for _ in range(MAX_REFILLS):
-        short = [p for p, row in enumerate(valid_PG.tolist()) if not all(row)]
-        if not short:
-            break
-        spare = list(_scored(context, [groups[p].example for p in short], collection).groups)
-        spare_valid_PG = _within_cap(context, spare)
-        collection.rejected_completions += int((~spare_valid_PG).sum())
-        for p, group, accepted in zip(short, spare, spare_valid_PG.tolist(), strict=True):
-            groups[p], valid_PG[p] = _fill(groups[p], valid_PG[p], group, accepted)
-    return Collected.of(groups, valid_PG)
-
-
-def _fill(group: Group, valid_G: Tensor, spare: Group, accepted: list[bool]) -> tuple[Group, Tensor]:
-    replacements = iter(sample for sample, good in zip(spare.samples, accepted, strict=True) if good)
-    samples, valid = list(group.samples), valid_G.clone()
-    for i, good in enumerate(valid_G.tolist()):
-        replacement = None if good else next(replacements, None)
-        if replacement is not None:
-            samples[i], valid[i] = replacement, True
-    return replace(group, samples=tuple(samples)), valid
-
-
-def _within_cap(context: StepContext, groups: Sequence[Group]) -> Tensor:
-    """Completions within the cap, bool (P, G), by the mean exact KL over their positions."""
-    batch = make_batch(groups, pad_id=context.policy.pad_id, device=context.policy.device)
-    table = token_table(context, batch)
-    check_logprobs(context, table.logprobs_BT, table.ref_logprobs_BT, batch)
-    cap = context.config.objective.collection.kl_cap
-    return (table.mean_kl_B() <= cap).reshape(len(groups), -1).cpu()

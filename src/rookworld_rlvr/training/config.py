@@ -49,12 +49,6 @@ class CollectionConfig:
 
     zero_variance: ZeroVariance = ZeroVariance.keep
     truncated: Truncated = Truncated.score
-    kl_cap: float = 0.0
-    """Nats per token: a completion whose mean KL(policy‖reference) is above it is rejected; 0: none is."""
-
-    def __post_init__(self) -> None:
-        if not self.kl_cap >= 0:
-            raise ValueError(f"objective.collection.kl_cap: expected 0 or more, got {self.kl_cap}")
 
 
 @dataclass(slots=True)

@@ -12,7 +12,6 @@ from torch import Tensor
 from ..objective import zero_variance_fraction
 from ..rollout.generator import SampledCompletion
 from ..stockfish.pool import EngineCounts
-from ..tasks import Task
 from .loss import TokenTotals
 from .memory import peak_memory_gib, step_peak_gib
 from .state import Collection, StepContext, StepReport
@@ -131,8 +130,7 @@ def _penalized(report: StepReport, _context: StepContext) -> float | None:
 
 
 def _idle(report: StepReport) -> float:
-    collected = report.collection.collected
-    return zero_variance_fraction(report.rewards_PG, collected.valid_PG if collected else None)
+    return zero_variance_fraction(report.rewards_PG)
 
 
 def _gated(report: StepReport) -> float:
@@ -226,8 +224,6 @@ METRICS: dict[str, Metric] = {
     "sampler/staleness": Metric("steps", LAST, "steps by which the sampler's weights were older than the trained ones",
         "at most max_staleness",
         _of_report(lambda report: report.collection.staleness)),
-    "sampler/policy_share": Metric("fraction", LAST, "share of the policy task among the prompts", "as configured",
-        _of_state(lambda context: context.prompts.share(Task.policy))),
     "reference/refreshes": Metric("refreshes", LAST, "refreshes of the reference so far", "as configured",
         _of_state(lambda context: context.references.refreshes)),
     "optim/lr": Metric("1", LAST, "learning rate of the update, backoffs included", "as scheduled",
@@ -250,8 +246,6 @@ METRICS: dict[str, Metric] = {
         _of_state(lambda context: context.recovery.lr_scale)),
     "rollout/truncated_fraction": Metric("fraction", MEAN, "completions cut by max_new_tokens", "below 0.02",
         _of_groups(lambda report: fmean(not done.finished for done in _completions(report)))),
-    "rollout/rejected_fraction": Metric("fraction", MEAN, "completions sampled beyond the KL cap", "below 0.1",
-        _of_collection(lambda made: made.rejected_completions / made.sampled_completions)),
     "rollout/length_mean": Metric("tokens", MEAN, "mean length of completions, end token included", "steady",
         _of_groups(lambda report: fmean(len(done.tokens) for done in _completions(report)))),
     "validation/*": Metric("fraction", MEAN, "greedy, on rows held back; score is the mean over tasks", "rises",

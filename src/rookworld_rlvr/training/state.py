@@ -56,8 +56,6 @@ class Collection:
     """Completions sampled, likewise."""
     sampled_tokens: int = 0
     """Tokens of these completions."""
-    rejected_completions: int = 0
-    """Completions beyond the KL cap, including those that were replaced."""
     engine: EngineCounts | None = None
     """Work of the scorer's engines; None without engines, or if scoring was not reached."""
     times_s: dict[str, float] = field(default_factory=dict)

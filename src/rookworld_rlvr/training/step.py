@@ -109,22 +109,21 @@ def _advantages(context: StepContext, collected: Collected, table: TokenTable | 
     if table is not None and context.config.kl.form is KLForm.in_reward:
         rewards_PG = rewards_PG - report.kl_coef * table.sequence_kl_B().reshape(rewards_PG.shape).cpu()
     config = context.config.objective.advantage
-    return group_advantages(rewards_PG, config, valid_PG=collected.valid_PG, used_P=report.used_P)
+    return group_advantages(rewards_PG, config, used_P=report.used_P)
 
 
 def _trained_batch(
     context: StepContext, collected: Collected, advantages_PG: Tensor, table: TokenTable | None, batch: Batch
 ) -> Batch:
     """The completions that are trained on, with their advantages and old log-probs."""
-    trained_PG = collected.valid_PG
-    if context.config.objective.collection.truncated is Truncated.mask:
-        trained_PG = trained_PG & collected.finished_PG
     batch = replace(
         batch,
         advantages_B=advantages_PG.flatten().to(context.policy.device),
         old_logprobs_BT=None if table is None else table.logprobs_BT,
     )
-    return batch.select(trained_PG.flatten().to(context.policy.device))
+    if context.config.objective.collection.truncated is Truncated.mask:
+        batch = batch.select(collected.finished_PG.flatten().to(context.policy.device))
+    return batch
 
 
 def _parts(batch: Batch, config: StepConfig) -> Iterator[Batch]:
