@@ -31,7 +31,6 @@ QUICK = (
     "training.steps=60",
     "training.policy_examples=8",
     "training.environment_examples=8",
-    "training.boards=8",
     "training.warmup_steps=5",
     "training.average=0.9",
     "training.save_every=20",

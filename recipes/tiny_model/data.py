@@ -1,6 +1,7 @@
 """Data of the recipe: positions with an evaluation of every legal move, and labelled transitions."""
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import overload
 
@@ -11,12 +12,25 @@ from rookworld_rlvr.tasks.corpus import CorpusError, exclude_positions, read_cor
 from rookworld_rlvr.tasks.move_evals import MoveEvals, move_evals_lines, parse_move_evals
 from rookworld_rlvr.training.data import held_out_positions, positions_of
 
+# Eval of a mate in one, as `render_move_evals` writes it.
+MATE_IN_ONE = ":99999"
+
 
 class Positions(Sequence[MoveEvals]):
     """Positions as lines of text, which are parsed when they are read: as objects, a million needs gigabytes."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self.lines = tuple(lines)
+
+    @cached_property
+    def checks(self) -> "Positions":
+        """The positions whose side to move is in check."""
+        return Positions(line for line in self.lines if parse_fen(line.split("\t")[1]).is_check())
+
+    @cached_property
+    def mates(self) -> "Positions":
+        """The positions with exactly one mate in one."""
+        return Positions(line for line in self.lines if line.count(MATE_IN_ONE) == 1)
 
     def __len__(self) -> int:
         return len(self.lines)

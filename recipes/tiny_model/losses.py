@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .batches import BoardBatch, PolicyBatch, collate, collate_boards, pad_tokens
+from .batches import BoardBatch, PolicyBatch, collate, pad_tokens
 from .environment_examples import EnvironmentExample
 from .model import ATTACKS, LEGAL, MOVE_VALUES, MOVES, ModelWithHeads
-from .policy_examples import BOARD_AT, BoardExample, PolicyExample
+from .policy_examples import BOARD_AT, PolicyExample
 
 # Logit of a move by a token that is no own piece's.
 IMPOSSIBLE_LOGIT = -1e4
@@ -30,6 +30,8 @@ class LossWeights:
     """The board head for attacks."""
     move_values: float = 0.05
     """The board head for the value of each legal move."""
+    pieces: float = 0.5
+    """The piece that moves, predicted at the tokens of the own pieces."""
     win_probability: float = 0.3
     """The win probability, predicted at the end of a `P:` prompt."""
     outcome: float = 0.5
@@ -40,7 +42,7 @@ class LossWeights:
     """The pieces in an `A:` completion that have not moved; its other tokens have 1."""
 
     def __post_init__(self) -> None:
-        heads = (self.moves, self.legal, self.attacks, self.move_values, self.targets)
+        heads = (self.moves, self.legal, self.attacks, self.move_values, self.pieces, self.targets)
         if min(*heads, self.win_probability, self.outcome, self.copied) < 0:
             raise ValueError("training.weights: expected weights of at least 0")
 
@@ -55,36 +57,30 @@ class Losses:
     """(2, 64): token ids of the squares' names as the second and as the first square of a move."""
     pad_id: int
 
-    def policy(self, examples: Sequence[PolicyExample], count: int, boards: int) -> dict[str, Tensor]:
-        """Sums over `P:` examples divided by `count`, or by `boards` for the heads on the board."""
+    def policy(self, examples: Sequence[PolicyExample], count: int, embeddings_VH: Tensor) -> dict[str, Tensor]:
+        """Sums over `P:` examples divided by `count`: completion, heads on the board and win probability."""
         batch = collate(examples, self.pad_id).to(self.square_ids.device)
-        embeddings = self.model.embeddings()
-        middle, hidden = self.model(batch.tokens_BT, embeddings)
-        win = self.model.win_probability(hidden[torch.arange(len(examples)), batch.win_at_B])[:, 0]
+        middle, hidden = self.model(batch.tokens_BT, embeddings_VH)
+        win = self.model.win_probability(hidden[torch.arange(len(examples)), batch.win_at_B])[:, 0].float()
         win_loss = F.binary_cross_entropy_with_logits(win, batch.wins_B.clamp(0, 1), reduction="sum")
         return {
-            "tokens": self._tokens(batch, hidden, embeddings) / count,
-            **self._heads(batch.board, middle, boards),
+            "tokens": self._tokens(batch, hidden, embeddings_VH) / count,
+            **self._heads(batch.board, middle, count),
             "win_probability": self.weights.win_probability * win_loss / count,
         }
 
-    def boards(self, examples: Sequence[BoardExample], boards: int) -> dict[str, Tensor]:
-        """Losses of the heads on `P:` prompts without a completion, each a sum divided by `boards`."""
-        tokens_BT = pad_tokens([example.tokens for example in examples], self.pad_id).to(self.square_ids.device)
-        middle = self.model.middle(tokens_BT, self.model.embeddings())
-        return self._heads(collate_boards(examples).to(self.square_ids.device), middle, boards)
-
-    def environment(self, examples: Sequence[EnvironmentExample], count: int) -> dict[str, Tensor]:
+    def environment(
+        self, examples: Sequence[EnvironmentExample], count: int, embeddings_VH: Tensor
+    ) -> dict[str, Tensor]:
         """Sums over `A:` examples divided by `count`: completion, outcome and legal targets."""
         device, numbers = self.square_ids.device, torch.arange(len(examples))
         tokens_BT = pad_tokens([example.tokens for example in examples], self.pad_id)
-        embeddings_VH = self.model.embeddings()
         middle_BTH, hidden_BTH = self.model(tokens_BT.to(device), embeddings_VH)
         last = torch.tensor([example.prompt_length - 1 for example in examples])
-        logits = self.model.outcome(hidden_BTH[numbers, last])
+        logits = self.model.outcome(hidden_BTH[numbers, last]).float()
         outcomes = torch.tensor([example.outcome for example in examples]).to(device)
         origins = torch.tensor([example.origin_at for example in examples])
-        heads = self.model.board(middle_BTH[numbers, origins].unsqueeze(1))
+        heads = self.model.board(middle_BTH[numbers, origins].unsqueeze(1)).float()
         targets_BS = torch.from_numpy(np.stack([example.targets for example in examples])).to(device)
         targets = F.binary_cross_entropy_with_logits(heads[:, LEGAL, 0], targets_BS, reduction="sum")
         outcome = F.cross_entropy(logits, outcomes, reduction="sum")
@@ -94,9 +90,12 @@ class Losses:
             "targets": self.weights.targets * targets / count,
         }
 
-    def _heads(self, board: BoardBatch, middle_BTH: Tensor, boards: int) -> dict[str, Tensor]:
+    def _heads(self, board: BoardBatch, middle_BTH: Tensor, count: int) -> dict[str, Tensor]:
         repeated, own = board.repeated_BM.unsqueeze(2), board.own_BM.unsqueeze(2)
-        heads = self.model.board(middle_BTH[:, BOARD_AT : BOARD_AT + board.own_BM.shape[1]])
+        board_BMH = middle_BTH[:, BOARD_AT : BOARD_AT + board.own_BM.shape[1]]
+        heads = self.model.board(board_BMH).float()
+        pieces = self.model.piece(board_BMH).float().masked_fill(~own, IMPOSSIBLE_LOGIT).log_softmax(1)
+        best_BM1 = board.moves_BMS.amax(2, keepdim=True)
         logprobs = heads[:, MOVES].masked_fill(~own, IMPOSSIBLE_LOGIT).flatten(1).log_softmax(1)
         binary = partial(F.binary_cross_entropy_with_logits, reduction="sum")
         shape = board.legal_BMS.shape
@@ -104,19 +103,20 @@ class Losses:
         attacks = binary(heads[:, ATTACKS], board.attacks_BMS, weight=repeated.float().expand(shape))
         values = binary(heads[:, MOVE_VALUES], board.move_values_BMS, weight=board.legal_BMS)
         return {
-            "moves": self.weights.moves * -(board.moves_BMS.flatten(1) * logprobs).sum() / boards,
-            "legal": self.weights.legal * legal / boards,
-            "attacks": self.weights.attacks * attacks / boards,
-            "move_values": self.weights.move_values * values / boards,
+            "moves": self.weights.moves * -(board.moves_BMS.flatten(1) * logprobs).sum() / count,
+            "legal": self.weights.legal * legal / count,
+            "attacks": self.weights.attacks * attacks / count,
+            "move_values": self.weights.move_values * values / count,
+            "pieces": self.weights.pieces * -(best_BM1 / best_BM1.sum(1, keepdim=True) * pieces).sum() / count,
         }
 
     def _tokens(self, batch: PolicyBatch, hidden_BTH: Tensor, embeddings_VH: Tensor) -> Tensor:
         """Sum over tokens: KL(target‖model) of a move's squares, weighted cross-entropy of the others."""
-        logprobs_NV = (hidden_BTH[batch.soft_at] @ embeddings_VH.T).log_softmax(-1)
+        logprobs_NV = (hidden_BTH[batch.soft_at] @ embeddings_VH.T).float().log_softmax(-1)
         logprobs_NS = logprobs_NV.gather(1, self.square_ids[batch.soft_first_N.long()])
         entropy = torch.special.entr(batch.soft_NS).sum()
         soft = -(logprobs_NS * batch.soft_NS).sum() - entropy
-        logits_NV = hidden_BTH[batch.hard_at] @ embeddings_VH.T
+        logits_NV = (hidden_BTH[batch.hard_at] @ embeddings_VH.T).float()
         hard_N = F.cross_entropy(logits_NV, batch.hard_ids_N, reduction="none")
         loss: Tensor = soft + (hard_N * batch.hard_weights_N).sum()
         return loss
@@ -129,6 +129,6 @@ class Losses:
         rows_N, places_N = torch.tensor(at).T
         copied = [same for example in examples for same in example.copied]
         weights_N = torch.tensor([self.weights.copied if same else 1.0 for same in copied])
-        logits_NV = hidden_BTH[rows_N, places_N - 1] @ embeddings_VH.T
+        logits_NV = (hidden_BTH[rows_N, places_N - 1] @ embeddings_VH.T).float()
         losses_N = F.cross_entropy(logits_NV, tokens_BT[rows_N, places_N].to(logits_NV.device), reduction="none")
         return (losses_N * weights_N.to(logits_NV.device)).sum()

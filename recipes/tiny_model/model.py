@@ -63,14 +63,22 @@ class Block(nn.Module):
         normed_BTH = self.norm_1(hidden_BTH)
         shape = (batch, length, self.heads, width // self.heads)
         query, key, value = (f(normed_BTH).view(shape) for f in (self.query, self.key, self.value))
-        query, key = (rotated(norm(x), *rotation) for norm, x in ((self.query_norm, query), (self.key_norm, key)))
+        query, key = (
+            rotated(normed(norm, x), *rotation) for norm, x in ((self.query_norm, query), (self.key_norm, key))
+        )
+        # The backward pass of torch's own attention in bfloat16 takes three times as long on a CPU (torch 2.13).
         query, key, value = (x.transpose(1, 2) for x in (query, key, value))
-        scores = (query * (width // self.heads) ** -0.5) @ key.transpose(2, 3) + bias_TT
+        scores = (query * (width // self.heads) ** -0.5) @ key.transpose(2, 3) + bias_TT.to(query.dtype)
         mixed = (scores.softmax(-1) @ value).transpose(1, 2).reshape(batch, length, width)
         hidden_BTH = hidden_BTH + self.out(mixed)
         normed_BTH = self.norm_2(hidden_BTH)
         output: Tensor = hidden_BTH + self.down(F.silu(self.gate(normed_BTH)) * self.up(normed_BTH))
         return output
+
+
+def normed(norm: nn.RMSNorm, x: Tensor) -> Tensor:
+    """`x` normed in its own type, which may be the bfloat16 of an autocast."""
+    return F.rms_norm(x, x.shape[-1:], norm.weight.to(x.dtype), NORM_EPS)
 
 
 def rotation_of(positions: int, size: int) -> tuple[Tensor, Tensor]:
@@ -83,7 +91,7 @@ def rotation_of(positions: int, size: int) -> tuple[Tensor, Tensor]:
 def rotated(x_BTND: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     """Queries or keys rotated by their positions, as in transformers' Qwen3: the halves of a head are its pairs."""
     first, second = x_BTND.chunk(2, dim=-1)
-    return x_BTND * cosines + torch.cat([-second, first], -1) * sines
+    return x_BTND * cosines.to(x_BTND.dtype) + torch.cat([-second, first], -1) * sines.to(x_BTND.dtype)
 
 
 class BoardHeads(nn.Module):
@@ -130,13 +138,14 @@ class ModelWithHeads(nn.Module):
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.RMSNorm(shape.width, eps=NORM_EPS)
         self.board = BoardHeads(shape.width)
+        self.piece = nn.Linear(shape.width, 1)
         self.win_probability = nn.Linear(shape.width, 1)
         self.outcome = nn.Linear(shape.width, OUTCOMES)
         cosines, sines = rotation_of(POSITIONS, shape.width // shape.heads)
         future = torch.ones(POSITIONS, POSITIONS, dtype=torch.bool).triu(1)
+        self.register_buffer("bias_TT", torch.zeros(POSITIONS, POSITIONS).masked_fill(future, -1e4), persistent=False)
         self.register_buffer("cosines", cosines, persistent=False)
         self.register_buffer("sines", sines, persistent=False)
-        self.register_buffer("bias_TT", torch.zeros(POSITIONS, POSITIONS).masked_fill(future, -1e4), persistent=False)
 
     def embeddings(self) -> Tensor:
         """(V, H): the sum of the vectors of each token's features, and a vector of its own."""
@@ -144,12 +153,8 @@ class ModelWithHeads(nn.Module):
 
     def forward(self, tokens_BT: Tensor, embeddings_VH: Tensor) -> tuple[Tensor, Tensor]:
         """Hidden states (B, T, H) of the layer that the board's heads read, and the last ones, normed."""
-        middle = self.middle(tokens_BT, embeddings_VH)
+        middle = self._through(F.embedding(tokens_BT, embeddings_VH), 0, self.shape.board_layer)
         return middle, self.norm(self._through(middle, self.shape.board_layer, self.shape.layers))
-
-    def middle(self, tokens_BT: Tensor, embeddings_VH: Tensor) -> Tensor:
-        """Hidden states (B, T, H) of the layer that the board's heads read; the later layers are not computed."""
-        return self._through(F.embedding(tokens_BT, embeddings_VH), 0, self.shape.board_layer)
 
     def _through(self, hidden_BTH: Tensor, first: int, last: int) -> Tensor:
         length = hidden_BTH.shape[1]

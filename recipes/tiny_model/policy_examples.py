@@ -1,7 +1,6 @@
 """Training examples of `P:` prompts: the evaluation of every legal move becomes the target of each token."""
 
 import math
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,15 +25,12 @@ SoftTarget = tuple[int, bool, Array]
 """Position of a move's square in the tokens; True for the first of its two squares; probabilities of 64 squares."""
 
 SQUARES = 64
-# Temperatures of the softmax over move scores that is the target of the candidates, and of the best move.
-TEMPERATURE, BEST_TEMPERATURE = 0.04, 0.02
+# Temperature of the softmax over move scores that is the target of the candidates.
+TEMPERATURE = 0.04
 # Win probability does not tell mates in a won position apart: the bonus of a mate in n is this, divided by n.
 MATE_BONUS = 0.12
 # Win-probability loss that halves the value of a move.
 HALVING_LOSS = 0.1
-# Share of Gumbel's noise on the logits by which candidates are ordered: best first, about equal moves in any order.
-# With all of the noise, which samples candidates from the softmax, greedy completions repeat the best move.
-ORDER_NOISE = 0.1
 # Logit of a move that an earlier candidate has named.
 NAMED_LOGIT = -1e9
 LEAST_SHARE = 1e-9
@@ -141,18 +137,16 @@ class PolicyExamples:
         tokens = self._encode(render_policy_prompt(evals.fen))
         return BoardExample(tokens, squares, len(pieces), own_at, moves, legal, attacks, move_values)
 
-    def example(self, evals: MoveEvals, rng: random.Random) -> PolicyExample:
-        """The example of a position's prompt and completion; the order of about equal candidates is random."""
+    def example(self, evals: MoveEvals) -> PolicyExample:
+        """The example of a position's prompt and completion; the best move is a copy of the first candidate."""
         moves, scores = list(evals.evals_pawns), move_scores(evals)
-        logits = scores / TEMPERATURE
-        noise = np.array([-math.log(-math.log(rng.random() + 1e-12) + 1e-12) for _ in moves])
-        candidates = [int(i) for i in np.argsort(-(logits + ORDER_NOISE * noise))[:MAX_CANDIDATES]]
-        best = int(scores.argmax())
+        candidates = [int(i) for i in np.argsort(-scores, kind="stable")[:MAX_CANDIDATES]]
+        best = candidates[0]
         pawns = [coarse(evals.evals_pawns[moves[i]]) for i in candidates]
         completion = PolicyCompletion(tuple(moves[i] for i in candidates), tuple(pawns), moves[best])
         board = self.board(evals)
         tokens = [*board.tokens, *self._encode(render_policy(completion, evals.fen)), self.end]
-        hard, soft = self._targets(tokens, [*candidates, best], logits, _squares_of(evals))
+        hard, soft = self._targets(tokens, [*candidates, best], scores / TEMPERATURE, _squares_of(evals))
         return PolicyExample(tokens, board, hard, soft, len(board.tokens) - 1, float(scores[best]))
 
     def _targets(
@@ -167,8 +161,8 @@ class PolicyExamples:
         for at, number in zip(places, named[:-1], strict=True):
             soft += _square_targets(at, softmax(np.where(left, logits, NAMED_LOGIT)), number, squares)
             left[number] = False
-        sharp = softmax(logits * (TEMPERATURE / BEST_TEMPERATURE))
-        soft += _square_targets(marker_at["B:"] + 1, sharp, named[-1], squares)
+        copied = (np.arange(len(logits)) == named[-1]).astype(float)
+        soft += _square_targets(marker_at["B:"] + 1, copied, named[-1], squares)
         soft_at = {at for at, _, _ in soft}
         evals_at = range(marker_at["E:"] + 1, marker_at["B:"])
         others = (at for at in range(marker_at["M:"] - 1, len(tokens)) if at not in soft_at)
@@ -182,13 +176,18 @@ def _squares_of(evals: MoveEvals) -> tuple[Array, Array]:
 
 
 def _square_targets(at: int, probabilities: Array, number: int, squares: tuple[Array, Array]) -> list[SoftTarget]:
-    """Targets of a move's two tokens: its first square, and its second square given the first one in the tokens."""
+    """Targets of a move's two tokens: its first square, and its second square given the first one in the tokens.
+
+    A first square counts as the best of its moves, so that the likeliest square begins the best move.
+    """
     origins, targets = squares
     shares = np.where(origins == origins[number], probabilities, 0.0)
     if shares.sum() < LEAST_SHARE:
         shares = (np.arange(len(shares)) == number).astype(float)
     second = np.bincount(targets, shares / shares.sum(), SQUARES)
-    return [(at, True, np.bincount(origins, probabilities, SQUARES)), (at + 1, False, second)]
+    first = np.zeros(SQUARES)
+    np.maximum.at(first, origins, probabilities)
+    return [(at, True, first / first.sum()), (at + 1, False, second)]
 
 
 def attacks_of(board: chess.Board, squares: Sequence[int]) -> Array:

@@ -1,15 +1,15 @@
 """Training of a small model from nothing on both tasks; resumable.
 
-Each step learns from `P:` examples, `A:` examples and bare boards. Muon updates the matrices within the blocks, AdamW
-everything else. The learning rates are constant until the last part of the run, in which they fall to 0. The exported
-weights are a running average.
+Each step learns from `P:` and `A:` examples. Muon updates the matrices within the blocks, AdamW everything else. The
+learning rates are constant until the last part of the run, in which they fall to 0. The exported weights are a running
+average.
 """
 
 import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.model.device import add_gradients, map_on_cores
 from rookworld_rlvr.provenance import digest
 from rookworld_rlvr.tasks.move_evals import MoveEvals, mirrored
@@ -29,12 +30,11 @@ from .environment_examples import EnvironmentExample, EnvironmentExamples, Trans
 from .features import token_features
 from .losses import Losses, LossWeights
 from .model import ModelWithHeads, Shape, export
-from .muon import Muon
-from .policy_examples import BoardExample, PolicyExample, PolicyExamples
+from .policy_examples import PolicyExample, PolicyExamples
 from .tokenizer import POSITIONS, build_tokenizer
 
-# They decide what is saved and printed, not what is learned.
-FREE = ("save_every", "log_every")
+# They may change when a training resumes: what is saved and printed, and until the decay begins its length.
+FREE = ("save_every", "log_every", "steps", "decay_fraction")
 # The examples of a task in a step are padded and computed in this many parts, shorter ones first, on several cores.
 PARTS = 2
 # Share of positions whose colours are exchanged.
@@ -56,19 +56,23 @@ class TrainingConfig:
     heads: int = 6
     board_layer: int = 5
     """Layers before the heads on the board; at most layers."""
-    steps: int = 9000
+    steps: int = 16000
     policy_examples: int = 40
     """`P:` examples per step."""
-    environment_examples: int = 40
+    environment_examples: int = 32
     """`A:` examples per step."""
-    boards: int = 32
-    """`P:` prompts per step for the heads on the board alone, without a completion and the layers after board_layer."""
+    check_share: float = 0.15
+    """Share of the `P:` examples that are sampled from the positions in check."""
+    mate_share: float = 0.1
+    """Share of the `P:` examples that are sampled from the positions with exactly one mate in one."""
+    bf16: bool = True
+    """Compute products in bfloat16. Slower on a CPU without bfloat16 units."""
     muon_lr: float = 0.02
     """Learning rate of Muon, for the matrices within the blocks."""
     lr: float = 2e-3
     """Learning rate of AdamW, for embeddings, norms and heads."""
     warmup_steps: int = 100
-    decay_fraction: float = 0.4
+    decay_fraction: float = 0.3
     """The last part of the run, in which the learning rates fall to 0."""
     average: float = 0.998
     """Decay per step of the running average of the weights, which is exported; 0: the weights themselves."""
@@ -81,8 +85,10 @@ class TrainingConfig:
         counts = (self.layers, self.heads, self.steps, self.policy_examples, self.environment_examples)
         if min(*counts, self.warmup_steps, self.save_every, self.log_every) < 1:
             raise ValueError("training: expected counts of at least 1")
-        if self.width < 1 or self.width % self.heads or self.boards < 0:
-            raise ValueError("training: expected a width that is a multiple of heads, and boards of at least 0")
+        if self.width < 1 or self.width % self.heads:
+            raise ValueError("training: expected a width that is a multiple of heads")
+        if min(self.check_share, self.mate_share) < 0 or self.check_share + self.mate_share > 1:
+            raise ValueError("training: expected shares of at least 0 that add up to at most 1")
         if not 1 <= self.board_layer <= self.layers:
             raise ValueError(f"training.board_layer: expected 1 to {self.layers}, got {self.board_layer}")
         if not 0 < self.lr < math.inf or not 0 < self.muon_lr < math.inf:
@@ -90,9 +96,15 @@ class TrainingConfig:
         if not 0 <= self.average < 1 or not 0 <= self.decay_fraction <= 1:
             raise ValueError("training: expected average from 0 to below 1 and decay_fraction from 0 to 1")
 
+    @property
+    def decay_at(self) -> float:
+        """Step at which the decay begins."""
+        return self.steps * (1 - self.decay_fraction)
 
-Row = TypeVar("Row", PolicyExample, BoardExample, EnvironmentExample)
-LossesOf = Callable[[], dict[str, Tensor]]
+
+Row = TypeVar("Row", PolicyExample, EnvironmentExample)
+LossesOf = Callable[[Tensor], dict[str, Tensor]]
+"""Losses by name, of the token embeddings (V, H)."""
 
 
 class Training:
@@ -109,7 +121,7 @@ class Training:
         self.losses = Losses(self.model, config.weights, square_ids, int(self.tokenizer.pad_token_id))
         self._others = self.model.other_parameters()
         self._optimizers: tuple[torch.optim.Optimizer, ...] = (
-            Muon(self.model.hidden_matrices(), lr=config.muon_lr, weight_decay=MUON_WEIGHT_DECAY),
+            torch.optim.Muon(self.model.hidden_matrices(), lr=config.muon_lr, weight_decay=MUON_WEIGHT_DECAY),
             torch.optim.AdamW(self._others, lr=config.lr, betas=ADAM_BETAS, weight_decay=0.0, fused=True),
         )
         self.average = [parameter.detach().clone() for parameter in self.model.parameters()]
@@ -141,7 +153,15 @@ class Training:
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self.average, self.step = state["average"], state["step"]
+        self._check_schedule(*state["schedule"])
         return True
+
+    def _check_schedule(self, steps: int, decay_fraction: float) -> None:
+        """Raise UserError if the schedule has changed after its decay had begun."""
+        saved = replace(self.config, steps=steps, decay_fraction=decay_fraction)
+        if saved != self.config and self.step > min(saved.decay_at, self.config.decay_at):
+            schedule = f"training.steps={steps} training.decay_fraction={decay_fraction:g}"
+            raise UserError(f"expected {schedule}, as the saved training is at step {self.step}, in its decay")
 
     def exported(self) -> Any:
         """The averaged weights as a stock Qwen3, float32."""
@@ -152,17 +172,23 @@ class Training:
         finally:
             self._set(current)
 
-    def train_step(self, positions: Sequence[MoveEvals], transitions: TransitionPool) -> dict[str, float]:
+    def train_step(self, positions: Positions, transitions: TransitionPool) -> dict[str, float]:
         """Update the model once and return the losses by name. Seed and step alone decide what is sampled."""
         rng, config = random.Random(f"{self.seed}:{self.step}"), self.config
         for optimizer, lr in zip(self._optimizers, (config.muon_lr, config.lr), strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = lr * self._schedule()
         losses = defaultdict[str, float](float)
-        for part, gradients in map_on_cores(self._gradients, self._parts(rng, positions, transitions), self.device):
+        # The embeddings are added up once per step; as a leaf they collect the gradients of all parts.
+        summed_VH = self.model.embeddings()
+        embeddings_VH = summed_VH.detach().requires_grad_()
+        learned = [*self.model.parameters(), embeddings_VH]
+        parts = self._parts(rng, positions, transitions)
+        for part, gradients in map_on_cores(partial(self._gradients, learned), parts, self.device):
             for name, loss in part.items():
                 losses[name] += loss
-            add_gradients(list(self.model.parameters()), gradients)
+            add_gradients(learned, gradients)
+        summed_VH.backward(embeddings_VH.grad)
         torch.nn.utils.clip_grad_norm_(self._others, 1.0)
         for optimizer in self._optimizers:
             optimizer.step()
@@ -177,23 +203,31 @@ class Training:
         left = min(1.0, (1 - done) / config.decay_fraction) if config.decay_fraction else 1.0
         return min(1.0, (self.step + 1) / config.warmup_steps) * left
 
-    def _parts(self, rng: random.Random, positions: Sequence[MoveEvals], transitions: TransitionPool) -> list[LossesOf]:
+    def _parts(self, rng: random.Random, positions: Positions, transitions: TransitionPool) -> list[LossesOf]:
         """The losses of a step in parts that can be computed at the same time."""
-        config, sample = self.config, lambda: _sample_position(rng, positions)
-        policy = _short(lambda: self._policy.example(sample(), rng), config.policy_examples)
+        config = self.config
+        policy = _short(lambda: self._policy.example(self._sample(rng, positions)), config.policy_examples)
         environment = _short(lambda: self._environment.example(transitions.sample(rng)), config.environment_examples)
-        boards = [self._policy.board(sample()) for _ in range(config.boards)]
-        count = len(policy) + len(boards)
         return [
-            *(partial(self.losses.policy, rows, len(policy), count) for rows in _by_length(policy)),
+            *(partial(self.losses.policy, rows, len(policy)) for rows in _by_length(policy)),
             *(partial(self.losses.environment, rows, len(environment)) for rows in _by_length(environment)),
-            *(partial(self.losses.boards, rows, count) for rows in _by_length(boards)),
         ]
 
-    def _gradients(self, losses_of: LossesOf) -> tuple[dict[str, float], tuple[Tensor | None, ...]]:
-        losses = losses_of()
+    def _sample(self, rng: random.Random, positions: Positions) -> MoveEvals:
+        """A position, with colours exchanged half of the time."""
+        weights = self.config.check_share, self.config.mate_share
+        kinds = positions.checks or positions, positions.mates or positions, positions
+        evals = rng.choice(rng.choices(kinds, (*weights, 1 - sum(weights)))[0])
+        return mirrored(evals) if rng.random() < MIRRORED else evals
+
+    def _gradients(
+        self, learned: Sequence[Tensor], losses_of: LossesOf
+    ) -> tuple[dict[str, float], tuple[Tensor | None, ...]]:
+        """Losses of a part, and the gradients of `learned`, whose last is the token embeddings (V, H)."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.bf16):
+            losses = losses_of(learned[-1])
         total = torch.stack(list(losses.values())).sum()
-        gradients = torch.autograd.grad(total, list(self.model.parameters()), allow_unused=True)
+        gradients = torch.autograd.grad(total, list(learned), allow_unused=True)
         return {name: float(loss.detach()) for name, loss in losses.items()}, gradients
 
     @torch.no_grad()
@@ -225,13 +259,9 @@ class Training:
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
             "step": self.step,
             "average": self.average,
+            "schedule": (self.config.steps, self.config.decay_fraction),
         }
         save_state(folder, header, state)
-
-
-def _sample_position(rng: random.Random, positions: Sequence[MoveEvals]) -> MoveEvals:
-    evals = rng.choice(positions)
-    return mirrored(evals) if rng.random() < MIRRORED else evals
 
 
 def _short(make: Callable[[], Row], count: int) -> list[Row]:

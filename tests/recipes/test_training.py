@@ -40,7 +40,6 @@ SMALL = TrainingConfig(
     steps=12,
     policy_examples=4,
     environment_examples=2,
-    boards=0,
     warmup_steps=2,
     save_every=5,
     log_every=4,
@@ -80,10 +79,11 @@ def one_step(config: TrainingConfig, rows: list[Example], count: int = 4) -> dic
 
 
 def test_all_losses_fall(transitions: list[Example], tmp_path: Path) -> None:
-    config = replace(SMALL, steps=80, environment_examples=8, log_every=20, save_every=200)
+    common = {"policy_examples": 8, "environment_examples": 8, "check_share": 0.0, "mate_share": 0.0}
+    config = replace(SMALL, steps=80, log_every=20, save_every=200, **common)
     _, logged = learn(tmp_path / "out", transitions, config)
     assert [entry["step"] for entry in logged] == [20, 40, 60, 80]
-    for name in ("tokens", "moves", "legal", "attacks", "environment", "outcome", "targets"):
+    for name in ("tokens", "moves", "legal", "attacks", "pieces", "environment", "outcome", "targets"):
         assert logged[-1][name] < logged[0][name]
 
 
@@ -123,18 +123,25 @@ def test_a_step_does_not_depend_on_its_threads_and_parts(
     assert in_one_part == pytest.approx(one, rel=1e-4)
 
 
-def test_boards_alone_train_the_heads_and_only_the_layers_before(transitions: list[Example]) -> None:
-    without = one_step(SMALL, transitions, 40)
-    with_boards = one_step(replace(SMALL, boards=8), transitions, 40)
-    heads = {"moves", "legal", "attacks", "move_values"}
-    assert {name for name in without if without[name] != with_boards[name]} == heads
-    assert with_boards["legal"] == pytest.approx(without["legal"], rel=0.3)
-    training = Training(SMALL, seed=3, device=CPU)
-    losses = training.losses.boards([training._policy.board(positions(1)[0])], 1)
-    torch.stack(list(losses.values())).sum().backward()
-    first, last = training.model.blocks
-    assert all(weight.grad is not None for weight in first.parameters())
-    assert all(weight.grad is None for weight in last.parameters())
+def test_positions_in_check_and_with_one_mate_have_their_shares() -> None:
+    check, mate, two_mates = "4k3/8/8/8/8/8/4r3/4K3 w - - 0 1", FEN, "6k1/5ppp/8/8/8/8/8/RR5K w - - 0 1"
+    evals = {check: {"e1e2": 5.0}, mate: {"a1a8": 999.99}, two_mates: {"a1a8": 999.99, "b1b8": 999.99}}
+    rare = [render_move_evals(MoveEvals(fen, "test", moves)) for fen, moves in evals.items()]
+    data = Positions([*positions(200).lines, *rare])
+    assert [row.fen for row in data.checks][-1] == check and [row.fen for row in data.mates] == [mate]
+    training, rng = Training(replace(SMALL, check_share=0.3, mate_share=0.2), seed=3, device=CPU), random.Random(0)
+    boards = [chess.Board(training._sample(rng, data).fen) for _ in range(1000)]
+    assert sum(board.is_check() for board in boards) / 1000 == pytest.approx(0.3, abs=0.06)
+    kings = sum(len(board.piece_map()) == len(chess.Board(mate).piece_map()) for board in boards)
+    assert kings / 1000 == pytest.approx(0.2, abs=0.06)
+
+
+def test_a_longer_run_resumes_before_its_decay_alone(transitions: list[Example], tmp_path: Path) -> None:
+    learn(tmp_path / "out", transitions, replace(SMALL, steps=4, decay_fraction=0.0))
+    longer, logged = learn(tmp_path / "out", transitions, replace(SMALL, steps=8, decay_fraction=0.5))
+    assert longer.step == 8 and logged[-1]["lr"] == 0.0
+    with pytest.raises(UserError, match=r"expected training\.steps=8 training\.decay_fraction=0\.5"):
+        learn(tmp_path / "out", transitions, replace(SMALL, steps=12, decay_fraction=0.5))
 
 
 def test_another_trainings_state_is_refused_by_name(transitions: list[Example], tmp_path: Path) -> None:
@@ -174,7 +181,15 @@ def test_held_out_and_excluded_positions_are_not_learned_from(transitions: list[
 
 @pytest.mark.parametrize(
     "changes",
-    [{"layers": 0}, {"width": 31}, {"board_layer": 7}, {"lr": 0.0}, {"average": 1.0}, {"decay_fraction": -0.1}],
+    [
+        {"layers": 0},
+        {"width": 31},
+        {"board_layer": 7},
+        {"lr": 0.0},
+        {"average": 1.0},
+        {"decay_fraction": -0.1},
+        {"mate_share": 0.9},
+    ],
     ids=str,
 )
 def test_options_that_train_nothing_are_refused(changes: dict[str, Any]) -> None:
@@ -185,7 +200,7 @@ def test_options_that_train_nothing_are_refused(changes: dict[str, Any]) -> None
 def test_every_weight_changes_its_loss(transitions: list[Example]) -> None:
     config = replace(SMALL, layers=1, width=16, policy_examples=2, environment_examples=1)
     before = one_step(config, transitions)
-    for name in ("moves", "legal", "attacks", "move_values", "win_probability", "outcome", "targets"):
+    for name in ("moves", "legal", "attacks", "move_values", "pieces", "win_probability", "outcome", "targets"):
         weights = LossWeights(**{name: 2 * getattr(LossWeights(), name)})
         assert one_step(replace(config, weights=weights), transitions)[name] == pytest.approx(
             2 * before[name], rel=1e-4
