@@ -1,6 +1,9 @@
-"""What no environment answer can do, whatever the position, the move and the answer."""
+"""Properties of the environment reward, for any position, move and completion."""
 
-from hypothesis import given, settings
+from itertools import product
+from operator import mul
+
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rookworld_rlvr.board.fen import parse_fen
@@ -8,11 +11,15 @@ from rookworld_rlvr.rewards import Rubric, RubricConfig
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.environment import (
     environment_truth,
+    parse_environment,
     parse_environment_prompt,
     render_environment,
     render_environment_prompt,
 )
+from rookworld_rlvr.tasks.types import ParseFailure
 from rookworld_rlvr.training.data import default_file
+
+from .conftest import mutations
 
 # By labels and rules, without move evaluations.
 score = Rubric(RubricConfig()).score
@@ -116,11 +123,41 @@ def test_a_next_fen_that_climbs_from_unparsable_to_parsed_to_true_never_lowers_t
     assert max(judged.total, total(prompt, answer)) <= total(prompt, [truth(prompt)[0], *answer[1:]])
 
 
+@settings(FEW, max_examples=300)
+@given(prompts(), answers(), answers(), st.data())
+def test_no_refused_completion_earns_as_much_as_its_repair(
+    prompt: str, repair: list[str], accepted: list[str], data: st.DataObject
+) -> None:
+    mutated = data.draw(mutations("+".join(repair)) | mutations("+".join(truth(prompt))))
+    assume(isinstance(parse_environment(mutated), ParseFailure))
+    assert total(prompt, mutated) < min(total(prompt, repair), total(prompt, accepted))
+
+
 @FEW
-@given(prompts(), answers(), st.integers(0, 3))
-def test_a_missing_field_falls_below_every_parsed_answer(prompt: str, answer: list[str], missing: int) -> None:
-    fewer = answer[:missing] + answer[missing + 1 :]
-    assert total(prompt, fewer) < total(prompt, answer)
+@given(prompts(), st.text(min_size=1).filter(lambda text: text.replace("+", "").strip()))
+def test_the_truth_with_more_text_is_refused(prompt: str, text: str) -> None:
+    right = "+".join(truth(prompt))
+    for extra in (text, right, right.replace("+", " "), "and now a long story"):
+        for joint in (" ", "+", "\n"):
+            assert score(prompt, extra + joint + right).failure and score(prompt, right + joint + extra).failure
+    for glued in (right + "0", right.replace("+0.001", " so+0.001"), right.replace(" - ", " - and ", 1)):
+        assert glued == right or score(prompt, glued).failure
+
+
+@settings(FEW, max_examples=20)
+@given(st.sampled_from(FENS), st.data())
+def test_no_doubt_about_legality_makes_a_contradiction_the_best_bet(fen: str, data: st.DataObject) -> None:
+    """The move was illegal or one of two legal ones, with any odds; a completion bets on one of them."""
+    legal = st.sampled_from([move.uci() for move in parse_fen(fen).legal_moves])
+    moves = [data.draw(legal), data.draw(legal), data.draw(st.sampled_from(ILLEGAL[:2]))]
+    queried = [render_environment_prompt(fen, move) for move in moves]
+    bets = list(product([fen, truth(queried[0])[0]], [*REWARDS, "-0.5"], "01", "01"))
+    earned = {bet: [total(prompt, list(bet)) for prompt in queried] for bet in bets}
+    for doubt, skill in product(range(0, 21), range(0, 5)):
+        odds = ((20 - doubt) * skill, (20 - doubt) * (4 - skill), doubt * 4)
+        expected = {bet: sum(map(mul, odds, rewards)) for bet, rewards in earned.items()}
+        coherent = [bet for bet in bets if (bet[1] == "-1.0") == (bet[3] == "1") == (bet[0] == fen)]
+        assert max(expected.values()) <= max(expected[bet] for bet in coherent) + 1e-9
 
 
 @FEW
@@ -133,32 +170,6 @@ def test_text_before_or_after_a_well_formed_answer_lowers_it(
         for joint in (" ", "+", "\n"):
             assert total(prompt, extra + joint + whole) < total(prompt, whole)
             assert total(prompt, whole + joint + extra) < total(prompt, whole)
-
-
-@FEW
-@given(prompts(), answers(), st.text(min_size=1).filter(lambda text: text.replace("+", "").strip()))
-def test_the_truth_with_more_text_stays_below_every_well_formed_answer(
-    prompt: str, well_formed: list[str], text: str
-) -> None:
-    right = "+".join(truth(prompt))
-    for extra in (text, right, right.replace("+", " "), "and now a long story"):
-        for joint in (" ", "+", "\n"):
-            assert total(prompt, extra + joint + right) < total(prompt, well_formed)
-            assert total(prompt, right + joint + extra) < total(prompt, well_formed)
-    for glued in (right + "0", right.replace("+0.001", " so+0.001"), right.replace(" - ", " - and ", 1)):
-        assert glued == right or total(prompt, glued) < total(prompt, well_formed)
-
-
-@FEW
-@given(prompts(), answers(), st.integers(0, 3), st.integers(1, 4), st.sampled_from(["+", " ", ""]))
-def test_fields_repeated_inside_a_well_formed_answer_lower_it(
-    prompt: str, answer: list[str], start: int, length: int, joint: str
-) -> None:
-    end = min(start + length, 4)
-    if joint == "" and end - start == 1 and start == 1:
-        joint = " "  # two rewards without a joint can be one number, another answer
-    repeated = "+".join(answer[:end]) + joint + "+".join(answer[start:])
-    assert total(prompt, repeated) < total(prompt, answer)
 
 
 @FEW

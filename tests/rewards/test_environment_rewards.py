@@ -4,6 +4,7 @@ import pytest
 
 from rookworld_rlvr.rewards import Rubric, RubricConfig
 from rookworld_rlvr.rewards.environment_rewards import well_formed_share
+from rookworld_rlvr.rewards.rubric import outcome
 from rookworld_rlvr.tasks import FailureReason, PromptError
 from rookworld_rlvr.tasks.types import LabelError
 
@@ -39,9 +40,23 @@ def test_after_an_illegal_move_the_prompts_fen_is_the_answer_in_either_spelling(
 
 def test_claiming_that_an_illegal_move_was_played_earns_little() -> None:
     judged = score(ILLEGAL, f"{FEN.replace(' w ', ' b ')}+0.001+0+0")
-    # quality = 0.25 + 0.75 * (0.2 * (0.7 + 0.3 / 2) + 0.1): only "not terminated" is right beside it.
-    assert judged.total == pytest.approx(1.3 * (0.25 + 0.75 * (0.2 * 0.85 + 0.1)) - 0.3, abs=1e-12)
+    # quality = 0.25 + 0.75 * 0.1: only "not terminated" is right.
+    assert judged.total == pytest.approx(1.3 * (0.25 + 0.75 * 0.1) - 0.3, abs=1e-12)
     assert judged.components["correctness/truncated"] == judged.components["correctness/reward"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("claim", "correctness"),
+    [("-1.0+0+1", 1.0), ("0.001+0+0", 0.1), ("1.0+1+0", 0.0), ("0.001+0+1", 0.2), ("-1.0+0+0", 0.3)],
+)
+def test_a_copied_board_counts_only_as_that_of_an_illegal_move(claim: str, correctness: float) -> None:
+    copy = score(ILLEGAL, f"{FEN}+{claim}")
+    assert copy.total == pytest.approx(1.3 * (0.25 + 0.75 * correctness) - 0.3, abs=1e-12)
+    assert outcome(copy) is (correctness == 1.0)
+
+
+def test_a_true_board_called_illegal_earns_what_a_copy_does() -> None:
+    assert score(LEGAL, f"{NEXT}+-1.0+0+1").total == total(f"{FEN}+-1.0+0+1") == pytest.approx(0.1225)
 
 
 def test_a_copy_after_a_legal_move_with_right_reward_and_flags() -> None:
@@ -84,7 +99,9 @@ def test_fields_left_out_are_judged_as_far_as_they_go() -> None:
     judged = score(LEGAL, f"{NEXT}+0.001")
     assert judged.failure is not None
     assert judged.failure.reason is FailureReason.missing_field
-    assert judged.components["parse/next_fen"] == judged.components["correctness/next_state_exact"] == 1.0
+    assert judged.components["parse/next_fen"] == judged.components["correctness/reward"] == 1.0
+    # Nothing says whether the move was legal.
+    assert judged.components["correctness/next_state_exact"] == 0.0
     assert judged.components["parse/terminated"] == judged.components["correctness/terminated"] == 0.0
 
 

@@ -32,19 +32,20 @@ def score(prompt: str, completion: str) -> Score:
         (f"P: {MATED}", "M: e2e4 d2d4 E: 0.3 0.2 B: e2e4", True),
         (f"P: {MATED}", "M: e2e4", False),
         (ENVIRONMENT, f"{AFTER_E4}+0.001+0+0", True),
-        # The reward and the flags are wrong, the state is right.
-        (ENVIRONMENT, f"{AFTER_E4}+0.5+1+0", True),
+        # The state is right, the reward or a flag is wrong.
+        (ENVIRONMENT, f"{AFTER_E4}+0.5+1+0", False),
+        (ENVIRONMENT, f"{AFTER_E4}+0.001+0+1", False),
         (ENVIRONMENT, f"{START}+0.001+0+0", False),
         (ENVIRONMENT, f"{AFTER_E4.replace(' 0 1', ' 0 2')}+0.001+0+0", False),
         (ENVIRONMENT, f"{AFTER_E4}+0.001+0", False),
     ],
 )
-def test_an_answer_is_right_by_its_one_verifiable_part(prompt: str, completion: str, right: bool) -> None:
+def test_an_answer_is_right_by_its_verifiable_components(prompt: str, completion: str, right: bool) -> None:
     assert outcome(score(prompt, completion)) is right
 
 
 def test_a_legal_move_that_a_verdict_finds_bad_is_wrong() -> None:
-    """Whatever the candidates: of five that are asked for, three or one are legal."""
+    """Whatever the candidates: of the five that a perfect completion has, three or one are legal."""
     evals = {move.uci(): -1.0 for move in chess.Board().legal_moves} | {"e2e4": 0.0, "d2d4": -0.3, "g1f3": -0.7}
     verdict = Analysis(START, tuple(evals.items()))
     for moves in ("e2e4 d2d4 g1f3", "e2e4 e2e5 e2e4"):
@@ -52,6 +53,8 @@ def test_a_legal_move_that_a_verdict_finds_bad_is_wrong() -> None:
         found = [Rubric(RubricConfig()).score(POLICY, answer, analysis=verdict) for answer in answers]
         # They give away 0, 0.028, 0.064 and 0.091 of the win probability.
         assert [outcome(judged) for judged in found] == [True, True, False, False, False]
+    blunder = Rubric(RubricConfig()).score(POLICY, "M: e2e5 E: 0.3 B: a2a3", analysis=verdict)
+    assert blunder.components["correctness/candidates"] == 0.0 and not outcome(blunder)
 
 
 def test_shaping_moves_the_reward_and_not_the_outcome() -> None:

@@ -65,6 +65,16 @@ def test_extra_text_closes_the_third_rung_even_for_a_perfect_answer() -> None:
 
 
 @pytest.mark.parametrize(
+    "evals",
+    ["", "0.3 0.2 0.1 0.0", "0.3 0.2 0.1 0.0 -0.1 9.9", "0.3 0.2 well 0.0 -0.1", "0.3 0.2 0.1 0.0 -0.1" + " so" * 200],
+)
+def test_good_moves_with_broken_evals_earn_less_than_accepted_ones(evals: str) -> None:
+    refused = score(START, PERFECT.replace("0.3 0.2 0.1 0.0 -0.1", evals), PERFECT)
+    assert refused.failure and refused.failure.reason in (FailureReason.bad_eval, FailureReason.unaligned_evals)
+    assert refused.total < total("M: e2e5 E: 0.0 B: e2e5", PERFECT) == pytest.approx(1.3 * 0.25 - 0.3)
+
+
+@pytest.mark.parametrize(
     ("completion", "markers", "nothing_else"),
     [
         ("M: e2e4", 1 / 3, 1 / 3),

@@ -6,23 +6,15 @@ All components always apply. One that cannot be read is 0.
 import re
 from dataclasses import dataclass, field
 
-from ..tasks.environment import (
-    FIELDS,
-    FLAGS,
-    SEPARATOR,
-    environment_fields,
-    environment_truth,
-    parse_environment,
-)
+from ..board.transition import REWARD_ILLEGAL
+from ..tasks.environment import FIELDS, FLAGS, environment_fields, environment_truth, fen_failure, parse_environment
 from ..tasks.policy import parse_number
-from ..tasks.types import EnvironmentCompletion, EnvironmentPrompt, FailureReason, ParseFailure, require_parsed
+from ..tasks.types import EnvironmentCompletion, EnvironmentPrompt, ParseFailure, require_parsed
 from .similarity import changed_similarity, expand_placement
 
 _RANK = re.compile(r"[1-8pnbrqkPNBRQK]{1,8}")
 _FEN_FIELDS = tuple(map(re.compile, (r"[wb]", r"-|[KQkq]{1,4}", r"-|[a-h][36]", r"[0-9]{1,4}", r"[0-9]{1,4}")))
 _HAS_DIGIT = re.compile(r"[0-9]")
-# Failures of completions whose FEN parses.
-_AFTER_THE_FEN = (FailureReason.bad_reward, FailureReason.bad_flag)
 RANKS = 8
 # Of a FEN and of a number.
 WORDS = (6, 1)
@@ -42,7 +34,11 @@ UNPARSABLE_FEN_CREDIT = 0.5
 
 @dataclass(slots=True)
 class EnvironmentCorrectness:
-    """Weights of the components for the truth. Reward and flags have half the weight of the next state."""
+    """Weights of the components for the truth. Reward and flags have half the weight of the next state.
+
+    The next state counts only where reward and truncated flag both say rightly whether the move was legal. After an
+    illegal move it is a copy, so that otherwise a copy between the two answers would earn more than either in doubt.
+    """
 
     next_state_exact: float = 0.4
     """The next FEN is the true one, as text; after an illegal move the prompt's own spelling is right too."""
@@ -100,9 +96,9 @@ def score_environment(completion: str, truth: EnvironmentTruth) -> tuple[dict[st
     The structure is all 0 where no field is recognised. Of more than four fields the first four count.
     """
     parsed, fields = parse_environment(completion), environment_fields(completion)
-    failure = parsed if isinstance(parsed, ParseFailure) else None
-    claims = _claims(fields, failure)
-    return {**_structure(fields), **_parse(claims), **_correctness(claims, truth)}, failure
+    claims = _claims(fields)
+    components = {**_structure(fields), **_parse(claims), **_correctness(claims, truth)}
+    return components, parsed if isinstance(parsed, ParseFailure) else None
 
 
 def well_formed_share(fen: str) -> float:
@@ -117,24 +113,15 @@ def well_formed_share(fen: str) -> float:
     return (min(full, RANKS) / max(RANKS, len(ranks)) + right) / max(1 + len(_FEN_FIELDS), 1 + len(words))
 
 
-def _claims(fields: tuple[str, ...], failure: ParseFailure | None) -> _Claims:
+def _claims(fields: tuple[str, ...]) -> _Claims:
     next_fen, reward, terminated, truncated = (*fields, *[""] * len(FIELDS))[: len(FIELDS)]
     return _Claims(
         next_fen=next_fen,
-        fen_parses=_fen_parses(next_fen, failure),
+        fen_parses=fen_failure(next_fen) is None,
         reward=parse_number(reward),
         terminated=FLAGS.get(terminated),
         truncated=FLAGS.get(truncated),
     )
-
-
-def _fen_parses(next_fen: str, failure: ParseFailure | None) -> bool:
-    """The strict parser's finding, as it reads the FEN first; else that of the same parser on the FEN alone."""
-    if failure is None or failure.reason in _AFTER_THE_FEN:
-        return True
-    if failure.reason is FailureReason.bad_fen:
-        return False
-    return not isinstance(parse_environment(SEPARATOR.join((next_fen, "0", "0", "0"))), ParseFailure)
 
 
 def _structure(fields: tuple[str, ...]) -> dict[str, float]:
@@ -176,7 +163,8 @@ def _next_state(claims: _Claims, truth: EnvironmentTruth) -> dict[str, float]:
     before, after, guess = truth.before, truth.after.next_fen, claims.next_fen
     if truth.after.truncated:
         before, guess = after, after if guess == before else guess
+    counts = claims.fen_parses and (claims.reward == REWARD_ILLEGAL) == claims.truncated == truth.after.truncated
     return {
-        "correctness/next_state_exact": float(guess == after),
-        "correctness/next_state_similarity": (changed_similarity(before, after, guess) if claims.fen_parses else 0.0),
+        "correctness/next_state_exact": float(counts and guess == after),
+        "correctness/next_state_similarity": changed_similarity(before, after, guess) if counts else 0.0,
     }

@@ -44,8 +44,11 @@ BOUNDS = {
 OTHERS = ("source", "move_evals", "stockfish")
 # Fraction of correctness's weight at step 0 of a warm-up: a right completion still earns more than a wrong one.
 WARMUP_START = 0.25
-# The component of each task that is right or wrong by the rules alone; a completion has one of them, or neither.
-OUTCOME_COMPONENTS = ("correctness/best_legal", "correctness/next_state_exact")
+# The components that are right or wrong by the rules alone: the best move's legality, the whole transition.
+OUTCOME_COMPONENTS = (
+    "correctness/best_legal",
+    *(f"correctness/{name}" for name in ("next_state_exact", "reward", "terminated", "truncated")),
+)
 # A legal best move is good from this value on; by the default scale its win-probability loss is then at most 0.05. A
 # move that misses a mate in one has at most the value `missed_mate`, by default too little.
 GOOD = 0.5**0.5
@@ -147,10 +150,11 @@ class Rubric:
             values = self._values(prompt, truth, analysis)
             source = analysis.origin if values and analysis else "label" if truth.label else "rules"
             components, failure = score_policy(completion, truth, self._config.policy, values)
-            value = quality(components, self._policy_weights, self._tiers_at(step))
+            weights = self._policy_weights
         else:
             components, failure = score_environment(completion, truth)
-            value = quality(components, self._environment_weights, self._tiers_at(step))
+            weights = self._environment_weights
+        value = quality(components, weights, self._tiers_at(step), refused=failure is not None)
         return Score((1 - value) * self._config.malformed_reward + value, components, failure, source)
 
     def _values(self, prompt: str, truth: PolicyTruth, analysis: Analysis | None) -> MoveValues | None:
@@ -178,20 +182,18 @@ class Rubric:
 
 
 def outcome(score: Score) -> bool:
-    """True where the best move is legal and, if evaluations are at hand, good (`P:`), or the next state exact (`A:`).
+    """True where the best move is legal and, if evaluations are at hand, good (`P:`), or the transition right (`A:`).
 
     The reward also moves with format, similarity and evals. The outcome is the verifiable core of the task alone; the
-    outcome filter uses it. Where neither component applies (a `P:` prompt in mate or stalemate) a well-formed
-    completion is right. A malformed completion is wrong.
+    outcome filter uses it. By evaluations a completion without a legal candidate is wrong. Where no component applies
+    (a `P:` prompt in mate or stalemate) a well-formed completion is right. A malformed completion is wrong.
     """
-    if score.failure is not None:
-        return False
     components = score.components
-    # The component is the value of the move, times the share of distinct legal candidates.
-    good = GOOD * components.get("correctness/candidates", 0.0)
-    if components.get("correctness/best_value", good) < good:
-        return False
-    return all(components.get(component, 1.0) == 1.0 for component in OUTCOME_COMPONENTS)
+    # The value of the best move times the share of distinct legal candidates.
+    value, candidates = components.get("correctness/best_value"), components.get("correctness/candidates", 0.0)
+    good = value is None or value >= GOOD * candidates > 0
+    right = all(components.get(component, 1.0) == 1.0 for component in OUTCOME_COMPONENTS)
+    return score.failure is None and good and right
 
 
 def check_config(config: Any) -> None:

@@ -1,10 +1,10 @@
-"""Three tiers of components and the quality that they make; the first tier limits the other two.
+"""Three tiers of components and the quality that they make; only what the strict parser accepts earns all of it.
 
     quality = weighted mean of the tiers, each the weighted mean of its components
 
-A completion whose structure is broken (above all by extra or repeated text) stays below every well-formed one,
-however bad: it earns structure × (weight of the first tier + weight of the second × mean quality of its content).
-So no text before, after or inside a completion can hide what it says.
+A completion that the parser refuses stays below every one that it accepts, however bad: it earns
+structure × (weight of the first tier + weight of the second × mean quality of its content). All the measures count it
+as invalid, and it can neither hide nor replace what a completion must say.
 """
 
 from collections.abc import Mapping
@@ -32,15 +32,16 @@ def weights_of(tier: Any) -> dict[str, float]:
     return {weight.name: float(getattr(tier, weight.name)) for weight in fields(tier)}
 
 
-def quality(components: Mapping[str, float], weights: Weights, tiers: Mapping[str, float]) -> float:
+def quality(components: Mapping[str, float], weights: Weights, tiers: Mapping[str, float], *, refused: bool) -> float:
     """Quality in [0, 1] of components in [0, 1]: 1 exactly if all are 1, 0 exactly if no structure is found.
 
     `weights` has the weights of each tier's components, `tiers` those of the tiers. Components that did not apply are
     absent, and the other weights are renormalised. A tier without an applicable component is left out in the same way.
+    `refused`: the strict parser found a failure; the components of the first tier are all 1 where it did not.
     """
     by_tier = {tier: {name: components[name] for name in weights[tier] if name in components} for tier in TIERS}
     values = {tier: mean(by_tier[tier], weights[tier]) for tier in TIERS if _counts(by_tier[tier], weights[tier])}
-    if all(components[name] == 1.0 for name, weight in weights["structure"].items() if weight):
+    if not refused:
         return mean(values, tiers)
     content = mean({tier: value for tier, value in values.items() if tier != "structure"}, tiers)
     return values["structure"] * mean(dict.fromkeys(values, 0.0) | {"structure": 1.0, "parse": content}, tiers)

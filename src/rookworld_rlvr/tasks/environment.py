@@ -81,11 +81,12 @@ def parse_environment(completion: str) -> EnvironmentCompletion | ParseFailure:
         reason = FailureReason.missing_field if len(fields) < len(FIELDS) else FailureReason.extra_text
         return ParseFailure(reason, f"{len(fields)} fields")
     next_fen, reward, *flags = fields
-    failure = _fen_failure(next_fen) or _numbers_failure(reward, flags)
+    failure = fen_failure(next_fen) or _numbers_failure(reward, flags)
     return failure or EnvironmentCompletion(next_fen, float(reward), FLAGS[flags[0]], FLAGS[flags[1]])
 
 
-def _fen_failure(fen: str) -> ParseFailure | None:
+def fen_failure(fen: str) -> ParseFailure | None:
+    """The reason that a next FEN is malformed, None where it parses."""
     try:
         parse_fen(fen)
     except ValueError as error:

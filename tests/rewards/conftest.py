@@ -1,0 +1,16 @@
+"""Random edits of a completion: spans left out, repeated or moved to the end, and splinters of both formats put in."""
+
+from hypothesis import strategies as st
+
+SPLINTERS = ("M:", " E: ", "B:", "+", "/", " ", "0", "-", " nan ", " so ", "9", "x", " e2e4", " 0.5", "+1+0", "Q~")
+
+
+@st.composite
+def mutations(draw: st.DrawFn, text: str) -> str:
+    """The text after one to three edits; it may be well-formed still."""
+    for _ in range(draw(st.integers(1, 3))):
+        start, end = sorted((draw(st.integers(0, len(text))), draw(st.integers(0, len(text)))))
+        before, span, after = text[:start], text[start:end], text[end:]
+        edits = (before + after, before + span + span + after, before + after + span, text + " " + span)
+        text = draw(st.sampled_from([*edits, before + draw(st.sampled_from(SPLINTERS)) + text[start:]]))
+    return text
