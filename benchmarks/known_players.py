@@ -1,10 +1,10 @@
 """The suites of `rookworld evaluate` on players and arbiters of known strength beside a model: are they ranked right?
 
-    python benchmarks/known_players.py --mates mate_in_one.jsonl --puzzles puzzles.jsonl --output outputs/players.json
+    python benchmarks/known_players.py --mates mate_in_one.jsonl --output outputs/players.json
 
 Who moves is a uniformly random mover, two rules of thumb, the model, and Stockfish: held-out positions, by the move
-alone, mates, puzzles, games against itself and against a weak Stockfish. Who says what a move leads to is one that
-leaves the position as it is, the model, and python-chess: held-out and balanced transitions.
+alone, mates, games against itself and against a weak Stockfish. Who says what a move leads to is one that
+leaves the position as it is, the model, and python-chess: held-out transitions.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from rookworld_rlvr.board.fen import parse_fen
 from rookworld_rlvr.evaluation import Measure, MoveEvaluator, to_json
 from rookworld_rlvr.evaluation.completions import greedy_texts
 from rookworld_rlvr.evaluation.engine_player import FULL_SKILL, OpponentConfig, engine_player
-from rookworld_rlvr.evaluation.held_out import BalancedConfig, Complete, balanced_suite, held_out_suite
+from rookworld_rlvr.evaluation.held_out import Complete, held_out_suite
 from rookworld_rlvr.evaluation.match import EngineMatchConfig, engine_match_suite
 from rookworld_rlvr.evaluation.mate_in_one import mate_in_one_suite, read_mates
 from rookworld_rlvr.evaluation.players import (
@@ -34,7 +34,6 @@ from rookworld_rlvr.evaluation.players import (
     Player,
     RandomPlayer,
 )
-from rookworld_rlvr.evaluation.puzzles import puzzles_suite, read_puzzles
 from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay_suite
 from rookworld_rlvr.evaluation.suite import Suite, suite_table
 from rookworld_rlvr.model.device import Device, Precision, select_device
@@ -61,8 +60,6 @@ OF_PLAYERS = (
     "policy/win_probability_loss",
     "mate_in_one/accuracy",
     "mate_in_one/legal",
-    "puzzles/accuracy",
-    "puzzles/legal",
     "selfplay/legal_halfmoves",
     "selfplay/illegal_rate",
     "engine_match/score",
@@ -72,15 +69,12 @@ OF_PLAYERS = (
 OF_ARBITERS = (
     "environment/next_state_accuracy",
     "environment/reward_accuracy",
-    "balanced/exact",
-    "balanced/outcome_accuracy",
 )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mates", type=Path, required=True)
-    parser.add_argument("--puzzles", type=Path, required=True)
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--games", type=int, default=100)
     parser.add_argument("--pairs", type=int, default=32)
@@ -150,14 +144,12 @@ def player_suites(
     complete = partial(move_alone, greedy)
     yield held_out_suite(Task.policy, data.held_out, complete, trained=trained, most=rows, engine=measure)
     yield mate_in_one_suite(greedy, read_mates(arguments.mates))
-    yield puzzles_suite(greedy, read_puzzles(arguments.puzzles))
     yield selfplay_suite(make(games.decoding), games)
     yield engine_match_suite(greedy, partial(engine_player, OPPONENT), match)
 
 
 def arbiter_suites(complete: Complete, data: EvaluationData, arguments: argparse.Namespace) -> Iterator[Suite]:
     yield held_out_suite(Task.environment, data.held_out, complete, trained=data.trained, most=arguments.rows)
-    yield balanced_suite(BalancedConfig(), complete, seed=0, excluded=data.trained)
 
 
 def table_of(suites: Iterable[Suite]) -> dict[str, Measure]:

@@ -46,10 +46,8 @@ def guided_game(
     rng: random.Random, start: chess.Board, label: Callable[[chess.Board], Any]
 ) -> Iterator[tuple[chess.Board, Any]]:
     """A game from `start`: each position (the same board object, changed in place) with its label."""
-    from rookworld_rlvr.tasks.generate import MAX_PLIES
-
     game = start.copy()
-    while game.ply() < MAX_PLIES and game.outcome(claim_draw=False) is None:
+    while game.ply() < 160 and game.outcome(claim_draw=False) is None:
         answer = label(game)
         yield game, answer
         guided = rng.random() < GUIDED_FRACTION
@@ -68,9 +66,19 @@ def policy_line(rng: random.Random, board: chess.Board, answer: Any) -> str:
     return render_policy_prompt(board.fen()) + render_policy(shuffled, board.fen())
 
 
+def wrong_move(rng: random.Random, board: chess.Board) -> str:
+    """An illegal UCI move: half a piece's move gone wrong, half any two squares."""
+    pieces = list(chess.SquareSet(board.occupied_co[board.turn]))
+    while True:
+        origin = rng.choice(pieces) if rng.random() < 0.5 else rng.choice(chess.SQUARES)
+        uci = chess.square_name(origin) + chess.square_name(rng.choice(chess.SQUARES))
+        if uci[:2] != uci[2:] and chess.Move.from_uci(uci) not in board.legal_moves:
+            return uci
+
+
 def environment_lines(rng: random.Random, start: chess.Board) -> Iterator[str]:
     """`A:` lines along one random game from `start` to its end: all rare moves, few common ones."""
-    from rookworld_rlvr.tasks.generate import environment_line, wrong_move
+    from rookworld_rlvr.tasks.generate import environment_line
 
     game = start.copy()
     while game.outcome(claim_draw=False) is None:

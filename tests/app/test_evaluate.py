@@ -138,7 +138,7 @@ def test_rows_of_another_model_or_configuration_are_refused_in_one_line_and_kept
     evaluate(f"data.held_out={moved}", output="moved.json", exit_code=2)
     assert "expected row 0 of policy" in capfd.readouterr().err
     # What changes none of these rows is no other configuration.
-    evaluate("threads=1", "balanced.rows_per_class=3")
+    evaluate("threads=1", "selfplay.games=3")
     assert path.read_text() == before
 
 
@@ -170,14 +170,10 @@ def test_rows_whose_positions_are_excluded_are_left_out_and_counted_too(
 
 def test_every_suite_can_be_asked_for_by_name_and_has_rows(evaluate: Evaluate, tmp_path: Path) -> None:
     (tmp_path / "mates.jsonl").write_text(json.dumps(MATE) + "\n")
-    (tmp_path / "puzzles.jsonl").write_text(json.dumps(MATE | {"rating": 900, "themes": ["mateIn1"]}) + "\n")
     names = [name for name in SuiteName if name is not SuiteName.engine_match or engine_there()]
     found = evaluate(
         f"suites=[{','.join(names)}]",
-        "balanced.rows_per_class=1",
         f"mate_in_one.path={tmp_path / 'mates.jsonl'}",
-        f"puzzles.path={tmp_path / 'puzzles.jsonl'}",
-        "puzzles.themes=[mateIn1]",
         "selfplay.games=2",
         "selfplay.max_plies=2",
         f"selfplay.pgn={tmp_path / 'games.pgn'}",
@@ -192,8 +188,6 @@ def test_every_suite_can_be_asked_for_by_name_and_has_rows(evaluate: Evaluate, t
     for name, suite in found["suites"].items():
         assert suite["rows"] >= 1 and all(key.startswith(f"{name}/") for key in suite["table"]) and suite["table"]
     results = found["suites"]
-    assert results["balanced"]["rows"] == 10 and results["balanced"]["table"]["balanced/exact/castling"]["n"] == 1
-    assert results["puzzles"]["table"]["puzzles/accuracy/theme_mateIn1"]["n"] == 1
     assert results["selfplay"]["table"]["selfplay/illegal_rate"]["n"] >= 2
     assert (tmp_path / "games.pgn").read_text().count("[Event ") == 2
     # The baseline is the other model, and the model this one.
@@ -596,12 +590,11 @@ def test_weights_that_are_none_are_refused_in_one_line(
         assert told.count("\n") == 1 and "model.path: expected a causal language model" in told
 
 
-@pytest.mark.parametrize("name", ["mate_in_one", "puzzles"])
 def test_a_file_that_is_no_text_is_refused_by_its_name(
-    evaluate: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str
+    evaluate: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "puzzles.csv.zst"
+    path = tmp_path / "mates.jsonl.zst"
     path.write_bytes(b"(\xb5/\xfd\x00\xff")
-    evaluate(f"suites=[{name}]", f"{name}.path={path}", exit_code=2)
+    evaluate("suites=[mate_in_one]", f"mate_in_one.path={path}", exit_code=2)
     told = capfd.readouterr().err
-    assert told.count("\n") == 1 and f"{name}.path: expected text, got {path}: 'utf-8' codec" in told
+    assert told.count("\n") == 1 and f"mate_in_one.path: expected text, got {path}: 'utf-8' codec" in told

@@ -47,14 +47,13 @@ PLAYS = ("model.path=tiny", "generator.max_new_tokens=100")
 POLICY, RETENTION = ("suites=[policy]",), ("suites=[retention]", "retention.baseline=tiny")
 MEASURED = (*POLICY, "evaluation_nodes=50", "stockfish.path={measuring}")
 MATES = ("suites=[mate_in_one]", "mate_in_one.path={mates}")
-PUZZLES = ("suites=[puzzles]", "puzzles.path={mates}")
 SELFPLAY = ("suites=[selfplay]", "selfplay.games=2", "selfplay.max_plies=2", *PLAYS)
 MATCH = ("suites=[engine_match]", "engine_match.pairs=2", "engine_match.max_plies=3", *PLAYS)
 GAMES = ("suites=[match]", "match.pairs=2", "match.max_plies=4", *PLAYS)
 SERVER = ("generator.kind=vllm_server", "generator.vllm.urls=[http://127.0.0.1:1]", "generator.vllm.retries=0")
 OPTIONS = {
     "suites": Option("[environment]"),
-    "seed": Option(1, ("suites=[balanced]",)),
+    "seed": Option(1, SELFPLAY),
     "device": Option("cuda", (), "device"),
     "precision": Option("bf16", (*POLICY, "generator.kind=hf"), "passes"),
     "threads": Option(2),
@@ -82,12 +81,8 @@ OPTIONS = {
     "stockfish.processes": Option(2, (), "verdicts"),
     "stockfish.timeout_s": Option(0.4, ("stockfish.timeout_s=0.3",), "deadline"),
     "stockfish.cache": Option(False, MEASURED),
-    "balanced.rows_per_class": Option(2, ("suites=[balanced]",)),
     "mate_in_one.path": Option("/nope", MATES),
     "mate_in_one.limit": Option(1, MATES),
-    "puzzles.path": Option("/nope", PUZZLES),
-    "puzzles.limit": Option(1, PUZZLES),
-    "puzzles.themes": Option("[fork]", PUZZLES),
     "selfplay.games": Option(1, SELFPLAY),
     "selfplay.start": Option("openings", SELFPLAY),
     "selfplay.max_plies": Option(1, SELFPLAY),
@@ -204,7 +199,7 @@ def observe(
     known = {**files, "measuring": str(fake_stockfish)}
     common = ("model", "data", "precision", "device", "threads")
     given = [override for override in small_overrides if override.startswith(common)]
-    given += ["evaluation_rows=1", "generator.max_new_tokens=16", "balanced.rows_per_class=1", "output=table.json"]
+    given += ["evaluation_rows=1", "generator.max_new_tokens=16", "output=table.json"]
     given += [f"engine_match.opponent.path={files['opponent']}"]
     runs: list[Path] = []
 

@@ -81,12 +81,12 @@ def test_an_evaluation_keeps_prompt_label_and_answer_and_its_failures_are_shown(
     taken = ("model.path=", "data.held_out=", "device=", "threads=")
     own = [text for text in small_overrides if text.startswith(taken)]
     output = tmp_path / "table.json"
-    suites = "suites=[policy,environment,balanced,mate_in_one]"
-    given = [suites, "evaluation_rows=3", "balanced.rows_per_class=1", f"mate_in_one.path={mates}", f"output={output}"]
+    suites = "suites=[policy,environment,mate_in_one]"
+    given = [suites, "evaluation_rows=3", f"mate_in_one.path={mates}", f"output={output}"]
     assert main(["evaluate", *own, *given]) == 0
     lines = [json.loads(line) for line in (tmp_path / "table.json.rows.jsonl").read_text().splitlines()[1:]]
     assert all({"prompt", "expected", "completion"} <= line.keys() for line in lines)
-    assert {line["suite"] for line in lines if line["completion"] == line["expected"]} <= {"environment", "balanced"}
+    assert {line["suite"] for line in lines if line["completion"] == line["expected"]} <= {"environment"}
     found = read_transcripts(output)
     assert len(found) == len(lines) and found == read_transcripts(tmp_path / "table.json.rows.jsonl")
     assert [one.task for one in found[:6]] == [Task.policy] * 3 + [Task.environment] * 3

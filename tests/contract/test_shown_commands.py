@@ -30,7 +30,7 @@ LITTLE = {
     "smoke": ("threads=1",),
     "bench": ("threads=1", "bench.rounds=1", "objective.prompts_per_step=2", "objective.group_size=2"),
     "evaluate": (
-        *("threads=1", "evaluation_rows=4", "balanced.rows_per_class=1", "selfplay.games=2"),
+        *("threads=1", "evaluation_rows=4", "selfplay.games=2"),
         *("selfplay.max_plies=4", "match.pairs=1"),
         *("match.max_plies=4", "engine_match.pairs=1", "engine_match.max_plies=4"),
     ),

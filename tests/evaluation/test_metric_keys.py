@@ -11,11 +11,10 @@ def evaluation_keys() -> Iterator[str]:
     """Yield every key that a suite can have; the games are those of scripted players."""
     import chess
 
-    from rookworld_rlvr.evaluation.held_out import held_out_rows, score_balanced_row
+    from rookworld_rlvr.evaluation.held_out import held_out_rows
     from rookworld_rlvr.evaluation.match import RULES, EngineMatchConfig, MatchConfig, engine_match_suite, match_suite
     from rookworld_rlvr.evaluation.mate_in_one import MateInOne, mate_in_one_suite
     from rookworld_rlvr.evaluation.players import RandomPlayer
-    from rookworld_rlvr.evaluation.puzzles import Puzzle, puzzles_suite
     from rookworld_rlvr.evaluation.retention import LabelLoss, RetentionModel, retention_suite
     from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay_suite
     from rookworld_rlvr.evaluation.suite import suite_table
@@ -40,13 +39,11 @@ def evaluation_keys() -> Iterator[str]:
         match_suite(RULES["random"], RULES["random"], MatchConfig(pairs=1, max_plies=2)),
         retention_suite(asked, asked, examples),
         mate_in_one_suite(player, [MateInOne(*mate)]),
-        puzzles_suite(player, [Puzzle("", (mate,), 900, ())]),
     ]
     for suite in suites:
         yield from suite_table(suite, [row for rows in suite.rows(0) for row in rows])
     for row in held_out_rows(0, examples, labels, {fen: analysis}):
         yield from row.values
-    yield from score_balanced_row(next(example for example in examples if example.task is Task.environment), "")
 
 
 def test_every_key_of_a_suite_is_declared_and_no_other() -> None:

@@ -7,12 +7,11 @@ import pytest
 
 from rookworld_rlvr.evaluation import score_examples, summarise
 from rookworld_rlvr.evaluation.games import PlannedGame, Start
-from rookworld_rlvr.evaluation.held_out import CLASS_KEYS, BalancedConfig, balanced_suite, held_out_suite
+from rookworld_rlvr.evaluation.held_out import held_out_suite
 from rookworld_rlvr.evaluation.mate_in_one import MateInOne
 from rookworld_rlvr.evaluation.retention import LabelLoss, RetentionModel, retention_suite
 from rookworld_rlvr.evaluation.suite import Suite, by_chunks
 from rookworld_rlvr.tasks import EnvironmentPrompt, Example, Task, parse_prompt
-from rookworld_rlvr.tasks.classes import TransitionClass
 from rookworld_rlvr.tasks.corpus import example_key
 from rookworld_rlvr.tasks.environment import environment_truth, render_environment
 
@@ -93,34 +92,6 @@ def test_what_an_item_is_called_tells_items_apart() -> None:
     assert str(games[0]) == f"game 3 from {chess.STARTING_FEN}"
     items = [*EXAMPLES, *games, MateInOne(ENDGAME, "f7g7"), MateInOne(ENDGAME, "f7f8")]
     assert len(set(map(str, items))) == len(items)
-
-
-def test_python_chess_is_perfect_on_the_balanced_set_and_a_constant_answer_is_not() -> None:
-    config = BalancedConfig(rows_per_class=1)
-    table = summarise(all_rows(balanced_suite(config, truths, seed=0, excluded=())))
-    errors = {key for key in table if "fen_error" in key or "mae" in key}
-    assert {key for key, found in table.items() if found.value == 1.0} == table.keys() - errors
-    assert all(table[key].value == 0.0 for key in errors)
-    classes = {f"balanced/{key}/{name}" for key in CLASS_KEYS for name in TransitionClass}
-    assert classes <= table.keys() and all(table[key].n == 1 for key in classes)
-    # The guess of the published data's majority: the move was legal and nothing has ended.
-    constant = balanced_suite(config, lambda chunk: [f"{AFTER_E4}+0.001+0+0"] * len(chunk), seed=0, excluded=())
-    found = summarise(all_rows(constant))
-    plain = ("castling", "en_passant", "promotion", "capture", "quiet")
-    assert {name for name in TransitionClass if found[f"balanced/outcome_accuracy/{name}"].value} == set(plain)
-    for parts in (("white", "black"), ("opening", "middlegame", "endgame")):
-        keys = [f"balanced/outcome_accuracy/{part}" for part in parts]
-        told = [found[key] for key in keys if key in found]
-        assert sum(part.n for part in told) == 10 and sum(part.value * part.n for part in told) == pytest.approx(5.0)
-    assert found["balanced/outcome_accuracy"].value == 0.5 and found["balanced/exact"].value == 0.0
-
-
-def test_classes_take_turns_and_excluded_positions_are_not_asked() -> None:
-    suite = balanced_suite(BalancedConfig(rows_per_class=2), truths, seed=0, excluded=())
-    assert len(suite.items) == 2 * len(TransitionClass)
-    excluded = {example_key(item) for item in suite.items}
-    other = balanced_suite(BalancedConfig(rows_per_class=1), truths, seed=0, excluded=excluded)
-    assert not excluded & {example_key(item) for item in other.items}
 
 
 def test_retention_compares_row_by_row_and_leaves_out_what_one_side_has_not() -> None:

@@ -13,7 +13,7 @@ COMMANDS = {
     "train": "the main job: bash train.sh = smoke, then this",
     "smoke": "one real step on one prompt per task, then the preflight checks",
     "bench": "speed of a step with each generator",
-    "evaluate": "held-out examples, puzzles and games of any model, with intervals; compare: two results, paired",
+    "evaluate": "held-out examples, mates in one and games of any model, with intervals; compare: two results, paired",
     "report": "a run as one HTML file: summary, curves, boards; several runs laid over one another",
     "rollouts": "completions of a run or an evaluation, as boards in the terminal",
     "rescore": "a run's transcripts scored again, by another rubric, and compared",

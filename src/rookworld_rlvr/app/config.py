@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from ..evaluation.held_out import BalancedConfig
 from ..evaluation.match import EngineMatchConfig, MatchConfig
 from ..evaluation.mate_in_one import MateInOneConfig
-from ..evaluation.puzzles import PuzzlesConfig
 from ..evaluation.retention import RetentionConfig
 from ..evaluation.selfplay import SelfplayConfig
 from ..evaluation.suite import SuiteName
@@ -50,7 +48,7 @@ class EvaluateConfig:
     suites: list[SuiteName] = field(default_factory=lambda: [SuiteName.policy, SuiteName.environment])
     """What is evaluated, in this order."""
     seed: int = 0
-    """Decides the held-out rows where data.held_out is empty, the balanced rows, and what is drawn in games."""
+    """Decides the held-out rows where data.held_out is empty, and what is drawn in games."""
     device: Device = Device.auto
     precision: Precision = Precision.auto
     threads: int = 0
@@ -69,9 +67,7 @@ class EvaluateConfig:
     generator: GeneratorBaseConfig = field(default_factory=GeneratorBaseConfig)
     stockfish: EngineProcessConfig = field(default_factory=EngineProcessConfig)
     """Used with evaluation_nodes."""
-    balanced: BalancedConfig = field(default_factory=BalancedConfig)
     mate_in_one: MateInOneConfig = field(default_factory=MateInOneConfig)
-    puzzles: PuzzlesConfig = field(default_factory=PuzzlesConfig)
     selfplay: SelfplayConfig = field(default_factory=SelfplayConfig)
     engine_match: EngineMatchConfig = field(default_factory=EngineMatchConfig)
     match: MatchConfig = field(default_factory=MatchConfig)

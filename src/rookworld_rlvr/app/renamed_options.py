@@ -35,6 +35,8 @@ RENAMED_OPTIONS: dict[str, str] = {
     "match.max_halfmoves": "match.max_plies",
     "engine_match.max_halfmoves": "engine_match.max_plies",
     "closed_world": f"{REMOVED}the suite world_model is gone)",
+    "balanced": f"{REMOVED}recalls of the suite environment are by class)",
+    "puzzles": f"{REMOVED}suites=[mate_in_one] solves positions of a file)",
     "world_model": f"{REMOVED}the suite world_model is gone)",
     "recovery.good_steps": "(removed: constant GOOD_STEPS of stability/recovery.py)",
     "recovery.ramp_steps": "(removed: constant RAMP_STEPS of stability/recovery.py)",

@@ -10,11 +10,10 @@ from ..errors import UserError
 from ..evaluation import MoveEvaluator
 from ..evaluation.completions import greedy_texts
 from ..evaluation.engine_player import OpponentConfig, engine_player
-from ..evaluation.held_out import balanced_suite, held_out_suite
+from ..evaluation.held_out import held_out_suite
 from ..evaluation.match import RULES, MakePlayer, engine_match_suite, match_suite
 from ..evaluation.mate_in_one import mate_in_one_suite, read_mates
 from ..evaluation.players import DecodingConfig, ModelPlayer, Player
-from ..evaluation.puzzles import puzzles_suite, read_puzzles
 from ..evaluation.retention import RetentionModel, label_losses, retention_suite
 from ..evaluation.selfplay import selfplay_suite
 from ..evaluation.suite import Suite, SuiteName
@@ -69,12 +68,6 @@ def _held_out(task: Task, evaluated: Evaluated) -> Suite:
     )
 
 
-def _balanced(evaluated: Evaluated) -> Suite:
-    config = evaluated.config
-    complete = partial(greedy_texts, evaluated.generator, evaluated.policy.tokenizer)
-    return balanced_suite(config.balanced, complete, seed=config.seed, excluded=evaluated.data.trained)
-
-
 def _mate_in_one(evaluated: Evaluated) -> Suite:
     """Without positions of the training source."""
     config = evaluated.config.mate_in_one
@@ -82,16 +75,6 @@ def _mate_in_one(evaluated: Evaluated) -> Suite:
     kept = [mate for mate in mates if not _is_trained([mate.fen], evaluated.data.trained)]
     facts = {"file": config.path, "positions_in_training": len(mates) - len(kept)}
     return mate_in_one_suite(_player(evaluated, DecodingConfig()), kept[: config.limit], facts=facts)
-
-
-def _puzzles(evaluated: Evaluated) -> Suite:
-    """Without puzzles that have a position of the training source."""
-    config = evaluated.config.puzzles
-    puzzles = _read(SuiteName.puzzles, config.path, read_puzzles)
-    kept = [puzzle for puzzle in puzzles if not _is_trained([fen for fen, _ in puzzle.steps], evaluated.data.trained)]
-    facts = {"file": config.path, "puzzles_in_training": len(puzzles) - len(kept)}
-    player = _player(evaluated, DecodingConfig())
-    return puzzles_suite(player, kept[: config.limit], themes=config.themes, facts=facts)
 
 
 def _read(name: SuiteName, path: str, read: Callable[[str], list[Any]]) -> list[Any]:
@@ -194,9 +177,7 @@ def _retention_model(policy: Policy, generator: Generator) -> RetentionModel:
 BUILDERS: dict[SuiteName, Callable[[Evaluated], Suite]] = {
     SuiteName.policy: partial(_held_out, Task.policy),
     SuiteName.environment: partial(_held_out, Task.environment),
-    SuiteName.balanced: _balanced,
     SuiteName.mate_in_one: _mate_in_one,
-    SuiteName.puzzles: _puzzles,
     SuiteName.selfplay: _selfplay,
     SuiteName.engine_match: _engine_match,
     SuiteName.match: _match,

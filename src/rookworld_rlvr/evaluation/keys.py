@@ -116,9 +116,7 @@ def _of(prefix: str, keys: Mapping[str, Key]) -> dict[str, Key]:
 KEYS: Mapping[str, Key] = {
     **_of("policy/", _POLICY | {"win_probability_loss": LOSS, "eval_error": LOSS}),
     **_of("environment/", _ENVIRONMENT | _NEXT_FEN),
-    **_of("balanced/", _ENVIRONMENT | _NEXT_FEN | {"exact": RIGHT, "outcome_accuracy": RIGHT}),
     **_of("mate_in_one/", {"accuracy": RIGHT, "exact": RIGHT, "legal": RIGHT}),
-    **_of("puzzles/", {"accuracy": RIGHT, "first_move": RIGHT, "legal": RIGHT}),
     **_of("selfplay/", {"legal_halfmoves": LENGTH, "illegal_rate": WRONG, "ended": EVENT, "ended/illegal_move": WRONG}),
     **_of("engine_match/", _GAMES),
     **_of("match/", _GAMES | {"replaced": LOSS, "opponent_illegal": SHARE, "opponent_replaced": SHARE}),

@@ -62,21 +62,10 @@ _RECALLS = {
     "recall_terminated": ("`terminated_accuracy` on examples whose move ends the game", _CONSTANT),
     "recall_truncated": ("`truncated_accuracy` on examples whose move is illegal", _CONSTANT),
 }
-_BALANCED = {
-    "exact": ("all four fields are the true ones; also `…/<class>`", "rises"),
-    "outcome_accuracy": ("reward and both flags are the true ones; also `…/<class>`",
-                         "rises; a constant guess has 0.5"),
-}  # fmt: skip
-
 _MOVES = _fractions("mate_in_one", {
     "accuracy": ("the move mates", "rises"),
     "exact": ("the move is the file's", "at or below `mate_in_one/accuracy`"),
     "legal": ("the move is legal", "near 1"),
-}) | _fractions("puzzles", {
-    "accuracy": ("every move of the solver is right, or one mates; also by rating, `…/rated_<from>_<to>`, and by "
-                 "theme, `…/theme_<name>`", "rises"),
-    "first_move": ("the first move is right, or mates", "at or above `puzzles/accuracy`"),
-    "legal": ("the first move is legal", "near 1"),
 })  # fmt: skip
 
 _GAMES = {
@@ -136,8 +125,6 @@ EVALUATION_METRICS: _Table = {
     **_fractions("environment", _TRANSITION),
     "environment/reward_mae": _REWARD_ERROR,
     **_fractions("environment", _RECALLS),
-    **_fractions("balanced", _BALANCED | _TRANSITION),
-    "balanced/reward_mae": _REWARD_ERROR,
     **_MOVES,
     **_GAMES,
     **_MATCHES,

@@ -22,7 +22,7 @@ from .scoring import analysis_of, score_engine_loss, score_environment_row, scor
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One item of a suite, for example an example, a puzzle or a game, and its values."""
+    """One item of a suite, an example, a position or a game, and its values."""
 
     index: int
     """Its place in its suite, from 0."""

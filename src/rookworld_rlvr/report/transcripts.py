@@ -15,7 +15,6 @@ from ..tasks.policy import parse_policy
 from ..training.run_files import ROLLOUTS_FILE
 
 ROWS_ENDING = ".rows.jsonl"
-SUITES_OF_MOVES = (SuiteName.mate_in_one, SuiteName.puzzles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ def _of_evaluation(line: Mapping[str, Any]) -> Transcript:
     prompt, completion = line["prompt"], line["completion"]
     values = {key: float(value) for key, value in line["values"].items()}
     task = parse_prompt(prompt).task
-    if line["suite"] in SUITES_OF_MOVES:
+    if line["suite"] == SuiteName.mate_in_one:
         # A player says its best move alone.
         failure = None if values[f"{line['suite']}/accuracy"] else f"unsolved: expected {line['expected']}"
         return Transcript(task, prompt, f"B: {completion}", line["expected"], failure, parts=values)

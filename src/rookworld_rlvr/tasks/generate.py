@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import chess
 
-from ..board.moves import is_legal_uci
 from ..board.openings import OPENINGS, opening_board
 from ..board.transition import step
 from .environment import HISTORY_MOVES, render_environment, render_environment_prompt
@@ -13,7 +12,6 @@ from .move_evals import MoveEvals
 from .policy import MAX_CANDIDATES, render_policy, render_policy_prompt
 from .types import PolicyCompletion
 
-MAX_PLIES = 160
 # Half of the games begin behind a named opening, half after up to this many random plies.
 OPENING_FRACTION = 0.5
 RANDOM_START_PLIES = 6
@@ -67,13 +65,3 @@ def environment_line(fen: str, uci: str, history: Sequence[str]) -> str:
     """A published `A:` line; `history` ends with `uci`. python-chess writes the completion."""
     prompt = render_environment_prompt(fen, uci, history)
     return prompt + render_environment(step(fen, uci, list(history)[-HISTORY_MOVES:]))
-
-
-def wrong_move(rng: random.Random, board: chess.Board) -> str:
-    """An illegal UCI move: half a piece's move gone wrong, half any two squares."""
-    pieces = list(chess.SquareSet(board.occupied_co[board.turn]))
-    while True:
-        origin = rng.choice(pieces) if rng.random() < 0.5 else rng.choice(chess.SQUARES)
-        uci = chess.square_name(origin) + chess.square_name(rng.choice(chess.SQUARES))
-        if uci[:2] != uci[2:] and not is_legal_uci(board, uci):
-            return uci

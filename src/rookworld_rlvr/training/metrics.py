@@ -14,7 +14,7 @@ from ..rollout.generator import SampledCompletion
 from ..stockfish.pool import EngineCounts
 from .loss import TokenTotals
 from .memory import peak_memory_gib, step_peak_gib
-from .state import Collection, StepContext, StepReport
+from .state import StepContext, StepReport
 
 
 class Reduction(StrEnum):
@@ -56,11 +56,6 @@ def _of_report(value: Callable[[StepReport], float]) -> Value:
 def _of_groups(value: Callable[[StepReport], float | Mapping[str, float]]) -> Value:
     """None where nothing was sampled."""
     return lambda report, _context: value(report) if report.groups else None
-
-
-def _of_collection(value: Callable[[Collection], float]) -> Value:
-    """None where nothing was sampled."""
-    return lambda report, _context: value(report.collection) if report.groups else None
 
 
 def _of_advantages(value: Callable[[StepReport], float]) -> Value:
