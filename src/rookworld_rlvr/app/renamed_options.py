@@ -5,9 +5,20 @@ from collections.abc import Sequence
 REMOVED = "(removed: "
 """Prefix of a hint that gives a reason instead of a new name; the hint ends with the closing bracket."""
 LEAVE_OUT = f"{REMOVED}it is the default, leave it out)"
-CONSTANT = f"{REMOVED}now the constant"
 FIXED_MIXTURE = f"{REMOVED}the mixture of the tasks is fixed)"
 NO_SELF_PLAY = f"{REMOVED}prompts come from the examples alone)"
+
+NOW_CONSTANTS = (
+    "recovery.good_steps recovery.ramp_steps recovery.max_ineffective_steps recovery.keep_faults "
+    "recovery.guard.history recovery.guard.spike_sigmas recovery.guard.kl_floor recovery.guard.collapse_drop "
+    "warnings kl.raise_above kl.raise_factor kl.lower_below kl.lower_factor kl.max_coef "
+    "objective.collection.refill_rounds reference.mixup rubric.policy.structure rubric.policy.parse "
+    "rubric.policy.eval_scale_pawns rubric.policy.eval_tolerance rubric.environment.structure "
+    "rubric.environment.parse rubric.environment.similarity rubric.environment.unparsable_fen_credit "
+    "rubric.warmup_start distributed.check_every data.held_out_fraction rubric.stockfish.hash_mib "
+    "rubric.stockfish.attempts stockfish.hash_mib stockfish.attempts objective.advantage.clip kl.token_clamp "
+)
+"""Options of earlier versions that nobody set: their values stand in the code."""
 
 # An entry without "=" covers the option and everything below it; with "=" it covers one value or one group choice.
 RENAMED_OPTIONS: dict[str, str] = {
@@ -38,15 +49,6 @@ RENAMED_OPTIONS: dict[str, str] = {
     "balanced": f"{REMOVED}recalls of the suite environment are by class)",
     "puzzles": f"{REMOVED}suites=[mate_in_one] solves positions of a file)",
     "world_model": f"{REMOVED}the suite world_model is gone)",
-    "recovery.good_steps": "(removed: constant GOOD_STEPS of stability/recovery.py)",
-    "recovery.ramp_steps": "(removed: constant RAMP_STEPS of stability/recovery.py)",
-    "recovery.max_ineffective_steps": "(removed: constant MAX_INEFFECTIVE_STEPS of training/health.py)",
-    "recovery.keep_faults": "(removed: constant KEEP_FAULTS of training/diagnosis.py)",
-    "recovery.guard.history": "(removed: constant HISTORY of stability/guards.py)",
-    "recovery.guard.spike_sigmas": "(removed: constant SPIKE_SIGMAS of stability/guards.py)",
-    "recovery.guard.kl_floor": "(removed: constant KL_FLOOR of stability/guards.py)",
-    "recovery.guard.collapse_drop": "(removed: constant COLLAPSE_DROP of stability/guards.py)",
-    "warnings": "(removed: the limits of warning signs are constants of training/health.py)",
     "generator.compile": "(removed: it was slower wherever it was measured)",
     "generator.top_p": "(removed: training needs the whole distribution's log-probs)",
     "generator.top_k": "(removed: training needs the whole distribution's log-probs)",
@@ -58,17 +60,10 @@ RENAMED_OPTIONS: dict[str, str] = {
     "kl.control=budget": "kl.control=adaptive",
     "kl.gain": "(removed: with the proportional and budget controllers)",
     "kl.error_clip": "(removed: with the proportional and budget controllers)",
-    "kl.raise_above": f"{CONSTANT} stability.kl_control.RAISE_ABOVE)",
-    "kl.raise_factor": f"{CONSTANT} stability.kl_control.RAISE_FACTOR)",
-    "kl.lower_below": f"{CONSTANT} stability.kl_control.LOWER_BELOW)",
-    "kl.lower_factor": f"{CONSTANT} stability.kl_control.LOWER_FACTOR)",
-    "kl.max_coef": f"{CONSTANT} stability.kl_control.MAX_COEF)",
     "objective.clip.dual_clip": "(removed: recovery catches a token that runs away against its advantage)",
     "objective.collection.kl_cap": "(removed: recovery and kl.coef bound the KL)",
-    "objective.collection.refill_rounds": f"{CONSTANT} training.collection.MAX_REFILLS)",
     "objective.entropy.coef": "objective.entropy_coef",
     "objective.entropy": "(removed: the entropy bonus has a fixed coefficient, objective.entropy_coef)",
-    "reference.mixup": f"{CONSTANT} stability.reference.EMA_FRACTION)",
     "reference.tolerance": "(removed: a refresh on improvement allows no fall of the score)",
     "reference.kl_budget": "(removed: reference.refresh_every alone decides when a refresh is due)",
     "reference.reset_optimizer": "(removed: the optimiser keeps its moments at a refresh)",
@@ -76,34 +71,18 @@ RENAMED_OPTIONS: dict[str, str] = {
     "logging=trackio": f"{REMOVED}use logging=wandb or logging=tensorboard)",
     "logging.tracker=trackio": f"{REMOVED}use logging.tracker=wandb or logging.tracker=tensorboard)",
     "logging.console_every": "(removed: the console has a line per step)",
-    "rubric.policy.structure": f"{CONSTANT} rewards.policy_rewards.STRUCTURE_WEIGHTS)",
-    "rubric.policy.parse": f"{CONSTANT} rewards.policy_rewards.PARSE_WEIGHTS)",
-    "rubric.policy.eval_scale_pawns": f"{CONSTANT} rewards.policy_rewards.EVAL_SCALE_PAWNS)",
-    "rubric.policy.eval_tolerance": f"{CONSTANT} rewards.policy_rewards.EVAL_TOLERANCE)",
-    "rubric.environment.structure": f"{CONSTANT} rewards.environment_rewards.STRUCTURE_WEIGHTS)",
-    "rubric.environment.parse": f"{CONSTANT} rewards.environment_rewards.PARSE_WEIGHTS)",
-    "rubric.environment.similarity": f"{REMOVED}now constants in rewards/similarity.py)",
-    "rubric.environment.unparsable_fen_credit": f"{CONSTANT} rewards.environment_rewards.UNPARSABLE_FEN_CREDIT)",
-    "rubric.warmup_start": f"{CONSTANT} rewards.rubric.WARMUP_START)",
-    "distributed.check_every": f"{CONSTANT} training.loop.COMPARE_EVERY)",
     "kl.warmup_factor": "(removed: the warm-up begins at 0)",
-    "data.held_out_fraction": f"{CONSTANT} training.data.HELD_OUT_FRACTION)",
-    "rubric.stockfish.hash_mib": f"{CONSTANT} stockfish.engine.HASH_MIB)",
-    "rubric.stockfish.attempts": f"{CONSTANT} stockfish.engine.ATTEMPTS)",
     "rubric.stockfish.cache_folder": "(removed: set XDG_CACHE_HOME)",
-    "stockfish.hash_mib": f"{CONSTANT} stockfish.engine.HASH_MIB)",
-    "stockfish.attempts": f"{CONSTANT} stockfish.engine.ATTEMPTS)",
     "stockfish.cache_folder": "(removed: set XDG_CACHE_HOME)",
     "objective.mismatch.floor": "(removed: the masks drop ratios below 1 / objective.mismatch.cap)",
-    "objective.advantage.clip": f"{CONSTANT} objective.advantages.ADVANTAGE_CLIP)",
     "generator.vllm.sleep": "(removed: vLLM on CUDA always gives its memory back while the trainer works)",
     "model.lora": f"{REMOVED}all weights are trained)",
-    "kl.token_clamp": f"{CONSTANT} training.loss.TOKEN_CLAMP_NAT)",
     "data=default": LEAVE_OUT,
     "rubric=default": LEAVE_OUT,
     "recovery=default": LEAVE_OUT,
     "optim=tiny": LEAVE_OUT,
 }
+RENAMED_OPTIONS |= dict.fromkeys(NOW_CONSTANTS.split(), f"{REMOVED}now a constant in the code)")
 RENAMED_COMMANDS: dict[str, str] = {
     "warmstart": "sft",
     "pretrain": "(removed: bash recipes/tiny_model/run.sh makes a model from nothing)",
