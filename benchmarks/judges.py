@@ -5,7 +5,7 @@
 
 Every run is `rookworld train` with the default configuration but for what its name says. Held out, greedy, before and
 after; the engine that measures looks at twice the nodes of the one that judges. Runs on one task, and the mixed one
-beside them, then take `rookworld evaluate 'suites=[retention]'` against the model they began from, on as many rows.
+beside them, then are evaluated on both tasks and their labels, and compared with the model they began from.
 Prints tables in Markdown: the paired gain of each run with its 95 % interval, means over seeds with their spread, and
 for each task what changed. What is there already is not repeated.
 """
@@ -36,9 +36,10 @@ MEASURE = ("evaluation_nodes=40000", "match_pairs=0")
 RETAINED = ("labels", "policy", "environment")
 """The mixed run and those of one task."""
 RETENTION = {
-    "policy": ("loss", "legal_best_move", "legal_candidates", "best_move_accuracy", "valid"),
-    "environment": ("loss", "next_state_accuracy", "reward_accuracy", "recall_illegal", "recall_win", "recall_draw"),
+    "policy": ("legal_best_move", "legal_candidates", "best_move_accuracy", "valid"),
+    "environment": ("next_state_accuracy", "reward_accuracy", "recall_illegal", "recall_win", "recall_draw"),
 }
+SUITES = "suites=[policy,environment,label_loss]"
 
 Table = dict[str, dict[str, float]]
 """By key: value, low and high of a paired difference, and the value before."""
@@ -63,20 +64,22 @@ def retention_of(name: str, seed: int, out: Path) -> Table:
     Without the keys of which the held-out rows have no case.
     """
     run = out / f"{name}-{seed}" / "latest"
-    result = run / "retention.json"
+    result, start, end = (run / f"{part}.json" for part in ("retention", "start", "end"))
     if not result.exists():
         config = OmegaConf.load(run / "config.yaml")
-        asked = {
-            "model.path": list_checkpoints(run)[-1],
-            "retention.baseline": config.model.path,
-            "output": result,
-            **{key: OmegaConf.select(config, key) for key in ("evaluation_rows", "threads", "seed")},
-        }
-        given = ["suites=[retention]", *(f"{key}={value}" for key, value in asked.items())]
-        rookworld(f"{name}, seed {seed}, retention", "evaluate", *given)
-    table = json.loads(result.read_text(encoding="utf-8"))["suites"]["retention"]["table"]
-    keys = [f"retention/{task}_{metric}" for task, metrics in RETENTION.items() for metric in metrics]
-    return {key: table[f"{key}/change"] | {"before": table[f"{key}/baseline"]["value"]} for key in keys if key in table}
+        same = [f"{key}={OmegaConf.select(config, key)}" for key in ("evaluation_rows", "threads", "seed")]
+        for model, output in ((config.model.path, start), (list_checkpoints(run)[-1], end)):
+            given = [SUITES, f"model.path={model}", f"output={output}", *same]
+            rookworld(f"{name}, seed {seed}, {output.stem}", "evaluate", *given)
+        rookworld(f"{name}, seed {seed}, retention", "evaluate", "compare", str(start), str(end), "--json", str(result))
+    table = json.loads(result.read_text(encoding="utf-8"))["table"]
+    return {key: table[key]["gain"] | {"before": table[key]["first"]} for key in kept_keys() if key in table}
+
+
+def kept_keys() -> list[str]:
+    """The keys of both tasks, and the losses of their labels."""
+    metrics = [f"{task}/{metric}" for task, metrics in RETENTION.items() for metric in metrics]
+    return [*metrics, *(f"label_loss/{task}" for task in RETENTION)]
 
 
 def runs_table(found: Found, keys: Iterable[str]) -> str:
@@ -125,7 +128,7 @@ def main() -> None:
     }
     for task in RETENTION if kept else ():
         common = set.intersection(*(set(table) for seeds in kept.values() for table in seeds.values()))
-        print(f"\n{runs_table(kept, sorted(key for key in common if key.startswith(f'retention/{task}_')))}")
+        print(f"\n{runs_table(kept, sorted(key for key in common if task in key.split('/')))}")
 
 
 if __name__ == "__main__":

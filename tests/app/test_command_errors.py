@@ -199,8 +199,6 @@ def test_a_model_folder_that_lacks_a_file_is_refused(
         (["evaluate", "suites=[]"], "suites: expected one or more, each once"),
         (["evaluate", "suites=[policy,policy]"], "suites: expected one or more, each once"),
         (["evaluate", "suites=[chess]"], "chess"),
-        (["evaluate", "suites=[retention]"], "retention.baseline: expected the starting checkpoint"),
-        (["evaluate", "suites=[retention]", "retention.baseline=/nope"], "retention.baseline: model.path: expected"),
         (["evaluate", "suites=[mate_in_one]"], "mate_in_one.path: expected a file"),
         (["evaluate", "suites=[selfplay]", "selfplay.games=0"], "expected items of selfplay"),
         (["evaluate", "suites=[selfplay]", "selfplay.pgn=/nope/games.pgn"], "selfplay.pgn: expected a file"),

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -16,18 +15,11 @@ from safetensors.torch import load_file, save_file
 
 from rookworld_rlvr.app import suites
 from rookworld_rlvr.app.cli import main
-from rookworld_rlvr.app.config import EvaluateConfig
-from rookworld_rlvr.app.generators import make_generator
 from rookworld_rlvr.app.rows_file import RowsFile, rows_path
-from rookworld_rlvr.app.suites import Evaluated, load_model
 from rookworld_rlvr.evaluation.suite import Suite, SuiteName
 from rookworld_rlvr.files import written_alone
 from rookworld_rlvr.provenance import software
-from rookworld_rlvr.rollout.generator import Generator, GeneratorKind
-from rookworld_rlvr.rollout.hf_generator import HFGenerator
-from rookworld_rlvr.rollout.static_generator import StaticGenerator
 from rookworld_rlvr.stockfish.engine import EngineNotFoundError, find_engine
-from rookworld_rlvr.training.data import load_evaluation_data
 
 COMMON = ("model", "data", "generator", "evaluation_rows", "precision", "device", "threads")
 MATE = {"fen": "6k1/5ppp/8/8/8/8/8/R3K3 w - - 0 1", "best": "a1a8"}
@@ -182,7 +174,6 @@ def test_every_suite_can_be_asked_for_by_name_and_has_rows(evaluate: Evaluate, t
         "engine_match.pairs=1",
         "engine_match.max_plies=2",
         "engine_match.opponent.nodes=10",
-        "retention.baseline=tiny",
     )
     assert list(found["suites"]) == [str(name) for name in names]
     for name, suite in found["suites"].items():
@@ -190,43 +181,6 @@ def test_every_suite_can_be_asked_for_by_name_and_has_rows(evaluate: Evaluate, t
     results = found["suites"]
     assert results["selfplay"]["table"]["selfplay/illegal_rate"]["n"] >= 2
     assert (tmp_path / "games.pgn").read_text().count("[Event ") == 2
-    # The baseline is the other model, and the model this one.
-    told = results["retention"]["table"]
-    other = evaluate("suites=[policy,environment]", "model.path=tiny", output="tiny.json")
-    assert results["retention"]["baseline"] == {key: other["model"][key] for key in ("path", "checksum")}
-    for name in ("policy", "environment"):
-        for key, row in other["suites"][name]["table"].items():
-            mine = told.get(f"retention/{key.replace('/', '_', 1)}")
-            if mine and key.count("/") == 1:
-                assert mine["value"] == results[name]["table"][key]["value"]
-                assert told[f"retention/{key.replace('/', '_', 1)}/baseline"]["value"] == row["value"]
-    assert told["retention/policy_valid"]["value"] != told["retention/policy_valid/baseline"]["value"]
-    mine, theirs, change = (told[f"retention/policy_loss{of}"]["value"] for of in ("", "/baseline", "/change"))
-    assert change == pytest.approx(mine - theirs) and abs(change) > 0.5
-
-
-@pytest.mark.parametrize("kind", ["vllm", "vllm_server", "static"])
-def test_a_baseline_is_asked_in_this_process_where_vllm_holds_the_model(
-    kind: str, small_overrides: list[str], composed: Callable[..., EvaluateConfig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = [override for override in small_overrides if override.startswith(COMMON)]
-    asked = ["suites=[retention]", "retention.baseline=tiny", "evaluation_rows=2", f"generator={kind}"]
-    config = composed(*given, *asked, command="evaluate")
-    policy = load_model(config, config.model.path)
-    own = make_generator(policy, replace(config.generator, kind=GeneratorKind.hf))
-    made: list[Generator] = []
-
-    def make(*arguments: Any) -> Generator:
-        made.append(make_generator(*arguments))
-        return made[-1]
-
-    monkeypatch.setattr(suites, "make_generator", make)
-    data = load_evaluation_data(config.data, seed=0)
-    [suite] = suites.build_suites(Evaluated(config, data, policy, own))
-    assert [type(generator) for generator in made] == [StaticGenerator if kind == "static" else HFGenerator]
-    assert made[0].weights_checksum() == suite.facts["baseline"]["checksum"] != own.weights_checksum()
-    [rows] = suite.rows(0)
-    assert len(rows) == 4 and all("/baseline" in " ".join(row.values) for row in rows)
 
 
 def engine_there() -> bool:
@@ -560,22 +514,17 @@ def broken_model(small_model: Path, tmp_path: Path) -> Path:
 def test_a_model_that_has_diverged_has_forgotten_infinitely_much(
     evaluate: Evaluate, broken_model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    given = ("suites=[retention]", f"model.path={broken_model}")
-    table = evaluate(*given, "retention.baseline=tiny")["suites"]["retention"]["table"]
-    assert table["retention/policy_loss"] == {"value": "inf", "low": 0.0, "high": "inf", "n": 3}
-    assert table["retention/policy_loss/change"] == {"value": "inf", "low": "-inf", "high": "inf", "n": 3}
-    assert table["retention/policy_legal_best_move"]["value"] == 0.0
+    given = ("suites=[label_loss]", f"model.path={broken_model}")
+    table = evaluate(*given)["suites"]["label_loss"]["table"]
+    assert table["label_loss/policy"] == {"value": "inf", "low": 0.0, "high": "inf", "n": 3}
     shown = capfd.readouterr().out
-    assert "│ retention/policy_loss/change " in shown and "[-∞, ∞]" in shown and "…" not in shown
-    assert all(f"│ {key} " in shown for key in table if key.endswith(("change", "loss")))
-    assert '"retention/policy_loss": "inf"' in rows_path(tmp_path / "table.json").read_text()
+    assert "│ label_loss/policy " in shown and "∞" in shown and "…" not in shown
+    assert '"label_loss/policy": "inf"' in rows_path(tmp_path / "table.json").read_text()
     # The same again, from its rows, and against one that has lost as much.
-    assert evaluate(*given, "retention.baseline=tiny")["suites"]["retention"]["table"] == table
-    same = evaluate(*given, f"retention.baseline={broken_model}", output="same.json")["suites"]["retention"]["table"]
-    assert same["retention/policy_loss/change"]["value"] == 0.0
+    assert evaluate(*given)["suites"]["label_loss"]["table"] == table
     first, out = str(tmp_path / "table.json"), tmp_path / "c.json"
     assert main(["evaluate", "compare", first, first, "--json", str(out)]) == 0
-    entry = json.loads(out.read_text())["table"]["retention/policy_loss"]
+    entry = json.loads(out.read_text())["table"]["label_loss/policy"]
     assert (entry["first"], entry["second"], entry["gain"]["value"], entry["p"]) == ("inf", "inf", 0.0, 1.0)
 
 

@@ -44,7 +44,7 @@ def leaves(config: Any, path: str = "") -> Iterator[str]:
 
 # Legal moves, which the small model does not write.
 PLAYS = ("model.path=tiny", "generator.max_new_tokens=100")
-POLICY, RETENTION = ("suites=[policy]",), ("suites=[retention]", "retention.baseline=tiny")
+POLICY = ("suites=[policy]",)
 MEASURED = (*POLICY, "evaluation_nodes=50", "stockfish.path={measuring}")
 MATES = ("suites=[mate_in_one]", "mate_in_one.path={mates}")
 SELFPLAY = ("suites=[selfplay]", "selfplay.games=2", "selfplay.max_plies=2", *PLAYS)
@@ -108,7 +108,6 @@ OPTIONS = {
     "engine_match.opponent.skill": Option(7, MATCH),
     "engine_match.opponent.random_moves": Option(1.0, MATCH),
     "engine_match.pgn": Option("games.pgn", MATCH),
-    "retention.baseline": Option("{small}", RETENTION),
 }
 OPPONENT = """#!{python}
 '''A UCI engine whose move follows from its settings and its limit.'''

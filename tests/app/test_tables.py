@@ -47,16 +47,16 @@ def test_parts_stand_beside_their_key_in_a_table_of_their_own_with_half_the_widt
     measures = {
         "policy/valid": Measure(0.5, 0.25, 0.75, 8),
         "policy/valid/black": Measure(0.734, 0.704, 0.758, 5),
-        "puzzles/accuracy": Measure(0.5, 0.25, 0.75, 8),
-        "puzzles/accuracy/theme_endgame": Measure(0.5, 0.1, 0.9, 2),
-        "retention/policy_loss": Measure(2.0, 1.0, 3.0, 1),
-        "retention/policy_loss/baseline": Measure(1.5, 0.0, inf, 1),
+        "mate_in_one/accuracy": Measure(0.5, 0.25, 0.75, 8),
+        "mate_in_one/accuracy/from_engine": Measure(0.5, 0.1, 0.9, 2),
+        "label_loss/policy": Measure(2.0, 1.0, 3.0, 1),
+        "label_loss/policy/white": Measure(1.5, 0.0, inf, 1),
     }
     assert printed(*evaluation_tables(to_json(measures))) == [
         ["policy/valid", "0.5000", "[0.2500, 0.7500]", "8"],
-        ["puzzles/accuracy", "0.5000", "[0.2500, 0.7500]", "8"],
-        ["puzzles/accuracy/theme_endgame", "0.5000", "[0.1000, 0.9000]", "2"],
-        ["retention/policy_loss", "2.0000", "[1.0000, 3.0000]", "1"],
-        ["policy/valid", "0.734 ±0.027", ""],
-        ["retention/policy_loss", "", "1.500 ±∞"],
+        ["mate_in_one/accuracy", "0.5000", "[0.2500, 0.7500]", "8"],
+        ["mate_in_one/accuracy/from_engine", "0.5000", "[0.1000, 0.9000]", "2"],
+        ["label_loss/policy", "2.0000", "[1.0000, 3.0000]", "1"],
+        ["policy/valid", "", "0.734 ±0.027"],
+        ["label_loss/policy", "1.500 ±∞", ""],
     ]

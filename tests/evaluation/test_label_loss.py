@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rookworld_rlvr.evaluation.retention import label_losses
+from rookworld_rlvr.evaluation.label_loss import label_losses
 from rookworld_rlvr.model.device import Device, Precision, select_device
 from rookworld_rlvr.model.policy import ModelConfig, Policy, load_policy
 from rookworld_rlvr.tasks import Example

@@ -12,10 +12,10 @@ def evaluation_keys() -> Iterator[str]:
     import chess
 
     from rookworld_rlvr.evaluation.held_out import held_out_rows
+    from rookworld_rlvr.evaluation.label_loss import LabelLoss, label_loss_suite
     from rookworld_rlvr.evaluation.match import RULES, EngineMatchConfig, MatchConfig, engine_match_suite, match_suite
     from rookworld_rlvr.evaluation.mate_in_one import MateInOne, mate_in_one_suite
     from rookworld_rlvr.evaluation.players import RandomPlayer
-    from rookworld_rlvr.evaluation.retention import LabelLoss, RetentionModel, retention_suite
     from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay_suite
     from rookworld_rlvr.evaluation.suite import suite_table
     from rookworld_rlvr.stockfish.engine import Analysis
@@ -30,14 +30,13 @@ def evaluation_keys() -> Iterator[str]:
     labels = [example.completion or "" for example in examples]
     fen = next(parse_policy_prompt(row.prompt).fen for row in examples if row.task is Task.policy)
     analysis = Analysis(fen, tuple((move.uci(), 0.0) for move in chess.Board(fen).legal_moves))
-    asked = RetentionModel(lambda chunk: [""] * len(chunk), lambda chunk: [LabelLoss(1.0, 1)] * len(chunk))
     player = RandomPlayer()
     mate = "7k/5Q2/6K1/8/8/8/8/8 w - - 0 1", "f7g7"
     suites = [
         selfplay_suite(player, SelfplayConfig(games=1, max_plies=2)),
         engine_match_suite(player, lambda: nullcontext(player), EngineMatchConfig(pairs=1, max_plies=2)),
         match_suite(RULES["random"], RULES["random"], MatchConfig(pairs=1, max_plies=2)),
-        retention_suite(asked, asked, examples),
+        label_loss_suite(lambda chunk: [LabelLoss(1.0, 1)] * len(chunk), examples, facts={}),
         mate_in_one_suite(player, [MateInOne(*mate)]),
     ]
     for suite in suites:
@@ -48,12 +47,7 @@ def evaluation_keys() -> Iterator[str]:
 
 def test_every_key_of_a_suite_is_declared_and_no_other() -> None:
     measured = {"/".join(key.split("/")[:2]) for key in evaluation_keys()}
-    # Retention repeats the metrics of the two tasks under its own name.
-    repeated = {key for key in measured if key.startswith("retention/") and "_loss" not in key}
-    of_tasks = {key for key in measured if key.startswith(("policy/", "environment/")) and "/fen_" not in key}
-    of_tasks -= {"policy/win_probability_loss", "policy/eval_error"}
-    assert {key.removeprefix("retention/").replace("_", "/", 1) for key in repeated} == of_tasks
-    assert measured - repeated == EVALUATION_METRICS.keys()
+    assert measured == EVALUATION_METRICS.keys()
 
 
 def test_every_key_of_a_suite_has_a_direction() -> None:

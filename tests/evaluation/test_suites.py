@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 
 import chess
-import pytest
 
 from rookworld_rlvr.evaluation import score_examples, summarise
 from rookworld_rlvr.evaluation.games import PlannedGame, Start
 from rookworld_rlvr.evaluation.held_out import held_out_suite
+from rookworld_rlvr.evaluation.label_loss import LabelLoss, label_loss_suite
 from rookworld_rlvr.evaluation.mate_in_one import MateInOne
-from rookworld_rlvr.evaluation.retention import LabelLoss, RetentionModel, retention_suite
 from rookworld_rlvr.evaluation.suite import Suite, by_chunks
 from rookworld_rlvr.tasks import EnvironmentPrompt, Example, Task, parse_prompt
 from rookworld_rlvr.tasks.corpus import example_key
@@ -94,24 +93,11 @@ def test_what_an_item_is_called_tells_items_apart() -> None:
     assert len(set(map(str, items))) == len(items)
 
 
-def test_retention_compares_row_by_row_and_leaves_out_what_one_side_has_not() -> None:
-    def losses(nat: float) -> RetentionModel:
-        found = [LabelLoss(nat, 4), None, LabelLoss(nat * 2, 4), LabelLoss(nat, 4)]
-        return RetentionModel(labels, lambda chunk: found)
-
-    junk = RetentionModel(lambda chunk: ["junk"] * len(chunk), losses(3.0).losses)
-    table = summarise(all_rows(retention_suite(junk, losses(2.0), EXAMPLES)))
-    assert "retention/environment_loss" not in table
-    losses_told = [table[f"retention/policy_loss{part}"].value for part in ("", "/baseline", "/change")]
-    assert losses_told == pytest.approx([4.0, 8 / 3, 4 / 3])
-    assert table["retention/policy_loss_per_token/change"].value == pytest.approx(1 / 3)
-    assert table["retention/policy_valid/baseline"].value == 1.0
-    change = table["retention/policy_valid/change"]
-    # Of 3 equal values at most z² / (3 + z²) = 0.561497 are others, up to 2 above.
-    assert (change.value, change.low, change.n) == (-1.0, -1.0, 3) and change.high == pytest.approx(0.122994, abs=1e-6)
-    # White's labels, of the first and the last row, are 3 and 3 nat, Black's 6.
-    parts = {part: table[f"retention/policy_loss/{part}"].value for part in ("white", "black", "opening", "endgame")}
+def test_labels_have_a_loss_by_task_and_by_slice() -> None:
+    # The environment row's label is missing or too long.
+    losses = [LabelLoss(3.0, 4), None, LabelLoss(6.0, 4), LabelLoss(3.0, 4)]
+    table = summarise(all_rows(label_loss_suite(lambda chunk: losses, EXAMPLES, facts={})))
+    assert "label_loss/environment" not in table
+    assert table["label_loss/policy"].value == 4.0 and table["label_loss/policy_per_token"].value == 1.0
+    parts = {part: table[f"label_loss/policy/{part}"].value for part in ("white", "black", "opening", "endgame")}
     assert parts == {"white": 3.0, "black": 6.0, "opening": 4.5, "endgame": 3.0}
-    assert table["retention/policy_loss/change/black"].value == pytest.approx(2.0)
-    white = table["retention/policy_valid/change/white"]
-    assert (white.value, white.low, white.n) == (-1.0, -1.0, 2)

@@ -163,19 +163,3 @@ def test_a_resumed_run_samples_what_the_uninterrupted_one_does(
     _, resumed = run("begun", f"resume={begun}", "max_minutes=0")
     assert resumed == weights
     assert (whole / "rollouts.jsonl").read_text().count("\n") > 0
-
-
-def test_retention_asks_the_baseline_beside_the_engine(
-    tiny_overrides: list[str], small_model: Path, tmp_path: Path, capfd: Any
-) -> None:
-    common = ("data", "generator", "precision", "device", "threads")
-    given = [override for override in tiny_overrides if override.startswith(common)]
-    given += ["model.path=tiny", f"retention.baseline={small_model}", "evaluation_rows=2", "suites=[retention]"]
-
-    def baseline(generator: str) -> list[float]:
-        out = tmp_path / f"{generator}.json"
-        assert main(["evaluate", *given, f"generator={generator}", f"output={out}"]) == 0
-        table = json.loads(out.read_text())["suites"]["retention"]["table"]
-        return [table[key]["value"] for key in sorted(table) if key.endswith("/baseline")]
-
-    assert baseline("vllm") == baseline("hf") != []

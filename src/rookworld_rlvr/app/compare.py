@@ -32,7 +32,7 @@ MEASURES: Mapping[str, Measures] = {
     SuiteName.match: partial(elo_measures, SuiteName.match),
 }
 # Places of files. Their content is compared row by row, by checksum or by the engine's name.
-PLACES = ("path", "file", "pgn", "config.retention.baseline")
+PLACES = ("path", "file", "pgn")
 # Settings and facts behind policy/win_probability_loss.
 SETTINGS_OF_LOSS = ("config.evaluation_nodes", "config.stockfish.", "facts.policy.engine")
 MODEL = "config.model.path"

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 
 from ..evaluation.match import EngineMatchConfig, MatchConfig
 from ..evaluation.mate_in_one import MateInOneConfig
-from ..evaluation.retention import RetentionConfig
 from ..evaluation.selfplay import SelfplayConfig
 from ..evaluation.suite import SuiteName
 from ..model.device import Device, Precision
@@ -71,7 +70,6 @@ class EvaluateConfig:
     selfplay: SelfplayConfig = field(default_factory=SelfplayConfig)
     engine_match: EngineMatchConfig = field(default_factory=EngineMatchConfig)
     match: MatchConfig = field(default_factory=MatchConfig)
-    retention: RetentionConfig = field(default_factory=RetentionConfig)
 
     def __post_init__(self) -> None:
         if not self.suites or len(set(self.suites)) < len(self.suites):

@@ -47,6 +47,7 @@ RENAMED_OPTIONS: dict[str, str] = {
     "engine_match.max_halfmoves": "engine_match.max_plies",
     "closed_world": f"{REMOVED}the suite world_model is gone)",
     "balanced": f"{REMOVED}recalls of the suite environment are by class)",
+    "retention": f"{REMOVED}suites=[label_loss] on both models, then evaluate compare)",
     "puzzles": f"{REMOVED}suites=[mate_in_one] solves positions of a file)",
     "world_model": f"{REMOVED}the suite world_model is gone)",
     "generator.compile": "(removed: it was slower wherever it was measured)",

@@ -11,10 +11,10 @@ from ..evaluation import MoveEvaluator
 from ..evaluation.completions import greedy_texts
 from ..evaluation.engine_player import OpponentConfig, engine_player
 from ..evaluation.held_out import held_out_suite
+from ..evaluation.label_loss import label_loss_suite, label_losses
 from ..evaluation.match import RULES, MakePlayer, engine_match_suite, match_suite
 from ..evaluation.mate_in_one import mate_in_one_suite, read_mates
 from ..evaluation.players import DecodingConfig, ModelPlayer, Player
-from ..evaluation.retention import RetentionModel, label_losses, retention_suite
 from ..evaluation.selfplay import selfplay_suite
 from ..evaluation.suite import Suite, SuiteName
 from ..model.device import select_device
@@ -146,32 +146,12 @@ def _match(evaluated: Evaluated) -> Suite:
     return match_suite(ours, theirs, config, seed=seed, names=names, facts={"opponent": checksum(policy.model)})
 
 
-def _retention(evaluated: Evaluated) -> Suite:
-    config, data = evaluated.config, evaluated.data
-    if not config.retention.baseline:
-        raise UserError("retention.baseline: expected the starting checkpoint's folder or hub name, got none")
-    try:
-        baseline = load_model(config, config.retention.baseline)
-        generator = make_generator(baseline, in_this_process(config.generator))
-    except UserError as error:
-        raise UserError(f"retention.baseline: {error}") from error
-    kept = tuple(row for row in data.held_out if example_key(row) not in data.trained)
-    return retention_suite(
-        _retention_model(evaluated.policy, evaluated.generator),
-        _retention_model(baseline, generator),
-        evaluation_rows(kept, config.evaluation_rows),
-        facts={
-            "baseline": {"path": config.retention.baseline, "checksum": checksum(baseline.model)},
-            "rows_in_training": len(data.held_out) - len(kept),
-        },
-    )
-
-
-def _retention_model(policy: Policy, generator: Generator) -> RetentionModel:
-    return RetentionModel(
-        complete=partial(greedy_texts, generator, policy.tokenizer),
-        losses=partial(label_losses, policy),
-    )
+def _label_loss(evaluated: Evaluated) -> Suite:
+    held_out, trained = evaluated.data.held_out, evaluated.data.trained
+    kept = tuple(row for row in held_out if example_key(row) not in trained)
+    rows = evaluation_rows(kept, evaluated.config.evaluation_rows)
+    facts = {"rows_in_training": len(held_out) - len(kept)}
+    return label_loss_suite(partial(label_losses, evaluated.policy), rows, facts=facts)
 
 
 BUILDERS: dict[SuiteName, Callable[[Evaluated], Suite]] = {
@@ -181,5 +161,5 @@ BUILDERS: dict[SuiteName, Callable[[Evaluated], Suite]] = {
     SuiteName.selfplay: _selfplay,
     SuiteName.engine_match: _engine_match,
     SuiteName.match: _match,
-    SuiteName.retention: _retention,
+    SuiteName.label_loss: _label_loss,
 }

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from ..evaluation import to_json
 from ..evaluation.headline import HEADLINE, MATCH_ELO, gain_over_seeds, shown_first
-from ..evaluation.keys import BASELINE, SLICES
+from ..evaluation.keys import SLICES
 from ..evaluation.paired import Comparison
 
 
@@ -22,7 +22,6 @@ class Member:
     folder: Path
 
 
-REFINEMENTS = (*SLICES, BASELINE)
 # Columns of a sweep's table; the table of a single run has all headline keys.
 GAIN_KEYS = (
     "policy/win_probability_loss",
@@ -48,15 +47,15 @@ SPEED_COLUMNS = (
 
 
 def evaluation_tables(measures: Mapping[str, Mapping[str, Any]]) -> list[Table]:
-    """One evaluation: a line per key; then, if there are any, the values by colour, phase and of the baseline.
+    """One evaluation: a line per key; then, if there are any, the values by colour and phase.
 
     Those have half the width of their 95 % interval.
     """
-    whole = [key for key in measures if key.rpartition("/")[2] not in REFINEMENTS]
+    whole = [key for key in measures if key.rpartition("/")[2] not in SLICES]
     table = Table("key", "value", "95 % interval", "rows")
     for key in whole:
         table.add_row(key, _number(measures[key]["value"]), _interval(measures[key]), str(measures[key]["n"]))
-    known = [name for name in REFINEMENTS if any(key.endswith(f"/{name}") for key in measures)]
+    known = [name for name in SLICES if any(key.endswith(f"/{name}") for key in measures)]
     beside = Table("key", *known)
     for key in whole:
         if any(f"{key}/{name}" in measures for name in known):

@@ -17,8 +17,6 @@ from ..board.transition import REWARD_ILLEGAL, REWARD_WIN
 
 # The largest error between two rewards of the environment: a win taken for an illegal move.
 REWARD_WIDTH = REWARD_WIN - REWARD_ILLEGAL
-BASELINE, CHANGE = "baseline", "change"
-"""Refine keys: the values of another model, and the differences from it."""
 SAMPLED, SPREAD = "sampled", "spread"
 BEST, DISTINCT = f"{SPREAD}/best", f"{SPREAD}/distinct"
 """Prefixes of sampled keys: the mean over a row's samples; the best of them; the share of them that differ."""
@@ -106,7 +104,6 @@ _GAMES = {
     "illegal": LOSS,
     "elo": Key(Direction.higher, REAL),
 }
-_LABELS = {"loss": NATS, "loss_per_token": NATS}
 
 
 def _of(prefix: str, keys: Mapping[str, Key]) -> dict[str, Key]:
@@ -120,8 +117,8 @@ KEYS: Mapping[str, Key] = {
     **_of("selfplay/", {"legal_halfmoves": LENGTH, "illegal_rate": WRONG, "ended": EVENT, "ended/illegal_move": WRONG}),
     **_of("engine_match/", _GAMES),
     **_of("match/", _GAMES | {"replaced": LOSS, "opponent_illegal": SHARE, "opponent_replaced": SHARE}),
-    **_of("retention/policy_", _POLICY | _LABELS),
-    **_of("retention/environment_", _ENVIRONMENT | _LABELS),
+    **_of("label_loss/policy", {"": NATS, "_per_token": NATS}),
+    **_of("label_loss/environment", {"": NATS, "_per_token": NATS}),
 }
 """Declared keys by full name, without `sampled/` and the other prefixes of samples."""
 
@@ -129,12 +126,8 @@ KEYS: Mapping[str, Key] = {
 def key_of(name: str) -> Key:
     """The declaration of a key; right or wrong and neutral if neither it nor a key that it refines is declared.
 
-    A difference, whose name has `/change`, is graded whatever its key is. The baseline's values are neutral.
-
     >>> key_of("policy/legal_candidates/black").scale, key_of("policy/valid/black").scale
     (Scale(lowest=0.0, highest=1.0), None)
-    >>> key_of("retention/policy_valid/change/white").scale
-    Scale(lowest=-1.0, highest=1.0)
     """
     if name.startswith(f"{DISTINCT}/"):
         return SHARE
@@ -144,11 +137,7 @@ def key_of(name: str) -> Key:
             return Key(key.direction, key.scale or UNIT)
     words = name.split("/")
     refined_names = ("/".join(words[:length]) for length in range(len(words), 0, -1))
-    key = next((KEYS[refined] for refined in refined_names if refined in KEYS), EVENT)
-    if CHANGE in words:
-        width = key.scale.width if key.scale else 1.0
-        return Key(key.direction, Scale(-width, width))
-    return Key(Direction.neutral, key.scale) if BASELINE in words else key
+    return next((KEYS[refined] for refined in refined_names if refined in KEYS), EVENT)
 
 
 def scale_of(name: str) -> Scale | None:

@@ -109,14 +109,12 @@ _MATCHES = _match("engine_match") | _match("match") | _fractions("engine_match",
 })  # fmt: skip
 
 
-def _retention(task: str) -> _Table:
-    change = "`…/change` at or below 0"
+def _label_loss(task: str) -> _Table:
     return {
-        f"retention/{task}_loss": EvaluationMetric(
-            "nats per example", "cross-entropy of the label and its end of text; also `…/baseline` and `…/change`",
-            change),
-        f"retention/{task}_loss_per_token": EvaluationMetric(
-            "nats per token", "mean over examples of the cross-entropy per token of the model's own tokenizer", change),
+        f"label_loss/{task}": EvaluationMetric(
+            "nats per example", "cross-entropy of the label and its end of text; a rise is forgetting", "falls"),
+        f"label_loss/{task}_per_token": EvaluationMetric(
+            "nats per token", "mean over examples of the same per token of the model's own tokenizer", "falls"),
     }  # fmt: skip
 
 
@@ -128,7 +126,7 @@ EVALUATION_METRICS: _Table = {
     **_MOVES,
     **_GAMES,
     **_MATCHES,
-    **_retention("policy"),
-    **_retention("environment"),
+    **_label_loss("policy"),
+    **_label_loss("environment"),
 }
-"""Key prefixes of all suites. `retention/<task>_<name>` also repeats every metric `<task>/<name>` of both tasks."""
+"""Key prefixes of all suites."""

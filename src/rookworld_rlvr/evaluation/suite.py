@@ -23,8 +23,8 @@ class SuiteName(StrEnum):
     """Games against Stockfish at limited strength."""
     match = "match"
     """Games against another model, or against a rule of thumb."""
-    retention = "retention"
-    """Knowledge of the starting checkpoint that the model has kept."""
+    label_loss = "label_loss"
+    """Cross-entropy of the held-out labels of both tasks."""
 
 
 Measures = Callable[[Sequence[Row]], Mapping[str, Measure]]
