@@ -36,7 +36,7 @@ from ..training.run import Run
 from ..training.run_files import CONFIG_FILE, METRICS_FILE, make_run_folder
 from ..training.sinks import ConsoleSink, JsonlSink, Sink
 from ..training.state import StepContext
-from ..training.trackers import Cards, make_tracker, require_tracker
+from ..training.trackers import make_tracker, require_tracker
 from .generators import in_this_process, make_generator
 from .processes import join_world, local_rank, threads_of_a_rank
 
@@ -173,13 +173,10 @@ def _make_sinks(run: Run, raw: DictConfig) -> list[Sink]:
     ]
     if config.logging.tracker is Tracker.none:
         return sinks
-    # A tracker alone needs boards during a run.
-    from ..report.cards import cards_html, cards_markdown
-
     settings = OmegaConf.to_container(raw, resolve=True, enum_to_str=True)
     assert isinstance(settings, dict)
     named = {str(key): value for key, value in settings.items()}
-    return [*sinks, make_tracker(config.logging, run.folder, named, Cards(cards_html, cards_markdown))]
+    return [*sinks, make_tracker(config.logging, run.folder, named)]
 
 
 def make_scorers(config: RunConfig) -> tuple[Scorer, MoveEvaluator]:

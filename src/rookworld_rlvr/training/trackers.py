@@ -2,8 +2,7 @@
 
 import importlib.util
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +18,17 @@ def require_tracker(tracker: Tracker) -> None:
         raise UserError(f"logging={tracker}: expected {tracker} to be installed: pip install {tracker}")
 
 
-def make_tracker(config: LoggingConfig, folder: Path, settings: Mapping[str, Any], cards: "Cards") -> Sink:
+def make_tracker(config: LoggingConfig, folder: Path, settings: Mapping[str, Any]) -> Sink:
     """The tracker that is configured, for a run's folder and its settings."""
     match config.tracker:
         case Tracker.tensorboard:
-            return TensorBoardSink(folder, cards)
+            return TensorBoardSink(folder)
         case Tracker.wandb:
-            return WandbSink(config, folder, settings, cards)
+            return WandbSink(config, folder, settings)
     raise ValueError(f"expected a tracker, got {config.tracker}")
 
 
-@dataclass(frozen=True, slots=True)
-class Cards:
-    """Drawings of transcripts for a tracker."""
-
-    html: Callable[[Sequence[Mapping[str, Any]]], str]
-    """Boards as a page of their own."""
-    markdown: Callable[[Sequence[Mapping[str, Any]]], str]
-    """Boards as text."""
-
-
-TRANSCRIPTS, BOARDS, CHANGES = "transcripts", "boards", "before and after"
+TRANSCRIPTS, CHANGES = "transcripts", "before and after"
 TRANSCRIPT_COLUMNS = ("step", "task", "reward", "failure", "prompt", "completion", "expected")
 CHANGE_COLUMNS = ("key", "before", "after", "gain", "low", "high", "moved")
 
@@ -62,13 +51,13 @@ def change_rows(summary: Mapping[str, Any]) -> list[list[Any]]:
 
 
 class TensorBoardSink(Sink):
-    """Scalars under the metrics' names; tables and boards as text, since TensorBoard draws no SVG."""
+    """Scalars under the metrics' names; tables as text."""
 
-    def __init__(self, folder: Path, cards: Cards) -> None:
+    def __init__(self, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer: Any = SummaryWriter(str(folder / "tensorboard"))
-        self._cards, self._step = cards, 0
+        self._step = 0
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         self._step = step
@@ -77,7 +66,6 @@ class TensorBoardSink(Sink):
 
     def show(self, step: int, transcripts: Sequence[Mapping[str, Any]]) -> None:
         self._writer.add_text(TRANSCRIPTS, _markdown(TRANSCRIPT_COLUMNS, transcript_rows(transcripts)), step)
-        self._writer.add_text(BOARDS, self._cards.markdown(transcripts), step)
 
     def conclude(self, summary: Mapping[str, Any]) -> None:
         if rows := change_rows(summary):
@@ -93,12 +81,12 @@ class WandbSink(Sink):
     `WANDB_MODE=online` in the environment uploads at once.
     """
 
-    def __init__(self, config: LoggingConfig, folder: Path, settings: Mapping[str, Any], cards: Cards) -> None:
+    def __init__(self, config: LoggingConfig, folder: Path, settings: Mapping[str, Any]) -> None:
         # Slow to import, and absent until chosen.
         import wandb
 
         self._wandb: Any = wandb
-        self._cards, self._step = cards, 0
+        self._step = 0
         self._run: Any = wandb.init(
             project=config.project,
             name=folder.name,
@@ -113,8 +101,7 @@ class WandbSink(Sink):
 
     def show(self, step: int, transcripts: Sequence[Mapping[str, Any]]) -> None:
         table = self._wandb.Table(columns=list(TRANSCRIPT_COLUMNS), data=transcript_rows(transcripts))
-        boards = self._wandb.Html(self._cards.html(transcripts), inject=False)
-        self._run.log({TRANSCRIPTS: table, BOARDS: boards}, step=step)
+        self._run.log({TRANSCRIPTS: table}, step=step)
 
     def conclude(self, summary: Mapping[str, Any]) -> None:
         if rows := change_rows(summary):
