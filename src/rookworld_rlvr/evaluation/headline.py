@@ -31,8 +31,6 @@ MATCH_ELO = "match/elo"
 HEADLINE = (*GREEDY, *(f"{SAMPLED}/{key}" for key in GREEDY), MATCH_ELO)
 # The share of runs in which chance alone may name a key.
 LEVEL = 0.05
-
-
 # A key with fewer rows cannot pass the correction and would only weaken the tests of the others.
 LEAST_ROWS = 30
 # Standard errors of a change that a one-sided test at 5 % finds with a probability of 80 %: 1.645 + 0.842.
@@ -114,6 +112,14 @@ def _p(elo: Measure) -> float:
         return 0.0 if elo.low > 0 or elo.high < 0 else 1.0
     error = abs(nearer - elo.value) / Z_95
     return 2 * NormalDist().cdf(-abs(elo.value) / error) if error else 1.0
+
+
+def headline_gain(summary: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
+    """A run's gain of a headline key by its summary.json, for the match its Elo; None if it was not measured."""
+    gain: Mapping[str, Any] | None = (
+        summary.get("match", {}).get("elo") if key == MATCH_ELO else summary.get("gain", {}).get(key)
+    )
+    return gain
 
 
 def gain_over_seeds(key: str, gains: Sequence[Mapping[str, Any]]) -> tuple[float, float, float]:

@@ -13,6 +13,7 @@ from safetensors import safe_open
 from ..errors import UserError
 from ..evaluation.headline import HEADLINE, MATCH_ELO
 from ..evaluation.keys import SAMPLED, lower_is_better
+from ..evaluation.metrics import EVALUATION_METRICS
 from ..files import make_folder, write_text
 from ..training.checkpoint import FOLDER, STATE_FILE, list_checkpoints
 from ..training.run_files import CONFIG_FILE
@@ -24,23 +25,6 @@ CARD = "README.md"
 LEFT_OUT = (STATE_FILE,)
 TEMPLATE = "card.md.jinja"
 WEIGHTS = "model.safetensors"
-MEANINGS: Mapping[str, str] = {
-    "policy/valid": "completions that the parser accepts",
-    "policy/legal_best_move": "best moves that are legal",
-    "policy/legal_candidates": "candidate moves that are legal",
-    "policy/best_move_accuracy": "best moves that equal the label's",
-    "policy/top5_accuracy": "best moves among the label's candidates",
-    "policy/win_probability_loss": "win probability that the best move loses to the engine's best",
-    "environment/valid": "completions that the parser accepts",
-    "environment/next_state_accuracy": "next positions that are exactly right",
-    "environment/reward_accuracy": "rewards that are right",
-    "environment/recall_legal": "legal moves that are recognised as legal",
-    "environment/recall_illegal": "illegal moves that are recognised as illegal",
-    "environment/recall_win": "won games that are recognised",
-    "environment/recall_draw": "drawn games that are recognised",
-    "environment/recall_terminated": "ends of games that are recognised",
-    MATCH_ELO: "Elo against the model that the run began with",
-}
 
 
 def export(run: Path, target: Path, *, checkpoint: str, name: str) -> list[Path]:
@@ -110,7 +94,7 @@ def _table_row(key: str, measure: Mapping[str, Any]) -> tuple[str, ...]:
     digits = 0 if key == MATCH_ELO else 3
     direction = "lower" if lower_is_better(key) else "higher"
     values = (f"{float(measure[part]):.{digits}f}" for part in ("value", "low", "high"))
-    meaning = MEANINGS.get(key.removeprefix(f"{SAMPLED}/"), "")
+    meaning = EVALUATION_METRICS[key.removeprefix(f"{SAMPLED}/")].meaning
     return key, f"{meaning}; {direction} is better", *values, str(measure["n"])
 
 

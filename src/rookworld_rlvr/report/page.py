@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from ..evaluation.headline import HEADLINE, MATCH_ELO, gain_over_seeds
+from ..evaluation.headline import HEADLINE, MATCH_ELO, gain_over_seeds, headline_gain
 from ..evaluation.keys import lower_is_better
 from .boards import Drawn, draw
 from .curves import chart_data, marks
@@ -157,7 +157,7 @@ def runs_table(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
     """Each headline key that all runs have, with each run's gain and the mean with its interval over the runs."""
     rows = []
     for key in HEADLINE:
-        gains = [_headline_gain(run, key) for run in runs]
+        gains = [headline_gain(run.summary, key) for run in runs]
         if not all(gains):
             continue
         digits = 0 if key == MATCH_ELO else 3
@@ -167,13 +167,6 @@ def runs_table(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
         interval = _interval({"low": low, "high": high}, digits)
         rows.append({"key": key, "each": each, "mean": _signed(mean, digits), "interval": interval})
     return rows
-
-
-def _headline_gain(run: RunRecord, key: str) -> Mapping[str, Any] | None:
-    gain: Mapping[str, Any] | None = (
-        run.summary.get("match", {}).get("elo") if key == MATCH_ELO else run.summary.get("gain", {}).get(key)
-    )
-    return gain
 
 
 def shown_transcripts(run: RunRecord, number: int, most: int) -> list[Shown]:
