@@ -12,18 +12,21 @@ from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import chess
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
 from rookworld_rlvr.app.arguments import conf_folder
 from rookworld_rlvr.app.build import build_unsaved_run, make_scorers, open_pool
 from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, SFTRunConfig
 from rookworld_rlvr.app.hydra_command import store_schema, to_dataclass
 from rookworld_rlvr.app.processes import join_world
+from rookworld_rlvr.app.train import resumed_config
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.evaluation.match import MatchConfig
 from rookworld_rlvr.model.weights import checksum
@@ -42,6 +45,7 @@ from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.evaluations import match_config
 from rookworld_rlvr.training.loss import TokenTotals
 from rookworld_rlvr.training.metrics import step_metrics
+from rookworld_rlvr.training.run_files import CONFIG_FILE
 from rookworld_rlvr.training.state import StepContext, StepReport
 from rookworld_rlvr.training.step import grpo_step
 
@@ -398,6 +402,16 @@ def missed(config: RunConfig) -> str:
     return ""
 
 
+def of_a_stranger(config: RunConfig) -> str:
+    """The program that a resumed run takes from a folder, or that it is refused."""
+    with TemporaryDirectory() as folder:
+        (Path(folder) / CONFIG_FILE).write_text("rubric: {stockfish: {path: /a/program}}")
+        try:
+            return str(resumed_config(folder, OmegaConf.structured(config), []).rubric.stockfish.path)
+        except UserError:
+            return "refused"
+
+
 @pytest.fixture
 def observers(of_engines: dict[str, Any]) -> dict[str, Callable[[RunConfig], Any]]:
     """What a configuration leads to, in cheap and repeatable ways."""
@@ -421,5 +435,6 @@ def observers(of_engines: dict[str, Any]) -> dict[str, Callable[[RunConfig], Any
         alarms,
         escalation,
         missed,
+        of_a_stranger,
     )
     return {observer.__name__: observer for observer in found} | of_engines

@@ -81,6 +81,7 @@ OPTIONS: dict[str, Option] = {
     "logging.tracker": Option("tensorboard", "folder"),
     "logging.project": Option("other", "folder", ("logging=wandb",)),
     "resume": Option("/nope", "refused"),
+    "trust": Option(True, "of_a_stranger"),
     "processes": Option(2, "refused"),
     "max_staleness": Option(1),
     "distributed.kind": Option("ddp", "missed", ("distributed.timeout_s=0.3",)),

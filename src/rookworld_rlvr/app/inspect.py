@@ -23,6 +23,7 @@ from ..training.run_files import CONFIG_FILE
 from ..training.state import StepContext
 from .arguments import OneLineParser
 from .build import build_unsaved_run, make_console
+from .train import saved_settings
 
 SHOWN_SAMPLES = 8
 
@@ -56,9 +57,9 @@ def inspect_batch(path: Path) -> None:
 def _context(run_folder: Path, saved: dict[str, Any]) -> tuple[StepContext, str]:
     """The run as it stood: with the weights in the file, or those of the newest checkpoint before it."""
     try:
-        raw = OmegaConf.merge(OmegaConf.structured(RunConfig), OmegaConf.load(run_folder / CONFIG_FILE))
+        raw = OmegaConf.merge(OmegaConf.structured(RunConfig), saved_settings(run_folder / CONFIG_FILE))
         config: Any = OmegaConf.to_object(raw)
-    except (OSError, ValueError, OmegaConfBaseException) as error:
+    except (ValueError, OmegaConfBaseException) as error:
         raise UserError(f"inspect: expected the run's {CONFIG_FILE} in {run_folder}: {error}") from error
     config.evaluation_rows = config.evaluation_nodes = 0
     # One process replays what several may have trained.

@@ -1,6 +1,7 @@
 """`rookworld train [overrides]`: the main job, and with -m a sweep of it."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
+from yaml import YAMLError  # type: ignore[import-untyped]
 
 from ..errors import DONE, UserError
 from ..errors import INTERRUPTED as INTERRUPTED_CODE
@@ -31,7 +33,9 @@ NAME = "train"
 # Of `resume`: the newest unfinished run of this configuration, else a new one.
 AUTO = "auto"
 # Settings of the processes that train a run: it may go on with others.
-OF_THE_PROCESS = frozenset({"resume", "processes", "distributed", "threads", "output_root", "max_minutes"})
+OF_THE_PROCESS = frozenset({"resume", "trust", "processes", "distributed", "threads", "output_root", "max_minutes"})
+# Programs that are started, addresses that are called, and folders that are written to.
+OF_THE_OUTSIDE = ("rubric.stockfish.path", "generator.vllm.urls", "generator.vllm.sync_folder")
 
 
 def main(argv: list[str]) -> int:
@@ -105,7 +109,7 @@ def _next(folder: Path, summary: Mapping[str, Any]) -> str:
 def _finished(config: RunConfig, given: Sequence[str]) -> str:
     """Line about a run that has made all its steps already; empty for any other, or if anything else is changed."""
     folder, checkpoint = find_run(config.resume)
-    if {override.split("=", 1)[0] for override in given} - {"resume", "steps"}:
+    if {override.split("=", 1)[0] for override in given} - {"resume", "trust", "steps"}:
         return ""
     if checkpoint is None or is_unfinished(folder) or int(checkpoint.name.removeprefix("step-")) < config.steps:
         return ""
@@ -146,15 +150,36 @@ def resumed(config: RunConfig, raw: DictConfig) -> tuple[RunConfig, DictConfig]:
 
 
 def _unfinished(root: Path, raw: DictConfig) -> str:
-    """The newest unfinished run of this configuration; empty where there is none."""
+    """The newest unfinished run of this configuration; empty where there is none. A damaged folder is passed over."""
 
     def of_the_run(settings: Any) -> dict[str, Any]:
         values: Any = OmegaConf.to_container(settings)
         return {key: value for key, value in values.items() if key not in OF_THE_PROCESS}
 
     wanted = of_the_run(OmegaConf.create(OmegaConf.to_yaml(raw, resolve=True)))
-    runs = unfinished(root)
-    return next((str(run) for run in runs if of_the_run(OmegaConf.load(run / CONFIG_FILE)) == wanted), "")
+    for run in unfinished(root):
+        with suppress(UserError):
+            if of_the_run(saved_settings(run / CONFIG_FILE)) == wanted:
+                return str(run)
+    return ""
+
+
+def saved_settings(path: Path) -> DictConfig:
+    """The configuration in a run's folder, which may be a stranger's.
+
+    No run writes an interpolation, which could put a variable of the environment into an address. Raises UserError for
+    one, and for a file that cannot be read.
+    """
+    try:
+        settings = OmegaConf.load(path)
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+        raise UserError(f"expected the run's configuration in {path}: {' '.join(str(error).split())}") from error
+    if not isinstance(settings, DictConfig):
+        raise UserError(f"expected the run's configuration in {path}, got a list")
+    if "${" in (text := OmegaConf.to_yaml(settings)):
+        line = next(line.strip() for line in text.splitlines() if "${" in line)
+        raise UserError(f"expected plain values in {path}, got an interpolation: {line!r}")
+    return settings
 
 
 def resumed_config(resume: str, raw: DictConfig, given: list[str]) -> DictConfig:
@@ -162,12 +187,22 @@ def resumed_config(resume: str, raw: DictConfig, given: list[str]) -> DictConfig
     path = find_run(resume)[0] / CONFIG_FILE
     merged = raw.copy()
     try:
-        merged.merge_with(OmegaConf.load(path))
+        merged.merge_with(saved_settings(path))
         for override in given:
             key = override.split("=", 1)[0].lstrip("+~")
             if (conf_folder() / key).is_dir() and OmegaConf.select(raw, key) is None:
                 raise UserError(f"resume: expected overrides of single values, got {override}")
             OmegaConf.update(merged, key, OmegaConf.select(raw, key), merge=False)
-    except (OSError, OmegaConfBaseException) as error:
+    except OmegaConfBaseException as error:
         raise UserError(f"resume: expected the run's configuration in {path}: {error}") from error
+    merged.trust = raw.trust
+    _require_trust(merged, raw, path)
     return merged
+
+
+def _require_trust(merged: DictConfig, raw: DictConfig, path: Path) -> None:
+    """Raises UserError for a program or an address that the folder brings, unless the user trusts it."""
+    for key in OF_THE_OUTSIDE:
+        value = OmegaConf.select(merged, key)
+        if value != OmegaConf.select(raw, key) and not raw.trust:
+            raise UserError(f"resume: {path} sets {key} to {value!r}; if you trust this folder, add trust=true")

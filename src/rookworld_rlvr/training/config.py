@@ -192,6 +192,9 @@ class RunConfig:
     resume: str = ""
     """A run's folder or one of its checkpoints: go on there, with the config it was begun with. `auto`: the newest run
     under output_root with this configuration that has not finished, else a new one."""
+    trust: bool = False
+    """Start the programs and call the addresses that the resumed run's own configuration names. Without it they are
+    refused: the folder may be a stranger's."""
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     rubric: RubricConfig = field(default_factory=RubricConfig)

