@@ -37,7 +37,9 @@ def free_port() -> int:
 def ranks(small_overrides: list[str], tmp_path: Path) -> Callable[..., list[Ended]]:
     """Runs the cases in so many processes, one alone without torch.distributed; how each of them ended."""
 
-    def run(size: int, *cases: list[str], steps: int = 3, kind: str = "ddp", **spec: Any) -> list[Ended]:
+    def run(
+        size: int, *cases: list[str], steps: int = 3, kind: str = "ddp", harm: Any = (), **spec: Any
+    ) -> list[Ended]:
         out, port = tmp_path / f"told-{size}", free_port()
         several = [f"distributed.kind={kind}", f"processes={size}"] if size > 1 else []
         given = spec | {
@@ -45,6 +47,7 @@ def ranks(small_overrides: list[str], tmp_path: Path) -> Callable[..., list[Ende
             "steps": steps,
             "out": str(out),
             "replayed": str(tmp_path / "completions") if spec.get("replayed", True) else "",
+            "harm": harm,
         }
         started = []
         for rank in range(size):

@@ -3,7 +3,7 @@
     python rank.py '{"cases": [["kl=…"]], "steps": 10, "out": "…", "replayed": "…"}'
 
 `cases` are overrides of a run. `replayed` is a file of completions: a process alone writes it, each prompt sampled by
-itself; several processes read it, so that all train on the same completions. `harm` does one harm on one rank.
+itself; several processes read it, so that all train on the same completions. each `harm` harms one rank.
 """
 
 import json
@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -21,8 +22,10 @@ from torch import nn
 
 from rookworld_rlvr.app.build import build_run, build_unsaved_run
 from rookworld_rlvr.app.process import run_process
+from rookworld_rlvr.model import ranks
 from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.rollout.generator import Generator, SampledCompletion
+from rookworld_rlvr.stockfish.pool import EngineCounts
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.state import Hook, Moment, StepContext, StepReport
 from rookworld_rlvr.training.step import grpo_step
@@ -71,6 +74,14 @@ def harmful(harm: dict[str, Any]) -> Hook:
         match harm["kind"]:
             case "nan":
                 context.policy.head.register_forward_hook(_spoil_once())
+            case "engines":
+                # Begun on this rank alone, whose share has a position that the cache lacks.
+                context.scorer.engine_counts = EngineCounts  # type: ignore[method-assign]
+            case "memory for the gradients":
+                vector = SimpleNamespace(**vars(torch) | {"cat": _out_of_memory_once(torch.cat)})
+                ranks.torch = vector  # type: ignore[attr-defined]
+            case "memory for the update":
+                context.optimizer.step = _out_of_memory_once(context.optimizer.step)  # type: ignore[method-assign]
             case "error":
                 raise RuntimeError("a hook that is broken")
             case "sleep":
@@ -94,6 +105,18 @@ def _spoil_once() -> Any:
     return hook
 
 
+def _out_of_memory_once(function: Any) -> Any:
+    called: list[bool] = []
+
+    def call(*arguments: Any) -> Any:
+        called.append(True)
+        if len(called) == 1:
+            raise torch.OutOfMemoryError("out of memory")
+        return function(*arguments)
+
+    return call
+
+
 def held_bytes(context: StepContext) -> int:
     """What this rank holds of the policy's weights and of its moments between two steps."""
     moments = [value for state in context.optimizer.state.values() for value in state.values()]
@@ -105,7 +128,7 @@ def own_share(tensor: Any) -> torch.Tensor:
 
 
 def case(
-    overrides: list[str], steps: int, replayed: str, harm: dict[str, Any] | None, whole: bool
+    overrides: list[str], steps: int, replayed: str, harm: list[dict[str, Any]], whole: bool
 ) -> list[dict[str, Any]]:
     """What each step came to on this rank."""
     given = OmegaConf.from_dotlist(overrides)
@@ -114,8 +137,7 @@ def case(
     context = run.context
     if replayed:
         context.generator = Replayed(context.generator, Path(replayed))
-    if harm:
-        context.hooks.append(harmful(harm))
+    context.hooks += map(harmful, harm)
     if whole:
         return [train(run)]
     context.config.steps = steps
@@ -144,7 +166,7 @@ def main() -> int:
     spec = json.loads(sys.argv[1])
     replayed = spec.get("replayed", "")
     found = [
-        case(overrides, spec["steps"], replayed and f"{replayed}.{number}", spec.get("harm"), spec.get("whole", False))
+        case(overrides, spec["steps"], replayed and f"{replayed}.{number}", spec["harm"], spec.get("whole", False))
         for number, overrides in enumerate(spec["cases"])
     ]
     Path(f"{spec['out']}.{RANK}").write_text(json.dumps(found))

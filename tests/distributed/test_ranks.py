@@ -65,9 +65,25 @@ def test_four_ranks_one_of_them_without_work_agree_with_one_process(ranks: Ranks
 def test_nan_on_one_rank_of_four_skips_the_step_on_all(ranks: Ranks, kind: str) -> None:
     harm = {"kind": "nan", "rank": 3, "step": 1, "moment": "collected"}
     four = ["objective.prompts_per_step=4", "optim.micro_batch_size=4"]
-    [steps] = told_by_all_alike(ranks(4, [*four], steps=3, kind=kind, replayed=False, harm=harm))
+    [steps] = told_by_all_alike(ranks(4, [*four], steps=3, kind=kind, replayed=False, harm=[harm]))
     assert [step["updates"] for step in steps] == [1, 0, 1]
     assert "logprobs" in steps[1]["fault"] and steps[1]["weights"] == steps[0]["weights"] != steps[2]["weights"]
+
+
+def test_what_only_one_rank_has_and_memory_that_only_one_lacks_part_no_ranks(ranks: Ranks) -> None:
+    harm = [
+        {"kind": "engines", "rank": 1, "step": 0, "moment": "begun"},
+        {"kind": "memory for the gradients", "rank": 1, "step": 1, "moment": "begun"},
+        {"kind": "memory for the update", "rank": 0, "step": 2, "moment": "begun"},
+    ]
+    ended = ranks(2, TWO_MICROS, steps=3, replayed=False, harm=harm)
+    assert all(one.code == 0 for one in ended), "\n".join(one.text for one in ended)
+    for number, updates in enumerate([1, 1, 0]):
+        steps = [one.told[0][number] for one in ended]
+        # The fault of an update ends the run: one rank's weights have moved.
+        assert updates == 0 or steps[0]["weights"] == steps[1]["weights"]
+        assert [step["updates"] for step in steps] == [updates, updates]
+        assert [step["fault"] for step in steps] == ["" if updates else "memory (update: out of memory)"] * 2
 
 
 @pytest.mark.parametrize(
@@ -83,7 +99,7 @@ def test_an_exception_on_one_rank_ends_all_and_each_names_it(
 ) -> None:
     harm = {"kind": "error", "rank": 1, "step": 1, "moment": moment}
     given = [f"output_root={tmp_path}", "steps=3", "evaluation_rows=0", *TWO_MICROS]
-    ended = ranks(2, given, kind=kind, harm=harm, whole=True, replayed=False)
+    ended = ranks(2, given, kind=kind, harm=[harm], whole=True, replayed=False)
     assert [one.code for one in ended] == [1, 1], "\n".join(one.text for one in ended)
     assert "rank 1" in ended[0].text and "a hook that is broken" in ended[0].text
     assert "a hook that is broken" in ended[1].text
@@ -93,7 +109,7 @@ def test_an_exception_on_one_rank_ends_all_and_each_names_it(
 def test_a_rank_that_does_not_come_is_named_when_the_time_is_over(ranks: Ranks, tmp_path: Path) -> None:
     harm = {"kind": "sleep", "rank": 1, "step": 1, "moment": "updated", "seconds": 25}
     given = [f"output_root={tmp_path}", "steps=3", "evaluation_rows=0", "distributed.timeout_s=10"]
-    ended = ranks(2, given, harm=harm, whole=True, replayed=False)
+    ended = ranks(2, given, harm=[harm], whole=True, replayed=False)
     assert [one.code for one in ended] == [1, 1]
     assert "within 10 s, rank 1 did not come" in ended[0].text
 
@@ -102,7 +118,7 @@ def test_a_rank_that_does_not_come_is_named_when_the_time_is_over(ranks: Ranks, 
 def test_weights_that_part_are_told_with_the_rank(ranks: Ranks, tmp_path: Path) -> None:
     harm = {"kind": "other weights", "rank": 1, "step": 1, "moment": "updated"}
     given = [f"output_root={tmp_path}", "steps=20", "evaluation_rows=0"]
-    ended = ranks(2, given, harm=harm, whole=True, replayed=False)
+    ended = ranks(2, given, harm=[harm], whole=True, replayed=False)
     assert [one.code for one in ended] == [1, 1]
     assert all("expected the weights of rank 0" in one.text and "on rank 1" in one.text for one in ended)
 

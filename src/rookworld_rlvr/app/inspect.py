@@ -11,6 +11,7 @@ from rich.console import Console
 from ..errors import DONE, UserError
 from ..model.world import DistributedConfig
 from ..objective import LossSizes
+from ..report.terminal import printable
 from ..rewards.rubric import MoveSource
 from ..rollout.generator import GeneratorKind
 from ..stability.faults import FaultError
@@ -41,9 +42,10 @@ def inspect_batch(path: Path) -> None:
     saved = load_fault(path)
     console = make_console()
     fault = saved["fault"]
-    lines = [f"step {saved['step']}: {fault['kind']}: {fault['tensor']}: {fault['detail']}"]
+    lines = [printable(f"step {saved['step']}: {fault['kind']}: {fault['tensor']}: {fault['detail']}")]
     for sample in saved["samples"][:SHOWN_SAMPLES]:
-        lines.append(f"reward {sample['reward']:+.3f}  {sample['prompt']}  →  {sample['completion']}")
+        text = printable(f"{sample['prompt']}  →  {sample['completion']}")
+        lines.append(f"reward {sample['reward']:+.3f}  {text}")
     # Names of rewards and text of a model hold brackets, which are no markup.
     console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
     if saved["batch"] is None:

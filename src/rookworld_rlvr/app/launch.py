@@ -10,7 +10,6 @@ from .arguments import OneLineParser
 
 # Seconds before its time is over that SLURM asks the job to stop, and seconds that torchrun then gives it to save.
 WARNING_S, SAVING_S = 180, 150
-PORT = 29500
 TEMPLATE = """\
 #!/usr/bin/env bash
 # Written by `rookworld launch slurm`. One torchrun on each machine; together they are one run.
@@ -21,13 +20,14 @@ cd {folder}
 # Seconds in which the processes may save when they must stop.
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT={saving}
 
-# The first machine keeps the meeting place of all.
+# The first machine keeps the meeting place of all, at a port of this job's own: another job may begin on the machine.
+port=$((10000 + SLURM_JOB_ID % 20000))
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 
 # A process that dies is started again with the others, and the run goes on from its newest checkpoint (resume=auto).
 srun --kill-on-bad-exit=1 {python} -m torch.distributed.run \\
     --nnodes="$SLURM_NNODES" --nproc-per-node={processes} --max-restarts={restarts} \\
-    --rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-endpoint="$head:{port}" \\
+    --rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-endpoint="$head:$port" \\
     -m rookworld_rlvr train distributed=ddp resume=auto {overrides}
 """
 
@@ -80,7 +80,6 @@ def slurm_script(given: argparse.Namespace) -> str:
         python=shlex.quote(given.python),
         processes=given.processes,
         restarts=given.restarts,
-        port=PORT,
         saving=SAVING_S,
         overrides=shlex.join(given.overrides),
     ).replace(" \n", "\n")

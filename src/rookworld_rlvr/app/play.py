@@ -25,7 +25,7 @@ def main(argv: list[str]) -> int:
     except (UserError, OSError, OverflowError) as error:
         print(f"rookworld: play: {error}", file=sys.stderr)
         return BAD_INPUT
-    if not server.hosts:
+    if not server.is_private:
         print(f"rookworld: play: every machine that reaches {arguments.host} can play", file=sys.stderr)
     try:
         print(f"open {server.address} in a browser; Ctrl-C ends it", flush=True)

@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from rich.table import Table
 
 from ..errors import UserError
+from ..report.terminal import printable
 from ..report.transcripts import Transcript, read_transcripts
 from ..rewards.scorer import ScoreRequest
 from ..tasks import Task
@@ -67,8 +68,9 @@ def _rescore(config: RunConfig, raw: DictConfig) -> None:
     console.print(_table(rescored))
     changed = sorted((one for one in rescored if abs(one.change) > SAME), key=lambda one: -abs(one.change))
     for one in changed[:SHOWN]:
-        rewards = f"{one.before:+.3f} → {one.now:+.3f}  step {one.transcript.step}  {one.transcript.prompt}"
-        console.print(f"{rewards}  →  {' '.join(one.transcript.completion.split())}", markup=False, highlight=False)
+        text = printable(f"{one.transcript.prompt}  →  {one.transcript.completion}")
+        rewards = f"{one.before:+.3f} → {one.now:+.3f}  step {one.transcript.step}"
+        console.print(f"{rewards}  {text}", markup=False, highlight=False)
     same = f"{len(rescored) - len(changed)} of {len(rescored)} rewards are the same"
     console.print(same, highlight=False)
 

@@ -220,7 +220,7 @@ def load_policy(config: ModelConfig, device: torch.device, precision: Precision)
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         model = _load_model(config, source, device)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
@@ -252,7 +252,7 @@ def _check_source(source: str) -> None:
 
 
 def _load_model(config: ModelConfig, source: str, device: torch.device) -> Any:
-    loaded = AutoConfig.from_pretrained(source)
+    loaded = AutoConfig.from_pretrained(source, trust_remote_code=False)
     for key in DROPOUT_KEYS:
         if config.dropout is not None and hasattr(loaded, key):
             setattr(loaded, key, config.dropout)
@@ -260,7 +260,12 @@ def _load_model(config: ModelConfig, source: str, device: torch.device) -> Any:
     if kernel is Attention.auto:
         kernel = Attention.sdpa if is_accelerator(device) else Attention.eager
     loaded_model: Any = AutoModelForCausalLM.from_pretrained(
-        source, config=loaded, dtype=torch.float32, attn_implementation=kernel.value, output_loading_info=True
+        source,
+        config=loaded,
+        dtype=torch.float32,
+        attn_implementation=kernel.value,
+        output_loading_info=True,
+        trust_remote_code=False,
     )
     model, info = loaded_model
     if info["missing_keys"] or info["mismatched_keys"]:

@@ -77,11 +77,17 @@ class Ranks(World):
         return results  # type: ignore[return-value]
 
     def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
-        """See `World.sum_gradients`. All gradients go in one vector, and behind them which of them there are."""
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        there = parameters[0].new_tensor([p.grad is not None for p in parameters])
-        flat = torch.cat([*(grad.flatten() for grad in grads), there])
-        self._meet("gradients")
+        """See `World.sum_gradients`. All gradients go in one vector, and behind them which of them there are.
+
+        Where memory runs out for it on one rank, torch.OutOfMemoryError is raised on all.
+        """
+
+        def in_one_vector() -> Tensor:
+            grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+            there = parameters[0].new_tensor([p.grad is not None for p in parameters])
+            return torch.cat([*(grad.flatten() for grad in grads), there])
+
+        flat = self.barrier(in_one_vector, "gradients")
         dist.all_reduce(flat)
         present = flat[-len(parameters) :].tolist()
         parts = flat[: -len(parameters)].split([p.numel() for p in parameters])

@@ -10,7 +10,9 @@ import sys
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import chess
@@ -45,13 +47,20 @@ class Server(ThreadingHTTPServer):
         }
         self.files = {f"/{path.relative_to(FOLDER).as_posix()}": path for path in FOLDER.rglob("*") if path.is_file()}
         self.files["/"] = self.files["/index.html"]
-        # Bound to all addresses, it may be called by any name.
-        self.hosts = LOOPBACK if host in LOOPBACK else ()
+        self.is_private = host in LOOPBACK
+        self._hosts = LOOPBACK if self.is_private else (*LOOPBACK, host.lower(), gethostname().lower())
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that leaves before it has its answer is no error of ours; all else is."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
+
+    def is_called(self, name: str) -> bool:
+        """True if a request that names this host means this server.
+
+        Another site can make its name lead here, but not an address: a browser sends an address as it was typed.
+        """
+        return name in self._hosts or (not self.is_private and _is_address(name.strip("[]")))
 
     @property
     def address(self) -> str:
@@ -68,7 +77,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         if not self._is_for_us():
-            return self._refuse(HTTPStatus.FORBIDDEN, "expected this server's own name as the host")
+            return self._refuse(HTTPStatus.FORBIDDEN, "expected this server's own name or address as the host")
         if path == "/sprite.svg":
             return self._send(HTTPStatus.OK, "image/svg+xml", sprite().encode())
         if path not in self.server.files:
@@ -85,18 +94,15 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"expected at most {MOST_BYTES} bytes")
         body = self.rfile.read(int(length))
         if not self._is_for_us():
-            return self._refuse(HTTPStatus.FORBIDDEN, "expected this server's own name as the host")
+            return self._refuse(HTTPStatus.FORBIDDEN, "expected this server's own name or address as the host")
         handler = self.server.requests.get(self.path)
         if handler is None:
             return self._refuse(HTTPStatus.NOT_FOUND, "no such request")
         if self.headers.get_content_type() != "application/json":
             return self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "expected application/json")
         try:
-            arguments = json.loads(body)
-            if not isinstance(arguments, dict):
-                raise BadRequestError("expected a JSON object")
-            answer = handler(arguments)
-        except (BadRequestError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+            answer = handler(_arguments(body))
+        except BadRequestError as error:
             return self._refuse(HTTPStatus.BAD_REQUEST, f"{error}")
         except BusyError as error:
             return self._refuse(HTTPStatus.TOO_MANY_REQUESTS, str(error))
@@ -105,7 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _is_for_us(self) -> bool:
         """True if the request names this server as its host, which a page of another site cannot do."""
         name = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
-        return not self.server.hosts or name in self.server.hosts
+        return self.server.is_called(name.lower())
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer a request that the library refuses: one that is no HTTP, or has an unsupported method."""
@@ -132,6 +138,25 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """The console stays calm."""
+
+
+def _arguments(body: bytes) -> dict[str, Any]:
+    """The JSON object of a request. Raises BadRequestError, also for a number of more digits than Python reads."""
+    try:
+        arguments = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise BadRequestError(str(error)) from error
+    if not isinstance(arguments, dict):
+        raise BadRequestError("expected a JSON object")
+    return arguments
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def sprite() -> str:

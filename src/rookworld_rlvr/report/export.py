@@ -37,7 +37,7 @@ def export(run: Path, target: Path, *, checkpoint: str, name: str) -> list[Path]
         raise UserError(f"export: expected a new or an empty folder, got {target}")
     make_folder(target, "export: --to")
     for file in sorted(source.iterdir()):
-        if file.is_file() and file.name not in LEFT_OUT:
+        if file.is_file() and not file.is_symlink() and file.name not in LEFT_OUT:
             shutil.copyfile(file, target / file.name)
     card = model_card(record, step=_step(source), name=name, parameters=_parameters(target / WEIGHTS))
     write_text(target / CARD, str(card))
@@ -114,8 +114,9 @@ def _result(key: str, measure: Mapping[str, Any]) -> EvalResult:
 
 def _checkpoint(run: Path, name: str) -> Path:
     known = list_checkpoints(run.resolve())
-    folder = known[-1] if name == "last" and known else (run / FOLDER / name).resolve()
-    if not (folder / "config.json").is_file():
+    folder = (known[-1] if name == "last" and known else run / FOLDER / name).resolve()
+    # `best` is a link to a checkpoint beside it. A link of a stranger's run may lead to any file.
+    if not folder.is_relative_to(run.resolve()) or not (folder / "config.json").is_file():
         there = ", ".join(["last", "best", *(path.name for path in known)])
         raise UserError(f"export: expected a checkpoint of {run}, one of {there}, got {name!r}")
     return folder

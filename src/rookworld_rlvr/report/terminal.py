@@ -16,6 +16,16 @@ LIGHT, DARK, WRONG = "#e3d5bd", "#b79b76", "#d0453a"
 MARKS: Mapping[Kind, str] = {Kind.legal: "#7f9cc9", Kind.illegal: "#d0453a", Kind.best: "#6fae6a"}
 
 
+def printable(text: str) -> str:
+    """The text in one line, each character that is no text as Python's escape: a terminal obeys some of them.
+
+    >>> printable("a\\n b \\x1b]52;c;cHduZWQ=\\x07")
+    'a b \\\\x1b]52;c;cHduZWQ=\\\\x07'
+    """
+    line = " ".join(text.split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+
+
 def transcript_view(transcript: Transcript) -> RenderableType:
     """A transcript as its boards, its moves, what is wrong, and its text."""
     drawn = draw(transcript)
@@ -24,9 +34,9 @@ def transcript_view(transcript: Transcript) -> RenderableType:
         beside.append(_moves(drawn))
     parts: list[RenderableType] = [_head(transcript, drawn), Columns(beside, padding=(0, 3))]
     if drawn.wrong:
-        parts.append(Text("wrong      " + ", ".join(drawn.wrong), style="red"))
+        parts.append(Text("wrong      " + printable(", ".join(drawn.wrong)), style="red"))
     texts = {"prompt": transcript.prompt, "completion": transcript.completion, "expected": transcript.expected}
-    parts += [Text(f"{name:<10} {' '.join(text.split())}") for name, text in texts.items() if text]
+    parts += [Text(f"{name:<10} {printable(text)}") for name, text in texts.items() if text]
     values = "  ".join(f"{name} {value:.2f}" for name, value in transcript.parts.items() if name.count("/") == 1)
     return Group(*parts, Text(f"{'values':<10} {values}", style="dim"))
 
@@ -38,7 +48,7 @@ def _head(transcript: Transcript, drawn: Drawn) -> Text:
         words.append(f"reward {transcript.reward:+.3f}")
     head = Text(" · ".join(words), style="bold")
     if drawn.problem:
-        head.append(f" · {transcript.failure or drawn.problem}", style="red")
+        head.append(f" · {printable(transcript.failure or drawn.problem)}", style="red")
     return head
 
 
@@ -46,7 +56,8 @@ def _moves(drawn: Drawn) -> Table:
     table = Table("move", "eval", "", box=None, padding=(0, 1))
     for move in drawn.candidates:
         marks = ["best"] * move.best + ["illegal"] * (not move.legal) + ["again"] * move.again
-        table.add_row(Text(move.text), Text(move.eval), " ".join(marks), style=None if move.legal else "red")
+        texts = (Text(printable(move.text)), Text(printable(move.eval)))
+        table.add_row(*texts, " ".join(marks), style=None if move.legal else "red")
     return table
 
 

@@ -1,14 +1,17 @@
 """`python -m rookworld_rlvr.rollout.vllm_serve MODEL`: a vLLM server that `generator=vllm_server` can sample from.
 
 It is vLLM's own server with our worker extension, log-probs at the sampling temperature, and the calls that change
-weights. Those let whoever reaches the port load files into it: by default nobody but this machine does.
+weights. Those let whoever reaches the port load files into it: by default nobody but this machine does, and no page in
+one of its browsers.
 """
 
 import argparse
 import json
 import os
 import sys
+from collections.abc import Awaitable, Callable
 from importlib import resources
+from typing import Any
 
 import torch
 
@@ -48,9 +51,23 @@ def flags(given: argparse.Namespace) -> list[str]:
     )
     arguments |= {"host": given.host, "port": given.port, "served_model_name": SERVED_NAME}
     arguments |= {"disable_uvicorn_access_log": True, "disable_log_stats": True}
+    arguments |= {"allowed_origins": "[]", "middleware": f"{__package__}.vllm_serve.{RefuseBrowsers.__name__}"}
     if (given.weight_sync or (NCCL if accelerated else FOLDER)) == NCCL:
         arguments["weight_transfer_config"] = json.dumps({"backend": NCCL})
     return [word for name, value in arguments.items() for word in _flag(name.replace("_", "-"), value)]
+
+
+class RefuseBrowsers:
+    """ASGI middleware of the server: a request of a web page, which browsers mark by its origin, is answered by 403."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
+        self._app = app
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Callable[..., Awaitable[None]]) -> None:
+        if not any(name == b"origin" for name, _ in scope.get("headers", ())):
+            return await self._app(scope, receive, send)
+        await send({"type": "http.response.start", "status": 403, "headers": []})
+        await send({"type": "http.response.body", "body": b"expected no request of a web page"})
 
 
 def _flag(name: str, value: object) -> list[str]:

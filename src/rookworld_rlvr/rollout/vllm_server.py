@@ -183,7 +183,11 @@ class RankGenerator:
         self._ours, self._world = ours, world
 
     def sync(self, model: PreTrainedModel) -> None:
-        """See `Generator.sync`. All ranks must come here together. Raises GeneratorError on all."""
+        """See `Generator.sync`. All ranks must come here together. Raises GeneratorError on all.
+
+        No server gets new weights before all ranks have the completions that they requested of the old ones.
+        """
+        self._world.barrier(lambda: None, "the end of sampling")
         self._world.barrier(lambda: self._ours.sync(model), "the servers' weights")
 
     def weights_checksum(self) -> str:

@@ -34,7 +34,8 @@ class FaultKind(StrEnum):
     collapse = "collapse"
     """The mean reward has fallen far below its best."""
     memory = "memory"
-    """The device's memory did not suffice for a single completion, for sampling, or for a model in shards."""
+    """The device's memory did not suffice for a single completion, for sampling, for the optimiser's step, or for a
+    model in shards."""
 
 
 # After these the weights themselves are wrong: skipping an update does not help.

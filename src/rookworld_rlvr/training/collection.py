@@ -152,9 +152,9 @@ def _sampled(context: StepContext, examples: Sequence[Example], collection: Coll
     groups = world.gather_in_order(
         lambda: _own_groups(context, world.share(examples), world.share(seeds), collection), "completions"
     )
-    if before is not None:
-        for counts in world.all_gather(lambda: _engine_counts(context, since=before), "counts of engines"):
-            collection.add_engine_counts(counts)
+    # On every rank, whether it has engines or not: one begins them at the first position that its share needs them for.
+    for counts in world.all_gather(lambda: _engine_counts(context, since=before), "counts of engines"):
+        collection.add_engine_counts(counts)
     collection.sampled_groups += len(groups)
     collection.sampled_completions += len(groups) * context.config.objective.group_size
     collection.sampled_tokens += sum(len(sample.completion.tokens) for group in groups for sample in group.samples)
@@ -193,7 +193,7 @@ def _own_groups(
         raise out_of_memory("completions", error) from error
 
 
-def _engine_counts(context: StepContext, *, since: EngineCounts) -> EngineCounts | None:
-    """Work of this rank's engines since then; None without engines."""
+def _engine_counts(context: StepContext, *, since: EngineCounts | None) -> EngineCounts | None:
+    """Work of this rank's engines since then, or since they began; None without engines."""
     counts = context.scorer.engine_counts()
-    return None if counts is None else counts - since
+    return None if counts is None else counts - (since or EngineCounts())

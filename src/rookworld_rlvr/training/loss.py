@@ -2,6 +2,9 @@
 
     loss = Σ weight · (correction · surrogate + kl_coef · KL − entropy_coef · entropy)    over trained tokens
 
+Where older weights sampled (`max_staleness=1`), the forms of the KL that look at the sampled token alone are corrected
+like the surrogate; `exact` sums over the vocabulary and needs none.
+
 It checks nothing and records nothing; `step` does. Source: GRPO, arXiv 2402.03300; which surrogate, and the weights:
 `objective.losses`.
 """
@@ -45,6 +48,8 @@ class LossPlan:
     """The reference in force; None if KL is neither measured nor penalised."""
     original: Policy | None
     """The model that the run began with, if the reference in force has moved away from it."""
+    stale: bool = False
+    """True if older weights sampled the batch: what the KL term takes from the sampled token is then corrected too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +186,8 @@ def grpo_loss(policy: Policy, micro: Batch, plan: LossPlan) -> MicroLoss:
         old_logprobs_BT, micro.sampler_logprobs_BT, loss_mask=mask_BT, config=plan.objective.mismatch
     )
     kl_BT = _kl_term(plan, statistics, logprobs_BT, log_ratio_BT=logprobs_BT - old_logprobs_BT, mask_BT=mask_BT)
+    if plan.stale and plan.kl.form is not KLForm.exact:
+        kl_BT = correction_BT * kl_BT
     terms = TokenTerms(
         surrogate=surrogate.per_token.detach()[mask_BT],
         kl=kl_BT.detach()[mask_BT],

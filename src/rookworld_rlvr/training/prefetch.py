@@ -1,7 +1,8 @@
 """One-step-off-policy sampling: a thread samples the next step's groups while this step is trained.
 
-The policy that trains is then not the one that sampled. The mismatch weights (`objective.mismatch`) correct for the
-difference, as they do for a sampler that rounds differently.
+The policy that trains is then not the one that sampled. The mismatch weights (`objective.mismatch`) correct the loss
+for the difference, as they do for a sampler that rounds differently. Measured KLs are means over the older policy's
+tokens.
 """
 
 import copy
@@ -9,6 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -23,7 +25,9 @@ class Prefetch(Generic[Result]):
 
     def __init__(self, policy: Policy) -> None:
         self._model = copy.deepcopy(policy.model).requires_grad_(False)
-        self._thread = ThreadPoolExecutor(1, "prefetch")
+        # A new thread has the number of cores that was set last, by whichever thread: one, once a pool has been used.
+        threads = torch.get_num_threads()
+        self._thread = ThreadPoolExecutor(1, "prefetch", torch.set_num_threads, (threads,))
         self._pending: Future[Result] | None = None
         self._prompts_before: Mapping[str, Any] = {}
         """State of the stream of prompts before the pending groups were drawn."""

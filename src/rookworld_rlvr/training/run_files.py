@@ -39,12 +39,15 @@ def make_run_folder(root: Path, name: str, *, now: datetime) -> Path:
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Meanwhile no other process trains in the folder; however this one ends, it lets go. Raises UserError."""
+def held(folder: Path, lock: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """Meanwhile no other process trains in the folder; however this one ends, it lets go. Raises UserError.
+
+    With LOCK_SH this process only looks, and others may look beside it.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, lock | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UserError(f"resume: expected a run that no other process trains, got {folder}") from error
         yield
@@ -81,13 +84,13 @@ def is_unfinished(folder: Path) -> bool:
     summary = folder / SUMMARY
     try:
         return not summary.is_file() or json.loads(summary.read_text(encoding="utf-8"))["stopped"] == INTERRUPTED
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, TypeError):
         return False
 
 
 def _is_held(folder: Path) -> bool:
     try:
-        with held(folder):
+        with held(folder, fcntl.LOCK_SH):
             return False
     except UserError:
         return True

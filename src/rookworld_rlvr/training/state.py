@@ -209,7 +209,7 @@ class StepContext:
             raise out_of_memory("micro_batch", error) from error
         self.recovery.halvings += 1
 
-    def loss_plan(self, sizes: LossSizes, *, kl_coef: float, entropy_coef: float) -> LossPlan:
+    def loss_plan(self, sizes: LossSizes, *, kl_coef: float, entropy_coef: float, stale: bool = False) -> LossPlan:
         """The plan that the micro-batches of an update of these sizes have in common."""
         measured = self.config.kl.measured or kl_coef > 0
         return LossPlan(
@@ -221,6 +221,7 @@ class StepContext:
             entropy_coef=entropy_coef,
             reference=self.references.current if measured else None,
             original=self.references.original if measured and self.references.moves else None,
+            stale=stale,
         )
 
     def prompts_state(self) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ and all come to the same groups and make the same update; with `distributed=fsdp
 Source: GRPO, arXiv 2402.03300; which loss, and what it is divided by: `objective.losses`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -31,10 +31,11 @@ from ..model.policy import TokenTable
 from ..model.sharded import full_tensor, reshard
 from ..objective import KLForm, LossSizes, group_advantages
 from ..rollout.groups import Collected, make_batch
-from ..stability.faults import FaultError, StepAbandonedError
+from ..rollout.sampling import derive_seed
+from ..stability.faults import FaultError, StepAbandonedError, out_of_memory
 from . import checks
 from .collection import CollectionError, collect, collect_ahead, synced_sampler, token_table, used_P
-from .config import StepConfig, Truncated
+from .config import RunConfig, StepConfig, Truncated
 from .loss import LossPlan, TokenTotals, grpo_loss
 from .optim import learning_rate
 from .state import Collection, Moment, StepContext, StepReport, timed
@@ -81,7 +82,7 @@ def _sample_and_train(context: StepContext, report: StepReport) -> None:
         report.advantages_PG = _advantages(context, collected, table, report)
         batch = _trained_batch(context, collected, report.advantages_PG, table, batch)
         step_tokens = batch.trained_tokens() / _cuts(len(batch.tokens_BT), context.config.objective)
-        for part in _parts(batch, context.config.objective):
+        for part in _parts(batch, context.config, report.step):
             _accumulate(context, part, step_tokens, report)
             _update(context, part, report)
 
@@ -126,14 +127,19 @@ def _trained_batch(
     return batch
 
 
-def _parts(batch: Batch, config: StepConfig) -> Iterator[Batch]:
-    """The examples of each update: the batch, or random parts of it, `epochs` times over."""
-    examples = len(batch.tokens_BT)
-    for _ in range(config.epochs if examples else 0):
-        if config.minibatches == 1:
+def _parts(batch: Batch, config: RunConfig, step: int) -> Iterator[Batch]:
+    """The examples of each update: the batch, or random parts of it, `epochs` times over.
+
+    The parts depend on seed, step and epoch alone: ranks must cut alike, and a thread that samples beside training may
+    put torch's own random state back.
+    """
+    examples, objective = len(batch.tokens_BT), config.objective
+    for epoch in range(objective.epochs if examples else 0):
+        if objective.minibatches == 1:
             yield batch
             continue
-        for part in torch.randperm(examples).tensor_split(_cuts(examples, config)):
+        random = torch.Generator().manual_seed(derive_seed(config.seed, "parts", step, epoch))
+        for part in torch.randperm(examples, generator=random).tensor_split(_cuts(examples, objective)):
             yield batch.select(part.to(batch.tokens_BT.device))
 
 
@@ -153,7 +159,8 @@ def _accumulate(context: StepContext, part: Batch, step_tokens: float, report: S
         step_tokens=step_tokens,
         max_tokens=context.config.generator.max_new_tokens,
     )
-    plan = context.loss_plan(sizes, kl_coef=report.kl_coef, entropy_coef=report.entropy_coef)
+    stale = report.collection.staleness > 0
+    plan = context.loss_plan(sizes, kl_coef=report.kl_coef, entropy_coef=report.entropy_coef, stale=stale)
     part = _examples_with_a_gradient(context, part, plan)
     while True:
         try:
@@ -228,8 +235,7 @@ def _update(context: StepContext, part: Batch, report: StepReport) -> None:
     torch.nn.utils.clip_grads_with_norm_(parameters, context.config.optim.max_grad_norm, total_norm)
     for group in context.optimizer.param_groups:
         group["lr"] = report.lr
-    moved = [parameter.detach().clone() for parameter in parameters]
-    context.optimizer.step()
+    moved = context.world.barrier(partial(_moved, context.optimizer, parameters), "an update")
     report.updates += 1
     context.at(Moment.updated, report)
     for before, parameter in zip(moved, parameters, strict=True):
@@ -237,3 +243,16 @@ def _update(context: StepContext, part: Batch, report: StepReport) -> None:
     update_norm = float(full_tensor(torch.nn.utils.get_total_norm(moved)))
     checks.check_update(context, update_norm, part)
     report.update_norm += update_norm
+
+
+def _moved(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Let the optimiser step; return the weights of before. Raises FaultError where memory runs out.
+
+    That may be in the middle of the step, on one rank of several: the fault ends the run on all.
+    """
+    try:
+        before = [parameter.detach().clone() for parameter in parameters]
+        optimizer.step()
+    except torch.OutOfMemoryError as error:
+        raise out_of_memory("update", error) from error
+    return before

@@ -1,0 +1,176 @@
+"""No exchange between ranks stands under a condition that only one rank knows: the others would wait for it.
+
+Python's syntax trees are searched. An exchange is a call of `world.barrier` and its like, or of a function that makes
+one. A condition is what an `if`, a loop, `and`, `or`, `match` or an early `return` before it depends on.
+"""
+
+import ast
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "rookworld_rlvr"
+PACKAGES = ("model", "rollout", "stability", "training")
+BUILDERS = ("app/build.py", "app/generators.py")
+# They define the exchanges.
+DEFINING = ("model/world.py", "model/ranks.py")
+EXCHANGES = {"all_gather", "gather_in_order", "barrier", "rank_0_only", "any", "sum_gradients"}
+EQUAL_ON_ALL_RANKS = {
+    # Of the configuration.
+    "config.kind in VLLM",
+    "config.kind is GeneratorKind.vllm_server",
+    "config.resume",
+    "context.config.objective.updates == 1 and context.config.kl.form is not KLForm.in_reward",
+    "not run.config.match_pairs or not run.data.held_out",
+    "config.zero_variance is ZeroVariance.keep",
+    "context.config.objective.collection.kl_cap",
+    "context.prefetch is not None",
+    "not prefetch.pending",
+    "not rows",
+    "not run.sampled",
+    "policy.sharded",
+    "range(MAX_REFILLS)",
+    "range(rounds)",
+    "run.config.max_minutes",
+    "run.self_play_files is not None",
+    "step + 1 < context.config.steps",
+    "sync is None",
+    "world.size == 1 or run.context.policy.sharded or step % COMPARE_EVERY",
+    "_needs_first_score(run)",
+    "_validation_due(run, step, about_to_save=due)",
+    "due",
+    # With several ranks it is always true.
+    "is_shared(context.policy, context.world)",
+    # Of groups that were gathered from all ranks, and of weights and faults that follow from them.
+    "_parts(batch, context.config, report.step)",
+    "collected is None or not collected.groups",
+    "missing",
+    "not short",
+    "not tokens.count",
+    "range(math.ceil(len(micros) / world.size))",
+    "report is None",
+    "report.fault is not None",
+    "action is Action.restore",
+    "action is Action.stop",
+    "not parameters",
+    "step < run.config.steps and stopped == 'finished'",
+    "stopped != INTERRUPTED",
+    "stopped == INTERRUPTED and _finite_state(run.context)",
+    # Of the run's folder, which all ranks read before anything is written there.
+    "checkpoint is not None",
+}
+
+
+def files() -> list[Path]:
+    found = [
+        *(file for package in PACKAGES for file in (SOURCE / package).rglob("*.py")),
+        *map(SOURCE.joinpath, BUILDERS),
+    ]
+    return sorted(file for file in found if file not in map(SOURCE.joinpath, DEFINING))
+
+
+def functions(tree: ast.AST) -> list[ast.FunctionDef]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+
+
+def exchanges(node: ast.AST, known: set[str]) -> bool:
+    """True if the node is a call that all ranks must make together."""
+    if not isinstance(node, ast.Call):
+        return False
+    if isinstance(node.func, ast.Attribute):
+        owner = ast.unparse(node.func.value).split(".")[-1].lstrip("_")
+        return node.func.attr in EXCHANGES and owner == "world"
+    return isinstance(node.func, ast.Name) and node.func.id in known
+
+
+def exchanging(trees: Sequence[ast.AST]) -> list[set[str]]:
+    """For each file, the names there of functions that make an exchange, themselves or by another function."""
+    imported = [
+        {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+        for tree in trees
+    ]
+    known: list[set[str]] = [set() for _ in trees]
+    while True:
+        anywhere = set().union(*known)
+        visible = [own | names & anywhere for own, names in zip(known, imported, strict=True)]
+        found = [
+            {
+                one.name
+                for one in functions(tree)
+                if is_of_rank_0(one) or any(exchanges(n, names) for n in ast.walk(one))
+            }
+            for tree, names in zip(trees, visible, strict=True)
+        ]
+        if found == known:
+            return visible
+        known = found
+
+
+def is_of_rank_0(function: ast.FunctionDef) -> bool:
+    return any("on_rank_0" in ast.unparse(decorator) for decorator in function.decorator_list)
+
+
+def conditions(node: ast.AST, known: set[str], above: tuple[ast.expr, ...] = ()) -> Iterator[tuple[ast.expr, ast.Call]]:
+    """Each condition with an exchange that depends on it."""
+    if exchanges(node, known) and isinstance(node, ast.Call):
+        yield from ((condition, node) for condition in above)
+    match node:
+        case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
+            yield from conditions(test, known, above)
+            rest = [child for child in ast.iter_child_nodes(node) if child is not test]
+            yield from in_turn(rest, known, (*above, test))
+        case ast.For(iter=turns):
+            yield from conditions(turns, known, above)
+            yield from in_turn([*node.body, *node.orelse], known, (*above, turns))
+        case ast.BoolOp(values=values):
+            for number, value in enumerate(values):
+                yield from conditions(value, known, (*above, *values[:number]))
+        case ast.Match(subject=subject):
+            yield from in_turn(node.cases, known, (*above, subject))
+        case _:
+            yield from in_turn(list(ast.iter_child_nodes(node)), known, above)
+
+
+def in_turn(
+    nodes: Sequence[ast.AST], known: set[str], above: tuple[ast.expr, ...]
+) -> Iterator[tuple[ast.expr, ast.Call]]:
+    """`conditions` of nodes in their order; one after an early end depends on it too."""
+    for node in nodes:
+        yield from conditions(node, known, above)
+        if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Return | ast.Break | ast.Continue):
+            above = (*above, node.test)
+
+
+def conditions_of(trees: Sequence[ast.AST]) -> dict[str, str]:
+    """The conditions of all exchanges, each with a call that depends on it."""
+    pairs = [
+        pair
+        for tree, known in zip(trees, exchanging(trees), strict=True)
+        for function in functions(tree)
+        for pair in conditions(function, known)
+    ]
+    found = {ast.unparse(condition): f"{ast.unparse(call.func)}, line {call.lineno}" for condition, call in pairs}
+    # An endless loop is left by what happens in it.
+    return {condition: call for condition, call in found.items() if condition != "True"}
+
+
+def test_exchanges_depend_only_on_what_is_equal_on_all_ranks() -> None:
+    found = conditions_of([ast.parse(file.read_text(encoding="utf-8")) for file in files()])
+    unknown = {test: call for test, call in found.items() if test not in EQUAL_ON_ALL_RANKS}
+    assert not unknown, f"are these equal on all ranks? Then add them to EQUAL_ON_ALL_RANKS: {unknown}"
+    assert found.keys() >= EQUAL_ON_ALL_RANKS, "these conditions are gone"
+
+
+@pytest.mark.parametrize("body", [
+    "if mine: world.barrier(work, 'x')",
+    "if mine: return\n world.barrier(work, 'x')",
+    "mine and context.world.any(flag, 'x')",
+    "for one in mine:\n  self._world.rank_0_only(work, 'x')",
+    "return world.all_gather(work, 'x') if mine else []",
+    "with held():\n  if mine: other(world)",
+])  # fmt: skip
+def test_a_condition_of_one_rank_is_noticed(body: str) -> None:
+    other = "def other(world):\n world.barrier(work, 'x')\n"
+    assert list(conditions_of([ast.parse(f"{other}def one(world):\n {body}")])) == ["mine"]
+    assert not conditions_of([ast.parse(other)])
