@@ -28,6 +28,20 @@ def test_the_file_asks_for_what_is_given_and_starts_one_torchrun_on_each_machine
     assert done.returncode == 0 and not done.stderr
 
 
+def test_two_jobs_on_a_machine_meet_at_two_ports(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "slurm", "--dry-run"]) == 0
+    text = capsys.readouterr().out
+    assert '--rdzv-endpoint="$head:$port"' in text
+    [line] = [line for line in text.splitlines() if line.startswith("port=")]
+    ports = [
+        int(
+            subprocess.run(["bash", "-c", f"{line}; echo $port"], env={"SLURM_JOB_ID": job}, capture_output=True).stdout
+        )
+        for job in ("7", "8", "4294967295")
+    ]
+    assert len(set(ports)) == 3 and all(1024 < port < 32768 for port in ports)
+
+
 def test_it_is_written_and_the_command_that_submits_it_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

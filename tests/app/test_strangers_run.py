@@ -1,12 +1,16 @@
-"""A run's folder that comes from a stranger starts no program, calls no address and reads no environment."""
+"""A run's folder that comes from a stranger starts no program, calls no address and reads nothing of the user's."""
 
+import json
 import os
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -17,6 +21,8 @@ from rookworld_rlvr.model.batch import Batch
 from rookworld_rlvr.training.diagnosis import FAULT_KEYS, FAULTS
 
 SECRET = "hf_s3cr3t"
+# Puts a text into the clipboard of many a terminal; then a command in one character.
+CLIPBOARD = "\x1b]52;c;cHduZWQ=\x07\x9b2J"
 
 
 @pytest.fixture(scope="module")
@@ -106,13 +112,13 @@ def test_a_strangers_address_is_called_only_if_it_is_trusted(
     assert main([*resume, "trust=true"]) != 0 and heard
 
 
-def saved_fault(run: Path) -> Path:
+def saved_fault(run: Path, **changed: object) -> Path:
     """A file of a fault in the run's folder, as `inspect` reads it."""
     tensors = {field.name: torch.zeros(1, 2) for field in fields(Batch)}
     saved = dict.fromkeys(FAULT_KEYS) | {"step": 1, "fault": dict.fromkeys(("kind", "tensor", "detail"), "")}
     path = run / FAULTS / "step-1.pt"
     path.parent.mkdir()
-    torch.save(saved | {"samples": [], "batch": tensors}, path)
+    torch.save(saved | {"samples": [], "batch": tensors} | changed, path)
     return path
 
 
@@ -132,6 +138,55 @@ def test_a_strangers_interpolation_is_never_resolved(
     error = refusal(command.format(run=run, batch=batch).split(), capfd)
     assert "got an interpolation: 'path: a/${oc.env:HF_TOKEN}'" in error
     assert SECRET not in error and not heard and os.environ["HF_TOKEN"] == SECRET
+
+
+def test_a_transcript_sends_no_commands_to_the_terminal(
+    strangers_run: Callable[..., Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = strangers_run()
+    rows = [json.loads(line) for line in (run / "rollouts.jsonl").read_text().splitlines()]
+    for row in rows:
+        row |= {"completion": f"M: e2e4{CLIPBOARD} E: 0.1 B: e2e4", "failure": CLIPBOARD, "expected": CLIPBOARD}
+    (run / "rollouts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sample = {"reward": 0.0, "prompt": CLIPBOARD, "completion": "x"}
+    batch = saved_fault(run, fault=dict.fromkeys(("kind", "tensor", "detail"), CLIPBOARD), samples=[sample], batch=None)
+    for command in (["rollouts", run], ["rescore", run], ["inspect", batch]):
+        capfd.readouterr()
+        assert main([str(word) for word in command]) == 0
+        shown = capfd.readouterr().out
+        assert "\\x1b]52;c;cHduZWQ=" in shown and "\x1b" not in shown and "\x9b" not in shown
+
+
+def test_an_export_holds_no_files_of_the_user(
+    strangers_run: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run, secret = strangers_run(), tmp_path / "secret"
+    secret.mkdir()
+    (secret / "config.json").write_text("{}")
+    checkpoints = run / "checkpoints"
+    newest = max(checkpoints.glob("step-*"))
+    (newest / "notes.txt").symlink_to(secret / "config.json")
+    (checkpoints / "step-99").symlink_to(secret)
+    assert main(["export", str(run), "--to", str(tmp_path / "out"), "--checkpoint", newest.name]) == 0
+    names = {file.name for file in (tmp_path / "out").iterdir()}
+    assert "model.safetensors" in names and "notes.txt" not in names
+    for name in ("last", "step-99", "../../secret"):
+        arguments = ["export", str(run), "--to", str(tmp_path / "no"), "--checkpoint", name]
+        assert "expected a checkpoint of" in refusal(arguments, capfd)
+
+
+def test_a_model_s_own_code_is_not_run_and_nobody_is_asked(
+    strangers_run: Callable[..., Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = strangers_run(model__path="HERE/model")
+    model = run / "model"
+    model.mkdir()
+    (model / "code.py").write_text(f"open({str(run / 'started')!r}, 'w')\nclass Config: ...\n")
+    settings = {"model_type": "a_stranger_s", "auto_map": {"AutoConfig": "code.Config"}}
+    (model / "config.json").write_text(json.dumps(settings))
+    with patch.object(sys, "stdin", StringIO("y\n" * 9)):
+        assert "model.path: expected a causal language model" in refusal(["train", f"resume={run}", "steps=4"], capfd)
+    assert not (run / "started").exists()
 
 
 def test_an_option_that_the_user_gives_is_no_strangers(

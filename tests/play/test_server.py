@@ -7,12 +7,14 @@ import socket
 import string
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import pytest
 
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.play import server as module
+from rookworld_rlvr.play.api import PlayApi
 from rookworld_rlvr.play.server import FOLDER, MOST_BYTES, Server
 
 JSON = {"Content-Type": "application/json"}
@@ -54,6 +56,7 @@ def test_a_question_is_answered(server: Server) -> None:
     ("POST", "/api/nope", b"{}", JSON, 404), ("POST", "/api/position", b"{", JSON, 400),
     ("POST", "/api/position", b"[]", JSON, 400), ("POST", "/api/position", b"\xff", JSON, 400),
     ("POST", "/api/position", b"[" * 60_000, JSON, 400), ("POST", "/api/position", b'{"start": "x"}', JSON, 400),
+    ("POST", "/api/position", b'{"start": ' + b"1" * 5000 + b"}", JSON, 400),
     ("POST", "/api/position", b"{}", {"Content-Type": "text/plain"}, 415),
     ("POST", "/api/position", b"{}", JSON | {"Host": "evil.example"}, 403),
     ("GET", "/", b"", {"Host": "evil.example"}, 403),
@@ -71,6 +74,23 @@ def test_bad_requests_are_refused_by_a_4xx_and_one_line(
         assert status == 413
         return
     assert returned == status and list(content) == ["error"] and "\n" not in content["error"]
+
+
+@pytest.mark.parametrize(("host", "called", "status"), [
+    ("0.0.0.0", "evil.example", 403), ("0.0.0.0", "192.168.1.7:8321", 200), ("0.0.0.0", "[fe80::1]:8321", 200),
+    ("0.0.0.0", socket.gethostname(), 200), ("0.0.0.0", "localhost:8321", 200),
+    ("127.0.0.2", "evil.example:8321", 403), ("127.0.0.2", "127.0.0.2:8321", 200), ("127.0.0.1", "192.168.1.7", 403),
+])  # fmt: skip
+def test_another_site_s_name_is_refused_whatever_the_server_listens_on(
+    api: PlayApi, host: str, called: str, status: int
+) -> None:
+    with Server(host, 0, api) as opened:
+        thread = threading.Thread(target=opened.serve_forever, daemon=True)
+        thread.start()
+        returned, _ = call(opened, "POST", "/api/models", "{}", JSON | {"Host": called})
+        opened.shutdown()
+        thread.join()
+    assert returned == status
 
 
 def test_a_thousand_malformed_requests_get_no_5xx_and_the_server_goes_on(server: Server) -> None:

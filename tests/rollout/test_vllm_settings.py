@@ -1,10 +1,13 @@
 """What of the vLLM generators needs no vLLM: settings, the server's command line, seeds, limits, the weights' names."""
 
+import asyncio
 import copy
+import importlib
 import json
 import threading
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -50,6 +53,32 @@ def test_the_server_s_command_line_says_the_same_and_passes_on_what_it_does_not_
     assert "--no-use-tqdm-on-load" in words and "--enable-sleep-mode" not in words
     tiny = flags(_parser().parse_args(["tiny"]))
     assert (Path(tiny[tiny.index("--model") + 1]) / "config.json").is_file()
+
+
+def test_a_server_refuses_the_requests_of_web_pages() -> None:
+    words = flags(_parser().parse_args(["tiny"]))
+    pairs = dict(pairwise(words))
+    assert pairs["--allowed-origins"] == "[]"
+    module, name = pairs["--middleware"].rsplit(".", 1)
+    middleware = getattr(importlib.import_module(module), name)
+
+    def status(*headers: tuple[bytes, bytes]) -> int:
+        """What an application that answers by 200 answers behind the middleware."""
+        sent: list[dict[str, Any]] = []
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        async def application(_scope: Any, _receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        scope = {"type": "http", "method": "POST", "path": "/collective_rpc", "headers": headers}
+        asyncio.run(middleware(application)(scope, None, send))
+        return int(sent[0]["status"])
+
+    trainer = (b"content-type", b"application/json")
+    assert status(trainer) == 200 and status() == 200
+    assert status((b"origin", b"https://evil.example")) == status(trainer, (b"origin", b"null")) == 403
 
 
 def test_a_server_offers_the_transfer_of_weights_where_it_is_asked_for() -> None:

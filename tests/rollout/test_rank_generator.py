@@ -1,0 +1,55 @@
+"""Ranks that share servers: none gives them new weights while another still samples from the old ones."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from rookworld_rlvr.model.world import Result, World
+from rookworld_rlvr.rollout.vllm_server import RankGenerator
+
+RANKS, PATIENCE_S, SAMPLING_S = 2, 60, 0.3
+
+
+class ThreadWorld(World):
+    """A rank in a thread of this process."""
+
+    size = RANKS
+
+    def __init__(self, rank: int, meeting: threading.Barrier, results: dict[int, Any]) -> None:
+        self.rank, self._meeting, self._results = rank, meeting, results
+
+    def all_gather(self, work: Callable[[], Result], what: str) -> list[Result]:
+        self._results[self.rank] = work()
+        self._meeting.wait(PATIENCE_S)
+        gathered = [self._results[rank] for rank in range(RANKS)]
+        self._meeting.wait(PATIENCE_S)
+        return gathered
+
+
+class Servers:
+    """Notes when weights come, and samples for a while."""
+
+    def __init__(self) -> None:
+        self.have_new_weights = threading.Event()
+
+    def sync(self, _model: object) -> None:
+        self.have_new_weights.set()
+
+    def generate(self, *_: object, **__: object) -> Any:
+        """True if new weights came while this was sampled."""
+        return self.have_new_weights.wait(SAMPLING_S)
+
+
+def test_a_slow_rank_s_completions_are_all_of_the_old_weights() -> None:
+    servers, meeting, results = Servers(), threading.Barrier(RANKS), dict[int, Any]()
+
+    def rank(number: int) -> bool:
+        generator = RankGenerator(servers, ThreadWorld(number, meeting, results))  # type: ignore[arg-type]
+        mixed = bool(generator.generate([], group_size=1, temperature=1.0)) if number else False
+        generator.sync(None)  # type: ignore[arg-type]
+        return mixed
+
+    with ThreadPoolExecutor(RANKS) as pool:
+        assert list(pool.map(rank, range(RANKS))) == [False, False]
+    assert servers.have_new_weights.is_set()
