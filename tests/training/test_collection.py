@@ -10,12 +10,14 @@ from torch import Tensor, nn
 
 from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.model.weights import checksum
+from rookworld_rlvr.model.world import Result, World
 from rookworld_rlvr.objective import AdvantageConfig, AdvantageScale, group_advantages
 from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rewards.scorer import Scorer, ScoreRequest
 from rookworld_rlvr.rollout.generator import Generator, GeneratorError, SampledCompletion
 from rookworld_rlvr.rollout.groups import Group
-from rookworld_rlvr.stability.faults import FaultKind
+from rookworld_rlvr.stability.faults import Fault, FaultKind
+from rookworld_rlvr.stockfish.pool import EngineCounts
 from rookworld_rlvr.tasks import Task
 from rookworld_rlvr.training import collection
 from rookworld_rlvr.training.health import no_progress_reason
@@ -273,6 +275,23 @@ def test_every_row_is_trained_once_an_epoch_however_the_batch_is_cut(make_run: M
     assert trained[:8] != trained[8:]
 
 
+def test_the_cuts_of_a_batch_depend_on_seed_and_step_alone(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders: list[list[int]] = []
+    permute = torch.randperm
+
+    def noted(count: int, **named: Any) -> Tensor:
+        orders.append(permute(count, **named).tolist())
+        return permute(count, **named)
+
+    monkeypatch.setattr(torch, "randperm", noted)
+    context = make_run("objective.minibatches=2", "generator.max_new_tokens=8").context
+    for step, state in ((0, 5), (0, 6), (1, 6)):
+        # A thread that samples beside training may put torch's own state back, and ranks may have unequal ones.
+        context.hooks[:] = [lambda moment, *_, state=state: torch.manual_seed(state)]
+        grpo_step(context, step)
+    assert orders[0] == orders[1] != orders[2]
+
+
 def shifted(context: StepContext, nat: float) -> StepContext:
     """The sampler says that each token was likelier, by `nat`, than the trainer finds."""
 
@@ -321,3 +340,44 @@ def test_a_generator_that_does_not_take_the_weights_is_a_fault_and_nothing_is_sa
     assert "the sampler has others" in report.fault.detail
     assert (report.updates, report.collection.sampled_completions) == (0, 0)
     assert checksum(context.policy.model) == before
+
+
+@dataclass
+class NotingWorld(World):
+    """A process alone that notes where it would meet others."""
+
+    met: list[str]
+
+    def all_gather(self, work: Callable[[], Result], what: str) -> list[Result]:
+        self.met.append(what)
+        return [work()]
+
+
+def test_a_rank_meets_the_others_with_engines_or_without(make_run: MakeRun) -> None:
+    def meetings(*counts: EngineCounts | None) -> tuple[list[str], StepReport]:
+        """The meetings of a step whose scorer has these counts, before and after it."""
+        context = make_run("generator.max_new_tokens=8").context
+        context.world, left = NotingWorld([]), iter(counts)
+        context.scorer.engine_counts = lambda: next(left)  # type: ignore[method-assign]
+        return context.world.met, grpo_step(context, 0)
+
+    (without, _), (begun, report), (running, _) = (
+        meetings(None, None),
+        meetings(None, EngineCounts(positions=3)),
+        meetings(EngineCounts(positions=3), EngineCounts(positions=5)),
+    )
+    assert "counts of engines" in without and without == begun == running
+    # The step in which the engines begin has its counts too.
+    assert report.collection.engine == EngineCounts(positions=3)
+
+
+def test_memory_that_runs_out_in_an_update_is_a_fault(make_run: MakeRun) -> None:
+    context = make_run("generator.max_new_tokens=8").context
+
+    def step() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nsecond line")
+
+    context.optimizer.step = step  # type: ignore[assignment, method-assign]
+    report = grpo_step(context, 0)
+    assert report.fault == Fault(FaultKind.memory, "update", "CUDA out of memory. Tried to allocate 2 GiB")
+    assert report.updates == 0

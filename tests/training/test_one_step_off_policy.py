@@ -1,16 +1,28 @@
 """The next batch is sampled beside training, by weights one step older, and a resumed run draws it again by them."""
 
 import json
+import math
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from rookworld_rlvr.app.build import build_unsaved_run
 from rookworld_rlvr.app.cli import main
-from rookworld_rlvr.training.config import RunConfig
+from rookworld_rlvr.model.batch import Batch
+from rookworld_rlvr.model.device import cores, map_on_cores
+from rookworld_rlvr.objective import KLForm, LossSizes, MismatchConfig, TokenStatistics
+from rookworld_rlvr.stability.kl_control import KLConfig
+from rookworld_rlvr.training import step
+from rookworld_rlvr.training.config import RunConfig, StepConfig
+from rookworld_rlvr.training.loss import LossPlan, grpo_loss
+from rookworld_rlvr.training.prefetch import Prefetch
 from rookworld_rlvr.training.state import Moment
 from rookworld_rlvr.training.step import grpo_step
 
@@ -24,7 +36,9 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
     return [{key: row[key] for key in row if not key.startswith(OF_THE_MACHINE)} for row in rows]
 
 
-def test_batches_are_one_step_old_and_weighed_for_it(make_config: Callable[..., RunConfig]) -> None:
+def test_batches_are_one_step_old_and_weighed_for_it(
+    make_config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
     context = build_unsaved_run(make_config(*EARLY, "steps=4", "optim.lr=0.01")).context
     pending = []
     context.hooks.append(
@@ -32,9 +46,14 @@ def test_batches_are_one_step_old_and_weighed_for_it(make_config: Callable[..., 
             pending.append(context.prefetch.pending) if moment is Moment.micro_batch else None
         )
     )
-    reports = [grpo_step(context, step) for step in range(4)]
+    plans: list[LossPlan] = []
+    monkeypatch.setattr(
+        step, "grpo_loss", lambda policy, micro, plan: plans.append(plan) or grpo_loss(policy, micro, plan)
+    )
+    reports = [grpo_step(context, number) for number in range(4)]
     assert [report.collection.staleness for report in reports] == [0, 1, 1, 1]
     assert reports[0].tokens.sampler_ratio_max < 1.001 < max(r.tokens.sampler_ratio_max for r in reports[1:])
+    assert [plan.stale for plan in plans] == [False, True, True, True]
     # While a step is trained the next batch is on its way; behind the last step there is none.
     assert pending == [True, True, True, False]
     assert all(len(report.groups) == 2 and report.times_s["generate"] > 0 for report in reports)
@@ -67,6 +86,82 @@ def test_a_restore_forgets_what_damaged_weights_have_sampled(train: Train) -> No
     restored = next(i for i, row in enumerate(rows) if row["recovery/restores"])
     # What is trained behind it is sampled from the weights that came back.
     assert [row["sampler/staleness"] for row in rows[restored : restored + 2]][-1] == 0
+
+
+def test_the_thread_has_as_many_cores_as_the_run_whatever_pools_there_were() -> None:
+    before, cpu = torch.get_num_threads(), torch.device("cpu")
+    try:
+        torch.set_num_threads(2)
+        # Its two threads have one core each, and so would a thread that begins after them.
+        assert list(map_on_cores(lambda item: item + 1, [1, 2, 3], cpu)) == [2, 3, 4]
+        prefetch: Prefetch[int] = Prefetch(SimpleNamespace(model=torch.nn.Linear(1, 1)))  # type: ignore[arg-type]
+        prefetch.begin(lambda: cores(cpu), SimpleNamespace(state_dict=dict))  # type: ignore[arg-type]
+        assert prefetch.take() == 2
+        prefetch.close()
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass
+class OneToken:
+    """A policy of one token, which it draws by its logits (V,)."""
+
+    logits: Tensor
+    reference: Tensor
+
+    def statistics(self, micro: Batch, **_: object) -> TokenStatistics:
+        logprobs, ref_logprobs = self.logits.log_softmax(-1), self.reference.log_softmax(-1)
+        tokens = micro.tokens_BT[:, 1]
+        exact = self.kl().expand(len(tokens))
+        return TokenStatistics(logprobs[tokens], torch.zeros(len(tokens)), ref_logprobs[tokens], exact)
+
+    def kl(self) -> Tensor:
+        """KL(policy‖reference), nat."""
+        logprobs, ref_logprobs = self.logits.log_softmax(-1), self.reference.log_softmax(-1)
+        return (logprobs.exp() * (logprobs - ref_logprobs)).sum()
+
+
+def kl_gradient(policy: OneToken, sampler_logprobs: Tensor, form: KLForm, *, stale: bool) -> Tensor:
+    """The gradient of the KL term by the logits, in expectation over tokens of the sampler."""
+    tokens = torch.arange(len(sampler_logprobs))
+    zeros, places = torch.zeros(len(tokens)), torch.tensor([True, False])
+    plan = LossPlan(
+        objective=StepConfig(mismatch=MismatchConfig(cap=math.inf)),
+        kl=KLConfig(form=form),
+        temperature=1.0,
+        sizes=LossSizes(completions=1, tokens=1, step_tokens=1, max_tokens=1),
+        kl_coef=1.0,
+        entropy_coef=0.0,
+        reference=policy,  # type: ignore[arg-type]
+        original=None,
+        stale=stale,
+    )
+    batch = Batch(
+        tokens_BT=torch.stack([torch.zeros_like(tokens), tokens], 1),
+        attention_BT=torch.ones(len(tokens), 2),
+        positions_BT=torch.arange(2).expand(len(tokens), 2),
+        loss_mask_BT=places.expand(len(tokens), 2),
+        sampler_logprobs_BT=torch.stack([sampler_logprobs, zeros], 1),
+        advantages_B=zeros,
+        prompts_B=tokens,
+    )
+    each = [grpo_loss(policy, batch.select(tokens[i : i + 1]), plan).loss for i in tokens]  # type: ignore[arg-type]
+    [gradient] = torch.autograd.grad((sampler_logprobs.exp() * torch.stack(each)).sum(), policy.logits)
+    return gradient
+
+
+def test_the_kl_of_a_batch_that_older_weights_sampled_is_that_of_the_policy() -> None:
+    draw = torch.Generator().manual_seed(3)
+    policy = OneToken(torch.randn(5, generator=draw).requires_grad_(), torch.randn(5, generator=draw))
+    sampler_logprobs = (policy.logits.detach() + 0.3 * torch.randn(5, generator=draw)).log_softmax(-1)
+    true = torch.autograd.grad(policy.kl(), policy.logits)[0]
+    for form, stale, right in (
+        (KLForm.k2_straight_through, True, True),
+        (KLForm.k2_straight_through, False, False),
+        (KLForm.exact, True, True),
+    ):
+        gradient = kl_gradient(policy, sampler_logprobs, form, stale=stale)
+        assert torch.allclose(gradient, true, atol=1e-6) is right
 
 
 @pytest.mark.parametrize(

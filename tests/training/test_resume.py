@@ -1,5 +1,6 @@
 """A run that was stopped and resumed is the run that was not."""
 
+import fcntl
 import io
 import json
 import os
@@ -15,14 +16,17 @@ from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from rich.console import Console
 from torch import nn
 
 from rookworld_rlvr.app import build
 from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.app.train import _unfinished
 from rookworld_rlvr.model.policy import Policy, load_policy
+from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.run import Run
-from rookworld_rlvr.training.run_files import cut_lines
+from rookworld_rlvr.training.run_files import cut_lines, held, unfinished
 from rookworld_rlvr.training.state import Hook, Moment, StepContext, StepReport
 from rookworld_rlvr.training.trainer import _stop_on_signal
 from rookworld_rlvr.training.trainer import train as train_run
@@ -520,3 +524,35 @@ def test_a_signal_in_the_middle_of_a_line_prints_that_line_once() -> None:
         run.console.print("step 2 of 2")
     assert file.getvalue().count("step 1 of 2") == 1 and run.stop_requested
     assert "SIGINT: stopping" in file.getvalue()
+
+
+def test_ranks_that_look_for_a_run_side_by_side_all_find_it(tmp_path: Path) -> None:
+    run = tmp_path / "2026-01-01" / "00-00-00-grpo"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text("{}")
+    other = os.open(run, os.O_RDONLY)
+    try:
+        # Another rank looks at this moment.
+        fcntl.flock(other, fcntl.LOCK_SH)
+        assert list(unfinished(tmp_path)) == [run]
+    finally:
+        os.close(other)
+    with held(run):
+        assert list(unfinished(tmp_path)) == []
+
+
+def test_a_damaged_folder_keeps_no_run_from_being_found(make_config: Callable[..., RunConfig], tmp_path: Path) -> None:
+    root = tmp_path / "outputs"
+    for name, config, summary in (("04", "a: [", None), ("03", "- 1", None), ("02", "\xff", None), ("01", "{}", "[]")):
+        folder = root / "2026-01-01" / name
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text(config, encoding="latin-1")
+        if summary is not None:
+            (folder / "summary.json").write_text(summary)
+    config = make_config("resume=auto")
+    raw = OmegaConf.structured(config)
+    assert _unfinished(root, raw) == ""
+    mine = root / "2026-01-01" / "00"
+    mine.mkdir()
+    (mine / "config.yaml").write_text(OmegaConf.to_yaml(raw))
+    assert _unfinished(root, raw) == str(mine)
