@@ -146,7 +146,7 @@ def test_a_transcript_sends_no_commands_to_the_terminal(
     run = strangers_run()
     rows = [json.loads(line) for line in (run / "rollouts.jsonl").read_text().splitlines()]
     for row in rows:
-        row |= {"completion": f"M: e2e4{CLIPBOARD} E: 0.1 B: e2e4", "failure": CLIPBOARD, "expected": CLIPBOARD}
+        row |= {"completion": f"M: e2e4{CLIPBOARD} E: 0.1 B: e2e4", "failure": CLIPBOARD}
     (run / "rollouts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     sample = {"reward": 0.0, "prompt": CLIPBOARD, "completion": "x"}
     batch = saved_fault(run, fault=dict.fromkeys(("kind", "tensor", "detail"), CLIPBOARD), samples=[sample], batch=None)
