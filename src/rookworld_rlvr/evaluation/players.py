@@ -110,16 +110,26 @@ def ask(
 
 @dataclass(frozen=True, slots=True)
 class RandomPlayer:
-    """Any legal move with equal probability: the baseline that knows the rules and nothing else."""
+    """Any legal move with equal probability: the baseline that knows the rules and nothing else.
+
+    Players by a rule of thumb rate moves; of the moves rated highest one is drawn by seed, game and position.
+    """
 
     seed: int = 0
 
     def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
+        """See `Player.choose`."""
         return [self._move(board, number) for board, number in zip(boards, numbers, strict=True)]
 
+    def rate(self, board: chess.Board, move: chess.Move) -> int:
+        """The value of a move in pawns."""
+        return 0
+
     def _move(self, board: chess.Board, number: int) -> str:
-        moves = sorted(move.uci() for move in board.legal_moves)
-        return random.Random(f"{self.seed}:{number}:{board.fen()}").choice(moves) if moves else ""
+        ratings = {move.uci(): self.rate(board, move) for move in board.legal_moves}
+        highest = max(ratings.values(), default=0)
+        best = sorted(move for move, rating in ratings.items() if rating == highest)
+        return random.Random(f"{self.seed}:{number}:{board.fen()}").choice(best) if best else ""
 
 
 class RescuedPlayer:
@@ -159,14 +169,8 @@ class RescuedPlayer:
 
 
 @dataclass(frozen=True, slots=True)
-class CapturePlayer:
-    """Captures the most valuable piece; any legal move if there is no capture. Ties are broken at random."""
-
-    seed: int = 0
-
-    def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
-        """See `Player.choose`."""
-        return [_best_rated(self, board, number) for board, number in zip(boards, numbers, strict=True)]
+class CapturePlayer(RandomPlayer):
+    """Captures the most valuable piece; any legal move if there is no capture."""
 
     def rate(self, board: chess.Board, move: chess.Move) -> int:
         """The value of a move in pawns."""
@@ -174,18 +178,12 @@ class CapturePlayer:
 
 
 @dataclass(frozen=True, slots=True)
-class ExchangePlayer:
-    """Mates if it can; else it captures the most, less the gain of the opponent's best capture. Ties are random.
+class ExchangePlayer(RandomPlayer):
+    """Mates if it can; else it captures the most, less the gain of the opponent's best capture.
 
     The opponent's capture gains the captured piece, less the capturing piece if that can be recaptured. A promotion
     counts as the value that it adds.
     """
-
-    seed: int = 0
-
-    def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
-        """See `Player.choose`."""
-        return [_best_rated(self, board, number) for board, number in zip(boards, numbers, strict=True)]
 
     def rate(self, board: chess.Board, move: chess.Move) -> int:
         """The value of a move in pawns; MATE_PAWNS for a mate."""
@@ -219,9 +217,3 @@ def _reply_pawns(board: chess.Board, capture: chess.Move) -> int:
     after.push(capture)
     recaptured = any(after.generate_legal_moves(to_mask=chess.BB_SQUARES[capture.to_square]))
     return captured - PIECE_PAWNS[capturing] if recaptured else captured
-
-
-def _best_rated(player: CapturePlayer | ExchangePlayer, board: chess.Board, number: int) -> str:
-    ratings = {move.uci(): player.rate(board, move) for move in board.legal_moves}
-    best = sorted(move for move in ratings if ratings[move] == max(ratings.values()))
-    return random.Random(f"{player.seed}:{number}:{board.fen()}").choice(best) if best else ""
