@@ -33,10 +33,10 @@ def start_board(rng: random.Random) -> chess.Board:
     return board
 
 
-def few_pieces(rng: random.Random, pieces: tuple[int, int] = ENDING_PIECES) -> chess.Board:
-    """A valid position of two kings and a few other pieces, at least and at most so many, in which the game goes on."""
+def few_pieces(rng: random.Random) -> chess.Board:
+    """A valid position of two kings and a few other pieces in which the game goes on."""
     while True:
-        squares = rng.sample(chess.SQUARES, 2 + rng.randint(*pieces))
+        squares = rng.sample(chess.SQUARES, 2 + rng.randint(*ENDING_PIECES))
         board = chess.Board(None)
         for color, square in zip(chess.COLORS, squares, strict=False):
             board.set_piece_at(square, chess.Piece(chess.KING, color))

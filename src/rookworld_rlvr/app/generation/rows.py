@@ -1,6 +1,5 @@
 """Collection of rows for a file: duplicates and excluded positions are dropped, others held out."""
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from ...board.fen import parse_fen, position_key
 from ...tasks.corpus import example_key, is_held_out, split_line
 from ...tasks.generate import policy_line
 from ...tasks.move_evals import MoveEvals, parse_move_evals
-from ...tasks.types import ParseFailure, Task
+from ...tasks.types import ParseFailure
 from .workers import Game
 
 # Seed of the held-out positions, so that they are the same in every file.
@@ -40,26 +39,20 @@ def row_of_move_evals(line: str) -> CollectedRow:
     return CollectedRow(evals.source, position, position, policy_line(evals), line)
 
 
-def row_of_line(line: str, source: str = "") -> CollectedRow:
-    """The row of a published line of either task. Raises ValueError on another line."""
-    example = split_line(line)
-    if isinstance(example, ParseFailure):
-        raise ValueError(f"expected a valid row, got {line!r}: {example}")
-    position = example_key(example)
-    # A position has one best move, but many moves with an outcome.
-    return CollectedRow(source, position, position if example.task is Task.policy else example.prompt, line)
-
-
 def row_of_transition(line: str) -> CollectedRow:
     """The row of source, class and `A:` line, separated by tabs. Raises ValueError on another line."""
     source, kind, row = line.split("\t")
-    return row_of_line(row, f"{source} {kind}")
+    example = split_line(row)
+    if isinstance(example, ParseFailure):
+        raise ValueError(f"expected a valid row, got {row!r}: {example}")
+    # A position has many moves with an outcome.
+    return CollectedRow(f"{source} {kind}", example_key(example), example.prompt, row)
 
 
 class Rows:
     """Rows that are kept, in order, up to the wanted number, and counts of the dropped ones."""
 
-    def __init__(self, excluded: frozenset[str], wanted: float = math.inf, held_out_fraction: float = 0.0) -> None:
+    def __init__(self, excluded: frozenset[str], wanted: int, held_out_fraction: float) -> None:
         self.kept: list[CollectedRow] = []
         self.held_out: list[CollectedRow] = []
         self.dropped: Counter[str] = Counter(duplicate=0, excluded=0)
