@@ -50,8 +50,8 @@ def make_run(overrides: list[str], arguments: argparse.Namespace, seed: int) -> 
 
 def table_of(run: Run) -> dict[str, float]:
     """The greedy held-out metrics of the policy as it is."""
-    found = summarise(evaluate_rows(run, "table", run.data.held_out))
-    return {key: found[key].value for key in KEYS}
+    measures = summarise(evaluate_rows(run, "table", run.data.held_out))
+    return {key: measures[key].value for key in KEYS}
 
 
 def measure(overrides: list[str], arguments: argparse.Namespace, seed: int) -> dict[str, float]:

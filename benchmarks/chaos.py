@@ -62,7 +62,7 @@ class ChaosError(RuntimeError):
 
 @dataclass(frozen=True)
 class Pace:
-    """How long things take here, from the run that was left alone."""
+    """Durations on this machine, from the run that was left alone."""
 
     start_s: float
     """To the first step's line."""
@@ -74,7 +74,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Kill:
-    """When a kill is due."""
+    """Moment at which a kill is due."""
 
     aim: str
     step: int
@@ -93,9 +93,9 @@ class Process:
             self._process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
 
     def step(self) -> int:
-        """The last step this process has told of; 0 before the first."""
-        told = [line for line in self._log.read_text(encoding="utf-8").splitlines() if line.startswith("step ")]
-        return int(told[-1].split()[1].split("/")[0]) if told else 0
+        """The last step that this process has printed; 0 before the first."""
+        lines = [line for line in self._log.read_text(encoding="utf-8").splitlines() if line.startswith("step ")]
+        return int(lines[-1].split()[1].split("/")[0]) if lines else 0
 
     def wait_until(self, there: Callable[[], object]) -> bool:
         """False where the process ended first. Raises ChaosError where it ended badly, or hangs."""
@@ -145,12 +145,12 @@ def left_alone(root: Path, steps: int) -> tuple[Path, Pace]:
 
 def unfinished(folder: Path, kind: str = ".writing-") -> set[tuple[str, int]]:
     """Half checkpoints that are there, by name and time: one that a kill left stays until the next save."""
-    found = set()
+    files = set()
     for path in (folder / "checkpoints").glob(f"{kind}*"):
         # It may be gone by now.
         with suppress(FileNotFoundError):
-            found.add((path.name, path.lstat().st_ctime_ns))
-    return found
+            files.add((path.name, path.lstat().st_ctime_ns))
+    return files
 
 
 def plan(kills: int, steps: int, rng: random.Random) -> list[Kill]:
@@ -175,7 +175,7 @@ def kill_one(process: Process, kill: Kill, pace: Pace, folder: Path) -> bool:
 
 
 def moment(folder: Path, process: Process, before: set[tuple[str, int]]) -> str:
-    """Where the kill fell, by what it left behind that was not there `before`."""
+    """Place of the kill, by the files that were not there `before`."""
     new = {name for name, _ in unfinished(folder, ".") - before}
     if any(name.startswith(".writing-") for name in new):
         return "in a save"
@@ -185,9 +185,9 @@ def moment(folder: Path, process: Process, before: set[tuple[str, int]]) -> str:
 
 
 def check_readable(folder: Path) -> int:
-    """How many checkpoints there are. Raises ChaosError where one cannot be read, or a link leads nowhere."""
-    found = list_checkpoints(folder)
-    for checkpoint in found:
+    """Number of checkpoints. Raises ChaosError where one cannot be read, or a link leads nowhere."""
+    checkpoints = list_checkpoints(folder)
+    for checkpoint in checkpoints:
         try:
             state = torch.load(checkpoint / STATE_FILE, weights_only=False)
             weights = AutoModelForCausalLM.from_pretrained(checkpoint).state_dict()
@@ -198,11 +198,11 @@ def check_readable(folder: Path) -> int:
     for link in (folder / "checkpoints").glob("*"):
         if link.is_symlink() and not link.name.startswith(".") and not link.exists():
             raise ChaosError(f"expected {link} to lead to a checkpoint")
-    return len(found)
+    return len(checkpoints)
 
 
 def differences(folder: Path, whole: Path, steps: int) -> list[str]:
-    """What is not equal in two finished runs."""
+    """Differences of two finished runs."""
     last = f"checkpoints/step-{steps}"
     pairs: dict[str, Callable[[Path], Any]] = {
         METRICS_FILE: metrics,
@@ -223,7 +223,7 @@ def metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def leaves(value: Any, path: str = "") -> dict[str, Any]:
-    """What nested containers hold, by path; tensors as bytes."""
+    """Leaves of nested containers, by path; tensors as bytes."""
     if isinstance(value, torch.Tensor):
         return {path: (str(value.dtype), tuple(value.shape), value.cpu().contiguous().numpy().tobytes())}
     if isinstance(value, dict | list | tuple):
@@ -262,7 +262,7 @@ def chaos(arguments: argparse.Namespace, root: Path) -> None:
 
 
 def print_table(moments: Counter[str], read: int, different: list[str]) -> None:
-    """What happened, in Markdown."""
+    """The events, in Markdown."""
     kills = moments.total()
     rows = [
         ("kills (SIGKILL)", kills),

@@ -1,4 +1,4 @@
-"""How fast does Stockfish judge positions, and how far does a short search agree with a long one?
+"""Speed of Stockfish's evaluations, and agreement of a short search with a long one.
 
     python benchmarks/engine.py
     python benchmarks/engine.py --nodes 5000 10000 20000 40000 --deep 2000000 --positions 200
@@ -62,7 +62,7 @@ def seconds(fens: Sequence[str], config: EngineConfig) -> float:
 
 def speeds(fens: Sequence[str], *, nodes: int, processes: Sequence[int], rounds: int) -> dict[str, list[float]]:
     """Seconds a position of each round, by what was measured."""
-    found: dict[str, list[float]] = {f"cold, processes={count}": [] for count in processes} | {"cached": []}
+    times: dict[str, list[float]] = {f"cold, processes={count}": [] for count in processes} | {"cached": []}
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder
         cached = EngineConfig(nodes=nodes)
@@ -70,16 +70,16 @@ def speeds(fens: Sequence[str], *, nodes: int, processes: Sequence[int], rounds:
         for _ in range(rounds):
             for count in processes:
                 config = EngineConfig(nodes=nodes, processes=count, cache=False)
-                found[f"cold, processes={count}"].append(seconds(fens, config))
-            found["cached"].append(seconds(fens, cached))
-    return found
+                times[f"cold, processes={count}"].append(seconds(fens, config))
+            times["cached"].append(seconds(fens, cached))
+    return times
 
 
 def agreement(short: Sequence[Analysis], deep: Sequence[Analysis]) -> dict[str, float]:
     """Means over positions; by the name of each of `SCALES` its signal over error."""
     pairs = list(zip(map(move_values, short), map(move_values, deep), strict=True))
     losses = [theirs.loss(max(ours.wins, key=lambda move: ours.wins[move])) for ours, theirs in pairs]
-    found = {
+    shares = {
         "loss": fmean(losses),
         "close": fmean(loss < CLOSE for loss in losses),
         "random": fmean(fmean(map(theirs.loss, theirs.wins)) for _, theirs in pairs),
@@ -87,12 +87,12 @@ def agreement(short: Sequence[Analysis], deep: Sequence[Analysis]) -> dict[str, 
     for name, scale in SCALES.items():
         variances = fmean(pvariance([scale(theirs, move) for move in theirs.wins]) for _, theirs in pairs)
         errors = fmean(fmean((scale(ours, m) - scale(theirs, m)) ** 2 for m in theirs.wins) for ours, theirs in pairs)
-        found[name] = (variances / errors) ** 0.5
-    return found
+        shares[name] = (variances / errors) ** 0.5
+    return shares
 
 
 def measured(given: argparse.Namespace) -> dict[str, Any]:
-    """Speed at each limit, and agreement where it is asked for."""
+    """Speed at each limit, and agreement if `deep` is given."""
     fens = positions(given.positions, given.seed)
     with EnginePool(EngineConfig(processes=max(given.processes), cache=False)) as pool:
         name = pool.name
@@ -102,18 +102,18 @@ def measured(given: argparse.Namespace) -> dict[str, Any]:
     return {"engine": name, "positions": len(fens), "seconds": times, "agreement": agreements}
 
 
-def show(found: dict[str, Any]) -> None:
-    """As Markdown."""
-    print(f"{found['engine']}, {found['positions']} positions\n")
+def show(result: dict[str, Any]) -> None:
+    """The result as Markdown."""
+    print(f"{result['engine']}, {result['positions']} positions\n")
     print("| nodes | engine | positions/s | range | ms a position |\n|---|---|---|---|---|")
-    for nodes, rows in found["seconds"].items():
+    for nodes, rows in result["seconds"].items():
         for name, times in rows.items():
             span = f"{1 / max(times):,.0f}–{1 / min(times):,.0f}"
             print(f"| {nodes:,} | {name} | {1 / median(times):,.0f} | {span} | {1000 * median(times):.2f} |")
-    if found["agreement"]:
+    if result["agreement"]:
         print(f"\n| nodes | loss of its best move | below 0.01 | {' | '.join(SCALES)} |")
         print("|---" * (3 + len(SCALES)) + "|")
-        for nodes, row in found["agreement"].items():
+        for nodes, row in result["agreement"].items():
             signals = " | ".join(f"{row[name]:.2f}" for name in SCALES)
             print(f"| {nodes:,} | {row['loss']:.4f} | {row['close']:.2f} | {signals} |")
         print(f"\nA random legal move gives away {row['random']:.4f}.")
@@ -129,10 +129,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="a file for all figures")
     given = parser.parse_args()
-    found = measured(given)
-    show(found)
+    result = measured(given)
+    show(result)
     if given.json:
-        given.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        given.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return 0
 
 

@@ -43,7 +43,7 @@ SUITES = "suites=[policy,environment,label_loss]"
 
 Table = dict[str, dict[str, float]]
 """By key: value, low and high of a paired difference, and the value before."""
-Found = dict[str, dict[int, Table]]
+Gains = dict[str, dict[int, Table]]
 """By run and seed."""
 
 
@@ -54,12 +54,12 @@ def gains_of(name: str, seed: int, out: Path, overrides: list[str]) -> Table:
     if not summary.exists():
         given = [RUNS[name], f"seed={seed}", f"name={name}", *MEASURE, f"output_root={root}", *overrides]
         rookworld(f"{name}, seed {seed}", "train", *given)
-    told = json.loads(summary.read_text(encoding="utf-8"))
-    return {key: told["gain"][key] | {"before": told["before"][key]["value"]} for key in KEYS}
+    content = json.loads(summary.read_text(encoding="utf-8"))
+    return {key: content["gain"][key] | {"before": content["before"][key]["value"]} for key in KEYS}
 
 
 def retention_of(name: str, seed: int, out: Path) -> Table:
-    """What the last checkpoint of a finished run still knows; evaluated where no result lies beside it.
+    """Retention of a finished run's last checkpoint; evaluated if no result lies beside it.
 
     Without the keys of which the held-out rows have no case.
     """
@@ -82,25 +82,25 @@ def kept_keys() -> list[str]:
     return [*metrics, *(f"label_loss/{task}" for task in RETENTION)]
 
 
-def runs_table(found: Found, keys: Iterable[str]) -> str:
+def runs_table(gains: Gains, keys: Iterable[str]) -> str:
     """A run a line: the paired change of each key and its interval."""
     keys = list(keys)
     lines = ["| run | seed | " + " | ".join(f"`{key}`" for key in keys) + " |", "|---" * (len(keys) + 2) + "|"]
-    before = next(iter(next(iter(found.values())).values()))
+    before = next(iter(next(iter(gains.values())).values()))
     lines.append("| before | | " + " | ".join(f"{before[key]['before']:.4f}" for key in keys) + " |")
-    for name, seeds in found.items():
+    for name, seeds in gains.items():
         for seed, changes in seeds.items():
-            told = (changes[key] for key in keys)
-            numbers = ([float(entry[name]) for name in ("value", "low", "high")] for entry in told)
+            changed = (changes[key] for key in keys)
+            numbers = ([float(entry[name]) for name in ("value", "low", "high")] for entry in changed)
             cells = (f"{value:+.4f} [{low:+.4f}, {high:+.4f}]" for value, low, high in numbers)
             lines.append(f"| {name} | {seed} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def means_table(found: Found) -> str:
+def means_table(runs: Gains) -> str:
     """A kind of run a line: mean gain ± standard deviation over its seeds."""
     lines = ["| run | seeds | " + " | ".join(f"`{key}`" for key in KEYS) + " |", "|---" * (len(KEYS) + 2) + "|"]
-    for name, seeds in found.items():
+    for name, seeds in runs.items():
         values = [[gains[key]["value"] for gains in seeds.values()] for key in KEYS]
         cells = (f"{fmean(row):+.4f} ± {stdev(row) if len(row) > 1 else 0:.4f}" for row in values)
         lines.append(f"| {name} | {len(seeds)} | " + " | ".join(cells) + " |")
@@ -116,11 +116,11 @@ def main() -> None:
     parser.add_argument("override", nargs="*", help="hydra overrides for every run")
     arguments = parser.parse_args()
     out: Path = arguments.out
-    found = {
+    gains = {
         name: {seed: gains_of(name, seed, out, arguments.override) for seed in arguments.seeds}
         for name in arguments.runs
     }
-    print(f"{runs_table(found, KEYS)}\n\n{means_table(found)}")
+    print(f"{runs_table(gains, KEYS)}\n\n{means_table(gains)}")
     kept = {
         name: {seed: retention_of(name, seed, out) for seed in arguments.seeds}
         for name in arguments.runs

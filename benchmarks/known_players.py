@@ -97,8 +97,8 @@ def main() -> None:
     console.print(as_table(OF_PLAYERS, players))
     console.print(as_table(OF_ARBITERS, arbiters))
     if arguments.output:
-        found = {name: to_json(table) for name, table in (players | arbiters).items()}
-        arguments.output.write_text(json.dumps(found, indent=2) + "\n")
+        tables = {name: to_json(table) for name, table in (players | arbiters).items()}
+        arguments.output.write_text(json.dumps(tables, indent=2) + "\n")
 
 
 def known_players(model: str, policy: Policy, stack: ExitStack) -> dict[str, MakePlayer]:
@@ -153,7 +153,7 @@ def arbiter_suites(complete: Complete, data: EvaluationData, arguments: argparse
 
 
 def table_of(suites: Iterable[Suite]) -> dict[str, Measure]:
-    """All keys of the suites, each asked from its first row on."""
+    """All keys of the suites, each from its first row on."""
     tables = (suite_table(suite, [row for rows in suite.rows(0) for row in rows]) for suite in suites)
     return {key: measure for table in tables for key, measure in table.items()}
 

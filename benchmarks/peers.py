@@ -5,12 +5,12 @@
     .venv-peers/bin/python benchmarks/peers.py --steps 2 --rounds 3 --threads 1 --json peers.json
 
 Needs the environment of the comparisons (`bash scripts/setup.sh peers`: TRL 1.16). Each side is a process of its own
-that stays alive and is asked for a round of steps at a time; rounds take turns, each begun by the other side, after a
+that stays alive and makes one round of steps per request; rounds take turns, each begun by the other side, after a
 warm-up that does not count. A step is the whole of it: prompts to weights, generation, reward, training, update.
 
 The same on both sides: model and its float32 weights; the prompts and their order, both tasks mixed as our sampler
 draws them; samples a prompt; longest completion; the reward, which is our rubric in the process that trains;
-temperature 1, no top-p, no top-k; KL coefficient and a reference model that is asked every step; bf16 autocast; dropout
+temperature 1, no top-p, no top-k; KL coefficient and a reference model in every step; bf16 autocast; dropout
 0; micro-batch; one update a step by fused AdamW; learning rate (constant, and so small that both sides' completions
 stay those of the model it began with), betas, no weight decay, gradients clipped at 1; loss dapo, clip 0.2 and 0.28,
 advantages divided by the batch's standard deviation; threads; no logging, saving or evaluation within a round.
@@ -49,7 +49,7 @@ LENGTH_TOLERANCE = 0.1
 
 @dataclass(frozen=True)
 class Settings:
-    """What both sides are given."""
+    """Settings of both sides."""
 
     prompts: int
     group_size: int
@@ -154,17 +154,17 @@ def result(rounds: list[list[sides.Round]]) -> dict[str, Any]:
     }
 
 
-def show(found: dict[str, Any]) -> None:
-    """As Markdown."""
+def show(measured: dict[str, Any]) -> None:
+    """The result as Markdown."""
     columns = ("", "completions/s", "seconds a round", "mean length", "mean reward", "grown memory, GiB")
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     for name in ("ours", "trl"):
-        row = found[name]
+        row = measured[name]
         figures = f"{row['completions_per_s']:.1f} | {row['wall_s']:.2f} | {row['length']:.1f} | {row['reward']:+.3f}"
         print(f"| {name} | {figures} | {row['grown_gib']:.3f} |")
-    speed = found["completions_per_s"]
+    speed = measured["completions_per_s"]
     times = f"{speed['median']:.2f} ({speed['low']:.2f}–{speed['high']:.2f})"
-    print(f"| ours/TRL | {times} | | | | {found['grown_memory']:.2f} |")
+    print(f"| ours/TRL | {times} | | | | {measured['grown_memory']:.2f} |")
 
 
 def arguments_given() -> argparse.Namespace:
@@ -202,11 +202,11 @@ def main() -> int:
         found_rounds = sides.take_turns(ends, rounds=rounds, steps=steps, warmup_steps=0)
     check_work(found_rounds, settings, steps)
     warmup_s = {"ours": our_warmup["wall_s"], "trl": their_warmup["wall_s"]}
-    found = {"settings": asdict(settings) | {"steps": steps}, "warmup_s": warmup_s, **result(found_rounds)}
+    measured = {"settings": asdict(settings) | {"steps": steps}, "warmup_s": warmup_s, **result(found_rounds)}
     print(f"warm-up of {WARMUP_STEPS} steps: ours {warmup_s['ours']:.1f} s, TRL {warmup_s['trl']:.1f} s\n")
-    show(found)
+    show(measured)
     if path:
-        path.write_text(json.dumps(found, indent=2))
+        path.write_text(json.dumps(measured, indent=2))
     return 0
 
 

@@ -316,7 +316,7 @@ def measure(kind: str, rounds: int, overrides: Sequence[str]) -> tuple[Limits, s
 
 
 def limits_and_shape(policy: Policy) -> tuple[Limits, Shape]:
-    """What the policy's device can do at its precision, and what its model costs."""
+    """Limits of the policy's device at its precision, and the cost of its model."""
     dtype = DTYPES[policy.precision]
     return measure_limits(policy.device, dtype), shape_of(policy.model, dtype.itemsize)
 

@@ -57,7 +57,7 @@ def check_out(commit: str, folder: Path) -> Path:
 
 
 def metrics(tree: Path, overrides: list[str]) -> list[dict[str, Any]]:
-    """What each step of a run said, with the source of that tree."""
+    """Metrics of each step of a run with the source of that tree."""
     environment = os.environ | {"PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "rookworld_rlvr", "train", *overrides]
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
@@ -73,15 +73,15 @@ def count(steps: list[dict[str, Any]]) -> int:
 
 def differences(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> dict[str, tuple[int, tuple[Any, Any]]]:
     """By key the first step in which it differs, and both values; None where a side lacks the key."""
-    found: dict[str, tuple[int, tuple[Any, Any]]] = {}
+    differing: dict[str, tuple[int, tuple[Any, Any]]] = {}
     if len(one) != len(other):
-        found["step"] = (min(len(one), len(other)), (len(one), len(other)))
+        differing["step"] = (min(len(one), len(other)), (len(one), len(other)))
     for step, (ours, theirs) in enumerate(zip(one, other, strict=False), start=1):
         for key in sorted(ours.keys() | theirs.keys()):
             values = (ours.get(key), theirs.get(key))
             if not key.startswith(NOT_COMPARED) and values[0] != values[1]:
-                found.setdefault(key, (step, values))
-    return found
+                differing.setdefault(key, (step, values))
+    return differing
 
 
 if __name__ == "__main__":

@@ -22,29 +22,29 @@ WARMUP_STEPS = 1
 
 def measured(prompts: list[int], *, group_size: int, rounds: int, overrides: list[str]) -> dict[str, Any]:
     """Rounds of one step of each size; the ratio of the largest to the smallest."""
-    asked = [
+    commands = [
         (sides.ours, [*overrides, f"objective.prompts_per_step={count}", f"objective.group_size={group_size}"])
         for count in prompts
     ]
-    with sides.started(asked) as ends:
-        found = sides.take_turns(ends, rounds=rounds, steps=1, warmup_steps=WARMUP_STEPS)
-    low_to_high = sides.ratio(found[-1], found[0], "completions_per_s")
+    with sides.started(commands) as ends:
+        results = sides.take_turns(ends, rounds=rounds, steps=1, warmup_steps=WARMUP_STEPS)
+    low_to_high = sides.ratio(results[-1], results[0], "completions_per_s")
     return {
         "overrides": overrides,
-        "sizes": {str(count * group_size): sides.medians(rows) for count, rows in zip(prompts, found, strict=True)},
+        "sizes": {str(count * group_size): sides.medians(rows) for count, rows in zip(prompts, results, strict=True)},
         "largest_to_smallest": dict(zip(("median", "low", "high"), low_to_high, strict=True)),
-        "rounds": found,
+        "rounds": results,
     }
 
 
-def show(found: dict[str, Any]) -> None:
-    """As Markdown."""
+def show(result: dict[str, Any]) -> None:
+    """The result as Markdown."""
     columns = ("completions a step", "completions/s", "step s", "mean length", "step peak GiB", "score/step")
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
-    for size, row in found["sizes"].items():
+    for size, row in result["sizes"].items():
         times = f"{row['completions_per_s']:.1f} | {row['wall_s']:.2f} | {row['length']:.1f}"
         print(f"| {size} | {times} | {row['step_peak_gib']:.3f} | {row['score_share']:.2%} |")
-    ratio = found["largest_to_smallest"]
+    ratio = result["largest_to_smallest"]
     print(f"\nlargest/smallest: {ratio['median']:.2f} ({ratio['low']:.2f}–{ratio['high']:.2f})")
 
 
@@ -56,12 +56,12 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="a file for all figures")
     parser.add_argument("override", nargs="*", help="of the configuration, as in optim.micro_batch_size=32")
     given = parser.parse_args()
-    found = measured(
+    result = measured(
         list(given.prompts), group_size=given.group_size, rounds=given.rounds, overrides=list(given.override)
     )
-    show(found)
+    show(result)
     if given.json:
-        given.json.write_text(json.dumps(found, indent=2))
+        given.json.write_text(json.dumps(result, indent=2))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Sides of a comparison: each is a process that is asked for a round at a time, so that rounds take turns.
+"""Sides of a comparison: each is a process that makes one round per request, so that rounds take turns.
 
 `ours` is one: steps as `rookworld train` makes them. Nothing of torch is imported before a side asks for it, since the
 process is prepared first, and memory is looked at between the imports and the model.
@@ -46,12 +46,12 @@ def take_turns(ends: Sequence[Connection], *, rounds: int, steps: int, warmup_st
     """A list of rounds for each side; each round begins with another side. Raises EOFError where a side died."""
     for end in ends if warmup_steps else ():
         _ask(end, warmup_steps)
-    found: list[list[Round]] = [[] for _ in ends]
+    results: list[list[Round]] = [[] for _ in ends]
     for at in range(rounds):
         for i in range(len(ends)):
             side = (at + i) % len(ends)
-            found[side].append(_ask(ends[side], steps))
-    return found
+            results[side].append(_ask(ends[side], steps))
+    return results
 
 
 def _ask(end: Connection, steps: int) -> Round:
@@ -62,8 +62,8 @@ def _ask(end: Connection, steps: int) -> Round:
 
 def medians(rounds: Sequence[Round]) -> Round:
     """The median of each figure; of a peak, the highest."""
-    found = {key: median(row[key] for row in rounds) for key in rounds[0]}
-    return found | {key: max(row[key] for row in rounds) for key in found if key.endswith("_gib")}
+    middle = {key: median(row[key] for row in rounds) for key in rounds[0]}
+    return middle | {key: max(row[key] for row in rounds) for key in middle if key.endswith("_gib")}
 
 
 def ratio(ours: Sequence[Round], theirs: Sequence[Round], key: str) -> tuple[float, float, float]:
@@ -73,7 +73,7 @@ def ratio(ours: Sequence[Round], theirs: Sequence[Round], key: str) -> tuple[flo
 
 
 class Counted:
-    """What a side has done since it was last asked."""
+    """Steps of a side since the last request."""
 
     def __init__(self) -> None:
         self.begin()

@@ -1,4 +1,4 @@
-"""How far the learning rate can be raised until a run without recovery fails, and what recovery saves.
+"""The learning rate at which a run without recovery fails, and the gain from recovery.
 
     python benchmarks/stability.py --multiples 2 3 5 --steps 1000 --out FOLDER
 

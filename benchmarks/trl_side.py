@@ -13,7 +13,7 @@ import sides
 
 @dataclass(frozen=True)
 class TrlSide:
-    """What TRL's side needs."""
+    """Settings of TRL's side."""
 
     overrides: list[str]
     """Overrides of our configuration: data, reward and how much is sampled are taken from it."""

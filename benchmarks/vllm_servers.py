@@ -1,4 +1,4 @@
-"""How much faster do two vLLM servers sample than one? In turns, on the same prompts.
+"""Speed of two vLLM servers against one, in turns, on the same prompts.
 
     .venv-vllm/bin/python benchmarks/vllm_servers.py
     .venv-vllm/bin/python benchmarks/vllm_servers.py --namespaces      # as root, with iproute2
@@ -149,9 +149,9 @@ def main() -> int:
                 settings = GeneratorConfig(max_new_tokens=given.max_new_tokens, vllm=VLLMConfig(urls=some))
                 sampler = VLLMServerPool(policy.model, settings, eos_id=policy.tokenizer.eos_token_id)
                 rates[name].append(completions_per_s(sampler, prompts, given.group_size))
-    print("| asked | completions/s |\n|---|---|")
-    for name, found in rates.items():
-        print(f"| {name} | {median(found[1:]):.1f} ({min(found[1:]):.1f}–{max(found[1:]):.1f}) |")
+    print("| servers | completions/s |\n|---|---|")
+    for name, values in rates.items():
+        print(f"| {name} | {median(values[1:]):.1f} ({min(values[1:]):.1f}–{max(values[1:]):.1f}) |")
     ratios = [both / max(alone) for *alone, both in list(zip(*rates.values(), strict=True))[1:]]
     print(f"\nboth / the faster one: {median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})")
     return 0

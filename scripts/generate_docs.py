@@ -205,8 +205,10 @@ def settings(content: dict[str, Any], path: str = "") -> Iterator[str]:
 def renamed() -> str:
     """Return the table of options and commands of earlier versions."""
     entries = RENAMED_OPTIONS | {f"rookworld {old}": new for old, new in RENAMED_COMMANDS.items()}
-    told = {old: new.removeprefix("(")[:-1] if new.startswith(REMOVED) else f"`{new}`" for old, new in entries.items()}
-    return table(["before", "now"], [[f"`{old}`", new] for old, new in told.items()])
+    successors = {
+        old: new.removeprefix("(")[:-1] if new.startswith(REMOVED) else f"`{new}`" for old, new in entries.items()
+    }
+    return table(["before", "now"], [[f"`{old}`", new] for old, new in successors.items()])
 
 
 # Metrics

@@ -37,7 +37,7 @@ def labelled(board: chess.Board) -> Any:
     return PolicyCompletion(tuple(moves), tuple(0.25 * i - 0.5 for i in range(len(moves))), moves[-1])
 
 
-# Of the games that the corpora are made of: how often they follow the labels, how often an illegal move is asked for,
+# Of the games that the corpora are made of: how often they follow the labels, how often a prompt has an illegal move,
 # and of the common moves the share that is kept.
 GUIDED_FRACTION, ILLEGAL_FRACTION, COMMON_FRACTION = 0.7, 0.08, 0.15
 
@@ -208,7 +208,7 @@ def small_overrides(corpus: Corpus, small_model: Path) -> list[str]:
         "generator.max_new_tokens=48",
         "evaluation_rows=1",
         "sampled_rows=0",
-        # The book lacks these positions, and where Stockfish is installed it would be asked.
+        # The evaluation cache lacks these positions, and Stockfish would be used if installed.
         "rubric.source=labels",
         "match_pairs=0",
         "precision=fp32",
@@ -235,12 +235,12 @@ def train(small_overrides: list[str], tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="module")
 def train_once(small_overrides: list[str], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """As `train`, for a run that several tests of a module look at and none changes."""
+    """Like `train`, for a run that several tests of a module read and none changes."""
     return training_in(tmp_path_factory.mktemp("trained"), small_overrides)
 
 
 def read_wandb_records(log: Path) -> list[Any]:
-    """What an offline run wrote: a log of 32 KiB blocks, as LevelDB's, of protobuf records behind 7 bytes."""
+    """Records of an offline run: a log of 32 KiB blocks, as LevelDB's, of protobuf records behind 7 bytes."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     data, at, pending, records = log.read_bytes(), 7, b"", []
@@ -260,7 +260,7 @@ def read_wandb_records(log: Path) -> list[Any]:
 
 
 def finished_wandb_records(log: Path) -> list[Any]:
-    """What wandb wrote, once the run has ended: its own process may still be writing when `finish` returns."""
+    """Records of wandb once the run has ended: its own process may still be writing when `finish` returns."""
     deadline = time.monotonic() + WANDB_PATIENCE_S
     records = read_wandb_records(log)
     while not any(record.WhichOneof("record_type") == "exit" for record in records):
@@ -314,13 +314,13 @@ for line in sys.stdin:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Headless Chromium; skips where there is none."""
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
+    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if executable is None:
         pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        opened = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         yield opened
         opened.close()
 

@@ -1,4 +1,4 @@
-"""What the two tasks of this folder ask and how an answer is scored, for lm-evaluation-harness.
+"""Prompts and scores of this folder's two tasks, for lm-evaluation-harness.
 
 The questions are the held-out rows that ship with the package, and the scores are those of `rookworld evaluate`.
 """

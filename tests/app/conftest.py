@@ -104,9 +104,9 @@ VERDICT = Analysis(FEN, tuple((move, 0.5 - 0.3 * place if place else 999.99) for
 
 def totals(config: RunConfig) -> list[float]:
     rubric = Rubric(config.rubric)
-    asked = [(f"P: {FEN}", text, LABEL) for text in P_PROBES]
-    asked += [(f"A: {FEN}+e2e4+e2e4+", text, None) for text in A_PROBES]  # type: ignore[misc]
-    return [rubric.score(*arguments, step=step, analysis=VERDICT).total for arguments in asked for step in (None, 3)]
+    probes = [(f"P: {FEN}", text, LABEL) for text in P_PROBES]
+    probes += [(f"A: {FEN}+e2e4+e2e4+", text, None) for text in A_PROBES]  # type: ignore[misc]
+    return [rubric.score(*arguments, step=step, analysis=VERDICT).total for arguments in probes for step in (None, 3)]
 
 
 # On the first the fake engine dies, on the second it hangs.
@@ -115,7 +115,7 @@ DEADLY, STICKY = NEXT, NEXT.replace("4P3", "3P4").replace("PPPP1PPP", "PPP1PPPP"
 
 @pytest.fixture
 def of_engines(fake_stockfish: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What can be observed of engines, with the fake one in the place of a user's."""
+    """Observers of engines, with the fake engine in the place of a user's."""
     monkeypatch.setenv("STOCKFISH_PATH", str(fake_stockfish))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("FAKE_DIES", DEADLY)
@@ -124,10 +124,10 @@ def of_engines(fake_stockfish: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     def cached() -> dict[str, int]:
         files = [file for file in tmp_path.rglob("*.sqlite")]
-        found = {str(file.relative_to(tmp_path)): verdicts_in(file) for file in files}
+        caches = {str(file.relative_to(tmp_path)): verdicts_in(file) for file in files}
         for file in [*files, *tmp_path.rglob("*.sqlite-*")]:
             file.unlink()
-        return found
+        return caches
 
     def failure(pool: EnginePool, fen: str) -> str:
         with pytest.raises(ScorerError) as failed:
@@ -135,12 +135,12 @@ def of_engines(fake_stockfish: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         return str(failed.value)
 
     def verdicts(config: RunConfig) -> Any:
-        """What a pool says of positions, why it gives one up, its processes, and what it leaves on disk."""
+        """Analyses of a pool, the reason why it gives up a position, its processes, and its files on disk."""
         try:
             with closing(open_pool(config.rubric.stockfish, "engine")) as pool:
                 why = failure(pool, DEADLY)
-                found = [pool.analyse([fen]) for fen in (FEN, FEN.replace(" w ", " b "))]
-                return found, why, len(pool.pids()), cached()
+                analyses = [pool.analyse([fen]) for fen in (FEN, FEN.replace(" w ", " b "))]
+                return analyses, why, len(pool.pids()), cached()
         except UserError as error:
             return str(error)
 
@@ -150,7 +150,7 @@ def of_engines(fake_stockfish: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
             return failure(pool, STICKY)
 
     def measures(config: RunConfig) -> Any:
-        """What measures a run that labels judge."""
+        """Measures of a run that labels score."""
         judge, measure = make_scorers(config)
         judge.close()
         try:
@@ -180,8 +180,8 @@ def metrics_of_a_step(context: StepContext, step: int) -> dict[str, float]:
 def two_steps(config: RunConfig) -> list[Any]:
     context = build_unsaved_run(config).context
     context.config.steps = 4
-    found = [metrics_of_a_step(context, step) for step in (0, 1)]
-    return [*found, float(sum(p.detach().double().abs().sum() for p in context.policy.model.parameters()))]
+    metrics = [metrics_of_a_step(context, step) for step in (0, 1)]
+    return [*metrics, float(sum(p.detach().double().abs().sum() for p in context.policy.model.parameters()))]
 
 
 class BiasedGenerator(HFGenerator):
@@ -215,7 +215,7 @@ def rows(config: RunConfig) -> Any:
 
 
 def match(config: RunConfig) -> MatchConfig:
-    """How the trained model would play the one it began from."""
+    """Settings of the match of the trained model against the one it began from."""
     return match_config(config)
 
 
@@ -228,8 +228,8 @@ def draws(config: RunConfig) -> list[Task]:
 
 
 def model(config: RunConfig) -> tuple[str, int]:
-    found = build_unsaved_run(config).context.policy.model
-    return found.config._attn_implementation, found.num_parameters()
+    loaded = build_unsaved_run(config).context.policy.model
+    return loaded.config._attn_implementation, loaded.num_parameters()
 
 
 def device(config: RunConfig) -> str:
@@ -265,7 +265,7 @@ def forward_passes(config: RunConfig) -> list[tuple[int, ...]]:
 
 
 def block_passes(config: RunConfig) -> int:
-    """How often the first part of the first block is computed in one step, repetitions in backward among them."""
+    """Number of computations of the first block's first part in one step, repetitions in backward included."""
     context, passes = build_unsaved_run(config).context, []
     part = next(first_layer(context.policy.model).children())
     part.register_forward_pre_hook(lambda *_: passes.append(1))
@@ -274,7 +274,7 @@ def block_passes(config: RunConfig) -> int:
 
 
 def compiled_graphs(config: RunConfig) -> int:
-    """How many graphs torch.compile makes of a step."""
+    """Number of graphs that torch.compile makes of a step."""
     if shutil.which("g++") is None:
         pytest.skip("torch.compile needs a C++ compiler, there is no g++")
     torch._dynamo.reset()
@@ -284,7 +284,7 @@ def compiled_graphs(config: RunConfig) -> int:
 
 
 def engines(config: RunConfig) -> list[dict[str, Any]]:
-    """What vLLM is started with, on a CPU and on CUDA."""
+    """Arguments that vLLM is started with, on a CPU and on CUDA."""
     start = partial(engine_arguments, "m", config.generator.vllm, batch_size=config.generator.batch_size)
     return [start(accelerated=cuda, dtype=torch.float32, sleeps=cuda) for cuda in (False, True)]
 
@@ -292,21 +292,21 @@ def engines(config: RunConfig) -> list[dict[str, Any]]:
 class FailingServer(BaseHTTPRequestHandler):
     """Knows what it serves and fails at everything else, after a fifth of a second."""
 
-    asked: ClassVar[list[str]] = []
+    requests: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
         self._answer(200, {"data": [{"id": SERVED_NAME, "max_model_len": 256}]})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.asked.append(body["method"])
+        self.requests.append(body["method"])
         state = {"token": "", "dtype": "torch.float32", "logprobs_mode": LOGPROBS_MODE, "transfer": ""}
         known = body["method"] == "rookworld_state"
         self._answer(200 if known else 500, {"results": [state], "error": {"message": "no"}})
 
     def _answer(self, code: int, content: Any) -> None:
         time.sleep(0.2)
-        # Whoever asked may be gone.
+        # The client may be gone.
         with suppress(OSError):
             self.send_response(code)
             self.end_headers()
@@ -317,8 +317,8 @@ class FailingServer(BaseHTTPRequestHandler):
 
 
 def server(config: RunConfig) -> tuple[str, list[str]]:
-    """Why a run with that server does not start, and what the server was asked."""
-    FailingServer.asked.clear()
+    """Reason why a run with that server does not start, and the requests that the server received."""
+    FailingServer.requests.clear()
     with ThreadingHTTPServer(("127.0.0.1", 0), FailingServer) as listening:
         threading.Thread(target=listening.serve_forever, daemon=True).start()
         port = f":{listening.server_port}"
@@ -327,7 +327,7 @@ def server(config: RunConfig) -> tuple[str, list[str]]:
         try:
             build_unsaved_run(config)
         except UserError as error:
-            return str(error).replace(port, ":1"), list(FailingServer.asked)
+            return str(error).replace(port, ":1"), list(FailingServer.requests)
         finally:
             listening.shutdown()
     raise AssertionError("expected a server that fails to be refused")
@@ -335,29 +335,29 @@ def server(config: RunConfig) -> tuple[str, list[str]]:
 
 def coefficients(config: RunConfig) -> list[float]:
     """KL coefficients after each of some steps with a given KL, nats per token."""
-    context, found = build_unsaved_run(config).context, []
+    context, values = build_unsaved_run(config).context, []
     for step, kl in enumerate([0.01, 0.3, 0.12, 2.0, 0.11]):
         context.kl_controller.observe(step, kl)
-        found.append(context.kl_controller.coefficient(step + 1))
-    return found
+        values.append(context.kl_controller.coefficient(step + 1))
+    return values
 
 
 def references(config: RunConfig) -> list[str]:
     """The reference's weights after steps in which the policy moves, of these validation scores."""
-    context, found = build_unsaved_run(config).context, []
+    context, checksums = build_unsaved_run(config).context, []
     context.references.begin(0.5)
     for step, score in enumerate([0.4, 0.6, 0.55, 0.3], 1):
         with torch.no_grad():
             for parameter in context.policy.model.parameters():
                 parameter.add_(0.01)
         context.references.maybe_refresh(context.policy, step=step, score=lambda score=score: score)
-        found.append(checksum(context.references.current.model))
-    return found
+        checksums.append(checksum(context.references.current.model))
+    return checksums
 
 
 def alarms(config: RunConfig) -> list[str]:
-    """What the guards say of these KLs, gradient norms and rewards, 20 usual ones and then others."""
-    context, found = build_unsaved_run(config).context, []
+    """Faults that the guards report for these KLs, gradient norms and rewards: 20 usual ones and then others."""
+    context, faults = build_unsaved_run(config).context, []
     guards = context.guards
     for step, scale in enumerate([1.0, 1.1] * 6 + [12.0, 50.0] * 4):
         report = StepReport(step=step, kl_coef=0.0, tokens=TokenTotals(count=1, kl_count=1, kl_exact_sum=0.06 * scale))
@@ -365,32 +365,32 @@ def alarms(config: RunConfig) -> list[str]:
             try:
                 check(context, *arguments)  # type: ignore[operator]
             except FaultError as error:
-                found.append(f"{step} {error.fault}")
+                faults.append(f"{step} {error.fault}")
         guards.observe_kl(0.06 * scale)
         guards.grad_norm.observe(2 * scale, context.config.optim.max_grad_norm)
         guards.observe_rewards({"policy": 0.5 if scale < 2 else -2.0})
-        found.append(f"{step} collapsed {guards.collapsed()}")
-    return found
+        faults.append(f"{step} collapsed {guards.collapsed()}")
+    return faults
 
 
 def escalation(config: RunConfig) -> list[tuple[Action, float, int]]:
-    """What is done after these steps, the learning rate's scale and the good checkpoint, until a run gives up."""
+    """Actions after these steps, with the learning rate's scale and the good checkpoint, until a run gives up."""
     state, skipped, damaged = build_unsaved_run(config).context.recovery, FaultKind.loss, FaultKind.parameter
     outcomes = [None] * 25 + [skipped, None, skipped, skipped, *[None] * 50, *[damaged] * 12]
-    found: list[tuple[Action, float, int]] = []
+    actions: list[tuple[Action, float, int]] = []
     for step, kind in enumerate(outcomes, 1):
         fault = None if kind is None else Fault(kind, "loss", "as scripted")
         action = escalate(state, config.recovery, step=step, fault=fault)
-        found.append((action, state.lr_scale, state.last_good_step))
+        actions.append((action, state.lr_scale, state.last_good_step))
         if action is Action.stop:
             break
         if step % 4 == 0:
             state.saved(step, -math.inf, measured=False)
-    return found
+    return actions
 
 
 def missed(config: RunConfig) -> str:
-    """What a first rank says whose second never comes; empty for a process alone."""
+    """Error of a first rank whose second never comes; empty for a process alone."""
     of_torchrun = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in of_torchrun.items():
@@ -414,8 +414,8 @@ def of_a_stranger(config: RunConfig) -> str:
 
 @pytest.fixture
 def observers(of_engines: dict[str, Any]) -> dict[str, Callable[[RunConfig], Any]]:
-    """What a configuration leads to, in cheap and repeatable ways."""
-    found = (
+    """Effects of a configuration, observed in cheap and repeatable ways."""
+    available = (
         totals,
         two_steps,
         biased_sampler,
@@ -437,4 +437,4 @@ def observers(of_engines: dict[str, Any]) -> dict[str, Callable[[RunConfig], Any
         missed,
         of_a_stranger,
     )
-    return {observer.__name__: observer for observer in found} | of_engines
+    return {observer.__name__: observer for observer in available} | of_engines

@@ -240,8 +240,8 @@ def test_a_prompt_longer_than_the_model_s_positions_is_one_line(
     given = [override for override in small_overrides if override.startswith(("data.", "device", "precision"))]
     capfd.readouterr()
     assert main(["evaluate", *given, f"model.path={short}", f"generator={kind}", "suites=[policy]"]) == 2
-    *_, told = capfd.readouterr().err.splitlines()
-    assert told.startswith("rookworld: expected a prompt shorter than the model's 20 positions, got ")
+    *_, line = capfd.readouterr().err.splitlines()
+    assert line.startswith("rookworld: expected a prompt shorter than the model's 20 positions, got ")
 
 
 def test_a_subclass_of_an_error_that_ends_a_command_has_its_exit_code(capfd: pytest.CaptureFixture[str]) -> None:
@@ -253,11 +253,11 @@ def test_a_subclass_of_an_error_that_ends_a_command_has_its_exit_code(capfd: pyt
 
 
 @pytest.mark.parametrize(
-    ("raised_on", "told"),
+    ("raised_on", "printed"),
     [([], "rookworld: rank 1: no device\n"), (["1"], "rookworld: rank 1: no device\n"), (["0"], "")],
 )
 def test_a_rank_tells_its_own_error_and_leaves_that_of_another_to_it(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, raised_on: list[str], told: str
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, raised_on: list[str], printed: str
 ) -> None:
     def refused(config: Any, raw: Any) -> None:
         error = UserError("no device")
@@ -267,7 +267,7 @@ def test_a_rank_tells_its_own_error_and_leaves_that_of_another_to_it(
 
     monkeypatch.setenv("RANK", "1")
     assert run_command("evaluate", EvaluateConfig, [], refused) == 2
-    assert capfd.readouterr().err == told
+    assert capfd.readouterr().err == printed
 
 
 def test_no_command_shows_the_usage_and_help_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
@@ -285,5 +285,5 @@ def test_a_model_with_fewer_tokens_than_its_tokenizer_is_refused(
     GPT2LMHeadModel(GPT2Config(**shape, bos_token_id=0, eos_token_id=0)).save_pretrained(tmp_path / "model")
     AutoTokenizer.from_pretrained(small_model).save_pretrained(tmp_path / "model")
     assert main(["smoke", f"model.path={tmp_path / 'model'}", "threads=1"]) == 2
-    told = capfd.readouterr().err
-    assert "expected a model with as many tokens as its tokenizer" in told and told.count("\n") == 1
+    error = capfd.readouterr().err
+    assert "expected a model with as many tokens as its tokenizer" in error and error.count("\n") == 1

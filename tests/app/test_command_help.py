@@ -1,4 +1,4 @@
-"""What a command says of itself: what it takes, and nothing that it refuses."""
+"""The help of a command lists what it accepts, and nothing that it refuses."""
 
 import re
 import subprocess
@@ -26,7 +26,7 @@ def help_of(command: str, capfd: pytest.CaptureFixture[str], flag: str = "--help
 
 def options_in(text: str) -> set[str]:
     rows = re.findall(r"^  (\w+) +(\S.*)$", text, re.M)
-    return {f"{group}={option}" for group, told in rows for option in told.replace(" (default)", "").split(", ")}
+    return {f"{group}={option}" for group, choices in rows for option in choices.replace(" (default)", "").split(", ")}
 
 
 def by_group(options: set[str]) -> dict[str, list[str]]:
@@ -46,13 +46,13 @@ def test_every_command_of_a_configuration_is_known_to_take_one() -> None:
 def test_help_names_the_groups_that_the_command_takes_and_no_others(
     command: str, composed: Callable[..., Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    told = options_in(help_of(command, capfd))
-    assert told <= FILES
-    groups = by_group(told)
+    shown = options_in(help_of(command, capfd))
+    assert shown <= FILES
+    groups = by_group(shown)
     # Options of different groups are tried together: composing takes a third of a second.
     for together in zip_longest(*groups.values()):
         composed(*filter(None, together), command=CONFIGURED[command])
-    for group, options in by_group(FILES - told).items():
+    for group, options in by_group(FILES - shown).items():
         assert group not in groups, f"{options} are missing"
         with pytest.raises(HydraException):
             composed(options[0], command=CONFIGURED[command])
@@ -62,10 +62,10 @@ def test_help_names_the_groups_that_the_command_takes_and_no_others(
 def test_help_says_what_the_command_does_and_where_its_options_are(
     command: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    told = help_of(command, capfd)
-    assert told == help_of(command, capfd, "-h")
-    assert told.startswith(f"usage: rookworld {command} [") and f"\n{COMMANDS[command]}\n" in told
-    assert "scripts/generate_docs.py" in told and "--cfg job" in told
+    text = help_of(command, capfd)
+    assert text == help_of(command, capfd, "-h")
+    assert text.startswith(f"usage: rookworld {command} [") and f"\n{COMMANDS[command]}\n" in text
+    assert "scripts/generate_docs.py" in text and "--cfg job" in text
 
 
 @pytest.mark.parametrize("option", ["kl=fixed", "generator=static", "model=tiny", "objective=dapo"])

@@ -142,8 +142,8 @@ def test_bad_arguments_are_one_line(
 def test_a_file_where_the_folder_should_be_is_told_of(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     taken.write_text("mine")
-    told = one_line_refusal(capsys, "generate", "--task", "environment", "--rows", "5", "--out", str(taken))
-    assert f"--out: expected a folder to write to, got {taken}" in told and taken.read_text() == "mine"
+    refusal = one_line_refusal(capsys, "generate", "--task", "environment", "--rows", "5", "--out", str(taken))
+    assert f"--out: expected a folder to write to, got {taken}" in refusal and taken.read_text() == "mine"
 
 
 def test_a_bar_tells_of_what_it_counts(capsys: pytest.CaptureFixture[str]) -> None:
@@ -243,8 +243,8 @@ def read(path: str) -> str:
 
 def children(pid: int) -> set[int]:
     """Processes that descend from one; none where it has ended."""
-    found = {int(child) for child in read(f"/proc/{pid}/task/{pid}/children").split()}
-    return found.union(*(children(child) for child in found))
+    pids = {int(child) for child in read(f"/proc/{pid}/task/{pid}/children").split()}
+    return pids.union(*(children(child) for child in pids))
 
 
 def alive(pid: int) -> bool:
@@ -288,19 +288,19 @@ def test_a_run_that_is_ended_in_the_middle_of_a_long_search_leaves_no_worker_and
 def test_what_is_there_already_is_told_first_so_that_it_counts_for_no_rate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[tuple[str, int]] = []
+    reports: list[tuple[str, int]] = []
 
     @contextmanager
     def bars(totals: dict[str, int]) -> Iterator[Callable[[str, int], None]]:
         assert totals == {"environment": 60}
-        yield lambda name, done: told.append((name, done))
+        yield lambda name, done: reports.append((name, done))
 
     generate(tmp_path, "--task", "environment", rows=40)
     known = sum(map(len, map(json.loads, (tmp_path / "games/environment.jsonl").read_text().splitlines()[1:])))
     assert known >= 40
     monkeypatch.setattr(data, "bars", bars)
     generate(tmp_path, "--task", "environment", rows=60)
-    assert told[0] == ("environment", min(known, 60)) and told[-1] == ("environment", 60)
+    assert reports[0] == ("environment", min(known, 60)) and reports[-1] == ("environment", 60)
 
 
 def test_a_folder_begun_by_another_version_is_refused(
@@ -416,7 +416,7 @@ def test_an_engine_killed_while_it_labels_changes_no_row() -> None:
         assert len(lines) < 50
     thread.join()
     engine.close()
-    assert all(found == plain.lines for found in lines) and restarts == 1
+    assert all(written == plain.lines for written in lines) and restarts == 1
 
 
 def test_the_timeout_is_as_many_seconds_as_it_says_whatever_the_nodes(
@@ -437,11 +437,11 @@ def test_an_engine_that_fails_again_and_again_ends_the_command_in_one_line_that_
     monkeypatch.setenv("FAKE_DIES", " ")
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     assert main(["generate", "--task", "policy", "--rows", "5", "--out", str(tmp_path / "out")]) == 2
-    told = capfd.readouterr().err
+    error = capfd.readouterr().err
     # Behind the bar.
-    assert told.splitlines()[-1].startswith("rookworld data: the engine failed 3 times on ")
-    assert "Traceback" not in told
-    assert "it has died" in told and "Traceback" not in told
+    assert error.splitlines()[-1].startswith("rookworld data: the engine failed 3 times on ")
+    assert "Traceback" not in error
+    assert "it has died" in error and "Traceback" not in error
 
 
 @needs_engine
@@ -469,10 +469,10 @@ def test_given_games_and_positions_are_labelled_before_any_are_played(
     lines.write_text("7k/8/8/8/8/8/7P/K7 w - - 0 1\n")
     given = ["--positions", str(pgn), str(lines)]
     generate(tmp_path / "out", *given, rows=30)
-    found = [parse_move_evals(line) for line in move_evals_lines(tmp_path / "out" / "move_evals.tsv")]
+    evals = [parse_move_evals(line) for line in move_evals_lines(tmp_path / "out" / "move_evals.tsv")]
     # The first position of both games, once, and those behind it from which a game goes on.
-    assert [verdict.source for verdict in found].count("given") == 7
-    assert found[6].fen == "7k/8/8/8/8/8/7P/K7 w - - 0 1" and found[7].source != "given"
+    assert [verdict.source for verdict in evals].count("given") == 7
+    assert evals[6].fen == "7k/8/8/8/8/8/7P/K7 w - - 0 1" and evals[7].source != "given"
     card = json.loads((tmp_path / "out" / "data_card.json").read_text())
     assert card["given_games"] == 3
     rows = (tmp_path / "out" / "environment.txt").read_text()
@@ -505,9 +505,9 @@ def test_what_is_held_out_is_held_out_of_both_tasks_by_position(tmp_path: Path) 
     generate(tmp_path / "out", "--held-out", "0.3", rows=300)
     sides = []
     for prefix in ("", "held_out_"):
-        found = [read_corpus(tmp_path / "out" / f"{prefix}{task}.txt").examples for task in Task]
-        sides.append({example_key(example) for rows in found for example in rows})
+        examples = [read_corpus(tmp_path / "out" / f"{prefix}{task}.txt").examples for task in Task]
+        sides.append({example_key(example) for rows in examples for example in rows})
         assert len(
             [parse_move_evals(line) for line in move_evals_lines(tmp_path / "out" / f"{prefix}move_evals.tsv")]
-        ) == len(found[0])
+        ) == len(examples[0])
     assert not sides[0] & sides[1] and 0.15 < len(sides[1]) / len(sides[0] | sides[1]) < 0.45

@@ -28,14 +28,14 @@ Evaluate = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def evaluate(small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Evaluate:
-    """What the command writes of the small model; nothing where it refuses."""
+    """The file that the command writes for the small model; empty if it refuses."""
     given = [override for override in small_overrides if override.startswith(COMMON)]
 
     def run(*overrides: str, output: str = "table.json", exit_code: int = 0) -> dict[str, Any]:
         path = tmp_path / output
         assert main(["evaluate", *given, "evaluation_rows=3", f"output={path}", *overrides]) == exit_code
-        found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-        return found
+        result: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+        return result
 
     return run
 
@@ -47,17 +47,17 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 def test_one_table_and_one_file_say_what_was_evaluated_and_how(
     evaluate: Evaluate, small_model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    found = evaluate()
+    result = evaluate()
     shown = capfd.readouterr().out
-    assert list(found["suites"]) == ["policy", "environment"]
-    table = found["suites"]["policy"]["table"] | found["suites"]["environment"]["table"]
+    assert list(result["suites"]) == ["policy", "environment"]
+    table = result["suites"]["policy"]["table"] | result["suites"]["environment"]["table"]
     assert table["policy/valid"]["n"] == table["environment/valid"]["n"] == 3
     assert table["policy/valid"].keys() == {"value", "low", "high", "n"}
     parts = ("white", "black", "opening", "middlegame", "endgame")
     assert all(key in shown for key in table if not key.endswith(parts))
-    assert found["model"]["path"] == str(small_model) and len(found["model"]["checksum"]) == 16
-    assert found["config"]["seed"] == 0 and "chess" in found["software"]
-    rows = rows_of(tmp_path / found["rows"])
+    assert result["model"]["path"] == str(small_model) and len(result["model"]["checksum"]) == 16
+    assert result["config"]["seed"] == 0 and "chess" in result["software"]
+    rows = rows_of(tmp_path / result["rows"])
     assert [(row["suite"], row["index"]) for row in rows] == [
         (name, index) for name in ("policy", "environment") for index in range(3)
     ]
@@ -86,24 +86,24 @@ def test_an_interrupted_evaluation_goes_on_behind_its_finished_rows(
     # The header, one chunk, a row of the next and half a line.
     path.write_text("".join(lines[:4]) + lines[4][:20])
     (tmp_path / "table.json").unlink()
-    asked: list[int] = []
+    generated: list[int] = []
     greedy = suites.greedy_texts
 
     def counted(generator: Any, tokenizer: Any, examples: Any) -> list[str]:
-        asked.append(len(examples))
+        generated.append(len(examples))
         return greedy(generator, tokenizer, examples)
 
     monkeypatch.setattr(suites, "greedy_texts", counted)
     again = evaluate("evaluation_rows=4")
-    assert asked == [2, 2, 2]
+    assert generated == [2, 2, 2]
     assert path.read_text() == written
     for result in (whole, again):
         for suite in result["suites"].values():
             suite.pop("wall_s")
     assert again == whole
-    asked.clear()
+    generated.clear()
     evaluate("evaluation_rows=4")
-    assert asked == []
+    assert generated == []
 
 
 def test_rows_of_another_model_or_configuration_are_refused_in_one_line_and_kept(
@@ -120,8 +120,8 @@ def test_rows_of_another_model_or_configuration_are_refused_in_one_line_and_kept
         ("suites=[policy]", "config.suites"),
     ):
         evaluate(override, exit_code=2)
-        told = capfd.readouterr().err
-        assert told.count("\n") == 1 and named in told and "another output= begins anew" in told
+        error = capfd.readouterr().err
+        assert error.count("\n") == 1 and named in error and "another output= begins anew" in error
     moved = tmp_path / "held_out.txt"
     shutil.copy(corpus.held_out, moved)
     evaluate(f"data.held_out={moved}", output="moved.json")
@@ -141,9 +141,9 @@ def test_rows_that_stand_in_the_training_source_are_left_out_and_counted(
     policy = [line for line in held_out if line.startswith("P: ")]
     leaky = tmp_path / "leaky.txt"
     leaky.write_text(train + policy[0] + "\n")
-    found = evaluate(f"data.train={leaky}", "evaluation_rows=9")
-    assert found["suites"]["policy"]["rows_in_training"] == 1
-    assert found["suites"]["policy"]["rows"] == len(policy) - 1
+    result = evaluate(f"data.train={leaky}", "evaluation_rows=9")
+    assert result["suites"]["policy"]["rows_in_training"] == 1
+    assert result["suites"]["policy"]["rows"] == len(policy) - 1
     fen = policy[0].removeprefix("P: ").split("M:")[0].strip()
     assert not any(fen in row["item"] for row in rows_of(rows_path(tmp_path / "table.json")))
 
@@ -153,17 +153,17 @@ def test_rows_whose_positions_are_excluded_are_left_out_and_counted_too(
 ) -> None:
     policy = [line for line in corpus.held_out.read_text().splitlines() if line.startswith("P: ")]
     fens = [line.removeprefix("P: ").split("M:")[0].strip() for line in policy]
-    asked = tmp_path / "self_play_positions.jsonl"
-    asked.write_text("".join(json.dumps({"fen": fen, "game": 3, "ply": 1}) + "\n" for fen in fens[1:]))
-    found = evaluate("suites=[policy]", "evaluation_rows=9", f"data.exclude=[{asked}]", "data.limit=8")
-    assert found["suites"]["policy"]["rows_in_training"] == len(policy) - 1
+    excluded = tmp_path / "self_play_positions.jsonl"
+    excluded.write_text("".join(json.dumps({"fen": fen, "game": 3, "ply": 1}) + "\n" for fen in fens[1:]))
+    result = evaluate("suites=[policy]", "evaluation_rows=9", f"data.exclude=[{excluded}]", "data.limit=8")
+    assert result["suites"]["policy"]["rows_in_training"] == len(policy) - 1
     assert [fens[0] in row["item"] for row in rows_of(rows_path(tmp_path / "table.json"))] == [True]
 
 
 def test_every_suite_can_be_asked_for_by_name_and_has_rows(evaluate: Evaluate, tmp_path: Path) -> None:
     (tmp_path / "mates.jsonl").write_text(json.dumps(MATE) + "\n")
     names = [name for name in SuiteName if name is not SuiteName.engine_match or engine_there()]
-    found = evaluate(
+    result = evaluate(
         f"suites=[{','.join(names)}]",
         f"mate_in_one.path={tmp_path / 'mates.jsonl'}",
         "selfplay.games=2",
@@ -175,10 +175,10 @@ def test_every_suite_can_be_asked_for_by_name_and_has_rows(evaluate: Evaluate, t
         "engine_match.max_plies=2",
         "engine_match.opponent.nodes=10",
     )
-    assert list(found["suites"]) == [str(name) for name in names]
-    for name, suite in found["suites"].items():
+    assert list(result["suites"]) == [str(name) for name in names]
+    for name, suite in result["suites"].items():
         assert suite["rows"] >= 1 and all(key.startswith(f"{name}/") for key in suite["table"]) and suite["table"]
-    results = found["suites"]
+    results = result["suites"]
     assert results["selfplay"]["table"]["selfplay/illegal_rate"]["n"] >= 2
     assert (tmp_path / "games.pgn").read_text().count("[Event ") == 2
 
@@ -190,10 +190,10 @@ def engine_there() -> bool:
         return False
 
 
-@pytest.mark.parametrize(("name", "asked", "expected"), [("selfplay", 100, 25), ("engine_match", 32, 8)])
+@pytest.mark.parametrize(("name", "requested", "expected"), [("selfplay", 100, 25), ("engine_match", 32, 8)])
 @pytest.mark.slow
 def test_games_of_the_default_sizes_that_are_stopped_behind_the_first_chunk_go_on_behind_it(
-    name: str, asked: int, expected: int, evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, requested: int, expected: int, evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name == "engine_match" and not engine_there():
         pytest.skip("no Stockfish here")
@@ -201,7 +201,7 @@ def test_games_of_the_default_sizes_that_are_stopped_behind_the_first_chunk_go_o
     # At full strength it plays the same in every run.
     given += ("engine_match.opponent.skill=20",)
     whole = evaluate(*given, output="whole.json")["suites"][name]
-    assert whole["rows"] == asked
+    assert whole["rows"] == requested
     path, add = rows_path(tmp_path / "table.json"), RowsFile.add
 
     def stopped(file: RowsFile, suite: Suite, rows: Any) -> None:
@@ -227,8 +227,8 @@ def test_rows_of_other_software_are_not_gone_on_with(
             patch.setattr("rookworld_rlvr.app.evaluate.software", lambda older=older: older)
             capfd.readouterr()
             evaluate("suites=[environment]", exit_code=2)
-        told = capfd.readouterr().err
-        assert told.count("\n") == 1 and f"software.{name} is" in told and "'0.1' here" in told
+        error = capfd.readouterr().err
+        assert error.count("\n") == 1 and f"software.{name} is" in error and "'0.1' here" in error
 
 
 def records_of(path: Path) -> list[str]:
@@ -266,13 +266,13 @@ def test_a_pgn_file_holds_the_counted_games_once_each_whatever_was_interrupted(
     for other in ((*given, "seed=1"), (*given[:3], f"selfplay.pgn={tmp_path}"), (*given[:3], "selfplay.pgn=/nope/a")):
         capfd.readouterr()
         evaluate(*other, output="other.json", exit_code=2)
-        told = capfd.readouterr().err
-        assert told.count("\n") == 1 and "selfplay.pgn: expected" in told
+        error = capfd.readouterr().err
+        assert error.count("\n") == 1 and "selfplay.pgn: expected" in error
         assert path.read_text() == whole and not rows_path(tmp_path / "other.json").exists()
     both = ("suites=[selfplay,engine_match]", f"selfplay.pgn={tmp_path}/a", f"engine_match.pgn={tmp_path}/a")
     evaluate(*both, output="other.json", exit_code=2)
-    told = capfd.readouterr().err
-    assert f"pgn: expected a file of its own for each, got {tmp_path}/a for selfplay, {tmp_path}/a for eng" in told
+    error = capfd.readouterr().err
+    assert f"pgn: expected a file of its own for each, got {tmp_path}/a for selfplay, {tmp_path}/a for eng" in error
     # Nor are games written over the tables or their rows.
     for taken in ("other.json", "other.json.rows.jsonl"):
         evaluate(*given[:3], f"selfplay.pgn={tmp_path / taken}", output="other.json", exit_code=2)
@@ -285,8 +285,10 @@ def test_a_file_that_no_evaluation_wrote_is_not_written_over(
     mine = tmp_path / "config.json"
     mine.write_text('{"suites": {}}')
     evaluate(output="config.json", exit_code=2)
-    told = capfd.readouterr().err
-    assert told == f"rookworld: output: expected no file, or an evaluation's file with its rows beside it, got {mine}\n"
+    error = capfd.readouterr().err
+    assert (
+        error == f"rookworld: output: expected no file, or an evaluation's file with its rows beside it, got {mine}\n"
+    )
     assert mine.read_text() == '{"suites": {}}' and not rows_path(mine).exists()
 
 
@@ -295,8 +297,8 @@ def test_two_evaluations_do_not_write_one_file(
 ) -> None:
     with written_alone(tmp_path / "table.json", "output"):
         evaluate(exit_code=2)
-    told = capfd.readouterr().err
-    assert told.startswith("rookworld: output: expected to write") and told.count("\n") == 1
+    error = capfd.readouterr().err
+    assert error.startswith("rookworld: output: expected to write") and error.count("\n") == 1
     assert evaluate()["suites"] and not list(tmp_path.glob(".*"))
 
 
@@ -310,8 +312,8 @@ def test_a_match_names_its_engine_and_an_elo_that_it_has_not_is_refused(
     assert "engine_match/elo" in match["table"]
     capfd.readouterr()
     evaluate(*given, "engine_match.opponent.elo=1", output="weak.json", exit_code=2)
-    told = capfd.readouterr().err
-    assert told.count("\n") == 1 and "engine_match.opponent: elo: expected" in told
+    error = capfd.readouterr().err
+    assert error.count("\n") == 1 and "engine_match.opponent: elo: expected" in error
 
 
 def test_two_results_are_compared_key_by_key(
@@ -321,15 +323,15 @@ def test_two_results_are_compared_key_by_key(
     capfd.readouterr()
     a, b, out = (str(tmp_path / name) for name in ("a.json", "b.json", "c.json"))
     assert main(["evaluate", "compare", a, b, "--json", out]) == 0
-    found, shown = json.loads(Path(out).read_text()), capfd.readouterr().out
-    assert found["models"]["first"] == first["model"] and found["models"]["second"] == second["model"]
+    result, shown = json.loads(Path(out).read_text()), capfd.readouterr().out
+    assert result["models"]["first"] == first["model"] and result["models"]["second"] == second["model"]
     for suite in ("policy", "environment"):
         for key, one in first["suites"][suite]["table"].items():
-            entry, two = found["table"][key], second["suites"][suite]["table"][key]
+            entry, two = result["table"][key], second["suites"][suite]["table"][key]
             assert (entry["first"], entry["second"]) == pytest.approx((one["value"], two["value"]))
             assert entry["gain"]["value"] == pytest.approx(two["value"] - one["value"])
             assert 0 < entry["p"] <= 1 and entry["n"] == one["n"]
-    assert {entry["test"] for entry in found["table"].values()} == {"McNemar", "Wilcoxon"}
+    assert {entry["test"] for entry in result["table"].values()} == {"McNemar", "Wilcoxon"}
     assert "policy/valid" in shown and "McNemar" in shown
 
 
@@ -387,10 +389,10 @@ def test_results_that_were_not_asked_alike_are_not_compared_and_other_difference
     for name, value in refused.items():
         capfd.readouterr()
         assert main(["evaluate", "compare", a, reasked(name, value)]) == 2
-        told = capfd.readouterr()
-        assert told.err.count("\n") == 1 and told.out == ""
-        assert f"expected two results of one evaluation, got others: {name} is" in told.err
-        assert f"{a} and {value!r} in {tmp_path / 'other.json'}" in told.err
+        printed = capfd.readouterr()
+        assert printed.err.count("\n") == 1 and printed.out == ""
+        assert f"expected two results of one evaluation, got others: {name} is" in printed.err
+        assert f"{a} and {value!r} in {tmp_path / 'other.json'}" in printed.err
     # Nodes matter where both have the loss that they are spent on, and neither has.
     allowed = {
         "config.precision": "fp16",
@@ -414,7 +416,7 @@ def test_results_that_were_not_asked_alike_are_not_compared_and_other_difference
 def test_a_comparison_names_both_models_and_ends_in_sentences(
     evaluate: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    found = evaluate("suites=[policy]", output="a.json")
+    result = evaluate("suites=[policy]", output="a.json")
     shown = capfd.readouterr().out
     assert f"result: {tmp_path / 'a.json'}; failures: rookworld rollouts" in shown
     # B answers every row better on one key, and is the same on the others.
@@ -423,15 +425,15 @@ def test_a_comparison_names_both_models_and_ends_in_sentences(
     header, *lines = rows_path(worse).read_text().splitlines()
     rows = [json.loads(line) for line in lines] * 20
     for file, value in ((worse, 0.2), (better, 0.1)):
-        told = [row | {"index": i, "item": str(i), "values": row["values"] | {"policy/eval_error": value}}
+        changed = [row | {"index": i, "item": str(i), "values": row["values"] | {"policy/eval_error": value}}
                 for i, row in enumerate(rows)]  # fmt: skip
-        rows_path(file).write_text("\n".join([header, *map(json.dumps, told)]) + "\n")
+        rows_path(file).write_text("\n".join([header, *map(json.dumps, changed)]) + "\n")
         table = json.loads(file.read_text())
         table["suites"]["policy"]["rows"] = len(rows)
         file.write_text(json.dumps(table))
     assert main(["evaluate", "compare", str(worse), str(better)]) == 0
     shown = capfd.readouterr().out
-    model = found["model"]
+    model = result["model"]
     assert f"A: {model['path']}, {model['parameters']:,} parameters, weights {model['checksum']}, from {worse}" in shown
     assert "B is better in policy/eval_error.\n" in shown and "B is worse" not in shown
     assert f"({len(rows)} rows, Holm's correction at 5 %)" in shown and "No measured difference in " in shown
@@ -464,8 +466,8 @@ def test_results_of_other_rows_or_no_common_suite_are_not_compared(
     for other, named in refused.items():
         capfd.readouterr()
         assert main(["evaluate", "compare", str(tmp_path / "a.json"), str(tmp_path / other)]) == 2
-        told = capfd.readouterr()
-        assert told.err.count("\n") == 1 and named in told.err and told.out == ""
+        printed = capfd.readouterr()
+        assert printed.err.count("\n") == 1 and named in printed.err and printed.out == ""
 
 
 def test_only_finished_results_are_compared_and_what_one_has_alone_is_told(
@@ -480,8 +482,10 @@ def test_only_finished_results_are_compared_and_what_one_has_alone_is_told(
     rows = rows_path(b).read_text()
     rows_path(b).write_text("".join(rows.splitlines(keepends=True)[:3]))
     assert main(["evaluate", "compare", str(a), str(b)]) == 2
-    told = capfd.readouterr().err
-    assert "expected rows {'policy': 3} beside" in told and "got {'policy': 2}: the evaluation is not finished" in told
+    error = capfd.readouterr().err
+    assert (
+        "expected rows {'policy': 3} beside" in error and "got {'policy': 2}: the evaluation is not finished" in error
+    )
     rows_path(b).write_text(rows)
     b.unlink()
     assert main(["evaluate", "compare", str(a), str(b)]) == 2
@@ -535,8 +539,8 @@ def test_weights_that_are_none_are_refused_in_one_line(
     for left in (b"version https://git-lfs.github.com/spec/v1\n", whole[:100], whole[:-9]):
         (broken_model / "model.safetensors").write_bytes(left)
         evaluate(f"model.path={broken_model}", exit_code=2)
-        told = capfd.readouterr().err
-        assert told.count("\n") == 1 and "model.path: expected a causal language model" in told
+        error = capfd.readouterr().err
+        assert error.count("\n") == 1 and "model.path: expected a causal language model" in error
 
 
 def test_a_file_that_is_no_text_is_refused_by_its_name(
@@ -545,5 +549,5 @@ def test_a_file_that_is_no_text_is_refused_by_its_name(
     path = tmp_path / "mates.jsonl.zst"
     path.write_bytes(b"(\xb5/\xfd\x00\xff")
     evaluate("suites=[mate_in_one]", f"mate_in_one.path={path}", exit_code=2)
-    told = capfd.readouterr().err
-    assert told.count("\n") == 1 and f"mate_in_one.path: expected text, got {path}: 'utf-8' codec" in told
+    error = capfd.readouterr().err
+    assert error.count("\n") == 1 and f"mate_in_one.path: expected text, got {path}: 'utf-8' codec" in error

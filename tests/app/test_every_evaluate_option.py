@@ -28,7 +28,7 @@ from rookworld_rlvr.training.data import load_evaluation_data
 
 @dataclass(frozen=True)
 class Option:
-    """How a leaf is changed and where that shows."""
+    """Change of a leaf, and where it shows."""
 
     value: Any
     beside: tuple[str, ...] = ()
@@ -114,7 +114,7 @@ OPPONENT = """#!{python}
 import sys
 import chess
 
-board, told = chess.Board(), {{}}
+board, given = chess.Board(), {{}}
 for line in sys.stdin:
     words = line.split()
     if words[0] == 'uci':
@@ -128,7 +128,7 @@ for line in sys.stdin:
     elif words[0] == 'isready':
         print('readyok', flush=True)
     elif words[0] == 'setoption':
-        told[' '.join(words[2:words.index('value')])] = words[-1]
+        given[' '.join(words[2:words.index('value')])] = words[-1]
     elif words[0] == 'position':
         at = words.index('moves') if 'moves' in words else len(words)
         board = chess.Board() if words[1] == 'startpos' else chess.Board(' '.join(words[2:at]))
@@ -136,7 +136,7 @@ for line in sys.stdin:
             board.push_uci(move)
     elif words[0] == 'go':
         moves = sorted(move.uci() for move in board.legal_moves)
-        number = int(told.get('Skill Level', 20)) + int(told.get('UCI_Elo', 0)) + int(words[words.index('nodes') + 1])
+        number = int(given.get('Skill Level', 20)) + int(given.get('UCI_Elo', 0)) + int(words[words.index('nodes') + 1])
         print('bestmove', moves[number % len(moves)], flush=True)
     elif words[0] == 'quit':
         break
@@ -159,19 +159,19 @@ def as_run(config: EvaluateConfig) -> RunConfig:
 
 def passes(config: EvaluateConfig) -> Any:
     """The attention, and shape and type of what the first layer computes in every pass."""
-    policy, found = load_model(config, config.model.path), []
+    policy, lengths = load_model(config, config.model.path), []
     layer = policy.model.base_model
     attention = layer.h[0].attn.c_attn if hasattr(layer, "h") else layer.layers[0].self_attn.q_proj
-    attention.register_forward_hook(lambda *call: found.append((tuple(call[2].shape), call[2].dtype)))
+    attention.register_forward_hook(lambda *call: lengths.append((tuple(call[2].shape), call[2].dtype)))
     data = load_evaluation_data(config.data, seed=config.seed)
     for suite in build_suites(Evaluated(config, data, policy, make_generator(policy, config.generator))):
         list(suite.rows(0))
-    return policy.model.config._attn_implementation, found
+    return policy.model.config._attn_implementation, lengths
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory, small_model: Path, corpus: Any) -> dict[str, str]:
-    """What overrides may name."""
+    """Files that overrides may name."""
     folder = tmp_path_factory.mktemp("options")
     (folder / "opponent").write_text(OPPONENT.format(python=sys.executable))
     (folder / "opponent").chmod(0o755)
@@ -194,7 +194,7 @@ def observe(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., Any]:
-    """What an observer sees of an evaluation under overrides."""
+    """Observation of an evaluation under overrides."""
     known = {**files, "measuring": str(fake_stockfish)}
     common = ("model", "data", "precision", "device", "threads")
     given = [override for override in small_overrides if override.startswith(common)]
@@ -207,17 +207,21 @@ def observe(
         runs.append(tmp_path / f"run-{len(runs)}")
         runs[-1].mkdir()
         monkeypatch.chdir(runs[-1])
-        told: Any = None
+        result: Any = None
         try:
             _evaluate(config, raw)
             output = json.loads(Path(config.output).read_text())
-            told = [(name, suite["table"]) for name, suite in output["suites"].items()]
-            told.append(Path(output["rows"]).read_text().splitlines()[1:])
+            result = [(name, suite["table"]) for name, suite in output["suites"].items()]
+            result.append(Path(output["rows"]).read_text().splitlines()[1:])
         except UserError as error:
-            told = str(error)
-        found = told, sorted(str(path.relative_to(runs[-1])) for path in runs[-1].rglob("*")), torch.get_num_threads()
+            result = str(error)
+        observed = (
+            result,
+            sorted(str(path.relative_to(runs[-1])) for path in runs[-1].rglob("*")),
+            torch.get_num_threads(),
+        )
         torch.set_num_threads(1)
-        return found
+        return observed
 
     def run(observer: str, *overrides: str) -> Any:
         filled = [override.format(**known) for override in (*given, *overrides)]
@@ -235,7 +239,7 @@ def observe(
 
 @pytest.fixture(scope="module")
 def unchanged() -> dict[Any, Any]:
-    """What was observed without the change, by observer and overrides; the same for many options."""
+    """Observations without the change, by observer and overrides; many options share one."""
     return {}
 
 

@@ -175,7 +175,7 @@ def folder(
     summary = {} if code else json.loads((run / "summary.json").read_text())
     logs = [record for log in run.glob("wandb/*/*.wandb") for record in wandb_records(log)]
     projects = [record.run.project for record in logs if record.WhichOneof("record_type") == "run"]
-    found = (
+    observed = (
         code,
         [{key: row[key] for key in row if not key.startswith(OF_THE_MACHINE)} for row in metrics],
         [summary.get(key) for key in ("stopped", "before", "recovery")],
@@ -186,7 +186,7 @@ def folder(
         projects,
     )
     latest.unlink()
-    return found
+    return observed
 
 
 def observed_or_refused(observe: Callable[[RunConfig], Any], compose: Callable[[], RunConfig]) -> Any:
@@ -206,7 +206,7 @@ def options(wanted: Callable[[str], bool]) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def unchanged() -> dict[tuple[str, ...], Any]:
-    """What was observed without the change, by observer and overrides; the same for many options."""
+    """Observations without the change, by observer and overrides; many options share one."""
     return {}
 
 

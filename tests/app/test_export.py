@@ -36,8 +36,8 @@ def test_the_folder_loads_in_plain_transformers_and_its_card_is_valid(
     assert f"hf upload USER/NAME {target}" in capsys.readouterr().out
     assert "trainer_state.pt" not in {file.name for file in target.iterdir()}
     model, tokenizer = AutoModelForCausalLM.from_pretrained(target), AutoTokenizer.from_pretrained(target)
-    asked = tokenizer("P: 8/8/8/8/8/8/8/K1k5 w - - 0 1", return_tensors="pt")
-    assert model.generate(**asked, max_new_tokens=4, do_sample=False).shape[1] > asked["input_ids"].shape[1]
+    inputs = tokenizer("P: 8/8/8/8/8/8/8/K1k5 w - - 0 1", return_tensors="pt")
+    assert model.generate(**inputs, max_new_tokens=4, do_sample=False).shape[1] > inputs["input_ids"].shape[1]
     card = ModelCard.load(target / "README.md")
     assert card.data.license == "mit" and card.data.model_name == "exported"
     results = {result.metric_type: result for result in card.data.eval_results}
@@ -53,16 +53,16 @@ def test_a_checkpoint_that_was_not_evaluated_claims_no_scores(finished: Path, tm
     assert card.data.eval_results is None and "was not evaluated" in card.text and "1 steps" in card.text
 
 
-@pytest.mark.parametrize(("given", "told"), [
+@pytest.mark.parametrize(("given", "message"), [
     (["{run}"], "export: the following arguments are required: --to"),
     (["/nope", "--to", "{here}/x"], "expected a run's folder"),
     (["{run}", "--to", "{here}/x", "--checkpoint", "step-9"], "export: expected a checkpoint of"),
     (["{run}", "--to", "{run}"], "export: expected a new or an empty folder"),
 ])  # fmt: skip
 def test_what_cannot_be_exported_is_refused_in_one_line(
-    given: list[str], told: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    given: list[str], message: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
     assert main(["export", *(text.format(run=finished, here=tmp_path) for text in given)]) == 2
     said = capsys.readouterr().err
-    assert told in said and said.count("\n") == 1
+    assert message in said and said.count("\n") == 1

@@ -105,9 +105,9 @@ def test_a_file_that_is_no_batch_of_a_fault_is_refused_in_one_line(
     cut.write_bytes(whole.read_bytes()[:100])
     (tmp_path / "empty.pt").touch()
     for path in (text, tensor, other, cut, tmp_path / "empty.pt", tmp_path / "absent.pt", tmp_path):
-        told = complaint(str(path), capfd)
-        assert "expected a batch that a run saved under faults/, got " in told and str(path) in told
-        assert "weights_only" not in told, "torch's advice would run whatever the file holds"
+        line = complaint(str(path), capfd)
+        assert "expected a batch that a run saved under faults/, got " in line and str(path) in line
+        assert "weights_only" not in line, "torch's advice would run whatever the file holds"
 
 
 def test_a_batch_without_its_run_is_refused_in_one_line(

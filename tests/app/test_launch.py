@@ -16,14 +16,21 @@ def test_the_file_asks_for_what_is_given_and_starts_one_torchrun_on_each_machine
     overrides = ["steps=2000", "data.train=my rows.txt"]
     assert main([*GIVEN, "--partition", "gpu", "--time", "02:00:00", "--dry-run", "--", *overrides]) == 0
     text = capsys.readouterr().out
-    asked = {line.split("--", 1)[1] for line in text.splitlines() if line.startswith("#SBATCH")}
-    assert asked >= {"nodes=2", "ntasks-per-node=1", "gpus-per-node=8", "cpus-per-task=32", "partition=gpu", "requeue"}
-    assert "time=02:00:00" in asked and not any(line.startswith("account") for line in asked)
+    directives = {line.split("--", 1)[1] for line in text.splitlines() if line.startswith("#SBATCH")}
+    assert directives >= {
+        "nodes=2",
+        "ntasks-per-node=1",
+        "gpus-per-node=8",
+        "cpus-per-task=32",
+        "partition=gpu",
+        "requeue",
+    }
+    assert "time=02:00:00" in directives and not any(line.startswith("account") for line in directives)
     assert '--nnodes="$SLURM_NNODES" --nproc-per-node=8 --max-restarts=3' in text
     assert "rookworld_rlvr train distributed=ddp resume=auto steps=2000 'data.train=my rows.txt'\n" in text
     # The processes are killed before SLURM kills the job, and not long before.
     seconds = {int(line.split("=")[1]) for line in text.splitlines() if "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=" in line}
-    assert seconds == {150} and "signal=TERM@180" in asked
+    assert seconds == {150} and "signal=TERM@180" in directives
     done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
     assert done.returncode == 0 and not done.stderr
 
@@ -49,13 +56,13 @@ def test_it_is_written_and_the_command_that_submits_it_is_told(
     assert main([*GIVEN, "--output", str(path)]) == 0
     assert f"to start it: sbatch {path}" in capsys.readouterr().out
     assert path.read_text().startswith("#!/usr/bin/env bash\n") and path.stat().st_mode & 0o100
-    # Without GPUs none are asked for.
+    # Without GPUs none are requested.
     assert main(["launch", "slurm", "--dry-run"]) == 0
     assert "gpus" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["launch"], "launch: the following arguments are required: system"),
         (["launch", "slurm", "--nodes", "0"], "--nodes: expected 1 or more, got 0"),
@@ -65,8 +72,8 @@ def test_it_is_written_and_the_command_that_submits_it_is_told(
     ],
 )
 def test_what_cannot_be_launched_is_refused_in_one_line(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
     error = capsys.readouterr().err
-    assert told in error and error.count("\n") == 1
+    assert message in error and error.count("\n") == 1

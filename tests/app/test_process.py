@@ -1,4 +1,4 @@
-"""How a process ends: by its exit code, whatever threads and objects it leaves behind."""
+"""A process ends by its exit code, whatever threads and objects it leaves behind."""
 
 import os
 import subprocess

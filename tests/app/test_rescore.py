@@ -35,7 +35,7 @@ def test_the_reward_told_is_that_of_the_file(finished: Path, capsys: pytest.Capt
     assert f"{sum(rewards) / len(rewards):+.4f}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("given", "told"), [
+@pytest.mark.parametrize(("given", "message"), [
     ([], "rescore: the following arguments are required: RUN"),
     (["rubric=rules"], "rescore: argument RUN: expected a run's folder, got 'rubric=rules'"),
     (["/nope"], "rescore: argument RUN: expected a run's folder, got '/nope'"),
@@ -43,9 +43,9 @@ def test_the_reward_told_is_that_of_the_file(finished: Path, capsys: pytest.Capt
     (["{run}", "rubric.tiers.parse=-1"], "rubric.tiers.parse"),
 ])  # fmt: skip
 def test_what_cannot_be_rescored_is_refused_in_one_line(
-    given: list[str], told: str, finished: Path, capsys: pytest.CaptureFixture[str]
+    given: list[str], message: str, finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
     assert main(["rescore", *(text.format(run=finished) for text in given)]) == 2
     said = capsys.readouterr().err
-    assert told in said and said.count("\n") == 1
+    assert message in said and said.count("\n") == 1

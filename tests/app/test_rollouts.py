@@ -87,10 +87,10 @@ def test_an_evaluation_keeps_prompt_label_and_answer_and_its_failures_are_shown(
     lines = [json.loads(line) for line in (tmp_path / "table.json.rows.jsonl").read_text().splitlines()[1:]]
     assert all({"prompt", "expected", "completion"} <= line.keys() for line in lines)
     assert {line["suite"] for line in lines if line["completion"] == line["expected"]} <= {"environment"}
-    found = read_transcripts(output)
-    assert len(found) == len(lines) and found == read_transcripts(tmp_path / "table.json.rows.jsonl")
-    assert [one.task for one in found[:6]] == [Task.policy] * 3 + [Task.environment] * 3
-    mate = found[-1]
+    transcripts = read_transcripts(output)
+    assert len(transcripts) == len(lines) and transcripts == read_transcripts(tmp_path / "table.json.rows.jsonl")
+    assert [one.task for one in transcripts[:6]] == [Task.policy] * 3 + [Task.environment] * 3
+    mate = transcripts[-1]
     assert mate.expected == "f7g7" and mate.completion.startswith("B: ")
     assert (mate.failure is None) == (lines[-1]["values"]["mate_in_one/accuracy"] == 1)
     capsys.readouterr()
@@ -98,7 +98,7 @@ def test_an_evaluation_keeps_prompt_label_and_answer_and_its_failures_are_shown(
     assert capsys.readouterr().out.count("\nprompt ") == len(lines)
 
 
-@pytest.mark.parametrize(("given", "told"), [
+@pytest.mark.parametrize(("given", "message"), [
     (["{here}/none"], "expected a run's folder, or a file that evaluate output= wrote"),
     (["{here}", "--task", "chess"], "rollouts: argument --task"),
     (["{here}", "--step", "9"], "rollouts: expected transcripts of this choice, got none among 6"),
@@ -106,10 +106,10 @@ def test_an_evaluation_keeps_prompt_label_and_answer_and_its_failures_are_shown(
     (["{here}/broken.jsonl"], "expected a run's transcripts or an evaluation's rows in"),
 ])  # fmt: skip
 def test_what_has_no_transcripts_is_refused_in_one_line(
-    given: list[str], told: str, run_folder: Path, capsys: pytest.CaptureFixture[str]
+    given: list[str], message: str, run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (run_folder / "empty.jsonl").write_text("")
     (run_folder / "broken.jsonl").write_text('{"prompt": 1}\n')
     assert main(["rollouts", *(text.format(here=run_folder) for text in given)]) == 2
     said = capsys.readouterr().err
-    assert told in said and said.count("\n") == 1
+    assert message in said and said.count("\n") == 1

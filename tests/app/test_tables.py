@@ -1,4 +1,4 @@
-"""What the tables for people print."""
+"""The tables that are printed for people."""
 
 from io import StringIO
 from math import inf

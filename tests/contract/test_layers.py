@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,11 @@ def packages_imported(file: Path) -> set[str]:
     return {parts[1] for parts in names if parts[0] == PACKAGE and len(parts) > 1 and parts[1] in LAYERS}
 
 
+def module_of(file: Path) -> str:
+    """The full dotted name of a file; a package's for its `__init__.py`."""
+    return ".".join([PACKAGE, *file.relative_to(SOURCE).with_suffix("").parts]).removesuffix(".__init__")
+
+
 def importers(library: str) -> set[str]:
     return {
         str(file.relative_to(SOURCE)) for file in FILES if any(name.split(".")[0] == library for name in imports(file))
@@ -79,6 +85,16 @@ def test_a_package_imports_only_itself_and_lower_layers(file: Path) -> None:
     if package == "objective":
         allowed = {package}
     assert packages_imported(file) <= allowed
+
+
+def test_no_imports_form_a_circle() -> None:
+    modules = {module_of(file) for file in FILES}
+    graph = {}
+    for file in FILES:
+        named = {name if name in modules else name.rpartition(".")[0] for name in imports(file)}
+        graph[module_of(file)] = named & modules - {module_of(file)}
+    # A circle raises CycleError, which names its modules.
+    assert set(TopologicalSorter(graph).static_order()) == modules
 
 
 def test_the_walk_sees_relative_absolute_and_nested_imports() -> None:

@@ -57,7 +57,7 @@ class Simulated(TorchDispatchMode):
     """Sees factory calls, which have no tensor to ask."""
 
     waits = 0
-    """How often a value was asked of the device."""
+    """Number of values that were read from the device."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return Simulated.run(func, args, kwargs or {})
@@ -79,9 +79,9 @@ class Simulated(TorchDispatchMode):
         if func is aten._to_copy.default and sims and not here:
             cls.waits += 1
         given = {name: torch.device("cpu") if name == "device" and here else value for name, value in kwargs.items()}
-        found = func(*tree_map(_held, args), **tree_map(_held, given))
+        result = func(*tree_map(_held, args), **tree_map(_held, given))
         same = {id(sim.held): sim for sim in sims}
-        return tree_map(lambda value: _wrapped(value, same, here), found)
+        return tree_map(lambda value: _wrapped(value, same, here), result)
 
 
 def _held(value: Any) -> Any:
@@ -96,7 +96,7 @@ def _wrapped(value: Any, same: dict[int, SimTensor], here: bool) -> Any:
 
 
 def _backend() -> ModuleType:
-    found = ModuleType(f"torch.{NAME}")
+    module = ModuleType(f"torch.{NAME}")
     answers: dict[str, Callable[..., Any]] = {
         "is_available": lambda: True,
         "device_count": lambda: 1,
@@ -111,8 +111,8 @@ def _backend() -> ModuleType:
         "set_rng_state": lambda state, _device=0: torch.set_rng_state(state),
     }
     for name, answer in answers.items():
-        setattr(found, name, answer)
-    return found
+        setattr(module, name, answer)
+    return module
 
 
 def _register() -> None:

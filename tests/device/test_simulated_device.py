@@ -37,8 +37,8 @@ def simulated(common: list[str], tmp_path_factory: pytest.TempPathFactory) -> tu
     """A run of two steps, resumed for a third; and how often each of the two waited for the device."""
     root = tmp_path_factory.mktemp("simulated")
     command = [sys.executable, str(SIMULATED)]
-    folder, told = run(command, root, *common, f"steps={FIRST}", "checkpoint_every=1")
-    waits = [int(count) for count in re.findall(r"^a step waited (\d+) times$", told, re.M)]
+    folder, printed = run(command, root, *common, f"steps={FIRST}", "checkpoint_every=1")
+    waits = [int(count) for count in re.findall(r"^a step waited (\d+) times$", printed, re.M)]
     run(command, root, *common, f"steps={STEPS}", "checkpoint_every=1", f"resume={folder}")
     return folder, waits
 

@@ -19,11 +19,11 @@ PATIENCE_S = 300
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended."""
+    """The end of a process."""
 
     code: int
     text: str
-    told: list[list[dict[str, Any]]]
+    reports: list[list[dict[str, Any]]]
     """By case and step; empty where it did not come to the end."""
 
 
@@ -40,7 +40,7 @@ def ranks(small_overrides: list[str], tmp_path: Path) -> Callable[..., list[Ende
     def run(
         size: int, *cases: list[str], steps: int = 3, kind: str = "ddp", harm: Any = (), **spec: Any
     ) -> list[Ended]:
-        out, port = tmp_path / f"told-{size}", free_port()
+        out, port = tmp_path / f"reports-{size}", free_port()
         several = [f"distributed.kind={kind}", f"processes={size}"] if size > 1 else []
         given = spec | {
             "cases": [[*small_overrides, *several, *case] for case in cases],

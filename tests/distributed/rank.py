@@ -66,7 +66,7 @@ class Replayed:
 
 
 def harmful(harm: dict[str, Any]) -> Hook:
-    """What goes wrong on one rank in one step."""
+    """Faults that are injected on one rank in one step."""
 
     def hook(moment: Moment, context: StepContext, report: StepReport) -> None:
         if harm["rank"] != RANK or report.step != harm["step"] or moment is not Moment(harm["moment"]):
@@ -118,7 +118,7 @@ def _out_of_memory_once(function: Any) -> Any:
 
 
 def held_bytes(context: StepContext) -> int:
-    """What this rank holds of the policy's weights and of its moments between two steps."""
+    """Bytes of the policy's weights and moments that this rank holds between two steps."""
     moments = [value for state in context.optimizer.state.values() for value in state.values()]
     return sum(share.nbytes for share in map(own_share, [*context.policy.model.parameters(), *moments]))
 
@@ -130,7 +130,7 @@ def own_share(tensor: Any) -> torch.Tensor:
 def case(
     overrides: list[str], steps: int, replayed: str, harm: list[dict[str, Any]], whole: bool
 ) -> list[dict[str, Any]]:
-    """What each step came to on this rank."""
+    """Report of each step on this rank."""
     given = OmegaConf.from_dotlist(overrides)
     config: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunConfig), given))
     run = build_run(config, OmegaConf.structured(config)) if whole else build_unsaved_run(config)
@@ -141,10 +141,10 @@ def case(
     if whole:
         return [train(run)]
     context.config.steps = steps
-    told = []
+    reports = []
     for step in range(steps):
         report = grpo_step(context, step)
-        told.append(
+        reports.append(
             {
                 "loss": report.loss,
                 "grad_norm": report.grad_norm,
@@ -159,17 +159,17 @@ def case(
                 "compiled_graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"],
             }
         )
-    return told
+    return reports
 
 
 def main() -> int:
     spec = json.loads(sys.argv[1])
     replayed = spec.get("replayed", "")
-    found = [
+    reports = [
         case(overrides, spec["steps"], replayed and f"{replayed}.{number}", spec["harm"], spec.get("whole", False))
         for number, overrides in enumerate(spec["cases"])
     ]
-    Path(f"{spec['out']}.{RANK}").write_text(json.dumps(found))
+    Path(f"{spec['out']}.{RANK}").write_text(json.dumps(reports))
     return 0
 
 

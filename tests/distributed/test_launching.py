@@ -55,19 +55,19 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 def ranks_of(parent: int) -> Iterator[int]:
     """The processes that torchrun has started, by rank."""
-    found = {}
+    pids = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            told = dict(
+            environment = dict(
                 entry.split("=", 1) for entry in (folder / "environ").read_text().split("\0") if entry.count("=")
             )
             words = (folder / "cmdline").read_text().split("\0")
             group = os.getpgid(int(folder.name))
         except (OSError, ValueError):
             continue
-        if group == parent and "RANK" in told and words[1:3] == ["-m", "rookworld_rlvr"]:
-            found[told["RANK"]] = int(folder.name)
-    yield from (pid for _, pid in sorted(found.items()))
+        if group == parent and "RANK" in environment and words[1:3] == ["-m", "rookworld_rlvr"]:
+            pids[environment["RANK"]] = int(folder.name)
+    yield from (pid for _, pid in sorted(pids.items()))
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

@@ -27,16 +27,16 @@ TOLERANCE = 1e-5
 
 
 def told_by_all_alike(ended: list[Any]) -> list[list[dict[str, Any]]]:
-    """What the ranks told: all of them the same, but for how much of the weights each holds."""
+    """Reports of the ranks: the same from all of them, except for the share of the weights that each holds."""
     assert all(one.code == 0 for one in ended), "\n".join(one.text for one in ended)
-    first, *others = ([[{**step, "held_bytes": 0} for step in steps] for steps in one.told] for one in ended)
+    first, *others = ([[{**step, "held_bytes": 0} for step in steps] for steps in one.reports] for one in ended)
     assert all(theirs == first for theirs in others)
-    told: list[list[dict[str, Any]]] = ended[0].told
-    return told
+    reports: list[list[dict[str, Any]]] = ended[0].reports
+    return reports
 
 
-def assert_close(told: list[list[dict[str, Any]]], alone: list[list[dict[str, Any]]]) -> None:
-    for steps, expected in zip(told, alone, strict=True):
+def assert_close(reports: list[list[dict[str, Any]]], alone: list[list[dict[str, Any]]]) -> None:
+    for steps, expected in zip(reports, alone, strict=True):
         for step, other in zip(steps, expected, strict=True):
             for key in COMPARED:
                 assert step[key] == pytest.approx(other[key], rel=TOLERANCE, abs=TOLERANCE), (key, step, other)
@@ -47,8 +47,8 @@ def test_two_ranks_of_a_micro_batch_each_give_the_bits_of_one_process_with_both(
     cases = [[*TWO_MICROS, *case] for case in CASES.values()]
     [alone] = ranks(1, *cases, steps=4)
     assert alone.code == 0, alone.text
-    assert told_by_all_alike(ranks(2, *cases, steps=4)) == alone.told
-    by_case = dict(zip(CASES, alone.told, strict=True))
+    assert told_by_all_alike(ranks(2, *cases, steps=4)) == alone.reports
+    by_case = dict(zip(CASES, alone.reports, strict=True))
     assert any(step["groups"] < 2 for step in by_case["dropped"])
     assert len({step["weights"] for step in by_case["default"]}) == 4
 
@@ -57,7 +57,7 @@ def test_two_ranks_of_a_micro_batch_each_give_the_bits_of_one_process_with_both(
 def test_four_ranks_one_of_them_without_work_agree_with_one_process(ranks: Ranks) -> None:
     cases = [[*EMPTY_RANK, *case] for case in CASES.values()]
     [alone] = ranks(1, *cases, steps=3)
-    assert_close(told_by_all_alike(ranks(4, *cases, steps=3)), alone.told)
+    assert_close(told_by_all_alike(ranks(4, *cases, steps=3)), alone.reports)
 
 
 @pytest.mark.slow
@@ -79,7 +79,7 @@ def test_what_only_one_rank_has_and_memory_that_only_one_lacks_part_no_ranks(ran
     ended = ranks(2, TWO_MICROS, steps=3, replayed=False, harm=harm)
     assert all(one.code == 0 for one in ended), "\n".join(one.text for one in ended)
     for number, updates in enumerate([1, 1, 0]):
-        steps = [one.told[0][number] for one in ended]
+        steps = [one.reports[0][number] for one in ended]
         # The fault of an update ends the run: one rank's weights have moved.
         assert updates == 0 or steps[0]["weights"] == steps[1]["weights"]
         assert [step["updates"] for step in steps] == [updates, updates]
@@ -127,5 +127,5 @@ def test_weights_that_part_are_told_with_the_rank(ranks: Ranks, tmp_path: Path) 
 def test_each_loss_and_each_form_of_the_kl_agree_over_ten_updates(ranks: Ranks) -> None:
     two = [[*TWO_MICROS, *case] for case in EVERY]
     [alone] = ranks(1, *two, steps=10)
-    assert told_by_all_alike(ranks(2, *two, steps=10)) == alone.told
-    assert_close(told_by_all_alike(ranks(4, *two, steps=10)), alone.told)
+    assert told_by_all_alike(ranks(2, *two, steps=10)) == alone.reports
+    assert_close(told_by_all_alike(ranks(4, *two, steps=10)), alone.reports)

@@ -24,9 +24,9 @@ MOST_MEMORY = 0.6
 
 
 def steps_of(ended: list[Any]) -> list[dict[str, Any]]:
-    """What rank 0 told of all steps of all cases."""
+    """Reports of rank 0 for all steps of all cases."""
     assert all(one.code == 0 for one in ended), "\n".join(one.text for one in ended)
-    return [step for case in ended[0].told for step in case]
+    return [step for case in ended[0].reports for step in case]
 
 
 def assert_alike(sharded: list[dict[str, Any]], whole: list[dict[str, Any]]) -> None:

@@ -21,9 +21,9 @@ def test_each_function_judges_its_own_task_as_a_run_does_and_says_none_for_the_o
     questions = zip(prompts, labels, labels, strict=True)
     scores = scorer.score_all([ScoreRequest(*question, step=None) for question in questions])
     for task, function in zip(Task, functions, strict=True):
-        found = function(prompts, labels, expected=labels, completion_ids=[[1]] * 12, trainer_state=None)
+        returned = function(prompts, labels, expected=labels, completion_ids=[[1]] * 12, trainer_state=None)
         own = [one.total if row.task is task else None for row, one in zip(examples, scores, strict=True)]
-        assert found == own and None in found and max(filter(None, found)) > 0.6
+        assert returned == own and None in returned and max(filter(None, returned)) > 0.6
 
 
 def test_messages_are_taken_by_their_last_one_and_labels_may_be_absent() -> None:

@@ -1,4 +1,4 @@
-"""What holds for every loss: weights by hand, micro-batches, masks, and refusals."""
+"""Properties of every loss: weights by hand, micro-batches, masks, and refusals."""
 
 import math
 

@@ -37,15 +37,15 @@ def test_weights_by_hand_and_one_under_the_mask(mode: MismatchMode, first: list[
 @pytest.mark.parametrize(("cap", "kept"), [(1.9, [1.5, 0.0, 0.0]), (3.9, [1.5, 3.0, 0.0]), (4.1, [1.5, 3.0, 0.25])])
 def test_icepop_drops_tokens_on_both_sides(cap: float, kept: list[float]) -> None:
     config = MismatchConfig(MismatchMode.token_mask, cap=cap)
-    found = mismatch_weights(SAMPLER + RATIOS.log(), SAMPLER, loss_mask=LOSS_MASK, config=config)
-    assert found[0].tolist() == pytest.approx([*kept, 1.0])
+    factors = mismatch_weights(SAMPLER + RATIOS.log(), SAMPLER, loss_mask=LOSS_MASK, config=config)
+    assert factors[0].tolist() == pytest.approx([*kept, 1.0])
 
 
 def test_a_completion_that_has_become_improbable_is_dropped_whole() -> None:
     rare = SAMPLER + torch.tensor(0.3).log()
     config = MismatchConfig(MismatchMode.sequence_mask, cap=2.0)
-    found = mismatch_weights(rare, SAMPLER, loss_mask=LOSS_MASK, config=config)
-    assert found.tolist() == [[0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0, 1.0], [1.0] * 4]
+    factors = mismatch_weights(rare, SAMPLER, loss_mask=LOSS_MASK, config=config)
+    assert factors.tolist() == [[0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0, 1.0], [1.0] * 4]
 
 
 @pytest.mark.parametrize("mode", list(MismatchMode))

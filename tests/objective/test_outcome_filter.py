@@ -1,4 +1,4 @@
-"""Which completions and groups take part in an advantage, by hand."""
+"""The completions and groups that take part in an advantage, by hand."""
 
 import math
 

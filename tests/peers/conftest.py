@@ -37,7 +37,7 @@ NO_CORRECTION = MismatchConfig(mode=MismatchMode.off)
 
 @dataclass(frozen=True)
 class Rollouts:
-    """What was sampled: P prompts, each followed by G completions; rows in the prompts' order."""
+    """Sampled completions: P prompts, each followed by G completions; rows in the prompts' order."""
 
     prompts: list[list[int]]
     completions: list[list[int]]
@@ -87,7 +87,7 @@ class Theirs:
         self.trainer, self.rollouts = trainer, rollouts
 
     def inputs(self, old_logprobs_N: Tensor | None = None, *, sampler: bool = False) -> dict[str, Any]:
-        """What TRL makes of the completions; old log-probs of the trained tokens, row by row, put in.
+        """TRL's losses of the completions; old log-probs of the trained tokens, row by row, put in.
 
         With `sampler`, as if vLLM had sampled them, which is when TRL corrects for the mismatch.
         """
@@ -164,9 +164,9 @@ class Ours:
         model.zero_grad()
         losses = []
         for micro in micro_batches(batch, 5, by_prompt=context.policy.packs):
-            found = grpo_loss(context.policy, micro, plan)
-            totals.add(found.totals)
-            losses.append(found.loss)
+            result = grpo_loss(context.policy, micro, plan)
+            totals.add(result.totals)
+            losses.append(result.loss)
         torch.stack(losses).sum().backward()
         return Outcome(sum(loss.item() for loss in losses), gradient_of(model), (totals.clipped_sum / totals.count,))
 

@@ -39,8 +39,8 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, dict[s
 def test_every_key_has_the_value_that_our_command_gives(
     task: str, harness: dict[str, dict[str, float]], ours: dict[str, dict[str, dict[str, float]]]
 ) -> None:
-    told = {key.removesuffix(",none"): value for key, value in harness[f"rookworld_{task}"].items() if ",none" in key}
-    theirs = {key: value for key, value in told.items() if not key.endswith("_stderr")}
+    values = {key.removesuffix(",none"): value for key, value in harness[f"rookworld_{task}"].items() if ",none" in key}
+    theirs = {key: value for key, value in values.items() if not key.endswith("_stderr")}
     table = {key: row["value"] for key, row in ours[task]["table"].items() if key.count("/") == 1}
     expected = {key.partition("/")[2]: value for key, value in table.items()}
     assert theirs == pytest.approx({key: expected[key] for key in theirs}, abs=1e-9)

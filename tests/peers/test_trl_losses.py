@@ -158,7 +158,7 @@ def test_a_completion_left_out_still_counts_in_trls_mean_and_not_in_ours(
 def test_correction_of_the_samplers_mismatch_is_trls(
     ours: Any, sample: Any, make_theirs: Any, mode: MismatchMode
 ) -> None:
-    """TRL corrects for vLLM alone; here it is told that vLLM sampled, and given the sampler's log-probs.
+    """TRL corrects for vLLM alone; here it is configured as if vLLM had sampled, and given the sampler's log-probs.
 
     Its masks have no lower bound, so ours is applied to its weights.
     """

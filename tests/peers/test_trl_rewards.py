@@ -41,8 +41,8 @@ def test_three_steps_of_trl_with_both_rewards(tmp_path: Path) -> None:
     trainer.train()
     logs = [log for log in trainer.state.log_history if "reward" in log]
     assert [log["step"] for log in logs] == [1, 2, 3]
-    told = {key for log in logs for key in log}
-    assert {"rewards/policy_reward/mean", "rewards/environment_reward/mean"} <= told
+    logged = {key for log in logs for key in log}
+    assert {"rewards/policy_reward/mean", "rewards/environment_reward/mean"} <= logged
     assert max(log["reward"] for log in logs) > 0.3, "answers of a model that knows the formats"
     assert max(log["grad_norm"] for log in logs) > 0
 

@@ -26,9 +26,9 @@ def test_both_sides_make_the_steps_they_are_asked_for(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(output.read_text())
+    result = json.loads(output.read_text())
     for side in ("ours", "trl"):
-        rounds = found["rounds"][side]
+        rounds = result["rounds"][side]
         assert [(row["completions"], row["updates"]) for row in rounds] == [(16, 2)] * 2
         assert all(row["grown_gib"] > 0 for row in rounds)
-    assert found["completions_per_s"]["low"] <= found["completions_per_s"]["high"] and found["grown_memory"] > 0
+    assert result["completions_per_s"]["low"] <= result["completions_per_s"]["high"] and result["grown_memory"] > 0

@@ -1,4 +1,4 @@
-"""What the page asks: positions, answers and beliefs of the model that ships."""
+"""Requests of the page: positions, answers and predictions of the model that ships."""
 
 from typing import Any
 

@@ -37,7 +37,7 @@ def session(tiny: MoveChooser, said: list[str]) -> Iterator[UciSession]:
 
 
 def talk(session: UciSession, said: list[str], *lines: str) -> list[str]:
-    """What is answered once all searches have ended."""
+    """Answers once all searches have ended."""
     said.clear()
     for line in lines:
         session.receive(line)

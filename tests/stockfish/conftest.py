@@ -24,7 +24,7 @@ def until() -> Callable[[Callable[[], bool]], None]:
 
 @pytest.fixture(scope="session")
 def gone() -> Callable[[int], bool]:
-    """Whether a process has ended; one that nobody has waited for counts."""
+    """True if a process has ended; one that nobody has waited for counts."""
 
     def ended(pid: int) -> bool:
         try:

@@ -143,4 +143,4 @@ def test_a_cache_that_fails_while_it_is_used_is_told_of(fake_stockfish: Path, tm
         file.close()
         with pytest.raises(ScorerError, match="the cache of analyses failed: no such table"):
             pool.analyse(FENS[1:2])
-        assert [found.position for found in pool.analyse(FENS[:1])] == [engine_position(FENS[0])]
+        assert [analysis.position for analysis in pool.analyse(FENS[:1])] == [engine_position(FENS[0])]

@@ -1,4 +1,4 @@
-"""One engine: found, checked, read, and asked again where it hangs or dies."""
+"""One engine: its binary, its checks, its lines, and a second search if it hangs or dies."""
 
 import time
 from pathlib import Path
@@ -152,9 +152,9 @@ def test_evals_are_those_that_python_chess_reads_of_the_same_search(limit: Limit
     ours = opened(stockfish)
     try:
         theirs.configure({"Threads": 1, "Hash": 1})
-        asked = chess.engine.Limit(nodes=limit.nodes or None, depth=limit.depth or None)
-        found = theirs.analyse(board, asked, multipv=board.legal_moves.count(), game=object())
-        expected = tuple((line["pv"][0].uci(), to_pawns(line["score"].pov(board.turn))) for line in found)
+        search_limit = chess.engine.Limit(nodes=limit.nodes or None, depth=limit.depth or None)
+        lines = theirs.analyse(board, search_limit, multipv=board.legal_moves.count(), game=object())
+        expected = tuple((line["pv"][0].uci(), to_pawns(line["score"].pov(board.turn))) for line in lines)
         assert ours.analyse(QUIET, limit) == Analysis(QUIET, expected)
         assert len(expected) == 27
     finally:
@@ -194,11 +194,11 @@ def test_a_search_that_ends_between_two_scores_keeps_each_move_s_last_exact_one(
 def test_the_default_limit_suffices_for_one_search_of_each_of_these_positions(
     stockfish: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    searched: list[str] = []
     search = uci.UciProcess.search
 
     def counted(process: uci.UciProcess, fen: str, limit: Limit, timeout_s: float, moves: int) -> uci.Lines:
-        asked.append(fen)
+        searched.append(fen)
         return search(process, fen, limit, timeout_s, moves)
 
     monkeypatch.setattr(uci.UciProcess, "search", counted)
@@ -209,7 +209,7 @@ def test_the_default_limit_suffices_for_one_search_of_each_of_these_positions(
     for fen in positions:
         engine.analyse(fen, Limit(nodes=EngineConfig().nodes))
     engine.close()
-    assert asked == positions
+    assert searched == positions
 
 
 def test_where_nobody_can_move_there_is_nothing_to_ask(fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch) -> None:

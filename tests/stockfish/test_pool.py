@@ -54,18 +54,18 @@ def meanwhile(pool: EnginePool, do: Callable[[EnginePool], None]) -> Iterator[No
 
 
 def test_three_runs_on_one_two_and_four_engines_say_the_same_in_order(stockfish: str) -> None:
-    found = []
+    results = []
     for processes in (1, 2, 4, 1, 2, 4, 1, 2, 4):
         with pool_of(stockfish, processes=processes) as pool:
-            found.append(pool.analyse(FENS))
+            results.append(pool.analyse(FENS))
             assert 1 <= len(pool.pids()) <= processes
             assert pool.counts().restarts == 0 and pool.counts().searched == len(FENS)
-    assert all(other == found[0] for other in found[1:])
-    assert [analysis.position for analysis in found[0]] == [engine_position(fen) for fen in FENS]
-    for analysis in found[0]:
+    assert all(other == results[0] for other in results[1:])
+    assert [analysis.position for analysis in results[0]] == [engine_position(fen) for fen in FENS]
+    for analysis in results[0]:
         legal = {move.uci() for move in chess.Board(analysis.position).legal_moves}
         assert {move for move, _ in analysis.lines} == legal and len(analysis.lines) == len(legal)
-    assert len({analysis.lines[0][1] for analysis in found[0]}) > 5
+    assert len({analysis.lines[0][1] for analysis in results[0]}) > 5
 
 
 def test_an_analysis_does_not_depend_on_earlier_ones(stockfish: str) -> None:
@@ -136,7 +136,7 @@ def test_a_search_that_failed_in_prepare_is_repeated_by_analyse(
             pool.analyse(FENS[:2])
         assert pool.counts().restarts == 4
         monkeypatch.setenv("FAKE_DIES", "never")
-        assert [found.position for found in pool.analyse(FENS[:2])] == [engine_position(fen) for fen in FENS[:2]]
+        assert [analysis.position for analysis in pool.analyse(FENS[:2])] == [engine_position(fen) for fen in FENS[:2]]
 
 
 def test_a_failure_that_passes_costs_one_call_however_many_positions_it_struck(
@@ -150,7 +150,7 @@ def test_a_failure_that_passes_costs_one_call_however_many_positions_it_struck(
         until(lambda: nothing_under_way(pool))
         monkeypatch.setenv("FAKE_DIES", "never")
         for fens in (FENS[1:4], FENS[:4]):
-            assert [found.position for found in pool.analyse(fens)] == [engine_position(fen) for fen in fens]
+            assert [analysis.position for analysis in pool.analyse(fens)] == [engine_position(fen) for fen in fens]
         assert pool.counts().restarts == 8 and pool.counts().searched == 4
 
 
@@ -159,11 +159,11 @@ def test_what_was_prepared_is_searched_once_and_waited_for(stockfish: str) -> No
         began = time.monotonic()
         pool.prepare(FENS[:3])
         assert time.monotonic() - began < 0.1 and pool.counts() == EngineCounts()
-        found = pool.analyse([FENS[2], FENS[0], FENS[2]])
+        analyses = pool.analyse([FENS[2], FENS[0], FENS[2]])
         counts = pool.counts()
         assert (counts.positions, counts.searched) == (2, 2) and counts.wait_s > 0.05
-        assert found[0] is found[2] and found[0].position == engine_position(FENS[2])
-        assert pool.analyse(FENS[:3])[::2] == [found[1], found[0]]
+        assert analyses[0] is analyses[2] and analyses[0].position == engine_position(FENS[2])
+        assert pool.analyse(FENS[:3])[::2] == [analyses[1], analyses[0]]
         # What was known by then counts as known.
         assert (pool.counts() - counts).positions == 3 and (pool.counts() - counts).searched == 1
 

@@ -19,7 +19,7 @@ def variations(output: Sequence[str]) -> list[tuple[int, str, float, bool]]:
 
 
 def evals_of_all_lines(output: Sequence[str]) -> Lines:
-    """The same evals by reading every line from the oldest on."""
+    """Evals by reading every line from the oldest on."""
     ranked: dict[int, str] = {}
     evals_pawns: dict[str, float] = {}
     for rank, move, pawns, exact in variations(output):

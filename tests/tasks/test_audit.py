@@ -52,8 +52,8 @@ def assert_fixed_copy_is_clean(path: Path) -> None:
 
 def test_rows_malformations_and_duplicates_are_counted(write: Writer) -> None:
     good, again = white("0.5 -0.1", "e2e3"), white("0.1 0.2", "e2e4").replace(" 3 60", " 0 1")
-    asked = f"A: {WHITE}+e2e3+e2e3+{BLACK}+0.001+0+0"
-    report = audit(write(good, "", again, asked, "hello", white("0.5", "e2e3"), "P: "))
+    environment_row = f"A: {WHITE}+e2e3+e2e3+{BLACK}+0.001+0+0"
+    report = audit(write(good, "", again, environment_row, "hello", white("0.5", "e2e3"), "P: "))
     assert (report.rows, report.valid, report.unlabelled) == (6, 3, 0)
     assert report.malformed == {"bad_prompt": 2, "unaligned_evals": 1}
     assert report.duplicate_positions == {Task.policy: 1, Task.environment: 0}
@@ -185,11 +185,11 @@ def test_an_environment_row_is_held_against_python_chess_field_by_field(
     write: Writer, row: str, findings: list[str], right: str
 ) -> None:
     path = write(row)
-    found = audit(path).environment
+    counts = audit(path).environment
     names = ("next_fen", "reward", "terminated", "truncated", "illegal_as_legal")
-    assert [name for name in names if getattr(found, name)] == findings
-    assert found.differing == bool(findings)
-    assert found.rows == 1
+    assert [name for name in names if getattr(counts, name)] == findings
+    assert counts.differing == bool(findings)
+    assert counts.rows == 1
     assert fixed(path) == [row[: row.index("+", row.index("+", row.index("+") + 1) + 1) + 1] + right]
     assert_fixed_copy_is_clean(path)
 

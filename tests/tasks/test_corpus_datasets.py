@@ -85,15 +85,15 @@ def test_a_folder_that_holds_no_readable_dataset_or_split_raises_one_line(
 
 
 def test_what_looks_like_a_name_is_asked_of_the_hub(monkeypatch: pytest.MonkeyPatch, examples: Rows) -> None:
-    datasets, asked = pytest.importorskip("datasets"), []
+    datasets, names = pytest.importorskip("datasets"), []
 
     def load_dataset(name: str, *, split: str, streaming: bool) -> list[dict[str, str | None]]:
-        asked.append((name, split, streaming))
+        names.append((name, split, streaming))
         return [in_one_column(examples[0])]
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     assert read_corpus("someone/rook_1.5", split="validation").examples == examples[:1]
-    assert asked == [("someone/rook_1.5", "validation", True)]
+    assert names == [("someone/rook_1.5", "validation", True)]
 
 
 def test_a_hub_out_of_reach_raises_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,14 +41,14 @@ def test_kinds_of_illegal_moves_by_hand(fen: str, uci: str, kind: str) -> None:
 
 
 def test_illegal_moves_are_illegal_and_of_every_kind() -> None:
-    rng, found = random.Random(0), Counter[str]()
+    rng, kinds = random.Random(0), Counter[str]()
     for fen in (chess.STARTING_FEN, PINNED, PAWNS, THROUGH_CHECK):
         board = chess.Board(fen)
         for _ in range(60):
             uci = illegal_move(board, rng)
             assert not is_legal_uci(board, uci)
-            found[illegal_kind(board, uci)] += 1
-    assert set(found) == set(IllegalKind)
+            kinds[illegal_kind(board, uci)] += 1
+    assert set(kinds) == set(IllegalKind)
 
 
 def row_of(line: str) -> Example:
@@ -64,9 +64,9 @@ def test_rows_say_what_python_chess_says_and_cover_the_rare_classes() -> None:
             kinds[row.kind] += 1
             sources[row.source] += 1
             example = row_of(row.line)
-            asked = parse_environment_prompt(example.prompt)
-            assert parse_environment(example.completion or "") == environment_truth(asked)
-            assert is_legal_uci(chess.Board(asked.fen), asked.uci) is not row.kind.startswith("illegal")
+            prompt = parse_environment_prompt(example.prompt)
+            assert parse_environment(example.completion or "") == environment_truth(prompt)
+            assert is_legal_uci(chess.Board(prompt.fen), prompt.uci) is not row.kind.startswith("illegal")
     assert set(sources) == {"opening", "random"} and min(sources.values()) > 100
     illegal = sum(count for kind, count in kinds.items() if kind.startswith("illegal"))
     assert 0.15 < illegal / sum(kinds.values()) < 0.5
@@ -93,13 +93,13 @@ def test_a_game_known_by_its_positions_is_replayed_with_its_history() -> None:
 
 def even(board: chess.Board) -> dict[str, float]:
     """All moves alike, but a mate."""
-    found = dict.fromkeys(sorted(move.uci() for move in board.legal_moves), 0.0)
-    for uci in found:
+    evals = dict.fromkeys(sorted(move.uci() for move in board.legal_moves), 0.0)
+    for uci in evals:
         board.push_uci(uci)
         if board.is_checkmate():
-            found[uci] = 999.99
+            evals[uci] = 999.99
         board.pop()
-    return found
+    return evals
 
 
 def test_games_of_every_source_have_verdicts_on_all_legal_moves() -> None:

@@ -68,8 +68,8 @@ def names(run_folder: Path) -> list[str]:
 
 
 def links(run_folder: Path) -> dict[str, str]:
-    found = (path for path in (run_folder / "checkpoints").iterdir() if path.is_symlink())
-    return {path.name: path.readlink().name for path in found}
+    paths = (path for path in (run_folder / "checkpoints").iterdir() if path.is_symlink())
+    return {path.name: path.readlink().name for path in paths}
 
 
 def trash(run_folder: Path) -> list[Path]:
@@ -96,7 +96,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def leaves(value: Any, path: str = "") -> dict[str, Any]:
-    """What is in nested containers, by its path; of a tensor the values, bit for bit."""
+    """Leaves of nested containers by path; of a tensor the values, bit for bit."""
     if isinstance(value, torch.Tensor):
         return {path: (value.dtype, value.tolist())}
     if isinstance(value, dict | list | tuple):
@@ -189,9 +189,9 @@ def poison_moments(context: StepContext) -> None:
 
 
 def assert_finite(folder: Path) -> None:
-    found = state(folder)
-    moments = [value for values in found["optimizer"]["state"].values() for value in values.values()]
-    assert all(value.isfinite().all() for value in [*moments, *found["policy"].values()])
+    saved_state = state(folder)
+    moments = [value for values in saved_state["optimizer"]["state"].values() for value in values.values()]
+    assert all(value.isfinite().all() for value in [*moments, *saved_state["policy"].values()])
 
 
 def test_a_state_that_is_not_finite_when_a_checkpoint_is_due_is_restored_and_not_saved(
@@ -378,7 +378,7 @@ def test_a_damaged_state_is_told_of_in_one_line(saved: Run, damage: Callable[[by
 
 
 class Touch:
-    """What unpickles by creating a file."""
+    """An object whose unpickling creates a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -35,7 +35,7 @@ NO_CLIP = "optim.max_grad_norm=1e9"
 
 @dataclass
 class Rescoring:
-    """A real scorer whose scores are looked over, by the question and its place among those asked."""
+    """A real scorer whose scores are changed by the request and its place among the requests."""
 
     real: Scorer
     rescore: Callable[[int, ScoreRequest, Score], Score]
@@ -144,18 +144,18 @@ def test_refilling_is_bound_and_its_prompts_are_the_next_ones(
     run = make_run(f"{COLLECTION}.zero_variance=refill")
     context = rescored(run.context, lambda _i, _question, score: replace(score, total=0.5))
     drawn = make_run().context.prompts.draw(2 * (1 + rounds) + 2)
-    asked: list[str] = []
+    prompted: list[str] = []
     generate = context.generator.generate
 
     def note(prompts: Any, **settings: Any) -> Any:
-        asked.extend(context.policy.tokenizer.decode(prompt) for prompt in prompts)
+        prompted.extend(context.policy.tokenizer.decode(prompt) for prompt in prompts)
         return generate(prompts, **settings)
 
     context.generator.generate = note  # type: ignore[method-assign]
     before = [parameter.clone() for parameter in context.policy.model.parameters()]
     report = grpo_step(context, 0)
     assert report.collection.sampled_groups == 2 * (1 + rounds) and report.groups == () and report.fault is None
-    assert [text.split() for text in asked] == [example.prompt.split() for example in drawn[: 2 * (1 + rounds)]]
+    assert [text.split() for text in prompted] == [example.prompt.split() for example in drawn[: 2 * (1 + rounds)]]
     assert no_progress_reason(report) == "no group was kept"
     assert all(torch.equal(*pair) for pair in zip(before, context.policy.model.parameters(), strict=True))
     assert context.prompts.draw(2) == drawn[-2:]
@@ -238,11 +238,11 @@ def test_a_second_update_weighs_by_what_the_first_has_changed(make_run: MakeRun)
     ratios = []
     for group in report.groups:
         for i in range(4):
-            found = []
+            logprobs = []
             for state in states[:2]:
                 context.policy.model.load_state_dict(state)
-                found.append(row_statistics(context.policy, group, i)[0])
-            ratios.append(float((found[1] - found[0]).exp().max()))
+                logprobs.append(row_statistics(context.policy, group, i)[0])
+            ratios.append(float((logprobs[1] - gradients[0]).exp().max()))
     assert max(ratios) > 1.01 and report.tokens.ratio_max == pytest.approx(max(ratios), rel=1e-4)
     assert grpo_step(make_run().context, 0).tokens.ratio_max == 1.0
 

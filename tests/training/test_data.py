@@ -1,4 +1,4 @@
-"""What is trained on, what is evaluated on, and that they have no position in common, whatever `limit` reads."""
+"""Training and held-out rows have no position in common, whatever `limit` reads."""
 
 import json
 from collections.abc import Iterable

@@ -29,8 +29,8 @@ def metrics(folder: Path) -> list[dict[str, float]]:
 
 
 def summary(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return found
+    content: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return content
 
 
 def pids(context: StepContext) -> list[int]:
@@ -44,18 +44,18 @@ def test_a_run_judged_by_an_engine_trains_and_counts_and_is_the_same_from_the_ca
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     given = (*ENGINE, f"rubric.stockfish.path={stockfish}")
     first = train(*given, "evaluation_rows=4")
-    rows, told = metrics(first), summary(first)
+    rows, result = metrics(first), summary(first)
     assert all(row.keys() >= KEYS and row["optim/update_norm"] > 0 for row in rows)
     assert [row["judge/engine_positions"] for row in rows] == [2, 2, 2]
     assert rows[0]["judge/engine_cached_fraction"] <= 0.5 and rows[-1]["judge/engine_restarts"] == 0
     assert "reward/part/policy/correctness/best_value" in rows[0]
     assert not [key for row in rows for key in row if key.endswith("_match")]
     assert all(declared(key).meaning for row in rows for key in row if key != "step")
-    assert 0 <= told["before"][LOSS]["value"] <= 1 and told["before"][LOSS]["n"] == 4 and LOSS in told["gain"]
+    assert 0 <= result["before"][LOSS]["value"] <= 1 and result["before"][LOSS]["n"] == 4 and LOSS in result["gain"]
     again = train(*given, "evaluation_rows=4", "rubric.stockfish.processes=2", root="again")
     assert [row["reward/mean"] for row in metrics(again)] == [row["reward/mean"] for row in rows]
     assert [row["judge/engine_cached_fraction"] for row in metrics(again)] == [1, 1, 1]
-    assert summary(again)["before"] == told["before"] and summary(again)["gain"] == told["gain"]
+    assert summary(again)["before"] == result["before"] and summary(again)["gain"] == result["gain"]
     seen: list[int] = []
     killed = make_saved_run(*ENGINE, f"rubric.stockfish.path={stockfish}", "rubric.stockfish.cache=false")
     killed.context.hooks.append(kill_in_every_step(seen))
@@ -126,8 +126,8 @@ def test_an_engine_that_always_fails_is_a_fault_that_names_the_position_and_what
     run.context.hooks.append(fail_from_now_on)
     with pytest.raises(TrainingGaveUpError, match=r"scorer \(scores: the engine failed 3 times on .* it has died"):
         train_run(run)
-    told = (run.folder / "diagnosis.txt").read_text()
-    assert "rubric.stockfish.timeout_s=60" in told
+    text = (run.folder / "diagnosis.txt").read_text()
+    assert "rubric.stockfish.timeout_s=60" in text
     assert pids(run.context) == []
 
 
@@ -137,6 +137,6 @@ def test_without_the_engine_that_was_asked_for_nothing_is_begun(
 ) -> None:
     given = [*small_overrides, f"output_root={tmp_path / 'outputs'}", "rubric.source=engine"]
     assert main([command, *given, "rubric.stockfish.path=/nope/stockfish"]) == 2
-    told = capfd.readouterr().err
-    assert told == "rookworld: rubric.stockfish: expected an engine's binary, got '/nope/stockfish': no such file\n"
+    error = capfd.readouterr().err
+    assert error == "rookworld: rubric.stockfish: expected an engine's binary, got '/nope/stockfish': no such file\n"
     assert not (tmp_path / "outputs").exists()

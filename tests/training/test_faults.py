@@ -56,7 +56,7 @@ def short(set_limits: Callable[..., None]) -> None:
 
 @dataclass
 class Watched:
-    """What a hook saw: the step that runs, and at the beginning of each the weights and the last good step."""
+    """Observations of a hook: the step that runs, and at the beginning of each the weights and the last good step."""
 
     step: int = -1
     weights: dict[int, dict[str, Tensor]] = field(default_factory=dict)
@@ -259,17 +259,17 @@ def test_one_fault_too_many_gives_up_with_a_diagnosis_that_names_it_and_a_batch_
     with pytest.raises(TrainingGaveUpError, match=r"4 faults in a row.* see .*diagnosis\.txt") as gave_up:
         train_run(run)
     assert EXIT_CODES[gave_up.type] == 4
-    told = diagnosis(run)
-    assert told[""].startswith(f"step {FIRST + MOST + 1}: 4 faults in a row, ") and tensor in told[""]
-    assert (told["fault"], told["first bad"]) == (kind, tensor) and told["measured"]
-    assert {"learning rate", "kl coefficient", "loss", "gradient norm", "recovery"} <= told.keys()
+    text = diagnosis(run)
+    assert text[""].startswith(f"step {FIRST + MOST + 1}: 4 faults in a row, ") and tensor in text[""]
+    assert (text["fault"], text["first bad"]) == (kind, tensor) and text["measured"]
+    assert {"learning rate", "kl coefficient", "loss", "gradient norm", "recovery"} <= text.keys()
     # What is wrong before anything is sampled has no prompts.
-    assert told.get("prompt", "")[:3] in ({""} if name == "nan_parameter_before" else {"P: ", "A: "})
-    config = composes(told["try"])
-    assert "optim.lr" not in told["try"] or 0 < config.optim.lr < run.config.optim.lr
+    assert text.get("prompt", "")[:3] in ({""} if name == "nan_parameter_before" else {"P: ", "A: "})
+    config = composes(text["try"])
+    assert "optim.lr" not in text["try"] or 0 < config.optim.lr < run.config.optim.lr
     assert len(rows(run)) == FIRST + MOST and not (run.folder / "summary.json").exists()
 
-    batch = told["batch"].split(";")[0]
+    batch = text["batch"].split(";")[0]
     assert Path(batch) == run.folder / f"faults/step-{FIRST + MOST + 1}.pt"
     assert len(list((run.folder / "faults").iterdir())) == KEEP_FAULTS == 3
     if kind is FaultKind.reward:
@@ -398,8 +398,8 @@ def test_where_memory_runs_out_the_micro_batch_is_halved_and_the_update_is_the_s
     run.context.hooks.append(short_of_memory(0))
     with pytest.raises(TrainingGaveUpError, match=r"memory \(micro_batch: CUDA out of memory"):
         train_run(run)
-    told = (run.folder / "diagnosis.txt").read_text()
-    assert "generator.batch_size=16 objective.group_size=4" in told and run.context.recovery.halvings == 3
+    text = (run.folder / "diagnosis.txt").read_text()
+    assert "generator.batch_size=16 objective.group_size=4" in text and run.context.recovery.halvings == 3
 
 
 def test_without_recovery_a_spike_is_trained_on_and_damage_gives_up_at_once(make_saved_run: MakeRun) -> None:

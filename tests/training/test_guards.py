@@ -27,9 +27,9 @@ def observed(*logs: float) -> LogStatistics:
 
 
 def test_the_first_twenty_values_weigh_alike_and_later_ones_a_twentieth() -> None:
-    found = observed(0.0, 2.0, 1.0)
+    statistics = observed(0.0, 2.0, 1.0)
     # Of 0, 2 and 1 the mean is 1 and the population variance 2/3.
-    assert (found.count, found.mean, found.variance) == pytest.approx((3, 1.0, 2 / 3))
+    assert (statistics.count, statistics.mean, statistics.variance) == pytest.approx((3, 1.0, 2 / 3))
     twenty = observed(*[0.0] * 20)
     twenty.observe(math.e, floor=1e-9)
     assert (twenty.mean, twenty.variance) == pytest.approx((0.05, 0.05 * 0.95))
@@ -62,14 +62,14 @@ def test_what_is_below_the_floor_counts_as_the_floor() -> None:
 def test_a_collapse_is_a_sure_fall_of_the_running_mean_below_its_best(set_limits: Callable[..., None]) -> None:
     set_limits(HISTORY=3, COLLAPSE_DROP=0.2)
     guards = Guards()
-    found = []
+    collapsed = []
     for reward in [0.9] * 10 + [0.3] * 20:
         guards.observe_rewards({"policy": reward})
-        found.append(guards.collapsed())
+        collapsed.append(guards.collapsed())
     trend = guards.rewards["policy"]
     assert trend.best == pytest.approx(0.9)
     # After k low steps the mean is 0.6 p lower, p = k / (10 + k), and in doubt by 1.2 sqrt(p (1 - p) / (10 + k)).
-    assert found.index("policy") == 10 + 11 and set(found[:21]) == {None}
+    assert collapsed.index("policy") == 10 + 11 and set(collapsed[:21]) == {None}
     set_limits(COLLAPSE_DROP=0.0)
     assert guards.collapsed() is None
 
@@ -78,7 +78,7 @@ def test_a_collapse_is_a_sure_fall_of_the_running_mean_below_its_best(set_limits
 def test_rewards_that_vary_from_step_to_step_around_one_mean_never_collapse(
     seed: int, set_limits: Callable[..., None]
 ) -> None:
-    """As a task's that is asked two prompts a step; the running mean then moves by more than the drop."""
+    """Rewards of a task with two prompts per step, where the running mean moves by more than the drop."""
     set_limits(HISTORY=10)
     rng, guards, means = random.Random(seed), Guards(), []
     for _ in range(400):

@@ -51,9 +51,9 @@ def loss_of(context: StepContext, batch: Batch, report: StepReport) -> Tensor:
     tokens = batch.trained_tokens()
     sizes = LossSizes(completions=len(batch.tokens_BT), tokens=tokens, step_tokens=tokens, max_tokens=48)
     plan = context.loss_plan(sizes, kl_coef=report.kl_coef, entropy_coef=report.entropy_coef)
-    found = grpo_loss(context.policy, batch, plan)
-    report.tokens.add(found.totals)
-    return found.loss
+    result = grpo_loss(context.policy, batch, plan)
+    report.tokens.add(result.totals)
+    return result.loss
 
 
 def row_logprobs(policy: Policy, group: Group, i: int, temperature: float) -> Tensor:
@@ -196,15 +196,15 @@ def test_what_stands_in_the_pads_changes_neither_loss_nor_gradient(make_run: Mak
     context = make_run(f"model.packing={packing}").context
     shake(context.references.current)
     batch = collate(collect(context), context.policy)
-    found = []
+    results = []
     for pad in (context.policy.pad_id, 700):
         tokens_BT = batch.tokens_BT.masked_fill(batch.attention_BT == 0, pad)
         context.optimizer.zero_grad()
         report = StepReport(step=0, kl_coef=0.5)
         loss = loss_of(context, replace(batch, tokens_BT=tokens_BT), report)
         loss.backward()
-        found.append((loss.item(), context.policy.model.lm_head.weight.grad.clone()))
-    assert found[0][0] == found[1][0] and torch.equal(found[0][1], found[1][1])
+        results.append((loss.item(), context.policy.model.lm_head.weight.grad.clone()))
+    assert results[0][0] == results[1][0] and torch.equal(results[0][1], results[1][1])
 
 
 def test_equal_rewards_give_no_advantage_no_gradient_and_are_counted(make_run: MakeRun) -> None:
@@ -296,8 +296,8 @@ def test_where_a_core_would_idle_micro_batches_are_smaller_and_the_gradient_is_e
         report = grpo_step(context, 0)
         return passes.count(Moment.micro_batch), report.grad_norm
 
-    (alone, expected), (shared, found) = step(1), step(2)
-    assert (alone, shared) == (1, 2) and found == pytest.approx(expected, rel=1e-4)
+    (alone, expected), (shared, gradient) = step(1), step(2)
+    assert (alone, shared) == (1, 2) and gradient == pytest.approx(expected, rel=1e-4)
 
     context = make_run("objective.group_size=8", "optim.micro_batch_size=64").context
     for cores, rows, size in ((1, 128, 64), (2, 128, 64), (2, 64, 32), (3, 128, 48), (8, 128, 16), (8, 8, 16)):

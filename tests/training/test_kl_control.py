@@ -14,11 +14,11 @@ Train = Callable[..., Path]
 
 
 def bases(config: KLConfig, kls: list[float], step: int = 0) -> list[float]:
-    controller, found = KLController(config), []
+    controller, values = KLController(config), []
     for i, kl in enumerate(kls, step):
         controller.observe(i, kl)
-        found.append(controller.base)
-    return found
+        values.append(controller.base)
+    return values
 
 
 def test_adaptive_multiplies_above_and_below_its_band_and_holds_within() -> None:

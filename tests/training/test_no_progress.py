@@ -49,8 +49,8 @@ def test_a_run_without_effect_stops_with_its_reason_and_a_diagnosis(
     run = make_saved_run(*GIVEN, *(override for override in overrides if "=" in override))
     if "reward" in overrides:
         run.context.hooks.append(constant_reward)
-    told = f"3 steps in a row had no effect; the last because {reason}"
-    with pytest.raises(TrainingGaveUpError, match=told) as error:
+    message = f"3 steps in a row had no effect; the last because {reason}"
+    with pytest.raises(TrainingGaveUpError, match=message) as error:
         train_run(run)
     assert EXIT_CODES[error.type] == 4
     diagnosis = (run.folder / "diagnosis.txt").read_text()

@@ -165,14 +165,14 @@ def test_the_kl_of_a_batch_that_older_weights_sampled_is_that_of_the_policy() ->
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "message"),
     [
         ("max_staleness=2", "max_staleness: expected 0 or 1, got 2"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused_in_one_line(
-    override: str, told: str, small_overrides: list[str], capfd: pytest.CaptureFixture[str]
+    override: str, message: str, small_overrides: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", *small_overrides, *EARLY, override]) == 2
     error = capfd.readouterr().err
-    assert told in error and error.count("\n") == 1
+    assert message in error and error.count("\n") == 1

@@ -68,11 +68,11 @@ def test_the_learning_rate_backs_off_and_ramps_back_to_a_ceiling_that_falls_with
     state = RecoveryState()
 
     def scales(faults: list[Fault | None]) -> list[float]:
-        found = []
+        values = []
         for fault in faults:
             escalate(state, config, step=1, fault=fault)
-            found.append(state.lr_scale)
-        return found
+            values.append(state.lr_scale)
+        return values
 
     # A quarter; after three good steps back by √4 = 2 a step.
     assert scales([DAMAGE] + [None] * 6) == pytest.approx([0.25] * 4 + [0.5, 1.0, 1.0])
@@ -94,13 +94,13 @@ def test_faults_in_the_middle_of_a_ramp_back_off_from_where_it_stands(set_limits
 def test_a_checkpoint_is_known_to_be_good_after_good_steps_without_a_fault(set_limits: SetLimits) -> None:
     set_limits(GOOD_STEPS=2)
     state, config = RecoveryState(), RecoveryConfig()
-    found = []
+    good_steps = []
     for step in range(1, 8):
         escalate(state, config, step=step, fault=SMALL if step == 4 else None)
         state.saved(step, -1.0, measured=False)
-        found.append(state.last_good_step)
+        good_steps.append(state.last_good_step)
     # That of step 1 at step 3. After the fault of step 4 two more good steps are due: that of 3 at 6, of 5 at 7.
-    assert found == [0, 0, 1, 1, 1, 3, 5]
+    assert good_steps == [0, 0, 1, 1, 1, 3, 5]
     escalate(state, config, step=8, fault=DAMAGE)
     assert state.candidates == {} and state.last_good_step == 5
 
@@ -150,20 +150,20 @@ def rows(run: Run) -> list[dict[str, float]]:
 
 
 def state_of(run: Run, step: int) -> dict[str, Any]:
-    found: dict[str, Any] = torch.load(checkpoint_folder(run.folder, step) / STATE_FILE, weights_only=True)
-    return found
+    saved: dict[str, Any] = torch.load(checkpoint_folder(run.folder, step) / STATE_FILE, weights_only=True)
+    return saved
 
 
 def watch_weights(run: Run) -> dict[int, dict[str, Tensor]]:
     """The weights at the beginning of each step, filled as the run goes."""
-    found: dict[int, dict[str, Tensor]] = {}
+    weights: dict[int, dict[str, Tensor]] = {}
 
     def hook(moment: Moment, context: StepContext, report: StepReport) -> None:
         if moment is Moment.begun:
-            found[report.step] = {name: value.clone() for name, value in context.policy.model.state_dict().items()}
+            weights[report.step] = {name: value.clone() for name, value in context.policy.model.state_dict().items()}
 
     run.context.hooks.append(hook)
-    return found
+    return weights
 
 
 def assert_equal(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:

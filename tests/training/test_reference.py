@@ -38,7 +38,7 @@ def move(policy: Policy, by: float) -> None:
 
 
 def no_score() -> float:
-    raise AssertionError("a score was asked for")
+    raise AssertionError("a score was requested")
 
 
 def test_a_frozen_reference_is_the_start_for_ever_and_the_original_itself(policy: Policy) -> None:
@@ -143,8 +143,8 @@ def rows(folder: Path) -> list[dict[str, float]]:
 
 
 def state(folder: Path, step: int) -> dict[str, Any]:
-    found: dict[str, Any] = torch.load(folder / "checkpoints" / f"step-{step}" / STATE_FILE, weights_only=True)
-    return found
+    saved: dict[str, Any] = torch.load(folder / "checkpoints" / f"step-{step}" / STATE_FILE, weights_only=True)
+    return saved
 
 
 def test_kl_to_the_original_shows_the_drift_that_a_refresh_hides(train: Train) -> None:

@@ -379,7 +379,7 @@ EIGHT_LIMITS = {"GOOD_STEPS": 1, "HISTORY": 2}
 def child(arguments: Sequence[str], log: Path, *, moment: Callable[[Path, bool], bool], signals: Sequence[int]) -> int:
     """Run the command line in a process of its own that sends itself signals at a forward pass.
 
-    `moment` is asked before each, with the run's folder and whether the model is in training mode. Sent again
+    `moment` is called before each, with the run's folder and whether the model is in training mode. Sent again
     when a checkpoint is about to get its name. Returns the exit code, or minus the signal that killed it.
     The process is forked: it has torch in memory already.
     """

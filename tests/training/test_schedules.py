@@ -1,4 +1,4 @@
-"""What changes over a run, by values computed by hand."""
+"""Schedules over a run, against values computed by hand."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Where metrics go, for real: read back from the trackers' own files."""
+"""Sinks of metrics, read back from the trackers' own files."""
 
 import json
 from collections.abc import Callable

@@ -47,8 +47,8 @@ def rows(**values: list[float]) -> list[Row]:
 
 
 def test_the_score_is_the_mean_over_tasks_not_over_rows() -> None:
-    found = validation_metrics(rows(policy=[1.0, 0.0, 0.0, 0.0], environment=[1.0]))
-    assert found == {
+    metrics = validation_metrics(rows(policy=[1.0, 0.0, 0.0, 0.0], environment=[1.0]))
+    assert metrics == {
         "validation/score": 0.625,
         "validation/policy/legal_best_move": 0.25,
         "validation/environment/next_state_accuracy": 1.0,

@@ -75,8 +75,8 @@ def test_a_validation_score_that_falls_is_forgetting_and_the_other_task_s_is_loo
 def test_a_sign_is_told_once_and_again_after_it_has_gone() -> None:
     watch = SignWatch(4)
     high = [value for value in (0.2, 0.01, 0.2) for _ in range(8)]
-    told = [bool(watch.observe(CALM | {"kl/reference": value})) for value in high]
-    assert told.count(True) == 2
+    signs = [bool(watch.observe(CALM | {"kl/reference": value})) for value in high]
+    assert signs.count(True) == 2
 
 
 def test_injected_faults_show_in_console_tracker_and_report_and_resuming_forgets_none(
@@ -100,9 +100,9 @@ def test_injected_faults_show_in_console_tracker_and_report_and_resuming_forgets
     given = ("validation.every=2", "validation.rows=2", "evaluation_rows=0", "logging=tensorboard")
     folder = train(*given, "steps=9")
     said = capsys.readouterr().out
-    for told in ("kl/reference 0.5000 in the mean of 4 steps", "reward/mean swings", "90% of the groups",
+    for sentence in ("kl/reference 0.5000 in the mean of 4 steps", "reward/mean swings", "90% of the groups",
                  "next_state_accuracy 0.500 in the mean"):  # fmt: skip
-        assert said.count(told) == 1, told
+        assert said.count(sentence) == 1, sentence
     last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
     assert {sign for sign in Sign if last[f"warning/{sign}"] == 1} == set(Sign)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -112,7 +112,7 @@ def test_injected_faults_show_in_console_tracker_and_report_and_resuming_forgets
     assert all(events.Scalars(f"warning/{sign}")[-1].value == 1 for sign in Sign)
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert all(f"<b>Warning</b> {sign}, shown after" in page for sign in Sign)
-    # A resumed run has seen the steps before: nothing is told a second time.
+    # A resumed run has seen the steps before: nothing is reported a second time.
     train(f"resume={folder}", "evaluation_rows=0", "steps=11")
     assert "warning at step" not in capsys.readouterr().out
     assert "warning/kl" in (folder / "metrics.jsonl").read_text().splitlines()[-1]

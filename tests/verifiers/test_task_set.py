@@ -28,8 +28,8 @@ def test_vf_validate_accepts_the_task_set(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     [summary] = tmp_path.glob("*/summary.json")
-    told = json.loads(summary.read_text())
-    assert told["total"] == 24 and told["valid_rate"] == 1.0
+    result = json.loads(summary.read_text())
+    assert result["total"] == 24 and result["valid_rate"] == 1.0
 
 
 def test_two_hundred_transcripts_earn_what_a_run_pays() -> None:
@@ -44,11 +44,11 @@ def test_two_hundred_transcripts_earn_what_a_run_pays() -> None:
         ("", task.data.expected[: len(task.data.expected) // 2], tasks[i - 1].data.expected, task.data.expected)[i % 4]
         for i, task in enumerate(tasks)
     ]
-    asked = [
+    requests = [
         ScoreRequest(task.data.prompt_text, text.strip(), task.data.expected, step=None)
         for task, text in zip(tasks, said, strict=True)
     ]
-    ours = [score.total for score in make_scorer().score_all(asked)]
+    ours = [score.total for score in make_scorer().score_all(requests)]
     traces: list[Any] = [SimpleNamespace(last_reply=text.strip()) for text in said]
     theirs = [asyncio.run(task.reward(trace)) for task, trace in zip(tasks, traces, strict=True)]
     assert theirs == ours and len(set(ours)) > 20

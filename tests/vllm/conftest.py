@@ -125,7 +125,7 @@ def make_client(server: ServerProcess) -> Callable[..., VLLMServerGenerator]:
 
 @pytest.fixture
 def sampler(request: pytest.FixtureRequest, policy: Policy) -> Generator:
-    """The generator that a test is asked for by name, with the policy's weights."""
+    """The generator that a test names, with the policy's weights."""
     if request.param == "vllm_server":
         client: Generator = request.getfixturevalue("make_client")(policy)
         return client
@@ -142,7 +142,7 @@ def tiny_overrides(small_overrides: list[str]) -> list[str]:
 
 @pytest.fixture
 def make_context(tiny_overrides: list[str]) -> Callable[..., Any]:
-    """What a training step works with, built by the command line's code."""
+    """Context of a training step, built by the command line's code."""
 
     def make(*overrides: str) -> Any:
         given = OmegaConf.from_dotlist([*tiny_overrides, *overrides])

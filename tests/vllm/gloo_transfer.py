@@ -1,6 +1,6 @@
 """vLLM's weight transfer over gloo, for machines without a GPU: its NCCL engines with another process group.
 
-What stays vLLM's own: the four calls, what is told in them, the order of the weights, and how a worker loads them. A
+vLLM's own code does the rest: the four calls, their content, the order of the weights, and how a worker loads them. A
 server is started with `--worker-extension-cls gloo_transfer.GlooExtension --weight-transfer-config
 '{"backend": "gloo"}'`; the trainer calls `register_trainer`. Both need this file's folder on the path.
 """
@@ -58,7 +58,7 @@ class GlooWorkerEngine(NCCLWeightTransferEngine):
 
 
 class GlooTrainerInitInfo(NCCLTrainerInitInfo):
-    """What the trainer tells its end."""
+    """Message of the trainer to its own end."""
 
     backend: ClassVar[str] = BACKEND
 
@@ -71,8 +71,8 @@ class GlooTrainerEngine(NCCLTrainerWeightTransferEngine):
     @classmethod
     def trainer_init(cls, init_info: Any, *, client: Any, source: Any = None) -> "GlooTrainerEngine":
         engine = cls(client=client, source=source, is_sender=init_info.is_sender)
-        told = {key: asdict(init_info)[key] for key in ("master_address", "master_port", "world_size")}
-        worker = worker_init_payload(NCCLWeightTransferInitInfo(rank_offset=1, **told))
+        address = {key: asdict(init_info)[key] for key in ("master_address", "master_port", "world_size")}
+        worker = worker_init_payload(NCCLWeightTransferInitInfo(rank_offset=1, **address))
         with ThreadPoolExecutor(1) as pool:
             joined = pool.submit(client.init_weight_transfer_engine, worker)
             engine.group = join(init_info, rank=0)

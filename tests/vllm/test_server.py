@@ -106,8 +106,8 @@ def test_a_server_killed_in_the_middle_of_a_run_ends_it_with_exit_code_4(
     def kill_after_three_steps() -> None:
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
-            found = list(root.glob("*/*/metrics.jsonl"))
-            if found and found[0].read_text().count("\n") >= 3:
+            logs = list(root.glob("*/*/metrics.jsonl"))
+            if logs and logs[0].read_text().count("\n") >= 3:
                 break
             time.sleep(0.05)
         server.kill()

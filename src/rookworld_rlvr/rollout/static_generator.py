@@ -206,7 +206,7 @@ class _Batch:
         self._add(self._draw(states(self._model, newest_BT, positions_BT, self._layout)), drafts_BK)
 
     def _drafts(self) -> Tensor | None:
-        """As many tokens as the pass has room for, where most rows have a likely guess."""
+        """Number of drafted tokens: as many as the pass has room for, if most rows have a likely guess."""
         count = min(self._most_drafts, self._pass_tokens // len(self._rows.growing_B) - 1)
         if count < 1 or 2 * self._facts.sure < self._facts.growing:
             return None

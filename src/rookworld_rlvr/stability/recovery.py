@@ -38,7 +38,7 @@ class Action(StrEnum):
 
 @dataclass(slots=True)
 class RecoveryConfig:
-    """When each action is taken."""
+    """Conditions of each action."""
 
     enabled: bool = True
     """Off: a non-finite update is skipped and counted, as elsewhere; no guard, no restore, no backoff."""

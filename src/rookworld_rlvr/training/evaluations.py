@@ -115,7 +115,7 @@ def play_against_start(run: Run) -> dict[str, Measure]:
 
 
 def match_config(config: RunConfig) -> MatchConfig:
-    """As `evaluate suites=[match]` plays, except for the length of the games."""
+    """The match of `evaluate suites=[match]`, except for the length of the games."""
     return MatchConfig(opponent="start", pairs=config.match_pairs, max_plies=config.match_plies)
 
 
