@@ -242,7 +242,7 @@ def test_a_second_update_weighs_by_what_the_first_has_changed(make_run: MakeRun)
             for state in states[:2]:
                 context.policy.model.load_state_dict(state)
                 logprobs.append(row_statistics(context.policy, group, i)[0])
-            ratios.append(float((logprobs[1] - gradients[0]).exp().max()))
+            ratios.append(float((logprobs[1] - logprobs[0]).exp().max()))
     assert max(ratios) > 1.01 and report.tokens.ratio_max == pytest.approx(max(ratios), rel=1e-4)
     assert grpo_step(make_run().context, 0).tokens.ratio_max == 1.0
 
