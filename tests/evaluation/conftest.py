@@ -74,16 +74,16 @@ class Script:
     ) -> list[list[SampledCompletion]]:
         own = seeds or [0] * len(prompts)
         texts = ["".join(map(chr, tokens)) for tokens in prompts]
-        return [[self._completion(*asked)] * group_size for asked in zip(texts, own, strict=True)]
+        return [[self._completion(*pair)] * group_size for pair in zip(texts, own, strict=True)]
 
     def _completion(self, prompt: str, seed: int) -> SampledCompletion:
-        asked = parse_prompt(prompt)
-        if isinstance(asked, EnvironmentPrompt):
-            text = self._spoil(asked, render_environment(environment_truth(asked)))
+        prompted = parse_prompt(prompt)
+        if isinstance(prompted, EnvironmentPrompt):
+            text = self._spoil(prompted, render_environment(environment_truth(prompted)))
         else:
-            moves = sorted(move.uci() for move in parse_fen(asked.fen).legal_moves)
+            moves = sorted(move.uci() for move in parse_fen(prompted.fen).legal_moves)
             move = random.Random(seed).choice(moves)
-            text = render_policy(PolicyCompletion((move,), (0.0,), move), asked.fen)
+            text = render_policy(PolicyCompletion((move,), (0.0,), move), prompted.fen)
         return SampledCompletion(tuple(map(ord, text)), (0.0,) * len(text), True)
 
 

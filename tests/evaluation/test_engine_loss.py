@@ -83,10 +83,10 @@ def test_a_measure_asks_of_each_policy_position_once_at_its_own_limit(fake_stock
     with EnginePool(EngineConfig(path=str(fake_stockfish), cache=False, nodes=50)) as pool:
         measure = MoveEvaluator(NO_CACHE, pool, 90)
         measure.prepare(EXAMPLES)
-        found = measure.analyses([*EXAMPLES, EXAMPLES[0]])
-        assert found.keys() == ANALYSES.keys() and found[STALEMATE].lines == ()
+        analyses = measure.analyses([*EXAMPLES, EXAMPLES[0]])
+        assert analyses.keys() == ANALYSES.keys() and analyses[STALEMATE].lines == ()
         # 90 centipawns and 7 of the hash, 11 less a move; see the fake.
-        assert found[WHITE_FEN].lines == (("a1b2", 0.97), ("a1a2", 0.86), ("a1b1", 0.75))
+        assert analyses[WHITE_FEN].lines == (("a1b2", 0.97), ("a1a2", 0.86), ("a1b1", 0.75))
         assert pool.counts().positions == 3
 
 
@@ -139,7 +139,7 @@ def test_evaluate_without_the_engine_that_was_asked_for_is_one_line(
     evaluate: Callable[..., int], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert evaluate("evaluation_nodes=500", "stockfish.path=/nope/stockfish") == 2
-    told = capfd.readouterr().err
-    assert told == "rookworld: stockfish: expected an engine's binary, got '/nope/stockfish': no such file\n"
+    error = capfd.readouterr().err
+    assert error == "rookworld: stockfish: expected an engine's binary, got '/nope/stockfish': no such file\n"
     assert evaluate("evaluation_nodes=-1") == 2
     assert "evaluation_nodes: expected 0 or more, got -1" in capfd.readouterr().err

@@ -39,11 +39,11 @@ def table(rows: Sequence[Row]) -> dict[str, Measure]:
 
 
 def test_a_match_of_one_result_alone_leaves_every_share_of_it_open_a_little() -> None:
-    found = table(match(RandomPlayer(), RandomPlayer(1), EngineMatchConfig(pairs=4, max_plies=4)))
+    result = table(match(RandomPlayer(), RandomPlayer(1), EngineMatchConfig(pairs=4, max_plies=4)))
     unseen = Z_95**2 / (4 + Z_95**2)
     for name, low, high in (("score", 0.5 - unseen / 2, 0.5 + unseen / 2), ("lost", 0, unseen), ("illegal", 0, unseen)):
-        assert (found[f"engine_match/{name}"].low, found[f"engine_match/{name}"].high) == pytest.approx((low, high))
-    assert found["engine_match/elo"].low == pytest.approx(elo(0.5 - unseen / 2))
+        assert (result[f"engine_match/{name}"].low, result[f"engine_match/{name}"].high) == pytest.approx((low, high))
+    assert result["engine_match/elo"].low == pytest.approx(elo(0.5 - unseen / 2))
 
 
 def test_each_opening_is_played_with_both_colours_and_no_opening_twice() -> None:
@@ -82,8 +82,8 @@ def test_the_interval_is_that_of_the_pairs_scores_carried_over() -> None:
     measures = elo_measures(SuiteName.engine_match, scored(0.5, 0.75, 0.25, 1.0, 0.5))
     # Mean 0.6; squared deviations 0.01 + 0.0225 + 0.1225 + 0.16 + 0.01 = 0.325, variance 0.08125.
     spread = Z_95 * math.sqrt(0.08125 / 5)
-    found = measures["engine_match/elo"]
-    assert (found.value, found.low, found.high, found.n) == pytest.approx(
+    measure = measures["engine_match/elo"]
+    assert (measure.value, measure.low, measure.high, measure.n) == pytest.approx(
         (elo(0.6), elo(0.6 - spread), elo(0.6 + spread), 5)
     )
     # The same games unpaired would be less sure: the two of a drawn pair may be a win and a loss each.

@@ -69,12 +69,12 @@ def legal_moves(board: chess.Board) -> set[str]:
 
 
 def read_policy(text: str) -> tuple[list[str], list[float], str] | None:
-    found = POLICY.fullmatch(text)
-    if not found:
+    match = POLICY.fullmatch(text)
+    if not match:
         return None
-    moves, evals = found["m"].split(), [float(word) for word in found["e"].split()]
-    same_square = any(move[:2] == move[2:4] for move in [*moves, found["b"]])
-    return None if same_square or len(moves) != len(evals) else (moves, evals, found["b"])
+    moves, evals = match["m"].split(), [float(word) for word in match["e"].split()]
+    same_square = any(move[:2] == move[2:4] for move in [*moves, match["b"]])
+    return None if same_square or len(moves) != len(evals) else (moves, evals, match["b"])
 
 
 def policy_values(example: Example, text: str) -> Iterator[tuple[str, float]]:
@@ -128,16 +128,16 @@ def board_of(fen: str) -> chess.Board | None:
 
 def environment_values(example: Example, text: str) -> Iterator[tuple[str, float]]:
     fen, reward, terminated, truncated = transition(example)
-    found = ENVIRONMENT.fullmatch(text)
-    valid = found is not None and board_of(found["fen"]) is not None
-    right_reward = bool(valid and float(found["r"]) == reward)
+    match = ENVIRONMENT.fullmatch(text)
+    valid = match is not None and board_of(match["fen"]) is not None
+    right_reward = bool(valid and float(match["r"]) == reward)
     flags = {"t": terminated, "c": truncated}
-    right_flags = [bool(valid and found[name] == str(int(flag))) for name, flag in flags.items()]
+    right_flags = [bool(valid and match[name] == str(int(flag))) for name, flag in flags.items()]
     yield "valid", valid
-    yield "next_state_accuracy", bool(valid and found["fen"] == fen)
-    yield "next_state_nls", 1 - edits(found["fen"], fen) / max(len(found["fen"]), len(fen)) if valid else 0.0
+    yield "next_state_accuracy", bool(valid and match["fen"] == fen)
+    yield "next_state_nls", 1 - edits(match["fen"], fen) / max(len(match["fen"]), len(fen)) if valid else 0.0
     yield "reward_accuracy", right_reward
-    yield "reward_mae", min(2.0, abs(float(found["r"]) - reward)) if valid else 2.0
+    yield "reward_mae", min(2.0, abs(float(match["r"]) - reward)) if valid else 2.0
     yield "terminated_accuracy", right_flags[0]
     yield "truncated_accuracy", right_flags[1]
     yield {0.001: "recall_legal", 1.0: "recall_win", 0.5: "recall_draw", -1.0: "recall_illegal"}[reward], right_reward
@@ -203,9 +203,9 @@ def test_500_tables_equal_an_independent_recomputation(transcripts: tuple[list[E
     assert table.keys() - kinds == columns.keys() and len(kinds) == len(IllegalKind)
     assert sum(table[key].n for key in kinds) == table["environment/recall_illegal"].n
     for key, values in columns.items():
-        found, (low, high) = table[key], bounds(key, values)
-        assert (found.n, found.value) == (len(values), pytest.approx(sum(values) / len(values))), key
-        assert (found.low, found.high) == pytest.approx((low, high), abs=1e-9), key
+        measure, (low, high) = table[key], bounds(key, values)
+        assert (measure.n, measure.value) == (len(values), pytest.approx(sum(values) / len(values))), key
+        assert (measure.low, measure.high) == pytest.approx((low, high), abs=1e-9), key
 
 
 def test_tables_of_few_transcripts_have_recomputed_intervals_too(
@@ -215,10 +215,10 @@ def test_tables_of_few_transcripts_have_recomputed_intervals_too(
     rows = transcripts[0][:3] + transcripts[0][-3:]
     for texts in ([row.completion or "" for row in rows], ["junk"] * len(rows)):
         table, columns = summarise(held_out_rows(0, rows, texts)), columns_of(rows, texts)
-        assert {1, 3} <= {found.n for found in table.values()}
+        assert {1, 3} <= {measure.n for measure in table.values()}
         for key, values in columns.items():
-            found = table[key]
-            assert (found.low, found.high) == pytest.approx(bounds(key, values), abs=1e-9), key
+            measure = table[key]
+            assert (measure.low, measure.high) == pytest.approx(bounds(key, values), abs=1e-9), key
 
 
 def test_the_transcripts_hold_every_phase_and_colour_of_both_tasks(
@@ -233,7 +233,7 @@ def test_the_transcripts_hold_right_and_wrong_answers_of_every_kind(
 ) -> None:
     table = summarise(held_out_rows(0, *transcripts))
     assert len(transcripts[0]) == 500
-    mixed = {key for key, found in table.items() if 0 < found.value < 1 and key.count("/") == 1}
+    mixed = {key for key, measure in table.items() if 0 < measure.value < 1 and key.count("/") == 1}
     assert {key for key in table if key.count("/") == 1} - mixed <= {
         "environment/recall_win",
         "environment/recall_draw",

@@ -1,4 +1,4 @@
-"""Where the next FEN is wrong, by hand."""
+"""Errors in the fields of the next FEN, by hand."""
 
 import chess
 import pytest

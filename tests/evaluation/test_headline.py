@@ -1,4 +1,4 @@
-"""Which headline keys got worse: by direction, by Holm's correction, by rows and by games."""
+"""Headline keys that got worse: by direction, by Holm's correction, by rows and by games."""
 
 from math import inf
 

@@ -36,8 +36,8 @@ def alone(policy: Policy, example: Example) -> tuple[float, int]:
 
 
 def test_the_loss_is_that_of_the_label_and_its_end_token_by_token(policy: Policy, examples) -> None:
-    found = label_losses(policy, examples)
-    for example, loss in list(zip(examples, found, strict=True))[:2]:
+    losses = label_losses(policy, examples)
+    for example, loss in list(zip(examples, losses, strict=True))[:2]:
         nat, tokens = alone(policy, example)
         assert loss is not None and loss.tokens == tokens
         assert loss.nat == pytest.approx(nat, rel=1e-4) and loss.nat_per_token == loss.nat / tokens

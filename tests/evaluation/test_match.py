@@ -57,15 +57,15 @@ def test_the_exchange_rule_mates_where_it_can_and_counts_recaptures() -> None:
 def test_choices_depend_on_position_number_and_seed_alone() -> None:
     board = chess.Board()
     for player in (CapturePlayer, ExchangePlayer):
-        found = [player(seed).choose([board], [number])[0] for seed in range(4) for number in range(4)]
-        assert found == [player(seed).choose([board], [number])[0] for seed in range(4) for number in range(4)]
-        assert len(set(found)) > 3
+        choices = [player(seed).choose([board], [number])[0] for seed in range(4) for number in range(4)]
+        assert choices == [player(seed).choose([board], [number])[0] for seed in range(4) for number in range(4)]
+        assert len(set(choices)) > 3
 
 
 def test_the_exchange_rule_beats_captures_and_the_random_mover() -> None:
     for opponent in ("capture", "random"):
-        found = table(RULES["exchange"], RULES[opponent], pairs=6)
-        assert found["match/score"].value > 0.7 and found["match/elo"].low > 0
+        result = table(RULES["exchange"], RULES[opponent], pairs=6)
+        assert result["match/score"].value > 0.7 and result["match/elo"].low > 0
 
 
 def test_an_illegal_answer_is_asked_again_then_replaced_and_counted() -> None:

@@ -86,15 +86,15 @@ def test_differences_that_floats_alone_tell_apart_are_tied() -> None:
     differences = [second - first for first, second in zip(before, after, strict=True)]
     assert len(set(map(abs, differences))) == 3 and wilcoxon_p(differences) == 1.0
     first, second = ([Row(i, i, {GRADED: value}) for i, value in enumerate(side)] for side in (before, after))
-    found = compare(first, second)[GRADED]
-    assert (found.higher, found.lower, found.n, found.p) == (10, 10, 21, 1.0)
+    comparison = compare(first, second)[GRADED]
+    assert (comparison.higher, comparison.lower, comparison.n, comparison.p) == (10, 10, 21, 1.0)
 
 
 def test_each_key_gets_the_test_of_its_values_over_the_rows_that_both_have() -> None:
     first = [Row(i, f"row {i}", {RIGHT: float(i < 2), GRADED: 0.2}) for i in range(6)]
     second = [Row(i, f"row {i}", {RIGHT: 1.0, GRADED: 0.2 * (i % 3)} if i else {RIGHT: 1.0}) for i in range(6)]
-    found = compare(first, second)
-    right, graded = found[RIGHT], found[GRADED]
+    comparisons = compare(first, second)
+    right, graded = comparisons[RIGHT], comparisons[GRADED]
     assert (right.test, right.higher, right.lower, right.n, right.p) == (MCNEMAR, 4, 0, 6, 0.125)
     assert (right.first, right.second, right.gain.value) == pytest.approx((1 / 3, 1.0, 2 / 3))
     # Differences 0, 0.2, -0.2, 0, 0.2.
@@ -110,14 +110,16 @@ def game(index: int, legal: int, illegal: bool) -> Row:
 def test_a_rate_is_compared_by_leaving_out_each_pair_of_games() -> None:
     first = [game(0, 9, True), game(1, 0, True), game(2, 40, False)]
     second = [game(0, 19, True), game(1, 4, True), game(2, 30, False)]
-    found = compare(first, second[::-1], selfplay_measures)["selfplay/illegal_rate"]
+    comparison = compare(first, second[::-1], selfplay_measures)["selfplay/illegal_rate"]
     # Without the first pair 1/35 - 1/41, without the second 1/50 - 1/50, without the third 2/25 - 2/11.
     left = [1 / 35 - 1 / 41, 0.0, 2 / 25 - 2 / 11]
     error = math.sqrt(2 / 3 * sum((value - sum(left) / 3) ** 2 for value in left))
-    assert (found.first, found.second, found.gain.value) == pytest.approx((2 / 51, 2 / 55, 2 / 55 - 2 / 51))
-    assert found.gain.high - found.gain.value == pytest.approx(1.959963984540054 * error)
-    assert found.p == pytest.approx(math.erfc(abs(found.gain.value) / error / math.sqrt(2)))
-    assert (found.test, found.higher, found.lower, found.n) == (JACKKNIFE, None, None, 3)
+    assert (comparison.first, comparison.second, comparison.gain.value) == pytest.approx(
+        (2 / 51, 2 / 55, 2 / 55 - 2 / 51)
+    )
+    assert comparison.gain.high - comparison.gain.value == pytest.approx(1.959963984540054 * error)
+    assert comparison.p == pytest.approx(math.erfc(abs(comparison.gain.value) / error / math.sqrt(2)))
+    assert (comparison.test, comparison.higher, comparison.lower, comparison.n) == (JACKKNIFE, None, None, 3)
 
 
 def test_of_a_mean_the_jackknife_is_the_normal_interval_of_paired_differences() -> None:
@@ -127,20 +129,20 @@ def test_of_a_mean_the_jackknife_is_the_normal_interval_of_paired_differences() 
     def mean(rows: Sequence[Row]) -> dict[str, Measure]:
         return {GRADED: Measure(sum(row.values[GRADED] for row in rows) / len(rows), 0.0, 1.0, len(rows))}
 
-    found, expected = compare_measures(first, second, mean)[GRADED], compare(first, second)[GRADED]
-    assert astuple(found.gain) == pytest.approx(astuple(expected.gain))
+    jackknife, expected = compare_measures(first, second, mean)[GRADED], compare(first, second)[GRADED]
+    assert astuple(jackknife.gain) == pytest.approx(astuple(expected.gain))
 
 
 def test_the_jackknife_s_p_is_below_5_in_100_for_about_as_many_pairs_of_alike_players() -> None:
-    rng, found, trials = random.Random(1), 0, 200
+    rng, rejections, trials = random.Random(1), 0, 200
 
     def games() -> list[Row]:
         lengths = [int(rng.expovariate(rng.choice((0.3, 0.03)))) for _ in range(40)]
         return [game(i, length, length < 60) for i, length in enumerate(lengths)]
 
     for _ in range(trials):
-        found += compare_measures(games(), games(), selfplay_measures)["selfplay/illegal_rate"].p < 0.05
-    assert 0.01 <= found / trials <= 0.10
+        rejections += compare_measures(games(), games(), selfplay_measures)["selfplay/illegal_rate"].p < 0.05
+    assert 0.01 <= rejections / trials <= 0.10
 
 
 def test_what_is_infinite_or_missing_in_either_or_without_one_pair_is_not_compared() -> None:
@@ -164,8 +166,10 @@ def test_pairs_without_a_spread_leave_open_what_so_few_cannot_show() -> None:
     same = compare(legal, legal, selfplay_measures)["selfplay/illegal_rate"]
     unseen = 1.959963984540054**2 / (9 + 1.959963984540054**2)
     assert (same.gain.low, same.gain.value, same.gain.high, same.p) == pytest.approx((-unseen, 0.0, unseen, 1.0))
-    found = compare(legal, better, selfplay_measures)["selfplay/illegal_rate"]
-    assert (found.gain.value, found.gain.low) == pytest.approx((0.1, 0.1 - 1.1 * unseen)) and found.p > 0.05
+    comparison = compare(legal, better, selfplay_measures)["selfplay/illegal_rate"]
+    assert (comparison.gain.value, comparison.gain.low) == pytest.approx(
+        (0.1, 0.1 - 1.1 * unseen)
+    ) and comparison.p > 0.05
     single = compare(legal[:1], better[:1], selfplay_measures)["selfplay/illegal_rate"]
     assert astuple(single.gain) == (0.1, -1.0, 1.0)
 

@@ -1,4 +1,4 @@
-"""What each player writes, and what its choice depends on."""
+"""The text of each player, and the inputs that its choice depends on."""
 
 import os
 import signal
@@ -110,13 +110,13 @@ def test_an_elo_that_the_engine_does_not_offer_is_refused(stockfish: str) -> Non
 
 def test_an_opponent_is_stockfish_at_limited_strength_unless_more_is_asked_for(stockfish: str) -> None:
     assert EngineMatchConfig().opponent == OpponentConfig() and OpponentConfig().skill == 0
-    told: list[dict[str, Any]] = []
+    options_set: list[dict[str, Any]] = []
     for config in (OpponentConfig(), OpponentConfig(elo=1500), OpponentConfig(skill=20)):
         with engine_player(config) as player:
-            told.append(dict(player.engine.protocol.config))
-    assert [options["Skill Level"] for options in told] == [0, 20, 20]
-    assert [options["UCI_LimitStrength"] for options in told] == [False, True, False]
-    assert told[1]["UCI_Elo"] == 1500
+            options_set.append(dict(player.engine.protocol.config))
+    assert [options["Skill Level"] for options in options_set] == [0, 20, 20]
+    assert [options["UCI_LimitStrength"] for options in options_set] == [False, True, False]
+    assert options_set[1]["UCI_Elo"] == 1500
 
 
 @pytest.mark.parametrize("changes", [{"nodes": 0}, {"elo": -1}, {"skill": 21}, {"random_moves": 1.1}])
@@ -178,8 +178,8 @@ def test_an_engine_without_the_options_is_refused_as_one_that_is_none(tmp_path: 
 def test_an_engine_that_is_too_old_or_another_is_refused_by_its_name(tmp_path: Path) -> None:
     for name in ("Stockfish_14.1", "Crafty_25.2"):
         script = engine_script(tmp_path / "engine", options=THREADS_AND_HASH, name=name)
-        told = name.replace("_", " ")
-        with pytest.raises(ValueError, match=f"expected Stockfish 15 or newer, got '{told}' from .*engine"):
+        shown = name.replace("_", " ")
+        with pytest.raises(ValueError, match=f"expected Stockfish 15 or newer, got '{shown}' from .*engine"):
             EnginePlayer(OpponentConfig(path=str(script), skill=20))
 
 

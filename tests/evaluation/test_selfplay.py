@@ -105,9 +105,9 @@ class Reader:
 def test_plies_and_the_illegal_one_belong_to_the_position_that_was_asked() -> None:
     # White, opening; Black, opening; and Black writes an illegal answer to the third ply.
     [early] = rows_of(Reader("e2e4 e7e5 g1f3 e8e4"), SelfplayConfig(games=1))
-    told = {key: value for key, value in early.values.items() if value and not key.endswith("illegal_move")}
+    positive = {key: value for key, value in early.values.items() if value and not key.endswith("illegal_move")}
     half = "selfplay/legal_halfmoves"
-    assert told == {
+    assert positive == {
         half: 3.0,
         f"{half}/white": 2.0,
         f"{half}/black": 1.0,
@@ -116,7 +116,7 @@ def test_plies_and_the_illegal_one_belong_to_the_position_that_was_asked() -> No
         "selfplay/ended/illegal_move/opening": 1.0,
     }
     measures = selfplay_measures([early, row(1, 0, "checkmate")])
-    rates = {key.removeprefix("selfplay/illegal_rate"): (found.value, found.n) for key, found in measures.items()}
+    rates = {key.removeprefix("selfplay/illegal_rate"): (measure.value, measure.n) for key, measure in measures.items()}
     assert rates == {"": (1 / 4, 4), "/white": (0.0, 2), "/black": (1 / 2, 2), "/opening": (1 / 4, 4)}
 
 

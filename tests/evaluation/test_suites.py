@@ -28,9 +28,9 @@ def labels(examples: Sequence[Example]) -> list[str]:
 
 
 def truths(examples: Sequence[Example]) -> list[str]:
-    """What python-chess would write."""
-    asked = [parse_prompt(example.prompt) for example in examples]
-    return [render_environment(environment_truth(one)) for one in asked if isinstance(one, EnvironmentPrompt)]
+    """Completions that python-chess would write."""
+    prompts = [parse_prompt(example.prompt) for example in examples]
+    return [render_environment(environment_truth(one)) for one in prompts if isinstance(one, EnvironmentPrompt)]
 
 
 def all_rows(suite: Suite) -> list:
@@ -63,8 +63,8 @@ def test_every_value_is_there_by_colour_and_by_phase_and_means_add_up() -> None:
     own = [key for key in table if key.count("/") == 1]
     for key in own:
         for parts in (("white", "black"), ("opening", "middlegame", "endgame")):
-            found = [table[f"{key}/{part}"] for part in parts if f"{key}/{part}" in table]
-            assert sum(measure.n for measure in found) == table[key].n
+            measures = [table[f"{key}/{part}"] for part in parts if f"{key}/{part}" in table]
+            assert sum(measure.n for measure in measures) == table[key].n
 
 
 def test_an_environment_row_has_the_published_values_and_the_errors_of_its_fen() -> None:
@@ -78,12 +78,12 @@ def test_an_environment_row_has_the_published_values_and_the_errors_of_its_fen()
 
 def test_rows_behind_some_are_those_of_the_whole() -> None:
     items = [f"item {i}" for i in range(7)]
-    asked: list[tuple[int, list[str]]] = []
-    rows = by_chunks(items, 3, lambda first, chunk: asked.append((first, list(chunk))) or [])  # type: ignore[func-returns-value]
+    calls: list[tuple[int, list[str]]] = []
+    rows = by_chunks(items, 3, lambda first, chunk: calls.append((first, list(chunk))) or [])  # type: ignore[func-returns-value]
     assert len(list(rows(0))) == 3
-    assert asked == [(0, items[:3]), (3, items[3:6]), (6, items[6:])]
-    asked.clear()
-    assert len(list(rows(6))) == 1 and asked == [(6, items[6:])] and list(rows(7)) == []
+    assert calls == [(0, items[:3]), (3, items[3:6]), (6, items[6:])]
+    calls.clear()
+    assert len(list(rows(6))) == 1 and calls == [(6, items[6:])] and list(rows(7)) == []
 
 
 def test_what_an_item_is_called_tells_items_apart() -> None:

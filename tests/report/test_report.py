@@ -45,9 +45,9 @@ def test_a_loss_without_correction_is_perhaps_worse(record: Make) -> None:
 def test_a_reward_that_rises_alone_is_a_warning(record: Make) -> None:
     run = record()
     alone = {**run.summary, "better": []}
-    assert any("reward rose" in told for told in summarise_run(alone, run.metrics).signs)
+    assert any("reward rose" in sign for sign in summarise_run(alone, run.metrics).signs)
     flat = [{**step, "reward/mean": 0.5 + 0.001 * (step["step"] % 3)} for step in run.metrics]
-    assert not any("reward rose" in told for told in summarise_run(alone, flat).signs)
+    assert not any("reward rose" in sign for sign in summarise_run(alone, flat).signs)
 
 
 def test_a_run_without_evaluation_says_that_nothing_is_known() -> None:
@@ -58,8 +58,8 @@ def test_a_run_without_evaluation_says_that_nothing_is_known() -> None:
 
 def test_candidates_are_drawn_as_arrows_with_their_evals_and_illegal_ones_are_told() -> None:
     drawn = draw(said(1, POLICY, MATE, 1.0))
-    told = [(move.text, move.eval, move.legal, move.best, move.again) for move in drawn.candidates]
-    assert told == [
+    candidates = [(move.text, move.eval, move.legal, move.best, move.again) for move in drawn.candidates]
+    assert candidates == [
         ("f3f7", "9.9", True, True, False), ("c4f7", "1.0", True, False, False), ("f3f7", "0.5", True, True, True),
         ("e1e3", "0.4", False, False, False), ("b1c3", "-0.1", True, False, False),
     ]  # fmt: skip
@@ -121,8 +121,8 @@ def test_points_are_thinned_by_means_and_faults_and_warnings_are_marked(record: 
     steps, values = thinned([(step, float(step)) for step in range(1, 10_001)])
     assert len(steps) == len(values) == POINTS
     assert steps[0] == values[0] == 10.5 and steps[-1] == pytest.approx(values[-1], rel=1e-4)
-    told = [(mark["step"], mark["text"]) for mark in marks(record())]
-    assert told == [(31, "fault"), (31, "restore"), (41, "kl")]
+    drawn = [(mark["step"], mark["text"]) for mark in marks(record())]
+    assert drawn == [(31, "fault"), (31, "restore"), (41, "kl")]
 
 
 def test_a_failure_that_a_step_lacks_was_none_there(record: Make) -> None:
@@ -179,18 +179,18 @@ def test_a_run_that_goes_on_has_a_report_without_tables(record: Make, tmp_path: 
     assert len(run.metrics) == 60 and "not yet, or it was killed" in render([run])
 
 
-@pytest.mark.parametrize(("arguments", "told"), [
+@pytest.mark.parametrize(("arguments", "message"), [
     ([], "report: the following arguments are required: RUN"),
     (["{here}"], "expected a run's folder, with config.yaml in it, got {here}"),
     (["{here}/run", "--output", "{here}/no/r.html"], "report: expected a file in a folder that exists"),
 ])  # fmt: skip
 def test_what_is_no_run_is_refused_in_one_line(
-    arguments: list[str], told: str, record: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, record: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_run(tmp_path / "run", record())
     assert main(["report", *(text.format(here=tmp_path) for text in arguments)]) == 2
     said_there = capsys.readouterr().err
-    assert told.format(here=tmp_path) in said_there and said_there.count("\n") == 1
+    assert message.format(here=tmp_path) in said_there and said_there.count("\n") == 1
 
 
 def test_a_damaged_file_is_named(record: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

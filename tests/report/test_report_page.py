@@ -47,8 +47,8 @@ def test_transcripts_are_filtered_by_task_step_reward_and_failure(opened: Callab
     page = opened()
 
     def count() -> int:
-        found: int = page.locator(".said:visible").count()
-        return found
+        visible: int = page.locator(".said:visible").count()
+        return visible
 
     assert count() == 15
     page.select_option("[data-filter=task]", "environment")

@@ -1,4 +1,4 @@
-"""What an engine's verdict is worth: by hand, what it replaces, and the judge that asks for it."""
+"""Rewards by an engine's evaluations: by hand, the components that they replace, and the engine's scorer."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -157,7 +157,7 @@ def test_an_engine_searches_each_position_once_for_all_completions(pool: EngineP
     expected = [
         rubric.score(q.prompt, q.completion, analysis=analysis if q.prompt == PROMPT else None) for q in questions()
     ]
-    assert scores == expected and len({found.total for found in scores[:4]}) == 4
+    assert scores == expected and len({one.total for one in scores[:4]}) == 4
     counts = scorer.engine_counts()
     # The stalemate is a position too, of which there is nothing to say.
     assert counts is not None and (counts.positions, counts.searched, counts.restarts) == (3, 2, 0)

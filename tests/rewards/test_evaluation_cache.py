@@ -51,8 +51,8 @@ def ask(fen: str, completion: str, label: str | None = None) -> ScoreRequest:
 @pytest.mark.parametrize("name", ["book.tsv", "book.tsv.gz"])
 def test_a_book_finds_a_position_whatever_its_move_number(tmp_path: Path, name: str) -> None:
     book = load_cache(str(write(tmp_path / name, FEN)))
-    found = book.get(FEN.replace(" 40", " 77"))
-    assert found is not None and dict(found.lines) == legal(FEN) and found.origin == "file"
+    entry = book.get(FEN.replace(" 40", " 77"))
+    assert entry is not None and dict(entry.lines) == legal(FEN) and entry.origin == "file"
     assert book.get(FEN.replace(" 3 40", " 4 40")) is None and book.get(OTHER) is None and len(book) == 1
 
 
@@ -137,8 +137,8 @@ def test_every_shipped_policy_row_with_a_legal_move_has_a_verdict_on_all_of_them
     fens = [parse_policy_prompt(row.prompt).fen for row in rows if row.task is Task.policy]
     for fen in fens:
         moves = {move.uci() for move in chess.Board(fen).legal_moves}
-        found = book.get(fen)
-        assert not moves if found is None else {move for move, _ in found.lines} == moves
+        entry = book.get(fen)
+        assert not moves if entry is None else {move for move, _ in entry.lines} == moves
     assert len(book) >= len({fen for fen in fens if any(chess.Board(fen).legal_moves)}) - 50
 
 

@@ -1,4 +1,4 @@
-"""What is right or wrong by the rules alone, on real scores of real answers."""
+"""Outcomes by the rules alone, on real scores of real completions."""
 
 import chess
 import pytest
@@ -50,9 +50,9 @@ def test_a_legal_move_that_a_verdict_finds_bad_is_wrong() -> None:
     verdict = Analysis(START, tuple(evals.items()))
     for moves in ("e2e4 d2d4 g1f3", "e2e4 e2e5 e2e4"):
         answers = [f"M: {moves} E: 0.3 0.2 0.1 B: {best}" for best in ("e2e4", "d2d4", "g1f3", "a2a3", "e2e5")]
-        found = [Rubric(RubricConfig()).score(POLICY, answer, analysis=verdict) for answer in answers]
+        scores = [Rubric(RubricConfig()).score(POLICY, answer, analysis=verdict) for answer in answers]
         # They give away 0, 0.028, 0.064 and 0.091 of the win probability.
-        assert [outcome(judged) for judged in found] == [True, True, False, False, False]
+        assert [outcome(judged) for judged in scores] == [True, True, False, False, False]
     blunder = Rubric(RubricConfig()).score(POLICY, "M: e2e5 E: 0.3 B: a2a3", analysis=verdict)
     assert blunder.components["correctness/candidates"] == 0.0 and not outcome(blunder)
 

@@ -132,8 +132,8 @@ def test_a_completion_that_is_cut_has_the_limit_s_length_and_is_not_finished(
 def test_groups_come_in_the_prompts_order_whatever_is_generated_side_by_side(
     engine: Engine, policy: Policy, prompts: Prompts
 ) -> None:
-    def greedy(batch_size: int, asked: Prompts) -> list[tuple[int, ...]]:
-        groups = with_limit(engine, policy, 8, batch_size).generate(asked, group_size=1, temperature=0.0)
+    def greedy(batch_size: int, requests: Prompts) -> list[tuple[int, ...]]:
+        groups = with_limit(engine, policy, 8, batch_size).generate(requests, group_size=1, temperature=0.0)
         return [done.tokens for [done] in groups]
 
     together = greedy(128, prompts)
@@ -169,9 +169,9 @@ def test_dropout_is_off_while_sampling(policy: Policy, generator: Generator, pro
 def test_a_seed_decides_its_prompt_s_completions_whatever_is_sampled_beside_it_or_was_before(
     engine: Engine, policy: Policy, prompts: Prompts
 ) -> None:
-    def drawn(asked: Prompts, seeds: Sequence[int], batch_size: int = 128) -> list[list[tuple[int, ...]]]:
+    def drawn(requests: Prompts, seeds: Sequence[int], batch_size: int = 128) -> list[list[tuple[int, ...]]]:
         sampler = with_limit(engine, policy, MAX_NEW, batch_size)
-        groups = sampler.generate(asked, group_size=3, temperature=1.0, seeds=seeds)
+        groups = sampler.generate(requests, group_size=3, temperature=1.0, seeds=seeds)
         return [[done.tokens for done in group] for group in groups]
 
     before = torch.get_rng_state()

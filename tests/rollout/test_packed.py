@@ -73,8 +73,8 @@ def policies(model: Any) -> tuple[Policy, Policy]:
 
 
 def assert_equal(policies: tuple[Policy, Policy], batch: Batch) -> None:
-    (expected, gradient), (found, found_gradient) = (logprobs_and_gradient(policy, batch) for policy in policies)
-    torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
+    (expected, gradient), (values, found_gradient) = (logprobs_and_gradient(policy, batch) for policy in policies)
+    torch.testing.assert_close(values, expected, atol=2e-5, rtol=0)
     for ours, theirs in zip(found_gradient, gradient, strict=True):
         torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=1e-4)
 

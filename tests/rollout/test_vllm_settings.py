@@ -1,4 +1,4 @@
-"""What of the vLLM generators needs no vLLM: settings, the server's command line, seeds, limits, the weights' names."""
+"""The vLLM generators as far as they need no vLLM: settings, command line, seeds, limits, the weights' names."""
 
 import asyncio
 import copy
@@ -63,7 +63,7 @@ def test_a_server_refuses_the_requests_of_web_pages() -> None:
     middleware = getattr(importlib.import_module(module), name)
 
     def status(*headers: tuple[bytes, bytes]) -> int:
-        """What an application that answers by 200 answers behind the middleware."""
+        """Answer of an application that answers by 200, behind the middleware."""
         sent: list[dict[str, Any]] = []
 
         async def send(message: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a step trains on: idle groups, cut completions, filters, several updates, other samplers."""
+"""Completions that a step trains on: zero-variance groups, truncation, filters, several updates, other samplers."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
