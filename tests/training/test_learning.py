@@ -1,0 +1,20 @@
+"""Training learns: one batch is driven to its highest reward."""
+
+import json
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rookworld_rlvr.app.cli import main
+
+
+def train(root: Path, *overrides: str) -> list[dict[str, Any]]:
+    """Metrics of a run of the model that ships, one object per step."""
+    assert main(["train", *overrides, f"output_root={root}", "threads=1", "device=cpu"]) == 0
+    return [json.loads(line) for line in (root / "latest" / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_one_batch_of_both_tasks_is_driven_to_the_highest_reward(tmp_path: Path) -> None:
+    # Measured: from 0.73 to 0.92. With the sign of the advantages flipped the reward falls to 0.16 in 32 steps.
+    rewards = [row["reward/mean"] for row in train(tmp_path, "debug=overfit", "steps=24")]
+    assert fmean(rewards[:3]) < 0.8 and fmean(rewards[-5:]) > 0.85
