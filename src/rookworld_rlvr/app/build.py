@@ -2,6 +2,7 @@
 
 import random
 import sys
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -39,6 +40,7 @@ from ..training.state import StepContext
 from ..training.trackers import make_tracker, require_tracker
 from .generators import in_this_process, make_generator
 from .processes import join_world, local_rank, threads_of_a_rank
+from .suites import unseen_mates
 
 # Wider than any table.
 LINE = 1000
@@ -133,8 +135,11 @@ def _seed_everything(seed: int) -> None:
 
 
 def _load_data(config: RunConfig) -> Data:
-    """The rows of a run, with validation rows only if something uses them. Raises UserError."""
+    """The rows of a run; validation rows and mates in one only if they are configured. Raises UserError."""
     data = load_data(config.data, seed=config.seed, evaluation_rows_per_task=config.evaluation_rows)
+    if config.mate_in_one.path:
+        mates, _ = unseen_mates(config.mate_in_one, frozenset(map(example_key, data.train)))
+        data = replace(data, mates=tuple(mates))
     if not config.validation.every and config.reference.mode is not ReferenceMode.on_improvement:
         return data
     data = hold_back(data, config.validation.rows)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from ..evaluation.conversion import ConversionConfig
 from ..evaluation.match import EngineMatchConfig, MatchConfig
 from ..evaluation.mate_in_one import MateInOneConfig
 from ..evaluation.selfplay import SelfplayConfig
@@ -65,11 +66,12 @@ class EvaluateConfig:
     data: SourceConfig = field(default_factory=SourceConfig)
     generator: GeneratorBaseConfig = field(default_factory=GeneratorBaseConfig)
     stockfish: EngineProcessConfig = field(default_factory=EngineProcessConfig)
-    """Used with evaluation_nodes."""
+    """Used with evaluation_nodes, and to adjudicate the games of matches that reach the ply limit."""
     mate_in_one: MateInOneConfig = field(default_factory=MateInOneConfig)
     selfplay: SelfplayConfig = field(default_factory=SelfplayConfig)
     engine_match: EngineMatchConfig = field(default_factory=EngineMatchConfig)
     match: MatchConfig = field(default_factory=MatchConfig)
+    conversion: ConversionConfig = field(default_factory=ConversionConfig)
 
     def __post_init__(self) -> None:
         if not self.suites or len(set(self.suites)) < len(self.suites):

@@ -8,12 +8,14 @@ from typing import Any
 from ..board.fen import parse_fen, position_key
 from ..errors import UserError
 from ..evaluation import MoveEvaluator
+from ..evaluation.adjudication import OpenReferee, open_referee
 from ..evaluation.completions import greedy_texts
+from ..evaluation.conversion import Defender, conversion_suite, defending_engine
 from ..evaluation.engine_player import OpponentConfig, engine_player
 from ..evaluation.held_out import held_out_suite
 from ..evaluation.label_loss import label_loss_suite, label_losses
 from ..evaluation.match import RULES, MakePlayer, engine_match_suite, match_suite
-from ..evaluation.mate_in_one import mate_in_one_suite, read_mates
+from ..evaluation.mate_in_one import MateInOne, MateInOneConfig, mate_in_one_suite, read_mates
 from ..evaluation.players import DecodingConfig, ModelPlayer, Player
 from ..evaluation.selfplay import selfplay_suite
 from ..evaluation.suite import Suite, SuiteName
@@ -21,6 +23,7 @@ from ..model.device import select_device
 from ..model.policy import ModelConfig, Policy, load_policy
 from ..model.weights import checksum
 from ..rollout.generator import Generator
+from ..stockfish.engine import EngineConfig
 from ..tasks import Task
 from ..tasks.corpus import example_key
 from ..training.data import EvaluationData, evaluation_rows
@@ -69,12 +72,17 @@ def _held_out(task: Task, evaluated: Evaluated) -> Suite:
 
 
 def _mate_in_one(evaluated: Evaluated) -> Suite:
-    """Without positions of the training source."""
     config = evaluated.config.mate_in_one
+    kept, left_out = unseen_mates(config, evaluated.data.trained)
+    facts = {"file": config.path, "positions_in_training": left_out}
+    return mate_in_one_suite(_player(evaluated, DecodingConfig()), kept, facts=facts)
+
+
+def unseen_mates(config: MateInOneConfig, trained: Collection[str]) -> tuple[list[MateInOne], int]:
+    """The configured mates whose position is not among `trained`, and the number of the others. Raises UserError."""
     mates = _read(SuiteName.mate_in_one, config.path, read_mates)
-    kept = [mate for mate in mates if not _is_trained([mate.fen], evaluated.data.trained)]
-    facts = {"file": config.path, "positions_in_training": len(mates) - len(kept)}
-    return mate_in_one_suite(_player(evaluated, DecodingConfig()), kept[: config.limit], facts=facts)
+    kept = [mate for mate in mates if not _is_trained([mate.fen], trained)]
+    return kept[: config.limit], len(mates) - len(kept)
 
 
 def _read(name: SuiteName, path: str, read: Callable[[str], list[Any]]) -> list[Any]:
@@ -102,23 +110,43 @@ def _engine_match(evaluated: Evaluated) -> Suite:
     """Raises UserError if there is no engine, or none of that strength."""
     config, seed = evaluated.config.engine_match, evaluated.config.seed
     engine = _engine_name(config.opponent)
+    referee, adjudicator = _referee(evaluated)
     return engine_match_suite(
         _player(evaluated, config.decoding),
         partial(engine_player, config.opponent, seed),
         config,
+        referee=referee,
         seed=seed,
         names=(evaluated.config.model.path, engine),
-        facts={"engine": engine, "opponent": asdict(config.opponent)},
+        facts={"engine": engine, "opponent": asdict(config.opponent), "adjudicator": adjudicator},
     )
 
 
-def _engine_name(opponent: OpponentConfig) -> str:
+def _referee(evaluated: Evaluated) -> tuple[OpenReferee, str]:
+    """The referee of matches, and its name."""
+    referee = partial(open_referee, EngineConfig(**asdict(evaluated.config.stockfish)))
+    with referee() as opened:
+        return referee, opened.name
+
+
+def _conversion(evaluated: Evaluated) -> Suite:
+    """Raises UserError if the engine that is to defend does not work."""
+    config, path = evaluated.config.conversion, evaluated.config.stockfish.path
+    facts = {}
+    if Defender.engine in config.defenders:
+        facts["engine"] = _engine_name(defending_engine(path), "conversion.defenders")
+    ours = _player_maker(evaluated.policy, evaluated.generator, config.decoding)
+    name, seed = evaluated.config.model.path, evaluated.config.seed
+    return conversion_suite(ours, config, engine_path=path, seed=seed, name=name, facts=facts)
+
+
+def _engine_name(opponent: OpponentConfig, where: str = "engine_match.opponent") -> str:
     """The engine's own name; starting it here reports a faulty configuration before anything is evaluated."""
     try:
         with engine_player(opponent) as player:
             return str(player.engine.id.get("name", "engine"))
     except (ValueError, OSError) as error:
-        raise UserError(f"engine_match.opponent: {error}") from error
+        raise UserError(f"{where}: {error}") from error
 
 
 def _player(evaluated: Evaluated, decoding: DecodingConfig) -> Player:
@@ -133,8 +161,11 @@ def _match(evaluated: Evaluated) -> Suite:
     config, seed = evaluated.config.match, evaluated.config.seed
     names = (evaluated.config.model.path, config.opponent)
     ours = _player_maker(evaluated.policy, evaluated.generator, config.decoding)
+    referee, adjudicator = _referee(evaluated)
+    play = partial(match_suite, ours, config=config, referee=referee, seed=seed, names=names)
+    facts = {"adjudicator": adjudicator}
     if config.opponent in RULES:
-        return match_suite(ours, RULES[config.opponent], config, seed=seed, names=names)
+        return play(RULES[config.opponent], facts=facts)
     try:
         policy = load_model(evaluated.config, config.opponent)
         generator = make_generator(policy, in_this_process(evaluated.config.generator))
@@ -143,7 +174,7 @@ def _match(evaluated: Evaluated) -> Suite:
         raise UserError(f"match.opponent: expected {wanted}, got {config.opponent}: {error}") from error
     generator.sync(policy.model)
     theirs = _player_maker(policy, generator, config.decoding)
-    return match_suite(ours, theirs, config, seed=seed, names=names, facts={"opponent": checksum(policy.model)})
+    return play(theirs, facts=facts | {"opponent": checksum(policy.model)})
 
 
 def _label_loss(evaluated: Evaluated) -> Suite:
@@ -162,4 +193,5 @@ BUILDERS: dict[SuiteName, Callable[[Evaluated], Suite]] = {
     SuiteName.engine_match: _engine_match,
     SuiteName.match: _match,
     SuiteName.label_loss: _label_loss,
+    SuiteName.conversion: _conversion,
 }

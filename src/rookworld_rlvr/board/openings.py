@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import chess
 
+from .evals import PIECE_PAWNS
+
 # Plies that are drawn behind a line to make another opening of it.
 DRAWN_PLIES = 2
 
@@ -101,15 +103,27 @@ def opening_board(opening: Opening) -> chess.Board:
 
 
 def drawn_opening(number: int, seed: int) -> chess.Board:
-    """An opening of a match, its moves on the stack: the first are the lines, in an order of the seed's.
+    """An opening of a match, its moves on the stack: a line with two legal plies after it, drawn by seed and number.
 
-    Each later one is a line with two legal plies behind it, drawn by seed and number; two may be equal, which is
-    rare as long as there are no more than a few hundred.
+    The seed also decides the order of the lines, each of which is used once before any is used again. Plies that leave
+    a piece to be captured at a gain are drawn only if there are no others, so that most openings are balanced. Two
+    openings may be equal, which is rare as long as there are no more than a few hundred.
     """
     order = random.Random(f"openings:{seed}").sample(OPENINGS, len(OPENINGS))
-    board = opening_board(order[number % len(order)])
-    if number >= len(order):
-        rng = random.Random(f"drawn:{seed}:{number}")
-        for _ in range(DRAWN_PLIES):
-            board.push(rng.choice(sorted(board.legal_moves, key=chess.Move.uci)))
+    board, rng = opening_board(order[number % len(order)]), random.Random(f"drawn:{seed}:{number}")
+    for _ in range(DRAWN_PLIES):
+        moves = sorted(board.legal_moves, key=chess.Move.uci)
+        board.push(rng.choice([move for move in moves if _is_safe(board, move)] or moves))
     return board
+
+
+def _is_safe(board: chess.Board, move: chess.Move) -> bool:
+    """True if no reply captures an undefended piece, or one that is worth more than the capturing piece."""
+    after = board.copy(stack=False)
+    after.push(move)
+    values = {square: PIECE_PAWNS[piece.piece_type] for square, piece in after.piece_map().items()}
+    return not any(
+        values.get(reply.to_square, 1) > values[reply.from_square]
+        or not after.is_attacked_by(board.turn, reply.to_square)
+        for reply in after.generate_legal_captures()
+    )

@@ -8,7 +8,6 @@ from enum import StrEnum
 import chess
 import chess.pgn
 
-from ..board.evals import lead_pawns
 from ..board.moves import is_legal_uci
 from ..board.openings import drawn_opening
 from .players import Player
@@ -44,6 +43,15 @@ class PlannedGame:
     def board(self) -> chess.Board:
         """The first position, the opening's moves on the stack."""
         return self.start.board(self.number, self.seed)
+
+
+class Adjudicator(StrEnum):
+    """Source of the result of a game that reached the ply limit."""
+
+    engine = "adjudicated_engine"
+    """Stockfish's evaluation of the last position."""
+    material = "adjudicated_material"
+    """The material of the last position."""
 
 
 class End(StrEnum):
@@ -83,9 +91,11 @@ class PlayedGame:
     opening_plies: int
     end: End
     winner: chess.Color | None
-    """None: a draw, or a game that reached the ply limit. An illegal move loses."""
+    """None: a draw, or a game that reached the ply limit and has no adjudicated winner. An illegal move loses."""
     illegal: str | None
     """The text in place of a legal move, if that ended the game."""
+    adjudicator: Adjudicator | None = None
+    """Source of the result, if the game reached the ply limit and was adjudicated."""
 
     @property
     def plies(self) -> int:
@@ -100,14 +110,18 @@ class PlayedGame:
                 yield board
             board.push(move)
 
+    @property
+    def ending(self) -> str:
+        """The reason of the end, or the adjudicator of a game that reached the ply limit; a name for keys and PGN."""
+        return (self.adjudicator or self.end).value
+
     def score(self, color: chess.Color) -> float:
-        """1 for a win, 0 for a loss, ½ for a draw or at the ply limit."""
+        """1 for a win, 0 for a loss, ½ for a draw and for a game that reached the ply limit and has no winner."""
         return 0.5 if self.winner is None else float(self.winner == color)
 
-    def material_score(self, color: chess.Color) -> float:
-        """The score, but a game that reached the ply limit is won by the side with more material."""
-        lead = lead_pawns(self.board, color) if self.end is End.ply_limit else 0
-        return float(lead > 0) if lead else self.score(color)
+    def rules_score(self, color: chess.Color) -> float:
+        """The score by the rules of chess alone: ½ for every game that reached the ply limit."""
+        return 0.5 if self.end is End.ply_limit else self.score(color)
 
 
 def play(pairings: Sequence[Pairing], max_plies: int) -> list[PlayedGame]:
@@ -163,10 +177,11 @@ def _played(
 
 
 def pgn_text(game: PlayedGame, headers: Mapping[str, str]) -> str:
-    """The game as PGN and a blank line; the headers name the players, `Termination` names the end."""
+    """The game as PGN and a blank line; `Termination` names its end or the adjudicator."""
     record = chess.pgn.Game.from_board(game.board)
-    record.headers.update({**headers, "Round": str(game.number + 1), "Termination": game.end.value})
-    record.headers["Result"] = "*" if game.end is End.ply_limit else _result(game.winner)
+    record.headers.update({**headers, "Round": str(game.number + 1), "Termination": game.ending})
+    open_result = game.end is End.ply_limit and game.adjudicator is None
+    record.headers["Result"] = "*" if open_result else _result(game.winner)
     if game.illegal is not None:
         # A comment may hold anything but a closing brace.
         record.end().comment = f"illegal: {game.illegal!r}".replace("}", ")")

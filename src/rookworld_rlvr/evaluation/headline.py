@@ -6,6 +6,7 @@ from math import fsum, isfinite, sqrt
 from statistics import NormalDist
 from typing import Any
 
+from .games import Adjudicator
 from .intervals import Z_95, seeds_interval
 from .keys import SAMPLED, is_better, is_worse, lower_is_better
 from .paired import Comparison, compare
@@ -17,6 +18,7 @@ GREEDY = (
     "policy/legal_candidates",
     "policy/best_move_accuracy",
     "policy/top5_accuracy",
+    "policy/mate_in_one",
     "policy/win_probability_loss",
     "environment/valid",
     "environment/next_state_accuracy",
@@ -27,8 +29,9 @@ GREEDY = (
     "environment/recall_draw",
     "environment/recall_terminated",
 )
-MATCH_ELO = "match/elo"
-HEADLINE = (*GREEDY, *(f"{SAMPLED}/{key}" for key in GREEDY), MATCH_ELO)
+MATCH_ELO, BY_MATERIAL = "match/elo", f"match/ended/{Adjudicator.material}"
+MATES = "mate_in_one/accuracy"
+HEADLINE = (*GREEDY, MATES, *(f"{SAMPLED}/{key}" for key in GREEDY), MATCH_ELO)
 # The share of runs in which chance alone may name a key.
 LEVEL = 0.05
 # A key with fewer rows cannot pass the correction and would only weaken the tests of the others.
@@ -53,17 +56,22 @@ def changes(before: Iterable[Row], after: Iterable[Row], match: Mapping[str, Mea
     """The headline keys that changed significantly, by Holm's correction at 5 % over all of them.
 
     A missed loss costs more than a false alarm, so losses are also tested without correction. `match` has the trained
-    model's Elo against the starting checkpoint. Tests are those of `paired.compare`, two-sided; Elo has the normal test
-    of its interval. A key is named only if its mean, its interval and its test agree; keys with fewer than `LEAST_ROWS`
-    rows are not tested. Raises ValueError if the rows are not of the same items. Source: Holm, Scandinavian Journal of
-    Statistics 6 (1979) 65-70.
+    model's Elo against the starting checkpoint, which is not tested if material alone decided most games. Tests are
+    those of `paired.compare`, two-sided; Elo has the normal test of its interval. A key is named only if its mean, its
+    interval and its test agree; keys with fewer than `LEAST_ROWS` rows are not tested. Raises ValueError if the rows
+    are not of the same items. Source: Holm, Scandinavian Journal of Statistics 6 (1979) 65-70.
     """
     compared = compare(before, after)
     tested = {key: compared[key] for key in HEADLINE if key in compared and compared[key].n >= LEAST_ROWS}
-    if MATCH_ELO in match:
+    if MATCH_ELO in match and not by_material_alone(match):
         tested[MATCH_ELO] = _elo_comparison(match[MATCH_ELO])
     better, worse = better_and_worse(tested)
     return Changes(better, worse, _perhaps_worse(tested, worse), {key: _detectable(tested[key]) for key in tested})
+
+
+def by_material_alone(match: Mapping[str, Measure]) -> bool:
+    """True if more than half of the games were adjudicated by material, which is too crude for a test."""
+    return BY_MATERIAL in match and match[BY_MATERIAL].value > 0.5
 
 
 def better_and_worse(tested: Mapping[str, Comparison]) -> tuple[list[str], list[str]]:

@@ -68,6 +68,7 @@ _POLICY = {
     "best_move_accuracy": RIGHT,
     "top5_accuracy": RIGHT,
     "top5_overlap": GAIN,
+    "mate_in_one": RIGHT,
 }
 _ENVIRONMENT = {
     "valid": RIGHT,
@@ -99,10 +100,13 @@ _GAMES = {
     "won": GAIN,
     "drawn": SHARE,
     "lost": LOSS,
-    "cut": SHARE,
-    "material_score": GAIN,
+    "rules_score": GAIN,
+    "ended": SHARE,
     "illegal": LOSS,
     "elo": Key(Direction.higher, REAL),
+    "normalised_elo": Key(Direction.higher, REAL),
+    "likelihood_of_superiority": GAIN,
+    "pentanomial": Key(Direction.neutral, COUNT),
 }
 
 
@@ -119,6 +123,7 @@ KEYS: Mapping[str, Key] = {
     **_of("match/", _GAMES | {"replaced": LOSS, "opponent_illegal": SHARE, "opponent_replaced": SHARE}),
     **_of("label_loss/policy", {"": NATS, "_per_token": NATS}),
     **_of("label_loss/environment", {"": NATS, "_per_token": NATS}),
+    **_of("conversion/", {"won": RIGHT, "ended": EVENT}),
 }
 """Declared keys by full name, without `sampled/` and the other prefixes of samples."""
 
@@ -157,7 +162,7 @@ def lower_is_better(name: str) -> bool:
 def is_worse(name: str, change: float) -> bool:
     """True if a key got worse by this change; neutral keys get neither worse nor better.
 
-    >>> is_worse("environment/fen_error_turn", 0.1), is_worse("match/cut", 0.1)
+    >>> is_worse("environment/fen_error_turn", 0.1), is_worse("match/ended/stalemate", 0.1)
     (True, False)
     """
     return key_of(name).direction is not Direction.neutral and (change > 0 if lower_is_better(name) else change < 0)
@@ -171,7 +176,7 @@ def is_better(name: str, change: float) -> bool:
 def is_tested(name: str) -> bool:
     """True for declared keys that have a direction; keys that refine one of them are not tested for changes.
 
-    >>> is_tested("sampled/policy/valid"), is_tested("policy/valid/white"), is_tested("match/cut")
+    >>> is_tested("sampled/policy/valid"), is_tested("policy/valid/white"), is_tested("match/ended")
     (True, False, False)
     """
     declared = name.removeprefix(f"{SAMPLED}/").removeprefix(f"{BEST}/") in KEYS

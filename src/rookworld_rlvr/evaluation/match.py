@@ -1,9 +1,8 @@
 """The suites `match` and `engine_match`: pairs of games of a model against another player.
 
-In a pair two players play one opening with both colours. The difference in Elo follows from the scores of pairs.
+In a pair two players play one opening with both colours. Games that reach the ply limit are adjudicated.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -13,9 +12,10 @@ from typing import Any
 
 import chess
 
+from .adjudication import OpenReferee, Referee, by_material
+from .elo import elo_measures, match_facts
 from .engine_player import OpponentConfig
-from .games import End, Pairing, PlannedGame, PlayedGame, Start, pgn_text, play
-from .intervals import mean_interval
+from .games import Adjudicator, End, Pairing, PlannedGame, PlayedGame, Start, pgn_text, play
 from .players import (
     CapturePlayer,
     DecodingConfig,
@@ -26,15 +26,15 @@ from .players import (
     published_decoding,
 )
 from .suite import Suite, SuiteName, by_chunks
-from .table import Measure, Row
+from .table import Row
 
 # One pass of a model samples a move in each of twice so many games.
 PAIRS_SIDE_BY_SIDE = 100
 # An engine moves in one game at a time. A chunk: an interruption loses at most so many pairs.
 ENGINE_PAIRS_SIDE_BY_SIDE = 8
-ELO_SCALE = 400.0
 # Distance between the seeds of the two sides; the attempts of one side use the seeds between.
 OPPONENT_SEED = 1000
+ENDINGS = (*(end.value for end in End if end is not End.ply_limit), *(each.value for each in Adjudicator))
 
 
 class IllegalRule(StrEnum):
@@ -73,7 +73,7 @@ class MatchConfig:
     pairs: int = 100
     """Openings, each played with both colours."""
     max_plies: int = 200
-    """A longer game ends there and counts as drawn."""
+    """A longer game ends there and is adjudicated: by Stockfish where it is installed, else by material."""
     illegal: IllegalRule = IllegalRule.rescued
     attempts: int = 3
     """illegal=rescued: how often a player may try again after an illegal move."""
@@ -97,7 +97,7 @@ class EngineMatchConfig:
     pairs: int = 32
     """Openings, each played with both colours."""
     max_plies: int = 300
-    """A longer game ends there and counts as drawn."""
+    """A longer game ends there and is adjudicated: by Stockfish where it is installed, else by material."""
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     """Greedy: the model's best play."""
     opponent: OpponentConfig = field(default_factory=OpponentConfig)
@@ -120,6 +120,7 @@ def match_suite(
     opponent: MakePlayer,
     config: MatchConfig,
     *,
+    referee: OpenReferee = by_material,
     pairs: Sequence[int] | None = None,
     seed: int = 0,
     names: tuple[str, str] = ("model", "opponent"),
@@ -147,6 +148,7 @@ def match_suite(
         max_plies=config.max_plies,
         side_by_side=PAIRS_SIDE_BY_SIDE,
         extra=lost_by_illegal if loses else illegal_shares,
+        referee=referee,
         seed=seed,
         names=names,
         facts=facts,
@@ -163,6 +165,7 @@ def engine_match_suite(
     opponent: Callable[[], AbstractContextManager[Player]],
     config: EngineMatchConfig,
     *,
+    referee: OpenReferee = by_material,
     seed: int = 0,
     names: tuple[str, str] = ("model", "engine"),
     facts: Mapping[str, Any] | None = None,
@@ -176,6 +179,7 @@ def engine_match_suite(
         max_plies=config.max_plies,
         side_by_side=ENGINE_PAIRS_SIDE_BY_SIDE,
         extra=lost_by_illegal,
+        referee=referee,
         seed=seed,
         names=names,
         facts=facts,
@@ -195,24 +199,24 @@ def paired_suite(
     max_plies: int,
     side_by_side: int,
     extra: PairValues,
+    referee: OpenReferee = by_material,
     seed: int = 0,
     names: tuple[str, str],
     facts: Mapping[str, Any] | None = None,
 ) -> Suite:
     """A row per pair of games, with both as its record; `pairs` are the numbers of their openings.
 
-    `side_by_side` pairs are played at once. The opponent is opened when the rows are requested. The seed decides the
-    openings; `names` are the player's and the opponent's in records.
+    `side_by_side` pairs are played at once. The opponent and the referee are opened when the rows are requested. The
+    seed decides the openings; `names` are the player's and the opponent's in records.
 
     Values are means over a pair's two games: `<suite>/score`, 1 for a win, ½ for a draw; `/won`, `/drawn`, `/lost`;
-    `/cut`, the ply limit was reached; `/material_score`, where such a game goes to the side with more material; and
-    those of `extra`.
+    `/rules_score`, where every game that reached the ply limit is drawn; `/ended/<ending>`; and those of `extra`.
     """
 
-    def answer(other: Player, first: int, chunk: Sequence[Any]) -> list[Row]:
+    def answer(other: Player, arbiter: Referee, first: int, chunk: Sequence[Any]) -> list[Row]:
         sides = ((player, other), (other, player))
         pairings = [Pairing(2 * pair.number + i, pair.board(), *two) for pair in chunk for i, two in enumerate(sides)]
-        games = play(pairings, max_plies)
+        games = arbiter.adjudicate(play(pairings, max_plies))
         rows = []
         for pair, as_white, as_black in zip(chunk, games[::2], games[1::2], strict=True):
             values = _scores(as_white, as_black) | dict(extra(as_white, as_black))
@@ -221,11 +225,12 @@ def paired_suite(
         return rows
 
     def rows(done: int) -> Iterator[list[Row]]:
-        with opponent() as other:
-            yield from by_chunks(planned, side_by_side, partial(answer, other))(done)
+        with opponent() as other, referee() as arbiter:
+            yield from by_chunks(planned, side_by_side, partial(answer, other, arbiter))(done)
 
     planned = [PlannedGame(pair, Start.openings, seed) for pair in pairs]
-    return Suite(suite, planned, rows, side_by_side, facts or {}, measures=partial(elo_measures, suite))
+    measures, conclude = partial(elo_measures, suite), partial(match_facts, suite)
+    return Suite(suite, planned, rows, side_by_side, facts or {}, measures=measures, conclude=conclude)
 
 
 def _record(game: PlayedGame, suite: SuiteName, names: tuple[str, str]) -> str:
@@ -236,16 +241,16 @@ def _record(game: PlayedGame, suite: SuiteName, names: tuple[str, str]) -> str:
 
 def _scores(as_white: PlayedGame, as_black: PlayedGame) -> dict[str, float]:
     scores = (as_white.score(chess.WHITE), as_black.score(chess.BLACK))
-    by_material = (as_white.material_score(chess.WHITE), as_black.material_score(chess.BLACK))
+    endings = (as_white.ending, as_black.ending)
     return {
         "score": sum(scores) / 2,
         "score/white": scores[0],
         "score/black": scores[1],
+        "rules_score": (as_white.rules_score(chess.WHITE) + as_black.rules_score(chess.BLACK)) / 2,
         "won": scores.count(1.0) / 2,
         "drawn": scores.count(0.5) / 2,
         "lost": scores.count(0.0) / 2,
-        "cut": [as_white.end, as_black.end].count(End.ply_limit) / 2,
-        "material_score": sum(by_material) / 2,
+        **{f"ended/{ending}": endings.count(ending) / 2 for ending in ENDINGS},
     }
 
 
@@ -253,29 +258,3 @@ def lost_by_illegal(as_white: PlayedGame, as_black: PlayedGame) -> dict[str, flo
     """The share of a pair's games that the player lost by an illegal move."""
     games = ((as_white, chess.WHITE), (as_black, chess.BLACK))
     return {"illegal": sum(game.end is End.illegal_move and game.winner is not color for game, color in games) / 2}
-
-
-def elo_measures(suite: SuiteName, rows: Sequence[Row]) -> dict[str, Measure]:
-    """`<suite>/elo`: the player's Elo less the opponent's.
-
-    It is the logistic difference of the mean score, and its interval is the interval of that score, converted in the
-    same way. The variance is that of the pairs' scores, so that an opening's advantage for one colour cancels. If every
-    game was lost the difference is minus infinity, if every game was won it is infinity; the other end is then that of
-    Wilson's interval with a pair as one trial (see `mean_interval`). Without rows there are no keys.
-    """
-    scores = [row.values[f"{suite}/score"] for row in rows]
-    if not scores:
-        return {}
-    value, low, high = map(elo, mean_interval(scores, 0.0, 1.0))
-    return {f"{suite}/elo": Measure(value, low, high, len(scores))}
-
-
-def elo(score: float) -> float:
-    """The difference in Elo that belongs to an expected score; infinite at 0 and 1.
-
-    >>> elo(0.5), round(elo(0.75), 1), elo(0.0)
-    (0.0, 190.8, -inf)
-    """
-    if score in (0.0, 1.0):
-        return math.copysign(math.inf, score - 0.5)
-    return ELO_SCALE * math.log10(score / (1 - score))

@@ -28,7 +28,7 @@ class MateInOneConfig:
     """Source and number of positions."""
 
     path: str = ""
-    """JSON lines with `fen` and `best`, or BIG-bench's own task.json; the suite needs it."""
+    """JSON lines with `fen` and `best`, or BIG-bench's own task.json. The suite needs it; a run without it has none."""
     limit: int | None = None
     """Largest number of positions; null: all."""
 

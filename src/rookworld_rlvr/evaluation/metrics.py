@@ -28,6 +28,7 @@ _POLICY = _fractions("policy", {
     "best_move_accuracy": ("the `B:` move is a candidate with the label's highest eval; all ties count", "rises"),
     "top5_accuracy": ("the `B:` move is one of the label's candidates", "rises"),
     "top5_overlap": ("share of the label's candidates among the completion's", "rises"),
+    "mate_in_one": ("the `B:` move mates; only for positions in which a move mates", "rises"),
     "win_probability_loss": ("win-probability loss of the `B:` move by the engine's evaluations; an illegal move loses "
                              "the whole win probability of the best move. Only for evaluated positions", "falls"),
     "eval_error": ("mean distance over five candidates between the win probability of `E:` and the engine's; an "
@@ -82,19 +83,21 @@ _GAMES = {
 def _match(suite: str) -> _Table:
     return {
         f"{suite}/score": EvaluationMetric(
-            "points", "mean of a pair's two games, 1 for a win and ½ for a draw or a game at the ply limit; also "
-            "`…/white` and `…/black`, by the model's colour", "rises"),
+            "points", "mean of a pair's two games, 1 for a win and ½ for a draw; games at the ply limit are "
+            "adjudicated; also `…/white` and `…/black`, by the model's colour", "rises"),
         f"{suite}/elo": EvaluationMetric(
             "Elo", "difference to the opponent that follows from the score; infinite if all games were won or lost",
             "rises"),
-        f"{suite}/material_score": EvaluationMetric(
-            "points", f"`{suite}/score` with games at the ply limit adjudicated to the side with more material",
-            "rises"),
+        f"{suite}/normalised_elo": EvaluationMetric(
+            "Elo", "the lead over the standard deviation of a game, so that draws do not change its error", "rises"),
+        f"{suite}/rules_score": EvaluationMetric(
+            "points", f"`{suite}/score` with all games at the ply limit drawn", "rises"),
     } | _fractions(suite, {
         "won": ("games won", "rises"),
-        "drawn": ("games drawn, or stopped at the ply limit", "–"),
+        "drawn": ("games drawn, by rule or by adjudication", "–"),
         "lost": ("games lost", "falls"),
-        "cut": ("games that reached the ply limit; they count as drawn", "–"),
+        "ended": ("games by their end: `…/checkmate`, `…/stalemate` and so on, `…/adjudicated_engine` and "
+                  "`…/adjudicated_material` at the ply limit", "more end by mate"),
     })  # fmt: skip
 
 
@@ -128,5 +131,15 @@ EVALUATION_METRICS: _Table = {
     **_MATCHES,
     **_label_loss("policy"),
     **_label_loss("environment"),
+    **_fractions(
+        "conversion",
+        {
+            "won": (
+                "won positions in which the player mates within 50 moves; also `…/<advantage>_<defender>`",
+                "rises",
+            ),
+            "ended": ("games by their end: `…/checkmate`, `…/stalemate` and so on, `…/cut` after 50 moves", "–"),
+        },
+    ),
 }
 """Key prefixes of all suites."""

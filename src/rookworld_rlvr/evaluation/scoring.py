@@ -7,12 +7,14 @@ say how.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from chess.engine import Mate
 from rapidfuzz.distance import Levenshtein
 
 from ..board.evals import to_pawns, win_probability
 from ..board.fen import FenField, parse_fen, position_key
+from ..board.moves import is_mate
 from ..board.transition import REWARD_DRAW, REWARD_ILLEGAL, REWARD_LEGAL, REWARD_WIN
 from ..rewards.evaluation_cache import EvaluationCache
 from ..rewards.move_values import move_values
@@ -63,6 +65,9 @@ def score_policy_row(example: Example, completion: str) -> dict[str, float]:
     - `top5_overlap`: the share of the label's candidates that the completion has as candidates. The published figures
       call this "top 5 move accuracy" (there always over five); compare them with it.
 
+    If a move mates:
+    - `mate_in_one`: `B:` mates.
+
     The set of values depends on the example alone; in mate and stalemate it is only `valid`. Raises PromptError for a
     malformed prompt, LabelError (a ValueError) for a malformed label.
     """
@@ -75,7 +80,15 @@ def score_policy_row(example: Example, completion: str) -> dict[str, float]:
         values |= _legality(answer, legal)
     if label:
         values |= _accuracy(answer, label)
+    if mates := _mating_moves(board.fen()):
+        values["mate_in_one"] = float(answer is not None and answer.best in mates)
     return values
+
+
+@lru_cache(maxsize=8192)
+def _mating_moves(fen: str) -> frozenset[str]:
+    board = parse_fen(fen)
+    return frozenset(move.uci() for move in board.legal_moves if is_mate(board, move.uci()))
 
 
 def _parsed_policy(completion: str) -> PolicyCompletion | None:

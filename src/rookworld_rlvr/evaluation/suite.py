@@ -25,6 +25,8 @@ class SuiteName(StrEnum):
     """Games against another model, or against a rule of thumb."""
     label_loss = "label_loss"
     """Cross-entropy of the held-out labels of both tasks."""
+    conversion = "conversion"
+    """Won positions that have to be won."""
 
 
 Measures = Callable[[Sequence[Row]], Mapping[str, Measure]]

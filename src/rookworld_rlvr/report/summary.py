@@ -6,7 +6,7 @@ from math import sqrt
 from statistics import fmean, variance
 from typing import Any
 
-from ..evaluation.headline import HEADLINE, MATCH_ELO
+from ..evaluation.headline import BY_MATERIAL, HEADLINE, MATCH_ELO
 from ..training.health import PREFIX
 
 # Steps at each end of a run whose rewards are compared.
@@ -58,15 +58,37 @@ def _keys(summary: Mapping[str, Any], part: str) -> list[str]:
 
 
 def _match(summary: Mapping[str, Any]) -> str:
-    """`+8 Elo [+2, +14], better; score 0.512; 400 games`."""
+    """`+8 Elo [+2, +14], better; score 0.512, by the rules alone 0.503; 400 games: 0.90 adjudicated_engine, …`."""
     match = summary.get("match", {})
     elo = match.get("elo")
     if not elo:
         return ""
     parts = ("better", "worse", "perhaps_worse")
-    mark = next((part for part in parts if MATCH_ELO in summary.get(part, [])), "no measured difference")
-    score = f"score {float(match['score']['value']):.3f}; " if "score" in match else ""
-    return f"{_signed(elo, 0, ' Elo')}, {mark.replace('_', ' ')}; {score}{elo['n']} games"
+    mark = next((part for part in parts if MATCH_ELO in summary.get(part, [])), _untested(match))
+    results = [f"{_signed(elo, 0, ' Elo')}, {mark.replace('_', ' ')}"]
+    if "score" in match:
+        rules = f", by the rules alone {float(match['rules_score']['value']):.3f}" if "rules_score" in match else ""
+        results.append(f"score {float(match['score']['value']):.3f}{rules}")
+    if "normalised_elo" in match:
+        results.append(_signed(match["normalised_elo"], 0, " normalised Elo"))
+    if "likelihood_of_superiority" in match:
+        results.append(f"likelihood of superiority {float(match['likelihood_of_superiority']):.3f}")
+    if "pentanomial" in match:
+        counts = ", ".join(map(str, match["pentanomial"]))
+        results.append(f"pairs with 0, ½, 1, 1½ and 2 points: {counts}")
+    return "; ".join([*results, f"{elo['n']} games{_endings(match)}"])
+
+
+def _untested(match: Mapping[str, Any]) -> str:
+    share = match.get(BY_MATERIAL.removeprefix("match/"), {}).get("value", 0.0)
+    return "not tested, as material alone decided most games" if share > 0.5 else "no measured difference"
+
+
+def _endings(match: Mapping[str, Any]) -> str:
+    """The shares of the endings that occurred, the most frequent first."""
+    shares = {key.removeprefix("ended/"): match[key]["value"] for key in match if key.startswith("ended/")}
+    listed = [f"{share:.0%} {name}" for name, share in sorted(shares.items(), key=lambda item: -item[1]) if share]
+    return f": {', '.join(listed).replace('_', ' ')}" if listed else ""
 
 
 def _change(summary: Mapping[str, Any], key: str) -> str:

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ..evaluation.mate_in_one import MateInOneConfig
 from ..model.device import Device, Precision
 from ..model.policy import ModelConfig
 from ..model.world import Distributed, DistributedConfig
@@ -161,10 +162,12 @@ class RunConfig:
     """Held-out rows per task, evaluated before and after; 0: no evaluation, sampled rows and match included."""
     sampled_rows: int = 256
     """The first so many held-out rows per task are also sampled 8 times at the training temperature; 0: none are."""
+    mate_in_one: MateInOneConfig = field(default_factory=MateInOneConfig)
+    """Mates in one that are evaluated before and after, beside those among the held-out rows."""
     match_pairs: int = 100
     """Pairs of games of the trained model against the one it began from, at the end; 0: none."""
     match_plies: int = 100
-    """A game of this match that reaches this many plies ends and counts as drawn."""
+    """A game of this match that reaches this many plies ends and is adjudicated."""
     evaluation_nodes: int = 0
     """Nodes per held-out position of the engine (rubric.stockfish) that measures policy/win_probability_loss; 0: the
     evaluations of rubric.move_evals do, or with rubric.source=engine its engines."""

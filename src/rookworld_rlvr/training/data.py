@@ -7,6 +7,7 @@ from importlib import resources
 from pathlib import Path
 
 from ..errors import UserError
+from ..evaluation.mate_in_one import MateInOne
 from ..tasks import Example, Task
 from ..tasks.corpus import Corpus, CorpusError, example_key, exclude_positions, read_corpus, split_by_position
 from .config import DEFAULT, DataConfig, SourceConfig
@@ -28,6 +29,8 @@ class Data:
     """Lines about rows that were left out, one per source; none for a clean source."""
     validation: tuple[Example, ...] = ()
     """Rows held back from the training rows; empty if neither validation nor the reference needs them."""
+    mates: tuple[MateInOne, ...] = ()
+    """Mates in one of a file, without those of training positions; empty if no file is configured."""
 
 
 def load_data(config: DataConfig, *, seed: int, evaluation_rows_per_task: int | None = None) -> Data:

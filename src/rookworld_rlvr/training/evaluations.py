@@ -1,19 +1,21 @@
 """Evaluations of a run: held-out rows before and after, validation rows, and the match against the start."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
 import chess
 
 from ..evaluation import Gain, Measure, Row, paired_gain, summarise, to_json
+from ..evaluation.adjudication import Referee, open_referee
 from ..evaluation.completions import evaluate, evaluate_sampled
-from ..evaluation.keys import SPREAD
+from ..evaluation.keys import SAMPLED, SPREAD
 from ..evaluation.match import MakePlayer, MatchConfig, match_suite
+from ..evaluation.mate_in_one import MateInOne, mate_in_one_suite
 from ..evaluation.players import ModelPlayer, Player
-from ..evaluation.suite import suite_table
+from ..evaluation.suite import SuiteName, suite_table
 from ..model.policy import Policy
 from ..model.sharded import unshard
 from ..rollout.generator import Generator
@@ -25,12 +27,39 @@ from .run import Run, progress
 
 # The one number of each task that a decision looks at.
 SCORED = {Task.policy: "policy/legal_best_move", Task.environment: "environment/next_state_accuracy"}
-SCORE, ELO = "match/score", "match/elo"
 
 
 def evaluated(run: Run, name: str) -> list[Row]:
-    """Held-out rows, decoded greedily, and then the first of them sampled. Raises StepAbandonedError."""
-    return [*evaluate_rows(run, name, run.data.held_out), *evaluate_sampled_rows(run, name)]
+    """Held-out rows, decoded greedily, then the first of them sampled, then the mates. Raises StepAbandonedError."""
+    rows = [*evaluate_rows(run, name, run.data.held_out), *evaluate_sampled_rows(run, name)]
+    return [*rows, *_evaluate_mates(run, name, len(rows))]
+
+
+def items(run: Run) -> list[Hashable]:
+    """The items of the rows of `evaluated`, in order."""
+    return [*run.data.held_out, *((SAMPLED, example) for example in run.sampled), *_mates(run)]
+
+
+def _mates(run: Run) -> Sequence[MateInOne]:
+    return run.data.mates if run.data.held_out else ()
+
+
+def _evaluate_mates(run: Run, name: str, first: int) -> list[Row]:
+    """The greedy moves in the mates in one of a file, numbered from `first`."""
+    if not _mates(run):
+        return []
+    context, world = run.context, run.context.world
+    with _generator(run), progress(run.console, f"evaluation {name}, mates in one", len(_mates(run))) as show:
+        player, advance = ModelPlayer(context.generator, context.policy.tokenizer), _stoppable(run, show)
+
+        def scored() -> list[Row]:
+            rows: list[Row] = []
+            for chunk in mate_in_one_suite(player, world.share(_mates(run))).rows(0):
+                rows += chunk
+                advance(len(rows))
+            return rows
+
+        return _numbered(world.gather_in_order(scored, f"evaluation {name}, mates in one"), first)
 
 
 def evaluate_rows(run: Run, name: str, rows: Sequence[Example]) -> list[Row]:
@@ -101,17 +130,34 @@ def tables(before: list[Row], after: list[Row]) -> dict[str, Any]:
     return summary | {"spread": {name: to_json(_of_spread(parts[name], True)) for name in ("before", "after")}}
 
 
-def play_against_start(run: Run) -> dict[str, Measure]:
-    """`match/score` and `match/elo` with their intervals, `n` in games; empty if no match is configured.
+@dataclass(frozen=True, slots=True)
+class MatchResult:
+    """Result of the match against the start; empty if none was played."""
+
+    table: Mapping[str, Measure] = field(default_factory=dict)
+    """The keys of the suite `match`; `n` counts games."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Pentanomial counts, likelihood of superiority and the adjudicator."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The summary's `match`: keys without the suite's name, and the facts."""
+        table = to_json(self.table)
+        return {key.removeprefix(f"{SuiteName.match}/"): entry for key, entry in table.items()} | dict(self.facts)
+
+
+def play_against_start(run: Run) -> MatchResult:
+    """The match of the trained model against the start; empty if no match is configured.
 
     Both models sample as published self-play did; an illegal move is sampled again, then replaced (see
-    `evaluation.match`). Raises StepAbandonedError if a stop was requested, GeneratorError.
+    `evaluation.match`). Raises StepAbandonedError if a stop was requested, GeneratorError, ScorerError.
     """
     if not run.config.match_pairs or not run.data.held_out:
-        return {}
+        return MatchResult()
     policy, original = run.context.policy, run.context.references.original
-    with unshard(policy.model, original.model):
-        return _played(run, policy, original)
+    with unshard(policy.model, original.model), open_referee(run.config.rubric.stockfish) as referee:
+        if referee.reason:
+            run.console.print(f"match: adjudicated by material: {referee.reason}", highlight=False)
+        return _played(run, policy, original, referee)
 
 
 def match_config(config: RunConfig) -> MatchConfig:
@@ -119,7 +165,7 @@ def match_config(config: RunConfig) -> MatchConfig:
     return MatchConfig(opponent="start", pairs=config.match_pairs, max_plies=config.match_plies)
 
 
-def _played(run: Run, policy: Policy, original: Policy) -> dict[str, Measure]:
+def _played(run: Run, policy: Policy, original: Policy, referee: Referee) -> MatchResult:
     run.context.generator.sync(policy.model)
     theirs = run.make_generator(original)
     theirs.sync(original.model)
@@ -131,12 +177,13 @@ def _played(run: Run, policy: Policy, original: Policy) -> dict[str, Measure]:
             _players(run, run.context.generator, policy, config, moves),
             _players(run, theirs, original, config, moves),
             config,
+            referee=lambda: nullcontext(referee),
             pairs=pairs,
             seed=run.config.seed,
         )
         rows = world.gather_in_order(lambda: [row for chunk in suite.rows(0) for row in chunk], "the match")
-    table = suite_table(suite, rows)
-    return {key: _in_games(table[key]) for key in (SCORE, ELO)}
+    table = {key: _in_games(measure) for key, measure in suite_table(suite, rows).items()}
+    return MatchResult(table, {**suite.conclude(rows), "adjudicator": referee.name})
 
 
 @dataclass(slots=True)

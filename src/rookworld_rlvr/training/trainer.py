@@ -3,16 +3,15 @@
 import json
 import signal
 import time
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..evaluation import Measure, Row, to_json
+from ..evaluation import Row
 from ..evaluation.headline import Changes, changes
-from ..evaluation.keys import SAMPLED
 from ..evaluation.table import json_number
 from ..files import whole_lines, write_json, write_text
 from ..model.weights import checksum
@@ -20,7 +19,7 @@ from ..provenance import digest, software
 from ..stability.faults import StepAbandonedError
 from ..stability.reference import ReferenceMode
 from .checkpoint import find_run, list_checkpoints, load_checkpoint, remove
-from .evaluations import evaluated, play_against_start, tables, validate
+from .evaluations import MatchResult, evaluated, items, play_against_start, tables, validate
 from .loop import run_steps, save
 from .memory import peak_memory_gib
 from .preflight import PreflightCheck, preflight_checks, preflight_examples, require_passed
@@ -72,7 +71,7 @@ class Outcome:
     completions_per_s: float = 0.0
     before: Sequence[Row] = ()
     after: Sequence[Row] = ()
-    match: Mapping[str, Measure] = field(default_factory=dict)
+    match: MatchResult = field(default_factory=MatchResult)
 
 
 def _train(run: Run) -> dict[str, Any]:
@@ -99,12 +98,12 @@ def _train(run: Run) -> dict[str, Any]:
 
 def _write_summary(run: Run, outcome: Outcome) -> dict[str, Any]:
     context, before, after = run.context, list(outcome.before), list(outcome.after)
-    moved = changes(before, after, outcome.match) if after else Changes([], [])
+    moved = changes(before, after, outcome.match.table) if after else Changes([], [])
     summary = {
         "steps": outcome.steps,
         "stopped": outcome.stopped,
         **tables(before, after),
-        "match": {key.removeprefix("match/"): entry for key, entry in to_json(outcome.match).items()},
+        "match": outcome.match.to_json(),
         "better": moved.better,
         "worse": moved.worse,
         "perhaps_worse": moved.perhaps_worse,
@@ -168,12 +167,12 @@ def _go_on(run: Run, checkpoint: Any) -> tuple[int, list[Row]]:
     path, world = run.folder / BEFORE_ROWS, run.context.world
     steps_done = world.barrier(lambda: load_checkpoint(checkpoint, run.context), "the checkpoint")
     values = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
-    items: list[Hashable] = [*run.data.held_out, *((SAMPLED, example) for example in run.sampled)]
-    if len(values) != len(items):
-        raise UserError(f"resume: expected {len(items)} evaluated rows in {path}, got {len(values)}")
+    evaluated_items = items(run)
+    if len(values) != len(evaluated_items):
+        raise UserError(f"resume: expected {len(evaluated_items)} evaluated rows in {path}, got {len(values)}")
     world.barrier(lambda: None, "the rows before")
     _go_on_in_files(run, steps_done)
-    return steps_done, [Row(i, items[i], value) for i, value in enumerate(values)]
+    return steps_done, [Row(i, evaluated_items[i], value) for i, value in enumerate(values)]
 
 
 @on_rank_0("the run's files")

@@ -1,0 +1,87 @@
+"""Results of games that reached the ply limit: by Stockfish's evaluation of the last position, else by material.
+
+Weak players win pieces and seldom mate, so that without adjudication nearly all of their games would count as drawn.
+A win is a lead of more than 100 centipawns, as in published matches of chess language models
+(github.com/adamkarvonen/chess_gpt_eval), or of at least three pawns of material.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+
+import chess
+
+from ..board.evals import lead_pawns
+from ..stockfish.engine import Engine, EngineConfig, EngineUnusableError, engine_position
+from ..stockfish.uci import Limit
+from .games import Adjudicator, End, PlayedGame
+
+WIN_PAWNS = 1.0
+WIN_MATERIAL_PAWNS = 3
+# Nodes of the search of a last position. They are fixed, so that a result is the same on every machine.
+NODES = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Referee:
+    """Adjudicates games by an engine if it has one, else by material."""
+
+    engine: Engine | None = None
+    name: str = "material"
+    """The engine with its nodes, or `material`."""
+    reason: str = ""
+    """One line: the reason why there is no engine."""
+
+    def adjudicate(self, games: Sequence[PlayedGame]) -> list[PlayedGame]:
+        """The games, in order; those that reached the ply limit get an adjudicator and, unless drawn, a winner.
+
+        Raises ScorerError if the engine fails.
+        """
+        return [self._adjudicated(game) if game.end is End.ply_limit else game for game in games]
+
+    def _adjudicated(self, game: PlayedGame) -> PlayedGame:
+        if self.engine is None:
+            return replace(game, adjudicator=Adjudicator.material, winner=material_winner(game.board))
+        return replace(game, adjudicator=Adjudicator.engine, winner=engine_winner(self.engine, game.board))
+
+
+OpenReferee = Callable[[], AbstractContextManager[Referee]]
+
+
+def by_material() -> AbstractContextManager[Referee]:
+    """A referee without an engine."""
+    return nullcontext(Referee())
+
+
+@contextmanager
+def open_referee(config: EngineConfig) -> Iterator[Referee]:
+    """A referee with the configured Stockfish; by material, with the reason, if no such engine works here."""
+    try:
+        engine = Engine(config, lines=1)
+        referee = Referee(engine, f"{engine.identity()}, {NODES} nodes")
+    except EngineUnusableError as error:
+        yield Referee(reason=str(error))
+        return
+    try:
+        yield referee
+    finally:
+        engine.close()
+
+
+def material_winner(board: chess.Board) -> chess.Color | None:
+    """The side that leads by three pawns of material or more; None if neither does.
+
+    >>> material_winner(chess.Board("4k3/8/8/8/8/8/8/2B1K3 w - - 0 1"))
+    True
+    """
+    lead = lead_pawns(board, chess.WHITE)
+    return lead > 0 if abs(lead) >= WIN_MATERIAL_PAWNS else None
+
+
+def engine_winner(engine: Engine, board: chess.Board) -> chess.Color | None:
+    """The side that the engine sees ahead by more than 100 centipawns; None if neither is.
+
+    The position must have a legal move, as it does if the rules have not ended the game. Raises ScorerError.
+    """
+    [(_, pawns)] = engine.analyse(engine_position(board.fen()), Limit(nodes=NODES)).lines
+    return (pawns > 0) is board.turn if abs(pawns) > WIN_PAWNS else None

@@ -1,0 +1,190 @@
+"""The suite `conversion`: positions that are won by far, from which a player has to mate within 50 moves.
+
+It shows what matches of weak players hide, the inability to win a won game.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+import chess
+
+from ..board.evals import lead_pawns
+from ..board.openings import drawn_opening
+from .engine_player import FULL_SKILL, OpponentConfig, engine_player
+from .games import End, Pairing, PlayedGame, pgn_text, play
+from .match import MakePlayer
+from .players import DecodingConfig, Player, RandomPlayer, RescuedPlayer, published_decoding
+from .suite import Suite, SuiteName, by_chunks
+from .table import Row
+
+# 50 moves of each side.
+MAX_PLIES = 100
+GAMES_SIDE_BY_SIDE = 100
+ATTEMPTS = 3
+
+
+class Advantage(StrEnum):
+    """Material by which the player is ahead."""
+
+    kqk = "kqk"
+    """King and queen against king, anywhere on the board; the player moves."""
+    krk = "krk"
+    """King and rook against king, likewise."""
+    piece_up = "piece_up"
+    """An opening in which the other side lacks a knight or a bishop; either side moves."""
+    five_pawns_up = "five_pawns_up"
+    """An opening in which the other side lacks five pawns; either side moves."""
+
+
+class Defender(StrEnum):
+    """The other side."""
+
+    random = "random"
+    """Any legal move."""
+    engine = "engine"
+    """Stockfish at full strength, 1,000 nodes per move."""
+
+
+ENDGAMES = {Advantage.kqk: chess.QUEEN, Advantage.krk: chess.ROOK}
+LACKING = {Advantage.piece_up: ((chess.KNIGHT, chess.BISHOP), 1, 3), Advantage.five_pawns_up: ((chess.PAWN,), 5, 5)}
+"""Kinds of the pieces that the other side lacks, their number, and the player's lead in pawns."""
+
+
+@dataclass(slots=True)
+class ConversionConfig:
+    """Number of positions, and the defenders."""
+
+    positions: int = 20
+    """Positions of each kind, the same against each defender."""
+    defenders: list[Defender] = field(default_factory=lambda: list(Defender))
+    """`random`, and `engine`, which needs Stockfish."""
+    decoding: DecodingConfig = field(default_factory=published_decoding)
+
+    def __post_init__(self) -> None:
+        if self.positions < 0 or len(set(self.defenders)) < len(self.defenders):
+            raise ValueError(f"conversion: expected positions from 0 and defenders, each once, got {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class WonPosition:
+    """A game of the suite before it is played; its string is its identity."""
+
+    number: int
+    advantage: Advantage
+    defender: Defender
+    fen: str
+    color: chess.Color
+    """The player's side."""
+
+    def __str__(self) -> str:
+        return f"{self.advantage} against {self.defender} as {chess.COLOR_NAMES[self.color]} from {self.fen}"
+
+
+def conversion_suite(
+    player: MakePlayer,
+    config: ConversionConfig,
+    *,
+    engine_path: str = "",
+    seed: int = 0,
+    name: str = "model",
+    facts: Mapping[str, Any] | None = None,
+) -> Suite:
+    """A row per game, with the game as its record. The player's illegal moves are sampled again, then replaced.
+
+    `seed` decides the positions; `name` is the player's in records. Values, 1.0 or 0.0: `conversion/won`, also as
+    `…/<advantage>_<defender>`, and `conversion/ended/<reason>` for the reason of the game's end.
+    """
+    rescued = RescuedPlayer(player(seed), player(seed + 1), ATTEMPTS, seed)
+
+    def answer(defenders: Mapping[Defender, Player], first: int, chunk: Sequence[Any]) -> list[Row]:
+        pairings = [_pairing(position, rescued, defenders[position.defender]) for position in chunk]
+        games = zip(chunk, play(pairings, MAX_PLIES), strict=True)
+        return [
+            Row(position.number, position, _values(position, game), _record(position, game, name))
+            for position, game in games
+        ]
+
+    def rows(done: int) -> Iterator[list[Row]]:
+        with ExitStack() as stack:
+            defenders = {each: DEFENDERS[each](stack, engine_path, seed) for each in config.defenders}
+            yield from by_chunks(positions, GAMES_SIDE_BY_SIDE, partial(answer, defenders))(done)
+
+    positions = won_positions(config, seed)
+    return Suite(SuiteName.conversion, positions, rows, GAMES_SIDE_BY_SIDE, facts or {})
+
+
+def defending_engine(path: str) -> OpponentConfig:
+    """The settings of the defender `engine`."""
+    return OpponentConfig(path=path, nodes=1000, skill=FULL_SKILL)
+
+
+DEFENDERS: Mapping[Defender, Callable[[ExitStack, str, int], Player]] = {
+    Defender.random: lambda stack, path, seed: RandomPlayer(seed),
+    Defender.engine: lambda stack, path, seed: stack.enter_context(engine_player(defending_engine(path), seed)),
+}
+
+
+def won_positions(config: ConversionConfig, seed: int) -> list[WonPosition]:
+    """The games in order: by defender, by kind of position, the player with White in every second one."""
+    planned = [
+        (advantage, defender, number)
+        for defender in config.defenders
+        for advantage in Advantage
+        for number in range(config.positions)
+    ]
+    return [
+        WonPosition(place, advantage, defender, won_board(advantage, number, seed).fen(), number % 2 == 0)
+        for place, (advantage, defender, number) in enumerate(planned)
+    ]
+
+
+def won_board(advantage: Advantage, number: int, seed: int) -> chess.Board:
+    """A legal position, drawn by seed and number, in which a side is ahead: White if the number is even."""
+    rng, color = random.Random(f"conversion:{seed}:{advantage}:{number}"), number % 2 == 0
+    while True:
+        board = _endgame(ENDGAMES[advantage], color, rng) if advantage in ENDGAMES else _opening(advantage, color, rng)
+        ahead = advantage in ENDGAMES or lead_pawns(board, color) == LACKING[advantage][2]
+        if ahead and board.is_valid() and not board.is_game_over():
+            return board
+
+
+def _endgame(kind: chess.PieceType, color: chess.Color, rng: random.Random) -> chess.Board:
+    board = chess.Board(None)
+    pieces = (chess.Piece(chess.KING, color), chess.Piece(kind, color), chess.Piece(chess.KING, not color))
+    for square, piece in zip(rng.sample(chess.SQUARES, 3), pieces, strict=True):
+        board.set_piece_at(square, piece)
+    board.turn = color
+    return board
+
+
+def _opening(advantage: Advantage, color: chess.Color, rng: random.Random) -> chess.Board:
+    """An opening without some pieces of the other side; perhaps not valid, or not ahead."""
+    kinds, number, _ = LACKING[advantage]
+    board = drawn_opening(rng.randrange(1000), rng.randrange(1000)).copy(stack=False)
+    squares = [square for kind in kinds for square in board.pieces(kind, not color)]
+    for square in rng.sample(squares, min(number, len(squares))):
+        board.remove_piece_at(square)
+    return board
+
+
+def _pairing(position: WonPosition, player: Player, defender: Player) -> Pairing:
+    white, black = (player, defender) if position.color else (defender, player)
+    return Pairing(position.number, chess.Board(position.fen), white, black)
+
+
+def _values(position: WonPosition, game: PlayedGame) -> dict[str, float]:
+    won = game.score(position.color)
+    names = ("won", f"won/{position.advantage}_{position.defender}")
+    values = {f"conversion/{name}": float(won == 1.0) for name in names}
+    return values | {f"conversion/ended/{end}": float(game.end is end) for end in End}
+
+
+def _record(position: WonPosition, game: PlayedGame, name: str) -> str:
+    """The game as PGN."""
+    white, black = (name, position.defender.value)[:: 1 if position.color else -1]
+    return pgn_text(game, {"Event": str(position), "White": white, "Black": black})
