@@ -174,6 +174,8 @@ def test_every_suite_can_be_asked_for_by_name_and_has_rows(evaluate: Evaluate, t
         "engine_match.pairs=1",
         "engine_match.max_plies=2",
         "engine_match.opponent.nodes=10",
+        "conversion.positions=1",
+        "conversion.defenders=[random]",
     )
     assert list(result["suites"]) == [str(name) for name in names]
     for name, suite in result["suites"].items():

@@ -49,6 +49,7 @@ MEASURED = (*POLICY, "evaluation_nodes=50", "stockfish.path={measuring}")
 MATES = ("suites=[mate_in_one]", "mate_in_one.path={mates}")
 SELFPLAY = ("suites=[selfplay]", "selfplay.games=2", "selfplay.max_plies=2", *PLAYS)
 MATCH = ("suites=[engine_match]", "engine_match.pairs=2", "engine_match.max_plies=3", *PLAYS)
+CONVERSION = ("suites=[conversion]", "conversion.positions=1", "conversion.defenders=[random]", *PLAYS)
 GAMES = ("suites=[match]", "match.pairs=2", "match.max_plies=4", *PLAYS)
 SERVER = ("generator.kind=vllm_server", "generator.vllm.urls=[http://127.0.0.1:1]", "generator.vllm.retries=0")
 OPTIONS = {
@@ -108,6 +109,8 @@ OPTIONS = {
     "engine_match.opponent.skill": Option(7, MATCH),
     "engine_match.opponent.random_moves": Option(1.0, MATCH),
     "engine_match.pgn": Option("games.pgn", MATCH),
+    "conversion.positions": Option(0, CONVERSION),
+    "conversion.defenders": Option("[]", CONVERSION),
 }
 OPPONENT = """#!{python}
 '''A UCI engine whose move follows from its settings and its limit.'''

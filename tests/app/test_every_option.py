@@ -71,6 +71,8 @@ OPTIONS: dict[str, Option] = {
     "keep_checkpoints": Option(1, "folder", ("checkpoint_every=1",)),
     "evaluation_rows": Option(2, "folder"),
     "sampled_rows": Option(1, "folder"),
+    "mate_in_one.path": Option("/nope", "refused"),
+    "mate_in_one.limit": Option(0, "refused"),
     "match_pairs": Option(7, "match"),
     "match_plies": Option(7, "match"),
     "rollouts_every": Option(2, "folder", ("steps=3",)),

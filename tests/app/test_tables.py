@@ -9,7 +9,7 @@ from rich.table import Table
 
 from rookworld_rlvr.app.tables import comparison_table, evaluation_tables
 from rookworld_rlvr.evaluation import Gain, Measure, Row, summarise, to_json
-from rookworld_rlvr.evaluation.match import elo_measures
+from rookworld_rlvr.evaluation.elo import elo_measures
 from rookworld_rlvr.evaluation.paired import Comparison
 from rookworld_rlvr.evaluation.suite import SuiteName
 

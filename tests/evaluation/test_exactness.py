@@ -77,6 +77,12 @@ def read_policy(text: str) -> tuple[list[str], list[float], str] | None:
     return None if same_square or len(moves) != len(evals) else (moves, evals, match["b"])
 
 
+def mated(board: chess.Board, uci: str) -> bool:
+    after = board.copy()
+    after.push_uci(uci)
+    return after.is_checkmate()
+
+
 def policy_values(example: Example, text: str) -> Iterator[tuple[str, float]]:
     board = chess.Board(example.prompt[3:])
     legal, answer, label = legal_moves(board), read_policy(text), read_policy(example.completion or "")
@@ -85,6 +91,8 @@ def policy_values(example: Example, text: str) -> Iterator[tuple[str, float]]:
     if legal:
         yield "legal_best_move", best in legal
         yield "legal_candidates", len(set(moves) & legal) / min(5, len(legal))
+    if mates := {move for move in legal if mated(board, move)}:
+        yield "mate_in_one", best in mates
     if label and set(label[0]) & legal:
         evals = {move: value for move, value in zip(label[0], label[1], strict=True) if move in legal}
         top = {move for move in evals if evals[move] == max(evals.values())}

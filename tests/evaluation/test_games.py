@@ -8,7 +8,7 @@ import chess
 import chess.pgn
 import pytest
 
-from rookworld_rlvr.board.openings import OPENINGS
+from rookworld_rlvr.board.openings import OPENINGS, opening_board
 from rookworld_rlvr.evaluation.games import End, Pairing, PlayedGame, Start, pgn_text, play
 from rookworld_rlvr.evaluation.players import RandomPlayer
 
@@ -52,7 +52,7 @@ def test_a_game_ends_by_rule_or_by_an_illegal_move(
     assert game.illegal == (moves.split()[-1] if end is End.illegal_move else None)
 
 
-def test_a_game_is_cut_at_its_limit_and_counts_as_half() -> None:
+def test_a_game_stops_at_the_ply_limit_without_a_winner() -> None:
     game = of(SHUFFLE, limit=5)
     assert (game.plies, game.end, game.winner, game.score(chess.WHITE)) == (5, End.ply_limit, None, 0.5)
     assert (of(FOOLS_MATE).score(chess.WHITE), of(FOOLS_MATE).score(chess.BLACK)) == (0.0, 1.0)
@@ -85,15 +85,14 @@ def test_games_of_seeded_players_are_those_they_would_be_alone() -> None:
     assert len(set(together)) == 3
 
 
-def test_games_begin_behind_each_opening_once_before_any_comes_again() -> None:
-    starts = [Start.openings.board(number, seed=3).fen() for number in range(len(OPENINGS))]
-    assert len(set(starts)) == len(OPENINGS)
-    assert starts[0] != Start.openings.board(0, seed=4).fen()
-    # Later ones go on from a line by two drawn plies.
-    later = Start.openings.board(len(OPENINGS), seed=3)
-    later.pop()
-    later.pop()
-    assert later.fen() == starts[0]
+def test_each_opening_line_is_used_once_before_any_is_used_again() -> None:
+    lines = {opening_board(opening).fen() for opening in OPENINGS}
+    starts = [Start.openings.board(number, seed=3) for number in range(len(OPENINGS) + 1)]
+    # Two drawn plies follow each line.
+    for start in starts:
+        start.pop()
+        start.pop()
+    assert {start.fen() for start in starts[:-1]} == lines and starts[-1].fen() == starts[0].fen()
     assert Start.standard.board(5, seed=3).fen() == chess.STARTING_FEN
 
 

@@ -53,6 +53,23 @@ def test_a_lost_match_is_worse_where_its_interval_leaves_out_zero() -> None:
     assert changes(nothing, nothing, {"match/elo": Measure(60.0, 30.0, 90.0, 400)}).better == ["match/elo"]
 
 
+def test_a_match_that_material_alone_decided_is_not_tested() -> None:
+    nothing = rows(valid=[1.0] * 4)
+    won = {"match/elo": Measure(60.0, 30.0, 90.0, 400)}
+    for share, better in ((0.4, ["match/elo"]), (0.6, [])):
+        by_material = Measure(share, share - 0.1, share + 0.1, 400)
+        moved = changes(nothing, nothing, won | {"match/ended/adjudicated_material": by_material})
+        assert (moved.better, moved.worse, moved.perhaps_worse) == (better, [], [])
+        by_engine = {"match/ended/adjudicated_engine": by_material}
+        assert changes(nothing, nothing, won | by_engine).better == ["match/elo"]
+
+
+def test_mates_in_one_are_headline_keys() -> None:
+    for key in ("policy/mate_in_one", "mate_in_one/accuracy"):
+        one, two = ([Row(i, i, {key: value}) for i in range(40)] for value in (1.0, 0.0))
+        assert changes(one, two, {}).worse == [key] and changes(two, one, {}).better == [key]
+
+
 def test_a_key_is_named_only_if_ranks_and_mean_agree() -> None:
     # Many small gains and few large losses: the ranks say lower, the mean of the loss rises.
     after = [0.49] * 614 + [0.55] * 126 + [0.5] * 1308
@@ -98,7 +115,7 @@ def test_holm_steps_down_and_stops_at_the_first_that_passes() -> None:
 def test_the_tables_show_all_headline_keys_and_whatever_got_worse_in_one_order() -> None:
     gains = dict.fromkeys([LOSS, VALID, "sampled/policy/valid", "policy/top5_overlap"], 0)
     assert shown_first(gains, ["match/elo"]) == [VALID, LOSS, "sampled/policy/valid", "match/elo"]
-    assert len(HEADLINE) == 2 * 14 + 1 == len(set(HEADLINE))
+    assert len(HEADLINE) == 2 * 15 + 2 == len(set(HEADLINE))
 
 
 def test_directions_and_scales_hold_for_sampled_and_refined_keys() -> None:

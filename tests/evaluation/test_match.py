@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import chess
 import pytest
 
-from rookworld_rlvr.board.openings import OPENINGS, drawn_opening
+from rookworld_rlvr.board.openings import OPENINGS, drawn_opening, opening_board
 from rookworld_rlvr.evaluation import Measure, summarise
 from rookworld_rlvr.evaluation.match import RULES, IllegalRule, MatchConfig, match_suite
 from rookworld_rlvr.evaluation.players import CapturePlayer, ExchangePlayer, Player, RandomPlayer, RescuedPlayer
@@ -17,6 +17,11 @@ class Silent:
 
     def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
         return [""] * len(boards)
+
+
+def max_gain(board: chess.Board) -> int:
+    """Pawns that the side to move wins by the exchange rule."""
+    return max(ExchangePlayer().rate(board, move) for move in board.legal_moves)
 
 
 def table(one: type[Player] | object, other: object, **settings: object) -> dict[str, Measure]:
@@ -62,12 +67,6 @@ def test_choices_depend_on_position_number_and_seed_alone() -> None:
         assert len(set(choices)) > 3
 
 
-def test_the_exchange_rule_beats_captures_and_the_random_mover() -> None:
-    for opponent in ("capture", "random"):
-        result = table(RULES["exchange"], RULES[opponent], pairs=6)
-        assert result["match/score"].value > 0.7 and result["match/elo"].low > 0
-
-
 def test_an_illegal_answer_is_asked_again_then_replaced_and_counted() -> None:
     heard: list[list[int]] = []
 
@@ -95,26 +94,51 @@ def test_an_illegal_answer_is_asked_again_then_replaced_and_counted() -> None:
 def test_who_writes_nothing_is_a_random_mover_when_rescued_and_loses_else() -> None:
     rescued = table(lambda seed: Silent(), RULES["random"], pairs=4, max_plies=20)
     assert (rescued["match/illegal"].value, rescued["match/replaced"].value) == (1.0, 1.0)
-    assert rescued["match/opponent_illegal"].value == 0.0 and rescued["match/drawn"].value > 0.5
+    assert rescued["match/opponent_illegal"].value == 0.0 and rescued["match/rules_score"].value == 0.5
     lost = table(lambda seed: Silent(), RULES["random"], pairs=4, illegal=IllegalRule.loses)
     assert (lost["match/score"].value, lost["match/illegal"].value) == (0.0, 1.0)
     assert "match/replaced" not in lost
 
 
-def test_games_that_are_cut_are_counted_and_their_material_is_told() -> None:
+def test_games_at_the_ply_limit_count_by_adjudication_and_by_the_rules() -> None:
     short = table(RULES["exchange"], RULES["random"], pairs=4, max_plies=24)
-    assert short["match/cut"].value > 0.5
-    # Taking whatever can be had wins material long before it mates.
-    assert short["match/material_score"].value > short["match/score"].value
+    assert short["match/ended/adjudicated_material"].value > 0.5
+    # Captures win material long before they mate.
+    assert short["match/score"].value > short["match/rules_score"].value
     whole = table(RULES["random"], RULES["random"], pairs=2, max_plies=1000)
-    assert whole["match/cut"].value == 0.0 and whole["match/material_score"] == whole["match/score"]
+    assert whole["match/ended/adjudicated_material"].value == 0.0
+    assert whole["match/rules_score"] == whole["match/score"]
+
+
+def test_the_endings_of_all_games_add_up_to_one() -> None:
+    found = table(RULES["capture"], RULES["random"], pairs=3, max_plies=40)
+    endings = {key: found[key].value for key in found if key.startswith("match/ended/")}
+    assert len(endings) == 8 and sum(endings.values()) == pytest.approx(1.0)
+    # Rule players make no illegal moves.
+    assert endings["match/ended/illegal_move"] == 0.0
+
+
+def test_adjudicated_games_rank_the_rules_of_thumb() -> None:
+    for stronger, weaker in (("capture", "random"), ("exchange", "capture"), ("exchange", "random")):
+        found = table(RULES[stronger], RULES[weaker], pairs=8, max_plies=50)
+        assert found["match/score"].value > 0.5 and found["match/elo"].low > 0
 
 
 def test_hundreds_of_pairs_have_an_opening_of_their_own() -> None:
     boards = [drawn_opening(number, 0) for number in range(200)]
     assert len({board.fen() for board in boards}) > 190 and len(OPENINGS) < 200
     assert all(board.outcome() is None for board in boards)
-    assert [board.fen() for board in boards[:5]] != [drawn_opening(number, 1).fen() for number in range(5)]
+
+
+def test_matches_of_two_seeds_share_hardly_any_opening() -> None:
+    one, two = ({drawn_opening(number, seed).fen() for number in range(66)} for seed in (0, 1))
+    assert len(one & two) < 3
+
+
+def test_drawn_plies_leave_no_piece_to_be_captured_for_nothing() -> None:
+    leads = [abs(max_gain(drawn_opening(number, 0))) for number in range(66)]
+    lines = [abs(max_gain(opening_board(opening))) for opening in OPENINGS]
+    assert sum(gain >= 3 for gain in leads) <= sum(gain >= 3 for gain in lines) + 4
 
 
 def test_a_match_of_the_same_player_is_even_by_openings_and_seeds() -> None:

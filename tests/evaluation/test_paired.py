@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from rookworld_rlvr.evaluation import Measure, Row
-from rookworld_rlvr.evaluation.match import elo_measures
+from rookworld_rlvr.evaluation.elo import elo_measures
 from rookworld_rlvr.evaluation.paired import (
     JACKKNIFE,
     MCNEMAR,

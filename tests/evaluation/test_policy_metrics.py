@@ -56,6 +56,14 @@ def test_what_the_strict_parser_refuses_scores_0_on_all(completion: str) -> None
     assert row(completion) == dict.fromkeys(row(LABEL), 0.0)
 
 
+def test_where_a_move_mates_any_mate_is_right() -> None:
+    prompt = "P: 6k1/5ppp/8/8/8/8/8/RR2K3 w - - 0 1"
+    for best, right in (("a1a8", 1.0), ("b1b8", 1.0), ("a1a7", 0.0), ("a1a9", 0.0)):
+        example = Example(Task.policy, prompt, "M: a1a8 E: 999.99 B: a1a8")
+        assert score_policy_row(example, f"M: {best} E: 1.0 B: {best}")["mate_in_one"] == right
+    assert "mate_in_one" not in row(LABEL)
+
+
 @pytest.mark.parametrize(("best", "right"), [("e2e4", 1.0), ("d2d4", 1.0), ("g1f3", 0.0), ("a2a3", 0.0)])
 def test_every_candidate_of_the_highest_eval_is_a_best_move(best: str, right: float) -> None:
     assert row(f"M: e2e4 E: 0.3 B: {best}")["best_move_accuracy"] == right

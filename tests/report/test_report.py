@@ -25,6 +25,23 @@ from .conftest import BELIEVED, ENVIRONMENT, MATE, POLICY, said
 Make = Callable[..., RunRecord]
 
 
+def test_the_match_is_told_with_its_endings_and_both_scores(record: Make) -> None:
+    run = record()
+    share = {"value": 0.75, "low": 0.7, "high": 0.8, "n": 400}
+    run.summary["match"] |= {
+        "rules_score": {"value": 0.49}, "normalised_elo": {"value": -70.0, "low": -104.0, "high": -36.0, "n": 400},
+        "likelihood_of_superiority": 0.0012, "pentanomial": [40, 50, 60, 30, 20],
+        "ended/adjudicated_material": share, "ended/checkmate": {"value": 0.25}, "ended/stalemate": {"value": 0.0},
+    }  # fmt: skip
+    told = summarise_run(run.summary, run.metrics).match
+    for part in ("score 0.415, by the rules alone 0.490", "-70 normalised Elo [-104, -36]"):
+        assert part in told
+    assert "likelihood of superiority 0.001" in told and "40, 50, 60, 30, 20" in told
+    assert told.endswith("400 games: 75% adjudicated material, 25% checkmate")
+    run.summary["worse"].remove("match/elo")
+    assert "material alone decided most games" in summarise_run(run.summary, run.metrics).match
+
+
 def test_the_summary_begins_with_the_match_and_names_losses_first(record: Make) -> None:
     run = record()
     match, worse, better, same, warning = summarise_run(run.summary, run.metrics).sentences()

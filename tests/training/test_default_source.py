@@ -9,6 +9,7 @@ import pytest
 
 from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.rollout.generator import Generator
+from rookworld_rlvr.stockfish.engine import EngineNotFoundError, find_engine
 from rookworld_rlvr.training.run import Run
 from rookworld_rlvr.training.trainer import train as train_run
 
@@ -57,9 +58,12 @@ def test_a_summary_has_sampled_rows_spread_match_and_worse_keys(train: Train) ->
     assert not [key for key in result["gain"] if key.startswith("spread/")]
     assert result["spread"]["before"].keys() == result["spread"]["after"].keys()
     assert {"spread/best/policy/valid", "spread/distinct/environment"} <= result["spread"]["after"].keys()
-    # Games that reach the ply limit are drawn; n counts games.
-    assert result["match"]["score"] == {"value": 0.5, "low": 0.0, "high": 1.0, "n": 2}
-    assert result["match"]["elo"]["value"] == 0.0 and result["match"]["elo"]["low"] == "-inf"
+    # By the rules, games that reach the ply limit are drawn; n counts games.
+    match = result["match"]
+    assert match["rules_score"] == {"value": 0.5, "low": 0.0, "high": 1.0, "n": 2}
+    assert match["elo"]["low"] == "-inf" and match["score"]["n"] == 2 and 0.0 <= match["score"]["value"] <= 1.0
+    assert match["ended/adjudicated_material"]["value"] == 1.0 and match["adjudicator"] == "material"
+    assert sum(match["pentanomial"]) == 1 and 0.0 < match["likelihood_of_superiority"] < 1.0
     assert result["worse"] == []
 
 
@@ -78,6 +82,42 @@ def test_a_run_that_is_stopped_in_its_match_has_its_tables(make_saved_run: Calla
     result = train_run(run)
     assert result == summary(run.folder) and result["after"] == kept[0]["after"] and "policy/valid" in result["after"]
     assert (result["stopped"], kept[0]["stopped"], result["match"]) == ("interrupted", "interrupted", {})
+
+
+@pytest.fixture
+def mates(tmp_path: Path) -> Path:
+    path = tmp_path / "mates.jsonl"
+    rows = {"6k1/5ppp/8/8/8/8/8/R3K3 w - - 0 1": "a1a8", "7k/5Q2/6K1/8/8/8/8/8 w - - 0 1": "f7g7"}
+    path.write_text("".join(json.dumps({"fen": fen, "best": best}) + "\n" for fen, best in rows.items()))
+    return path
+
+
+def test_mates_of_a_file_are_evaluated_before_and_after(train: Train, mates: Path) -> None:
+    given = (*DEFAULTS, "evaluation_rows=2", "sampled_rows=1", f"mate_in_one.path={mates}")
+    whole = summary(train(*given, "steps=2", root="whole"))
+    assert {whole[table]["mate_in_one/accuracy"]["n"] for table in ("before", "after")} == {2}
+    assert "mate_in_one/accuracy" in whole["gain"]
+    resumed = train(*given, "steps=1", root="cut")
+    assert summary(train(*given, f"resume={resumed}", "steps=2", root="cut"))["gain"].keys() == whole["gain"].keys()
+
+
+def test_mates_of_training_positions_are_left_out(train: Train, mates: Path, tmp_path: Path) -> None:
+    trained = tmp_path / "trained.txt"
+    [fen, _] = [json.loads(line)["fen"] for line in mates.read_text().splitlines()]
+    trained.write_text(f"P: {fen} M: a1a8 E: 999.99 B: a1a8\n" * 2)
+    given = ("rubric.source=cached", f"data.train={trained}", "data.held_out=default", "data.mixture.environment=0")
+    result = summary(train(*given, "evaluation_rows=2", "steps=1", f"mate_in_one.path={mates}"))
+    assert result["before"]["mate_in_one/accuracy"]["n"] == 1
+
+
+def test_a_match_is_adjudicated_by_an_engine_that_is_installed(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STOCKFISH_PATH")
+    try:
+        find_engine()
+    except EngineNotFoundError:
+        pytest.skip("no Stockfish on this machine")
+    match = summary(train(*DEFAULTS, "steps=1", "evaluation_rows=1", "match_pairs=2", "match_plies=3"))["match"]
+    assert match["ended/adjudicated_engine"]["value"] == 1.0 and match["adjudicator"].startswith("Stockfish")
 
 
 def test_without_an_evaluation_there_is_no_match_and_no_worse_key(train: Train) -> None:

@@ -26,6 +26,7 @@ from ..stability.kl_control import KLController
 from ..stability.reference import ReferenceMode, References
 from ..stockfish.engine import EngineConfig
 from ..stockfish.pool import EnginePool
+from ..tasks.corpus import example_key
 from ..tasks.prompt_stream import PromptStream
 from ..training.checkpoint import find_run
 from ..training.config import RunConfig, Tracker

@@ -16,7 +16,7 @@ from ..evaluation.held_out import held_out_suite
 from ..evaluation.label_loss import label_loss_suite, label_losses
 from ..evaluation.match import RULES, MakePlayer, engine_match_suite, match_suite
 from ..evaluation.mate_in_one import MateInOne, MateInOneConfig, mate_in_one_suite, read_mates
-from ..evaluation.players import DecodingConfig, ModelPlayer, Player
+from ..evaluation.players import DecodingConfig, ModelPlayer, Player, published_decoding
 from ..evaluation.selfplay import selfplay_suite
 from ..evaluation.suite import Suite, SuiteName
 from ..model.device import select_device
@@ -123,9 +123,12 @@ def _engine_match(evaluated: Evaluated) -> Suite:
 
 
 def _referee(evaluated: Evaluated) -> tuple[OpenReferee, str]:
-    """The referee of matches, and its name."""
-    referee = partial(open_referee, EngineConfig(**asdict(evaluated.config.stockfish)))
+    """The referee of matches, and its name. Raises UserError if the configured engine does not work."""
+    stockfish = evaluated.config.stockfish
+    referee = partial(open_referee, EngineConfig(**asdict(stockfish)))
     with referee() as opened:
+        if stockfish.path and opened.reason:
+            raise UserError(f"stockfish: {opened.reason}")
         return referee, opened.name
 
 
@@ -135,7 +138,7 @@ def _conversion(evaluated: Evaluated) -> Suite:
     facts = {}
     if Defender.engine in config.defenders:
         facts["engine"] = _engine_name(defending_engine(path), "conversion.defenders")
-    ours = _player_maker(evaluated.policy, evaluated.generator, config.decoding)
+    ours = _player_maker(evaluated.policy, evaluated.generator, published_decoding())
     name, seed = evaluated.config.model.path, evaluated.config.seed
     return conversion_suite(ours, config, engine_path=path, seed=seed, name=name, facts=facts)
 

@@ -18,7 +18,7 @@ from ..board.openings import drawn_opening
 from .engine_player import FULL_SKILL, OpponentConfig, engine_player
 from .games import End, Pairing, PlayedGame, pgn_text, play
 from .match import MakePlayer
-from .players import DecodingConfig, Player, RandomPlayer, RescuedPlayer, published_decoding
+from .players import Player, RandomPlayer, RescuedPlayer
 from .suite import Suite, SuiteName, by_chunks
 from .table import Row
 
@@ -63,7 +63,6 @@ class ConversionConfig:
     """Positions of each kind, the same against each defender."""
     defenders: list[Defender] = field(default_factory=lambda: list(Defender))
     """`random`, and `engine`, which needs Stockfish."""
-    decoding: DecodingConfig = field(default_factory=published_decoding)
 
     def __post_init__(self) -> None:
         if self.positions < 0 or len(set(self.defenders)) < len(self.defenders):
