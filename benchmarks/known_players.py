@@ -21,7 +21,9 @@ from rich.table import Column, Table
 from rookworld_rlvr.app.generators import make_generator
 from rookworld_rlvr.board.fen import parse_fen
 from rookworld_rlvr.evaluation import Measure, MoveEvaluator, to_json
+from rookworld_rlvr.evaluation.adjudication import open_referee
 from rookworld_rlvr.evaluation.completions import greedy_texts
+from rookworld_rlvr.evaluation.conversion import ConversionConfig, conversion_suite
 from rookworld_rlvr.evaluation.engine_player import FULL_SKILL, OpponentConfig, engine_player
 from rookworld_rlvr.evaluation.held_out import Complete, held_out_suite
 from rookworld_rlvr.evaluation.match import EngineMatchConfig, engine_match_suite
@@ -63,7 +65,9 @@ OF_PLAYERS = (
     "selfplay/legal_halfmoves",
     "selfplay/illegal_rate",
     "engine_match/score",
+    "engine_match/rules_score",
     "engine_match/elo",
+    "conversion/won",
     "engine_match/illegal",
 )
 OF_ARBITERS = (
@@ -78,6 +82,8 @@ def main() -> None:
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--games", type=int, default=100)
     parser.add_argument("--pairs", type=int, default=32)
+    parser.add_argument("--plies", type=int, default=100, help="limit of a game against the weak Stockfish")
+    parser.add_argument("--positions", type=int, default=5, help="won positions of each kind")
     parser.add_argument("--rows", type=int, default=500, help="held-out rows of each task")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
@@ -139,13 +145,19 @@ def player_suites(
     make: MakePlayer, data: EvaluationData, measure: MoveEvaluator, arguments: argparse.Namespace
 ) -> Iterator[Suite]:
     """Self-play at the published sampling, all else greedy."""
-    games, match = SelfplayConfig(games=arguments.games), EngineMatchConfig(pairs=arguments.pairs, opponent=OPPONENT)
+    games, match = (
+        SelfplayConfig(games=arguments.games),
+        EngineMatchConfig(arguments.pairs, arguments.plies, opponent=OPPONENT),
+    )
     greedy, rows, trained = make(DecodingConfig()), arguments.rows, data.trained
     complete = partial(move_alone, greedy)
     yield held_out_suite(Task.policy, data.held_out, complete, trained=trained, most=rows, engine=measure)
     yield mate_in_one_suite(greedy, read_mates(arguments.mates))
     yield selfplay_suite(make(games.decoding), games)
-    yield engine_match_suite(greedy, partial(engine_player, OPPONENT), match)
+    yield engine_match_suite(
+        greedy, partial(engine_player, OPPONENT), match, referee=partial(open_referee, EngineConfig())
+    )
+    yield conversion_suite(lambda seed: make(games.decoding), ConversionConfig(positions=arguments.positions))
 
 
 def arbiter_suites(complete: Complete, data: EvaluationData, arguments: argparse.Namespace) -> Iterator[Suite]:

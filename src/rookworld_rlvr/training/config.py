@@ -164,9 +164,9 @@ class RunConfig:
     """The first so many held-out rows per task are also sampled 8 times at the training temperature; 0: none are."""
     mate_in_one: MateInOneConfig = field(default_factory=MateInOneConfig)
     """Mates in one that are evaluated before and after, beside those among the held-out rows."""
-    match_pairs: int = 100
+    match_pairs: int = 32
     """Pairs of games of the trained model against the one it began from, at the end; 0: none."""
-    match_plies: int = 100
+    match_plies: int = 60
     """A game of this match that reaches this many plies ends and is adjudicated."""
     evaluation_nodes: int = 0
     """Nodes per held-out position of the engine (rubric.stockfish) that measures policy/win_probability_loss; 0: the
