@@ -145,18 +145,15 @@ def player_suites(
     make: MakePlayer, data: EvaluationData, measure: MoveEvaluator, arguments: argparse.Namespace
 ) -> Iterator[Suite]:
     """Self-play at the published sampling, all else greedy."""
-    games, match = (
-        SelfplayConfig(games=arguments.games),
-        EngineMatchConfig(arguments.pairs, arguments.plies, opponent=OPPONENT),
-    )
+    games = SelfplayConfig(games=arguments.games)
+    match = EngineMatchConfig(arguments.pairs, arguments.plies, opponent=OPPONENT)
+    referee = partial(open_referee, EngineConfig())
     greedy, rows, trained = make(DecodingConfig()), arguments.rows, data.trained
     complete = partial(move_alone, greedy)
     yield held_out_suite(Task.policy, data.held_out, complete, trained=trained, most=rows, engine=measure)
     yield mate_in_one_suite(greedy, read_mates(arguments.mates))
     yield selfplay_suite(make(games.decoding), games)
-    yield engine_match_suite(
-        greedy, partial(engine_player, OPPONENT), match, referee=partial(open_referee, EngineConfig())
-    )
+    yield engine_match_suite(greedy, partial(engine_player, OPPONENT), match, referee=referee)
     yield conversion_suite(lambda seed: make(games.decoding), ConversionConfig(positions=arguments.positions))
 
 
