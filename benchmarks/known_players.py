@@ -52,8 +52,8 @@ from rookworld_rlvr.training.config import DataConfig
 from rookworld_rlvr.training.data import EvaluationData, load_evaluation_data
 
 MakePlayer = Callable[[DecodingConfig], Player]
-# Weak enough that a game can be won by someone who knows the rules, and the same in every run.
-OPPONENT = OpponentConfig(nodes=1, skill=FULL_SKILL, random_moves=0.9)
+# Weak enough that rules of thumb win games, strong enough that they do not win all; the same in every run.
+OPPONENT = OpponentConfig(nodes=1, skill=FULL_SKILL, random_moves=0.5)
 # Of the engine that measures what moves give away: far more than Stockfish has as a player.
 MEASURE_NODES = 100_000
 OF_PLAYERS = (
