@@ -28,6 +28,7 @@ EQUAL_ON_ALL_RANKS = {
     "not prefetch.pending",
     "not rows",
     "not run.sampled",
+    "not _mates(run)",
     "policy.sharded",
     "range(rounds)",
     "run.config.max_minutes",

@@ -33,6 +33,7 @@ LITTLE = {
         *("threads=1", "evaluation_rows=4", "selfplay.games=2"),
         *("selfplay.max_plies=4", "match.pairs=1"),
         *("match.max_plies=4", "engine_match.pairs=1", "engine_match.max_plies=4"),
+        *("conversion.positions=1", "conversion.defenders=[random]"),
     ),
     "sft": ("threads=1", "steps=2", "batch_size=4"),
 }
@@ -100,7 +101,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ["evaluate", "output=table.json", *LITTLE["evaluate"]],
             *(["data", "generate", "--rows", "40", "--out", f"outputs/{name}"] for name in ("data", "rows")),
             ["data", "evals", "my/rows.txt", "--nodes", "100", "--out", "outputs/my.tsv.gz"],
-            ["data", "selfplay", "--games", "2", "--max-plies", "20", "--rescue", "--out", "outputs/selfplay"],
             ["sft", "corpus=[my/rows.txt]", "output=outputs/sft", "steps=2", "batch_size=4"],
         ):
             assert main(words) == 0, words
@@ -140,13 +140,12 @@ def made_small(words: list[str], own: Path) -> list[str]:
         given = {word.split("=")[0] for word in overrides}
         groups = [word for word in LITTLE[words[0]] if word != "debug=short" or "debug" not in given]
         return [*overrides, *groups, *written]
-    small = [
+    return [
         FEW.get(before, str(own / "written.tsv.gz" if word.endswith(".gz") else own / "written"))
         if before in (*FEW, "--out", "--to", "--json")
         else word
         for before, word in zip(["", *words], words, strict=False)
     ]
-    return [*small, "--max-plies", "20"] if small[:2] == ["data", "selfplay"] else small
 
 
 def test_what_is_run_elsewhere_is_shown() -> None:

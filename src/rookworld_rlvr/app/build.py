@@ -30,7 +30,7 @@ from ..tasks.corpus import example_key
 from ..tasks.prompt_stream import PromptStream
 from ..training.checkpoint import find_run
 from ..training.config import RunConfig, Tracker
-from ..training.data import Data, hold_back, load_data
+from ..training.data import Data, hold_back, load_data, unseen_mates
 from ..training.memory import keep_flat
 from ..training.optim import make_optimizer
 from ..training.prefetch import Prefetch
@@ -41,7 +41,6 @@ from ..training.state import StepContext
 from ..training.trackers import make_tracker, require_tracker
 from .generators import in_this_process, make_generator
 from .processes import join_world, local_rank, threads_of_a_rank
-from .suites import unseen_mates
 
 # Wider than any table.
 LINE = 1000

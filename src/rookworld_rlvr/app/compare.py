@@ -12,9 +12,9 @@ from typing import Any
 
 from ..errors import DONE, UserError
 from ..evaluation import Row, to_json
+from ..evaluation.elo import elo_measures
 from ..evaluation.headline import LEAST_ROWS, better_and_worse
 from ..evaluation.keys import is_tested
-from ..evaluation.match import elo_measures
 from ..evaluation.paired import Comparison, compare
 from ..evaluation.selfplay import selfplay_measures
 from ..evaluation.suite import Measures, SuiteName, no_measures

@@ -1,11 +1,9 @@
 """Builders of the suites of `rookworld evaluate` from its configuration."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
 
-from ..board.fen import parse_fen, position_key
 from ..errors import UserError
 from ..evaluation import MoveEvaluator
 from ..evaluation.adjudication import OpenReferee, open_referee
@@ -15,7 +13,7 @@ from ..evaluation.engine_player import OpponentConfig, engine_player
 from ..evaluation.held_out import held_out_suite
 from ..evaluation.label_loss import label_loss_suite, label_losses
 from ..evaluation.match import RULES, MakePlayer, engine_match_suite, match_suite
-from ..evaluation.mate_in_one import MateInOne, MateInOneConfig, mate_in_one_suite, read_mates
+from ..evaluation.mate_in_one import mate_in_one_suite
 from ..evaluation.players import DecodingConfig, ModelPlayer, Player, published_decoding
 from ..evaluation.selfplay import selfplay_suite
 from ..evaluation.suite import Suite, SuiteName
@@ -26,7 +24,7 @@ from ..rollout.generator import Generator
 from ..stockfish.engine import EngineConfig
 from ..tasks import Task
 from ..tasks.corpus import example_key
-from ..training.data import EvaluationData, evaluation_rows
+from ..training.data import EvaluationData, evaluation_rows, unseen_mates
 from .config import EvaluateConfig
 from .generators import in_this_process, make_generator
 
@@ -76,28 +74,6 @@ def _mate_in_one(evaluated: Evaluated) -> Suite:
     kept, left_out = unseen_mates(config, evaluated.data.trained)
     facts = {"file": config.path, "positions_in_training": left_out}
     return mate_in_one_suite(_player(evaluated, DecodingConfig()), kept, facts=facts)
-
-
-def unseen_mates(config: MateInOneConfig, trained: Collection[str]) -> tuple[list[MateInOne], int]:
-    """The configured mates whose position is not among `trained`, and the number of the others. Raises UserError."""
-    mates = _read(SuiteName.mate_in_one, config.path, read_mates)
-    kept = [mate for mate in mates if not _is_trained([mate.fen], trained)]
-    return kept[: config.limit], len(mates) - len(kept)
-
-
-def _read(name: SuiteName, path: str, read: Callable[[str], list[Any]]) -> list[Any]:
-    if not path:
-        raise UserError(f"{name}.path: expected a file, which suites={[str(name)]} needs, got none")
-    try:
-        return read(path)
-    except UnicodeDecodeError as error:
-        raise UserError(f"{name}.path: expected text, got {path}: {error}") from error
-    except (ValueError, OSError) as error:
-        raise UserError(f"{name}.path: {error}") from error
-
-
-def _is_trained(fens: Sequence[str], trained: Collection[str]) -> bool:
-    return any(position_key(parse_fen(fen)) in trained for fen in fens)
 
 
 def _selfplay(evaluated: Evaluated) -> Suite:

@@ -1,13 +1,14 @@
 """Training, validation and held-out rows, split by position before anything else."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
 
+from ..board.fen import parse_fen, position_key
 from ..errors import UserError
-from ..evaluation.mate_in_one import MateInOne
+from ..evaluation.mate_in_one import MateInOne, MateInOneConfig, read_mates
 from ..tasks import Example, Task
 from ..tasks.corpus import Corpus, CorpusError, example_key, exclude_positions, read_corpus, split_by_position
 from .config import DEFAULT, DataConfig, SourceConfig
@@ -118,6 +119,20 @@ def load_evaluation_data(config: SourceConfig, *, seed: int) -> EvaluationData:
     if not held_out:
         raise UserError("data: expected held-out rows, got none")
     return EvaluationData(held_out, _keys(train) | _excluded(config))
+
+
+def unseen_mates(config: MateInOneConfig, trained: Collection[str]) -> tuple[list[MateInOne], int]:
+    """The configured mates whose position is not among `trained`, and the number of the others. Raises UserError."""
+    if not config.path:
+        raise UserError("mate_in_one.path: expected a file, which suites=[mate_in_one] needs, got none")
+    try:
+        mates = read_mates(config.path)
+    except UnicodeDecodeError as error:
+        raise UserError(f"mate_in_one.path: expected text, got {config.path}: {error}") from error
+    except (ValueError, OSError) as error:
+        raise UserError(f"mate_in_one.path: {error}") from error
+    kept = [mate for mate in mates if position_key(parse_fen(mate.fen)) not in trained]
+    return kept[: config.limit], len(mates) - len(kept)
 
 
 def positions_of(sources: Iterable[str]) -> frozenset[str]:
