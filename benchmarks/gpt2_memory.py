@@ -15,6 +15,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 # Beside this file.
 import sides
@@ -22,15 +23,15 @@ import sides
 STEP = ("objective.prompts_per_step=8", "objective.group_size=8", "optim.micro_batch_size=16", "optim.lr=1e-6")
 
 
-def random_gpt2(folder: str) -> None:
-    """A model's folder, as `from_pretrained` reads it."""
+def random_gpt2(folder: str, **shape: Any) -> None:
+    """Write a model's folder, as `from_pretrained` reads it; `shape` names what differs from GPT-2's."""
     from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
     from transformers.utils import logging as transformers_logging
 
     from rookworld_rlvr.model.policy import tiny_model_folder
 
     transformers_logging.disable_progress_bar()
-    GPT2LMHeadModel(GPT2Config()).save_pretrained(folder)
+    GPT2LMHeadModel(GPT2Config(**shape)).save_pretrained(folder)
     AutoTokenizer.from_pretrained(tiny_model_folder()).save_pretrained(folder)
 
 

@@ -27,7 +27,7 @@ the warm-up, whose seconds are printed for both sides.
 
 The work is checked: both sides must have made the same number of completions and updates, and their mean lengths are
 printed. Memory is how much the peak of resident memory grew over what was resident after the imports, model not yet
-loaded.
+loaded; on CUDA it is the peak of what torch allocated.
 """
 
 import argparse
@@ -45,6 +45,8 @@ import trl_side
 # The second one finds no new sizes to compile for.
 WARMUP_STEPS = 2
 LENGTH_TOLERANCE = 0.1
+# That of our own `generator=vllm`.
+VLLM_MEMORY_FRACTION = 0.3
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class Settings:
     trl_checkpointing: bool
     same_process: bool
     compile: bool
+    device: str
+    trl_vllm: bool
 
     @property
     def completions(self) -> int:
@@ -88,7 +92,7 @@ class Settings:
             f"threads={self.threads}",
             f"steps={self.total_steps}",
             "precision=bf16",
-            "device=cpu",
+            f"device={self.device}",
         ]
 
 
@@ -118,7 +122,10 @@ def trl_settings(settings: Settings) -> dict[str, Any]:
         "max_steps": settings.total_steps,
         "shuffle_dataset": False,
         "bf16": True,
-        "use_cpu": True,
+        "use_cpu": settings.device == "cpu",
+        "use_vllm": settings.trl_vllm,
+        "vllm_gpu_memory_utilization": VLLM_MEMORY_FRACTION,
+        "vllm_enable_sleep_mode": settings.trl_vllm,
         "disable_dropout": True,
         "activation_checkpointing": settings.trl_checkpointing,
         "model_init_kwargs": {"dtype": "float32", "attn_implementation": settings.trl_attention},
@@ -184,6 +191,8 @@ def arguments_given() -> argparse.Namespace:
     parser.add_argument("--trl-checkpointing", action="store_true", help="gradient checkpointing, TRL's own default")
     parser.add_argument("--same-process", action="store_true", help="TRL, too, with our allocator and waiting threads")
     parser.add_argument("--compile", action="store_true", help="our training pass runs compiled blocks")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of both sides")
+    parser.add_argument("--trl-vllm", action="store_true", help="TRL samples with vLLM in its process (CUDA)")
     parser.add_argument("--json", type=Path, help="a file for all figures")
     arguments = parser.parse_args()
     if arguments.prompts * arguments.group_size % arguments.micro_batch or arguments.kl_coef <= 0:

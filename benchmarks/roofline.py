@@ -298,6 +298,7 @@ def shares(
     assert all(0 < share <= 1 for share in by_key.values()), f"expected shares in (0, 1], got {by_key}"
     return {
         **by_key,
+        "bandwidth/generate": sampled.bytes / limits.bytes_per_s / times_s["generate"],
         "memory_bound/generate": float(sampled.bound(limits) == "memory"),
         "gflop/generate": sampled.flops / 1e9,
         "gflop/train": own_flops / 1e9,

@@ -138,7 +138,7 @@ def ours(connection: Connection, overrides: Sequence[str]) -> None:
             steps_done += 1
         connection.send(
             counted.round(
-                grown_gib=peak_memory_gib() - before_gib,
+                grown_gib=grown_gib(before_gib, peak_memory_gib()),
                 peak_gib=peak_memory_gib(),
                 step_peak_gib=max(peaks_gib),
                 score_share=times_s["score"] / times_s["step"],
@@ -159,6 +159,17 @@ def resident_gib() -> float:
     return pages * resource.getpagesize() / GIB
 
 
+def grown_gib(before_gib: float, peak_gib: float) -> float:
+    """Growth of the peak over what was resident before; on CUDA, where nothing was allocated before, the peak."""
+    import torch
+
+    return peak_gib if torch.cuda.is_initialized() else peak_gib - before_gib
+
+
 def peak_gib() -> float:
-    """Peak of resident memory since it was last begun."""
+    """Peak of resident memory since it was last begun; of allocated memory where CUDA is in use."""
+    import torch
+
+    if torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated() / GIB
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / KIB_A_GIB

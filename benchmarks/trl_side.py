@@ -93,7 +93,7 @@ def waiting(connection: Connection, counted: sides.Counted, before_gib: float) -
             self._left -= 1
             if self._left == 0:
                 assert named["model"].is_gradient_checkpointing == args.activation_checkpointing
-                connection.send(counted.round(grown_gib=sides.peak_gib() - before_gib))
+                connection.send(counted.round(grown_gib=sides.grown_gib(before_gib, sides.peak_gib())))
                 self._next(control)
 
         def _next(self, control: Any) -> None:

@@ -15,7 +15,7 @@ ELSEWHERE = {"trl_side"}
 
 @pytest.fixture(scope="module")
 def benchmarks(load_benchmark: Callable[[str], ModuleType]) -> dict[str, ModuleType]:
-    return {name: load_benchmark(name) for name in ("sides", "peers", "scaling")}
+    return {name: load_benchmark(name) for name in ("sides", "peers")}
 
 
 @pytest.fixture
@@ -35,6 +35,8 @@ def settings(benchmarks: dict[str, ModuleType]) -> Any:
         trl_checkpointing=False,
         same_process=False,
         compile=False,
+        device="cpu",
+        trl_vllm=False,
     )
 
 

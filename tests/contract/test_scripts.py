@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ("train.sh", "test.sh", "scripts/setup.sh", ".ci/run")
+SCRIPTS = ("train.sh", "test.sh", "scripts/setup.sh", "benchmarks/gpu_visit.sh", ".ci/run")
 ENVIRONMENTS = (".venv", ".venv-peers", ".venv-vllm", ".venv-verifiers")
 PIN = re.compile(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*")
 # Stands in for the Python of an environment: notes its arguments, and fails for those that contain $FAIL.

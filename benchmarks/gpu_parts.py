@@ -1,0 +1,167 @@
+"""The parts of `gpu_visit.py`: commands, their time limits, and what they need."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+VENVS = {"": ".venv", "peers": ".venv-peers", "vllm": ".venv-vllm"}
+# In the visit's folder.
+TRL_FOLDER = "trl"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A row of the visit's table."""
+
+    name: str
+    command: Sequence[str]
+    """{out}: the part's folder."""
+    limit_s: float
+    needs: Sequence[str] = ()
+    """Names of `lacks`."""
+
+
+def cards() -> list[str]:
+    """Name, memory and driver of each CUDA device, as nvidia-smi reports them."""
+    if not shutil.which("nvidia-smi"):
+        return []
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    return subprocess.run(query, capture_output=True, text=True, check=False).stdout.splitlines()
+
+
+def lacks(need: str, *, dry: bool) -> str:
+    """The reason why a part with this need cannot run here; empty where it can."""
+    match need:
+        case "CUDA":
+            return "" if cards() else "there is no CUDA device"
+        case "two cards":
+            return "" if len(cards()) > 1 else "it needs two CUDA devices: NCCL refuses two ranks on one"
+        case "installation":
+            return "a dry visit installs nothing" if dry else ""
+        case environment:
+            there = (ROOT / VENVS[environment] / f"stamp-{environment}").exists()
+            return "" if there else f"there is no {VENVS[environment]} (bash scripts/setup.sh {environment})"
+
+
+def python(environment: str = "") -> list[str]:
+    """The environment's interpreter; this program's own for the one that trains."""
+    return [str(ROOT / VENVS[environment] / "bin/python") if environment else sys.executable]
+
+
+def rookworld(command: str, *overrides: str, environment: str = "") -> list[str]:
+    return [*python(environment), "-m", "rookworld_rlvr", command, *overrides]
+
+
+def probe(environment: str, *words: str) -> list[str]:
+    return [*python(environment), "benchmarks/gpu_probes.py", *words]
+
+
+def sizes(dry: bool, gpt2: str) -> dict[str, list[str]]:
+    """Overrides of each model and batch, by name."""
+    models = {"3.5M": "tiny", "124M": gpt2}
+    batches = {"8×8": (2, 2), "64×16": (2, 4)} if dry else {"8×8": (8, 8), "64×16": (64, 16)}
+    return {
+        f"{model} {batch}": [
+            f"model.path={path}",
+            f"objective.prompts_per_step={prompts}",
+            f"objective.group_size={group}",
+            *(("generator.max_new_tokens=12",) if dry else ("generator.batch_size=1024",)),
+            *(() if model == "124M" else ("optim.micro_batch_size=256",)),
+        ]
+        for model, path in models.items()
+        for batch, (prompts, group) in batches.items()
+    }
+
+
+class Table:
+    """The parts of a visit, real or dry."""
+
+    def __init__(self, folder: Path, *, dry: bool) -> None:
+        """`folder`: that of the visit, where the weights of GPT-2's shape lie."""
+        self.folder, self.dry, self.gpt2 = folder, dry, str(folder / "gpt2")
+        self.device = ["device=cpu", "threads=1"] if dry else ["device=cuda"]
+        self.sizes, self.rounds = sizes(dry, self.gpt2), "1" if dry else "2"
+        self.tiny = [*self.device, *self.sizes["3.5M 8×8"]]
+        little = ["steps=2", "evaluation_rows=4", "match_pairs=0", "sampled_rows=0"]
+        self.short, self.little = ["debug=short", *little[1:], *little[: int(dry)]], little if dry else []
+
+    def parts(self) -> list[Part]:
+        """All parts, in the order in which they run: those that need the least first."""
+        weights = probe("", "weights", "--folder", self.gpt2, *(["--small"] if self.dry else []))
+        memory = probe("", "out_of_memory", "--json", "{out}/memory.json", *self.device, f"model.path={self.gpt2}")
+        return [
+            *(Part(f"smoke {p}", rookworld("smoke", *self.device, f"precision={p}"), 90) for p in ("fp32", "bf16")),
+            Part("tests on CUDA", [*python(), "-m", "pytest", "-q", "tests/device/test_cuda.py"], 150, ["CUDA"]),
+            Part("weights of GPT-2's shape", weights, 60),
+            *(self.bench(name, "static,hf") for name in self.sizes),
+            *(self.roofline(name) for name in self.sizes),
+            self.train("debug=overfit", 90, "debug=overfit", *self.little),
+            Part("out of memory", memory, 90, ["CUDA"]),
+            *(self.ranks(kind, count) for count in (1, 2) for kind in ("ddp", "fsdp2")),
+            self.turns("max_staleness=0", "max_staleness=1"),
+            self.turns("model.compile=false", "model.compile=true"),
+            *self.parts_with_vllm(),
+            self.train("default run", 300, *self.little),
+            *self.parts_with_trl(),
+        ]
+
+    def parts_with_vllm(self) -> list[Part]:
+        sleep = probe("vllm", "sleep", "--json", "{out}/sleep.json", *self.tiny)
+        return [
+            Part("set up vllm", ["bash", "scripts/setup.sh", "vllm"], 420, ["installation"]),
+            *(self.bench(name, "static,vllm", "vllm") for name in self.sizes),
+            Part("vLLM, sleep and wake", sleep, 150, ["vllm", "CUDA"]),
+            self.server("folder"),
+            self.server("nccl", "two cards"),
+        ]
+
+    def parts_with_trl(self) -> list[Part]:
+        # Beside the environment of vLLM, not in it: its transformers is older than that of TRL's environment.
+        pip = [*python("vllm"), "-m", "pip", "install", "-q", "--no-deps", "-c", "requirements/peers.txt"]
+        pip += ["--target", str(self.folder / TRL_FOLDER), "trl", "accelerate"]
+        return [
+            Part("set up peers", ["bash", "scripts/setup.sh", "peers"], 240, ["installation"]),
+            Part("TRL 3.5M", self.peers("peers", "tiny"), 150, ["peers"]),
+            Part("TRL 124M", self.peers("peers", self.gpt2), 150, ["peers"]),
+            Part("set up TRL for vLLM", pip, 60, ["installation", "vllm"]),
+            Part("TRL with vLLM 124M", self.peers("vllm", self.gpt2, "--trl-vllm"), 180, ["vllm", "CUDA"]),
+        ]
+
+    def bench(self, name: str, generators: str, environment: str = "") -> Part:
+        options = [f"bench.generators=[{generators}]", f"bench.rounds={self.rounds}", "bench.output={out}/bench.json"]
+        command = rookworld("bench", *self.device, *self.sizes[name], *options, environment=environment)
+        return Part(f"bench {name} {generators}", command, 150, [environment] if environment else [])
+
+    def roofline(self, name: str) -> Part:
+        options = ["--generators", "static", "--rounds", self.rounds, "--json", "{out}/roofline.json", "--"]
+        command = [*python(), "benchmarks/roofline.py", *options, *self.device, *self.sizes[name]]
+        return Part(f"roofline {name}", command, 90)
+
+    def train(self, name: str, limit_s: float, *overrides: str, needs: Sequence[str] = ()) -> Part:
+        command = rookworld("train", *self.device, "output_root={out}", "name=visit", *overrides)
+        return Part(name, command, limit_s, needs)
+
+    def ranks(self, kind: str, count: int) -> Part:
+        needs = ["two cards"] if count > 1 else []
+        overrides = [*self.short, f"distributed={kind}", f"processes={count}"]
+        return self.train(f"{kind}, {count} {'card' if count == 1 else 'cards'}", 90, *overrides, needs=needs)
+
+    def turns(self, first: str, last: str) -> Part:
+        options = ["--rounds", "1" if self.dry else "5", "--warmup-steps", "1" if self.dry else "3"]
+        command = [*python(), "benchmarks/turns.py", first, last, *options, "--json", "{out}/turns.json", "--common"]
+        return Part(f"{last}, in turns", [*command, *self.tiny], 150)
+
+    def server(self, weight_sync: str, *needs: str) -> Part:
+        command = probe("vllm", "server", "--folder", "{out}", "--weight-sync", weight_sync, *self.device, *self.short)
+        return Part(f"vLLM server, {weight_sync}", command, 180, ["vllm", *needs])
+
+    def peers(self, environment: str, model: str, *options: str) -> list[str]:
+        prompts, group = (2, 4) if self.dry else (8, 8)
+        shape = ["--prompts", f"{prompts}", "--group-size", f"{group}", "--micro-batch", f"{prompts * group}", *options]
+        shape += ["--max-new-tokens", "12", "--threads", "1"] if self.dry else ["--device", "cuda"]
+        turns = ["--steps", "2", "--rounds", self.rounds, "--json", "{out}/peers.json"]
+        return [*python(environment), "benchmarks/peers.py", "--model", model, *shape, *turns]

@@ -1,0 +1,91 @@
+"""The visit to a GPU: whole and dry on a CPU, and its page after parts that fail."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+PROGRAM = Path(__file__).resolve().parents[2] / "benchmarks/gpu_visit.py"
+
+
+@pytest.fixture(scope="module")
+def gpu_visit(load_benchmark: Callable[[str], ModuleType]) -> ModuleType:
+    return load_benchmark("gpu_visit")
+
+
+def results(folder: Path) -> dict[str, Any]:
+    return {part["name"]: part for part in json.loads((folder / "visit.json").read_text())["parts"]}
+
+
+@pytest.mark.slow
+def test_a_dry_visit_ends_well_with_every_part_on_its_page(gpu_visit: ModuleType, tmp_path: Path) -> None:
+    command = [sys.executable, str(PROGRAM), "--dry", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    page = (tmp_path / "visit.md").read_text()
+    assert done.returncode == 0, page
+    parts = results(tmp_path)
+    assert list(parts) == [part.name for part in gpu_visit.Table(tmp_path, dry=True).parts()]
+    assert all(part["reason"] for part in parts.values() if part["outcome"] != "passed")
+    assert parts["bench 124M 64×16 static,hf"]["figures"]["static"]["completions_per_s"] > 0
+    assert 0 < parts["roofline 3.5M 8×8"]["figures"]["static"]["bandwidth/generate"] <= 1
+    assert parts["max_staleness=1, in turns"]["figures"]["max_staleness=1"]["ratio"] > 0
+    assert parts["fsdp2, 1 card"]["outcome"] == parts["default run"]["outcome"] == "passed"
+    assert all(f"| {name} | {part['outcome']} |" in page for name, part in parts.items())
+
+
+@pytest.mark.slow
+def test_a_part_made_to_fail_leaves_the_figures_of_the_others(gpu_visit: ModuleType, tmp_path: Path) -> None:
+    parts = {part.name: part for part in gpu_visit.Table(tmp_path, dry=True).parts()}
+    smoke, bench = parts["smoke fp32"], parts["bench 3.5M 8×8 static,hf"]
+    todo = [replace(smoke, command=[*smoke.command, "kl.coef=-1"]), bench]
+    assert gpu_visit.visit(todo, tmp_path, dry=True, seconds=600) == 1
+    page = (tmp_path / "visit.md").read_text()
+    assert "| smoke fp32 | failed |" in page and "| exit code 2 |" in page
+    assert "kl.coef" in page.split("## Failed: smoke fp32")[1]
+    assert results(tmp_path)[bench.name]["figures"].keys() == {"static", "hf"}
+
+
+def test_the_page_says_of_each_part_how_it_ended(gpu_visit: ModuleType, tmp_path: Path) -> None:
+    def part(name: str, code: str, limit_s: float = 60, needs: tuple[str, ...] = ()) -> Any:
+        return gpu_visit.Part(name, [sys.executable, "-c", code], limit_s, needs)
+
+    todo = [
+        part("wrong", "raise ValueError('seven')"),
+        part("slow", "import time; time.sleep(60)", limit_s=0.5),
+        part("without figures", "open(r'{out}/bench.json', 'w').write('{}')"),
+        part("installing", "", needs=("installation",)),
+        part("right", "open(r'{out}/sleep.json', 'w').write('{\"peak_gib\": 2.5}')"),
+    ]
+    assert gpu_visit.visit(todo, tmp_path, dry=True, seconds=600) == 1
+    ends = {name: (each["outcome"], each["reason"]) for name, each in results(tmp_path).items()}
+    assert ends == {
+        "wrong": ("failed", "exit code 1"),
+        "slow": ("failed", "not done within 0 s"),
+        "without figures": ("failed", "no figures: KeyError: 'generators'"),
+        "installing": ("skipped", "a dry visit installs nothing"),
+        "right": ("passed", ""),
+    }
+    page = (tmp_path / "visit.md").read_text()
+    assert (
+        "ValueError: seven" in page
+        and "## Failed: without figures" in page
+        and "| right | sleep |  |  |  | 2.5 |" in page
+    )
+
+
+def test_parts_after_the_visits_time_are_skipped(gpu_visit: ModuleType, tmp_path: Path) -> None:
+    part = gpu_visit.Part("long", [sys.executable, "-c", "import time; time.sleep(60)"], 60)
+    assert gpu_visit.visit([part, replace(part, name="later")], tmp_path, dry=True, seconds=1) == 0
+    assert [each["outcome"] for each in results(tmp_path).values()] == ["cut off", "skipped"]
+
+
+@pytest.mark.parametrize("option", [("--only", "no such part"), ("--minutes", "many")])
+def test_a_wrong_option_ends_with_exit_code_2(option: tuple[str, str]) -> None:
+    done = subprocess.run([sys.executable, str(PROGRAM), "--dry", *option], capture_output=True, check=False)
+    assert done.returncode == 2 and option[1].encode() in done.stderr
