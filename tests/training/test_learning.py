@@ -1,9 +1,11 @@
-"""Training learns: one batch is driven to its highest reward."""
+"""Training learns: one batch is driven to its highest reward, and a short run makes sampled moves more legal."""
 
 import json
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+import pytest
 
 from rookworld_rlvr.app.cli import main
 
@@ -18,3 +20,11 @@ def test_one_batch_of_both_tasks_is_driven_to_the_highest_reward(tmp_path: Path)
     # Measured: from 0.73 to 0.92. With the sign of the advantages flipped the reward falls to 0.16 in 32 steps.
     rewards = [row["reward/mean"] for row in train(tmp_path, "debug=overfit", "steps=24")]
     assert fmean(rewards[:3]) < 0.8 and fmean(rewards[-5:]) > 0.85
+
+
+@pytest.mark.slow
+def test_sixty_steps_make_sampled_moves_more_legal(tmp_path: Path) -> None:
+    # Measured: from 0.862 to 0.894, with a 95 % interval over rows of +0.018 to +0.047.
+    train(tmp_path, "steps=60", "match_pairs=0", "evaluation_rows=512")
+    summary = json.loads((tmp_path / "latest" / "summary.json").read_text())
+    assert summary["gain"]["sampled/policy/legal_best_move"]["value"] >= 0.02

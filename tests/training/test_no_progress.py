@@ -74,7 +74,7 @@ def report_of(rewards: list[list[float]], *, update_norm: float = 1.0, fault: Fa
     rewards_PG = torch.tensor(rewards)
     advantages_PG = rewards_PG - rewards_PG.mean(-1, keepdim=True)
     true_PG = torch.ones_like(rewards_PG, dtype=torch.bool)
-    collection = Collection(collected=Collected((), rewards_PG, true_PG, true_PG, true_PG))
+    collection = Collection(collected=Collected((), rewards_PG, true_PG, true_PG))
     return StepReport(0, 0.0, collection=collection, advantages_PG=advantages_PG, update_norm=update_norm, fault=fault)
 
 

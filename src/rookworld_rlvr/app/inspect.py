@@ -44,8 +44,8 @@ def inspect_batch(path: Path) -> None:
     fault = saved["fault"]
     lines = [printable(f"step {saved['step']}: {fault['kind']}: {fault['tensor']}: {fault['detail']}")]
     for sample in saved["samples"][:SHOWN_SAMPLES]:
-        text = printable(f"{sample['prompt']}  →  {sample['completion']}")
-        lines.append(f"reward {sample['reward']:+.3f}  {text}")
+        prompt, completion = printable(sample["prompt"]), printable(sample["completion"])
+        lines.append(f"reward {sample['reward']:+.3f}  {prompt}  →  {completion}")
     # Names of rewards and text of a model hold brackets, which are no markup.
     console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
     if saved["batch"] is None:

@@ -185,9 +185,7 @@ def grpo_loss(policy: Policy, micro: Batch, plan: LossPlan) -> MicroLoss:
     correction_BT = mismatch_weights(
         old_logprobs_BT, micro.sampler_logprobs_BT, loss_mask=mask_BT, config=plan.objective.mismatch
     )
-    kl_BT = _kl_term(plan, statistics, logprobs_BT, log_ratio_BT=logprobs_BT - old_logprobs_BT, mask_BT=mask_BT)
-    if plan.stale and plan.kl.form is not KLForm.exact:
-        kl_BT = correction_BT * kl_BT
+    kl_BT = _kl_term(plan, statistics, logprobs_BT, old_logprobs_BT, correction_BT, mask_BT)
     terms = TokenTerms(
         surrogate=surrogate.per_token.detach()[mask_BT],
         kl=kl_BT.detach()[mask_BT],
@@ -208,20 +206,29 @@ def grpo_loss(policy: Policy, micro: Batch, plan: LossPlan) -> MicroLoss:
 
 
 def _kl_term(
-    plan: LossPlan, statistics: TokenStatistics, logprobs_BT: Tensor, *, log_ratio_BT: Tensor, mask_BT: Tensor
+    plan: LossPlan,
+    statistics: TokenStatistics,
+    logprobs_BT: Tensor,
+    old_logprobs_BT: Tensor,
+    correction_BT: Tensor,
+    mask_BT: Tensor,
 ) -> Tensor:
-    """KL before its coefficient, (B, T), nat; 0 without a reference."""
+    """KL before its coefficient, (B, T), nat; 0 without a reference.
+
+    On a stale batch the sampled forms are corrected for the sampler's weights; `exact` needs no correction.
+    """
     if statistics.ref_logprobs is None or statistics.kl_exact is None:
         return torch.zeros_like(logprobs_BT)
-    return kl_penalty(
+    kl_BT = kl_penalty(
         plan.kl.form,
         logprobs_BT,
         spread(statistics.ref_logprobs, mask_BT),
         kl_exact=spread(statistics.kl_exact, mask_BT),
-        log_ratio=log_ratio_BT,
+        log_ratio=logprobs_BT - old_logprobs_BT,
         loss_mask=mask_BT,
         token_clamp=TOKEN_CLAMP_NAT,
     )
+    return correction_BT * kl_BT if plan.stale and plan.kl.form is not KLForm.exact else kl_BT
 
 
 @torch.no_grad()
