@@ -204,10 +204,9 @@ def paired_suite(
     names: tuple[str, str],
     facts: Mapping[str, Any] | None = None,
 ) -> Suite:
-    """A row per pair of games, with both as its record; `pairs` are the numbers of their openings.
+    """A row per pair of games, with both as its record; `pairs` number the openings, which `seed` decides.
 
-    `side_by_side` pairs are played at once. The opponent and the referee are opened when the rows are requested. The
-    seed decides the openings; `names` are the player's and the opponent's in records.
+    `side_by_side` pairs are played at once. Opponent and referee are opened on request. `names` stand in the records.
 
     Values are means over a pair's two games: `<suite>/score`, 1 for a win, ½ for a draw; `/won`, `/drawn`, `/lost`;
     `/rules_score`, where every game that reached the ply limit is drawn; `/ended/<ending>`; and those of `extra`.
