@@ -211,6 +211,7 @@ def small_overrides(corpus: Corpus, small_model: Path) -> list[str]:
         # The evaluation cache lacks these positions, and Stockfish would be used if installed.
         "rubric.source=labels",
         "match_pairs=0",
+        "validation.every=0",
         "precision=fp32",
         "device=cpu",
         "threads=1",

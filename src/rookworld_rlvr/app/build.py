@@ -135,14 +135,14 @@ def _seed_everything(seed: int) -> None:
 
 
 def _load_data(config: RunConfig) -> Data:
-    """The rows of a run; validation rows and mates in one only if they are configured. Raises UserError."""
+    """The rows of a run; those of the learning curve are held back with or without it. Raises UserError."""
     data = load_data(config.data, seed=config.seed, evaluation_rows_per_task=config.evaluation_rows)
     if config.mate_in_one.path:
         mates, _ = unseen_mates(config.mate_in_one, frozenset(map(example_key, data.train)))
         data = replace(data, mates=tuple(mates))
-    if not config.validation.every and config.reference.mode is not ReferenceMode.on_improvement:
-        return data
     data = hold_back(data, config.validation.rows)
+    if config.reference.mode is ReferenceMode.on_improvement and not data.validation:
+        raise UserError("reference.mode=on_improvement: expected at least ten training rows, to hold one back")
     for task, share in config.data.mixture.proportions().items():
         if share and not any(example.task is task for example in data.train):
             raise UserError(f"validation.rows: expected to leave training rows of task {task}, got none left")

@@ -1,10 +1,11 @@
-"""`rookworld report RUN…`: one HTML file about a run, or about several laid over one another."""
+"""`rookworld report RUN…`: one HTML file about a run, or about several laid over one another; or a picture of them."""
 
 import argparse
 from pathlib import Path
 
 from ..errors import DONE, UserError
 from ..files import write_text
+from ..report.learning_curve import learning_curve_svg
 from ..report.page import REPORT, render
 from ..report.run_record import read_run
 from ..report.summary import summarise_run
@@ -23,7 +24,8 @@ def main(argv: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="rookworld report", description="Write one HTML file about runs; it needs no network.")
     parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run's folder, or outputs/latest")
-    parser.add_argument("--output", metavar="FILE", type=Path, help=f"default: {REPORT} in the folder of the first run")
+    output = f"default: {REPORT} in the folder of the first run; FILE.svg: the learning curve alone"
+    parser.add_argument("--output", metavar="FILE", type=Path, help=output)
     return parser
 
 
@@ -32,7 +34,10 @@ def _report(folders: list[Path], output: Path | None) -> None:
     if not path.resolve().parent.is_dir():
         raise UserError(f"report: expected a file in a folder that exists, got {path}")
     runs = [read_run(folder) for folder in folders]
-    write_text(path, render(runs))
+    page = learning_curve_svg(runs) if path.suffix == ".svg" else render(runs)
+    if not page:
+        raise UserError("report: expected runs with a learning curve (validation.every above 0), of some common steps")
+    write_text(path, page)
     console = make_console()
     for folder, run in zip(folders, runs, strict=True):
         lines = [f"{folder}:", *summarise_run(run.summary, run.metrics).sentences()]

@@ -6,6 +6,7 @@ from math import fsum, isfinite, sqrt
 from statistics import NormalDist
 from typing import Any
 
+from ..tasks.types import Task
 from .games import Adjudicator
 from .intervals import Z_95, seeds_interval
 from .keys import SAMPLED, is_better, is_worse, lower_is_better
@@ -32,6 +33,8 @@ GREEDY = (
 MATCH_ELO, BY_MATERIAL = "match/elo", f"match/ended/{Adjudicator.material}"
 MATES = "mate_in_one/accuracy"
 HEADLINE = (*GREEDY, MATES, *(f"{SAMPLED}/{key}" for key in GREEDY), MATCH_ELO)
+# The one number of each task that a decision during training looks at.
+SCORED = {Task.policy: "policy/legal_best_move", Task.environment: "environment/next_state_accuracy"}
 # The share of runs in which chance alone may name a key.
 LEVEL = 0.05
 # A key with fewer rows cannot pass the correction and would only weaken the tests of the others.

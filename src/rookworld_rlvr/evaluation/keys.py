@@ -115,7 +115,8 @@ def _of(prefix: str, keys: Mapping[str, Key]) -> dict[str, Key]:
 
 
 KEYS: Mapping[str, Key] = {
-    **_of("policy/", _POLICY | {"win_probability_loss": LOSS, "eval_error": LOSS}),
+    **_of("policy/", _POLICY | {"win_probability_loss": LOSS, "eval_error": LOSS, "best_move_probability": GAIN}),
+    "policy/best_move_rank": Key(Direction.lower, COUNT),
     **_of("environment/", _ENVIRONMENT | _NEXT_FEN),
     **_of("mate_in_one/", {"accuracy": RIGHT, "exact": RIGHT, "legal": RIGHT}),
     **_of("selfplay/", {"legal_halfmoves": LENGTH, "illegal_rate": WRONG, "ended": EVENT, "ended/illegal_move": WRONG}),

@@ -6,8 +6,9 @@ on the positions beside it.
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Protocol
 
 import chess
@@ -15,9 +16,11 @@ from transformers import PreTrainedTokenizerBase
 
 from ..board.evals import PIECE_PAWNS
 from ..board.moves import is_legal_uci
+from ..rewards.move_values import move_values
 from ..rollout.generator import Generator, GeneratorError
 from ..rollout.groups import completion_text, prompt_tokens
 from ..rollout.sampling import derive_seed
+from ..stockfish.engine import Analysis
 from ..tasks.policy import policy_fields, render_policy_prompt
 
 MATE_PAWNS = 1000
@@ -125,10 +128,14 @@ class RandomPlayer:
         """The value of a move in pawns."""
         return 0
 
-    def _move(self, board: chess.Board, number: int) -> str:
+    def best(self, board: chess.Board) -> list[str]:
+        """The moves of the highest value, sorted; empty without a legal move."""
         ratings = {move.uci(): self.rate(board, move) for move in board.legal_moves}
         highest = max(ratings.values(), default=0)
-        best = sorted(move for move, rating in ratings.items() if rating == highest)
+        return sorted(move for move, rating in ratings.items() if rating == highest)
+
+    def _move(self, board: chess.Board, number: int) -> str:
+        best = self.best(board)
         return random.Random(f"{self.seed}:{number}:{board.fen()}").choice(best) if best else ""
 
 
@@ -217,3 +224,17 @@ def _reply_pawns(board: chess.Board, capture: chess.Move) -> int:
     after.push(capture)
     recaptured = any(after.generate_legal_moves(to_mask=chess.BB_SQUARES[capture.to_square]))
     return captured - PIECE_PAWNS[capturing] if recaptured else captured
+
+
+def rule_losses(analyses: Mapping[str, Analysis]) -> dict[str, float]:
+    """The mean win-probability loss of each simple rule over positions, given by FEN; empty without a position.
+
+    Where a rule leaves several moves open, the position's loss is the mean over these moves.
+    """
+    rules = {"random": RandomPlayer(), "capture": CapturePlayer(), "exchange": ExchangePlayer()}
+    positions = [(chess.Board(fen), move_values(analysis)) for fen, analysis in analyses.items() if analysis.lines]
+    return {
+        name: fmean(fmean(map(values.loss, player.best(board))) for board, values in positions)
+        for name, player in rules.items()
+        if positions
+    }

@@ -109,6 +109,15 @@ def _label(completion: str, legal: frozenset[str]) -> _Label | None:
     return _Label(candidates, frozenset(best))
 
 
+def best_of_label(example: Example) -> frozenset[str]:
+    """The legal moves that count as the label's best; empty without a label, and for the other task."""
+    if example.task is not Task.policy or example.completion is None:
+        return frozenset()
+    legal = frozenset(move.uci() for move in parse_fen(parse_policy_prompt(example.prompt).fen).legal_moves)
+    label = _label(example.completion, legal)
+    return label.best if label else frozenset()
+
+
 def _legality(answer: PolicyCompletion | None, legal: frozenset[str]) -> dict[str, float]:
     distinct = legal.intersection(answer.moves if answer else ())
     return {

@@ -35,7 +35,8 @@ CHARTS = (
     ),
     Chart("Reward of A: correctness", ("reward/part/environment/correctness/*",)),
     Chart("Completions that the parser refused", ("reward/failure/*",)),
-    Chart("Validation", ("validation/*",)),
+    Chart("Validation of P:", ("validation/score", "validation/policy/*")),
+    Chart("Validation of A:", ("validation/environment/*",)),
     Chart("KL to the reference and to the start", ("kl/reference", "kl/original", "kl/exact")),
     Chart("KL coefficient", ("kl/coef",)),
     Chart("Terms of the loss", ("loss", "loss/*")),
@@ -83,7 +84,7 @@ def _curves(chart: Chart, run: RunRecord, number: int) -> list[dict[str, Any]]:
     curves = []
     for key in dict.fromkeys(keys):
         counted = key.startswith(COUNTED)
-        points = [(int(step["step"]), float(step.get(key, 0.0))) for step in run.metrics if counted or key in step]
+        points = [(int(step["step"]), float(step.get(key, 0.0))) for step in run.metrics if (counted and step["step"]) or key in step]
         steps, values = thinned(points)
         curves.append({"run": number, "key": key, "steps": steps, "values": values})
     return curves

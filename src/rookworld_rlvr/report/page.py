@@ -13,6 +13,7 @@ from ..evaluation.headline import HEADLINE, MATCH_ELO, gain_over_seeds, headline
 from ..evaluation.keys import lower_is_better
 from .boards import Drawn, draw
 from .curves import chart_data, marks
+from .learning_curve import learning_curve_svg
 from .run_record import RunRecord
 from .summary import Summary, summarise_run
 from .svg import board_svg, shared_shapes
@@ -58,6 +59,8 @@ class RunPage:
     summary: Summary
     headline: list[Change]
     others: list[Change]
+    amplification: Sequence[Mapping[str, Any]]
+    """See `evaluation.amplification`; empty without an evaluation."""
     facts: dict[str, Any]
     sections: dict[str, dict[str, Any]]
     """Small tables: the preflight checks, recovery, software, hashes."""
@@ -83,6 +86,7 @@ def render(runs: Sequence[RunRecord]) -> str:
         runs=[_page(run) for run in runs],
         table=runs_table(runs) if len(runs) > 1 else [],
         transcripts=shown,
+        learning_curve=Markup(learning_curve_svg(runs)),
         steps=sorted({one.said.step for one in shown}),
         problems=sorted({one.drawn.problem for one in shown if one.drawn.problem}),
         pieces=Markup(shared_shapes()),
@@ -119,6 +123,7 @@ def _page(run: RunRecord) -> RunPage:
         summary=summarise_run(summary, run.metrics),
         headline=headline,
         others=others,
+        amplification=summary.get("amplification", []),
         facts={text: summary[key] for key, text in FACTS.items() if key in summary},
         sections={"preflight checks": checks, **tables},
         config=run.config,

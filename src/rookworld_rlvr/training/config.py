@@ -89,12 +89,13 @@ class StepConfig:
 
 @dataclass(slots=True)
 class ValidationConfig:
-    """Validation on rows that are held back from the run's own training rows."""
+    """Learning curve: rows that are held back from the run's own training rows, sampled now and then."""
 
-    every: int = 0
-    """Steps between validations; each checkpoint gets one too, which decides whether it is the best. 0: none."""
-    rows: int = 64
-    """Rows per task that are held back, if validation or a reference refreshed on improvement needs them."""
+    every: int = 25
+    """Steps between validations, which give the learning curve and decide which checkpoint is the best; the start and
+    the last step have one too. 0: none; the training is the same."""
+    rows: int = 128
+    """Rows per task that are held back, at most a tenth of the task's training rows."""
 
     def __post_init__(self) -> None:
         if self.every < 0 or self.rows < 1:
@@ -154,8 +155,9 @@ class RunConfig:
     """Steps, each of one or more updates."""
     max_minutes: float = 0.0
     """Stop after this many minutes of steps, whatever is left; 0: no limit."""
-    checkpoint_every: int = 20
-    """Steps between checkpoints; the last step always has one. A restore goes back to one of them."""
+    checkpoint_every: int = 25
+    """Steps between checkpoints; the last step always has one. A restore goes back to one of them. One whose step has a
+    validation may become the best."""
     keep_checkpoints: int = 2
     """The newest this many stay, beside the best and the last good one."""
     evaluation_rows: int = 2048

@@ -29,7 +29,7 @@ class Data:
     notes: tuple[str, ...] = ()
     """Lines about rows that were left out, one per source; none for a clean source."""
     validation: tuple[Example, ...] = ()
-    """Rows held back from the training rows; empty if neither validation nor the reference needs them."""
+    """Rows held back from the training rows, for the learning curve."""
     mates: tuple[MateInOne, ...] = ()
     """Mates in one of a file, without those of training positions; empty if no file is configured."""
 
@@ -67,8 +67,9 @@ def load_data(config: DataConfig, *, seed: int, evaluation_rows_per_task: int | 
 
 
 def hold_back(data: Data, rows_per_task: int) -> Data:
-    """Move the last rows of each task from `train` to `validation`, so that no position is in both."""
-    held_back = tuple(row for task in Task for row in [row for row in data.train if row.task is task][-rows_per_task:])
+    """Move the last rows of each task, at most a tenth of them, to `validation`; no position is in both."""
+    by_task = [[row for row in data.train if row.task is task] for task in Task]
+    held_back = tuple(row for rows in by_task for row in rows[len(rows) - min(rows_per_task, len(rows) // 10) :])
     train = exclude_positions(data.train, {example_key(row) for row in held_back})
     return replace(data, train=train, validation=held_back)
 

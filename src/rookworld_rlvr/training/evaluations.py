@@ -1,4 +1,4 @@
-"""Evaluations of a run: held-out rows before and after, validation rows, and the match against the start."""
+"""Evaluations of a run: held-out rows before and after, the learning curve, and the match against the start."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -10,28 +10,43 @@ import chess
 
 from ..evaluation import Gain, Measure, Row, paired_gain, summarise, to_json
 from ..evaluation.adjudication import Referee, open_referee
-from ..evaluation.completions import evaluate, evaluate_sampled
+from ..evaluation.amplification import best_move_probabilities
+from ..evaluation.completions import Sampling, evaluate, evaluate_sampled
+from ..evaluation.headline import GREEDY, LEAST_ROWS, SCORED
 from ..evaluation.keys import SAMPLED, SPREAD
 from ..evaluation.match import MakePlayer, MatchConfig, match_suite
 from ..evaluation.mate_in_one import MateInOne, mate_in_one_suite
-from ..evaluation.players import ModelPlayer, Player
+from ..evaluation.players import ModelPlayer, Player, rule_losses
 from ..evaluation.suite import SuiteName, suite_table
 from ..model.policy import Policy
 from ..model.sharded import unshard
 from ..rollout.generator import Generator
 from ..stability.faults import StepAbandonedError
-from ..tasks import Example, Task
+from ..tasks import Example
 from .collection import synced_sampler
 from .config import RunConfig
 from .run import Run, progress
 
-# The one number of each task that a decision looks at.
-SCORED = {Task.policy: "policy/legal_best_move", Task.environment: "environment/next_state_accuracy"}
-
 
 def evaluated(run: Run, name: str) -> list[Row]:
-    """Held-out rows, decoded greedily, then the first of them sampled, then the mates. Raises StepAbandonedError."""
-    rows = [*evaluate_rows(run, name, run.data.held_out), *evaluate_sampled_rows(run, name)]
+    """Held-out rows, decoded greedily, then the first of them sampled, then the mates. Raises StepAbandonedError.
+
+    The first policy rows also have the probability and the rank of their best move (see `evaluation.amplification`).
+    """
+    policy, config = run.context.policy, run.config
+    greedy = evaluate_rows(run, name, run.data.held_out)
+    best_moves = best_move_probabilities(
+        policy,
+        run.sampled,
+        micro_batch_size=config.generator.batch_size,
+        temperature=config.generator.temperature,
+        world=run.context.world,
+    )
+    rows = [
+        replace(row, values={**row.values, **best_moves.get(example, {})})
+        for example, row in zip(run.data.held_out, greedy, strict=True)
+    ]
+    rows += evaluate_sampled_rows(run, name)
     return [*rows, *_evaluate_mates(run, name, len(rows))]
 
 
@@ -102,24 +117,47 @@ def evaluate_sampled_rows(run: Run, name: str) -> list[Row]:
 
 
 def validate(run: Run) -> Mapping[str, float]:
-    """The validation metrics of the policy as it is; its decisions look at labels and rules alone."""
+    """The learning curve's figures of the policy as it is: one sample per held-back row, the same seeds each time."""
     world, context = run.context.world, run.context
-    with _generator(run):
-        rows = world.gather_in_order(
-            lambda: evaluate(context.generator, context.policy.tokenizer, world.share(run.data.validation)),
-            "validation",
+    sampling = Sampling(run.config.generator.temperature, samples=1, seed=run.config.seed)
+
+    def scored() -> list[Row]:
+        return evaluate_sampled(
+            context.generator,
+            context.policy.tokenizer,
+            world.share(run.data.validation),
+            sampling,
+            measure=run.evaluator,
         )
-    return validation_metrics(rows)
+
+    with _generator(run):
+        return validation_metrics(world.gather_in_order(scored, "validation"))
 
 
 def validation_metrics(rows: Sequence[Row]) -> Mapping[str, float]:
-    """`validation/score`, the mean of the scored number of each task that has rows, and each of these numbers."""
-    values = {
-        f"validation/{key}": fmean(row.values.get(key, 0.0) for row in rows if _is_of(row, task))
-        for task, key in SCORED.items()
-        if any(_is_of(row, task) for row in rows)
+    """`validation/score`, the mean of SCORED over the tasks that have rows, these, and keys with enough rows.
+
+    The score looks at labels and rules alone, because not every position has move evaluations. Empty without rows.
+    """
+    values_by_key = {key: [row.values[f"{SAMPLED}/{key}"] for row in rows if f"{SAMPLED}/{key}" in row.values]
+                     for key in GREEDY}  # fmt: skip
+    scored = [fmean(values_by_key[key]) for key in SCORED.values() if values_by_key[key]]
+    if not scored:
+        return {}
+    means = {
+        f"validation/{key}": fmean(values)
+        for key, values in values_by_key.items()
+        if len(values) >= LEAST_ROWS or (values and key in SCORED.values())
     }
-    return {"validation/score": fmean(values.values()), **values}
+    return {"validation/score": fmean(scored), **means}
+
+
+def start_of_curve(run: Run) -> dict[str, float]:
+    """The learning curve's figures before the first step, and the losses of simple rules on the same rows."""
+    losses = run.context.world.rank_0_only(
+        lambda: rule_losses(run.evaluator.analyses(run.data.validation)), "the simple rules"
+    )
+    return {**validate(run), **{f"validation/rule/{name}": loss for name, loss in losses.items()}}
 
 
 def tables(before: list[Row], after: list[Row]) -> dict[str, Any]:
@@ -255,10 +293,6 @@ def _stoppable(run: Run, show: Callable[[int], None]) -> Callable[[int], None]:
 def _numbered(rows: Sequence[Row], first: int = 0) -> list[Row]:
     """Rows of several ranks, numbered in order."""
     return [replace(row, index=first + i) for i, row in enumerate(rows)]
-
-
-def _is_of(row: Row, task: Task) -> bool:
-    return any(key.startswith(f"{task}/") for key in row.values)
 
 
 def _of_spread(table: Mapping[str, Measure | Gain], wanted: bool) -> dict[str, Measure | Gain]:

@@ -13,6 +13,7 @@ from statistics import fmean
 import numpy as np
 
 from ..errors import TrainingGaveUpError
+from ..evaluation.headline import SCORED
 from ..stability.recovery import RecoveryState
 from .state import StepReport
 
@@ -31,9 +32,8 @@ SWINGING = ("reward/mean", "advantage/abs_mean")
 # An autocorrelation of white noise over 40 steps has a standard deviation of 0.16.
 SWING = -0.6
 IDLE = 0.5
-# Of a validation score: twice what 64 rows of chance make of a score of 0.9.
+# Of a validation score: three times what 128 rows of chance make of a score of 0.9.
 FORGOTTEN = 0.08
-SCORE = "validation/score"
 
 
 def no_progress_reason(report: StepReport) -> str:
@@ -95,7 +95,7 @@ class SignWatch:
         self._steps += 1
         self._last.append(metrics)
         for key, value in metrics.items():
-            if key.startswith("validation/") and key != SCORE:
+            if key.removeprefix("validation/") in SCORED.values():
                 self._validations.setdefault(key, []).append(value)
         before, self.shown = self.shown, self._raised_signs()
         return {sign: message for sign, message in self.shown.items() if sign not in before}

@@ -86,7 +86,7 @@ def _settle(run: Run, report: StepReport, *, last: bool) -> None:
         _after_fault(run, report, action)
     else:
         _after_good_step(run, report, step)
-    validation = validate(run) if _validation_due(run, step, about_to_save=due) else {}
+    validation = validate(run) if _validation_due(run, step, last=last) else {}
     try:
         _watch(run, report)
     finally:
@@ -207,9 +207,9 @@ def _watch(run: Run, report: StepReport) -> None:
         raise
 
 
-def _validation_due(run: Run, step: int, *, about_to_save: bool) -> bool:
+def _validation_due(run: Run, step: int, *, last: bool) -> bool:
     every = run.config.validation.every
-    return every > 0 and (step % every == 0 or about_to_save)
+    return every > 0 and (step % every == 0 or last)
 
 
 def save(run: Run, step: int, score: float | None) -> None:

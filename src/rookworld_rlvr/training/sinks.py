@@ -13,7 +13,7 @@ class Sink:
     """Receives metrics, transcripts and the summary of a run; the default is to ignore them."""
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Take a step's metrics."""
+        """Take a step's metrics; step 0 has those of the start."""
 
     def show(self, step: int, transcripts: Sequence[Mapping[str, Any]]) -> None:
         """Take the transcripts of a step, as rollouts.jsonl has them; behind `write` of that step."""
@@ -56,6 +56,8 @@ class ConsoleSink(Sink):
         """The first step that was written, and when."""
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        if not step:
+            return
         now = time.monotonic()
         self._first = self._first or (step, now)
         shown = (f"{text} {metrics[key]:{form}}{unit}".strip() for text, key, form, unit in SHOWN if key in metrics)

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..evaluation import Row
+from ..evaluation.amplification import amplification
 from ..evaluation.headline import Changes, changes
 from ..evaluation.table import json_number
 from ..files import whole_lines, write_json, write_text
@@ -19,7 +20,7 @@ from ..provenance import digest, software
 from ..stability.faults import StepAbandonedError
 from ..stability.reference import ReferenceMode
 from .checkpoint import find_run, list_checkpoints, load_checkpoint, remove
-from .evaluations import MatchResult, evaluated, items, play_against_start, tables, validate
+from .evaluations import MatchResult, evaluated, items, play_against_start, start_of_curve, tables
 from .loop import run_steps, save
 from .memory import peak_memory_gib
 from .preflight import PreflightCheck, preflight_checks, preflight_examples, require_passed
@@ -108,6 +109,7 @@ def _write_summary(run: Run, outcome: Outcome) -> dict[str, Any]:
         "worse": moved.worse,
         "perhaps_worse": moved.perhaps_worse,
         "detectable": {key: json_number(loss) for key, loss in moved.detectable.items()},
+        "amplification": amplification(before, after) if after else [],
         "ranks": context.world.size,
         "wall_s": round(time.perf_counter() - outcome.started, 1),
         "completions_per_s": round(outcome.completions_per_s, 2),
@@ -142,7 +144,10 @@ def begin(run: Run) -> tuple[int, list[Row]]:
         return _go_on(run, checkpoint)
     rows = evaluated(run, "before")
     _begin_files(run, rows)
-    score = validate(run)["validation/score"] if _needs_first_score(run) else None
+    curve = start_of_curve(run) if _needs_first_score(run) else {}
+    score = curve.get("validation/score")
+    for sink in run.sinks if run.config.validation.every else []:
+        sink.write(0, curve)
     if run.config.reference.mode is ReferenceMode.on_improvement and score is not None:
         run.context.references.begin(score)
     # What the first restore goes back to, and a killed run.

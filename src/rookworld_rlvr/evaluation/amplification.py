@@ -1,0 +1,119 @@
+"""Amplification: held-out positions whose best move gained or lost probability, by the move's rank before.
+
+Training by reinforcement can raise what the model already rates highly, or find what it rated low. Probabilities are
+exact, so that a position does not change its rank by the chance of a sample. They are those of the first candidate,
+the first move after `M:`, which depends on the prompt alone; later moves depend on the candidates before them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import inf
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from ..board.fen import parse_fen
+from ..model.batch import collate
+from ..model.policy import Policy
+from ..model.world import World
+from ..rollout.groups import prompt_tokens
+from ..tasks import Example
+from ..tasks.policy import parse_policy_prompt
+from .scoring import best_of_label
+from .table import Row
+
+PROBABILITY, RANK = "policy/best_move_probability", "policy/best_move_rank"
+FIRST = "M:"
+# The last rank of each line of the table.
+RANKS = (1, 3, 5, inf)
+
+
+def best_move_probabilities(
+    policy: Policy, examples: Iterable[Example], *, micro_batch_size: int, temperature: float, world: World | None = None
+) -> dict[Example, dict[str, float]]:
+    """PROBABILITY and RANK of the label's best move as first candidate, for each policy example with a label.
+
+    The probability of a move is that of its tokens at the temperature. Moves that share the label's highest eval count
+    as one: the probability is their sum, the rank that of the likeliest. The rank is among all legal moves, from 1.
+    """
+    known = {example: best for example in examples if (best := best_of_label(example))}
+    if not known:
+        return {}
+    rows = [(place, example, move) for place, example in enumerate(known) for move in _legal_moves(example)]
+    contexts = [prompt_tokens(policy.tokenizer, _context(example)) for example in known]
+    moves = {move: _move_tokens(policy, move) for _, _, move in rows}
+    batch = collate(
+        [(contexts[place], moves[move]) for place, _, move in rows], pad_id=policy.pad_id, device=policy.device
+    )
+    prompts_B = torch.tensor([place for place, _, _ in rows], device=policy.device)
+    table = policy.token_table(
+        replace(batch, prompts_B=prompts_B), micro_batch_size=micro_batch_size, temperature=temperature, world=world
+    )
+    chances: dict[Example, dict[str, float]] = {example: {} for example in known}
+    for (_, example, move), chance in zip(rows, table.logprobs_BT.sum(1).exp().tolist(), strict=True):
+        chances[example][move] = chance
+    return {example: _of_best(chances[example], best) for example, best in known.items()}
+
+
+def _legal_moves(example: Example) -> list[str]:
+    return [move.uci() for move in parse_fen(parse_policy_prompt(example.prompt).fen).legal_moves]
+
+
+def _context(example: Example) -> str:
+    """The prompt and the label up to its first marker."""
+    assert example.completion is not None
+    return example.prompt + example.completion.partition(FIRST)[0] + FIRST
+
+
+def _move_tokens(policy: Policy, move: str) -> tuple[int, ...]:
+    """The tokens of a move behind the first marker."""
+    return prompt_tokens(policy.tokenizer, f"{FIRST} {move}")[len(prompt_tokens(policy.tokenizer, FIRST)) :]
+
+
+def _of_best(chances: Mapping[str, float], best: frozenset[str]) -> dict[str, float]:
+    likeliest = max(chances[move] for move in best)
+    rank = 1 + sum(chance > likeliest for chance in chances.values())
+    return {PROBABILITY: sum(chances[move] for move in best), RANK: float(rank)}
+
+
+@dataclass(frozen=True, slots=True)
+class Amplification:
+    """Positions whose best move had a rank in one range before training."""
+
+    ranks: str
+    """`1`, `2-3`, `4-5`, or `6-`."""
+    positions: int
+    gained: int
+    """Positions whose best move is likelier after training."""
+    lost: int
+    first: int
+    """Positions whose best move is the likeliest after training."""
+    before: float
+    """Mean probability of the best move."""
+    after: float
+
+
+def amplification(before: Sequence[Row], after: Sequence[Row]) -> list[dict[str, Any]]:
+    """A line per range of ranks that has positions. `before` and `after` are of the same items, in the same order."""
+    pairs = [(old.values, new.values) for old, new in zip(before, after, strict=True) if RANK in old.values]
+    return [asdict(line) for line in _lines(pairs)]
+
+
+def _lines(pairs: Sequence[tuple[Mapping[str, float], Mapping[str, float]]]) -> Iterator[Amplification]:
+    lowest = 1
+    for highest in RANKS:
+        own = [pair for pair in pairs if lowest <= pair[0][RANK] <= highest]
+        changes = [(old[PROBABILITY], new[PROBABILITY]) for old, new in own]
+        name = f"{lowest}-" if highest == inf else f"{lowest}-{highest}" if lowest < highest else f"{lowest}"
+        if own:
+            yield Amplification(
+                ranks=name,
+                positions=len(own),
+                gained=sum(new > old for old, new in changes),
+                lost=sum(new < old for old, new in changes),
+                first=sum(new[RANK] == 1 for _, new in own),
+                before=fmean(old for old, _ in changes),
+                after=fmean(new for _, new in changes),
+            )
+        lowest = int(highest) + 1 if highest < inf else lowest
