@@ -91,8 +91,6 @@ CHANGES: dict[str, dict[str, Any]] = {
         "name": "long",
         "steps": 480,
         "objective.prompts_per_step": 32,
-        "validation.every": 100,
-        "validation.rows": 128,
     },
     "debug=overfit": {
         "name": "overfit",

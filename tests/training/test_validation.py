@@ -5,10 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import chess
 import pytest
 import torch
 
+from rookworld_rlvr.board.evals import win_probability
 from rookworld_rlvr.evaluation import Row
+from rookworld_rlvr.evaluation.players import rule_losses
+from rookworld_rlvr.stockfish.engine import Analysis
 from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus
 from rookworld_rlvr.training.config import ValidationConfig
@@ -22,9 +26,7 @@ def examples(corpus: Any) -> tuple[Example, ...]:
     return rows
 
 
-def test_the_last_rows_of_each_task_are_held_back_and_none_of_their_positions_is_trained(
-    examples: tuple[Example, ...],
-) -> None:
+def test_the_last_rows_of_each_task_are_held_back_with_their_positions(examples: tuple[Example, ...]) -> None:
     data = hold_back(Data(examples, (), frozenset()), 3)
     train, held_back = data.train, data.validation
     of_task = {task: [row for row in examples if row.task is task] for task in Task}
@@ -37,10 +39,16 @@ def test_the_last_rows_of_each_task_are_held_back_and_none_of_their_positions_is
     assert set(again.train) == set(train)
 
 
+def test_at_most_a_tenth_of_a_task_is_held_back(examples: tuple[Example, ...]) -> None:
+    policy = tuple(row for row in examples if row.task is Task.policy)[:20]
+    assert hold_back(Data(policy, (), frozenset()), 128).validation == policy[-2:]
+    assert hold_back(Data(policy[:9], (), frozenset()), 128).validation == ()
+
+
 def rows(**values: list[float]) -> list[Row]:
     keys = {"policy": "policy/legal_best_move", "environment": "environment/next_state_accuracy"}
     return [
-        Row(0, Example(Task(task), "", None), {keys[task]: value})
+        Row(0, Example(Task(task), "", None), {f"sampled/{keys[task]}": value})
         for task, of_task in values.items()
         for value in of_task
     ]
@@ -56,9 +64,13 @@ def test_the_score_is_the_mean_over_tasks_not_over_rows() -> None:
     assert validation_metrics(rows(policy=[1.0, 0.0]))["validation/score"] == 0.5
 
 
-def test_a_row_whose_answer_broke_before_what_counts_is_wrong() -> None:
-    broken = Row(0, Example(Task.policy, "", None), {"policy/valid": 0.0})
-    assert validation_metrics([broken, *rows(policy=[1.0])])["validation/score"] == 0.5
+def test_keys_of_few_rows_are_left_out_of_the_curve() -> None:
+    loss = "policy/win_probability_loss"
+    many = [Row(place, Example(Task.policy, "", None), {f"sampled/{loss}": 0.25}) for place in range(30)]
+    scored = rows(policy=[1.0])
+    assert validation_metrics([*scored, *many])[f"validation/{loss}"] == 0.25
+    assert f"validation/{loss}" not in validation_metrics([*scored, *many[1:]])
+    assert validation_metrics([]) == {}
 
 
 @pytest.mark.parametrize("changes", [{"every": -1}, {"rows": 0}], ids=str)
@@ -67,11 +79,40 @@ def test_a_validation_without_rows_is_refused(changes: dict[str, int]) -> None:
         ValidationConfig(**changes)
 
 
-def test_validation_is_a_metric_of_the_steps_where_it_is_due_and_marks_the_best(train: Callable[..., Path]) -> None:
-    given = ("steps=3", "evaluation_rows=0", "validation.every=2", "validation.rows=2", "generator.max_new_tokens=8")
-    folder = train(*given)
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert ["validation/score" in row for row in lines] == [False, True, True]
+GIVEN = ("steps=3", "evaluation_rows=0", "validation.rows=2", "generator.max_new_tokens=8")
+
+
+def lines_of(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_the_start_every_so_many_steps_and_the_last_one_are_validated(train: Callable[..., Path]) -> None:
+    folder = train(*GIVEN, "validation.every=2", "checkpoint_every=1")
+    lines = lines_of(folder)
+    assert [line["step"] for line in lines if "validation/score" in line] == [0, 2, 3]
     recovery = torch.load(folder / "checkpoints/step-3/trainer_state.pt", weights_only=True)["recovery"]
-    assert recovery["best_score"] >= max(row["validation/score"] for row in lines[1:])
+    scores = {line["step"]: line["validation/score"] for line in lines if "validation/score" in line}
+    assert recovery["best_score"] == max(scores.values()) == scores[recovery["best_step"]]
     assert (folder / "checkpoints/best").resolve().name == f"step-{recovery['best_step']}"
+
+
+def test_training_is_the_same_with_and_without_a_learning_curve(train: Callable[..., Path]) -> None:
+    own = ("validation/", "time/", "throughput/", "memory/")
+    steps, weights = [], []
+    for every in (0, 1):
+        folder = train(*GIVEN, f"validation.every={every}", root=f"every-{every}")
+        trained = [line for line in lines_of(folder) if line["step"]]
+        steps.append([{key: value for key, value in line.items() if not key.startswith(own)} for line in trained])
+        weights.append((folder / "checkpoints/step-3/model.safetensors").read_bytes())
+    assert steps[0] == steps[1] and weights[0] == weights[1]
+
+
+def test_simple_rules_lose_what_their_moves_lose() -> None:
+    # White can take the queen or the pawn; to take the queen is best.
+    fen = "k7/8/8/3q1p2/4P3/8/8/K7 w - - 0 1"
+    lines = [(move.uci(), 9.0 if move.uci() == "e4d5" else 0.0) for move in chess.Board(fen).legal_moves]
+    losses = rule_losses({fen: Analysis(fen, tuple(lines))})
+    assert losses["capture"] == losses["exchange"] == 0.0
+    loss = win_probability(9.0) - win_probability(0.0)
+    assert losses["random"] == pytest.approx(loss * (len(lines) - 1) / len(lines))
+    assert rule_losses({}) == {}

@@ -61,11 +61,11 @@ def test_groups_without_variance() -> None:
     assert shown(calm(group__zero_variance_fraction=lambda _: 0.6)) == {Sign.no_variance}
 
 
-def test_a_validation_score_that_falls_is_forgetting_and_the_other_task_s_is_looked_at_alone() -> None:
+def test_a_validation_score_that_falls_is_forgetting_by_task() -> None:
     steps = calm()
     scores = iter([0.9, 0.92, 0.8, 0.8])
     validated = [
-        step | ({"validation/score": 0.9, "validation/environment/x": next(scores)} if place % 4 == 3 else {})
+        step | ({"validation/score": 0.9, SCORE: next(scores)} if place % 4 == 3 else {})
         for place, step in enumerate(steps)
     ]
     assert shown(validated[:12]) == set(), "three validations: the mean of the last two has not fallen so far"
@@ -83,7 +83,7 @@ def test_injected_faults_show_in_console_tracker_and_report_and_resuming_forgets
     train: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = loop.step_metrics
-    scores = iter([0.9, 0.9, *[0.5] * 20])
+    scores = iter([0.9, *[0.5] * 20])
 
     def injected(report: Any, context: Any) -> dict[str, float]:
         reward = 0.6 + 0.1 * (report.step % 2)
@@ -92,7 +92,7 @@ def test_injected_faults_show_in_console_tracker_and_report_and_resuming_forgets
         }  # fmt: skip
 
     def forgetting(_rows: Any) -> Mapping[str, float]:
-        return {"validation/score": 0.9, "validation/environment/next_state_accuracy": next(scores)}
+        return {"validation/score": 0.9, SCORE: next(scores)}
 
     monkeypatch.setattr(loop, "step_metrics", injected)
     monkeypatch.setattr(evaluations, "validation_metrics", forgetting)

@@ -30,7 +30,12 @@ RANKS = (1, 3, 5, inf)
 
 
 def best_move_probabilities(
-    policy: Policy, examples: Iterable[Example], *, micro_batch_size: int, temperature: float, world: World | None = None
+    policy: Policy,
+    examples: Iterable[Example],
+    *,
+    micro_batch_size: int,
+    temperature: float,
+    world: World | None = None,
 ) -> dict[Example, dict[str, float]]:
     """PROBABILITY and RANK of the label's best move as first candidate, for each policy example with a label.
 

@@ -84,7 +84,11 @@ def _curves(chart: Chart, run: RunRecord, number: int) -> list[dict[str, Any]]:
     curves = []
     for key in dict.fromkeys(keys):
         counted = key.startswith(COUNTED)
-        points = [(int(step["step"]), float(step.get(key, 0.0))) for step in run.metrics if (counted and step["step"]) or key in step]
+        points = [
+            (int(step["step"]), float(step.get(key, 0.0)))
+            for step in run.metrics
+            if (counted and step["step"]) or key in step
+        ]
         steps, values = thinned(points)
         curves.append({"run": number, "key": key, "steps": steps, "values": values})
     return curves

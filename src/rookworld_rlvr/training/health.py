@@ -94,11 +94,15 @@ class SignWatch:
         """Take in a step; returns the signs that it is the first to show."""
         self._steps += 1
         self._last.append(metrics)
+        self.observe_validation(metrics)
+        before, self.shown = self.shown, self._raised_signs()
+        return {sign: message for sign, message in self.shown.items() if sign not in before}
+
+    def observe_validation(self, metrics: Mapping[str, float]) -> None:
+        """Take in the validation scores of a step or of the start."""
         for key, value in metrics.items():
             if key.removeprefix("validation/") in SCORED.values():
                 self._validations.setdefault(key, []).append(value)
-        before, self.shown = self.shown, self._raised_signs()
-        return {sign: message for sign, message in self.shown.items() if sign not in before}
 
     def metrics(self) -> dict[str, float]:
         """`warning/<sign>` of the last step: 1 where it is shown, else 0."""

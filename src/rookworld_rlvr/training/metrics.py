@@ -146,7 +146,7 @@ def _magnitude(report: StepReport) -> Tensor:
 
 
 def _added_by_the_loop(_report: StepReport, _context: StepContext) -> None:
-    """Validations and warning signs; see `validation.validation_metrics` and `warning_signs`."""
+    """Validations and warning signs; see `evaluations.validation_metrics` and `health`."""
 
 
 # A key that ends in `/*` stands for a family, one key per task, component or reason.
@@ -243,12 +243,12 @@ METRICS: dict[str, Metric] = {
         _of_groups(lambda report: fmean(not done.finished for done in _completions(report)))),
     "rollout/length_mean": Metric("tokens", MEAN, "mean length of completions, end token included", "steady",
         _of_groups(lambda report: fmean(len(done.tokens) for done in _completions(report)))),
-    "validation/score": Metric("fraction", MEAN, "mean over tasks of legal best moves and of exact next states", "rises",
+    "validation/score": Metric("fraction", MEAN, "mean over tasks of legal best moves and exact next states", "rises",
         _added_by_the_loop),
     "validation/policy/win_probability_loss": Metric("fraction", MEAN, "learning curve: win-probability loss, sampled",
         "falls",
         _added_by_the_loop),
-    "validation/rule/*": Metric("fraction", MEAN, "the loss of a simple rule on the same rows; step 0 alone", "constant",
+    "validation/rule/*": Metric("fraction", MEAN, "the loss of a simple rule on these rows; step 0 alone", "constant",
         _added_by_the_loop),
     "validation/*": Metric("fraction", MEAN, "learning curve: one sample per held-back row", "rises",
         _added_by_the_loop),

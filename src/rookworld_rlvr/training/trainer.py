@@ -146,8 +146,10 @@ def begin(run: Run) -> tuple[int, list[Row]]:
     _begin_files(run, rows)
     curve = start_of_curve(run) if _needs_first_score(run) else {}
     score = curve.get("validation/score")
-    for sink in run.sinks if run.config.validation.every else []:
-        sink.write(0, curve)
+    if run.config.validation.every:
+        run.signs.observe_validation(curve)
+        for sink in run.sinks:
+            sink.write(0, curve)
     if run.config.reference.mode is ReferenceMode.on_improvement and score is not None:
         run.context.references.begin(score)
     # What the first restore goes back to, and a killed run.
@@ -187,8 +189,9 @@ def _go_on_in_files(run: Run, steps_done: int) -> None:
     write_text(run.folder / CONFIG_FILE, run.config_text)
     for name in (METRICS_FILE, ROLLOUTS_FILE):
         cut_lines(run.folder / name, steps_done)
-    for line in whole_lines(run.folder / METRICS_FILE):
-        run.signs.observe(json.loads(line))
+    for metrics in map(json.loads, whole_lines(run.folder / METRICS_FILE)):
+        observe = run.signs.observe if metrics["step"] else run.signs.observe_validation
+        observe(metrics)
 
 
 @contextmanager
