@@ -62,8 +62,9 @@ TRAINING_METRICS = """\
 
 ## Training
 
-Each line of `metrics.jsonl` is a JSON object with the metrics of one step; `step` counts from 1, and step 0
-has the learning curve's figures of the start. Trackers get the same keys. A key that ends in `/*` stands for a family with a key per member, such as `reward/task/policy`; a member is there
+Each line of `metrics.jsonl` is a JSON object with the metrics of one step; `step` counts from 1, and step 0 has the
+learning curve's figures of the start. Trackers get the same keys. A key that ends in `/*` stands for a family with a
+key per member, such as `reward/task/policy`; a member is there
 only in steps in which it occurred. `reduction` says how the values of the completions, tokens or updates of a step
 become one value; `last` is the value at the end of the step. No value is ever NaN.
 

@@ -66,7 +66,6 @@ BAD_VALUES = [
     ("rubric.source=engine rubric.stockfish.path=/nope", "rubric.stockfish: expected an engine's binary, got '/nope'"),
     ("evaluation_nodes=9 rubric.stockfish.path=/nope", "rubric.stockfish: expected an engine's binary, got '/nope'"),
     ("validation.every=-1", "validation: expected every from 0"),
-    ("validation.rows=999 validation.every=1", "validation.rows: expected to leave training rows"),
     ("optim.lr=-1", "expected lr from 0 up"),
     ("optim.lr=fast", "optim.lr"),
     ("optim.micro_batch_size=0", "micro_batch_size from 1"),

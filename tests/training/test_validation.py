@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from rookworld_rlvr.board.evals import win_probability
+from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.evaluation import Row
 from rookworld_rlvr.evaluation.players import rule_losses
 from rookworld_rlvr.stockfish.engine import Analysis
@@ -43,6 +44,13 @@ def test_at_most_a_tenth_of_a_task_is_held_back(examples: tuple[Example, ...]) -
     policy = tuple(row for row in examples if row.task is Task.policy)[:20]
     assert hold_back(Data(policy, (), frozenset()), 128).validation == policy[-2:]
     assert hold_back(Data(policy[:9], (), frozenset()), 128).validation == ()
+
+
+def test_rows_held_back_must_leave_some_to_train_on(make_run: Callable[..., Any], tmp_path: Path) -> None:
+    line = "P: 7k/8/8/8/8/8/8/K7 w - - 0 1 M: a1a2 E: 0.5 B: a1a2\n"
+    (tmp_path / "one.txt").write_text(line * 10)
+    with pytest.raises(UserError, match="validation.rows: expected to leave training rows of task policy"):
+        make_run(f"data.train={tmp_path / 'one.txt'}", "data.mixture.environment=0", "data.mixture.policy=1")
 
 
 def rows(**values: list[float]) -> list[Row]:

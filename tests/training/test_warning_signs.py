@@ -12,6 +12,7 @@ import pytest
 from rookworld_rlvr.training import evaluations, loop
 from rookworld_rlvr.training.health import Sign, SignWatch, strongest_swing
 
+SCORE = "validation/environment/next_state_accuracy"
 CALM = {"kl/reference": 0.02, "reward/mean": 0.7, "advantage/abs_mean": 0.5, "group/zero_variance_fraction": 0.1}
 WINDOW = 6
 
