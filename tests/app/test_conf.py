@@ -114,6 +114,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "steps": 3,
         "evaluation_rows": 16,
         "checkpoint_every": 2,
+        "validation.rows": 16,
         "objective.prompts_per_step": 2,
         "objective.group_size": 4,
     },
