@@ -5,7 +5,7 @@ exact, so that a position does not change its rank by the chance of a sample. Th
 the first move after `M:`, which depends on the prompt alone; later moves depend on the candidates before them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from statistics import fmean
@@ -36,8 +36,8 @@ def best_move_probabilities(
     micro_batch_size: int,
     temperature: float,
     world: World | None = None,
-) -> dict[Example, dict[str, float]]:
-    """PROBABILITY and RANK of the label's best move as first candidate, for each policy example with a label.
+) -> dict[Hashable, dict[str, float]]:
+    """PROBABILITY and RANK of the label's best move as first candidate, by policy example that has a label.
 
     The probability of a move is that of its tokens at the temperature. Moves that share the label's highest eval count
     as one: the probability is their sum, the rank that of the likeliest. The rank is among all legal moves, from 1.
