@@ -1,7 +1,10 @@
 """Runs as their folders tell them, made by hand."""
 
+import json
 import random
 from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +26,15 @@ def said(step: int, prompt: str, completion: str, reward: float, failure: str | 
 
 def measure(value: float, half: float = 0.01) -> dict[str, Any]:
     return {"value": value, "low": value - half, "high": value + half, "n": 2048}
+
+
+def write_run(folder: Path, run: RunRecord) -> None:
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(run.config)
+    (folder / "summary.json").write_text(json.dumps(run.summary))
+    said_there = [asdict(one) | {"finished": True} for one in run.transcripts]
+    for name, rows in (("metrics", run.metrics), ("rollouts", said_there)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 @pytest.fixture(scope="session")

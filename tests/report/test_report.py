@@ -1,12 +1,11 @@
 """A run's report: its summary, its boards and its points; the same bytes for the same run; quick for long runs."""
 
-import json
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import chess
@@ -20,7 +19,7 @@ from rookworld_rlvr.report.run_record import RunRecord, read_run
 from rookworld_rlvr.report.summary import summarise_run
 from rookworld_rlvr.report.svg import board_svg, shared_shapes
 
-from .conftest import BELIEVED, ENVIRONMENT, MATE, POLICY, said
+from .conftest import BELIEVED, ENVIRONMENT, MATE, POLICY, said, write_run
 
 Make = Callable[..., RunRecord]
 
@@ -176,15 +175,6 @@ def test_a_page_asks_no_network_and_another_process_makes_the_same_bytes(record:
     assert there.read_text(encoding="utf-8") == page
     assert done.stdout.splitlines()[1].startswith("Match against the start: -60 Elo")
     assert done.stdout.endswith(f"report: {there}\n")
-
-
-def write_run(folder: Path, run: RunRecord) -> None:
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(run.config)
-    (folder / "summary.json").write_text(json.dumps(run.summary))
-    said_there = [asdict(one) | {"finished": True} for one in run.transcripts]
-    for name, rows in (("metrics", run.metrics), ("rollouts", said_there)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def test_a_run_that_goes_on_has_a_report_without_tables(record: Make, tmp_path: Path) -> None:

@@ -104,6 +104,12 @@ def test_the_start_every_so_many_steps_and_the_last_one_are_validated(train: Cal
     assert (folder / "checkpoints/best").resolve().name == f"step-{recovery['best_step']}"
 
 
+def test_a_run_of_few_rows_has_no_curve_and_its_newest_checkpoint_is_the_best(train: Callable[..., Path]) -> None:
+    folder = train(*GIVEN, "validation.every=1", "data.limit=8")
+    assert [line["step"] for line in lines_of(folder)] == [1, 2, 3]
+    assert (folder / "checkpoints/best").resolve().name == "step-3"
+
+
 def test_training_is_the_same_with_and_without_a_learning_curve(train: Callable[..., Path]) -> None:
     own = ("validation/", "time/", "throughput/", "memory/")
     steps, weights = [], []

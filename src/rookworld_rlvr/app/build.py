@@ -141,6 +141,9 @@ def _load_data(config: RunConfig) -> Data:
         mates, _ = unseen_mates(config.mate_in_one, frozenset(map(example_key, data.train)))
         data = replace(data, mates=tuple(mates))
     data = hold_back(data, config.validation.rows)
+    if not data.validation:
+        # Less than ten rows: nothing is held back, so there is no learning curve.
+        config.validation.every = 0
     if config.reference.mode is ReferenceMode.on_improvement and not data.validation:
         raise UserError("reference.mode=on_improvement: expected at least ten training rows, to hold one back")
     for task, share in config.data.mixture.proportions().items():
