@@ -28,8 +28,7 @@ def curves(record: Callable[..., RunRecord]) -> Callable[..., list[RunRecord]]:
             run = record(f"day/run{number}", seed=number)
             start = {"step": 0, KEY: 0.2, LEGAL: 0.9, f"{RULE}random": 0.15, f"{RULE}exchange": 0.05}
             steps = [
-                step
-                | ({KEY: 0.2 + (end - 0.2) * step["step"] / 60, LEGAL: 0.95} if step["step"] % 20 == 0 else {})
+                step | ({KEY: 0.2 + (end - 0.2) * step["step"] / 60, LEGAL: 0.95} if step["step"] % 20 == 0 else {})
                 for step in run.metrics
             ]
             runs.append(replace(run, metrics=[start, *steps]))
