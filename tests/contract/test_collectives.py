@@ -36,7 +36,7 @@ EQUAL_ON_ALL_RANKS = {
     "sync is None",
     "world.size == 1 or run.context.policy.sharded or step % COMPARE_EVERY",
     "_needs_first_score(run)",
-    "_validation_due(run, step, about_to_save=due)",
+    "_validation_due(run, step, last=last)",
     "due",
     # With several ranks it is always true.
     "is_shared(context.policy, context.world)",

@@ -126,5 +126,8 @@ def test_published_labels_show_their_black_inversion_and_nothing_else() -> None:
     assert (table["policy/valid/white"].n, table["policy/valid/black"].n) == (134, 107)
     assert table["policy/best_move_accuracy/black"].value == (107 - 96) / 107
     assert table["policy/best_move_accuracy/white"].value == 133 / 134
-    others = {key: entry.value for key, entry in table.items() if "best_move_accuracy" not in key}
+    # The best move of the only black row with a mate is inverted, too.
+    assert table["policy/mate_in_one"].value == table["policy/mate_in_one/black"].value == 0
+    inverted = ("best_move_accuracy", "mate_in_one")
+    others = {key: entry.value for key, entry in table.items() if not any(name in key for name in inverted)}
     assert others == dict.fromkeys(others, 1.0)
