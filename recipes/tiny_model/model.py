@@ -3,6 +3,7 @@
 Token embeddings are sums of features' vectors, and heads read the board's tokens. The export leaves both out.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from rookworld_rlvr.errors import UserError
 
 from .tokenizer import POSITIONS
 
@@ -178,27 +181,46 @@ def export(trained: ModelWithHeads, tokenizer: PreTrainedTokenizerFast) -> Any:
     """A stock `Qwen3ForCausalLM` with the same function: embeddings added up, auxiliary heads left out."""
     model: Any = Qwen3ForCausalLM(_config(trained.shape, tokenizer))
     model.model.embed_tokens.weight.copy_(trained.embeddings())
-    model.model.norm.load_state_dict(trained.norm.state_dict())
-    blocks: Any = trained.blocks
-    for layer, block in zip(model.model.layers, blocks, strict=True):
-        attention = layer.self_attn
-        pairs = (
-            (layer.input_layernorm, block.norm_1),
-            (layer.post_attention_layernorm, block.norm_2),
-            (attention.q_norm, block.query_norm),
-            (attention.k_norm, block.key_norm),
-            (attention.q_proj, block.query),
-            (attention.k_proj, block.key),
-            (attention.v_proj, block.value),
-            (attention.o_proj, block.out),
-            (layer.mlp.gate_proj, block.gate),
-            (layer.mlp.up_proj, block.up),
-            (layer.mlp.down_proj, block.down),
-        )
-        for stock, own in pairs:
-            stock.load_state_dict(own.state_dict())
+    for stock, own in _pairs(model.model, trained):
+        stock.load_state_dict(own.state_dict())
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     return model.eval()
+
+
+@torch.no_grad()
+def load_exported(trained: ModelWithHeads, folder: str, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Load an exported model's weights; features and heads stay as they are. Raises UserError for another model."""
+    try:
+        model: Any = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(f"training.start: expected an exported model, got {folder}: {error}") from error
+    shape, expected = (
+        (config.vocab_size, config.hidden_size, config.intermediate_size, config.num_hidden_layers)
+        for config in (model.config, _config(trained.shape, tokenizer))
+    )
+    if shape != expected:
+        raise UserError(f"training.start: expected vocabulary, width, inner width and layers {expected}, got {shape}")
+    trained.own_VH.add_(model.model.embed_tokens.weight - trained.embeddings())
+    for stock, own in _pairs(model.model, trained):
+        own.load_state_dict(stock.state_dict())
+
+
+def _pairs(stock: Any, trained: Any) -> Iterator[tuple[nn.Module, nn.Module]]:
+    """The modules of the stock model, each with the one of the training that has the same weights."""
+    yield stock.norm, trained.norm
+    for layer, block in zip(stock.layers, trained.blocks, strict=True):
+        attention = layer.self_attn
+        yield layer.input_layernorm, block.norm_1
+        yield layer.post_attention_layernorm, block.norm_2
+        yield attention.q_norm, block.query_norm
+        yield attention.k_norm, block.key_norm
+        yield attention.q_proj, block.query
+        yield attention.k_proj, block.key
+        yield attention.v_proj, block.value
+        yield attention.o_proj, block.out
+        yield layer.mlp.gate_proj, block.gate
+        yield layer.mlp.up_proj, block.up
+        yield layer.mlp.down_proj, block.down
 
 
 def _config(shape: Shape, tokenizer: PreTrainedTokenizerFast) -> Qwen3Config:

@@ -29,7 +29,7 @@ from .data import Positions
 from .environment_examples import EnvironmentExample, EnvironmentExamples, TransitionPool
 from .features import token_features
 from .losses import Losses, LossWeights
-from .model import ModelWithHeads, Shape, export
+from .model import ModelWithHeads, Shape, export, load_exported
 from .policy_examples import PolicyExample, PolicyExamples
 from .tokenizer import POSITIONS, build_tokenizer
 
@@ -56,6 +56,8 @@ class TrainingConfig:
     heads: int = 6
     board_layer: int = 5
     """Layers before the heads on the board; at most layers."""
+    start: str = ""
+    """Folder of an exported model whose weights the training starts from; empty: from nothing."""
     steps: int = 16000
     policy_examples: int = 40
     """`P:` examples per step."""
@@ -117,6 +119,8 @@ class Training:
         self._policy, self._environment = PolicyExamples(self.tokenizer), EnvironmentExamples(self.tokenizer)
         shape = Shape(config.layers, config.width, config.heads, config.board_layer)
         self.model = ModelWithHeads(shape, token_features(self.tokenizer)).to(device)
+        if config.start:
+            load_exported(self.model, config.start, self.tokenizer)
         square_ids = torch.stack([self._policy.second_ids, self._policy.first_ids]).to(device)
         self.losses = Losses(self.model, config.weights, square_ids, int(self.tokenizer.pad_token_id))
         self._others = self.model.other_parameters()

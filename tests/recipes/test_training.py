@@ -87,6 +87,19 @@ def test_all_losses_fall(transitions: list[Example], tmp_path: Path) -> None:
         assert logged[-1][name] < logged[0][name]
 
 
+def test_a_training_starts_from_an_exported_model(transitions: list[Example], tmp_path: Path) -> None:
+    learned, _ = learn(tmp_path / "first", transitions)
+    started = Training(replace(SMALL, start=str(tmp_path / "first" / "model")), seed=4, device=CPU)
+    tokens_BT = torch.randint(0, 500, (2, 20))
+    expected, logits = (model.exported()(tokens_BT).logits for model in (learned, started))
+    # A folder has the weights in bfloat16.
+    assert torch.allclose(expected, logits, atol=0.05) and expected.std() > 0.1
+    with pytest.raises(UserError, match="training.start: expected vocabulary, width, inner width and layers .* got"):
+        Training(replace(SMALL, start=str(tmp_path / "first" / "model"), layers=3), seed=4, device=CPU)
+    with pytest.raises(UserError, match="training.start: expected an exported model, got"):
+        Training(replace(SMALL, start=str(tmp_path)), seed=4, device=CPU)
+
+
 def test_an_interrupted_training_resumes_to_the_same_bits(
     transitions: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
