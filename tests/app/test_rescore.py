@@ -1,6 +1,7 @@
 """`rookworld rescore`: the same rubric gives the same rewards, another one is compared with it."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,3 +50,19 @@ def test_what_cannot_be_rescored_is_refused_in_one_line(
     assert main(["rescore", *(text.format(run=finished) for text in given)]) == 2
     said = capsys.readouterr().err
     assert message in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(("key", "value", "message"), [
+    ("prompt", "P: nowhere", "expected 'P: <FEN>'"),
+    ("expected", "M: e2e4", "expected a label that parses"),
+])  # fmt: skip
+def test_an_unreadable_prompt_or_label_is_refused_in_one_line(
+    key: str, value: str, message: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Path(shutil.copytree(finished, tmp_path / "run", symlinks=True))
+    row = next(row for row in map(json.loads, (run / "rollouts.jsonl").open()) if row["task"] == "policy")
+    (run / "rollouts.jsonl").write_text(json.dumps(row | {key: value}) + "\n")
+    capsys.readouterr()
+    assert main(["rescore", str(run), "rubric=labels"]) == 2
+    said = capsys.readouterr().err
+    assert f"{run / 'rollouts.jsonl'}: {message}" in said and said.count("\n") == 1

@@ -94,9 +94,9 @@ def test_a_training_starts_from_an_exported_model(transitions: list[Example], tm
     expected, logits = (model.exported()(tokens_BT).logits for model in (learned, started))
     # A folder has the weights in bfloat16.
     assert torch.allclose(expected, logits, atol=0.05) and expected.std() > 0.1
-    with pytest.raises(UserError, match="training.start: expected vocabulary, width, inner width and layers .* got"):
+    with pytest.raises(UserError, match=r"training\.start: expected vocabulary, width, inner width and layers .* got"):
         Training(replace(SMALL, start=str(tmp_path / "first" / "model"), layers=3), seed=4, device=CPU)
-    with pytest.raises(UserError, match="training.start: expected an exported model, got"):
+    with pytest.raises(UserError, match=r"training\.start: expected an exported model, got"):
         Training(replace(SMALL, start=str(tmp_path)), seed=4, device=CPU)
 
 

@@ -15,7 +15,9 @@ from ..report.terminal import printable
 from ..report.transcripts import Transcript, read_transcripts
 from ..rewards.scorer import ScoreRequest
 from ..tasks import Task
+from ..tasks.types import LabelError, PromptError
 from ..training.config import RunConfig
+from ..training.run_files import ROLLOUTS_FILE
 from .arguments import OneLineParser
 from .build import make_console, make_scorers
 from .hydra_command import overrides, run_command, to_dataclass
@@ -83,8 +85,11 @@ def rescore(config: RunConfig, transcripts: Sequence[Transcript]) -> list[Rescor
     with ExitStack() as stack:
         stack.callback(measure.close)
         stack.callback(scorer.close)
-        scorer.prepare([request.prompt for request in requests])
-        scores = scorer.score_all(requests)
+        try:
+            scorer.prepare([request.prompt for request in requests])
+            scores = scorer.score_all(requests)
+        except (PromptError, LabelError) as error:
+            raise UserError(f"rescore: {config.resume}/{ROLLOUTS_FILE}: {error}") from error
     return [Rescored(one, reward, score.total) for (one, reward), score in zip(kept, scores, strict=True)]
 
 
