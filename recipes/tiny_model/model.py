@@ -170,6 +170,11 @@ class ModelWithHeads(nn.Module):
         """The matrices within the blocks, which Muon updates."""
         return [parameter for parameter in self.blocks.parameters() if parameter.ndim == 2]
 
+    def head_parameters(self) -> list[nn.Parameter]:
+        """The parameters of the auxiliary heads."""
+        heads = (self.board, self.piece, self.win_probability, self.outcome)
+        return [parameter for head in heads for parameter in head.parameters()]
+
     def other_parameters(self) -> list[nn.Parameter]:
         """All other parameters, which AdamW updates."""
         matrices = set(map(id, self.hidden_matrices()))

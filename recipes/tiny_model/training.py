@@ -57,7 +57,8 @@ class TrainingConfig:
     board_layer: int = 5
     """Layers before the heads on the board; at most layers."""
     start: str = ""
-    """Folder of an exported model whose weights the training starts from; empty: from nothing."""
+    """Folder of an exported model whose weights the training starts from; empty: from nothing. The heads, which an
+    export leaves out, then learn alone for warmup_steps, before the warm-up."""
     steps: int = 16000
     policy_examples: int = 40
     """`P:` examples per step."""
@@ -193,6 +194,11 @@ class Training:
                 losses[name] += loss
             add_gradients(learned, gradients)
         summed_VH.backward(embeddings_VH.grad)
+        if self._heads_alone:
+            # An optimiser leaves out what has no gradient.
+            heads = set(map(id, self.model.head_parameters()))
+            for parameter in self.model.parameters():
+                parameter.grad = parameter.grad if id(parameter) in heads else None
         torch.nn.utils.clip_grad_norm_(self._others, 1.0)
         for optimizer in self._optimizers:
             optimizer.step()
@@ -201,11 +207,18 @@ class Training:
         self._update_average()
         return losses
 
+    @property
+    def _heads_alone(self) -> bool:
+        return bool(self.config.start) and self.step < self.config.warmup_steps
+
     def _schedule(self) -> float:
         """Factor of the learning rates at this step."""
         config, done = self.config, self.step / self.config.steps
+        if self._heads_alone:
+            return 1.0
         left = min(1.0, (1 - done) / config.decay_fraction) if config.decay_fraction else 1.0
-        return min(1.0, (self.step + 1) / config.warmup_steps) * left
+        warmed = self.step + 1 - (config.warmup_steps if config.start else 0)
+        return min(1.0, warmed / config.warmup_steps) * left
 
     def _parts(self, rng: random.Random, positions: Positions, transitions: TransitionPool) -> list[LossesOf]:
         """The losses of a step in parts that can be computed at the same time."""

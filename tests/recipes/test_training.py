@@ -94,6 +94,13 @@ def test_a_training_starts_from_an_exported_model(transitions: list[Example], tm
     expected, logits = (model.exported()(tokens_BT).logits for model in (learned, started))
     # A folder has the weights in bfloat16.
     assert torch.allclose(expected, logits, atol=0.05) and expected.std() > 0.1
+    # At first the heads learn alone.
+    pool = TransitionPool(transitions)
+    for step in range(SMALL.warmup_steps + 1):
+        before = started.model.embeddings().detach().clone(), started.model.piece.weight.detach().clone()
+        started.train_step(positions(8), pool)
+        assert torch.equal(before[0], started.model.embeddings()) == (step < SMALL.warmup_steps)
+        assert not torch.equal(before[1], started.model.piece.weight)
     with pytest.raises(UserError, match=r"training\.start: expected vocabulary, width, inner width and layers .* got"):
         Training(replace(SMALL, start=str(tmp_path / "first" / "model"), layers=3), seed=4, device=CPU)
     with pytest.raises(UserError, match=r"training\.start: expected an exported model, got"):
