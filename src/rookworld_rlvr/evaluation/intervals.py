@@ -119,3 +119,37 @@ def seeds_interval(values: Sequence[float], row_error: float = 0.0) -> tuple[flo
     between = float(t.ppf(0.975, len(values) - 1)) * _deviation(values) / math.sqrt(len(values))
     half = math.hypot(between, Z_95 * row_error)
     return mean, mean - half, mean + half
+
+
+def seeds_p(values: Sequence[float]) -> float:
+    """The two-sided p-value of Student's t test that the mean over runs is 0. Raises ValueError below two runs.
+
+    Runs of one value leave no doubt: 1.0 if it is 0, else 0.0.
+
+    >>> round(seeds_p([0.096, 0.085, 0.060]), 3), seeds_p([0.0, 0.0])
+    (0.017, 1.0)
+    """
+    from scipy.stats import ttest_1samp
+
+    if len(values) < 2:
+        raise ValueError(f"expected two runs or more, got {len(values)}")
+    if max(values) - min(values) <= SAME:
+        return float(abs(values[0]) <= SAME)
+    return float(ttest_1samp(values, 0.0).pvalue)
+
+
+def seeds_needed(values: Sequence[float], half: float, most: int = 1000) -> int:
+    """The fewest runs whose interval (see `seeds_interval`) reaches `half` to each side, by the spread of these runs.
+
+    `most` if more are needed. Raises ValueError below two runs.
+
+    >>> seeds_needed([0.096, 0.085, 0.060], half=0.02)
+    6
+    """
+    from scipy.stats import t
+
+    if len(values) < 2:
+        raise ValueError(f"expected two runs or more, got {len(values)}")
+    spread = _deviation(values)
+    enough = (n for n in range(2, most) if float(t.ppf(0.975, n - 1)) * spread / math.sqrt(n) <= half)
+    return next(enough, most)

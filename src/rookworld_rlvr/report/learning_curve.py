@@ -105,14 +105,14 @@ def _drawable(curves: Sequence[Points]) -> list[Points]:
 class Axes:
     """The places of steps and values in a panel."""
 
-    last: int
+    last: float
     """The last step."""
     ticks: list[float]
     """Values from the lowest to the highest."""
 
     @classmethod
     def of(cls, panel: Panel) -> "Axes":
-        return cls(panel.last_step(), _ticks(min(panel.values()), max(panel.values())))
+        return cls(panel.last_step(), ticks(min(panel.values()), max(panel.values())))
 
     def x(self, step: float) -> float:
         return LEFT + (WIDTH - LEFT) * step / self.last
@@ -129,10 +129,10 @@ class Axes:
         return f"{self.x(step):.1f},{self.y(value):.1f}"
 
 
-def _ticks(lowest: float, highest: float) -> list[float]:
+def ticks(lowest: float, highest: float) -> list[float]:
     """Round values about `lowest` and `highest`, three to seven of them.
 
-    >>> _ticks(0.052, 0.177)
+    >>> ticks(0.052, 0.177)
     [0.05, 0.1, 0.15, 0.2]
     """
     span = max(highest - lowest, 1e-3)
@@ -144,17 +144,18 @@ def _ticks(lowest: float, highest: float) -> list[float]:
 
 def _drawn(panel: Panel) -> str:
     axes = Axes.of(panel)
-    parts = [f'<text x="{LEFT}" y="20">{escape(panel.title)}</text>', *_scale(axes)]
+    parts = [f'<text x="{LEFT}" y="20">{escape(panel.title)}</text>', *scale(axes, "step")]
     parts += [axes.across(value, "level") for value in panel.levels.values()]
     labels = [(axes.y(value), name, "") for name, value in panel.levels.items()]
     for points, color in zip(panel.curves, COLORS, strict=False):
         parts += _curve(axes, points, color)
         labels.append((axes.y(points.mean(max(points.values_by_step))), points.name, color))
-    return "".join([*parts, *_labels(labels)])
+    return "".join([*parts, *end_labels(labels)])
 
 
-def _scale(axes: Axes) -> list[str]:
-    parts = [f'<text x="{WIDTH + 8}" y="{HEIGHT - 20}" class="quiet">step</text>']
+def scale(axes: Axes, across: str) -> list[str]:
+    """Grid and numbers of both axes, and the name of what goes across."""
+    parts = [f'<text x="{WIDTH + 8}" y="{HEIGHT - 20}" class="quiet">{across}</text>']
     for tick in axes.ticks:
         parts.append(axes.across(tick, "grid"))
         height = f"{axes.y(tick) + 4:.1f}"
@@ -176,7 +177,7 @@ def _curve(axes: Axes, points: Points, color: str) -> list[str]:
     ]
 
 
-def _labels(labels: Sequence[tuple[float, str, str]]) -> list[str]:
+def end_labels(labels: Sequence[tuple[float, str, str]]) -> list[str]:
     """The names of lines beside their ends, from top to bottom without overlap: height, name, colour or none."""
     parts, lowest = [], 0.0
     for height, name, color in sorted(labels):

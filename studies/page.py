@@ -1,0 +1,252 @@
+"""The page of a study, `docs/studies/NAME.md` with a picture, and the table of all verdicts in `docs/studies/index.md`.
+
+Arms are compared by their values after training, seed by seed; all evaluate the same held-out rows. Intervals and tests
+are those of `rookworld_rlvr.evaluation`.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.evaluation.headline import gain_over_seeds, holm
+from rookworld_rlvr.evaluation.intervals import seeds_interval, seeds_needed, seeds_p
+from rookworld_rlvr.evaluation.keys import is_worse, lower_is_better
+from rookworld_rlvr.files import make_folder, write_text
+from rookworld_rlvr.report import learning_curve as curve
+from rookworld_rlvr.report.run_record import RunRecord, read_run
+from study import Member, Study, declaration, names
+
+DOCS = Path("docs", "studies")
+BEGIN, END = "<!-- verdicts -->\n", "<!-- end of verdicts -->\n"
+VERDICT = re.compile(r"^\*\*(Yes|No|Undecided)\.\*\* (.*)$", re.M)
+NOT_RUN = "not run"
+# The last steps over which the KL that a run reached is averaged.
+KL_STEPS = 10
+COLORS = ("#1f5fa8", "#c2410c", "#15803d", "#7e22ce", "#a16207", "#0e7490", "#be185d", "#475569", "#65a30d")
+Interval = tuple[float, float, float]
+"""Mean, low, high."""
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The finished runs of a study, by arm and seed."""
+
+    study: Study
+    runs: Mapping[str, Mapping[int, RunRecord]]
+
+    def differences(self, arm: str, key: str) -> list[float]:
+        """The arm's value after training less the control's, for each seed that both have."""
+        one, two = self.runs[self.study.control], self.runs[arm]
+        both = [seed for seed in one if seed in two]
+        return [_after(two[seed], key) - _after(one[seed], key) for seed in both]
+
+    def p_values(self) -> dict[str, float]:
+        """Of the primary key, for each arm that has two seeds in common with the control."""
+        differences = {arm: self.differences(arm, self.study.key) for arm in list(self.study.arms)[1:]}
+        return {arm: seeds_p(values) for arm, values in differences.items() if len(values) > 1}
+
+    def verdict(self, arm: str) -> tuple[str, str]:
+        """Yes, No or Undecided: is the arm better than the control? And why."""
+        study, values = self.study, self.differences(arm, self.study.key)
+        if len(values) < 2:
+            return "Undecided", f"{len(values)} of {len(study.seeds_of(arm))} paired seeds have finished."
+        mean, low, high = seeds_interval(values)
+        effect = -study.smallest_effect if lower_is_better(study.key) else study.smallest_effect
+        lost = [key for key in study.guards if self._is_lost(arm, key)]
+        measured = f"{_signed(seeds_interval(values))} in `{study.key}` over {len(values)} paired seeds"
+        if arm in holm(self.p_values()) and is_worse(study.key, mean):
+            return "No", f"`{arm}` is worse than `{study.control}`: {measured}."
+        # The end of the interval at which the arm is best still misses the smallest effect.
+        if is_worse(study.key, (low if effect < 0 else high) - effect):
+            return "No", f"`{arm}` is not better than `{study.control}` by {abs(effect):g} or more: {measured}."
+        if arm in holm(self.p_values()) and not is_worse(study.key, mean - effect):
+            if lost:
+                return "No", f"`{arm}` is better than `{study.control}` ({measured}) and costs `{'`, `'.join(lost)}`."
+            return "Yes", f"`{arm}` is better than `{study.control}`: {measured}."
+        needed = seeds_needed(values, study.smallest_effect / 2)
+        enough = f"about {needed} seeds would decide" if needed > len(values) else "the difference is near the smallest"
+        return "Undecided", f"`{arm}` less `{study.control}`: {measured}; {enough}."
+
+    def _is_lost(self, arm: str, key: str) -> bool:
+        values = self.differences(arm, key)
+        return all(is_worse(key, end) for end in seeds_interval(values))
+
+
+def write_page(name: str, study: Study, members: Sequence[Member]) -> list[Path]:
+    """Write the page of a study and its picture; nothing if no member has finished. Returns the files."""
+    runs: dict[str, dict[int, RunRecord]] = {arm: {} for arm in study.arms}
+    for member in members:
+        if member.run is not None:
+            runs[member.arm][member.seed] = read_run(member.run)
+    if not any(runs.values()):
+        return []
+    for run in (run for by_seed in runs.values() for run in by_seed.values()):
+        if absent := [key for key in (study.key, *study.guards) if key not in run.summary["gain"]]:
+            raise UserError(f"expected {', '.join(absent)} in the summary of {run.name}: evaluate more rows")
+    results = Results(study, runs)
+    make_folder(DOCS, "docs")
+    page, picture = DOCS / f"{name}.md", DOCS / f"{name}.svg"
+    write_text(picture, _picture(results))
+    sections = (*_head(name, results), *_method(name, study), *_tables(results), *_picture_lines(name, study))
+    write_text(page, "\n".join([*sections, *_members(members), ""]))
+    return [page, picture]
+
+
+def write_index() -> Path:
+    """Write the verdicts of all declared studies, as their pages have them; what else is in the file stays."""
+    make_folder(DOCS, "docs")
+    path, rows = DOCS / "index.md", ["| study | question | verdict | why |", "|---|---|---|---|"]
+    for name in names():
+        page, study = DOCS / f"{name}.md", declaration(name)
+        found = VERDICT.search(page.read_text(encoding="utf-8")) if page.is_file() else None
+        link = f"[{name}]({name}.md)" if page.is_file() else name
+        word, why = found.groups() if found else (NOT_RUN, f"declared: {len(study.arms)} arms")
+        rows.append(f"| {link} | {study.question} | {word.lower()} | {why} |")
+    text = path.read_text(encoding="utf-8") if path.is_file() else f"# Studies\n\n{BEGIN}{END}"
+    before, _, rest = text.partition(BEGIN)
+    write_text(path, "\n".join([before + BEGIN, *rows, "", END + rest.partition(END)[2]]))
+    return path
+
+
+def _head(name: str, results: Results) -> list[str]:
+    study = results.study
+    word, why = results.verdict(study.comparison)
+    generated = f"<!-- Written by studies/run.py {name}. -->"
+    return [f"# {name}", generated, "", f"{study.question} Asked by {study.source}.", "", f"**{word}.** {why}", ""]
+
+
+def _method(name: str, study: Study) -> list[str]:
+    better = "lower" if lower_is_better(study.key) else "higher"
+    note = [f"- {study.note}"] if study.note else []
+    return [
+        "## Method",
+        "",
+        f"Declared in `studies/{name}.yaml` before any run: the arm that answers is `{study.comparison}` against the "
+        f"control `{study.control}`; the primary key `{study.key}` ({better} is better), guarded by "
+        f"`{'` and `'.join(study.guards)}`; the smallest effect that matters is {study.smallest_effect:g}.",
+        "",
+        f"- All arms: `{' '.join(study.shared)}`. Greedy answers, the same held-out rows for all.",
+        "- Gain: after less before, 95 % interval over seeds and rows. Difference: after less the control's after, "
+        "paired by seed, 95 % interval over seeds alone (t distribution): it holds for these rows.",
+        "- Yes: better by the t test with Holm's correction at 5 % over all arms, by the smallest effect or more, and "
+        "no guard's interval lies on the wrong side of 0. No: the interval leaves out the smallest effect, or the arm "
+        "is worse. Undecided: neither; the seeds named would narrow the interval to the smallest effect.",
+        *note,
+        "",
+    ]
+
+
+def _tables(results: Results) -> list[str]:
+    study, keys = results.study, (results.study.key, *results.study.guards)
+    lines = ["## Results", ""]
+    for key in keys:
+        lines += [f"`{key}`:", "", "| arm | seeds | before | after | gain | less the control |" + _more(study, key)]
+        lines.append("|---|---|---|---|---|---|" + ("---|---|---|" if key == study.key else ""))
+        lines += [_row(results, arm, key) for arm in study.arms if results.runs[arm]]
+        lines.append("")
+    lines += ["| arm | overrides |", "|---|---|"]
+    lines += [f"| {arm} | `{' '.join(given)}` |" for arm, given in study.arms.items()]
+    return [*lines, ""]
+
+
+def _more(study: Study, key: str) -> str:
+    return " verdict | KL to the start | reward, last steps |" if key == study.key else ""
+
+
+def _row(results: Results, arm: str, key: str) -> str:
+    study, runs = results.study, list(results.runs[arm].values())
+    before = fmean(float(run.summary["before"][key]["value"]) for run in runs)
+    after, differences = fmean(_after(run, key) for run in runs), results.differences(arm, key)
+    less = _signed(seeds_interval(differences)) if arm != study.control and len(differences) > 1 else ""
+    cells = [arm, str(len(runs)), f"{before:.4f}", f"{after:.4f}", _signed(_gain(runs, key)), less]
+    if key == study.key:
+        reached = [value for run in runs if (value := kl_reached(run)) is not None]
+        word = results.verdict(arm)[0].lower() if arm != study.control else "control"
+        cells += [word, f"{fmean(reached):.4f}" if reached else "not measured", f"{fmean(map(_reward, runs)):.3f}"]
+    return f"| {' | '.join(cells)} |"
+
+
+def _gain(runs: Sequence[RunRecord], key: str) -> Interval:
+    gains = [run.summary["gain"][key] for run in runs]
+    if len(gains) > 1:
+        return gain_over_seeds(key, gains)
+    return float(gains[0]["value"]), float(gains[0]["low"]), float(gains[0]["high"])
+
+
+def _after(run: RunRecord, key: str) -> float:
+    return float(run.summary["after"][key]["value"])
+
+
+def kl_reached(run: RunRecord) -> float | None:
+    """KL(policy‖starting model) in the last steps, nats per token; None if it was not measured."""
+    values = [step.get("kl/original", step.get("kl/reference")) for step in run.metrics if step["step"]][-KL_STEPS:]
+    measured = [value for value in values if value is not None]
+    return fmean(measured) if measured else None
+
+
+def _reward(run: RunRecord) -> float:
+    return fmean([step["reward/mean"] for step in run.metrics if "reward/mean" in step][-KL_STEPS:])
+
+
+def _signed(interval: Interval) -> str:
+    mean, low, high = interval
+    return f"{mean:+.4f} [{low:+.4f}, {high:+.4f}]"
+
+
+def _picture_lines(name: str, study: Study) -> list[str]:
+    return [f"![Gain in {study.key} against the KL that was reached, by arm]({name}.svg)", ""]
+
+
+def _picture(results: Results) -> str:
+    """Gain of the primary key against the KL reached: the mean of each arm, its seeds, and its interval over seeds."""
+    key, points = results.study.key, {}
+    for arm, runs in results.runs.items():
+        places = [(kl, run) for run in runs.values() if (kl := kl_reached(run)) is not None]
+        if places:
+            seeds = [(kl, float(run.summary["gain"][key]["value"])) for kl, run in places]
+            points[arm] = (seeds, _gain([run for _, run in places], key))
+    ends = [0.0, *(end for _, gain in points.values() for end in gain[1:])]
+    most = max((kl for seeds, _ in points.values() for kl, _ in seeds), default=0.0)
+    axes = curve.Axes(curve.ticks(0.0, most)[-1], curve.ticks(min(ends), max(ends)))
+    drawn, labels = [*curve.scale(axes, "KL, nats"), axes.across(0.0, "level")], []
+    for (arm, (seeds, gain)), color in zip(points.items(), COLORS * len(points), strict=False):
+        drawn += _arm(axes, seeds, gain, color)
+        labels.append((axes.y(gain[0]), arm, color))
+    wide, title = (
+        curve.WIDTH + curve.RIGHT + 40,
+        f"Gain in {key} ({'lower' if lower_is_better(key) else 'higher'} is better)",
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {curve.HEIGHT}" class="curve" role="img">'
+        f'<style>{curve.STYLE}</style><title>{escape(title)}</title><rect width="{wide}" height="{curve.HEIGHT}" '
+        f'class="ground"/><text x="{curve.LEFT}" y="20">{escape(title)}</text>'
+        f"{''.join([*drawn, *curve.end_labels(labels)])}</svg>\n"
+    )
+
+
+def _arm(axes: curve.Axes, seeds: Sequence[tuple[float, float]], gain: Interval, color: str) -> list[str]:
+    x, (mean, low, high) = axes.x(fmean(kl for kl, _ in seeds)), gain
+    ends = f'y1="{axes.y(low):.1f}" y2="{axes.y(high):.1f}"'
+    dots = [f'<circle cx="{axes.x(kl):.1f}" cy="{axes.y(value):.1f}" r="2" fill="{color}"/>' for kl, value in seeds]
+    line = f'<line x1="{x:.1f}" x2="{x:.1f}" {ends} stroke="{color}"/>'
+    return [line, *dots, f'<circle cx="{x:.1f}" cy="{axes.y(mean):.1f}" r="4" fill="{color}"/>']
+
+
+def _members(members: Sequence[Member]) -> list[str]:
+    """How to make the page again, what each member took, and those that have failed or not finished."""
+    records: list[tuple[Member, dict[str, Any]]] = [(member, member.record()) for member in members]
+    done = [(member, record) for member, record in records if member.run is not None]
+    commits = sorted({commit for _, record in done for commit in record["commits"]})
+    lines = ["## Runs", "", "```text", f"python studies/run.py {members[0].folder.parts[-3]}", "```", ""]
+    total = sum(record["seconds"] for _, record in records)
+    lines += [f"Commit {', '.join(commits)}; {len(done)} of {len(members)} members, {total / 3600:.1f} core hours.", ""]
+    lines += ["| member | seconds | state |", "|---|---|---|"]
+    for member, record in records:
+        state = "finished" if member.run else f"failed: {record['failure']}" if record["failure"] else "missing"
+        lines.append(f"| {member.arm}, seed {member.seed} | {record['seconds']:.0f} | {state.replace('|', '/')} |")
+    return lines

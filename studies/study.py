@@ -1,0 +1,192 @@
+"""A study: its question, its arms and what will decide it, declared in `studies/NAME.yaml` before any run."""
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError  # type: ignore[import-untyped]
+
+from rookworld_rlvr.app.arguments import conf_folder
+from rookworld_rlvr.app.hydra_command import store_schema, to_dataclass
+from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.evaluation.keys import is_tested
+from rookworld_rlvr.training.config import RunConfig
+from rookworld_rlvr.training.run_files import SUMMARY, is_unfinished
+
+# Every member's overrides, before those of its study and of its arm.
+MEMBER = [
+    *("steps=100", "threads=1", "evaluation_rows=1024", "sampled_rows=0", "match_pairs=0"),
+    *("validation.every=0", "rollouts_every=0"),
+]
+# Overrides that `run.py` gives itself.
+ITS_OWN = {"seed", "output_root", "resume", "name", "trust", "processes", "distributed", "max_minutes"}
+STUDIES, OUTPUTS = Path("studies"), Path("outputs", "studies")
+# In a member's folder, beside its run: what it was asked, and how that went.
+MEMBER_FILE = "member.json"
+FOLDER_NAME = re.compile(r"\w[\w.+-]*")
+
+
+@dataclass(slots=True)
+class Study:
+    """The declaration of a study. Raises ValueError on values that contradict each other."""
+
+    question: str
+    """One sentence that is answered by yes or no."""
+    source: str
+    """The seed document, by number and claim, or whoever else asked."""
+    arms: dict[str, list[str]]
+    """Overrides by the name of the arm. The first arm is the control."""
+    comparison: str
+    """The arm whose difference to the control answers the question."""
+    smallest_effect: float
+    """The smallest difference of the primary key that matters, in the key's unit; its sign is the key's direction."""
+    key: str = "policy/win_probability_loss"
+    """The primary key."""
+    guards: list[str] = field(default_factory=lambda: ["policy/mate_in_one", "environment/recall_legal"])
+    """Two keys that must not get worse."""
+    overrides: list[str] = field(default_factory=list)
+    """Overrides of all arms."""
+    seeds: int = 3
+    """Seeds of an arm, counted from 0."""
+    comparison_seeds: int = 5
+    """Seeds of the control and of `comparison`."""
+    note: str = ""
+    """What the study leaves out, or how its arms were chosen."""
+
+    def __post_init__(self) -> None:
+        for name in self.arms:
+            if not FOLDER_NAME.fullmatch(name):
+                raise ValueError(f"arms: expected names of letters, digits, and . + - _, got {name!r}")
+        if len(self.arms) < 2 or self.comparison not in list(self.arms)[1:]:
+            raise ValueError(f"comparison: expected an arm after the first, got {self.comparison!r}")
+        if not 2 <= self.seeds <= self.comparison_seeds:
+            raise ValueError(
+                f"expected seeds from 2 and comparison_seeds from that, got {self.seeds} and {self.comparison_seeds}"
+            )
+        if not self.smallest_effect > 0:
+            raise ValueError(f"smallest_effect: expected above 0, got {self.smallest_effect}")
+        for key in (self.key, *self.guards):
+            if not is_tested(key):
+                raise ValueError(f"expected an evaluation key that has a direction, got {key!r}")
+        if len({self.key, *self.guards}) != 3:
+            raise ValueError(f"guards: expected two keys beside {self.key}, got {self.guards}")
+        for override in [*self.overrides, *(one for arm in self.arms.values() for one in arm)]:
+            if override.split("=", 1)[0].lstrip("+~") in ITS_OWN:
+                raise ValueError(f"expected overrides of other options, got {override!r}, which run.py gives itself")
+
+    @property
+    def control(self) -> str:
+        return next(iter(self.arms))
+
+    def seeds_of(self, arm: str) -> range:
+        return range(self.comparison_seeds if arm in (self.control, self.comparison) else self.seeds)
+
+    @property
+    def shared(self) -> list[str]:
+        """The overrides of all arms; of two of the same option the later one counts."""
+        return [*MEMBER, *self.overrides]
+
+    def overrides_of(self, arm: str) -> list[str]:
+        """The overrides of an arm's members, but for the seed and the folder."""
+        return [*self.shared, *self.arms[arm]]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An arm of a study with a seed."""
+
+    folder: Path
+    arm: str
+    seed: int
+    overrides: Sequence[str]
+    """Those of `rookworld train`, but for the seed and the folder."""
+
+    @property
+    def command(self) -> list[str]:
+        given = [f"seed={self.seed}", f"name={self.arm}", f"output_root='{self.folder}'", "resume=auto"]
+        return [sys.executable, "-m", "rookworld_rlvr", "train", *self.overrides, *given]
+
+    @property
+    def run(self) -> Path | None:
+        """The folder of its finished run, None if there is none yet."""
+        finished = [path.parent for path in self.folder.glob(f"*/*/{SUMMARY}") if not is_unfinished(path.parent)]
+        return max(finished, default=None)
+
+    def record(self) -> dict[str, Any]:
+        """What is known of it: `overrides`, `commits`, `seconds` of all its processes, `failure` (empty: none)."""
+        path = self.folder / MEMBER_FILE
+        if not path.is_file():
+            return {"overrides": list(self.overrides), "commits": [], "seconds": 0.0, "failure": ""}
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if record["overrides"] != list(self.overrides):
+            raise UserError(f"{self.folder} was made by another declaration of this arm: rename the arm, or remove it")
+        return record
+
+
+def members(name: str, study: Study) -> list[Member]:
+    """All members, seed by seed, so that a study that was cut short has paired seeds."""
+    seeds = range(study.comparison_seeds)
+    return [
+        Member(OUTPUTS / name / arm / f"seed={seed}", arm, seed, study.overrides_of(arm))
+        for seed in seeds
+        for arm in study.arms
+        if seed in study.seeds_of(arm)
+    ]
+
+
+def read_study(name: str) -> Study:
+    """The declaration `studies/<name>.yaml`, each arm of which is a configuration. Raises UserError."""
+    study = declaration(name)
+    for arm in study.arms:
+        try:
+            composed(study.overrides_of(arm))
+        except UserError as error:
+            raise UserError(f"{_path(name)}: {arm}: {error}") from error
+    return study
+
+
+def declaration(name: str) -> Study:
+    """As `read_study`, without a look at the overrides. Raises UserError."""
+    path = _path(name)
+    if not path.is_file():
+        raise UserError(f"expected a study, one of {', '.join(names()) or 'none here'}; got {name!r}")
+    try:
+        study: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Study), OmegaConf.load(path)))
+    except (ValueError, TypeError, AttributeError, YAMLError, OmegaConfBaseException) as error:
+        raise UserError(f"{path}: {_one_line(error)}") from error
+    assert isinstance(study, Study)
+    return study
+
+
+def _path(name: str) -> Path:
+    return STUDIES / f"{name}.yaml"
+
+
+def names() -> list[str]:
+    """The declared studies, in alphabetical order."""
+    return sorted(path.stem for path in STUDIES.glob("*.yaml"))
+
+
+def composed(overrides: Sequence[str]) -> RunConfig:
+    """The configuration of `rookworld train` under overrides. Raises UserError."""
+    store_schema("train", RunConfig)
+    try:
+        with initialize_config_dir(str(conf_folder()), version_base="1.3"):
+            raw = compose("train", list(overrides))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(_one_line(error)) from error
+    config: RunConfig = to_dataclass(raw)
+    return config
+
+
+def _one_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines()]
+    return " | ".join(line for line in lines if line) or type(error).__name__

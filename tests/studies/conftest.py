@@ -1,0 +1,19 @@
+"""The files of `studies/` as modules."""
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "studies"
+
+
+@pytest.fixture(scope="session")
+def studies() -> Iterator[SimpleNamespace]:
+    """`study`, `page` and `run`, which find each other in their folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(FOLDER))
+        modules: dict[str, ModuleType] = {name: importlib.import_module(name) for name in ("study", "page", "run")}
+        yield SimpleNamespace(**modules)

@@ -1,0 +1,116 @@
+"""Declarations: those that ship load and compose, and wrong ones end with one line and exit code 2."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = sorted(path.stem for path in (ROOT / "studies").glob("*.yaml"))
+GOOD = {
+    "question": "Is it so?",
+    "source": "nobody",
+    "comparison": "b",
+    "smallest_effect": "0.1",
+    "arms": "{a: [kl.coef=0], b: [kl=exact]}",
+}
+
+
+def declare(folder: Path, **changes: str) -> None:
+    (folder / "studies").mkdir(exist_ok=True)
+    text = "".join(f"{key}: {value}\n" for key, value in (GOOD | changes).items())
+    (folder / "studies/one.yaml").write_text(text)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_shipped_study_loads_and_its_arms_compose(
+    name: str, studies: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    study = studies.study.read_study(name)
+    configs = [studies.study.composed(study.overrides_of(arm)) for arm in study.arms]
+    # Two equal arms would compare a configuration with itself.
+    assert all(one != other for place, one in enumerate(configs) for other in configs[:place])
+    assert all(config.threads == 1 and config.evaluation_rows == 1024 and config.kl.measured for config in configs)
+
+
+def test_the_studies_that_the_seeds_ask_for_are_declared() -> None:
+    asked = {"kl_direction", "kl_coefficient", "warmups", "reference", "advantage_scale", "tiers", "sft_against_rl"}
+    assert asked <= set(NAMES)
+
+
+def test_control_and_comparison_have_more_seeds_and_seeds_come_first(
+    studies: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declare(tmp_path, arms="{a: [kl.coef=0], b: [kl=exact], c: [kl=adaptive]}", seeds="2", comparison_seeds="3")
+    monkeypatch.chdir(tmp_path)
+    members = studies.study.members("one", studies.study.read_study("one"))
+    assert [(member.arm, member.seed) for member in members] == [
+        *(("a", 0), ("b", 0), ("c", 0), ("a", 1), ("b", 1), ("c", 1), ("a", 2), ("b", 2)),
+    ]
+    assert members[-1].folder == Path("outputs/studies/one/b/seed=2")
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"qestion": "typo"}, "qestion"),
+        ({"smallest_effect": "much"}, "smallest_effect"),
+        ({"smallest_effect": "0"}, "above 0"),
+        ({"question": "???"}, "question"),
+        ({"comparison": "a"}, "comparison"),
+        ({"comparison": "z"}, "comparison"),
+        ({"seeds": "9"}, "seeds"),
+        ({"key": "policy/nothing"}, "policy/nothing"),
+        ({"guards": "[policy/valid]"}, "guards"),
+        ({"overrides": "[seed=3]"}, "seed=3"),
+        ({"arms": "{a: [], ../b: []}"}, "../b"),
+        ({"arms": "{a: [kl.coef=-1], b: []}"}, "a: kl.coef"),
+        ({"arms": "{a: [kl=other], b: []}"}, "other"),
+        ({"arms": "{a: ['kl.coef=0,1'], b: []}"}, "kl.coef=0,1"),
+        ({"arms": "[a, b]"}, "Dict[str, List[str]]"),
+        ({"arms": "{a: [}"}, "one.yaml"),
+    ],
+)
+def test_a_wrong_declaration_ends_with_one_line(
+    changes: dict[str, str],
+    named: str,
+    studies: SimpleNamespace,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    declare(tmp_path, **changes)
+    monkeypatch.chdir(tmp_path)
+    assert studies.run.main(["one"]) == 2
+    shown = capfd.readouterr()
+    assert shown.err.startswith("studies: ") and shown.err.count("\n") == 1 and named in shown.err
+    assert shown.out == "" and not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.parametrize("arguments", [["other"], [], ["one", "--limit", "-1"], ["one", "--processes", "0"]])
+def test_a_wrong_argument_ends_with_one_line(
+    arguments: list[str],
+    studies: SimpleNamespace,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    declare(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert studies.run.main(arguments) == 2
+    assert capfd.readouterr().err.count("\n") == 1
+
+
+def test_members_of_an_older_declaration_are_refused(
+    studies: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    declare(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    [member, *_] = studies.study.members("one", studies.study.read_study("one"))
+    member.folder.mkdir(parents=True)
+    studies.run.write_json(member.folder / "member.json", member.record())
+    assert studies.run.main(["one", "--limit", "0"]) == 0
+    declare(tmp_path, arms="{a: [kl.coef=0.5], b: [kl=exact]}")
+    assert studies.run.main(["one", "--limit", "0"]) == 2
+    assert "another declaration" in capfd.readouterr().err

@@ -1,0 +1,84 @@
+"""A study end to end: interrupted once and gone on with, an arm that fails, its page and the table of verdicts."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = Path(__file__).resolve().parents[2] / "studies/run.py"
+DECLARATION = """\
+question: Does a penalty change two steps?
+source: this test
+comparison: penalty
+smallest_effect: 0.01
+guards: [policy/valid, environment/valid]
+seeds: 2
+comparison_seeds: 2
+overrides: [debug=short, steps=6, evaluation_rows=32, match_pairs=0, device=cpu]
+arms:
+  none: [kl.coef=0]
+  penalty: [kl.coef=0.1]
+  dropout: [model.dropout=0.2]
+"""
+WAIT_S = 300
+
+
+def study(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, str(PROGRAM), "tiny", "--processes", "1", *arguments]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def runs(folder: Path) -> list[Path]:
+    return sorted(path.parent for path in folder.glob("outputs/studies/tiny/*/*/*/*/config.yaml"))
+
+
+def wait_for_a_step(folder: Path) -> None:
+    """Until a run has made a step."""
+    end = time.monotonic() + WAIT_S
+    while time.monotonic() < end:
+        if any((run / "metrics.jsonl").is_file() and (run / "metrics.jsonl").read_text() for run in runs(folder)):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"no step within {WAIT_S} s")
+
+
+def test_a_study_goes_on_after_an_interrupt_and_lists_an_arm_that_fails(tmp_path: Path) -> None:
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "studies/tiny.yaml").write_text(DECLARATION)
+    first = study(tmp_path)
+    wait_for_a_step(tmp_path)
+    first.send_signal(signal.SIGINT)
+    shown, _ = first.communicate(timeout=WAIT_S)
+    assert first.returncode == 130 and "none, seed 0: interrupted" in shown and "penalty" not in shown
+    [interrupted] = runs(tmp_path)
+    assert json.loads((interrupted / "summary.json").read_text())["stopped"] == "interrupted"
+    assert not (tmp_path / "docs").exists()
+
+    second = study(tmp_path)
+    shown, _ = second.communicate(timeout=WAIT_S)
+    assert second.returncode == 0 and "0 of 6 members are finished" in shown, shown
+    # The interrupted run went on in its own folder, and each of the others has one. A refused run has none.
+    made = [run for run in runs(tmp_path) if "dropout" not in str(run)]
+    assert interrupted in made and len(made) == 4
+    assert all(json.loads((run / "summary.json").read_text())["steps"] == 6 for run in made)
+    page = (tmp_path / "docs/studies/tiny.md").read_text()
+    assert "Does a penalty change two steps? Asked by this test." in page and "4 of 6 members" in page
+    assert page.count("failed: exit code 3: ") == 2 and "dropout_off" in page
+    assert page.count("| finished |") == 4 and "| penalty | 2 |" in page
+    assert (tmp_path / "docs/studies/tiny.svg").read_text().count("<circle") == 6
+    index = (tmp_path / "docs/studies/index.md").read_text()
+    assert "[tiny](tiny.md)" in index
+
+    (tmp_path / "docs/studies/index.md").write_text(f"{index}\nWritten by hand.\n")
+    third = study(tmp_path, "--limit", "0")
+    shown, _ = third.communicate(timeout=WAIT_S)
+    assert third.returncode == 0 and "4 of 6 members are finished" in shown and "started" not in shown
+    # Nothing has changed, so the pages are the same, and what was written by hand has stayed.
+    assert (tmp_path / "docs/studies/tiny.md").read_text() == page
+    assert (tmp_path / "docs/studies/index.md").read_text() == f"{index}\nWritten by hand.\n"
