@@ -3,8 +3,7 @@
 A member is an arm with a seed: an ordinary run of `rookworld train` in `outputs/studies/NAME/ARM/seed=N`, made by a
 process of its own with one thread, one per core at a time. hydra's multirun makes its members one after the other in
 one process and begins all of them again. Here the same command goes on after Ctrl-C (exit code 130) or a kill: a member
-that was interrupted resumes by `resume=auto`, a finished one is left alone, and one that failed is listed on the page
-and tried again.
+that was interrupted resumes, a finished one is left alone, and one that failed is listed on the page and tried again.
 
 Run it at the top of the checkout. It writes `docs/studies/NAME.md`, its picture, and `docs/studies/index.md`.
 """

@@ -19,7 +19,7 @@ from rookworld_rlvr.app.hydra_command import store_schema, to_dataclass
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.evaluation.keys import is_tested
 from rookworld_rlvr.training.config import RunConfig
-from rookworld_rlvr.training.run_files import SUMMARY, is_unfinished
+from rookworld_rlvr.training.run_files import CONFIG_FILE, SUMMARY, is_unfinished
 
 # Every member's overrides, before those of its study and of its arm.
 MEMBER = [
@@ -111,8 +111,10 @@ class Member:
 
     @property
     def command(self) -> list[str]:
-        given = [f"seed={self.seed}", f"name={self.arm}", f"output_root='{self.folder}'", "resume=auto"]
-        return [sys.executable, "-m", "rookworld_rlvr", "train", *self.overrides, *given]
+        """Its process: the newest run in its folder goes on with its own configuration, or a new one begins."""
+        begun = [path.parent for path in self.folder.glob(f"*/*/{CONFIG_FILE}")]
+        given = [*self.overrides, f"seed={self.seed}", f"name={self.arm}", f"output_root='{self.folder}'"]
+        return [sys.executable, "-m", "rookworld_rlvr", "train", *([f"resume='{max(begun)}'"] if begun else given)]
 
     @property
     def run(self) -> Path | None:

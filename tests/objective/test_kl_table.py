@@ -133,6 +133,15 @@ def test_k3_of_the_inverse_is_chi_squared_less_the_kl() -> None:
     assert (gradient - true_gradient(reverse=True)).norm() > true_gradient(reverse=True).norm()
 
 
+def test_the_log_ratio_weighed_by_the_ratio_is_no_kl_of_samples_from_the_policy() -> None:
+    value, gradient = enumerated(lambda logprobs, ref: (logprobs - ref).exp() * (logprobs - ref))
+    # Weighed so, it is KL(policy‖reference) of samples from the reference. Here it is over ten times as large.
+    from_reference = (REF.exp() * (torch.log_softmax(POLICY, -1) - REF).exp() * (torch.log_softmax(POLICY, -1) - REF)).sum()
+    assert from_reference.item() == pytest.approx(TRUE_KL, abs=1e-4)
+    assert value > 10 * TRUE_KL
+    assert relative_error(gradient) > 1
+
+
 def test_k3_in_the_reward_is_wrong() -> None:
     assert relative_error(enumerated(in_reward(kl_k3))[1]) > 0.5
 

@@ -1,5 +1,6 @@
 """Declarations: those that ship load and compose, and wrong ones end with one line and exit code 2."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -114,3 +115,25 @@ def test_members_of_an_older_declaration_are_refused(
     declare(tmp_path, arms="{a: [kl.coef=0.5], b: [kl=exact]}")
     assert studies.run.main(["one", "--limit", "0"]) == 2
     assert "another declaration" in capfd.readouterr().err
+
+
+def test_every_claim_names_a_study_or_a_test_that_exists() -> None:
+    lines = (ROOT / "docs/studies/index.md").read_text(encoding="utf-8").splitlines()
+    claims = [line for line in lines if re.match(r"\| 00\d \|", line)]
+    assert {line[2:5] for line in claims} == {"000", "001", "002", "003", "004"}
+    for claim in claims:
+        *_, behind, _ = claim.split("|")
+        tests = re.findall(r"`(tests/\S+\.py)::(\w+)`", behind)
+        named = [name for name in re.findall(r"`(\w+)`", behind) if name in NAMES]
+        assert tests or named, claim
+        for file, test in tests:
+            assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), test
+
+
+def test_every_arm_that_a_claim_names_is_declared(studies: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    text = (ROOT / "docs/studies/index.md").read_text(encoding="utf-8")
+    named = re.findall(r"study `(\w+)`, arms? ((?:`[^`]+`(?:, )?)+)", text)
+    assert len(named) >= 6
+    for name, arms in named:
+        assert set(re.findall(r"`([^`]+)`", arms)) <= set(studies.study.declaration(name).arms), name

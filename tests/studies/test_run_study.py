@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,18 +21,34 @@ smallest_effect: 0.01
 guards: [policy/valid, environment/valid]
 seeds: 2
 comparison_seeds: 2
-overrides: [debug=short, steps=6, evaluation_rows=32, match_pairs=0, device=cpu]
+overrides: [debug=short, steps=4, evaluation_rows=8, match_pairs=0, device=cpu]
 arms:
   none: [kl.coef=0]
   penalty: [kl.coef=0.1]
   dropout: [model.dropout=0.2]
 """
-WAIT_S = 300
+# Of several processes on a machine that others use.
+WAIT_S = 900
 
 
-def study(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, str(PROGRAM), "tiny", "--processes", "1", *arguments]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+@pytest.fixture
+def study(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts the program in a folder with a study; what still runs at the end is interrupted."""
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "studies/tiny.yaml").write_text(DECLARATION)
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, str(PROGRAM), "tiny", "--processes", "1", *arguments]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        started.append(subprocess.Popen(command, cwd=tmp_path, text=True, **pipes))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=WAIT_S)
 
 
 def runs(folder: Path) -> list[Path]:
@@ -48,10 +65,10 @@ def wait_for_a_step(folder: Path) -> None:
     raise AssertionError(f"no step within {WAIT_S} s")
 
 
-def test_a_study_goes_on_after_an_interrupt_and_lists_an_arm_that_fails(tmp_path: Path) -> None:
-    (tmp_path / "studies").mkdir()
-    (tmp_path / "studies/tiny.yaml").write_text(DECLARATION)
-    first = study(tmp_path)
+def test_a_study_goes_on_after_an_interrupt_and_lists_an_arm_that_fails(
+    study: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    first = study()
     wait_for_a_step(tmp_path)
     first.send_signal(signal.SIGINT)
     shown, _ = first.communicate(timeout=WAIT_S)
@@ -60,13 +77,13 @@ def test_a_study_goes_on_after_an_interrupt_and_lists_an_arm_that_fails(tmp_path
     assert json.loads((interrupted / "summary.json").read_text())["stopped"] == "interrupted"
     assert not (tmp_path / "docs").exists()
 
-    second = study(tmp_path)
+    second = study()
     shown, _ = second.communicate(timeout=WAIT_S)
     assert second.returncode == 0 and "0 of 6 members are finished" in shown, shown
     # The interrupted run went on in its own folder, and each of the others has one. A refused run has none.
     made = [run for run in runs(tmp_path) if "dropout" not in str(run)]
     assert interrupted in made and len(made) == 4
-    assert all(json.loads((run / "summary.json").read_text())["steps"] == 6 for run in made)
+    assert all(json.loads((run / "summary.json").read_text())["steps"] == 4 for run in made)
     page = (tmp_path / "docs/studies/tiny.md").read_text()
     assert "Does a penalty change two steps? Asked by this test." in page and "4 of 6 members" in page
     assert page.count("failed: exit code 3: ") == 2 and "dropout_off" in page
@@ -76,7 +93,7 @@ def test_a_study_goes_on_after_an_interrupt_and_lists_an_arm_that_fails(tmp_path
     assert "[tiny](tiny.md)" in index
 
     (tmp_path / "docs/studies/index.md").write_text(f"{index}\nWritten by hand.\n")
-    third = study(tmp_path, "--limit", "0")
+    third = study("--limit", "0")
     shown, _ = third.communicate(timeout=WAIT_S)
     assert third.returncode == 0 and "4 of 6 members are finished" in shown and "started" not in shown
     # Nothing has changed, so the pages are the same, and what was written by hand has stayed.
