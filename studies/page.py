@@ -242,7 +242,7 @@ def _members(members: Sequence[Member]) -> list[str]:
     records: list[tuple[Member, dict[str, Any]]] = [(member, member.record()) for member in members]
     done = [(member, record) for member, record in records if member.run is not None]
     commits = sorted({commit for _, record in done for commit in record["commits"]})
-    lines = ["## Runs", "", "```text", f"python studies/run.py {members[0].folder.parts[-3]}", "```", ""]
+    lines = ["## Runs", "", "```text", f".venv/bin/python studies/run.py {members[0].folder.parts[-3]}", "```", ""]
     total = sum(record["seconds"] for _, record in records)
     lines += [f"Commit {', '.join(commits)}; {len(done)} of {len(members)} members, {total / 3600:.1f} core hours.", ""]
     lines += ["| member | seconds | state |", "|---|---|---|"]

@@ -128,10 +128,14 @@ def _reason(log: Path, code: int) -> str:
 
 
 def commit() -> str:
-    """The commit that runs, with + behind it if tracked files differ from it; "unknown" outside a checkout."""
-    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--exclude=*"]
-    done = subprocess.run(git, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
+    """The commit that runs, with + behind it if what runs differs from it; "unknown" outside a checkout."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parents[1]), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+    changed = git("status", "--porcelain", "--", "src", "conf", "studies")
+    return f"{git('rev-parse', '--short', 'HEAD') or 'unknown'}{'+' if changed else ''}"
 
 
 if __name__ == "__main__":

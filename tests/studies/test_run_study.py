@@ -80,13 +80,13 @@ def test_a_study_goes_on_after_an_interrupt_and_lists_an_arm_that_fails(
     second = study()
     shown, _ = second.communicate(timeout=WAIT_S)
     assert second.returncode == 0 and "0 of 6 members are finished" in shown, shown
-    # The interrupted run went on in its own folder, and each of the others has one. A refused run has none.
+    # The interrupted run went on in its own folder, and no member has begun twice.
     made = [run for run in runs(tmp_path) if "dropout" not in str(run)]
     assert interrupted in made and len(made) == 4
     assert all(json.loads((run / "summary.json").read_text())["steps"] == 4 for run in made)
     page = (tmp_path / "docs/studies/tiny.md").read_text()
     assert "Does a penalty change two steps? Asked by this test." in page and "4 of 6 members" in page
-    assert page.count("failed: exit code 3: ") == 2 and "dropout_off" in page
+    assert page.count("failed: exit code 3: ") == 2 and "preflight refused" in page
     assert page.count("| finished |") == 4 and "| penalty | 2 |" in page
     assert (tmp_path / "docs/studies/tiny.svg").read_text().count("<circle") == 6
     index = (tmp_path / "docs/studies/index.md").read_text()
