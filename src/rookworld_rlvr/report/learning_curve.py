@@ -155,7 +155,7 @@ def _drawn(panel: Panel) -> str:
 
 def scale(axes: Axes, across: str) -> list[str]:
     """Grid and numbers of both axes, and the name of what goes across."""
-    parts = [f'<text x="{WIDTH + 8}" y="{HEIGHT - 20}" class="quiet">{across}</text>']
+    parts = [f'<text x="{WIDTH + 28}" y="{HEIGHT - 20}" class="quiet">{across}</text>']
     for tick in axes.ticks:
         parts.append(axes.across(tick, "grid"))
         height = f"{axes.y(tick) + 4:.1f}"
