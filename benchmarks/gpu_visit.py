@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ from gpu_parts import ROOT, TRL_FOLDER, VENVS, Part, Table, cards, lacks
 
 LIBRARIES = ("torch", "transformers", "vllm", "trl")
 TRACE_LINES = 25
+# A dry visit has this many times the time, since the limits are those of a GPU.
+DRY_PATIENCE = 5
 Figures = dict[str, dict[str, Any]]
 # Figures of a row, by their name in the files that commands write; of several names the first that is there.
 COLUMNS = {
@@ -197,13 +199,15 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="parts by name, as the page shows them")
     parser.add_argument("--out", type=Path, default=ROOT / "outputs/gpu_visit", help="a folder")
     given = parser.parse_args()
-    todo = Table(given.out.resolve(), dry=given.dry).parts()
+    patience = DRY_PATIENCE if given.dry else 1
+    parts = Table(given.out.resolve(), dry=given.dry).parts()
+    todo = [replace(part, limit_s=patience * part.limit_s) for part in parts]
     if unknown := set(given.only) - {part.name for part in todo}:
         parser.error(f"--only: expected some of {[part.name for part in todo]}, got {sorted(unknown)}")
     if not given.dry and not cards():
         parser.error("expected a CUDA device, got none; --dry tries the visit on a CPU")
     todo = [part for part in todo if not given.only or part.name in given.only]
-    return visit(todo, given.out.resolve(), dry=given.dry, seconds=60 * given.minutes - given.spent_s)
+    return visit(todo, given.out.resolve(), dry=given.dry, seconds=60 * patience * given.minutes - given.spent_s)
 
 
 if __name__ == "__main__":

@@ -210,6 +210,7 @@ def observe(
         runs.append(tmp_path / f"run-{len(runs)}")
         runs[-1].mkdir()
         monkeypatch.chdir(runs[-1])
+        monkeypatch.setenv("XDG_CACHE_HOME", str(runs[-1] / "cache"))
         result: Any = None
         try:
             _evaluate(config, raw)

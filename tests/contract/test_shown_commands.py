@@ -26,6 +26,8 @@ LITTLE = {
     "train": (
         *("debug=short", "steps=2", "threads=1", "objective.prompts_per_step=2", "objective.group_size=4"),
         *("evaluation_rows=4", "sampled_rows=2", "match_pairs=1", "match_plies=4"),
+        # Some completions of each task cannot be read, as `rollouts --failed` expects.
+        "generator.temperature=3",
     ),
     "smoke": ("threads=1",),
     "bench": ("threads=1", "bench.rounds=1", "objective.prompts_per_step=2", "objective.group_size=2"),
