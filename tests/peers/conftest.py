@@ -157,7 +157,8 @@ class Ours:
     ) -> Outcome:
         """Our loss of these rows as one update, added up over micro-batches of five rows at most."""
         model, totals = self.context.policy.model, TokenTotals()
-        context = replace(self.context, objective=replace(objective, mismatch=mismatch), kl=kl)
+        config = replace(self.context.config, objective=replace(objective, mismatch=mismatch), kl=kl)
+        context = replace(self.context, config=config)
         tokens = batch.trained_tokens()
         sizes = LossSizes(len(batch.tokens_BT), tokens, step_tokens or tokens, MAX_TOKENS)
         plan = context.loss_plan(sizes, kl_coef=kl.coef, entropy_coef=0.0)
