@@ -541,6 +541,15 @@ def test_ranks_that_look_for_a_run_side_by_side_all_find_it(tmp_path: Path) -> N
         assert list(unfinished(tmp_path)) == []
 
 
+def test_resume_auto_goes_on_with_the_run_of_a_preset(train: Train) -> None:
+    given = ["debug=short", "steps=2", "checkpoint_every=1", "evaluation_rows=0"]
+    folder = train(*given)
+    (folder / "summary.json").unlink()
+    shutil.rmtree(folder / "checkpoints/step-2")
+    assert train(*given, "resume=auto") == folder
+    assert [row["step"] for row in metrics(folder)] == [1, 2]
+
+
 def test_a_damaged_folder_keeps_no_run_from_being_found(make_config: Callable[..., RunConfig], tmp_path: Path) -> None:
     root = tmp_path / "outputs"
     for name, config, summary in (("04", "a: [", None), ("03", "- 1", None), ("02", "\xff", None), ("01", "{}", "[]")):

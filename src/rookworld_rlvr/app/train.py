@@ -139,14 +139,23 @@ def _ending(summary: Mapping[str, Any]) -> str:
 
 def resumed(config: RunConfig, raw: DictConfig) -> tuple[RunConfig, DictConfig]:
     """The configuration of the run that `resume` names, or finds; as given where nothing is resumed."""
+    given = overrides()
     if config.resume == AUTO:
+        # The run that is found has the values of `debug` and `experiment`.
+        given = [override for override in given if not _sets_many(override, raw)]
         raw = raw.copy()
         raw.resume = _unfinished(Path(config.output_root).expanduser(), raw)
         config = replace(config, resume=raw.resume)
     if config.resume:
-        raw = resumed_config(config.resume, raw, overrides())
+        raw = resumed_config(config.resume, raw, given)
         config = to_dataclass(raw)
     return config, raw
+
+
+def _sets_many(override: str, raw: DictConfig) -> bool:
+    """True for a choice such as `debug=short`, which sets values of several groups."""
+    key = override.split("=", 1)[0].lstrip("+~")
+    return (conf_folder() / key).is_dir() and OmegaConf.select(raw, key) is None
 
 
 def _unfinished(root: Path, raw: DictConfig) -> str:
@@ -189,9 +198,9 @@ def resumed_config(resume: str, raw: DictConfig, given: list[str]) -> DictConfig
     try:
         merged.merge_with(saved_settings(path))
         for override in given:
-            key = override.split("=", 1)[0].lstrip("+~")
-            if (conf_folder() / key).is_dir() and OmegaConf.select(raw, key) is None:
+            if _sets_many(override, raw):
                 raise UserError(f"resume: expected overrides of single values, got {override}")
+            key = override.split("=", 1)[0].lstrip("+~")
             OmegaConf.update(merged, key, OmegaConf.select(raw, key), merge=False)
     except OmegaConfBaseException as error:
         raise UserError(f"resume: expected the run's configuration in {path}: {error}") from error
