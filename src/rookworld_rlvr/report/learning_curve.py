@@ -17,7 +17,7 @@ SHARES = {
     "validation/policy/legal_best_move": "best move is legal",
     "validation/environment/next_state_accuracy": "next position is exact",
 }
-WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT, GAP = 400, 250, 40, 40, 46, 136, 16
+WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT, GAP = 400, 250, 40, 40, 46, 184, 16
 COLORS = ("#1f5fa8", "#c2410c")
 STYLE = (
     ".curve text{font:12px system-ui,sans-serif;fill:var(--ink,#1d1f22)}.curve .quiet{fill:var(--quiet,#62676f)}"
