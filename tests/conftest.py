@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,9 @@ from typing import Any
 import chess
 import pytest
 
+# A shell's job in the background ignores Ctrl-C, and so would the commands that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Before torch is imported: these tensors are too small to share out, and one thread gives the same bits.
 os.environ["OMP_NUM_THREADS"] = "1"
 # Nothing here may ask a hub or a tracker's server.
