@@ -4,13 +4,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 VENVS = {"": ".venv", "peers": ".venv-peers", "vllm": ".venv-vllm"}
 # In the visit's folder.
 TRL_FOLDER = "trl"
+# The limits are those of a GPU; a dry visit has this many times as long.
+DRY_PATIENCE = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class Table:
     def __init__(self, folder: Path, *, dry: bool) -> None:
         """`folder`: that of the visit, where the weights of GPT-2's shape lie."""
         self.folder, self.dry, self.gpt2 = folder, dry, str(folder / "gpt2")
+        self.patience = DRY_PATIENCE if dry else 1
         self.device = ["device=cpu", "threads=1"] if dry else ["device=cuda"]
         self.sizes, self.rounds = sizes(dry, self.gpt2), "1" if dry else "2"
         self.tiny = [*self.device, *self.sizes["3.5M 8×8"]]
@@ -93,7 +96,7 @@ class Table:
         """All parts, in the order in which they run: those that need the least first."""
         weights = probe("", "weights", "--folder", self.gpt2, *(["--small"] if self.dry else []))
         memory = probe("", "out_of_memory", "--json", "{out}/memory.json", *self.device, f"model.path={self.gpt2}")
-        return [
+        parts = [
             *(Part(f"smoke {p}", rookworld("smoke", *self.device, f"precision={p}"), 90) for p in ("fp32", "bf16")),
             Part("tests on CUDA", [*python(), "-m", "pytest", "-q", "tests/device/test_cuda.py"], 150, ["CUDA"]),
             Part("weights of GPT-2's shape", weights, 60),
@@ -108,6 +111,7 @@ class Table:
             self.train("default run", 300, *self.little),
             *self.parts_with_trl(),
         ]
+        return [replace(part, limit_s=self.patience * part.limit_s) for part in parts]
 
     def parts_with_vllm(self) -> list[Part]:
         sleep = probe("vllm", "sleep", "--json", "{out}/sleep.json", *self.tiny)

@@ -19,18 +19,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 # Beside this file.
-from gpu_parts import ROOT, TRL_FOLDER, VENVS, Part, Table, cards, lacks
+from gpu_parts import DRY_PATIENCE, ROOT, TRL_FOLDER, VENVS, Part, Table, cards, lacks
 
 LIBRARIES = ("torch", "transformers", "vllm", "trl")
 TRACE_LINES = 25
-# A dry visit has this many times the time, since the limits are those of a GPU.
-DRY_PATIENCE = 5
 Figures = dict[str, dict[str, Any]]
 # Figures of a row, by their name in the files that commands write; of several names the first that is there.
 COLUMNS = {
@@ -194,20 +192,19 @@ def visit(todo: Sequence[Part], folder: Path, *, dry: bool, seconds: float) -> i
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dry", action="store_true", help="on a CPU, in small; installs nothing")
-    parser.add_argument("--minutes", type=float, default=25, help="of the whole visit; later parts are skipped")
+    parser.add_argument("--minutes", type=float, default=25, help=f"of the whole visit, times {DRY_PATIENCE} if dry")
     parser.add_argument("--spent-s", type=float, default=0, help="seconds of it that are over")
     parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="parts by name, as the page shows them")
     parser.add_argument("--out", type=Path, default=ROOT / "outputs/gpu_visit", help="a folder")
     given = parser.parse_args()
-    patience = DRY_PATIENCE if given.dry else 1
-    parts = Table(given.out.resolve(), dry=given.dry).parts()
-    todo = [replace(part, limit_s=patience * part.limit_s) for part in parts]
+    table = Table(given.out.resolve(), dry=given.dry)
+    todo = table.parts()
     if unknown := set(given.only) - {part.name for part in todo}:
         parser.error(f"--only: expected some of {[part.name for part in todo]}, got {sorted(unknown)}")
     if not given.dry and not cards():
         parser.error("expected a CUDA device, got none; --dry tries the visit on a CPU")
     todo = [part for part in todo if not given.only or part.name in given.only]
-    return visit(todo, given.out.resolve(), dry=given.dry, seconds=60 * patience * given.minutes - given.spent_s)
+    return visit(todo, given.out.resolve(), dry=given.dry, seconds=60 * table.patience * given.minutes - given.spent_s)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ class Results:
         return [_after(two[seed], key) - _after(one[seed], key) for seed in both]
 
     def p_values(self) -> dict[str, float]:
-        """Of the primary key, for each arm that has two seeds in common with the control."""
+        """P-values of the primary key, for each arm that has two seeds in common with the control."""
         differences = {arm: self.differences(arm, self.study.key) for arm in list(self.study.arms)[1:]}
         return {arm: seeds_p(values) for arm, values in differences.items() if len(values) > 1}
 
@@ -121,13 +121,12 @@ def _head(name: str, results: Results) -> list[str]:
 
 
 def _method(name: str, study: Study) -> list[str]:
-    better = "lower" if lower_is_better(study.key) else "higher"
     note = [f"- {study.note}"] if study.note else []
     return [
         "## Method",
         "",
         f"Declared in `studies/{name}.yaml` before any run: the arm that answers is `{study.comparison}` against the "
-        f"control `{study.control}`; the primary key `{study.key}` ({better} is better), guarded by "
+        f"control `{study.control}`; the primary key `{study.key}` ({_better(study.key)} is better), guarded by "
         f"`{'` and `'.join(study.guards)}`; the smallest effect that matters is {study.smallest_effect:g}.",
         "",
         f"- All arms: `{' '.join(study.shared)}`. Greedy answers, the same held-out rows for all.",
@@ -217,10 +216,8 @@ def _picture(results: Results) -> str:
     for (arm, (seeds, gain)), color in zip(points.items(), COLORS * len(points), strict=False):
         drawn += _arm(axes, seeds, gain, color)
         labels.append((axes.y(gain[0]), arm, color))
-    wide, title = (
-        curve.WIDTH + curve.RIGHT + 40,
-        f"Gain in {key} ({'lower' if lower_is_better(key) else 'higher'} is better)",
-    )
+    wide = curve.WIDTH + curve.RIGHT + 40
+    title = f"Gain in {key} ({_better(key)} is better)"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {curve.HEIGHT}" class="curve" role="img">'
         f'<style>{curve.STYLE}</style><title>{escape(title)}</title><rect width="{wide}" height="{curve.HEIGHT}" '
@@ -237,8 +234,12 @@ def _arm(axes: curve.Axes, seeds: Sequence[tuple[float, float]], gain: Interval,
     return [line, *dots, f'<circle cx="{x:.1f}" cy="{axes.y(mean):.1f}" r="4" fill="{color}"/>']
 
 
+def _better(key: str) -> str:
+    return "lower" if lower_is_better(key) else "higher"
+
+
 def _members(members: Sequence[Member]) -> list[str]:
-    """How to make the page again, what each member took, and those that have failed or not finished."""
+    """Command, commits and core hours of the study, and the seconds and state of each member."""
     records: list[tuple[Member, dict[str, Any]]] = [(member, member.record()) for member in members]
     done = [(member, record) for member, record in records if member.run is not None]
     commits = sorted({commit for _, record in done for commit in record["commits"]})

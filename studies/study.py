@@ -123,7 +123,7 @@ class Member:
         return max(finished, default=None)
 
     def record(self) -> dict[str, Any]:
-        """What is known of it: `overrides`, `commits`, `seconds` of all its processes, `failure` (empty: none)."""
+        """Its `overrides`, `commits`, `seconds` of all processes, and `failure` (empty: none). Raises UserError."""
         path = self.folder / MEMBER_FILE
         if not path.is_file():
             return {"overrides": list(self.overrides), "commits": [], "seconds": 0.0, "failure": ""}

@@ -103,10 +103,10 @@ def _drawable(curves: Sequence[Points]) -> list[Points]:
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """The places of steps and values in a panel."""
+    """Places in a panel: of steps, or of what else goes across, and of values."""
 
     last: float
-    """The last step."""
+    """The largest value across, such as the last step."""
     ticks: list[float]
     """Values from the lowest to the highest."""
 
