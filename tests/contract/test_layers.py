@@ -120,7 +120,7 @@ def test_a_plain_run_imports_no_extra(tmp_path: Path) -> None:
     path = {"PYTHONPATH": str(SOURCE.parent), "PATH": os.environ["PATH"], "HF_HUB_OFFLINE": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    extras = "datasets matplotlib pandas tensorboard trl verifiers vllm wandb"
+    extras = "datasets pandas tensorboard trl verifiers vllm wandb"
     imported = done.stdout.splitlines()[-1].split()
     assert set(extras.split()).isdisjoint(imported)
     # What several processes need a process alone does not load.

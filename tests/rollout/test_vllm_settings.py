@@ -5,6 +5,7 @@ import copy
 import importlib
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,9 @@ def test_a_server_refuses_the_requests_of_web_pages() -> None:
             await send({"type": "http.response.start", "status": 200, "headers": []})
 
         scope = {"type": "http", "method": "POST", "path": "/collective_rpc", "headers": headers}
-        asyncio.run(middleware(application)(scope, None, send))
+        # In a thread of its own: playwright leaves a loop running in that of the tests.
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(asyncio.run, middleware(application)(scope, None, send)).result()
         return int(sent[0]["status"])
 
     trainer = (b"content-type", b"application/json")

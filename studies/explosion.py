@@ -1,0 +1,258 @@
+"""`python studies/explosion.py`: the causes of the predecessor's failure, one at a time, and the page about them.
+
+Seed 002 reports a KL of 15 before the first update and then NaN. Each cause that it names, or that was found beside it,
+is put back into a run of its own: a GPT-2 that supervised training has taught the format, 20 steps of 4 prompts. The
+table of `docs/studies/explosion.md` says what each does, which preflight check refuses it, and what recovery makes of
+it. It takes about 10 minutes on one core. Run it at the top of the checkout.
+"""
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
+
+from rookworld_rlvr.app.build import build_run
+from rookworld_rlvr.app.cli import main as rookworld
+from rookworld_rlvr.errors import TrainingGaveUpError
+from rookworld_rlvr.files import write_text
+from rookworld_rlvr.model import batch
+from rookworld_rlvr.model.policy import Policy, tiny_model_folder
+from rookworld_rlvr.objective import kl_k3
+from rookworld_rlvr.rollout.groups import Collected
+from rookworld_rlvr.training.config import RunConfig
+from rookworld_rlvr.training.loop import run_steps
+from rookworld_rlvr.training.preflight import PreflightInput, preflight_examples, preflight_input, run_preflight
+from rookworld_rlvr.training.run import Run
+from rookworld_rlvr.training.run_files import METRICS_FILE
+from rookworld_rlvr.training.state import Hook, Moment
+from rookworld_rlvr.training.trainer import begin
+
+PAGE = Path("docs", "studies", "explosion.md")
+BEGIN, END = "<!-- measured -->\n", "<!-- end of what was measured -->\n"
+STEPS, SFT_STEPS = 20, 400
+RUN = [
+    *(f"steps={STEPS}", "threads=1", "device=cpu", "evaluation_rows=0", "validation.every=0", "rollouts_every=0"),
+    *("objective.prompts_per_step=4", "optim.warmup_steps=0", "optim.min_lr_fraction=1"),
+]
+# Sampling temperature of the log-probs that the cause "warped" mistakes for those of the policy.
+WARP = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A mistake that a trainer of the predecessor's kind can make."""
+
+    name: str
+    overrides: tuple[str, ...] = ()
+    hook: Hook | None = None
+    put_back: Callable[[], AbstractContextManager[Any]] = nullcontext
+    """A context in which the code has the mistake."""
+    random_weights: bool = False
+
+
+def scaled_by_tokens(moment: Moment, context: Any, report: Any) -> None:
+    """A loss that sums over tokens: the gradient is so many times that of the mean."""
+    if moment is Moment.accumulated:
+        tokens = float(report.collection.sampled_tokens)
+        for parameter in context.policy.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(tokens)
+
+
+def all_minus_1(moment: Moment, _context: Any, report: Any) -> None:
+    """Every completion earns -1."""
+    if moment is Moment.collected:
+        report.rewards_PG.fill_(-1.0)
+
+
+def binary(moment: Moment, _context: Any, report: Any) -> None:
+    """A right answer earns 1, everything else -1."""
+    if moment is Moment.collected:
+        collected: Collected = report.collection.collected
+        report.rewards_PG.copy_(torch.where(collected.outcomes_PG, 1.0, -1.0))
+
+
+def all_at_once(moment: Moment, context: Any, report: Any) -> None:
+    """Binary rewards, and a loss that sums over tokens."""
+    binary(moment, context, report)
+    scaled_by_tokens(moment, context, report)
+
+
+@contextmanager
+def positions_from_pads() -> Iterator[None]:
+    """Positions count the pads, as transformers' GPT-2 does for rows that are padded in front."""
+
+    def counted(attention_BT: Tensor) -> Tensor:
+        return torch.arange(attention_BT.shape[1]).expand(attention_BT.shape)
+
+    with (
+        patch("rookworld_rlvr.training.preflight.position_ids", counted),
+        patch.object(GPT2LMHeadModel, "forward", _without_positions),
+    ):
+        yield
+
+
+_forward = GPT2LMHeadModel.forward
+
+
+def _without_positions(self: GPT2LMHeadModel, *arguments: Any, **named: Any) -> Any:
+    return _forward(self, *arguments, **(named | {"position_ids": None}))
+
+
+@contextmanager
+def warped_old_logprobs() -> Iterator[None]:
+    """The old log-probs are those of the warped distribution that was sampled from, the new ones are raw."""
+    real = Policy.token_table
+
+    def warped(self: Policy, given: batch.Batch, **named: Any) -> Any:
+        return real(self, given, **(named | {"temperature": named["temperature"] * WARP}))
+
+    with patch.object(Policy, "token_table", warped):
+        yield
+
+
+TWO_UPDATES = ("objective.epochs=2",)
+CAUSES = (
+    Cause("none"),
+    Cause("dropout 0.1 in the policy, as GPT-2's configuration says", ("model.dropout=0.1",)),
+    Cause("positions counted from the pads", ("generator.kind=hf",), put_back=positions_from_pads),
+    Cause("sums over tokens in place of means", hook=scaled_by_tokens),
+    Cause("the same without clipping", ("optim.max_grad_norm=1e9",), hook=scaled_by_tokens),
+    Cause(f"old log-probs at temperature {WARP}, new ones at 1", TWO_UPDATES, put_back=warped_old_logprobs),
+    Cause("every reward -1", hook=all_minus_1),
+    Cause("1 for a right answer, else -1", hook=binary),
+    Cause("random weights", random_weights=True),
+    Cause(
+        "dropout, sums, no clipping, binary rewards and random weights",
+        ("model.dropout=0.1", "optim.max_grad_norm=1e9"),
+        all_at_once,
+        random_weights=True,
+    ),
+)
+
+
+def shipped_rows() -> Path:
+    """The training rows that ship with the package."""
+    return tiny_model_folder().parent / "data" / "train.txt"
+
+
+def models(folder: Path) -> dict[bool, Path]:
+    """Folders of a GPT-2 with random weights (True) and of one that supervised training taught the format (False)."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model_folder())
+    torch.manual_seed(0)
+    shape = GPT2Config(
+        vocab_size=len(tokenizer), n_positions=256, n_embd=128, n_layer=4, n_head=4,
+        bos_token_id=tokenizer.eos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    at_random, taught = folder / "random", folder / "taught"
+    GPT2LMHeadModel(shape).save_pretrained(at_random)
+    tokenizer.save_pretrained(at_random)
+    given = [
+        f"model.path={at_random}",
+        f"output={taught}",
+        f"corpus=[{shipped_rows()}]",
+        f"steps={SFT_STEPS}",
+        "lr=2e-3",
+        "threads=1",
+    ]
+    if code := rookworld(["sft", *given]):
+        sys.exit(code)
+    return {True: at_random, False: taught}
+
+
+def make_run(cause: Cause, model: Path, out: Path, *, recovery: bool) -> Run:
+    """A run with the cause's options and hook; recovery off skips nothing and stops at nothing."""
+    given = [*RUN, *cause.overrides, f"model.path={model}", f"output_root={out}"]
+    given.append(f"recovery.enabled={str(recovery).lower()}")
+    raw: Any = OmegaConf.merge(OmegaConf.structured(RunConfig), OmegaConf.from_dotlist(given))
+    config: Any = OmegaConf.to_object(raw)
+    run = build_run(config, raw)
+    if cause.hook:
+        run.context.hooks.append(cause.hook)
+    return run
+
+
+def kl_before_training(given: PreflightInput) -> float:
+    """Mean k3 of policy and reference, in the modes that a step has them in, before any update; nats per token."""
+    rows = given.batch()
+    with torch.no_grad():
+        given.policy.model.train()
+        policy, reference = (
+            side.statistics(rows, temperature=given.temperature).logprobs for side in (given.policy, given.reference)
+        )
+    return float(kl_k3(policy, reference).mean())
+
+
+def measured(cause: Cause, model: Path, out: Path, *, recovery: bool) -> dict[str, Any]:
+    """KL at step 0, the checks that refuse, and the end of a run that starts all the same."""
+    with cause.put_back():
+        run = make_run(cause, model, out, recovery=recovery)
+        given = preflight_input(run.context, preflight_examples(run.data.train))
+        refused = [check.name for check in run_preflight(given) if not check.passed]
+        kl_0, ended = kl_before_training(given), f"{STEPS} steps"
+        begin(run)
+        try:
+            run_steps(run, 0)
+        except TrainingGaveUpError as error:
+            ended = f"gave up: {str(error).partition(';')[0]}"
+        finally:
+            run.close()
+    lines = (run.folder / METRICS_FILE).read_text(encoding="utf-8").splitlines()
+    state = run.context.recovery
+    recovered = {"skipped": state.skipped, "restores": state.restores, "lr_scale": state.lr_scale}
+    return {
+        "kl_0": kl_0,
+        "refused": refused,
+        "ended": ended,
+        "steps": [json.loads(line) for line in lines],
+        **recovered,
+    }
+
+
+def cells(name: str, off: dict[str, Any], on: dict[str, Any]) -> str:
+    """The row of a cause: a run without recovery, and one with it."""
+    refused = ", ".join(f"`{check}`" for check in off["refused"]) or "none"
+    return f"| {name} | {off['kl_0']:.2f} | {refused} | {_ending(off)} | {_ending(on)} |"
+
+
+def _ending(run: dict[str, Any]) -> str:
+    """KL and reward over the first and the last five steps, faults, and how the run ended."""
+    kl = [step["kl/exact"] for step in run["steps"] if step.get("kl/exact") is not None]
+    rewards = [step["reward/mean"] for step in run["steps"] if step.get("reward/mean") is not None]
+    first, last = fmean(rewards[:5]), fmean(rewards[-5:])
+    parts = [f"KL {kl[-1]:.2f}" if kl else "no KL", f"reward {first:.2f} → {last:.2f}"]
+    if run["skipped"]:
+        parts.append(f"{run['skipped']} steps skipped, {run['restores']} restores, rate × {run['lr_scale']:.2g}")
+    return "; ".join(parts if run["ended"] == f"{STEPS} steps" else [*parts, run["ended"]])
+
+
+def main() -> None:
+    """Run every cause, without recovery and with it, and write the page."""
+    rows = [
+        "| cause | KL at step 0 | refused by | 20 steps without recovery | 20 steps with it |",
+        "|---|---|---|---|---|",
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        made = models(Path(folder))
+        for cause in CAUSES:
+            runs = (measured(cause, made[cause.random_weights], Path(folder), recovery=on) for on in (False, True))
+            rows.append(cells(cause.name, *runs))
+            print(rows[-1], flush=True)
+    text = PAGE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    write_text(PAGE, "\n".join([before + BEGIN, *rows, "", END + rest.partition(END)[2]]))
+
+
+if __name__ == "__main__":
+    main()
