@@ -22,7 +22,7 @@ check .venv ruff check "${others[@]}"
 check .venv ruff format --check "${others[@]}"
 check .venv mypy
 if [[ "${1:-}" == all ]]; then
-    check .venv pytest -q -n 2 --durations=10
+    check .venv pytest -q -n 2 --durations=30
     if bash scripts/setup.sh docs; then check .venv mkdocs build --strict --quiet; else failed+=("setup.sh docs"); fi
     for name in peers vllm verifiers; do
         # All skipped counts as a failure: pytest then exits with 5.

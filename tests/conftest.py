@@ -33,6 +33,11 @@ WANDB_PATIENCE_S = 60
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests first: one that begins last would leave the other worker idle."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 def labelled(board: chess.Board) -> Any:
     """A label by hand: the first moves in the alphabet, the last of them best."""
     from rookworld_rlvr.tasks.types import PolicyCompletion
