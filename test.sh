@@ -22,14 +22,14 @@ check .venv ruff check "${others[@]}"
 check .venv ruff format --check "${others[@]}"
 check .venv mypy
 if [[ "${1:-}" == all ]]; then
-    check .venv pytest -q -n 2 --durations=30
+    check .venv pytest -q -n 2 --dist worksteal --durations=30
     if bash scripts/setup.sh docs; then check .venv mkdocs build --strict --quiet; else failed+=("setup.sh docs"); fi
     for name in peers vllm verifiers; do
         # All skipped counts as a failure: pytest then exits with 5.
         if bash scripts/setup.sh "$name"; then check ".venv-$name" pytest -q "tests/$name"; else failed+=("setup.sh $name"); fi
     done
 else
-    check .venv pytest -q -n 2 --durations=10 -m "not slow"
+    check .venv pytest -q -n 2 --dist worksteal --durations=10 -m "not slow"
 fi
 
 if ((${#failed[@]})); then

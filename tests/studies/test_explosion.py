@@ -1,0 +1,57 @@
+"""The rebuilt explosion: each cause does what it is named for, and the check for it refuses."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+STEPS = 2
+SMALL = (f"steps={STEPS}", "objective.prompts_per_step=2", "objective.group_size=4", "generator.max_new_tokens=24")
+
+
+@pytest.fixture
+def measured(studies: SimpleNamespace, small_model: Path, tmp_path: Path) -> Any:
+    """Measures a short run of the cause whose name begins so."""
+
+    def of(name: str) -> dict[str, Any]:
+        [cause] = [cause for cause in studies.explosion.CAUSES if cause.name.startswith(name)]
+        cause = replace(cause, overrides=(*cause.overrides, *SMALL))
+        result: dict[str, Any] = studies.explosion.measured(cause, small_model, tmp_path, recovery=False)
+        assert len(result["steps"]) == STEPS and result["ended"] == f"{studies.explosion.STEPS} steps"
+        return result
+
+    return of
+
+
+def test_without_a_cause_nothing_is_refused_and_kl_begins_at_0(measured: Any) -> None:
+    result = measured("none")
+    assert result["refused"] == [] and result["kl_0"] == 0
+
+
+def test_dropout_gives_kl_before_the_first_update(measured: Any) -> None:
+    result = measured("dropout 0.1")
+    assert result["kl_0"] > 0 and {"kl_step_0", "dropout_off"} <= set(result["refused"])
+
+
+def test_positions_from_the_pads_are_refused(measured: Any) -> None:
+    result = measured("positions")
+    assert "padding_neutral" in result["refused"] and result["kl_0"] == 0
+
+
+@pytest.mark.slow
+def test_sums_multiply_the_gradient(measured: Any) -> None:
+    norms = [measured(name)["steps"][0]["optim/grad_norm"] for name in ("none", "the same without clipping")]
+    assert norms[1] > 20 * norms[0]
+
+
+@pytest.mark.slow
+def test_warped_old_logprobs_give_other_ratios_than_1(measured: Any) -> None:
+    ratios = [measured(name)["steps"][0]["policy/ratio_max"] for name in ("none", "old log-probs")]
+    assert ratios[0] == pytest.approx(1) and ratios[1] > 1.1
+
+
+def test_equal_rewards_of_minus_1_leave_nothing_to_learn(measured: Any) -> None:
+    step = measured("every reward -1")["steps"][0]
+    assert step["reward/mean"] == -1 and step["advantage/abs_max"] == 0
