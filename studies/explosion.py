@@ -3,7 +3,7 @@
 Seed 002 reports a KL of 15 before the first update and then NaN. Each cause that it names, or that was found beside it,
 is put back into a run of its own: a GPT-2 that supervised training has taught the format, 20 steps of 4 prompts. The
 table of `docs/studies/explosion.md` says what each does, which preflight check refuses it, and what recovery makes of
-it. It takes about 10 minutes on one core. Run it at the top of the checkout.
+it. It takes about 15 minutes on one core. Run it at the top of the checkout.
 """
 
 import json
