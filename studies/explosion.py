@@ -195,12 +195,12 @@ def kl_before_training(given: PreflightInput) -> float:
 
 
 def measured(cause: Cause, model: Path, out: Path, *, recovery: bool) -> dict[str, Any]:
-    """KL at step 0, the checks that refuse, and the end of a run that starts all the same."""
+    """KL at step 0, the checks that refuse, and the end of a run that starts all the same (`ended`, empty: all steps)."""
     with cause.put_back():
         run = make_run(cause, model, out, recovery=recovery)
         given = preflight_input(run.context, preflight_examples(run.data.train))
         refused = [check.name for check in run_preflight(given) if not check.passed]
-        kl_0, ended = kl_before_training(given), f"{STEPS} steps"
+        kl_0, ended = kl_before_training(given), ""
         begin(run)
         try:
             run_steps(run, 0)
@@ -234,7 +234,7 @@ def _ending(run: dict[str, Any]) -> str:
     parts = [f"KL {kl[-1]:.2f}" if kl else "no KL", f"reward {first:.2f} → {last:.2f}"]
     if run["skipped"]:
         parts.append(f"{run['skipped']} steps skipped, {run['restores']} restores, rate × {run['lr_scale']:.2g}")
-    return "; ".join(parts if run["ended"] == f"{STEPS} steps" else [*parts, run["ended"]])
+    return "; ".join([*parts, run["ended"]] if run["ended"] else parts)
 
 
 def main() -> None:
