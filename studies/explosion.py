@@ -195,7 +195,7 @@ def kl_before_training(given: PreflightInput) -> float:
 
 
 def measured(cause: Cause, model: Path, out: Path, *, recovery: bool) -> dict[str, Any]:
-    """KL at step 0, the checks that refuse, and the end of a run that starts all the same (`ended`, empty: all steps)."""
+    """KL at step 0, the checks that refuse, and how a run that starts all the same `ended` (empty: all steps)."""
     with cause.put_back():
         run = make_run(cause, model, out, recovery=recovery)
         given = preflight_input(run.context, preflight_examples(run.data.train))
