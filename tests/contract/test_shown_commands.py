@@ -27,7 +27,7 @@ LITTLE = {
         *("debug=short", "steps=2", "threads=1", "objective.prompts_per_step=2", "objective.group_size=4"),
         *("evaluation_rows=4", "sampled_rows=2", "match_pairs=1", "match_plies=4"),
         # Some completions of each task cannot be read, as `rollouts --failed` expects.
-        "generator.temperature=3",
+        *("generator.temperature=3", "generator.max_new_tokens=32"),
     ),
     "smoke": ("threads=1",),
     "bench": ("threads=1", "bench.rounds=1", "objective.prompts_per_step=2", "objective.group_size=2"),

@@ -124,8 +124,8 @@ def test_weights_that_part_are_told_with_the_rank(ranks: Ranks, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_each_loss_and_each_form_of_the_kl_agree_over_four_updates(ranks: Ranks) -> None:
+def test_each_loss_and_each_form_of_the_kl_agree_over_two_updates(ranks: Ranks) -> None:
     two = [[*TWO_MICROS, *case] for case in EVERY]
-    [alone] = ranks(1, *two, steps=4)
-    assert told_by_all_alike(ranks(2, *two, steps=4)) == alone.reports
-    assert_close(told_by_all_alike(ranks(4, *two, steps=4)), alone.reports)
+    [alone] = ranks(1, *two, steps=2)
+    assert told_by_all_alike(ranks(2, *two, steps=2)) == alone.reports
+    assert_close(told_by_all_alike(ranks(4, *two, steps=2)), alone.reports)

@@ -174,7 +174,7 @@ def test_the_introduction_needs_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0, "xboard waits 10 seconds for it"
 
 
-@pytest.mark.parametrize(("games", "most"), [(1, 12), pytest.param(4, 300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("games", "most"), [(1, 12), pytest.param(2, 300, marks=pytest.mark.slow)])
 def test_python_chess_plays_whole_games_against_it(games: int, most: int) -> None:
     command = [sys.executable, "-m", "rookworld_rlvr", "uci"]
     with chess.engine.SimpleEngine.popen_uci(command, timeout=120) as engine:

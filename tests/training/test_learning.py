@@ -23,8 +23,10 @@ def test_one_batch_of_both_tasks_is_driven_to_the_highest_reward(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_sixty_steps_make_sampled_moves_more_legal(tmp_path: Path) -> None:
-    # Measured on the model before entry 36 of dev/log.md: from 0.862 to 0.894.
-    train(tmp_path, "steps=60", "match_pairs=0", "evaluation_rows=256", "validation.every=0")
+def test_sixteen_steps_make_moves_sampled_at_1_5_more_legal(tmp_path: Path) -> None:
+    # Measured: from 0.553 to 0.627 [+0.035, +0.113]. At that temperature much is illegal, so that few steps show.
+    hot = ["generator.temperature=1.5", "generator.max_new_tokens=60", "data.mixture.environment=0"]
+    rows = ["evaluation_rows=64", "sampled_rows=64", "match_pairs=0", "validation.every=0"]
+    train(tmp_path, "steps=16", "optim.warmup_steps=2", *hot, *rows)
     summary = json.loads((tmp_path / "latest" / "summary.json").read_text())
-    assert summary["gain"]["sampled/policy/legal_best_move"]["value"] >= 0.02
+    assert summary["gain"]["sampled/policy/legal_best_move"]["value"] >= 0.03

@@ -4,6 +4,7 @@ A bad row is data about the data: it is counted by its reason and left out. A so
 row at all is our mistake and raises.
 """
 
+import functools
 import hashlib
 import importlib
 import json
@@ -26,6 +27,8 @@ END_OF_TEXT = "<|endoftext|>"
 # The environment prompt ends with its third separator.
 PROMPT_SEPARATORS = 3
 HASH_BYTES = 8
+# A run asks for the identity of each of its rows several times, and reading a FEN takes most of its start.
+KEYS_KEPT = 1 << 16
 POSITION_FILES = (".fen", ".epd", ".pgn")
 FILE_TYPES = (".txt", ".jsonl", *POSITION_FILES)
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
@@ -220,7 +223,12 @@ def parse_completion(task: Task, completion: str) -> ParsedCompletion | ParseFai
 
 def example_key(example: Example) -> str:
     """The identity of the position that an example's prompt begins from. Raises PromptError."""
-    return position_key(parse_fen(parse_prompt(example.prompt).fen))
+    return _prompt_key(example.prompt)
+
+
+@functools.lru_cache(maxsize=KEYS_KEPT)
+def _prompt_key(prompt: str) -> str:
+    return position_key(parse_fen(parse_prompt(prompt).fen))
 
 
 def split_by_position(
