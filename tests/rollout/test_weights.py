@@ -1,9 +1,12 @@
-"""The checksum that says whether a sampler holds the trainer's weights."""
+"""The checksum that says whether a sampler holds the trainer's weights, and weights that are averaged."""
 
+import copy
+
+import pytest
 import torch
 from torch import nn
 
-from rookworld_rlvr.model.weights import checksum
+from rookworld_rlvr.model.weights import averaged, checksum
 
 
 def test_one_bit_of_one_weight_changes_the_checksum_and_back() -> None:
@@ -25,3 +28,18 @@ def test_names_types_and_shapes_count_beside_the_bytes() -> None:
     models = [nn.Linear(4, 2), nn.Linear(2, 4), nn.Linear(4, 2).double(), nn.Sequential(nn.Linear(4, 2))]
     assert len({zeros(model) for model in models}) == 4
     assert zeros(nn.Linear(4, 2)) == zeros(nn.Linear(4, 2))
+
+
+def test_averaged_weights_are_the_mean_inside_and_the_same_bits_after() -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(3)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(KeyError), averaged(model, other, 0.25):
+        assert all(torch.allclose(model.state_dict()[name], 1.5 * value) for name, value in before.items())
+        raise KeyError
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
+    with averaged(model, other, 0):
+        assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())

@@ -1,6 +1,6 @@
 """Completions that a step trains on: zero-variance groups, truncation, filters, several updates, other samplers."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,6 +42,9 @@ class Rescoring:
 
     def prepare(self, prompts: Iterable[str]) -> None:
         self.real.prepare(prompts)
+
+    def move_values(self, prompts: Iterable[str]) -> Mapping[str, Mapping[str, float]]:
+        return self.real.move_values(prompts)
 
     def engine_counts(self) -> None:
         return None

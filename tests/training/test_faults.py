@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -158,6 +158,9 @@ class NanScorer:
 
     def prepare(self, prompts: Iterable[str]) -> None:
         self.real.prepare(prompts)
+
+    def move_values(self, prompts: Iterable[str]) -> Mapping[str, Mapping[str, float]]:
+        return self.real.move_values(prompts)
 
     def engine_counts(self) -> EngineCounts | None:
         return self.real.engine_counts()

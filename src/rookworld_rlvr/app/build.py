@@ -31,7 +31,7 @@ from ..tasks.prompt_stream import PromptStream
 from ..training.checkpoint import find_run
 from ..training.config import RunConfig, Tracker
 from ..training.data import Data, hold_back, load_data, unseen_mates
-from ..training.memory import keep_flat
+from ..training.memory import measure_peak
 from ..training.optim import make_optimizer
 from ..training.prefetch import Prefetch
 from ..training.run import Run
@@ -117,7 +117,7 @@ def _build(config: RunConfig, data: Data, prompts: PromptStream, device: torch.d
         kl_controller=KLController(config.kl),
         guards=Guards(config.recovery.guard),
         prefetch=Prefetch(policy) if config.max_staleness else None,
-        hooks=[keep_flat],
+        hooks=[measure_peak],
     )
     return Run(
         context=context,

@@ -47,7 +47,7 @@ def best_move_probabilities(
         return {}
     rows = [(place, example, move) for place, example in enumerate(known) for move in _legal_moves(example)]
     contexts = [prompt_tokens(policy.tokenizer, _context(example)) for example in known]
-    moves = {move: _move_tokens(policy, move) for _, _, move in rows}
+    moves = {move: move_tokens(policy, move) for _, _, move in rows}
     batch = collate(
         [(contexts[place], moves[move]) for place, _, move in rows], pad_id=policy.pad_id, device=policy.device
     )
@@ -71,7 +71,7 @@ def _context(example: Example) -> str:
     return example.prompt + example.completion.partition(FIRST)[0] + FIRST
 
 
-def _move_tokens(policy: Policy, move: str) -> tuple[int, ...]:
+def move_tokens(policy: Policy, move: str) -> tuple[int, ...]:
     """The tokens of a move behind the first marker."""
     return prompt_tokens(policy.tokenizer, f"{FIRST} {move}")[len(prompt_tokens(policy.tokenizer, FIRST)) :]
 

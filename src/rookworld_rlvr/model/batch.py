@@ -36,7 +36,7 @@ class Batch:
         """Some of the rows (indices or a boolean mask), truncated to `width` columns."""
         columns = slice(width)
         old_logprobs_BT = self.old_logprobs_BT
-        return Batch(
+        return type(self)(
             self.tokens_BT[rows, columns],
             self.attention_BT[rows, columns],
             self.positions_BT[rows, columns],

@@ -1,13 +1,14 @@
 """A model's weights: a checksum, which tells whether a sampler holds what the trainer holds, and copies on the CPU."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .sharded import full_tensor, unshard
+from .sharded import full_tensor, reshard, unshard
 
 
 def checksum(model: nn.Module) -> str:
@@ -28,6 +29,31 @@ def checksum_of(named: Iterable[tuple[str, Tensor]]) -> str:
         raw = (parameter.detach() + 0).contiguous().cpu().flatten().view(torch.uint8)
         digest.update(raw.numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+@contextmanager
+def averaged(model: nn.Module, other: nn.Module, share: float) -> Iterator[None]:
+    """Inside, the model's weights are averaged with those of `other`, which have the `share` in [0, 1].
+
+    Afterwards they are what they were, bit for bit. Ranks that hold shards must come here together. Source: WiSE-FT,
+    arXiv 2109.01903.
+    """
+    if not share:
+        yield
+        return
+    reshard(model, other)
+    own, others = list(model.parameters()), dict(other.named_parameters())
+    before = [parameter.detach().clone() for parameter in own]
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.lerp_(others[name], share)
+    try:
+        yield
+    finally:
+        reshard(model)
+        with torch.no_grad():
+            for parameter, kept in zip(own, before, strict=True):
+                parameter.copy_(kept)
 
 
 def to_cpu(value: Any, keep: bool = True) -> Any:

@@ -157,6 +157,14 @@ class Rubric:
         value = quality(components, weights, self._tiers_at(step), refused=failure is not None)
         return Score((1 - value) * self._config.malformed_reward + value, components, failure, source)
 
+    def best_move_values(self, analysis: Analysis) -> dict[str, float]:
+        """The value in [0, 1] of each legal move as the best move of a completion, without its other components."""
+        values, config = move_values(analysis), self._config.policy
+        return {
+            move: values.value(move, config.halving_loss) * (config.missed_mate if values.misses_mate(move) else 1.0)
+            for move in values.evals_pawns
+        }
+
     def _values(self, prompt: str, truth: PolicyTruth, analysis: Analysis | None) -> MoveValues | None:
         """None in mate and stalemate, and where no engine's evaluations count."""
         source = self._config.source

@@ -1,6 +1,6 @@
 """Scorer of many completions at once: a rubric, with move evaluations from a file, from Stockfish or from neither."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -32,6 +32,9 @@ class Scorer(Protocol):
     def score_all(self, requests: Sequence[ScoreRequest]) -> list[Score]:
         """A score for each request, in order. Raises ScorerError where the scorer itself fails."""
 
+    def move_values(self, prompts: Iterable[str]) -> Mapping[str, Mapping[str, float]]:
+        """`Rubric.best_move_values` of those of these prompts that were scored last and have evaluations."""
+
     def engine_counts(self) -> EngineCounts | None:
         """The work of its engines so far, None where it has none."""
 
@@ -55,6 +58,9 @@ class RubricScorer:
             )
             for request in requests
         ]
+
+    def move_values(self, prompts: Iterable[str]) -> Mapping[str, Mapping[str, float]]:
+        return {}
 
     def engine_counts(self) -> EngineCounts | None:
         return None
@@ -81,7 +87,9 @@ class EvaluationScorer:
     ) -> None:
         """`pool`: engines that run. `open_pool` begins some at the first position that the cache lacks, or raises
         EngineUnusableError where there are none."""
-        self._scorer, self._cache, self._pool, self._open_pool = RubricScorer(rubric), cache, pool, open_pool
+        self._rubric, self._scorer = rubric, RubricScorer(rubric)
+        self._cache, self._pool, self._open_pool = cache, pool, open_pool
+        self._scored_last: Mapping[str, Analysis] = {}
 
     def prepare(self, prompts: Iterable[str]) -> None:
         missing = self._missing(policy_fens(prompts).values())
@@ -91,10 +99,14 @@ class EvaluationScorer:
     def score_all(self, requests: Sequence[ScoreRequest]) -> list[Score]:
         fens = policy_fens(request.prompt for request in requests)
         by_fen = self._analyses(list(fens.values()))
-        by_prompt = {prompt: by_fen.get(fen) for prompt, fen in fens.items()}
+        self._scored_last = {prompt: by_fen[fen] for prompt, fen in fens.items() if fen in by_fen}
         return self._scorer.score_all(
-            [replace(request, analysis=by_prompt.get(request.prompt)) for request in requests]
+            [replace(request, analysis=self._scored_last.get(request.prompt)) for request in requests]
         )
+
+    def move_values(self, prompts: Iterable[str]) -> Mapping[str, Mapping[str, float]]:
+        analyses = {prompt: self._scored_last[prompt] for prompt in prompts if prompt in self._scored_last}
+        return {prompt: self._rubric.best_move_values(each) for prompt, each in analyses.items() if each.lines}
 
     def engine_counts(self) -> EngineCounts | None:
         return self._pool.counts() if self._pool else None

@@ -1,7 +1,7 @@
 """Collection: examples → prompts → sampled completions → scores, a group for each example; groups → a batch."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -33,6 +33,8 @@ class Group:
     example: Example
     prompt_tokens: tuple[int, ...]
     samples: tuple[Sample, ...]
+    move_values: Mapping[str, float] = field(default_factory=dict)
+    """Value of each legal move; empty for an `A:` prompt, without evaluations, and where nothing needs them."""
 
 
 @dataclass(slots=True)
@@ -114,8 +116,12 @@ def score_groups(
     *,
     scorer: Scorer,
     step: int,
+    all_moves: bool = False,
 ) -> list[Group]:
-    """Score every completion, equal ones of a prompt once; `step` is for the rubric's warm-up. Raises ScorerError."""
+    """Score every completion, equal ones of a prompt once; `step` is for the rubric's warm-up. Raises ScorerError.
+
+    `all_moves`: the groups also have the values of all legal moves.
+    """
     written = {done.tokens: done for _, completions in sampled for done in completions}
     texts = {tokens: completion_text(tokenizer, done) for tokens, done in written.items()}
     questions_PG = [
@@ -124,11 +130,12 @@ def score_groups(
     ]
     distinct = list(dict.fromkeys(question for questions in questions_PG for question in questions))
     scores = dict(zip(distinct, scorer.score_all(distinct), strict=True))
+    move_values = scorer.move_values([example.prompt for example in examples]) if all_moves else {}
     groups = []
     for example, (prompt, completions), questions in zip(examples, sampled, questions_PG, strict=True):
         pairs = zip(completions, questions, strict=True)
         samples = (Sample(done, question.completion, scores[question]) for done, question in pairs)
-        groups.append(Group(example, prompt, tuple(samples)))
+        groups.append(Group(example, prompt, tuple(samples), move_values.get(example.prompt, {})))
     return groups
 
 

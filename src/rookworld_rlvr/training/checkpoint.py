@@ -4,10 +4,12 @@ A folder appears and disappears by one rename, so a killed process leaves no hal
 is checked to be finite before an older checkpoint is removed. The newest few, the best and the last good one stay.
 """
 
+import copy
 import os
 import random
 import shutil
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -31,7 +33,8 @@ MIB = 2**20
 
 
 Gathered = tuple[dict[str, Tensor], dict[str, Any]]
-"""The weights that other software loads, and the state that the run goes on from, as full tensors of all ranks."""
+"""The weights that other software loads, averaged with the start's, and the state that the run goes on from, as full
+tensors of all ranks."""
 
 
 def save_checkpoint(run_folder: Path, context: StepContext, *, step: int, keep: int) -> Path:
@@ -45,7 +48,10 @@ def save_checkpoint(run_folder: Path, context: StepContext, *, step: int, keep: 
     gathered: Gathered | None = None
     if context.policy.sharded:
         leads = context.world.is_rank_0
-        gathered = cpu_state_dict(context.policy.model, leads), _state(context, step, leads)
+        with context.averaged_policy():
+            # One rank alone gathers no copy.
+            weights = copy.deepcopy(cpu_state_dict(context.policy.model, leads))
+        gathered = weights, _state(context, step, leads)
     return context.world.rank_0_only(lambda: _save(run_folder, context, gathered, step, keep), "a checkpoint")
 
 
@@ -155,7 +161,8 @@ def _write(run_folder: Path, context: StepContext, gathered: Gathered | None, st
     writing = final.with_name(f"{WRITING}{step}")
     writing.mkdir()
     policy = context.policy
-    policy.model.save_pretrained(writing, state_dict=gathered[0] if gathered else cpu_state_dict(policy.model))
+    with nullcontext() if gathered else context.averaged_policy():
+        policy.model.save_pretrained(writing, state_dict=gathered[0] if gathered else cpu_state_dict(policy.model))
     policy.tokenizer.save_pretrained(writing)
     torch.save(gathered[1] if gathered else _state(context, step), writing / STATE_FILE)
     if (run_folder / CONFIG_FILE).is_file():

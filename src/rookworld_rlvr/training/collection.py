@@ -184,7 +184,14 @@ def _own_groups(
                 seeds=seeds,
             )
         with timed(collection.times_s, "score"):
-            return score_groups(sampled, tokenizer, examples, scorer=context.scorer, step=collection.schedule_step)
+            return score_groups(
+                sampled,
+                tokenizer,
+                examples,
+                scorer=context.scorer,
+                step=collection.schedule_step,
+                all_moves=context.config.objective.all_moves_coef > 0,
+            )
     except GeneratorError as error:
         raise FaultError(Fault(FaultKind.generator, "completions", str(error))) from error
     except ScorerError as error:

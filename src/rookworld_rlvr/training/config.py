@@ -72,6 +72,9 @@ class StepConfig:
     mismatch: MismatchConfig = field(default_factory=MismatchConfig)
     entropy_coef: float = 0.0
     """Coefficient of the entropy bonus: the loss falls by it times the entropy of each trained token's distribution."""
+    all_moves_coef: float = 0.3
+    """Coefficient of the expected value of the first candidate over all legal moves, whose gradient needs no samples.
+    Only positions with move evaluations have it; 0: none."""
 
     def __post_init__(self) -> None:
         if self.prompts_per_step < 1 or self.group_size < 2:
@@ -80,6 +83,8 @@ class StepConfig:
             raise ValueError("objective: expected epochs and minibatches from 1")
         if not 0 <= self.entropy_coef < math.inf:
             raise ValueError(f"objective.entropy_coef: expected a finite number from 0 up, got {self.entropy_coef}")
+        if not 0 <= self.all_moves_coef < math.inf:
+            raise ValueError(f"objective.all_moves_coef: expected a finite number from 0 up, got {self.all_moves_coef}")
 
     @property
     def updates(self) -> int:
@@ -160,6 +165,9 @@ class RunConfig:
     validation may become the best."""
     keep_checkpoints: int = 2
     """The newest this many stay, beside the best and the last good one."""
+    start_share: float = 0.5
+    """Share of the start's weights in the model that is validated, evaluated and left in the checkpoints: training goes
+    on with its own. 0: the trained weights alone."""
     evaluation_rows: int = 2048
     """Held-out rows per task, evaluated before and after; 0: no evaluation, sampled rows and match included."""
     sampled_rows: int = 256
@@ -220,6 +228,8 @@ class RunConfig:
             raise ValueError(
                 f"processes: expected 1 or more, several with distributed=ddp or fsdp2, got {self.processes}"
             )
+        if not 0 <= self.start_share < 1:
+            raise ValueError(f"start_share: expected a number from 0 and below 1, got {self.start_share}")
         if self.evaluation_nodes < 0:
             raise ValueError(f"evaluation_nodes: expected 0 or more, got {self.evaluation_nodes}")
         if self.max_minutes < 0 or self.evaluation_rows < 0 or self.rollouts_every < 0:

@@ -33,6 +33,11 @@ def evaluated(run: Run, name: str) -> list[Row]:
 
     The first policy rows also have the probability and the rank of their best move (see `evaluation.amplification`).
     """
+    with run.context.averaged_policy():
+        return _evaluated(run, name)
+
+
+def _evaluated(run: Run, name: str) -> list[Row]:
     policy, config = run.context.policy, run.config
     greedy = evaluate_rows(run, name, run.data.held_out)
     best_moves = best_move_probabilities(
@@ -117,7 +122,7 @@ def evaluate_sampled_rows(run: Run, name: str) -> list[Row]:
 
 
 def validate(run: Run) -> Mapping[str, float]:
-    """The learning curve's figures of the policy as it is: one sample per held-back row, the same seeds each time."""
+    """The learning curve's figures of the averaged policy: one sample per held-back row, the same seeds each time."""
     world, context = run.context.world, run.context
     sampling = Sampling(run.config.generator.temperature, samples=1, seed=run.config.seed)
 
@@ -130,7 +135,7 @@ def validate(run: Run) -> Mapping[str, float]:
             measure=run.evaluator,
         )
 
-    with _generator(run):
+    with context.averaged_policy(), _generator(run):
         return validation_metrics(world.gather_in_order(scored, "validation"))
 
 
@@ -192,7 +197,11 @@ def play_against_start(run: Run) -> MatchResult:
     if not run.config.match_pairs or not run.data.held_out:
         return MatchResult()
     policy, original = run.context.policy, run.context.references.original
-    with unshard(policy.model, original.model), open_referee(run.config.rubric.stockfish) as referee:
+    with (
+        run.context.averaged_policy(),
+        unshard(policy.model, original.model),
+        open_referee(run.config.rubric.stockfish) as referee,
+    ):
         if referee.reason:
             run.console.print(f"match: adjudicated by material: {referee.reason}", highlight=False)
         return _played(run, policy, original, referee)

@@ -82,6 +82,8 @@ class TokenTotals:
     corrected_sum: float = 0.0
     surrogate_sum: float = 0.0
     kl_term_sum: float = 0.0
+    expected_value_sum: float = 0.0
+    """Expected value over all legal moves, summed over updates."""
     kl_max: float = 0.0
     ratio_max: float = 0.0
     sampler_ratio_max: float = 0.0

@@ -1,11 +1,8 @@
 """The process's memory: its peak so far and the step's own, resident on a CPU, allocated on CUDA."""
 
-import ctypes
 import math
 import resource
 import sys
-from collections.abc import Callable
-from functools import cache
 
 from ..model.device import allocated_peak_bytes, reset_allocated_peak
 from .state import Moment, StepContext, StepReport
@@ -34,20 +31,10 @@ def step_peak_gib() -> float:
     return _mark_gib() if _Peak.of_step else math.nan
 
 
-# Before what needs much: what the one before has freed would else lie in the heap beside it.
-GIVING_BACK = (Moment.begun, Moment.collected, Moment.micro_batch)
-
-
-def keep_flat(moment: Moment, _context: StepContext, _report: StepReport) -> None:
-    """A hook that returns free memory to the system before each big piece of work, and starts a peak for each step."""
-    trim = _malloc_trim()
-    if trim is not None and moment in GIVING_BACK and not allocated_peak_bytes():
-        trim(0)
-    if moment is Moment.begun:
-        _begin_peak()
-
-
-def _begin_peak() -> None:
+def measure_peak(moment: Moment, _context: StepContext, _report: StepReport) -> None:
+    """A hook that starts the measurement of a step's own peak."""
+    if moment is not Moment.begun:
+        return
     _Peak.before_gib = peak_memory_gib()
     if allocated_peak_bytes():
         reset_allocated_peak()
@@ -71,9 +58,3 @@ def _forget_peak() -> bool:
     except OSError:
         return False
     return True
-
-
-@cache
-def _malloc_trim() -> Callable[[int], int] | None:
-    """glibc's, None under another C library."""
-    return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None

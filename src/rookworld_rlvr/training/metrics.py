@@ -73,6 +73,12 @@ def _of_loss(summed: Callable[[StepReport], float]) -> Value:
     return lambda report, _context: summed(report) / report.tokens.count if report.tokens.count else None
 
 
+def _of_expected_value(report: StepReport, _context: StepContext) -> float | None:
+    """None where no position had values of all its moves."""
+    value = report.tokens.expected_value_sum
+    return value / report.updates if value and report.updates else None
+
+
 def _of_kl(value: Callable[[TokenTotals], float]) -> Value:
     """None if the reference was not computed."""
     return lambda report, _context: value(report.tokens) if report.tokens.kl_count else None
@@ -181,6 +187,8 @@ METRICS: dict[str, Metric] = {
         _of_advantages(_gated)),
     "group/replaced_fraction": Metric("fraction", MEAN, "groups sampled and not trained on", "0 unless dropped",
         _of_advantages(lambda report: 1 - len(report.groups) / report.collection.sampled_groups)),
+    "reward/expected_value": Metric("0-1", MEAN, "expected value of the first candidate over all legal moves", "rises",
+        _of_expected_value),
     "advantage/abs_mean": Metric("reward std", MEAN, "mean of |advantage|", "0.2 to 0.8",
         _of_advantages(lambda report: float(_magnitude(report).mean()))),
     "advantage/abs_max": Metric("reward std", MAX, "largest |advantage|", "below 5, the clip",

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import ceil
@@ -14,6 +14,7 @@ from torch import Tensor
 from ..model.batch import Batch
 from ..model.device import cores
 from ..model.policy import Policy
+from ..model.weights import averaged
 from ..model.world import World
 from ..objective import LossSizes
 from ..rewards.scorer import Scorer
@@ -223,6 +224,10 @@ class StepContext:
             original=self.references.original if measured and self.references.moves else None,
             stale=stale,
         )
+
+    def averaged_policy(self) -> AbstractContextManager[None]:
+        """Inside, the policy is the model that a run validates, evaluates and leaves: see `start_share`."""
+        return averaged(self.policy.model, self.references.original.model, self.config.start_share)
 
     def prompts_state(self) -> Mapping[str, Any]:
         """State of the stream of prompts with which the next step begins."""

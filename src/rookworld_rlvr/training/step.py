@@ -1,8 +1,9 @@
 """One GRPO step, from prompts to an updated policy, top to bottom.
 
 weights to the sampler → prompts → groups of completions, scored → batch → advantages → for each update,
-for each of its micro-batches: log-probs of policy and reference, surrogate plus KL less entropy, backward
-→ guard → clip → update. Two more files hold the algorithm: `collection` samples and scores, `loss` is the loss.
+for each of its micro-batches: log-probs of policy and reference, surrogate plus KL less entropy, backward; for each
+micro-batch of legal moves: less their expected value, backward → guard → clip → update. Three more files hold the
+algorithm: `collection` samples and scores, `loss` is the loss of completions, `all_moves` that of legal moves.
 Nothing here logs, saves or evaluates: the report says what happened, and the trainer acts on it. A fault ends the step
 and is named in the report; `recovery` decides what is done about it.
 
@@ -34,6 +35,7 @@ from ..rollout.groups import Collected, make_batch
 from ..rollout.sampling import derive_seed
 from ..stability.faults import FaultError, StepAbandonedError, out_of_memory
 from . import checks
+from .all_moves import ROWS_PER_COMPLETION, MoveBatch, expected_value, move_batch
 from .collection import CollectionError, collect, collect_ahead, synced_sampler, token_table, used_P
 from .config import RunConfig, StepConfig, Truncated
 from .loss import LossPlan, TokenTotals, grpo_loss
@@ -81,9 +83,10 @@ def _sample_and_train(context: StepContext, report: StepReport) -> None:
         report.used_P = used_P(collected, context.config.objective.advantage)
         report.advantages_PG = _advantages(context, collected, table, report)
         batch = _trained_batch(context, collected, report.advantages_PG, table, batch)
+        moves = move_batch(collected.groups, context.policy)
         step_tokens = batch.trained_tokens() / _cuts(len(batch.tokens_BT), context.config.objective)
         for part in _parts(batch, context.config, report.step):
-            _accumulate(context, part, step_tokens, report)
+            _accumulate(context, part, moves, step_tokens, report)
             _update(context, part, report)
 
 
@@ -148,7 +151,9 @@ def _cuts(examples: int, config: StepConfig) -> int:
     return max(1, min(config.minibatches, examples))
 
 
-def _accumulate(context: StepContext, part: Batch, step_tokens: float, report: StepReport) -> None:
+def _accumulate(
+    context: StepContext, part: Batch, moves: MoveBatch | None, step_tokens: float, report: StepReport
+) -> None:
     """Leave the gradient of one update in the parameters, and add its loss and tokens to the report.
 
     Each time that memory runs out, the micro-batches are halved and the update begins again.
@@ -164,7 +169,7 @@ def _accumulate(context: StepContext, part: Batch, step_tokens: float, report: S
     part = _examples_with_a_gradient(context, part, plan)
     while True:
         try:
-            results = _backward(context, part, plan, report)
+            results = _backward(context, part, moves, plan, report)
             break
         except torch.OutOfMemoryError as error:
             context.halve_micro_batches(error)
@@ -177,11 +182,15 @@ def _accumulate(context: StepContext, part: Batch, step_tokens: float, report: S
     checks.check_kl(context, part, of_update)
 
 
-def _backward(context: StepContext, part: Batch, plan: LossPlan, report: StepReport) -> list[tuple[float, TokenTotals]]:
+def _backward(
+    context: StepContext, part: Batch, moves: MoveBatch | None, plan: LossPlan, report: StepReport
+) -> list[tuple[float, TokenTotals]]:
     """Sum the gradients of an update's micro-batches in the parameters; return loss and token totals of each."""
     context.optimizer.zero_grad(set_to_none=True)
-    size = context.examples_per_pass(len(part.tokens_BT))
-    micros = list(micro_batches(part, size, by_prompt=context.policy.packs))
+    packs, size = context.policy.packs, context.examples_per_pass(len(part.tokens_BT))
+    micros = list(micro_batches(part, size, by_prompt=packs))
+    if moves is not None:
+        micros += micro_batches(moves, size * (ROWS_PER_COMPLETION if packs else 1), by_prompt=packs)
     begin, loss_of = partial(_begin_micro_batch, context, report), partial(_checked_loss, context, plan)
     if is_shared(context.policy, context.world):
         return shared_backward(begin, loss_of, micros, context.policy, context.world)
@@ -206,6 +215,10 @@ def _begin_micro_batch(context: StepContext, report: StepReport) -> None:
 
 def _checked_loss(context: StepContext, plan: LossPlan, micro: Batch) -> tuple[Tensor, TokenTotals]:
     """The loss of a micro-batch and its token totals, checked."""
+    if isinstance(micro, MoveBatch):
+        value, logprobs = expected_value(context.policy, micro, temperature=plan.temperature)
+        checks.check_logprobs(context, logprobs, None, micro)
+        return -plan.objective.all_moves_coef * value, TokenTotals(expected_value_sum=float(value.detach()))
     result = grpo_loss(context.policy, micro, plan)
     checks.check_logprobs(context, result.logprobs, result.ref_logprobs, micro)
     checks.check_loss(result.loss, micro)

@@ -99,6 +99,8 @@ def _train(run: Run) -> dict[str, Any]:
 
 def _write_summary(run: Run, outcome: Outcome) -> dict[str, Any]:
     context, before, after = run.context, list(outcome.before), list(outcome.after)
+    with context.averaged_policy():
+        model_after = checksum(context.policy.model)
     moved = changes(before, after, outcome.match.table) if after else Changes([], [])
     summary = {
         "steps": outcome.steps,
@@ -119,7 +121,7 @@ def _write_summary(run: Run, outcome: Outcome) -> dict[str, Any]:
         "software": software(),
         "hashes": {
             "model before": outcome.model_before,
-            "model after": checksum(context.policy.model),
+            "model after": model_after,
             "training rows": digest(row.prompt for row in run.data.train),
             "held-out rows": digest(row.prompt for row in run.data.held_out),
         },

@@ -1,0 +1,150 @@
+"""Expected value over all legal moves: equal to enumeration, its gradient to finite differences, and in runs."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import chess
+import pytest
+import torch
+
+from rookworld_rlvr.evaluation.amplification import move_tokens
+from rookworld_rlvr.model.batch import micro_batches
+from rookworld_rlvr.model.device import Precision
+from rookworld_rlvr.model.policy import ModelConfig, Policy, load_policy
+from rookworld_rlvr.rewards.evaluation_cache import load_cache
+from rookworld_rlvr.rewards.rubric import Rubric, RubricConfig
+from rookworld_rlvr.rollout.generator import SampledCompletion
+from rookworld_rlvr.rollout.groups import Group, Sample, prompt_tokens
+from rookworld_rlvr.tasks import parse_prompt
+from rookworld_rlvr.tasks.corpus import read_corpus
+from rookworld_rlvr.tasks.types import Example, Task
+from rookworld_rlvr.training.all_moves import expected_value, move_batch
+from rookworld_rlvr.training.data import default_file
+from rookworld_rlvr.training.run import Run
+
+# Positions of the shipped training rows, so that the shipped evaluations have them.
+DEFAULTS = ("rubric.source=cached", "data.train=default", "data.held_out=default", "data.mixture.environment=0")
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return load_policy(ModelConfig(), torch.device("cpu"), Precision.fp32)
+
+
+@pytest.fixture(scope="module")
+def groups(policy: Policy) -> list[Group]:
+    """Three positions with the values of their moves, and a completion that has begun."""
+    cache, rubric = load_cache("default"), Rubric(RubricConfig())
+    rows = [row for row in read_corpus(default_file("train.txt")).examples if row.task is Task.policy][:3]
+    begun = tuple(policy.tokenizer("M: a1a1", add_special_tokens=False).input_ids)
+    score = rubric.score(rows[0].prompt, "M: a1a1")
+    sample = Sample(SampledCompletion(begun, (0.0,) * len(begun), True), "M: a1a1", score)
+    made = []
+    for row in rows:
+        analysis = cache.get(parse_prompt(row.prompt).fen)
+        assert analysis is not None
+        values = rubric.best_move_values(analysis)
+        made.append(Group(row, prompt_tokens(policy.tokenizer, row.prompt), (sample,), values))
+    return made
+
+
+def by_enumeration(policy: Policy, group: Group) -> float:
+    """The expected value, a plain pass of the whole text for each move."""
+    start = (*group.prompt_tokens, *group.samples[0].completion.tokens[:1])
+    expected = 0.0
+    for move, value in group.move_values.items():
+        tokens = move_tokens(policy, move)
+        with torch.no_grad():
+            logprobs = policy.model(torch.tensor([[*start, *tokens]])).logits[0].log_softmax(-1)
+        chance = sum(float(logprobs[len(start) - 1 + i, token]) for i, token in enumerate(tokens))
+        expected += value * float(torch.tensor(chance).exp())
+    return expected
+
+
+def test_the_values_are_those_of_all_legal_moves_and_1_for_the_best(groups: list[Group]) -> None:
+    for group in groups:
+        board = chess.Board(parse_prompt(group.example.prompt).fen)
+        assert group.move_values.keys() == {move.uci() for move in board.legal_moves}
+        assert max(group.move_values.values()) == 1 and min(group.move_values.values()) < 1
+
+
+def test_the_expected_value_is_that_of_enumeration(policy: Policy, groups: list[Group]) -> None:
+    batch = move_batch(groups, policy)
+    assert batch is not None
+    value, _ = expected_value(policy, batch, temperature=1.0)
+    wanted = sum(by_enumeration(policy, group) for group in groups) / len(groups)
+    assert 0 < wanted < 1 and float(value.detach()) == pytest.approx(wanted, rel=1e-4)
+
+
+def test_micro_batches_give_the_same_sum_and_gradient(policy: Policy, groups: list[Group]) -> None:
+    batch = move_batch(groups, policy)
+    assert batch is not None
+    weight = policy.model.get_input_embeddings().weight
+    whole, _ = expected_value(policy, batch, temperature=0.7)
+    [wanted] = torch.autograd.grad(whole, [weight])
+    parts = [
+        expected_value(policy, part, temperature=0.7)[0] for part in micro_batches(batch, 17, by_prompt=policy.packs)
+    ]
+    assert len(parts) > 3
+    [gradient] = torch.autograd.grad(torch.stack(parts).sum(), [weight])
+    assert float(torch.stack(parts).sum().detach()) == pytest.approx(float(whole.detach()), rel=1e-4)
+    torch.testing.assert_close(gradient, wanted, rtol=1e-3, atol=1e-6)
+
+
+def test_the_gradient_is_that_of_finite_differences(policy: Policy, groups: list[Group]) -> None:
+    batch = move_batch(groups[:1], policy)
+    assert batch is not None
+    weight = policy.model.get_output_embeddings().weight
+    value, _ = expected_value(policy, batch, temperature=1.0)
+    [gradient] = torch.autograd.grad(value, [weight])
+    direction, step = gradient / gradient.norm(), 1e-2
+    sides = []
+    for sign in (1, -1):
+        with torch.no_grad():
+            weight.add_(direction, alpha=sign * step)
+            sides.append(float(expected_value(policy, batch, temperature=1.0)[0]))
+            weight.sub_(direction, alpha=sign * step)
+    assert (sides[0] - sides[1]) / (2 * step) == pytest.approx(float(gradient.norm()), rel=0.02)
+
+
+def test_groups_without_values_or_without_a_first_marker_are_left_out(policy: Policy, groups: list[Group]) -> None:
+    bare = replace(groups[0], move_values={})
+    silent = replace(
+        groups[1], samples=(replace(groups[1].samples[0], completion=SampledCompletion((1,), (0.0,), True)),)
+    )
+    assert move_batch([bare, silent], policy) is None
+    alone, beside = move_batch([groups[2]], policy), move_batch([bare, groups[2], silent], policy)
+    assert alone is not None and beside is not None
+    assert torch.equal(alone.tokens_BT, beside.tokens_BT) and torch.equal(alone.advantages_B, beside.advantages_B)
+
+
+def test_a_run_raises_it_where_it_is_trained_and_lacks_it_where_it_is_not(
+    train: Callable[..., Path],
+) -> None:
+    given = (
+        *DEFAULTS,
+        "model.path=tiny",
+        "evaluation_rows=0",
+        "data.limit=4",
+        "optim.lr=0.001",
+        "steps=6",
+        "kl.coef=0",
+    )
+    values = [row.get("reward/expected_value") for row in rows(train(*given, "objective.all_moves_coef=3"))]
+    assert None not in values and values[-1] > values[0] + 0.02
+    assert "reward/expected_value" not in rows(train(*given, "steps=1", "objective.all_moves_coef=0"))[0]
+
+
+def rows(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_an_environment_prompt_and_a_source_without_evaluations_have_no_values(make_run: Callable[..., Run]) -> None:
+    labels = make_run()
+    example = next(row for row in labels.data.train if row.task is Task.policy)
+    assert labels.context.scorer.move_values([example.prompt]) == {}
+    cached = make_run("rubric.source=cached", "data.train=default", "data.held_out=default")
+    environment = next(row for row in cached.data.train if row.task is Task.environment)
+    assert cached.context.scorer.move_values([Example(environment.task, environment.prompt, None).prompt]) == {}
