@@ -50,6 +50,8 @@ BY_ENGINE = ("rubric.source=engine",)
 # Weights and scales that count only where an engine judges.
 OF_ENGINE = ("_value", "halving_loss")
 COMPILED = ("model.compile",)
+# Positions that have move evaluations.
+EVALUATED = ("rubric.source=cached", "data.train=default", "data.held_out=default")
 OPTIONS: dict[str, Option] = {
     path: Option(value * 1.3, "totals", ("rubric.warmup_steps=10", *(BY_ENGINE if path.endswith(OF_ENGINE) else ())))
     for path, value in LEAVES.items()
@@ -134,6 +136,8 @@ OPTIONS: dict[str, Option] = {
     "objective.mismatch.mode": Option("token_mask", "biased_sampler"),
     "objective.mismatch.cap": Option(3.0, "biased_sampler"),
     "objective.entropy_coef": Option(0.1),
+    "objective.all_moves_coef": Option(0, beside=EVALUATED),
+    "start_share": Option(0.0, "folder", ("validation.every=1", "validation.rows=3", "optim.lr=0.03")),
     "kl.form": Option("exact", beside=KL),
     "kl.control": Option("adaptive", "coefficients"),
     "kl.coef": Option(2.0, beside=KL),
