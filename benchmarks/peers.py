@@ -88,6 +88,8 @@ class Settings:
             "optim.warmup_steps=0",
             "optim.min_lr_fraction=1",
             f"kl.coef={self.kl_coef}",
+            # TRL has no such term.
+            "objective.all_moves_coef=0",
             f"seed={self.seed}",
             f"threads={self.threads}",
             f"steps={self.total_steps}",
