@@ -28,6 +28,7 @@ class Chart:
 
 CHARTS = (
     Chart("Reward by task", ("reward/task/*", "reward/mean", "reward/penalized")),
+    Chart("Expected value over all legal moves", ("reward/expected_value",)),
     Chart("Reward of P: structure and parse", ("reward/part/policy/structure/*", "reward/part/policy/parse/*")),
     Chart("Reward of P: correctness", ("reward/part/policy/correctness/*",)),
     Chart(
