@@ -81,7 +81,7 @@ def random_games(rng: random.Random) -> Iterator[Case]:
         yield from random_game(rng)
 
 
-@pytest.mark.parametrize("transitions", [10_000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("transitions", [10_000, pytest.param(50_000, marks=pytest.mark.slow)])
 def test_random_transitions_equal_python_chesss_own(transitions: int) -> None:
     kinds = Counter[tuple[bool, bool]]()
     for case in islice(random_games(random.Random(20)), transitions):

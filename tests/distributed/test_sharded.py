@@ -11,6 +11,7 @@ KL = ["kl.coef=0.05", "objective.prompts_per_step=3", "optim.micro_batch_size=4"
 CASES = {
     "default": KL,
     "several updates, KL in the reward": [*KL, "kl.form=in_reward", "objective.epochs=2", "objective.minibatches=2"],
+    "values of all legal moves": [*KL, "rubric.source=cached", "data.train=default", "data.held_out=default"],
     "a reference that moves": [*KL, "reference.mode=ema", "reference.refresh_every=1"],
     "blocks computed again in backward": [*KL, "model.activation_checkpointing=true"],
 }

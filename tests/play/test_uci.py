@@ -52,7 +52,7 @@ def test_it_introduces_itself_with_its_options(session: UciSession, said: list[s
     assert options == ["Temperature", "TopK", "MultiPV", "Attempts", "Checkpoint"]
 
 
-@pytest.mark.parametrize("positions", [4, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("positions", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_at_temperature_0_the_move_is_the_model_s_own_best_move(
     positions: int, tiny: MoveChooser, session: UciSession, said: list[str]
 ) -> None:

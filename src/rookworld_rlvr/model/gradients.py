@@ -63,8 +63,17 @@ def _in_lockstep(
 ) -> list[tuple[float, Kept]]:
     """For a model in shards: every rank makes as many passes, because each gathers weights from all ranks.
 
-    A rank without a micro-batch left repeats the first one, with its loss multiplied by 0.
+    All ranks compute micro-batches of one kind at a time: another kind may need passes of other models.
     """
+    kinds = dict.fromkeys(type(micro) for micro in micros)
+    by_kind = ([micro for micro in micros if type(micro) is kind] for kind in kinds)
+    return [result for of_kind in by_kind for result in _of_one_kind(begin, loss_of, of_kind, world)]
+
+
+def _of_one_kind(
+    begin: Callable[[], None], loss_of: LossOf[Kept], micros: Sequence[Batch], world: World
+) -> list[tuple[float, Kept]]:
+    """A rank without a micro-batch left repeats the first one, with its loss multiplied by 0."""
     own, results = world.share(micros), list[tuple[float, Kept]]()
     for turn in range(math.ceil(len(micros) / world.size)):
         micro, weight = (own[turn], 1.0) if turn < len(own) else (micros[0], 0.0)
