@@ -18,9 +18,10 @@ KL = ["kl.coef=0.05"]
 CASES = {
     "default": KL,
     "dropped": [*KL, *DROPPED],
-    "values of all legal moves": [*KL, "rubric.source=cached", "data.train=default", "data.held_out=default"],
     "several updates, KL in the reward": [*KL, "kl.form=in_reward", "objective.epochs=2", "objective.minibatches=2"],
 }
+# More micro-batches than ranks: the sum of their gradients rounds in another order.
+ALL_MOVES = [*KL, "rubric.source=cached", "data.train=default", "data.held_out=default"]
 EVERY = [[*KL, f"objective.loss={loss}", f"kl.form={form}"] for loss in LossKind for form in KLForm]
 COMPARED = ("loss", "grad_norm", "logprobs", "kl")
 SAME = ("groups", "updates", "fault")
@@ -56,7 +57,7 @@ def test_two_ranks_of_a_micro_batch_each_give_the_bits_of_one_process_with_both(
 
 @pytest.mark.slow
 def test_four_ranks_one_of_them_without_work_agree_with_one_process(ranks: Ranks) -> None:
-    cases = [[*EMPTY_RANK, *case] for case in CASES.values()]
+    cases = [[*EMPTY_RANK, *case] for case in (*CASES.values(), ALL_MOVES)]
     [alone] = ranks(1, *cases, steps=3)
     assert_close(told_by_all_alike(ranks(4, *cases, steps=3)), alone.reports)
 
