@@ -15,11 +15,12 @@ from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.policy import ModelConfig, Policy, load_policy
 from rookworld_rlvr.rewards.evaluation_cache import load_cache
 from rookworld_rlvr.rewards.rubric import Rubric, RubricConfig
+from rookworld_rlvr.rewards.scorer import ScoreRequest
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.groups import Group, Sample, prompt_tokens
 from rookworld_rlvr.tasks import parse_prompt
 from rookworld_rlvr.tasks.corpus import read_corpus
-from rookworld_rlvr.tasks.types import Example, Task
+from rookworld_rlvr.tasks.types import Task
 from rookworld_rlvr.training.all_moves import expected_value, move_batch
 from rookworld_rlvr.training.data import default_file
 from rookworld_rlvr.training.run import Run
@@ -142,9 +143,8 @@ def rows(folder: Path) -> list[dict[str, float]]:
 
 
 def test_an_environment_prompt_and_a_source_without_evaluations_have_no_values(make_run: Callable[..., Run]) -> None:
-    labels = make_run()
-    example = next(row for row in labels.data.train if row.task is Task.policy)
-    assert labels.context.scorer.move_values([example.prompt]) == {}
-    cached = make_run("rubric.source=cached", "data.train=default", "data.held_out=default")
-    environment = next(row for row in cached.data.train if row.task is Task.environment)
-    assert cached.context.scorer.move_values([Example(environment.task, environment.prompt, None).prompt]) == {}
+    for source, with_values in (("cached", 1), ("labels", 0)):
+        run = make_run(f"rubric.source={source}", "data.train=default", "data.held_out=default")
+        prompts = [next(row.prompt for row in run.data.train if row.task is task) for task in Task]
+        run.context.scorer.score_all([ScoreRequest(prompt, "", None) for prompt in prompts])
+        assert list(run.context.scorer.move_values(prompts)) == prompts[:with_values]

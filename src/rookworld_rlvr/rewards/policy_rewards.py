@@ -202,12 +202,16 @@ def _label_match(claims: _Claims, label: PolicyLabel, candidates: float) -> dict
 def _engine_match(
     claims: _Claims, values: MoveValues, candidates: float, config: PolicyRewardConfig
 ) -> dict[str, float]:
-    kept = config.missed_mate if values.misses_mate(claims.best) else 1.0
     return {
-        "correctness/best_value": candidates * kept * values.value(claims.best, config.halving_loss),
+        "correctness/best_value": candidates * best_move_value(claims.best, values, config),
         "correctness/candidates_value": values.share(claims.moves, config.halving_loss),
         "correctness/evals_value": _evals_match(claims, values.evals_pawns),
     }
+
+
+def best_move_value(move: str, values: MoveValues, config: PolicyRewardConfig) -> float:
+    """Value of a best move in [0, 1]: less where it misses a mate in one, 0 for anything but a legal move."""
+    return (config.missed_mate if values.misses_mate(move) else 1.0) * values.value(move, config.halving_loss)
 
 
 def _evals_match(claims: _Claims, reference: Mapping[str, float]) -> float:

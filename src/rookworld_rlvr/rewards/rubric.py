@@ -22,7 +22,7 @@ from .environment_rewards import (
 )
 from .evaluation_cache import DEFAULT
 from .move_values import MoveValues, move_values
-from .policy_rewards import PolicyRewardConfig, PolicyTruth, score_policy, truth_of_policy
+from .policy_rewards import PolicyRewardConfig, PolicyTruth, best_move_value, score_policy, truth_of_policy
 from .tiers import TIERS, TierWeights, Weights, quality, weights_of
 
 # A group's completions share a prompt, and a step's prompts fit in easily; an entry takes about 10 kB.
@@ -159,11 +159,8 @@ class Rubric:
 
     def best_move_values(self, analysis: Analysis) -> dict[str, float]:
         """The value in [0, 1] of each legal move as the best move of a completion, without its other components."""
-        values, config = move_values(analysis), self._config.policy
-        return {
-            move: values.value(move, config.halving_loss) * (config.missed_mate if values.misses_mate(move) else 1.0)
-            for move in values.evals_pawns
-        }
+        values = move_values(analysis)
+        return {move: best_move_value(move, values, self._config.policy) for move in values.evals_pawns}
 
     def _values(self, prompt: str, truth: PolicyTruth, analysis: Analysis | None) -> MoveValues | None:
         """None in mate and stalemate, and where no engine's evaluations count."""

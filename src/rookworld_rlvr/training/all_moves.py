@@ -5,7 +5,8 @@
 A completion samples one first candidate, but a position has only about thirty legal moves, and the evaluation cache
 knows the value of each. So the expected value and its gradient are computed, not estimated: the gradient has no noise
 of sampling, and a good move that is never sampled gets its share too. `p(move)` is the probability of the move's tokens
-behind the first marker, at the sampling temperature. An illegal move has value 0: its probability is lost.
+behind the first marker, at the sampling temperature. An illegal move has value 0: its probability is lost. Where a step
+makes several updates, each has the legal moves of all the step's prompts.
 
 Source: all-action (expected) policy gradient, arXiv 1706.05374; the values: `rewards.move_values`.
 """
