@@ -25,8 +25,8 @@ if [[ "${1:-}" == all ]]; then
     check .venv pytest -q -n 2 --dist worksteal --durations=30
     if bash scripts/setup.sh docs; then check .venv mkdocs build --strict --quiet; else failed+=("setup.sh docs"); fi
     for name in peers vllm verifiers; do
-        # The files of vllm side by side: its servers take their time to start.
-        side_by_side=(); [[ "$name" != vllm ]] || side_by_side=(-n 2 --dist loadfile)
+        # Files side by side, where there are many.
+        side_by_side=(); [[ "$name" == verifiers ]] || side_by_side=(-n 2 --dist loadfile)
         # All skipped counts as a failure: pytest then exits with 5.
         if bash scripts/setup.sh "$name"; then
             check ".venv-$name" pytest -q "${side_by_side[@]}" "tests/$name"

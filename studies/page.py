@@ -93,7 +93,7 @@ def write_page(name: str, study: Study, members: Sequence[Member]) -> list[Path]
     page, picture = DOCS / f"{name}.md", DOCS / f"{name}.svg"
     write_text(picture, _picture(results))
     sections = (*_head(name, results), *_method(name, study), *_tables(results), *_picture_lines(name, study))
-    write_text(page, "\n".join([*sections, *_members(members), ""]))
+    write_text(page, "\n".join([*sections, *_members(name, members), ""]))
     return [page, picture]
 
 
@@ -238,12 +238,12 @@ def _better(key: str) -> str:
     return "lower" if lower_is_better(key) else "higher"
 
 
-def _members(members: Sequence[Member]) -> list[str]:
+def _members(name: str, members: Sequence[Member]) -> list[str]:
     """Command, commits and core hours of the study, and the seconds and state of each member."""
     records: list[tuple[Member, dict[str, Any]]] = [(member, member.record()) for member in members]
     done = [(member, record) for member, record in records if member.run is not None]
     commits = sorted({commit for _, record in done for commit in record["commits"]})
-    lines = ["## Runs", "", "```text", f".venv/bin/python studies/run.py {members[0].folder.parts[-3]}", "```", ""]
+    lines = ["## Runs", "", "```text", f".venv/bin/python studies/run.py {name}", "```", ""]
     total = sum(record["seconds"] for _, record in records)
     lines += [f"Commit {', '.join(commits)}; {len(done)} of {len(members)} members, {total / 3600:.1f} core hours.", ""]
     lines += ["| member | seconds | state |", "|---|---|---|"]

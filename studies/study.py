@@ -113,7 +113,7 @@ class Member:
     def command(self) -> list[str]:
         """Its process: the newest run in its folder goes on with its own configuration, or a new one begins."""
         begun = [path.parent for path in self.folder.glob(f"*/*/{CONFIG_FILE}")]
-        given = [*self.overrides, f"seed={self.seed}", f"name={self.arm}", f"output_root='{self.folder}'"]
+        given = [*self.overrides, f"seed={self.seed}", f"name={self.folder.parts[-2]}", f"output_root='{self.folder}'"]
         return [sys.executable, "-m", "rookworld_rlvr", "train", *([f"resume='{max(begun)}'"] if begun else given)]
 
     @property
@@ -134,14 +134,22 @@ class Member:
 
 
 def members(name: str, study: Study) -> list[Member]:
-    """All members, seed by seed, so that a study that was cut short has paired seeds."""
-    seeds = range(study.comparison_seeds)
-    return [
-        Member(OUTPUTS / name / arm / f"seed={seed}", arm, seed, study.overrides_of(arm))
-        for seed in seeds
-        for arm in study.arms
+    """All members, those that decide first and seed by seed, so that a study that was cut short has paired seeds.
+
+    Arms with the same overrides have the same runs: those of the study that comes first in the alphabet.
+    """
+    folders: dict[tuple[str, ...], Path] = {}
+    for other, declared in {**{each: declaration(each) for each in names()}, name: study}.items():
+        for arm in declared.arms:
+            folders.setdefault(tuple(declared.overrides_of(arm)), OUTPUTS / other / arm)
+    decisive = (study.control, study.comparison)
+    every = [
+        Member(folders[tuple(overrides)] / f"seed={seed}", arm, seed, overrides)
+        for seed in range(study.comparison_seeds)
+        for arm, overrides in ((arm, study.overrides_of(arm)) for arm in study.arms)
         if seed in study.seeds_of(arm)
     ]
+    return sorted(every, key=lambda member: member.arm not in decisive)
 
 
 def read_study(name: str) -> Study:

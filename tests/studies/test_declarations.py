@@ -40,16 +40,30 @@ def test_the_studies_that_the_seeds_ask_for_are_declared() -> None:
     assert asked <= set(NAMES)
 
 
-def test_control_and_comparison_have_more_seeds_and_seeds_come_first(
+def test_control_and_comparison_have_more_seeds_and_come_first(
     studies: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declare(tmp_path, arms="{a: [kl.coef=0], b: [kl=exact], c: [kl=adaptive]}", seeds="2", comparison_seeds="3")
     monkeypatch.chdir(tmp_path)
     members = studies.study.members("one", studies.study.read_study("one"))
     assert [(member.arm, member.seed) for member in members] == [
-        *(("a", 0), ("b", 0), ("c", 0), ("a", 1), ("b", 1), ("c", 1), ("a", 2), ("b", 2)),
+        *(("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2), ("b", 2), ("c", 0), ("c", 1)),
     ]
-    assert members[-1].folder == Path("outputs/studies/one/b/seed=2")
+    assert members[5].folder == Path("outputs/studies/one/b/seed=2")
+
+
+def test_arms_with_the_same_overrides_share_their_runs(
+    studies: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declare(tmp_path)
+    text = (tmp_path / "studies/one.yaml").read_text()
+    (tmp_path / "studies/two.yaml").write_text(text.replace("{a: [kl.coef=0]", "{c: [kl=adaptive], a: [kl.coef=0]"))
+    (tmp_path / "studies/zen.yaml").write_text(f"{text}overrides: [steps=7]\n")
+    monkeypatch.chdir(tmp_path)
+    members = {name: studies.study.members(name, studies.study.read_study(name)) for name in ("one", "two", "zen")}
+    folders = {name: {str(member.folder).split("/")[2] for member in each} for name, each in members.items()}
+    assert folders == {"one": {"one"}, "two": {"one", "two"}, "zen": {"zen"}}
+    assert {member.arm for member in members["two"]} == {"a", "b", "c"}
 
 
 @pytest.mark.parametrize(
