@@ -96,6 +96,13 @@ def test_the_example_lines_of_the_readme_are_valid_rows(tmp_path: Path) -> None:
     assert (report.valid, report.is_clean) == (2, True)
 
 
+def test_the_table_of_faults_names_every_fault() -> None:
+    from rookworld_rlvr.stability.faults import FaultKind
+
+    table = text("docs/reliability.md").split("| fault | noticed when |")[1].split("\n\n")[0]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", table, re.M)) == sorted(FaultKind)
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_every_command_shown_exists(document: Path) -> None:
     from rookworld_rlvr.app.cli import COMMANDS
