@@ -36,6 +36,8 @@ RUN = (
     "generator.max_new_tokens=32",
     "evaluation_rows=2",
     "match_pairs=0",
+    # A checkpoint's model then has the weights of its trainer's state, not their mean with the start.
+    "start_share=0",
     "checkpoint_every=1",
     "rollouts_every=1",
     "validation.every=5",
