@@ -308,7 +308,11 @@ def shares(
 
 
 def measure(kind: str, rounds: int, overrides: Sequence[str]) -> tuple[Limits, sides.Round]:
-    """Limits of this machine, and medians over the steps of a fresh run; one step before them does not count."""
+    """Limits of this machine, and medians over the steps of a fresh run; one step before them does not count.
+
+    The legal moves are left out: `training_work` does not count them.
+    """
+    overrides = ["objective.all_moves_coef=0", *overrides]
     with closing(build_unsaved_run(sides.configured([*overrides, f"generator.kind={kind}"]))) as run:
         policy = run.context.policy
         limits, shape = limits_and_shape(policy)

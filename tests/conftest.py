@@ -34,8 +34,11 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests first: one that begins last would leave the other worker idle."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """Slow tests first in both halves, one for each worker: a slow one at the end would leave the other idle."""
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    fast = [item for item in items if not item.get_closest_marker("slow")]
+    middle, first_half = len(slow) // 2, (len(items) - len(slow)) // 2
+    items[:] = [*slow[:middle], *fast[:first_half], *slow[middle:], *fast[first_half:]]
 
 
 def labelled(board: chess.Board) -> Any:

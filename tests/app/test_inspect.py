@@ -9,6 +9,8 @@ import torch
 from rookworld_rlvr.app import build
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.model.policy import Policy, load_policy
+from rookworld_rlvr.training import step
+from rookworld_rlvr.training.all_moves import expected_value
 
 Train = Callable[..., Path]
 # Two good steps, then faults; the last of them ends the run.
@@ -82,6 +84,24 @@ def test_a_weight_that_is_too_large_is_found_again_by_name(
     capfd.readouterr()
     assert main(["inspect", str(folder / "faults/step-3.pt")]) == 0
     assert "again: logprobs (policy: output of transformer.ln_f: a log-prob is not finite)" in capfd.readouterr().out
+
+
+def test_a_fault_of_the_legal_moves_is_replayed_with_their_expected_value(
+    train: Train, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def spoiled(*arguments: object, **options: object) -> tuple[torch.Tensor, torch.Tensor]:
+        value, logprobs = expected_value(*arguments, **options)  # type: ignore[arg-type]
+        return value, logprobs * torch.nan
+
+    monkeypatch.setattr(step, "expected_value", spoiled)
+    shipped = ("model.path=tiny", "rubric.source=cached", "data.train=default", "data.mixture.environment=0")
+    folder = train(*GIVEN, *shipped, exit_code=4)
+    assert "fault           logprobs\n" in (folder / "diagnosis.txt").read_text()
+    capfd.readouterr()
+    assert main(["inspect", str(max((folder / "faults").glob("step-*.pt")))]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    value = next(float(line.split()[-1]) for line in lines if line.startswith("expected value "))
+    assert 0 < value < 1 and lines[-1] == "not again: forward and backward pass are finite and usual here"
 
 
 def complaint(argument: str, capfd: pytest.CaptureFixture[str]) -> str:

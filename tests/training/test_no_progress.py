@@ -84,6 +84,9 @@ def test_each_way_to_teach_nothing_has_its_reason_and_an_effective_step_has_none
     assert no_progress_reason(report_of([[0.5, 0.5], [0.25, 0.25]])).startswith("no group was used")
     assert no_progress_reason(report_of([[0.5, 0.25]], update_norm=0.0)) == "the update changed no weight"
     assert no_progress_reason(report_of([[0.5, 0.25]])) == ""
+    by_legal_moves = report_of([[0.5, 0.5]])
+    by_legal_moves.tokens.expected_value_sum = 0.4
+    assert no_progress_reason(by_legal_moves) == ""
 
 
 def test_a_fault_is_no_idle_step_and_does_not_begin_the_count_anew() -> None:

@@ -3,6 +3,8 @@
 import json
 import math
 import shutil
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +88,26 @@ def test_a_restore_forgets_what_damaged_weights_have_sampled(train: Train) -> No
     restored = next(i for i, row in enumerate(rows) if row["recovery/restores"])
     # What is trained behind it is sampled from the weights that came back.
     assert [row["sampler/staleness"] for row in rows[restored : restored + 2]][-1] == 0
+
+
+def test_after_an_exception_no_other_core_is_still_at_work() -> None:
+    before, begun, ended = torch.get_num_threads(), threading.Event(), list[int]()
+
+    def work(item: int) -> None:
+        if item == 0:
+            begun.wait(60)
+            raise ValueError
+        begun.set()
+        time.sleep(0.2)
+        ended.append(item)
+
+    try:
+        torch.set_num_threads(2)
+        with pytest.raises(ValueError):
+            list(map_on_cores(work, [0, 1], torch.device("cpu")))
+        assert ended == [1]
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_the_thread_has_as_many_cores_as_the_run_whatever_pools_there_were() -> None:

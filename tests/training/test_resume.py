@@ -268,6 +268,16 @@ def test_what_is_given_with_resume_goes_over_the_config_the_run_was_begun_with(t
     assert [row["kl/coef"] for row in metrics(folder)] == [0.5] * 4 + [0.0]
 
 
+def test_a_run_from_before_an_option_existed_goes_on_without_it(train: Train) -> None:
+    folder = train("steps=1", "evaluation_rows=0")
+    config = OmegaConf.load(folder / "config.yaml")
+    assert (config.pop("start_share"), config.objective.pop("all_moves_coef")) == (0.5, 0.3)
+    OmegaConf.save(config, folder / "config.yaml")
+    assert main(["train", f"resume={folder}", "steps=2"]) == 0
+    config = OmegaConf.load(folder / "config.yaml")
+    assert (config.start_share, config.objective.all_moves_coef) == (0, 0)
+
+
 def test_a_resume_from_an_earlier_checkpoint_drops_and_repeats_what_came_later(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,6 +309,7 @@ def test_a_resume_from_an_earlier_checkpoint_drops_and_repeats_what_came_later(
         (["resume={folder}", "seed=5"], "resume: expected a checkpoint of this model and data"),
         (["resume={folder}", "model.path=tiny"], "resume: expected a checkpoint of this model and data"),
         (["resume={folder}", "evaluation_rows=2"], "resume: expected 4 evaluated rows"),
+        (["resume={folder}", "start_share=0.25"], "resume: expected start_share=0.5, as the run's checkpoints have it"),
     ],
 )
 def test_a_resume_that_cannot_go_on_says_so_in_one_line_and_leaves_the_run_as_it_was(

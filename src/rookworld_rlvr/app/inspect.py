@@ -15,6 +15,7 @@ from ..report.terminal import printable
 from ..rewards.rubric import MoveSource
 from ..rollout.generator import GeneratorKind
 from ..stability.faults import FaultError
+from ..training.all_moves import MoveBatch, expected_value
 from ..training.checkpoint import list_checkpoints, load_checkpoint
 from ..training.checks import check_gradient, check_logprobs, check_loss
 from ..training.config import RunConfig
@@ -48,8 +49,8 @@ def inspect_batch(path: Path) -> None:
         lines.append(f"reward {sample['reward']:+.3f}  {prompt}  →  {completion}")
     # Names of rewards and text of a model hold brackets, which are no markup.
     console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
-    if saved["batch"] is None:
-        console.print("nothing to replay: it happened before there was a batch")
+    if saved["batch"] is None or not len(saved["batch"].tokens_BT):
+        console.print("nothing to replay: it happened without a batch of completions")
         return
     context, weights = _context(path.resolve().parents[1], saved)
     console.print(f"weights: {weights}", highlight=False, soft_wrap=True)
@@ -86,11 +87,20 @@ def _replay(console: Console, context: StepContext, saved: dict[str, Any]) -> No
     sizes = LossSizes(completions=len(batch.tokens_BT), tokens=tokens, step_tokens=tokens, max_tokens=max_tokens)
     try:
         plan = context.loss_plan(sizes, kl_coef=saved["kl_coef"], entropy_coef=saved["entropy_coef"])
-        micro_loss = grpo_loss(context.policy, batch, plan)
-        check_logprobs(context, micro_loss.logprobs, micro_loss.ref_logprobs, batch)
-        _show_terms(console, micro_loss)
-        check_loss(micro_loss.loss, batch)
-        micro_loss.loss.backward()
+        if isinstance(batch, MoveBatch):
+            value, logprobs = expected_value(context.policy, batch, temperature=plan.temperature)
+            check_logprobs(context, logprobs, None, batch)
+            loss = -plan.objective.all_moves_coef * value
+            console.print(f"{'expected value':<15} {value.item():.6g}", highlight=False)
+        else:
+            micro_loss = grpo_loss(context.policy, batch, plan)
+            check_logprobs(context, micro_loss.logprobs, micro_loss.ref_logprobs, batch)
+            _show_terms(console, micro_loss)
+            loss = micro_loss.loss
+            if plan.objective.all_moves_coef:
+                console.print("left out: the expected value over all legal moves, which the file does not have")
+        check_loss(loss, batch)
+        loss.backward()
         grads = [p.grad for p in context.policy.model.parameters() if p.grad is not None]
         grad_norm = float(torch.nn.utils.get_total_norm(grads))
         console.print(f"gradient norm   {grad_norm:.6g}", highlight=False)

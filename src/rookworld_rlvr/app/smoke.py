@@ -134,7 +134,7 @@ def _explained(report: StepReport) -> list[str]:
         lines.append("no completion is well-formed: `rookworld sft` teaches a model the formats")
     if not report.advantages_PG.any():
         completions = f"{PREFLIGHT_GROUP_SIZE} completions of each prompt"
-        lines.append(f"no gradient: the {completions} earned the same here; a run samples objective.group_size of them")
+        lines.append(f"equal rewards: {completions} earned the same here; a run samples objective.group_size of them")
     return lines
 
 

@@ -34,6 +34,8 @@ NAME = "train"
 AUTO = "auto"
 # Settings of the processes that train a run: it may go on with others.
 OF_THE_PROCESS = frozenset({"resume", "trust", "processes", "distributed", "threads", "output_root", "max_minutes"})
+# Values by which a run trains as it did before these options existed.
+BEFORE_THESE_OPTIONS = {"start_share": 0.0, "objective.all_moves_coef": 0.0}
 # Programs that are started, addresses that are called, and folders that are written to.
 OF_THE_OUTSIDE = ("rubric.stockfish.path", "generator.vllm.urls", "generator.vllm.sync_folder")
 
@@ -194,9 +196,12 @@ def saved_settings(path: Path) -> DictConfig:
 def resumed_config(resume: str, raw: DictConfig, given: list[str]) -> DictConfig:
     """The config the run was begun with, and over it what was given now. Raises UserError."""
     path = find_run(resume)[0] / CONFIG_FILE
-    merged = raw.copy()
+    merged, saved = raw.copy(), saved_settings(path)
     try:
-        merged.merge_with(saved_settings(path))
+        for key, value in BEFORE_THESE_OPTIONS.items():
+            OmegaConf.update(merged, key, value)
+        merged.merge_with(saved)
+        begun_with = merged.start_share
         for override in given:
             if _sets_many(override, raw):
                 raise UserError(f"resume: expected overrides of single values, got {override}")
@@ -204,6 +209,9 @@ def resumed_config(resume: str, raw: DictConfig, given: list[str]) -> DictConfig
             OmegaConf.update(merged, key, OmegaConf.select(raw, key), merge=False)
     except OmegaConfBaseException as error:
         raise UserError(f"resume: expected the run's configuration in {path}: {error}") from error
+    if merged.start_share != begun_with:
+        expected = f"start_share={begun_with:g}, as the run's checkpoints have it"
+        raise UserError(f"resume: expected {expected}, got {merged.start_share:g}")
     merged.trust = raw.trust
     _require_trust(merged, raw, path)
     return merged

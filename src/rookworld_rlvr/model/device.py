@@ -1,7 +1,7 @@
 """Devices: everything that differs between a CPU and an accelerator, and the use of a CPU's cores."""
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from functools import lru_cache
@@ -130,10 +130,20 @@ def map_on_cores(function: Callable[[Item], Result], items: Sequence[Item], devi
     """`function` of each item, in the order of the items.
 
     As many items as there are `cores` are computed at a time, each by one thread. With one core an item is computed
-    when the one before it has been taken.
+    when the one before it has been taken. After an exception no item is still being computed.
     """
     count = cores(device)
-    return map(function, items) if count == 1 or len(items) < 2 else _pool(count).map(function, items)
+    if count == 1 or len(items) < 2:
+        yield from map(function, items)
+        return
+    futures = [_pool(count).submit(function, item) for item in items]
+    try:
+        for future in futures:
+            yield future.result()
+    finally:
+        for future in futures:
+            future.cancel()
+        wait(futures)
 
 
 def add_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:

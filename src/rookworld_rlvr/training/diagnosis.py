@@ -13,13 +13,14 @@ from ..errors import UserError
 from ..model.batch import Batch
 from ..stability.faults import Fault, FaultKind
 from ..stability.recovery import RecoveryState
+from .all_moves import MoveBatch
 from .state import StepContext, StepReport
 
 FAULTS, DIAGNOSIS = "faults", "diagnosis.txt"
 MOST_PROMPTS = 8
 # Batches of the newest faults that are kept: a run that fails again and again must not fill the disk.
 KEEP_FAULTS = 3
-FAULT_KEYS = {"step", "fault", "kl_coef", "entropy_coef", "batch", "samples", "policy"}
+FAULT_KEYS = {"step", "fault", "kl_coef", "entropy_coef", "batch", "moves", "samples", "policy"}
 
 SUGGESTIONS: Mapping[FaultKind, str] = {
     FaultKind.generator: "generator.batch_size=16",
@@ -49,6 +50,7 @@ def save_fault(run_folder: Path, report: StepReport, *, weights: Mapping[str, Te
         "kl_coef": report.kl_coef,
         "entropy_coef": report.entropy_coef,
         "batch": _plain(report.fault_batch),
+        "moves": isinstance(report.fault_batch, MoveBatch),
         "samples": _samples(report),
         "policy": weights,
     }
@@ -62,13 +64,13 @@ def save_fault(run_folder: Path, report: StepReport, *, weights: Mapping[str, Te
 
 
 def load_fault(path: Path) -> dict[str, Any]:
-    """Content of a file of `save_fault`, its batch as a Batch or None. Raises UserError."""
+    """Content of a file of `save_fault`, its batch as a Batch, a MoveBatch or None. Raises UserError."""
     try:
         saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         if not isinstance(saved, dict) or saved.keys() != FAULT_KEYS:
             raise ValueError("a file of another kind")
         batch = saved["batch"]
-        saved["batch"] = None if batch is None else Batch(**batch)
+        saved["batch"] = None if batch is None else (MoveBatch if saved["moves"] else Batch)(**batch)
     except UnpicklingError as error:
         # torch advises to load such a file without its safeguard.
         raise UserError(f"inspect: expected a batch that a run saved under {FAULTS}/, got another: {path}") from error

@@ -41,6 +41,8 @@ def no_progress_reason(report: StepReport) -> str:
     rewards_PG = report.rewards_PG
     if rewards_PG.numel() == 0:
         return "no group was kept"
+    if report.tokens.expected_value_sum and report.update_norm:
+        return ""
     if float(rewards_PG.max() - rewards_PG.min()) == 0:
         return f"every completion earned the same reward, {float(rewards_PG[0, 0]):.3f}"
     if float(report.advantages_PG.abs().max()) == 0:

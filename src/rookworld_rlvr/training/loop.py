@@ -137,7 +137,7 @@ def _finite_state(context: StepContext) -> bool:
 def _after_good_step(run: Run, report: StepReport, step: int) -> None:
     """Update guards, the KL controller and the reference from a good step."""
     context, tokens = run.context, report.tokens
-    if not tokens.count:
+    if not tokens.count and not tokens.expected_value_sum:
         return
     guards = context.guards
     guards.grad_norm.observe(report.grad_norm, context.config.optim.max_grad_norm)

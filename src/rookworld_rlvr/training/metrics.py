@@ -74,9 +74,9 @@ def _of_loss(summed: Callable[[StepReport], float]) -> Value:
 
 
 def _of_expected_value(report: StepReport, _context: StepContext) -> float | None:
-    """None where no position had values of all its moves."""
+    """None where no position had values of all its moves, and where a fault ended the step."""
     value = report.tokens.expected_value_sum
-    return value / report.updates if value and report.updates else None
+    return value / report.updates if value and report.updates and not report.fault else None
 
 
 def _of_kl(value: Callable[[TokenTotals], float]) -> Value:

@@ -143,8 +143,8 @@ class Moment(StrEnum):
 
 
 Hook = Callable[[Moment, "StepContext", StepReport], None]
-"""Sees, and may change, the state of a step at its moments; what it raises propagates. Most fault injection of the tests
-uses it:
+"""Sees, and may change, the state of a step at its moments; what it raises propagates. Most fault injection of the
+tests uses it:
 
     def add_noise(moment, context, report):
         if moment is Moment.accumulated:
