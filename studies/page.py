@@ -10,23 +10,19 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
+from results import Result
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.evaluation.headline import gain_over_seeds, holm
 from rookworld_rlvr.evaluation.intervals import seeds_interval, seeds_needed, seeds_p
 from rookworld_rlvr.evaluation.keys import is_worse, lower_is_better
 from rookworld_rlvr.files import make_folder, write_text
 from rookworld_rlvr.report import learning_curve as curve
-from rookworld_rlvr.report.run_record import RunRecord, read_run
-from study import Member, Study, declaration, names
+from study import DOCS, Member, Study, declaration, names
 
-DOCS = Path("docs", "studies")
 BEGIN, END = "<!-- verdicts -->\n", "<!-- end of verdicts -->\n"
 VERDICT = re.compile(r"^\*\*(Yes|No|Undecided)\.\*\* (.*)$", re.M)
 NOT_RUN = "not run"
-# The last steps over which the KL that a run reached is averaged.
-KL_STEPS = 10
 COLORS = ("#1f5fa8", "#c2410c", "#15803d", "#7e22ce", "#a16207", "#0e7490", "#be185d", "#475569", "#65a30d")
 Interval = tuple[float, float, float]
 """Mean, low, high."""
@@ -37,13 +33,13 @@ class Results:
     """The finished runs of a study, by arm and seed."""
 
     study: Study
-    runs: Mapping[str, Mapping[int, RunRecord]]
+    runs: Mapping[str, Mapping[int, Result]]
 
     def differences(self, arm: str, key: str) -> list[float]:
         """The arm's value after training less the control's, for each seed that both have."""
         one, two = self.runs[self.study.control], self.runs[arm]
         both = [seed for seed in one if seed in two]
-        return [_after(two[seed], key) - _after(one[seed], key) for seed in both]
+        return [two[seed].after[key] - one[seed].after[key] for seed in both]
 
     def p_values(self) -> dict[str, float]:
         """P-values of the primary key, for each arm that has two seeds in common with the control."""
@@ -77,23 +73,22 @@ class Results:
         return all(is_worse(key, end) for end in seeds_interval(values))
 
 
-def write_page(name: str, study: Study, members: Sequence[Member]) -> list[Path]:
+def write_page(name: str, study: Study, members: Sequence[Member], finished: Mapping[str, Result]) -> list[Path]:
     """Write the page of a study and its picture; nothing if no member has finished. Returns the files."""
-    runs: dict[str, dict[int, RunRecord]] = {arm: {} for arm in study.arms}
+    runs: dict[str, dict[int, Result]] = {arm: {} for arm in study.arms}
     for member in members:
-        if member.run is not None:
-            runs[member.arm][member.seed] = read_run(member.run)
+        if (result := finished.get(member.key)) is not None:
+            runs[member.arm][member.seed] = result
+            if absent := [key for key in (study.key, *study.guards) if key not in result.gain]:
+                raise UserError(f"expected {', '.join(absent)} in the result of {member.key}: evaluate more rows")
     if not any(runs.values()):
         return []
-    for run in (run for by_seed in runs.values() for run in by_seed.values()):
-        if absent := [key for key in (study.key, *study.guards) if key not in run.summary["gain"]]:
-            raise UserError(f"expected {', '.join(absent)} in the summary of {run.name}: evaluate more rows")
     results = Results(study, runs)
     make_folder(DOCS, "docs")
     page, picture = DOCS / f"{name}.md", DOCS / f"{name}.svg"
     write_text(picture, _picture(results))
     sections = (*_head(name, results), *_method(name, study), *_tables(results), *_picture_lines(name, study))
-    write_text(page, "\n".join([*sections, *_members(name, members), ""]))
+    write_text(page, "\n".join([*sections, *_members(name, members, finished), ""]))
     return [page, picture]
 
 
@@ -159,37 +154,26 @@ def _more(study: Study, key: str) -> str:
 
 def _row(results: Results, arm: str, key: str) -> str:
     study, runs = results.study, list(results.runs[arm].values())
-    before = fmean(float(run.summary["before"][key]["value"]) for run in runs)
-    after, differences = fmean(_after(run, key) for run in runs), results.differences(arm, key)
+    before, after = fmean(run.before[key] for run in runs), fmean(run.after[key] for run in runs)
+    differences = results.differences(arm, key)
     less = _signed(seeds_interval(differences)) if arm != study.control and len(differences) > 1 else ""
     cells = [arm, str(len(runs)), f"{before:.4f}", f"{after:.4f}", _signed(_gain(runs, key)), less]
     if key == study.key:
-        reached = [value for run in runs if (value := kl_reached(run)) is not None]
+        reached = [run.kl for run in runs if run.kl is not None]
         word = results.verdict(arm)[0].lower() if arm != study.control else "control"
-        cells += [word, f"{fmean(reached):.4f}" if reached else "not measured", f"{fmean(map(_reward, runs)):.3f}"]
+        cells += [
+            word,
+            f"{fmean(reached):.4f}" if reached else "not measured",
+            f"{fmean(run.reward for run in runs):.3f}",
+        ]
     return f"| {' | '.join(cells)} |"
 
 
-def _gain(runs: Sequence[RunRecord], key: str) -> Interval:
-    gains = [run.summary["gain"][key] for run in runs]
+def _gain(runs: Sequence[Result], key: str) -> Interval:
+    gains = [run.gain[key] for run in runs]
     if len(gains) > 1:
         return gain_over_seeds(key, gains)
-    return float(gains[0]["value"]), float(gains[0]["low"]), float(gains[0]["high"])
-
-
-def _after(run: RunRecord, key: str) -> float:
-    return float(run.summary["after"][key]["value"])
-
-
-def kl_reached(run: RunRecord) -> float | None:
-    """KL(policy‖starting model) in the last steps, nats per token; None if it was not measured."""
-    values = [step.get("kl/original", step.get("kl/reference")) for step in run.metrics if step["step"]][-KL_STEPS:]
-    measured = [value for value in values if value is not None]
-    return fmean(measured) if measured else None
-
-
-def _reward(run: RunRecord) -> float:
-    return fmean([step["reward/mean"] for step in run.metrics if "reward/mean" in step][-KL_STEPS:])
+    return gains[0]["value"], gains[0]["low"], gains[0]["high"]
 
 
 def _signed(interval: Interval) -> str:
@@ -205,9 +189,9 @@ def _picture(results: Results) -> str:
     """Gain of the primary key against the KL reached: the mean of each arm, its seeds, and its interval over seeds."""
     key, points = results.study.key, {}
     for arm, runs in results.runs.items():
-        places = [(kl, run) for run in runs.values() if (kl := kl_reached(run)) is not None]
+        places = [(run.kl, run) for run in runs.values() if run.kl is not None]
         if places:
-            seeds = [(kl, float(run.summary["gain"][key]["value"])) for kl, run in places]
+            seeds = [(kl, run.gain[key]["value"]) for kl, run in places]
             points[arm] = (seeds, _gain([run for _, run in places], key))
     ends = [0.0, *(end for _, gain in points.values() for end in gain[1:])]
     most = max((kl for seeds, _ in points.values() for kl, _ in seeds), default=0.0)
@@ -238,16 +222,16 @@ def _better(key: str) -> str:
     return "lower" if lower_is_better(key) else "higher"
 
 
-def _members(name: str, members: Sequence[Member]) -> list[str]:
+def _members(name: str, members: Sequence[Member], finished: Mapping[str, Result]) -> list[str]:
     """Command, commits and core hours of the study, and the seconds and state of each member."""
-    records: list[tuple[Member, dict[str, Any]]] = [(member, member.record()) for member in members]
-    done = [(member, record) for member, record in records if member.run is not None]
-    commits = sorted({commit for _, record in done for commit in record["commits"]})
+    done = [finished[member.key] for member in members if member.key in finished]
+    commits = sorted({commit for result in done for commit in result.commits})
     lines = ["## Runs", "", "```text", f".venv/bin/python studies/run.py {name}", "```", ""]
-    total = sum(record["seconds"] for _, record in records)
+    total = sum(result.seconds for result in done)
     lines += [f"Commit {', '.join(commits)}; {len(done)} of {len(members)} members, {total / 3600:.1f} core hours.", ""]
     lines += ["| member | seconds | state |", "|---|---|---|"]
-    for member, record in records:
-        state = "finished" if member.run else f"failed: {record['failure']}" if record["failure"] else "missing"
-        lines.append(f"| {member.arm}, seed {member.seed} | {record['seconds']:.0f} | {state.replace('|', '/')} |")
+    for member in members:
+        result, failure = finished.get(member.key), member.record()["failure"].replace("|", "/")
+        state = "finished" if result else f"failed: {failure}" if failure else "missing"
+        lines.append(f"| {member.arm}, seed {member.seed} | {result.seconds if result else 0:.0f} | {state} |")
     return lines

@@ -5,7 +5,8 @@ process of its own with one thread, one per core at a time. hydra's multirun mak
 one process and begins all of them again. Here the same command goes on after Ctrl-C (exit code 130) or a kill: a member
 that was interrupted resumes, a finished one is left alone, and one that failed is listed on the page and tried again.
 
-Run it at the top of the checkout. It writes `docs/studies/NAME.md`, its picture, and `docs/studies/index.md`.
+Run it at the top of the checkout. It writes `docs/studies/NAME.md`, its picture and `docs/studies/index.md`. Results of
+members are kept in `docs/studies/results.jsonl`: what has a line there is not run again, whatever machine has run it.
 """
 
 import os
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from page import write_index, write_page
+from results import is_finished, keep_result, read_results
 from rookworld_rlvr.app.arguments import OneLineParser
 from rookworld_rlvr.errors import BAD_INPUT, DONE, INTERRUPTED, UserError
 from rookworld_rlvr.files import make_folder, write_json
@@ -57,13 +59,17 @@ def _study(argv: Sequence[str]) -> int:
         raise UserError("expected --processes from 1 and --limit from 0")
     study = read_study(given.name)
     every = members(given.name, study)
-    # Reading a record refuses a declaration that has changed, before anything runs.
-    missing = [member for member in every if member.record() and member.run is None]
+    results = read_results()
+    missing = [member for member in every if not is_finished(member, results)]
+    for member in [member for member in missing if member.run is not None]:
+        # A kill came between the end of its run and its result.
+        keep_result(member)
+        missing.remove(member)
     print(f"{given.name}: {len(every) - len(missing)} of {len(every)} members are finished", flush=True)
     if not run_members(missing[: given.limit], given.processes):
         print("interrupted: the same command goes on", flush=True)
         return INTERRUPTED
-    print("\n".join(map(str, [*write_page(given.name, study, every), write_index()])))
+    print("\n".join(map(str, [*write_page(given.name, study, every, read_results()), write_index()])))
     return DONE
 
 
@@ -115,6 +121,8 @@ def _conclude(one: Running, code: int) -> None:
     record = member.record()
     total = round(record["seconds"] + seconds, 1)
     write_json(member.folder / MEMBER_FILE, record | {"seconds": total, "failure": failure})
+    if member.run is not None:
+        keep_result(member)
     done = "finished" if member.run else failure or "interrupted"
     print(f"{member.arm}, seed {member.seed}: {done}, {seconds:.0f} s", flush=True)
 

@@ -28,7 +28,7 @@ MEMBER = [
 ]
 # Overrides that `run.py` gives itself.
 ITS_OWN = {"seed", "output_root", "resume", "name", "trust", "processes", "distributed", "max_minutes"}
-STUDIES, OUTPUTS = Path("studies"), Path("outputs", "studies")
+STUDIES, OUTPUTS, DOCS = Path("studies"), Path("outputs", "studies"), Path("docs", "studies")
 # In a member's folder, beside its run: what it was asked, and how that went.
 MEMBER_FILE = "member.json"
 FOLDER_NAME = re.compile(r"\w[\w.+-]*")
@@ -110,6 +110,11 @@ class Member:
     """Those of `rookworld train`, but for the seed and the folder."""
 
     @property
+    def key(self) -> str:
+        """Its folder, below that of all studies: study, arm and seed."""
+        return self.folder.relative_to(OUTPUTS).as_posix()
+
+    @property
     def command(self) -> list[str]:
         """Its process: the newest run in its folder goes on with its own configuration, or a new one begins."""
         begun = [path.parent for path in self.folder.glob(f"*/*/{CONFIG_FILE}")]
@@ -123,13 +128,11 @@ class Member:
         return max(finished, default=None)
 
     def record(self) -> dict[str, Any]:
-        """Its `overrides`, `commits`, `seconds` of all processes, and `failure` (empty: none). Raises UserError."""
+        """Its `overrides`, `commits`, `seconds` of all processes, and `failure` (empty: none)."""
         path = self.folder / MEMBER_FILE
         if not path.is_file():
             return {"overrides": list(self.overrides), "commits": [], "seconds": 0.0, "failure": ""}
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if record["overrides"] != list(self.overrides):
-            raise UserError(f"{self.folder} was made by another declaration of this arm: rename the arm, or remove it")
         return record
 
 

@@ -1,6 +1,7 @@
 """A study end to end: interrupted once and gone on with, an arm that fails, its page and the table of verdicts."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -92,6 +93,12 @@ def test_a_study_goes_on_after_an_interrupt_and_lists_an_arm_that_fails(
     index = (tmp_path / "docs/studies/index.md").read_text()
     assert "[tiny](tiny.md)" in index
 
+    results = (tmp_path / "docs/studies/results.jsonl").read_text().splitlines()
+    assert sorted(json.loads(line)["member"] for line in results) == [
+        *("tiny/none/seed=0", "tiny/none/seed=1", "tiny/penalty/seed=0", "tiny/penalty/seed=1"),
+    ]
+    # On another machine the runs are missing, and their results are not.
+    shutil.rmtree(tmp_path / "outputs/studies/tiny/penalty")
     (tmp_path / "docs/studies/index.md").write_text(f"{index}\nWritten by hand.\n")
     third = study("--limit", "0")
     shown, _ = third.communicate(timeout=WAIT_S)

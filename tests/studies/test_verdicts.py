@@ -6,14 +6,7 @@ from typing import Any
 
 import pytest
 
-from rookworld_rlvr.report.run_record import RunRecord
-
 KEY, GUARDS = "policy/win_probability_loss", ("policy/mate_in_one", "environment/recall_legal")
-
-
-def record(loss: float, mates: float) -> RunRecord:
-    after = {KEY: {"value": loss}, GUARDS[0]: {"value": mates}, GUARDS[1]: {"value": 0.9}}
-    return RunRecord("run", "", {"after": after}, [], [])
 
 
 @pytest.fixture
@@ -24,6 +17,11 @@ def verdict(studies: SimpleNamespace) -> Callable[..., tuple[str, str]]:
         arms = {"control": [], "new": []} | ({"other": []} if others else {})
         study = studies.study.Study("Is it so?", "nobody", arms, "new", 0.003)
         losses = enumerate(differences)
+
+        def record(loss: float, mates: float) -> Any:
+            after = {KEY: loss, GUARDS[0]: mates, GUARDS[1]: 0.9}
+            return studies.results.Result([], [], 0.0, before={}, after=after, gain={}, kl=None, reward=0.0)
+
         runs = {
             "control": {seed: record(0.1, 0.5) for seed in range(9)},
             "new": {seed: record(0.1 + loss, 0.5 + (mates[seed] if mates else 0)) for seed, loss in losses},

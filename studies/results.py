@@ -1,0 +1,90 @@
+"""Results of finished members, `docs/studies/results.jsonl`: the figures of all pages, a line per member.
+
+The repository has them, and not the run folders. So a study goes on where another machine has left it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any
+
+from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.files import make_folder, whole_lines
+from rookworld_rlvr.report.run_record import RunRecord, read_run
+from study import DOCS, Member, declaration, names
+
+RESULTS = DOCS / "results.jsonl"
+# The last steps over which KL and reward of a run are averaged.
+LAST_STEPS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finished member."""
+
+    overrides: list[str]
+    commits: list[str]
+    """Those that ran it, with + behind one whose code was changed."""
+    seconds: float
+    before: Mapping[str, float]
+    """By evaluation key, the model before training."""
+    after: Mapping[str, float]
+    gain: Mapping[str, Mapping[str, float]]
+    """By evaluation key, `value`, `low` and `high` of the paired difference, as in `summary.json`."""
+    kl: float | None
+    """KL(policy‖starting model) in the last steps, nats per token; None if it was not measured."""
+    reward: float
+    """Mean reward in the last steps."""
+
+
+def read_results() -> dict[str, Result]:
+    """The results so far by the key of their member. Raises UserError."""
+    results: dict[str, Result] = {}
+    try:
+        for line in whole_lines(RESULTS):
+            values: dict[str, Any] = json.loads(line)
+            results[values.pop("member")] = Result(**values)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"expected a result per line in {RESULTS}, got {error!r}") from error
+    return results
+
+
+def keep_result(member: Member) -> None:
+    """Append the result of a finished member, with the keys of all studies that its run has."""
+    assert member.run is not None
+    run, record = read_run(member.run), member.record()
+    every = [declaration(name) for name in names()]
+    keys = {key for study in every for key in (study.key, *study.guards)} & run.summary["gain"].keys()
+    result = Result(
+        overrides=list(member.overrides),
+        commits=record["commits"],
+        seconds=record["seconds"],
+        before={key: run.summary["before"][key]["value"] for key in sorted(keys)},
+        after={key: run.summary["after"][key]["value"] for key in sorted(keys)},
+        gain={key: run.summary["gain"][key] for key in sorted(keys)},
+        kl=kl_reached(run),
+        reward=fmean([step["reward/mean"] for step in run.metrics if "reward/mean" in step][-LAST_STEPS:]),
+    )
+    make_folder(DOCS, "docs")
+    with RESULTS.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"member": member.key} | asdict(result)) + "\n")
+
+
+def kl_reached(run: RunRecord) -> float | None:
+    """KL(policy‖starting model) in the last steps, nats per token; None if it was not measured."""
+    values = [step.get("kl/original", step.get("kl/reference")) for step in run.metrics if step["step"]][-LAST_STEPS:]
+    measured = [value for value in values if value is not None]
+    return fmean(measured) if measured else None
+
+
+def is_finished(member: Member, results: Mapping[str, Result]) -> bool:
+    """True if the member has a result. Raises UserError if another declaration of its arm made what exists."""
+    overrides = list(member.overrides)
+    if member.record()["overrides"] != overrides:
+        raise UserError(f"{member.folder} was made by another declaration of this arm: rename the arm, or remove it")
+    if member.key in results and results[member.key].overrides != overrides:
+        raise UserError(
+            f"{RESULTS}: {member.key} was made by another declaration of this arm: rename the arm, or remove the line"
+        )
+    return member.key in results
