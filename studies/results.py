@@ -44,7 +44,8 @@ def read_results() -> dict[str, Result]:
     try:
         for line in whole_lines(RESULTS):
             values: dict[str, Any] = json.loads(line)
-            results[values.pop("member")] = Result(**values)
+            member = values.pop("member")
+            results[member] = Result(**values)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"expected a result per line in {RESULTS}, got {error!r}") from error
     return results
