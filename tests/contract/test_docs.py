@@ -96,6 +96,19 @@ def test_the_example_lines_of_the_readme_are_valid_rows(tmp_path: Path) -> None:
     assert (report.valid, report.is_clean) == (2, True)
 
 
+def test_the_table_of_components_has_every_weight() -> None:
+    from rookworld_rlvr.rewards.policy_rewards import PolicyCorrectness
+
+    table = text("docs/rewards.md").split("| component of `P:` correctness |")[1].split("\n\n")[0]
+    rows = re.findall(r"^\| (`[^|]+) \| ([\d., ]+) \|", table, re.M)
+    shown = {
+        name: float(weight)
+        for names, weights in rows
+        for name, weight in zip(re.findall(r"`(\w+)`", names), weights.split(", "), strict=True)
+    }
+    assert shown == {spec.name: getattr(PolicyCorrectness(), spec.name) for spec in fields(PolicyCorrectness)}
+
+
 def test_the_table_of_faults_names_every_fault() -> None:
     from rookworld_rlvr.stability.faults import FaultKind
 

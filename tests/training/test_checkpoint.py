@@ -151,11 +151,11 @@ def test_the_newest_the_best_the_last_good_and_its_candidates_stay(saved: Run) -
     for step in (3, 4, 5):
         save_checkpoint(saved.folder, saved.context, step=step, keep=1)
     assert names(saved.folder) == ["step-1", "step-2", "step-3", "step-5"]
-    assert links(saved.folder) == {"best": "step-2", "last_good": "step-1"}
+    assert links(saved.folder) == {"best": "step-2", "last_good": "step-1", "last": "step-5"}
     recovery.last_good_step, recovery.best_step, recovery.candidates = 3, 5, {}
     save_checkpoint(saved.folder, saved.context, step=6, keep=2)
     assert names(saved.folder) == ["step-3", "step-5", "step-6"]
-    assert links(saved.folder) == {"best": "step-5", "last_good": "step-3"}
+    assert links(saved.folder) == {"best": "step-5", "last_good": "step-3", "last": "step-6"}
 
 
 def test_without_validation_the_best_is_the_newest_which_is_evaluated(saved: Run) -> None:
@@ -178,10 +178,10 @@ def test_checkpoints_are_in_the_order_of_their_steps_and_the_newest_is_resumed(s
 def test_a_link_to_a_checkpoint_that_is_gone_goes_with_it(saved: Run) -> None:
     saved.context.recovery.best_step = 2
     save_checkpoint(saved.folder, saved.context, step=3, keep=9)
-    assert links(saved.folder) == {"best": "step-2"}
+    assert links(saved.folder) == {"best": "step-2", "last": "step-3"}
     shutil.rmtree(saved.folder / "checkpoints/step-2")
     save_checkpoint(saved.folder, saved.context, step=4, keep=9)
-    assert links(saved.folder) == {}
+    assert links(saved.folder) == {"last": "step-4"}
 
 
 def poison_moments(context: StepContext) -> None:
@@ -328,7 +328,7 @@ def test_a_kill_between_any_two_file_operations_leaves_checkpoints_that_can_be_r
     # Never fewer than there were: the new one is whole before the old one goes.
     assert seen == [("step-1", "step-2"), ("step-1", "step-2", "step-3"), ("step-2", "step-3")]
     assert operation > 20
-    assert links(folder) == {"best": "step-3", "last_good": "step-2"}
+    assert links(folder) == {"best": "step-3", "last_good": "step-2", "last": "step-3"}
 
 
 @pytest.mark.parametrize("written", [1000, 30_000, 100_000, 300_000])

@@ -106,7 +106,7 @@ def test_the_default_run_trains_on_every_row_that_ships_for_it() -> None:
     assert data.excluded == keys(data.held_out) == held_out_positions()
 
 
-def test_what_is_left_out_of_a_source_is_counted_by_reason_and_told(tmp_path: Path) -> None:
+def test_what_is_left_out_of_a_source_is_counted_by_reason(tmp_path: Path) -> None:
     held_out = write_fens(tmp_path / "held_out.fen", OPENING_FENS[:1])
     good = [json.dumps({"fen": fen}) for fen in [*OPENING_FENS[5:15], OPENING_FENS[0]]]
     rows = tmp_path / "rows.jsonl"
@@ -118,6 +118,16 @@ def test_what_is_left_out_of_a_source_is_counted_by_reason_and_told(tmp_path: Pa
     assert bad.endswith(f"rookworld data audit {rows} shows them")
     assert "of 11 rows have positions that are held out or excluded, and are not trained on" in barred
     assert len(load_data(DataConfig(), seed=0).notes) == 1
+
+
+def test_a_game_that_was_cut_off_is_named_before_it_is_trained_on(tmp_path: Path) -> None:
+    games = tmp_path / "cut.pgn"
+    games.write_text("1. e4 e5 2. Nf3 1-0\n\n1. d4 d5 2. c4 e6 3. Nc3 Nf6 4. B")
+    config = DataConfig(train=str(games), mixture=POLICY_ONLY)
+    assert (
+        f"{games}: Game 2 has no result: it stops at line 3, and the file may be cut off there"
+        in load_data(config, seed=0).notes
+    )
 
 
 def test_a_source_without_a_task_is_refused_with_what_to_set(tmp_path: Path) -> None:

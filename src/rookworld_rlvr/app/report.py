@@ -30,10 +30,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _report(folders: list[Path], output: Path | None) -> None:
+    runs = [read_run(folder) for folder in folders]
     path = output or folders[0] / REPORT
     if not path.resolve().parent.is_dir():
         raise UserError(f"report: expected a file in a folder that exists, got {path}")
-    runs = [read_run(folder) for folder in folders]
     page = learning_curve_svg(runs) if path.suffix == ".svg" else render(runs)
     if not page:
         raise UserError("report: expected runs with a learning curve (validation.every above 0), of some common steps")

@@ -111,6 +111,13 @@ class PgnCounts:
     without_result: tuple[tuple[int, int], ...]
     """Number of the game, from 1, and the line at which it stops. A file that was cut off ends with such a game."""
 
+    def warnings(self) -> list[str]:
+        """A line about each game that stops without a result."""
+        return [
+            f"Game {number} has no result: it stops at line {line}, and the file may be cut off there"
+            for number, line in self.without_result
+        ]
+
 
 def count_games(path: Path | str) -> PgnCounts:
     """Raises as `positions_from_pgn` does."""

@@ -146,5 +146,4 @@ class AuditReport:
         """The games of a PGN file, and those that were cut off."""
         if self.games:
             yield f"Games: {self.games.games}; each position is a row, and the moves that were played are no labels"
-            for number, line in self.games.without_result:
-                yield f"Game {number} has no result: it stops at line {line}, and the file may be cut off there"
+            yield from self.games.warnings()

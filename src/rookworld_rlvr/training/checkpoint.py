@@ -28,7 +28,7 @@ from .state import StepContext
 STATE_FILE = "trainer_state.pt"
 FOLDER = "checkpoints"
 WRITING, REMOVING = ".writing-", ".removing-"
-BEST, LAST_GOOD = "best", "last_good"
+BEST, LAST_GOOD, LAST = "best", "last_good", "last"
 MIB = 2**20
 
 
@@ -68,7 +68,7 @@ def _save(run_folder: Path, context: StepContext, gathered: Gathered | None, ste
     recovery = context.recovery
     # Without validation no score compares checkpoints; the newest is the one that a run evaluates at its end.
     best = recovery.best_step if context.config.validation.every else step
-    for name, number in ((BEST, best), (LAST_GOOD, recovery.last_good_step)):
+    for name, number in ((BEST, best), (LAST_GOOD, recovery.last_good_step), (LAST, step)):
         _point(final.parent / name, checkpoint_folder(run_folder, number))
     pinned = (recovery.best_step, recovery.last_good_step, *recovery.candidates)
     stay = {final, *list_checkpoints(run_folder)[-keep:]}

@@ -7,6 +7,7 @@ from importlib import resources
 from pathlib import Path
 
 from ..board.fen import parse_fen, position_key
+from ..board.positions import count_games
 from ..errors import UserError
 from ..evaluation.mate_in_one import MateInOne, MateInOneConfig, read_mates
 from ..tasks import Example, Task
@@ -40,7 +41,7 @@ def load_data(config: DataConfig, *, seed: int, evaluation_rows_per_task: int | 
     Of the held-out rows the first `evaluation_rows_per_task` of each task are kept, None: all.
     """
     corpus = _corpus(config.train, TRAIN_FILE, config)
-    rows, notes = corpus.examples, [_left_out(config.train, corpus)]
+    rows, notes = corpus.examples, [_left_out(config.train, corpus), *_cut_off(config.train)]
     if config.held_out:
         other = _corpus(config.held_out, HELD_OUT_FILE, config)
         held_out = other.examples
@@ -82,6 +83,12 @@ def _left_out(source: str, corpus: Corpus) -> str:
     bad = corpus.rejects.total()
     rows = f"{bad} of {bad + len(corpus.examples)} rows are malformed and were left out ({reasons})"
     return f"{source}: {rows}; rookworld data audit {source} shows them"
+
+
+def _cut_off(source: str) -> list[str]:
+    """Lines about the games of a PGN file that stop without a result."""
+    games = count_games(source).warnings() if Path(source).suffix == ".pgn" else []
+    return [f"{source}: {line}" for line in games]
 
 
 def _require_tasks(config: DataConfig, train: tuple[Example, ...]) -> None:
