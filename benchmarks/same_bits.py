@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/same_bits.py BASE [COMMIT] [--steps 4]
 
 Makes the same short seeded runs with both commits, on one thread: the default job; several updates a step with the KL
-in the reward and a moving reference; Stockfish as the judge of prompts that the policy plays. Compares every metric of
+in the reward and a moving reference; Stockfish as the scorer. Compares every metric of
 every step but those of time, memory and the engine's cache, and names each that differs. Exit code 1 where one does.
 """
 
@@ -25,7 +25,7 @@ RUNS = {
     "engine": ["rubric=engine"],
 }
 SHORT = ["threads=1", "seed=0", "evaluation_rows=0", "match_pairs=0"]
-# What depends on the machine; the second run finds the first one's verdicts in the engine's cache.
+# What depends on the machine; the second run finds the evaluations of the first one in the cache.
 NOT_COMPARED = ("time/", "throughput/", "memory/", "judge/engine_wait_s", "judge/engine_cached_fraction")
 
 
