@@ -42,8 +42,8 @@ from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.training.checks import check_gradient, check_kl
 from rookworld_rlvr.training.config import RunConfig
-from rookworld_rlvr.training.evaluations import match_config
 from rookworld_rlvr.training.loss import TokenTotals
+from rookworld_rlvr.training.match_against_start import match_config
 from rookworld_rlvr.training.metrics import step_metrics
 from rookworld_rlvr.training.run_files import CONFIG_FILE
 from rookworld_rlvr.training.state import StepContext, StepReport

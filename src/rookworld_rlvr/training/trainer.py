@@ -20,8 +20,9 @@ from ..provenance import digest, software
 from ..stability.faults import StepAbandonedError
 from ..stability.reference import ReferenceMode
 from .checkpoint import find_run, list_checkpoints, load_checkpoint, remove
-from .evaluations import MatchResult, evaluated, items, play_against_start, start_of_curve, tables
+from .evaluations import evaluated, items, start_of_curve, tables
 from .loop import run_steps, save
+from .match_against_start import MatchResult, play_against_start
 from .memory import peak_memory_gib
 from .preflight import PreflightCheck, preflight_checks, preflight_examples, require_passed
 from .run import Run, on_rank_0

@@ -1,0 +1,130 @@
+"""The match of the trained model against the one that the run began with."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import chess
+
+from ..evaluation import Measure, to_json
+from ..evaluation.adjudication import Referee, open_referee
+from ..evaluation.match import MakePlayer, MatchConfig, match_suite
+from ..evaluation.players import ModelPlayer, Player
+from ..evaluation.suite import SuiteName, suite_table
+from ..model.policy import Policy
+from ..model.sharded import unshard
+from ..rollout.generator import Generator
+from ..stability.faults import StepAbandonedError
+from .config import RunConfig
+from .run import Run, progress
+
+
+@dataclass(frozen=True, slots=True)
+class MatchResult:
+    """Result of the match against the start; empty if none was played."""
+
+    table: Mapping[str, Measure] = field(default_factory=dict)
+    """The keys of the suite `match`; `n` counts games."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Pentanomial counts, likelihood of superiority and the adjudicator."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The summary's `match`: keys without the suite's name, and the facts."""
+        table = to_json(self.table)
+        return {key.removeprefix(f"{SuiteName.match}/"): entry for key, entry in table.items()} | dict(self.facts)
+
+
+def play_against_start(run: Run) -> MatchResult:
+    """The match of the trained model against the start; empty if no match is configured.
+
+    Both models sample as published self-play did; an illegal move is sampled again, then replaced (see
+    `evaluation.match`). Raises StepAbandonedError if a stop was requested, GeneratorError, ScorerError.
+    """
+    if not run.config.match_pairs or not run.data.held_out:
+        return MatchResult()
+    policy, original = run.context.policy, run.context.references.original
+    with (
+        run.context.averaged_policy(),
+        unshard(policy.model, original.model),
+        open_referee(run.config.rubric.stockfish) as referee,
+    ):
+        if referee.reason:
+            run.console.print(f"match: adjudicated by material: {referee.reason}", highlight=False)
+        return _played(run, policy, original, referee)
+
+
+def match_config(config: RunConfig) -> MatchConfig:
+    """The match of `evaluate suites=[match]`, except for the length of the games."""
+    return MatchConfig(opponent="start", pairs=config.match_pairs, max_plies=config.match_plies)
+
+
+def _played(run: Run, policy: Policy, original: Policy, referee: Referee) -> MatchResult:
+    run.context.generator.sync(policy.model)
+    theirs = run.make_generator(original)
+    theirs.sync(original.model)
+    config, world = match_config(run.config), run.context.world
+    pairs = world.share(range(config.pairs))
+    with progress(run.console, "match, at most", 2 * len(pairs) * config.max_plies, unit="moves") as show:
+        moves = _Moves(show)
+        suite = match_suite(
+            _players(run, run.context.generator, policy, config, moves),
+            _players(run, theirs, original, config, moves),
+            config,
+            referee=lambda: nullcontext(referee),
+            pairs=pairs,
+            seed=run.config.seed,
+        )
+        rows = world.gather_in_order(lambda: [row for chunk in suite.rows(0) for row in chunk], "the match")
+    table = {key: _in_games(measure) for key, measure in suite_table(suite, rows).items()}
+    return MatchResult(table, {**suite.conclude(rows), "adjudicator": referee.name})
+
+
+@dataclass(slots=True)
+class _Moves:
+    """Moves of a match so far."""
+
+    show: Callable[[int], None]
+    count: int = 0
+
+    def add(self, moves: int) -> None:
+        self.count += moves
+        self.show(self.count)
+
+
+def _players(run: Run, generator: Generator, policy: Policy, config: MatchConfig, moves: _Moves) -> MakePlayer:
+    """Players of a model, by seed; they stop if a stop was requested.
+
+    The match makes one that plays and one for second attempts, whose moves do not count.
+    """
+    made: list[Player] = []
+
+    def player(seed: int) -> Player:
+        model = ModelPlayer(generator, policy.tokenizer, config.decoding, seed)
+        made.append(StoppablePlayer(model, lambda: run.stop_requested, None if made else moves))
+        return made[-1]
+
+    return player
+
+
+@dataclass(frozen=True, slots=True)
+class StoppablePlayer:
+    """A player that raises StepAbandonedError instead of choosing once `stop_requested` says so."""
+
+    player: Player
+    stop_requested: Callable[[], bool]
+    moves: _Moves | None = None
+
+    def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
+        """See `Player.choose`."""
+        if self.stop_requested():
+            raise StepAbandonedError
+        chosen = self.player.choose(boards, numbers)
+        if self.moves is not None:
+            self.moves.add(len(chosen))
+        return chosen
+
+
+def _in_games(measure: Measure) -> Measure:
+    """A measure of pairs of games, whose `n` counts games."""
+    return Measure(measure.value, measure.low, measure.high, 2 * measure.n)
