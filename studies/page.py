@@ -49,7 +49,7 @@ class Results:
     def verdict(self, arm: str) -> tuple[str, str]:
         """Yes, No or Undecided: is the arm better than the control? And why."""
         study, values = self.study, self.differences(arm, self.study.key)
-        if len(values) < 2:
+        if len(values) < len(study.seeds_of(arm)):
             return "Undecided", f"{len(values)} of {len(study.seeds_of(arm))} paired seeds have finished."
         mean, low, high = seeds_interval(values)
         effect = -study.smallest_effect if lower_is_better(study.key) else study.smallest_effect
