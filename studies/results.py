@@ -1,6 +1,6 @@
 """Results of finished members, `docs/studies/results.jsonl`: the figures of all pages, a line per member.
 
-The repository has them, and not the run folders. So a study goes on where another machine has left it.
+Run folders are not in the repository, but these figures are. So a study can continue on another machine.
 """
 
 import json
