@@ -29,6 +29,8 @@ MEMBER = [
 # Overrides that `run.py` gives itself.
 ITS_OWN = {"seed", "output_root", "resume", "name", "trust", "processes", "distributed", "max_minutes"}
 STUDIES, OUTPUTS, DOCS = Path("studies"), Path("outputs", "studies"), Path("docs", "studies")
+# What `imitate=` may be: an arm that has it is run by `imitate.py` in place of `rookworld train`.
+IMITATE, IMITATED = "imitate=", ("labels", "best")
 # In a member's folder, beside its run: what it was asked, and how that went.
 MEMBER_FILE = "member.json"
 FOLDER_NAME = re.compile(r"\w[\w.+-]*")
@@ -43,7 +45,7 @@ class Study:
     source: str
     """The seed document, by number and claim, or whoever else asked."""
     arms: dict[str, list[str]]
-    """Overrides by the name of the arm. The first arm is the control."""
+    """Overrides by the name of the arm, `imitate=labels` or `imitate=best` among them. The first arm is the control."""
     comparison: str
     """The arm whose difference to the control answers the question."""
     smallest_effect: float
@@ -118,8 +120,10 @@ class Member:
     def command(self) -> list[str]:
         """Its process: the newest run in its folder goes on with its own configuration, or a new one begins."""
         begun = [path.parent for path in self.folder.glob(f"*/*/{CONFIG_FILE}")]
-        given = [*self.overrides, f"seed={self.seed}", f"name={self.folder.parts[-2]}", f"output_root='{self.folder}'"]
-        return [sys.executable, "-m", "rookworld_rlvr", "train", *([f"resume='{max(begun)}'"] if begun else given)]
+        kinds, overrides = imitated(self.overrides)
+        given = [*overrides, f"seed={self.seed}", f"name={self.folder.parts[-2]}", f"output_root='{self.folder}'"]
+        program = [str(Path(__file__).with_name("imitate.py")), *kinds] if kinds else ["-m", "rookworld_rlvr", "train"]
+        return [sys.executable, *program, *([f"resume='{max(begun)}'"] if begun else given)]
 
     @property
     def run(self) -> Path | None:
@@ -188,8 +192,17 @@ def names() -> list[str]:
     return sorted(path.stem for path in STUDIES.glob("*.yaml"))
 
 
+def imitated(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The values of `imitate=`, and the overrides of `rookworld train`."""
+    kinds = [one.removeprefix(IMITATE) for one in overrides if one.startswith(IMITATE)]
+    return kinds, [one for one in overrides if not one.startswith(IMITATE)]
+
+
 def composed(overrides: Sequence[str]) -> RunConfig:
     """The configuration of `rookworld train` under overrides. Raises UserError."""
+    kinds, overrides = imitated(overrides)
+    if kinds and (len(kinds) > 1 or kinds[0] not in IMITATED):
+        raise UserError(f"expected {IMITATE} once, {' or '.join(IMITATED)}; got {', '.join(kinds)}")
     store_schema("train", RunConfig)
     try:
         with initialize_config_dir(str(conf_folder()), version_base="1.3"):

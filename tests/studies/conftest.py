@@ -12,10 +12,10 @@ FOLDER = Path(__file__).resolve().parents[2] / "studies"
 
 @pytest.fixture(scope="session")
 def studies() -> Iterator[SimpleNamespace]:
-    """`study`, `results`, `page`, `run` and `explosion`, which find each other in their folder."""
+    """`study`, `results`, `page`, `run`, `imitate` and `explosion`, which find each other in their folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(FOLDER))
         modules: dict[str, ModuleType] = {
-            name: importlib.import_module(name) for name in ("study", "results", "page", "run", "explosion")
+            name: importlib.import_module(name) for name in ("study", "results", "page", "run", "imitate", "explosion")
         }
         yield SimpleNamespace(**modules)

@@ -1,0 +1,124 @@
+"""`python studies/imitate.py labels|best OVERRIDES`: `rookworld train` with another update, for `sft_against_rl.yaml`.
+
+Prompts, optimiser, schedules, evaluation and run folder are those of an ordinary run. The update is the cross-entropy
+of one completion for each prompt: its label (`labels`, supervised training), or the best rewarded of the completions
+that were sampled for it (`best`, rejection sampling). The last steps measure KL and reward on samples, in both. Labels'
+evals are rounded to the grid on which the shipped model learned to write them.
+"""
+
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+
+from results import LAST_STEPS
+from rookworld_rlvr.app.cli import main as rookworld
+from rookworld_rlvr.errors import BAD_INPUT
+from rookworld_rlvr.model.batch import collate, micro_batches
+from rookworld_rlvr.objective import LossSizes
+from rookworld_rlvr.rollout.groups import Collected, make_batch
+from rookworld_rlvr.tasks import Example, PolicyCompletion, Task
+from rookworld_rlvr.tasks.policy import parse_policy, parse_policy_prompt, render_policy
+from rookworld_rlvr.training import collection, step
+from rookworld_rlvr.training.loss import grpo_loss
+from rookworld_rlvr.training.sft import TokenizedExample, sft_loss, tokenize
+from rookworld_rlvr.training.state import StepContext, StepReport, timed
+from study import IMITATED
+
+sys.path.append(str(Path(__file__).parents[1] / "recipes"))
+from tiny_model.policy_examples import coarse
+
+# Examples of a forward pass.
+MICRO_BATCH = 32
+# Prompts of a step whose samples show KL and reward, where the update needs no samples.
+MEASURED_PROMPTS = 16
+
+
+def main(argv: Sequence[str]) -> int:
+    """Returns the exit code of `rookworld train`."""
+    if not argv or argv[0] not in IMITATED:
+        print(f"studies: expected {' or '.join(IMITATED)}, got {argv[0] if argv else 'nothing'}", file=sys.stderr)
+        return BAD_INPUT
+    with ExitStack() as patches:
+        patches.enter_context(patch.object(step, "_sample_and_train", partial(sample_and_train, argv[0])))
+        # It ends runs without rewards, which labels do not need.
+        patches.enter_context(patch("rookworld_rlvr.training.loop.watch", lambda _state, _report: None))
+        return rookworld(["train", *argv[1:]])
+
+
+def sample_and_train(kind: str, context: StepContext, report: StepReport) -> None:
+    """One update of the step, in place of that of GRPO."""
+    last = report.step >= context.config.steps - LAST_STEPS
+    if kind == "labels":
+        examples = context.prompts.draw(context.config.objective.prompts_per_step)
+        if last:
+            with collection.synced_sampler(context):
+                report.collection.collected = collection._sampled(
+                    context, examples[:MEASURED_PROMPTS], report.collection
+                )
+        imitated = tokenize(list(map(as_the_model_writes, examples)), context.policy.tokenizer)
+    else:
+        report.collection = step._collect(context, report.step, report.schedule_step)
+        assert report.collection.collected is not None
+        imitated = best_of_groups(report.collection.collected)
+    if last and report.collection.collected is not None:
+        _measure(context, report, report.collection.collected)
+    with timed(report.times_s, "train"):
+        _imitate(context, report, imitated)
+
+
+def as_the_model_writes(example: Example) -> Example:
+    """The labelled example with evals on the grid of the shipped model; an `A:` example as it is."""
+    label = parse_policy(example.completion or "") if example.task is Task.policy else None
+    if not isinstance(label, PolicyCompletion):
+        return example
+    rounded = replace(label, evals_pawns=tuple(map(coarse, label.evals_pawns)))
+    return replace(example, completion=render_policy(rounded, parse_policy_prompt(example.prompt).fen))
+
+
+def best_of_groups(collected: Collected) -> list[TokenizedExample]:
+    """The best rewarded completion of each group, the first of equal ones."""
+    best_P = collected.rewards_PG.argmax(dim=1).tolist()
+    examples = []
+    for group, best in zip(collected.groups, best_P, strict=True):
+        completion = group.samples[best].completion
+        tokens = (*group.prompt_tokens, *completion.tokens)
+        examples.append(TokenizedExample(tokens, len(group.prompt_tokens)))
+    return examples
+
+
+def _imitate(context: StepContext, report: StepReport, examples: Sequence[TokenizedExample]) -> None:
+    """Cross-entropy per token of the completions, and the step's update."""
+    context.optimizer.zero_grad(set_to_none=True)
+    tokens = sum(len(example.tokens) - example.prompt_length for example in examples)
+    for first in range(0, len(examples), MICRO_BATCH):
+        micro = examples[first : first + MICRO_BATCH]
+        share = sum(len(example.tokens) - example.prompt_length for example in micro) / tokens
+        loss = sft_loss(context.policy, micro) * share
+        torch.autograd.backward(loss)
+        report.loss += float(loss.detach())
+    pairs = [(example.tokens[: example.prompt_length], example.tokens[example.prompt_length :]) for example in examples]
+    # The batch that a fault would keep.
+    batch = collate(pairs, pad_id=context.policy.pad_id, device=context.policy.device)
+    step._update(context, batch, report)
+
+
+@torch.no_grad()
+def _measure(context: StepContext, report: StepReport, collected: Collected) -> None:
+    """KL to the start on the step's samples, as the loss of GRPO measures it."""
+    batch = make_batch(collected.groups, pad_id=context.policy.pad_id, device=context.policy.device)
+    tokens = batch.trained_tokens()
+    sizes = LossSizes(len(batch.tokens_BT), tokens, tokens, context.config.generator.max_new_tokens)
+    plan = context.loss_plan(sizes, kl_coef=0.0, entropy_coef=0.0)
+    size = context.examples_per_pass(len(batch.tokens_BT))
+    for micro in micro_batches(batch, size, by_prompt=context.policy.packs):
+        report.tokens.add(grpo_loss(context.policy, micro, plan).totals)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,79 @@
+"""Arms that imitate labels or best samples: their commands, what they imitate, and a real run of each."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from rookworld_rlvr.app.build import build_unsaved_run
+from rookworld_rlvr.tasks import Example, Task
+from rookworld_rlvr.tasks.policy import parse_policy
+from rookworld_rlvr.training.collection import collect, synced_sampler
+
+ROOT = Path(__file__).resolve().parents[2]
+SHORT = ["steps=2", "evaluation_rows=8", "sampled_rows=0", "match_pairs=0", "device=cpu", "rollouts_every=0"]
+FEN = "8/8/8/8/8/8/8/K1k5 w - - 0 1"
+
+
+def test_an_arm_that_imitates_has_a_program_of_its_own(
+    studies: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    members = studies.study.members("sft_against_rl", studies.study.read_study("sft_against_rl"))
+    commands = {member.arm: member.command for member in members}
+    assert commands["grpo"][1:4] == ["-m", "rookworld_rlvr", "train"]
+    for arm, kind in (("supervised", "labels"), ("rejection", "best")):
+        _, program, given, *overrides = commands[arm]
+        assert Path(program) == ROOT / "studies/imitate.py" and given == kind
+        assert not any(override.startswith("imitate=") for override in overrides)
+
+
+@pytest.mark.parametrize("wrong", [["imitate=worst"], ["imitate=labels", "imitate=best"]])
+def test_another_kind_of_imitation_is_refused(wrong: list[str], studies: SimpleNamespace) -> None:
+    with pytest.raises(studies.run.UserError, match="expected imitate= once, labels or best"):
+        studies.study.composed(wrong)
+
+
+def test_the_evals_of_a_label_are_those_that_the_model_writes(studies: SimpleNamespace) -> None:
+    label = Example(Task.policy, f"P: {FEN}", " M: a1a2 a1b2 E: 4.64 -0.54 B: a1a2")
+    written = parse_policy(studies.imitate.as_the_model_writes(label).completion)
+    assert (written.moves, written.evals_pawns, written.best) == (("a1a2", "a1b2"), (4.5, -0.5), "a1a2")
+    other = Example(Task.environment, "A: x+a1a2+", "y+0.001+0+0")
+    assert studies.imitate.as_the_model_writes(other) == other
+
+
+def test_the_first_best_sample_of_each_group_is_imitated(studies: SimpleNamespace) -> None:
+    config = studies.study.composed([*SHORT, "objective.prompts_per_step=2", "objective.group_size=3"])
+    run = build_unsaved_run(config)
+    with synced_sampler(run.context):
+        collected = collect(run.context, 0, 0).collected
+    run.close()
+    assert collected is not None
+    collected.rewards_PG = torch.tensor([[0.1, 0.7, 0.7], [0.9, 0.2, 0.3]])
+    imitated = studies.imitate.best_of_groups(collected)
+    for group, best, example in zip(collected.groups, (1, 0), imitated, strict=True):
+        assert example.tokens[: example.prompt_length] == group.prompt_tokens
+        assert example.tokens[example.prompt_length :] == group.samples[best].completion.tokens
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["labels", "best"])
+def test_a_run_that_imitates_trains_and_measures_kl_and_reward(
+    kind: str, studies: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [*SHORT, "objective.prompts_per_step=4", "optim.warmup_steps=0", f"output_root={tmp_path}"]
+    assert studies.imitate.main([kind, *given]) == 0, capsys.readouterr().out
+    [run] = tmp_path.glob("*/*/summary.json")
+    steps = [json.loads(line) for line in (run.parent / "metrics.jsonl").read_text().splitlines()][-2:]
+    assert [step["kl/reference"] == 0 for step in steps] == [True, False]
+    assert all(0 < step["reward/mean"] < 1 and step["optim/update_norm"] > 0 for step in steps)
+    # Cross-entropy of whole answers, nats per token.
+    assert all(0.05 < step["loss"] < 2 for step in steps)
+    assert "policy/win_probability_loss" in json.loads(run.read_text())["gain"]
+
+
+def test_another_word_ends_with_one_line(studies: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
+    assert studies.imitate.main(["worst"]) == 2
+    assert capsys.readouterr().err == "studies: expected labels or best, got worst\n"
