@@ -68,7 +68,7 @@ def test_help_says_what_the_command_does_and_where_its_options_are(
     assert "scripts/generate_docs.py" in text and "--cfg job" in text
 
 
-@pytest.mark.parametrize("option", ["kl=fixed", "generator=static", "model=tiny", "objective=dapo"])
+@pytest.mark.parametrize("option", ["kl=fixed", "generator=static", "model=tiny", "reference=frozen"])
 def test_what_help_calls_the_default_is_the_default(
     option: str, composed: Callable[..., Any], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,7 +16,7 @@ from rookworld_rlvr.rollout.generator import GeneratorKind
 from rookworld_rlvr.stability.faults import FaultKind
 from rookworld_rlvr.stability.kl_control import KLControl
 from rookworld_rlvr.stability.reference import ReferenceMode
-from rookworld_rlvr.training.config import RunConfig, Tracker
+from rookworld_rlvr.training.config import RunConfig, Tracker, ZeroVariance
 from rookworld_rlvr.training.diagnosis import SUGGESTIONS
 
 CONF = conf_folder()
@@ -25,6 +25,12 @@ COMMANDS = {
     "bench": BenchRunConfig,
     "evaluate": EvaluateConfig,
     "sft": SFTRunConfig,
+}
+# What most papers have in common: the group's std, and no term over legal moves.
+GROUP_STD: dict[str, Any] = {
+    "objective.advantage.scale": AdvantageScale.group,
+    "objective.advantage.std_floor": 1e-4,
+    "objective.all_moves_coef": 0.0,
 }
 # What each option of a group changes, besides nothing: key → value.
 CHANGES: dict[str, dict[str, Any]] = {
@@ -38,20 +44,23 @@ CHANGES: dict[str, dict[str, Any]] = {
     "generator=hf": {"generator.kind": GeneratorKind.hf},
     "generator=vllm": {"generator.kind": GeneratorKind.vllm},
     "generator=vllm_server": {"generator.kind": GeneratorKind.vllm_server},
-    "objective=dapo": {},
-    "objective=grpo": {"objective.loss": LossKind.grpo, "objective.clip.clip_high": 0.2},
-    "objective=bnpo": {"objective.loss": LossKind.bnpo, "objective.clip.clip_high": 0.2},
+    "objective=dapo": {**GROUP_STD, "objective.collection.zero_variance": ZeroVariance.refill},
+    "objective=grpo": {**GROUP_STD, "objective.loss": LossKind.grpo, "objective.clip.clip_high": 0.2},
+    "objective=bnpo": {**GROUP_STD, "objective.loss": LossKind.bnpo, "objective.clip.clip_high": 0.2},
     "objective=dr_grpo": {
+        "objective.all_moves_coef": 0.0,
         "objective.loss": LossKind.dr_grpo,
         "objective.clip.clip_high": 0.2,
         "objective.advantage.scale": AdvantageScale.none,
     },
     "objective=cispo": {
+        **GROUP_STD,
         "objective.loss": LossKind.cispo,
         "objective.clip.clip_low": 1.0,
         "objective.clip.clip_high": 4.0,
     },
     "objective=gspo": {
+        **GROUP_STD,
         "objective.loss": LossKind.gspo,
         # A token's own weight would not be its own in a loss that averages over the completion.
         "objective.mismatch.mode": MismatchMode.sequence_truncate,
