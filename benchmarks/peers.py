@@ -10,10 +10,11 @@ warm-up that does not count. A step is the whole of it: prompts to weights, gene
 
 The same on both sides: model and its float32 weights; the prompts and their order, both tasks mixed as our sampler
 draws them; samples a prompt; longest completion; the reward, which is our rubric in the process that trains;
-temperature 1, no top-p, no top-k; KL coefficient and a reference model in every step; bf16 autocast; dropout
-0; micro-batch; one update a step by fused AdamW; learning rate (constant, and so small that both sides' completions
-stay those of the model it began with), betas, no weight decay, gradients clipped at 1; loss dapo, clip 0.2 and 0.28,
-advantages divided by the batch's standard deviation; threads; no logging, saving or evaluation within a round.
+temperature 1, no top-p, no top-k; KL coefficient and a reference model in every step; bf16 autocast, or float32 on a
+CPU without instructions for bf16 (`--precision`); dropout 0; micro-batch; one update a step by fused AdamW; learning
+rate (constant, and so small that both sides' completions stay those of the model it began with), betas, no weight
+decay, gradients clipped at 1; loss dapo, clip 0.2 and 0.28, advantages divided by the batch's standard deviation;
+threads; no logging, saving or evaluation within a round.
 
 Where they differ, each is what it is. Ours samples with its default generator, which computes prompts once a group and
 on a CPU works in float32 under bf16 too, trains packed rows, cuts a micro-batch smaller where a core would
@@ -68,6 +69,7 @@ class Settings:
     same_process: bool
     compile: bool
     device: str
+    precision: str
     trl_vllm: bool
 
     @property
@@ -93,7 +95,7 @@ class Settings:
             f"seed={self.seed}",
             f"threads={self.threads}",
             f"steps={self.total_steps}",
-            "precision=bf16",
+            f"precision={self.precision}",
             f"device={self.device}",
         ]
 
@@ -123,7 +125,7 @@ def trl_settings(settings: Settings) -> dict[str, Any]:
         "max_grad_norm": 1.0,
         "max_steps": settings.total_steps,
         "shuffle_dataset": False,
-        "bf16": True,
+        "bf16": settings.precision == "bf16",
         "use_cpu": settings.device == "cpu",
         "use_vllm": settings.trl_vllm,
         "vllm_gpu_memory_utilization": VLLM_MEMORY_FRACTION,
@@ -194,6 +196,9 @@ def arguments_given() -> argparse.Namespace:
     parser.add_argument("--same-process", action="store_true", help="TRL, too, with our allocator and waiting threads")
     parser.add_argument("--compile", action="store_true", help="our training pass runs compiled blocks")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of both sides")
+    parser.add_argument(
+        "--precision", choices=("fp32", "bf16"), help="of both sides; default: what precision=auto is here"
+    )
     parser.add_argument("--trl-vllm", action="store_true", help="TRL samples with vLLM in its process (CUDA)")
     parser.add_argument("--json", type=Path, help="a file for all figures")
     arguments = parser.parse_args()
@@ -202,9 +207,19 @@ def arguments_given() -> argparse.Namespace:
     return arguments
 
 
+def usual_precision(device: str) -> str:
+    """The meaning of `precision=auto` on this machine. The processes that are measured import torch later than this."""
+    import torch
+
+    from rookworld_rlvr.model.device import Precision, resolve_precision
+
+    return resolve_precision(Precision.auto, torch.device(device)).value
+
+
 def main() -> int:
     arguments = vars(arguments_given())
     steps, rounds, path = (arguments.pop(name) for name in ("steps", "rounds", "json"))
+    arguments["precision"] = arguments["precision"] or usual_precision(arguments["device"])
     settings = Settings(**arguments, total_steps=WARMUP_STEPS + steps * rounds)
     print(f"{settings}\nTRL: {trl_settings(settings)}\nours: {' '.join(settings.overrides())}\n", flush=True)
     other = trl_side.TrlSide(settings.overrides(), trl_settings(settings), settings.same_process)

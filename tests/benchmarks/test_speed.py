@@ -36,6 +36,7 @@ def settings(benchmarks: dict[str, ModuleType]) -> Any:
         same_process=False,
         compile=False,
         device="cpu",
+        precision="fp32",
         trl_vllm=False,
     )
 
