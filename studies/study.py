@@ -18,6 +18,7 @@ from rookworld_rlvr.app.arguments import conf_folder
 from rookworld_rlvr.app.hydra_command import store_schema, to_dataclass
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.evaluation.keys import is_tested
+from rookworld_rlvr.rewards import Rubric
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.run_files import CONFIG_FILE, SUMMARY, is_unfinished
 
@@ -164,8 +165,8 @@ def read_study(name: str) -> Study:
     study = declaration(name)
     for arm in study.arms:
         try:
-            composed(study.overrides_of(arm))
-        except UserError as error:
+            Rubric(composed(study.overrides_of(arm)).rubric)
+        except (UserError, ValueError) as error:
             raise UserError(f"{_path(name)}: {arm}: {error}") from error
     return study
 

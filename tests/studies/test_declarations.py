@@ -82,6 +82,7 @@ def test_arms_with_the_same_overrides_share_their_runs(
         ({"arms": "{a: [], ../b: []}"}, "../b"),
         ({"arms": "{a: [kl.coef=-1], b: []}"}, "a: kl.coef"),
         ({"arms": "{a: [kl=other], b: []}"}, "other"),
+        ({"arms": "{a: [], b: [rubric.tiers.parse=0]}"}, "b: expected rubric.tiers.parse"),
         ({"arms": "{a: ['kl.coef=0,1'], b: []}"}, "kl.coef=0,1"),
         ({"arms": "[a, b]"}, "Dict[str, List[str]]"),
         ({"arms": "{a: [}"}, "one.yaml"),
