@@ -112,6 +112,13 @@ def test_a_strangers_address_is_called_only_if_it_is_trusted(
     assert main([*resume, "trust=true"]) != 0 and heard
 
 
+def test_a_strangers_folder_is_written_to_only_if_it_is_trusted(
+    strangers_run: Callable[..., Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    resume = ["train", f"resume={strangers_run(generator__vllm__sync_folder='/somewhere')}", "steps=4"]
+    assert "sets generator.vllm.sync_folder to '/somewhere'" in refusal(resume, capfd)
+
+
 def saved_fault(run: Path, **changed: object) -> Path:
     """A file of a fault in the run's folder, as `inspect` reads it."""
     tensors = {field.name: torch.zeros(1, 2) for field in fields(Batch)}

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rookworld_rlvr.app.build import build_unsaved_run
 from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.model import device
 from rookworld_rlvr.model.batch import Batch
 from rookworld_rlvr.model.device import cores, map_on_cores
 from rookworld_rlvr.objective import KLForm, LossSizes, MismatchConfig, TokenStatistics
@@ -114,7 +115,8 @@ def test_the_thread_has_as_many_cores_as_the_run_whatever_pools_there_were() -> 
     before, cpu = torch.get_num_threads(), torch.device("cpu")
     try:
         torch.set_num_threads(2)
-        # Its two threads have one core each, and so would a thread that begins after them.
+        # A pool whose two threads begin now, with one core each, as a thread that begins after them would have.
+        device._pool.cache_clear()
         assert list(map_on_cores(lambda item: item + 1, [1, 2, 3], cpu)) == [2, 3, 4]
         prefetch: Prefetch[int] = Prefetch(SimpleNamespace(model=torch.nn.Linear(1, 1)))  # type: ignore[arg-type]
         prefetch.begin(lambda: cores(cpu), SimpleNamespace(state_dict=dict))  # type: ignore[arg-type]
