@@ -61,11 +61,10 @@ def theirs(connection: Connection, side: TrlSide) -> None:
 
 
 def scoring(config: Any, counted: sides.Counted) -> Callable[..., list[float]]:
-    """TRL's reward function: our rubric."""
-    from rookworld_rlvr.rewards import Rubric
-    from rookworld_rlvr.rewards.scorer import RubricScorer, ScoreRequest
+    """TRL's reward function: our rubric, with the same evaluations of moves."""
+    from rookworld_rlvr.rewards.scorer import ScoreRequest, make_scorer
 
-    scorer = RubricScorer(Rubric(config.rubric))
+    scorer = make_scorer(config.rubric)
 
     def reward(
         prompts: list[str], completions: list[str], completion_ids: list[list[int]], label: list[str | None], **_: Any
