@@ -114,7 +114,7 @@ def _measure(context: StepContext, report: StepReport, collected: Collected) -> 
     batch = make_batch(collected.groups, pad_id=context.policy.pad_id, device=context.policy.device)
     tokens = batch.trained_tokens()
     sizes = LossSizes(len(batch.tokens_BT), tokens, tokens, context.config.generator.max_new_tokens)
-    plan = context.loss_plan(sizes, kl_coef=0.0, entropy_coef=0.0)
+    plan = context.loss_plan(sizes, kl_coef=0.0)
     size = context.examples_per_pass(len(batch.tokens_BT))
     for micro in micro_batches(batch, size, by_prompt=context.policy.packs):
         report.tokens.add(grpo_loss(context.policy, micro, plan).totals)

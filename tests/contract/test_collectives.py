@@ -38,10 +38,10 @@ EQUAL_ON_ALL_RANKS = {
     "_needs_first_score(run)",
     "_validation_due(run, step, last=last)",
     "due",
-    # With several ranks it is always true.
-    "is_shared(context.policy, context.world)",
+    # With several ranks it is always false.
+    "world.size == 1 and cores(policy.device) == 1",
     # Of groups that were gathered from all ranks, and of weights and faults that follow from them.
-    "_parts(batch, context.config, report.step)",
+    "_parts(batch, updates_per_pass, context.config, report.step)",
     "collected is None or not collected.groups",
     "missing",
     "not tokens.count and (not tokens.expected_value_sum)",
@@ -50,7 +50,7 @@ EQUAL_ON_ALL_RANKS = {
     "report.fault is not None",
     "action is Action.restore",
     "action is Action.stop",
-    "not parameters",
+    "not gradients",
     "step < run.config.steps and stopped == 'finished'",
     "stopped != INTERRUPTED",
     "stopped == INTERRUPTED and _finite_state(run.context)",

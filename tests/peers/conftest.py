@@ -161,7 +161,7 @@ class Ours:
         context = replace(self.context, config=config)
         tokens = batch.trained_tokens()
         sizes = LossSizes(len(batch.tokens_BT), tokens, step_tokens or tokens, MAX_TOKENS)
-        plan = context.loss_plan(sizes, kl_coef=kl.coef, entropy_coef=0.0)
+        plan = context.loss_plan(sizes, kl_coef=kl.coef)
         model.zero_grad()
         losses = []
         for micro in micro_batches(batch, 5, by_prompt=context.policy.packs):

@@ -50,7 +50,7 @@ def loss_of(context: StepContext, batch: Batch, report: StepReport) -> Tensor:
     """The loss of the batch as one update of one micro-batch."""
     tokens = batch.trained_tokens()
     sizes = LossSizes(completions=len(batch.tokens_BT), tokens=tokens, step_tokens=tokens, max_tokens=48)
-    plan = context.loss_plan(sizes, kl_coef=report.kl_coef, entropy_coef=report.entropy_coef)
+    plan = context.loss_plan(sizes, kl_coef=report.kl_coef)
     result = grpo_loss(context.policy, batch, plan)
     report.tokens.add(result.totals)
     return result.loss

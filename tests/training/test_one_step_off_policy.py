@@ -24,6 +24,7 @@ from rookworld_rlvr.objective import KLForm, LossSizes, MismatchConfig, TokenSta
 from rookworld_rlvr.stability.kl_control import KLConfig
 from rookworld_rlvr.training import step
 from rookworld_rlvr.training.config import RunConfig, StepConfig
+from rookworld_rlvr.training.diagnosis import load_fault
 from rookworld_rlvr.training.loss import LossPlan, grpo_loss
 from rookworld_rlvr.training.prefetch import Prefetch
 from rookworld_rlvr.training.state import Moment
@@ -69,6 +70,12 @@ def test_where_the_weights_do_not_move_it_changes_nothing(train: Train) -> None:
     ours, theirs = metrics(early), metrics(on_time)
     assert [row.pop("sampler/staleness") for row in ours] == [0, 1, 1]
     assert [row.pop("sampler/staleness") for row in theirs] == [0, 0, 0] and ours == theirs
+
+
+def test_a_fault_of_a_stale_batch_is_saved_as_stale(train: Train) -> None:
+    given = ("steps=2", "optim.lr=0.05", "recovery.guard.kl_limit=1e-9")
+    saved = [load_fault(path)["stale"] for path in sorted((train(*EARLY, *given) / "faults").glob("step-*.pt"))]
+    assert saved == [True]
 
 
 def test_a_resumed_run_draws_the_batch_in_flight_again_from_its_old_weights(train: Train, tmp_path: Path) -> None:
@@ -155,7 +162,6 @@ def kl_gradient(policy: OneToken, sampler_logprobs: Tensor, form: KLForm, *, sta
         temperature=1.0,
         sizes=LossSizes(completions=1, tokens=1, step_tokens=1, max_tokens=1),
         kl_coef=1.0,
-        entropy_coef=0.0,
         reference=policy,  # type: ignore[arg-type]
         original=None,
         stale=stale,

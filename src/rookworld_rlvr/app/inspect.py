@@ -86,7 +86,7 @@ def _replay(console: Console, context: StepContext, saved: dict[str, Any]) -> No
     max_tokens = context.config.generator.max_new_tokens
     sizes = LossSizes(completions=len(batch.tokens_BT), tokens=tokens, step_tokens=tokens, max_tokens=max_tokens)
     try:
-        plan = context.loss_plan(sizes, kl_coef=saved["kl_coef"], entropy_coef=saved["entropy_coef"])
+        plan = context.loss_plan(sizes, kl_coef=saved["kl_coef"], stale=saved["stale"])
         if isinstance(batch, MoveBatch):
             value, logprobs = expected_value(context.policy, batch, temperature=plan.temperature)
             check_logprobs(context, logprobs, None, batch)

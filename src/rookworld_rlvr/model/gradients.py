@@ -1,4 +1,4 @@
-"""Gradient of an update whose micro-batches are shared out among ranks and cores."""
+"""Gradient of an update from its micro-batches, which ranks and cores share out among themselves."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,12 +18,7 @@ LossOf = Callable[[Batch], tuple[Tensor, Kept]]
 """Computes a micro-batch's share of the loss, a scalar with a gradient, and anything else that is kept of it."""
 
 
-def is_shared(policy: Policy, world: World) -> bool:
-    """True if several cores or ranks compute an update, or the weights are in shards."""
-    return world.size > 1 or policy.sharded or cores(policy.device) > 1
-
-
-def shared_backward(
+def backward(
     begin: Callable[[], None], loss_of: LossOf[Kept], micros: Sequence[Batch], policy: Policy, world: World
 ) -> list[tuple[float, Kept]]:
     """Leave the sum of the micro-batches' gradients in the policy's parameters; return loss and rest of each, in order.
@@ -34,6 +29,8 @@ def shared_backward(
     """
     if policy.sharded:
         return _in_lockstep(begin, loss_of, micros, world)
+    if world.size == 1 and cores(policy.device) == 1:
+        return [_backward_of_one(begin, loss_of, micro) for micro in micros]
     parameters = [p for p in policy.model.parameters() if p.requires_grad]
 
     def own_share() -> list[tuple[float, Kept]]:
@@ -47,6 +44,14 @@ def shared_backward(
     results = world.gather_in_order(own_share, "micro-batches")
     world.sum_gradients(parameters)
     return results
+
+
+def _backward_of_one(begin: Callable[[], None], loss_of: LossOf[Kept], micro: Batch) -> tuple[float, Kept]:
+    """Loss and rest of a micro-batch, its gradients added to those of the parameters."""
+    begin()
+    loss, kept = loss_of(micro)
+    loss.backward()
+    return loss.item(), kept
 
 
 def _differentiate(

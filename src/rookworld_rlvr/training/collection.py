@@ -9,7 +9,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..model.batch import Batch
-from ..model.device import release_memory
 from ..model.policy import TokenTable
 from ..model.sharded import unshard
 from ..objective import AdvantageConfig, used_groups
@@ -112,18 +111,15 @@ def used_P(collected: Collected, config: AdvantageConfig) -> Tensor:
 
 def token_table(context: StepContext, batch: Batch) -> TokenTable:
     """Log-probs of policy and reference of all the batch's tokens, without a gradient."""
-    while True:
-        try:
-            return context.policy.token_table(
-                batch,
-                micro_batch_size=context.examples_per_pass(len(batch.tokens_BT)),
-                temperature=context.temperature,
-                reference=context.references.current,
-                world=context.world,
-            )
-        except torch.OutOfMemoryError as error:
-            context.halve_micro_batches(error)
-        release_memory(context.policy.device)
+    return context.retry_with_smaller_batches(
+        lambda: context.policy.token_table(
+            batch,
+            micro_batch_size=context.examples_per_pass(len(batch.tokens_BT)),
+            temperature=context.temperature,
+            reference=context.references.current,
+            world=context.world,
+        )
+    )
 
 
 def _trained_groups(context: StepContext, collection: Collection) -> Collected:

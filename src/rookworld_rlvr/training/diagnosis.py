@@ -20,7 +20,7 @@ FAULTS, DIAGNOSIS = "faults", "diagnosis.txt"
 MOST_PROMPTS = 8
 # Batches of the newest faults that are kept: a run that fails again and again must not fill the disk.
 KEEP_FAULTS = 3
-FAULT_KEYS = {"step", "fault", "kl_coef", "entropy_coef", "batch", "moves", "samples", "policy"}
+FAULT_KEYS = {"step", "fault", "kl_coef", "stale", "batch", "moves", "samples", "policy"}
 
 SUGGESTIONS: Mapping[FaultKind, str] = {
     FaultKind.generator: "generator.batch_size=16",
@@ -48,7 +48,7 @@ def save_fault(run_folder: Path, report: StepReport, *, weights: Mapping[str, Te
         "step": report.step + 1,
         "fault": {key: str(value) for key, value in asdict(report.fault).items()},
         "kl_coef": report.kl_coef,
-        "entropy_coef": report.entropy_coef,
+        "stale": report.collection.staleness > 0,
         "batch": _plain(report.fault_batch),
         "moves": isinstance(report.fault_batch, MoveBatch),
         "samples": _samples(report),

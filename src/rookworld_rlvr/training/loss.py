@@ -43,7 +43,6 @@ class LossPlan:
     sizes: LossSizes
     """Sizes of the whole update, so that its gradient does not depend on the micro-batches."""
     kl_coef: float
-    entropy_coef: float
     reference: Policy | None
     """The reference in force; None if KL is neither measured nor penalised."""
     original: Policy | None
@@ -176,7 +175,7 @@ def grpo_loss(policy: Policy, micro: Batch, plan: LossPlan) -> MicroLoss:
         micro,
         temperature=plan.temperature,
         reference=plan.reference,
-        entropy_gradient=plan.entropy_coef > 0,
+        entropy_gradient=plan.objective.entropy_coef > 0,
         kl_gradient=plan.kl.form is KLForm.exact,
     )
     logprobs_BT = spread(statistics.logprobs, mask_BT)
@@ -197,8 +196,8 @@ def grpo_loss(policy: Policy, micro: Batch, plan: LossPlan) -> MicroLoss:
         sampler_log_ratio=(old_logprobs_BT - micro.sampler_logprobs_BT)[mask_BT],
     )
     per_token_BT = correction_BT * surrogate.per_token + plan.kl_coef * kl_BT
-    if plan.entropy_coef:
-        per_token_BT = per_token_BT - plan.entropy_coef * spread(statistics.entropy, mask_BT)
+    if plan.objective.entropy_coef:
+        per_token_BT = per_token_BT - plan.objective.entropy_coef * spread(statistics.entropy, mask_BT)
     return MicroLoss(
         weighted_sum(per_token_BT, loss.token_weights(mask_BT, plan.sizes), mask_BT),
         TokenTotals.of(statistics, _original_logprobs(micro, plan), terms),

@@ -68,9 +68,14 @@ def _of_tokens(value: Callable[[TokenTotals], float]) -> Value:
     return lambda report, _context: value(report.tokens) if report.tokens.count else None
 
 
-def _of_loss(summed: Callable[[StepReport], float]) -> Value:
-    """A sum over trained tokens, per token; None where no token was trained."""
-    return lambda report, _context: summed(report) / report.tokens.count if report.tokens.count else None
+def _kl_term(report: StepReport, _context: StepContext) -> float | None:
+    tokens = report.tokens
+    return report.kl_coef * tokens.kl_term_sum / tokens.count if tokens.count else None
+
+
+def _entropy_term(report: StepReport, context: StepContext) -> float | None:
+    tokens = report.tokens
+    return context.config.objective.entropy_coef * tokens.entropy_sum / tokens.count if tokens.count else None
 
 
 def _of_expected_value(report: StepReport, _context: StepContext) -> float | None:
@@ -164,10 +169,10 @@ METRICS: dict[str, Metric] = {
         _of_tokens(lambda totals: totals.surrogate_sum / totals.count)),
     "loss/kl": Metric("nats per token", MEAN, "KL term of a trained token, times kl/coef",
         "well below advantage/abs_mean",
-        _of_loss(lambda report: report.kl_coef * report.tokens.kl_term_sum)),
-    "loss/entropy": Metric("nats per token", MEAN, "entropy of a trained token, times policy/entropy_coef; subtracted",
-        "0 without a bonus",
-        _of_loss(lambda report: report.entropy_coef * report.tokens.entropy_sum)),
+        _kl_term),
+    "loss/entropy": Metric("nats per token", MEAN, "entropy of a trained token, times objective.entropy_coef",
+        "0 without a bonus; subtracted",
+        _entropy_term),
     "reward/mean": Metric("reward", MEAN, "mean over the step's completions", "rises",
         _of_groups(lambda report: float(report.rewards_PG.mean()))),
     "reward/task/*": Metric("reward", MEAN, "the mean reward of each task", "rises",
@@ -217,8 +222,6 @@ METRICS: dict[str, Metric] = {
     "policy/entropy": Metric("nats per token", MEAN, "entropy of the policy at sampled prefixes",
         "falls slowly, not to 0",
         _of_tokens(lambda totals: totals.entropy_sum / totals.count)),
-    "policy/entropy_coef": Metric("1", LAST, "coefficient of the entropy bonus in force", "as configured",
-        _of_report(lambda report: report.entropy_coef)),
     "sampler/ratio_raw_max": Metric("1", MAX, "largest ratio either way of sampler and trainer", "below 1.01 in fp32",
         _of_tokens(lambda totals: totals.sampler_ratio_max)),
     "sampler/corrected_fraction": Metric("fraction", MEAN, "tokens whose mismatch weight is not exactly 1",

@@ -6,13 +6,13 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import ceil
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..model.batch import Batch
-from ..model.device import cores
+from ..model.device import cores, release_memory
 from ..model.policy import Policy
 from ..model.weights import averaged
 from ..model.world import World
@@ -35,6 +35,7 @@ from .prefetch import Prefetch
 
 # Fewest completions of a micro-batch that is cut so that no core idles; fewer were not tried.
 LEAST_EXAMPLES = 16
+Result = TypeVar("Result")
 
 
 @dataclass(slots=True)
@@ -77,7 +78,6 @@ class StepReport:
     kl_coef: float
     schedule_step: int = 0
     """Place of the schedules: behind `step` after a restore."""
-    entropy_coef: float = 0.0
     lr: float = 0.0
     collection: Collection = field(default_factory=Collection)
     used_P: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
@@ -200,17 +200,24 @@ class StepContext:
         group = self.config.objective.group_size
         return min(self.micro_batch_size, ceil(share / group) * group)
 
-    def halve_micro_batches(self, error: torch.OutOfMemoryError) -> None:
-        """Halve the micro-batches for the rest of the run; the result of an update does not depend on their size.
+    def retry_with_smaller_batches(self, work: Callable[[], Result]) -> Result:
+        """The result of `work`, which is repeated with micro-batches of half the size each time that memory runs out.
 
-        Raises FaultError if one completion is too many already, and for a model in shards, whose other ranks may be in
-        the middle of the pass.
+        They stay halved for the rest of the run; the result of an update does not depend on their size. Raises
+        FaultError if one completion is too many already, and for a model in shards, whose other ranks may be in the
+        middle of the pass.
         """
-        if self.micro_batch_size == 1 or self.policy.sharded:
-            raise out_of_memory("micro_batch", error) from error
-        self.recovery.halvings += 1
+        while True:
+            try:
+                return work()
+            except torch.OutOfMemoryError as error:
+                if self.micro_batch_size == 1 or self.policy.sharded:
+                    raise out_of_memory("micro_batch", error) from error
+                self.recovery.halvings += 1
+            # After the handler, whose exception holds the tensors of the failed pass.
+            release_memory(self.policy.device)
 
-    def loss_plan(self, sizes: LossSizes, *, kl_coef: float, entropy_coef: float, stale: bool = False) -> LossPlan:
+    def loss_plan(self, sizes: LossSizes, *, kl_coef: float, stale: bool = False) -> LossPlan:
         """The plan that the micro-batches of an update of these sizes have in common."""
         measured = self.config.kl.measured or kl_coef > 0
         return LossPlan(
@@ -219,7 +226,6 @@ class StepContext:
             temperature=self.temperature,
             sizes=sizes,
             kl_coef=kl_coef,
-            entropy_coef=entropy_coef,
             reference=self.references.current if measured else None,
             original=self.references.original if measured and self.references.moves else None,
             stale=stale,

@@ -26,8 +26,7 @@ import torch
 from torch import Tensor
 
 from ..model.batch import Batch, micro_batches
-from ..model.device import release_memory
-from ..model.gradients import is_shared, shared_backward
+from ..model.gradients import backward
 from ..model.policy import TokenTable
 from ..model.sharded import full_tensor, reshard
 from ..objective import KLForm, LossSizes, group_advantages
@@ -37,7 +36,7 @@ from ..stability.faults import FaultError, StepAbandonedError, out_of_memory
 from . import checks
 from .all_moves import ROWS_PER_COMPLETION, MoveBatch, expected_value, move_batch
 from .collection import CollectionError, collect, collect_ahead, synced_sampler, token_table, used_P
-from .config import RunConfig, StepConfig, Truncated
+from .config import RunConfig, Truncated
 from .loss import LossPlan, TokenTotals, grpo_loss
 from .optim import learning_rate
 from .state import Collection, Moment, StepContext, StepReport, timed
@@ -50,7 +49,6 @@ def grpo_step(context: StepContext, step: int) -> StepReport:
         step=step,
         kl_coef=context.kl_controller.coefficient(schedule_step),
         schedule_step=schedule_step,
-        entropy_coef=config.objective.entropy_coef,
         lr=learning_rate(config.optim, schedule_step, config.steps) * context.recovery.lr_scale,
     )
     with timed(report.times_s, "step"):
@@ -84,8 +82,9 @@ def _sample_and_train(context: StepContext, report: StepReport) -> None:
         report.advantages_PG = _advantages(context, collected, table, report)
         batch = _trained_batch(context, collected, report.advantages_PG, table, batch)
         moves = move_batch(collected.groups, context.policy)
-        step_tokens = batch.trained_tokens() / _cuts(len(batch.tokens_BT), context.config.objective)
-        for part in _parts(batch, context.config, report.step):
+        updates_per_pass = max(1, min(context.config.objective.minibatches, len(batch.tokens_BT)))
+        step_tokens = batch.trained_tokens() / updates_per_pass
+        for part in _parts(batch, updates_per_pass, context.config, report.step):
             _accumulate(context, part, moves, step_tokens, report)
             _update(context, part, report)
 
@@ -130,7 +129,7 @@ def _trained_batch(
     return batch
 
 
-def _parts(batch: Batch, config: RunConfig, step: int) -> Iterator[Batch]:
+def _parts(batch: Batch, updates_per_pass: int, config: RunConfig, step: int) -> Iterator[Batch]:
     """The examples of each update: the batch, or random parts of it, `epochs` times over.
 
     The parts depend on seed, step and epoch alone: ranks must cut alike, and a thread that samples beside training may
@@ -142,40 +141,24 @@ def _parts(batch: Batch, config: RunConfig, step: int) -> Iterator[Batch]:
             yield batch
             continue
         random = torch.Generator().manual_seed(derive_seed(config.seed, "parts", step, epoch))
-        for part in torch.randperm(examples, generator=random).tensor_split(_cuts(examples, objective)):
+        for part in torch.randperm(examples, generator=random).tensor_split(updates_per_pass):
             yield batch.select(part.to(batch.tokens_BT.device))
-
-
-def _cuts(examples: int, config: StepConfig) -> int:
-    """Updates per pass: no more than there are examples, and at least one."""
-    return max(1, min(config.minibatches, examples))
 
 
 def _accumulate(
     context: StepContext, part: Batch, moves: MoveBatch | None, step_tokens: float, report: StepReport
 ) -> None:
-    """Leave the gradient of one update in the parameters, and add its loss and tokens to the report.
-
-    Each time that memory runs out, the micro-batches are halved and the update begins again.
-    """
+    """Leave the gradient of one update in the parameters, and add its loss and tokens to the report."""
     sizes = LossSizes(
         completions=len(part.tokens_BT),
         tokens=part.trained_tokens(),
         step_tokens=step_tokens,
         max_tokens=context.config.generator.max_new_tokens,
     )
-    stale = report.collection.staleness > 0
-    plan = context.loss_plan(sizes, kl_coef=report.kl_coef, entropy_coef=report.entropy_coef, stale=stale)
-    part = _examples_with_a_gradient(context, part, plan)
-    while True:
-        try:
-            results = _backward(context, part, moves, plan, report)
-            break
-        except torch.OutOfMemoryError as error:
-            context.halve_micro_batches(error)
-        release_memory(context.policy.device)
+    plan = context.loss_plan(sizes, kl_coef=report.kl_coef, stale=report.collection.staleness > 0)
+    part = _examples_with_a_gradient(part, plan)
     of_update = TokenTotals()
-    for loss, tokens in results:
+    for loss, tokens in context.retry_with_smaller_batches(partial(_backward, context, part, moves, plan, report)):
         report.loss += loss
         report.tokens.add(tokens)
         of_update.add(tokens)
@@ -192,21 +175,13 @@ def _backward(
     if moves is not None:
         micros += micro_batches(moves, size * (ROWS_PER_COMPLETION if packs else 1), by_prompt=packs)
     begin, loss_of = partial(_begin_micro_batch, context, report), partial(_checked_loss, context, plan)
-    if is_shared(context.policy, context.world):
-        return shared_backward(begin, loss_of, micros, context.policy, context.world)
-    results = []
-    for micro in micros:
-        begin()
-        loss, tokens = loss_of(micro)
-        loss.backward()
-        results.append((loss.item(), tokens))
-    return results
+    return backward(begin, loss_of, micros, context.policy, context.world)
 
 
 def _begin_micro_batch(context: StepContext, report: StepReport) -> None:
     """Call the hooks. Raises StepAbandonedError if a stop was requested before the step's first update.
 
-    A step whose groups were sampled during the one before is finished.
+    If the groups were sampled during the previous step, the step is completed instead.
     """
     if context.stop_requested() and context.prefetch is None and not report.updates:
         raise StepAbandonedError
@@ -225,12 +200,12 @@ def _checked_loss(context: StepContext, plan: LossPlan, micro: Batch) -> tuple[T
     return result.loss, result.totals
 
 
-def _examples_with_a_gradient(context: StepContext, part: Batch, plan: LossPlan) -> Batch:
+def _examples_with_a_gradient(part: Batch, plan: LossPlan) -> Batch:
     """Leave out the examples of advantage 0, unless KL or entropy is trained or measured on them.
 
     The loss is still divided by the sizes of all examples.
     """
-    if plan.reference is not None or plan.entropy_coef:
+    if plan.reference is not None or plan.objective.entropy_coef:
         return part
     return part.select(part.advantages_B != 0)
 
@@ -239,9 +214,10 @@ def _update(context: StepContext, part: Batch, report: StepReport) -> None:
     """Guard, clip, step, guard; nothing if no example had a gradient. A fault before the step leaves the weights."""
     context.at(Moment.accumulated, report)
     parameters = [p for p in context.policy.model.parameters() if p.grad is not None]
-    if not parameters:
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if not gradients:
         return
-    total_norm = full_tensor(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+    total_norm = full_tensor(torch.nn.utils.get_total_norm(gradients))
     grad_norm = float(total_norm)
     report.grad_norm = max(report.grad_norm, grad_norm)
     checks.check_gradient(context, grad_norm, part)
