@@ -1,8 +1,8 @@
 """The mathematics of the objective: pure torch, nothing of chess.
 
-Read in this order: `masked` (what counts), `logprobs` (what the model says), `advantages` (what was good),
-`policy_loss`, `cispo` and `gspo` (what to do about it), `token_weights` and `losses` (how much each token
-counts), `kl` (how far to go), `mismatch` (how far the sampler was off).
+Read in this order: `masked` (values under a loss mask), `logprobs`, `advantages`, the surrogates `policy_loss`, `cispo`
+and `gspo`, `token_weights` and `losses` (their sums over tokens), `kl`, and `mismatch` (importance weights between the
+sampler and the trainer).
 """
 
 from .advantages import (

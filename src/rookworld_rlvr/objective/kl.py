@@ -40,7 +40,7 @@ class KLForm(StrEnum):
 
 
 def kl_k1(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-    """-Δ: unbiased, of either sign, the noisiest. Its gradient is 0 in expectation: never a loss.
+    """The k1 estimator -Δ: unbiased, noisy, and of either sign. Its expected gradient is 0, so it is no loss.
 
     Source: joschu.net/blog/kl-approx.
     """
@@ -48,7 +48,7 @@ def kl_k1(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
 
 
 def kl_k2(logprobs: Tensor, ref_logprobs: Tensor, token_clamp: float = math.inf) -> Tensor:
-    """½Δ²: biased in value, never negative; its gradient -Δ·∇logprob is ∇KL(policy‖reference), exactly.
+    """The k2 estimator ½Δ²: biased in value, never negative. Its gradient -Δ·∇logprob is ∇KL(policy‖reference).
 
     Continued linearly beyond |Δ| = token_clamp, nat. Finite for any finite log-probs.
     Source: joschu.net/blog/kl-approx; gradient: arXiv 2512.21852.

@@ -21,8 +21,8 @@ from .token_weights import (
 
 
 class LossKind(StrEnum):
-    """Loss that is minimised. On-policy (one update per step) the surrogates agree and the weights differ;
-    bnpo is then dapo and cispo, and gspo is grpo, in gradient."""
+    """Loss that is minimised. With one update per step the surrogates agree, and only the tokens' weights differ: dapo,
+    bnpo and cispo then have one gradient, and so have grpo and gspo."""
 
     grpo = "grpo"
     """Clipped tokens, each completion counts once: biased by length (arXiv 2402.03300)."""

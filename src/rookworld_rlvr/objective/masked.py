@@ -1,4 +1,4 @@
-"""Reductions over trained tokens; all other values are replaced before any arithmetic.
+"""Loss masks: values of tokens that are not trained are replaced before any arithmetic.
 
 A loss mask is boolean and has the shape of the values. Values under False (padding, prompt) may be NaN or infinite:
 `nan * 0` is NaN in the value, and `inf * 0` is NaN in the gradient even if the value looks right. So these values are

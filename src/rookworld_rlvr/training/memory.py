@@ -13,7 +13,7 @@ FORGET_PEAK = "5"
 
 
 class _Peak:
-    """A process has one high-water mark, so one object keeps what a reset of it forgets."""
+    """The process's peak memory, kept across resets of the system's counter."""
 
     before_gib = 0.0
     """Highest before the last reset."""

@@ -1,4 +1,4 @@
-"""AdamW, its learning rate over the run, and how a batch is cut."""
+"""AdamW, its learning rate over the run, and the place of the schedules."""
 
 import math
 from collections.abc import Iterable
@@ -49,7 +49,7 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig) -> t
 
 
 def learning_rate(config: OptimConfig, step: int, total_steps: int) -> float:
-    """Warm-up, then cosine to min_lr_fraction × lr at the last step; `step` counts from 0.
+    """Warm-up, then a cosine that would reach min_lr_fraction × lr one step behind the last; `step` counts from 0.
 
     >>> learning_rate(OptimConfig(lr=1.0, warmup_steps=0, min_lr_fraction=0.5), 50, 100)
     0.75

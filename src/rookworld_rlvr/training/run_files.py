@@ -40,9 +40,9 @@ def make_run_folder(root: Path, name: str, *, now: datetime) -> Path:
 
 @contextmanager
 def held(folder: Path, lock: int = fcntl.LOCK_EX) -> Iterator[None]:
-    """Meanwhile no other process trains in the folder; however this one ends, it lets go. Raises UserError.
+    """Context manager that locks the run's folder. The lock is released however the process ends. Raises UserError.
 
-    With LOCK_SH this process only looks, and others may look beside it.
+    LOCK_EX excludes every other process. With LOCK_SH this process only reads, and others may read at the same time.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
