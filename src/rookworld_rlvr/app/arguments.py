@@ -40,7 +40,7 @@ def groups(name: str) -> dict[str, tuple[str, list[str]]]:
         # The others are the schema and the file itself, and hydra's own groups.
         if isinstance(entry, DictConfig) and not str(next(iter(entry))).startswith("override "):
             [(key, default)] = entry.items()
-            group = str(key).removeprefix("optional ")
+            group = str(key)
             options = sorted(path.stem for path in (conf_folder() / group).glob("*.yaml"))
             by_group[group] = default or "", options
     return by_group
