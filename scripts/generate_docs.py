@@ -29,7 +29,6 @@ from rookworld_rlvr.app import config
 from rookworld_rlvr.app.arguments import conf_folder
 from rookworld_rlvr.app.cli import COMMANDS
 from rookworld_rlvr.app.cli import main as rookworld
-from rookworld_rlvr.app.renamed_options import REMOVED, RENAMED_COMMANDS, RENAMED_OPTIONS
 from rookworld_rlvr.evaluation.metrics import EVALUATION_METRICS
 from rookworld_rlvr.training.metrics import METRICS
 
@@ -107,7 +106,7 @@ def main() -> int:
 
 
 def configuration_page() -> str:
-    """Return the page of all options, group files and renamed options."""
+    """Return the page of all options and group files."""
     parts = [CONFIGURATION]
     of_train = {option.name for option in options(config.RunConfig)}
     for command, schema in SCHEMAS.items():
@@ -115,7 +114,7 @@ def configuration_page() -> str:
         parts += [f"## `{command}`\n", paragraph(schema.__doc__)]
         for title, text, rows in sections(schema, known):
             parts += [f"### `{command}`: {title}\n", text, table(["option", "default", "meaning"], rows)]
-    parts += ["## Group files\n", group_files(), "## Renamed and removed options\n", renamed()]
+    parts += ["## Group files\n", group_files()]
     return "\n".join(part for part in parts if part)
 
 
@@ -201,15 +200,6 @@ def settings(content: dict[str, Any], path: str = "") -> Iterator[str]:
     for key, value in content.items():
         here = f"{path}{key}"
         yield from settings(value, f"{here}.") if isinstance(value, dict) else [f"{here}={value}"]
-
-
-def renamed() -> str:
-    """Return the table of options and commands of earlier versions."""
-    entries = RENAMED_OPTIONS | {f"rookworld {old}": new for old, new in RENAMED_COMMANDS.items()}
-    successors = {
-        old: new.removeprefix("(")[:-1] if new.startswith(REMOVED) else f"`{new}`" for old, new in entries.items()
-    }
-    return table(["before", "now"], [[f"`{old}`", new] for old, new in successors.items()])
 
 
 # Metrics

@@ -6,7 +6,6 @@ import sys
 from ..errors import BAD_INPUT, DONE, INTERRUPTED, UserError
 from .arguments import groups
 from .process import prepare_process, run_process
-from .renamed_options import renamed_command
 
 # Each command's module is imported when it is called: `data` needs no torch.
 COMMANDS = {
@@ -37,9 +36,6 @@ def main(argv: list[str]) -> int:
         print(_usage())
         return DONE if argv else BAD_INPUT
     command, *arguments = argv
-    if renamed := renamed_command(argv):
-        print(f"rookworld: {renamed}", file=sys.stderr)
-        return BAD_INPUT
     if command not in COMMANDS:
         print(f"rookworld: expected one of {', '.join(COMMANDS)}, got {command!r}", file=sys.stderr)
         return BAD_INPUT

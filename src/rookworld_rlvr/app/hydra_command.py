@@ -33,7 +33,6 @@ from ..model.world import RankError
 from ..rewards import ScorerError
 from ..rollout.generator import GeneratorError, PromptLengthError
 from .arguments import conf_folder, groups
-from .renamed_options import renamed_option
 
 EXIT_CODES: dict[type[Exception], int] = {
     UserError: BAD_INPUT,
@@ -73,8 +72,6 @@ def run_command(name: str, schema: type, argv: list[str], task: Callable[[Any, D
     Returns the exit code: what `task` returns (None is 0), the highest of a sweep's. A member that was interrupted ends
     the sweep.
     """
-    if renamed := renamed_option(argv):
-        return _complain(UserError(renamed))
     store_schema(name, schema)
     codes: list[int] = []
 
