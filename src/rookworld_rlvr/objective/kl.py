@@ -14,10 +14,7 @@ Sources: joschu.net/blog/kl-approx, arXiv 2512.21852, arXiv 2505.17508, arXiv 24
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -96,9 +93,8 @@ def kl_penalty(
     """The KL term of each token to add to the loss, nat, in the shape of logprobs; 0 under the mask.
 
     log_ratio = logprobs - old_logprobs, read by value: k2_straight_through weighs by its exp, so that it holds for
-    tokens drawn from the old policy too. kl_exact is the full-vocabulary KL of each
-    position. The prefix is taken as sampled: see the module about what that leaves out. Each form's formula
-    is with its function below.
+    tokens drawn from the old policy too. kl_exact is the full-vocabulary KL of each position. The prefix is taken as
+    sampled: see the module about what that leaves out.
 
     Beyond |Δ| = token_clamp, nat, above 0, a token's term is continued linearly, value f(c) + f'(c)·(Δ - c):
     one token pulls no harder than at c, and unlike a clamped value never stops pulling. This trades a bias
@@ -109,62 +105,27 @@ def kl_penalty(
     """
     if not token_clamp > 0:
         raise ValueError(f"token_clamp: expected above 0, got {token_clamp}")
-    tokens = _Tokens(
-        logprobs=keep(logprobs, loss_mask),
-        ref_logprobs=keep(ref_logprobs, loss_mask),
-        kl_exact=None if kl_exact is None else keep(kl_exact, loss_mask),
-        log_ratio=keep(log_ratio.detach(), loss_mask),
-        loss_mask=loss_mask,
-        token_clamp=token_clamp,
-    )
-    return _FORMS[form](tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class _Tokens:
-    """Arguments of `kl_penalty`, 0 under the mask."""
-
-    logprobs: Tensor
-    ref_logprobs: Tensor
-    kl_exact: Tensor | None
-    log_ratio: Tensor
-    loss_mask: Tensor
-    token_clamp: float
-
-
-def _k2_straight_through(tokens: _Tokens) -> Tensor:
-    """sg(r)·(sg(k3) + k2 - sg(k2)): the unbiased value, and the gradient -r·Δ·∇logprob, which in expectation
-    over the position's token is ∇KL(policy‖reference). Linear, with slope ∓c, beyond |Δ| = c."""
-    k2 = kl_k2(tokens.logprobs, tokens.ref_logprobs, tokens.token_clamp)
-    k3 = kl_k3(tokens.logprobs, tokens.ref_logprobs, tokens.token_clamp)
-    return masked_exp(tokens.log_ratio, tokens.loss_mask) * (k3.detach() + (k2 - k2.detach()))
-
-
-def _exact(tokens: _Tokens) -> Tensor:
-    """Σ_v p_v·(log p_v - log q_v) as it is, value and gradient; the token drawn plays no part, so neither does
-    the ratio. It needs no clamp: a token without mass under the policy adds p·log p → 0, and a token without mass
-    under the reference adds only -log q, with which both value and gradient grow linearly."""
-    if tokens.kl_exact is None:
-        raise ValueError("kl_exact: expected a tensor for the form exact, got None")
-    return tokens.kl_exact
-
-
-def _in_reward(tokens: _Tokens) -> Tensor:
-    """0: the KL is part of the advantage already. See `sequence_kl`."""
-    return torch.zeros_like(tokens.logprobs)
-
-
-def _k3_naive(tokens: _Tokens) -> Tensor:
-    """k3, unweighted, as in arXiv 2402.03300. Its gradient -(e^Δ - 1)·∇logprob is in expectation that of
-    KL(reference‖policy), and its value is biased once the tokens are not the policy's own."""
-    return kl_k3(tokens.logprobs, tokens.ref_logprobs, tokens.token_clamp)
-
-
-_FORMS: Mapping[KLForm, Callable[[_Tokens], Tensor]] = MappingProxyType(
-    {
-        KLForm.k2_straight_through: _k2_straight_through,
-        KLForm.exact: _exact,
-        KLForm.in_reward: _in_reward,
-        KLForm.k3_naive: _k3_naive,
-    }
-)
+    logprobs, ref_logprobs = keep(logprobs, loss_mask), keep(ref_logprobs, loss_mask)
+    kl_exact = None if kl_exact is None else keep(kl_exact, loss_mask)
+    log_ratio = keep(log_ratio.detach(), loss_mask)
+    match form:
+        case KLForm.k2_straight_through:
+            # sg(r)·(sg(k3) + k2 - sg(k2)): the unbiased value, and the gradient -r·Δ·∇logprob, which in expectation
+            # over the position's token is ∇KL(policy‖reference). Linear, with slope ∓c, beyond |Δ| = c.
+            k2 = kl_k2(logprobs, ref_logprobs, token_clamp)
+            k3 = kl_k3(logprobs, ref_logprobs, token_clamp)
+            return masked_exp(log_ratio, loss_mask) * (k3.detach() + (k2 - k2.detach()))
+        case KLForm.exact:
+            # Σ_v p_v·(log p_v - log q_v) as it is, value and gradient; the token drawn plays no part, so neither does
+            # the ratio. It needs no clamp: a token without mass under the policy adds p·log p → 0, and a token without
+            # mass under the reference adds only -log q, with which both value and gradient grow linearly.
+            if kl_exact is None:
+                raise ValueError("kl_exact: expected a tensor for the form exact, got None")
+            return kl_exact
+        case KLForm.in_reward:
+            # 0: the KL is part of the advantage already. See `sequence_kl`.
+            return torch.zeros_like(logprobs)
+        case KLForm.k3_naive:
+            # k3, unweighted, as in arXiv 2402.03300. Its gradient -(e^Δ - 1)·∇logprob is in expectation that of
+            # KL(reference‖policy), and its value is biased once the tokens are not the policy's own.
+            return kl_k3(logprobs, ref_logprobs, token_clamp)
