@@ -9,7 +9,7 @@ import pytest
 from rookworld_rlvr.rewards import Rubric, RubricConfig
 from rookworld_rlvr.rewards.evaluation_cache import EvaluationCache, EvaluationCacheError, load_cache
 from rookworld_rlvr.rewards.rubric import MoveSource
-from rookworld_rlvr.rewards.scorer import EvaluationScorer, ScoreRequest
+from rookworld_rlvr.rewards.scorer import RubricScorer, ScoreRequest
 from rookworld_rlvr.stockfish.engine import Analysis, EngineNotFoundError
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks import Task
@@ -40,8 +40,8 @@ def no_engine() -> EnginePool:
     raise EngineNotFoundError("none here")
 
 
-def scorer_with(book: EvaluationCache) -> EvaluationScorer:
-    return EvaluationScorer(Rubric(RubricConfig()), book, open_pool=no_engine)
+def scorer_with(book: EvaluationCache) -> RubricScorer:
+    return RubricScorer(Rubric(RubricConfig()), book, open_pool=no_engine)
 
 
 def ask(fen: str, completion: str, label: str | None = None) -> ScoreRequest:
@@ -93,7 +93,7 @@ def test_an_engine_is_opened_once_and_only_where_the_book_has_no_verdict(tmp_pat
         return Pool()  # type: ignore[return-value]
 
     book = load_cache(str(write(tmp_path / "book.tsv", FEN)))
-    scorer = EvaluationScorer(Rubric(RubricConfig()), book, open_pool=open_pool)
+    scorer = RubricScorer(Rubric(RubricConfig()), book, open_pool=open_pool)
     scorer.prepare([f"P: {FEN}"])
     assert scorer.score_all([ask(FEN, GOOD)])[0].source == "file" and not opens
     scores = scorer.score_all([ask(OTHER, "M: g1g8 E: 1.0 B: g1g8"), ask(FEN, GOOD)])

@@ -9,6 +9,7 @@ import torch
 
 from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.rewards import Rubric, RubricConfig
+from rookworld_rlvr.rewards.evaluation_cache import load_cache
 from rookworld_rlvr.rewards.scorer import RubricScorer
 from rookworld_rlvr.rollout.generator import GeneratorError, SampledCompletion
 from rookworld_rlvr.rollout.groups import prompt_tokens, sample_groups, score_groups
@@ -45,7 +46,7 @@ def test_groups_hold_their_example_its_tokens_and_the_rubric_s_score_of_each_com
 ) -> None:
     sampled = sample_groups(generator, policy.tokenizer, EXAMPLES, group_size=3, temperature=1.0, seeds=[0, 1])
     rubric = Rubric(RubricConfig(warmup_steps=10))
-    groups = score_groups(sampled, policy.tokenizer, EXAMPLES, scorer=RubricScorer(rubric), step=2)
+    groups = score_groups(sampled, policy.tokenizer, EXAMPLES, scorer=RubricScorer(rubric, load_cache("")), step=2)
     assert [group.example for group in groups] == EXAMPLES
     for group, (prompt, completions) in zip(groups, sampled, strict=True):
         assert group.prompt_tokens == prompt == prompt_tokens(policy.tokenizer, group.example.prompt)

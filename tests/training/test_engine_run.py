@@ -11,7 +11,7 @@ import pytest
 
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.errors import TrainingGaveUpError
-from rookworld_rlvr.rewards.scorer import EvaluationScorer
+from rookworld_rlvr.rewards.scorer import RubricScorer
 from rookworld_rlvr.training.metrics import declared
 from rookworld_rlvr.training.run import Run
 from rookworld_rlvr.training.state import Moment, StepContext, StepReport
@@ -34,7 +34,7 @@ def summary(folder: Path) -> dict[str, Any]:
 
 
 def pids(context: StepContext) -> list[int]:
-    assert isinstance(context.scorer, EvaluationScorer)
+    assert isinstance(context.scorer, RubricScorer)
     return context.scorer._pool.pids()
 
 

@@ -1,7 +1,7 @@
 """Scorer of many completions at once: a rubric, with move evaluations from a file, from Stockfish or from neither."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -14,13 +14,12 @@ from .rubric import MoveSource, Rubric, RubricConfig, Score
 
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
-    """A completion to score; the arguments of `Rubric.score`."""
+    """A completion to score; arguments of `Rubric.score`."""
 
     prompt: str
     completion: str
     label: str | None
     step: int | None = None
-    analysis: Analysis | None = None
 
 
 class Scorer(Protocol):
@@ -43,34 +42,7 @@ class Scorer(Protocol):
 
 
 class RubricScorer:
-    """The rubric alone, by the analyses that the requests bring. See `Scorer`."""
-
-    def __init__(self, rubric: Rubric) -> None:
-        self._rubric = rubric
-
-    def prepare(self, prompts: Iterable[str]) -> None:
-        return
-
-    def score_all(self, requests: Sequence[ScoreRequest]) -> list[Score]:
-        return [
-            self._rubric.score(
-                request.prompt, request.completion, request.label, step=request.step, analysis=request.analysis
-            )
-            for request in requests
-        ]
-
-    def move_values(self, prompts: Iterable[str]) -> Mapping[str, Mapping[str, float]]:
-        return {}
-
-    def engine_counts(self) -> EngineCounts | None:
-        return None
-
-    def close(self) -> None:
-        return
-
-
-class EvaluationScorer:
-    """The rubric with move evaluations: those of the cache, and an engine's for positions that it lacks. See `Scorer`.
+    """A rubric with move evaluations: those of the cache, and an engine's for positions that it lacks. See `Scorer`.
 
     Each position is searched once, however many completions it has. Without an engine, a position that the cache
     lacks has no evaluations, and the rubric falls back to the label or the rules; `Score.source` names what was used.
@@ -87,11 +59,12 @@ class EvaluationScorer:
     ) -> None:
         """`pool`: engines that run. `open_pool` begins some at the first position that the cache lacks, or raises
         EngineUnusableError where there are none."""
-        self._rubric, self._scorer = rubric, RubricScorer(rubric)
-        self._cache, self._pool, self._open_pool = cache, pool, open_pool
+        self._rubric, self._cache, self._pool, self._open_pool = rubric, cache, pool, open_pool
         self._scored_last: Mapping[str, Analysis] = {}
 
     def prepare(self, prompts: Iterable[str]) -> None:
+        if self._pool is None and self._open_pool is None:
+            return
         missing = self._missing(policy_fens(prompts).values())
         if missing and (pool := self._engine()):
             pool.prepare(missing)
@@ -100,9 +73,16 @@ class EvaluationScorer:
         fens = policy_fens(request.prompt for request in requests)
         by_fen = self._analyses(list(fens.values()))
         self._scored_last = {prompt: by_fen[fen] for prompt, fen in fens.items() if fen in by_fen}
-        return self._scorer.score_all(
-            [replace(request, analysis=self._scored_last.get(request.prompt)) for request in requests]
-        )
+        return [
+            self._rubric.score(
+                request.prompt,
+                request.completion,
+                request.label,
+                step=request.step,
+                analysis=self._scored_last.get(request.prompt),
+            )
+            for request in requests
+        ]
 
     def move_values(self, prompts: Iterable[str]) -> Mapping[str, Mapping[str, float]]:
         analyses = {prompt: self._scored_last[prompt] for prompt in prompts if prompt in self._scored_last}
@@ -147,8 +127,7 @@ def make_scorer(config: RubricConfig | None = None, pool: EnginePool | None = No
     config = config or RubricConfig()
     rubric = Rubric(config)
     if config.source is MoveSource.engine:
-        return EvaluationScorer(rubric, load_cache(""), pool=pool or EnginePool(config.stockfish))
+        return RubricScorer(rubric, load_cache(""), pool=pool or EnginePool(config.stockfish))
     if config.source is MoveSource.cached:
-        cache = load_cache(config.move_evals)
-        return EvaluationScorer(rubric, cache, open_pool=partial(EnginePool, config.stockfish))
-    return RubricScorer(rubric)
+        return RubricScorer(rubric, load_cache(config.move_evals), open_pool=partial(EnginePool, config.stockfish))
+    return RubricScorer(rubric, load_cache(""))
