@@ -15,6 +15,15 @@ INTERRUPTED = 130
 """Stopped by Ctrl-C or a signal, as a shell reports it; a run has saved a checkpoint and can be resumed."""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or the error's type where it has none.
+
+    >>> first_line(ValueError("expected 1\\nand more")), first_line(KeyboardInterrupt())
+    ('expected 1', 'KeyboardInterrupt')
+    """
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
 class UserError(ValueError):
     """Bad input or configuration: one clear line, exit code 2."""
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, first_line
 from ..evaluation import Row
 from ..evaluation.suite import Suite
 from ..evaluation.table import Written, json_number
@@ -78,7 +78,7 @@ def read_rows(path: Path) -> tuple[Any, dict[str, list[Row]]]:
             by_suite[row["suite"]].append(Row(row["index"], row["item"], values, row.get("record", ""), written))
         return header[HEADER], dict(by_suite)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"output: expected the rows of an evaluation in {path}, got {_first_line(error)}") from error
+        raise UserError(f"output: expected the rows of an evaluation in {path}, got {first_line(error)}") from error
 
 
 def read_finished(output: Path) -> tuple[Any, dict[str, list[Row]]]:
@@ -88,15 +88,11 @@ def read_finished(output: Path) -> tuple[Any, dict[str, list[Row]]]:
         tables = json.loads(output.read_text(encoding="utf-8"))["suites"]
         expected = {name: table["rows"] for name, table in tables.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"expected a finished evaluation's tables in {output}, got {_first_line(error)}") from error
+        raise UserError(f"expected a finished evaluation's tables in {output}, got {first_line(error)}") from error
     counts = {name: len(rows.get(name, [])) for name in expected}
     if counts != expected:
         raise UserError(f"expected rows {expected} beside {output}, got {counts}: the evaluation is not finished")
     return header, {name: rows.get(name, []) for name in expected}
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _finished(suite: Suite, rows: Sequence[Row], path: Path) -> list[Row]:

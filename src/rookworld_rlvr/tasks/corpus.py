@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ..board.fen import is_valid_fen, parse_fen, position_key
 from ..board.positions import positions_from_file, positions_from_pgn
+from ..errors import first_line
 from . import parse_prompt
 from .environment import SEPARATOR, parse_environment
 from .policy import PREFIX as POLICY_PREFIX
@@ -99,9 +100,9 @@ def raw_rows(source: str | Path, *, split: str = "train") -> Iterator[RawRow]:
     except CorpusError:
         raise
     except ValueError as error:
-        raise CorpusError(_first_line(error)) from error
+        raise CorpusError(first_line(error)) from error
     except OSError as error:
-        raise CorpusError(f"expected rows in {source}, got {_first_line(error)}") from error
+        raise CorpusError(f"expected rows in {source}, got {first_line(error)}") from error
 
 
 def _may_be_hub_name(source: str | Path) -> bool:
@@ -144,11 +145,7 @@ def _dataset_rows(source: str | Path, split: str) -> Iterator[RawRow]:
             yield from datasets.load_dataset(str(source), split=split, streaming=True)
     except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as error:
         wanted = f"a dataset with a split {split!r} in {source}"
-        raise CorpusError(f"expected {wanted}, got {type(error).__name__}: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+        raise CorpusError(f"expected {wanted}, got {type(error).__name__}: {first_line(error)}") from error
 
 
 def parse_row(raw: RawRow) -> Example | ParseFailure:

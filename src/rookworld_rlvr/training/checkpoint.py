@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from ..errors import UserError
+from ..errors import UserError, first_line
 from ..model.device import Device, random_states, set_random_states
 from ..model.sharded import distribute, load_full_state
 from ..model.weights import cpu_state_dict, to_cpu
@@ -64,7 +64,7 @@ def _save(run_folder: Path, context: StepContext, gathered: Gathered | None, ste
             # What torch says of a full disk does not name it.
             free = f"{shutil.disk_usage(run_folder).free // MIB} MiB free there"
             _sweep(final.parent)
-            raise UserError(f"checkpoint: expected to write {final}, {free}, got: {_first_line(error)}") from error
+            raise UserError(f"checkpoint: expected to write {final}, {free}, got: {first_line(error)}") from error
     recovery = context.recovery
     # Without validation no score compares checkpoints; the newest is the one that a run evaluates at its end.
     best = recovery.best_step if context.config.validation.every else step
@@ -209,11 +209,7 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _not_ours(folder: Path, error: Exception) -> UserError:
-    return UserError(f"resume: expected a checkpoint of this model and data in {folder}: {_first_line(error)}")
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    return UserError(f"resume: expected a checkpoint of this model and data in {folder}: {first_line(error)}")
 
 
 def _state(context: StepContext, step: int, keep: bool = True) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..errors import UserError
+from ..errors import UserError, first_line
 
 STATE_FILE = "training_state.pt"
 ADVICE = "another output folder starts a new training"
@@ -41,7 +41,7 @@ def _load(path: Path, device: torch.device) -> dict[str, Any]:
         state = torch.load(path, map_location=device, weights_only=True)
     # An unpickler that reads damaged bytes may raise any exception.
     except Exception as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line(error)
         raise UserError(f"output: expected the state of a training in {path}, got {reason}; {ADVICE}") from error
     if not isinstance(state, dict) or not isinstance(state.get("header"), dict):
         raise UserError(f"output: expected the state of a training in {path}, got a file without a header; {ADVICE}")
