@@ -5,10 +5,16 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from .errors import UserError
+
+
+def asset(name: str) -> Path:
+    """A file or folder of `assets`, which ships with the package."""
+    return Path(str(resources.files("rookworld_rlvr") / "assets" / name))
 
 
 def make_folder(folder: Path, option: str) -> None:

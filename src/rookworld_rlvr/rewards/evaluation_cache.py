@@ -1,9 +1,9 @@
 """Evaluation cache of a file, keyed by position: an engine's evals of every legal move, made in advance."""
 
 from functools import cache, lru_cache
-from importlib import resources
 from pathlib import Path
 
+from ..files import asset
 from ..stockfish.engine import Analysis, engine_position
 from ..tasks.move_evals import move_evals_lines, parse_move_evals
 
@@ -45,7 +45,7 @@ def load_cache(source: str) -> EvaluationCache:
     """
     if not source:
         return EvaluationCache({}, "")
-    path = default_cache() if source == DEFAULT else Path(source)
+    path = asset("data/move_evals.tsv.gz") if source == DEFAULT else Path(source)
     lines: dict[str, str] = {}
     try:
         for line in move_evals_lines(path):
@@ -54,11 +54,6 @@ def load_cache(source: str) -> EvaluationCache:
         place = f"{source}, line {len(lines) + 1}"
         raise EvaluationCacheError(f"expected a file of move evaluations, got {place}: {error}") from error
     return EvaluationCache(lines, "shipped" if source == DEFAULT else "file")
-
-
-def default_cache() -> Path:
-    """The move evaluations that ship with the package."""
-    return Path(str(resources.files("rookworld_rlvr") / "assets" / "data" / "move_evals.tsv.gz"))
 
 
 def _fen(line: str) -> str:

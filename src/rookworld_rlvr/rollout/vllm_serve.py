@@ -10,11 +10,11 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from importlib import resources
 from typing import Any
 
 import torch
 
+from ..files import asset
 from ..model.device import Device, is_accelerator, select_device
 from .generator import GeneratorConfig
 from .vllm_config import ENVIRONMENT, SERVED_NAME, VLLMConfig, engine_arguments
@@ -44,7 +44,7 @@ _IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_CPU_OMP_THREADS_BIND"}
 def flags(given: argparse.Namespace) -> list[str]:
     """The server's command line; switches that are off are left out."""
     config = VLLMConfig(kv_cache_gib=given.kv_cache_gib, gpu_memory_fraction=given.gpu_memory_fraction)
-    model = str(resources.files("rookworld_rlvr") / "assets" / "tiny") if given.model == TINY else given.model
+    model = str(asset("tiny")) if given.model == TINY else given.model
     accelerated, dtype = is_accelerator(select_device(Device.auto)), DTYPES[given.precision]
     arguments = engine_arguments(
         model, config, batch_size=given.batch_size, accelerated=accelerated, dtype=dtype, sleeps=False

@@ -3,13 +3,13 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 from pathlib import Path
 
 from ..board.fen import parse_fen, position_key
 from ..board.positions import count_games
 from ..errors import UserError
 from ..evaluation.mate_in_one import MateInOne, MateInOneConfig, read_mates
+from ..files import asset
 from ..tasks import Example, Task
 from ..tasks.corpus import Corpus, CorpusError, example_key, exclude_positions, read_corpus, split_by_position
 from .config import DEFAULT, DataConfig, SourceConfig
@@ -163,7 +163,7 @@ def evaluation_rows(held_out: tuple[Example, ...], rows_per_task: int) -> tuple[
 
 def default_file(name: str) -> Path:
     """A data file that ships with the package."""
-    return Path(str(resources.files("rookworld_rlvr") / "assets" / "data" / name))
+    return asset(f"data/{name}")
 
 
 def _keys(examples: Iterable[Example]) -> frozenset[str]:
