@@ -77,6 +77,10 @@ def test_smoke_of_a_sweep_tries_the_first_values_once(
     [
         ("kl.coef=0,0.01", "kl.coef=0"),
         ("steps=5", "steps=5"),
+        ("kl.coef=choice(0,0.01)", "kl.coef=0"),
+        ("seed=range(3,9)", "seed=3"),
+        ("model=*", "model=*"),
+        ("--cfg", "--cfg"),
         ("a=[1,2],[3]", "a=[1,2]"),
         ("a={b:1,c:2},x", "a={b:1,c:2}"),
         ("name='x,y',z", "name='x,y'"),

@@ -4,6 +4,8 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from omegaconf import DictConfig
 from rich.console import Console
 
@@ -80,20 +82,13 @@ def _mixture(tasks: int, config: RunConfig) -> MixtureConfig:
 
 
 def _first_value(argument: str) -> str:
-    """The first of an override's values: `kl.coef=0,0.01` → `kl.coef=0`; brackets and quotes hold together."""
-    depth, quote = 0, ""
-    for i, character in enumerate(argument):
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"":
-            quote = character
-        elif character in "[({":
-            depth += 1
-        elif character in "])}":
-            depth -= 1
-        elif character == "," and depth == 0:
-            return argument[:i]
-    return argument
+    """The first of an override's values: `kl.coef=0,0.01` → `kl.coef=0`."""
+    try:
+        override = OverridesParser.create().parse_override(argument)
+        return f"{override.get_key_element()}={next(override.sweep_string_iterator())}"
+    except (HydraException, StopIteration):
+        # It has one value, or is nothing that hydra can read, which it then says itself.
+        return argument
 
 
 def _show_title(console: Console, title: str) -> None:
