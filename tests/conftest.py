@@ -356,6 +356,18 @@ def stockfish() -> str:
         pytest.skip(str(error))
 
 
+def pids_of(pool: Any) -> list[int]:
+    # Each is looked up once: another thread may be replacing it.
+    processes = [engine._process for engine in pool._engines]
+    return [process._process.pid for process in processes if process]
+
+
+@pytest.fixture(scope="session")
+def engine_pids() -> Callable[[Any], list[int]]:
+    """The process ids of the engines of a pool that have been begun."""
+    return pids_of
+
+
 @pytest.fixture(scope="session")
 def fake_stockfish(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An engine that does at once what no real one does on demand; see its text."""

@@ -114,7 +114,12 @@ DEADLY, STICKY = NEXT, NEXT.replace("4P3", "3P4").replace("PPPP1PPP", "PPP1PPPP"
 
 
 @pytest.fixture
-def of_engines(fake_stockfish: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def of_engines(
+    fake_stockfish: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    engine_pids: Callable[[EnginePool], list[int]],
+) -> dict[str, Any]:
     """Observers of engines, with the fake engine in the place of a user's."""
     monkeypatch.setenv("STOCKFISH_PATH", str(fake_stockfish))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -140,7 +145,7 @@ def of_engines(fake_stockfish: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
             with closing(open_pool(config.rubric.stockfish, "engine")) as pool:
                 why = failure(pool, DEADLY)
                 analyses = [pool.analyse([fen]) for fen in (FEN, FEN.replace(" w ", " b "))]
-                return analyses, why, len(pool.pids()), cached()
+                return analyses, why, len(engine_pids(pool)), cached()
         except UserError as error:
             return str(error)
 

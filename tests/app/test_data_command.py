@@ -399,10 +399,10 @@ def test_an_engine_killed_while_it_labels_changes_no_row() -> None:
     assert isinstance(plain, Game) and len(plain.lines) > 20 and plain.restarts == 0
 
     def kill_once() -> None:
-        first = engine.pid()
+        first = engine._process
         time.sleep(0.05)
         if first is not None:
-            os.kill(first, signal.SIGKILL)
+            os.kill(first._process.pid, signal.SIGKILL)
         over.set()
 
     thread = threading.Thread(target=kill_once)

@@ -1,7 +1,7 @@
 """Rewards by an engine's evaluations: by hand, the components that they replace, and the engine's scorer."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import chess
@@ -148,7 +148,9 @@ def questions() -> list[ScoreRequest]:
     ]
 
 
-def test_an_engine_searches_each_position_once_for_all_completions(pool: EnginePool) -> None:
+def test_an_engine_searches_each_position_once_for_all_completions(
+    pool: EnginePool, engine_pids: Callable[[EnginePool], list[int]]
+) -> None:
     scorer = make_scorer(BY_ENGINE, pool)
     scorer.prepare(question.prompt for question in questions())
     scores = scorer.score_all(questions())
@@ -163,7 +165,7 @@ def test_an_engine_searches_each_position_once_for_all_completions(pool: EngineP
     assert counts is not None and (counts.positions, counts.searched, counts.restarts) == (3, 2, 0)
     assert scorer.score_all([]) == []
     scorer.close()
-    assert pool.pids() == []
+    assert engine_pids(pool) == []
 
 
 def test_an_engine_that_fails_ahead_of_time_fails_the_scoring(

@@ -68,7 +68,7 @@ def test_an_engine_that_is_too_old_or_another_is_refused_by_its_name(
     engine = opened(fake_stockfish)
     with pytest.raises(EngineUnusableError, match=f"expected Stockfish 15 or newer, got '{name}' from /"):
         engine.identity()
-    assert engine.pid() is None
+    assert engine._process is None
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_where_nobody_can_move_there_is_nothing_to_ask(fake_stockfish: Path, mon
     monkeypatch.setenv("FAKE_DIES", "k")
     engine = opened(fake_stockfish)
     assert [engine.analyse(fen, Limit(nodes=5)).lines for fen in (MATE, STALEMATE)] == [(), ()]
-    assert engine.pid() is None
+    assert engine._process is None
 
 
 @pytest.mark.parametrize(("how", "why"), [("FAKE_HANGS", "no bestmove in 0.3 s"), ("FAKE_DIES", "it has died")])

@@ -22,6 +22,7 @@ PATIENCE_S = 20
 FENS = [opening_board(opening).fen() for opening in OPENINGS[:10]]
 MATE = "R5k1/5ppp/8/8/8/8/8/7K b - - 0 1"
 Gone = Callable[[int], bool]
+Pids = Callable[[EnginePool], list[int]]
 Until = Callable[[Callable[[], bool]], None]
 # Searches of about a tenth of a second: long enough to be killed in.
 LONG = 40_000
@@ -36,11 +37,11 @@ def nothing_under_way(pool: EnginePool) -> bool:
 
 
 @contextmanager
-def meanwhile(pool: EnginePool, do: Callable[[EnginePool], None]) -> Iterator[None]:
+def meanwhile(pool: EnginePool, do: Callable[[EnginePool], None], engine_pids: Pids) -> Iterator[None]:
     """Do something once the first engine searches."""
 
     def act() -> None:
-        while not pool.pids():
+        while not engine_pids(pool):
             time.sleep(0.002)
         time.sleep(0.03)
         do(pool)
@@ -53,12 +54,12 @@ def meanwhile(pool: EnginePool, do: Callable[[EnginePool], None]) -> Iterator[No
         thread.join(PATIENCE_S)
 
 
-def test_three_runs_on_one_two_and_four_engines_say_the_same_in_order(stockfish: str) -> None:
+def test_three_runs_on_one_two_and_four_engines_say_the_same_in_order(stockfish: str, engine_pids: Pids) -> None:
     results = []
     for processes in (1, 2, 4, 1, 2, 4, 1, 2, 4):
         with pool_of(stockfish, processes=processes) as pool:
             results.append(pool.analyse(FENS))
-            assert 1 <= len(pool.pids()) <= processes
+            assert 1 <= len(engine_pids(pool)) <= processes
             assert pool.counts().restarts == 0 and pool.counts().searched == len(FENS)
     assert all(other == results[0] for other in results[1:])
     assert [analysis.position for analysis in results[0]] == [engine_position(fen) for fen in FENS]
@@ -77,7 +78,7 @@ def test_an_analysis_does_not_depend_on_earlier_ones(stockfish: str) -> None:
 
 
 def test_engines_killed_while_they_search_lose_nothing_and_change_nothing(
-    stockfish: str, monkeypatch: pytest.MonkeyPatch
+    stockfish: str, monkeypatch: pytest.MonkeyPatch, engine_pids: Pids
 ) -> None:
     with pool_of(stockfish, nodes=LONG, processes=2) as pool:
         expected = pool.analyse(FENS[:5])
@@ -88,26 +89,28 @@ def test_engines_killed_while_they_search_lose_nothing_and_change_nothing(
         """Three engines, each as soon as it searches."""
         deadline = time.monotonic() + PATIENCE_S
         while len(killed) < 3 and time.monotonic() < deadline:
-            for pid in set(pool.pids()) - set(killed):
+            for pid in set(engine_pids(pool)) - set(killed):
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)
             time.sleep(0.01)
 
     with pool_of(stockfish, nodes=LONG, processes=2) as pool:
-        with meanwhile(pool, kill):
+        with meanwhile(pool, kill, engine_pids):
             assert pool.analyse(FENS[:5]) == expected
         assert len(killed) >= 3 and pool.counts().restarts >= 2
-        assert not set(killed) & set(pool.pids())
+        assert not set(killed) & set(engine_pids(pool))
 
 
-def test_a_stopped_engine_is_replaced_and_its_position_searched_again(stockfish: str, gone: Gone) -> None:
+def test_a_stopped_engine_is_replaced_and_its_position_searched_again(
+    stockfish: str, gone: Gone, engine_pids: Pids
+) -> None:
     with pool_of(stockfish, timeout_s=2.0) as pool:
         expected = pool.analyse(FENS[:2])
     with pool_of(stockfish, timeout_s=2.0) as pool:
-        [first] = pool.pids()
+        [first] = engine_pids(pool)
         os.kill(first, signal.SIGSTOP)
         assert pool.analyse(FENS[:2]) == expected
-        [second] = pool.pids()
+        [second] = engine_pids(pool)
         assert second != first and gone(first) and pool.counts().restarts == 1
 
 
@@ -185,10 +188,10 @@ def test_where_nobody_can_move_the_verdict_is_empty(stockfish: str) -> None:
         assert pool.analyse([MATE]) == [Analysis(MATE, ())]
 
 
-def test_no_engine_outlives_its_pool(stockfish: str, gone: Gone) -> None:
+def test_no_engine_outlives_its_pool(stockfish: str, gone: Gone, engine_pids: Pids) -> None:
     with pytest.raises(ZeroDivisionError), pool_of(stockfish, processes=2) as pool:
         pool.analyse(FENS[:4])
-        pids = pool.pids()
+        pids = engine_pids(pool)
         raise ZeroDivisionError
     assert pids and all(map(gone, pids))
     pool.close()
@@ -196,10 +199,10 @@ def test_no_engine_outlives_its_pool(stockfish: str, gone: Gone) -> None:
         pool.analyse(FENS[4:5])
 
 
-def test_a_pool_closed_in_the_middle_of_a_search_ends_it_at_once(stockfish: str, gone: Gone) -> None:
+def test_a_pool_closed_in_the_middle_of_a_search_ends_it_at_once(stockfish: str, gone: Gone, engine_pids: Pids) -> None:
     pool = pool_of(stockfish, nodes=10**9)
-    pids = pool.pids()
-    with meanwhile(pool, EnginePool.close), pytest.raises(ScorerError, match="the engine is closed"):
+    pids = engine_pids(pool)
+    with meanwhile(pool, EnginePool.close, engine_pids), pytest.raises(ScorerError, match="the engine is closed"):
         pool.analyse(FENS[:3])
     assert all(map(gone, pids)) and pool.counts().restarts == 0
 
@@ -210,16 +213,16 @@ def test_engines_end_with_a_process_that_is_killed(stockfish: str, until: Until,
         "from rookworld_rlvr.stockfish.engine import EngineConfig\n"
         "from rookworld_rlvr.stockfish.pool import EnginePool\n"
         "pool = EnginePool(EngineConfig(path=sys.argv[1], cache=False))\n"
-        "print(*pool.pids(), flush=True)\n"
+        "print(pool._engines[0]._process._process.pid, flush=True)\n"
         "time.sleep(600)\n"
     )
     owner = subprocess.Popen([sys.executable, "-c", code, stockfish], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
-    pids = [int(word) for word in owner.stdout.readline().split()]
-    assert len(pids) == 1 and not gone(pids[0])
+    engine = int(owner.stdout.readline())
+    assert not gone(engine)
     owner.kill()
     owner.communicate()
-    until(lambda: gone(pids[0]))
+    until(lambda: gone(engine))
 
 
 def test_a_pool_without_an_engine_is_refused_at_once(tmp_path: Path) -> None:

@@ -12,12 +12,14 @@ import pytest
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.errors import TrainingGaveUpError
 from rookworld_rlvr.rewards.scorer import RubricScorer
+from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.training.metrics import declared
 from rookworld_rlvr.training.run import Run
 from rookworld_rlvr.training.state import Moment, StepContext, StepReport
 from rookworld_rlvr.training.trainer import train as train_run
 
 MakeRun = Callable[..., Run]
+Pids = Callable[[StepContext], list[int]]
 LOSS = "policy/win_probability_loss"
 ENGINE = ("rubric.source=engine", "rubric.stockfish.nodes=400", "data.mixture.environment=0", "steps=3")
 # The small corpus has 32 positions, of which a step takes two.
@@ -33,13 +35,24 @@ def summary(folder: Path) -> dict[str, Any]:
     return content
 
 
-def pids(context: StepContext) -> list[int]:
-    assert isinstance(context.scorer, RubricScorer)
-    return context.scorer._pool.pids()
+@pytest.fixture
+def pids(engine_pids: Callable[[EnginePool], list[int]]) -> Pids:
+    """The process ids of the engines that score a run."""
+
+    def of_run(context: StepContext) -> list[int]:
+        assert isinstance(context.scorer, RubricScorer) and context.scorer._pool
+        return engine_pids(context.scorer._pool)
+
+    return of_run
 
 
 def test_a_run_judged_by_an_engine_trains_and_counts_and_is_the_same_from_the_cache_and_with_engines_killed(
-    train: Callable[..., Path], make_saved_run: MakeRun, stockfish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: Callable[..., Path],
+    make_saved_run: MakeRun,
+    stockfish: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pids: Pids,
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     given = (*ENGINE, f"rubric.stockfish.path={stockfish}")
@@ -58,7 +71,7 @@ def test_a_run_judged_by_an_engine_trains_and_counts_and_is_the_same_from_the_ca
     assert summary(again)["before"] == result["before"] and summary(again)["gain"] == result["gain"]
     seen: list[int] = []
     killed = make_saved_run(*ENGINE, f"rubric.stockfish.path={stockfish}", "rubric.stockfish.cache=false")
-    killed.context.hooks.append(kill_in_every_step(seen))
+    killed.context.hooks.append(kill_in_every_step(seen, pids))
     train_run(killed)
     assert [row["reward/mean"] for row in metrics(killed.folder)] == [row["reward/mean"] for row in rows]
     assert [row["judge/engine_restarts"] for row in metrics(killed.folder)] == [1, 2, 3] and len(set(seen)) == 3
@@ -76,7 +89,7 @@ def test_an_engine_measures_a_run_that_labels_score(
     assert not KEYS & row.keys() and not [key for key in row if key.endswith("_value")]
 
 
-def kill_in_every_step(seen: list[int]) -> Callable[[Moment, StepContext, StepReport], None]:
+def kill_in_every_step(seen: list[int], pids: Pids) -> Callable[[Moment, StepContext, StepReport], None]:
     def kill(moment: Moment, context: StepContext, _report: StepReport) -> None:
         if moment is Moment.begun:
             [pid] = pids(context)
@@ -112,7 +125,7 @@ def test_positions_are_begun_with_before_the_model_writes(make_run: MakeRun, sto
 
 
 def test_an_engine_that_always_fails_is_a_fault_that_names_the_position_and_what_to_try(
-    make_saved_run: MakeRun, fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
+    make_saved_run: MakeRun, fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch, pids: Pids
 ) -> None:
     given = (*ENGINE, f"rubric.stockfish.path={fake_stockfish}", "rubric.stockfish.cache=false", "evaluation_rows=0")
     run = make_saved_run(*given, "recovery.max_consecutive_nans=1", "steps=9")

@@ -139,11 +139,6 @@ class Engine:
             raise
         return " ".join(part for part in (process.name, process.network) if part)
 
-    def pid(self) -> int | None:
-        """The process's id; None if there is no process."""
-        process = self._process
-        return process.pid if process else None
-
     def analyse(self, position: str, limit: Limit) -> Analysis:
         """The analysis of a position of `engine_position`. Raises ScorerError where every attempt fails."""
         moves = parse_fen(position).legal_moves.count()

@@ -113,10 +113,6 @@ class EnginePool:
         restarts = sum(engine.restarts for engine in self._engines)
         return EngineCounts(self._positions, self._searched, restarts, self._wait_s)
 
-    def pids(self) -> list[int]:
-        """The process ids of the engines that have been begun."""
-        return [pid for engine in self._engines if (pid := engine.pid()) is not None]
-
     def close(self) -> None:
         """End the engines, also in the middle of a search. Safe to call again."""
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -77,10 +77,6 @@ class UciProcess:
             self.kill()
             raise
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def search(self, fen: str, limit: Limit, timeout_s: float, moves: int) -> Lines:
         """The engine's evals of a position that has a legal move, as if the engine had just been started.
 
