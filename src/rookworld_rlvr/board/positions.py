@@ -15,22 +15,12 @@ import chess.pgn
 from .fen import impossible, is_valid_fen, parse_fen
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
-    """A position and how it came about."""
+def positions_from_file(path: Path | str) -> Iterator[str]:
+    """The FENs of a file's positions, one per line: `.fen` and `.txt` FEN, `.epd` EPD, `.jsonl` objects with `fen`.
 
-    fen: str
-    """As python-chess prints it."""
-    history: tuple[str, ...]
-    """UCI moves that led to it, oldest first; empty if unknown."""
-
-
-def positions_from_file(path: Path | str) -> Iterator[Position]:
-    """The positions of a file, one per line: `.fen` and `.txt` FEN, `.epd` EPD, `.jsonl` objects with `fen`.
-
-    Blank lines are skipped; a file of nothing else yields nothing. Histories are unknown. Raises
-    ValueError on another suffix and, naming file and line, on a line that holds no valid position;
-    OSError where the file cannot be read.
+    Each FEN is as python-chess prints it. Blank lines are skipped; a file of nothing else yields nothing. Raises
+    ValueError on another suffix and, naming file and line, on a line that holds no valid position; OSError where the
+    file cannot be read.
     """
     path = Path(path)
     if path.suffix not in _LINE_READERS:
@@ -38,12 +28,12 @@ def positions_from_file(path: Path | str) -> Iterator[Position]:
     return _positions_by_line(path, _LINE_READERS[path.suffix])
 
 
-def _positions_by_line(path: Path, read: Callable[[str], chess.Board]) -> Iterator[Position]:
+def _positions_by_line(path: Path, read: Callable[[str], chess.Board]) -> Iterator[str]:
     # Undecodable bytes become replacement characters, so that the line they stand in is named.
     with path.open(encoding="utf-8-sig", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                yield Position(_read_line(line.strip(), read, f"{path}:{number}").fen(), ())
+                yield _read_line(line.strip(), read, f"{path}:{number}").fen()
 
 
 def _read_line(text: str, read: Callable[[str], chess.Board], where: str) -> chess.Board:
@@ -87,12 +77,11 @@ _LINE_READERS: dict[str, Callable[[str], chess.Board]] = {
 }
 
 
-def positions_from_pgn(path: Path | str) -> Iterator[Position]:
-    """Every position of every game's main line from which the game could go on, with its moves so far.
+def positions_from_pgn(path: Path | str) -> Iterator[str]:
+    """The FEN of every position of every game's main line from which the game could go on.
 
-    Where a game begins from a `FEN` tag, the history begins there too. A file without a game yields
-    nothing. Raises ValueError, naming file and line, on an illegal move, on text that is no game and
-    on a game that is not standard chess; OSError where the file cannot be read.
+    A file without a game yields nothing. Raises ValueError, naming file and line, on an illegal move, on text that is
+    no game and on a game that is not standard chess; OSError where the file cannot be read.
     """
     for game in games_from_pgn(path):
         yield from _main_line(game)
@@ -182,10 +171,10 @@ def _check_game(game: chess.pgn.Game, where: str) -> None:
         raise ValueError(f"expected a PGN game, got neither tags nor moves, {where}")
 
 
-def _main_line(game: chess.pgn.Game) -> Iterator[Position]:
+def _main_line(game: chess.pgn.Game) -> Iterator[str]:
     board = game.board()
     for move in [*game.mainline_moves(), None]:
         if board.outcome(claim_draw=False) is None:
-            yield Position(board.fen(), tuple(played.uci() for played in board.move_stack))
+            yield board.fen()
         if move:
             board.push(move)

@@ -115,7 +115,7 @@ def _may_be_hub_name(source: str | Path) -> bool:
 def _file_rows(path: Path) -> Iterator[RawRow]:
     if path.suffix in POSITION_FILES:
         read = positions_from_pgn if path.suffix == ".pgn" else positions_from_file
-        yield from ({"fen": position.fen} for position in read(path))
+        yield from ({"fen": fen} for fen in read(path))
         return
     # Undecodable bytes become replacement characters, so that only the row they stand in is lost.
     with path.open(encoding="utf-8-sig", errors="replace") as lines:

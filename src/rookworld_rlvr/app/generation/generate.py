@@ -108,7 +108,7 @@ def given_games(paths: Iterable[str]) -> tuple[tuple[str, ...], ...]:
             played = ([game, *game.mainline()] for game in games_from_pgn(path))
             games += (tuple(node.board().fen() for node in nodes) for nodes in played)
         else:
-            games += ((position.fen,) for position in positions_from_file(path))
+            games += ((fen,) for fen in positions_from_file(path))
     return tuple(games)
 
 
