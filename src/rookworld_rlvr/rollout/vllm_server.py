@@ -8,7 +8,7 @@ repeated `retries` times; after that GeneratorError is raised.
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from transformers import PreTrainedModel
@@ -194,14 +194,6 @@ class RankGenerator:
         """See `Generator.weights_checksum`."""
         return self._ours.weights_checksum()
 
-    def generate(
-        self,
-        prompts: Sequence[tuple[int, ...]],
-        *,
-        group_size: int,
-        temperature: float,
-        seeds: Sequence[int] = (),
-        top_k: int = 0,
-    ) -> list[list[SampledCompletion]]:
+    def generate(self, prompts: Sequence[tuple[int, ...]], **options: Any) -> list[list[SampledCompletion]]:
         """See `Generator.generate`."""
-        return self._ours.generate(prompts, group_size=group_size, temperature=temperature, seeds=seeds, top_k=top_k)
+        return self._ours.generate(prompts, **options)
