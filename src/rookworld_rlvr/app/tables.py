@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from ..evaluation import to_json
-from ..evaluation.headline import HEADLINE, MATCH_ELO, gain_over_seeds, headline_gain, shown_first
+from ..evaluation.headline import MATCH_ELO, headline_gains, shown_first
 from ..evaluation.keys import SLICES
 from ..evaluation.paired import Comparison
 
@@ -103,11 +103,7 @@ def seeds_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     """
     table = Table("key", "mean gain", "95 % interval, over seeds and rows", "each seed", "worse in")
     named = {key for summary in summaries for key in summary["worse"]}
-    for key in HEADLINE:
-        gains = [gain for summary in summaries if (gain := headline_gain(summary, key))]
-        if len(gains) < len(summaries):
-            continue
-        mean, low, high = gain_over_seeds(key, gains)
+    for key, gains, (mean, low, high) in headline_gains(summaries):
         each = " ".join(f"{float(gain['value']):+.4f}" for gain in gains)
         worse_in = str(sum(key in summary["worse"] for summary in summaries)) if key in named else ""
         table.add_row(key, f"{mean:+.4f}", f"\\[{_number(low)}, {_number(high)}]", each, worse_in)

@@ -1,6 +1,6 @@
 """The headline keys, and those of them that a run made better or worse."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum, isfinite, sqrt
 from statistics import NormalDist
@@ -125,12 +125,18 @@ def _p(elo: Measure) -> float:
     return 2 * NormalDist().cdf(-abs(elo.value) / error) if error else 1.0
 
 
-def headline_gain(summary: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
-    """A run's gain of a headline key by its summary.json, for the match its Elo; None if it was not measured."""
-    gain: Mapping[str, Any] | None = (
-        summary.get("match", {}).get("elo") if key == MATCH_ELO else summary.get("gain", {}).get(key)
-    )
-    return gain
+def headline_gains(
+    summaries: Sequence[Mapping[str, Any]],
+) -> Iterator[tuple[str, list[Mapping[str, Any]], tuple[float, float, float]]]:
+    """Yield each headline key that all runs have, with each run's gain and `gain_over_seeds` of them.
+
+    The gain is that of the run's summary.json, for the match its Elo.
+    """
+    for key in HEADLINE:
+        part, name = ("match", "elo") if key == MATCH_ELO else ("gain", key)
+        gains = [gain for summary in summaries if (gain := summary.get(part, {}).get(name))]
+        if len(gains) == len(summaries):
+            yield key, gains, gain_over_seeds(key, gains)
 
 
 def gain_over_seeds(key: str, gains: Sequence[Mapping[str, Any]]) -> tuple[float, float, float]:

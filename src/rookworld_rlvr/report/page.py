@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from ..evaluation.headline import HEADLINE, MATCH_ELO, gain_over_seeds, headline_gain
+from ..evaluation.headline import HEADLINE, MATCH_ELO, headline_gains
 from ..evaluation.keys import lower_is_better
 from .boards import Drawn, draw
 from .curves import chart_data, marks
@@ -161,14 +161,10 @@ def _interval(measure: Mapping[str, Any], digits: int) -> str:
 def runs_table(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
     """Each headline key that all runs have, with each run's gain and the mean with its interval over the runs."""
     rows = []
-    for key in HEADLINE:
-        gains = [headline_gain(run.summary, key) for run in runs]
-        if not all(gains):
-            continue
+    for key, gains, (mean, low, high) in headline_gains([run.summary for run in runs]):
         digits = 0 if key == MATCH_ELO else 3
-        mean, low, high = gain_over_seeds(key, [gain for gain in gains if gain])
         worse = [key in run.summary["worse"] for run in runs]
-        each = [(_signed(gain["value"], digits), bad) for gain, bad in zip(gains, worse, strict=True) if gain]
+        each = [(_signed(gain["value"], digits), bad) for gain, bad in zip(gains, worse, strict=True)]
         interval = _interval({"low": low, "high": high}, digits)
         rows.append({"key": key, "each": each, "mean": _signed(mean, digits), "interval": interval})
     return rows
