@@ -8,6 +8,7 @@ from enum import StrEnum
 import chess
 
 from ..board.evals import win_probability
+from ..board.moves import is_mate
 from .generate import few_pieces, start_board
 from .move_evals import Analyse, MoveEvals
 
@@ -92,11 +93,4 @@ def has_mate_in_one(board: chess.Board) -> bool:
     >>> has_mate_in_one(chess.Board("6k1/5ppp/8/8/8/8/8/R6K w - - 0 1")), has_mate_in_one(chess.Board())
     (True, False)
     """
-    return any(_mates(board, move) for move in board.legal_moves if board.gives_check(move))
-
-
-def _mates(board: chess.Board, move: chess.Move) -> bool:
-    board.push(move)
-    mate = board.is_checkmate()
-    board.pop()
-    return mate
+    return any(is_mate(board, move.uci()) for move in board.legal_moves if board.gives_check(move))
