@@ -8,6 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
+from ..files import append_lines
+
 
 class Sink:
     """Receives metrics, transcripts and the summary of a run; the default is to ignore them."""
@@ -32,8 +34,7 @@ class JsonlSink(Sink):
         self._path = path
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **metrics}) + "\n")
+        append_lines(self._path, [json.dumps({"step": step, **metrics})])
 
 
 # Text, key, format and unit on the console's line; a step that a fault ended lacks some of them.
