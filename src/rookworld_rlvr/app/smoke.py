@@ -59,7 +59,9 @@ def _smoke(config: RunConfig, run: Run) -> None:
     examples = preflight_examples(run.data.train)
     # The checks are about the model before any update, so they run first and are printed last.
     checks = preflight_checks(run.context, examples)
-    run.context.prompts = PromptStream(examples, _mixture(len(examples), config), config.seed)
+    # Each task once where there are both.
+    mixture = MixtureConfig(1.0, 1.0) if len(examples) == 2 else config.data.mixture
+    run.context.prompts = PromptStream(examples, mixture, config.seed)
     # With two completions many groups have zero variance: they must not be dropped, or there is no step to see.
     collection = replace(config.objective.collection, zero_variance=ZeroVariance.keep)
     objective = replace(
@@ -74,11 +76,6 @@ def _smoke(config: RunConfig, run: Run) -> None:
     _show_step(run.console, report)
     _show_checks(run.console, checks)
     require_passed(checks)
-
-
-def _mixture(tasks: int, config: RunConfig) -> MixtureConfig:
-    """Each task once where there are both."""
-    return MixtureConfig(1.0, 1.0) if tasks == 2 else config.data.mixture
 
 
 def _first_value(argument: str) -> str:

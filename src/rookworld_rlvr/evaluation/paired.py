@@ -65,7 +65,10 @@ def _comparison(key: str, pairs: Sequence[tuple[float, float]]) -> Comparison:
     differences = [round(difference(*pair), DIGITS) for pair in pairs]
     higher, lower = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
     graded = scale_of(key) is not None
-    p, p_rise, p_fall = _wilcoxon(differences) if graded else _mcnemar(higher, lower)
+    p, p_rise, p_fall = (
+        wilcoxon_p(differences, alternative) if graded else mcnemar_p(higher, lower, alternative)
+        for alternative in ALTERNATIVES
+    )
     return Comparison(
         first=math.fsum(before for before, _ in pairs) / len(pairs),
         second=math.fsum(after for _, after in pairs) / len(pairs),
@@ -136,14 +139,6 @@ def _jackknifed(key: str, change: float, others: Sequence[float]) -> tuple[Gain,
 
 Alternative = Literal["two-sided", "greater", "less"]
 ALTERNATIVES: tuple[Alternative, ...] = ("two-sided", "greater", "less")
-
-
-def _mcnemar(higher: int, lower: int) -> list[float]:
-    return [mcnemar_p(higher, lower, alternative) for alternative in ALTERNATIVES]
-
-
-def _wilcoxon(differences: Sequence[float]) -> list[float]:
-    return [wilcoxon_p(differences, alternative) for alternative in ALTERNATIVES]
 
 
 def mcnemar_p(higher: int, lower: int, alternative: Alternative = "two-sided") -> float:

@@ -105,10 +105,6 @@ def transition_kind(prompt: str) -> str:
     return f"{kind} {illegal_kind(board, query.uci)}" if kind is TransitionClass.illegal else str(kind)
 
 
-def _ends(move: chess.Move) -> tuple[int, int]:
-    return move.from_square, move.to_square
-
-
 def _reaches(piece: chess.Piece, move: chess.Move) -> bool:
     """True if the piece reaches the square on an empty board, a pawn's captures included."""
     empty = chess.Board(None)
@@ -118,7 +114,7 @@ def _reaches(piece: chess.Piece, move: chess.Move) -> bool:
     if piece.piece_type != chess.PAWN:
         return False
     empty.turn = piece.color
-    return chess.Move(*_ends(move), move.promotion) in empty.pseudo_legal_moves
+    return move in empty.pseudo_legal_moves
 
 
 def illegal_move(board: chess.Board, rng: random.Random) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import chess
@@ -76,7 +76,8 @@ def _played(run: Run, policy: Policy, original: Policy, referee: Referee) -> Mat
             seed=run.config.seed,
         )
         rows = world.gather_in_order(lambda: [row for chunk in suite.rows(0) for row in chunk], "the match")
-    table = {key: _in_games(measure) for key, measure in suite_table(suite, rows).items()}
+    # The suite counts pairs of games, the table games.
+    table = {key: replace(measure, n=2 * measure.n) for key, measure in suite_table(suite, rows).items()}
     return MatchResult(table, {**suite.conclude(rows), "adjudicator": referee.name})
 
 
@@ -123,8 +124,3 @@ class StoppablePlayer:
         if self.moves is not None:
             self.moves.add(len(chosen))
         return chosen
-
-
-def _in_games(measure: Measure) -> Measure:
-    """A measure of pairs of games, whose `n` counts games."""
-    return Measure(measure.value, measure.low, measure.high, 2 * measure.n)

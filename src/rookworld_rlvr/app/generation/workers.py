@@ -62,14 +62,11 @@ def move_evals_lines(seed: int, number: int, analyse: Analyse, given: Sequence[S
     """Rows of policy game `number`; the games of `given` come first."""
     if number < len(given):
         boards = (chess.Board(fen) for fen in given[number])
-        evals = (MoveEvals(board.fen(), TransitionSource.given, analyse(board)) for board in boards if _goes_on(board))
+        live = (board for board in boards if any(board.legal_moves))
+        evals = (MoveEvals(board.fen(), TransitionSource.given, analyse(board)) for board in live)
         return [render_move_evals(entry) for entry in evals]
     rng = random.Random(f"{Task.policy}-{seed}-{number - len(given)}")
     return [render_move_evals(entry) for entry in sourced_game(rng, analyse)]
-
-
-def _goes_on(board: chess.Board) -> bool:
-    return any(board.legal_moves)
 
 
 def new_games(connections: list[Connection], first: int) -> Iterator[Game]:
