@@ -27,8 +27,6 @@ EQUAL_ON_ALL_RANKS = {
     "context.prefetch is not None",
     "not prefetch.pending",
     "not rows",
-    "not run.sampled",
-    "not _mates(run)",
     "policy.sharded",
     "range(rounds)",
     "run.config.max_minutes",

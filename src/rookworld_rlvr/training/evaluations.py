@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 from ..evaluation import Gain, Measure, Row, paired_gain, summarise, to_json
 from ..evaluation.amplification import best_move_probabilities
@@ -17,6 +17,8 @@ from ..stability.faults import StepAbandonedError
 from ..tasks import Example
 from .collection import synced_sampler
 from .run import Run, progress
+
+Item = TypeVar("Item")
 
 
 def evaluated(run: Run, name: str) -> list[Row]:
@@ -57,59 +59,60 @@ def _mates(run: Run) -> Sequence[MateInOne]:
 
 def _evaluate_mates(run: Run, name: str, first: int) -> list[Row]:
     """The greedy moves in the mates in one of a file, numbered from `first`."""
-    if not _mates(run):
-        return []
-    context, world = run.context, run.context.world
-    with _generator(run), progress(run.console, f"evaluation {name}, mates in one", len(_mates(run))) as show:
-        player, advance = ModelPlayer(context.generator, context.policy.tokenizer), _stoppable(run, show)
 
-        def scored() -> list[Row]:
-            rows: list[Row] = []
-            for chunk in mate_in_one_suite(player, world.share(_mates(run))).rows(0):
-                rows += chunk
-                advance(len(rows))
-            return rows
+    def scored(mates: Sequence[MateInOne], advance: Callable[[int], None]) -> list[Row]:
+        rows: list[Row] = []
+        for chunk in mate_in_one_suite(ModelPlayer(run.context.generator, run.context.policy.tokenizer), mates).rows(0):
+            rows += chunk
+            advance(len(rows))
+        return rows
 
-        return _numbered(world.gather_in_order(scored, f"evaluation {name}, mates in one"), first)
+    return _by_all_ranks(run, f"evaluation {name}, mates in one", _mates(run), scored, first)
 
 
 def evaluate_rows(run: Run, name: str, rows: Sequence[Example]) -> list[Row]:
     """Rows decoded greedily by the policy as it is. Raises StepAbandonedError if a stop was requested."""
-    if not rows:
-        return []
-    world = run.context.world
-    with _generator(run), progress(run.console, f"evaluation {name}", len(rows)) as show:
 
-        def scored() -> list[Row]:
-            return evaluate(
-                run.context.generator,
-                run.context.policy.tokenizer,
-                world.share(rows),
-                engine=run.evaluator,
-                progress=_stoppable(run, show),
-            )
+    def scored(share: Sequence[Example], advance: Callable[[int], None]) -> list[Row]:
+        generator, tokenizer = run.context.generator, run.context.policy.tokenizer
+        return evaluate(generator, tokenizer, share, engine=run.evaluator, progress=advance)
 
-        return _numbered(world.gather_in_order(scored, f"evaluation {name}"))
+    return _by_all_ranks(run, f"evaluation {name}", rows, scored)
 
 
 def evaluate_sampled_rows(run: Run, name: str) -> list[Row]:
     """The first held-out rows, sampled from the policy as it is. Raises StepAbandonedError if a stop was requested."""
-    if not run.sampled:
+
+    def scored(share: Sequence[Example], advance: Callable[[int], None]) -> list[Row]:
+        generator, tokenizer = run.context.generator, run.context.policy.tokenizer
+        return evaluate_sampled(generator, tokenizer, share, run.sampling, measure=run.evaluator, progress=advance)
+
+    return _by_all_ranks(run, f"evaluation {name}, sampled", run.sampled, scored, len(run.data.held_out))
+
+
+def _by_all_ranks(
+    run: Run,
+    what: str,
+    rows: Sequence[Item],
+    scored: Callable[[Sequence[Item], Callable[[int], None]], list[Row]],
+    first: int = 0,
+) -> list[Row]:
+    """The evaluated rows of all ranks, numbered from `first`; each rank calls `scored` for its share.
+
+    The second argument of `scored` shows how many are done, and raises StepAbandonedError if a stop was requested.
+    """
+    if not rows:
         return []
     world = run.context.world
-    with _generator(run), progress(run.console, f"evaluation {name}, sampled", len(run.sampled)) as show:
+    with _generator(run), progress(run.console, what, len(rows)) as show:
 
-        def scored() -> list[Row]:
-            return evaluate_sampled(
-                run.context.generator,
-                run.context.policy.tokenizer,
-                world.share(run.sampled),
-                run.sampling,
-                measure=run.evaluator,
-                progress=_stoppable(run, show),
-            )
+        def advance(done: int) -> None:
+            show(done * world.size)
+            if run.stop_requested:
+                raise StepAbandonedError
 
-        return _numbered(world.gather_in_order(scored, f"evaluation {name}, sampled"), first=len(run.data.held_out))
+        evaluated_rows = world.gather_in_order(lambda: scored(world.share(rows), advance), what)
+    return [replace(row, index=first + i) for i, row in enumerate(evaluated_rows)]
 
 
 def validate(run: Run) -> Mapping[str, float]:
@@ -172,22 +175,6 @@ def _generator(run: Run) -> Iterator[None]:
         context.prefetch.wait()
     with synced_sampler(context, context.generator.sync):
         yield
-
-
-def _stoppable(run: Run, show: Callable[[int], None]) -> Callable[[int], None]:
-    """Shows this rank's progress as that of all, and raises StepAbandonedError if a stop was requested."""
-
-    def advance(done: int) -> None:
-        show(done * run.context.world.size)
-        if run.stop_requested:
-            raise StepAbandonedError
-
-    return advance
-
-
-def _numbered(rows: Sequence[Row], first: int = 0) -> list[Row]:
-    """Rows of several ranks, numbered in order."""
-    return [replace(row, index=first + i) for i, row in enumerate(rows)]
 
 
 def _of_spread(table: Mapping[str, Measure | Gain], wanted: bool) -> dict[str, Measure | Gain]:
