@@ -16,6 +16,8 @@ import chess
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tiny_model.__main__ as recipe
@@ -85,6 +87,27 @@ def test_all_losses_fall(transitions: list[Example], tmp_path: Path) -> None:
     assert [entry["step"] for entry in logged] == [20, 40, 60, 80]
     for name in ("tokens", "moves", "legal", "attacks", "pieces", "environment", "outcome", "targets"):
         assert logged[-1][name] < logged[0][name]
+
+
+class _Types(TorchDispatchMode):
+    """Types of the tensors that operations return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = set[torch.dtype]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.seen |= {leaf.dtype for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)}
+        return result
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_without_bf16_no_update_is_computed_in_bfloat16(transitions: list[Example], bf16: bool) -> None:
+    training = Training(replace(SMALL, bf16=bf16), seed=3, device=CPU)
+    with _Types() as types:
+        training.train_step(positions(4), TransitionPool(transitions))
+    assert (torch.bfloat16 in types.seen) is bf16
 
 
 def test_a_training_starts_from_an_exported_model(transitions: list[Example], tmp_path: Path) -> None:
