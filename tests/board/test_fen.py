@@ -74,3 +74,9 @@ def test_identity_ignores_counters_and_phantom_en_passant_but_not_turn_or_castli
     assert position_key(parse_fen(AFTER_E4.replace(" - 0 1", " e3 7 40"))) == key
     assert position_key(parse_fen(AFTER_E4.replace(" b ", " w "))) != key
     assert position_key(parse_fen(AFTER_E4.replace("KQkq", "KQk"))) != key
+
+
+def test_a_board_that_is_changed_changes_no_later_one() -> None:
+    board = parse_fen(chess.STARTING_FEN)
+    board.push_uci("e2e4")
+    assert parse_fen(chess.STARTING_FEN) == chess.Board() and not parse_fen(chess.STARTING_FEN).move_stack
