@@ -54,6 +54,23 @@ def test_where_the_output_is_no_terminal_all_that_are_chosen_are_printed(
     assert re.search(rf"^{expected} of \d; choose by --step 2, 1; --failed", said, re.MULTILINE)
 
 
+def test_where_no_completion_failed_none_is_shown(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = run_folder / "rollouts.jsonl"
+    file.write_text(file.read_text().splitlines()[0] + "\n")
+    assert main(["rollouts", str(run_folder), "--failed"]) == 0
+    assert capsys.readouterr().out.startswith("0 of 0; ")
+
+
+def test_control_characters_of_a_wrong_field_are_escaped(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = json.loads((run_folder / "rollouts.jsonl").read_text().splitlines()[4])
+    row["completion"] = RIGHT.replace(" b ", " \x1b]52;c;cHduZWQ=\x07 ")
+    (run_folder / "rollouts.jsonl").write_text(json.dumps(row) + "\n")
+    assert main(["rollouts", str(run_folder)]) == 0
+    said = capsys.readouterr().out
+    [wrong] = [line for line in said.splitlines() if line.startswith("wrong ")]
+    assert "\\x1b]52" in wrong and "\x1b" not in said and "\x07" not in said
+
+
 def test_lowest_reward_first_and_what_went_wrong_beside_it(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,11 +1,17 @@
 """The checksum that says whether a sampler holds the trainer's weights, and weights that are averaged."""
 
 import copy
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
+from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.model.device import Precision
+from rookworld_rlvr.model.policy import ModelConfig, load_policy, tiny_model_folder
 from rookworld_rlvr.model.weights import averaged, checksum
 
 
@@ -28,6 +34,16 @@ def test_names_types_and_shapes_count_beside_the_bytes() -> None:
     models = [nn.Linear(4, 2), nn.Linear(2, 4), nn.Linear(4, 2).double(), nn.Sequential(nn.Linear(4, 2))]
     assert len({zeros(model) for model in models}) == 4
     assert zeros(nn.Linear(4, 2)) == zeros(nn.Linear(4, 2))
+
+
+def test_a_model_with_a_missing_weight_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model_folder(), folder)
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.norm.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"weights missing or misshapen: \['model.norm.weight'\]"):
+        load_policy(ModelConfig(path=str(folder)), torch.device("cpu"), Precision.fp32)
 
 
 def test_averaged_weights_are_the_mean_inside_and_the_same_bits_after() -> None:

@@ -24,9 +24,11 @@ def main(argv: list[str]) -> int:
     steps = sorted({one.step for one in transcripts if one.step is not None}, reverse=True)
     listed = f"--step {', '.join(map(str, steps))}; " if steps else ""
     hint = f"; choose by {listed}--failed, --task, --reward, --most"
-    chosen = sorted((one for one in transcripts if _is_chosen(one, given)), key=lambda one: -(one.step or 0))
-    if not chosen:
+    matching = [one for one in transcripts if _matches(one, given)]
+    if not matching:
         raise UserError(f"rollouts: expected transcripts of this choice, got none among {len(transcripts)}{hint}")
+    chosen = [one for one in matching if not given.failed or draw(one).problem]
+    chosen.sort(key=lambda one: -(one.step or 0))
     if given.by_reward:
         chosen.sort(key=lambda one: one.reward or 0.0)
     console = Console(highlight=False)
@@ -51,10 +53,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _is_chosen(one: Transcript, given: argparse.Namespace) -> bool:
-    """True if the options choose the transcript. One without a reward is never left out for its reward."""
+def _matches(one: Transcript, given: argparse.Namespace) -> bool:
+    """True for a transcript of the task, step and rewards. One without a reward is never left out for its reward."""
     if given.task not in (None, one.task) or given.step not in (None, one.step):
         return False
-    if one.reward is not None and not given.reward[0] <= one.reward <= given.reward[1]:
-        return False
-    return not given.failed or bool(draw(one).problem)
+    return one.reward is None or given.reward[0] <= one.reward <= given.reward[1]
