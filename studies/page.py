@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 from statistics import fmean
 
-from results import Result
+from results import RESULTS, Result
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.evaluation.headline import gain_over_seeds, holm
 from rookworld_rlvr.evaluation.intervals import seeds_interval, seeds_needed, seeds_p
@@ -23,6 +23,8 @@ from study import DOCS, Member, Study, declaration, names
 BEGIN, END = "<!-- verdicts -->\n", "<!-- end of verdicts -->\n"
 VERDICT = re.compile(r"^\*\*(Yes|No|Undecided)\.\*\* (.*)$", re.M)
 NOT_RUN = "not run"
+# Largest difference of the primary key before training between machines that evaluate the same model.
+SAME_START = 0.001
 COLORS = ("#1f5fa8", "#c2410c", "#15803d", "#7e22ce", "#a16207", "#0e7490", "#be185d", "#475569", "#65a30d")
 Interval = tuple[float, float, float]
 """Mean, low, high."""
@@ -83,6 +85,7 @@ def write_page(name: str, study: Study, members: Sequence[Member], finished: Map
                 raise UserError(f"expected {', '.join(absent)} in the result of {member.key}: evaluate more rows")
     if not any(runs.values()):
         return []
+    _check_one_start(study, [result for by_seed in runs.values() for result in by_seed.values()])
     results = Results(study, runs)
     make_folder(DOCS, "docs")
     page, picture = DOCS / f"{name}.md", DOCS / f"{name}.svg"
@@ -90,6 +93,16 @@ def write_page(name: str, study: Study, members: Sequence[Member], finished: Map
     sections = (*_head(name, results), *_method(name, study), *_tables(results), *_picture_lines(name, study))
     write_text(page, "\n".join([*sections, *_members(name, members, finished), ""]))
     return [page, picture]
+
+
+def _check_one_start(study: Study, results: Sequence[Result]) -> None:
+    """Raise UserError for results of runs that began from different models, which cannot be compared."""
+    values = sorted(result.before[study.key] for result in results)
+    if values[-1] - values[0] > SAME_START:
+        raise UserError(
+            f"expected results of runs that began from one model, got {values[0]:.4f} to {values[-1]:.4f} in "
+            f"{study.key} before training: remove the older lines of this study from {RESULTS.name}"
+        )
 
 
 def write_index() -> Path:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from rookworld_rlvr.errors import UserError
+
 KEY, GUARDS = "policy/win_probability_loss", ("policy/mate_in_one", "environment/recall_legal")
 
 
@@ -64,6 +66,22 @@ def test_a_gain_that_costs_a_guard_is_a_no(verdict: Callable[..., tuple[str, str
     word, why = verdict([-0.004, -0.005, -0.006], mates=[-0.10, -0.11, -0.12])
     assert word == "No" and GUARDS[0] in why and GUARDS[1] not in why
     assert verdict([-0.004, -0.005, -0.006], mates=[0.10, 0.11, 0.12])[0] == "Yes"
+
+
+def test_results_of_two_starting_models_are_refused(studies: SimpleNamespace) -> None:
+    study = studies.study.declaration("all_moves")
+    first, second = studies.study.members("all_moves", study)[:2]
+
+    def result(before: float) -> Any:
+        keys = (study.key, *study.guards)
+        values = dict.fromkeys(keys, before)
+        return studies.results.Result(
+            [], [], 0.0, before=values, after=values, gain=dict.fromkeys(keys), kl=None, reward=0
+        )
+
+    finished = {first.key: result(0.102), second.key: result(0.095)}
+    with pytest.raises(UserError, match=r"began from one model, got 0\.0950 to 0\.1020 in policy/win_probability_loss"):
+        studies.page.write_page("all_moves", study, [first, second], finished)
 
 
 def test_one_pair_is_undecided(verdict: Callable[..., tuple[str, str]]) -> None:
