@@ -3,7 +3,6 @@
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from ..errors import UserError
+from ..errors import UserError, first_line
+from ..files import asset
 from ..objective import Head, TokenStatistics, sequence_kl, token_statistics
 from .batch import Batch, micro_batch_indices
 from .blocks import compile_blocks, recompute_blocks, require_compiler
@@ -209,7 +209,7 @@ def spread(values_N: Tensor, loss_mask_BT: Tensor) -> Tensor:
 
 def tiny_model_folder() -> Path:
     """The folder of the model that ships with the package."""
-    return Path(str(resources.files("rookworld_rlvr") / "assets" / "tiny"))
+    return asset("tiny")
 
 
 def load_policy(config: ModelConfig, device: torch.device, precision: Precision) -> Policy:
@@ -223,7 +223,7 @@ def load_policy(config: ModelConfig, device: torch.device, precision: Precision)
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         model = _load_model(config, source, device)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line(error)
         raise UserError(f"model.path: expected a causal language model, got {source}: {reason}") from error
     # transformers 5 silently builds an empty tokenizer if its files are missing.
     if len(tokenizer) < 2 or tokenizer.eos_token_id is None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import UserError
+from ..errors import UserError, first_line
 from ..model.batch import Batch
 from ..stability.faults import Fault, FaultKind
 from ..stability.recovery import RecoveryState
@@ -75,7 +75,7 @@ def load_fault(path: Path) -> dict[str, Any]:
         # torch advises to load such a file without its safeguard.
         raise UserError(f"inspect: expected a batch that a run saved under {FAULTS}/, got another: {path}") from error
     except (OSError, RuntimeError, EOFError, TypeError, ValueError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line(error)
         raise UserError(f"inspect: expected a batch that a run saved under {FAULTS}/, got {path}: {reason}") from error
     return saved
 
