@@ -1,10 +1,10 @@
-"""Kill a run at random moments, resume it every time, and compare it with a run that was left alone.
+"""Kill a run at random moments, resume it every time, and compare it with an uninterrupted run.
 
     python benchmarks/chaos.py --kills 30 --seed 0
 
-SIGKILL, in start-up, in steps and in saves. After every kill each checkpoint that is there is loaded, by us
-and by `from_pretrained`. At the end metrics (time, throughput and memory aside), transcripts, tables, weights
-and the trainer's state must be those of the run that was left alone, bit for bit. Exit code 1 where not.
+The kills are SIGKILLs during start-up, steps and saves. After every kill each checkpoint that exists is loaded with
+`torch.load` and `from_pretrained`. At the end metrics (except time, throughput and memory), transcripts, tables,
+weights and the trainer's state must be those of the uninterrupted run, bit for bit; otherwise the exit code is 1.
 """
 
 import argparse
@@ -29,14 +29,14 @@ from rookworld_rlvr.training.checkpoint import STATE_FILE, list_checkpoints
 from rookworld_rlvr.training.run_files import METRICS_FILE, ROLLOUTS_FILE, SUMMARY
 from rookworld_rlvr.training.trainer import BEFORE_ROWS
 
-# Small steps with a save after each, so that saves are a large share of the time; and all that moves, moves.
+# Small steps with a save after each, so that saves take much of the time; KL coefficient and reference change too.
 RUN = (
     "objective.prompts_per_step=2",
     "objective.group_size=2",
     "generator.max_new_tokens=32",
     "evaluation_rows=2",
     "match_pairs=0",
-    # A checkpoint's model then has the weights of its trainer's state, not their mean with the start.
+    # A checkpoint's model then has the weights of the trainer's state, not their mean with the starting weights.
     "start_share=0",
     "checkpoint_every=1",
     "rollouts_every=1",
@@ -52,26 +52,26 @@ RUN = (
 )
 OF_THE_MACHINE = ("time/", "throughput/", "memory/")
 TABLES = ("steps", "stopped", "before", "after", "gain", "preflight", "recovery")
-# Where a kill is aimed, and how often: a save is short, and would seldom be hit by chance.
+# Phases at which kills are aimed, and their shares: a save is short and would seldom be hit by chance.
 AIMS = {"start-up": 0.2, "step": 0.4, "save": 0.4}
 POLL_S = 0.001
 PATIENCE_S = 300
 
 
 class ChaosError(RuntimeError):
-    """Something was lost."""
+    """A process failed, or the killed run lost something."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Durations on this machine, from the run that was left alone."""
+    """Durations on this machine, from the uninterrupted run."""
 
     start_s: float
-    """To the first step's line."""
+    """From the start of the process to the line of the first step."""
     step_s: float
-    """A step with its save."""
+    """Duration of a step with its save."""
     save_s: float
-    """From the first file of a checkpoint to its name, the shortest there was."""
+    """The shortest time from the first file of a checkpoint to its final name."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,13 @@ class Kill:
 
     aim: str
     step: int
-    """Not before this step was seen."""
+    """Step that must be printed before the kill; unused in start-up."""
     fraction: float
-    """How far into the start-up, the next step or the next save."""
+    """Delay of the kill, as a fraction of the start-up, the next step or the next save."""
 
 
 class Process:
-    """`rookworld train`, its console in a file."""
+    """A process of `rookworld train` that prints to a file."""
 
     def __init__(self, log: Path, overrides: Sequence[str]) -> None:
         command = [sys.executable, "-m", "rookworld_rlvr", "train", *overrides]
@@ -95,12 +95,12 @@ class Process:
             self._process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
 
     def step(self) -> int:
-        """The last step that this process has printed; 0 before the first."""
+        """Return the last step that this process has printed; 0 before the first."""
         lines = [line for line in self._log.read_text(encoding="utf-8").splitlines() if line.startswith("step ")]
         return int(lines[-1].split()[1].split("/")[0]) if lines else 0
 
     def wait_until(self, there: Callable[[], object]) -> bool:
-        """False where the process ended first. Raises ChaosError where it ended badly, or hangs."""
+        """Wait for `there()`; return False if the process ends first. Raises ChaosError if it fails or hangs."""
         deadline = time.monotonic() + PATIENCE_S
         while not there():
             if self._process.poll() is not None:
@@ -113,14 +113,14 @@ class Process:
         return True
 
     def finish(self) -> None:
-        """Wait for the end. Raises ChaosError where the exit code is not 0."""
+        """Wait for the end. Raises ChaosError if the exit code is not 0."""
         code = self._process.wait()
         if code:
             last = self._log.read_text(encoding="utf-8").splitlines()[-1:]
             raise ChaosError(f"expected exit code 0, got {code}: {''.join(last)}")
 
     def kill(self) -> bool:
-        """SIGKILL; False where it came too late."""
+        """Send SIGKILL; return False if the process had already ended."""
         alive = self._process.poll() is None
         self._process.kill()
         self._process.wait()
@@ -128,7 +128,7 @@ class Process:
 
 
 def left_alone(root: Path, steps: int) -> tuple[Path, Pace]:
-    """The run to compare with, and its pace."""
+    """Make the run to compare with; return its folder and its pace."""
     started, saves = time.monotonic(), list[float]()
     process = Process(root / "whole.txt", [*RUN, f"steps={steps}", f"output_root={root / 'whole'}"])
     process.wait_until(lambda: process.step() >= 1)
@@ -146,24 +146,24 @@ def left_alone(root: Path, steps: int) -> tuple[Path, Pace]:
 
 
 def unfinished(folder: Path, kind: str = ".writing-") -> set[tuple[str, int]]:
-    """Half checkpoints that are there, by name and time: one that a kill left stays until the next save."""
+    """Return unfinished checkpoints by name and time. One that a kill left stays until the next save."""
     files = set()
     for path in (folder / "checkpoints").glob(f"{kind}*"):
-        # It may be gone by now.
+        # It may have been renamed or removed by now.
         with suppress(FileNotFoundError):
             files.add((path.name, path.lstat().st_ctime_ns))
     return files
 
 
 def plan(kills: int, steps: int, rng: random.Random) -> list[Kill]:
-    """Spread over the whole run, so that it comes to its end however often it is killed."""
+    """Spread kills over the whole run, so that it reaches its end however often it is killed."""
     targets = sorted(rng.randrange(steps) for _ in range(kills))
     aims = rng.choices(list(AIMS), list(AIMS.values()), k=kills)
     return [Kill(aim, target, rng.random()) for aim, target in zip(aims, targets, strict=True)]
 
 
 def kill_one(process: Process, kill: Kill, pace: Pace, folder: Path) -> bool:
-    """Kill the process when it is due; False where it came to its end before."""
+    """Kill the process when the kill is due; return False if it ended before."""
     left = unfinished(folder)
     if kill.aim == "start-up":
         time.sleep(kill.fraction * pace.start_s)
@@ -177,7 +177,7 @@ def kill_one(process: Process, kill: Kill, pace: Pace, folder: Path) -> bool:
 
 
 def moment(folder: Path, process: Process, before: set[tuple[str, int]]) -> str:
-    """Place of the kill, by the files that were not there `before`."""
+    """Return the phase that the kill hit, judged by the files that did not exist `before`."""
     new = {name for name, _ in unfinished(folder, ".") - before}
     if any(name.startswith(".writing-") for name in new):
         return "in a save"
@@ -187,7 +187,7 @@ def moment(folder: Path, process: Process, before: set[tuple[str, int]]) -> str:
 
 
 def check_readable(folder: Path) -> int:
-    """Number of checkpoints. Raises ChaosError where one cannot be read, or a link leads nowhere."""
+    """Return the number of checkpoints. Raises ChaosError if one cannot be read or a link points nowhere."""
     checkpoints = list_checkpoints(folder)
     for checkpoint in checkpoints:
         try:
@@ -204,7 +204,7 @@ def check_readable(folder: Path) -> int:
 
 
 def differences(folder: Path, whole: Path, steps: int) -> list[str]:
-    """Differences of two finished runs."""
+    """Return the names of the parts in which two finished runs differ."""
     last = f"checkpoints/step-{steps}"
     pairs: dict[str, Callable[[Path], Any]] = {
         METRICS_FILE: metrics,
@@ -219,13 +219,13 @@ def differences(folder: Path, whole: Path, steps: int) -> list[str]:
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
-    """Without what a machine's pace changes."""
+    """Return the metrics of each step without those that depend on the machine's speed."""
     rows = [json.loads(line) for line in (run / METRICS_FILE).read_text(encoding="utf-8").splitlines()]
     return [{key: row[key] for key in row if not key.startswith(OF_THE_MACHINE)} for row in rows]
 
 
 def leaves(value: Any, path: str = "") -> dict[str, Any]:
-    """Leaves of nested containers, by path; tensors as bytes."""
+    """Return the leaves of nested containers by path; tensors as bytes."""
     if isinstance(value, torch.Tensor):
         return {path: (str(value.dtype), tuple(value.shape), value.cpu().contiguous().numpy().tobytes())}
     if isinstance(value, dict | list | tuple):
@@ -235,7 +235,7 @@ def leaves(value: Any, path: str = "") -> dict[str, Any]:
 
 
 def chaos(arguments: argparse.Namespace, root: Path) -> None:
-    """All of it. Raises ChaosError."""
+    """Make the uninterrupted run and the killed one, and compare them. Raises ChaosError."""
     rng = random.Random(arguments.seed)
     whole, pace = left_alone(root, arguments.steps)
     print(
@@ -264,7 +264,7 @@ def chaos(arguments: argparse.Namespace, root: Path) -> None:
 
 
 def print_table(moments: Counter[str], read: int, different: list[str]) -> None:
-    """The events, in Markdown."""
+    """Print the events as a Markdown table."""
     kills = moments.total()
     rows = [
         ("kills (SIGKILL)", kills),
@@ -280,7 +280,7 @@ def print_table(moments: Counter[str], read: int, different: list[str]) -> None:
 
 
 def main() -> int:
-    """Returns the exit code."""
+    """Run the benchmark and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0, help="of the moments; the run's own is fixed")

@@ -1,4 +1,4 @@
-"""The commands of `rookworld`, as a user calls them, for the scripts beside this file."""
+"""Helper with which the scripts in this folder call the commands of `rookworld`, as a user does."""
 
 import shlex
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 
 def rookworld(who: str, *command: object) -> None:
-    """Run a command in a process of its own, and print it as it begins. Exits where it fails, and says `who` did."""
+    """Print a command and run it in a process of its own. If it fails, exit with a message that names `who`."""
     words = [str(word) for word in command]
     print(f"{who}: rookworld {shlex.join(words)}", flush=True)
     if code := subprocess.run([sys.executable, "-m", "rookworld_rlvr", *words], check=False).returncode:

@@ -3,12 +3,12 @@
     python benchmarks/engine.py
     python benchmarks/engine.py --nodes 5000 10000 20000 40000 --deep 2000000 --positions 200
 
-Positions of the shipped training rows, every legal move of each given an eval, as `rubric=engine` asks. Speed: cold
-with one engine process and with several, then from the cache alone, rounds in turn, medians and their range. Agreement,
-where `--deep` gives the nodes of the search that counts as true: how much win probability the short search's best move
-gives away, and a random legal move beside it; how often it gives away less than 0.01; and how large the values that
-moves are rewarded by (`rewards/move_values.py`), and those of two other scales, are beside their error: their standard
-deviation over the moves of a position, over the root of the mean squared error.
+The positions are those of shipped training rows, and every legal move gets an eval, as with `rubric=engine`. Speed is
+measured without a cache, with one and several engine processes, and from the cache alone; rounds take turns, and the
+table has medians and ranges. Agreement is measured if `--deep` gives the nodes of the search that counts as true: the
+win probability that the short search's best move loses, and that a random legal move loses; how often the former is
+below 0.01; and the signal over error of the rewarded move values (`rewards/move_values.py`) and of two other scales:
+their standard deviation over the moves of a position, divided by the root of the mean squared error.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from rookworld_rlvr.tasks.policy import parse_policy_prompt
 from rookworld_rlvr.training.data import default_file
 
 CLOSE = 0.01
-# Of the third scale: less between the best and the worst move is taken for this.
+# Smallest divisor of the third scale, used if best and worst move differ by less.
 LEAST_SPREAD = 0.1
 SCALES: dict[str, Callable[[MoveValues, str], float]] = {
     "1 − loss": lambda worth, move: 1 - worth.loss(move),
@@ -44,16 +44,16 @@ SCALES: dict[str, Callable[[MoveValues, str], float]] = {
 
 
 def positions(count: int, seed: int) -> list[str]:
-    """FENs of policy rows, drawn at random."""
+    """Return the FENs of policy rows that are drawn at random."""
     rows = [row for row in read_corpus(default_file("train.txt")).examples if row.task is Task.policy]
     return [parse_policy_prompt(row.prompt).fen for row in random.Random(seed).sample(rows, count)]
 
 
 def seconds(fens: Sequence[str], config: EngineConfig) -> float:
-    """A position, of a pool that is running."""
+    """Return the seconds per position of a pool that is already running."""
     with EnginePool(config) as pool:
         if config.processes > 1 and not config.cache:
-            # Engines beside the first begin when they are needed.
+            # Engines other than the first start when they are needed.
             pool.analyse(fens[: 2 * config.processes], nodes=1000)
         began = time.perf_counter()
         pool.analyse(fens)
@@ -61,7 +61,7 @@ def seconds(fens: Sequence[str], config: EngineConfig) -> float:
 
 
 def speeds(fens: Sequence[str], *, nodes: int, processes: Sequence[int], rounds: int) -> dict[str, list[float]]:
-    """Seconds a position of each round, by what was measured."""
+    """Return the seconds per position of each round, by the name of the measurement."""
     times: dict[str, list[float]] = {f"cold, processes={count}": [] for count in processes} | {"cached": []}
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder
@@ -76,7 +76,7 @@ def speeds(fens: Sequence[str], *, nodes: int, processes: Sequence[int], rounds:
 
 
 def agreement(short: Sequence[Analysis], deep: Sequence[Analysis]) -> dict[str, float]:
-    """Means over positions; by the name of each of `SCALES` its signal over error."""
+    """Return means over positions, and the signal over error of each of `SCALES` by its name."""
     pairs = list(zip(map(move_values, short), map(move_values, deep), strict=True))
     losses = [theirs.loss(max(ours.wins, key=lambda move: ours.wins[move])) for ours, theirs in pairs]
     shares = {
@@ -92,7 +92,7 @@ def agreement(short: Sequence[Analysis], deep: Sequence[Analysis]) -> dict[str, 
 
 
 def measured(given: argparse.Namespace) -> dict[str, Any]:
-    """Speed at each limit, and agreement if `deep` is given."""
+    """Return the speed at each number of nodes, and the agreement if `deep` is given."""
     fens = positions(given.positions, given.seed)
     with EnginePool(EngineConfig(processes=max(given.processes), cache=False)) as pool:
         name = pool.name
@@ -103,7 +103,7 @@ def measured(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """The result as Markdown."""
+    """Print the result as Markdown."""
     print(f"{result['engine']}, {result['positions']} positions\n")
     print("| nodes | engine | positions/s | range | ms a position |\n|---|---|---|---|---|")
     for nodes, rows in result["seconds"].items():

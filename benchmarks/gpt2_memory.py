@@ -1,13 +1,13 @@
-"""The memory of one step of a GPT-2 of 124M parameters.
+"""Memory of one training step of a GPT-2 with 124M parameters.
 
     python benchmarks/gpt2_memory.py
     python benchmarks/gpt2_memory.py --bound 6 optim.micro_batch_size=64
 
-A step as `rookworld train` makes it, of 8 prompts and 8 completions each, in a process of its own: random weights in
-GPT-2's shape (`GPT2Config()`, 50,257 words), our small tokenizer, a reference model beside it, AdamW's moments. Such a
-model never ends a completion, so each is as long as max_new_tokens allows: no step needs more. The micro-batch is that
-of `optim=rookworld_124m`. The figure is the peak of resident memory of the whole process, imports included. Exit code 1
-where it is above the bound.
+The step is that of `rookworld train`, with 8 prompts and 8 completions each, in a process of its own. The model has
+random weights in GPT-2's shape (`GPT2Config()`, 50,257 tokens) and our small tokenizer; the process also holds a
+reference model and AdamW's moments. Such a model never ends a completion, so each has max_new_tokens tokens, and no
+step needs more memory. The micro-batch is that of `optim=rookworld_124m`. The figure is the peak of resident memory of
+the whole process, imports included. The exit code is 1 if it is above the bound.
 """
 
 import argparse
@@ -17,14 +17,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-# Beside this file.
+# A module in this folder.
 import sides
 
 STEP = ("objective.prompts_per_step=8", "objective.group_size=8", "optim.micro_batch_size=16", "optim.lr=1e-6")
 
 
 def random_gpt2(folder: str, **shape: Any) -> None:
-    """Write a model's folder, as `from_pretrained` reads it; `shape` names what differs from GPT-2's."""
+    """Write the folder of a GPT-2 with random weights; `shape` has the values that differ from `GPT2Config()`."""
     from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
     from transformers.utils import logging as transformers_logging
 

@@ -1,4 +1,4 @@
-"""The parts of `gpu_visit.py`: commands, their time limits, and what they need."""
+"""The parts of `gpu_visit.py`: commands, their time limits and their requirements."""
 
 import shutil
 import subprocess
@@ -9,26 +9,26 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 VENVS = {"": ".venv", "peers": ".venv-peers", "vllm": ".venv-vllm"}
-# In the visit's folder.
+# Folder below that of the visit, in which TRL is installed for the environment of vLLM.
 TRL_FOLDER = "trl"
-# The limits are those of a GPU; a dry visit has this many times as long.
+# Factor on the time limits, which are meant for a GPU, in a dry visit.
 DRY_PATIENCE = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A row of the visit's table."""
+    """A part of a visit: a row of its table."""
 
     name: str
     command: Sequence[str]
-    """{out}: the part's folder."""
+    """Words of the command; `{out}` stands for the part's folder."""
     limit_s: float
     needs: Sequence[str] = ()
-    """Names of `lacks`."""
+    """Requirements, which `lacks` checks."""
 
 
 def cards() -> list[str]:
-    """Name, memory and driver of each CUDA device, as nvidia-smi reports them."""
+    """Return name, memory and driver of each CUDA device, as nvidia-smi reports them."""
     if not shutil.which("nvidia-smi"):
         return []
     query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
@@ -36,7 +36,7 @@ def cards() -> list[str]:
 
 
 def lacks(need: str, *, dry: bool) -> str:
-    """The reason why a part with this need cannot run here; empty where it can."""
+    """Return the reason why a part with this requirement cannot run here; empty if it can."""
     match need:
         case "CUDA":
             return "" if cards() else "there is no CUDA device"
@@ -50,7 +50,7 @@ def lacks(need: str, *, dry: bool) -> str:
 
 
 def python(environment: str = "") -> list[str]:
-    """The environment's interpreter; this program's own for the one that trains."""
+    """Return the interpreter of an environment; that of this program for the main environment (empty name)."""
     return [str(ROOT / VENVS[environment] / "bin/python") if environment else sys.executable]
 
 
@@ -63,7 +63,7 @@ def probe(environment: str, *words: str) -> list[str]:
 
 
 def sizes(dry: bool, gpt2: str) -> dict[str, list[str]]:
-    """Overrides of each model and batch, by name; a dry visit tries one batch."""
+    """Return the overrides of each model and batch size by name; a dry visit has only one batch size."""
     models = {"3.5M": "tiny", "124M": gpt2}
     batches = {"8×8": (2, 2)} if dry else {"8×8": (8, 8), "64×16": (64, 16)}
     return {
@@ -83,19 +83,19 @@ class Table:
     """The parts of a visit, real or dry."""
 
     def __init__(self, folder: Path, *, dry: bool) -> None:
-        """`folder`: that of the visit, where the weights of GPT-2's shape lie."""
+        """`folder` is that of the visit, which also gets the model with random weights in GPT-2's shape."""
         self.folder, self.dry, self.gpt2 = folder, dry, str(folder / "gpt2")
         self.patience = DRY_PATIENCE if dry else 1
         self.device = ["device=cpu", "threads=1"] if dry else ["device=cuda"]
         self.sizes, self.rounds = sizes(dry, self.gpt2), "1" if dry else "2"
         self.tiny = [*self.device, *self.sizes["3.5M 8×8"]]
         little = ["steps=2", "evaluation_rows=4", "match_pairs=0", "sampled_rows=0"]
-        # A dry visit tries vLLM and TRL, which take long to start, with one model.
+        # A dry visit tries vLLM and TRL, which take long to start, with only one model.
         self.some_sizes = list(self.sizes)[: 1 if dry else None]
         self.short, self.little = ["debug=short", *little[1:], *little[: int(dry)]], little if dry else []
 
     def parts(self) -> list[Part]:
-        """All parts, in the order in which they run: those that need the least first."""
+        """Return all parts in the order in which they run; those with the fewest requirements come first."""
         weights = probe("", "weights", "--folder", self.gpt2, *(["--small"] if self.dry else []))
         memory = probe("", "out_of_memory", "--json", "{out}/memory.json", *self.device, f"model.path={self.gpt2}")
         parts = [
@@ -126,7 +126,7 @@ class Table:
         ]
 
     def parts_with_trl(self) -> list[Part]:
-        # Beside the environment of vLLM, not in it: its transformers is older than that of TRL's environment.
+        # TRL is not installed into vLLM's environment, whose transformers is older than that of TRL's environment.
         pip = [*python("vllm"), "-m", "pip", "install", "-q", "--no-deps", "-c", "requirements/peers.txt"]
         pip += ["--target", str(self.folder / TRL_FOLDER), "trl", "accelerate"]
         return [

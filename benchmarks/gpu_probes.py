@@ -1,11 +1,11 @@
-"""Parts of `gpu_visit.py` that no other command makes, each in a process of its own.
+"""Parts of `gpu_visit.py` that no other command covers, each in a process of its own.
 
     python benchmarks/gpu_probes.py weights --folder FOLDER --small
     python benchmarks/gpu_probes.py out_of_memory --json out_of_memory.json model.path=FOLDER
     .venv-vllm/bin/python benchmarks/gpu_probes.py sleep --json sleep.json
     .venv-vllm/bin/python benchmarks/gpu_probes.py server --folder FOLDER --weight-sync nccl debug=short
 
-Each ends with an exception or another exit code than 0 where it is not as expected.
+A part ends with an exception or a nonzero exit code if its result is not as expected.
 """
 
 # ruff: noqa: E402 — memory and threads are set before torch is imported.
@@ -20,7 +20,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Beside this file.
+# A module in this folder.
 import sides
 import torch
 
@@ -34,14 +34,14 @@ BIG_MICRO_BATCH, SMALL_MICRO_BATCH = 64, 8
 
 
 def good_step(context: StepContext, step: int) -> float:
-    """Make a step, and return its peak of memory, GiB. Raises AssertionError where it failed."""
+    """Make a step and return its peak of memory in GiB. Raises AssertionError if it failed."""
     report = grpo_step(context, step)
     assert report.fault is None and report.updates, f"expected a good step, got {report.fault or 'no update'}"
     return step_peak_gib()
 
 
 def out_of_memory(overrides: list[str]) -> dict[str, float]:
-    """A step whose micro-batch does not fit is made again with half of it: allowed memory lies between two needs."""
+    """Check that a step whose micro-batch does not fit into memory is repeated with half of it; return the figures."""
     context = build_unsaved_run(sides.configured(overrides)).context
     needs_gib = []
     for step, size in enumerate((SMALL_MICRO_BATCH, BIG_MICRO_BATCH)):
@@ -59,7 +59,7 @@ def out_of_memory(overrides: list[str]) -> dict[str, float]:
 
 
 def sleep(overrides: list[str]) -> dict[str, float]:
-    """Steps with vLLM in this process, which gives its memory back while the trainer works."""
+    """Check that vLLM in this process gives its memory back while the trainer works; return the figures."""
     context = build_unsaved_run(sides.configured(["generator.kind=vllm", *overrides])).context
     peak_gib = max(good_step(context, step) for step in range(3))
 
@@ -76,13 +76,13 @@ def sleep(overrides: list[str]) -> dict[str, float]:
 
 
 def serve_and_train(folder: Path, weight_sync: str, overrides: list[str]) -> int:
-    """Train with a server of the shipped model; by NCCL it has the second card. Returns training's exit code."""
+    """Train with a vLLM server of the shipped model, with NCCL on the second GPU. Return training's exit code."""
     from vllm_servers import free_port, wait_for
 
     port = free_port()
     command = ["-m", "rookworld_rlvr.rollout.vllm_serve", "tiny", "--port", str(port), "--weight-sync", weight_sync]
     own_card = {"CUDA_VISIBLE_DEVICES": "1"} if weight_sync == "nccl" else {}
-    # In this process group, which the visit ends as a whole.
+    # The server is in this process group, which the visit ends as a whole.
     server = subprocess.Popen([sys.executable, *command], env=os.environ | own_card)
     try:
         wait_for(url := f"http://127.0.0.1:{port}")

@@ -1,12 +1,12 @@
-"""One visit to a GPU: all that the documents claim of one, tested and measured, on one page.
+"""Run all tests and measurements on a GPU that the documents rely on, and write the results to one page.
 
-    benchmarks/gpu_visit.sh                      # also sets up what is missing
+    benchmarks/gpu_visit.sh                      # also sets up the environment
     .venv/bin/python benchmarks/gpu_visit.py --dry
     .venv/bin/python benchmarks/gpu_visit.py --only 'smoke fp32' 'bench 3.5M 8×8 static,hf'
 
-Each part is a command in a process of its own with a time limit. The visit goes on after a part that failed, and writes
-its page anew after each part, so that a visit that is cut off keeps what it has. Nothing is loaded from a model hub.
-Exit code 1 where a part failed, 2 without a CUDA device; a part that cannot run here is skipped, and the page says why.
+Each part is a command in a process of its own with a time limit. The visit continues after a failed part and rewrites
+its page after each part, so that an interrupted visit keeps its results. Nothing is loaded from a model hub. The exit
+code is 1 if a part failed, 2 without a CUDA device. A part that cannot run here is skipped, and the page says why.
 """
 
 import argparse
@@ -24,13 +24,13 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-# Beside this file.
+# A module in this folder.
 from gpu_parts import DRY_PATIENCE, ROOT, TRL_FOLDER, VENVS, Part, Table, cards, lacks
 
 LIBRARIES = ("torch", "transformers", "vllm", "trl")
 TRACE_LINES = 25
 Figures = dict[str, dict[str, Any]]
-# Figures of a row, by their name in the files that commands write; of several names the first that is there.
+# Columns of the table, each with the names of its figure in the commands' files; the first name that exists is used.
 COLUMNS = {
     "completions/s": ("completions_per_s", "throughput/completions_per_s"),
     "tokens/s in sampling": ("tokens_per_s",),
@@ -46,12 +46,12 @@ COLUMNS = {
 
 @dataclass(slots=True)
 class Result:
-    """The end of a part."""
+    """The result of a part."""
 
     name: str
     command: str
     outcome: str
-    """passed, failed, skipped, or cut off where the visit's time was over."""
+    """passed, failed, skipped, or cut off if the visit's time was over."""
     reason: str = ""
     """Empty for a part that passed."""
     seconds: float = 0.0
@@ -61,7 +61,7 @@ class Result:
 
 
 def run(part: Part, folder: Path, limit_s: float) -> Result:
-    """Run a part; whatever it left running is ended. Its output is in log.txt of the part's folder."""
+    """Run a part and end all processes that it leaves. Its output is in log.txt of the part's folder."""
     out = folder / "".join(letter if letter.isalnum() else "_" for letter in part.name)
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
@@ -102,7 +102,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def figures(out: Path) -> Figures:
-    """The rows of a part's own files, by name: each generator, setting or side; of a run its last step."""
+    """Return the rows of a part's files by name: one per generator, setting or side, and the last step of a run."""
     rows: Figures = {}
     for path in out.glob("*.json"):
         measured = json.loads(path.read_text())
@@ -125,7 +125,7 @@ def figures(out: Path) -> Figures:
 
 
 def machine(dry: bool) -> dict[str, Any]:
-    """The machine, and the versions of the libraries in each environment."""
+    """Return a description of the machine, with the versions of the libraries in each environment."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
     versions = {"python": platform.python_version()}
     for venv in VENVS.values():
@@ -144,7 +144,7 @@ def machine(dry: bool) -> dict[str, Any]:
 
 
 def page(about: dict[str, Any], results: Sequence[Result], left: Sequence[Part]) -> str:
-    """The visit as Markdown."""
+    """Return the visit as Markdown."""
     names = ["dry visit on a CPU, tiny sizes: its figures mean nothing"] if about["dry"] else []
     names += [*about["cards"], f"{about['cpus']} CPU cores", f"commit {about['commit']}"]
     names += [f"{name} {version}" for name, version in about["versions"].items()]
@@ -161,13 +161,13 @@ def page(about: dict[str, Any], results: Sequence[Result], left: Sequence[Part])
 
 
 def cells(row: dict[str, Any]) -> str:
-    """A row's figures in the order of the columns, three digits each; empty where it has none."""
+    """Return a row's figures in the order of the columns, with three digits; empty where a figure is missing."""
     values = [next((row[key] for key in keys if row.get(key) is not None), None) for keys in COLUMNS.values()]
     return " | ".join("" if value is None else f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" for value in values)
 
 
 def visit(todo: Sequence[Part], folder: Path, *, dry: bool, seconds: float) -> int:
-    """Run the parts that can run within so many seconds, and write the page after each. Returns the exit code."""
+    """Run parts until `seconds` are over and write the page after each. Return the exit code."""
     folder.mkdir(parents=True, exist_ok=True)
     results: list[Result] = []
     began = time.perf_counter()

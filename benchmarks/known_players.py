@@ -1,10 +1,10 @@
-"""The suites of `rookworld evaluate` on players and arbiters of known strength beside a model: are they ranked right?
+"""Run the suites of `rookworld evaluate` on a model and on players and arbiters of known strength, to compare them.
 
     python benchmarks/known_players.py --mates mate_in_one.jsonl --output outputs/players.json
 
-Who moves is a uniformly random mover, two rules of thumb, the model, and Stockfish: held-out positions, by the move
-alone, mates, games against itself and against a weak Stockfish. Who says what a move leads to is one that
-leaves the position as it is, the model, and python-chess: held-out transitions.
+The players are a uniformly random mover, two rules of thumb, the model and Stockfish. Their suites are held-out
+positions (by the move alone), mates in one, self-play, games against a weak Stockfish, and won positions. The arbiters
+predict the position after a move: one that leaves it unchanged, the model and python-chess, on held-out transitions.
 """
 
 import argparse
@@ -54,7 +54,7 @@ from rookworld_rlvr.training.data import EvaluationData, load_evaluation_data
 MakePlayer = Callable[[DecodingConfig], Player]
 # Weak enough that rules of thumb win games, strong enough that they do not win all; the same in every run.
 OPPONENT = OpponentConfig(nodes=1, skill=FULL_SKILL, random_moves=0.5)
-# Of the engine that measures what moves give away: far more than Stockfish has as a player.
+# Nodes of the engine that measures the win probability that moves lose: far more than Stockfish has as a player.
 MEASURE_NODES = 100_000
 OF_PLAYERS = (
     "policy/legal_best_move",
@@ -130,12 +130,12 @@ def known_arbiters(model: str, policy: Policy) -> dict[str, Complete]:
 
 
 def unchanged(example: Example) -> str:
-    """The position as it stands, nothing won, nothing over."""
+    """Return a completion with the unchanged position, the reward of an ordinary move, and no end of the game."""
     return render_environment(EnvironmentCompletion(parse_prompt(example.prompt).fen, 0.001, False, False))
 
 
 def move_alone(player: Player, examples: Sequence[Example]) -> list[str]:
-    """A player's move as an answer to a policy prompt: the only candidate, and the best."""
+    """Return a player's moves as completions of policy prompts: each the only candidate and the best move."""
     fens = [parse_prompt(example.prompt).fen for example in examples]
     moves = player.choose([parse_fen(fen) for fen in fens], range(len(fens)))
     return [render_policy(PolicyCompletion((move,), (0.0,), move), fen) for move, fen in zip(moves, fens, strict=True)]
@@ -144,7 +144,7 @@ def move_alone(player: Player, examples: Sequence[Example]) -> list[str]:
 def player_suites(
     make: MakePlayer, data: EvaluationData, measure: MoveEvaluator, arguments: argparse.Namespace
 ) -> Iterator[Suite]:
-    """Self-play at the published sampling, all else greedy."""
+    """Yield the suites of a player: self-play and won positions with the published decoding, the others greedy."""
     games = SelfplayConfig(games=arguments.games)
     match = EngineMatchConfig(arguments.pairs, arguments.plies, opponent=OPPONENT)
     referee = partial(open_referee, EngineConfig())
@@ -162,7 +162,7 @@ def arbiter_suites(complete: Complete, data: EvaluationData, arguments: argparse
 
 
 def table_of(suites: Iterable[Suite]) -> dict[str, Measure]:
-    """All keys of the suites, each from its first row on."""
+    """Return the measures of all keys of the suites, over all rows."""
     tables = (suite_table(suite, [row for rows in suite.rows(0) for row in rows]) for suite in suites)
     return {key: measure for table in tables for key, measure in table.items()}
 

@@ -1,12 +1,13 @@
-"""Is memory flat over a run, and does it depend on the micro-batch alone?
+"""Check that memory is constant over a run and does not depend on the number of prompts.
 
     python benchmarks/memory.py
     python benchmarks/memory.py --steps 60 --early 10 20 --late 40 60 --prompts 4 8
 
-Two tables of the step's own peak. Over steps: a run as `rookworld train` makes it; the bound is on the median
-and on the largest of the late steps against the early ones. Over prompts: every completion is as long as
-max_new_tokens allows, so that each step is the worst one there is, and the first, in which kernels are compiled, is
-left out; the bound is on the largest. Each run has a process of its own. Exit code 1 if a bound is broken.
+Two tables show the peaks of steps. Over steps: a run as `rookworld train` makes it; the bound is on the growth of the
+median and of the largest peak from the early to the late steps. Over prompts: every completion is as long as
+max_new_tokens allows, so that each step needs the most memory; the first steps, in which kernels are compiled, are left
+out; the bound is on the spread of the largest peaks. Each run has a process of its own. The exit code is 1 if a bound
+is exceeded.
 """
 
 # ruff: noqa: E402 — memory and threads are set before torch is imported.
@@ -31,19 +32,19 @@ from rookworld_rlvr.training.state import StepContext
 from rookworld_rlvr.training.step import grpo_step
 
 WARMUP_STEPS = 2
-# Small enough that the fewest prompts fill them.
+# Small enough that the smallest number of prompts fills them.
 SMALL_BATCHES = ["optim.micro_batch_size=16", "generator.batch_size=32"]
 MIB_A_GIB = 1024
 
 
 def peaks_mib(steps: int, overrides: list[str], *, endless: bool) -> list[float]:
-    """Peak of each step of a fresh run, MiB."""
+    """Return the peak of each step of a fresh run in MiB; `endless`: no completion ends before max_new_tokens."""
     raw = OmegaConf.merge(OmegaConf.structured(RunConfig), OmegaConf.from_dotlist(["evaluation_rows=0", *overrides]))
     config: Any = OmegaConf.to_object(raw)
     run = build_unsaved_run(config)
     if endless:
         run.context.generator = never_ending(run.context, config)
-        # Rewards of such completions are all alike; what is measured does not ask.
+        # Such completions all have the same reward, which guards may refuse; memory does not depend on it.
         run.config.recovery.enabled = False
     peaks = []
     for step in range(steps):
@@ -56,7 +57,7 @@ def peaks_mib(steps: int, overrides: list[str], *, endless: bool) -> list[float]
 
 
 def never_ending(context: StepContext, config: RunConfig) -> StaticGenerator:
-    """A generator that knows no end of text: its token lies behind the vocabulary."""
+    """Return a generator that never ends a completion: its end-of-text id is outside the vocabulary."""
     policy = context.policy
     eos_id = int(policy.model.config.vocab_size)
     return StaticGenerator(policy.model, config.generator, eos_id=eos_id, pad_id=policy.pad_id)
@@ -69,7 +70,7 @@ def in_own_process(steps: int, overrides: list[str], *, endless: bool) -> list[f
 
 
 def over_steps(arguments: argparse.Namespace) -> bool:
-    """Print the first table; whether it is within the bound."""
+    """Print the first table and return whether it is within the bound."""
     peaks = in_own_process(arguments.steps, arguments.override, endless=False)
     early, late = (peaks[first - 1 : last] for first, last in (arguments.early, arguments.late))
     growths = [middle(late) / middle(early) - 1 for middle in (median, max)]
@@ -80,7 +81,7 @@ def over_steps(arguments: argparse.Namespace) -> bool:
 
 
 def over_prompts(arguments: argparse.Namespace) -> bool:
-    """Print the second table; whether it is within the bound."""
+    """Print the second table and return whether it is within the bound."""
     largest = []
     for prompts in arguments.prompts:
         overrides = [*SMALL_BATCHES, *arguments.override, f"objective.prompts_per_step={prompts}"]
@@ -102,7 +103,7 @@ def main() -> int:
     parser.add_argument("--bound", type=float, default=0.02)
     parser.add_argument("override", nargs="*", help="of the configuration, as in optim.micro_batch_size=32")
     arguments = parser.parse_args()
-    # Both tables, whatever the first says.
+    # The list prints both tables, whatever the result of the first.
     return 0 if all([over_steps(arguments), over_prompts(arguments)]) else 1
 
 

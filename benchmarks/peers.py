@@ -1,34 +1,34 @@
-"""Our step against TRL's GRPOTrainer on the same work, in turns.
+"""Speed and memory of our step and of TRL's GRPOTrainer on the same work, in turns.
 
     .venv-peers/bin/python benchmarks/peers.py
     .venv-peers/bin/python benchmarks/peers.py --compile
     .venv-peers/bin/python benchmarks/peers.py --steps 2 --rounds 3 --threads 1 --json peers.json
 
-Needs the environment of the comparisons (`bash scripts/setup.sh peers`: TRL 1.16). Each side is a process of its own
-that stays alive and makes one round of steps per request; rounds take turns, each begun by the other side, after a
-warm-up that does not count. A step is the whole of it: prompts to weights, generation, reward, training, update.
+Needs the environment for comparisons (`bash scripts/setup.sh peers`: TRL 1.16). Each side is a process of its own that
+stays alive and makes one round of steps per request. The sides take turns, and the side that begins a round alternates;
+a warm-up before that does not count. A step is measured as a whole: prompts, generation, reward, training, update.
 
 The same on both sides: model and its float32 weights; the prompts and their order, both tasks mixed as our sampler
-draws them; samples a prompt; longest completion; the reward, which is our rubric in the process that trains;
+draws them; samples per prompt; longest completion; the reward, which is our rubric in the training process;
 temperature 1, no top-p, no top-k; KL coefficient and a reference model in every step; bf16 autocast, or float32 on a
-CPU without instructions for bf16 (`--precision`); dropout 0; micro-batch; one update a step by fused AdamW; learning
-rate (constant, and so small that both sides' completions stay those of the model it began with), betas, no weight
-decay, gradients clipped at 1; loss dapo, clip 0.2 and 0.28, advantages divided by the batch's standard deviation;
-threads; no logging, saving or evaluation within a round.
+CPU without instructions for bf16 (`--precision`); dropout 0; micro-batch; one update per step by fused AdamW; learning
+rate (constant, and so small that the completions stay like those of the starting model), betas, no weight decay,
+gradients clipped at 1; loss dapo, clip 0.2 and 0.28, advantages divided by the batch's standard deviation; threads; no
+logging, saving or evaluation within a round.
 
-Where they differ, each is what it is. Ours samples with its default generator, which computes prompts once a group and
-on a CPU works in float32 under bf16 too, trains packed rows, cuts a micro-batch smaller where a core would
-idle, looks at every check and guard, and prepares its process
-(allocator, waiting threads) before torch is imported, as `rookworld` does. TRL calls `generate` under autocast and
-pads; its attention is --trl-attention; its gradient checkpointing, which is on by default and trades speed for memory,
-is off without --trl-checkpointing; with --same-process its process is prepared as ours is.
+The sides differ as follows. Our side samples with its default generator, which computes a prompt once per group and on
+a CPU uses float32 even with bf16; it trains packed rows, splits a micro-batch if a core would be idle, makes all checks
+and guards, and prepares its process (allocator, waiting threads) before torch is imported, as `rookworld` does. TRL
+calls `generate` under autocast and pads. Its attention is --trl-attention. Its gradient checkpointing, which is on by
+default and trades speed for memory, is off without --trl-checkpointing. With --same-process its process is prepared
+like ours.
 
 With --compile our training pass runs compiled blocks (`model.compile=true`). Code is compiled, or read from disk, in
 the warm-up, whose seconds are printed for both sides.
 
-The work is checked: both sides must have made the same number of completions and updates, and their mean lengths are
-printed. Memory is how much the peak of resident memory grew over what was resident after the imports, model not yet
-loaded; on CUDA it is the peak of what torch allocated.
+The script checks that both sides made the same number of completions and updates, and that their mean lengths are
+about equal. Memory is the growth of the peak of resident memory over the resident memory after the imports, before the
+model is loaded; on CUDA it is the peak of the memory that torch allocated.
 """
 
 import argparse
@@ -39,14 +39,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-# Beside this file: what a script's folder holds is importable, in the processes it spawns too.
+# Modules in this folder. A script can import them, and so can the processes that it spawns.
 import sides
 import trl_side
 
-# The second one finds no new sizes to compile for.
+# In the second step there are no new sizes to compile for.
 WARMUP_STEPS = 2
 LENGTH_TOLERANCE = 0.1
-# That of our own `generator=vllm`.
+# The fraction that our `generator=vllm` uses.
 VLLM_MEMORY_FRACTION = 0.3
 
 
@@ -74,11 +74,11 @@ class Settings:
 
     @property
     def completions(self) -> int:
-        """A step."""
+        """Completions per step."""
         return self.prompts * self.group_size
 
     def overrides(self) -> list[str]:
-        """Overrides of our configuration; all else is its default."""
+        """Return the overrides of our configuration; all other options have their defaults."""
         return [
             f"model.path={self.model}",
             f"model.compile={str(self.compile).lower()}",
@@ -90,7 +90,7 @@ class Settings:
             "optim.warmup_steps=0",
             "optim.min_lr_fraction=1",
             f"kl.coef={self.kl_coef}",
-            # TRL has no such term.
+            # TRL has no term for all legal moves.
             "objective.all_moves_coef=0",
             f"seed={self.seed}",
             f"threads={self.threads}",
@@ -101,7 +101,7 @@ class Settings:
 
 
 def trl_settings(settings: Settings) -> dict[str, Any]:
-    """Settings of GRPOConfig that are not its default, or are meant to be seen."""
+    """Return the settings of GRPOConfig: those that differ from its defaults, and some that are shown on purpose."""
     return {
         "per_device_train_batch_size": settings.micro_batch,
         "gradient_accumulation_steps": settings.completions // settings.micro_batch,
@@ -142,7 +142,7 @@ def trl_settings(settings: Settings) -> dict[str, Any]:
 
 
 def check_work(rounds: list[list[sides.Round]], settings: Settings, steps: int) -> None:
-    """Raises SystemExit where a side did not do the round's work, or its completions are of another length."""
+    """Raise SystemExit if a side did not do the round's work, or if the mean lengths of the completions differ."""
     for row in (row for side in rounds for row in side):
         if (row["completions"], row["updates"]) != (steps * settings.completions, steps):
             raise SystemExit(f"expected {steps} steps of {settings.completions} completions and one update, got {row}")
@@ -152,7 +152,7 @@ def check_work(rounds: list[list[sides.Round]], settings: Settings, steps: int) 
 
 
 def result(rounds: list[list[sides.Round]]) -> dict[str, Any]:
-    """Medians, and ours over theirs."""
+    """Return the medians of both sides, and ours divided by TRL's."""
     our_rounds, their_rounds = rounds
     names = ("median", "low", "high")
     speed = sides.ratio(our_rounds, their_rounds, "completions_per_s")
@@ -166,7 +166,7 @@ def result(rounds: list[list[sides.Round]]) -> dict[str, Any]:
 
 
 def show(measured: dict[str, Any]) -> None:
-    """The result as Markdown."""
+    """Print the result as Markdown."""
     columns = ("", "completions/s", "seconds a round", "mean length", "mean reward", "grown memory, GiB")
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     for name in ("ours", "trl"):
@@ -208,7 +208,7 @@ def arguments_given() -> argparse.Namespace:
 
 
 def usual_precision(device: str) -> str:
-    """The meaning of `precision=auto` on this machine. The processes that are measured import torch later than this."""
+    """Return what `precision=auto` is on this machine. The measured processes import torch on their own, later."""
     import torch
 
     from rookworld_rlvr.model.device import Precision, resolve_precision

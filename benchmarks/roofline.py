@@ -1,4 +1,4 @@
-"""The share of the machine's limits that a training step uses: MFU and bandwidth, for each generator.
+"""Share of the machine's limits that a training step uses: MFU and bandwidth, for each generator.
 
     python benchmarks/roofline.py
     python benchmarks/roofline.py --generators static hf --rounds 5 device=cuda
@@ -12,14 +12,14 @@ Floating point operations, a multiplication and an addition being two:
 - forward: 2 per weight of the body (embeddings are looked up) and token; 2 per weight of the head and token that is
   sampled or trained; in attention 4 · layers · width per pair of a token and one that it sees;
 - generation: one forward pass; training: 3 (one forward, two backward); reference: 1, counted separately;
-- optimiser, norms, softmax and loss: nothing, they are small beside it.
+- optimiser, norms, softmax and loss: not counted, because they are small in comparison.
 
 Bytes, 2 per number in bf16 and 4 in fp32 and in the optimiser:
 
 - generation: the weights once per pass of the model; keys and values of prompts (once per group) and completions,
   written once and read in every pass until the completion ends;
 - training, per micro-batch: the weights read forward and backward and the gradient written; the reference's weights
-  once; AdamW reads weight, gradient and two moments and writes three of them. Activations: nothing.
+  once; AdamW reads weight, gradient and two moments and writes three of them. Activations are not counted.
 """
 
 # ruff: noqa: E402 — memory and threads are set before torch is imported.
@@ -39,7 +39,7 @@ from math import ceil
 from pathlib import Path
 from statistics import median
 
-# Beside this file.
+# A module in this folder.
 import sides
 import torch
 from torch import nn
@@ -55,7 +55,7 @@ from rookworld_rlvr.training.step import grpo_step
 
 DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp32: torch.float32}
 BACKWARD_AND_FORWARD = 3
-# Square matrices that keep the machine busy, and arrays that fit into no cache.
+# Sizes of square matrices that keep the machine busy, and of arrays that fit into no cache.
 MATMUL_SIZES, ACCELERATOR_MATMUL_SIZES = (1024, 2048), (4096, 8192)
 ARRAY_NUMBERS, ACCELERATOR_ARRAY_NUMBERS = 2**26, 2**28
 REPEATS = 5
@@ -76,7 +76,7 @@ class Limits:
 
 
 def measure_limits(device: torch.device, dtype: torch.dtype) -> Limits:
-    """The limits of this device with torch's present threads; `dtype` is that of the matrix product."""
+    """Measure the limits of this device with torch's current number of threads; the matrix product uses `dtype`."""
     return Limits(_flops_per_s(device, dtype), _bytes_per_s(device))
 
 
@@ -102,7 +102,7 @@ def _bytes_per_s(device: torch.device) -> float:
 
 
 def _best_s(work: Callable[[], object], device: torch.device) -> float:
-    """The shortest of several times; the first, in which kernels are chosen, does not count."""
+    """Return the shortest of several times; the first, in which kernels are chosen, does not count."""
     times_s = []
     for _ in range(1 + REPEATS):
         synchronise(device)
@@ -118,56 +118,56 @@ class Shape:
     """The sizes of a dense decoder that decide its work."""
 
     body_weights: int
-    """Embeddings and head left out."""
+    """Number of weights without embeddings and head."""
     head_weights: int
     layers: int
     query_width: int
-    """Heads times their width."""
+    """Number of heads times their width."""
     key_width: int
-    """Key heads times their width: smaller than query_width where query heads share them."""
+    """Number of key heads times their width; smaller than query_width if query heads share key heads."""
     bytes_per_number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Operations and memory traffic that are needed at least."""
+    """The least operations and memory traffic that are needed."""
 
     flops: float = 0.0
     bytes: float = 0.0
 
     def least_s(self, limits: Limits) -> float:
-        """The time below which no machine with these limits can do it."""
+        """Return the shortest time in which a machine with these limits can do the work."""
         return max(self.flops / limits.flops_per_s, self.bytes / limits.bytes_per_s)
 
     def bound(self, limits: Limits) -> str:
-        """The limit that it meets first: compute or memory."""
+        """Return the limit that determines that time: compute or memory."""
         return "compute" if self.flops / limits.flops_per_s > self.bytes / limits.bytes_per_s else "memory"
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """A group's lengths in tokens."""
+    """The lengths of a group in tokens."""
 
     prompt: int
     completions: tuple[int, ...]
-    """End of text included; at least 1 each."""
+    """Lengths of the completions, end of text included; at least 1 each."""
 
     @classmethod
     def of(cls, group: Group) -> "Lengths":
         return cls(len(group.prompt_tokens), tuple(len(sample.completion.tokens) for sample in group.samples))
 
     def inputs(self) -> int:
-        """Tokens that go through the model: from a completion's last one nothing is predicted."""
+        """Return the number of tokens that go through the model: all but the last of each completion."""
         return self.prompt + sum(length - 1 for length in self.completions)
 
     def pairs(self) -> int:
-        """Pairs of a token and one that it sees, itself included."""
+        """Return the number of pairs of a token and one that it sees, itself included."""
         own = sum((length - 1) * self.prompt + length * (length - 1) // 2 for length in self.completions)
         return self.prompt * (self.prompt + 1) // 2 + own
 
 
 def shape_of(model: PreTrainedModel, bytes_per_number: int) -> Shape:
-    """The shape of a transformers model; a mixture of experts counts as if all of them worked."""
+    """Return the shape of a transformers model; a mixture of experts counts as if all experts were used."""
     config, head = model.config.get_text_config(), model.get_output_embeddings().weight
     embeddings = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
     left_out = {id(weight) for weight in [head, *embeddings]}
@@ -184,7 +184,7 @@ def shape_of(model: PreTrainedModel, bytes_per_number: int) -> Shape:
 
 
 def forward_flops(shape: Shape, groups: Sequence[Lengths]) -> float:
-    """One forward pass over the groups."""
+    """Return the operations of one forward pass over the groups."""
     inputs, pairs = sum(group.inputs() for group in groups), sum(group.pairs() for group in groups)
     sampled = sum(sum(group.completions) for group in groups)
     dense = 2 * (shape.body_weights * inputs + shape.head_weights * sampled)
@@ -192,7 +192,7 @@ def forward_flops(shape: Shape, groups: Sequence[Lengths]) -> float:
 
 
 def generation(shape: Shape, groups: Sequence[Lengths], passes: int) -> Work:
-    """Work of sampling the groups in `passes` of the model; 0: unknown, for a generator outside this process."""
+    """Return the work of sampling the groups in `passes` forward passes; 0: unknown, as for an external generator."""
     longest = max(max(group.completions) for group in groups)
     # Fewer passes read the keys less often.
     reading = min(1.0, passes / longest) if passes else 1.0
@@ -207,7 +207,7 @@ def generation(shape: Shape, groups: Sequence[Lengths], passes: int) -> Work:
 
 
 def training(shape: Shape, groups: Sequence[Lengths], report: StepReport, examples_per_pass: int) -> tuple[Work, float]:
-    """Work of training on the groups in micro-batches, and the part of its operations that is the reference's.
+    """Return the work of training on the groups in micro-batches, and the operations in it that are the reference's.
 
     The report counts a token as often as it was trained: more with several epochs, less if examples were left out.
     """
@@ -255,7 +255,7 @@ class LengthsOfGroups:
 
 @contextmanager
 def counted_passes(model: PreTrainedModel) -> Iterator[list[int]]:
-    """Counts the body's passes without a gradient in evaluation mode, which are those of sampling."""
+    """Count the body's forward passes without a gradient in evaluation mode, which are those of sampling."""
     passes = [0]
 
     def add(module: nn.Module, *_: object) -> None:
@@ -269,7 +269,7 @@ def counted_passes(model: PreTrainedModel) -> Iterator[list[int]]:
 
 
 def step_figures(context: StepContext, step: int, shape: Shape, limits: Limits) -> sides.Round:
-    """One training step's shares of the limits. Raises SystemExit if it failed or had nothing to train on."""
+    """Make a training step; return its shares of the limits. Raises SystemExit if it failed or made no update."""
     generator = context.generator = LengthsOfGroups(context.generator)
     synchronise(context.policy.device)
     with counted_passes(context.policy.model) as passes:
@@ -287,7 +287,7 @@ def step_figures(context: StepContext, step: int, shape: Shape, limits: Limits) 
 def shares(
     sampled: Work, trained: Work, reference_flops: float, times_s: dict[str, float], limits: Limits
 ) -> sides.Round:
-    """MFU, shares of the first limit, and the work behind them. Raises AssertionError for a share above 1."""
+    """Return MFU, shares of the limit that binds, and the work. Raises AssertionError for a share above 1."""
     own_flops = trained.flops - reference_flops
     by_key = {
         "mfu/step": (sampled.flops + trained.flops) / limits.flops_per_s / times_s["step"],
@@ -308,9 +308,9 @@ def shares(
 
 
 def measure(kind: str, rounds: int, overrides: Sequence[str]) -> tuple[Limits, sides.Round]:
-    """Limits of this machine, and medians over the steps of a fresh run; one step before them does not count.
+    """Return limits of this machine, and medians over the steps of a fresh run; one step before them does not count.
 
-    The legal moves are left out: `training_work` does not count them.
+    The loss of legal moves is off, because `training` does not count its work.
     """
     overrides = ["objective.all_moves_coef=0", *overrides]
     with closing(build_unsaved_run(sides.configured([*overrides, f"generator.kind={kind}"]))) as run:
@@ -321,7 +321,7 @@ def measure(kind: str, rounds: int, overrides: Sequence[str]) -> tuple[Limits, s
 
 
 def limits_and_shape(policy: Policy) -> tuple[Limits, Shape]:
-    """Limits of the policy's device at its precision, and the cost of its model."""
+    """Return the limits of the policy's device at its precision, and the shape of its model."""
     dtype = DTYPES[policy.precision]
     return measure_limits(policy.device, dtype), shape_of(policy.model, dtype.itemsize)
 

@@ -1,10 +1,10 @@
-"""Do two commits train with the same bits?
+"""Check whether two commits train bit for bit the same.
 
     .venv/bin/python benchmarks/same_bits.py BASE [COMMIT] [--steps 4]
 
-Makes the same short seeded runs with both commits, on one thread: the default job; several updates a step with the KL
-in the reward and a moving reference; Stockfish as the scorer. Compares every metric of
-every step but those of time, memory and the engine's cache, and names each that differs. Exit code 1 where one does.
+Makes the same short seeded runs with both commits, on one thread: the default run; a run with several updates per step,
+the KL in the reward and a moving reference; a run with Stockfish as the scorer. Compares every metric of every step,
+except time, throughput, memory and the engine's cache, and prints each that differs. The exit code is 1 if one does.
 """
 
 import argparse
@@ -25,7 +25,7 @@ RUNS = {
     "engine": ["rubric=engine"],
 }
 SHORT = ["threads=1", "seed=0", "evaluation_rows=0", "match_pairs=0"]
-# What depends on the machine; the second run finds the evaluations of the first one in the cache.
+# Metrics that depend on the machine, or on the cache, in which the second run finds the evaluations of the first.
 NOT_COMPARED = ("time/", "throughput/", "memory/", "judge/engine_wait_s", "judge/engine_cached_fraction")
 
 
@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def check_out(commit: str, folder: Path) -> Path:
-    """The files of a commit, in a folder of their own."""
+    """Write the files of a commit into `folder` and return it."""
     archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         tar.extractall(folder, filter="data")
@@ -57,7 +57,7 @@ def check_out(commit: str, folder: Path) -> Path:
 
 
 def metrics(tree: Path, overrides: list[str]) -> list[dict[str, Any]]:
-    """Metrics of each step of a run with the source of that tree."""
+    """Return the metrics of each step of a run with the source code in `tree`."""
     environment = os.environ | {"PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "rookworld_rlvr", "train", *overrides]
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
@@ -72,7 +72,7 @@ def count(steps: list[dict[str, Any]]) -> int:
 
 
 def differences(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> dict[str, tuple[int, tuple[Any, Any]]]:
-    """By key the first step in which it differs, and both values; None where a side lacks the key."""
+    """Return for each differing key its first differing step and both values, None if a side lacks the key."""
     differing: dict[str, tuple[int, tuple[Any, Any]]] = {}
     if len(one) != len(other):
         differing["step"] = (min(len(one), len(other)), (len(one), len(other)))

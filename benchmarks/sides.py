@@ -1,7 +1,7 @@
-"""Sides of a comparison: each is a process that makes one round per request, so that rounds take turns.
+"""Sides of a comparison: each is a process that makes one round of steps per request, so that sides take turns.
 
-`ours` is one: steps as `rookworld train` makes them. Nothing of torch is imported before a side asks for it, since the
-process is prepared first, and memory is looked at between the imports and the model.
+The side `ours` makes steps as `rookworld train` does. Each side imports torch itself, because its process is prepared
+before that, and measures its memory between the imports and the loading of the model.
 """
 
 import ctypes
@@ -17,13 +17,13 @@ from typing import Any
 
 GIB, KIB_A_GIB = 2**30, 2**20
 Round = dict[str, float]
-# A side imports what it needs, then sends one Round for every number of steps that comes, until None comes.
+# A side imports what it needs. For each number of steps that it receives it sends one Round; None ends it.
 Side = Callable[[Connection, Any], None]
 
 
 @contextmanager
 def started(sides: Sequence[tuple[Side, Any]]) -> Iterator[list[Connection]]:
-    """A process for each side with its settings; they end with the block."""
+    """Start a process for each side with its settings and yield their connections; they end with the block."""
     spawn = multiprocessing.get_context("spawn")
     processes, ends = [], []
     for side, settings in sides:
@@ -43,7 +43,7 @@ def started(sides: Sequence[tuple[Side, Any]]) -> Iterator[list[Connection]]:
 
 
 def take_turns(ends: Sequence[Connection], *, rounds: int, steps: int, warmup_steps: int) -> list[list[Round]]:
-    """A list of rounds for each side; each round begins with another side. Raises EOFError where a side died."""
+    """Return a list of rounds for each side; each round begins with another side. Raises EOFError if a side died."""
     for end in ends if warmup_steps else ():
         _ask(end, warmup_steps)
     results: list[list[Round]] = [[] for _ in ends]
@@ -61,19 +61,19 @@ def _ask(end: Connection, steps: int) -> Round:
 
 
 def medians(rounds: Sequence[Round]) -> Round:
-    """The median of each figure; of a peak, the highest."""
+    """Return the median of each figure; for memory (`_gib`) the highest value."""
     middle = {key: median(row[key] for row in rounds) for key in rounds[0]}
     return middle | {key: max(row[key] for row in rounds) for key in middle if key.endswith("_gib")}
 
 
 def ratio(ours: Sequence[Round], theirs: Sequence[Round], key: str) -> tuple[float, float, float]:
-    """Ours over theirs, round by round: median, lowest, highest."""
+    """Return median, lowest and highest of the ratios ours / theirs, one per round."""
     values = [our[key] / their[key] for our, their in zip(ours, theirs, strict=True)]
     return median(values), min(values), max(values)
 
 
 class Counted:
-    """Steps of a side since the last request."""
+    """Counts of a side's steps since the last request."""
 
     def __init__(self) -> None:
         self.begin()
@@ -85,7 +85,7 @@ class Counted:
         self.started = time.perf_counter()
 
     def round(self, **others: float) -> Round:
-        """Rates of the whole round, and what else the side knows."""
+        """Return the figures of the round, with those of `others` added."""
         wall_s = time.perf_counter() - self.started
         return {
             "completions_per_s": len(self.lengths) / wall_s,
@@ -99,7 +99,7 @@ class Counted:
 
 
 def configured(overrides: Sequence[str]) -> Any:
-    """Our configuration, as its dataclass; all else is its default."""
+    """Return our configuration with these overrides and without evaluation, as its dataclass."""
     from omegaconf import OmegaConf
 
     from rookworld_rlvr.training.config import RunConfig
@@ -109,7 +109,7 @@ def configured(overrides: Sequence[str]) -> Any:
 
 
 def ours(connection: Connection, overrides: Sequence[str]) -> None:
-    """See `Side`. Raises SystemExit for a step that failed or did not measure KL."""
+    """Make our side's rounds; see `Side`. Raises SystemExit for a step that failed or did not measure KL."""
     from rookworld_rlvr.app.process import prepare_process
 
     prepare_process()
@@ -147,27 +147,27 @@ def ours(connection: Connection, overrides: Sequence[str]) -> None:
 
 
 def begin_memory() -> float:
-    """Give back what is free, begin the process's peak anew, and return what is resident now, GiB (Linux, glibc)."""
+    """Give free memory back, reset the process's peak, and return the resident memory in GiB (Linux, glibc)."""
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
     return resident_gib()
 
 
 def resident_gib() -> float:
-    """Resident memory now."""
+    """Return the resident memory."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / GIB
 
 
 def grown_gib(before_gib: float, peak_gib: float) -> float:
-    """Growth of the peak over what was resident before; on CUDA, where nothing was allocated before, the peak."""
+    """Return how far the peak is above `before_gib`; on CUDA, where nothing was allocated before, the peak."""
     import torch
 
     return peak_gib if torch.cuda.is_initialized() else peak_gib - before_gib
 
 
 def peak_gib() -> float:
-    """Peak of resident memory since it was last begun; of allocated memory where CUDA is in use."""
+    """Return the peak of resident memory since its last reset; the peak of allocated memory if CUDA is in use."""
     import torch
 
     if torch.cuda.is_initialized():

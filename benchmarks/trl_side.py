@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-# Beside this file.
+# A module in this folder.
 import sides
 
 
@@ -16,14 +16,14 @@ class TrlSide:
     """Settings of TRL's side."""
 
     overrides: list[str]
-    """Overrides of our configuration: data, reward and how much is sampled are taken from it."""
+    """Overrides of our configuration, from which data, reward and number of samples are taken."""
     settings: dict[str, Any]
     """Arguments of GRPOConfig."""
     same_process: bool
 
 
 def theirs(connection: Connection, side: TrlSide) -> None:
-    """See `sides.Side`: `GRPOTrainer.train`, which waits at the end of a round."""
+    """Make TRL's rounds, see `sides.Side`: run `GRPOTrainer.train`, which waits at the end of a round."""
     if side.same_process:
         from rookworld_rlvr.app.process import prepare_process
 
@@ -55,13 +55,13 @@ def theirs(connection: Connection, side: TrlSide) -> None:
             train_dataset=Dataset.from_list([{"prompt": e.prompt, "label": e.completion} for e in examples]),
             callbacks=[waiting(connection, counted, before_gib)],
         )
-        # It would write into the table.
+        # It would print into the table.
         trainer.remove_callback(PrinterCallback)
         trainer.train()
 
 
 def scoring(config: Any, counted: sides.Counted) -> Callable[..., list[float]]:
-    """TRL's reward function: our rubric, with the same evaluations of moves."""
+    """Return TRL's reward function: our rubric, with the same evaluations of moves."""
     from rookworld_rlvr.rewards.scorer import ScoreRequest, make_scorer
 
     scorer = make_scorer(config.rubric)
@@ -80,7 +80,7 @@ def scoring(config: Any, counted: sides.Counted) -> Callable[..., list[float]]:
 
 
 def waiting(connection: Connection, counted: sides.Counted, before_gib: float) -> Any:
-    """TRL's callback: where a round has ended it sends it and waits for the next one's steps; None ends training."""
+    """Return a TRL callback that sends each finished round and waits for the next one's steps; None ends training."""
     from transformers import TrainerCallback
 
     class Turns(TrainerCallback):

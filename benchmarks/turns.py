@@ -3,9 +3,9 @@
     python benchmarks/turns.py max_staleness=0 max_staleness=1
     python benchmarks/turns.py objective.prompts_per_step=8 objective.prompts_per_step=128 --common threads=1
 
-Steps as `rookworld train` makes them. Each setting, one word of overrides separated by spaces, has a process of its
-own; rounds take turns, each begun by another setting, after a warm-up that does not count. Figures are medians; the
-ratio of the last setting to the first is that of a round.
+The steps are those of `rookworld train`. A setting is one argument: overrides separated by spaces. Each setting has a
+process of its own. The settings take turns, each round begins with another one, and a warm-up before that does not
+count. Figures are medians; the ratio of the last setting to the first is computed for each round.
 """
 
 import argparse
@@ -14,12 +14,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# Beside this file.
+# A module in this folder.
 import sides
 
 
 def measured(settings: list[str], *, common: list[str], rounds: int, steps: int, warmup_steps: int) -> dict[str, Any]:
-    """Rounds of each setting; the ratio of the last one to the first."""
+    """Return rounds and medians of each setting, and the ratio of the last setting to the first."""
     commands = [(sides.ours, [*common, *setting.split()]) for setting in settings]
     with sides.started(commands) as ends:
         results = sides.take_turns(ends, rounds=rounds, steps=steps, warmup_steps=warmup_steps)
@@ -33,7 +33,7 @@ def measured(settings: list[str], *, common: list[str], rounds: int, steps: int,
 
 
 def show(result: dict[str, Any]) -> None:
-    """The result as Markdown."""
+    """Print the result as Markdown."""
     columns = ("setting", "completions/s", "seconds per round", "mean length", "step peak GiB", "score/step")
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     for setting, row in result["settings"].items():

@@ -1,15 +1,15 @@
-"""Speed of two vLLM servers against one, in turns, on the same prompts.
+"""Speed of two vLLM servers compared with one, in turns, on the same prompts.
 
     .venv-vllm/bin/python benchmarks/vllm_servers.py
     .venv-vllm/bin/python benchmarks/vllm_servers.py --namespaces      # as root, with iproute2
 
-Needs the environment with vLLM (`bash scripts/setup.sh vllm`) and two cores. Each server is kept on a core of its own,
-so that two servers have twice the compute of one, as two machines would. This program, which asks them, shares their
-cores. With --namespaces each server has a network namespace of its own, which stands for a host: questions and answers
-cross a virtual cable. Weights are handed over in a folder that all of them see.
+Needs the environment with vLLM (`bash scripts/setup.sh vllm`) and two cores. Each server is pinned to a core of its
+own, so that two servers have twice the compute of one, as two machines would. This program, their client, shares their
+cores. With --namespaces each server has a network namespace of its own, which stands for a host: requests and responses
+cross a virtual cable. Weights are synchronised through a folder that all of them can read.
 
-A round asks the first server, the second, and both for completions of the same prompts with the same seeds. Exit code 1
-where completions are missing.
+A round requests completions of the same prompts with the same seeds from the first server, from the second, and from
+both. The exit code is 1 if completions are missing.
 """
 
 import argparse
@@ -40,14 +40,14 @@ SERVE = "rookworld_rlvr.rollout.vllm_serve"
 
 
 def random_prompts(policy: Policy, count: int, seed: int) -> list[tuple[int, ...]]:
-    """Token ids of the prompts of shipped training rows, both tasks mixed."""
+    """Return token ids of the prompts of random shipped training rows, both tasks mixed."""
     rows = read_corpus(default_file("train.txt")).examples
     return [prompt_tokens(policy.tokenizer, row.prompt) for row in random.Random(seed).sample(rows, count)]
 
 
 @contextmanager
 def network_namespace(number: int) -> Iterator[tuple[list[str], str]]:
-    """A new namespace, joined to this one by a virtual cable: how a command is run in it, and its address."""
+    """Make a namespace with a virtual cable to this one; yield the words that run a command in it, and its address."""
     name, here, there = f"rookworld{number}", f"10.77.{number}.1", f"10.77.{number}.2"
     inside = ["ip", "netns", "exec", name]
 
@@ -75,7 +75,7 @@ def free_port() -> int:
 
 @contextmanager
 def started(core: int, prefix: Sequence[str], address: str) -> Iterator[str]:
-    """A server of the shipped model on one core; its address. It ends with the block."""
+    """Start a server of the shipped model on one core and yield its URL. It ends with the block."""
     port = free_port()
     command = [*prefix, sys.executable, "-m", SERVE, "tiny", "--precision", "fp32", "--host", address]
     command += ["--port", str(port), "--kv-cache-gib", "0.5"]
@@ -95,7 +95,7 @@ def started(core: int, prefix: Sequence[str], address: str) -> Iterator[str]:
 
 
 def wait_for(url: str) -> None:
-    """Raises SystemExit where no server answers within PATIENCE_S."""
+    """Wait until the server answers. Raises SystemExit if it does not answer within PATIENCE_S."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -108,7 +108,7 @@ def wait_for(url: str) -> None:
 
 
 def completions_per_s(sampler: VLLMServerPool, prompts: Sequence[tuple[int, ...]], group_size: int) -> float:
-    """Raises SystemExit where completions are missing."""
+    """Return the speed of sampling these prompts. Raises SystemExit if completions are missing."""
     began = time.perf_counter()
     groups = sampler.generate(prompts, group_size=group_size, temperature=1.0, seeds=range(len(prompts)))
     seconds = time.perf_counter() - began

@@ -1,9 +1,9 @@
-"""`python studies/explosion.py`: the causes of the predecessor's failure, one at a time, and the page about them.
+"""`python studies/explosion.py`: reproduce each cause of the predecessor's failure and write the page about them.
 
-Seed 002 reports a KL of 15 before the first update and then NaN. Each cause that it names, or that was found beside it,
-is put back into a run of its own: a GPT-2 that supervised training has taught the format, 20 steps of 4 prompts. The
-table of `docs/studies/explosion.md` says what each does, which preflight check refuses it, and what recovery makes of
-it. It takes about 15 minutes on one core. Run it at the top of the checkout.
+Seed 002 reports a KL of 15 before the first update and then NaN. Each cause that it names, and each that was found in
+addition, is put into a separate run: 20 steps of 4 prompts with a GPT-2 that supervised training has taught the format.
+The table in `docs/studies/explosion.md` shows the effect of each cause without recovery and with it, and which
+preflight checks refuse it. The script takes about 15 minutes on one core. Run it in the root folder of the checkout.
 """
 
 import json
@@ -45,24 +45,24 @@ RUN = [
     *(f"steps={STEPS}", "threads=1", "device=cpu", "evaluation_rows=0", "validation.every=0", "rollouts_every=0"),
     *("objective.prompts_per_step=4", "optim.warmup_steps=0", "optim.min_lr_fraction=1"),
 ]
-# Sampling temperature of the log-probs that the cause "warped" mistakes for those of the policy.
+# Factor on the temperature of the old log-probs in the run whose old log-probs are warped.
 WARP = 0.7
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A mistake that a trainer of the predecessor's kind can make."""
+    """A mistake that a trainer like the predecessor can have, and how to put it into a run."""
 
     name: str
     overrides: tuple[str, ...] = ()
     hook: Hook | None = None
     put_back: Callable[[], AbstractContextManager[Any]] = nullcontext
-    """A context in which the code has the mistake."""
+    """Context manager in which the code has the mistake."""
     random_weights: bool = False
 
 
 def scaled_by_tokens(moment: Moment, context: Any, report: Any) -> None:
-    """A loss that sums over tokens: the gradient is so many times that of the mean."""
+    """Multiply the gradient by the number of tokens, as a loss that sums over tokens would."""
     if moment is Moment.accumulated:
         tokens = float(report.collection.sampled_tokens)
         for parameter in context.policy.model.parameters():
@@ -71,27 +71,27 @@ def scaled_by_tokens(moment: Moment, context: Any, report: Any) -> None:
 
 
 def all_minus_1(moment: Moment, _context: Any, report: Any) -> None:
-    """Every completion earns -1."""
+    """Set every reward to -1."""
     if moment is Moment.collected:
         report.rewards_PG.fill_(-1.0)
 
 
 def binary(moment: Moment, _context: Any, report: Any) -> None:
-    """A right answer earns 1, everything else -1."""
+    """Set the reward of a right answer to 1 and every other reward to -1."""
     if moment is Moment.collected:
         collected: Collected = report.collection.collected
         report.rewards_PG.copy_(torch.where(collected.outcomes_PG, 1.0, -1.0))
 
 
 def all_at_once(moment: Moment, context: Any, report: Any) -> None:
-    """Binary rewards, and a loss that sums over tokens."""
+    """Apply binary rewards and a loss that sums over tokens."""
     binary(moment, context, report)
     scaled_by_tokens(moment, context, report)
 
 
 @contextmanager
 def positions_from_pads() -> Iterator[None]:
-    """Positions count the pads, as transformers' GPT-2 does for rows that are padded in front."""
+    """Count the padding as positions, as transformers' GPT-2 does for rows that are padded on the left."""
 
     def counted(attention_BT: Tensor) -> Tensor:
         return torch.arange(attention_BT.shape[1]).expand(attention_BT.shape)
@@ -112,7 +112,7 @@ def _without_positions(self: GPT2LMHeadModel, *arguments: Any, **named: Any) -> 
 
 @contextmanager
 def warped_old_logprobs() -> Iterator[None]:
-    """The old log-probs are those of the warped distribution that was sampled from, the new ones are raw."""
+    """Take the old log-probs from the warped distribution that was sampled from, while the new ones stay raw."""
     real = Policy.token_table
 
     def warped(self: Policy, given: batch.Batch, **named: Any) -> Any:
@@ -143,12 +143,12 @@ CAUSES = (
 
 
 def shipped_rows() -> Path:
-    """The training rows that ship with the package."""
+    """Return the file of the training rows that ship with the package."""
     return tiny_model_folder().parent / "data" / "train.txt"
 
 
 def models(folder: Path) -> dict[bool, Path]:
-    """Folders of a GPT-2 with random weights (True) and of one that supervised training taught the format (False)."""
+    """Make folders of a GPT-2 with random weights (True) and one that supervised training taught the format (False)."""
     tokenizer = AutoTokenizer.from_pretrained(tiny_model_folder())
     torch.manual_seed(0)
     shape = GPT2Config(
@@ -172,7 +172,7 @@ def models(folder: Path) -> dict[bool, Path]:
 
 
 def make_run(cause: Cause, model: Path, out: Path, *, recovery: bool) -> Run:
-    """A run with the cause's options and hook; recovery off skips nothing and stops at nothing."""
+    """Return a run with the cause's options and hook; without recovery it has no guards and no restores."""
     given = [*RUN, *cause.overrides, f"model.path={model}", f"output_root={out}"]
     given.append(f"recovery.enabled={str(recovery).lower()}")
     raw: Any = OmegaConf.merge(OmegaConf.structured(RunConfig), OmegaConf.from_dotlist(given))
@@ -184,7 +184,7 @@ def make_run(cause: Cause, model: Path, out: Path, *, recovery: bool) -> Run:
 
 
 def kl_before_training(given: PreflightInput) -> float:
-    """Mean k3 of policy and reference, in the modes that a step has them in, before any update; nats per token."""
+    """Return mean k3 of policy (in training mode, as in a step) and reference before any update; nats per token."""
     rows = given.batch()
     with torch.no_grad():
         given.policy.model.train()
@@ -195,7 +195,7 @@ def kl_before_training(given: PreflightInput) -> float:
 
 
 def measured(cause: Cause, model: Path, out: Path, *, recovery: bool) -> dict[str, Any]:
-    """KL at step 0, the checks that refuse, and how a run that starts all the same `ended` (empty: all steps)."""
+    """Return KL at step 0, the checks that refuse, and how a run that starts anyway `ended` (empty: all steps)."""
     with cause.put_back():
         run = make_run(cause, model, out, recovery=recovery)
         given = preflight_input(run.context, preflight_examples(run.data.train))
@@ -221,13 +221,13 @@ def measured(cause: Cause, model: Path, out: Path, *, recovery: bool) -> dict[st
 
 
 def cells(name: str, off: dict[str, Any], on: dict[str, Any]) -> str:
-    """The row of a cause: a run without recovery, and one with it."""
+    """Return the table's row of a cause, from a run without recovery and one with it."""
     refused = ", ".join(f"`{check}`" for check in off["refused"]) or "none"
     return f"| {name} | {off['kl_0']:.2f} | {refused} | {_ending(off)} | {_ending(on)} |"
 
 
 def _ending(run: dict[str, Any]) -> str:
-    """KL and reward over the first and the last five steps, faults, and how the run ended."""
+    """Return the last KL, the reward over the first and the last five steps, the faults, and how the run ended."""
     kl = [step["kl/exact"] for step in run["steps"] if step.get("kl/exact") is not None]
     rewards = [step["reward/mean"] for step in run["steps"] if step.get("reward/mean") is not None]
     first, last = fmean(rewards[:5]), fmean(rewards[-5:])

@@ -1,9 +1,9 @@
 """`python studies/imitate.py labels|best OVERRIDES`: `rookworld train` with another update, for `sft_against_rl.yaml`.
 
-Prompts, optimiser, schedules, evaluation and run folder are those of an ordinary run. The update is the cross-entropy
-of one completion for each prompt: its label (`labels`, supervised training), or the best rewarded of the completions
-that were sampled for it (`best`, rejection sampling). The last steps measure KL and reward on samples, in both. Labels'
-evals are rounded to the grid on which the shipped model learned to write them.
+Prompts, optimiser, schedules, evaluation and run folder are those of an ordinary run. The update minimises
+the cross-entropy of one completion per prompt: the label (`labels`, supervised training), or the completion with the
+highest reward of those that were sampled for the prompt (`best`, rejection sampling). With both, the last steps measure
+KL and reward on samples. The evals of labels are rounded to the grid on which the shipped model learned to write them.
 """
 
 import sys
@@ -33,26 +33,26 @@ from study import IMITATED
 sys.path.append(str(Path(__file__).parents[1] / "recipes"))
 from tiny_model.policy_examples import coarse
 
-# Examples of a forward pass.
+# Examples per forward pass.
 MICRO_BATCH = 32
-# Prompts of a step whose samples show KL and reward, where the update needs no samples.
+# Prompts per step that are sampled to measure KL and reward if the update itself needs no samples.
 MEASURED_PROMPTS = 16
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns the exit code of `rookworld train`."""
+    """Run `rookworld train` with the other update and return its exit code."""
     if not argv or argv[0] not in IMITATED:
         print(f"studies: expected {' or '.join(IMITATED)}, got {argv[0] if argv else 'nothing'}", file=sys.stderr)
         return BAD_INPUT
     with ExitStack() as patches:
         patches.enter_context(patch.object(step, "_sample_and_train", partial(sample_and_train, argv[0])))
-        # It ends runs without rewards, which labels do not need.
+        # It ends runs without rewards, and training on labels has none.
         patches.enter_context(patch("rookworld_rlvr.training.loop.watch", lambda _state, _report: None))
         return rookworld(["train", *argv[1:]])
 
 
 def sample_and_train(kind: str, context: StepContext, report: StepReport) -> None:
-    """One update of the step, in place of that of GRPO."""
+    """Make the step's update by imitation, in place of the GRPO update."""
     last = report.step >= context.config.steps - LAST_STEPS
     if kind == "labels":
         examples = context.prompts.draw(context.config.objective.prompts_per_step)
@@ -73,7 +73,7 @@ def sample_and_train(kind: str, context: StepContext, report: StepReport) -> Non
 
 
 def as_the_model_writes(example: Example) -> Example:
-    """The labelled example with evals on the grid of the shipped model; an `A:` example as it is."""
+    """Return the labelled example with its evals rounded to the shipped model's grid; an `A:` example is unchanged."""
     label = parse_policy(example.completion or "") if example.task is Task.policy else None
     if not isinstance(label, PolicyCompletion):
         return example
@@ -82,7 +82,7 @@ def as_the_model_writes(example: Example) -> Example:
 
 
 def best_of_groups(collected: Collected) -> list[TokenizedExample]:
-    """The best rewarded completion of each group, the first of equal ones."""
+    """Return the completion with the highest reward of each group, the first of equal ones."""
     best_P = collected.rewards_PG.argmax(dim=1).tolist()
     examples = []
     for group, best in zip(collected.groups, best_P, strict=True):
@@ -93,7 +93,7 @@ def best_of_groups(collected: Collected) -> list[TokenizedExample]:
 
 
 def _imitate(context: StepContext, report: StepReport, examples: Sequence[TokenizedExample]) -> None:
-    """Cross-entropy per token of the completions, and the step's update."""
+    """Compute the gradient of the completions' cross-entropy per token, and make the step's update."""
     context.optimizer.zero_grad(set_to_none=True)
     tokens = sum(len(example.tokens) - example.prompt_length for example in examples)
     for first in range(0, len(examples), MICRO_BATCH):
@@ -103,14 +103,14 @@ def _imitate(context: StepContext, report: StepReport, examples: Sequence[Tokeni
         torch.autograd.backward(loss)
         report.loss += float(loss.detach())
     pairs = [(example.tokens[: example.prompt_length], example.tokens[example.prompt_length :]) for example in examples]
-    # The batch that a fault would keep.
+    # The batch that is saved if the update has a fault.
     batch = collate(pairs, pad_id=context.policy.pad_id, device=context.policy.device)
     step._update(context, batch, report)
 
 
 @torch.no_grad()
 def _measure(context: StepContext, report: StepReport, collected: Collected) -> None:
-    """KL to the start on the step's samples, as the loss of GRPO measures it."""
+    """Measure KL to the starting model on the step's samples, as the GRPO loss does."""
     batch = make_batch(collected.groups, pad_id=context.policy.pad_id, device=context.policy.device)
     tokens = batch.trained_tokens()
     sizes = LossSizes(len(batch.tokens_BT), tokens, tokens, context.config.generator.max_new_tokens)

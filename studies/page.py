@@ -1,4 +1,4 @@
-"""The page of a study, `docs/studies/NAME.md` with a picture, and the table of all verdicts in `docs/studies/index.md`.
+"""Writer of a study's page and picture, `docs/studies/NAME.md`, and of all verdicts in `docs/studies/index.md`.
 
 Arms are compared by their values after training, seed by seed; all evaluate the same held-out rows. Intervals and tests
 are those of `rookworld_rlvr.evaluation`.
@@ -38,18 +38,18 @@ class Results:
     runs: Mapping[str, Mapping[int, Result]]
 
     def differences(self, arm: str, key: str) -> list[float]:
-        """The arm's value after training less the control's, for each seed that both have."""
+        """Return the arm's value after training minus the control's, for each seed that both have."""
         one, two = self.runs[self.study.control], self.runs[arm]
         both = [seed for seed in one if seed in two]
         return [two[seed].after[key] - one[seed].after[key] for seed in both]
 
     def p_values(self) -> dict[str, float]:
-        """P-values of the primary key, for each arm that has two seeds in common with the control."""
+        """Return the p-value of the primary key for each arm that has at least two seeds in common with the control."""
         differences = {arm: self.differences(arm, self.study.key) for arm in list(self.study.arms)[1:]}
         return {arm: seeds_p(values) for arm, values in differences.items() if len(values) > 1}
 
     def verdict(self, arm: str) -> tuple[str, str]:
-        """Yes, No or Undecided: is the arm better than the control? And why."""
+        """Return whether the arm is better than the control (Yes, No or Undecided), and the reason."""
         study, values = self.study, self.differences(arm, self.study.key)
         if len(values) < len(study.seeds_of(arm)):
             return "Undecided", f"{len(values)} of {len(study.seeds_of(arm))} paired seeds have finished."
@@ -59,7 +59,7 @@ class Results:
         measured = f"{_signed(seeds_interval(values))} in `{study.key}` over {len(values)} paired seeds"
         if arm in holm(self.p_values()) and is_worse(study.key, mean):
             return "No", f"`{arm}` is worse than `{study.control}`: {measured}."
-        # The end of the interval at which the arm is best still misses the smallest effect.
+        # Even the better end of the interval does not reach the smallest effect.
         if is_worse(study.key, (low if effect < 0 else high) - effect):
             return "No", f"`{arm}` is not better than `{study.control}` by {abs(effect):g} or more: {measured}."
         if arm in holm(self.p_values()) and not is_worse(study.key, mean - effect):
@@ -106,7 +106,7 @@ def _check_one_start(study: Study, results: Sequence[Result]) -> None:
 
 
 def write_index() -> Path:
-    """Write the verdicts of all declared studies, as their pages have them; what else is in the file stays."""
+    """Write the table of verdicts, read from the pages of all declared studies; the rest of the file is kept."""
     make_folder(DOCS, "docs")
     path, rows = DOCS / "index.md", ["| study | question | verdict | why |", "|---|---|---|---|"]
     for name in names():
@@ -199,7 +199,7 @@ def _picture_lines(name: str, study: Study) -> list[str]:
 
 
 def _picture(results: Results) -> str:
-    """Gain of the primary key against the KL reached: the mean of each arm, its seeds, and its interval over seeds."""
+    """Plot the primary key's gain against the KL reached: each arm's mean, its seeds, and its interval over seeds."""
     key, points = results.study.key, {}
     for arm, runs in results.runs.items():
         places = [(run.kl, run) for run in runs.values() if run.kl is not None]
@@ -236,7 +236,7 @@ def _better(key: str) -> str:
 
 
 def _members(name: str, members: Sequence[Member], finished: Mapping[str, Result]) -> list[str]:
-    """Command, commits and core hours of the study, and the seconds and state of each member."""
+    """Return command, commits and core hours of the study, and seconds and state of each member."""
     done = [finished[member.key] for member in members if member.key in finished]
     commits = sorted({commit for result in done for commit in result.commits})
     lines = ["## Runs", "", "```text", f".venv/bin/python studies/run.py {name}", "```", ""]

@@ -1,4 +1,4 @@
-"""Results of finished members, `docs/studies/results.jsonl`: the figures of all pages, a line per member.
+"""Results of finished members in `docs/studies/results.jsonl`, one line per member: the figures of all pages.
 
 Run folders are not in the repository, but these figures are. So a study can continue on another machine.
 """
@@ -15,23 +15,23 @@ from rookworld_rlvr.report.run_record import RunRecord, read_run
 from study import DOCS, Member, declaration, names
 
 RESULTS = DOCS / "results.jsonl"
-# The last steps over which KL and reward of a run are averaged.
+# Number of last steps over which KL and reward of a run are averaged.
 LAST_STEPS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A finished member."""
+    """The result of a finished member."""
 
     overrides: list[str]
     commits: list[str]
-    """Those that ran it, with + behind one whose code was changed."""
+    """Commits that ran it; a + after one means that the code differed from the commit."""
     seconds: float
     before: Mapping[str, float]
-    """By evaluation key, the model before training."""
+    """Value before training by evaluation key."""
     after: Mapping[str, float]
     gain: Mapping[str, Mapping[str, float]]
-    """By evaluation key, `value`, `low` and `high` of the paired difference, as in `summary.json`."""
+    """`value`, `low` and `high` of the paired difference by evaluation key, as in `summary.json`."""
     kl: float | None
     """KL(policy‖starting model) in the last steps, nats per token; None if it was not measured."""
     reward: float
@@ -39,7 +39,7 @@ class Result:
 
 
 def read_results() -> dict[str, Result]:
-    """The results so far by the key of their member. Raises UserError."""
+    """Return the results so far by the key of their member. Raises UserError."""
     results: dict[str, Result] = {}
     try:
         for line in whole_lines(RESULTS):
@@ -52,7 +52,7 @@ def read_results() -> dict[str, Result]:
 
 
 def keep_result(member: Member) -> None:
-    """Append the result of a finished member, with the keys of all studies that its run has."""
+    """Append the result of a finished member to the file: its values of all keys that any study uses."""
     assert member.run is not None
     run, record = read_run(member.run), member.record()
     every = [declaration(name) for name in names()]
@@ -73,14 +73,14 @@ def keep_result(member: Member) -> None:
 
 
 def kl_reached(run: RunRecord) -> float | None:
-    """KL(policy‖starting model) in the last steps, nats per token; None if it was not measured."""
+    """Return KL(policy‖starting model) in the last steps, nats per token; None if it was not measured."""
     values = [step.get("kl/original", step.get("kl/reference")) for step in run.metrics if step["step"]][-LAST_STEPS:]
     measured = [value for value in values if value is not None]
     return fmean(measured) if measured else None
 
 
 def is_finished(member: Member, results: Mapping[str, Result]) -> bool:
-    """True if the member has a result. Raises UserError if another declaration of its arm made what exists."""
+    """Return whether the member has a result. Raises UserError if its files are of another declaration of the arm."""
     overrides = list(member.overrides)
     if member.record()["overrides"] != overrides:
         raise UserError(f"{member.folder} was made by another declaration of this arm: rename the arm, or remove it")

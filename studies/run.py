@@ -1,12 +1,12 @@
-"""`python studies/run.py NAME`: run what is missing of the study in `studies/NAME.yaml`, then write its page.
+"""`python studies/run.py NAME`: run the missing members of the study in `studies/NAME.yaml`, then write its page.
 
-A member is an arm with a seed: an ordinary run of `rookworld train` in `outputs/studies/NAME/ARM/seed=N`, made by a
-process of its own with one thread, one per core at a time. hydra's multirun makes its members one after the other in
-one process and begins all of them again. Here the same command goes on after Ctrl-C (exit code 130) or a kill: a member
-that was interrupted resumes, a finished one is left alone, and one that failed is listed on the page and tried again.
+A member is an arm with a seed: an ordinary run of `rookworld train` in `outputs/studies/NAME/ARM/seed=N`, in a process
+of its own with one thread. As many members as there are cores run at the same time. After Ctrl-C (exit code 130) or a
+kill, the same command resumes interrupted members, skips finished ones and tries failed ones again; the page lists
+failures. hydra's multirun, in contrast, runs its members one after the other and starts all of them anew.
 
-Run it at the top of the checkout. It writes `docs/studies/NAME.md`, its picture and `docs/studies/index.md`. Results of
-members are kept in `docs/studies/results.jsonl`: what has a line there is not run again, whatever machine has run it.
+Run it in the root folder of the checkout. It writes `docs/studies/NAME.md`, its picture and `docs/studies/index.md`.
+Results are kept in `docs/studies/results.jsonl`: a member with a line there is not run again, even on another machine.
 """
 
 import os
@@ -36,11 +36,11 @@ class Running:
     member: Member
     process: subprocess.Popen[bytes]
     began: float
-    """Of the monotonic clock, seconds."""
+    """Start time on the monotonic clock, seconds."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns the exit code: 0 even if a member failed, which the page lists."""
+    """Run the command and return its exit code: 0 even if a member failed, which the page lists."""
     try:
         return _study(argv)
     except UserError as error:
@@ -62,7 +62,7 @@ def _study(argv: Sequence[str]) -> int:
     results = read_results()
     missing = [member for member in every if not is_finished(member, results)]
     for member in [member for member in missing if member.run is not None]:
-        # A kill came between the end of its run and its result.
+        # The command was killed after the end of the run and before its result was kept.
         keep_result(member)
         missing.remove(member)
     print(f"{given.name}: {len(every) - len(missing)} of {len(every)} members are finished", flush=True)
@@ -74,9 +74,10 @@ def _study(argv: Sequence[str]) -> int:
 
 
 def run_members(waiting: Sequence[Member], processes: int) -> bool:
-    """Run members, so many at a time; False if Ctrl-C or SIGTERM ended that, once all have saved. A second one kills.
+    """Run members, `processes` at a time; return False if Ctrl-C or SIGTERM ended that.
 
-    Signals are noted and answered between two looks at the processes, so none of them is lost.
+    After a first signal the running members save and end; a second one kills them. Signals are recorded and handled
+    between two polls of the processes, so none of them is lost.
     """
     queue, running, asked, answered = list(waiting), list[Running](), list[int](), 0
     stops = (signal.SIGINT, signal.SIGTERM)
@@ -101,7 +102,7 @@ def run_members(waiting: Sequence[Member], processes: int) -> bool:
 
 
 def _start(member: Member) -> Running:
-    """Start a member in a session of its own, so that Ctrl-C reaches it once, from here."""
+    """Start a member in a session of its own, so that it gets Ctrl-C only once, from this process."""
     make_folder(member.folder, "outputs")
     record = member.record()
     commits = dict.fromkeys([*record["commits"], commit()])
@@ -115,7 +116,7 @@ def _start(member: Member) -> Running:
 
 
 def _conclude(one: Running, code: int) -> None:
-    """Note how a process ended: its seconds, and the reason where it failed."""
+    """Record the seconds of a process that ended, the reason if it failed, and the result if its run finished."""
     member, seconds = one.member, time.monotonic() - one.began
     failure = "" if code in (DONE, INTERRUPTED) else _reason(member.folder / LOG, code)
     record = member.record()
@@ -128,7 +129,7 @@ def _conclude(one: Running, code: int) -> None:
 
 
 def _reason(log: Path, code: int) -> str:
-    """The last line that the command wrote about an error, else its last line."""
+    """Return how the process ended, and its last line about an error, or else its last line."""
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     told = [line for line in lines if line.startswith("rookworld: ")] or lines
     ended = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
@@ -136,7 +137,7 @@ def _reason(log: Path, code: int) -> str:
 
 
 def commit() -> str:
-    """The commit that runs, with + behind it if what runs differs from it; "unknown" outside a checkout."""
+    """Return the current commit, with a + after it if the code differs from it; "unknown" outside a checkout."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(Path(__file__).parents[1]), *arguments]

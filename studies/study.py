@@ -1,4 +1,4 @@
-"""A study: its question, its arms and what will decide it, declared in `studies/NAME.yaml` before any run."""
+"""Study: its question, its arms and the criteria of its verdict, declared in `studies/NAME.yaml` before any run."""
 
 import json
 import re
@@ -22,17 +22,17 @@ from rookworld_rlvr.rewards import Rubric
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.run_files import CONFIG_FILE, SUMMARY, is_unfinished
 
-# Every member's overrides, before those of its study and of its arm.
+# Overrides of every member. Those of its study and of its arm come after them.
 MEMBER = [
     *("steps=100", "threads=1", "evaluation_rows=1024", "sampled_rows=0", "match_pairs=0"),
     *("validation.every=0", "rollouts_every=0"),
 ]
-# Overrides that `run.py` gives itself.
+# Options that a study must not override, because `run.py` decides them.
 ITS_OWN = {"seed", "output_root", "resume", "name", "trust", "processes", "distributed", "max_minutes"}
 STUDIES, OUTPUTS, DOCS = Path("studies"), Path("outputs", "studies"), Path("docs", "studies")
-# What `imitate=` may be: an arm that has it is run by `imitate.py` in place of `rookworld train`.
+# Values of `imitate=`. An arm with such an override is run by `imitate.py` in place of `rookworld train`.
 IMITATE, IMITATED = "imitate=", ("labels", "best")
-# In a member's folder, beside its run: what it was asked, and how that went.
+# File in a member's folder with its overrides, commits, seconds and failure.
 MEMBER_FILE = "member.json"
 FOLDER_NAME = re.compile(r"\w[\w.+-]*")
 
@@ -44,23 +44,23 @@ class Study:
     question: str
     """One sentence that is answered by yes or no."""
     source: str
-    """The seed document, by number and claim, or whoever else asked."""
+    """Source of the question: a seed document, by number and claim, or another source."""
     arms: dict[str, list[str]]
-    """Overrides by the name of the arm, `imitate=labels` or `imitate=best` among them. The first arm is the control."""
+    """Overrides by the name of the arm; one may be `imitate=labels` or `imitate=best`. The first arm is the control."""
     comparison: str
     """The arm whose difference to the control answers the question."""
     smallest_effect: float
-    """The smallest difference of the primary key that matters, in the key's unit; its sign is the key's direction."""
+    """The smallest difference of the primary key that matters, in the key's unit; above 0 for either direction."""
     key: str = "policy/win_probability_loss"
-    """The primary key."""
+    """The primary key: the evaluation key that decides the verdict."""
     guards: list[str] = field(default_factory=lambda: ["policy/mate_in_one", "environment/recall_legal"])
     """Two keys that must not get worse."""
     overrides: list[str] = field(default_factory=list)
     """Overrides of all arms."""
     seeds: int = 3
-    """Seeds of an arm, counted from 0."""
+    """Number of seeds of an arm; they are counted from 0."""
     comparison_seeds: int = 5
-    """Seeds of the control and of `comparison`."""
+    """Number of seeds of the control and of `comparison`."""
     note: str = ""
     """What the study leaves out, or how its arms were chosen."""
 
@@ -94,11 +94,11 @@ class Study:
 
     @property
     def shared(self) -> list[str]:
-        """The overrides of all arms; of two of the same option the later one counts."""
+        """The overrides of all arms; if an option occurs twice, the later override counts."""
         return [*MEMBER, *self.overrides]
 
     def overrides_of(self, arm: str) -> list[str]:
-        """The overrides of an arm's members, but for the seed and the folder."""
+        """Return the overrides of an arm's members, without the seed and the folder."""
         return [*self.shared, *self.arms[arm]]
 
 
@@ -110,16 +110,16 @@ class Member:
     arm: str
     seed: int
     overrides: Sequence[str]
-    """Those of `rookworld train`, but for the seed and the folder."""
+    """The overrides of `rookworld train` (and `imitate=`), without the seed and the folder."""
 
     @property
     def key(self) -> str:
-        """Its folder, below that of all studies: study, arm and seed."""
+        """Its folder relative to that of all studies: study, arm and seed."""
         return self.folder.relative_to(OUTPUTS).as_posix()
 
     @property
     def command(self) -> list[str]:
-        """Its process: the newest run in its folder goes on with its own configuration, or a new one begins."""
+        """The command that resumes the newest run in its folder with that run's configuration, or starts a new run."""
         begun = [path.parent for path in self.folder.glob(f"*/*/{CONFIG_FILE}")]
         kinds, overrides = imitated(self.overrides)
         given = [*overrides, f"seed={self.seed}", f"name={self.folder.parts[-2]}", f"output_root='{self.folder}'"]
@@ -133,7 +133,7 @@ class Member:
         return max(finished, default=None)
 
     def record(self) -> dict[str, Any]:
-        """Its `overrides`, `commits`, `seconds` of all processes, and `failure` (empty: none)."""
+        """Return its `overrides`, `commits`, `seconds` of all processes, and `failure` (empty: none)."""
         path = self.folder / MEMBER_FILE
         if not path.is_file():
             return {"overrides": list(self.overrides), "commits": [], "seconds": 0.0, "failure": ""}
@@ -142,9 +142,9 @@ class Member:
 
 
 def members(name: str, study: Study) -> list[Member]:
-    """All members, those that decide first and seed by seed, so that a study that was cut short has paired seeds.
+    """Return all members; control and comparison come first, seed by seed, so that a study cut short has paired seeds.
 
-    Arms with the same overrides have the same runs: those of the study that comes first in the alphabet.
+    Arms with the same overrides share their runs, in the folder of the study that is first in alphabetical order.
     """
     folders: dict[tuple[str, ...], Path] = {}
     for other, declared in {**{each: declaration(each) for each in names()}, name: study}.items():
@@ -161,7 +161,7 @@ def members(name: str, study: Study) -> list[Member]:
 
 
 def read_study(name: str) -> Study:
-    """The declaration `studies/<name>.yaml`, each arm of which is a configuration. Raises UserError."""
+    """Return the declaration `studies/<name>.yaml` and check that each arm is a configuration. Raises UserError."""
     study = declaration(name)
     for arm in study.arms:
         try:
@@ -172,7 +172,7 @@ def read_study(name: str) -> Study:
 
 
 def declaration(name: str) -> Study:
-    """As `read_study`, without a look at the overrides. Raises UserError."""
+    """Return the declaration as `read_study` does, but without checking the overrides. Raises UserError."""
     path = _path(name)
     if not path.is_file():
         raise UserError(f"expected a study, one of {', '.join(names()) or 'none here'}; got {name!r}")
@@ -189,18 +189,18 @@ def _path(name: str) -> Path:
 
 
 def names() -> list[str]:
-    """The declared studies, in alphabetical order."""
+    """Return the names of the declared studies, in alphabetical order."""
     return sorted(path.stem for path in STUDIES.glob("*.yaml"))
 
 
 def imitated(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The values of `imitate=`, and the overrides of `rookworld train`."""
+    """Split overrides into the values of `imitate=` and the overrides of `rookworld train`."""
     kinds = [one.removeprefix(IMITATE) for one in overrides if one.startswith(IMITATE)]
     return kinds, [one for one in overrides if not one.startswith(IMITATE)]
 
 
 def composed(overrides: Sequence[str]) -> RunConfig:
-    """The configuration of `rookworld train` under overrides. Raises UserError."""
+    """Return the configuration of `rookworld train` with these overrides. Raises UserError."""
     kinds, overrides = imitated(overrides)
     if kinds and (len(kinds) > 1 or kinds[0] not in IMITATED):
         raise UserError(f"expected {IMITATE} once, {' or '.join(IMITATED)}; got {', '.join(kinds)}")

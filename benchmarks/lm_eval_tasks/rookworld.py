@@ -17,19 +17,19 @@ from rookworld_rlvr.training.data import HELD_OUT_FILE, default_file
 
 
 def policy_rows(**_: Any) -> dict[str, datasets.Dataset]:
-    """The held-out `P:` rows, as the split `test`; the harness passes what `--metadata` holds, which is not used."""
+    """Return the held-out `P:` rows as the split `test`. The harness passes its `--metadata`, which is not used."""
     return _rows(Task.policy)
 
 
 def environment_rows(**_: Any) -> dict[str, datasets.Dataset]:
-    """The held-out `A:` rows, as the split `test`; the harness passes what `--metadata` holds, which is not used."""
+    """Return the held-out `A:` rows as the split `test`. The harness passes its `--metadata`, which is not used."""
     return _rows(Task.environment)
 
 
 def score(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:
-    """The values of one completion by key without its task, `best_move_accuracy` and so on.
+    """Return the values of one completion by key without the task's name, such as `best_move_accuracy`.
 
-    A row lacks the keys that do not apply to it, such as `recall_win` after a move that is no mate; the harness takes
+    A row lacks the keys that do not apply to it, such as `recall_win` after a move that is not mate; the harness takes
     the mean over the rows that have a key, as `rookworld evaluate` does.
     """
     example = Example(Task(doc["task"]), doc["prompt"], doc["expected"])

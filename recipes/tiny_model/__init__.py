@@ -1,1 +1,1 @@
-"""Recipe of the model that ships: data by Stockfish, training from nothing, export and evaluation."""
+"""Recipe of the model that ships: data from Stockfish, training from scratch, export and evaluation."""

@@ -20,7 +20,7 @@ from .data import load_data
 from .training import MODEL_FOLDER, Training, TrainingConfig
 
 OUTPUT = "outputs/tiny_model"
-# A toy in about two minutes: it shows the whole path and plays badly.
+# Options of a quick run, which goes through all stages in about two minutes and makes a model that plays badly.
 QUICK = (
     "rows=300",
     "evaluation_rows=16",
@@ -43,24 +43,24 @@ class RecipeConfig:
     """Options of the recipe."""
 
     rows: int = 500_000
-    """Positions with an evaluation of every legal move, and as many transitions."""
+    """Number of positions with an evaluation of every legal move, and number of transitions."""
     depth: int = 4
     """Search depth of Stockfish per position, in plies."""
     processes: int = 2
-    """Processes of Stockfish; they change the speed, not the data."""
+    """Number of Stockfish processes; it changes the speed, not the data."""
     seed: int = 0
     exclude: list[str] = field(default_factory=list)
-    """Files whose positions are not learned from, beside the held-out rows that ship with the package."""
+    """Files whose positions are left out of training, in addition to the held-out rows that ship with the package."""
     evaluation_rows: int = 2048
-    """Held-out rows per task."""
+    """Number of held-out rows per task in the evaluation."""
     device: Device = Device.auto
     threads: int = 0
-    """CPU threads; 0: torch's own choice."""
+    """Number of CPU threads; 0: torch chooses."""
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the stages that are missing; returns the exit code."""
+    """Run the stages, which reuse existing data and resume training, and return the exit code."""
     try:
         folder, config = parse(arguments)
         folder.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> tuple[Path, RecipeConfig]:
-    """The output folder and the options. Raises UserError for an option that does not exist or has a wrong value."""
+    """Return the output folder and the options. Raises UserError for an unknown option or a wrong value."""
     words = list(arguments)
     folder = words.pop(0) if words and "=" not in words[0] and words[0] != "quick" else OUTPUT
     quick = words[:1] == ["quick"]
@@ -101,7 +101,7 @@ def timed(name: str, stage: Callable[[Path, RecipeConfig], None], folder: Path, 
 
 
 def make_data(folder: Path, config: RecipeConfig) -> None:
-    """Write evaluated positions and transitions, unless there is a data card of the same options."""
+    """Write evaluated positions and transitions, unless the folder has a data card of the same options."""
     data = folder / "data"
     arguments = ["--rows", config.rows, "--depth", config.depth, "--seed", config.seed, "--processes", config.processes]
     card = data / "data_card.json"
@@ -110,7 +110,7 @@ def make_data(folder: Path, config: RecipeConfig) -> None:
 
 
 def describes(card: dict[str, object], config: RecipeConfig) -> bool:
-    """True for the data card of these options."""
+    """Return whether a data card is of these options."""
     policy = card.get("policy")
     return isinstance(policy, dict) and (policy["rows"], card["seed"], card["depth"]) == (
         config.rows, config.seed, config.depth,
@@ -121,7 +121,7 @@ def train(folder: Path, config: RecipeConfig) -> None:
     """Train to the last step and export the model with each save."""
     if config.threads:
         torch.set_num_threads(config.threads)
-    # The bar of a model's shards would stand between the lines of the steps.
+    # The progress bar for a model's shards would be printed between the lines of the steps.
     transformers_logging.disable_progress_bar()
     positions, transitions = load_data(folder / "data", config.exclude)
     print(f"{len(positions)} positions, {len(transitions)} transitions", flush=True)

@@ -1,4 +1,4 @@
-"""Training examples as tensors, padded to the longest of a batch."""
+"""Batches of training examples as tensors, padded to the longest example."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -13,7 +13,7 @@ from .policy_examples import SQUARES, Array, BoardExample, PolicyExample
 
 @dataclass(slots=True)
 class BoardBatch:
-    """Targets of the heads on the boards; boards are padded to the longest list of M tokens."""
+    """Targets of the heads on the boards; boards are padded to M tokens, the length of the longest."""
 
     repeated_BM: Tensor
     """True for the tokens of repeated pieces, which have seen the whole board."""
@@ -25,13 +25,13 @@ class BoardBatch:
     move_values_BMS: Tensor
 
     def to(self, device: torch.device) -> "BoardBatch":
-        """A copy of all tensors on another device."""
+        """Return a copy with all tensors on another device."""
         return BoardBatch(*(getattr(self, spec.name).to(device) for spec in fields(self)))
 
 
 @dataclass(slots=True)
 class PolicyBatch:
-    """`P:` examples, with the N positions that have targets."""
+    """A batch of `P:` examples, with the N token positions that have targets."""
 
     tokens_BT: Tensor
     board: BoardBatch
@@ -45,7 +45,7 @@ class PolicyBatch:
     wins_B: Tensor
 
     def to(self, device: torch.device) -> "PolicyBatch":
-        """A copy of all tensors on another device."""
+        """Return a copy with all tensors on another device."""
         moved: dict[str, Any] = {}
         for spec in fields(self):
             value = getattr(self, spec.name)
@@ -55,7 +55,7 @@ class PolicyBatch:
 
 
 def pad_tokens(rows: Sequence[list[int]], pad: int) -> Tensor:
-    """(B, T): lists of tokens, padded behind to the longest."""
+    """Return lists of tokens as (B, T), padded on the right to the longest."""
     tokens_BT = torch.full((len(rows), max(map(len, rows))), pad)
     for number, row in enumerate(rows):
         tokens_BT[number, : len(row)] = torch.tensor(row)
@@ -63,7 +63,7 @@ def pad_tokens(rows: Sequence[list[int]], pad: int) -> Tensor:
 
 
 def collate_boards(examples: Sequence[BoardExample]) -> BoardBatch:
-    """Targets of the heads on the boards, padded to the longest list of tokens."""
+    """Return the targets of the heads on the boards, padded to the longest list of tokens."""
     longest = max(len(example.squares) for example in examples)
     starts = torch.tensor([[example.repeated_at, example.own_at, len(example.squares)] for example in examples])
     (repeated, own, ends), places = starts.T.unsqueeze(2), torch.arange(longest)
@@ -78,7 +78,7 @@ def collate_boards(examples: Sequence[BoardExample]) -> BoardBatch:
 
 
 def collate(examples: Sequence[PolicyExample], pad: int) -> PolicyBatch:
-    """`P:` examples padded to the longest, with all their targets."""
+    """Return the batch of `P:` examples, padded to the longest, with all their targets."""
     tokens = pad_tokens([example.tokens for example in examples], pad)
     hard = [(i, at, weight) for i, example in enumerate(examples) for at, weight in example.hard]
     soft = [(i, at, first, shares) for i, example in enumerate(examples) for at, first, shares in example.soft]
@@ -99,7 +99,7 @@ def collate(examples: Sequence[PolicyExample], pad: int) -> PolicyBatch:
 
 
 def _padded(boards: Sequence[Array], longest: int) -> Tensor:
-    """(B, longest, 64), zeros behind a board's last token."""
+    """Return the boards as (B, longest, 64), with zeros after a board's last token."""
     padded = np.zeros((len(boards), longest, SQUARES), np.float32)
     for number, board in enumerate(boards):
         padded[number, : len(board)] = board

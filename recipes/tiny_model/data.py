@@ -17,7 +17,7 @@ MATE_IN_ONE = ":99999"
 
 
 class Positions(Sequence[MoveEvals]):
-    """Positions as lines of text, which are parsed when they are read: as objects, a million needs gigabytes."""
+    """Positions as lines of text that are parsed when they are read: a million as objects would need gigabytes."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self.lines = tuple(lines)
@@ -48,9 +48,9 @@ class Positions(Sequence[MoveEvals]):
 
 
 def load_data(folder: Path, exclude: Sequence[str]) -> tuple[Positions, list[Example]]:
-    """Positions, each once, and labelled `A:` rows of a folder, without those that are evaluated on. Raises UserError.
+    """Return a folder's positions, each once, and its labelled `A:` rows, without held-out ones. Raises UserError.
 
-    `exclude`: files whose positions are left out, beside the held-out rows that ship with the package.
+    `exclude`: files whose positions are left out, in addition to the held-out rows that ship with the package.
     """
     try:
         excluded = held_out_positions() | positions_of(exclude)
@@ -67,7 +67,7 @@ def load_data(folder: Path, exclude: Sequence[str]) -> tuple[Positions, list[Exa
 
 
 def _key(line: str) -> str:
-    """Identity of the position of a line. Raises ValueError for a line without one."""
+    """Return the key of the position of a line. Raises ValueError for a line without one."""
     fields = line.split("\t")
     if len(fields) != 3:
         raise ValueError(f"expected source, FEN and moves with centipawns, separated by tabs, got {line[:80]!r}")

@@ -1,4 +1,4 @@
-"""Fast form of the project's tokenizer, for trainings that see each example once."""
+"""Fast encoder with the ids of the project's tokenizer, for trainings that see each example once."""
 
 import re
 
@@ -21,7 +21,7 @@ BOARD = re.compile(r"[1-8PNBRQKpnbrqk]+(?:/[1-8PNBRQKpnbrqk]+){7}(?= [wb] )")
 
 
 class Encoder:
-    """Gives the tokenizer's ids, many times faster: boards by a table, the text between them by the tokenizer.
+    """Encoder that gives the tokenizer's ids, but many times faster: boards by a table, other text by the tokenizer.
 
     The text between boards must not contain the tokenizer's private-use characters.
     """

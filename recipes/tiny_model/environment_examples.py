@@ -26,7 +26,7 @@ from .encoder import Encoder
 from .policy_examples import SQUARES, Array
 from .tokenizer import placed_pieces
 
-# Shares of the classes among `A:` examples; illegal moves have the rest, and each of their kinds has an equal share.
+# Shares of the classes among `A:` examples. Illegal moves have the rest, divided equally among their kinds.
 SHARES = {
     TransitionClass.quiet: 0.26,
     TransitionClass.capture: 0.13,
@@ -38,8 +38,8 @@ SHARES = {
     TransitionClass.insufficient_material: 0.04,
     TransitionClass.seventy_five_moves: 0.02,
 }
-# Share of `A:` examples with a random full-move number from 1 to NUMBERS: files that contain each position once have
-# hardly any early ones.
+# Share of `A:` examples that get a random full-move number from 1 to NUMBERS, because files that contain each position
+# once have hardly any low numbers.
 RENUMBERED, NUMBERS = 0.2, 40
 
 
@@ -53,15 +53,15 @@ class EnvironmentExample:
     copied: tuple[bool, ...]
     """For each token of the completion, True if it is a piece that has not moved."""
     outcome: int
-    """0: the move is illegal, 1: the game goes on, 2: a mate, 3: a draw."""
+    """0: the move is illegal, 1: the game continues, 2: checkmate, 3: draw."""
     origin_at: int
-    """Position of the token of the square that the move leaves."""
+    """Position in `tokens` of the square that the move starts from."""
     targets: Array
-    """(64,): 1 where a legal move from that square ends, else 0."""
+    """(64,): 1 for a square on which a legal move from that square ends, else 0."""
 
 
 class TransitionPool:
-    """Labelled `A:` rows by the kind of their move: `mate`, `quiet`, `illegal blocked`."""
+    """Labelled `A:` rows by the kind of their move, such as `mate`, `quiet` or `illegal blocked`."""
 
     def __init__(self, rows: Sequence[Example]) -> None:
         self._by_kind = defaultdict[str, list[Example]](list)
@@ -74,13 +74,13 @@ class TransitionPool:
         self._shares = [shares.get(kind, rest) for kind in self._kinds]
 
     def sample(self, rng: random.Random) -> Example:
-        """A row of a kind that is sampled by SHARES; one in five gets a random full-move number."""
+        """Return a row of a kind that is sampled by SHARES; one in five gets a random full-move number."""
         row = rng.choice(self._by_kind[rng.choices(self._kinds, self._shares)[0]])
         return renumbered(row, rng.randint(1, NUMBERS)) if rng.random() < RENUMBERED else row
 
 
 def renumbered(row: Example, number: int) -> Example:
-    """An `A:` row whose prompt has the full-move number `number`, with the completion that is right for it."""
+    """Return the `A:` row with the full-move number `number` in its prompt, and the right completion for it."""
     prompt = parse_environment_prompt(row.prompt)
     position, _, _ = prompt.fen.rpartition(" ")
     text = render_environment_prompt(f"{position} {number}", prompt.uci, prompt.history)
@@ -89,14 +89,14 @@ def renumbered(row: Example, number: int) -> Example:
 
 
 class EnvironmentExamples:
-    """Makes examples of labelled `A:` rows."""
+    """Maker of training examples from labelled `A:` rows."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self._encode, self._end = Encoder(tokenizer), tokenizer.eos_token_id
         self._separator = tokenizer.get_vocab()[SEPARATOR]
 
     def example(self, row: Example) -> EnvironmentExample:
-        """The example of a labelled `A:` row."""
+        """Return the example of a labelled `A:` row."""
         text, prompt = row.completion or "", parse_environment_prompt(row.prompt)
         prompt_ids, completion_ids = self._encode(row.prompt), self._encode(text)
         before = set(self._encode(prompt.fen))
@@ -113,7 +113,7 @@ class EnvironmentExamples:
 
 
 def legal_targets(fen: str, origin: str) -> Array:
-    """(64,): 1 where a legal move from the square `origin` ends, else 0; all 0 if `origin` is no square's name."""
+    """Return (64,): 1 where a legal move from the square `origin` ends, else 0; all 0 if `origin` is no square."""
     targets = np.zeros(SQUARES, np.float32)
     if origin in chess.SQUARE_NAMES:
         from_mask = chess.BB_SQUARES[chess.parse_square(origin)]

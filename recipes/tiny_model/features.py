@@ -21,7 +21,7 @@ NUMBER = re.compile(r"(?P<lead>[ +.]?)(?P<digits>[0-9]{1,2})")
 
 
 def token_features(tokenizer: PreTrainedTokenizerFast) -> Tensor:
-    """(V, features): 1 where a token has a feature, else 0.
+    """Return (V, features): 1 where a token has a feature, else 0.
 
     A piece on a square has features of its piece, colour, kind, square, file, rank and diagonals. On the board of a
     prompt it also has features of its side (own or opponent's) and of the square as the side to move sees it. The name
@@ -48,7 +48,7 @@ class _Features:
         self._rows[self._ids[token]] += [self._names.setdefault(feature, len(self._names)) for feature in features]
 
     def add_numbers(self) -> None:
-        # In the order of their ids: a vocabulary comes in another order every time.
+        # Sorted by id, because the order of a vocabulary differs from run to run.
         for token in sorted(self._ids, key=self._ids.__getitem__):
             if number := NUMBER.fullmatch(token):
                 lead, digits = number["lead"], number["digits"]
@@ -84,7 +84,7 @@ def _add_repeated_tokens(features: _Features, square: int, turn: chess.Color) ->
 
 
 def _relative(square: int, turn: chess.Color) -> list[str]:
-    """Features of a square as the side to move sees it."""
+    """Return the features of a square as the side to move sees it."""
     return [f"relative {feature}" for feature in _square(square if turn else chess.square_mirror(square))]
 
 

@@ -1,4 +1,4 @@
-"""Losses of a batch of examples: the tokens' own, and those of the auxiliary heads."""
+"""Losses of a batch of examples: of its tokens, and of the auxiliary heads."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,32 +14,32 @@ from .environment_examples import EnvironmentExample
 from .model import ATTACKS, LEGAL, MOVE_VALUES, MOVES, ModelWithHeads
 from .policy_examples import BOARD_AT, PolicyExample
 
-# Logit of a move by a token that is no own piece's.
+# Logit of a move at a token that is not an own piece.
 IMPOSSIBLE_LOGIT = -1e4
 
 
 @dataclass(slots=True)
 class LossWeights:
-    """Weights of the auxiliary heads' losses; the completion's tokens have 1."""
+    """Weights of the auxiliary heads' losses and of copied pieces; all else has weight 1."""
 
     moves: float = 0.5
-    """The board head for the distribution of moves."""
+    """Weight of the board head for the distribution of moves."""
     legal: float = 0.02
-    """The board head for legal moves."""
+    """Weight of the board head for legal moves."""
     attacks: float = 0.03
-    """The board head for attacks."""
+    """Weight of the board head for attacks."""
     move_values: float = 0.05
-    """The board head for the value of each legal move."""
+    """Weight of the board head for the value of each legal move."""
     pieces: float = 0.5
-    """The piece that moves, predicted at the tokens of the own pieces."""
+    """Weight of the head for the piece that moves, at the tokens of the own pieces."""
     win_probability: float = 0.3
-    """The win probability, predicted at the end of a `P:` prompt."""
+    """Weight of the head for the win probability, at the end of a `P:` prompt."""
     outcome: float = 0.5
-    """The outcome of an `A:` example's move, predicted at the end of its prompt."""
+    """Weight of the head for the outcome of an `A:` example's move, at the end of its prompt."""
     targets: float = 0.1
-    """The legal targets of an `A:` example's piece, predicted at the token of the square that it leaves."""
+    """Weight of the board head for the legal targets of an `A:` example's piece, at the token of its square."""
     copied: float = 1.0
-    """The pieces in an `A:` completion that have not moved; its other tokens have 1."""
+    """Weight of the tokens in an `A:` completion for pieces that have not moved; its other tokens have 1."""
 
     def __post_init__(self) -> None:
         heads = (self.moves, self.legal, self.attacks, self.move_values, self.pieces, self.targets)
@@ -49,7 +49,7 @@ class LossWeights:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Losses by name, each weighted; they add up to the loss of the step."""
+    """Computes the weighted losses by name; their sum is the loss of the step."""
 
     model: ModelWithHeads
     weights: LossWeights
@@ -58,7 +58,7 @@ class Losses:
     pad_id: int
 
     def policy(self, examples: Sequence[PolicyExample], count: int, embeddings_VH: Tensor) -> dict[str, Tensor]:
-        """Sums over `P:` examples divided by `count`: completion, heads on the board and win probability."""
+        """Return losses, sums over `P:` examples divided by `count`: completion, board heads, win probability."""
         batch = collate(examples, self.pad_id).to(self.square_ids.device)
         middle, hidden = self.model(batch.tokens_BT, embeddings_VH)
         win = self.model.win_probability(hidden[torch.arange(len(examples)), batch.win_at_B])[:, 0].float()
@@ -72,7 +72,7 @@ class Losses:
     def environment(
         self, examples: Sequence[EnvironmentExample], count: int, embeddings_VH: Tensor
     ) -> dict[str, Tensor]:
-        """Sums over `A:` examples divided by `count`: completion, outcome and legal targets."""
+        """Return losses, sums over `A:` examples divided by `count`: completion, outcome and legal targets."""
         device, numbers = self.square_ids.device, torch.arange(len(examples))
         tokens_BT = pad_tokens([example.tokens for example in examples], self.pad_id)
         middle_BTH, hidden_BTH = self.model(tokens_BT.to(device), embeddings_VH)
@@ -111,7 +111,7 @@ class Losses:
         }
 
     def _tokens(self, batch: PolicyBatch, hidden_BTH: Tensor, embeddings_VH: Tensor) -> Tensor:
-        """Sum over tokens: KL(target‖model) of a move's squares, weighted cross-entropy of the others."""
+        """Return the sum over tokens: KL(target‖model) for squares of moves, weighted cross-entropy for the others."""
         logprobs_NV = (hidden_BTH[batch.soft_at] @ embeddings_VH.T).float().log_softmax(-1)
         logprobs_NS = logprobs_NV.gather(1, self.square_ids[batch.soft_first_N.long()])
         entropy = torch.special.entr(batch.soft_NS).sum()
@@ -124,7 +124,7 @@ class Losses:
     def _completions(
         self, examples: Sequence[EnvironmentExample], tokens_BT: Tensor, hidden_BTH: Tensor, embeddings_VH: Tensor
     ) -> Tensor:
-        """Sum over the completions' tokens of the weighted cross-entropy."""
+        """Return the weighted cross-entropy, summed over the completions' tokens."""
         at = [(i, place) for i, row in enumerate(examples) for place in range(row.prompt_length, len(row.tokens))]
         rows_N, places_N = torch.tensor(at).T
         copied = [same for example in examples for same in example.copied]

@@ -1,6 +1,7 @@
 """Qwen3 with auxiliary heads: the form in which the small model is trained.
 
-Token embeddings are sums of features' vectors, and heads read the board's tokens. The export leaves both out.
+Token embeddings are sums of feature vectors, and heads read the board's tokens. The export has neither: each embedding
+is one vector.
 """
 
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ NORM_EPS = 1e-6
 ROPE_THETA = 10_000.0
 # The heads on the board, by number.
 MOVES, LEGAL, ATTACKS, MOVE_VALUES = range(4)
-# Outcomes of a move in an `A:` example: illegal, the game goes on, a mate, a draw.
+# Number of outcomes of a move in an `A:` example: illegal, the game continues, checkmate, draw.
 OUTCOMES = 4
 
 
@@ -33,7 +34,7 @@ class Shape:
     width: int
     heads: int
     board_layer: int
-    """Layers before the heads on the board."""
+    """Number of layers before the heads on the board."""
 
     @property
     def inner(self) -> int:
@@ -80,19 +81,19 @@ class Block(nn.Module):
 
 
 def normed(norm: nn.RMSNorm, x: Tensor) -> Tensor:
-    """`x` normed in its own type, which may be the bfloat16 of an autocast."""
+    """Return `x` normalised in its own dtype, which may be the bfloat16 of an autocast."""
     return F.rms_norm(x, x.shape[-1:], norm.weight.to(x.dtype), NORM_EPS)
 
 
 def rotation_of(positions: int, size: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines, each (positions, 1, size), of rotary positions; arXiv 2104.09864."""
+    """Return cosines and sines, each (positions, 1, size), of rotary positions; arXiv 2104.09864."""
     rates = ROPE_THETA ** (-torch.arange(0, size, 2) / size)
     angles = torch.outer(torch.arange(positions).float(), rates).repeat(1, 2).unsqueeze(1)
     return angles.cos(), angles.sin()
 
 
 def rotated(x_BTND: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Queries or keys rotated by their positions, as in transformers' Qwen3: the halves of a head are its pairs."""
+    """Rotate queries or keys by their positions, as in transformers' Qwen3: pairs combine the two halves of a head."""
     first, second = x_BTND.chunk(2, dim=-1)
     return x_BTND * cosines.to(x_BTND.dtype) + torch.cat([-second, first], -1) * sines.to(x_BTND.dtype)
 
@@ -115,7 +116,7 @@ class BoardHeads(nn.Module):
         self.offset = nn.Parameter(torch.tensor([0.0, -4.0, -4.0, 0.0]))
 
     def forward(self, hidden_BMH: Tensor) -> Tensor:
-        """(B, 4, M, 64): logits by head, token of the board, and target square."""
+        """Return logits (B, 4, M, 64) by head, token of the board, and target square."""
         shape = (*hidden_BMH.shape[:2], self.COUNT, self.size)
         origin = self.origin(self.norm(hidden_BMH)).view(shape).transpose(1, 2)
         logits: Tensor = origin @ self.targets.mT * self.size**-0.5 + self.offset[:, None, None]
@@ -123,7 +124,7 @@ class BoardHeads(nn.Module):
 
 
 class ModelWithHeads(nn.Module):
-    """Qwen3 with embeddings made of features' vectors, tied to the output, and with auxiliary heads."""
+    """Qwen3 with auxiliary heads, and with embeddings that are sums of feature vectors and tied to the output."""
 
     features_VF: Tensor
     bias_TT: Tensor
@@ -151,11 +152,11 @@ class ModelWithHeads(nn.Module):
         self.register_buffer("sines", sines, persistent=False)
 
     def embeddings(self) -> Tensor:
-        """(V, H): the sum of the vectors of each token's features, and a vector of its own."""
+        """Return (V, H): for each token the sum of its features' vectors and a vector of its own."""
         return self.features_VF @ self.feature_vectors + self.own_VH
 
     def forward(self, tokens_BT: Tensor, embeddings_VH: Tensor) -> tuple[Tensor, Tensor]:
-        """Hidden states (B, T, H) of the layer that the board's heads read, and the last ones, normed."""
+        """Return hidden states (B, T, H): those that the heads on the board read, and the normalised last ones."""
         middle = self._through(F.embedding(tokens_BT, embeddings_VH), 0, self.shape.board_layer)
         return middle, self.norm(self._through(middle, self.shape.board_layer, self.shape.layers))
 
@@ -167,23 +168,23 @@ class ModelWithHeads(nn.Module):
         return hidden_BTH
 
     def hidden_matrices(self) -> list[nn.Parameter]:
-        """The matrices within the blocks, which Muon updates."""
+        """Return the matrices within the blocks, which Muon updates."""
         return [parameter for parameter in self.blocks.parameters() if parameter.ndim == 2]
 
     def head_parameters(self) -> list[nn.Parameter]:
-        """The parameters of the auxiliary heads."""
+        """Return the parameters of the auxiliary heads."""
         heads = (self.board, self.piece, self.win_probability, self.outcome)
         return [parameter for head in heads for parameter in head.parameters()]
 
     def other_parameters(self) -> list[nn.Parameter]:
-        """All other parameters, which AdamW updates."""
+        """Return all other parameters, which AdamW updates."""
         matrices = set(map(id, self.hidden_matrices()))
         return [parameter for parameter in self.parameters() if id(parameter) not in matrices]
 
 
 @torch.no_grad()
 def export(trained: ModelWithHeads, tokenizer: PreTrainedTokenizerFast) -> Any:
-    """A stock `Qwen3ForCausalLM` with the same function: embeddings added up, auxiliary heads left out."""
+    """Return a stock `Qwen3ForCausalLM` that computes the same: embeddings summed, auxiliary heads left out."""
     model: Any = Qwen3ForCausalLM(_config(trained.shape, tokenizer))
     model.model.embed_tokens.weight.copy_(trained.embeddings())
     for stock, own in _pairs(model.model, trained):
@@ -194,7 +195,7 @@ def export(trained: ModelWithHeads, tokenizer: PreTrainedTokenizerFast) -> Any:
 
 @torch.no_grad()
 def load_exported(trained: ModelWithHeads, folder: str, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Load an exported model's weights; features and heads stay as they are. Raises UserError for another model."""
+    """Load an exported model's weights; keep feature vectors and heads. Raises UserError if the model does not fit."""
     try:
         model: Any = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
     except (OSError, ValueError, RuntimeError) as error:
@@ -211,7 +212,7 @@ def load_exported(trained: ModelWithHeads, folder: str, tokenizer: PreTrainedTok
 
 
 def _pairs(stock: Any, trained: Any) -> Iterator[tuple[nn.Module, nn.Module]]:
-    """The modules of the stock model, each with the one of the training that has the same weights."""
+    """Yield each module of the stock model with the module of the trained model that has the same weights."""
     yield stock.norm, trained.norm
     for layer, block in zip(stock.layers, trained.blocks, strict=True):
         attention = layer.self_attn

@@ -1,4 +1,4 @@
-"""Training examples of `P:` prompts: the evaluation of every legal move becomes the target of each token."""
+"""Training examples of `P:` prompts, whose tokens have targets made from the evaluations of all legal moves."""
 
 import math
 from collections.abc import Sequence
@@ -27,11 +27,11 @@ SoftTarget = tuple[int, bool, Array]
 SQUARES = 64
 # Temperature of the softmax over move scores that is the target of the candidates.
 TEMPERATURE = 0.04
-# Win probability does not tell mates in a won position apart: the bonus of a mate in n is this, divided by n.
+# The bonus of a mate in n is this, divided by n: in a won position, win probability does not distinguish mates.
 MATE_BONUS = 0.12
 # Win-probability loss that halves the value of a move.
 HALVING_LOSS = 0.1
-# Logit of a move that an earlier candidate has named.
+# Logit of a move that is already an earlier candidate.
 NAMED_LOGIT = -1e9
 LEAST_SHARE = 1e-9
 # The board's tokens follow the token `P: `.
@@ -45,19 +45,19 @@ class BoardExample:
 
     tokens: list[int]
     squares: tuple[int, ...]
-    """Squares of the board's M tokens, from BOARD_AT on: all pieces, then again the opponent's, then the own ones."""
+    """Squares of the board's M tokens, from BOARD_AT on: all pieces, then the opponent's and the own ones again."""
     repeated_at: int
     """Index of the first repeated piece among the squares."""
     own_at: int
     """Index of the first repeated own piece among the squares."""
     moves: Array
-    """(M, 64): probability of each move, by its piece's token and its target."""
+    """(M, 64): probability of each move, by its piece's token and its target square."""
     legal: Array
     """(M, 64): 1 for a legal move."""
     attacks: Array
     """(M, 64): 1 where the piece attacks the square."""
     move_values: Array
-    """(M, 64): 1 for the best move, half of it for each HALVING_LOSS of win probability; 0 where no move is legal."""
+    """(M, 64): 1 for the best move, halved for each HALVING_LOSS of win probability lost; 0 where no move is legal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +67,18 @@ class PolicyExample:
     tokens: list[int]
     """Prompt, completion, end of text."""
     board: BoardExample
-    """The prompt alone."""
+    """The prompt with the targets of the heads on its board."""
     hard: list[tuple[int, float]]
-    """Positions whose target is the token itself, with weights."""
+    """Positions whose target is the token in `tokens`, with weights."""
     soft: list[SoftTarget]
     win_at: int
-    """The prompt's last token, from which the win probability is predicted."""
+    """Position of the prompt's last token, from which the win probability is predicted."""
     win_probability: float
-    """Win probability of the side to move, and the bonus of a mate."""
+    """Win probability of the side to move, plus the bonus of a mate."""
 
 
 def move_scores(evals: MoveEvals) -> Array:
-    """Win probability after each move, and the bonus of a mate."""
+    """Return the win probability after each move, plus the bonus of a mate."""
     scores = []
     for pawns in evals.evals_pawns.values():
         bonus = 0.0
@@ -88,7 +88,7 @@ def move_scores(evals: MoveEvals) -> Array:
     return np.array(scores)
 
 
-# Centipawns repeat.
+# Cached, because the same evals occur again and again.
 _win_probability = lru_cache(maxsize=1 << 16)(win_probability)
 
 
@@ -99,7 +99,7 @@ def softmax(logits: Array) -> Array:
 
 
 def coarse(pawns: float) -> float:
-    """An eval on a grid that a small model can learn: mates unchanged, others in tenths, halves or whole pawns."""
+    """Round an eval to a grid that a small model can learn: tenths, halves or whole pawns; mates are unchanged."""
     if abs(pawns) > MATE_THRESHOLD_PAWNS:
         return pawns
     step = 0.1 if abs(pawns) < 2 else 0.5 if abs(pawns) < 5 else 1.0
@@ -107,7 +107,7 @@ def coarse(pawns: float) -> float:
 
 
 class PolicyExamples:
-    """Makes examples of move evaluations."""
+    """Maker of training examples from move evaluations."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self._encode = Encoder(tokenizer)
@@ -119,7 +119,7 @@ class PolicyExamples:
         self.end = tokenizer.eos_token_id
 
     def board(self, evals: MoveEvals) -> BoardExample:
-        """The example of a position's prompt alone, for the heads on the board."""
+        """Return the example of a position's prompt alone, for the heads on the board."""
         scores, (origins, targets) = move_scores(evals), _squares_of(evals)
         placement, letter = evals.fen.split(" ")[:2]
         pieces, turn = placed_pieces(placement), letter == "w"
@@ -138,7 +138,7 @@ class PolicyExamples:
         return BoardExample(tokens, squares, len(pieces), own_at, moves, legal, attacks, move_values)
 
     def example(self, evals: MoveEvals) -> PolicyExample:
-        """The example of a position's prompt and completion; the best move is a copy of the first candidate."""
+        """Return the example of a position's prompt and completion; the best move is a copy of the first candidate."""
         moves, scores = list(evals.evals_pawns), move_scores(evals)
         candidates = [int(i) for i in np.argsort(-scores, kind="stable")[:MAX_CANDIDATES]]
         best = candidates[0]
@@ -152,11 +152,11 @@ class PolicyExamples:
     def _targets(
         self, tokens: list[int], named: Sequence[int], logits: Array, squares: tuple[Array, Array]
     ) -> tuple[list[tuple[int, float]], list[SoftTarget]]:
-        """Targets of the completion's tokens; `named` are the numbers of the candidates, and the best move's behind."""
+        """Return targets of the completion's tokens; `named`: numbers of the candidates, then that of the best move."""
         marker_at = {self._markers[token]: at for at, token in enumerate(tokens) if token in self._markers}
         soft: list[SoftTarget] = []
         left = np.ones(len(logits), bool)
-        # A promotion's piece stands between two moves; the next move begins with a square after a space.
+        # A promotion's letter may follow a move, so moves are found by their first square, whose token has a space.
         places = [at for at in range(marker_at["M:"] + 1, marker_at["E:"]) if tokens[at] in self._first]
         for at, number in zip(places, named[:-1], strict=True):
             soft += _square_targets(at, softmax(np.where(left, logits, NAMED_LOGIT)), number, squares)
@@ -170,15 +170,15 @@ class PolicyExamples:
 
 
 def _squares_of(evals: MoveEvals) -> tuple[Array, Array]:
-    """The squares that each move begins and ends on."""
+    """Return the squares that each move begins and ends on."""
     origins = np.array([chess.parse_square(move[:2]) for move in evals.evals_pawns])
     return origins, np.array([chess.parse_square(move[2:4]) for move in evals.evals_pawns])
 
 
 def _square_targets(at: int, probabilities: Array, number: int, squares: tuple[Array, Array]) -> list[SoftTarget]:
-    """Targets of a move's two tokens: its first square, and its second square given the first one in the tokens.
+    """Return targets of a move's two tokens: its first square, and its second square given the first one in the tokens.
 
-    A first square counts as the best of its moves, so that the likeliest square begins the best move.
+    A first square has the probability of its best move, so that the likeliest square begins the best move.
     """
     origins, targets = squares
     shares = np.where(origins == origins[number], probabilities, 0.0)
@@ -191,7 +191,7 @@ def _square_targets(at: int, probabilities: Array, number: int, squares: tuple[A
 
 
 def attacks_of(board: chess.Board, squares: Sequence[int]) -> Array:
-    """(M, 64): 1 where the piece on each of M squares attacks a square, else 0."""
+    """Return (M, 64): 1 where the piece on each of M squares attacks a square, else 0."""
     masks = np.array([board.attacks_mask(square) for square in squares], np.uint64)
     bits = np.unpackbits(masks.view(np.uint8).reshape(len(squares), 8), axis=1, bitorder="little")
     attacks: Array = bits.astype(np.float32)

@@ -1,6 +1,6 @@
-"""Tokenizer of the project's small models, with few tokens per row and tokens of pieces that name their squares.
+"""Tokenizer of the project's small models: rows have few tokens, and the token of a piece also names its square.
 
-A board has one token per piece, a piece *on a square*, from a8 to h1. Empty squares have no token, except a8, whose
+A board has one token per piece on its square, from a8 to h1. Empty squares have no token, except a8, whose
 token always begins the board. In a prompt the tokens also name the side to move. A move is two square tokens, a number
 is cut into pairs of digits, and a run of spaces is one token. Everything is in plain tokenizer files (normaliser,
 pre-tokeniser, word list, decoder), so `AutoTokenizer` alone reads and writes the published text. The normaliser turns
@@ -28,18 +28,18 @@ PIECES = "PNBRQKpnbrqk" + BLANK
 # model that reads from left to right would read all pieces before it knows whose they are.
 FIRST_PROMPT_MARK = {chess.WHITE: 0xE200, chess.BLACK: 0xE240}
 # After the board of a `P:` prompt all pieces are repeated with marks of another kind: first the opponent's pieces, then
-# the own pieces (those of the side to move). A model that reads from left to right has seen all pieces only there.
+# the own pieces (those of the side to move). Only there has a model that reads from left to right seen all pieces.
 FIRST_OWN_MARK = {chess.WHITE: 0xE280, chess.BLACK: 0xE2C0}
 FIRST_OPPONENT_MARK = {chess.WHITE: 0xE300, chess.BLACK: 0xE340}
 LAST_PROMPT_MARK, LAST_REPEATED_MARK = 0xE27F, 0xE37F
 # Placeholder for a piece until the piece is copied to its place.
 PLACE = "\ue101"
-# Characters of a board with seven slashes whose digits have become blank squares and whose squares are marked.
+# Number of characters of a board whose digits have become blank squares: 64 squares with marks and seven slashes.
 MARKED_LENGTH = 2 * 64 + 7
 LONGEST_BLANKS = 64
 POSITIONS = 256
 
-# From a8 on, as a FEN is written.
+# The squares in the order of a FEN, from a8 on.
 BOARD_ORDER = [chess.square(file, rank) for rank in range(7, -1, -1) for file in range(8)]
 
 _PIECE = f"[{PIECES}]"
@@ -49,7 +49,7 @@ _MARK = f"[{chr(FIRST_MARK)}-{chr(LAST_MARK)}{_PROMPT_MARKS}{_REPEATED_MARKS}]"
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """The tokenizer; `save_pretrained` writes files that need none of this code."""
+    """Return the tokenizer; `save_pretrained` writes files that do not need this code."""
     tokenizer = Tokenizer(models.WordLevel(_vocabulary(), unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Sequence(
         [*_expand_digits(), *_mark_squares(), *_mark_side_to_move(), *_drop_blanks()]
@@ -69,57 +69,57 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def square_mark(square: int) -> str:
-    """The private-use character that names a square (0 = a1, as in python-chess)."""
+    """Return the private-use character that names a square (0 = a1, as in python-chess)."""
     return chr(FIRST_MARK + square)
 
 
 def prompt_mark(square: int, turn: chess.Color) -> str:
-    """The private-use character of a square in a prompt with that side to move."""
+    """Return the private-use character of a square in a prompt with that side to move."""
     return chr(FIRST_PROMPT_MARK[turn] + square)
 
 
 def own_mark(square: int, turn: chess.Color) -> str:
-    """The private-use character of a square among the repeated pieces of the side to move."""
+    """Return the private-use character of a square among the repeated pieces of the side to move."""
     return chr(FIRST_OWN_MARK[turn] + square)
 
 
 def opponent_mark(square: int, turn: chess.Color) -> str:
-    """The private-use character of a square among the opponent's repeated pieces; `turn` is the side to move."""
+    """Return the private-use character of a square among the opponent's repeated pieces; `turn` is the side to move."""
     return chr(FIRST_OPPONENT_MARK[turn] + square)
 
 
 def piece_token(piece: str, square: int) -> str:
-    """The token of a piece symbol, or on a8 of BLANK, on a square of a board in a completion."""
+    """Return the token of a piece symbol (on a8 also BLANK) on a square of a board in a completion."""
     return piece + square_mark(square)
 
 
 def prompt_token(piece: str, square: int, turn: chess.Color) -> str:
-    """The token of a piece symbol, or on a8 of BLANK, on a square of a prompt's board with that side to move."""
+    """Return the token of a piece symbol (on a8 also BLANK) on a square of a prompt's board with that side to move."""
     return piece + prompt_mark(square, turn)
 
 
 def own_token(piece: str, square: int, turn: chess.Color) -> str:
-    """The token of a piece symbol on a square among the repeated pieces of the side to move."""
+    """Return the token of a piece symbol on a square among the repeated pieces of the side to move."""
     return piece + own_mark(square, turn)
 
 
 def opponent_token(piece: str, square: int, turn: chess.Color) -> str:
-    """The token of a piece symbol on a square among the opponent's repeated pieces; `turn` is the side to move."""
+    """Return the token of a piece symbol on a square among the opponent's repeated pieces; `turn`: the side to move."""
     return piece + opponent_mark(square, turn)
 
 
 def board_pieces(square: int) -> str:
-    """The symbols that have a token on a square."""
+    """Return the symbols that have a token on a square."""
     return PIECES if square == BOARD_ORDER[0] else PIECES.replace(BLANK, "")
 
 
 def piece_symbols(turn: chess.Color) -> str:
-    """The symbols of a side's pieces."""
+    """Return the symbols of a side's pieces."""
     return "PNBRQK" if turn else "pnbrqk"
 
 
 def placed_pieces(placement: str) -> list[tuple[int, str]]:
-    """Squares and symbols of the tokens of a board, which is written as in a FEN: all pieces, and a8 if it is BLANK.
+    """Return squares and symbols of the tokens of a board that is written as in a FEN: all pieces, and a8 if BLANK.
 
     >>> placed_pieces("8/8/8/8/8/8/8/K6k") == [(chess.A8, BLANK), (chess.A1, "K"), (chess.H1, "k")]
     True
@@ -130,7 +130,7 @@ def placed_pieces(placement: str) -> list[tuple[int, str]]:
 
 
 def _expand_digits() -> list[normalizers.Normalizer]:
-    """Turn a board's digits into blank squares; the rest of a rank and `/` or the side to move follow such a digit."""
+    """Turn a board's digits, which the rest of a rank and `/` or the side to move follow, into blank squares."""
     rest = f"(?=[1-8{PIECES}]*(?:/| [wb] ))"
     return [normalizers.Replace(Regex(f"{count}{rest}"), BLANK * count) for count in range(8, 0, -1)]
 
@@ -169,7 +169,7 @@ def _mark_side_to_move() -> list[normalizers.Normalizer]:
 
 
 def _slash(square: int) -> str:
-    """A slash before a rank's first square, except the board's first."""
+    """Return a slash if the square is the first of its rank but not of the board, else an empty text."""
     return "/" if chess.square_file(square) == 0 and chess.square_rank(square) < 7 else ""
 
 
@@ -200,7 +200,7 @@ def _marks_of(square: int) -> str:
 
 
 def _word_pattern() -> str:
-    """Pattern of one token; the first alternative that matches is taken."""
+    """Return the pattern of one token; the first alternative that matches is taken."""
     number = r"(?: |\+)?[0-9]{1,2}(?=(?:[0-9]{2})*(?![0-9]))"
     castling = " (?:KQ?k?q?|Qk?q?|kq?|q)(?= )"
     runs = " {2,64}(?=\\S|$)"

@@ -1,4 +1,4 @@
-"""Training of a small model from nothing on both tasks; resumable.
+"""Training of a small model from scratch on both tasks; resumable.
 
 Each step learns from `P:` and `A:` examples. Muon updates the matrices within the blocks, AdamW everything else. The
 learning rates are constant until the last part of the run, in which they fall to 0. The exported weights are a running
@@ -35,13 +35,13 @@ from .model import ModelWithHeads, Shape, export, load_exported
 from .policy_examples import PolicyExample, PolicyExamples
 from .tokenizer import POSITIONS, build_tokenizer
 
-# They may change when a training resumes: what is saved and printed, and until the decay begins its length.
+# Options that may change when a training resumes; those of its length only until the decay begins.
 FREE = ("save_every", "log_every", "steps", "decay_fraction")
-# The examples of a task in a step are padded and computed in this many parts, shorter ones first, on several cores.
+# Number of parts into which a task's examples in a step are split, by length, to be computed on several cores.
 PARTS = 2
 # Share of positions whose colours are exchanged.
 MIRRORED = 0.5
-# Steps in which the running average forgets faster, so that the first weights do not stay in it.
+# In the first steps the running average's decay is only step / (step + this), so that it forgets the first weights.
 AVERAGE_WARMUP = 20
 ADAM_BETAS = (0.9, 0.98)
 MUON_WEIGHT_DECAY = 0.01
@@ -57,10 +57,10 @@ class TrainingConfig:
     """Hidden size; a multiple of heads."""
     heads: int = 6
     board_layer: int = 5
-    """Layers before the heads on the board; at most layers."""
+    """Number of layers before the heads on the board; at most `layers`."""
     start: str = ""
-    """Folder of an exported model whose weights the training starts from; empty: from nothing. The heads, which an
-    export leaves out, then learn alone for warmup_steps, before the warm-up."""
+    """Folder of an exported model whose weights the training starts from; empty: random weights. An export has no
+    heads, so for `warmup_steps` only the heads are trained; the warm-up comes after that."""
     steps: int = 16000
     policy_examples: int = 40
     """`P:` examples per step."""
@@ -71,16 +71,16 @@ class TrainingConfig:
     mate_share: float = 0.1
     """Share of the `P:` examples that are sampled from the positions with exactly one mate in one."""
     bf16: bool = True
-    """Compute products in bfloat16. Slower on a CPU without bfloat16 units."""
+    """Compute matrix products in bfloat16. Slower on a CPU without bfloat16 units."""
     muon_lr: float = 0.02
     """Learning rate of Muon, for the matrices within the blocks."""
     lr: float = 2e-3
     """Learning rate of AdamW, for embeddings, norms and heads."""
     warmup_steps: int = 100
     decay_fraction: float = 0.3
-    """The last part of the run, in which the learning rates fall to 0."""
+    """Fraction of the run, at its end, in which the learning rates fall to 0."""
     average: float = 0.998
-    """Decay per step of the running average of the weights, which is exported; 0: the weights themselves."""
+    """Decay per step of the running average of the weights, which is exported; 0 exports the weights themselves."""
     save_every: int = 200
     """Steps between saves; an interrupted training resumes from the last one."""
     log_every: int = 50
@@ -109,7 +109,7 @@ class TrainingConfig:
 
 Row = TypeVar("Row", PolicyExample, EnvironmentExample)
 LossesOf = Callable[[Tensor], dict[str, Tensor]]
-"""Losses by name, of the token embeddings (V, H)."""
+"""Function from the token embeddings (V, H) to the losses by name."""
 
 
 class Training:
@@ -134,9 +134,9 @@ class Training:
         self.average = [parameter.detach().clone() for parameter in self.model.parameters()]
 
     def run(self, positions: Positions, transitions: Sequence[Example], folder: Path) -> Iterator[dict[str, float]]:
-        """Train to the last step, saving into `folder`; yields step, losses by name and lr every log_every steps.
+        """Train to the last step, saving into `folder`; yield step, mean losses by name and lr every log_every steps.
 
-        `positions` have a legal move, `transitions` are labelled `A:` rows; at least one of each.
+        `positions` have a legal move, `transitions` are labelled `A:` rows; there is at least one of each.
         """
         header, sums = self._header(positions, transitions), defaultdict[str, float](float)
         pool = TransitionPool(transitions)
@@ -152,7 +152,7 @@ class Training:
                 self._save(folder, header)
 
     def resume(self, folder: Path, positions: Positions, transitions: Sequence[Example]) -> bool:
-        """Load the state in `folder`; False if there is none. Raises UserError for the state of another training."""
+        """Load the state in `folder`; return False if there is none. Raises UserError if it is of another training."""
         state = read_state(folder, self._header(positions, transitions), self.device)
         if state is None:
             return False
@@ -171,7 +171,7 @@ class Training:
             raise UserError(f"expected {schedule}, as the saved training is at step {self.step}, in its decay")
 
     def exported(self) -> Any:
-        """The averaged weights as a stock Qwen3, float32."""
+        """Return the averaged weights as a stock Qwen3 model in float32."""
         current = [parameter.detach().clone() for parameter in self.model.parameters()]
         self._set(self.average)
         try:
@@ -180,13 +180,13 @@ class Training:
             self._set(current)
 
     def train_step(self, positions: Positions, transitions: TransitionPool) -> dict[str, float]:
-        """Update the model once and return the losses by name. Seed and step alone decide what is sampled."""
+        """Update the model once and return the losses by name. Only seed and step decide what is sampled."""
         rng, config = random.Random(f"{self.seed}:{self.step}"), self.config
         for optimizer, lr in zip(self._optimizers, (config.muon_lr, config.lr), strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = lr * self._schedule()
         losses = defaultdict[str, float](float)
-        # The embeddings are added up once per step; as a leaf they collect the gradients of all parts.
+        # The embeddings are computed once per step; as a leaf tensor they collect the gradients of all parts.
         summed_VH = self.model.embeddings()
         embeddings_VH = summed_VH.detach().requires_grad_()
         learned = [*self.model.parameters(), embeddings_VH]
@@ -197,7 +197,7 @@ class Training:
             add_gradients(learned, gradients)
         summed_VH.backward(embeddings_VH.grad)
         if self._heads_alone:
-            # An optimiser leaves out what has no gradient.
+            # An optimiser skips parameters without a gradient.
             heads = set(map(id, self.model.head_parameters()))
             for parameter in self.model.parameters():
                 parameter.grad = parameter.grad if id(parameter) in heads else None
@@ -211,9 +211,9 @@ class Training:
         return losses
 
     def _muon_arithmetic(self) -> AbstractContextManager[object]:
-        """Inside, Muon's iterations are in float32 without `bf16`; torch's own are always in bfloat16.
+        """Return a context in which Muon's iterations are in float32 if `bf16` is off.
 
-        A CPU without bfloat16 units takes forty times as long for those (4 s per step).
+        torch computes them in bfloat16, which takes forty times as long (4 s per step) on a CPU without bfloat16 units.
         """
         return nullcontext() if self.config.bf16 else patch.object(Tensor, "bfloat16", Tensor.clone)
 
@@ -222,7 +222,7 @@ class Training:
         return bool(self.config.start) and self.step < self.config.warmup_steps
 
     def _schedule(self) -> float:
-        """Factor of the learning rates at this step."""
+        """Return the factor of the learning rates at this step."""
         config, done = self.config, self.step / self.config.steps
         if self._heads_alone:
             return 1.0
@@ -231,7 +231,7 @@ class Training:
         return min(1.0, warmed / config.warmup_steps) * left
 
     def _parts(self, rng: random.Random, positions: Positions, transitions: TransitionPool) -> list[LossesOf]:
-        """The losses of a step in parts that can be computed at the same time."""
+        """Return functions that compute the losses of a step, in parts that can be computed at the same time."""
         config = self.config
         policy = _short(lambda: self._policy.example(self._sample(rng, positions)), config.policy_examples)
         environment = _short(lambda: self._environment.example(transitions.sample(rng)), config.environment_examples)
@@ -241,7 +241,7 @@ class Training:
         ]
 
     def _sample(self, rng: random.Random, positions: Positions) -> MoveEvals:
-        """A position, with colours exchanged half of the time."""
+        """Return a position, with colours exchanged half of the time."""
         weights = self.config.check_share, self.config.mate_share
         kinds = positions.checks or positions, positions.mates or positions, positions
         evals = rng.choice(rng.choices(kinds, (*weights, 1 - sum(weights)))[0])
@@ -250,7 +250,7 @@ class Training:
     def _gradients(
         self, learned: Sequence[Tensor], losses_of: LossesOf
     ) -> tuple[dict[str, float], tuple[Tensor | None, ...]]:
-        """Losses of a part, and the gradients of `learned`, whose last is the token embeddings (V, H)."""
+        """Return losses of a part and gradients of `learned`, whose last tensor is the token embeddings (V, H)."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.bf16):
             losses = losses_of(learned[-1])
         total = torch.stack(list(losses.values())).sum()
@@ -269,7 +269,7 @@ class Training:
             parameter.copy_(weight)
 
     def _header(self, positions: Positions, transitions: Sequence[Example]) -> Header:
-        """Everything that decides the trained weights, except for the kind of machine."""
+        """Return everything that decides the trained weights, except the kind of machine."""
         options = asdict(self.config)
         weights = {f"training.weights.{name}": value for name, value in options.pop("weights").items()}
         shown = {f"training.{name}": value for name, value in options.items() if name not in FREE}
@@ -280,7 +280,7 @@ class Training:
         """Write the model as a Hugging Face folder (bf16, half the size) and then the state to resume from."""
         self.exported().to(torch.bfloat16).save_pretrained(folder / MODEL_FOLDER)
         self.tokenizer.save_pretrained(folder / MODEL_FOLDER)
-        # The state is last: if it names the last step, the model is complete.
+        # The state is written last, so that the model is complete if the state is that of the last step.
         state = {
             "model": self.model.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
@@ -292,7 +292,7 @@ class Training:
 
 
 def _short(make: Callable[[], Row], count: int) -> list[Row]:
-    """`count` examples that are not longer than the model's positions."""
+    """Return `count` examples that fit into the model's positions."""
     rows: list[Row] = []
     while len(rows) < count:
         row = make()
@@ -302,7 +302,7 @@ def _short(make: Callable[[], Row], count: int) -> list[Row]:
 
 
 def _by_length(rows: Sequence[Row]) -> list[list[Row]]:
-    """PARTS lists of about equal size, shorter examples first."""
+    """Return PARTS lists of about equal size, shorter examples first."""
     ordered = sorted(rows, key=lambda row: len(row.tokens))
     cuts = [len(rows) * number // PARTS for number in range(PARTS + 1)]
     return [ordered[begin:end] for begin, end in pairwise(cuts) if begin < end]

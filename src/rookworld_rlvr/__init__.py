@@ -3,8 +3,8 @@
 from rookworld_rlvr import load
 from rookworld_rlvr.rewards import score
 
-load("tiny").play(fen).move         # the move of the model that ships, with its completion beside it
-score(prompt, completion).total     # the reward of a completion, the same as in training
+load("tiny").play(fen).move         # the move that the shipped model chooses; .text is its completion
+score(prompt, completion).total     # the reward of a completion, computed as in training
 """
 
 from typing import TYPE_CHECKING
@@ -16,10 +16,10 @@ __version__ = "0.1.0"
 
 
 def load(model: str = "tiny", *, seed: int = 0) -> "MoveChooser":
-    """A model that plays chess: a checkpoint's folder, a name on the hub, or `tiny`, the model that ships.
+    """Load a model that plays chess: a checkpoint's folder, a name on the hub, or `tiny`, the model that ships.
 
-    `play(fen)` of what it returns gives a move with the model's completion; `seed` decides what is sampled. Imports
-    torch and takes some seconds. Raises `errors.UserError` for a model that cannot be loaded.
+    The `play(fen)` method of the result chooses a move and returns it with the model's completion. `seed` is the seed
+    of sampled moves. Imports torch, which takes some seconds. Raises `errors.UserError` if the model cannot be loaded.
     """
     from .app.play import load_chooser
 

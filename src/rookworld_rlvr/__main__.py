@@ -1,4 +1,4 @@
-"""`python -m rookworld_rlvr`."""
+"""Entry point of `python -m rookworld_rlvr`."""
 
 from .app.cli import console
 

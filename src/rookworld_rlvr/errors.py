@@ -1,22 +1,22 @@
-"""Errors that end a command, and exit codes. A model's mistakes are never among them."""
+"""Errors that end a command, and exit codes. An illegal or malformed completion never raises one of them."""
 
-# Begins a note of an error that several processes raise; the number of the process that reports it follows.
+# Start of a note on an error that several ranks raise. The rank that reports the error follows.
 RAISED_ON = "raised on rank "
 
 # Exit codes of the commands.
 DONE = 0
 BAD_INPUT = 2
-"""One line on stderr says what was expected, what came, and where."""
+"""Bad input or configuration. One line on stderr says what was expected, what was given and where."""
 REFUSED = 3
 """A preflight check refused."""
 GAVE_UP = 4
-"""Training, or what it needs, failed again and again; a diagnosis is written."""
+"""Training, or something that it needs, failed and could not recover. If training gave up, there is a diagnosis."""
 INTERRUPTED = 130
-"""Stopped by Ctrl-C or a signal, as a shell reports it; a run has saved a checkpoint and can be resumed."""
+"""Stopped by Ctrl-C or a signal; shells use the same code. A run has saved a checkpoint and can be resumed."""
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or the error's type where it has none.
+    """Return the first line of an error's message, or the error's type if the message is empty.
 
     >>> first_line(ValueError("expected 1\\nand more")), first_line(KeyboardInterrupt())
     ('expected 1', 'KeyboardInterrupt')
@@ -33,8 +33,8 @@ class PreflightError(RuntimeError):
 
 
 class TrainingGaveUpError(RuntimeError):
-    """Training cannot go on: a diagnosis, exit code 4."""
+    """Training cannot continue: exit code 4."""
 
 
 class ScorerError(RuntimeError):
-    """A scorer failed: its engine died and could not be replaced. A run treats it as a fault."""
+    """A scorer failed: its engine died and could not be replaced. Within a step it counts as a fault."""

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and logs of lines that a crash can only cut short."""
+"""Atomic writes of whole files, and append-only logs of which a crash can only truncate the last line."""
 
 import fcntl
 import json
@@ -13,12 +13,12 @@ from .errors import UserError
 
 
 def asset(name: str) -> Path:
-    """A file or folder of `assets`, which ships with the package."""
+    """Return the path of a file or folder in `assets`, which ships with the package."""
     return Path(str(resources.files("rookworld_rlvr") / "assets" / name))
 
 
 def make_folder(folder: Path, option: str) -> None:
-    """Make a folder and its parents if they are missing. Raises UserError, naming the option that needs it."""
+    """Make a folder and its parents if they are missing. Raises UserError that names `option`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -26,19 +26,19 @@ def make_folder(folder: Path, option: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON by a rename, so that no reader sees half a file."""
+    """Write JSON to a temporary file and rename it, so that no reader sees an incomplete file."""
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write text by a rename; even after a power cut the file is the old one or the new one."""
+    """Write text to a temporary file and rename it. Even after a power cut the file has the old or the new text."""
     write_lines(path, [text], end="")
 
 
 def write_lines(path: Path, lines: Iterable[str], *, end: str = "\n") -> int:
-    """Write lines, each with `end` behind it, by a rename; returns how many there are.
+    """Write lines, each followed by `end`, to a temporary file and rename it. Return the number of lines.
 
-    The lines may be produced while they are written; where that raises, the old file stays.
+    `lines` may be a generator. If it raises, the old file stays.
     """
     writing, count = path.with_name(f".{path.name}.writing"), 0
     try:
@@ -55,7 +55,7 @@ def write_lines(path: Path, lines: Iterable[str], *, end: str = "\n") -> int:
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:
-    """Add lines behind a log's end; they are on disk when this returns. Without a line nothing is touched."""
+    """Append lines to a log; they are on disk when this returns. Without lines the file is not touched."""
     text = "".join(f"{line}\n" for line in lines)
     if text:
         with path.open("a", encoding="utf-8") as file:
@@ -65,23 +65,24 @@ def append_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 def whole_lines(path: Path) -> list[str]:
-    """The lines of a log without their ends, less a last one that a crash cut short; none if there is no file."""
+    """Return the lines of a log without line ends. Drops a truncated last line; empty if there is no file."""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.is_file() else []
     return [line.removesuffix("\n") for line in lines if line.endswith("\n")]
 
 
 @contextmanager
 def written_alone(path: Path, option: str) -> Iterator[None]:
-    """Meanwhile no other process writes `path`, if it asks here; however this one ends, it lets go.
+    """Lock `path`, in a `with` statement, against other processes that use this function to write it.
 
-    The lock is a hidden file beside it, which goes away. Raises UserError, naming the option that needs it.
+    The lock is a hidden file in the same folder. It is released however the process ends, and the file is removed when
+    the context ends. Raises UserError that names `option` if another process has the lock.
     """
     lock = path.with_name(f".{path.name}.lock")
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # One that another process took away just now locks nothing.
+            # A lock file that another process has just removed locks nothing.
             if not lock.exists() or not os.path.samestat(os.fstat(descriptor), lock.stat()):
                 raise BlockingIOError
         except BlockingIOError as error:

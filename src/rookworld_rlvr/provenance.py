@@ -1,4 +1,4 @@
-"""Provenance of a result: versions of software, and digests of rows."""
+"""Provenance of a result: versions of the software, and digests of rows."""
 
 import platform
 from collections.abc import Iterable
@@ -11,13 +11,13 @@ LIBRARIES = ("torch", "transformers", "tokenizers", "chess")
 
 
 def software() -> dict[str, str]:
-    """Versions by name: Python's, ours, and those of the libraries that compute and score."""
+    """Return versions by name: of Python, of this package, and of the libraries that compute and score."""
     own = {"python": platform.python_version(), "rookworld-rlvr": __version__}
     return own | {name: version(name) for name in LIBRARIES}
 
 
 def digest(rows: Iterable[tuple[int, ...] | str]) -> str:
-    """Row count and hash, as one text: equal for equal rows in the same order, and for no others."""
+    """Return the number of rows and their hash as one text. It is equal only for equal rows in the same order."""
     sha, count = sha256(), 0
     for row in rows:
         sha.update(repr(row).encode())

@@ -1,1 +1,1 @@
-"""The command line: the only package that knows hydra; it wires the others together."""
+"""The command line. It connects the other packages, and is the only one that imports hydra."""

@@ -1,4 +1,4 @@
-"""The input of commands: a parser of arguments, and the YAML files behind overrides."""
+"""Input of the commands: the parser of arguments, and the YAML files of configuration groups."""
 
 import argparse
 import sys
@@ -11,15 +11,15 @@ from ..errors import UserError
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Says what is wrong in one line, without the usage."""
+    """Argument parser that raises UserError with a one-line message, without the usage."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{self.prog.removeprefix('rookworld ')}: {message}")
 
 
 def warn_of_unfinished(*paths: str | Path) -> None:
-    """Print a line on stderr for each path in the folder of a run that has not finished."""
-    # It imports torch, which most of these commands do not need to refuse an argument.
+    """Print a line on stderr for each path that is in the folder of an unfinished run."""
+    # Imported here, because it imports torch, which these commands do not need to refuse an argument.
     from ..training.run_files import unfinished_run
 
     for line in filter(None, (unfinished_run(Path(path)) for path in paths)):
@@ -27,17 +27,17 @@ def warn_of_unfinished(*paths: str | Path) -> None:
 
 
 def conf_folder() -> Path:
-    """The YAML files: inside an installed package, at the top of a checkout."""
+    """Return the folder of the YAML files: inside an installed package, or at the top of a checkout."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "conf"
     return installed if installed.is_dir() else package.parents[1] / "conf"
 
 
 def groups(name: str) -> dict[str, tuple[str, list[str]]]:
-    """The groups of `conf/<name>.yaml` in its order: each with its default, "" if it has none, and all its options."""
+    """Return the groups of `conf/<name>.yaml` in order, each with its default ("" if it has none) and its options."""
     by_group = {}
     for entry in OmegaConf.load(conf_folder() / f"{name}.yaml").defaults:
-        # The others are the schema and the file itself, and hydra's own groups.
+        # Other entries are the schema, the file itself and hydra's own groups.
         if isinstance(entry, DictConfig) and not str(next(iter(entry))).startswith("override "):
             [(key, default)] = entry.items()
             group = str(key)

@@ -1,11 +1,11 @@
-"""`rookworld bench [overrides]`: the speed of a step of this configuration with each generator.
+"""`rookworld bench [overrides]`: measure the speed of a configuration's step with each generator.
 
     rookworld bench 'bench.generators=[static,hf]' bench.rounds=5
 
 It makes real steps, updates included, as `rookworld train` does. The generators take turns in one process, on the same
-prompts and the same model, and each round begins with another generator; figures are medians of rounds. A phase ends
-when its result has been read from the device, so its seconds are right on CUDA too. `benchmarks/roofline.py` has the
-share of the machine that a step uses.
+prompts and the same model, and each round begins with another generator. Figures are medians over rounds. A phase ends
+when its result has been read from the device, so its time is correct on CUDA, too. `benchmarks/roofline.py` measures
+the share of the machine's limits that a step uses.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,12 +39,12 @@ Row = dict[str, float]
 
 
 def main(argv: list[str]) -> int:
-    """Returns the exit code."""
+    """Run the command and return its exit code."""
     return run_command("bench", BenchRunConfig, argv, bench)
 
 
 def bench(config: BenchRunConfig, raw: DictConfig) -> None:
-    """Measure, print the table, and write `bench.output`."""
+    """Measure each generator, print the table, and write `bench.output`."""
     if config.bench.output and not Path(config.bench.output).resolve().parent.is_dir():
         raise UserError(f"bench.output: expected a file in a folder that exists, got {config.bench.output}")
     if config.resume:
@@ -59,7 +59,7 @@ def bench(config: BenchRunConfig, raw: DictConfig) -> None:
 
 
 def measure(context: StepContext, config: BenchRunConfig) -> dict[GeneratorKind, list[Row]]:
-    """The figures of each generator's rounds. Raises TrainingGaveUpError if a step failed."""
+    """Return the figures of each generator's rounds. Raises TrainingGaveUpError if a step failed."""
     kinds = config.bench.generators
     generators = {kind: make_generator(context.policy, replace(config.generator, kind=kind)) for kind in kinds}
     rows: dict[GeneratorKind, list[Row]] = {kind: [] for kind in kinds}
@@ -70,13 +70,13 @@ def measure(context: StepContext, config: BenchRunConfig) -> dict[GeneratorKind,
             context.prompts.load_state_dict(prompts)
             context.generator = generators[kind]
             row = one_step(context, at)
-            # The first round, in which kernels are chosen and memory is allocated, does not count.
+            # The first round does not count, because kernels are chosen and memory is allocated in it.
             rows[kind] += [row] if at else []
     return rows
 
 
 def one_step(context: StepContext, step: int) -> Row:
-    """A step's figures. Raises TrainingGaveUpError if it failed or had nothing to train on."""
+    """Make one step and return its figures. Raises TrainingGaveUpError if it failed or had nothing to train on."""
     synchronise(context.policy.device)
     report = grpo_step(context, step)
     if report.fault is not None:
@@ -89,14 +89,14 @@ def one_step(context: StepContext, step: int) -> Row:
         "tokens_per_s": sampled.sampled_tokens / times_s["generate"],
         **{f"{phase}_s": times_s[phase] for phase in PHASES},
         "score_share": times_s["score"] / times_s["step"],
-        # The peak of the process where the system does not report a step's own.
+        # The peak of the whole process if the system does not report the step's own.
         "peak_gib": peak_memory_gib() if isnan(peak_gib) else peak_gib,
         "completion_tokens": sampled.sampled_tokens / sampled.sampled_completions,
     }
 
 
 def machine(config: BenchRunConfig, policy: Policy) -> dict[str, Any]:
-    """The device, and the settings that decide the work of a step."""
+    """Return the device, and the settings that determine the amount of work in a step."""
     return {
         "device": device_name(policy.device),
         "threads": torch.get_num_threads(),
@@ -109,7 +109,7 @@ def machine(config: BenchRunConfig, policy: Policy) -> dict[str, Any]:
 
 
 def summary(rounds: Mapping[GeneratorKind, Sequence[Row]]) -> dict[str, Any]:
-    """Medians of each generator, its ratios to hf round by round, and every round."""
+    """Return each generator's medians, its ratios to hf, and the figures of every round."""
     return {
         "generators": {kind.value: medians(rows) for kind, rows in rounds.items()},
         "ratios_to_hf": {
@@ -122,13 +122,13 @@ def summary(rounds: Mapping[GeneratorKind, Sequence[Row]]) -> dict[str, Any]:
 
 
 def medians(rows: Sequence[Row]) -> Row:
-    """The median of each figure, and the highest memory peak."""
+    """Return the median of each figure and, for the memory peak, the maximum."""
     middle = {key: median(row[key] for row in rows) for key in rows[0]}
     return middle | {"peak_gib": max(row["peak_gib"] for row in rows)}
 
 
 def ratios(rows: Sequence[Row], others: Sequence[Row]) -> dict[str, dict[str, float]]:
-    """Ratios of the rates, round by round: median, lowest, highest."""
+    """Return the median, lowest, highest and mean ratio of each rate over rounds."""
     by_rate = {}
     for key in ("completions_per_s", "tokens_per_s"):
         values = [row[key] / other[key] for row, other in zip(rows, others, strict=True)]

@@ -1,4 +1,4 @@
-"""Builders of a run and of its scorer: from a configuration to the objects that it works with."""
+"""Construction of a run, its scorer and its other objects from a configuration."""
 
 import random
 import sys
@@ -42,17 +42,17 @@ from ..training.trackers import make_tracker, require_tracker
 from .generators import in_this_process, make_generator
 from .processes import join_world, local_rank, threads_of_a_rank
 
-# Wider than any table.
+# Width of the console in characters; wider than any table.
 LINE = 1000
 
 
 def make_console(*, quiet: bool = False) -> Console:
-    """The console: as wide as its lines, so that no line is shortened; a narrower terminal breaks them itself."""
+    """Return a console that is wide enough never to shorten a line. A narrower terminal wraps lines itself."""
     return Console(file=sys.stdout, width=LINE, quiet=quiet)
 
 
 def set_threads(threads: int) -> None:
-    """CPU threads, 0: torch's own choice. Raises UserError below 0."""
+    """Set the number of CPU threads. 0: torch chooses. Raises UserError for a number below 0."""
     if threads < 0:
         raise UserError(f"threads: expected 0 or more, got {threads}")
     if threads:
@@ -60,9 +60,9 @@ def set_threads(threads: int) -> None:
 
 
 def build_run(config: RunConfig, raw: DictConfig, *, label: str = "") -> Run:
-    """Load and check everything, then make the folder: a run that cannot start leaves nothing behind.
+    """Build a run: load and check everything, then make its folder. A run that cannot start makes no folder.
 
-    `label` is added to the name of the folder. Raises UserError.
+    `label` is appended to the name of the folder. Raises UserError.
     """
     run = build_unsaved_run(config)
     try:
@@ -80,7 +80,7 @@ def build_run(config: RunConfig, raw: DictConfig, *, label: str = "") -> Run:
 
 
 def build_unsaved_run(config: RunConfig) -> Run:
-    """Build a run without a folder or sinks, as `smoke` needs it. Raises UserError."""
+    """Build a run without a folder or sinks, for commands such as `smoke`. Raises UserError."""
     device = select_device(config.device, local_rank())
     world = join_world(config.distributed.kind, config.distributed.timeout_s, device)
     try:
@@ -98,7 +98,7 @@ def build_unsaved_run(config: RunConfig) -> Run:
 def _build(config: RunConfig, data: Data, prompts: PromptStream, device: torch.device, world: World) -> Run:
     policy = load_policy(config.model, device, config.precision)
     generator = make_generator(policy, config.generator, world)
-    # Last of what may be refused: engines run from here on.
+    # Built after everything else that may be refused, because engines run from here on.
     scorer, evaluator = make_scorers(config)
     references = References(policy, config.reference)
     if config.distributed.kind is Distributed.fsdp2:
@@ -129,20 +129,20 @@ def _build(config: RunConfig, data: Data, prompts: PromptStream, device: torch.d
 
 
 def _seed_everything(seed: int) -> None:
-    """Seed python and torch, every device."""
+    """Seed Python's generator and torch's generators on all devices."""
     random.seed(seed)
     torch.manual_seed(seed)
 
 
 def _load_data(config: RunConfig) -> Data:
-    """The rows of a run; those of the learning curve are held back with or without it. Raises UserError."""
+    """Load the rows of a run, and hold back those of the learning curve even if it is off. Raises UserError."""
     data = load_data(config.data, seed=config.seed, evaluation_rows_per_task=config.evaluation_rows)
     if config.mate_in_one.path:
         mates, _ = unseen_mates(config.mate_in_one, frozenset(map(example_key, data.train)))
         data = replace(data, mates=tuple(mates))
     data = hold_back(data, config.validation.rows)
     if not data.validation:
-        # Less than ten rows: nothing is held back, so there is no learning curve.
+        # No task has ten training rows, so none are held back, and there is no learning curve.
         config.validation.every = 0
     if config.reference.mode is ReferenceMode.on_improvement and not data.validation:
         raise UserError("reference.mode=on_improvement: expected at least ten training rows, to hold one back")
@@ -153,9 +153,9 @@ def _load_data(config: RunConfig) -> Data:
 
 
 def _require_fitting_options(config: RunConfig) -> None:
-    """Raises UserError for options that exclude each other.
+    """Raise UserError for options that exclude each other.
 
-    Groups that are sampled one step early must not depend on the step that is trained meanwhile.
+    Groups that are sampled one step early must not depend on the step that is trained at the same time.
     """
     of_the_step = {
         "distributed": config.distributed.kind is not Distributed.none,
@@ -166,7 +166,7 @@ def _require_fitting_options(config: RunConfig) -> None:
 
 
 def _new_folder(run: Run, label: str) -> Path:
-    """A run's folder with its configuration in it."""
+    """Make the run's folder, write its configuration to it, and return it."""
     name = f"{run.config.name}-{label}" if label else run.config.name
     folder = make_run_folder(Path(run.config.output_root).expanduser(), name, now=datetime.now())
     write_text(folder / CONFIG_FILE, run.config_text)
@@ -188,9 +188,9 @@ def _make_sinks(run: Run, raw: DictConfig) -> list[Sink]:
 
 
 def make_scorers(config: RunConfig) -> tuple[Scorer, MoveEvaluator]:
-    """The scorer, and what measures held-out rows. Raises UserError.
+    """Return the scorer and the evaluator of moves on held-out rows. Raises UserError.
 
-    With source=engine the engines run when this returns; with source=cached one begins where it is needed.
+    With source=engine the engines are running when this returns. With source=cached they start when they are needed.
     """
     rubric = config.rubric
     try:
@@ -206,9 +206,10 @@ def make_scorers(config: RunConfig) -> tuple[Scorer, MoveEvaluator]:
 
 
 def make_measure(config: EngineConfig, nodes: int, where: str, move_evals: str) -> MoveEvaluator:
-    """Engines for `nodes` above 0, else a file of evaluations alone; the caller closes it.
+    """Return an evaluator with engines if `nodes` is above 0, otherwise with a file of move evaluations only.
 
-    `where` is the place of the engine's options, `stockfish` or `rubric.stockfish`. Raises UserError.
+    The caller closes it. `where` is the group of the engine's options, `stockfish` or `rubric.stockfish`. Raises
+    UserError.
     """
     if nodes < 0:
         raise UserError(f"evaluation_nodes: expected 0 or more, got {nodes}")
@@ -217,7 +218,7 @@ def make_measure(config: EngineConfig, nodes: int, where: str, move_evals: str) 
 
 
 def open_pool(config: EngineConfig, where: str) -> EnginePool:
-    """Engines that are there and new enough. Raises UserError."""
+    """Start the engines. Raises UserError if there is no engine or if it is too old."""
     try:
         return EnginePool(config)
     except ValueError as error:

@@ -7,7 +7,7 @@ from ..errors import BAD_INPUT, DONE, INTERRUPTED, UserError
 from .arguments import groups
 from .process import prepare_process, run_process
 
-# Each command's module is imported when it is called: `data` needs no torch.
+# A command's module is imported only when the command is called, because some commands, such as `data`, need no torch.
 COMMANDS = {
     "train": "the main job: bash train.sh = smoke, then this",
     "smoke": "one real step on one prompt per task, then the preflight checks",
@@ -24,14 +24,14 @@ COMMANDS = {
     "launch": "a batch file that trains on several machines of a cluster",
     "data": "audit a file of examples, generate new ones, or play games that become examples",
 }
-# Commands that take groups and options, with the file of conf/ that each begins with; the others have a parser.
+# Commands with a hydra configuration, and the name of each one's file in conf/. The other commands use argparse.
 CONFIGURED = {name: name for name in ("train", "bench", "evaluate", "sft")} | {"smoke": "train"}
 COMPARE = ("evaluate", "compare")
 HELP = ("-h", "--help")
 
 
 def main(argv: list[str]) -> int:
-    """Run a command; returns the exit code."""
+    """Run a command and return its exit code."""
     if not argv or argv[0] in HELP:
         print(_usage())
         return DONE if argv else BAD_INPUT
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
 
 
 def console() -> None:
-    """The installed script."""
+    """Run the command of this process's arguments. Entry point of the installed script."""
     run_process(lambda: main(sys.argv[1:]))
 
 
@@ -67,7 +67,7 @@ def _usage() -> str:
 
 
 def _help(command: str) -> str:
-    """The help of a configured command; hydra's own would also list groups in conf/ that the command refuses."""
+    """Return the help of a configured command. hydra's own help also lists groups that the command refuses."""
     taken = groups(CONFIGURED[command])
     call = f"rookworld {command} {'[group=choice ...] ' if taken else ''}[option=value ...]"
     lines = [f"usage: {call}"]

@@ -1,6 +1,6 @@
-"""`rookworld evaluate compare A B`: two results of `rookworld evaluate` on the same rows, key by key.
+"""`rookworld evaluate compare A B`: compare two results of `rookworld evaluate` on the same rows, key by key.
 
-Results are comparable if they have the same seed, facts and settings of their common suites.
+Results are comparable if they have the same seed, and the same facts and settings for their common suites.
 """
 
 import argparse
@@ -25,24 +25,24 @@ from .build import make_console
 from .rows_file import MISSING, leaves, read_finished, rows_path
 from .tables import comparison_table
 
-# The keys of each suite that are not means over its rows.
+# Functions that compute the keys of a suite that are not means over its rows.
 MEASURES: Mapping[str, Measures] = {
     SuiteName.selfplay: selfplay_measures,
     SuiteName.engine_match: partial(elo_measures, SuiteName.engine_match),
     SuiteName.match: partial(elo_measures, SuiteName.match),
 }
-# Places of files. Their content is compared row by row, by checksum or by the engine's name.
+# Settings with paths of files, which may differ: contents are compared by row, by checksum or by the engine's name.
 PLACES = ("path", "file", "pgn")
-# Settings and facts behind policy/win_probability_loss.
+# Settings and facts on which policy/win_probability_loss depends.
 SETTINGS_OF_LOSS = ("config.evaluation_nodes", "config.stockfish.", "facts.policy.engine")
 MODEL = "config.model.path"
 
 Result = tuple[Mapping[str, Any], Mapping[str, list[Row]]]
-"""The head of an evaluation's file, and its rows by suite."""
+"""The header of an evaluation's file of rows, and its rows by suite."""
 
 
 def compare_command(argv: list[str]) -> int:
-    """Returns the exit code. Raises UserError or OSError, which the command line reports."""
+    """Run the command and return its exit code. Raises UserError or OSError, which the command line reports."""
     arguments = _parser().parse_args(argv)
     _compare(arguments.first, arguments.second, arguments.json)
     return DONE
@@ -96,9 +96,9 @@ def _comparisons(one: Result, two: Result, suites: Sequence[str], files: tuple[P
 
 
 def _conclusion(comparisons: Mapping[str, Comparison]) -> list[str]:
-    """Sentences on keys in which B is better and worse.
+    """Return sentences that name the keys in which B is better or worse.
 
-    Keys that refine others, as by colour, keys without a direction and keys with few rows are not tested.
+    Keys with fewer than LEAST_ROWS rows, keys without a direction, and keys of slices, such as colours, are not tested.
     """
     tested = {key: entry for key, entry in comparisons.items() if is_tested(key) and entry.n >= LEAST_ROWS}
     better, worse = better_and_worse(tested)
@@ -117,7 +117,7 @@ def _as_json(entry: Comparison) -> dict[str, Any]:
 
 
 def _require_new(out: Path | None, first: Path, second: Path) -> None:
-    """Raises UserError if the comparison cannot be written, or would overwrite what is compared."""
+    """Raise UserError if the comparison cannot be written or would overwrite a compared file."""
     if out is None:
         return
     if not out.resolve().parent.is_dir():
@@ -130,10 +130,10 @@ def _require_new(out: Path | None, first: Path, second: Path) -> None:
 def differing_settings(
     heads: tuple[Mapping[str, Any], Mapping[str, Any]], suites: Sequence[str], files: tuple[Path, Path]
 ) -> dict[str, tuple[Any, Any]]:
-    """Differences, by name, between two evaluations that both have `suites`, apart from the model.
+    """Return the settings and facts, by name, that differ between two evaluations of `suites`, except for the model.
 
-    Raises UserError if their figures are not comparable: another seed, other facts or settings of a common suite,
-    another engine or other nodes behind a loss that both have. Names of files may differ.
+    Raises UserError if the results are not comparable: if the seed differs, or a fact or setting of a common suite, or
+    the engine or nodes behind a win-probability loss that both have. Names of files may differ.
     """
     first, second = (dict(_settings(head, suites)) for head in heads)
     names = [name for name in dict.fromkeys([*first, *second]) if name != MODEL]
@@ -148,7 +148,7 @@ def differing_settings(
 
 
 def _settings(head: Mapping[str, Any], suites: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """The settings and facts of one evaluation, without those of suites that are not compared."""
+    """Yield the settings and facts of one evaluation, without those of suites that are not compared."""
     others = {name.value for name in SuiteName} - set(suites)
     for section in ("config", "facts", "software"):
         kept = {name: value for name, value in head[section].items() if name not in others}

@@ -1,4 +1,4 @@
-"""The configurations of the commands, composed of the dataclasses beside their owners."""
+"""Configurations of the commands. They are composed of dataclasses that are defined beside the code they configure."""
 
 from dataclasses import dataclass, field
 
@@ -18,14 +18,14 @@ from ..training.sft import SFTConfig
 
 @dataclass(slots=True)
 class BenchConfig:
-    """Generators that are measured, and the number of rounds."""
+    """Generators to measure, and the number of rounds."""
 
     generators: list[GeneratorKind] = field(default_factory=lambda: [GeneratorKind.static, GeneratorKind.hf])
-    """Measured in turn, on the same prompts; ratios are to hf, where it is among them."""
+    """Generators to measure in turn, on the same prompts. If hf is one of them, ratios to it are shown."""
     rounds: int = 5
-    """Steps of each generator that count; one more before them does not."""
+    """Number of measured steps per generator. One more step comes first and is not counted."""
     output: str = ""
-    """A JSON file to write all figures to; empty: the console alone."""
+    """JSON file for all figures. Empty: figures are only printed."""
 
     def __post_init__(self) -> None:
         if not self.generators or len(set(self.generators)) < len(self.generators):
@@ -36,37 +36,37 @@ class BenchConfig:
 
 @dataclass(slots=True)
 class BenchRunConfig(RunConfig):
-    """`rookworld bench`: a run, and how it is measured."""
+    """Options of `rookworld bench`: those of a run, and those of the measurement."""
 
     bench: BenchConfig = field(default_factory=BenchConfig)
 
 
 @dataclass(slots=True)
 class EvaluateConfig:
-    """`rookworld evaluate`."""
+    """Options of `rookworld evaluate`."""
 
     suites: list[SuiteName] = field(default_factory=lambda: [SuiteName.policy, SuiteName.environment])
-    """What is evaluated, in this order."""
+    """Suites to evaluate, in this order."""
     seed: int = 0
-    """Decides the held-out rows where data.held_out is empty, and what is drawn in games."""
+    """Seed of the held-out split if data.held_out is empty, and of random choices in games."""
     device: Device = Device.auto
     precision: Precision = Precision.auto
     threads: int = 0
-    """CPU threads; 0: torch's own choice."""
+    """Number of CPU threads. 0: torch chooses."""
     evaluation_rows: int = 2048
-    """Held-out rows per task."""
+    """Largest number of held-out rows per task."""
     evaluation_nodes: int = 0
-    """Nodes per position of the engine that measures win_probability_loss; 0: `move_evals` does."""
+    """Nodes per position that the engine searches for win_probability_loss. 0: use the file `move_evals` instead."""
     move_evals: str = DEFAULT
-    """A file of move evaluations, as `rookworld data evals` writes it; `default` ships, empty: none. Rows of positions
-    it lacks have no win_probability_loss."""
+    """File of move evaluations, written by `rookworld data evals`. `default`: the file that ships with the package.
+    Empty: none. A row whose position is not in the file has no win_probability_loss."""
     output: str = ""
-    """A JSON file to write the tables to, the rows beside it in <output>.rows.jsonl; empty: the console alone."""
+    """JSON file for the tables; rows are written to <output>.rows.jsonl. Empty: tables are only printed."""
     model: ModelSourceConfig = field(default_factory=ModelSourceConfig)
     data: SourceConfig = field(default_factory=SourceConfig)
     generator: GeneratorBaseConfig = field(default_factory=GeneratorBaseConfig)
     stockfish: EngineProcessConfig = field(default_factory=EngineProcessConfig)
-    """Used with evaluation_nodes, and to adjudicate the games of matches that reach the ply limit."""
+    """Engine for evaluation_nodes, and for the adjudication of match games that reach the ply limit."""
     mate_in_one: MateInOneConfig = field(default_factory=MateInOneConfig)
     selfplay: SelfplayConfig = field(default_factory=SelfplayConfig)
     engine_match: EngineMatchConfig = field(default_factory=EngineMatchConfig)
@@ -82,14 +82,14 @@ class EvaluateConfig:
 
 @dataclass(slots=True)
 class SFTRunConfig(SFTConfig):
-    """`rookworld sft`."""
+    """Options of `rookworld sft`."""
 
     corpus: list[str] = field(default_factory=list)
-    """Corpus files or datasets of both tasks; `rookworld data generate` makes them."""
+    """Files or datasets with labelled examples of both tasks, such as `rookworld data generate` writes."""
     exclude: list[str] = field(default_factory=list)
-    """Corpus files whose positions must not be learned from, beside the held-out rows that ship with us."""
+    """Files whose positions are left out of training, in addition to the held-out rows that ship with the package."""
     output: str = "outputs/sft"
-    """The trained model's folder. An interrupted training resumes from it; other options or rows are refused."""
+    """Folder of the trained model. An interrupted training resumes from it; other options or rows are then refused."""
     seed: int = 0
     device: Device = Device.auto
     precision: Precision = Precision.auto

@@ -1,4 +1,4 @@
-"""`rookworld data`: audits a file of rows, and generates new ones."""
+"""`rookworld data`: audit a file of rows, generate new rows, and write move evaluations of existing rows."""
 
 import argparse
 import os
@@ -29,19 +29,19 @@ from .generation.workers import Labelling, WorkerError
 from .progress import bars
 
 BOTH = "both"
-# Of labels: shallow, as there are many. A search to a greater depth may take long, so its deadline is a late one.
+# Defaults for labels. The depth is low, because there are many labels; a deeper search may need the long timeout.
 DEPTH, TIMEOUT_S = 4, 120
 
 
 class UsageError(ValueError):
-    """Arguments that ask for nothing we can do; one line."""
+    """The arguments are invalid. The message is one line."""
 
 
 USER_ERRORS = (UsageError, UserError, CorpusError, EngineUnusableError, ScorerError, GameLogError, WorkerError, OSError)
 
 
 def main(argv: list[str]) -> int:
-    """`data audit FILE [--fix OUT]`, `data generate …` or `data evals …`; returns the exit code."""
+    """Run `data audit FILE [--fix OUT]`, `data generate …` or `data evals …` and return the exit code."""
     try:
         arguments = _parser().parse_args(argv)
     except UserError as error:
@@ -155,7 +155,7 @@ def _audit(arguments: argparse.Namespace) -> None:
 
 
 def _check_copy(source: str, copy: Path) -> None:
-    """Raises UsageError unless a corrected copy of `source` can stand there and be read again."""
+    """Raise UsageError unless `copy` can be written and is read in the same format as `source`."""
     suffix = Path(source).suffix if Path(source).is_file() else ".jsonl"
     if copy.resolve() == Path(source).resolve() or (copy.exists() and copy.samefile(source)):
         raise UsageError(f"expected --fix to name another file than {source}, got {copy}")
@@ -168,7 +168,7 @@ def _check_copy(source: str, copy: Path) -> None:
 def _generate(arguments: argparse.Namespace) -> None:
     limit, engine = Limit(depth=arguments.depth), EngineConfig(timeout_s=arguments.timeout)
     if arguments.nodes:
-        # A deadline is that of a search of the configuration's nodes.
+        # The timeout applies to a search of `engine.nodes` nodes, so both must agree.
         limit, engine = Limit(nodes=arguments.nodes), replace(engine, nodes=arguments.nodes)
     request = Request(
         tasks=tuple(Task) if arguments.task == BOTH else (Task(arguments.task),),

@@ -1,6 +1,6 @@
 """`rookworld evaluate model.path=…` runs suites on any model; `rookworld evaluate compare A B` compares two results.
 
-With `output=` finished rows are kept, and the same command continues after them.
+With `output=` finished rows are saved, and the same command resumes after them.
 """
 
 import os
@@ -35,12 +35,12 @@ from .tables import evaluation_tables
 
 COMPARE = "compare"
 NOT_KEPT = "nothing was kept: output=FILE.json keeps rows and tables, and two such files can be compared"
-# Settings that may change when an evaluation continues; those of suites that it does not have may change, too.
+# Settings that may differ when an evaluation resumes. Settings of suites that are not evaluated may differ, too.
 FREE_SETTINGS = ("output", "threads")
 
 
 def main(argv: list[str]) -> int:
-    """Returns the exit code."""
+    """Run the command and return its exit code."""
     if argv[:1] == [COMPARE]:
         return compare_command(argv[1:])
     return run_command("evaluate", EvaluateConfig, argv, _evaluate)
@@ -74,7 +74,7 @@ def _run(config: EvaluateConfig, raw: DictConfig, output: Path | None) -> None:
         file.begin()
         times_s = run_suites(suites, file, pgn)
     results = {suite.name.value: suite_result(suite, file.rows[suite.name], times_s[suite.name]) for suite in suites}
-    # Written before anything is printed, because a reader such as `head` may close the pipe.
+    # Written before anything is printed, because a reader such as `head` may close the pipe early.
     if output is not None:
         write_json(output, {"suites": results, **head, "rows": rows_path(output).name})
     _print(suites, results, output)
@@ -93,7 +93,7 @@ def _print(suites: Sequence[Suite], results: Mapping[str, Any], output: Path | N
 
 
 def _require_ours(output: Path) -> None:
-    """Raises UserError if the file cannot be written, or if it is not the file of an evaluation."""
+    """Raise UserError if the file cannot be written, or if it exists and is not the file of an evaluation."""
     if output.is_dir() or not output.resolve().parent.is_dir():
         raise UserError(f"output: expected a file in a folder that exists, got {output}")
     if output.exists() and not rows_path(output).exists():
@@ -101,7 +101,7 @@ def _require_ours(output: Path) -> None:
 
 
 def run_suites(suites: Sequence[Suite], file: RowsFile, pgn: Mapping[str, Path]) -> dict[str, float]:
-    """Run what is not finished yet; returns the seconds of each suite."""
+    """Run the items that are not finished yet. Return the seconds that each suite took in this call."""
     times_s = {}
     with bars({suite.name.value: len(suite.items) for suite in suites}) as report:
         for suite in suites:
@@ -117,7 +117,7 @@ def run_suites(suites: Sequence[Suite], file: RowsFile, pgn: Mapping[str, Path])
 
 
 def suite_result(suite: Suite, rows: Sequence[Row], wall_s: float) -> dict[str, Any]:
-    """The result of one suite in the output."""
+    """Return the result of one suite as it is written to the output."""
     return {
         "table": to_json(suite_table(suite, rows)),
         "rows": len(rows),
@@ -128,10 +128,10 @@ def suite_result(suite: Suite, rows: Sequence[Row], wall_s: float) -> dict[str, 
 
 
 def _head(config: EvaluateConfig, raw: DictConfig, policy: Policy, suites: Sequence[Suite]) -> Mapping[str, Any]:
-    """The model, its configuration and the facts of the suites; an evaluation can only continue with the same head."""
+    """Return the model, settings, software and facts. An evaluation resumes only if all of them are the same."""
     settings = OmegaConf.to_container(raw, resolve=True, enum_to_str=True)
     assert isinstance(settings, dict)
-    # Other settings of the engine change only the speed; its name and nodes are among the facts.
+    # The engine's other settings change only the speed; its name and its nodes are in the facts.
     settings["stockfish"] = {"hash_mib": HASH_MIB}
     left_out = {*FREE_SETTINGS, *(name.value for name in SuiteName if name not in config.suites)}
     return {
@@ -147,7 +147,7 @@ def _head(config: EvaluateConfig, raw: DictConfig, policy: Policy, suites: Seque
 
 
 def pgn_paths(config: EvaluateConfig) -> dict[str, Path]:
-    """The PGN file of each suite that has one. Raises UserError unless each can be written and is a file of its own."""
+    """Return the PGN file of each suite that has one. Raises UserError if one cannot be written or two are the same."""
     by_suite = {
         SuiteName.selfplay: config.selfplay.pgn,
         SuiteName.engine_match: config.engine_match.pgn,
@@ -166,7 +166,7 @@ def pgn_paths(config: EvaluateConfig) -> dict[str, Path]:
 
 
 def begin_pgn(paths: Mapping[str, Path], rows: Mapping[str, Sequence[Row]]) -> None:
-    """Write the games that are kept. Raises UserError if a file holds others, and leaves it as it is."""
+    """Write the finished games. Raises UserError, and changes no file, if a file has games of another evaluation."""
     for name, path in paths.items():
         if path.exists() and not _pgn(rows[name]).startswith(path.read_text(encoding="utf-8", errors="replace")):
             raise UserError(f"{name}.pgn: expected no file, or the games of this evaluation, got other games in {path}")
@@ -175,7 +175,7 @@ def begin_pgn(paths: Mapping[str, Path], rows: Mapping[str, Sequence[Row]]) -> N
 
 
 def save_pgn(paths: Mapping[str, Path], name: str, rows: Sequence[Row]) -> None:
-    """Write all games of a suite that are kept so far, if it has a PGN file."""
+    """Write all finished games of a suite, if it has a PGN file."""
     if name in paths and rows:
         write_text(paths[name], _pgn(rows))
 

@@ -1,4 +1,4 @@
-"""`rookworld export RUN --to FOLDER`: a checkpoint with a model card, as a folder for the Hugging Face hub."""
+"""`rookworld export RUN --to FOLDER`: copy a checkpoint, with a model card, to a folder for the Hugging Face hub."""
 
 import argparse
 from pathlib import Path
@@ -9,7 +9,7 @@ from .arguments import OneLineParser, warn_of_unfinished
 
 
 def main(argv: list[str]) -> int:
-    """Returns the exit code. Raises UserError or OSError, which the command line reports."""
+    """Run the command and return its exit code. Raises UserError or OSError, which the command line reports."""
     given = _parser().parse_args(argv)
     warn_of_unfinished(given.run)
     files = export(given.run, given.to, checkpoint=given.checkpoint, name=given.to.resolve().name)

@@ -1,4 +1,4 @@
-"""Generator of a configuration."""
+"""Construction of the generator that a configuration names."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -21,9 +21,9 @@ ALONE = World()
 
 
 def make_generator(policy: Policy, config: GeneratorBaseConfig, world: World = ALONE) -> Generator:
-    """The generator that the configuration names. Raises UserError where it is not there or does not fit the model.
+    """Return the configured generator. Raises UserError if it is not available or does not support the model.
 
-    Several ranks that sample together give their `world`.
+    `world` is needed if several ranks sample together.
     """
     if config.kind in VLLM:
         return _vllm_generator(policy, config, world)
@@ -35,18 +35,18 @@ def make_generator(policy: Policy, config: GeneratorBaseConfig, world: World = A
             "generator.kind=static: expected a model whose attention can be replaced and sees all that came before, "
             f"got {type(policy.model).__name__}; generator=hf samples from any"
         )
-    # On a CPU a pass is over few tokens: bf16's casts cost more than its products save (dev/log.md, entry 7).
+    # On a CPU a pass has few tokens, so bf16's casts cost more time than its products save (dev/log.md, entry 7).
     autocast = policy.autocast if is_accelerator(policy.device) else nullcontext
     return StaticGenerator(policy.model, config, **ids, autocast=autocast, echo_ids=echo_ids(policy.tokenizer))
 
 
 def in_this_process(config: GeneratorBaseConfig) -> GeneratorBaseConfig:
-    """vLLM, here or as a server, holds one model; `hf` takes any other beside it."""
+    """Return the configuration for a second model: `hf` in place of vLLM, which holds a single model."""
     return replace(config, kind=GeneratorKind.hf) if config.kind in VLLM else config
 
 
 def _vllm_generator(policy: Policy, config: GeneratorBaseConfig, world: World) -> Generator:
-    """vLLM in this process or as a server; it computes in the trainer's precision."""
+    """Return a vLLM generator, in this process or as a server, that computes in the trainer's precision."""
     try:
         if config.kind is GeneratorKind.vllm_server:
             return _server_generator(policy, config, world)
@@ -65,7 +65,7 @@ def _vllm_generator(policy: Policy, config: GeneratorBaseConfig, world: World) -
 
 
 def _server_generator(policy: Policy, config: GeneratorBaseConfig, world: World) -> Generator:
-    """One or several vLLM servers, which all ranks ask and rank 0 gives the weights to."""
+    """Return a generator for one or several vLLM servers. All ranks send prompts; only rank 0 syncs the weights."""
     from ..rollout.vllm_server import RankGenerator, VLLMServerGenerator
     from ..rollout.vllm_server_pool import VLLMServerPool
     from ..rollout.vllm_weights import WeightOwner
@@ -86,6 +86,6 @@ def _server_generator(policy: Policy, config: GeneratorBaseConfig, world: World)
 
 
 def _of_vllm(policy: Policy) -> dict[str, Any]:
-    """Arguments about the model for every generator with vLLM."""
+    """Return the arguments about the model that every vLLM generator takes."""
     dtype = torch.bfloat16 if policy.precision is Precision.bf16 else torch.float32
     return {"eos_id": int(policy.tokenizer.eos_token_id), "dtype": dtype}

@@ -1,4 +1,4 @@
-"""Commands with a hydra configuration: composing it, sweeping, and one clear line for what is wrong."""
+"""Commands with a hydra configuration: composition, sweeps, and errors reported in one clear line."""
 
 import os
 import re
@@ -39,38 +39,38 @@ EXIT_CODES: dict[type[Exception], int] = {
     PromptLengthError: BAD_INPUT,
     PreflightError: REFUSED,
     TrainingGaveUpError: GAVE_UP,
-    # Another process has failed or does not answer.
+    # Another rank has failed or does not answer.
     RankError: GAVE_UP,
-    # Outside a step, where no recovery follows: in the preflight checks, or during an evaluation.
+    # Raised outside a step, in the preflight checks or an evaluation, where there is no recovery.
     GeneratorError: GAVE_UP,
     ScorerError: GAVE_UP,
 }
 MULTIRUN_FLAGS = ("-m", "--multirun")
-# hydra's advice for configurations that are open; a dataclass refuses what it does not know.
+# Start of hydra's advice for adding an unknown option. It is left out, because a dataclass refuses unknown options.
 ADVICE = "To append to your "
 MPS_ADVICE = "on a Mac training runs on the CPU for now: device=cpu"
 NO_SUCH_GROUP = "No match in the defaults list."
 NO_SUCH_OPTION = re.compile(r"Could not override '([\w.]+)'")
 MOST_LIKE = 3
-# Most characters of a sweep's overrides in the name of a folder.
+# Largest number of characters of a sweep's overrides in the name of a folder.
 LABEL_CHARACTERS = 80
 
 
 class _InterruptedError(BaseException):
-    """Ends a sweep: hydra goes on after any Exception."""
+    """Ends a sweep. It is a BaseException, because hydra continues a sweep after any Exception."""
 
 
 @cache
 def store_schema(name: str, schema: type) -> None:
-    """Let hydra check `conf/<name>.yaml` against a dataclass. Once a process: it takes half the time of composing."""
+    """Let hydra check `conf/<name>.yaml` against a dataclass. Cached, because it takes half the time of composing."""
     ConfigStore.instance().store(name=f"{name}_schema", node=schema)
 
 
 def run_command(name: str, schema: type, argv: list[str], task: Callable[[Any, DictConfig], int | None]) -> int:
-    """Compose `conf/<name>.yaml` with the overrides in argv and run `task(config, raw)`, once a sweep's member.
+    """Compose `conf/<name>.yaml` with the overrides in argv and call `task(config, raw)`, once per member of a sweep.
 
-    Returns the exit code: what `task` returns (None is 0), the highest of a sweep's. A member that was interrupted ends
-    the sweep.
+    Returns the exit code, which is the result of `task` (None counts as 0); for a sweep, the highest of its members. An
+    interrupted member ends the sweep.
     """
     store_schema(name, schema)
     codes: list[int] = []
@@ -81,9 +81,9 @@ def run_command(name: str, schema: type, argv: list[str], task: Callable[[Any, D
         if codes[-1] == INTERRUPTED:
             raise _InterruptedError
 
-    # hydra then raises what it finds wrong instead of printing it and leaving with code 1.
+    # Makes hydra raise its errors instead of printing them and exiting with code 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    # argparse takes no override behind a flag that stands between overrides.
+    # Flags go first, because hydra's argparse refuses overrides after a flag that stands between overrides.
     argv = sorted(argv, key=lambda argument: argument not in MULTIRUN_FLAGS)
     arguments, sys.argv = sys.argv, ["rookworld", *argv]
     try:
@@ -98,23 +98,24 @@ def run_command(name: str, schema: type, argv: list[str], task: Callable[[Any, D
 
 
 def overrides() -> list[str]:
-    """The overrides given for this run, `key=value` each."""
+    """Return the overrides of this run, `key=value` each."""
     return list(HydraConfig.get().overrides.task)
 
 
 @dataclass(frozen=True, slots=True)
 class SweepMember:
-    """A run's place in a sweep."""
+    """Position of a run in a sweep."""
 
     number: int
-    """Counted from 1."""
+    """Number of this member, from 1."""
     count: int
+    """Number of members."""
     own: Sequence[str]
-    """The overrides that the sweep varies, `key=value` each."""
+    """This member's values of the overrides that the sweep varies, `key=value` each."""
 
     @property
     def label(self) -> str:
-        """The varied overrides as a part of a folder's name; without `=`, which hydra would have to be quoted for."""
+        """Varied overrides as part of a folder's name. Without `=`, for which hydra would need quotes."""
         return re.sub(r"[^\w.+-]+", "-", "_".join(self.own)).strip("-")[:LABEL_CHARACTERS]
 
     def __str__(self) -> str:
@@ -122,7 +123,7 @@ class SweepMember:
 
 
 def sweep_member() -> SweepMember | None:
-    """The place of this run in a sweep, None outside one."""
+    """Return the position of this run in a sweep; None if there is no sweep."""
     mode = HydraConfig.get().mode
     if mode is None or mode.name != "MULTIRUN":
         return None
@@ -135,7 +136,7 @@ def sweep_member() -> SweepMember | None:
 
 
 def to_dataclass(raw: DictConfig) -> Any:
-    """The configuration as its dataclasses, which check their own values. Raises UserError."""
+    """Convert the configuration to its dataclasses, which check their values. Raises UserError."""
     try:
         return OmegaConf.to_object(raw)
     except (ValueError, AttributeError, OmegaConfBaseException) as error:
@@ -149,14 +150,14 @@ def _guarded(task: Callable[[Any, DictConfig], int | None], raw: DictConfig) -> 
         _complain(error)
         return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
     except OSError as error:
-        # A disk that is full, a pipe that is closed. Beyond this function hydra adds a line of its own.
+        # For example a full disk or a closed pipe. If the error left this function, hydra would print another line.
         return _complain(error)
 
 
 def _complain(error: Exception, advice: str = "") -> int:
     rank = os.environ.get("RANK", "0")
     raised_on = [note for note in getattr(error, "__notes__", []) if note.startswith(RAISED_ON)]
-    # Of several processes that end by the same error, one reports it.
+    # If several ranks end with the same error, only one of them reports it.
     if raised_on in ([], [f"{RAISED_ON}{rank}"]):
         who = f"rookworld: rank {rank}" if rank != "0" else "rookworld"
         message = " | ".join(part for part in (_one_line(error), advice) if part)
@@ -165,7 +166,7 @@ def _complain(error: Exception, advice: str = "") -> int:
 
 
 def _advice(message: str, name: str, schema: type) -> str:
-    """Advice on what to type instead: the groups that exist, or options that are spelled alike."""
+    """Return advice on what to type instead: the existing groups, or options with a similar name; empty if none."""
     if NO_SUCH_GROUP in message:
         return f"expected group=choice, the groups of {name}: {', '.join(groups(name)) or 'none'}"
     if "'mps'" in message:
@@ -182,7 +183,7 @@ def _options(config: Any, path: str = "") -> Iterator[str]:
 
 
 def _options_like(unknown: str, options: Sequence[str]) -> list[str]:
-    """At most three options that end like the unknown one, or are spelled nearly as it is.
+    """Return at most MOST_LIKE options that end like the unknown one or, if none does, have a similar name.
 
     >>> _options_like("rows", ["evaluation_rows", "optim.lr", "seed"]), _options_like("optim.lrr", ["optim.lr", "seed"])
     (['evaluation_rows'], ['optim.lr'])
@@ -193,7 +194,7 @@ def _options_like(unknown: str, options: Sequence[str]) -> list[str]:
 
 
 def _one_line(error: BaseException) -> str:
-    """hydra's and omegaconf's messages run over lines and carry their cause apart."""
+    """Join a message of hydra or omegaconf, which has several lines, and that of its cause into one line."""
     texts = [str(error)] + ([str(error.__cause__)] if isinstance(error.__cause__, OmegaConfBaseException) else [])
     lines = [line.strip() for text in texts for line in text.splitlines()]
     kept = [line for line in lines if line and not line.startswith(ADVICE)]

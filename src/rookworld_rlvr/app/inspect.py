@@ -1,4 +1,4 @@
-"""`rookworld inspect BATCH`: replays the batch of a fault, with the terms of its loss and what is not finite."""
+"""`rookworld inspect BATCH`: replay the batch of a fault, and show the terms of its loss and any fault that recurs."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ SHOWN_SAMPLES = 8
 
 
 def main(argv: list[str]) -> int:
-    """Returns the exit code: 0 whether or not the fault shows again. Raises UserError."""
+    """Run the command and return 0, whether or not the fault occurs again. Raises UserError."""
     parser = OneLineParser(prog="rookworld inspect", description="Replay the batch of a fault.")
     parser.add_argument("batch", metavar="BATCH", type=Path, help="a file of a run's folder, faults/step-N.pt")
     inspect_batch(parser.parse_args(argv).batch)
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
 
 
 def inspect_batch(path: Path) -> None:
-    """Show what was saved, then run its forward and backward pass again. Raises UserError."""
+    """Print the saved fault and samples, then run the forward and backward pass again. Raises UserError."""
     saved = load_fault(path)
     console = make_console()
     fault = saved["fault"]
@@ -47,7 +47,7 @@ def inspect_batch(path: Path) -> None:
     for sample in saved["samples"][:SHOWN_SAMPLES]:
         prompt, completion = printable(sample["prompt"]), printable(sample["completion"])
         lines.append(f"reward {sample['reward']:+.3f}  {prompt}  →  {completion}")
-    # Names of rewards and text of a model hold brackets, which are no markup.
+    # Names of rewards and a model's text may have brackets, which are not markup.
     console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
     if saved["batch"] is None or not len(saved["batch"].tokens_BT):
         console.print("nothing to replay: it happened without a batch of completions")
@@ -58,16 +58,16 @@ def inspect_batch(path: Path) -> None:
 
 
 def _context(run_folder: Path, saved: dict[str, Any]) -> tuple[StepContext, str]:
-    """The run as it stood: with the weights in the file, or those of the newest checkpoint before it."""
+    """Return the run's context, with the weights in the file or of the newest earlier checkpoint, and their origin."""
     try:
         raw = OmegaConf.merge(OmegaConf.structured(RunConfig), saved_settings(run_folder / CONFIG_FILE))
         config: Any = OmegaConf.to_object(raw)
     except (ValueError, OmegaConfBaseException) as error:
         raise UserError(f"inspect: expected the run's {CONFIG_FILE} in {run_folder}: {error}") from error
     config.evaluation_rows = config.evaluation_nodes = 0
-    # One process replays what several may have trained.
+    # A single process replays the batch, even if several processes trained.
     config.distributed, config.processes = DistributedConfig(), 1
-    # Nothing is sampled or scored here, and a server or an engine may be the very thing that failed.
+    # Nothing is sampled or scored here. A server or an engine is not started, because it may be what failed.
     config.generator.kind = GeneratorKind.hf
     config.rubric.source = MoveSource.rules
     context = build_unsaved_run(config).context

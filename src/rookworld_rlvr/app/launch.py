@@ -1,4 +1,4 @@
-"""`rookworld launch slurm [options] -- [overrides]`: a batch file for SLURM that trains on several machines."""
+"""`rookworld launch slurm [options] -- [overrides]`: write a SLURM batch file that trains on several machines."""
 
 import argparse
 import shlex
@@ -8,7 +8,7 @@ from ..errors import DONE, UserError
 from ..files import write_text
 from .arguments import OneLineParser
 
-# Seconds before its time is over that SLURM asks the job to stop, and seconds that torchrun then gives it to save.
+# Seconds before the time limit at which SLURM asks the job to stop, and seconds that torchrun then gives it to save.
 WARNING_S, SAVING_S = 180, 150
 TEMPLATE = """\
 #!/usr/bin/env bash
@@ -33,7 +33,7 @@ srun --kill-on-bad-exit=1 {python} -m torch.distributed.run \\
 
 
 def main(argv: list[str]) -> int:
-    """Returns the exit code. Raises UserError, which the command line reports."""
+    """Run the command and return its exit code. Raises UserError, which the command line reports."""
     given = _parser().parse_args(argv)
     text = slurm_script(given)
     if given.dry_run:
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
 
 
 def _write(path: Path, text: str) -> None:
-    """Raises UserError where it cannot be written."""
+    """Write an executable file. Raises UserError if it cannot be written."""
     try:
         write_text(path, text)
         path.chmod(0o755)
@@ -54,7 +54,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def slurm_script(given: argparse.Namespace) -> str:
-    """The batch file. Raises UserError for a count below 1."""
+    """Return the text of the batch file. Raises UserError for an option that is out of range."""
     for name in ("nodes", "processes", "cpus"):
         if getattr(given, name) < 1:
             raise UserError(f"launch slurm: --{name}: expected 1 or more, got {getattr(given, name)}")
@@ -74,7 +74,7 @@ def slurm_script(given: argparse.Namespace) -> str:
     }
     lines = [f"#SBATCH --{name}={value}" for name, value in directives.items() if value is not None]
     return TEMPLATE.format(
-        # A job that lost a machine is begun anew.
+        # SLURM starts the job again after it lost a machine.
         directives="\n".join([*lines, "#SBATCH --requeue"]),
         folder=shlex.quote(str(given.folder.resolve())),
         python=shlex.quote(given.python),

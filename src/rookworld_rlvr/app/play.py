@@ -1,4 +1,4 @@
-"""`rookworld play`: a page on this machine to play the model on, and to see which board it predicts."""
+"""`rookworld play`: serve a web page to play against the model. It also shows the board that the model predicts."""
 
 import argparse
 import sys
@@ -16,7 +16,7 @@ HOST, PORT, MODEL = "127.0.0.1", 8321, "tiny"
 
 
 def main(argv: list[str]) -> int:
-    """Serve until Ctrl-C; returns the exit code."""
+    """Serve until Ctrl-C and return the exit code."""
     try:
         arguments = _parser().parse_args(argv)
         # Importing torch and loading a model take many seconds.
@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
 
 
 def _server(arguments: argparse.Namespace) -> "Server":
-    """The server with its models loaded. Raises UserError, OSError or OverflowError."""
+    """Load the models and return the server. Raises UserError, OSError or OverflowError."""
     from ..play.api import PlayApi
     from ..play.server import Server
     from .build import set_threads
@@ -50,7 +50,7 @@ def _server(arguments: argparse.Namespace) -> "Server":
 
 
 def load_chooser(path: str, seed: int) -> "MoveChooser":
-    """The model of a folder, a hub name or `tiny`, ready to choose moves. Raises UserError."""
+    """Load the model of a folder, a hub name or `tiny` as a chooser of moves. Raises UserError."""
     import torch
 
     from ..model.device import Device, Precision, select_device
@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _names(paths: list[str]) -> list[str]:
-    """A checkpoint by its own name and its run's; others as they were given."""
+    """Return the models' names: run and checkpoint for a run's checkpoint, the given path for any other model."""
     resolved = [Path(path).resolve() for path in paths]
     return [
         f"{folder.parents[1].name} {folder.name}" if folder.is_dir() and folder.parent.name == "checkpoints" else path

@@ -1,4 +1,4 @@
-"""Processes that train together: starting them by torchrun, and joining those that it has started."""
+"""Processes that train together: starting them with torchrun, and joining those that torchrun has started."""
 
 import logging
 import os
@@ -13,33 +13,33 @@ from ..errors import INTERRUPTED, UserError
 from ..model.world import Distributed, DistributedConfig, World
 
 SIGNALLED = 128
-# The world of several processes that this one has joined, if it has.
+# The world of several ranks that this process has joined; empty until then.
 _joined: list[World] = []
 
 
 def local_rank() -> int | None:
-    """This process's number among those of this machine, as torchrun has given it; None for a process alone."""
+    """Return this process's rank on its machine, as set by torchrun; None if torchrun did not start it."""
     rank = os.environ.get("LOCAL_RANK") if started_by_torchrun() else None
     return None if rank is None else int(rank)
 
 
 def started_by_torchrun() -> bool:
-    """True if torchrun has started this process."""
+    """Return True if torchrun has started this process."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
 def must_be_started(config: DistributedConfig) -> bool:
-    """True if the configuration needs processes that torchrun has not started yet."""
+    """Return True if the configuration needs processes that torchrun has not started yet."""
     return config.kind is not Distributed.none and not started_by_torchrun()
 
 
 def start(command: str, argv: list[str], processes: int) -> int:
-    """Run a command in so many processes of torchrun's. Returns the exit code of the one that failed first, else 0."""
+    """Run a command in this number of processes with torchrun. Return the first failure's exit code, or 0."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    # Each process tells itself what is wrong.
+    # Each process reports its own errors, so torchrun's report is not needed.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     config = LaunchConfig(
         min_nodes=1,
@@ -56,15 +56,15 @@ def start(command: str, argv: list[str], processes: int) -> int:
         code = error.get_first_failure()[1].exitcode
         return code if code > 0 else SIGNALLED - code
     except SignalException:
-        # The processes have ended by themselves: each saves and ends as it does alone.
+        # Each process has saved and ended by itself, as a single process does.
         return INTERRUPTED
     return 0
 
 
 def join_world(kind: Distributed, timeout_s: float, device: torch.device) -> World:
-    """The world that this process trains in; the ranks meet once, so the members of a sweep share the first one's.
+    """Return the `World` that this process trains in. The ranks meet only once, and all members of a sweep share it.
 
-    Raises UserError where the configuration and torchrun disagree.
+    Raises UserError if the configuration and torchrun disagree.
     """
     if kind is Distributed.none:
         if started_by_torchrun() and os.environ["WORLD_SIZE"] != "1":
@@ -82,12 +82,12 @@ def join_world(kind: Distributed, timeout_s: float, device: torch.device) -> Wor
 
 
 def threads_of_a_rank(world: World) -> int:
-    """CPU threads for each process of this machine; 0, torch's own choice, for a process alone."""
+    """Return the number of CPU threads for each process of this machine. A single process gets 0: torch chooses."""
     return 0 if world.local_size == 1 else max(1, len(os.sched_getaffinity(0)) // world.local_size)
 
 
 def rookworld() -> str:
-    """The command as a user can type it here: the script beside this Python, unless it is found by its name."""
+    """Return the command as a user can type it: `rookworld` if it is on the PATH, else this Python's script."""
     script = Path(sys.executable).with_name("rookworld")
     if shutil.which("rookworld") or not script.is_file():
         return "rookworld"

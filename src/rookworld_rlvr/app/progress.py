@@ -1,4 +1,4 @@
-"""Bars for people, on stderr: what is done, at which rate, how long it will take."""
+"""Progress bars on stderr with the amount done, the rate and the time remaining."""
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -17,7 +17,7 @@ from rich.progress import Task as Bar
 from rich.text import Text
 
 Report = Callable[[str, int], None]
-"""A bar's name and how much of it is done."""
+"""Called with the name of a bar and the amount that is done."""
 
 
 class _Rate(ProgressColumn):
@@ -32,9 +32,10 @@ class _Rate(ProgressColumn):
 
 @contextmanager
 def bars(totals: Mapping[str, int], unit: str = "rows") -> Generator[Report, None, None]:
-    """A bar for each name, shown from its first report on, so that an earlier refusal prints only one line.
+    """Yield a function that reports progress; each name of `totals` has a bar.
 
-    Whatever the first report counts was done before, and does not count for the rate.
+    A bar appears with its first report, so that an error before it prints only one line. The amount in a bar's first
+    report was done before and does not count for the rate.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(unit))
     shown = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))

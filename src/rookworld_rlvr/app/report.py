@@ -1,4 +1,4 @@
-"""`rookworld report RUN…`: one HTML file about a run, or about several laid over one another; or a picture of them."""
+"""`rookworld report RUN…`: write one HTML file that shows a run or overlays several, or their learning curve as SVG."""
 
 import argparse
 from pathlib import Path
@@ -14,7 +14,7 @@ from .build import make_console
 
 
 def main(argv: list[str]) -> int:
-    """Returns the exit code. Raises UserError or OSError, which the command line reports."""
+    """Run the command and return its exit code. Raises UserError or OSError, which the command line reports."""
     given = _parser().parse_args(argv)
     warn_of_unfinished(*given.runs)
     _report(given.runs, given.output)

@@ -1,4 +1,4 @@
-"""`rookworld rescore RUN [rubric=… overrides]`: a run's transcripts scored again, and compared with their rewards."""
+"""`rookworld rescore RUN [rubric=… overrides]`: score a run's transcripts again and compare the rewards."""
 
 import argparse
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ from .build import make_console, make_scorers
 from .hydra_command import overrides, run_command, to_dataclass
 from .train import NAME, resumed_config
 
-# Rewards in files are those of the run to the last bit; more than this is another reward.
+# Rewards that differ by at most this count as the same. Files have a run's exact rewards.
 SAME = 1e-9
 SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Rescored:
-    """A transcript with its reward before and now."""
+    """A transcript with its reward in the run and its new reward."""
 
     transcript: Transcript
     before: float
@@ -42,7 +42,7 @@ class Rescored:
 
 
 def main(argv: list[str]) -> int:
-    """Returns the exit code. Raises UserError for wrong arguments."""
+    """Run the command and return its exit code. Raises UserError for invalid arguments."""
     given = _parser().parse_args(argv)
     return run_command(NAME, RunConfig, [f"resume={given.run}", *given.overrides], _rescore)
 
@@ -78,7 +78,7 @@ def _rescore(config: RunConfig, raw: DictConfig) -> None:
 
 
 def rescore(config: RunConfig, transcripts: Sequence[Transcript]) -> list[Rescored]:
-    """The run's transcripts with their rewards under this configuration; without those whose reward was not finite."""
+    """Return the transcripts with their rewards under this configuration, except those whose reward was not finite."""
     kept = [(one, one.reward) for one in transcripts if one.reward is not None]
     requests = [ScoreRequest(one.prompt, one.completion, one.expected, (one.step or 1) - 1) for one, _ in kept]
     scorer, measure = make_scorers(config)
@@ -94,7 +94,7 @@ def rescore(config: RunConfig, transcripts: Sequence[Transcript]) -> list[Rescor
 
 
 def _table(rescored: Sequence[Rescored]) -> Table:
-    """A line per task; the order is that of each pair of completions of one prompt in one step."""
+    """Return a table with a row per task. The last columns count the `_pairs`, and those that keep their order."""
     table = Table("task", "completions", "the same", "reward before", "now", "pairs", "in the same order")
     for task in Task:
         rows = [one for one in rescored if one.transcript.task is task]
@@ -115,7 +115,7 @@ def _table(rescored: Sequence[Rescored]) -> Table:
 
 
 def _pairs(rows: Sequence[Rescored]) -> list[tuple[Rescored, Rescored]]:
-    """Completions of one prompt in one step that earned unequal rewards, the lower first."""
+    """Return the lowest and the highest rewarded completion of each prompt and step, unless they are equal."""
     by_prompt: dict[tuple[int | None, str], list[Rescored]] = {}
     for one in rows:
         by_prompt.setdefault((one.transcript.step, one.transcript.prompt), []).append(one)

@@ -1,4 +1,4 @@
-"""`rookworld rollouts RUN-OR-FILE`: completions of a model as boards, the last step first."""
+"""`rookworld rollouts RUN-OR-FILE`: print a model's completions as boards, beginning with the last step."""
 
 import argparse
 from pathlib import Path
@@ -12,12 +12,12 @@ from ..report.transcripts import Transcript, read_transcripts
 from ..tasks import Task
 from .arguments import OneLineParser, warn_of_unfinished
 
-# As wide as two boards and a list of moves.
+# Width of two boards and a list of moves, in characters.
 WIDTH = 200
 
 
 def main(argv: list[str]) -> int:
-    """Returns the exit code. Raises UserError or OSError, which the command line reports."""
+    """Run the command and return its exit code. Raises UserError or OSError, which the command line reports."""
     given = _parser().parse_args(argv)
     warn_of_unfinished(given.path)
     transcripts = read_transcripts(given.path)
@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _matches(one: Transcript, given: argparse.Namespace) -> bool:
-    """True for a transcript of the task, step and rewards. One without a reward is never left out for its reward."""
+    """Return True if a transcript has the wanted task, step and reward. A missing reward is in every range."""
     if given.task not in (None, one.task) or given.step not in (None, one.step):
         return False
     return one.reward is None or given.reward[0] <= one.reward <= given.reward[1]

@@ -1,7 +1,7 @@
-"""An evaluation's rows in a file beside its tables: an interrupted evaluation goes on from it, a comparison reads it.
+"""File with the rows of an evaluation. An interrupted evaluation resumes from it, and a comparison reads it.
 
-The first line says what was evaluated and how; each other line is a row. Lines are added chunk by chunk; one that a
-crash cut short does not count.
+The first line is a header with the model, the settings and the facts of the suites. Every other line is a row. Lines
+are appended chunk by chunk, and a truncated last line is ignored.
 """
 
 import json
@@ -23,30 +23,30 @@ WRITTEN = tuple(spec.name for spec in fields(Written))
 
 
 def rows_path(output: Path) -> Path:
-    """The file of the rows of `output`."""
+    """Return the path of the rows that belong to the tables in `output`."""
     return output.with_name(f"{output.name}.rows.jsonl")
 
 
 class RowsFile:
-    """Finished rows, in memory and, if there is a path, on disk. Items are held by their identity."""
+    """Finished rows, in memory and, if there is a path, on disk. A row's `item` is the `str` of the suite's item."""
 
     def __init__(self, path: Path | None, header: Mapping[str, Any], suites: Sequence[Suite]) -> None:
-        """Read the rows that are there. Raises UserError if they are of another evaluation, by their header."""
+        """Read existing rows. Raises UserError if their header shows that they belong to another evaluation."""
         self._path, self._header = path, header
         self.rows: dict[str, list[Row]] = {suite.name: [] for suite in suites}
         if path is not None and path.is_file():
             written_header, written_rows = read_rows(path)
-            # As JSON has it: what is read back holds no tuples.
+            # A header that was read from JSON has lists for tuples, so ours is converted before the comparison.
             _require_same(json.loads(json.dumps(header)), written_header, path)
             self.rows = {suite.name: _finished(suite, written_rows.get(suite.name, []), path) for suite in suites}
 
     def begin(self) -> None:
-        """Write the file anew, without an unfinished chunk."""
+        """Write the file again, without the rows of an unfinished chunk."""
         if self._path is not None:
             write_lines(self._path, [json.dumps({HEADER: self._header}), *self._lines()])
 
     def add(self, suite: Suite, rows: Sequence[Row]) -> None:
-        """Keep the next finished rows of a suite."""
+        """Add the next finished rows of a suite, and append them to the file."""
         added = [replace(row, item=str(row.item)) for row in rows]
         first = len(self.rows[suite.name])
         expected = [(first + place, str(suite.items[first + place])) for place in range(len(added))]
@@ -68,7 +68,7 @@ def _line(suite: str, row: Row) -> str:
 
 
 def read_rows(path: Path) -> tuple[Any, dict[str, list[Row]]]:
-    """The header of a file of rows, and the rows of each suite. Raises UserError if it is no such file."""
+    """Return the header of a file of rows, and the rows by suite. Raises UserError for any other file."""
     try:
         header, *rows = map(json.loads, whole_lines(path))
         by_suite: defaultdict[str, list[Row]] = defaultdict(list)
@@ -82,7 +82,7 @@ def read_rows(path: Path) -> tuple[Any, dict[str, list[Row]]]:
 
 
 def read_finished(output: Path) -> tuple[Any, dict[str, list[Row]]]:
-    """The header and the rows behind the tables of a finished evaluation. Raises UserError if it is none."""
+    """Return the header and the rows, by suite, of a finished evaluation. Raises UserError if it is not finished."""
     header, rows = read_rows(rows_path(output))
     try:
         tables = json.loads(output.read_text(encoding="utf-8"))["suites"]
@@ -96,7 +96,7 @@ def read_finished(output: Path) -> tuple[Any, dict[str, list[Row]]]:
 
 
 def _finished(suite: Suite, rows: Sequence[Row], path: Path) -> list[Row]:
-    """The rows of whole chunks. Raises UserError if they are not of the suite's items, in its order."""
+    """Return the rows of complete chunks. Raises UserError if they are not those of the suite's items, in order."""
     for place, row in enumerate(rows):
         expected = str(suite.items[place]) if place < len(suite.items) else MISSING
         if row.index != place or row.item != expected:
@@ -119,7 +119,7 @@ def _require_same(header: Mapping[str, Any], written: Any, path: Path) -> None:
 
 
 def leaves(content: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of nested dictionaries by their names, joined by dots below `path`; lists are values."""
+    """Yield the values of nested dictionaries with their keys joined by dots, after `path`. A list is one value."""
     if isinstance(content, dict):
         for key, value in content.items():
             yield from leaves(value, f"{path}.{key}" if path else str(key))

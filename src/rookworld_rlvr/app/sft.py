@@ -1,4 +1,4 @@
-"""`rookworld sft corpus=[…] model.path=…`: supervised fine-tuning of an existing model; resumable."""
+"""`rookworld sft corpus=[…] model.path=…`: supervised fine-tuning of an existing model, which can be resumed."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from .hydra_command import run_command
 
 
 def main(argv: list[str]) -> int:
-    """Returns the exit code."""
+    """Run the command and return its exit code."""
     return run_command("sft", SFTRunConfig, argv, _sft)
 
 
@@ -44,7 +44,7 @@ def _sft(config: SFTRunConfig, _raw: DictConfig) -> None:
 
 
 def load_examples(config: SFTRunConfig) -> list[Example]:
-    """Labelled examples, without the positions that are held out or excluded. Raises UserError."""
+    """Return the labelled examples without held-out and excluded positions. Raises UserError."""
     if not config.corpus:
         raise UserError("corpus: expected files, as corpus=[policy.txt,environment.txt]; got none")
     try:

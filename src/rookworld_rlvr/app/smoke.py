@@ -1,4 +1,4 @@
-"""`rookworld smoke [overrides]`: one real step on one prompt per task, then the preflight checks, before a long run."""
+"""`rookworld smoke [overrides]`: preflight checks and one real step on one prompt per task, before a long run."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -31,7 +31,7 @@ from .train import NAME, resumed
 
 
 def main(argv: list[str]) -> int:
-    """Returns the exit code; 3 if a check refuses. Of a sweep, the first member is tried."""
+    """Run the command and return its exit code, 3 if a check refuses. Of a sweep only the first member is tried."""
     if any(flag in argv for flag in MULTIRUN_FLAGS):
         argv = [_first_value(argument) for argument in argv if argument not in MULTIRUN_FLAGS]
     wanted: list[int] = []
@@ -40,9 +40,9 @@ def main(argv: list[str]) -> int:
 
 
 def smoke(wanted: list[int], config: RunConfig, raw: DictConfig) -> None:
-    """Preflight checks on the untouched model, a real step, and both shown. Raises PreflightError.
+    """Run the preflight checks on the untrained model and one real step, and print both. Raises PreflightError.
 
-    Processes that are still to be started are added to `wanted` instead.
+    If torchrun must start several processes first, only append their number to `wanted`.
     """
     config, _ = resumed(config, raw)
     if must_be_started(config.distributed):
@@ -57,12 +57,12 @@ def _smoke(config: RunConfig, run: Run) -> None:
     for note in run.data.notes:
         run.console.print(note, highlight=False, markup=False, soft_wrap=True)
     examples = preflight_examples(run.data.train)
-    # The checks are about the model before any update, so they run first and are printed last.
+    # The checks need the model before any update, so they run first. They are printed last.
     checks = preflight_checks(run.context, examples)
-    # Each task once where there are both.
+    # With rows of both tasks, draw one prompt of each.
     mixture = MixtureConfig(1.0, 1.0) if len(examples) == 2 else config.data.mixture
     run.context.prompts = PromptStream(examples, mixture, config.seed)
-    # With two completions many groups have zero variance: they must not be dropped, or there is no step to see.
+    # With two completions per prompt many groups have zero variance. They are kept, or there might be no step to show.
     collection = replace(config.objective.collection, zero_variance=ZeroVariance.keep)
     objective = replace(
         config.objective, prompts_per_step=len(examples), group_size=PREFLIGHT_GROUP_SIZE, collection=collection
@@ -79,12 +79,12 @@ def _smoke(config: RunConfig, run: Run) -> None:
 
 
 def _first_value(argument: str) -> str:
-    """The first of an override's values: `kl.coef=0,0.01` → `kl.coef=0`."""
+    """Return an override with the first of its values: `kl.coef=0,0.01` → `kl.coef=0`."""
     try:
         override = OverridesParser.create().parse_override(argument)
         return f"{override.get_key_element()}={next(override.sweep_string_iterator())}"
     except (HydraException, StopIteration):
-        # It has one value, or is nothing that hydra can read, which it then says itself.
+        # It has a single value, or hydra cannot parse it and reports that later.
         return argument
 
 
@@ -120,7 +120,7 @@ def _show_step(console: Console, report: StepReport) -> None:
 
 
 def _explained(report: StepReport) -> list[str]:
-    """Lines about results that a newcomer would take for a defect."""
+    """Return lines that explain normal results which a newcomer might take for a defect."""
     lines = []
     if all(sample.score.failure for group in report.groups for sample in group.samples):
         lines.append("no completion is well-formed: `rookworld sft` teaches a model the formats")

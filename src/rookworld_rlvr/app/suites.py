@@ -37,19 +37,19 @@ class Evaluated:
     data: EvaluationData
     policy: Policy
     generator: Generator
-    """Has the policy's weights."""
+    """Generator whose weights are those of `policy`."""
     engine: MoveEvaluator | None = None
     """Source of the move evaluations behind `policy/win_probability_loss`."""
 
 
 def load_model(config: EvaluateConfig, path: str) -> Policy:
-    """A model with this evaluation's device and precision. Raises UserError."""
+    """Load a model with the device and precision of this evaluation. Raises UserError."""
     model = ModelConfig(path=path, attention=config.model.attention)
     return load_policy(model, select_device(config.device), config.precision)
 
 
 def build_suites(evaluated: Evaluated) -> list[Suite]:
-    """The suites of the configuration, in its order. Raises UserError if one of them has no items."""
+    """Return the configured suites, in their order. Raises UserError if one of them has no items."""
     suites = [BUILDERS[name](evaluated) for name in evaluated.config.suites]
     for suite in suites:
         if not suite.items:
@@ -83,7 +83,7 @@ def _selfplay(evaluated: Evaluated) -> Suite:
 
 
 def _engine_match(evaluated: Evaluated) -> Suite:
-    """Raises UserError if there is no engine, or none of that strength."""
+    """Return the suite. Raises UserError if there is no engine, or if it does not support the configured strength."""
     config, seed = evaluated.config.engine_match, evaluated.config.seed
     engine = _engine_name(config.opponent)
     referee, adjudicator = _referee(evaluated)
@@ -99,7 +99,7 @@ def _engine_match(evaluated: Evaluated) -> Suite:
 
 
 def _referee(evaluated: Evaluated) -> tuple[OpenReferee, str]:
-    """The referee of matches, and its name. Raises UserError if the configured engine does not work."""
+    """Return the referee of matches, and its name. Raises UserError if the configured engine does not work."""
     stockfish = evaluated.config.stockfish
     referee = partial(open_referee, EngineConfig(**asdict(stockfish)))
     with referee() as opened:
@@ -109,7 +109,7 @@ def _referee(evaluated: Evaluated) -> tuple[OpenReferee, str]:
 
 
 def _conversion(evaluated: Evaluated) -> Suite:
-    """Raises UserError if the engine that is to defend does not work."""
+    """Return the suite. Raises UserError if the engine that defends does not work."""
     config, path = evaluated.config.conversion, evaluated.config.stockfish.path
     facts = {}
     if Defender.engine in config.defenders:
@@ -120,7 +120,7 @@ def _conversion(evaluated: Evaluated) -> Suite:
 
 
 def _engine_name(opponent: OpponentConfig, where: str = "engine_match.opponent") -> str:
-    """The engine's own name; starting it here reports a faulty configuration before anything is evaluated."""
+    """Start the engine and return its name. This reports a faulty configuration before the evaluation."""
     try:
         with engine_player(opponent) as player:
             return str(player.engine.id.get("name", "engine"))

@@ -1,4 +1,4 @@
-"""Tables for the console."""
+"""Tables that the commands print on the console."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Member:
     folder: Path
 
 
-# Columns of a sweep's table; the table of a single run has all headline keys.
+# Keys with a column in a sweep's table. The table of a single run has all headline keys.
 GAIN_KEYS = (
     "policy/win_probability_loss",
     "policy/legal_best_move",
@@ -47,9 +47,9 @@ SPEED_COLUMNS = (
 
 
 def evaluation_tables(measures: Mapping[str, Mapping[str, Any]]) -> list[Table]:
-    """One evaluation: a line per key; then, if there are any, the values by colour and phase.
+    """Return a table of one evaluation with a row per key and, if there are any, a table of values by colour and phase.
 
-    Those have half the width of their 95 % interval.
+    A value by colour or phase is followed by ± half the width of its 95 % interval.
     """
     whole = [key for key in measures if key.rpartition("/")[2] not in SLICES]
     table = Table("key", "value", "95 % interval", "rows")
@@ -64,7 +64,7 @@ def evaluation_tables(measures: Mapping[str, Mapping[str, Any]]) -> list[Table]:
 
 
 def comparison_table(comparisons: Mapping[str, Comparison]) -> Table:
-    """Two models on the same rows, a line per key."""
+    """Return the table that compares two models on the same rows, with a row per key."""
     table = Table("key", "A", "B", "B − A", "95 % interval", "higher", "lower", "rows", "test", "p")
     for key, entry in comparisons.items():
         gain = to_json({key: entry.gain})[key]
@@ -82,7 +82,7 @@ def comparison_table(comparisons: Mapping[str, Comparison]) -> Table:
 
 
 def gain_table(summary: Mapping[str, Any]) -> Table:
-    """The headline keys before, after and their paired difference, a line per key; `worse` marks losses."""
+    """Return a table with a row per headline key: before, after and the paired difference. `worse` marks losses."""
     table = Table("key", "before", "after", "gain", "95 % interval, over rows", "")
     for key in shown_first(summary["gain"], summary["worse"]):
         mark = "worse" if key in summary["worse"] else ""
@@ -96,10 +96,10 @@ def gain_table(summary: Mapping[str, Any]) -> Table:
 
 
 def seeds_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
-    """The mean gain of each headline key over runs that differ in their seed alone, with its interval.
+    """Return a table with the mean gain of each headline key over runs that differ only in their seed.
 
-    The interval contains the variance between seeds and that of the rows. Further columns have each run's own gain and
-    the number of runs in which the key got worse.
+    The interval of the mean covers the variance between seeds and that of the rows. Further columns have each run's
+    own gain and the number of runs in which the key got worse.
     """
     table = Table("key", "mean gain", "95 % interval, over seeds and rows", "each seed", "worse in")
     named = {key for summary in summaries for key in summary["worse"]}
@@ -111,7 +111,7 @@ def seeds_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def sweep_table(members: Sequence[Member]) -> Table:
-    """A line per member of a sweep: the overrides that only it has, its folder, and the most important gains."""
+    """Return a table with a row per member of a sweep: overrides that not all have, gains of GAIN_KEYS, folder."""
     evaluated = [key for key in GAIN_KEYS if any(key in member.summary["gain"] for member in members)]
     table = Table("overrides", "stopped", *evaluated, "folder")
     shared = set(members[0].overrides).intersection(*(member.overrides for member in members))
@@ -123,7 +123,7 @@ def sweep_table(members: Sequence[Member]) -> Table:
 
 
 def bench_table(figures: Mapping[str, Any]) -> Table:
-    """The speeds that `rookworld bench` measured, a line per generator."""
+    """Return the table of the speeds that `rookworld bench` measured, with a row per generator."""
     machine, ratios = figures["machine"], figures["ratios_to_hf"]
     table = Table(*SPEED_COLUMNS, title=_bench_title(machine))
     for kind, row in figures["generators"].items():
@@ -168,5 +168,5 @@ def _refined(measure: Mapping[str, Any] | None) -> str:
 
 
 def _number(value: float | str) -> str:
-    """Four decimals; "inf" and "-inf" are infinite numbers, as in `to_json`."""
+    """Return a number with four decimals. The texts "inf" and "-inf" are infinite numbers, as in `to_json`."""
     return f"{float(value):.4f}".replace("inf", "∞")

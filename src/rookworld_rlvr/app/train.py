@@ -1,4 +1,4 @@
-"""`rookworld train [overrides]`: the main job, and with -m a sweep of it."""
+"""`rookworld train [overrides]`: train a model; with -m, train a sweep of models."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -30,18 +30,18 @@ from .processes import must_be_started, rookworld, start
 from .tables import Member, gain_table, seeds_table, sweep_table
 
 NAME = "train"
-# Of `resume`: the newest unfinished run of this configuration, else a new one.
+# Value of `resume` that means the newest unfinished run of this configuration or, if there is none, a new run.
 AUTO = "auto"
-# Settings of the processes that train a run: it may go on with others.
+# Settings of the process, which may differ between a run and the command that resumes it with resume=auto.
 OF_THE_PROCESS = frozenset({"resume", "trust", "processes", "distributed", "threads", "output_root", "max_minutes"})
-# Values by which a run trains as it did before these options existed.
+# Options that older runs lack, with the values that give the training of that time.
 BEFORE_THESE_OPTIONS = {"start_share": 0.0, "objective.all_moves_coef": 0.0}
-# Programs that are started, addresses that are called, and folders that are written to.
+# Settings that name programs to start, addresses to contact and folders to write to.
 OF_THE_OUTSIDE = ("rubric.stockfish.path", "generator.vllm.urls", "generator.vllm.sync_folder")
 
 
 def main(argv: list[str]) -> int:
-    """Returns the exit code."""
+    """Run the command and return its exit code."""
     members: list[Member] = []
     wanted: list[int] = []
     code = run_command(NAME, RunConfig, argv, partial(_train, members, wanted))
@@ -53,9 +53,9 @@ def main(argv: list[str]) -> int:
 
 
 def _train(members: list[Member], wanted: list[int], config: RunConfig, raw: DictConfig) -> int:
-    """Train one run; return the exit code. A member of a sweep is added to `members`.
+    """Train one run and return the exit code. A finished member of a sweep is appended to `members`.
 
-    Processes that are still to be started are added to `wanted` instead.
+    If torchrun must start several processes first, only append their number to `wanted`.
     """
     config, raw = resumed(config, raw)
     if must_be_started(config.distributed):
@@ -80,7 +80,7 @@ def _train(members: list[Member], wanted: list[int], config: RunConfig, raw: Dic
 
 
 def _show_sweep(members: Sequence[Member]) -> None:
-    """Print the table of a sweep, over seeds if only they differ, and the command that compares its runs."""
+    """Print the table of a sweep, that of seeds if only they differ, and the command that compares the runs."""
     console = make_console()
     console.print(sweep_table(members))
     if len(members) < 2:
@@ -94,7 +94,7 @@ def _show_sweep(members: Sequence[Member]) -> None:
 
 
 def _report(run: Run, summary: Mapping[str, Any], *, brief: bool) -> None:
-    """Write the report; print the run's sentences unless `brief`, and the command that a user would type next."""
+    """Write the report, and print its path and the next command; unless `brief`, print the run's summary, too."""
     report, record = run.folder / REPORT, read_run(run.folder)
     write_text(report, render([record]))
     sentences = [] if brief else summarise_run(record.summary, record.metrics).sentences()
@@ -102,14 +102,14 @@ def _report(run: Run, summary: Mapping[str, Any], *, brief: bool) -> None:
 
 
 def _next(folder: Path, summary: Mapping[str, Any]) -> str:
-    """The command that a user would type next."""
+    """Return a line with the command that a user would type next."""
     if summary["stopped"] == INTERRUPTED:
         return f"to go on: bash train.sh resume={folder}"
     return f"to play against it: {rookworld()} play --model {checkpoint_folder(folder, summary['steps'])}"
 
 
 def _finished(config: RunConfig, given: Sequence[str]) -> str:
-    """Line about a run that has made all its steps already; empty for any other, or if anything else is changed."""
+    """Return a line if the resumed run has made all its steps; empty otherwise, or if other options are overridden."""
     folder, checkpoint = find_run(config.resume)
     if {override.split("=", 1)[0] for override in given} - {"resume", "trust", "steps"}:
         return ""
@@ -123,7 +123,7 @@ def _print(console: Console, *lines: str) -> None:
 
 
 def differ_in_seed_alone(members: Sequence[list[str]]) -> bool:
-    """True if only the seed differs between the overrides of a sweep's members.
+    """Return True if the overrides of a sweep's members differ only in the seed.
 
     >>> differ_in_seed_alone([["seed=0", "steps=1"], ["seed=1", "steps=1"]])
     True
@@ -140,10 +140,10 @@ def _ending(summary: Mapping[str, Any]) -> str:
 
 
 def resumed(config: RunConfig, raw: DictConfig) -> tuple[RunConfig, DictConfig]:
-    """The configuration of the run that `resume` names, or finds; as given where nothing is resumed."""
+    """Return the configuration of the run that `resume` names or finds; unchanged if no run is resumed."""
     given = overrides()
     if config.resume == AUTO:
-        # The run that is found has the values of `debug` and `experiment`.
+        # The configuration of the run that is found has the values of `debug` and `experiment` already.
         given = [override for override in given if not _sets_many(override, raw)]
         raw = raw.copy()
         raw.resume = _unfinished(Path(config.output_root).expanduser(), raw)
@@ -155,13 +155,13 @@ def resumed(config: RunConfig, raw: DictConfig) -> tuple[RunConfig, DictConfig]:
 
 
 def _sets_many(override: str, raw: DictConfig) -> bool:
-    """True for a choice such as `debug=short`, which sets values of several groups."""
+    """Return True for a choice such as `debug=short`, which sets values of several groups."""
     key = override.split("=", 1)[0].lstrip("+~")
     return (conf_folder() / key).is_dir() and OmegaConf.select(raw, key) is None
 
 
 def _unfinished(root: Path, raw: DictConfig) -> str:
-    """The newest unfinished run of this configuration; empty where there is none. A damaged folder is passed over."""
+    """Return the newest unfinished run of this configuration; empty if there is none. Damaged folders are skipped."""
 
     def of_the_run(settings: Any) -> dict[str, Any]:
         values: Any = OmegaConf.to_container(settings)
@@ -176,10 +176,10 @@ def _unfinished(root: Path, raw: DictConfig) -> str:
 
 
 def saved_settings(path: Path) -> DictConfig:
-    """The configuration in a run's folder, which may be a stranger's.
+    """Return the configuration in a run's folder, which may come from a stranger.
 
-    No run writes an interpolation, which could put a variable of the environment into an address. Raises UserError for
-    one, and for a file that cannot be read.
+    Raises UserError if the file cannot be read or has an interpolation. An interpolation could put an environment
+    variable into an address, and no run writes one.
     """
     try:
         settings = OmegaConf.load(path)
@@ -194,7 +194,7 @@ def saved_settings(path: Path) -> DictConfig:
 
 
 def resumed_config(resume: str, raw: DictConfig, given: list[str]) -> DictConfig:
-    """The config the run was begun with, and over it what was given now. Raises UserError."""
+    """Return the configuration the run was started with, updated by the overrides in `given`. Raises UserError."""
     path = find_run(resume)[0] / CONFIG_FILE
     merged, saved = raw.copy(), saved_settings(path)
     try:
@@ -218,7 +218,7 @@ def resumed_config(resume: str, raw: DictConfig, given: list[str]) -> DictConfig
 
 
 def _require_trust(merged: DictConfig, raw: DictConfig, path: Path) -> None:
-    """Raises UserError for a program or an address that the folder brings, unless the user trusts it."""
+    """Raise UserError if the folder sets a program, an address or a folder to write to, unless trust=true."""
     for key in OF_THE_OUTSIDE:
         value = OmegaConf.select(merged, key)
         if value != OmegaConf.select(raw, key) and not raw.trust:

@@ -1,4 +1,4 @@
-"""Chess itself, as pure functions over python-chess."""
+"""Chess rules as pure functions on top of python-chess."""
 
 from .fen import is_valid_fen, normalize_fen, parse_fen, position_key
 from .moves import is_legal_uci, is_mate, is_uci

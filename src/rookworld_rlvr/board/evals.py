@@ -1,7 +1,7 @@
-"""Evaluations as the published data prints them: pawns, from the side to move's view; and plain material.
+"""Evals in the format of the published data: in pawns, from the side to move's view. Also the material balance.
 
-The types are python-chess's: `Cp` and `Mate` are scores that say nothing of their view.
-A mate in n prints as ±(1000 - n/100) pawns, so that mate in 1 is `999.99`.
+The types are python-chess's: `Cp` and `Mate` are scores that do not state from whose view they are.
+A mate in n is written as ±(1000 - n/100) pawns, so that mate in 1 is `999.99`.
 """
 
 import math
@@ -11,12 +11,12 @@ from chess.engine import Cp, Mate, Score
 
 PIECE_PAWNS = {chess.PAWN: 1, chess.KNIGHT: 3, chess.BISHOP: 3, chess.ROOK: 5, chess.QUEEN: 9, chess.KING: 0}
 MATE_PAWNS = 1000.0
-# Above this many pawns a printed eval is a mate; no engine prints a centipawn score near it.
+# From this many pawns on, a written eval is a mate; no engine reports a centipawn score near it.
 MATE_THRESHOLD_PAWNS = 900.0
 
 
 def to_pawns(score: Score) -> float:
-    """The score in pawns, mates folded in. Mate(0) raises ValueError: who is mated has no move to evaluate.
+    """Convert a score to pawns, mates included. Raises ValueError for Mate(0): a mated side has no move to evaluate.
 
     >>> to_pawns(Cp(-267)), to_pawns(Mate(1)), to_pawns(Mate(-2))
     (-2.67, 999.99, -999.98)
@@ -30,7 +30,7 @@ def to_pawns(score: Score) -> float:
 
 
 def from_pawns(pawns: float) -> Score:
-    """The score that prints as `pawns`. Raises ValueError on NaN, infinity and beyond mate in 0.
+    """Return the score that is written as `pawns`. Raises ValueError for NaN and for absolute values of 1000 or more.
 
     >>> from_pawns(999.97), from_pawns(-2.67)
     (Mate(+3), Cp(-267))
@@ -44,7 +44,7 @@ def from_pawns(pawns: float) -> Score:
 
 
 def format_pawns(pawns: float) -> str:
-    """The published spelling: Python's `str(float)`.
+    """Format an eval as the published data does: by Python's `str(float)`.
 
     >>> format_pawns(-2.0)
     '-2.0'
@@ -53,9 +53,9 @@ def format_pawns(pawns: float) -> str:
 
 
 def win_probability(pawns: float) -> float:
-    """Expected game result in [0, 1] of an eval, same view, by lichess's logistic of centipawns.
+    """Return the expected game result in [0, 1] for an eval, from the same view, by lichess's logistic of centipawns.
 
-    In steps of a thousandth; flat beyond ten pawns, which are 0.975, while mates are 0.999.
+    The result is a multiple of 0.001. It is constant beyond ten pawns, at 0.975, while mates are 0.999.
     Source: python-chess's `Score.wdl(model="lichess")`, lichess.org/page/accuracy.
 
     >>> win_probability(0.0)
@@ -65,7 +65,7 @@ def win_probability(pawns: float) -> float:
 
 
 def lead_pawns(board: chess.Board, color: chess.Color) -> int:
-    """The material of a side less that of the other, in pawns by the usual values.
+    """Return the material of `color` minus that of the other side, in pawns by the usual values.
 
     >>> lead_pawns(chess.Board("4k3/8/8/8/8/8/4P3/R3K3 w - - 0 1"), chess.BLACK)
     -6

@@ -1,4 +1,4 @@
-"""FEN strings: reading, normalising, and the identity of a position."""
+"""FEN strings: parsing, normalisation, and the identity of a position."""
 
 import re
 from enum import StrEnum
@@ -6,12 +6,12 @@ from functools import lru_cache
 
 import chess
 
-# Bounded, because Python refuses to print the successor of the longest integer that it reads.
+# At most six digits: Python parses some integers that are so long that it refuses to print the next larger one.
 COUNTER = re.compile(r"[0-9]{1,6}")
 
 
 class FenField(StrEnum):
-    """The six fields of a FEN, in their order."""
+    """Field of a FEN. The members are in the order of the fields."""
 
     placement = "placement"
     turn = "turn"
@@ -22,11 +22,11 @@ class FenField(StrEnum):
 
 
 def parse_fen(fen: str) -> chess.Board:
-    """The board of a FEN with all six fields.
+    """Parse a FEN with all six fields.
 
-    Counters must be plain decimal digits, six at most. The position need not be possible
-    (see `impossible`). Raises ValueError on anything else. The newest boards are kept: a row is checked in several
-    places one after another, and a copy costs a thirtieth of a parse.
+    Counters must be plain decimal digits, six at most. The position need not be possible (see `impossible`). Raises
+    ValueError for anything else. The most recent boards are cached, because a row is checked in several places one
+    after another, and a copy costs a thirtieth of a parse.
 
     >>> parse_fen(chess.STARTING_FEN).turn
     True
@@ -45,7 +45,7 @@ def _parsed(fen: str) -> chess.Board:
 
 
 def is_valid_fen(fen: str) -> bool:
-    """True if `fen` parses and describes a position that python-chess holds to be valid.
+    """Return True if `fen` parses and python-chess considers the position valid.
 
     >>> is_valid_fen("8/8/8/8/8/8/8/8 w - - 0 1")
     False
@@ -58,7 +58,7 @@ def is_valid_fen(fen: str) -> bool:
 
 
 def require_playable(fen: str) -> chess.Board:
-    """The board of a FEN that a game can go on from. Raises ValueError that names what is impossible.
+    """Parse the FEN of a valid position. Raises a ValueError that names what is impossible about any other position.
 
     >>> require_playable("4k3/8/8/8/8/8/8/3KK3 w - - 0 1")
     Traceback (most recent call last):
@@ -71,14 +71,14 @@ def require_playable(fen: str) -> chess.Board:
 
 
 def impossible(board: chess.Board) -> str:
-    """The rules of chess that a position breaks, as `impossible position: too many kings`; empty for a valid one."""
+    """Name the rules of chess that a position breaks: `impossible position: too many kings`; empty if it is valid."""
     status = board.status()
     reasons = [str(flag.name).lower().replace("_", " ") for flag in chess.Status if flag & status]
     return f"impossible position: {', '.join(reasons)}" if reasons else ""
 
 
 def normalize_fen(fen: str) -> str:
-    """`fen` as python-chess prints it: the en-passant square only where a capture is legal.
+    """Return `fen` as python-chess prints it: with the en-passant square only if a capture on it is legal.
 
     Raises ValueError if `fen` does not parse.
 
@@ -89,9 +89,9 @@ def normalize_fen(fen: str) -> str:
 
 
 def position_key(board: chess.Board) -> str:
-    """A position's identity: placement, turn, castling, legal en-passant square; no counters.
+    """Return the identity of a position: placement, turn, castling and legal en-passant square, without counters.
 
-    Splits, duplicates and the exclusion of held-out positions all go by it.
+    Splits, duplicate counts and the exclusion of held-out positions all use it.
 
     >>> position_key(chess.Board())
     'rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq -'

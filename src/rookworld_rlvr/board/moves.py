@@ -1,4 +1,4 @@
-"""UCI strings: the form of a move, legality in a position, mate."""
+"""UCI strings: the form of a move, its legality in a position, and mate."""
 
 import re
 
@@ -8,7 +8,7 @@ UCI_PATTERN = re.compile(r"([a-h][1-8])([a-h][1-8])([qrbn]?)")
 
 
 def is_uci(text: str) -> bool:
-    """True if `text` has the form of a UCI move; the null move `0000` has not.
+    """Return True if `text` has the form of a UCI move, which the null move `0000` does not have.
 
     >>> is_uci("e7e8q"), is_uci("0000"), is_uci("e2e2"), is_uci("E2E4")
     (True, False, False, False)
@@ -18,9 +18,9 @@ def is_uci(text: str) -> bool:
 
 
 def is_legal_uci(board: chess.Board, uci: str) -> bool:
-    """True if `uci` equals `m.uci()` of some legal move: one move, one spelling.
+    """Return True if `uci` equals `m.uci()` for some legal move `m`, so that each move has exactly one spelling.
 
-    `Move("e1h1") in board.legal_moves` is True for castling; as a string it is not legal here.
+    `Move.from_uci("e1h1") in board.legal_moves` is True for castling, but the string `e1h1` is not legal here.
 
     >>> board = chess.Board("4k3/8/8/8/8/8/8/4K2R w K - 0 1")
     >>> is_legal_uci(board, "e1g1"), is_legal_uci(board, "e1h1")
@@ -33,7 +33,7 @@ def is_legal_uci(board: chess.Board, uci: str) -> bool:
 
 
 def is_mate(board: chess.Board, uci: str) -> bool:
-    """True if a move is legal and mates.
+    """Return True if a move is legal and mates.
 
     >>> is_mate(chess.Board("7k/5Q2/6K1/8/8/8/8/8 w - - 0 1"), "f7g7")
     True

@@ -1,4 +1,4 @@
-"""Common openings of our own choosing, so that generated games begin where games are played."""
+"""Common openings, chosen for this project, so that generated games start from positions that occur in play."""
 
 import random
 from dataclasses import dataclass
@@ -7,17 +7,17 @@ import chess
 
 from .evals import PIECE_PAWNS
 
-# Plies that are drawn behind a line to make another opening of it.
+# Number of random plies that are added to a line to make it a different opening.
 DRAWN_PLIES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A named opening line."""
+    """Named opening line."""
 
     name: str
     moves: str
-    """UCI moves from the standard starting position, blanks between."""
+    """UCI moves from the standard starting position, separated by blanks."""
 
 
 OPENINGS = (
@@ -91,7 +91,7 @@ OPENINGS = (
 
 
 def opening_board(opening: Opening) -> chess.Board:
-    """The position at the end of a line, its moves on the stack. Raises ValueError on an illegal move.
+    """Return the board at the end of a line, with the moves on its stack. Raises ValueError for an illegal move.
 
     >>> opening_board(OPENINGS[0]).fen()
     'r1bqkbnr/pppp1ppp/2n5/1B2p3/4P3/5N2/PPPP1PPP/RNBQK2R b KQkq - 3 3'
@@ -103,9 +103,9 @@ def opening_board(opening: Opening) -> chess.Board:
 
 
 def drawn_opening(number: int, seed: int) -> chess.Board:
-    """An opening of a match, its moves on the stack: a line with two legal plies after it, drawn by seed and number.
+    """Return an opening of a match, with the moves on the stack: a line and two legal plies, drawn by seed and number.
 
-    The seed also decides the order of the lines, each of which is used once before any is used again. Plies that leave
+    The seed also determines the order of the lines. Each line is used once before any is used again. Plies that leave
     a piece to be captured at a gain are drawn only if there are no others, so that most openings are balanced. Two
     openings may be equal, which is rare as long as there are no more than a few hundred.
     """
@@ -118,7 +118,7 @@ def drawn_opening(number: int, seed: int) -> chess.Board:
 
 
 def _is_safe(board: chess.Board, move: chess.Move) -> bool:
-    """True if no reply captures an undefended piece, or one that is worth more than the capturing piece."""
+    """Return True if no reply captures an undefended piece, or one that is worth more than the capturing piece."""
     after = board.copy(stack=False)
     after.push(move)
     values = {square: PIECE_PAWNS[piece.piece_type] for square, piece in after.piece_map().items()}

@@ -1,17 +1,17 @@
-"""The phase of a game that a position belongs to, by the board alone."""
+"""Phase of the game to which a position belongs, determined from the board alone."""
 
 from enum import StrEnum
 
 import chess
 
-# Pieces of both sides that are neither kings nor pawns.
+# Maximum numbers of pieces of both sides that are neither kings nor pawns.
 MOST_IN_ENDGAME, MOST_IN_MIDDLEGAME = 6, 10
-# With fewer pieces and pawns of a side on its first rank, the side is developed.
+# A side is developed if it has fewer pieces and pawns than this on its first rank.
 UNDEVELOPED = 4
 
 
 class Phase(StrEnum):
-    """Opening, middlegame, endgame."""
+    """Phase of a game."""
 
     opening = "opening"
     middlegame = "middlegame"
@@ -19,12 +19,12 @@ class Phase(StrEnum):
 
 
 def phase_of(board: chess.Board) -> Phase:
-    """The phase by what is left and by development.
+    """Return the phase, determined by the number of pieces and by development.
 
-    An endgame has at most 6 pieces beside kings and pawns. A middlegame has at most 10, or a side with fewer than
-    four pieces on its first rank. All else is opening. The rules and their numbers are those of Lichess's divider
-    (https://github.com/lichess-org/scalachess, Divider.scala) but for two: its third sign of a middlegame, how mixed
-    the two sides' pieces stand, is left out, and a game may go back to an earlier phase, as only the board counts.
+    An endgame has at most 6 pieces besides kings and pawns. A middlegame has at most 10, or a side with fewer than
+    four pieces and pawns on its first rank. Everything else is opening. The rules and their numbers are those of
+    Lichess's divider (https://github.com/lichess-org/scalachess, Divider.scala) with two differences. Its third
+    criterion for a middlegame, how mixed the two sides' pieces are, is left out. A game may return to an earlier phase.
 
     >>> phase_of(chess.Board())
     <Phase.opening: 'opening'>

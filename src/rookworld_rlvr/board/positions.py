@@ -1,6 +1,6 @@
-"""Positions from files: PGN games, lines of FEN, EPD or JSON.
+"""Readers of positions from files: PGN games, lines of FEN, EPD or JSON.
 
-The readers raise on the first bad line: a source of positions is ours to mend, unlike a model's text.
+The readers raise on the first bad line, because a file of positions can be corrected, unlike a model's text.
 """
 
 import json
@@ -16,11 +16,11 @@ from .fen import impossible, is_valid_fen, parse_fen
 
 
 def positions_from_file(path: Path | str) -> Iterator[str]:
-    """The FENs of a file's positions, one per line: `.fen` and `.txt` FEN, `.epd` EPD, `.jsonl` objects with `fen`.
+    """Yield the FENs of a file of lines: FEN in `.fen` and `.txt`, EPD in `.epd`, objects with `fen` in `.jsonl`.
 
-    Each FEN is as python-chess prints it. Blank lines are skipped; a file of nothing else yields nothing. Raises
-    ValueError on another suffix and, naming file and line, on a line that holds no valid position; OSError where the
-    file cannot be read.
+    Each FEN is as python-chess prints it. Blank lines are skipped; a file without other lines yields nothing. Raises
+    ValueError for another suffix and, naming file and line, for a line without a valid position; OSError if the file
+    cannot be read.
     """
     path = Path(path)
     if path.suffix not in _LINE_READERS:
@@ -29,7 +29,7 @@ def positions_from_file(path: Path | str) -> Iterator[str]:
 
 
 def _positions_by_line(path: Path, read: Callable[[str], chess.Board]) -> Iterator[str]:
-    # Undecodable bytes become replacement characters, so that the line they stand in is named.
+    # Undecodable bytes become replacement characters, so that the error names the line that contains them.
     with path.open(encoding="utf-8-sig", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
@@ -78,30 +78,30 @@ _LINE_READERS: dict[str, Callable[[str], chess.Board]] = {
 
 
 def positions_from_pgn(path: Path | str) -> Iterator[str]:
-    """The FEN of every position of every game's main line from which the game could go on.
+    """Yield the FEN of every position in the main line of every game, except those in which the game is over.
 
-    A file without a game yields nothing. Raises ValueError, naming file and line, on an illegal move, on text that is
-    no game and on a game that is not standard chess; OSError where the file cannot be read.
+    A file without a game yields nothing. Raises ValueError, naming file and line, for an illegal move, for text that
+    is not a game and for a game that is not standard chess; OSError if the file cannot be read.
     """
     for game in games_from_pgn(path):
         yield from _main_line(game)
 
 
 def games_from_pgn(path: Path | str) -> Iterator[chess.pgn.Game]:
-    """The games of a file, each of standard chess. Raises as `positions_from_pgn` does."""
+    """Yield the games of a file, each of standard chess. Raises as `positions_from_pgn` does."""
     yield from (game for game, _, _ in _read_games(Path(path)))
 
 
 @dataclass(frozen=True, slots=True)
 class PgnCounts:
-    """The games of a PGN file, and those that stop without a result."""
+    """Number of games in a PGN file, and the games that stop without a result."""
 
     games: int
     without_result: tuple[tuple[int, int], ...]
     """Number of the game, from 1, and the line at which it stops. A file that was cut off ends with such a game."""
 
     def warnings(self) -> list[str]:
-        """A line about each game that stops without a result."""
+        """Return a line about each game that stops without a result."""
         return [
             f"Game {number} has no result: it stops at line {line}, and the file may be cut off there"
             for number, line in self.without_result
@@ -109,7 +109,7 @@ class PgnCounts:
 
 
 def count_games(path: Path | str) -> PgnCounts:
-    """Raises as `positions_from_pgn` does."""
+    """Count the games of a PGN file. Raises as `positions_from_pgn` does."""
     games, without_result = 0, []
     for games, (_, line, has_result) in enumerate(_read_games(Path(path)), start=1):
         if not has_result:
@@ -118,7 +118,7 @@ def count_games(path: Path | str) -> PgnCounts:
 
 
 def _read_games(path: Path) -> Iterator[tuple[chess.pgn.Game, int, bool]]:
-    """Each game, the last line that was read for it, and whether its moves end with a result (`*` is one)."""
+    """Yield each game, the last line that was read for it, and whether it ends with a result (`*` counts as one)."""
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         text = _NumberedText(file)
         game, has_result = _read_game(text, path)
@@ -134,7 +134,7 @@ def _read_game(text: "_NumberedText", path: Path) -> tuple[chess.pgn.Game | None
 
 
 class _NumberedText:
-    """A text file that counts the lines read from it; `read_game` needs nothing else of a file."""
+    """Text file that counts the lines read from it. `chess.pgn.read_game` needs no other method of a file."""
 
     def __init__(self, text: TextIO) -> None:
         self._text = text
@@ -147,7 +147,7 @@ class _NumberedText:
 
 
 class _StrictGameBuilder(chess.pgn.GameBuilder[chess.pgn.Game]):
-    """Raises where python-chess would note the error and go on with the moves before it."""
+    """Game builder that raises an error that python-chess would only record, keeping the moves before it."""
 
     def __init__(self, text: _NumberedText, path: Path) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class _StrictGameBuilder(chess.pgn.GameBuilder[chess.pgn.Game]):
 def _check_game(game: chess.pgn.Game, where: str) -> None:
     if game.headers.variant() is not chess.Board or game.headers.is_chess960() or not game.board().is_valid():
         raise ValueError(f"expected standard chess from a valid position, got {dict(game.headers)}, {where}")
-    # python-chess skips what it cannot read, so any text at all "is" a game without tags and moves.
+    # python-chess skips what it cannot read, so it reads any text at all as a game without tags and moves.
     if game.next() is None and game.headers == chess.pgn.Game().headers:
         raise ValueError(f"expected a PGN game, got neither tags nor moves, {where}")
 

@@ -1,9 +1,9 @@
 """Number of provable occurrences of a position, from the moves that led to it.
 
-A game's moves alone do not give its past positions (what was captured is not written), but a repeated
-position is reached by reversible moves only, and those can be taken back one by one. What a past
-position cannot show is a castling right it may have had and lost since; where that is open, it does
-not count. Sixteen plies back are needed for a fifth occurrence.
+A game's last moves do not determine its past positions, because captured pieces are not recorded. But a position can
+repeat only by reversible moves, and these can be taken back one by one. A position found in this way does not show
+castling rights that were lost since. If there may have been any, the position does not count as an occurrence.
+Sixteen plies of history are needed for a fifth occurrence.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from .moves import is_legal_uci, is_uci
 
 
 def occurrences(board: chess.Board, history: Sequence[str]) -> int:
-    """Number of provable occurrences of the position of `board`, the present one included.
+    """Return the number of provable occurrences of the position of `board`, including the present one.
 
-    `history` (UCI) ends with the move that led to `board`. A history that replays from the standard
-    starting position to `board` is a whole game and decides exactly; else moves are taken back.
+    `history` (UCI) ends with the move that led to `board`. If it replays from the standard starting position to
+    `board`, it is the whole game and the number is exact. Otherwise its moves are taken back.
     """
     game = _replay_from_start(history)
     if game is not None and game.fen() == board.fen():
@@ -43,7 +43,7 @@ def _occurrences_in(game: chess.Board) -> int:
 
 
 def _take_back(board: chess.Board, history: Sequence[str]) -> list[chess.Board]:
-    """Past boards whose castling rights are known to equal the present ones, latest first."""
+    """Return the past boards whose castling rights are known to equal the present ones, latest first."""
     past, boards, open_ranks = board.copy(stack=False), [], chess.BB_EMPTY
     for uci in list(reversed(history))[: board.halfmove_clock]:
         if not _take_back_one(past, uci):
@@ -56,7 +56,7 @@ def _take_back(board: chess.Board, history: Sequence[str]) -> list[chess.Board]:
 
 
 def _take_back_one(past: chess.Board, uci: str) -> bool:
-    """Undo a reversible move in place; False if `uci` cannot have been one here."""
+    """Undo a reversible move in place. Returns False if `uci` cannot have been a reversible move here."""
     if not is_uci(uci) or len(uci) > 4:
         return False
     origin, target = chess.parse_square(uci[:2]), chess.parse_square(uci[2:4])
@@ -70,7 +70,7 @@ def _take_back_one(past: chess.Board, uci: str) -> bool:
 
 
 def _possible_rights(past: chess.Board) -> chess.Bitboard:
-    """The most castling rights that the placement allows."""
+    """Return all castling rights that the placement allows."""
     full = past.copy(stack=False)
     full.castling_rights = chess.BB_CORNERS
     return full.clean_castling_rights()

@@ -14,30 +14,30 @@ REWARD_WIN = 1.0
 REWARD_DRAW = 0.5
 REWARD_ILLEGAL = -1.0
 FIVEFOLD = 5
-# The fewest plies, all reversible, between the first and the fifth occurrence of a position.
+# Minimum number of plies, all reversible, between the first and the fifth occurrence of a position.
 FIVEFOLD_PLIES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """The outcome of one action."""
+    """Outcome of one action."""
 
     next_fen: str
     """The position after the move as python-chess prints it; after an illegal move, the one before it."""
     reward: float
-    """0.001 legal, 1.0 the side that moved has won, 0.5 draw, -1.0 illegal."""
+    """0.001 for a legal move, 1.0 if the side that moved has won, 0.5 for a draw, -1.0 for an illegal move."""
     terminated: bool
-    """The game ended by rule: mate, stalemate, insufficient material, 75 moves, fivefold repetition."""
+    """True if the game ended by rule: mate, stalemate, insufficient material, 75 moves or fivefold repetition."""
     truncated: bool
-    """An illegal move stopped it (Gymnasium's words)."""
+    """True if an illegal move ended the episode (the term is Gymnasium's)."""
 
 
 def step(fen: str, uci: str, history: Sequence[str] = ()) -> Transition:
-    """The transition of `uci` from `fen`.
+    """Return the transition of the move `uci` from `fen`.
 
-    `uci` is taken as it is, no stripping or case folding; what is not a legal move's spelling is
-    illegal. `history` holds the game's last moves and ends with `uci`, as in a prompt; empty means
-    unknown. It serves only to prove a fivefold repetition, and moves that do not fit prove nothing.
+    `uci` is used without stripping or case folding. Anything but the exact spelling of a legal move is illegal.
+    `history` holds the game's last moves and ends with `uci`, as in a prompt; empty means unknown. It is used only to
+    prove a fivefold repetition, and moves that do not fit the position prove nothing.
     Raises ValueError if `fen` does not parse or `history` ends with another move.
 
     >>> step("7k/5Q2/6K1/8/8/8/8/8 w - - 0 1", "f7g7")

@@ -1,6 +1,6 @@
-"""Held-out metrics under the field's names: pure functions from texts to a table with intervals.
+"""Evaluation on held-out data: pure functions that turn completions into a table of metrics with intervals.
 
-Read in this order: `scoring` (one row), `table` (many rows), `keys` (what values mean), `intervals` (how certain).
+Read in this order: `scoring` (one row), `table` (many rows), `keys` (meaning of values), `intervals` (uncertainty).
 """
 
 from .intervals import mean_interval, wilson_interval

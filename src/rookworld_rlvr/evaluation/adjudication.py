@@ -1,4 +1,4 @@
-"""Results of games that reached the ply limit: by Stockfish's evaluation of the last position, else by material.
+"""Adjudication of games that reached the ply limit, by Stockfish's evaluation of the last position or by material.
 
 Weak players win pieces and seldom mate, so that without adjudication nearly all of their games would count as drawn.
 A win is a lead of more than 100 centipawns, as in published matches of chess language models
@@ -18,22 +18,22 @@ from .games import Adjudicator, End, PlayedGame
 
 WIN_PAWNS = 1.0
 WIN_MATERIAL_PAWNS = 3
-# Nodes of the search of a last position. They are fixed, so that a result is the same on every machine.
+# Nodes that Stockfish searches for a last position. A fixed number gives the same result on every machine.
 NODES = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Referee:
-    """Adjudicates games by an engine if it has one, else by material."""
+    """A referee that adjudicates games by its engine, or by material if it has none."""
 
     engine: Engine | None = None
     name: str = "material"
-    """The engine with its nodes, or `material`."""
+    """The engine's name and nodes, or `material`."""
     reason: str = ""
-    """One line: the reason why there is no engine."""
+    """Reason in one line if no engine could be opened; otherwise empty."""
 
     def adjudicate(self, games: Sequence[PlayedGame]) -> list[PlayedGame]:
-        """The games, in order; those that reached the ply limit get an adjudicator and, unless drawn, a winner.
+        """Return the games in order. Those that reached the ply limit have an adjudicator and, unless drawn, a winner.
 
         Raises ScorerError if the engine fails.
         """
@@ -49,13 +49,13 @@ OpenReferee = Callable[[], AbstractContextManager[Referee]]
 
 
 def by_material() -> AbstractContextManager[Referee]:
-    """A referee without an engine."""
+    """Return a context manager of a referee without an engine."""
     return nullcontext(Referee())
 
 
 @contextmanager
 def open_referee(config: EngineConfig) -> Iterator[Referee]:
-    """A referee with the configured Stockfish; by material, with the reason, if no such engine works here."""
+    """Open a referee with the configured Stockfish. If it does not work, use material and set the referee's reason."""
     try:
         engine = Engine(config, lines=1)
         referee = Referee(engine, f"{engine.identity()}, {NODES} nodes")
@@ -69,7 +69,7 @@ def open_referee(config: EngineConfig) -> Iterator[Referee]:
 
 
 def material_winner(board: chess.Board) -> chess.Color | None:
-    """The side that leads by three pawns of material or more; None if neither does.
+    """Return the side that leads by three pawns of material or more; None if neither does.
 
     >>> material_winner(chess.Board("4k3/8/8/8/8/8/8/2B1K3 w - - 0 1"))
     True
@@ -79,9 +79,9 @@ def material_winner(board: chess.Board) -> chess.Color | None:
 
 
 def engine_winner(engine: Engine, board: chess.Board) -> chess.Color | None:
-    """The side that the engine sees ahead by more than 100 centipawns; None if neither is.
+    """Return the side that leads by more than 100 centipawns in the engine's evaluation; None if neither does.
 
-    The position must have a legal move, as it does if the rules have not ended the game. Raises ScorerError.
+    The position must have a legal move, so the game must not be over by rule. Raises ScorerError if the engine fails.
     """
     [(_, pawns)] = engine.analyse(engine_position(board.fen()), Limit(nodes=NODES)).lines
     return (pawns > 0) is board.turn if abs(pawns) > WIN_PAWNS else None

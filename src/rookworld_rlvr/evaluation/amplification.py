@@ -1,8 +1,8 @@
-"""Amplification: held-out positions whose best move gained or lost probability, by the move's rank before.
+"""Amplification: held-out positions whose best move gained or lost probability, by the move's rank before training.
 
-Training by reinforcement can raise what the model already rates highly, or find what it rated low. Probabilities are
-exact, so that a position does not change its rank by the chance of a sample. They are those of the first candidate,
-the first move after `M:`, which depends on the prompt alone; later moves depend on the candidates before them.
+Reinforcement learning can amplify moves that the model already rates highly, or find moves that it rated low.
+Probabilities are computed exactly, so sampling noise does not change ranks. They are those of the first candidate, the
+first move after `M:`, which depends only on the prompt. Later candidates depend on the candidates before them.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from .table import Row
 
 PROBABILITY, RANK = "policy/best_move_probability", "policy/best_move_rank"
 FIRST = "M:"
-# The last rank of each line of the table.
+# The last rank in each range of ranks of the table.
 RANKS = (1, 3, 5, inf)
 
 
@@ -37,10 +37,10 @@ def best_move_probabilities(
     temperature: float,
     world: World | None = None,
 ) -> dict[Hashable, dict[str, float]]:
-    """PROBABILITY and RANK of the label's best move as first candidate, by policy example that has a label.
+    """Return PROBABILITY and RANK of the label's best move as first candidate, for each policy example with a label.
 
     The probability of a move is that of its tokens at the temperature. Moves that share the label's highest eval count
-    as one: the probability is their sum, the rank that of the likeliest. The rank is among all legal moves, from 1.
+    as one: the probability is their sum, and the rank is that of the likeliest. Ranks from 1 are among all legal moves.
     """
     known = {example: best for example in examples if (best := best_of_label(example))}
     if not known:
@@ -66,13 +66,13 @@ def _legal_moves(example: Example) -> list[str]:
 
 
 def _context(example: Example) -> str:
-    """The prompt and the label up to its first marker."""
+    """Return the prompt and the label up to and including its first marker."""
     assert example.completion is not None
     return example.prompt + example.completion.partition(FIRST)[0] + FIRST
 
 
 def move_tokens(policy: Policy, move: str) -> tuple[int, ...]:
-    """The tokens of a move behind the first marker."""
+    """Return the tokens of a move that follows the first marker."""
     return prompt_tokens(policy.tokenizer, f"{FIRST} {move}")[len(prompt_tokens(policy.tokenizer, FIRST)) :]
 
 
@@ -84,23 +84,23 @@ def _of_best(chances: Mapping[str, float], best: frozenset[str]) -> dict[str, fl
 
 @dataclass(frozen=True, slots=True)
 class Amplification:
-    """Positions whose best move had a rank in one range before training."""
+    """Line of the table: the positions whose best move had a rank in one range before training."""
 
     ranks: str
-    """`1`, `2-3`, `4-5`, or `6-`."""
+    """The range: `1`, `2-3`, `4-5`, or `6-`."""
     positions: int
     gained: int
-    """Positions whose best move is likelier after training."""
+    """Number of positions whose best move is likelier after training."""
     lost: int
     first: int
-    """Positions whose best move is the likeliest after training."""
+    """Number of positions whose best move is the likeliest move after training."""
     before: float
-    """Mean probability of the best move."""
+    """Mean probability of the best move before training."""
     after: float
 
 
 def amplification(before: Sequence[Row], after: Sequence[Row]) -> list[dict[str, Any]]:
-    """A line per range of ranks that has positions. `before` and `after` are of the same items, in the same order."""
+    """Return a line for each range of ranks that has positions. Rows before and after have the same items and order."""
     pairs = [(old.values, new.values) for old, new in zip(before, after, strict=True) if RANK in old.values]
     return [asdict(line) for line in _lines(pairs)]
 

@@ -1,8 +1,8 @@
-"""Held-out examples, completed greedily or by sampling, and scored.
+"""Evaluation of held-out examples by greedy and by sampled completions.
 
-Greedy completions show the most likely text alone. If a run only makes the likely more likely, sampled completions
-gain and the best of several does not: `sampled/…` is the mean over a row's samples, `spread/best/…` the best of them,
-and `spread/distinct/…` the share of them that differ.
+Greedy completions show only the most likely text. Sampled completions have three kinds of keys: `sampled/…` is the
+mean over a row's samples, `spread/best/…` the best of them, and `spread/distinct/…` the share of distinct ones. If a
+run only makes likely texts more likely, `sampled/…` improves and `spread/best/…` does not.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ class Sampling:
     samples: int = 8
     """Completions per row."""
     seed: int = 0
-    """Decides, with a row's prompt, its samples."""
+    """Seed of the samples. A row's samples depend on this seed and on the row's prompt."""
 
 
 def evaluate(
@@ -42,11 +42,11 @@ def evaluate(
     engine: MoveEvaluator | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Row]:
-    """Score the greedy completion of every example; rows in the examples' order.
+    """Return the scored greedy completion of every example, in the examples' order.
 
     Greedy decoding uses no random numbers, so a training run's random state does not change. `progress` receives the
     number of completed rows after each chunk and may raise to stop. With `engine` the policy rows also have
-    `win_probability_loss`; it evaluates their positions while the model writes. Raises ScorerError if it fails.
+    `win_probability_loss`. The engine works while the model generates. Raises ScorerError if the engine fails.
     """
     if engine is not None:
         engine.prepare(examples)
@@ -62,7 +62,7 @@ def evaluate(
 
 
 def greedy_texts(generator: Generator, tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example]) -> list[str]:
-    """The greedy completion of each example, as a reader sees it."""
+    """Return the greedy completion of each example as text without special tokens."""
     sampled = sample_groups(generator, tokenizer, examples, group_size=1, temperature=0.0)
     return [completion_text(tokenizer, completions[0]) for _, completions in sampled]
 
@@ -77,7 +77,7 @@ def evaluate_sampled(
     measure: MoveEvaluator | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Row]:
-    """A row per example, in order, numbered from `first_index`; the module's docstring names its keys.
+    """Return one row per example, in order and numbered from `first_index`. The module's docstring explains the keys.
 
     `progress` receives the number of completed rows and may raise to stop. Raises GeneratorError or ScorerError.
     """
@@ -102,7 +102,7 @@ def evaluate_sampled(
 
 
 def sampled_values(example: Example, texts: Sequence[str], analyses: Mapping[str, Analysis]) -> dict[str, float]:
-    """The values of one example's samples, of which there is at least one."""
+    """Return the values of one example from the texts of its samples; there must be at least one."""
     samples = [row.values for row in score_examples([example] * len(texts), texts, analyses)]
     values = {f"{SAMPLED}/{key}": fmean(sample[key] for sample in samples) for key in samples[0]}
     for key in samples[0]:

@@ -1,6 +1,6 @@
-"""The suite `conversion`: positions that are won by far, from which a player has to mate within 50 moves.
+"""The suite `conversion`: clearly won positions, in which the player has to mate within 50 moves.
 
-It shows what matches of weak players hide, the inability to win a won game.
+It measures whether a player can win a won game, which matches between weak players do not show.
 """
 
 import random
@@ -22,19 +22,19 @@ from .players import Player, RandomPlayer, RescuedPlayer
 from .suite import Suite, SuiteName, by_chunks
 from .table import Row
 
-# 50 moves of each side.
+# 50 moves for each side.
 MAX_PLIES = 100
 GAMES_SIDE_BY_SIDE = 100
 ATTEMPTS = 3
 
 
 class Advantage(StrEnum):
-    """Material by which the player is ahead."""
+    """Kind of a won position: the material by which the player is ahead."""
 
     kqk = "kqk"
     """King and queen against king, anywhere on the board; the player moves."""
     krk = "krk"
-    """King and rook against king, likewise."""
+    """King and rook against king, anywhere on the board; the player moves."""
     piece_up = "piece_up"
     """An opening in which the other side lacks a knight or a bishop; either side moves."""
     five_pawns_up = "five_pawns_up"
@@ -42,27 +42,27 @@ class Advantage(StrEnum):
 
 
 class Defender(StrEnum):
-    """The other side."""
+    """Opponent that defends the lost side."""
 
     random = "random"
-    """Any legal move."""
+    """A player that plays any legal move."""
     engine = "engine"
     """Stockfish at full strength, 1,000 nodes per move."""
 
 
 ENDGAMES = {Advantage.kqk: chess.QUEEN, Advantage.krk: chess.ROOK}
 LACKING = {Advantage.piece_up: ((chess.KNIGHT, chess.BISHOP), 1, 3), Advantage.five_pawns_up: ((chess.PAWN,), 5, 5)}
-"""Kinds of the pieces that the other side lacks, their number, and the player's lead in pawns."""
+"""By advantage: kinds of the pieces that the other side lacks, their number, and the player's lead in pawns."""
 
 
 @dataclass(slots=True)
 class ConversionConfig:
-    """Number of positions, and the defenders."""
+    """Number of won positions, and the defenders."""
 
     positions: int = 20
-    """Positions of each kind, the same against each defender."""
+    """Number of positions of each kind. They are the same against each defender."""
     defenders: list[Defender] = field(default_factory=lambda: list(Defender))
-    """`random`, and `engine`, which needs Stockfish."""
+    """Opponents that defend, each at most once. `engine` requires Stockfish."""
 
     def __post_init__(self) -> None:
         if self.positions < 0 or len(set(self.defenders)) < len(self.defenders):
@@ -71,7 +71,7 @@ class ConversionConfig:
 
 @dataclass(frozen=True, slots=True)
 class WonPosition:
-    """A game of the suite before it is played; its string is its identity."""
+    """A game of the suite before it is played. Its `str` is its identity."""
 
     number: int
     advantage: Advantage
@@ -93,9 +93,10 @@ def conversion_suite(
     name: str = "model",
     facts: Mapping[str, Any] | None = None,
 ) -> Suite:
-    """A row per game, with the game as its record. The player's illegal moves are sampled again, then replaced.
+    """Return the suite, with a row per game whose record is the game.
 
-    `seed` decides the positions; `name` is the player's in records. Values, 1.0 or 0.0: `conversion/won`, also as
+    An illegal move of the player is sampled again up to ATTEMPTS times, then replaced by a random legal move. `seed`
+    decides the positions. `name` is the player's name in records. Values are 1.0 or 0.0: `conversion/won`, also as
     `…/<advantage>_<defender>`, and `conversion/ended/<reason>` for the reason of the game's end.
     """
     rescued = RescuedPlayer(player(seed), player(seed + 1), ATTEMPTS, seed)
@@ -118,7 +119,7 @@ def conversion_suite(
 
 
 def defending_engine(path: str) -> OpponentConfig:
-    """The settings of the defender `engine`."""
+    """Return the settings of the defender `engine`."""
     return OpponentConfig(path=path, nodes=1000, skill=FULL_SKILL)
 
 
@@ -129,7 +130,7 @@ DEFENDERS: Mapping[Defender, Callable[[ExitStack, str, int], Player]] = {
 
 
 def won_positions(config: ConversionConfig, seed: int) -> list[WonPosition]:
-    """The games in order: by defender, by kind of position, the player with White in every second one."""
+    """Return the games ordered by defender and kind of position. The player has White in every second one."""
     planned = [
         (advantage, defender, number)
         for defender in config.defenders
@@ -143,7 +144,7 @@ def won_positions(config: ConversionConfig, seed: int) -> list[WonPosition]:
 
 
 def won_board(advantage: Advantage, number: int, seed: int) -> chess.Board:
-    """A legal position, drawn by seed and number, in which a side is ahead: White if the number is even."""
+    """Return a legal position drawn by seed and number. White is ahead if the number is even, otherwise Black."""
     rng, color = random.Random(f"conversion:{seed}:{advantage}:{number}"), number % 2 == 0
     while True:
         board = _endgame(ENDGAMES[advantage], color, rng) if advantage in ENDGAMES else _opening(advantage, color, rng)
@@ -162,7 +163,7 @@ def _endgame(kind: chess.PieceType, color: chess.Color, rng: random.Random) -> c
 
 
 def _opening(advantage: Advantage, color: chess.Color, rng: random.Random) -> chess.Board:
-    """An opening without some pieces of the other side; perhaps not valid, or not ahead."""
+    """Return an opening without some pieces of the other side. It may be invalid, and `color` may not be ahead."""
     kinds, number, _ = LACKING[advantage]
     board = drawn_opening(rng.randrange(1000), rng.randrange(1000)).copy(stack=False)
     squares = [square for kind in kinds for square in board.pieces(kind, not color)]
@@ -184,6 +185,6 @@ def _values(position: WonPosition, game: PlayedGame) -> dict[str, float]:
 
 
 def _record(position: WonPosition, game: PlayedGame, name: str) -> str:
-    """The game as PGN."""
+    """Return the game as PGN."""
     white, black = (name, position.defender.value)[:: 1 if position.color else -1]
     return pgn_text(game, {"Event": str(position), "White": white, "Black": black})

@@ -1,7 +1,7 @@
 """Statistics of a match from its pairs of games: Elo, normalised Elo, likelihood of superiority, pentanomial counts.
 
-All of them have the variance of the pairs' scores, so that an opening's advantage for one colour cancels. A pair's
-score is the mean of its two games: 0, ¼, ½, ¾ or 1, whose counts are the pentanomial ones.
+All of them use the variance of the pairs' scores, so that an opening's advantage for one colour cancels. A pair's score
+is the mean of its two games: 0, ¼, ½, ¾ or 1. The pentanomial counts are the numbers of pairs with each score.
 Source: Vandenbergh, Normalised Elo (cantate.be/Fishtest/normalized_elo_practical.pdf); fastchess, `pentanomial`.
 """
 
@@ -15,13 +15,13 @@ from .suite import SuiteName
 from .table import Measure, Row
 
 ELO_SCALE = 400.0
-# Normalised Elo per standard deviation of one game: near an even score it equals Elo if no game is drawn.
+# Normalised Elo per standard deviation of one game. Near an even score it equals Elo if no game is drawn.
 NORMALISED_SCALE = 2 * ELO_SCALE / math.log(10)
 PAIR_SCORES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def elo(score: float) -> float:
-    """The difference in Elo that belongs to an expected score; infinite at 0 and 1.
+    """Return the Elo difference that corresponds to an expected score; infinite at 0 and 1.
 
     >>> elo(0.5), round(elo(0.75), 1), elo(0.0)
     (0.0, 190.8, -inf)
@@ -32,15 +32,15 @@ def elo(score: float) -> float:
 
 
 def elo_measures(suite: SuiteName, rows: Sequence[Row]) -> dict[str, Measure]:
-    """`<suite>/elo` and `<suite>/normalised_elo`: the player's less the opponent's; no keys without rows.
+    """Return `<suite>/elo` and `<suite>/normalised_elo`, the player's lead over the opponent; empty without rows.
 
     Elo is the logistic difference of the mean score, and its interval is the interval of that score, converted in the
-    same way. If every game was lost the difference is minus infinity, if every game was won it is infinity; the other
-    end is then that of Wilson's interval with a pair as one trial (see `mean_interval`).
+    same way. If every game was lost the difference is minus infinity, and if every game was won it is infinity. The
+    other end is then that of Wilson's interval with a pair as one trial (see `mean_interval`).
 
-    Normalised Elo divides the lead by the standard deviation of one game, √2 times that of a pair's score, so that a
-    match of given length measures it with the same error whatever the share of draws. It has no key if all pairs have
-    the same score.
+    Normalised Elo divides the lead by the standard deviation of one game, which is √2 times that of a pair's score. Its
+    error then depends on the number of games but not on the share of draws. The key is left out if all pairs have the
+    same score.
     """
     scores = _pair_scores(suite, rows)
     if not scores:
@@ -55,7 +55,7 @@ def elo_measures(suite: SuiteName, rows: Sequence[Row]) -> dict[str, Measure]:
 
 
 def match_facts(suite: SuiteName, rows: Sequence[Row]) -> dict[str, Any]:
-    """`pentanomial`, the numbers of pairs with 0, ½, 1, 1½ and 2 points, and `likelihood_of_superiority`."""
+    """Return `pentanomial`, the numbers of pairs with 0, ½, 1, 1½ and 2 points, and `likelihood_of_superiority`."""
     scores = _pair_scores(suite, rows)
     if not scores:
         return {}
@@ -66,7 +66,7 @@ def match_facts(suite: SuiteName, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def likelihood_of_superiority(scores: Sequence[float]) -> float:
-    """The probability that the player is the stronger one, by the normal approximation of the pairs' mean score.
+    """Return the probability that the player is stronger, by the normal approximation of the pairs' mean score.
 
     >>> likelihood_of_superiority([0.25, 0.75]), round(likelihood_of_superiority([0.5, 0.75, 0.5, 0.75]), 3)
     (0.5, 0.958)

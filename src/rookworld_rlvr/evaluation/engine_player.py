@@ -14,26 +14,27 @@ from .players import RandomPlayer
 
 FULL_SKILL = 20
 HASH_MIB = 16
-# Attempts at one move of an engine, and the longest time of a search that is limited by nodes.
+# Attempts at one move, and the time limit of a search in seconds. A search normally ends earlier, by its nodes.
 ATTEMPTS, HUNG_S = 3, 60.0
 
 
 @dataclass(slots=True)
 class OpponentConfig:
-    """A Stockfish opponent: its search and the limits of its strength."""
+    """Search and limits of strength of a Stockfish opponent."""
 
     path: str = ""
-    """The binary; empty: STOCKFISH_PATH, the PATH, then Debian's place."""
+    """Stockfish binary. Empty: STOCKFISH_PATH if it is set, otherwise a binary on the PATH or in /usr/games."""
     nodes: int = 1000
-    """Positions that it may search for a move."""
+    """Number of positions (nodes) that it searches for a move."""
     elo: int = 0
-    """Its own limit of strength (UCI_Elo); 0: none. A limited Stockfish makes other mistakes in every run. The limit
-    was calibrated with time to think, so with so few nodes the opponent is weaker than its Elo says."""
+    """Stockfish's own limit of strength in Elo (UCI_Elo). 0: no limit. A limited Stockfish makes different mistakes in
+    every run. The limit was calibrated at a time per move, so with few nodes the opponent is weaker than this Elo."""
     skill: int = 0
-    """Its Skill Level, 0 to 20, likewise: 0 is the weakest, at 20 nothing limits it. Unused with elo."""
+    """Stockfish's Skill Level, from 0 (weakest) to 20 (no limit). A level below 20 also varies from run to run. Ignored
+    if elo is set."""
     random_moves: float = 0.0
-    """Share of its moves replaced by a random legal move, seeded: an opponent for models that are weaker than the
-    weakest Stockfish. At 1 it plays at random."""
+    """Share of its moves that are replaced by a random legal move, seeded. It makes an opponent for models that are
+    weaker than the weakest Stockfish. At 1 all moves are random."""
 
     def __post_init__(self) -> None:
         if self.nodes < 1 or self.elo < 0 or not 0 <= self.skill <= FULL_SKILL or not 0 <= self.random_moves <= 1:
@@ -44,9 +45,10 @@ class OpponentConfig:
 
 
 class EnginePlayer:
-    """Stockfish in a new game for each move, so that a choice at full strength depends on the game alone.
+    """A player that asks Stockfish for each move, without the results of earlier searches.
 
-    A process that dies or hangs is replaced, and the move is requested again.
+    So a choice at full strength depends only on the moves of its game. A process that dies or hangs is replaced, and
+    the move is requested again.
     """
 
     def __init__(self, config: OpponentConfig, seed: int = 0) -> None:
@@ -82,7 +84,10 @@ class EnginePlayer:
         raise GeneratorError(f"expected a move of {self._binary} in {board.fen()}, got {failure!r}") from failure
 
     def _open(self) -> chess.engine.SimpleEngine:
-        """Raises ValueError if it is another kind of engine or lacks the options, OSError if it cannot be run."""
+        """Start and configure the engine.
+
+        Raises ValueError if it is another kind of engine or lacks the options, OSError if it cannot be run.
+        """
         try:
             engine = chess.engine.SimpleEngine.popen_uci(self._binary)
             try:
@@ -98,7 +103,7 @@ class EnginePlayer:
 
 @contextmanager
 def engine_player(config: OpponentConfig, seed: int = 0) -> Iterator[EnginePlayer]:
-    """An EnginePlayer whose process ends with the context."""
+    """Yield an EnginePlayer whose process ends with the context."""
     player = EnginePlayer(config, seed)
     try:
         yield player
@@ -107,7 +112,7 @@ def engine_player(config: OpponentConfig, seed: int = 0) -> Iterator[EnginePlaye
 
 
 def _strength(engine: chess.engine.SimpleEngine, config: OpponentConfig) -> dict[str, bool | int]:
-    """UCI options that limit the strength. Raises ValueError for an Elo that the engine does not offer."""
+    """Return the UCI options that limit the strength. Raises ValueError for an Elo that the engine does not offer."""
     options: dict[str, bool | int] = {}
     if config.elo:
         supported = engine.options.get("UCI_Elo")

@@ -14,15 +14,15 @@ from .players import Player
 
 
 class Start(StrEnum):
-    """Start of games."""
+    """Starting positions of games."""
 
     standard = "standard"
-    """The standard starting position, every game."""
+    """The standard starting position in every game."""
     openings = "openings"
-    """The lines of `board.openings`, in an order that the seed decides; later games add random plies to a line."""
+    """The opening lines of `board.openings` in an order that the seed decides, each followed by two random plies."""
 
     def board(self, number: int, seed: int) -> chess.Board:
-        """The start of a game, its moves on the stack."""
+        """Return the starting position of a game, with the opening's moves on the stack."""
         if self is Start.standard:
             return chess.Board()
         return drawn_opening(number, seed)
@@ -30,18 +30,18 @@ class Start(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlannedGame:
-    """A game before it is played; its string is its identity."""
+    """A game before it is played. Its `str` is its identity."""
 
     number: int
     start: Start
     seed: int
-    """Decides the order of openings."""
+    """Seed of the order of openings and of their random plies."""
 
     def __str__(self) -> str:
         return f"game {self.number} from {self.board().fen()}"
 
     def board(self) -> chess.Board:
-        """The first position, the opening's moves on the stack."""
+        """Return the starting position, with the opening's moves on the stack."""
         return self.start.board(self.number, self.seed)
 
 
@@ -64,16 +64,16 @@ class End(StrEnum):
     fivefold_repetition = "fivefold_repetition"
     illegal_move = "illegal_move"
     ply_limit = "cut"
-    """Keys and PGN files call it `cut`."""
+    """In keys and PGN files it is called `cut`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """A game with its players."""
+    """A game to be played, with its players."""
 
     number: int
     start: chess.Board
-    """Its moves are those of the opening; it is not changed."""
+    """Starting position. Its move stack has the opening's moves. Playing the game does not change it."""
     white: Player
     black: Player
 
@@ -87,15 +87,15 @@ class PlayedGame:
 
     number: int
     board: chess.Board
-    """Its last position, all moves on the stack, the opening's included."""
+    """Last position, with all moves on the stack, including the opening's."""
     opening_plies: int
     end: End
     winner: chess.Color | None
-    """None: a draw, or a game that reached the ply limit and has no adjudicated winner. An illegal move loses."""
+    """None for a draw or for a game at the ply limit without an adjudicated winner. An illegal move loses."""
     illegal: str | None
-    """The text in place of a legal move, if that ended the game."""
+    """The player's text if it was not a legal move and ended the game; otherwise None."""
     adjudicator: Adjudicator | None = None
-    """Source of the result, if the game reached the ply limit and was adjudicated."""
+    """Source of the result if the game reached the ply limit and was adjudicated; otherwise None."""
 
     @property
     def plies(self) -> int:
@@ -103,7 +103,7 @@ class PlayedGame:
         return len(self.board.move_stack) - self.opening_plies
 
     def answered(self) -> Iterator[chess.Board]:
-        """The positions in which the players chose a legal move, in order; each is valid until the next one."""
+        """Yield the positions in which the players chose a legal move, in order. Each is valid until the next one."""
         board = self.board.root()
         for place, move in enumerate(self.board.move_stack):
             if place >= self.opening_plies:
@@ -112,24 +112,24 @@ class PlayedGame:
 
     @property
     def ending(self) -> str:
-        """The reason of the end, or the adjudicator of a game that reached the ply limit; a name for keys and PGN."""
+        """Name for keys and PGN: the adjudicator if the game was adjudicated, otherwise the reason of its end."""
         return (self.adjudicator or self.end).value
 
     def score(self, color: chess.Color) -> float:
-        """1 for a win, 0 for a loss, ½ for a draw and for a game that reached the ply limit and has no winner."""
+        """Return 1 for a win, 0 for a loss, and ½ for a draw or a game at the ply limit without a winner."""
         return 0.5 if self.winner is None else float(self.winner == color)
 
     def rules_score(self, color: chess.Color) -> float:
-        """The score by the rules of chess alone: ½ for every game that reached the ply limit."""
+        """Return the score by the rules of chess alone: ½ for every game that reached the ply limit."""
         return 0.5 if self.end is End.ply_limit else self.score(color)
 
 
 def play(pairings: Sequence[Pairing], max_plies: int) -> list[PlayedGame]:
-    """Play all games side by side. Each round asks one player for all games in which it is to move.
+    """Play all games side by side and return them in the order of `pairings`.
 
-    That is the player with the most such games, so in pairs of games the two players soon alternate and each chooses
-    for every game at once. `max_plies`, at least 1, counts the players' own plies. A game whose start is already over
-    has none.
+    Each round asks the player that is to move in the most games, and plays its moves in all of these games. So in pairs
+    of games the two players soon alternate, and each chooses a move in every game at once. `max_plies`, at least 1,
+    counts the plies after the opening. A game that is already over at its start has no such plies.
     """
     boards = [pairing.start.copy() for pairing in pairings]
     over: dict[int, PlayedGame] = {}
@@ -149,7 +149,7 @@ def play(pairings: Sequence[Pairing], max_plies: int) -> list[PlayedGame]:
 def _choices(
     pairings: Sequence[Pairing], boards: Sequence[chess.Board], going: Sequence[int]
 ) -> Iterable[tuple[int, str]]:
-    """The moves of the player that is to move in the most games, each with its game; empty if no game goes on."""
+    """Return (game, move) for all games of the player that is to move in the most games; empty if all are over."""
     by_player = defaultdict[int, list[int]](list)
     for i in going:
         by_player[id(pairings[i].to_move(boards[i]))].append(i)
@@ -177,13 +177,13 @@ def _played(
 
 
 def pgn_text(game: PlayedGame, headers: Mapping[str, str]) -> str:
-    """The game as PGN and a blank line; `Termination` names its end or the adjudicator."""
+    """Return the game as PGN and a blank line. `Termination` names its end or the adjudicator."""
     record = chess.pgn.Game.from_board(game.board)
     record.headers.update({**headers, "Round": str(game.number + 1), "Termination": game.ending})
     open_result = game.end is End.ply_limit and game.adjudicator is None
     record.headers["Result"] = "*" if open_result else _result(game.winner)
     if game.illegal is not None:
-        # A comment may hold anything but a closing brace.
+        # A PGN comment must not contain a closing brace.
         record.end().comment = f"illegal: {game.illegal!r}".replace("}", ")")
     return f"{record}\n\n"
 

@@ -1,4 +1,4 @@
-"""The headline keys, and those of them that a run made better or worse."""
+"""The headline keys, and tests of which of them a run made better or worse."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,13 +33,13 @@ GREEDY = (
 MATCH_ELO, BY_MATERIAL = "match/elo", f"match/ended/{Adjudicator.material}"
 MATES = "mate_in_one/accuracy"
 HEADLINE = (*GREEDY, MATES, *(f"{SAMPLED}/{key}" for key in GREEDY), MATCH_ELO)
-# The one number of each task that a decision during training looks at.
+# The key of each task on which decisions during training are based.
 SCORED = {Task.policy: "policy/legal_best_move", Task.environment: "environment/next_state_accuracy"}
-# The share of runs in which chance alone may name a key.
+# Significance level: the share of runs in which chance alone may report a key as changed.
 LEVEL = 0.05
 # A key with fewer rows cannot pass the correction and would only weaken the tests of the others.
 LEAST_ROWS = 30
-# Standard errors of a change that a one-sided test at 5 % finds with a probability of 80 %: 1.645 + 0.842.
+# Size, in standard errors, of a change that a one-sided test at 5 % finds with a probability of 80 %: 1.645 + 0.842.
 DETECTABLE_ERRORS = 2.487
 
 
@@ -50,19 +50,19 @@ class Changes:
     better: list[str]
     worse: list[str]
     perhaps_worse: list[str] = field(default_factory=list)
-    """Not in `worse`, but a one-sided test at 5 % without correction finds a loss."""
+    """Keys that are not in `worse`, but for which a one-sided test at 5 % without correction finds a loss."""
     detectable: Mapping[str, float] = field(default_factory=dict)
-    """The smallest loss of each tested key that this one-sided test finds with a probability of 80 %."""
+    """The smallest loss of each tested key that a one-sided test at 5 % finds with a probability of 80 %."""
 
 
 def changes(before: Iterable[Row], after: Iterable[Row], match: Mapping[str, Measure]) -> Changes:
-    """The headline keys that changed significantly, by Holm's correction at 5 % over all of them.
+    """Return the headline keys that changed significantly, by Holm's correction at 5 % over all tested keys.
 
     A missed loss costs more than a false alarm, so losses are also tested without correction. `match` has the trained
-    model's Elo against the starting checkpoint, which is not tested if material alone decided most games. Tests are
-    those of `paired.compare`, two-sided; Elo has the normal test of its interval. A key is named only if its mean, its
-    interval and its test agree; keys with fewer than `LEAST_ROWS` rows are not tested. Raises ValueError if the rows
-    are not of the same items. Source: Holm, Scandinavian Journal of Statistics 6 (1979) 65-70.
+    model's Elo against the starting checkpoint, which is not tested if material alone decided most games. The tests are
+    the two-sided ones of `paired.compare`, and for Elo the normal test of its interval. A key is reported only if its
+    mean, its interval and its test agree. Keys with fewer than `LEAST_ROWS` rows are not tested. Raises ValueError if
+    the rows are not of the same items. Source: Holm, Scandinavian Journal of Statistics 6 (1979) 65-70.
     """
     compared = compare(before, after)
     tested = {key: compared[key] for key in HEADLINE if key in compared and compared[key].n >= LEAST_ROWS}
@@ -73,12 +73,12 @@ def changes(before: Iterable[Row], after: Iterable[Row], match: Mapping[str, Mea
 
 
 def by_material_alone(match: Mapping[str, Measure]) -> bool:
-    """True if more than half of the games were adjudicated by material, which is too crude for a test."""
+    """Return whether more than half of the games were adjudicated by material, which is too crude for a test."""
     return BY_MATERIAL in match and match[BY_MATERIAL].value > 0.5
 
 
 def better_and_worse(tested: Mapping[str, Comparison]) -> tuple[list[str], list[str]]:
-    """The keys that changed significantly by Holm's correction over all of them, in their order."""
+    """Return the keys that got significantly better, and those that got worse, by Holm's correction over all keys."""
     rejected = holm({key: entry.p for key, entry in tested.items()})
     changed = {key: entry.gain.value for key, entry in tested.items() if key in rejected and entry.consistent}
     better = [key for key, gain in changed.items() if is_better(key, gain)]
@@ -103,7 +103,7 @@ def _elo_comparison(elo: Measure) -> Comparison:
 
 
 def holm(p_values: Mapping[str, float], level: float = LEVEL) -> set[str]:
-    """The keys whose p stays below `level` after Holm's step-down correction over all of them.
+    """Return the keys whose p-value is significant at `level` by Holm's step-down correction over all of them.
 
     >>> sorted(holm({"a": 0.001, "b": 0.02, "c": 0.04, "d": 0.5}))
     ['a']
@@ -117,7 +117,7 @@ def holm(p_values: Mapping[str, float], level: float = LEVEL) -> set[str]:
 
 
 def _p(elo: Measure) -> float:
-    """The p-value of a normal interval: below 0.05 exactly if the 95 % interval leaves out 0."""
+    """Return the p-value that belongs to a normal 95 % interval; below 0.05 exactly if the interval excludes 0."""
     nearer = elo.high if elo.value < 0 else elo.low
     if not isfinite(elo.value) or not isfinite(nearer):
         return 0.0 if elo.low > 0 or elo.high < 0 else 1.0
@@ -128,9 +128,9 @@ def _p(elo: Measure) -> float:
 def headline_gains(
     summaries: Sequence[Mapping[str, Any]],
 ) -> Iterator[tuple[str, list[Mapping[str, Any]], tuple[float, float, float]]]:
-    """Yield each headline key that all runs have, with each run's gain and `gain_over_seeds` of them.
+    """Yield each headline key that all runs have, with each run's gain and the `gain_over_seeds` of these gains.
 
-    The gain is that of the run's summary.json, for the match its Elo.
+    A gain is an entry of the run's summary.json. For the match it is the Elo.
     """
     for key in HEADLINE:
         part, name = ("match", "elo") if key == MATCH_ELO else ("gain", key)
@@ -140,10 +140,10 @@ def headline_gains(
 
 
 def gain_over_seeds(key: str, gains: Sequence[Mapping[str, Any]]) -> tuple[float, float, float]:
-    """The mean gain of runs that differ in their seed alone, and its 95 % interval, as (mean, low, high).
+    """Return the mean gain of runs that differ only in their seed, and its 95 % interval, as (mean, low, high).
 
-    `gains` are the entries of the runs' summaries. All runs share the held-out rows, whose sampling error does not
-    become smaller with more runs; games are played anew in each run.
+    `gains` are the entries of the runs' summaries. All runs share the held-out rows, so more runs do not reduce the
+    sampling error of the rows. They reduce that of the match, because each run plays its own games.
     """
     values = [float(gain["value"]) for gain in gains]
     errors = [(float(gain["high"]) - float(gain["low"])) / (2 * Z_95) for gain in gains]
@@ -152,5 +152,5 @@ def gain_over_seeds(key: str, gains: Sequence[Mapping[str, Any]]) -> tuple[float
 
 
 def shown_first(gains: Mapping[str, object], worse_keys: Sequence[str]) -> list[str]:
-    """The headline keys that a run has, in their order, and any key of `worse`."""
+    """Return the headline keys that are in `gains` or in `worse_keys`, in the order of HEADLINE."""
     return [key for key in HEADLINE if key in gains or key in worse_keys]

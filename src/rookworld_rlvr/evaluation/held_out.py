@@ -20,7 +20,7 @@ from .table import Row, Written, score_examples
 RECALL_ILLEGAL = f"{Task.environment}/recall_illegal"
 
 Complete = Callable[[Sequence[Example]], list[str]]
-"""The greedy completions of examples, in their order."""
+"""Function that returns the greedy completions of examples, in their order."""
 
 
 def held_out_suite(
@@ -32,10 +32,10 @@ def held_out_suite(
     most: int,
     engine: MoveEvaluator | None = None,
 ) -> Suite:
-    """The first `most` examples of the task whose position is not in `trained` (keys of `example_key`).
+    """Return the suite of the first `most` examples of the task whose `example_key` is not in `trained`.
 
-    All examples of one position and task stay, because they may have different moves. With `engine` policy rows also
-    have `win_probability_loss`; the engine evaluates their positions while the model writes.
+    Several examples of one position are all kept, because they may have different moves. With `engine` policy rows also
+    have `win_probability_loss`. The engine evaluates their positions while the model generates.
     """
     own = [example for example in examples if example.task is task]
     kept = [example for example in own if example_key(example) not in trained]
@@ -43,7 +43,7 @@ def held_out_suite(
     def answer(first: int, chunk: Sequence[Any]) -> list[Row]:
         if engine is None:
             return held_out_rows(first, chunk, complete(chunk))
-        # The next chunk too, so that the engine works while this one is scored.
+        # Request the next chunk too, so that the engine works on it while this chunk is scored.
         engine.prepare(items[first : first + 2 * CHUNK_ROWS])
         completions = complete(chunk)
         return held_out_rows(first, chunk, completions, engine.analyses(chunk))
@@ -61,9 +61,9 @@ def held_out_rows(
     completions: Sequence[str],
     analyses: Mapping[str, Analysis] | None = None,
 ) -> list[Row]:
-    """The rows of held-out examples with all details, the first with index `first`.
+    """Return the rows of held-out examples with all detailed values, numbered from `first`.
 
-    `analyses`, by FEN, add the values of move evaluations.
+    `analyses` by FEN add the values of move evaluations.
     """
     rows = score_examples(examples, completions, analyses)
     return [
@@ -84,9 +84,9 @@ def _details(example: Example, completion: str) -> dict[str, float]:
 
 
 def _refined(values: Mapping[str, float], example: Example) -> dict[str, float]:
-    """The values, and each `<suite>/<name>` again by the slices of the prompt's position and by its source.
+    """Return the values, and each `<suite>/<name>` again by the slices of the prompt's position and by its source.
 
-    The recall of illegal moves has a key for each kind of illegal move, too.
+    The recall of illegal moves is also repeated under the kind of the illegal move.
     """
     own = {key: value for key, value in values.items() if key.count("/") == 1}
     refined = dict(values) | with_slices(own, parse_fen(parse_prompt(example.prompt).fen))

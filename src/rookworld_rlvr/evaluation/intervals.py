@@ -1,7 +1,7 @@
 """95 % confidence intervals of fractions, means, ratios and seeds.
 
-Sums are exact (`math.fsum`), so the order of the values changes nothing. scipy.stats is imported by the functions that
-need it, because its import takes about as long as the rest of the command line.
+Sums are exact (`math.fsum`), so results do not depend on the order of the values. scipy.stats is imported in the
+functions that need it, because its import takes about as long as the start of the rest of the command line.
 """
 
 import math
@@ -10,13 +10,13 @@ from functools import lru_cache
 
 # The quantile of the normal distribution at 0.975, for two-sided 95 % intervals.
 Z_95 = 1.959963984540054
-# Equal shares that were subtracted as floats differ by less than this, different shares by more.
+# Tolerance for equality: larger than rounding errors of differences of shares, smaller than any true difference.
 SAME = 1e-12
 
 
 @lru_cache(maxsize=4096)
 def wilson_interval(successes: int, n: int) -> tuple[float, float]:
-    """The 95 % Wilson score interval of a fraction, without continuity correction; within [0, 1].
+    """Return the 95 % Wilson score interval of a fraction, without continuity correction; within [0, 1].
 
     Its width is never 0, so a perfect score of a few rows does not look certain. Raises ValueError unless n ≥ 1 and
     0 ≤ successes ≤ n. Source: Wilson, JASA 22 (1927) 209-212; Newcombe, Stat. Med. 17 (1998) 857-872.
@@ -33,19 +33,19 @@ def wilson_interval(successes: int, n: int) -> tuple[float, float]:
 
 
 def mean_interval(values: Sequence[float], lowest: float, highest: float) -> tuple[float, float, float]:
-    """The mean of graded values and its 95 % normal interval, as (mean, low, high), clipped to the scale.
+    """Return the mean of graded values and its 95 % normal interval, as (mean, low, high), clipped to the scale.
 
     The interval is mean ± z·s/√n, where s is the standard deviation of the sample. `lowest` and `highest` are the ends
     of the scale on which the values lie.
 
-    Special cases: One value does not show any spread, so its interval is the whole scale. If n ≥ 2 values all equal v,
-    the interval allows for values that were not seen. Their share is at most q = z²/(n + z²), which is the upper end of
+    Special cases: A single value does not show any spread, so its interval is the whole scale. If n ≥ 2 values all
+    equal v, the interval allows for values that were not seen. Their share is at most q = z²/(n + z²), the upper end of
     Wilson's interval for 0 of n. They may lie anywhere on the scale, so low = v − q(v − lowest) and
     high = v + q(highest − v). At an end of the scale [0, 1] this equals Wilson's interval. If an end of the scale is
     infinite, the interval ends at v on that side. An infinite value makes the mean infinite, and its interval is the
     whole scale.
 
-    Raises ValueError without a value, or with a value outside the scale.
+    Raises ValueError if there is no value, or if a value lies outside the scale.
 
     >>> mean_interval([0.5], 0.0, 1.0), [round(number, 4) for number in mean_interval([0.5] * 8, 0.0, 1.0)]
     ((0.5, 0.0, 1.0), [0.5, 0.3378, 0.6622])
@@ -56,7 +56,7 @@ def mean_interval(values: Sequence[float], lowest: float, highest: float) -> tup
         return values[0], lowest, highest
     if not all(map(math.isfinite, values)):
         return sum(values), lowest, highest
-    # Rounding can move the mean of equal values beyond them.
+    # Rounding can move the mean of equal values outside their range.
     mean = min(max(math.fsum(values) / len(values), min(values)), max(values))
     if max(values) - min(values) <= SAME:
         return mean, _unseen(mean, lowest, len(values)), _unseen(mean, highest, len(values))
@@ -65,24 +65,24 @@ def mean_interval(values: Sequence[float], lowest: float, highest: float) -> tup
 
 
 def _deviation(values: Sequence[float]) -> float:
-    """The standard deviation of at least two values, with n − 1 in the denominator."""
+    """Return the standard deviation of at least two values, with n − 1 in the denominator."""
     mean = math.fsum(values) / len(values)
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def _unseen(value: float, end: float, n: int) -> float:
-    """The mean, if as many values as n equal ones leave possible were at this end of the scale."""
+    """Return the mean if the largest share of unseen values (see `mean_interval`) were at a finite `end`."""
     return value + Z_95**2 / (n + Z_95**2) * (end - value) if math.isfinite(end) else value
 
 
 def ratio_interval(counts: Sequence[tuple[int, int]]) -> tuple[float, float, float]:
-    """Events over trials where trials come in groups, as (ratio, low, high): 95 %, within [0, 1].
+    """Return events over trials with its 95 % interval within [0, 1], as (ratio, low, high), for trials in groups.
 
-    `counts` has the events and trials of each group. The groups are the sample, not the trials, because the probability
+    `counts` has the events and trials of each group. The sample consists of groups, not trials, because the probability
     of an event may differ between groups and may depend on their number of trials. With r = Σ events / Σ trials and the
     deviations d = events − r·trials of n groups, the variance of r is Σd² / (n − 1) / (n · mean trials²), and the
     interval is r ± z·√variance. For a single group, for groups that do not deviate, and if no trial or every trial was
-    an event, this variance means nothing, and the interval is Wilson's over trials. Raises ValueError without a trial.
+    an event, this variance is meaningless, and Wilson's interval over trials is used. Raises ValueError without trials.
     Source: Cochran, Sampling Techniques, 3rd edition (1977), chapter 6.
 
     >>> [round(number, 4) for number in ratio_interval([(1, 10), (1, 1), (0, 40)])]
@@ -100,11 +100,11 @@ def ratio_interval(counts: Sequence[tuple[int, int]]) -> tuple[float, float, flo
 
 
 def seeds_interval(values: Sequence[float], row_error: float = 0.0) -> tuple[float, float, float]:
-    """The mean over runs and its 95 % interval, as (mean, low, high). Raises ValueError below two runs.
+    """Return the mean over runs and its 95 % interval, as (mean, low, high). Raises ValueError below two runs.
 
-    The variance between k runs contributes t·s/√k by Student's t. `row_error` is the standard error of the mean by the
-    sampling of its rows or games, which contributes z·row_error. The interval is the root of the sum of their squares,
-    so it is never narrower than the interval over rows. An infinite value leaves the whole scale.
+    The interval is mean ± √(a² + b²). The variance between k runs contributes a = t·s/√k by Student's t. The sampling
+    of rows or games contributes b = z·row_error, where `row_error` is the standard error that it causes in the mean.
+    So the interval is never narrower than the one over rows. If a value is infinite, the interval is (−∞, ∞).
 
     >>> [round(number, 3) for number in seeds_interval([0.096, 0.085, 0.060])]
     [0.08, 0.035, 0.126]
@@ -122,9 +122,9 @@ def seeds_interval(values: Sequence[float], row_error: float = 0.0) -> tuple[flo
 
 
 def seeds_p(values: Sequence[float]) -> float:
-    """The two-sided p-value of Student's t test that the mean over runs is 0. Raises ValueError below two runs.
+    """Return the two-sided p-value of Student's t test that the mean over runs is 0. Raises ValueError below two runs.
 
-    Runs of one value leave no doubt: 1.0 if it is 0, else 0.0.
+    If all runs have the same value, the result is 1.0 if this value is 0, otherwise 0.0.
 
     >>> round(seeds_p([0.096, 0.085, 0.060]), 3), seeds_p([0.0, 0.0])
     (0.017, 1.0)
@@ -139,9 +139,10 @@ def seeds_p(values: Sequence[float]) -> float:
 
 
 def seeds_needed(values: Sequence[float], half: float, most: int = 1000) -> int:
-    """The fewest runs whose interval (see `seeds_interval`) reaches `half` to each side, by the spread of these runs.
+    """Return the smallest number of runs whose interval (see `seeds_interval`) reaches at most `half` to each side.
 
-    `most` if more are needed. Raises ValueError below two runs.
+    The estimate uses the spread of `values` and no `row_error`. It is `most` if more runs are needed. Raises ValueError
+    below two runs.
 
     >>> seeds_needed([0.096, 0.085, 0.060], half=0.02)
     6

@@ -1,8 +1,8 @@
 """Evaluation keys: the scale and the direction of each one, and the slices that refine them.
 
-A key inherits from the longest declared key that it refines: `policy/valid/white` is read as `policy/valid`. A key
-without a scale is right or wrong: its values are 1.0 and 0.0 and its interval is Wilson's. A graded key has the
-interval of its mean, clipped to its scale.
+A key inherits from the longest declared key that it refines: `policy/valid/white` inherits from `policy/valid`. A key
+without a scale is right or wrong: its values are 1.0 and 0.0, and its interval is Wilson's. A graded key has a scale,
+and the normal interval of its mean, clipped to the scale.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ import chess
 from ..board.phase import Phase, phase_of
 from ..board.transition import REWARD_ILLEGAL, REWARD_WIN
 
-# The largest error between two rewards of the environment: a win taken for an illegal move.
+# The largest difference of two rewards of the environment: that of a win and an illegal move.
 REWARD_WIDTH = REWARD_WIN - REWARD_ILLEGAL
 SAMPLED, SPREAD = "sampled", "spread"
 BEST, DISTINCT = f"{SPREAD}/best", f"{SPREAD}/distinct"
-"""Prefixes of sampled keys: the mean over a row's samples; the best of them; the share of them that differ."""
+"""Prefixes of sampled keys: the mean over a row's samples, the best of them, and the share of distinct ones."""
 SLICES = (*chess.COLOR_NAMES[::-1], *(phase.value for phase in Phase))
-"""Refine keys: the colour to move, and the phase of the game."""
+"""Suffixes of keys: the colour to move and the phase of the game."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class Scale:
     """The range of graded values."""
 
     lowest: float
-    """May be minus infinity."""
+    """Lowest value. It may be minus infinity."""
     highest: float
-    """May be infinity."""
+    """Highest value. It may be infinity."""
 
     @property
     def width(self) -> float:
@@ -44,7 +44,7 @@ class Direction(Enum):
     higher = "higher"
     lower = "lower"
     neutral = "neutral"
-    """Neither is better: a property of games or of the opponent."""
+    """Neither direction is better: the key is a property of games or of the opponent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Key:
 
     direction: Direction
     scale: Scale | None = None
-    """None: right or wrong."""
+    """Range of the values. None if they are right or wrong."""
 
 
 UNIT, COUNT, REAL = Scale(0.0, 1.0), Scale(0.0, inf), Scale(-inf, inf)
@@ -126,11 +126,11 @@ KEYS: Mapping[str, Key] = {
     **_of("label_loss/environment", {"": NATS, "_per_token": NATS}),
     **_of("conversion/", {"won": RIGHT, "ended": EVENT}),
 }
-"""Declared keys by full name, without `sampled/` and the other prefixes of samples."""
+"""Declared keys by full name, without SAMPLED, BEST and DISTINCT."""
 
 
 def key_of(name: str) -> Key:
-    """The declaration of a key; right or wrong and neutral if neither it nor a key that it refines is declared.
+    """Return the declaration of a key or of the key that it refines; EVENT (right or wrong, neutral) without one.
 
     >>> key_of("policy/legal_candidates/black").scale, key_of("policy/valid/black").scale
     (Scale(lowest=0.0, highest=1.0), None)
@@ -147,12 +147,12 @@ def key_of(name: str) -> Key:
 
 
 def scale_of(name: str) -> Scale | None:
-    """The scale of a graded key; None for a key that is right or wrong."""
+    """Return the scale of a graded key; None for a key that is right or wrong."""
     return key_of(name).scale
 
 
 def lower_is_better(name: str) -> bool:
-    """True for losses, errors and rates of illegal moves.
+    """Return whether a lower value is better: True for losses, errors and rates of illegal moves.
 
     >>> lower_is_better("sampled/policy/win_probability_loss/white"), lower_is_better("policy/valid")
     (True, False)
@@ -161,7 +161,7 @@ def lower_is_better(name: str) -> bool:
 
 
 def is_worse(name: str, change: float) -> bool:
-    """True if a key got worse by this change; neutral keys get neither worse nor better.
+    """Return whether this change makes a key worse. No change makes a neutral key worse or better.
 
     >>> is_worse("environment/fen_error_turn", 0.1), is_worse("match/ended/stalemate", 0.1)
     (True, False)
@@ -170,12 +170,12 @@ def is_worse(name: str, change: float) -> bool:
 
 
 def is_better(name: str, change: float) -> bool:
-    """True if a key got better by this change."""
+    """Return whether this change makes a key better."""
     return is_worse(name, -change)
 
 
 def is_tested(name: str) -> bool:
-    """True for declared keys that have a direction; keys that refine one of them are not tested for changes.
+    """Return whether a key is tested for changes: it must be declared itself and have a direction.
 
     >>> is_tested("sampled/policy/valid"), is_tested("policy/valid/white"), is_tested("match/ended")
     (True, False, False)
@@ -185,7 +185,7 @@ def is_tested(name: str) -> bool:
 
 
 def slices_of(board: chess.Board) -> tuple[str, str]:
-    """The two `SLICES` of a position.
+    """Return the two `SLICES` of a position.
 
     >>> slices_of(chess.Board())
     ('white', 'opening')
@@ -194,7 +194,7 @@ def slices_of(board: chess.Board) -> tuple[str, str]:
 
 
 def with_slices(values: Mapping[str, float], board: chess.Board) -> dict[str, float]:
-    """The values, and each of them again by the slices of the position.
+    """Return the values, and each of them again by the slices of the position.
 
     >>> with_slices({"policy/valid": 1.0}, chess.Board())
     {'policy/valid': 1.0, 'policy/valid/white': 1.0, 'policy/valid/opening': 1.0}

@@ -22,15 +22,15 @@ from .table import Row
 BATCH_ROWS = 32
 
 Losses = Callable[[Sequence[Example]], "list[LabelLoss | None]"]
-"""The losses of examples, in their order; see `label_losses`."""
+"""Function that returns the losses of examples, in their order; see `label_losses`."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelLoss:
-    """The cross-entropy of one label's completion, its end of text included."""
+    """The cross-entropy of one label, including its end-of-text token."""
 
     nat: float
-    """−log of the label's probability: comparable between tokenizers; infinite if the model gives no number."""
+    """−log of the label's probability, comparable between tokenizers. Infinite if the model's result is not finite."""
     tokens: int
     """Length of the label in tokens of this model's tokenizer, at least 1."""
 
@@ -40,10 +40,11 @@ class LabelLoss:
 
 
 def label_loss_suite(losses: Losses, examples: Sequence[Example], *, facts: Mapping[str, Any]) -> Suite:
-    """Rows of the examples: `label_loss/<task>`, in nats, and `label_loss/<task>_per_token`, in the model's own tokens.
+    """Return a suite with the values `label_loss/<task>` in nats and `label_loss/<task>_per_token` in nats per token.
 
-    Both also by the slices of the prompt's position. A label that is missing or too long for the model has no loss. Of
-    two models `evaluate compare` shows what one has forgotten: a loss that rose, with an interval above 0.
+    Tokens are the model's own. Both values also exist by the slices of the prompt's position. A label that is missing
+    or too long for the model has no loss. `evaluate compare` of two models shows forgetting as a rise of this loss with
+    an interval above 0.
     """
 
     def answer(first: int, chunk: Sequence[Any]) -> list[Row]:
@@ -63,10 +64,10 @@ def _values(example: Example, loss: LabelLoss | None) -> dict[str, float]:
 
 @torch.no_grad()
 def label_losses(policy: Policy, examples: Sequence[Example]) -> list[LabelLoss | None]:
-    """The loss of each example's label at temperature 1, in the examples' order, in float32.
+    """Return the loss of each example's label at temperature 1, in the examples' order, computed in float32.
 
-    None if there is no label, or if prompt and label exceed the model's positions. Prompt and completion are tokenised
-    apart, as in sampling. The model stays in its mode (training or evaluation).
+    None if there is no label, or if prompt and label exceed the model's positions. Prompt and label are tokenised
+    separately, as in sampling. The model's mode (training or evaluation) is restored.
     """
     policy = replace(policy, precision=Precision.fp32)
     most = getattr(policy.model.config, "max_position_embeddings", None) or 10**9

@@ -1,6 +1,7 @@
 """The suites `match` and `engine_match`: pairs of games of a model against another player.
 
-In a pair two players play one opening with both colours. Games that reach the ply limit are adjudicated.
+In a pair the two players play the same opening twice, each once with White. Games that reach the ply limit are
+adjudicated.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,11 +29,11 @@ from .players import (
 from .suite import Suite, SuiteName, by_chunks
 from .table import Row
 
-# One pass of a model samples a move in each of twice so many games.
+# Pairs that are played at once. A model samples the moves of both games of every pair in one batch.
 PAIRS_SIDE_BY_SIDE = 100
-# An engine moves in one game at a time. A chunk: an interruption loses at most so many pairs.
+# Pairs in a chunk against an engine, which moves in one game at a time. An interruption loses at most one chunk.
 ENGINE_PAIRS_SIDE_BY_SIDE = 8
-# Distance between the seeds of the two sides; the attempts of one side use the seeds between.
+# Offset of the opponent's seed from the player's. Each side retries after an illegal move with its seed plus 1.
 OPPONENT_SEED = 1000
 ENDINGS = (*(end.value for end in End if end is not End.ply_limit), *(each.value for each in Adjudicator))
 
@@ -41,7 +42,7 @@ class IllegalRule(StrEnum):
     """Consequence of an illegal move."""
 
     rescued = "rescued"
-    """The player tries again, match.attempts times at most; then a random legal move replaces it. Both are counted."""
+    """The player retries at most match.attempts times; then a random legal move replaces the move. Both are counted."""
     loses = "loses"
     """The game is lost."""
 
@@ -54,7 +55,7 @@ class Rule(StrEnum):
     capture = "capture"
     """The most valuable capture."""
     exchange = "exchange"
-    """A one-ply exchange rule with mate in one."""
+    """A mate in one; otherwise the best balance of material after the opponent's best capture."""
 
 
 RULES: Mapping[str, Callable[[int], Player]] = {
@@ -66,21 +67,22 @@ RULES: Mapping[str, Callable[[int], Player]] = {
 
 @dataclass(slots=True)
 class MatchConfig:
-    """Number and length of games, and the opponent."""
+    """Number and length of the match's games, and the opponent."""
 
     opponent: str = "random"
-    """random, capture or exchange (rules of thumb, which need no model), or a model: a folder, a hub name, `tiny`."""
+    """Either a rule of thumb (random, capture or exchange) or a model (a folder, a name on the hub or `tiny`)."""
     pairs: int = 100
-    """Openings, each played with both colours."""
+    """Number of openings. Each is played with both colours."""
     max_plies: int = 200
-    """A longer game ends there and is adjudicated: by Stockfish where it is installed, else by material."""
+    """Largest number of plies after the opening. A game that reaches it is adjudicated, by Stockfish if it is
+    installed and otherwise by material."""
     illegal: IllegalRule = IllegalRule.rescued
     attempts: int = 3
-    """illegal=rescued: how often a player may try again after an illegal move."""
+    """Largest number of retries after an illegal move with illegal=rescued."""
     decoding: DecodingConfig = field(default_factory=published_decoding)
     """Decoding of both players, if they are models."""
     pgn: str = ""
-    """A file for the games, refused if it holds other games; empty: none."""
+    """PGN file to write the games to. A file that holds other games is refused. Empty: no file."""
 
     def __post_init__(self) -> None:
         if self.pairs < 0 or self.max_plies < 1 or self.attempts < 0:
@@ -92,17 +94,18 @@ class MatchConfig:
 
 @dataclass(slots=True)
 class EngineMatchConfig:
-    """Number and length of games, and the opponent."""
+    """Number and length of games against an engine, and the engine."""
 
     pairs: int = 32
-    """Openings, each played with both colours."""
+    """Number of openings. Each is played with both colours."""
     max_plies: int = 300
-    """A longer game ends there and is adjudicated: by Stockfish where it is installed, else by material."""
+    """Largest number of plies after the opening. A game that reaches it is adjudicated, by Stockfish if it is
+    installed and otherwise by material."""
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
-    """Greedy: the model's best play."""
+    """Decoding of the model. The default is greedy, which is the model's best play."""
     opponent: OpponentConfig = field(default_factory=OpponentConfig)
     pgn: str = ""
-    """A file for the games, refused if it holds other games; empty: none."""
+    """PGN file to write the games to. A file that holds other games is refused. Empty: no file."""
 
     def __post_init__(self) -> None:
         if self.pairs < 0 or self.max_plies < 1:
@@ -112,7 +115,7 @@ class EngineMatchConfig:
 
 
 MakePlayer = Callable[[int], Player]
-"""Makes a player from the seed of its samples."""
+"""Function that makes a player from the seed of its samples."""
 
 
 def match_suite(
@@ -126,11 +129,11 @@ def match_suite(
     names: tuple[str, str] = ("model", "opponent"),
     facts: Mapping[str, Any] | None = None,
 ) -> Suite:
-    """See `paired_suite`; without `pairs` all pairs of the configuration are played.
+    """Return the suite `match` (see `paired_suite`). If `pairs` is None, all pairs of the configuration are played.
 
-    Rows also have, with illegal=rescued, `match/illegal` and `match/replaced`, shares of the player's moves, and
-    `match/opponent_illegal` and `match/opponent_replaced`; with illegal=loses `match/illegal`, the share of games that
-    the player lost by an illegal move.
+    With illegal=rescued rows also have `match/illegal` and `match/replaced`, shares of the player's moves, and
+    `match/opponent_illegal` and `match/opponent_replaced`. With illegal=loses they also have `match/illegal`, the share
+    of games that the player lost by an illegal move.
     """
     ours, theirs = _rescued(player, config, seed), _rescued(opponent, config, seed + OPPONENT_SEED)
 
@@ -156,7 +159,7 @@ def match_suite(
 
 
 def _rescued(make: MakePlayer, config: MatchConfig, seed: int) -> RescuedPlayer:
-    """The player, with another seed for its further attempts."""
+    """Return a player that retries with another seed after an illegal move."""
     return RescuedPlayer(make(seed), make(seed + 1), config.attempts, seed)
 
 
@@ -170,7 +173,10 @@ def engine_match_suite(
     names: tuple[str, str] = ("model", "engine"),
     facts: Mapping[str, Any] | None = None,
 ) -> Suite:
-    """See `paired_suite`; rows also have `engine_match/illegal`, games that the player lost by an illegal move."""
+    """Return the suite `engine_match` (see `paired_suite`).
+
+    Rows also have `engine_match/illegal`, the share of games that the player lost by an illegal move.
+    """
     return paired_suite(
         SuiteName.engine_match,
         player,
@@ -187,7 +193,9 @@ def engine_match_suite(
 
 
 PairValues = Callable[[PlayedGame, PlayedGame], Mapping[str, float]]
-"""Further values of a pair of games, the first with White, by name without the suite's."""
+"""Function that returns further values of a pair of games by name, without the suite's prefix.
+
+Its first argument is the game in which the player has White."""
 
 
 def paired_suite(
@@ -204,12 +212,14 @@ def paired_suite(
     names: tuple[str, str],
     facts: Mapping[str, Any] | None = None,
 ) -> Suite:
-    """A row per pair of games, with both as its record; `pairs` number the openings, which `seed` decides.
+    """Return a suite with a row per pair of games, whose record is both games.
 
-    `side_by_side` pairs are played at once. Opponent and referee are opened on request. `names` stand in the records.
+    `pairs` are the numbers of the openings, which `seed` decides. `side_by_side` pairs are played at once. Opponent and
+    referee are opened when rows are requested. `names` are the names of player and opponent in the records.
 
-    Values are means over a pair's two games: `<suite>/score`, 1 for a win, ½ for a draw; `/won`, `/drawn`, `/lost`;
-    `/rules_score`, where every game that reached the ply limit is drawn; `/ended/<ending>`; and those of `extra`.
+    Values are means over a pair's two games: `<suite>/score`, 1 for a win and ½ for a draw; `/won`, `/drawn`, `/lost`;
+    `/rules_score`, in which a game that reached the ply limit is drawn; `/ended/<ending>`; and those of `extra`.
+    `/score/white` and `/score/black` are the scores of the player's games with White and with Black.
     """
 
     def answer(other: Player, arbiter: Referee, first: int, chunk: Sequence[Any]) -> list[Row]:
@@ -233,7 +243,7 @@ def paired_suite(
 
 
 def _record(game: PlayedGame, suite: SuiteName, names: tuple[str, str]) -> str:
-    """The game as PGN; the player has White in games of an even number."""
+    """Return the game as PGN. The player has White in games with an even number."""
     white, black = names if game.number % 2 == 0 else names[::-1]
     return pgn_text(game, {"Event": suite.value, "White": white, "Black": black})
 
@@ -254,6 +264,6 @@ def _scores(as_white: PlayedGame, as_black: PlayedGame) -> dict[str, float]:
 
 
 def lost_by_illegal(as_white: PlayedGame, as_black: PlayedGame) -> dict[str, float]:
-    """The share of a pair's games that the player lost by an illegal move."""
+    """Return the share of a pair's games that the player lost by an illegal move."""
     games = ((as_white, chess.WHITE), (as_black, chess.BLACK))
     return {"illegal": sum(game.end is End.illegal_move and game.winner is not color for game, color in games) / 2}

@@ -1,7 +1,7 @@
 """The suite `mate_in_one`: positions of BIG-bench's `checkmate_in_one` as policy prompts.
 
-Source: github.com/google/BIG-bench, bigbench/benchmark_tasks/checkmate_in_one; its score is exact match with the
-one target. Here any mating move counts, and exact match is a second key.
+Source: github.com/google/BIG-bench, bigbench/benchmark_tasks/checkmate_in_one. Its score is exact match with the single
+target. Here any mating move counts, and exact match is a second key.
 """
 
 import io
@@ -25,12 +25,13 @@ from .table import Row, move_written
 
 @dataclass(slots=True)
 class MateInOneConfig:
-    """Source and number of positions."""
+    """Source and number of the positions of BIG-bench's mate-in-one task."""
 
     path: str = ""
-    """JSON lines with `fen` and `best`, or BIG-bench's own task.json. The suite needs it; a run without it has none."""
+    """File of JSON lines with `fen` and `best`, or BIG-bench's task.json. The suite requires it. Empty: a training run
+    evaluates no such positions."""
     limit: int | None = None
-    """Largest number of positions; null: all."""
+    """Largest number of positions. null: all."""
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
@@ -43,17 +44,17 @@ class MateInOne:
 
     fen: str
     best: str
-    """The file's mating move, UCI."""
+    """The mating move that the file gives, in UCI notation."""
 
     def __str__(self) -> str:
         return f"{self.fen} {self.best}"
 
 
 def read_mates(path: Path | str) -> list[MateInOne]:
-    """The positions of a file, in order, without duplicates.
+    """Return the positions of a file, in order, without duplicates.
 
-    Raises ValueError, naming file and row, if a row is not a position with a mating move, or if there is none; OSError
-    if the file cannot be read.
+    Raises ValueError, naming file and row, if a row is not a position with a mating move, or if there are no rows.
+    Raises OSError if the file cannot be read.
     """
     path = Path(path)
     text = path.read_text(encoding="utf-8-sig")
@@ -77,7 +78,7 @@ def _mate(row: object, where: str) -> MateInOne:
 
 
 def _json_rows(text: str, path: Path) -> Iterator[tuple[str, object]]:
-    """Each line that is not blank, with its place in the file."""
+    """Yield the place in the file and the decoded content of each line that is not blank."""
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
             yield f"{path}:{number}", _decoded(line, f"{path}:{number}")
@@ -91,7 +92,10 @@ def _decoded(text: str, where: Path | str) -> Any:
 
 
 def _bigbench_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """The task's examples, with their places: the moves of a game so far in SAN, and the mating move as the target."""
+    """Yield the place and the position of each example of the task.
+
+    An example has the moves of a game so far, in SAN, and the mating move as its target.
+    """
     task = _decoded(text, path)
     if not isinstance(task, dict) or not isinstance(task.get("examples"), list):
         raise ValueError(f"expected BIG-bench's task.json with a list of examples, got none in {path}")
@@ -106,10 +110,10 @@ def _bigbench_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, str]]
 
 
 def mate_in_one_suite(player: Player, mates: Sequence[MateInOne], *, facts: Mapping[str, Any] | None = None) -> Suite:
-    """A row per position.
+    """Return the suite, with a row per position.
 
-    Values, also by the position's slices: `mate_in_one/accuracy`, any mating move counts; `/exact`, the file's own;
-    `/legal`.
+    Values, also by the position's slices: `mate_in_one/accuracy`, for which any mating move counts; `/exact`, for which
+    only the file's move counts; `/legal`.
     """
 
     def answer(first: int, chunk: Sequence[Any]) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Evaluation metrics with their units, meanings and healthy values; the generated documents list them."""
+"""Evaluation metrics with their units, meanings and healthy values. The generated documentation lists them."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ class EvaluationMetric:
     unit: str
     meaning: str
     healthy: str
-    """Value to expect of a model that plays well."""
+    """Value or trend to expect of a model that plays well."""
 
 
 _Table = dict[str, EvaluationMetric]
@@ -142,4 +142,4 @@ EVALUATION_METRICS: _Table = {
         },
     ),
 }
-"""Key prefixes of all suites."""
+"""The metrics of all suites by key. A key with a longer name, such as a slice, has the meaning of its prefix."""

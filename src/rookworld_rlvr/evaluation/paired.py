@@ -1,6 +1,6 @@
-"""Comparison of two models on the same rows: their difference by key, and its statistical significance.
+"""Comparison of two models on the same rows: the difference of each key and its statistical significance.
 
-Each test is of one key; with many keys some p-values are below 0.05 by chance.
+Each key has a test of its own, so with many keys some p-values are below 0.05 by chance.
 """
 
 import math
@@ -14,32 +14,32 @@ from .keys import scale_of
 from .suite import Measures, no_measures
 from .table import Gain, Row, difference, gain_of, paired_values
 
-# Equal shares that were subtracted as floats, such as 0.4 - 0.2 and 1.0 - 0.8, differ by far less than this.
+# Decimals to which differences are rounded, so that equal ones, such as 0.4 - 0.2 and 1.0 - 0.8, are equal floats.
 DIGITS = 9
 MCNEMAR, WILCOXON, JACKKNIFE = "McNemar", "Wilcoxon", "jackknife"
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One key of two models."""
+    """Comparison of two models by one key."""
 
     first: float
-    """The mean of the first over the rows that both have; its value if the key is not a mean over rows."""
+    """Mean of the first model over the rows that both have, or its value if the key is not a mean over rows."""
     second: float
     gain: Gain
-    """Second − first."""
+    """Second minus first."""
     higher: int | None
-    """Rows whose value is higher in the second; for an error or a loss that is worse. None if rows have no value."""
+    """Number of rows with a higher value in the second, which is worse for a loss. None if rows do not have the key."""
     lower: int | None
     n: int
-    """Rows that both have."""
+    """Number of rows that both have."""
     test: str
     p: float
-    """Two-sided: the probability of a difference at least as large if rows favoured neither; 1.0 if no row differs."""
+    """Two-sided p-value: the probability of a difference this large if rows favour neither. 1.0 if no row differs."""
     p_rise: float
-    """One-sided: small if the second is higher."""
+    """One-sided p-value, small if the second is higher."""
     p_fall: float
-    """One-sided: small if the second is lower."""
+    """One-sided p-value, small if the second is lower."""
 
     @property
     def consistent(self) -> bool:
@@ -51,10 +51,11 @@ class Comparison:
 
 
 def compare(first: Iterable[Row], second: Iterable[Row], measures: Measures = no_measures) -> dict[str, Comparison]:
-    """Every key that both have, in alphabetical order, those of `measures` too.
+    """Compare every key that both have, including those of `measures`, in alphabetical order.
 
-    McNemar's exact test for right or wrong, Wilcoxon's signed ranks for graded values, the jackknife for keys that are
-    not means over rows. Raises ValueError if the rows are not of the same items (see `paired_values`).
+    The test is McNemar's exact test for keys that are right or wrong, Wilcoxon's signed-rank test for graded keys, and
+    the jackknife for keys that are not means over rows. Raises ValueError if the rows are not of the same items (see
+    `paired_values`).
     """
     one, two = (sorted(rows, key=lambda row: row.index) for rows in (first, second))
     means = {key: _comparison(key, pairs) for key, pairs in paired_values(one, two).items()}
@@ -84,13 +85,13 @@ def _comparison(key: str, pairs: Sequence[tuple[float, float]]) -> Comparison:
 
 
 def compare_measures(first: Sequence[Row], second: Sequence[Row], measures: Measures) -> dict[str, Comparison]:
-    """The keys of `measures` that both have, by the jackknife over pairs; rows are paired by their place.
+    """Compare the keys of `measures` that both have by the jackknife over pairs of rows, paired by position.
 
     Let d be the difference over all n pairs and d_i the difference without pair i. The variance of d is
     (n − 1)/n · Σ(d_i − mean)², and the interval and the test are the normal ones. If all d_i are equal they do not show
-    the spread: the interval is then that of n equal values (see `mean_interval`), and the test belongs to that
-    interval. A key has no comparison if it is infinite or missing in either model, with all pairs or without one of
-    them, or if it has neither spread nor scale.
+    the spread. The interval is then that of n equal values (see `mean_interval`), and the p-values follow from it.
+    A key is left out if it is infinite or missing in either model, with all pairs or without any one of them, or if
+    it has neither spread nor a finite scale.
     Source: Efron, The Jackknife, the Bootstrap and Other Resampling Plans (1982), chapter 3.
     """
     values = [{key: measure.value for key, measure in measures(rows).items()} for rows in (first, second)]
@@ -112,16 +113,16 @@ def _without(rows: Sequence[Row], place: int) -> list[Row]:
 
 
 def _differences(measures: Measures, first: Sequence[Row], second: Sequence[Row]) -> dict[str, float]:
-    """Second − first of each key that is finite in both."""
+    """Return second − first of each key that both have, if it is finite."""
     one, two = measures(first), measures(second)
     both = {key: two[key].value - one[key].value for key in one if key in two}
     return {key: change for key, change in both.items() if math.isfinite(change)}
 
 
 def _jackknifed(key: str, change: float, others: Sequence[float]) -> tuple[Gain, float] | None:
-    """The gain and its standard error; None if the key has no comparison.
+    """Return the gain and its standard error; None if the key is left out.
 
-    `others`: the change without each pair, NaN if there is none; empty for a single pair.
+    `others` has the change without each pair, NaN if there is none. It is empty for a single pair.
     """
     scale = scale_of(key)
     width = scale.width if scale else 1.0
@@ -142,7 +143,9 @@ ALTERNATIVES: tuple[Alternative, ...] = ("two-sided", "greater", "less")
 
 
 def mcnemar_p(higher: int, lower: int, alternative: Alternative = "two-sided") -> float:
-    """McNemar's exact test: a row that differs is as likely higher as lower. 1.0 if no row differs.
+    """Return the p-value of McNemar's exact test; 1.0 if no row differs.
+
+    The null hypothesis is that a row that differs is equally likely to be higher or lower.
 
     Source: McNemar, Psychometrika 12 (1947) 153-157, with the binomial distribution in place of its approximation.
 
@@ -155,11 +158,11 @@ def mcnemar_p(higher: int, lower: int, alternative: Alternative = "two-sided") -
 
 
 def wilcoxon_p(differences: Sequence[float], alternative: Alternative = "two-sided") -> float:
-    """Wilcoxon's signed-rank test. Differences of 0 are left out; differences equal to 9 decimals share their rank.
+    """Return the p-value of Wilcoxon's signed-rank test; 1.0 if all differences are 0.
 
-    Exact for up to 50 differences without ties and for up to 13 with ties; otherwise the normal approximation with a
-    correction for ties and for continuity (scipy's `method="auto"`). 1.0 if no difference is left. Source: Wilcoxon,
-    Biometrics Bulletin 1 (1945) 80-83.
+    Differences of 0 are left out, and differences that are equal to 9 decimals share a rank. The test is exact for up
+    to 50 differences without ties and for up to 13 with ties. Otherwise it is the normal approximation with corrections
+    for ties and for continuity (scipy's `method="auto"`). Source: Wilcoxon, Biometrics Bulletin 1 (1945) 80-83.
 
     >>> round(wilcoxon_p([1.0, 2.0, 3.0, 4.0, 5.0]), 7)
     0.0625

@@ -1,7 +1,7 @@
 """Players that choose moves: the model, a uniformly random player and rules of thumb.
 
-A choice depends on the player's settings, the position and the number that comes with it, not on earlier choices or
-on the positions beside it.
+A choice depends only on the player's settings, the position and the number of its game or row. Earlier choices and
+other positions of the batch do not influence it.
 """
 
 import random
@@ -27,23 +27,23 @@ MATE_PAWNS = 1000
 
 
 class Player(Protocol):
-    """Writes a move for each position."""
+    """A player that writes a move for each position."""
 
     def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
-        """Its move in each position: raw text, which may be illegal or empty.
+        """Return the move in each position as raw text, which may be illegal or empty.
 
-        `numbers` has the number of each board's game or row, which seeds random choices.
+        `numbers` are the numbers of the boards' games or rows. They seed random choices.
         """
 
 
 @dataclass(slots=True)
 class DecodingConfig:
-    """Decoding of a model's moves."""
+    """Decoding settings for a model's moves."""
 
     temperature: float = 0.0
-    """0: greedy."""
+    """Sampling temperature. 0 decodes greedily."""
     top_k: int = 0
-    """Sample from the k most likely tokens alone; 0: from all."""
+    """Number of most likely tokens to sample from. 0 samples from all tokens."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf") or self.top_k < 0:
@@ -51,13 +51,13 @@ class DecodingConfig:
 
 
 def published_decoding() -> DecodingConfig:
-    """The decoding of the published self-play figures."""
+    """Return the decoding settings of the published self-play figures."""
     return DecodingConfig(temperature=0.6, top_k=5)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPlayer:
-    """A model that gets policy prompts; it plays the text after `B:`, whatever the rest of its completion is."""
+    """A model that completes policy prompts. It plays the text after `B:`, even if the rest is malformed."""
 
     generator: Generator
     tokenizer: PreTrainedTokenizerBase
@@ -68,19 +68,19 @@ class ModelPlayer:
         return [best_move_text(completion) for completion in self.answers(boards, numbers)]
 
     def answers(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
-        """The whole policy completion for each position."""
+        """Return the whole policy completion for each position."""
         prompts = [render_policy_prompt(board.fen()) for board in boards]
         times: Counter[tuple[int, str]] = Counter()
         seeds = []
         for prompted in zip(numbers, prompts, strict=True):
-            # Several attempts at one move may be in one batch; each has its own seed.
+            # One batch may have several attempts at the same move. Each attempt has its own seed.
             seeds.append(derive_seed(self.seed, *prompted, times[prompted]))
             times[prompted] += 1
         return ask(self.generator, self.tokenizer, prompts, self.decoding, seeds=seeds)
 
 
 def best_move_text(completion: str) -> str:
-    """The words after `B:`, separated by one blank; empty if there is none.
+    """Return the words after `B:`, separated by single blanks; empty if there are none.
 
     >>> best_move_text("M: e2e4 E: 0.3 B: e2e4"), best_move_text("M: e2e4")
     ('e2e4', '')
@@ -96,7 +96,7 @@ def ask(
     *,
     seeds: Sequence[int] = (),
 ) -> list[str]:
-    """One completion of each prompt as text; `seeds` has one for each unless decoding is greedy.
+    """Return one completion of each prompt as text. `seeds` has one seed per prompt unless decoding is greedy.
 
     Raises GeneratorError if a completion is missing.
     """
@@ -113,9 +113,10 @@ def ask(
 
 @dataclass(frozen=True, slots=True)
 class RandomPlayer:
-    """Any legal move with equal probability: the baseline that knows the rules and nothing else.
+    """Baseline that plays any legal move with equal probability.
 
-    Players by a rule of thumb rate moves; of the moves rated highest one is drawn by seed, game and position.
+    Subclasses implement a rule of thumb by rating moves. One of the highest-rated moves is drawn at random, seeded by
+    seed, game and position.
     """
 
     seed: int = 0
@@ -125,11 +126,11 @@ class RandomPlayer:
         return [self._move(board, number) for board, number in zip(boards, numbers, strict=True)]
 
     def rate(self, board: chess.Board, move: chess.Move) -> int:
-        """The value of a move in pawns."""
+        """Return the value of a move in pawns."""
         return 0
 
     def best(self, board: chess.Board) -> list[str]:
-        """The moves of the highest value, sorted; empty without a legal move."""
+        """Return the moves of the highest value, sorted; empty if there is no legal move."""
         ratings = {move.uci(): self.rate(board, move) for move in board.legal_moves}
         highest = max(ratings.values(), default=0)
         return sorted(move for move, rating in ratings.items() if rating == highest)
@@ -140,13 +141,13 @@ class RandomPlayer:
 
 
 class RescuedPlayer:
-    """A player that tries again after an illegal move, and then plays a random legal move.
+    """A player that retries after an illegal move and plays a random legal move if all retries are illegal.
 
-    It counts, by game: all its `moves`, those that were at first `illegal`, and those `replaced` in the end.
+    It counts by game: all its `moves`, those whose first attempt was `illegal`, and those `replaced` by a random move.
     """
 
     def __init__(self, player: Player, again: Player, attempts: int, seed: int = 0) -> None:
-        """`again`: the player with another seed; it makes all `attempts` at once, and the first legal one counts."""
+        """`again`: the player with another seed. It makes all `attempts` at once, and the first legal one counts."""
         self._player, self._again, self._attempts, self._random = player, again, attempts, RandomPlayer(seed)
         self.moves, self.illegal, self.replaced = Counter[int](), Counter[int](), Counter[int]()
 
@@ -158,7 +159,7 @@ class RescuedPlayer:
         self.illegal.update(numbers[i] for i in illegal)
         repeated = [i for i in illegal for _ in range(self._attempts)]
         attempts = self._again.choose([boards[i] for i in repeated], [numbers[i] for i in repeated])
-        # In reverse, so that the first legal attempt is the one that stays.
+        # In reverse order, so that the first legal attempt overwrites the later ones.
         for i, attempt in reversed(list(zip(repeated, attempts, strict=True))):
             if is_legal_uci(boards[i], attempt):
                 moves[i] = attempt
@@ -169,7 +170,7 @@ class RescuedPlayer:
         return moves
 
     def shares(self, games: Sequence[int]) -> dict[str, float]:
-        """Shares of the moves in these games: `illegal` at first, `replaced` after the last attempt."""
+        """Return the shares of `illegal` and of `replaced` moves among the player's moves in these games."""
         moves = sum(self.moves[game] for game in games)
         counts = {"illegal": self.illegal, "replaced": self.replaced}
         return {name: sum(count[game] for game in games) / max(1, moves) for name, count in counts.items()}
@@ -177,23 +178,23 @@ class RescuedPlayer:
 
 @dataclass(frozen=True, slots=True)
 class CapturePlayer(RandomPlayer):
-    """Captures the most valuable piece; any legal move if there is no capture."""
+    """Player that captures the most valuable piece, or plays any legal move if there is no capture."""
 
     def rate(self, board: chess.Board, move: chess.Move) -> int:
-        """The value of a move in pawns."""
+        """Return the value of a move in pawns."""
         return captured_pawns(board, move)
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangePlayer(RandomPlayer):
-    """Mates if it can; else it captures the most, less the gain of the opponent's best capture.
+    """Player that mates if it can, and otherwise maximises its capture less the gain of the opponent's best capture.
 
-    The opponent's capture gains the captured piece, less the capturing piece if that can be recaptured. A promotion
-    counts as the value that it adds.
+    The opponent's capture gains the captured piece, less the capturing piece if that can be recaptured. The player's
+    own promotion counts as the value that it adds.
     """
 
     def rate(self, board: chess.Board, move: chess.Move) -> int:
-        """The value of a move in pawns; MATE_PAWNS for a mate."""
+        """Return the value of a move in pawns; MATE_PAWNS for a mate."""
         gain = captured_pawns(board, move) + promotion_pawns(move)
         after = board.copy(stack=False)
         after.push(move)
@@ -204,7 +205,7 @@ class ExchangePlayer(RandomPlayer):
 
 
 def captured_pawns(board: chess.Board, move: chess.Move) -> int:
-    """The value of the piece that a move captures, 0 if none."""
+    """Return the value in pawns of the piece that a move captures; 0 if it captures none."""
     if board.is_en_passant(move):
         return PIECE_PAWNS[chess.PAWN]
     kind = board.piece_type_at(move.to_square)
@@ -212,7 +213,7 @@ def captured_pawns(board: chess.Board, move: chess.Move) -> int:
 
 
 def promotion_pawns(move: chess.Move) -> int:
-    """The value that a promotion adds."""
+    """Return the value in pawns that a promotion adds; 0 for other moves."""
     return PIECE_PAWNS[move.promotion] - PIECE_PAWNS[chess.PAWN] if move.promotion else 0
 
 
@@ -227,9 +228,9 @@ def _reply_pawns(board: chess.Board, capture: chess.Move) -> int:
 
 
 def rule_losses(analyses: Mapping[str, Analysis]) -> dict[str, float]:
-    """The mean win-probability loss of each simple rule over positions, given by FEN; empty without a position.
+    """Return the mean win-probability loss of each simple rule over the positions; empty if there are none.
 
-    Where a rule leaves several moves open, the position's loss is the mean over these moves.
+    `analyses` are given by FEN. If a rule allows several moves, the position's loss is the mean over these moves.
     """
     rules = {"random": RandomPlayer(), "capture": CapturePlayer(), "exchange": ExchangePlayer()}
     positions = [(chess.Board(fen), move_values(analysis)) for fen, analysis in analyses.items() if analysis.lines]

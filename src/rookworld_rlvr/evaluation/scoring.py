@@ -1,8 +1,8 @@
 """Values of one completion under the published names: a policy completion `P:` or an environment completion `A:`.
 
 The names come from RookWorld, `dev/eval/rook_accuracy.py` and `dev/eval/arbiter_accuracy.py`
-(https://github.com/jorahn/RookWorld). Where its definitions would hide an error, ours differ, and the docstrings below
-say how.
+(https://github.com/jorahn/RookWorld). If a published definition would hide an error, ours differs, and the docstring
+says how.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,35 +41,35 @@ _NOTHING_RIGHT = {
 
 @dataclass(frozen=True, slots=True)
 class _Label:
-    """A reference completion without its illegal moves."""
+    """A label (reference completion) without its illegal moves."""
 
     candidates: frozenset[str]
-    """At least one, UCI."""
+    """Legal candidate moves in UCI notation, at least one."""
     best: frozenset[str]
-    """Every candidate of the highest eval, and the label's own best move if it is not a candidate."""
+    """All candidates with the highest eval, and the label's own best move if it is legal but not a candidate."""
 
 
 def score_policy_row(example: Example, completion: str) -> dict[str, float]:
-    """The row's values in [0, 1]; a completion that the strict parser refuses scores 0 on all of them.
+    """Return the row's values in [0, 1]. A completion that the strict parser refuses scores 0 on all of them.
 
-    - `valid`: the strict parser reads it (published: the markers are there and the moves are UCI).
-    - `legal_best_move`: `B:` spells a legal move (published: castling as e1h1 counts, too).
-    - `legal_candidates`: distinct legal candidates over five, or over the number of legal moves if that is smaller
-      (published as "top 5 move legal": repeated candidates count, always over five).
+    - `valid`: the strict parser accepts it (published: the markers are there and the moves are UCI).
+    - `legal_best_move`: `B:` is a legal move (published: castling as e1h1 also counts).
+    - `legal_candidates`: number of distinct legal candidates, divided by five or by the number of legal moves if that
+      is smaller (published as "top 5 move legal": repeated candidates count, and the divisor is always five).
 
     If the label has a legal candidate:
-    - `best_move_accuracy`: `B:` is a candidate of the label's highest eval, where ties all count, or the label's own
-      best move if no eval contradicts it (published: equals the label's `B:`, which is the worst candidate in most
-      published rows of Black).
+    - `best_move_accuracy`: `B:` is a candidate with the label's highest eval (all ties count), or it is the label's own
+      best move and that is not a candidate (published: `B:` equals the label's `B:`, which is the worst candidate in
+      most published rows of Black).
     - `top5_accuracy`: `B:` is one of the label's candidates.
-    - `top5_overlap`: the share of the label's candidates that the completion has as candidates. The published figures
-      call this "top 5 move accuracy" (there always over five); compare them with it.
+    - `top5_overlap`: share of the label's candidates that are also candidates of the completion. The published figures
+      call this "top 5 move accuracy", and there the divisor is always five.
 
-    If a move mates:
+    If a legal move mates:
     - `mate_in_one`: `B:` mates.
 
-    The set of values depends on the example alone; in mate and stalemate it is only `valid`. Raises PromptError for a
-    malformed prompt, LabelError (a ValueError) for a malformed label.
+    The set of values depends only on the example. In mate and stalemate it is only `valid`. Raises PromptError for a
+    malformed prompt and LabelError (a ValueError) for a malformed label.
     """
     board = parse_fen(parse_policy_prompt(example.prompt).fen)
     legal = frozenset(move.uci() for move in board.legal_moves)
@@ -97,7 +97,7 @@ def _parsed_policy(completion: str) -> PolicyCompletion | None:
 
 
 def _label(completion: str, legal: frozenset[str]) -> _Label | None:
-    """The label's legal part; None if no candidate is legal."""
+    """Return the label without its illegal moves; None if no candidate is legal."""
     answer = require_parsed(completion, parse_policy(completion))
     pairs = zip(answer.moves, answer.evals_pawns, strict=True)
     scored = [(move, pawns) for move, pawns in pairs if move in legal]
@@ -110,7 +110,7 @@ def _label(completion: str, legal: frozenset[str]) -> _Label | None:
 
 
 def best_of_label(example: Example) -> frozenset[str]:
-    """The legal moves that count as the label's best; empty without a label, and for the other task."""
+    """Return the legal moves that count as the label's best; empty without a label and for environment examples."""
     if example.task is not Task.policy or example.completion is None:
         return frozenset()
     legal = frozenset(move.uci() for move in parse_fen(parse_policy_prompt(example.prompt).fen).legal_moves)
@@ -137,50 +137,50 @@ def _accuracy(answer: PolicyCompletion | None, label: _Label) -> dict[str, float
 
 @dataclass(frozen=True, slots=True)
 class MoveEvaluator:
-    """Source of the move evaluations behind `win_probability_loss`: engines if there are any, else a cache.
+    """Source of the move evaluations for `win_probability_loss`: engines if there are any, otherwise a cache.
 
-    Both tables of a run use the same source. To measure with deeper evaluations than those of training, let engines
+    The tables before and after training use the same source. For deeper evaluations than in training, let the engines
     search more nodes.
     """
 
     cache: EvaluationCache
     pool: EnginePool | None = None
     nodes: int = 0
-    """Nodes that the engines search for a position; 0: the number in the pool's configuration."""
+    """Number of nodes that the engines search for a position. 0 uses the number in the pool's configuration."""
 
     def prepare(self, examples: Sequence[Example]) -> None:
-        """Let the engines begin with the positions of the policy task; returns at once."""
+        """Let the engines start to search the positions of the policy examples, and return at once."""
         if self.pool is not None:
             self.pool.prepare(policy_fens(example.prompt for example in examples).values(), nodes=self.nodes)
 
     def analyses(self, examples: Sequence[Example]) -> dict[str, Analysis]:
-        """Evaluations of the policy task's positions by FEN; positions without any are missing. Raises ScorerError."""
+        """Return the evaluations of policy positions by FEN, without those that the cache lacks. Raises ScorerError."""
         fens = list(policy_fens(example.prompt for example in examples).values())
         if self.pool is None:
             return {fen: analysis for fen in fens if (analysis := self.cache.get(fen))}
         return dict(zip(fens, self.pool.analyse(fens, nodes=self.nodes), strict=True))
 
     def facts(self, examples: Sequence[Example]) -> dict[str, str | int]:
-        """Name and extent of the source, for the result of an evaluation."""
+        """Return facts for a result: the engine and its nodes, or the cache and the number of positions it covers."""
         if self.pool is not None:
             return {"engine": self.pool.name, "engine_nodes": self.nodes}
         return {"move_evals": self.cache.name, "rows_with_move_evals": len(self.analyses(examples))}
 
     def close(self) -> None:
-        """End the engines."""
+        """Close the engines."""
         if self.pool is not None:
             self.pool.close()
 
 
 def score_engine_loss(completion: str, analysis: Analysis) -> dict[str, float]:
-    """`win_probability_loss` and `eval_error` in [0, 1]; nothing in mate and stalemate.
+    """Return `win_probability_loss` and `eval_error` in [0, 1]; empty in mate and stalemate.
 
     The loss is the expected result of the best move less that of the completion's `B:`. A completion that the strict
-    parser refuses, or whose `B:` is illegal, loses the whole expected result of the best move; in a lost position that
-    is nothing.
+    parser refuses, or whose `B:` is illegal, loses the whole expected result of the best move, which is close to 0 in a
+    lost position.
 
     The error is the mean over five candidates (or over the number of legal moves if that is smaller) of the distance
-    between the win probability of a candidate's `E:` and that of the move evaluation. A candidate that is illegal,
+    between the win probability of a candidate's `E:` and that of its move evaluation. A candidate that is illegal,
     repeated or missing counts 1.
     """
     if not analysis.lines:
@@ -191,36 +191,36 @@ def score_engine_loss(completion: str, analysis: Analysis) -> dict[str, float]:
 
 
 def _eval_error(answer: PolicyCompletion | None, pawns_by_move: Mapping[str, float]) -> float:
-    # Of a repeated candidate the first eval counts.
+    # If a candidate is repeated, its first eval counts.
     written = dict(reversed(list(zip(answer.moves, answer.evals_pawns, strict=True)))) if answer else {}
     expected = min(MAX_CANDIDATES, len(pawns_by_move))
     legal = [move for move in written if move in pawns_by_move]
-    # An eval beyond mate in one counts as mate in one.
+    # An eval beyond that of mate in one counts as mate in one.
     wins = {move: win_probability(min(max(written[move], -MATE_IN_ONE), MATE_IN_ONE)) for move in legal}
     distance = sum(abs(wins[move] - win_probability(pawns_by_move[move])) for move in legal)
     return (distance + expected - len(legal)) / expected
 
 
 def analysis_of(example: Example, analyses: Mapping[str, Analysis]) -> Analysis | None:
-    """The analysis of a policy example's position; None for the other task, or if there is none."""
+    """Return the analysis of a policy example's position; None if there is none or for an environment example."""
     return analyses.get(parse_policy_prompt(example.prompt).fen) if example.task is Task.policy else None
 
 
 def score_environment_row(example: Example, completion: str) -> dict[str, float]:
-    """The row's values in [0, 1], `reward_mae` in [0, 2]; the truth is python-chess's, never the label's.
+    """Return the row's values in [0, 1], and `reward_mae` in [0, 2]. The truth comes from python-chess, not the label.
 
-    - `valid`: the strict parser reads it. If not, all other values are 0 and `reward_mae` is 2.0.
-    - `next_state_accuracy`: the FEN is the true one, character by character.
-    - `next_state_nls`: normalised Levenshtein similarity of the two FENs, 1 − edits / longer length (rapidfuzz). The
-      state before scores 0.9 after a legal move: read it beside the accuracy.
-    - `reward_accuracy`, `terminated_accuracy`, `truncated_accuracy`: equal to the truth.
-    - `reward_mae`: absolute error in the environment's reward, clipped to 2.0, the largest distance of two rewards, so
-      that no readable number is worse than none (published: unreadable rows are left out of it).
+    - `valid`: the strict parser accepts the completion. If not, all other values are 0 and `reward_mae` is 2.0.
+    - `next_state_accuracy`: the FEN equals the true one, character by character.
+    - `next_state_nls`: normalised Levenshtein similarity of the two FENs, 1 − edits / longer length (rapidfuzz). A copy
+      of the state before a legal move scores about 0.9, so read it together with the accuracy.
+    - `reward_accuracy`, `terminated_accuracy`, `truncated_accuracy`: the field equals the truth.
+    - `reward_mae`: absolute error in the environment's reward, clipped to 2.0, the largest distance of two rewards. So
+      a readable number is never worse than an unreadable one (published: unreadable rows are left out).
     - `recall_legal`, `recall_win`, `recall_draw`, `recall_illegal`: `reward_accuracy`, only on rows whose true reward
-      is of that class; `recall_terminated`, `recall_truncated`: the flag's accuracy, only where it is truly 1. Nearly
-      all rows are plain legal moves, so that a constant guess comes near the published scores; the recalls expose it.
+      is of that class. `recall_terminated`, `recall_truncated`: the flag's accuracy, only on rows whose true flag is 1.
+      Nearly all rows are plain legal moves, so a constant guess comes near the published scores; the recalls expose it.
 
-    The set of values depends on the prompt alone. Raises PromptError for a malformed prompt.
+    The set of values depends only on the prompt. Raises PromptError for a malformed prompt.
     """
     truth = environment_truth(parse_environment_prompt(example.prompt))
     answer = parse_environment(completion)
@@ -241,7 +241,7 @@ def _compare(answer: EnvironmentCompletion, truth: EnvironmentCompletion) -> dic
 
 
 def _classes(truth: EnvironmentCompletion) -> Iterator[tuple[str, str]]:
-    """The classes that a row belongs to, each with the value that is its recall."""
+    """Yield each class that a row belongs to, with the name of the value that is its recall."""
     yield REWARD_CLASSES[truth.reward], "reward_accuracy"
     if truth.terminated:
         yield "terminated", "terminated_accuracy"
@@ -250,12 +250,12 @@ def _classes(truth: EnvironmentCompletion) -> Iterator[tuple[str, str]]:
 
 
 def score_next_fen(example: Example, completion: str) -> dict[str, float]:
-    """Values of the completion's first field, the next position, whatever follows it; each 1.0 or 0.0.
+    """Return the values, 1.0 or 0.0, of the completion's first field: the next position, whatever follows it.
 
-    - `fen_strict`: it is python-chess's FEN, character by character.
-    - `fen_lenient`: it parses and is the same position as in splits and exclusions: placement, turn, castling rights
-      and legal en-passant square are right, as python-chess reads them; counters do not matter.
-    - `fen_error_<field>`: the field of that name differs as text, or is missing. Here 1.0 is an error.
+    - `fen_strict`: it equals python-chess's FEN, character by character.
+    - `fen_lenient`: it parses and is the true position by the same criterion as in splits and exclusions: placement,
+      turn, castling rights and legal en-passant square are right, as python-chess reads them. Counters do not matter.
+    - `fen_error_<field>`: the FEN field of that name differs as text, or is missing. Here 1.0 is an error.
 
     A completion without a first field has all six errors. Every row has all values. Raises PromptError for a malformed
     prompt.

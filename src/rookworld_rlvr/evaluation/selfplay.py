@@ -1,4 +1,4 @@
-"""The suite `selfplay`: sampled games of a player against itself, the length of legal play and the ends of games."""
+"""The suite `selfplay`: sampled games of a player against itself, measured by their legal plies and their ends."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,24 +12,24 @@ from .players import DecodingConfig, Player, published_decoding
 from .suite import Suite, SuiteName, by_chunks
 from .table import Measure, Row
 
-# A chunk: an interruption loses at most so many games, and the progress bar moves.
+# Games in a chunk. An interruption loses at most one chunk, and the progress bar advances after each.
 SIDE_BY_SIDE = 25
 LEGAL, ILLEGAL = "selfplay/legal_halfmoves", f"selfplay/ended/{End.illegal_move}"
 
 
 @dataclass(slots=True)
 class SelfplayConfig:
-    """Number, start and length of games, and the decoding of the model."""
+    """Number, start and length of the games, and the decoding of the model."""
 
     games: int = 100
     """Number of games."""
     start: Start = Start.standard
-    """Start of games: `standard`, as published, or after `openings`."""
+    """Starting positions of the games. The published figures use `standard`."""
     max_plies: int = 500
-    """A longer game ends there."""
+    """Largest number of plies after the start. A game that reaches it ends there."""
     decoding: DecodingConfig = field(default_factory=published_decoding)
     pgn: str = ""
-    """A file for the games, refused if it holds other games; empty: none."""
+    """PGN file to write the games to. A file that holds other games is refused. Empty: no file."""
 
     def __post_init__(self) -> None:
         if self.games < 0 or self.max_plies < 1:
@@ -37,11 +37,11 @@ class SelfplayConfig:
 
 
 def selfplay_suite(player: Player, config: SelfplayConfig, *, seed: int = 0, name: str = "model") -> Suite:
-    """A row per game, with the game as its record; the games of a chunk are played side by side.
+    """Return the suite, with a row per game whose record is the game. The games of a chunk are played side by side.
 
-    The seed decides the openings, `name` is the player's in records. Values: `selfplay/legal_halfmoves`, the number of
-    legal plies, and `selfplay/ended/<reason>`, 1 for the reason of the game's end; legal plies and the illegal end also
-    by the slices of the position in which they were played.
+    `seed` decides the openings, and `name` is the player's name in records. The values are `selfplay/legal_halfmoves`,
+    the number of legal plies, and `selfplay/ended/<reason>`, which is 1 for the reason of the game's end. Legal plies
+    and the end by an illegal move are also counted by the slices of the position in which the move was chosen.
     """
     headers = {"Event": SuiteName.selfplay.value, "White": name, "Black": name}
 
@@ -69,10 +69,10 @@ def _values(game: PlayedGame) -> dict[str, float]:
 
 
 def selfplay_measures(rows: Sequence[Row]) -> dict[str, Measure]:
-    """`selfplay/illegal_rate`, also by slice: illegal plies over all plies, which is not a mean over games.
+    """Return `selfplay/illegal_rate`, also by slice: illegal plies over all plies, which is not a mean over games.
 
-    The games are the sample of its interval (see `ratio_interval`), because some games are long and others break at
-    once. `n` counts plies. Without rows, or without plies, there is no key.
+    Its interval samples games, not plies (see `ratio_interval`), because some games are long and others break off at
+    once. `n` counts plies. A key without plies is left out.
     """
     measures: dict[str, Measure] = {}
     for suffix in ("", *(f"/{name}" for name in SLICES)):
@@ -83,6 +83,6 @@ def selfplay_measures(rows: Sequence[Row]) -> dict[str, Measure]:
 
 
 def _illegal_and_all(row: Row, suffix: str) -> tuple[int, int]:
-    """Illegal plies and all plies of a game in one slice."""
+    """Return the number of illegal plies and of all plies of a game in one slice."""
     illegal = int(row.values.get(f"{ILLEGAL}{suffix}", 0.0))
     return illegal, int(row.values.get(f"{LEGAL}{suffix}", 0.0)) + illegal

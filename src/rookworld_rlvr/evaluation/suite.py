@@ -1,4 +1,4 @@
-"""Suites of the evaluation: items in a fixed order, and the function that makes rows of them."""
+"""Suites of the evaluation: items in a fixed order and the function that turns them into rows."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,12 +9,12 @@ from .table import Measure, Row, summarise
 
 
 class SuiteName(StrEnum):
-    """The suites of `rookworld evaluate`. Names begin the keys."""
+    """The suites of `rookworld evaluate`. The keys of a suite begin with its name."""
 
     policy = "policy"
-    """Held-out `P:` examples under the published names."""
+    """Held-out `P:` examples, scored under the published metric names."""
     environment = "environment"
-    """Held-out `A:` examples under the published names."""
+    """Held-out `A:` examples, scored under the published metric names."""
     mate_in_one = "mate_in_one"
     """BIG-bench's checkmate in one."""
     selfplay = "selfplay"
@@ -26,42 +26,43 @@ class SuiteName(StrEnum):
     label_loss = "label_loss"
     """Cross-entropy of the held-out labels of both tasks."""
     conversion = "conversion"
-    """Won positions that have to be won."""
+    """Won positions in which the model has to mate."""
 
 
 Measures = Callable[[Sequence[Row]], Mapping[str, Measure]]
-"""Computes the keys that are not means over rows from rows of a suite; keys without enough rows are left out."""
+"""Function that computes the keys that are not means over rows from a suite's rows. It leaves out keys that have too
+few rows."""
 
 
 def no_measures(rows: Sequence[Row]) -> Mapping[str, Measure]:
-    """No keys: the measures of a suite whose keys are all means over its rows."""
+    """Return no keys: the measures of a suite whose keys are all means over its rows."""
     return {}
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """Items, and the function that makes rows of them."""
+    """Items of an evaluation and the function that turns them into rows."""
 
     name: SuiteName
     items: Sequence[Hashable]
-    """The items in order: row i belongs to item i. Their `str` is their identity."""
+    """The items in order: row i belongs to item i. The `str` of an item is its identity."""
     rows: Callable[[int], Iterator[list[Row]]]
-    """The rows after the given number of finished ones, chunk by chunk. An interrupted evaluation continues after the
-    last finished chunk, so a chunk must not depend on earlier ones."""
+    """Function that yields the rows after a given number of finished rows, chunk by chunk. An interrupted evaluation
+    continues after the last finished chunk, so a chunk must not depend on earlier ones."""
     chunk: int
-    """Items per chunk; finished chunks are saved."""
+    """Number of items in a chunk. Finished chunks are saved."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Further facts about the items for the result: how many were left out, seeds, files."""
+    """Further facts for the result, such as seeds, files and the number of items that were left out."""
     measures: Measures = no_measures
-    """Keys of the table that are not means over rows: a rate, an Elo difference."""
+    """Function that computes the keys that are not means over rows, such as a rate or an Elo difference."""
     conclude: Callable[[Sequence[Row]], Mapping[str, Any]] = lambda rows: {}
-    """Further results of all rows together, as JSON: a curve."""
+    """Function that computes further results from all rows together, such as counts, as a JSON object."""
 
 
 def by_chunks(
     items: Sequence[Any], chunk: int, answer: Callable[[int, Sequence[Any]], list[Row]]
 ) -> Callable[[int], Iterator[list[Row]]]:
-    """`Suite.rows` from a function of a chunk: the index of its first item, and its items."""
+    """Return a function for `Suite.rows` that calls `answer` with the index of a chunk's first item and its items."""
 
     def rows(done: int) -> Iterator[list[Row]]:
         for first in range(done, len(items), chunk):
@@ -71,5 +72,5 @@ def by_chunks(
 
 
 def suite_table(suite: Suite, rows: Sequence[Row]) -> dict[str, Measure]:
-    """The suite's table of these rows, keys in alphabetical order."""
+    """Return the suite's table of these rows, with keys in alphabetical order."""
     return dict(sorted((summarise(rows) | dict(suite.measures(rows))).items()))

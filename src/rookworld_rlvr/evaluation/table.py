@@ -1,7 +1,7 @@
 """Evaluation tables from scored rows, and paired gains from two tables of the same rows.
 
-Keys begin with their suite's name: `policy/…`, each also with `/white` and `/black` by the side to move,
-`environment/…`, and those of the other suites. `keys` declares the meaning of their values.
+Keys begin with their suite's name, such as `policy/…` or `environment/…`. Policy keys also exist with `/white` and
+`/black` by the side to move. `keys` declares the meaning of their values.
 """
 
 from collections import defaultdict
@@ -22,19 +22,19 @@ from .scoring import analysis_of, score_engine_loss, score_environment_row, scor
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One item of a suite, an example, a position or a game, and its values."""
+    """One item of a suite (an example, a position or a game) and its values."""
 
     index: int
-    """Its place in its suite, from 0."""
+    """Index of the item in its suite, from 0."""
     item: Hashable
-    """The identity of the item; rows are paired only if it is the same."""
+    """Identity of the item. Two rows are paired only if their items are equal."""
     values: Mapping[str, float]
-    """By full key, `<suite>/<name>`, on the key's scale. The set of keys depends on the item alone, except for games,
-    where it may depend on their course."""
+    """Values by full key, `<suite>/<name>`, on the key's scale. The set of keys depends only on the item, except for
+    games, for which it may depend on the moves."""
     record: str = ""
-    """The complete course of events, if the values do not contain it: games as PGN."""
+    """Full record of the item if the values do not contain it, such as the PGN of a game; otherwise empty."""
     written: "Written | None" = None
-    """Prompt and completion; None for games and other rows of many prompts."""
+    """Prompt and completion. None for games and other rows without a single prompt and completion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class Written:
     prompt: str
     expected: str | None
     completion: str
-    """The text; for a player its move alone, in UCI."""
+    """Text of the completion. For a player it is only the move."""
 
 
 def move_written(fen: str, best: str, move: str) -> Written:
-    """A position, the expected move, and the player's move."""
+    """Return the prompt of a position with the expected move and the player's move."""
     return Written(render_policy_prompt(fen), best, move)
 
 
@@ -67,7 +67,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The mean over rows of after − before; for `reward_mae` and `win_probability_loss` below 0 is better."""
+    """The mean over rows of after − before. For errors and losses, such as `reward_mae`, below 0 is better."""
 
     value: float
     low: float
@@ -79,9 +79,9 @@ class Gain:
 def score_examples(
     examples: Sequence[Example], completions: Sequence[str], analyses: Mapping[str, Analysis] | None = None
 ) -> list[Row]:
-    """Score every completion against its example, in order; `analyses`, by FEN, add the values of move evaluations.
+    """Score every completion against its example, in order. `analyses` by FEN add the values of move evaluations.
 
-    Raises ValueError unless there is one completion for each example, PromptError or LabelError for a malformed
+    Raises ValueError unless there is one completion for each example, and PromptError or LabelError for a malformed
     example.
     """
     if len(examples) != len(completions):
@@ -107,11 +107,11 @@ def _values(example: Example, completion: str, analysis: Analysis | None) -> dic
 
 
 def summarise(rows: Iterable[Row]) -> dict[str, Measure]:
-    """The mean of each key with its 95 % interval, keys in alphabetical order; a key without a row is absent.
+    """Return the mean of each key with its 95 % interval, in alphabetical order. A key without rows is left out.
 
-    Keys that are right or wrong have Wilson's interval, graded keys the normal one, clipped to their scale (see `keys`,
-    and `intervals` for a single row or equal values). The order of rows changes nothing. Raises ValueError if two rows
-    have the same index.
+    Keys that are right or wrong have Wilson's interval. Graded keys have the normal interval, clipped to their scale
+    (see `keys`, and `intervals` for a single row or equal values). The order of rows does not matter. Raises ValueError
+    if two rows have the same index.
     """
     columns: defaultdict[str, list[float]] = defaultdict(list)
     for row in _by_index(rows).values():
@@ -129,32 +129,33 @@ def _measure(key: str, values: Sequence[float]) -> Measure:
 
 
 def paired_gain(before: Iterable[Row], after: Iterable[Row]) -> dict[str, Gain]:
-    """The mean of after − before, row by row, for each key that both have, in alphabetical order.
+    """Return the mean of after − before, row by row, for each key that both have, in alphabetical order.
 
-    Its 95 % interval is the normal interval of the mean difference: pairing removes the difference in difficulty
-    between examples. Equal differences also have an interval of some width, because a few pairs cannot show every
-    difference; the interval of a single pair is the whole scale (see `intervals`). Without rows there are no keys.
-    Raises ValueError if the two are not of the same examples, or two rows of one side have the same index.
+    Its 95 % interval is the normal interval of the mean difference. Pairing removes the differences in difficulty
+    between examples. The interval of equal differences also has a width, because a few pairs cannot show every
+    difference. The interval of a single pair is the whole scale (see `intervals`). Without rows the result is empty.
+    Raises ValueError if the two are not of the same examples, or if two rows of one side have the same index.
     """
     return {key: gain_of(key, pairs) for key, pairs in paired_values(before, after).items()}
 
 
 def gain_of(key: str, pairs: Iterable[tuple[float, float]]) -> Gain:
-    """The mean of second − first over the pairs of one key, with its interval (see `paired_gain`)."""
+    """Return the mean of second − first over the pairs of one key, with its interval (see `paired_gain`)."""
     scale = scale_of(key)
     width = scale.width if scale else 1.0
     return Gain(*mean_interval([difference(*pair) for pair in pairs], -width, width))
 
 
 def difference(first: float, second: float) -> float:
-    """second − first; 0 between two infinite losses."""
+    """Return second − first; 0 for two equal infinite values."""
     return second - first if second != first else 0.0
 
 
 def paired_values(before: Iterable[Row], after: Iterable[Row]) -> dict[str, list[tuple[float, float]]]:
-    """The values of both, row by row in the rows' order, for each key that both have, keys in alphabetical order.
+    """Return for each key, in alphabetical order, the values of both sides, for the rows in which both have the key.
 
-    Raises ValueError if the two are not of the same examples, or two rows of one side have the same index.
+    Pairs are in the order of the rows' indices. Raises ValueError if the two are not of the same examples, or if two
+    rows of one side have the same index.
     """
     first, second = _by_index(before), _by_index(after)
     _require_same_items(first, second)
@@ -189,14 +190,14 @@ def _require_same_items(before: Mapping[int, Row], after: Mapping[int, Row]) -> 
 
 
 def to_json(table: Mapping[str, Measure | Gain]) -> dict[str, dict[str, float | str]]:
-    """A table as plain dictionaries, `{key: {"value", "low", "high"}}`, and `"n"` for measures.
+    """Return a table as plain dictionaries, `{key: {"value", "low", "high"}}`, and `"n"` for measures.
 
-    JSON has no infinite numbers: infinite ends of scales, and Elo if every game was lost or won, are the strings "inf"
-    and "-inf", which `float` reads.
+    JSON has no infinite numbers. Infinite ends of scales, and Elo if every game was lost or won, become the strings
+    "inf" and "-inf", which `float` reads.
     """
     return {key: {name: json_number(number) for name, number in asdict(entry).items()} for key, entry in table.items()}
 
 
 def json_number(number: float) -> float | str:
-    """The number, or its name if it is infinite."""
+    """Return the number, or its name if it is not finite."""
     return number if isfinite(number) else str(number)

@@ -1,4 +1,4 @@
-"""The tasks and rewards behind other libraries' interfaces. No torch; each library is imported where it is chosen."""
+"""Adapters of the tasks and rewards for other training libraries. They import neither torch nor those libraries."""
 
 from ..files import asset
 from ..tasks import Example
@@ -6,5 +6,5 @@ from ..tasks.corpus import read_corpus
 
 
 def shipped_examples() -> tuple[Example, ...]:
-    """The training rows that ship with the package, labels included, for those who train with another library."""
+    """Return the training rows that ship with the package, labels included, for training with another library."""
     return read_corpus(asset("data/train.txt")).examples

@@ -1,8 +1,8 @@
-"""Our rewards as reward functions of TRL's trainers.
+"""The rewards as reward functions for TRL's trainers.
 
     trainer = GRPOTrainer(model=…, reward_funcs=reward_functions(), train_dataset=Dataset.from_list(trl_rows()), …)
 
-A function returns None for the other task's prompts, which TRL leaves out of its mean. It imports no TRL.
+A function returns None for the other task's prompts, which TRL leaves out of its mean. This module does not import TRL.
 Source: TRL 1.16, `reward_funcs` of GRPOTrainer.
 """
 
@@ -15,7 +15,7 @@ from ..tasks import Task, parse_prompt
 from . import shipped_examples
 
 Text = str | Sequence[dict[str, Any]]
-"""A text, or TRL's messages, whose last one is meant."""
+"""A text, or a list of TRL's messages, of which the last one is used."""
 
 
 class TaskReward:
@@ -23,7 +23,7 @@ class TaskReward:
 
     def __init__(self, task: Task, scorer: Scorer) -> None:
         self._task, self._scorer = task, scorer
-        # TRL calls its metrics by it.
+        # TRL names its metrics after it.
         self.__name__ = f"{task}_reward"
 
     def __call__(
@@ -33,9 +33,9 @@ class TaskReward:
         expected: Sequence[str | None] | None = None,
         **_columns: Any,
     ) -> list[float | None]:
-        """A reward per completion; None where the prompt is the other task's.
+        """Return one reward per completion, None if the prompt belongs to the other task.
 
-        `expected` is a column of labels, where the data have one. Raises PromptError for a prompt of neither task.
+        `expected` is the column of labels, if the data have one. Raises PromptError for a prompt of neither task.
         """
         labels = expected or [None] * len(prompts)
         requests = [
@@ -48,13 +48,13 @@ class TaskReward:
 
 
 def reward_functions(config: RubricConfig | None = None) -> list[TaskReward]:
-    """A function for each task, for `reward_funcs=`; they share one scorer. Raises as `make_scorer` does."""
+    """Return a function for each task, for `reward_funcs=`. They share one scorer. Raises what `make_scorer` raises."""
     scorer = make_scorer(config)
     return [TaskReward(task, scorer) for task in Task]
 
 
 def trl_rows() -> list[dict[str, str | None]]:
-    """The training rows that ship, with the columns `prompt` and `expected`."""
+    """Return the training rows that ship with the package, with the columns `prompt` and `expected`."""
     return [{"prompt": example.prompt, "expected": example.completion} for example in shipped_examples()]
 
 

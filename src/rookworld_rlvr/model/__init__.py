@@ -1,1 +1,1 @@
-"""A language model on a batch: loading, log-probs, and rows side by side without padding."""
+"""Language models: loading, log-probs of a batch, packing without padding, sharding, and exchange between ranks."""

@@ -1,4 +1,4 @@
-"""Rows of prompts and completions as tensors, and how they are divided for a pass."""
+"""Batches of prompts and completions as tensors, and their division into micro-batches."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -6,34 +6,34 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-# Pads beside the shortest row of a batch.
+# Default maximum number of pads in the shortest of the rows that are computed together.
 MOST_PADDING = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """B = P·G rows of prompt and completion, padded behind."""
+    """B = P·G rows, each a prompt followed by a completion, padded on the right."""
 
     tokens_BT: Tensor
     """Token ids, int64."""
     attention_BT: Tensor
-    """1 where a token is real."""
+    """1 for a real token, 0 for a pad."""
     positions_BT: Tensor
     """Position of each real token in its row."""
     loss_mask_BT: Tensor
-    """True at t where the token at t + 1 is trained: the state at t predicts it. Last column False."""
+    """True at t if the token at t + 1 is trained, because the state at t predicts it. The last column is False."""
     sampler_logprobs_BT: Tensor
-    """The sampler's log-prob of the token at t + 1, nat, float32; 0 where not trained."""
+    """Log-prob of the token at t + 1 under the sampler; nat, float32; 0 if that token is not trained."""
     advantages_B: Tensor
-    """float32."""
+    """Advantage of each row, float32."""
     prompts_B: Tensor
-    """Index of each row's prompt, int64; the rows of a group share one."""
+    """Index of each row's prompt, int64. The rows of a group have the same index."""
     old_logprobs_BT: Tensor | None = None
-    """The log-prob of the token at t + 1 before the step's first update, nat; None where the policy that is
-    differentiated is still the one that sampled."""
+    """Log-prob of the token at t + 1 before the step's first update, nat. If None, the loss uses the policy's current
+    log-probs, detached, which are the same in the first update."""
 
     def select(self, rows: Tensor, width: int | None = None) -> "Batch":
-        """Some of the rows (indices or a boolean mask), truncated to `width` columns."""
+        """Return the given rows (indices or a boolean mask), truncated to `width` columns."""
         columns = slice(width)
         old_logprobs_BT = self.old_logprobs_BT
         return type(self)(
@@ -48,7 +48,7 @@ class Batch:
         )
 
     def to(self, device: torch.device) -> "Batch":
-        """A copy of the batch on another device."""
+        """Return a copy of the batch on another device."""
         held = {spec.name: getattr(self, spec.name) for spec in fields(self)}
         return replace(self, **{name: value.to(device) for name, value in held.items() if value is not None})
 
@@ -56,14 +56,15 @@ class Batch:
         return int(self.loss_mask_BT.sum())
 
     def targets_BT(self) -> Tensor:
-        """The token at t + 1, the row's first where there is none."""
+        """Return the token at t + 1 for each t; the last column, which has none, holds the row's first token."""
         return self.tokens_BT.roll(-1, dims=1)
 
 
 def collate(rows: Sequence[tuple[Sequence[int], Sequence[int]]], *, pad_id: int, device: torch.device) -> Batch:
-    """The batch of rows of prompt and completion tokens, at least one each; every token of a completion is trained.
+    """Return a batch of rows of prompt and completion tokens, at least one of each in a row.
 
-    Each row has a prompt of its own; advantages and the sampler's log-probs are 0.
+    Every token of a completion is trained. Each row has a prompt index of its own. Advantages and sampler log-probs
+    are 0.
     """
     tokens_BT, attention_BT = right_padded([(*prompt, *done) for prompt, done in rows], pad_id, device)
     loss_mask_BT = torch.zeros_like(tokens_BT, dtype=torch.bool)
@@ -81,10 +82,11 @@ def collate(rows: Sequence[tuple[Sequence[int], Sequence[int]]], *, pad_id: int,
 
 
 def micro_batch_indices(batch: Batch, size: int, *, by_prompt: bool) -> list[Tensor]:
-    """Indices of the batch's rows in pieces of at most `size`.
+    """Return the indices of the batch's rows, divided into micro-batches of at most `size` rows.
 
-    A piece has rows of similar length, shortest first, or the rows of each prompt side by side, which then share the
-    prompt. If `size` is no multiple of a group's rows, each piece of a divided group holds its prompt.
+    With `by_prompt` the rows of a prompt are adjacent, so that a micro-batch computes the prompt once. A group divided
+    between micro-batches has its prompt in each. Without `by_prompt` a micro-batch has rows of similar length,
+    shortest first.
     """
     device = batch.tokens_BT.device
     if by_prompt:
@@ -94,16 +96,17 @@ def micro_batch_indices(batch: Batch, size: int, *, by_prompt: bool) -> list[Ten
 
 
 def micro_batches(batch: Batch, size: int, *, by_prompt: bool) -> Iterator[Batch]:
-    """The batch in the pieces of `micro_batch_indices`, each truncated to its longest row."""
+    """Yield the micro-batches of `micro_batch_indices`, each truncated to its longest row."""
     for rows in micro_batch_indices(batch, size, by_prompt=by_prompt):
         yield batch.select(rows, int(batch.attention_BT[rows].sum(1).max()))
 
 
 def similar_lengths(lengths: Sequence[int], size: int, most_padding: int = MOST_PADDING) -> list[list[int]]:
-    """Indices divided into batches of at most `size`, shortest first, with little padding in each.
+    """Divide indices into batches of at most `size`, shortest first, with little padding in each.
 
-    The two tasks' rows differ in length: apart, neither waits for the other. And a completion that ran to the
-    length limit does not make a whole batch as long: attention's memory grows with the square of it.
+    The rows of the two tasks differ in length; in separate batches neither is padded to the length of the other. A
+    completion that reached the length limit does not lengthen a whole batch, whose attention memory grows with the
+    square of the length.
 
     >>> similar_lengths([70, 95, 71, 94], 8)
     [[0, 2], [3, 1]]
@@ -118,7 +121,7 @@ def similar_lengths(lengths: Sequence[int], size: int, most_padding: int = MOST_
 
 
 def left_padded(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Tokens and attention mask (B, T), int64, padded in front: what generation needs."""
+    """Return tokens and attention mask, (B, T), int64, padded on the left, as generation needs them."""
     longest = max(map(len, rows))
     tokens = [[pad_id] * (longest - len(row)) + list(row) for row in rows]
     attention = [[0] * (longest - len(row)) + [1] * len(row) for row in rows]
@@ -126,7 +129,7 @@ def left_padded(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device
 
 
 def right_padded(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Tokens and attention mask (B, T), int64, padded behind: what training uses."""
+    """Return tokens and attention mask, (B, T), int64, padded on the right, as training uses them."""
     longest = max(map(len, rows))
     tokens = [list(row) + [pad_id] * (longest - len(row)) for row in rows]
     attention = [[1] * len(row) + [0] * (longest - len(row)) for row in rows]
@@ -134,9 +137,9 @@ def right_padded(rows: Sequence[Sequence[int]], pad_id: int, device: torch.devic
 
 
 def position_ids(attention_BT: Tensor) -> Tensor:
-    """Positions (B, T) that count real tokens alone, so that padding shifts none.
+    """Return positions (B, T) that count only real tokens, so that padding shifts none.
 
-    transformers' GPT-2 numbers from the pads unless these are passed: one left pad moves log-probs by
-    up to 3.5 nat. Under a pad the position is 0 and means nothing.
+    transformers' GPT-2 counts pads too unless positions are passed: one left pad changes log-probs by up to 3.5 nat.
+    The position of a pad has no meaning.
     """
     return (attention_BT.cumsum(-1) - 1).clamp(min=0)

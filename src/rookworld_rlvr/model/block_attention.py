@@ -1,13 +1,13 @@
-"""Attention whose keys come in blocks, one softmax over all of them, with its gradient in closed form.
+"""Attention over keys in several blocks, with one softmax over all of them and a gradient in closed form.
 
-Autograd would keep a tensor of the size of the scores for each operation: scaling, bias, joining, softmax and its
-parts. Here scores are computed in place, and one such tensor is kept for each block: the weights before the division
-by their sum. Let w be these weights, d their sum over all blocks, o the output and g its gradient. The gradients are
-then wᵀ·(g/d) for the values and w∘((g/d)·vᵀ - (g/d)·o) for the scores, as in FlashAttention (arXiv 2205.14135), which
-computes w anew.
+Autograd would keep a tensor as large as the scores for each operation: scaling, bias, concatenation, softmax and its
+parts. Here scores are computed in place, and only one such tensor is kept for each block: the weights before the
+division by their sum. Let w be these weights, d their sum over all blocks, o the output and g its gradient. The
+gradients are then wᵀ·(g/d) for the values and w∘((g/d)·vᵀ - (g/d)·o) for the scores, as in FlashAttention (arXiv
+2205.14135), which recomputes w.
 
-Rows are queries, whatever their leading dimensions. The flattened leading dimensions of a block give the number of
-equal, consecutive pieces into which it cuts the rows; each piece sees S keys of its own.
+Rows are queries; their leading dimensions are flattened. The product of a block's leading dimensions is the number of
+equal, consecutive pieces into which the rows are divided. Each piece attends to S keys of its own.
 """
 
 from collections.abc import Sequence
@@ -20,19 +20,19 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Keys and values (…, S, D) with what is added to their scores: 0 where a key is seen, -inf elsewhere."""
+    """Keys and values (…, S, D) and the bias that is added to their scores: 0 if a key is seen, -inf otherwise."""
 
     keys: Tensor
     values: Tensor
     bias: Tensor
-    """(A, 1, S): one for each of A equal pieces of the rows. (1, B, S): one for each of B rows, then again."""
+    """(A, 1, S): one bias for each of A equal pieces of the rows. (1, B, S): one for each of B rows, then repeated."""
 
 
 def attend(query: Tensor, blocks: Sequence[Block], scaling: float) -> Tensor:
-    """softmax(scaling · query · keysᵀ + bias) · values over all blocks together; query and output are (…, D).
+    """Return softmax(scaling · query · keysᵀ + bias) · values over all blocks together; query and output are (…, D).
 
-    The computation is in float32, or in float64 for a float64 query, and the output has the query's dtype. Each row
-    must see a key of some block, otherwise it is NaN.
+    The computation is in float32, or in float64 for a float64 query, and the output has the query's dtype. A row that
+    sees no key of any block becomes NaN.
     """
     with torch.autocast(query.device.type, enabled=False):
         dtype = torch.promote_types(query.dtype, torch.float32)
@@ -76,13 +76,13 @@ class _Attention(torch.autograd.Function):
 
 
 def _pieces(stored: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Keys and values of each block, (N, S, D)."""
+    """Return keys and values of each block, (N, S, D)."""
     flat = [states.reshape(-1, *states.shape[-2:]) for states in stored]
     return list(zip(flat[::2], flat[1::2], strict=True))
 
 
 def _rows(states: Tensor, keys_NSD: Tensor) -> Tensor:
-    """The rows (N, R, …) that see each piece of keys."""
+    """Return the rows (N, R, …) grouped by the piece of keys that they see."""
     return states.view(len(keys_NSD), -1, states.shape[-1])
 
 
@@ -95,7 +95,7 @@ def _scores(scaled: Tensor, keys_NSD: Tensor, bias: Tensor) -> Tensor:
 
 
 def _exponentiate(scores: Sequence[Tensor]) -> Tensor:
-    """Scores become weights, in place: their exponentials, at most 1; returns the sum of each row's, flat."""
+    """Replace scores, in place, by weights: their exponentials, scaled to at most 1. Return each row's sum, flat."""
     largest = torch.stack([part.amax(-1).flatten() for part in scores]).amax(0)
     sums = torch.zeros_like(largest)
     for part in scores:

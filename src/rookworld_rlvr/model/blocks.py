@@ -1,8 +1,8 @@
-"""Transformer blocks of a model: compiled for packed rows, or computed again in backward to save memory.
+"""Transformer blocks of a model: compiled for packed rows, or recomputed in backward to save memory.
 
-Compiled kernels fuse what lies between the matrix products: norms, rotations, activations and sums. The sizes
-of a pass stay open, so one kernel serves all. Compiled kernels are kept on disk by PyTorch, in the folder
-`TORCHINDUCTOR_CACHE_DIR`; later runs read them there.
+Compiled kernels fuse the operations between the matrix products: norms, rotations, activations and sums. They are
+compiled for dynamic sizes, so one kernel serves all passes. PyTorch saves them on disk, in the folder
+`TORCHINDUCTOR_CACHE_DIR`, and later runs read them there.
 """
 
 import shutil
@@ -22,19 +22,19 @@ COMPILERS = ("g++", "clang++")
 
 
 def require_compiler(key: str) -> None:
-    """Raises UserError that names the configuration's `key` if there is no C++ compiler."""
+    """Raise UserError that names the configuration's `key` if there is no C++ compiler."""
     if not any(map(shutil.which, COMPILERS)):
         raise UserError(f"{key}: expected a C++ compiler, {' or '.join(COMPILERS)}, got none")
 
 
 def transformer_blocks(model: nn.Module) -> list[nn.Module]:
-    """The blocks of a transformers model, which neither FSDP2 nor a compiler should divide."""
+    """Return the blocks of a transformers model, which neither FSDP2 nor a compiler should divide."""
     names = set(getattr(model, "_no_split_modules", None) or ())
     return [module for module in model.modules() if type(module).__name__ in names]
 
 
 def recompute_blocks(model: PreTrainedModel) -> None:
-    """Have each block computed again in backward (arXiv 1604.06174). Raises UserError for a model that cannot."""
+    """Make backward recompute each block (arXiv 1604.06174). Raises UserError if the model does not support it."""
     if not model.supports_gradient_checkpointing:
         raise UserError(f"model.activation_checkpointing: {type(model).__name__} does not support it")
     model.activation_checkpointing_enable(
@@ -43,9 +43,9 @@ def recompute_blocks(model: PreTrainedModel) -> None:
 
 
 def compile_blocks(model: nn.Module) -> None:
-    """Have the blocks of a transformers model, in place, compute packed rows by compiled code.
+    """Change the blocks of a transformers model, in place, to use compiled code for packed rows.
 
-    The model samples, and computes padded rows, as before. Its copies are compiled too.
+    Sampling and padded rows are computed as before. Copies of the model are compiled too.
     """
     _attend_packed_rows_eagerly()
     for block in transformer_blocks(model):
@@ -53,19 +53,19 @@ def compile_blocks(model: nn.Module) -> None:
 
 
 def compiled(function: Any) -> Any:
-    """The function compiled for any sizes; on a CPU it uses as many threads as its caller may use."""
+    """Return the function compiled for any sizes. On a CPU it uses as many threads as its caller may use."""
     return torch.compile(function, dynamic=True, options={"cpp.dynamic_threads": True})
 
 
 @cache
 def _attend_packed_rows_eagerly() -> None:
-    """Keep compiled code out of the attention of packed rows: its shapes are other ones at every pass."""
+    """Exclude the attention of packed rows from compiled code, because its shapes change with every pass."""
     PackedLayout.attend = torch.compiler.disable(PackedLayout.attend)  # type: ignore[method-assign]
 
 
 @cache
 def _compiled(kind: type[nn.Module]) -> type[nn.Module]:
-    """The class of block with a forward pass that is compiled where the rows are packed."""
+    """Return a subclass of the block whose forward pass is compiled if the rows are packed."""
     plain, fast = kind.forward, compiled(kind.forward)
 
     def forward(block: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -25,16 +25,16 @@ class Device(StrEnum):
 
 
 class Precision(StrEnum):
-    """The arithmetic of forward passes; weights and optimiser are float32 in all."""
+    """Arithmetic of forward passes. Weights and optimiser state are always float32."""
 
     auto = "auto"
-    """bf16 on CUDA and on a CPU with instructions for it, else fp32: without them bf16 takes three times as long."""
+    """bf16 on CUDA and on CPUs with bf16 instructions, otherwise fp32. Other CPUs take three times as long in bf16."""
     fp32 = "fp32"
     bf16 = "bf16"
 
 
 def select_device(device: Device, local_rank: int | None = None) -> torch.device:
-    """The configured device; each process on a machine takes its own. Raises UserError if it is missing."""
+    """Return the configured device. Each process on a machine gets its own. Raises UserError if it is missing."""
     if device is Device.cuda and not torch.cuda.is_available():
         raise UserError("device=cuda: expected a CUDA device and a CUDA build of torch, got none")
     if device is Device.cpu or not torch.cuda.is_available():
@@ -52,12 +52,12 @@ def select_device(device: Device, local_rank: int | None = None) -> torch.device
 
 
 def is_accelerator(device: torch.device) -> bool:
-    """True unless the device is the CPU: it has its own memory, and its kernels run asynchronously."""
+    """Return True unless the device is the CPU. An accelerator has its own memory and asynchronous kernels."""
     return device.type != "cpu"
 
 
 def resolve_precision(precision: Precision, device: torch.device) -> Precision:
-    """fp32 or bf16, whichever `auto` means on this device."""
+    """Return the precision, with `auto` replaced by fp32 or bf16 according to the device."""
     if precision is not Precision.auto:
         return precision
     if is_accelerator(device):
@@ -68,69 +68,69 @@ def resolve_precision(precision: Precision, device: torch.device) -> Precision:
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[Any]:
-    """A context of bf16 autocast if the precision is bf16; otherwise a context that changes nothing."""
+    """Return a context of bf16 autocast if the precision is bf16, otherwise a context that changes nothing."""
     return torch.autocast(device.type, torch.bfloat16) if precision is Precision.bf16 else nullcontext()
 
 
 def use_device(device: torch.device) -> None:
-    """Make it the accelerator that this thread works with; a new thread begins with the machine's first one."""
+    """Make the accelerator the current one of this thread. A new thread starts with the machine's first one."""
     if is_accelerator(device):
         torch.accelerator.set_device_index(device)
 
 
 def device_name(device: torch.device) -> str:
-    """The vendor's name of the accelerator; `cpu` for the CPU."""
+    """Return the vendor's name of the accelerator, or `cpu` for the CPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def exchange_backend(device: torch.device) -> str:
-    """The torch.distributed backend for tensors of this device and of the CPU."""
+    """Return the torch.distributed backend for tensors on this device and on the CPU."""
     return "cpu:gloo,cuda:nccl" if is_accelerator(device) else "gloo"
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait for the accelerator's queued work, before a clock is read."""
+    """Wait until the accelerator has finished its queued work, for example before a clock is read."""
     if is_accelerator(device):
         torch.accelerator.synchronize(device)
 
 
 def allocated_peak_bytes() -> int:
-    """The most memory that tensors took on an accelerator since the last reset; 0 where none was used."""
+    """Return the peak memory of tensors on an accelerator since the last reset; 0 if none was used."""
     return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
 
 
 def reset_allocated_peak() -> None:
-    """Begin a new peak on an accelerator that is in use."""
+    """Start a new peak measurement on an accelerator that is in use."""
     torch.cuda.reset_peak_memory_stats()
 
 
 def release_memory(device: torch.device) -> None:
-    """Give back what an accelerator's allocator holds in reserve."""
+    """Free the memory that an accelerator's allocator holds in reserve."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 def random_states() -> list[Tensor]:
-    """The state of every accelerator's random generator; empty where this process has used none."""
+    """Return the state of every accelerator's random generator; empty if this process has used none."""
     return torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
 
 
 def set_random_states(states: Sequence[Tensor]) -> None:
-    """Go on from states of `random_states`, on as many accelerators as there are now."""
+    """Restore states of `random_states` on as many accelerators as there are now."""
     for device, state in zip(range(torch.cuda.device_count()), states, strict=False):
         torch.cuda.set_rng_state(state.cpu(), device)
 
 
 def cores(device: torch.device) -> int:
-    """The number of pieces computed at a time: torch's threads on a CPU, 1 elsewhere."""
+    """Return the number of items computed at a time: torch's number of threads on a CPU, 1 on an accelerator."""
     return 1 if is_accelerator(device) else torch.get_num_threads()
 
 
 def map_on_cores(function: Callable[[Item], Result], items: Sequence[Item], device: torch.device) -> Iterator[Result]:
-    """`function` of each item, in the order of the items.
+    """Yield `function` of each item, in the order of the items.
 
-    As many items as there are `cores` are computed at a time, each by one thread. With one core an item is computed
-    when the one before it has been taken. After an exception no item is still being computed.
+    As many items as there are `cores` are computed at a time, each by one thread. With one core, an item is computed
+    only after the previous result was taken. After an exception no item is still being computed.
     """
     count = cores(device)
     if count == 1 or len(items) < 2:
@@ -147,7 +147,7 @@ def map_on_cores(function: Callable[[Item], Result], items: Sequence[Item], devi
 
 
 def add_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-    """Add one gradient for each parameter, None where it has no part in the loss, to what the parameters hold."""
+    """Add a gradient to each parameter's `grad`; None for a parameter that has no part in the loss."""
     for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient is not None:
             parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)

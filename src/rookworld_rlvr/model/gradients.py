@@ -1,4 +1,4 @@
-"""Gradient of an update from its micro-batches, which ranks and cores share out among themselves."""
+"""Gradient of an update as the sum over its micro-batches, which are divided among ranks and cores."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,17 +15,17 @@ from .world import World
 
 Kept = TypeVar("Kept")
 LossOf = Callable[[Batch], tuple[Tensor, Kept]]
-"""Computes a micro-batch's share of the loss, a scalar with a gradient, and anything else that is kept of it."""
+"""Function of a micro-batch that returns its share of the loss, a scalar with a gradient, and a second result."""
 
 
 def backward(
     begin: Callable[[], None], loss_of: LossOf[Kept], micros: Sequence[Batch], policy: Policy, world: World
 ) -> list[tuple[float, Kept]]:
-    """Leave the sum of the micro-batches' gradients in the policy's parameters; return loss and rest of each, in order.
+    """Sum the micro-batches' gradients in the policy's parameters; return loss and second result of each, in order.
 
-    Each rank computes its share of the micro-batches, one on each core at a time; with weights in shards all ranks
-    compute in lockstep. `begin` is called before each pass. An error of it or of `loss_of` on one rank is raised on
-    all ranks.
+    Each rank computes its share of the micro-batches, one on each core at a time. With sharded weights all ranks
+    compute in lockstep. `begin` is called before each pass. If it or `loss_of` raises an error on one rank, all ranks
+    raise it.
     """
     if policy.sharded:
         return _in_lockstep(begin, loss_of, micros, world)
@@ -47,7 +47,7 @@ def backward(
 
 
 def _backward_of_one(begin: Callable[[], None], loss_of: LossOf[Kept], micro: Batch) -> tuple[float, Kept]:
-    """Loss and rest of a micro-batch, its gradients added to those of the parameters."""
+    """Add a micro-batch's gradients to those of the parameters; return its loss and second result."""
     begin()
     loss, kept = loss_of(micro)
     loss.backward()
@@ -57,7 +57,7 @@ def _backward_of_one(begin: Callable[[], None], loss_of: LossOf[Kept], micro: Ba
 def _differentiate(
     begin: Callable[[], None], loss_of: LossOf[Kept], parameters: Sequence[Tensor], micro: Batch
 ) -> tuple[tuple[float, Kept], tuple[Tensor | None, ...]]:
-    """Loss and rest of a micro-batch, and its gradients by parameter. Threads must not share `Tensor.grad`."""
+    """Return a micro-batch's two results and its gradients by parameter. Threads must not share `Tensor.grad`."""
     begin()
     loss, kept = loss_of(micro)
     return (loss.item(), kept), torch.autograd.grad(loss, parameters, allow_unused=True)
@@ -66,9 +66,10 @@ def _differentiate(
 def _in_lockstep(
     begin: Callable[[], None], loss_of: LossOf[Kept], micros: Sequence[Batch], world: World
 ) -> list[tuple[float, Kept]]:
-    """For a model in shards: every rank makes as many passes, because each gathers weights from all ranks.
+    """Compute the micro-batches of a sharded model with the same number of passes on every rank.
 
-    All ranks compute micro-batches of one kind at a time: another kind may need passes of other models.
+    Each pass gathers weights from all ranks. All ranks compute micro-batches of one type at a time, because another
+    type may need passes of other models.
     """
     kinds = dict.fromkeys(type(micro) for micro in micros)
     by_kind = ([micro for micro in micros if type(micro) is kind] for kind in kinds)
@@ -78,7 +79,7 @@ def _in_lockstep(
 def _of_one_kind(
     begin: Callable[[], None], loss_of: LossOf[Kept], micros: Sequence[Batch], world: World
 ) -> list[tuple[float, Kept]]:
-    """A rank without a micro-batch left repeats the first one, with its loss multiplied by 0."""
+    """Compute micro-batches of one type. A rank without one left repeats the first, with its loss multiplied by 0."""
     own, results = world.share(micros), list[tuple[float, Kept]]()
     for turn in range(math.ceil(len(micros) / world.size)):
         micro, weight = (own[turn], 1.0) if turn < len(own) else (micros[0], 0.0)

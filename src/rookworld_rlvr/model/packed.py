@@ -1,12 +1,11 @@
-"""A batch as one row of tokens without a pad: each prompt once, then the completions that share it.
+"""A batch as one row of tokens without padding: first each prompt once, then all completions.
 
 A group of G completions of C tokens after a prompt of L tokens takes G·(L + C) tokens in rows and L + G·C here, less
-one for each completion, because its last token predicts nothing. Linear layers see only real tokens. Attention takes
-one length class of similar completions at a time and pads them to the longest.
+one for each completion, because its last token predicts nothing. Linear layers see only real tokens and little filler.
+Attention computes the completions of one length class at a time and pads them to the longest of the class.
 
-In attention, heads that share keys lie side by side, so that the vectors have the layout that the matrix products
-need. Dimensions: P prompts, K heads of keys, G completions, R heads of queries that share one head of keys, T tokens,
-D width.
+In attention, heads that share keys are adjacent, which gives the vectors the layout that the matrix products need.
+Dimensions: P prompts, K key heads, G completions, R query heads that share one key head, T tokens, D width.
 """
 
 import math
@@ -22,21 +21,21 @@ from .batch import Batch, similar_lengths
 from .block_attention import Block, attend
 from .shared_prefix import attention_bias, causal_bias
 
-# Lengths of a class differ by no more than this: fewer classes cost more pads, more classes more calls.
+# Maximum difference of lengths within a class: fewer classes need more pads, more classes need more calls.
 LENGTH_SPREAD = 24
-# Largest share of the row that may be filler. The row is filled up to a multiple of a power of two, because a size that
-# occurs again can reuse memory of its size and kernels made for it.
+# Maximum share of filler in the row. The row is filled up to a multiple of a power of two, so that sizes recur and can
+# reuse memory and kernels of the same size.
 FILLER = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """Rows of the flat tokens, padded to one length."""
+    """Rows cut from the flat tokens and padded to one length."""
 
     at: Tensor
-    """The place of each token in the flat row, int64; 0 under a pad."""
+    """Index of each token in the flat row, int64; 0 for a pad."""
     real: Tensor
-    """True where there is a token, bool, same shape."""
+    """True for a token, False for a pad; bool, same shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +49,20 @@ class LengthClass:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Places of the vectors of N flat tokens after cutting, padding and sorting by head, and the places back."""
+    """Index maps from the vectors of N flat tokens to places that are cut, padded and sorted by head, and back."""
 
     shapes: list[tuple[int, ...]]
-    """The shape of each part, without the vectors' width."""
+    """Shape of each part, without the vectors' width."""
     there: Tensor
-    """For each place the flat vector that stands there; any for a pad."""
+    """Index of the flat vector for each place; arbitrary for a pad."""
     back: Tensor
-    """For each flat vector its place."""
+    """Index of the place of each flat vector."""
     pads: Tensor
-    """Places that are pads, bool (places, 1)."""
+    """True for places that are pads, bool (places, 1)."""
 
     @classmethod
     def of(cls, parts: Sequence[Padded], heads: tuple[int, ...]) -> "_Places":
-        """Parts (P, …, T) as (P, K, …, R, T) where `heads` is (K, R), the heads that share keys side by side."""
+        """Return the maps of parts (P, …, T) to (P, K, …, R, T), where `heads` is (K, R), sorted by key head."""
         kinds, repeats = heads
         head_KR = torch.arange(kinds * repeats, device=parts[0].at.device).view(kinds, repeats)
         there, real, shapes = [], [], []
@@ -79,21 +78,21 @@ class _Places:
         return cls(shapes, all_there, back, ~all_real.unsqueeze(1))
 
     def split(self, flat_NHD: Tensor) -> list[Tensor]:
-        """One tensor per part, (P, K, …, R, T, D)."""
+        """Return one tensor per part, (P, K, …, R, T, D)."""
         move: Any = _Move.apply
         moved = move(flat_NHD.flatten(0, 1), self.there, self.back, None)
         pieces = moved.split([math.prod(shape) for shape in self.shapes])
         return [piece.view(*shape, -1) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
-        """The way back: flat (N·H, D)."""
+        """Reverse `split`: return the flat vectors (N·H, D)."""
         move: Any = _Move.apply
         joined: Tensor = move(torch.cat([part.flatten(0, -2) for part in parts]), self.back, self.there, self.pads)
         return joined
 
 
 class _Move(torch.autograd.Function):
-    """Moves rows to other places. Only a pad has no row of its own, so the gradient is moved back in the same way."""
+    """Move of rows to other places. Each place except pads has its own row, so gradients move back the same way."""
 
     @staticmethod
     def forward(context: Any, rows: Tensor, there: Tensor, back: Tensor, pads: Tensor | None) -> Tensor:
@@ -107,7 +106,7 @@ class _Move(torch.autograd.Function):
 
 
 class PackedLayout:
-    """See `shared_prefix.Layout`."""
+    """Layout of packed rows, see `shared_prefix.Layout`."""
 
     def __init__(self, prompts_PL: Padded, classes: Sequence[LengthClass]) -> None:
         self._parts = [prompts_PL, *(length_class.completions_PGC for length_class in classes)]
@@ -115,11 +114,11 @@ class PackedLayout:
         self._tokens = sum(int(part.real.sum()) for part in self._parts)
         self._seen = attention_bias(prompts_PL.real)[:, None]
         self._causal = [causal_bias(part.at.shape[-1], part.at.device)[None] for part in self._parts]
-        # By (K, R), the heads of keys and how many of queries share one: the same for all layers.
+        # By (K, R), the number of key heads and of query heads per key head. All layers use the same maps.
         self._places: dict[tuple[int, int], _Places] = {}
 
     def attend(self, _module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """(1, H, N, D) → (1, N, H, D)."""
+        """Return the output (1, N, H, D) for the query (1, H, N, D), see `shared_prefix.Layout`."""
         heads, kinds = query.shape[1], key.shape[1]
         of_queries, of_keys = self._places_of(kinds, heads // kinds), self._places_of(kinds, 1)
         wide = torch.promote_types(query.dtype, torch.float32)
@@ -144,20 +143,20 @@ class PackedLayout:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """N tokens in all, and the M states that predict the trained ones."""
+    """Packed row of N tokens, and the M states that predict the trained tokens."""
 
     tokens_1N: Tensor
-    """With filler at the end, which attends to nothing and predicts nothing."""
+    """Token ids, with filler at the end, which attends to nothing and predicts nothing."""
     positions_1N: Tensor
     layout: PackedLayout
     states_M: Tensor
-    """The place of each trained token's state, in the order of the batch's loss mask."""
+    """Index of the state that predicts each trained token, in the order of the batch's loss mask."""
 
 
 def pack(batch: Batch) -> Packed:
-    """The batch's rows, padded behind, as one. Rows of one `prompts_B` share their prompt.
+    """Pack the right-padded rows of a batch into one row. Rows with the same `prompts_B` share their prompt.
 
-    Raises ValueError for a row without a trained token, which does not tell where its prompt ends.
+    Raises ValueError for a row without a trained token, because nothing then shows where its prompt ends.
     """
     if not batch.loss_mask_BT.any(1).all():
         raise ValueError("expected a trained token in every row of a batch that is packed")
@@ -193,13 +192,13 @@ def pack(batch: Batch) -> Packed:
 
 
 def _filler(tokens: int) -> int:
-    """Tokens that are missing to a multiple of the largest power of two that is within `FILLER`."""
+    """Return the number of tokens that complete a multiple of the largest power of two within the share `FILLER`."""
     stride = 1 << max(0, int(tokens * FILLER).bit_length() - 1)
     return -tokens % stride
 
 
 def _padded(starts: Tensor, lengths: Tensor) -> Padded:
-    """Rows that begin at `starts` (any shape) and are `lengths` long."""
+    """Return rows that begin at `starts` (any shape) and are `lengths` long."""
     at = torch.arange(int(lengths.max()), device=starts.device)
     real = at < lengths.unsqueeze(-1)
     return Padded(torch.where(real, starts.unsqueeze(-1) + at, 0), real)
@@ -211,7 +210,7 @@ def _length_classes(prompts_B: Tensor, starts_B: Tensor, lengths_B: Tensor) -> l
     for rows in similar_lengths(lengths, len(lengths), LENGTH_SPREAD):
         rows_of: dict[int, list[int]] = {}
         for row in rows:
-            # A completion of one token has nothing to attend from.
+            # A completion of one token has no input: the prompt's last state predicts it.
             if lengths[row]:
                 rows_of.setdefault(prompts[row], []).append(row)
         if rows_of:

@@ -24,7 +24,7 @@ from .shared_prefix import can_share, sharing, states
 from .world import World
 
 TINY = "tiny"
-# Logits of a micro-batch that are kept for backward, 64 MiB in float32; more are computed again.
+# Maximum number of a micro-batch's logits to keep for backward, 64 MiB in float32; more are recomputed.
 KEPT_LOGITS = 2**24
 DROPOUT_KEYS = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "dropout", "attention_dropout", "hidden_dropout")
 
@@ -43,7 +43,7 @@ class ModelSourceConfig:
     """The model and its attention kernel."""
 
     path: str = TINY
-    """A folder in Hugging Face's format, a hub name, or `tiny` for the model that ships with us."""
+    """Folder in Hugging Face's format, hub name, or `tiny` for the model that ships with the package."""
     attention: Attention = Attention.auto
 
 
@@ -52,15 +52,16 @@ class ModelConfig(ModelSourceConfig):
     """The model that is trained."""
 
     dropout: float | None = 0.0
-    """Overrides what the loaded config says (GPT-2's says 0.1); null keeps it. Above 0 the preflight refuses."""
+    """Dropout probability that replaces the one in the model's own config (GPT-2's is 0.1); null keeps the latter. The
+    preflight checks refuse a model with dropout."""
     packing: bool = True
-    """Compute a prompt once for all its completions, without pads. If a model's attention cannot be replaced, or does
-    not see all tokens before it, its rows are padded anyway."""
+    """Compute a prompt once for all its completions, without padding. Rows are padded anyway if the model's attention
+    cannot be replaced, or does not see all earlier tokens."""
     activation_checkpointing: bool = False
-    """Keep only each block's input, and compute the block again in backward."""
+    """Keep only each block's input, and recompute the block in backward, to save memory."""
     compile: bool = False
-    """Train with blocks compiled by `torch.compile`; needs packed rows. The first run on a machine compiles
-    for a minute or two; later runs read the code from disk. Needs a C++ compiler."""
+    """Train with blocks compiled by `torch.compile`. Needs packed rows and a C++ compiler. The first run on a machine
+    compiles for a minute or two; later runs read the code from disk."""
 
     def __post_init__(self) -> None:
         if self.dropout is not None and not 0 <= self.dropout < 1:
@@ -71,7 +72,7 @@ class ModelConfig(ModelSourceConfig):
 class Policy:
     """A causal language model with its tokenizer, in training mode.
 
-    The body runs once for all positions; the head runs only where a token is trained, chunk by chunk.
+    The body runs once for all positions. The head runs chunk by chunk, only at positions that predict a trained token.
     """
 
     model: PreTrainedModel
@@ -79,7 +80,7 @@ class Policy:
     precision: Precision = Precision.fp32
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     packs: bool = False
-    """True if rows are packed, see `model.packed`; otherwise they are padded on the right."""
+    """True if rows are packed (see `model.packed`); otherwise they are padded on the right."""
 
     @property
     def sharded(self) -> bool:
@@ -97,11 +98,11 @@ class Policy:
         return head
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """The context of a forward pass in the policy's precision."""
+        """Return the context of a forward pass in the policy's precision."""
         return autocast(self.device, self.precision)
 
     def trained_states(self, batch: "Batch | Packed") -> Tensor:
-        """The last hidden states (M, E) that predict the batch's trained tokens, in the order of its mask."""
+        """Return the last hidden states (M, E) that predict the batch's trained tokens, in the order of its mask."""
         if isinstance(batch, Packed):
             with sharing(self.model):
                 return states(self.model, batch.tokens_1N, batch.positions_1N, batch.layout)[0][batch.states_M]
@@ -123,10 +124,10 @@ class Policy:
         entropy_gradient: bool = False,
         kl_gradient: bool = False,
     ) -> TokenStatistics:
-        """Log-probs, entropy and, with a reference, its log-probs and the exact KL, each (N,).
+        """Return log-probs, entropy and, with a reference, its log-probs and the exact KL, each (N,).
 
-        N counts the True of `batch.loss_mask_BT`, in its order; `spread` puts them back into (B, T). The
-        entropy and the exact KL have a gradient only if requested.
+        N is the number of True values in `batch.loss_mask_BT`, whose order the results have; `spread` puts them back
+        into (B, T). The entropy and the exact KL have a gradient only if requested.
         """
         inputs = pack(batch) if self.packs else batch
 
@@ -161,10 +162,10 @@ class Policy:
         reference: "Policy | None" = None,
         world: World | None = None,
     ) -> "TokenTable":
-        """Log-probs of a whole batch and a reference's: (B, T), 0 where not trained, no gradient.
+        """Return log-probs of a whole batch, and the reference's: (B, T), 0 where not trained, no gradient.
 
         The batch is divided into the same micro-batches as in training, so that equal weights give equal numbers. The
-        ranks of a `world` share them out.
+        ranks of a `world` divide the micro-batches among themselves.
         """
         world = world or World()
         names = ["logprobs"] if reference is None else ["logprobs", "ref_logprobs"]
@@ -188,35 +189,35 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class TokenTable:
-    """Log-probs of a batch's tokens by a policy and a reference; nats, (B, T), no gradient."""
+    """Log-probs of a batch's tokens under a policy and a reference; nat, (B, T), no gradient."""
 
     loss_mask_BT: Tensor
     logprobs_BT: Tensor
     ref_logprobs_BT: Tensor | None
 
     def sequence_kl_B(self) -> Tensor:
-        """Each completion's sampled log-ratio to the reference, summed: k1 of the sequence, nat."""
+        """Return the sum of each completion's sampled log-ratios to the reference: k1 of the sequence, nat."""
         if self.ref_logprobs_BT is None:
             raise ValueError("sequence_kl_B: expected a table made with a reference, got one without")
         return sequence_kl(self.logprobs_BT, self.ref_logprobs_BT, self.loss_mask_BT)
 
 
 def spread(values_N: Tensor, loss_mask_BT: Tensor) -> Tensor:
-    """Values of the trained tokens at their places in (B, T), 0 elsewhere; keeps the gradient."""
+    """Return the trained tokens' values at their places in (B, T), 0 elsewhere; keeps the gradient."""
     empty_BT = torch.zeros(loss_mask_BT.shape, dtype=values_N.dtype, device=values_N.device)
     return empty_BT.masked_scatter(loss_mask_BT, values_N)
 
 
 def tiny_model_folder() -> Path:
-    """The folder of the model that ships with the package."""
+    """Return the folder of the model that ships with the package."""
     return asset("tiny")
 
 
 def load_policy(config: ModelConfig, device: torch.device, precision: Precision) -> Policy:
-    """The model in float32 and its tokenizer. Raises UserError with one line if they cannot be loaded."""
+    """Load the model in float32, and its tokenizer. Raises UserError with one line if they cannot be loaded."""
     source = str(tiny_model_folder()) if config.path == TINY else config.path
     _check_source(source)
-    # What transformers warns of is checked here, and its bars hide the one line that says what is wrong.
+    # The problems that transformers warns about are checked here, and its progress bars would hide our message.
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:
@@ -274,7 +275,7 @@ def _load_model(config: ModelConfig, source: str, device: torch.device) -> Any:
 
 
 def compile_policy(policy: Policy) -> None:
-    """Compile the blocks for packed rows. Raises UserError without a compiler, or where rows are not packed."""
+    """Compile the blocks for packed rows. Raises UserError without a compiler, or if rows are not packed."""
     require_compiler("model.compile")
     if not policy.packs:
         raise UserError("model.compile: expected a model whose rows are packed (model.packing), got one that pads them")
@@ -282,7 +283,7 @@ def compile_policy(policy: Policy) -> None:
 
 
 def _set_dropout(model: nn.Module, probability: float | None) -> None:
-    """Set every dropout module's probability, also for models whose config has another name for it."""
+    """Set every dropout module's probability, even if the model's config has another name for it."""
     for module in model.modules():
         if probability is not None and isinstance(module, nn.Dropout):
             module.p = probability

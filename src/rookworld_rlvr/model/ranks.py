@@ -1,8 +1,8 @@
-"""Several processes that train together, started by torchrun: their exchanges, and the names of those that are missing.
+"""Several training processes started by torchrun: their exchanges, and errors that name missing ranks.
 
-Before ranks exchange anything, each leaves word in a store that it has come. So a rank that does not come is named
-once the time is over, and a rank that ended by an error is named at once. What follows is then no more than the
-exchange itself, by torch.distributed.
+Before each exchange every rank announces in a shared store that it has arrived. A rank that does not arrive is named
+after the timeout, and a rank that ended by an error is named at once. After that the ranks exchange data through
+torch.distributed.
 """
 
 import os
@@ -24,7 +24,7 @@ from .device import exchange_backend, is_accelerator
 from .world import RankError, World
 
 Result = TypeVar("Result")
-# Before what a rank leaves in place of where it has come.
+# Prefix of the message that a failed rank stores in place of the name of an exchange.
 FAILED = "failed: "
 
 
@@ -36,10 +36,10 @@ class _Raised:
 
 
 class Ranks(World):
-    """One of several processes."""
+    """One of several processes that train together."""
 
     def __init__(self, device: torch.device, timeout_s: float) -> None:
-        """Meet the other ranks. Needs torchrun's environment. Raises RankError where they do not come in time."""
+        """Meet the other ranks. Needs torchrun's environment. Raises RankError if they do not arrive in time."""
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         self._timeout_s, self._met = timeout_s, 0
@@ -49,7 +49,7 @@ class Ranks(World):
         limit = timedelta(seconds=timeout_s)
         backend = exchange_backend(device)
         dist.init_process_group(backend, store=group, rank=self.rank, world_size=self.size, timeout=limit)
-        # Objects go by the CPU; gradients where they are.
+        # Objects are exchanged on the CPU, gradients on their own device.
         self._objects = dist.new_group(backend="gloo", timeout=limit) if is_accelerator(device) else None
 
     def all_gather(self, work: Callable[[], Result], what: str) -> list[Result]:
@@ -65,7 +65,7 @@ class Ranks(World):
         except RankError as missed:
             if raised is None:
                 raise
-            # What went wrong here says more than that others did not come.
+            # This rank's own error explains more than the absence of the others.
             raise raised from missed
         results: list[Result | _Raised] = [mine] * self.size
         dist.all_gather_object(results, mine, group=self._objects)
@@ -77,9 +77,10 @@ class Ranks(World):
         return results  # type: ignore[return-value]
 
     def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
-        """See `World.sum_gradients`. All gradients go in one vector, and behind them which of them there are.
+        """See `World.sum_gradients`. One vector holds all gradients, followed by a flag for each that shows if it
+        exists.
 
-        Where memory runs out for it on one rank, torch.OutOfMemoryError is raised on all.
+        If memory for the vector runs out on one rank, torch.OutOfMemoryError is raised on all.
         """
 
         def in_one_vector() -> Tensor:
@@ -104,13 +105,13 @@ class Ranks(World):
                     error.add_note(f"{RAISED_ON}another, with the same words")
 
     def _meet(self, what: str) -> None:
-        """Wait until all ranks have come here. Raises RankError."""
+        """Announce that this rank has arrived at `what`, and wait for all others. Raises RankError."""
         self._met += 1
         keys = [f"{self._met}/{rank}" for rank in range(self.size)]
         try:
             self._store.set(keys[self.rank], what)
             if self._met > 2:
-                # All ranks have read these: each came to the meeting behind it.
+                # All ranks have read the keys of that meeting, because each has arrived at the next one.
                 self._store.delete_key(f"{self._met - 2}/{self.rank}")
             self._store.wait(keys, timedelta(seconds=self._timeout_s))
             words = [self._store.get(key).decode() for key in keys]
@@ -129,7 +130,7 @@ class Ranks(World):
 
 
 def _store(rank: int, timeout_s: float) -> Store:
-    """The store that torchrun keeps, a part of its own after each restart; without torchrun rank 0 keeps one."""
+    """Return torchrun's store, with a part of its own for each restart; without torchrun, rank 0 keeps the store."""
     kept = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     store = TCPStore(
         os.environ["MASTER_ADDR"],
@@ -142,12 +143,12 @@ def _store(rank: int, timeout_s: float) -> Store:
 
 
 def _was_raised_on_a_rank(error: BaseException) -> bool:
-    """True if the error has gone through `all_gather`, so that one rank is known to have raised it first."""
+    """Return True if the error has gone through `all_gather`, so that a rank is known to have raised it first."""
     return any(note.startswith(RAISED_ON) for note in getattr(error, "__notes__", []))
 
 
 def _sendable(error: Exception, rank: int) -> Exception:
-    """The error as the other ranks get it: itself with a note of the rank, or a RankError with its text."""
+    """Return the error with a note of the rank, or a RankError with its text if it cannot be pickled."""
     if not _was_raised_on_a_rank(error):
         error.add_note(f"{RAISED_ON}{rank}")
     try:

@@ -1,10 +1,10 @@
-"""Weights in shards, one for each rank, by PyTorch's FSDP2: for models that outgrow the memory of one device.
+"""Weights in shards, one for each rank, by PyTorch's FSDP2: for models that exceed the memory of one device.
 
 A rank holds its share of every weight, of its gradient and of its moments. A pass gathers the weights of a block just
-before the block is computed and lets them go behind it. Backward gathers them again, and leaves on each rank its share
+before the block is computed and frees them afterwards. Backward gathers them again, and leaves on each rank its share
 of the gradient, summed over the ranks. So all ranks must make the same passes in the same order. Code that samples,
-runs preflight checks or takes a checksum gathers all weights by `unshard`; a checkpoint gathers one tensor at a time
-by `full_tensor`.
+runs preflight checks or computes a checksum gathers all weights with `unshard`; a checkpoint gathers one tensor at a
+time with `full_tensor`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,19 +18,19 @@ from transformers import PreTrainedModel
 from .blocks import transformer_blocks
 
 Result = TypeVar("Result")
-# The name of the method, set on a sharded model, that passes are made in; FSDP2 gathers the outer weights before it.
+# Method, set on a sharded model, that runs a pass. FSDP2 gathers the weights outside the blocks before it.
 FORWARD = "sharded_forward"
-# Set on a root: whether it keeps its own weights, those outside the blocks, once a pass has gathered them.
+# Attribute of the whole model: True if it keeps the weights outside the blocks after a pass has gathered them.
 KEEPS_ROOT = "keeps_root_unsharded"
-# Set on a root while all its weights are gathered.
+# Attribute of the whole model: True while all its weights are gathered.
 UNSHARDED = "is_unsharded"
 
 
 def shard(model: PreTrainedModel, device: torch.device, *, trained: bool) -> None:
-    """Shard the model's weights in place: each block's, and what is outside the blocks.
+    """Shard the model's weights in place: those of each block, and those outside the blocks.
 
-    A model that is not `trained`, a reference, keeps the weights outside its blocks once a pass has gathered them: the
-    policy's backward may compute a chunk's logits again with the reference's head. Needs a process group.
+    A model that is not `trained`, a reference, keeps the weights outside its blocks after a pass has gathered them:
+    the policy's backward may recompute a chunk's logits with the reference's head. Needs a process group.
     """
     from torch.distributed import get_world_size
     from torch.distributed.device_mesh import init_device_mesh
@@ -41,26 +41,26 @@ def shard(model: PreTrainedModel, device: torch.device, *, trained: bool) -> Non
         fully_shard(block, mesh=mesh, reshard_after_forward=True)
     fully_shard(model, mesh=mesh, reshard_after_forward=trained)
     for part in _parts(model):
-        # Losses are divided by the sizes of the whole update already.
+        # The losses are already divided by the sizes of the whole update.
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)
     setattr(model, KEEPS_ROOT, not trained)
     setattr(model, UNSHARDED, False)
     setattr(model, FORWARD, _forward)
     register_fsdp_forward_method(model, FORWARD)
-    # The first pass of all must begin at the root.
+    # FSDP2 takes the first module that runs as the root, so the whole model is initialised before any block.
     model._get_fsdp_state()._lazy_init()  # type: ignore[operator]
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """True if the model's weights are in shards."""
+    """Return True if the model's weights are in shards."""
     return hasattr(model, FORWARD)
 
 
 def run_forward(model: nn.Module, work: Callable[[], Result]) -> Result:
-    """The tensors that `work` computes with the blocks and the weights outside them, which are gathered before it.
+    """Gather the weights outside the blocks, then return the tensors that `work` computes with the model.
 
-    All ranks must come here together.
+    All ranks must call this together.
     """
     if not is_sharded(model):
         return work()
@@ -70,9 +70,9 @@ def run_forward(model: nn.Module, work: Callable[[], Result]) -> Result:
 
 @contextmanager
 def unshard(*models: nn.Module) -> Iterator[None]:
-    """A context in which every rank has all weights, and makes passes independently. An unsharded model is unchanged.
+    """Give every rank all weights within the context, so that it can make passes independently.
 
-    All ranks must come here together.
+    A model without shards is unchanged. All ranks must enter the context together.
     """
     with ExitStack() as stack:
         for model in models:
@@ -84,7 +84,8 @@ def unshard(*models: nn.Module) -> Iterator[None]:
 def reshard(*models: nn.Module) -> None:
     """Free all weights that are not this rank's share, and forget the order of blocks in the last pass.
 
-    `parameters` are the shards then. All ranks must come here together, or they would gather for different blocks.
+    Afterwards `parameters` are the shards. All ranks must call this together; otherwise they would gather weights of
+    different blocks.
     """
     for model in models:
         if is_sharded(model):
@@ -93,34 +94,34 @@ def reshard(*models: nn.Module) -> None:
 
 
 def is_dtensor(tensor: Any) -> bool:
-    """True if this rank holds a share of the tensor (a DTensor)."""
+    """Return True if this rank holds a share of the tensor (a DTensor)."""
     return hasattr(tensor, "full_tensor")
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """A tensor with all its shards, on every rank; all ranks must come here together. One without shards is itself."""
+    """Return the tensor with all its shards, or itself if it has none. All ranks must call this together."""
     sharded: Any = tensor
     return sharded.full_tensor() if is_dtensor(tensor) else tensor
 
 
 def distribute(tensor: Any, values: Any) -> Any:
-    """The values in shards like `tensor`; unchanged if it has none, or if the shapes differ."""
+    """Return the values in shards like those of `tensor`; unchanged if it has none, or if the shapes differ."""
     if not is_dtensor(tensor) or getattr(values, "shape", None) != tensor.shape:
         return values
     from torch.distributed.tensor import distribute_tensor
 
-    # Every rank has the values: none has to be sent them.
+    # Every rank has the values, so they need not be sent.
     return distribute_tensor(values.to(tensor.device), tensor.device_mesh, tensor.placements, src_data_rank=None)
 
 
 def load_full_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Put a whole `state_dict` into a model, of whose weights a rank may hold its share."""
+    """Load a whole `state_dict` into a model, which may be sharded."""
     own = model.state_dict()
     model.load_state_dict({name: distribute(own.get(name), values) for name, values in state.items()})
 
 
 def _forward(work: Callable[[], Any]) -> Any:
-    """The output of a pass; several tensors as copies, because FSDP2 puts hooks on them that a view would lose."""
+    """Return the output of a pass. Several tensors are copied: FSDP2 puts hooks on them that a view would lose."""
     made = work()
     return tuple(None if one is None else one.clone() for one in made) if isinstance(made, tuple) else made
 

@@ -1,11 +1,11 @@
-"""Attention of several completions to the one prompt they share, so that a prompt is computed once per group.
+"""Attention of several completions to the prompt that they share, so that a prompt is computed once per group.
 
-transformers hands queries, keys and values of every layer to the attention function that the model's config
-names. Our function asks the `Layout` given with the forward pass, which knows which tokens are prompts, which are
+transformers passes queries, keys and values of every layer to the attention function that the model's config names.
+Our function calls the `Layout` given with the forward pass, which knows which tokens are prompts, which are
 completions, and what was computed before. The result is exact: a completion's softmax is over its prompt's keys and
 its own keys, but the prompt's keys are not repeated for each completion (bifurcated attention, arXiv 2403.08845).
 
-Dimensions: K heads of keys, H heads of queries, a multiple of K; L tokens of a prompt, S of a completion's own.
+Dimensions: K key heads, H query heads (a multiple of K), L tokens of a prompt, S tokens of a completion.
 """
 
 from collections.abc import Iterator
@@ -21,13 +21,13 @@ NAME = "rookworld_shared_prefix"
 
 
 class Layout(Protocol):
-    """The roles of the tokens of a forward pass."""
+    """The roles of the tokens of a forward pass, and the attention that follows from them."""
 
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """Query (B, H, T, D), key and value (B, K, T, D) of a layer → output (B, T, H, D).
+        """Return a layer's output (B, T, H, D) for its query (B, H, T, D), key and value (B, K, T, D).
 
-        `module` is the layer's attention. A layout reads its `layer_idx` only where it needs the layer's number,
-        because torch.compile makes new code for each number that is read.
+        `module` is the layer's attention. A layout reads its `layer_idx` only if it needs the layer's number, because
+        torch.compile generates new code for each number that is read.
         """
 
 
@@ -49,7 +49,7 @@ AttentionInterface.register(NAME, _attention)
 
 
 def can_share(model: PreTrainedModel) -> bool:
-    """True if the model's attention can be replaced, and is plain: each token sees all before it."""
+    """Return True if the model's attention can be replaced, and is plain: each token sees all earlier tokens."""
     config = model.config.get_text_config()
     windowed = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
     upcast = getattr(config, "reorder_and_upcast_attn", False)
@@ -57,14 +57,17 @@ def can_share(model: PreTrainedModel) -> bool:
     return bool(model._supports_attention_backend) and not windowed and not upcast and kinds == {"full_attention"}
 
 
-# For each configuration whose attention is replaced: how many threads are inside, and the attention of before.
+# By id of each model config whose attention is replaced: number of threads inside, and the original attention.
 _inside: dict[int, tuple[int, str]] = {}
 _lock = Lock()
 
 
 @contextmanager
 def sharing(model: PreTrainedModel) -> Iterator[None]:
-    """Inside, the model's forward passes need a `layout`. Several threads may be inside at a time."""
+    """Replace the model's attention within the context, where its forward passes need a `layout`.
+
+    Several threads may be inside at a time.
+    """
     config = model.config.get_text_config()
     with _lock:
         threads, before = _inside.get(id(config), (0, config._attn_implementation))
@@ -82,20 +85,20 @@ def sharing(model: PreTrainedModel) -> Iterator[None]:
 
 
 def checkpoint_contexts(model: PreTrainedModel) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Contexts of a block's pass and of its repetition in backward, which may be behind the end of `sharing`."""
+    """Return contexts for a block's pass and for its recomputation, which may happen after `sharing` has ended."""
     inside = model.config.get_text_config()._attn_implementation == NAME
     return nullcontext(), sharing(model) if inside else nullcontext()
 
 
 def states(model: PreTrainedModel, tokens_BT: Tensor, positions_BT: Tensor, layout: Layout) -> Tensor:
-    """Last hidden states (B, T, E) of a forward pass under `layout`; within `sharing`."""
+    """Return the last hidden states (B, T, E) of a forward pass with `layout`. Must be called within `sharing`."""
     output = model.base_model(input_ids=tokens_BT, position_ids=positions_BT, use_cache=False, layout=layout)
     last: Tensor = output.last_hidden_state
     return last
 
 
 def attend_prompts(query_PHLD: Tensor, key_PKLD: Tensor, value_PKLD: Tensor, scaling: float) -> Tensor:
-    """Causal attention of prompts that are padded behind to themselves; returns (P, L, H, D)."""
+    """Return the causal attention of right-padded prompts to themselves, (P, L, H, D)."""
     groups, heads, length, width = query_PHLD.shape
     kinds = key_PKLD.shape[1]
     query = query_PHLD.reshape(groups, kinds, -1, width)
@@ -111,10 +114,10 @@ def attend_shared(
     own: tuple[Tensor, Tensor, Tensor],
     scaling: float,
 ) -> Tensor:
-    """Each completion attends to its group's prompt and to itself; returns (P, G, T, H, D).
+    """Return the attention of each completion to its group's prompt and to itself, (P, G, T, H, D).
 
     `prefix` is keys and values (P, K, L, D) and a bias that broadcasts to (P, K, G, H/K, T, L); `own` is keys and
-    values (P, K, G, S, D) and a bias for (P, K, G, H/K, T, S). A bias is 0 where a key is seen, -inf elsewhere.
+    values (P, K, G, S, D) and a bias for (P, K, G, H/K, T, S). A bias is 0 if a key is seen, -inf otherwise.
     """
     prefix_keys, prefix_values, prefix_bias = prefix
     own_keys, own_values, own_bias = own
@@ -134,11 +137,11 @@ def attend_shared(
 
 
 def causal_bias(length: int, device: torch.device) -> Tensor:
-    """(L, L): what comes later is not seen."""
+    """Return the bias (L, L) that hides later tokens."""
     later = torch.ones(length, length, dtype=torch.bool, device=device).triu(1)
     return attention_bias(~later)
 
 
 def attention_bias(seen: Tensor) -> Tensor:
-    """0 where a key is seen, -inf elsewhere; float32."""
+    """Return 0 where a key is seen, -inf elsewhere; float32."""
     return torch.zeros(seen.shape, device=seen.device).masked_fill_(~seen, -torch.inf)

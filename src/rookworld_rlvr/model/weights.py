@@ -1,4 +1,4 @@
-"""A model's weights: a checksum, which tells whether a sampler holds what the trainer holds, and copies on the CPU."""
+"""Checksums of a model's weights, to compare sampler and trainer; the average of two models; copies on the CPU."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -12,20 +12,20 @@ from .sharded import full_tensor, reshard, unshard
 
 
 def checksum(model: nn.Module) -> str:
-    """A short hash of every parameter's name, type and bytes; one bit changed changes it, a zero's sign does not.
+    """Return a short hash of every parameter's name, dtype, shape and bytes.
 
-    Ranks that hold shards of the model must come here together.
+    Any changed bit changes it, except the sign of a zero. Ranks that hold shards of the model must call this together.
     """
     with unshard(model):
         return checksum_of(model.named_parameters())
 
 
 def checksum_of(named: Iterable[tuple[str, Tensor]]) -> str:
-    """A checksum of named tensors, in their order."""
+    """Return the checksum of named tensors, in their order."""
     digest = hashlib.sha256()
     for name, parameter in named:
         digest.update(f"{name}{parameter.dtype}{tuple(parameter.shape)}".encode())
-        # -0 becomes 0: a sampler that multiplies with its weights to read them back cannot tell the two apart.
+        # -0 becomes 0: a sampler that reads its weights back by a matrix product cannot distinguish the two.
         raw = (parameter.detach() + 0).contiguous().cpu().flatten().view(torch.uint8)
         digest.update(raw.numpy().tobytes())
     return digest.hexdigest()[:16]
@@ -33,10 +33,10 @@ def checksum_of(named: Iterable[tuple[str, Tensor]]) -> str:
 
 @contextmanager
 def averaged(model: nn.Module, other: nn.Module, share: float) -> Iterator[None]:
-    """Inside, the model's weights are averaged with those of `other`, which have the `share` in [0, 1].
+    """Replace the model's weights, within the context, by their average with `other`, which has the weight `share`.
 
-    Afterwards they are what they were, bit for bit. Ranks that hold shards must come here together. Source: WiSE-FT,
-    arXiv 2109.01903.
+    `share` is in [0, 1]. Afterwards the weights are restored bit for bit. Ranks that hold shards must enter the
+    context together. Source: WiSE-FT, arXiv 2109.01903.
     """
     if not share:
         yield
@@ -57,9 +57,9 @@ def averaged(model: nn.Module, other: nn.Module, share: float) -> Iterator[None]
 
 
 def to_cpu(value: Any, keep: bool = True) -> Any:
-    """Nested dictionaries, lists and tuples with every tensor on the CPU; one that is there is not copied.
+    """Copy every tensor in nested dictionaries, lists and tuples to the CPU; one that is already there is not copied.
 
-    Shards are gathered, so all ranks that hold some must come here together. Those that need not `keep` the whole
+    Shards are gathered, so all ranks that hold some must call this together. Ranks that need not `keep` the whole
     tensors get empty ones.
     """
     if isinstance(value, Tensor):
@@ -71,7 +71,7 @@ def to_cpu(value: Any, keep: bool = True) -> Any:
 
 
 def cpu_state_dict(module: nn.Module, keep: bool = True) -> dict[str, Tensor]:
-    """The module's `state_dict` on the CPU. Tied weights stay one tensor, so that they are saved once."""
+    """Return the module's `state_dict` on the CPU. Tied weights stay one tensor, so that they are saved once."""
     owners = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
     copies: dict[int, Tensor] = {}
     for tensor in owners.values():

@@ -1,4 +1,4 @@
-"""The mathematics of the objective: pure torch, nothing of chess.
+"""Mathematics of the objective in pure torch, independent of chess.
 
 Read in this order: `masked` (values under a loss mask), `logprobs`, `advantages`, the surrogates `policy_loss`, `cispo`
 and `gspo`, `token_weights` and `losses` (their sums over tokens), `kl`, and `mismatch` (importance weights between the

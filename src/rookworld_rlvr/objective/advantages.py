@@ -1,4 +1,4 @@
-"""Advantages of completions over the others of their prompt, and the selection of used groups."""
+"""Advantages of completions relative to the others of their prompt, and the selection of the groups that are used."""
 
 import math
 from dataclasses import dataclass
@@ -12,31 +12,31 @@ class AdvantageScale(StrEnum):
     """Divisor of a centred reward."""
 
     batch = "batch"
-    """Population std of all rewards of the step that count (arXiv 2508.08221)."""
+    """Population std of the rewards of all used groups of the step (arXiv 2508.08221)."""
     group = "group"
-    """Population std of the prompt's own rewards (arXiv 2402.03300): a group that differs by shaping alone
-    weighs as much as one that differs by outcome."""
+    """Population std of the group's own rewards (arXiv 2402.03300). A group whose rewards differ only by shaping then
+    weighs as much as one whose outcomes differ."""
     none = "none"
-    """Nothing: advantages stay in reward units, without a bias by difficulty (arXiv 2503.20783)."""
+    """No division: advantages stay in reward units, without a bias by difficulty (arXiv 2503.20783)."""
 
 
 ADVANTAGE_CLIP = 5.0
-"""Bound on an advantage's absolute value: reward stds, or reward units under `none`. Under `group` a lone success
-reaches it in a group of 26; in a smaller group only a batch std at its floor lets an advantage come so far."""
+"""Bound on an advantage's absolute value, in reward stds, or in reward units with `none`. With `group` a lone success
+reaches it in a group of 26. In a smaller group an advantage gets this large only with `batch` and a small std."""
 
 
 @dataclass(slots=True)
 class AdvantageConfig:
-    """Settings of the advantages. Raises ValueError on a floor that is not above 0."""
+    """Settings of the advantages. Raises ValueError if the floor is not above 0."""
 
     scale: AdvantageScale = AdvantageScale.batch
     """Divisor of a centred reward."""
     std_floor: float = 0.05
-    """Least divisor, reward units. One completion of eight that is 0.15 above the others has a std of 0.05: what
-    differs by less is shaping, not outcome, and must not be blown up to full size. Unused by `none`."""
+    """Smallest divisor, in reward units; not used by `none`. One completion of eight that is 0.15 above the others
+    gives a std of 0.05. Smaller differences are shaping, not outcome, and must not be scaled up to full size."""
     outcome_filter: bool = False
-    """Use only groups in which some completions have the verifiable outcome and others do not. Shaping then ranks
-    right and wrong completions and is never the only signal (verl-recipe, pull request 125)."""
+    """Use only groups in which some completions have the verifiable outcome and others do not. Shaping then only
+    refines the ranking of right and wrong completions and is never the only signal (verl-recipe, pull request 125)."""
 
     def __post_init__(self) -> None:
         if not (0 < self.std_floor < math.inf):
@@ -50,22 +50,22 @@ def group_advantages(
     used_P: Tensor | None = None,
     clip: float = ADVANTAGE_CLIP,
 ) -> Tensor:
-    """Advantages (P, G), float32, of rewards (P, G): clip((reward - group mean) / scale).
+    """Return the advantages (P, G), float32, of rewards (P, G): clip((reward - group mean) / scale).
 
-    used_P (bool) says which groups take part, see `used_groups`: the others get 0 and are left out of the batch's
-    std. None means all.
+    used_P (bool) selects the groups that take part, see `used_groups`. The others get 0 and are left out of the batch's
+    std. None selects all groups.
 
-    The std is the population's and is floored by max(std, std_floor): an epsilon added to it would shift
-    every advantage and bound none. Equal rewards give exactly 0. Rows sum to 0 where nothing is clipped.
+    The std is the population std and is floored by max(std, std_floor). An epsilon added to it would change every
+    advantage and bound none. Equal rewards give exactly 0. Rows sum to 0 if nothing is clipped.
 
-    Raises ValueError on a shape that is not (P, G), a mask that does not fit, or a reward that is not finite:
-    a reward function never returns one, so it is our bug. Source: arXiv 2402.03300, 2508.08221, 2503.20783.
+    Raises ValueError for a shape that is not (P, G), a mask that does not fit, or a reward that is not finite. A reward
+    function never returns such a reward, so it is a bug. Source: arXiv 2402.03300, 2508.08221, 2503.20783.
     """
     _check(rewards_PG)
     used_PG = _used(rewards_PG, used_P).unsqueeze(-1).expand_as(rewards_PG)
     rewards_PG = rewards_PG.float()
     centred_PG = rewards_PG - rewards_PG.sum(-1, keepdim=True) / rewards_PG.shape[-1]
-    # A mean of seven times 0.1 is not 0.1 in floating point; a small scale would make that residue count.
+    # In floating point the mean of seven rewards of 0.1 is not 0.1. A small scale would enlarge that difference.
     silent_PG = ~used_PG | _all_equal_P(rewards_PG).unsqueeze(-1)
     scale = _scale(rewards_PG, used_PG, config)
     return (centred_PG.masked_fill(silent_PG, 0.0) / scale).clamp(-clip, clip)
@@ -86,7 +86,7 @@ def used_groups(rewards_PG: Tensor, outcomes_PG: Tensor, config: AdvantageConfig
 
 
 def zero_variance_fraction(rewards_PG: Tensor) -> float:
-    """Share of groups, 0 to 1, whose rewards (P, G) are all equal: their advantages are 0.
+    """Return the share of groups, 0 to 1, whose rewards (P, G) are all equal, so that their advantages are 0.
 
     Raises ValueError as `group_advantages` does.
     """
@@ -95,7 +95,7 @@ def zero_variance_fraction(rewards_PG: Tensor) -> float:
 
 
 def _scale(rewards_PG: Tensor, used_PG: Tensor, config: AdvantageConfig) -> Tensor:
-    """Divisor of the advantages, broadcastable to (P, G)."""
+    """Return the divisor of the advantages, broadcastable to (P, G)."""
     match config.scale:
         case AdvantageScale.batch:
             return _std(rewards_PG, used_PG, (0, 1)).clamp(min=config.std_floor)
@@ -111,7 +111,7 @@ def _mean(values: Tensor, kept: Tensor, dim: int | tuple[int, ...]) -> Tensor:
 
 
 def _std(values: Tensor, kept: Tensor, dim: int | tuple[int, ...]) -> Tensor:
-    """Population std of what is kept, 0 of nothing."""
+    """Return the population std of the kept values; 0 if none is kept."""
     return _mean((values - _mean(values, kept, dim)).square(), kept, dim).sqrt()
 
 
@@ -120,7 +120,7 @@ def _all_equal_P(rewards_PG: Tensor) -> Tensor:
 
 
 def _check(rewards_PG: Tensor) -> None:
-    """Raises ValueError for rewards that are not finite or not (P, G)."""
+    """Raise ValueError for rewards that are not finite or not (P, G)."""
     if rewards_PG.dim() != 2 or rewards_PG.numel() == 0:
         raise ValueError(f"rewards: expected a non-empty (P, G), got {tuple(rewards_PG.shape)}")
     if not torch.isfinite(rewards_PG).all():

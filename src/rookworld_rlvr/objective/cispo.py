@@ -1,4 +1,4 @@
-"""CISPO: the ratio is clipped as a weight, so no token loses its gradient."""
+"""CISPO: the clipped ratio is a weight, so no token loses its gradient."""
 
 from torch import Tensor
 
@@ -9,15 +9,15 @@ from .policy_loss import ClipConfig, PolicyLoss, check_shapes
 def cispo_policy_loss(
     logprobs: Tensor, old_logprobs: Tensor, *, advantages_B: Tensor, loss_mask: Tensor, clip: ClipConfig
 ) -> PolicyLoss:
-    """-sg(clip(r, 1 - clip_low, 1 + clip_high))·A·logprob for each token, with r = policy / old probability
-    and sg the stop of the gradient; shapes and units as in `clipped_policy_loss`.
+    """Return -sg(clip(r, 1 - clip_low, 1 + clip_high))·A·logprob for each token, with r = policy / old probability
+    and sg the stop-gradient; shapes and units as in `clipped_policy_loss`.
 
-    The gradient is -clip(r)·A·∇logprob: REINFORCE with a bounded importance weight. Rare tokens that mark a
-    turn of thought keep their gradient where PPO's clip would drop it; in exchange nothing stops a token
-    that has moved far enough. The value itself says nothing: it depends on the log-prob's level.
+    The gradient is -clip(r)·A·∇logprob: REINFORCE with a bounded importance weight. Rare tokens at which the reasoning
+    changes keep the gradient that PPO's clip would remove. In exchange, nothing stops a token whose
+    probability has moved far enough. The loss value is not informative: it depends on the level of the log-probs.
 
-    On-policy the weight is 1 and the gradient that of the clipped surrogate. An advantage of 0 gives 0. The
-    paper tunes the upper bound alone: clip_low = 1 turns the lower one off. Raises ValueError on shapes that disagree.
+    On-policy the weight is 1 and the gradient is that of the clipped surrogate. An advantage of 0 gives 0. The paper
+    tunes only the upper bound; clip_low = 1 turns the lower one off. Raises ValueError on shapes that disagree.
     Source: arXiv 2506.13585.
     """
     check_shapes(logprobs, old_logprobs, advantages_B)

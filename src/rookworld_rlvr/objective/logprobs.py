@@ -1,9 +1,9 @@
-"""Log-prob, entropy and exact KL of each token, without holding the logits of a large batch.
+"""Log-prob, entropy and exact KL of each token, without holding the logits of a large batch in memory.
 
 At GPT-2's vocabulary the logits of 64 completions of 128 tokens take 1.6 GB in float32, and their
-log-softmax, its exponential and the gradients as much again each. Here the head is applied to a chunk of
-positions at a time and recomputed in backward, so the peak is a handful of (chunk_tokens, V) tensors; a
-caller whose logits are few turns `recompute` off, keeps them all and saves the second pass.
+log-softmax, its exponential and the gradients take as much again each. Here the head is applied to a chunk of
+positions at a time and recomputed in backward, so the peak is a handful of (chunk_tokens, V) tensors. A caller
+with few logits can turn `recompute` off, which keeps all logits and saves the second pass.
 """
 
 import math
@@ -60,21 +60,21 @@ def token_statistics(
     kl_gradient: bool = True,
     recompute: bool = True,
 ) -> TokenStatistics:
-    """Statistics of `tokens` (...) under the policy whose hidden states are `hidden` (..., H).
+    """Return the statistics of `tokens` (...) under the policy whose hidden states are `hidden` (..., H).
 
-    `hidden[..., t]` is the state that predicts `tokens[..., t]`: the shift is the caller's. Token ids lie
-    in 0 … V-1 also where they are padding. Leading shape is free and kept; no tokens give empty tensors.
+    `hidden[..., t]` is the state that predicts `tokens[..., t]`: the caller does the shift. Token ids must lie
+    in 0 … V-1, also for padding. The leading shape is arbitrary and kept; no tokens give empty tensors.
 
     The reference is another model at the same positions and the same temperature. It gets no gradient. The
     entropy has a gradient only with `entropy_gradient`, and the exact KL only with `kl_gradient`. A logit of
-    -inf excludes a token. It adds nothing to entropy or KL, as long as the reference excludes the token too or
-    the policy gives it 0.
+    -inf excludes a token, which then adds nothing to entropy or KL. If only the reference excludes a token, the KL is
+    very large.
 
-    After the head all is float32, also under bf16 autocast (float64 if the head's logits are). A head that
-    itself runs in bf16 has already rounded its logits by up to 2⁻⁹ of their size.
+    All computation after the head is in float32, also under bf16 autocast (float64 if the head's logits are). A head
+    that itself runs in bf16 has already rounded its logits by up to 2⁻⁹ of their size.
 
     Raises ValueError on shapes that disagree, a temperature that is not above 0 and finite, a chunk below
-    1, or half a reference.
+    1, or only one of the two reference arguments.
     """
     _check_shapes(hidden, tokens, reference_hidden)
     if not 0 < temperature < math.inf:
@@ -123,8 +123,8 @@ def _join(chunks: list[TokenStatistics], shape: torch.Size) -> TokenStatistics:
 
 
 def _run_chunk(hidden_NH: Tensor, tokens_N: Tensor, reference_NH: Tensor | None, spec: _Spec) -> TokenStatistics:
-    # A head is a bare callable, so whether its parameters are trained is unknown here; checkpointing where
-    # nothing is trained costs next to nothing. A deterministic head needs no saved RNG state.
+    # Whether the parameters of the head, a bare callable, are trained is unknown here. Checkpointing a head that is not
+    # trained costs almost nothing. A deterministic head needs no saved RNG state.
     if not spec.recompute or not torch.is_grad_enabled():
         return _chunk_statistics(hidden_NH, tokens_N, reference_NH, spec)
     statistics: TokenStatistics = checkpoint(
@@ -156,8 +156,8 @@ class _Statistics(torch.autograd.Function):
     """Log-prob of the token, entropy and exact KL of each row, with their gradients in closed form.
 
     With p = softmax(logits / T), for one row: ∂ log p(token) = 1[token] - p, ∂ entropy = -p·(ln p + entropy) and
-    ∂ KL = p·(ln p - ln ref - KL), all by logits / T. One tensor (N, V) is made for the three, where autograd
-    would make one for every operation on the way.
+    ∂ KL = p·(ln p - ln ref - KL), all with respect to logits / T. One (N, V) tensor is made for the three, where
+    autograd would make one for every intermediate operation.
     """
 
     @staticmethod
@@ -172,7 +172,7 @@ class _Statistics(torch.autograd.Function):
         outputs = ((entropy_N, spec.entropy_gradient), (kl_N, spec.kl_gradient))
         context.mark_non_differentiable(*(given for given, wanted in outputs if given is not None and not wanted))
         reference_NV = ref_logprobs_NV if spec.kl_gradient else None
-        # The gradient of the log-probs alone needs nothing but the probabilities.
+        # The gradient of the log-probs alone needs only the probabilities.
         kept_NV = logprobs_NV if spec.entropy_gradient or spec.kl_gradient else probabilities_NV
         context.save_for_backward(kept_NV, tokens_N, reference_NV, entropy_N, kl_N)
         context.spec, context.logits_dtype = spec, logits_NV.dtype
@@ -216,7 +216,7 @@ def _log_softmax(logits_NV: Tensor, temperature: float) -> Tensor:
 
 
 def _expected(values_NV: Tensor, probabilities_NV: Tensor) -> Tensor:
-    """Mean of each row's values under its probabilities; what has probability 0 adds nothing."""
+    """Return the mean of each row's values under its probabilities; a value of probability 0 adds nothing."""
     expected_N: Tensor = torch.linalg.vecdot(probabilities_NV, values_NV)
     if not torch.isfinite(expected_N).all():
         expected_N = torch.linalg.vecdot(probabilities_NV, _finite(values_NV))

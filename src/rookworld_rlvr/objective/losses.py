@@ -1,4 +1,4 @@
-"""The losses one may choose: a surrogate for each token, and the tokens' weights."""
+"""Available losses: each is a surrogate for each token, and weights of the tokens."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,21 +21,21 @@ from .token_weights import (
 
 
 class LossKind(StrEnum):
-    """Loss that is minimised. With one update per step the surrogates agree, and only the tokens' weights differ: dapo,
-    bnpo and cispo then have one gradient, and so have grpo and gspo."""
+    """Loss that is minimised. With one update per step the surrogates agree, and only the token weights differ. Then
+    dapo, bnpo and cispo have the same gradient, and so do grpo and gspo."""
 
     grpo = "grpo"
-    """Clipped tokens, each completion counts once: biased by length (arXiv 2402.03300)."""
+    """Tokens are clipped, and each completion counts once: biased by length (arXiv 2402.03300)."""
     bnpo = "bnpo"
-    """Clipped tokens, each token of the update counts once (TRL's name)."""
+    """Tokens are clipped, and each token of the update counts once (TRL's name)."""
     dr_grpo = "dr_grpo"
-    """Clipped tokens, divided by a constant: no bias by length (arXiv 2503.20783)."""
+    """Tokens are clipped, and the sum is divided by a constant: no bias by length (arXiv 2503.20783)."""
     dapo = "dapo"
-    """Clipped tokens, each token of the step counts once (arXiv 2503.14476)."""
+    """Tokens are clipped, and each token of the step counts once (arXiv 2503.14476)."""
     cispo = "cispo"
-    """Clipped weights instead of clipped tokens, each token of the step counts once (arXiv 2506.13585)."""
+    """Importance weights are clipped instead of tokens, and each token of the step counts once (arXiv 2506.13585)."""
     gspo = "gspo"
-    """One clipped ratio a completion, each completion counts once (arXiv 2507.18071)."""
+    """One clipped ratio per completion, and each completion counts once (arXiv 2507.18071)."""
 
 
 class Surrogate(Protocol):
@@ -54,7 +54,7 @@ class Surrogate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A loss: Σ token_weights · surrogate.per_token, which `weighted_sum` adds up."""
+    """A loss: Σ token_weights · surrogate.per_token, which `weighted_sum` computes."""
 
     surrogate: Surrogate
     """(logprobs, old_logprobs, …) → PolicyLoss, each (B, T)."""

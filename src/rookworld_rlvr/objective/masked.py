@@ -2,9 +2,9 @@
 
 A loss mask is boolean and has the shape of the values. Values under False (padding, prompt) may be NaN or infinite:
 `nan * 0` is NaN in the value, and `inf * 0` is NaN in the gradient even if the value looks right. So these values are
-replaced, never multiplied away. `token_weights` sums the values that are left.
+replaced, never multiplied away. `token_weights` sums the remaining values.
 
-The replacement shields against values, not against how they were made: `exp` of an infinite log-ratio,
+The replacement protects against the values, not against the operation that made them: `exp` of an infinite log-ratio,
 masked afterwards, still yields a NaN gradient. Apply `keep` to the argument of the `exp`, or use
 `masked_exp`.
 """
@@ -12,16 +12,16 @@ masked afterwards, still yields a NaN gradient. Apply `keep` to the argument of 
 import torch
 from torch import Tensor
 
-# float32's exp overflows at 88.7 nat. Half of that, so that a ratio times a k3 is still finite; a token
-# whose probability moved by e^40 is broken either way, and a guard can only report what is finite.
+# float32's exp overflows at 88.7 nat. This is less than half of that, so that a ratio times a k3 is still finite. A
+# token whose probability moved by e^40 is broken in any case, and a guard can only report finite values.
 MAX_EXPONENT_NAT = 40.0
 
 
 def keep(values: Tensor, loss_mask: Tensor) -> Tensor:
-    """The values where the mask is True, 0 elsewhere; same shape, no gradient under False.
+    """Return the values where the mask is True and 0 elsewhere; same shape, no gradient under False.
 
-    Raises TypeError on a mask that is not boolean (a float mask would be a weight), ValueError on a shape
-    that differs (a broadcast mask would be counted wrongly).
+    Raises TypeError for a mask that is not boolean (a float mask would act as a weight), ValueError for a mask of
+    another shape (a broadcast mask would be counted wrongly).
     """
     if loss_mask.dtype != torch.bool:
         raise TypeError(f"loss_mask: expected torch.bool, got {loss_mask.dtype}")
@@ -31,9 +31,9 @@ def keep(values: Tensor, loss_mask: Tensor) -> Tensor:
 
 
 def masked_exp(log_values: Tensor, loss_mask: Tensor) -> Tensor:
-    """exp of the kept values, 1 elsewhere; same shape, finite unless a kept value is NaN.
+    """Return exp of the kept values and 1 elsewhere; same shape, finite unless a kept value is NaN.
 
-    Masks before exp, and cuts the exponent at 40 nat, where the gradient ends too: an infinite exp times
-    the zero gradient of a clipped token would be NaN.
+    Masks before exp, and clamps the exponent at 40 nat, beyond which there is no gradient either: an infinite exp
+    times the zero gradient of a clipped token would be NaN.
     """
     return keep(log_values, loss_mask).clamp(max=MAX_EXPONENT_NAT).exp()

@@ -1,4 +1,4 @@
-"""The clipped surrogate of PPO and GRPO, one term a token, and what every surrogate shares."""
+"""The clipped surrogate of PPO and GRPO, one term per token, and the code that all surrogates share."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,12 @@ from .masked import keep, masked_exp
 
 @dataclass(slots=True)
 class ClipConfig:
-    """Bounds of the change of a probability per batch. Raises ValueError on bounds that never bind or always do."""
+    """Bounds on the ratio of new to old probability. Raises ValueError for a bound out of its range."""
 
     clip_low: float = 0.2
-    """The ratio counts down to 1 - clip_low; above 0, at most 1 (which turns the lower bound off)."""
+    """The ratio's lower bound is 1 - clip_low. Above 0 and at most 1, which turns the lower bound off."""
     clip_high: float = 0.28
-    """The ratio counts up to 1 + clip_high; above 0, infinity turns the upper bound off. Wider than
+    """The ratio's upper bound is 1 + clip_high. Above 0; infinity turns the upper bound off. By default larger than
     clip_low, so that rare tokens can grow (arXiv 2503.14476)."""
 
     def __post_init__(self) -> None:
@@ -27,31 +27,31 @@ class ClipConfig:
 
 @dataclass(frozen=True, slots=True)
 class PolicyLoss:
-    """The surrogate of each token and what its report needs. Every tensor has shape (B, T)."""
+    """Surrogate of each token, and the values that are reported about it. Every tensor has shape (B, T)."""
 
     per_token: Tensor
     """Loss to minimise, in the advantages' unit; 0 under the mask."""
     ratio: Tensor
-    """policy / old probability of the token, or of the sequence where the surrogate works on it; detached;
-    1 under the mask."""
+    """policy / old probability of the token, or of the sequence if the surrogate uses that; detached; 1 under
+    the mask."""
     clipped: Tensor
-    """True where a bound binds: the token gets no gradient, or under cispo a bounded one. False under the
+    """True if a bound is in effect: the token gets no gradient, or with cispo a bounded one. False under the
     mask."""
 
 
 def clipped_policy_loss(
     logprobs: Tensor, old_logprobs: Tensor, *, advantages_B: Tensor, loss_mask: Tensor, clip: ClipConfig
 ) -> PolicyLoss:
-    """-min(r·A, clip(r, 1 - clip_low, 1 + clip_high)·A) for each token, with r = policy / old probability.
+    """Return -min(r·A, clip(r, 1 - clip_low, 1 + clip_high)·A) for each token, with r = policy / old probability.
 
-    logprobs, old_logprobs (nat) and loss_mask (bool) are (B, T); a completion's advantage A holds for each
-    of its tokens. On-policy r is 1 and the gradient -A·∇logprob. The clip binds only where moving on would
+    logprobs, old_logprobs (nat) and loss_mask (bool) are (B, T); a completion's advantage A applies to each
+    of its tokens. On-policy r is 1 and the gradient -A·∇logprob. The clip is in effect only if a further change would
     be rewarded: r too high at A > 0, too low at A < 0. An advantage of 0 gives 0 and no gradient.
-    Assumes that the prefix's own ratio may be left out: the tokens' ratios correct each token, not the states it is
-    drawn in.
+    Assumes that the ratio of the prefix may be left out: the tokens' ratios correct each token, not the states in which
+    it is drawn.
 
-    The log-ratio is masked before exp, so nothing under the mask reaches value or gradient. Beyond 40 nat
-    it is cut: the loss stays finite, for the guard to see. Raises ValueError on shapes that disagree.
+    The log-ratio is masked before exp, so nothing under the mask affects value or gradient. It is clamped at 40 nat,
+    so that the loss stays finite and guards can report it. Raises ValueError on shapes that disagree.
     Source: arXiv 1707.06347, 2402.03300; separate bounds: arXiv 2503.14476.
     """
     check_shapes(logprobs, old_logprobs, advantages_B)
@@ -60,8 +60,9 @@ def clipped_policy_loss(
 
 
 def pessimistic(ratio: Tensor, *, advantages_B: Tensor, loss_mask: Tensor, clip: ClipConfig) -> PolicyLoss:
-    """The lower of the free and the clipped surrogate, negated, for a differentiable ratio (B, T) of at
-    least 0, finite under the mask too.
+    """Return the lower of the unclipped and the clipped surrogate, negated.
+
+    The ratio (B, T) must be differentiable, at least 0, and finite also under the mask.
     """
     advantages_B1 = advantages_B.unsqueeze(-1)
     free = ratio * advantages_B1
@@ -71,7 +72,7 @@ def pessimistic(ratio: Tensor, *, advantages_B: Tensor, loss_mask: Tensor, clip:
 
 
 def check_shapes(logprobs: Tensor, old_logprobs: Tensor, advantages_B: Tensor) -> None:
-    """Raises ValueError unless the log-probs are both (B, T) and the advantages (B,)."""
+    """Raise ValueError unless the log-probs are both (B, T) and the advantages (B,)."""
     if logprobs.dim() != 2 or advantages_B.shape != logprobs.shape[:1] or old_logprobs.shape != logprobs.shape:
         raise ValueError(
             f"expected logprobs and old_logprobs (B, T) and advantages (B,), got {tuple(logprobs.shape)}, "

@@ -4,8 +4,8 @@ An update's loss is Σ weights·per_token over its tokens. The weights are funct
 or step, never of the micro-batch in which they are computed. So the losses and gradients of the micro-batches add
 up to those of the whole batch, for micro-batches of any size.
 
-In every function loss_mask_BT is boolean, each of its rows one whole completion, and the weights are (B, T)
-float32, 0 under the mask; a row without trained tokens weighs nothing.
+In every function loss_mask_BT is boolean and each of its rows is one whole completion. The weights are (B, T)
+float32, 0 under the mask; a row without trained tokens has no weight.
 """
 
 import math
@@ -18,10 +18,10 @@ from .masked import keep
 
 @dataclass(frozen=True, slots=True)
 class LossSizes:
-    """Sizes a loss may be divided by, the same for every micro-batch of an update.
+    """Sizes by which a loss may be divided, the same for every micro-batch of an update.
 
-    Raises ValueError on a size that is not finite and above 0: an update without trained tokens has no loss,
-    and is the caller's to skip.
+    Raises ValueError for a size that is not finite and above 0: an update without trained tokens has no loss,
+    and the caller must skip it.
     """
 
     completions: int
@@ -29,9 +29,9 @@ class LossSizes:
     tokens: int
     """Trained tokens in this update."""
     step_tokens: float
-    """Trained tokens of the whole step, divided by the number of updates one pass over it is cut into."""
+    """Trained tokens of the whole step, divided by the number of updates in one pass over the step."""
     max_tokens: int
-    """Tokens of the longest completion allowed."""
+    """Number of tokens of the longest completion that is allowed."""
 
     def __post_init__(self) -> None:
         for name in ("completions", "tokens", "step_tokens", "max_tokens"):
@@ -40,37 +40,37 @@ class LossSizes:
 
 
 def per_completion(loss_mask_BT: Tensor, sizes: LossSizes) -> Tensor:
-    """1 / (completions · own length): each completion counts once, whatever its length.
+    """Return 1 / (completions · own length): each completion counts once, whatever its length.
 
-    A token of a short completion weighs more, so of two right answers the shorter is learned faster and of
-    two wrong ones the longer forgotten slower (arXiv 2503.20783). Source: arXiv 2402.03300.
+    A token of a short completion weighs more, so of two right answers the shorter is learned faster, and of two wrong
+    answers the longer is forgotten more slowly (arXiv 2503.20783). Source: arXiv 2402.03300.
     """
     lengths_B1 = loss_mask_BT.sum(-1, keepdim=True).clamp(min=1)
     return loss_mask_BT.float() / (sizes.completions * lengths_B1)
 
 
 def per_update_token(loss_mask_BT: Tensor, sizes: LossSizes) -> Tensor:
-    """1 / tokens of this update: each token counts once. Source: TRL's loss type `bnpo`, whose micro-batch
-    is here the whole update. An update of few tokens then moves as far as one of many."""
+    """Return 1 / tokens of this update: each token counts once. Source: TRL's loss type `bnpo`, with the whole update
+    in place of its micro-batch. An update with few tokens then changes the policy as much as one with many."""
     return loss_mask_BT.float() / sizes.tokens
 
 
 def per_step_token(loss_mask_BT: Tensor, sizes: LossSizes) -> Tensor:
-    """1 / tokens of the step's average update: each token of the step counts once, whichever update it falls
-    into. With one update a step this is `per_update_token`. Source: arXiv 2503.14476."""
+    """Return 1 / tokens of the step's average update: each token of the step counts once, whichever update it is in.
+    With one update per step this is `per_update_token`. Source: arXiv 2503.14476."""
     return loss_mask_BT.float() / sizes.step_tokens
 
 
 def per_token_budget(loss_mask_BT: Tensor, sizes: LossSizes) -> Tensor:
-    """1 / (completions · max_tokens), a constant: on-policy the gradient is that of the expected reward
+    """Return 1 / (completions · max_tokens), a constant: on-policy the gradient is that of the expected reward
     itself, without a bias by length. It shrinks as max_tokens grows. Source: Dr. GRPO, arXiv 2503.20783."""
     return loss_mask_BT.float() / (sizes.completions * sizes.max_tokens)
 
 
 def weighted_sum(per_token: Tensor, weights_BT: Tensor, loss_mask_BT: Tensor) -> Tensor:
-    """Σ weights·per_token over the trained tokens, a scalar in the terms' unit; all three are (B, T).
+    """Return Σ weights·per_token over the trained tokens, a scalar in the terms' unit; all three are (B, T).
 
-    An empty mask gives 0 with a zero gradient. What lies under the mask is harmless in value and gradient,
-    NaN in either argument included. Raises as `keep` does on a mask that fits neither.
+    An empty mask gives 0 with a zero gradient. Values under the mask, including NaN, affect neither value nor
+    gradient. Raises as `keep` does for a mask that does not fit both.
     """
     return (keep(per_token, loss_mask_BT) * keep(weights_BT, loss_mask_BT)).sum()

@@ -1,1 +1,1 @@
-"""Playing the model: what move it makes in a position, and how chess programs talk to it."""
+"""Play against the model: the choice of its move in a position, the UCI engine, and the play page."""

@@ -1,6 +1,6 @@
-"""The requests of the play page: a position, a model's answer to it, and the board that the model predicts.
+"""Request handlers of the play page: the position, a model's answer to it, and the board that the model predicts.
 
-The page keeps the game and sends all of it with each request, so the server keeps no state.
+The page keeps the game and sends the whole game with each request, so the server keeps no state.
 """
 
 import threading
@@ -21,7 +21,7 @@ from .choice import MoveChooser
 MOST_MOVES = 1000
 ATTEMPTS = 3
 MOST_TEMPERATURE = 2.0
-# A model answers in less than a second, so a request that waits longer than this is behind too many others.
+# A model answers in less than a second, so a request that waits longer than this has too many others before it.
 WAIT_S = 30
 
 
@@ -30,21 +30,21 @@ class BadRequestError(ValueError):
 
 
 class BusyError(RuntimeError):
-    """The models are still busy with other requests."""
+    """The models were busy with other requests for WAIT_S seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Game:
-    """A game so far."""
+    """The game that a request sends."""
 
     board: chess.Board
-    """Its moves on the stack."""
+    """The position after the moves, which are on its move stack."""
     moves: tuple[str, ...]
-    """Legal ones, UCI."""
+    """The moves as UCI, all legal."""
 
 
 def read_game(request: Mapping[str, Any]) -> Game:
-    """The game of a request: `start`, a FEN or empty, and `moves`. Raises BadRequestError."""
+    """Return the game of a request: `start`, a FEN or empty, and `moves`, a list of moves. Raises BadRequestError."""
     start, moves = request.get("start", ""), request.get("moves", [])
     if not isinstance(start, str) or not isinstance(moves, list) or len(moves) > MOST_MOVES:
         raise BadRequestError(f"expected start, a FEN, and moves, at most {MOST_MOVES}")
@@ -60,18 +60,18 @@ def read_game(request: Mapping[str, Any]) -> Game:
 
 
 class PlayApi:
-    """The answers to the page's requests. The models compute one request at a time."""
+    """Handlers of the page's requests. The models compute one request at a time."""
 
     def __init__(self, models: Sequence[tuple[str, MoveChooser]]) -> None:
-        """Each model with the name that the page shows."""
+        """`models` has each model with the name that the page shows."""
         self._models, self._lock = models, threading.Lock()
 
     def models(self, _request: Mapping[str, Any]) -> dict[str, Any]:
-        """The names of the models, in their order."""
+        """Return the names of the models, in their order."""
         return {"models": [name for name, _ in self._models]}
 
     def position(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The position after the game's moves, and the game as FEN and PGN."""
+        """Return the position after the game's moves, with its legal moves and result, and the game as PGN and SAN."""
         board = read_game(request).board
         outcome = board.outcome(claim_draw=False)
         ended = f"{outcome.result()} {outcome.termination.name.lower().replace('_', ' ')}" if outcome else ""
@@ -89,7 +89,7 @@ class PlayApi:
         }
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """A model's answer to the position: its text, its candidates with evals, and the move that is made."""
+        """Return a model's answer to the position: its text, its candidates with evals, and the move that is made."""
         game, chooser = read_game(request), self._chooser(request)
         temperature = _number(request.get("temperature", 0), "temperature", MOST_TEMPERATURE)
         with self._one_at_a_time():
@@ -108,9 +108,9 @@ class PlayApi:
         }
 
     def believe(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """A model's prediction of the position after the game's last move, or after `move`, and the true position.
+        """Return a model's prediction of the position after a move, and the true position.
 
-        `move` may be illegal.
+        The move is `move`, which may be illegal, or else the game's last move.
         """
         game, chooser = read_game(request), self._chooser(request)
         board, history = game.board, list(game.moves)
@@ -146,7 +146,7 @@ class PlayApi:
 
 
 class _TimedLock:
-    """A lock whose acquisition ends after WAIT_S. Raises BusyError."""
+    """A lock that is waited for at most WAIT_S seconds. Raises BusyError."""
 
     def __init__(self, lock: threading.Lock) -> None:
         self._lock = lock

@@ -1,4 +1,4 @@
-"""Choice of one move by a model: its own move if it is legal, otherwise a replacement that is reported as one."""
+"""Choice of a move by a model: the model's own move if it is legal, otherwise a random one, marked as replaced."""
 
 import random
 from collections.abc import Sequence
@@ -17,30 +17,30 @@ from ..tasks.types import Example, PolicyCompletion, Task
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The move that is made, and the completions that led to it."""
+    """The move that is made, and the completions that it comes from."""
 
     move: str
     """Legal, in UCI; empty if the game is over."""
     text: str
     """The model's first completion."""
     candidates: dict[str, float]
-    """Its legal candidates with their evals in pawns, in its order; empty if the completion cannot be parsed."""
+    """The legal candidates in `text` with their evals in pawns, in their order; empty if `text` cannot be parsed."""
     illegal: tuple[str, ...]
     """The moves after `B:` of the completions that were refused, in order; empty if the first was legal."""
     replaced: bool
-    """True if no completion had a legal move, so that the move is a random one."""
+    """True if no completion had a legal move, so that `move` is a random one."""
 
 
 class MoveChooser:
     """A model that chooses moves."""
 
     def __init__(self, policy: Policy, generator: Generator, *, seed: int = 0) -> None:
-        """The generator has the policy's weights; `seed` decides what is sampled."""
+        """Give the generator the policy's weights. `seed` decides what is sampled."""
         self.policy, self._generator, self._seed = policy, generator, seed
         generator.sync(policy.model)
 
     def play(self, fen: str, *, temperature: float = 0.0, attempts: int = 3) -> Choice:
-        """The move in a position that can arise in a game; greedy by default. See `choose`.
+        """Return the move in a position that can arise in a game; greedy by default. See `choose`.
 
         Raises ValueError for any other FEN, and GeneratorError.
         """
@@ -55,12 +55,12 @@ class MoveChooser:
         number: int = 0,
         among: Sequence[str] | None = None,
     ) -> Choice:
-        """The move in a position.
+        """Return the move in a position.
 
-        If the move after `B:` is illegal, or not `among` the moves to search, the model is prompted again up to
-        `attempts` times, as the published self-play was sampled. After that a random legal move replaces it. If none
-        of `among` is legal, all legal moves are allowed. `number` counts the prompts of a game: another number gives
-        other samples. Raises GeneratorError.
+        If the move after `B:` is illegal, or not one of `among` (the moves to search), the model is prompted again up
+        to `attempts` times, with the decoding of the published self-play. After that a random legal move replaces it.
+        If none of `among` is legal, all legal moves are allowed. `number` is the number of the prompt within the game:
+        another number gives other samples. Raises GeneratorError.
         """
         legal = [move.uci() for move in board.legal_moves]
         if not legal:
@@ -80,7 +80,7 @@ class MoveChooser:
         return Choice(move, first, candidates, tuple(illegal), replaced=True)
 
     def next_state(self, prompt: str) -> str:
-        """The greedy completion of an `A:` prompt. Raises GeneratorError."""
+        """Return the greedy completion of an `A:` prompt. Raises GeneratorError."""
         example = Example(Task.environment, prompt, None)
         return greedy_texts(self._generator, self.policy.tokenizer, [example])[0]
 

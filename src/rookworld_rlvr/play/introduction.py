@@ -1,4 +1,4 @@
-"""The UCI introduction of the engine, apart from the model, so that it can be sent before torch is imported."""
+"""Answer to the command `uci`, in a module of its own so that it can be sent before torch is imported."""
 
 from ..tasks.policy import MAX_CANDIDATES
 
@@ -7,7 +7,7 @@ MOST_ATTEMPTS, MOST_TOP_K = 10, 64
 
 
 def introduction(checkpoint: str) -> tuple[str, ...]:
-    """The answer to `uci`: the engine's name, its options with their defaults, and `uciok`."""
+    """Return the answer to `uci`: the engine's name, its options with their defaults, and `uciok`."""
     return (
         f"id name {NAME}",
         f"id author {AUTHOR}",

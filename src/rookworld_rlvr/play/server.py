@@ -1,7 +1,7 @@
-"""The page to play on, served to this machine alone by default.
+"""HTTP server of the play page, which by default only this machine can reach.
 
-Every bad request is answered by a 4xx and one line. Requests are bounded in size and in time. A page of another site
-can request nothing: a request must be JSON, and name this server as its host.
+A bad request gets a 4xx status and an error message of one line. Requests are limited in size and in time. Pages of
+other sites cannot use the server: every request must name this server as its host, and a POST request must be JSON.
 """
 
 import json
@@ -20,12 +20,12 @@ import chess.svg
 
 from .api import BadRequestError, BusyError, PlayApi
 
-# python-chess draws a piece in a square of 45.
+# Side of the square in which python-chess draws a piece, in SVG units.
 TILE = 45
 MIDDLE = TILE / 2
 FOLDER = Path(__file__).parent / "page"
 MOST_BYTES = 2**16
-# Of a client that sends its request slowly, or does not take the answer.
+# Time limit for a client that sends its request slowly or does not read the answer.
 TIMEOUT_S = 10
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 POLICY = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
@@ -37,7 +37,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, host: str, port: int, api: PlayApi) -> None:
-        """Port 0 takes a free one. Raises OSError where the address cannot be bound."""
+        """Bind the address; port 0 chooses a free port. Raises OSError if the address cannot be bound."""
         super().__init__((host, port), _Handler)
         self.requests: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
             "/api/models": api.models,
@@ -51,14 +51,15 @@ class Server(ThreadingHTTPServer):
         self._hosts = LOOPBACK if self.is_private else (*LOOPBACK, host.lower(), gethostname().lower())
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that leaves before it has its answer is no error of ours; all else is."""
+        """Report an error, unless the client closed the connection before its answer or was too slow."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
     def is_called(self, name: str) -> bool:
-        """True if a request that names this host means this server.
+        """Return True if `name`, the host in a request, stands for this server.
 
-        Another site can make its name lead here, but not an address: a browser sends an address as it was typed.
+        Another site can make its own name resolve to this machine. It cannot do that with an IP address, which a
+        browser sends as it was typed, so a server for other machines accepts every address.
         """
         return name in self._hosts or (not self.is_private and _is_address(name.strip("[]")))
 
@@ -109,17 +110,17 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, "application/json", json.dumps(answer).encode())
 
     def _is_for_us(self) -> bool:
-        """True if the request names this server as its host, which a page of another site cannot do."""
+        """Return True if the request names this server as its host, which a page of another site cannot do."""
         name = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
         return self.server.is_called(name.lower())
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer a request that the library refuses: one that is no HTTP, or has an unsupported method."""
+        """Answer a request that the library refuses because it is not HTTP or its method is not supported."""
         known = code if 400 <= code < 500 else HTTPStatus.METHOD_NOT_ALLOWED
         self._refuse(HTTPStatus(known), message or "bad request")
 
     def _refuse(self, status: HTTPStatus, message: str) -> None:
-        # What is left of the request is not read, so the connection ends.
+        # The rest of the request is not read, so the connection must be closed.
         self.close_connection = True
         self._send(status, "application/json", json.dumps({"error": " ".join(message.split())}).encode())
 
@@ -137,11 +138,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """The console stays calm."""
+        """Log nothing, so that the console shows no line per request."""
 
 
 def _arguments(body: bytes) -> dict[str, Any]:
-    """The JSON object of a request. Raises BadRequestError, also for a number of more digits than Python reads."""
+    """Return the JSON object of a request. Raises BadRequestError, also for a number that is too long for Python."""
     try:
         arguments = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -160,7 +161,7 @@ def _is_address(name: str) -> bool:
 
 
 def sprite() -> str:
-    """An SVG file with python-chess's pieces under cm-chessboard's names, `wk` to `bp`, markers and an arrow's head."""
+    """Return an SVG file with python-chess's pieces under cm-chessboard's names (`wk` to `bp`), markers, arrowhead."""
     pieces = "".join(
         f'<g id="{"w" if symbol.isupper() else "b"}{symbol.lower()}">{shape}</g>'
         for symbol, shape in chess.svg.PIECES.items()

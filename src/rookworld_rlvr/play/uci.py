@@ -1,8 +1,8 @@
-"""The model as an engine that speaks UCI, the protocol of chess programs.
+"""The model as a UCI engine. UCI is the protocol between chess programs and engines.
 
-The model answers a position in one piece, in a fraction of a second, so the limits of `go` are kept by answering at
-once. `go infinite` and `go ponder` hold the answer back until `stop` or `ponderhit`, as the protocol asks. Bad input is
-answered by an `info string` and changes nothing.
+The model writes its whole answer to a position in a fraction of a second, so the limits of `go` are met by answering at
+once. After `go infinite` and `go ponder` the answer is held back until `stop` or `ponderhit`, as the protocol requires.
+Bad input is answered by an `info string` and changes nothing.
 
 Source: the protocol's text by Huber and Meyer-Kahlen, 2006.
 """
@@ -25,11 +25,11 @@ from ..tasks.policy import MAX_CANDIDATES
 from .choice import Choice, MoveChooser
 from .introduction import MOST_ATTEMPTS, MOST_TOP_K, introduction
 
-# Commands that need no answer of this engine.
+# Commands that this engine accepts and ignores.
 SILENT = ("debug", "register")
-# A longer line is no command.
+# Longer lines are cut to this length.
 MOST_CHARACTERS = 2**20
-# The words of `go` that end a list of moves.
+# Words of `go` that end the list of moves after `searchmoves`.
 LIMITS = ("wtime", "btime", "winc", "binc", "movestogo", "depth", "nodes", "mate", "movetime", "infinite", "ponder")
 
 
@@ -48,10 +48,10 @@ class Options:
 
 
 class UciSession:
-    """A conversation: lines in by `receive`, lines out by `send`, which one thread at a time calls."""
+    """A UCI session. `receive` acts on a line of input; `send` gets the lines of output, from one thread at a time."""
 
     def __init__(self, load: Callable[[str], MoveChooser], checkpoint: str, send: Callable[[str], None]) -> None:
-        """`load` makes the chooser of a checkpoint, a folder or a name; it raises UserError for none."""
+        """`load` returns the chooser of a checkpoint (a folder or a name) and raises UserError if there is none."""
         self._load, self._checkpoint, self._send = load, checkpoint, send
         self._chooser: MoveChooser | None = None
         self._options = Options()
@@ -62,7 +62,7 @@ class UciSession:
         self._prompted = self._illegal = 0
 
     def receive(self, line: str) -> bool:
-        """Act on a line; False where it ends the conversation."""
+        """Act on a line; return False if it ends the session."""
         words = line[:MOST_CHARACTERS].split()
         name, arguments = (words[0], words[1:]) if words else ("", [])
         commands: Mapping[str, Callable[[Sequence[str]], None]] = {
@@ -97,7 +97,7 @@ class UciSession:
             self._say(line)
 
     def be_loaded(self) -> MoveChooser:
-        """The chooser, loaded when it is needed first. Raises UserError."""
+        """Return the chooser, which the first call loads. Raises UserError."""
         if self._chooser is None:
             self._chooser = self._load(self._checkpoint)
         return self._chooser
@@ -107,7 +107,7 @@ class UciSession:
         self._say("readyok")
 
     def _set_option(self, arguments: Sequence[str]) -> None:
-        """`name <words> value <words>`; the name's case does not count."""
+        """Set the option of `name <words> value <words>`; the case of the name does not matter."""
         if not arguments or arguments[0] != "name":
             raise ValueError("expected setoption name <name> value <value>")
         end = arguments.index("value") if "value" in arguments else len(arguments)
@@ -130,7 +130,7 @@ class UciSession:
         self._board, self._prompted, self._illegal = chess.Board(), 0, 0
 
     def _set_position(self, arguments: Sequence[str]) -> None:
-        """`startpos` or `fen <FEN>`, then `moves <UCI>…`. A bad one leaves the old position."""
+        """Set the position of `startpos` or `fen <FEN>`, then `moves <UCI>…`. Bad input leaves the old position."""
         end = arguments.index("moves") if "moves" in arguments else len(arguments)
         where, moves = arguments[:end], arguments[end + 1 :]
         if list(where) == ["startpos"]:
@@ -165,7 +165,7 @@ class UciSession:
     def _answer(
         self, chooser: MoveChooser, board: chess.Board, options: Options, among: Sequence[str] | None, held: bool
     ) -> None:
-        """Ask the model, and tell its move: at once, or once released where it is `held`."""
+        """Ask the model and send its move: at once, or after `stop` or `ponderhit` if it is `held`."""
         started = time.monotonic()
         number, self._prompted = self._prompted, self._prompted + 1
         move = "0000"
@@ -203,7 +203,7 @@ class UciSession:
 
 
 def _score(pawns: float) -> str:
-    """An eval as UCI spells it; empty where it is no score.
+    """Return an eval in UCI notation; empty if it is not a score.
 
     >>> _score(-0.3), _score(999.98)
     ('score cp -30 ', 'score mate 2 ')
@@ -216,7 +216,7 @@ def _score(pawns: float) -> str:
 
 
 def _searched(arguments: Sequence[str]) -> list[str] | None:
-    """The moves behind `searchmoves`; None where all are meant."""
+    """Return the moves after `searchmoves`; None, for all legal moves, without `searchmoves`."""
     if "searchmoves" not in arguments:
         return None
     behind = arguments[arguments.index("searchmoves") + 1 :]

@@ -1,1 +1,1 @@
-"""A run as a page, and what came of it in sentences."""
+"""Reports on runs: the HTML page, the summary in sentences, transcripts in a terminal, and the model card."""

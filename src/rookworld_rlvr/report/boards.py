@@ -1,4 +1,4 @@
-"""Transcripts as boards: the model's moves, its predicted position, and the squares where that is wrong."""
+"""Transcripts as boards: the model's moves, its predicted position, and the squares where the prediction is wrong."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,19 +19,19 @@ ILLEGAL_BEST, WRONG = "illegal best move", "wrong prediction"
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A move that the model named."""
+    """A move in a completion."""
 
     text: str
     eval: str
-    """As it was written; empty if there is none for this move."""
+    """Text of the move's eval; empty if there is none."""
     legal: bool
     best: bool
     again: bool
-    """True if it was named before."""
+    """True if the same move stands earlier in the list."""
 
 
 class Kind(StrEnum):
-    """The meaning of an arrow."""
+    """Meaning of an arrow: the best move, another legal move or an illegal move."""
 
     best = "best"
     legal = "legal"
@@ -40,7 +40,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """A move on a board."""
+    """An arrow that shows a move on a board."""
 
     tail: chess.Square
     head: chess.Square
@@ -55,10 +55,10 @@ class Board:
     title: str
     pieces: chess.BaseBoard
     turn: chess.Color
-    """From whose side it is seen."""
+    """Side from which the board is seen."""
     arrows: Sequence[Arrow] = ()
     wrong: Sequence[chess.Square] = ()
-    """Squares to be marked."""
+    """Squares to mark as wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,13 @@ class Drawn:
     boards: list[Board]
     candidates: list[Candidate]
     wrong: list[str]
-    """Squares on which the predicted board differs from the true one; fields behind the board that are wrong."""
+    """Squares on which the predicted board differs from the true one, and errors in the fields after the board."""
     problem: str
-    """The mistake: the parser's reason, else ILLEGAL_BEST or WRONG; empty if there is none."""
+    """Kind of mistake: the transcript's failure, otherwise ILLEGAL_BEST or WRONG; empty if there is none."""
 
 
 def draw(transcript: Transcript) -> Drawn:
-    """The boards of a transcript."""
+    """Return the boards of a transcript, with its list of moves and its mistakes."""
     drawn = _draw_policy(transcript) if transcript.task is Task.policy else _draw_environment(transcript)
     if transcript.failure is None:
         return drawn
@@ -92,7 +92,7 @@ def _draw_policy(transcript: Transcript) -> Drawn:
         Candidate(text, written, is_legal_uci(board, text), text == best, text in fields.moves[:place])
         for place, (text, written) in enumerate(named)
     ]
-    # The best move last, on top of the others.
+    # The best move comes last, so that its arrow is on top.
     shown = sorted((move for move in moves if not move.again), key=lambda move: move.best)
     side = "White" if board.turn else "Black"
     drawn = Board(f"{side} to move", board, board.turn, [arrow for move in shown for arrow in _arrows(move)])
@@ -100,7 +100,7 @@ def _draw_policy(transcript: Transcript) -> Drawn:
 
 
 def _arrows(move: Candidate) -> list[Arrow]:
-    """The arrow of a move; none if its text names no two squares."""
+    """Return the arrow of a move as a list; empty if the move's text does not name two squares."""
     tail, head = move.text[:2], move.text[2:4]
     if tail not in chess.SQUARE_NAMES or head not in chess.SQUARE_NAMES:
         return []

@@ -1,4 +1,4 @@
-"""Charts of a run: their metrics, and the points, thinned so that a long run opens quickly."""
+"""Charts of runs: their metrics and their points, which are thinned so that the page of a long run opens quickly."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from ..training.health import PREFIX
 from ..training.metrics import declared
 from .run_record import RunRecord
 
-# A chart of a page is some 600 pixels wide.
+# Largest number of points of a curve. A chart is about 600 pixels wide.
 POINTS = 500
-# A member of this family that a step lacks was 0 there.
+# Family of metrics whose members were 0 in the steps that lack them.
 COUNTED = "reward/failure/"
 FAULTS, RESTORES = "recovery/skipped", "recovery/restores"
 
@@ -23,7 +23,7 @@ class Chart:
 
     title: str
     keys: tuple[str, ...]
-    """Metrics; `*` stands for any end of a name."""
+    """Metrics. `*` matches any end of a name."""
 
 
 CHARTS = (
@@ -58,9 +58,9 @@ CHARTS = (
 
 
 def chart_data(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
-    """The charts that have a curve: title, notes on its metrics, and each curve's run, key, steps and values.
+    """Return the charts that have a curve: title, notes on the metrics, and each curve's run, key, steps and values.
 
-    Of several runs each key has a chart of its own.
+    With several runs each key has a chart of its own.
     """
     curves_by_title: dict[str, list[dict[str, Any]]] = {}
     for chart in CHARTS:
@@ -96,7 +96,7 @@ def _curves(chart: Chart, run: RunRecord, number: int) -> list[dict[str, Any]]:
 
 
 def thinned(points: Sequence[tuple[int, float]], most: int = POINTS) -> tuple[list[float], list[float]]:
-    """Steps and values of at most `most` points: each the mean of as many neighbours as that takes.
+    """Return the steps and the values of at most `most` points, each the mean of a block of neighbouring points.
 
     >>> thinned([(1, 1.0), (2, 3.0), (3, 5.0)], most=2)
     ([1.5, 3], [2.0, 5.0])
@@ -112,12 +112,12 @@ def thinned(points: Sequence[tuple[int, float]], most: int = POINTS) -> tuple[li
 
 
 def _short(value: float) -> float:
-    """Five digits: a page holds tens of thousands of them."""
+    """Return the value with five digits, because a page contains tens of thousands of values."""
     return float(f"{value:.5g}")
 
 
 def marks(run: RunRecord) -> list[dict[str, Any]]:
-    """The steps at which something happened: faults, restores, and warning signs that began."""
+    """Return the events of a run with their steps: faults, restores, and beginnings of warning signs."""
     events: list[dict[str, Any]] = []
     before: Mapping[str, float] = {}
     for step in run.metrics:

@@ -1,4 +1,4 @@
-"""Export of a checkpoint as a folder for the Hugging Face hub, with a model card of its formats and scores."""
+"""Export of a checkpoint as a folder for the Hugging Face hub, with a model card about its formats and scores."""
 
 import shutil
 from collections.abc import Mapping
@@ -21,16 +21,16 @@ from .run_record import RunRecord, read_run
 from .summary import summarise_run
 
 CARD = "README.md"
-# Files of a checkpoint that only a resumed run needs.
+# Files of a checkpoint that are not exported, because only a resumed run needs them.
 LEFT_OUT = (STATE_FILE,)
 TEMPLATE = "card.md.jinja"
 WEIGHTS = "model.safetensors"
 
 
 def export(run: Path, target: Path, *, checkpoint: str, name: str) -> list[Path]:
-    """Copy a checkpoint's model and write its card; returns the files. `checkpoint`: `last`, `best` or `step-N`.
+    """Copy a checkpoint's model to `target`, write its card, and return the files in `target`.
 
-    Raises UserError if there is no such checkpoint, or if the target holds files already.
+    `checkpoint` is `last`, `best` or `step-N`. Raises UserError if it does not exist, or if `target` is not empty.
     """
     record, source = read_run(run), _checkpoint(run, checkpoint)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -45,7 +45,7 @@ def export(run: Path, target: Path, *, checkpoint: str, name: str) -> list[Path]
 
 
 def model_card(run: RunRecord, *, step: int, name: str, parameters: int) -> ModelCard:
-    """The card of the checkpoint behind `step` steps. Scores are shown if that is the one that was evaluated."""
+    """Return the card of the checkpoint after `step` steps. It has scores only if the run evaluated this checkpoint."""
     evaluated = _evaluated(run.summary) if run.summary.get("steps") == step else {}
     rows = [(key, evaluated[key]) for key in HEADLINE if key in evaluated]
     data = ModelCardData(
@@ -76,13 +76,13 @@ def model_card(run: RunRecord, *, step: int, name: str, parameters: int) -> Mode
 
 
 def _evaluated(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The measures of the evaluated checkpoint, with the Elo of its match."""
+    """Return the measures of the evaluated checkpoint, including the Elo of its match."""
     elo = summary.get("match", {}).get("elo")
     return {**summary.get("after", {}), **({MATCH_ELO: elo} if elo else {})}
 
 
 def _parameters(weights: Path) -> int:
-    """The number of parameters in a safetensors file; 0 if there is none."""
+    """Return the number of parameters in a safetensors file; 0 if there is no file."""
     if not weights.is_file():
         return 0
     with safe_open(weights, framework="pt") as tensors:
@@ -90,7 +90,7 @@ def _parameters(weights: Path) -> int:
 
 
 def _table_row(key: str, measure: Mapping[str, Any]) -> tuple[str, ...]:
-    """A key with its meaning and direction, value, interval and count, as text."""
+    """Return a row of the card's table: key, meaning and direction, value, ends of the interval, and count."""
     digits = 0 if key == MATCH_ELO else 3
     direction = "lower" if lower_is_better(key) else "higher"
     values = (f"{float(measure[part]):.{digits}f}" for part in ("value", "low", "high"))
@@ -99,7 +99,7 @@ def _table_row(key: str, measure: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _result(key: str, measure: Mapping[str, Any]) -> EvalResult:
-    """A key of the table in the form of the hub's model index."""
+    """Return a measure in the form of the hub's model index."""
     return EvalResult(
         task_type="text-generation",
         task_name=f"chess, {key.split('/')[0]}",
@@ -115,7 +115,7 @@ def _result(key: str, measure: Mapping[str, Any]) -> EvalResult:
 def _checkpoint(run: Path, name: str) -> Path:
     known = list_checkpoints(run.resolve())
     folder = (known[-1] if name == "last" and known else run / FOLDER / name).resolve()
-    # `best` is a link to a checkpoint beside it. A link of a stranger's run may lead to any file.
+    # `best` is a link to another checkpoint. A run from an untrusted source may contain links to any file.
     if not folder.is_relative_to(run.resolve()) or not (folder / "config.json").is_file():
         there = ", ".join(["last", "best", *(path.name for path in known)])
         raise UserError(f"export: expected a checkpoint of {run}, one of {there}, got {name!r}")

@@ -1,6 +1,6 @@
 """The learning curve of one or several runs as SVG: the mean and the range over runs, the start and simple rules.
 
-It is part of the report's page, whose colours it takes, and a picture of its own.
+The picture is used in the report's page, whose colours it then takes, and as a file of its own.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ STYLE = (
     ".curve .ground{fill:var(--card,#fff)}.curve .grid{stroke:var(--line,#dcdad4)}"
     ".curve .level{stroke:var(--quiet,#62676f);stroke-dasharray:5 4}"
 )
-# Least distance of two labels, in pixels.
+# Smallest vertical distance of two labels, in pixels.
 LABEL = 14
 
 
@@ -34,7 +34,7 @@ class Points:
 
     name: str
     values_by_step: dict[int, list[float]]
-    """One value per run."""
+    """One value per run, by step."""
 
     def mean(self, step: int) -> float:
         return fmean(self.values_by_step[step])
@@ -42,12 +42,12 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A chart: curves, and levels that do not change."""
+    """A chart with curves and with constant levels."""
 
     title: str
     curves: list[Points]
     levels: dict[str, float]
-    """By label."""
+    """Constant values, by label."""
 
     def last_step(self) -> int:
         return max(max(points.values_by_step) for points in self.curves)
@@ -58,7 +58,7 @@ class Panel:
 
 
 def learning_curve_svg(runs: Sequence[RunRecord]) -> str:
-    """The picture; empty if a run has no learning curve."""
+    """Return the picture; empty if the runs have no common learning curve."""
     panels = [panel for panel in (_losses(runs), _shares(runs)) if panel.curves]
     if not panels:
         return ""
@@ -103,12 +103,12 @@ def _drawable(curves: Sequence[Points]) -> list[Points]:
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Places in a panel: of steps, or of what else goes across, and of values."""
+    """Coordinates in a panel: x for steps or another quantity, y for values."""
 
     last: float
-    """The largest value across, such as the last step."""
+    """Largest value on the horizontal axis, such as the last step."""
     ticks: list[float]
-    """Values from the lowest to the highest."""
+    """Values with a grid line, from the lowest to the highest."""
 
     @classmethod
     def of(cls, panel: Panel) -> "Axes":
@@ -122,7 +122,7 @@ class Axes:
         return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * share
 
     def across(self, value: float, kind: str) -> str:
-        """A line over the whole width."""
+        """Return a horizontal line over the whole width at a value."""
         return f'<line x1="{LEFT}" x2="{WIDTH}" y1="{self.y(value):.1f}" y2="{self.y(value):.1f}" class="{kind}"/>'
 
     def place(self, step: float, value: float) -> str:
@@ -130,7 +130,7 @@ class Axes:
 
 
 def ticks(lowest: float, highest: float) -> list[float]:
-    """Round values about `lowest` and `highest`, three to seven of them.
+    """Return three to seven round values that enclose `lowest` and `highest`.
 
     >>> ticks(0.052, 0.177)
     [0.05, 0.1, 0.15, 0.2]
@@ -154,7 +154,7 @@ def _drawn(panel: Panel) -> str:
 
 
 def scale(axes: Axes, across: str) -> list[str]:
-    """Grid and numbers of both axes, and the name of what goes across."""
+    """Return the grid, the numbers of both axes, and `across`, the name of the horizontal axis."""
     parts = [f'<text x="{WIDTH + 28}" y="{HEIGHT - 20}" class="quiet">{across}</text>']
     for tick in axes.ticks:
         parts.append(axes.across(tick, "grid"))
@@ -178,7 +178,7 @@ def _curve(axes: Axes, points: Points, color: str) -> list[str]:
 
 
 def end_labels(labels: Sequence[tuple[float, str, str]]) -> list[str]:
-    """The names of lines beside their ends, from top to bottom without overlap: height, name, colour or none."""
+    """Return labels beside the ends of lines, from top to bottom without overlap. Labels are (height, name, colour)."""
     parts, lowest = [], 0.0
     for height, name, color in sorted(labels):
         lowest = max(height, lowest + LABEL)

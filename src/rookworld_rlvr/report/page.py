@@ -1,4 +1,4 @@
-"""The report: runs as one HTML file that needs no network. The same runs give the same bytes."""
+"""The report: one HTML file about one or several runs. It needs no network, and the same runs give the same bytes."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from .transcripts import Transcript
 
 REPORT = "report.html"
 FOLDER = Path(__file__).parent / "page"
-# Some 14 kB each: a page stays below 5 MB.
+# Largest number of transcripts on a page. Each takes about 14 kB, so the page stays below 5 MB.
 TRANSCRIPTS = 200
 FACTS = {"steps": "steps", "stopped": "ended", "wall_s": "seconds", "completions_per_s": "completions per second",
          "peak_rss_gib": "peak memory, GiB"}  # fmt: skip
@@ -29,7 +29,7 @@ FACTS = {"steps": "steps", "stopped": "ended", "wall_s": "seconds", "completions
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A key before and after, as text, and its bar."""
+    """A key before and after training, as text, and its bar."""
 
     key: str
     before: str
@@ -37,9 +37,9 @@ class Change:
     gain: str
     interval: str
     mark: str
-    """`worse`, `better`, or empty without a measured difference."""
+    """`worse` or `better`; empty without a measured difference."""
     bar: tuple[float, float, float] | None
-    """Gain, low and high from −1 to 1, 1 being the largest end of its task's intervals; None if an end is infinite."""
+    """Gain, low and high as fractions of the bar from −1 to 1 (see `_bar`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +53,22 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class RunPage:
-    """The page's content on one run."""
+    """The page's content about one run."""
 
     name: str
     summary: Summary
     headline: list[Change]
     others: list[Change]
     amplification: Sequence[Mapping[str, Any]]
-    """See `evaluation.amplification`; empty without an evaluation."""
+    """Lines of `evaluation.amplification`; empty without an evaluation."""
     facts: dict[str, Any]
     sections: dict[str, dict[str, Any]]
-    """Small tables: the preflight checks, recovery, software, hashes."""
+    """Small tables by title: preflight checks, recovery, software, hashes."""
     config: str
 
 
 def render(runs: Sequence[RunRecord]) -> str:
-    """The page's HTML."""
+    """Return the HTML page of these runs."""
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
@@ -104,7 +104,7 @@ def _text(name: str) -> str:
 
 
 def _script_json(value: Any) -> str:
-    """JSON that cannot end the script element that holds it."""
+    """Return the value as JSON that cannot end the script element that contains it."""
     return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
 
 
@@ -131,7 +131,7 @@ def _page(run: RunRecord) -> RunPage:
 
 
 def _change(summary: Mapping[str, Any], key: str) -> Change | None:
-    """None if the run has no figures of this key."""
+    """Return the change of a key; None if the run has no values of this key."""
     mark = next((part for part in ("worse", "better") if key in summary.get(part, [])), "")
     if key == MATCH_ELO:
         elo = summary.get("match", {}).get("elo")
@@ -144,7 +144,7 @@ def _change(summary: Mapping[str, Any], key: str) -> Change | None:
 
 
 def _bar(gain: Mapping[str, Any], full: float, key: str = "") -> tuple[float, float, float] | None:
-    """Gain, low and high as parts of the bar, to the right if better; values beyond `full`, its end, are clipped."""
+    """Return gain, low and high divided by `full` and clipped to [−1, 1]. Positive values are better."""
     sign = -1 if lower_is_better(key) else 1
     ends = [max(-1.0, min(1.0, sign * float(gain[name]) / full)) for name in ("value", "low", "high")]
     return ends[0], min(ends[1:]), max(ends[1:])
@@ -159,7 +159,7 @@ def _interval(measure: Mapping[str, Any], digits: int) -> str:
 
 
 def runs_table(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
-    """Each headline key that all runs have, with each run's gain and the mean with its interval over the runs."""
+    """Return a row for each headline key that all runs have: each run's gain, and the mean gain with its interval."""
     rows = []
     for key, gains, (mean, low, high) in headline_gains([run.summary for run in runs]):
         digits = 0 if key == MATCH_ELO else 3
@@ -171,7 +171,7 @@ def runs_table(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
 
 
 def shown_transcripts(run: RunRecord, number: int, most: int) -> list[Shown]:
-    """At most `most` transcripts of whole steps, the last step first: last, first and others evenly between."""
+    """Return at most `most` transcripts: the last step first, then steps evenly spread down to the first step."""
     by_step: dict[int | None, list[Transcript]] = {}
     for transcript in run.transcripts:
         by_step.setdefault(transcript.step, []).append(transcript)
@@ -179,7 +179,7 @@ def shown_transcripts(run: RunRecord, number: int, most: int) -> list[Shown]:
     if not steps:
         return []
     room = max(1, min(len(steps), most // max(map(len, by_step.values()))))
-    # With room for one step that is the last.
+    # If there is room for only one step, it is the last one.
     places = [round(place * (len(steps) - 1) / (room - 1)) for place in range(room)] if room > 1 else [-1]
     chosen = {steps[place] for place in places}
     return [

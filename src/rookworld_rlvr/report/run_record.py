@@ -17,19 +17,19 @@ class RunRecord:
     """The contents of a run's folder."""
 
     name: str
-    """The folder's name with that of the folder above it: date, time and the run's own name."""
+    """Names of the parent folder and of the run's folder: date, time and the run's own name."""
     config: str
-    """The resolved configuration, YAML."""
+    """Resolved configuration as YAML."""
     summary: Mapping[str, Any]
-    """Empty while the run goes on, or if it was killed."""
+    """Contents of summary.json. Empty while the run is training, or if it was killed."""
     metrics: Sequence[Mapping[str, float]]
-    """One object per step."""
+    """Metrics of each step."""
     transcripts: Sequence[Transcript]
-    """The completions that were kept, in the order of the steps."""
+    """Transcripts of the completions that were saved, in the order of the steps."""
 
 
 def read_run(folder: Path) -> RunRecord:
-    """Read a run's folder; a run that goes on has no summary yet. Raises UserError if the folder holds no run."""
+    """Read a run's folder. Raises UserError if the folder does not contain a run."""
     resolved = folder.resolve()
     if not (resolved / CONFIG_FILE).is_file():
         raise UserError(f"expected a run's folder, with {CONFIG_FILE} in it, got {folder}")

@@ -9,29 +9,29 @@ from typing import Any
 from ..evaluation.headline import BY_MATERIAL, HEADLINE, MATCH_ELO
 from ..training.health import PREFIX
 
-# Steps at each end of a run whose rewards are compared.
+# Number of steps at the beginning and at the end of a run whose mean rewards are compared.
 ENDS = 20
-# Standard errors between them that count as a rise.
+# The reward counts as risen if the difference of these means is above this many standard errors.
 RISE = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The results of a run. Each sentence stands alone."""
+    """Results of a run in words. Each sentence can be understood without the others."""
 
     match: str
-    """Result of the match against the start; empty if none was played."""
+    """Result of the match against the starting checkpoint; empty if none was played."""
     better: list[str]
     worse: list[str]
     perhaps_worse: list[str]
-    """Losses that only a test without correction finds, with the smallest loss that it can find."""
+    """Losses that only a test without correction finds, each with the loss that this test finds 4 times in 5."""
     no_difference: str
-    """The number of keys without a measured difference, and the number of rows."""
+    """Sentence about the keys without a measured difference and the number of rows, or about a missing evaluation."""
     signs: list[str]
-    """Warning signs, with the steps that showed them."""
+    """Warning signs, each with the steps that showed it."""
 
     def sentences(self) -> list[str]:
-        """All sentences: the match, then losses before gains."""
+        """Return all sentences: the match, losses, gains, keys without a difference, and warnings."""
         match = [f"Match against the start: {self.match}."] if self.match else []
         worse = [f"Worse: {change}." for change in self.worse]
         better = [f"Better: {change}." for change in self.better]
@@ -41,7 +41,7 @@ class Summary:
 
 
 def summarise_run(summary: Mapping[str, Any], metrics: Sequence[Mapping[str, float]]) -> Summary:
-    """The summary of a run, from its summary.json and its metrics per step. Both may be empty while a run goes on."""
+    """Return the summary of a run from its summary.json and its metrics per step. Both may be empty during the run."""
     return Summary(
         match=_match(summary),
         better=[_change(summary, key) for key in _keys(summary, "better")],
@@ -53,12 +53,12 @@ def summarise_run(summary: Mapping[str, Any], metrics: Sequence[Mapping[str, flo
 
 
 def _keys(summary: Mapping[str, Any], part: str) -> list[str]:
-    """The keys of a list of the summary, without the match, which has a sentence of its own."""
+    """Return the keys in one of the summary's lists, without the match, which has its own sentence."""
     return [key for key in summary.get(part, []) if key != MATCH_ELO]
 
 
 def _match(summary: Mapping[str, Any]) -> str:
-    """`+8 Elo [+2, +14], better; score 0.512, by the rules alone 0.503; 400 games: 0.90 adjudicated_engine, …`."""
+    """Return the match's result, such as `+8 Elo [+2, +14], better; …; 400 games: 90% adjudicated engine`, or ""."""
     match = summary.get("match", {})
     elo = match.get("elo")
     if not elo:
@@ -85,14 +85,14 @@ def _untested(match: Mapping[str, Any]) -> str:
 
 
 def _endings(match: Mapping[str, Any]) -> str:
-    """The shares of the endings that occurred, the most frequent first."""
+    """Return the shares of the endings that occurred, the most frequent first."""
     shares = {key.removeprefix("ended/"): match[key]["value"] for key in match if key.startswith("ended/")}
     listed = [f"{share:.0%} {name}" for name, share in sorted(shares.items(), key=lambda item: -item[1]) if share]
     return f": {', '.join(listed).replace('_', ' ')}" if listed else ""
 
 
 def _change(summary: Mapping[str, Any], key: str) -> str:
-    """`policy/valid 0.900 → 0.950 (+0.050 [+0.030, +0.070])`."""
+    """Return a key's change, such as `policy/valid 0.900 → 0.950 (+0.050 [+0.030, +0.070])`."""
     before, after = (float(summary[part][key]["value"]) for part in ("before", "after"))
     return f"{key} {before:.3f} → {after:.3f} ({_signed(summary['gain'][key], 3)})"
 
@@ -124,7 +124,7 @@ def _unchanged(summary: Mapping[str, Any]) -> str:
 
 
 def _signs(metrics: Sequence[Mapping[str, float]]) -> list[str]:
-    """The warning signs by the steps that showed them."""
+    """Return a line for each warning sign, with the steps that showed it."""
     steps: dict[str, list[int]] = {}
     for step in metrics:
         for key, value in step.items():
@@ -134,7 +134,7 @@ def _signs(metrics: Sequence[Mapping[str, float]]) -> list[str]:
 
 
 def _reward_alone(summary: Mapping[str, Any], metrics: Sequence[Mapping[str, float]]) -> list[str]:
-    """A warning if the reward rose while no headline key got better; otherwise empty."""
+    """Return a warning if the reward rose while no headline key got better; otherwise an empty list."""
     rewards = [step["reward/mean"] for step in metrics if "reward/mean" in step]
     if summary.get("better") or not summary.get("gain") or len(rewards) < 2 * ENDS:
         return []

@@ -1,4 +1,4 @@
-"""Transcripts for a terminal: boards of coloured squares, and the completion beside them."""
+"""Transcripts for a terminal: boards of coloured squares, the list of moves, and the texts."""
 
 from collections.abc import Mapping
 
@@ -12,12 +12,12 @@ from .boards import Board, Drawn, Kind, draw
 from .transcripts import Transcript
 
 LIGHT, DARK, WRONG = "#e3d5bd", "#b79b76", "#d0453a"
-# By the square where an arrow begins or ends; what comes later covers what came before.
+# Colours of the squares where an arrow begins and ends, by its kind. Later kinds cover earlier ones.
 MARKS: Mapping[Kind, str] = {Kind.legal: "#7f9cc9", Kind.illegal: "#d0453a", Kind.best: "#6fae6a"}
 
 
 def printable(text: str) -> str:
-    """The text in one line, each character that is no text as Python's escape: a terminal obeys some of them.
+    """Return the text on one line with non-printable characters as Python escapes, because a terminal executes some.
 
     >>> printable("a\\n b \\x1b]52;c;cHduZWQ=\\x07")
     'a b \\\\x1b]52;c;cHduZWQ=\\\\x07'
@@ -27,7 +27,7 @@ def printable(text: str) -> str:
 
 
 def transcript_view(transcript: Transcript) -> RenderableType:
-    """A transcript as its boards, its moves, what is wrong, and its text."""
+    """Return a transcript's boards, moves, errors, texts and values for the terminal."""
     drawn = draw(transcript)
     beside: list[RenderableType] = [board_view(board) for board in drawn.boards]
     if drawn.candidates:
@@ -62,7 +62,7 @@ def _moves(drawn: Drawn) -> Table:
 
 
 def board_view(board: Board) -> Text:
-    """A board from the side to move; an arrow is the colour of its two squares."""
+    """Return a board as text, seen from `board.turn`. An arrow is shown by the colour of its two squares."""
     marks = dict.fromkeys(board.wrong, WRONG)
     for kind, color in MARKS.items():
         marks |= {square: color for arrow in board.arrows if arrow.kind is kind for square in (arrow.tail, arrow.head)}
@@ -79,5 +79,5 @@ def board_view(board: Board) -> Text:
 
 
 def _symbol(piece: chess.Piece | None) -> str:
-    """Filled shapes are Black's: both are drawn in black on squares that are never dark."""
+    """Return the piece's symbol, `·` for none. Filled shapes are Black's, because both sides are printed in black."""
     return "·" if piece is None else piece.unicode_symbol()

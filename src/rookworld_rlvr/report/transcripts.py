@@ -25,21 +25,21 @@ class Transcript:
     prompt: str
     completion: str
     expected: str | None
-    """The label; None if there is none."""
+    """Label of the example; None if there is none."""
     failure: str | None
-    """Why the parser refused it; None if it did not."""
+    """Reason that the parser refused it, or that its move does not solve a mate in one; otherwise None."""
     step: int | None = None
-    """The run's step, counted from 1; None for an evaluation."""
+    """Step of the run, counted from 1; None for an evaluation."""
     reward: float | None = None
-    """The reward; None for an evaluation, and if it was not finite."""
+    """Reward of the completion; None for an evaluation, or if it was not finite."""
     parts: Mapping[str, float] = field(default_factory=dict)
-    """The components of the reward; for an evaluation the values of the row."""
+    """Components of the reward; for an evaluation, the values of the row."""
 
 
 def read_transcripts(path: Path) -> list[Transcript]:
-    """The transcripts of a run's folder, or of a file that `evaluate output=` wrote, or of the rows beside that.
+    """Read the transcripts of a run's folder, of a file that `evaluate output=` wrote, or of the file of its rows.
 
-    Raises UserError if there are none.
+    Raises UserError if there are no transcripts.
     """
     file = path / ROLLOUTS_FILE if path.is_dir() else path
     if not file.name.endswith(".jsonl"):
@@ -57,7 +57,7 @@ def read_transcripts(path: Path) -> list[Transcript]:
 
 
 def of_run(line: Mapping[str, Any]) -> Transcript:
-    """A line of rollouts.jsonl. Raises KeyError or ValueError for one that is none."""
+    """Return the transcript in a decoded line of rollouts.jsonl. Raises KeyError or ValueError if it is malformed."""
     return Transcript(
         task=Task(line["task"]),
         prompt=line["prompt"],
@@ -75,7 +75,7 @@ def _of_evaluation(line: Mapping[str, Any]) -> Transcript:
     values = {key: float(value) for key, value in line["values"].items()}
     task = parse_prompt(prompt).task
     if line["suite"] == SuiteName.mate_in_one:
-        # A player says its best move alone.
+        # The completion of a player is only its best move.
         failure = None if values[f"{line['suite']}/accuracy"] else f"unsolved: expected {line['expected']}"
         return Transcript(task, prompt, f"B: {completion}", line["expected"], failure, parts=values)
     answer = parse_policy(completion) if task is Task.policy else parse_environment(completion)

@@ -1,4 +1,4 @@
-"""Rewards of completions. `score` gives a completion the reward that it has in training.
+"""Rewards of completions. `score` returns the reward that a completion gets in training.
 
 >>> prompt = "P: 2Q3bk/1B2N3/7p/3p4/P5p1/8/3bR3/qR5K w - - 11 95"
 >>> text = "M: c8g8 b1a1 e7g6 h1g2 c8f5 E: 999.99 999.97 13.92 8.31 8.14 B: "
@@ -27,14 +27,14 @@ __all__ = [
 
 
 def score(prompt: str, completion: str, label: str | None = None) -> Score:
-    """The reward of a completion, the same as in a training run with the default rubric.
+    """Return the reward of a completion, the same as in a training run with the default rubric.
 
     The moves of a `P:` completion are scored by the evaluations that ship with the package. For a position that they
-    lack, Stockfish is used if it is installed, else `label`, the reference completion's text, else legality alone;
-    `Score.source` names what was used. The total is from -0.3, nothing recognised, to 1.0, perfect.
-    For another rubric: `make_scorer(RubricConfig(...))`.
+    lack, Stockfish is used if it is installed, else `label`, the reference completion's text, else legality alone.
+    `Score.source` names the source that was used. The total ranges from -0.3 (nothing recognised) to 1.0 (perfect).
+    For another rubric use `make_scorer(RubricConfig(...))`.
     Raises PromptError for a malformed prompt or a `P:` prompt of an impossible position, LabelError for a malformed
-    label (both are ValueErrors), and ScorerError where Stockfish fails.
+    label (both are ValueErrors), and ScorerError if Stockfish fails.
     """
     [result] = _scorer().score_all([ScoreRequest(prompt, completion, label)])
     return result

@@ -1,6 +1,6 @@
-"""Components of an environment completion `A:` in three tiers, each in [0, 1]; python-chess decides what is true.
+"""Components of an environment completion `A:` in three tiers, each in [0, 1]. python-chess decides what is true.
 
-All components always apply. One that cannot be read is 0.
+All components always apply. A component that cannot be read is 0.
 """
 
 import re
@@ -16,16 +16,16 @@ _RANK = re.compile(r"[1-8pnbrqkPNBRQK]{1,8}")
 _FEN_FIELDS = tuple(map(re.compile, (r"[wb]", r"-|[KQkq]{1,4}", r"-|[a-h][36]", r"[0-9]{1,4}", r"[0-9]{1,4}")))
 _HAS_DIGIT = re.compile(r"[0-9]")
 RANKS = 8
-# Of a FEN and of a number.
+# Number of words in a well-formed FEN and in a number.
 WORDS = (6, 1)
 
 
-# Weights within the first tier. `fields` is the share of the four that are there: a next state with a rank separator,
-# three fields with a digit. `nothing_else` is the same times 4 / (4 + excess), where the excess counts fields beyond
-# four, words in a field beyond its own, and characters of a flag beyond one.
+# Weights within the first tier. `fields` is the share of the four fields that are present: a next state with a rank
+# separator, and three fields with a digit. `nothing_else` is the same times 4 / (4 + excess), where the excess counts
+# fields beyond four, words beyond those of a FEN or a number, and characters of a flag beyond one.
 STRUCTURE_WEIGHTS = {"fields": 0.5, "nothing_else": 0.5}
-# Weights within the second tier: the FEN parses, the reward is a number, both flags are 0 or 1. The FEN is most of the
-# completion's text, and of its difficulty.
+# Weights within the second tier: the FEN parses, the reward is a number, both flags are 0 or 1. The FEN is the longest
+# and the most difficult part of the completion.
 PARSE_WEIGHTS = {"next_fen": 0.4, "reward": 0.2, "terminated": 0.2, "truncated": 0.2}
 # Value of `parse/next_fen` for a FEN that does not parse although all its fields look right: well below 1, so that a
 # parsable FEN always earns more, and above 0, so that it can be learned field by field.
@@ -34,27 +34,29 @@ UNPARSABLE_FEN_CREDIT = 0.5
 
 @dataclass(slots=True)
 class EnvironmentCorrectness:
-    """Weights of the components for the truth. Reward and flags have half the weight of the next state.
+    """Weights of the components that compare with the truth. Reward and flags together have two thirds of the next
+    state's weight.
 
-    The next state counts only where reward and truncated flag both say rightly whether the move was legal. After an
-    illegal move it is a copy, so that otherwise a copy between the two answers would earn more than either in doubt.
+    The next state counts only if reward and truncated flag both state correctly whether the move was legal. After an
+    illegal move the next state is a copy of the position. Without this rule, a copy with a reward and flags that mix
+    the two answers would earn more than either answer if the model is unsure about legality.
     """
 
     next_state_exact: float = 0.4
-    """The next FEN is the true one, as text; after an illegal move the prompt's own spelling is right too."""
+    """Weight of the exact next FEN, compared as text; after an illegal move the prompt's own spelling is right too."""
     next_state_similarity: float = 0.2
-    """Similarity of what changed; 0 for a FEN that does not parse."""
+    """Weight of the next FEN's similarity in what the move changes; 0 for a FEN that does not parse."""
     reward: float = 0.2
-    """The reward is the true one."""
+    """Weight of the true reward."""
     terminated: float = 0.1
-    """The flag is the true one."""
+    """Weight of the true terminated flag."""
     truncated: float = 0.1
-    """The flag is the true one."""
+    """Weight of the true truncated flag."""
 
 
 @dataclass(slots=True)
 class EnvironmentRewardConfig:
-    """Weights of the environment task's correctness."""
+    """Options of the environment task's reward."""
 
     correctness: EnvironmentCorrectness = field(default_factory=EnvironmentCorrectness)
     """Weights within the third tier."""
@@ -62,7 +64,7 @@ class EnvironmentRewardConfig:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentTruth:
-    """Truth about a prompt by python-chess."""
+    """True transition of a prompt's move, according to python-chess."""
 
     before: str
     """The prompt's FEN."""
@@ -71,7 +73,7 @@ class EnvironmentTruth:
 
 @dataclass(frozen=True, slots=True)
 class _Claims:
-    """A completion as far as it can be read; None for what is no number or flag."""
+    """Content of a completion as far as it can be read; None for text that is not a number or flag."""
 
     next_fen: str
     fen_parses: bool
@@ -81,7 +83,7 @@ class _Claims:
 
 
 def truth_of_environment(prompt: EnvironmentPrompt, label: str | None) -> EnvironmentTruth:
-    """python-chess's transition. A label is checked to parse, and where it differs python-chess decides.
+    """Return python-chess's transition. A label is only checked to parse; if it differs, python-chess decides.
 
     Raises LabelError if the label does not parse.
     """
@@ -91,9 +93,9 @@ def truth_of_environment(prompt: EnvironmentPrompt, label: str | None) -> Enviro
 
 
 def score_environment(completion: str, truth: EnvironmentTruth) -> tuple[dict[str, float], ParseFailure | None]:
-    """Every component as `tier/name`, in [0, 1], and what the strict parser says.
+    """Return every component as `tier/name`, in [0, 1], and the strict parser's failure, if any.
 
-    The structure is all 0 where no field is recognised. Of more than four fields the first four count.
+    The structure is all 0 if no field is recognised. If there are more than four fields, the first four count.
     """
     parsed, fields = parse_environment(completion), environment_fields(completion)
     claims = _claims(fields)
@@ -102,9 +104,9 @@ def score_environment(completion: str, truth: EnvironmentTruth) -> tuple[dict[st
 
 
 def well_formed_share(fen: str) -> float:
-    """Share in [0, 1] of six FEN fields that look right, of the placement the share of its ranks.
+    """Return the share in [0, 1] of six FEN fields that look right. The placement counts by the share of its ranks.
 
-    Words and ranks beyond those of a FEN lower it. 1 does not mean that the FEN parses.
+    Words and ranks beyond those of a FEN lower the share. 1 does not mean that the FEN parses.
     """
     placement, *words = fen.split(" ")
     right = sum(pattern.fullmatch(word) is not None for pattern, word in zip(_FEN_FIELDS, words, strict=False))
@@ -132,7 +134,7 @@ def _structure(fields: tuple[str, ...]) -> dict[str, float]:
 
 
 def _too_much(fields: tuple[str, ...]) -> int:
-    """Amount of text that no well-formed completion holds. Text behind one stands in its last field."""
+    """Return the amount of text beyond a well-formed completion. Text that follows one belongs to its last field."""
     words = (len(text.split()) - own for text, own in zip(fields, WORDS, strict=False))
     characters = (len(flag) - 1 for flag in fields[len(WORDS) : len(FIELDS)])
     return sum(max(0, extra) for extra in (len(fields) - len(FIELDS), *words, *characters))
@@ -159,7 +161,7 @@ def _correctness(claims: _Claims, truth: EnvironmentTruth) -> dict[str, float]:
 
 
 def _next_state(claims: _Claims, truth: EnvironmentTruth) -> dict[str, float]:
-    """After an illegal move the state before is compared as python-chess prints it, which is the truth."""
+    """Return the next-state components. After an illegal move the prompt's own spelling of the FEN counts as true."""
     before, after, guess = truth.before, truth.after.next_fen, claims.next_fen
     if truth.after.truncated:
         before, guess = after, after if guess == before else guess

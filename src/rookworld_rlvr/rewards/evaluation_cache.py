@@ -1,4 +1,4 @@
-"""Evaluation cache of a file, keyed by position: an engine's evals of every legal move, made in advance."""
+"""Evaluation cache read from a file, keyed by position: an engine's evals of every legal move, made in advance."""
 
 from functools import cache, lru_cache
 from pathlib import Path
@@ -8,19 +8,19 @@ from ..stockfish.engine import Analysis, engine_position
 from ..tasks.move_evals import move_evals_lines, parse_move_evals
 
 DEFAULT = "default"
-# More than the positions of a step; an entry takes about 5 kB.
+# Number of parsed entries kept: more than the positions of a step. An entry takes about 5 kB.
 PARSED = 4096
 
 
 class EvaluationCacheError(ValueError):
-    """A file of move evaluations that is not there or cannot be read; one line."""
+    """File of move evaluations that does not exist or cannot be read. The message is one line."""
 
 
 class EvaluationCache:
-    """The move evaluations of a file by position, as `rookworld data evals` writes them; read-only."""
+    """Read-only move evaluations by position, from a file that `rookworld data evals` writes."""
 
     def __init__(self, lines: dict[str, str], name: str) -> None:
-        """`lines`: rendered move evaluations by `engine_position`."""
+        """Create a cache from `lines`, the rendered move evaluations by `engine_position`."""
         self._lines, self.name = lines, name
         self._parsed = lru_cache(maxsize=PARSED)(self._parse)
 
@@ -28,7 +28,7 @@ class EvaluationCache:
         return len(self._lines)
 
     def get(self, fen: str) -> Analysis | None:
-        """The evaluations of a position, None if the cache lacks it. Raises ValueError for a malformed FEN."""
+        """Return the evaluations of a position; None if the cache lacks it. Raises ValueError for a malformed FEN."""
         position = engine_position(fen)
         return self._parsed(position) if position in self._lines else None
 
@@ -39,7 +39,7 @@ class EvaluationCache:
 
 @cache
 def load_cache(source: str) -> EvaluationCache:
-    """The cache of a file (`.gz` is unpacked), `default` for the one that ships; empty for an empty name.
+    """Return the cache of a file (`.gz` is unpacked), of the file that ships for `default`, or an empty one for "".
 
     Raises EvaluationCacheError, naming the first malformed line.
     """
@@ -57,7 +57,7 @@ def load_cache(source: str) -> EvaluationCache:
 
 
 def _fen(line: str) -> str:
-    """The FEN of a line; the moves are parsed when they are needed. Raises ValueError."""
+    """Return the FEN of a line. The moves are parsed when they are needed. Raises ValueError for a malformed line."""
     fields = line.split("\t")
     if len(fields) != 3:
         raise ValueError(f"expected source, FEN and moves, parted by tabs, got {line[:80]!r}")

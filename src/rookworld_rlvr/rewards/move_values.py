@@ -1,16 +1,16 @@
-"""Value of each move of a position by an engine's evals: the win probability that it keeps.
+"""Value of each move of a position by an engine's evals: how much of the win probability it keeps.
 
     loss(move)  = win probability of the best move − that of the move
     value(move) = 2 ^ (−loss(move) / halving_loss), an illegal move 0
 
-The loss is absolute: it is not divided by what could be lost in the position. Among three scales this one has the
-least noise in the evals of a short search (docs/rewards.md), and it demands nothing if all moves are equally
-hopeless. A random legal move has a win-probability loss of 0.15, so halving makes the difference between a good and a
-fair move count beside the difference between legal and illegal.
-The win model and its source: `board.evals.win_probability`.
+The loss is absolute: it is not divided by what could be lost in the position. Of three scales that were compared, this
+one is the least affected by the noise of a short search (docs/rewards.md), and equally hopeless moves all have the full
+value. A random legal move has a loss of about 0.15. So the halving makes the difference between a good and a fair move
+matter as well as the difference between legal and illegal.
+`board.evals.win_probability` documents the win model and its source.
 
-Every mate has the same win probability, the nearest and the farthest, and hardly more than many a won position.
-`misses_mate` tells the moves apart that end the game at once.
+All mates have the same win probability, from the nearest to the farthest, and many won positions have hardly less.
+`misses_mate` distinguishes the moves that end the game at once.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,44 +23,45 @@ from ..board.evals import to_pawns, win_probability
 from ..stockfish.engine import Analysis
 from ..tasks.policy import MAX_CANDIDATES
 
-# The positions of a step and more; an entry takes about 10 kB.
+# More than the positions of a step; an entry takes about 10 kB.
 CACHED_POSITIONS = 1024
 MATE_IN_ONE = to_pawns(Mate(1))
 
 
 @dataclass(frozen=True, slots=True)
 class MoveValues:
-    """The legal moves of a position, of which there is at least one."""
+    """Values of the legal moves of a position that has at least one."""
 
     evals_pawns: Mapping[str, float]
-    """Side to move's view."""
+    """Evals by move, from the side to move's view."""
     wins: Mapping[str, float]
-    """Expected result in [0, 1] for the side to move."""
+    """Expected result by move, in [0, 1], for the side to move."""
     best_win: float
     top_wins: tuple[float, ...]
-    """Expected results of the best five moves, or of all if fewer."""
+    """Expected results of the best five moves, or of all if there are fewer."""
 
     def misses_mate(self, move: str) -> bool:
-        """True if some move mates at once, and this one does not."""
+        """Return True if some move mates at once and this one does not."""
         return self.evals_pawns.get(move) != MATE_IN_ONE and MATE_IN_ONE in self.evals_pawns.values()
 
     def loss(self, move: str) -> float:
-        """Win-probability loss of a move, in [0, 1]; of anything but a legal move all that the best one has."""
+        """Return a move's win-probability loss, in [0, 1]. Anything but a legal move loses all that the best has."""
         return self.best_win - self.wins.get(move, 0.0)
 
     def value(self, move: str, halving_loss: float) -> float:
-        """Value of a move in [0, 1]: 1 for the best moves, 0 for anything but a legal move."""
+        """Return the value of a move in [0, 1]: 1 for the best moves, 0 for anything but a legal move."""
         return _value(self.loss(move), halving_loss) if move in self.wins else 0.0
 
     def share(self, moves: Iterable[str], halving_loss: float) -> float:
-        """Value of the distinct legal moves among at most five, over that of the best five: in [0, 1]."""
+        """Return the summed value of the distinct legal moves among `moves`, divided by that of the best five moves, in
+        [0, 1]. At most five moves may be given."""
         named = sum(self.value(move, halving_loss) for move in sorted(set(moves)))
         return min(1.0, named / sum(_value(self.best_win - win, halving_loss) for win in self.top_wins))
 
 
 @lru_cache(maxsize=CACHED_POSITIONS)
 def move_values(analysis: Analysis) -> MoveValues:
-    """The values of the moves of an analysis. Raises ValueError in mate and stalemate.
+    """Return the values of the moves of an analysis. Raises ValueError in mate and stalemate.
 
     >>> kept = move_values(Analysis("", (("e2e4", 0.0), ("a2a3", -999.99))))
     >>> [kept.value(move, halving_loss=0.499) for move in ("e2e4", "a2a3", "e2e5")], kept.loss("a2a3")

@@ -1,8 +1,8 @@
 """Components of a policy completion `P:` in three tiers, each in [0, 1].
 
-The prompt, the source of move values and the label decide which components apply, never the completion, so none gains
-by leaving something out. No component falls when a word climbs from no move to an illegal move to a legal
-one, or from no number to a number.
+The prompt, the source of move values and the label decide which components apply. The completion does not, so it gains
+nothing by leaving something out. No component falls if a word changes from no move to an illegal move or from an
+illegal to a legal one, or from no number to a number.
 """
 
 from collections.abc import Mapping
@@ -14,78 +14,78 @@ from ..tasks.policy import MARKERS, MAX_CANDIDATES, PolicyFields, parse_number, 
 from ..tasks.types import ParseFailure, PolicyPrompt, require_parsed
 from .move_values import MoveValues
 
-# Weights within the first tier. `markers` is the longest run of M, E, B in order, over three; `nothing_else` is that
-# divided by 1 + words before, words after, repeated markers and candidates above five. Both matter alike: a completion
-# that fails one of them cannot be read safely.
+# Weights within the first tier. `markers` is the length of the longest sequence of M, E, B in order, over
+# three; `nothing_else` is that divided by 1 + words before, words after, repeated markers and candidates beyond five.
+# Both have the same weight, because a completion that fails one of them cannot be read safely.
 STRUCTURE_WEIGHTS = {"markers": 0.5, "nothing_else": 0.5}
 # Weights within the second tier: share of candidate words that are UCI; share of evals that are numbers, one per
-# candidate; the best move is UCI. Moves are written most often and have most of the weight.
+# candidate; whether the best move is UCI. Moves are most of the text and have most of the weight.
 PARSE_WEIGHTS = {"moves": 0.4, "evals": 0.3, "best": 0.3}
-# Evals are compared as x / (|x| + scale): an eval of three pawns is half-way to a mate. Agreement halves for each
-# distance of a tenth on that scale, which runs from -1 to 1: about half a pawn in an equal position.
+# Evals are compared as x / (|x| + scale), so that an eval of three pawns is half-way to a mate. Agreement halves for
+# each distance of a tenth on that scale, which runs from -1 to 1: about a third of a pawn in an equal position.
 EVAL_SCALE_PAWNS, EVAL_TOLERANCE = 3.0, 0.1
 
 
 @dataclass(slots=True)
 class PolicyCorrectness:
-    """Weights of the components for good moves. The `…_match` apply only with a label, the `…_value` only with an
-    engine's evaluations, and never both.
+    """Weights of the components for good moves. The `…_match` weights apply only with a label, the `…_value` weights
+    only with an engine's evaluations, and never both.
 
-    The best move's reward from a label or an engine is multiplied by `candidates`, so duplicates cost most of it:
-    five distinct legal moves always beat one move written five times, although move values have the larger weight.
+    `best_match` and `best_value` are multiplied by `candidates`, so duplicates cost most of them. Five distinct legal
+    moves always earn more than one move written five times, although move values have the larger weight.
     """
 
     candidates: float = 0.22
-    """Distinct legal candidates, over five or the number of legal moves if that is smaller."""
+    """Weight of the number of distinct legal candidates, over five or the number of legal moves if that is smaller."""
     candidates_clean: float = 0.04
-    """`candidates` times the share of candidate words that are distinct and legal: duplicates cost a little."""
+    """Weight of `candidates` times the share of candidate words that are distinct and legal. Duplicates cost little."""
     best_legal: float = 0.15
-    """The best move is legal."""
+    """Weight of a legal best move."""
     best_among_candidates: float = 0.03
-    """The best move is legal and one of the candidates."""
+    """Weight of a legal best move that is one of the candidates."""
     best_is_argmax: float = 0.02
-    """And none of its own evals is higher (ties all count; every eval must be a number). Small, because
-    equal evals earn it for nothing."""
+    """Weight of a legal best move whose own eval is not exceeded by another candidate's (every eval must be a number).
+    Small, because equal evals earn it without effort."""
     candidates_match: float = 0.06
-    """Share of the label's candidates that are named."""
+    """Weight of the share of the label's candidates that are named."""
     best_match: float = 0.3
-    """The best move is the label's; times `candidates`."""
+    """Weight of the label's best move, times `candidates`."""
     evals_match: float = 0.06
-    """Mean agreement of evals with the label's, move by move; a move not named, or without a number, is 0."""
+    """Weight of the evals' mean agreement with the label's, by move; 0 for a move not named or without a number."""
     best_value: float = 0.42
-    """Value of the best move, see `move_values`, times `candidates`; 0 if it is illegal."""
+    """Weight of the value of the best move (see `move_values`), times `candidates`; 0 if the move is illegal."""
     candidates_value: float = 0.08
-    """Sum of the values of the distinct legal candidates, over that of the best five moves, or of all if fewer."""
+    """Weight of the summed values of distinct legal candidates, over those of the best five (or fewer) legal moves."""
     evals_value: float = 0.04
-    """Agreement of evals with the engine's, move by move, summed over distinct legal candidates; over five, or over
-    the number of legal moves if that is smaller."""
+    """Weight of the evals' agreement with the engine's, summed over distinct legal candidates and divided by five, or
+    by the number of legal moves if that is smaller."""
 
 
 @dataclass(slots=True)
 class PolicyRewardConfig:
-    """Weights of the policy task's correctness, and the values of moves."""
+    """Options of the policy task's reward: component weights, and the values of moves."""
 
     correctness: PolicyCorrectness = field(default_factory=PolicyCorrectness)
     """Weights within the third tier."""
     halving_loss: float = 0.1
-    """A move's value halves for each such win-probability loss."""
+    """Win-probability loss that halves a move's value."""
     missed_mate: float = 0.3
-    """Where a move mates at once, the value of any other best move is multiplied by this; 1: nothing is lost."""
+    """Factor on the value of a best move if it does not mate at once but another move does; 1: no reduction."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyLabel:
-    """The usable content of a reference completion; its illegal moves are left out."""
+    """Usable content of a reference completion. Its illegal moves are left out."""
 
     evals_pawns: Mapping[str, float]
-    """Its legal candidates with their evals, side to move's view."""
+    """Legal candidates with their evals, from the side to move's view."""
     best: str | None
-    """Its best move, None if that is illegal."""
+    """Best move; None if it is illegal."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyTruth:
-    """Truth about a prompt by python-chess and by the label, where there is one."""
+    """Legal moves of a prompt's position according to python-chess, and the label if there is one."""
 
     legal: frozenset[str]
     """All legal moves, UCI; empty in mate and stalemate, where correctness does not apply."""
@@ -94,16 +94,16 @@ class PolicyTruth:
 
 @dataclass(frozen=True, slots=True)
 class _Claims:
-    """A completion as far as it can be read; at most five candidates count."""
+    """Content of a completion as far as it can be read; at most five candidates count."""
 
     moves: tuple[str, ...]
     evals: tuple[float | None, ...]
-    """One per move, None for no number; empty if there are not as many evals as moves."""
+    """One per move, None if it is not a number; empty if there are not as many evals as moves."""
     best: str
 
 
 def truth_of_policy(prompt: PolicyPrompt, label: str | None) -> PolicyTruth:
-    """The legal moves and the label, parsed. Raises LabelError if the label does not parse."""
+    """Return the legal moves and the parsed label. Raises LabelError if the label does not parse."""
     legal = frozenset(move.uci() for move in parse_fen(prompt.fen).legal_moves)
     return PolicyTruth(legal, None if label is None else _policy_label(label, legal))
 
@@ -111,10 +111,10 @@ def truth_of_policy(prompt: PolicyPrompt, label: str | None) -> PolicyTruth:
 def score_policy(
     completion: str, truth: PolicyTruth, config: PolicyRewardConfig, values: MoveValues | None = None
 ) -> tuple[dict[str, float], ParseFailure | None]:
-    """Every component that applies, as `tier/name`, in [0, 1], and the strict parser's complaint.
+    """Return every component that applies, as `tier/name`, in [0, 1], and the strict parser's failure, if any.
 
-    The structure is all 0 without a marker. Where a marker repeats, its first field counts. In mate and
-    stalemate no correctness component applies. With `values`, by an engine's evaluations, the label is ignored.
+    The structure is all 0 without a marker. If a marker repeats, its first field counts. In mate and stalemate no
+    correctness component applies. With `values`, which come from an engine's evaluations, the label is ignored.
     """
     parsed, fields = parse_policy(completion), policy_fields(completion)
     components = {**_structure(fields), **_parse(fields), **_correctness(_claims(fields), truth, config, values)}
@@ -210,14 +210,14 @@ def _engine_match(
 
 
 def best_move_value(move: str, values: MoveValues, config: PolicyRewardConfig) -> float:
-    """Value of a best move in [0, 1]: less where it misses a mate in one, 0 for anything but a legal move."""
+    """Return a best move's value in [0, 1]: reduced if it misses a mate in one, 0 for anything but a legal move."""
     return (config.missed_mate if values.misses_mate(move) else 1.0) * values.value(move, config.halving_loss)
 
 
 def _evals_match(claims: _Claims, reference: Mapping[str, float]) -> float:
-    """Mean agreement with the reference's evals, over its moves, or over five, the most that a completion can name.
+    """Return the mean agreement with the reference's evals, over its moves, or over five if it has more.
 
-    The nearest eval of a repeated move counts, so that replacing the other by an illegal move gains nothing.
+    Of a repeated move the nearest eval counts, so that replacing the other one by an illegal move gains nothing.
     """
     nearest: dict[str, float] = {}
     for move, pawns in zip(claims.moves, claims.evals, strict=False):
@@ -228,9 +228,9 @@ def _evals_match(claims: _Claims, reference: Mapping[str, float]) -> float:
 
 
 def eval_agreement(pawns: float, reference: float) -> float:
-    """Agreement in (0, 1] of two evals of one move in pawns, same view; 1 only where they are equal.
+    """Return the agreement in (0, 1] of two evals of one move in pawns, from the same view; 1 only if they are equal.
 
-    Saturating, as a win probability is, but never flat, so that a nearer mate still differs.
+    It saturates, as a win probability does, but is never flat, so that a nearer mate still makes a difference.
     """
     scale = EVAL_SCALE_PAWNS
     distance = abs(pawns / (abs(pawns) + scale) - reference / (abs(reference) + scale))

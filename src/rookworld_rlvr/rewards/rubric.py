@@ -1,4 +1,4 @@
-"""The reward of a completion: components in three tiers, weighed into one number.
+"""Reward of a completion: components in three tiers, weighted and combined into one number.
 
 `total = (1 - quality) × malformed_reward + quality`; `tiers` defines the quality.
 """
@@ -25,13 +25,13 @@ from .move_values import MoveValues, move_values
 from .policy_rewards import PolicyRewardConfig, PolicyTruth, best_move_value, score_policy, truth_of_policy
 from .tiers import TIERS, TierWeights, Weights, quality, weights_of
 
-# A group's completions share a prompt, and a step's prompts fit in easily; an entry takes about 10 kB.
+# More than the prompts of a step, each of which all completions of a group share; an entry takes about 10 kB.
 CACHED_PROMPTS = 1024
-# Weights are shares; a larger one is a typing error, and without a bound sums could overflow.
+# Weights are relative. A larger one is a typing error, and without a bound their sums could overflow.
 MAX_WEIGHT = 1e6
 POSITIVE = (1e-6, MAX_WEIGHT)
 SHARE = (0.0, 1.0)
-# The closed interval of each option that is not simply a weight, by its path.
+# Closed interval of each option that is not simply a weight, by the option's path.
 BOUNDS = {
     "tiers.structure": POSITIVE,
     "tiers.parse": POSITIVE,
@@ -40,17 +40,17 @@ BOUNDS = {
     "policy.halving_loss": POSITIVE,
     "policy.missed_mate": SHARE,
 }
-# Options that are no numbers, or check themselves.
+# Options that are not numbers, or that check themselves.
 OTHERS = ("source", "move_evals", "stockfish")
-# Fraction of correctness's weight at step 0 of a warm-up: a right completion still earns more than a wrong one.
+# Fraction of correctness's weight at step 0 of a warm-up: a right completion then still earns more than a wrong one.
 WARMUP_START = 0.25
-# The components that are right or wrong by the rules alone: the best move's legality, the whole transition.
+# Components that are right or wrong by the rules alone: the best move's legality, and the whole transition.
 OUTCOME_COMPONENTS = (
     "correctness/best_legal",
     *(f"correctness/{name}" for name in ("next_state_exact", "reward", "terminated", "truncated")),
 )
-# A legal best move is good from this value on; by the default scale its win-probability loss is then at most 0.05. A
-# move that misses a mate in one has at most the value `missed_mate`, by default too little.
+# A legal best move is good from this value on. With the default scale its win-probability loss is then at most 0.05.
+# The value of a move that misses a mate in one is at most `missed_mate`, which by default is too little.
 GOOD = 0.5**0.5
 
 
@@ -58,58 +58,58 @@ class MoveSource(StrEnum):
     """Source of the values of legal moves, by which the moves and evals of a `P:` completion are scored."""
 
     cached = "cached"
-    """Move evaluations of the file `rubric.move_evals`; for a position that it lacks, Stockfish if it is installed,
-    else the label, else the rules. Metrics count the prompts of each."""
+    """Move evaluations of the file `rubric.move_evals`. For a position that it lacks: Stockfish if it is installed,
+    else the label, else the rules. Metrics count the prompts of each source."""
     labels = "labels"
-    """The reference completion, where there is one."""
+    """The reference completion, if there is one."""
     rules = "rules"
-    """None: legality alone is scored, and labels are ignored."""
+    """None: only legality is scored, and labels are ignored."""
     engine = "engine"
     """Stockfish; labels are ignored."""
 
 
 @dataclass(slots=True)
 class RubricConfig:
-    """All options of the reward. Weights are at least 0 and matter relative to their siblings."""
+    """All options of the reward. Weights are at least 0 and matter relative to those of the same group."""
 
     tiers: TierWeights = field(default_factory=TierWeights)
     """Weights of the three tiers."""
     policy: PolicyRewardConfig = field(default_factory=PolicyRewardConfig)
-    """The components of `P:`."""
+    """Options of the `P:` components."""
     environment: EnvironmentRewardConfig = field(default_factory=EnvironmentRewardConfig)
-    """The components of `A:`."""
+    """Options of the `A:` components."""
     malformed_reward: float = -0.3
-    """The total where nothing is recognised; at most 0."""
+    """Reward of a completion in which nothing is recognised; at most 0."""
     warmup_steps: int = 0
-    """Steps over which the weight of correctness ramps in linearly, from a quarter of it; 0: no ramp."""
+    """Number of steps over which the weight of correctness rises linearly from a quarter to all of it; 0: no ramp."""
     source: MoveSource = MoveSource.cached
     move_evals: str = DEFAULT
-    """The file of move evaluations for source=cached: `default` ships, empty is none, `rookworld data evals` writes
-    one. Its positions also give the evaluation its win_probability_loss, whatever the source."""
+    """File of move evaluations for source=cached: `default` is the file that ships, empty means none; `rookworld data
+    evals` writes one. The evaluation also computes win_probability_loss for its positions, whatever the source."""
     stockfish: EngineConfig = field(default_factory=EngineConfig)
-    """Used with source=engine, and with source=cached for positions that the file lacks."""
+    """Engine for source=engine, and for positions that the file lacks with source=cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The score of a completion."""
+    """Score of a completion."""
 
     total: float
     """The reward: `malformed_reward` if nothing is recognised, 1.0 if perfect."""
     components: dict[str, float]
-    """Value in [0, 1] of each component that applied, as `tier/component`, before weights."""
+    """Value in [0, 1] of each component that applied, as `tier/component`, before weighting."""
     failure: ParseFailure | None
-    """The strict parser's complaint, None for a well-formed completion."""
+    """First error that the strict parser found; None for a well-formed completion."""
     source: str = ""
     """Source of the move values of a `P:` completion: `shipped` or `file` (move evaluations), `engine`, `label` or
     `rules`; empty for `A:`."""
 
 
 class Rubric:
-    """Scores completions one at a time. The configuration is read once; later changes to it have no effect."""
+    """Scorer of one completion at a time. It copies its configuration, so later changes to it have no effect."""
 
     def __init__(self, config: RubricConfig) -> None:
-        """Raises ValueError for an option out of its range."""
+        """Create a rubric. Raises ValueError for an option out of its range."""
         check_config(config)
         if not isinstance(config.source, MoveSource):
             raise ValueError(f"expected rubric.source to be one of {', '.join(MoveSource)}, got {config.source!r}")
@@ -131,12 +131,12 @@ class Rubric:
         step: int | None = None,
         analysis: Analysis | None = None,
     ) -> Score:
-        """The reward of a completion and its components.
+        """Return the reward of a completion and its components.
 
-        `label` is the reference completion's text: for a `P:` prompt it adds the components that compare with it; for
-        an `A:` prompt it is only checked to parse, since python-chess decides where they differ. It is ignored with
+        `label` is the reference completion's text. For a `P:` prompt it adds the components that compare with it. For
+        an `A:` prompt it is only checked to parse, since python-chess decides if they differ. It is ignored with
         source=rules and source=engine.
-        `analysis` has an engine's evaluations of the position of a `P:` prompt. It is required with source=engine,
+        `analysis` holds an engine's evaluations of the position of a `P:` prompt. It is required with source=engine,
         preferred to the label with source=cached, and ignored otherwise; see `scorer.RubricScorer`.
         `step` counts from 0 for the warm-up; None means full weights. In mate and stalemate no correctness component
         of a `P:` prompt applies, and only the format is scored.
@@ -158,12 +158,12 @@ class Rubric:
         return Score((1 - value) * self._config.malformed_reward + value, components, failure, source)
 
     def best_move_values(self, analysis: Analysis) -> dict[str, float]:
-        """The value in [0, 1] of each legal move as the best move of a completion, without its other components."""
+        """Return each legal move's value in [0, 1] as the best move of a completion, without the other components."""
         values = move_values(analysis)
         return {move: best_move_value(move, values, self._config.policy) for move in values.evals_pawns}
 
     def _values(self, prompt: str, truth: PolicyTruth, analysis: Analysis | None) -> MoveValues | None:
-        """None in mate and stalemate, and where no engine's evaluations count."""
+        """Return the move values; None in mate and stalemate, and if no engine's evaluations are used."""
         source = self._config.source
         if not truth.legal or source in (MoveSource.labels, MoveSource.rules):
             return None
@@ -187,14 +187,14 @@ class Rubric:
 
 
 def outcome(score: Score) -> bool:
-    """True where the best move is legal and, if evaluations are at hand, good (`P:`), or the transition right (`A:`).
+    """Return True if the best move is legal and, with evaluations, good (`P:`), or if the transition is right (`A:`).
 
-    The reward also moves with format, similarity and evals. The outcome is the verifiable core of the task alone; the
-    outcome filter uses it. By evaluations a completion without a legal candidate is wrong. Where no component applies
-    (a `P:` prompt in mate or stalemate) a well-formed completion is right. A malformed completion is wrong.
+    The reward also depends on format, similarity and evals. The outcome is only the verifiable core of the task, and
+    the outcome filter uses it. With evaluations a completion without a legal candidate is wrong. If no component
+    applies (a `P:` prompt in mate or stalemate), a well-formed completion is right. A malformed completion is wrong.
     """
     components = score.components
-    # The value of the best move times the share of distinct legal candidates.
+    # `best_value` is the value of the best move times `candidates`, the share of distinct legal candidates.
     value, candidates = components.get("correctness/best_value"), components.get("correctness/candidates", 0.0)
     good = value is None or value >= GOOD * candidates > 0
     right = all(components.get(component, 1.0) == 1.0 for component in OUTCOME_COMPONENTS)
@@ -202,7 +202,7 @@ def outcome(score: Score) -> bool:
 
 
 def check_config(config: Any) -> None:
-    """Raises ValueError for an option that is no finite number in its range, or a tier whose weights are all 0."""
+    """Raise ValueError for an option that is not a finite number in its range, or for correctness weights all 0."""
     for path, value, kind in _leaves(config, ""):
         low, high = BOUNDS.get(path, (0.0, MAX_WEIGHT))
         if not _is_number(value, kind) or not low <= value <= high:

@@ -1,4 +1,4 @@
-"""Scorer of many completions at once: a rubric, with move evaluations from a file, from Stockfish or from neither."""
+"""Scorer of many completions at once: a rubric with move evaluations from a file, from Stockfish or from neither."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from .rubric import MoveSource, Rubric, RubricConfig, Score
 
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
-    """A completion to score; arguments of `Rubric.score`."""
+    """Completion to score, with the arguments of `Rubric.score`."""
 
     prompt: str
     completion: str
@@ -23,26 +23,26 @@ class ScoreRequest:
 
 
 class Scorer(Protocol):
-    """Scores many completions at once."""
+    """Interface of an object that scores many completions at once."""
 
     def prepare(self, prompts: Iterable[str]) -> None:
-        """Announce prompts whose completions are scored soon. Returns at once; score_all raises what fails."""
+        """Announce prompts whose completions will be scored soon. Returns at once; score_all raises any errors."""
 
     def score_all(self, requests: Sequence[ScoreRequest]) -> list[Score]:
-        """A score for each request, in order. Raises ScorerError where the scorer itself fails."""
+        """Return a score for each request, in order. Raises ScorerError if the scorer itself fails."""
 
     def move_values(self, prompts: Iterable[str]) -> Mapping[str, Mapping[str, float]]:
-        """`Rubric.best_move_values` of those of these prompts that were scored last and have evaluations."""
+        """Return `Rubric.best_move_values` of those prompts that are in the last scored batch and have evaluations."""
 
     def engine_counts(self) -> EngineCounts | None:
-        """The work of its engines so far, None where it has none."""
+        """Return counts of the engines' work so far; None without engines."""
 
     def close(self) -> None:
-        """Let go of what it owns."""
+        """Release the resources that the scorer owns."""
 
 
 class RubricScorer:
-    """A rubric with move evaluations: those of the cache, and an engine's for positions that it lacks. See `Scorer`.
+    """Rubric with move evaluations, from the cache or, for positions that it lacks, from an engine. See `Scorer`.
 
     Each position is searched once, however many completions it has. Without an engine, a position that the cache
     lacks has no evaluations, and the rubric falls back to the label or the rules; `Score.source` names what was used.
@@ -57,8 +57,8 @@ class RubricScorer:
         pool: EnginePool | None = None,
         open_pool: Callable[[], EnginePool] | None = None,
     ) -> None:
-        """`pool`: engines that run. `open_pool` begins some at the first position that the cache lacks, or raises
-        EngineUnusableError where there are none."""
+        """Create a scorer. `pool` holds running engines. `open_pool` starts engines at the first position that the
+        cache lacks, or raises EngineUnusableError if there are none."""
         self._rubric, self._cache, self._pool, self._open_pool = rubric, cache, pool, open_pool
         self._scored_last: Mapping[str, Analysis] = {}
 
@@ -106,7 +106,7 @@ class RubricScorer:
         return [fen for fen in dict.fromkeys(fens) if self._cache.get(fen) is None]
 
     def _engine(self) -> EnginePool | None:
-        """None where there is no engine, which is looked for once."""
+        """Return the engines, or None if there are none. They are looked for only once."""
         if self._pool is None and self._open_pool is not None:
             try:
                 self._pool = self._open_pool()
@@ -116,11 +116,11 @@ class RubricScorer:
 
 
 def make_scorer(config: RubricConfig | None = None, pool: EnginePool | None = None) -> Scorer:
-    """The scorer of a rubric, by default that of `rookworld train`.
+    """Return the scorer of a rubric, by default that of `rookworld train`.
 
-    Runs, `rewards.score` and the interfaces of other libraries all have it from here.
+    Training runs, `rewards.score` and the interfaces of other libraries all use this function.
 
-    `pool`: running engines for source=engine, owned by the scorer from now on; without them it begins its own.
+    `pool` holds running engines for source=engine, which the scorer then owns; without it the scorer starts its own.
     Raises EvaluationCacheError for a file of move evaluations that cannot be read, EngineUnusableError for
     source=engine without a working engine, and another ValueError for an option out of its range.
     """

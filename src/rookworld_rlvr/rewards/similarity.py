@@ -1,4 +1,4 @@
-"""Share of a move's changes that was predicted, so that copying the state before earns nothing."""
+"""Share of a move's changes that a next FEN predicts right. A copy of the state before the move earns nothing."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -8,21 +8,21 @@ _BLANKS = str.maketrans({str(width): "." * width for width in range(1, 9)} | {"/
 _SQUARE = re.compile(r".~?")
 
 
-# Share of the similarity that the 64 squares decide; the five other FEN fields decide the rest. Above one half, because
-# turn and counters change the same way after every move.
+# Weight of the 64 squares in the similarity; the five other FEN fields have the rest. Above one half, because turn and
+# counters change in the same way after every move.
 BOARD_SHARE = 0.7
-# Cost of a square or field that should have stayed: n of them divide the share by 1 + n × this, so one alteration
-# outweighs whatever it could gain.
+# Penalty for a square or field that should have stayed: n of them divide the share by 1 + n × this, so one alteration
+# costs more than it could gain.
 ALTERED_PENALTY = 1.0
 
 
 def changed_similarity(before: str, after: str, predicted: str) -> float:
-    """Similarity in [0, 1] of a predicted next FEN to the true one, on the squares and fields that change.
+    """Return the similarity in [0, 1] of a predicted next FEN to the true one, on the squares and fields that change.
 
-    The similarity of the squares is the share of changed squares predicted right, divided by 1 + penalty × squares
-    altered that do not change. Turn, castling, en passant and the two counters have the same formula. The result is
-    the weighted mean of the two: 1 exactly if `predicted` equals `after`, 0 if it copies `before` after a legal move.
-    Degenerate case: if nothing changes (an illegal move), the share is 1 and only alterations lower it.
+    The similarity of the squares is the share of changed squares predicted right, divided by 1 + penalty × the number
+    of altered squares that should not change. The same formula applies to turn, castling, en passant and the two
+    counters. The result is the weighted mean of the two: 1 exactly if `predicted` equals `after`, 0 if it copies
+    `before` after a legal move. If nothing changes (an illegal move), the share is 1 and only alterations lower it.
     All three must be FENs that parse. Fields are compared as text.
     """
     (squares, *fields), (new_squares, *new_fields), (guessed_squares, *guessed_fields) = (
@@ -35,13 +35,13 @@ def changed_similarity(before: str, after: str, predicted: str) -> float:
 
 
 def expand_placement(placement: str) -> Sequence[str]:
-    """The squares a placement spells, from a8 to h1, `.` for an empty one; 64 where it is well-formed."""
+    """Return the squares of a placement from a8 to h1, `.` for an empty one; 64 if the placement is well-formed."""
     squares = placement.translate(_BLANKS)
     return _SQUARE.findall(squares) if "~" in squares else squares
 
 
 def _share_of_changes(triples: Iterable[tuple[str, str, str]]) -> float:
-    """`triples` hold what stood somewhere before, what stands there after, and the guess."""
+    """Return the share of changes predicted right, lowered by alterations. A triple holds old, new and guessed text."""
     changed = right = altered = 0
     for old, new, guess in triples:
         if old != new:

@@ -1,10 +1,10 @@
-"""Three tiers of components and the quality that they make; only what the strict parser accepts earns all of it.
+"""Three tiers of components and the quality computed from them. Only what the strict parser accepts can reach 1.
 
     quality = weighted mean of the tiers, each the weighted mean of its components
 
-A completion that the parser refuses stays below every one that it accepts, however bad: it earns
-structure × (weight of the first tier + weight of the second × mean quality of its content). All the measures count it
-as invalid, and it can neither hide nor replace what a completion must say.
+A completion that the parser refuses has a lower quality than every one that it accepts, however bad. Its quality is
+structure × (weight of the first tier + weight of the second × mean quality of its content). All metrics count it as
+invalid, and it gains nothing by hiding or replacing required content.
 """
 
 from collections.abc import Mapping
@@ -17,27 +17,27 @@ Weights = Mapping[str, Mapping[str, float]]
 
 @dataclass(slots=True)
 class TierWeights:
-    """Weights of the tiers, above 0: little for format, most for correctness."""
+    """Weights of the tiers, above 0. By default the format has little weight and correctness most of it."""
 
     structure: float = 0.1
-    """Markers and fields are there, in order, once."""
+    """Weight of the structure: markers and fields are present, in order and only once."""
     parse: float = 0.15
-    """Moves are UCI, numbers are numbers, the FEN parses."""
+    """Weight of the syntax: moves are UCI, numbers are numbers, the FEN parses."""
     correctness: float = 0.75
-    """Moves are legal, the next state is the true one."""
+    """Weight of correctness: moves are legal and good, the next state is the true one."""
 
 
 def weights_of(tier: Any) -> dict[str, float]:
-    """The weights of a tier's components, or of the tiers themselves, by name."""
+    """Return the weights of a tier's components, or of the tiers themselves, by name."""
     return {weight.name: float(getattr(tier, weight.name)) for weight in fields(tier)}
 
 
 def quality(components: Mapping[str, float], weights: Weights, tiers: Mapping[str, float], *, refused: bool) -> float:
-    """Quality in [0, 1] of components in [0, 1]: 1 exactly if all are 1, 0 exactly if no structure is found.
+    """Return the quality in [0, 1] of components in [0, 1]: 1 exactly if all are 1, 0 exactly if no structure is found.
 
-    `weights` has the weights of each tier's components, `tiers` those of the tiers. Components that did not apply are
+    `weights` holds the weights of each tier's components, `tiers` those of the tiers. Components that do not apply are
     absent, and the other weights are renormalised. A tier without an applicable component is left out in the same way.
-    `refused`: the strict parser found a failure; the components of the first tier are all 1 where it did not.
+    `refused` says that the strict parser found a failure. If it is False, the first tier's components must all be 1.
     """
     by_tier = {tier: {name: components[name] for name in weights[tier] if name in components} for tier in TIERS}
     values = {tier: mean(by_tier[tier], weights[tier]) for tier in TIERS if _counts(by_tier[tier], weights[tier])}
@@ -48,7 +48,7 @@ def quality(components: Mapping[str, float], weights: Weights, tiers: Mapping[st
 
 
 def mean(values: Mapping[str, float], weights: Mapping[str, float]) -> float:
-    """Mean of `values`, weighted by `weights` of the same names; their sum must be above 0."""
+    """Return the mean of `values`, weighted by `weights` of the same names. The sum of these must be above 0."""
     total = sum(weights[name] for name in values)
     return sum(weights[name] * value for name, value in values.items()) / total
 

@@ -1,4 +1,4 @@
-"""Generators: prompts in, sampled completions with their log-probs out."""
+"""Generators, which sample completions of prompts and return them with their log-probs."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -17,16 +17,16 @@ from .vllm_config import VLLMConfig
 
 
 class GeneratorKind(StrEnum):
-    """The engine that samples."""
+    """Engine that samples completions."""
 
     static = "static"
-    """Our loop over the trainer's own model: prompts computed once per group, drafts from the prompt."""
+    """Our own loop with the trainer's model: computes prompts once per group and drafts tokens from the prompt."""
     hf = "hf"
-    """transformers' `generate`: the reference the others are checked against."""
+    """transformers' `generate`: the reference that the others are checked against."""
     vllm = "vllm"
     """vLLM in this process, with a copy of the weights; see docs/scaling.md."""
     vllm_server = "vllm_server"
-    """vLLM in a process of its own, here or elsewhere."""
+    """vLLM in a process of its own, on this machine or another."""
 
 
 @dataclass(slots=True)
@@ -35,12 +35,12 @@ class GeneratorBaseConfig:
 
     kind: GeneratorKind = GeneratorKind.static
     max_new_tokens: int = 144
-    """Longest completion in tokens; a longer one is truncated, counted and scored as it is."""
+    """Maximum number of tokens of a completion. A longer one is truncated, counted as such and scored as it is."""
     batch_size: int = 128
-    """Completions generated side by side; memory grows with it."""
+    """Number of completions generated at a time; memory grows with it."""
     draft_tokens: int = 8
-    """static: most tokens of the prompt that a pass tries as the completion's next ones; 0: none. Changes the
-    speed alone."""
+    """static: maximum number of the prompt's tokens that a pass tries as a completion's next ones; 0 turns drafts off.
+    Changes only the speed."""
     vllm: VLLMConfig = field(default_factory=VLLMConfig)
 
     def __post_init__(self) -> None:
@@ -55,10 +55,10 @@ class GeneratorConfig(GeneratorBaseConfig):
     """Sampling of completions in training."""
 
     temperature: float = 1.0
-    """Sampling temperature; all four kinds of log-prob are taken at it."""
+    """Sampling temperature. Log-probs of sampler, policy, old policy and reference are all computed at it."""
 
     def __post_init__(self) -> None:
-        # super() does not find a dataclass with slots.
+        # super() without arguments fails in a dataclass with slots.
         GeneratorBaseConfig.__post_init__(self)
         if not 0 < self.temperature < float("inf"):
             raise ValueError(f"generator.temperature: expected above 0, got {self.temperature}")
@@ -69,11 +69,11 @@ class SampledCompletion:
     """One completion as it was sampled; never re-tokenised."""
 
     tokens: tuple[int, ...]
-    """Token ids, the end-of-text token included where the completion ended."""
+    """Token ids, including the end-of-text token if the completion ended."""
     logprobs: tuple[float, ...]
     """Log-prob of each token at the sampling temperature, nat, float32."""
     finished: bool
-    """True if it ended by itself, not by the length limit."""
+    """True if the completion ended by itself, not by the length limit."""
 
 
 class GeneratorError(RuntimeError):
@@ -81,34 +81,34 @@ class GeneratorError(RuntimeError):
 
 
 class PromptLengthError(ValueError):
-    """A prompt that leaves the model no position to answer in: the data or the model is not the right one."""
+    """Error for a prompt that leaves the model no position to answer in: data and model do not fit together."""
 
     def __init__(self, positions: int, length: int) -> None:
         super().__init__(f"expected a prompt shorter than the model's {positions} positions, got {length} tokens")
 
 
 def require_seeds(seeds: Sequence[int], prompts: Sequence[tuple[int, ...]], temperature: float) -> None:
-    """Raises ValueError unless each prompt has a seed; greedy decoding needs none."""
+    """Raise ValueError unless each prompt has a seed. Greedy decoding needs none."""
     if temperature and len(seeds) != len(prompts):
         raise ValueError(f"expected a seed for each of {len(prompts)} prompts, got {len(seeds)}")
 
 
 def room_for(prompt: Sequence[int], positions: int, max_new_tokens: int) -> int:
-    """The most tokens that may follow a prompt. Raises PromptLengthError for a prompt that leaves none."""
+    """Return the maximum number of tokens after a prompt. Raises PromptLengthError for a prompt that leaves none."""
     if len(prompt) >= positions:
         raise PromptLengthError(positions, len(prompt))
     return min(max_new_tokens, positions - len(prompt))
 
 
 def until_end(tokens: Sequence[int], logprobs: Sequence[float], eos_id: int) -> SampledCompletion:
-    """A completion up to its end token, which is part of it."""
+    """Return the completion up to and including its end token, or all of it if it has none."""
     finished = eos_id in tokens
     length = tokens.index(eos_id) + 1 if finished else len(tokens)
     return SampledCompletion(tuple(tokens[:length]), tuple(logprobs[:length]), finished)
 
 
 class Generator(Protocol):
-    """Samples completions; may hold its own copy of the weights."""
+    """Sampler of completions, which may hold its own copy of the weights."""
 
     def sync(self, model: PreTrainedModel) -> None:
         """Take over the trainer's weights. Called before every collection. Raises GeneratorError."""
@@ -122,22 +122,23 @@ class Generator(Protocol):
         seeds: Sequence[int] = (),
         top_k: int = 0,
     ) -> list[list[SampledCompletion]]:
-        """`group_size` completions of each prompt, in the prompts' order; temperature 0 is greedy.
+        """Return `group_size` completions of each prompt, in the prompts' order; temperature 0 is greedy.
 
-        Above 0, each prompt's completions are sampled with its own one of the `seeds`, whatever is sampled beside it; a
-        missing seed raises ValueError. `top_k` samples from that many likeliest tokens alone: for play, never for
-        training, since log-probs stay those of the whole distribution (vLLM's become those of the truncated one).
+        Above 0, each prompt's completions are sampled with its own one of the `seeds` and do not depend on the other
+        prompts; a missing seed raises ValueError. `top_k` above 0 samples only from that many most likely tokens: for
+        play, never for training, since log-probs stay those of the whole distribution (with vLLM those of the
+        truncated one).
         """
 
     def weights_checksum(self) -> str:
-        """`checksum` of the weights it samples from."""
+        """Return the `checksum` of the weights that it samples from."""
 
 
 class TrainerModelGenerator(ABC):
-    """See `Generator`. Samples in evaluation mode; `sync` has nothing to copy."""
+    """Generator that samples from the trainer's own model in evaluation mode; `sync` copies nothing."""
 
     most_padding = MOST_PADDING
-    """Most pads beside a prompt of those that are computed side by side."""
+    """Maximum number of pads in the shortest of the prompts that are computed together."""
 
     def __init__(
         self,
@@ -188,4 +189,4 @@ class TrainerModelGenerator(ABC):
     def _sample(
         self, prompts: Sequence[tuple[int, ...]], uniform_PGT: Tensor, temperature: float, top_k: int
     ) -> list[SampledCompletion]:
-        """G completions of each prompt, group by group, side by side; each sampled with T numbers of its own."""
+        """Return G completions of each prompt, group by group; each is sampled with T uniform numbers of its own."""

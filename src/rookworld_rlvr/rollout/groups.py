@@ -1,4 +1,4 @@
-"""Collection: examples → prompts → sampled completions → scores, a group for each example; groups → a batch."""
+"""Groups of sampled and scored completions, made from examples, and the batch made from groups."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,24 +34,24 @@ class Group:
     prompt_tokens: tuple[int, ...]
     samples: tuple[Sample, ...]
     move_values: Mapping[str, float] = field(default_factory=dict)
-    """Value of each legal move; empty for an `A:` prompt, without evaluations, and where nothing needs them."""
+    """Value of each legal move. Empty for an `A:` prompt, without evaluations, and if nothing needs the values."""
 
 
 @dataclass(slots=True)
 class Collected:
-    """P groups of G completions, and what is known of each completion before training; tensors are (P, G)."""
+    """P groups of G completions, with their rewards and outcomes before training; tensors are (P, G)."""
 
     groups: tuple[Group, ...]
     rewards_PG: Tensor
     """Rewards, float32. A hook may change them."""
     outcomes_PG: Tensor
-    """True where the answer is right, see `rewards.rubric.outcome`."""
+    """True if the answer is right, see `rewards.rubric.outcome`."""
     finished_PG: Tensor
-    """True where the completion ended by itself, not by the length limit."""
+    """True if the completion ended by itself, not by the length limit."""
 
     @classmethod
     def of(cls, groups: Sequence[Group]) -> "Collected":
-        """At least one group."""
+        """Return the collection of these groups, of which there must be at least one."""
         return cls(
             tuple(groups),
             torch.tensor([[sample.score.total for sample in group.samples] for group in groups]),
@@ -60,7 +60,7 @@ class Collected:
         )
 
     def select(self, kept_P: Tensor) -> "Collected":
-        """The groups where `kept_P` (P,) is True."""
+        """Return the groups for which `kept_P` (P,) is True."""
         groups = tuple(group for group, kept in zip(self.groups, kept_P.tolist(), strict=True) if kept)
         tensors = (self.rewards_PG, self.outcomes_PG, self.finished_PG)
         return Collected(groups, *(tensor[kept_P] for tensor in tensors))
@@ -75,12 +75,12 @@ class Collected:
 
 
 def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: str) -> tuple[int, ...]:
-    """A prompt's ids, without the special tokens some tokenizers add."""
+    """Return a prompt's token ids, without the special tokens that some tokenizers add."""
     return tuple(tokenizer(prompt, add_special_tokens=False).input_ids)
 
 
 def completion_text(tokenizer: PreTrainedTokenizerBase, completion: SampledCompletion) -> str:
-    """The text of a completion, without special tokens."""
+    """Return the text of a completion, without special tokens."""
     text = tokenizer.decode(list(completion.tokens), skip_special_tokens=True)
     assert isinstance(text, str)
     return text
@@ -95,9 +95,10 @@ def sample_groups(
     temperature: float,
     seeds: Sequence[int] = (),
 ) -> list[Sampled]:
-    """The prompt's ids and the sampled completions of each example; `seeds` has one for each unless greedy.
+    """Return the prompt's token ids and the sampled completions of each example.
 
-    Raises GeneratorError unless every prompt came back with group_size completions of at least one token.
+    `seeds` has one seed for each example, unless decoding is greedy. Raises GeneratorError unless every prompt has
+    group_size completions of at least one token.
     """
     prompts = [prompt_tokens(tokenizer, example.prompt) for example in examples]
     sampled = generator.generate(prompts, group_size=group_size, temperature=temperature, seeds=seeds)
@@ -118,9 +119,9 @@ def score_groups(
     step: int,
     all_moves: bool = False,
 ) -> list[Group]:
-    """Score every completion, equal ones of a prompt once; `step` is for the rubric's warm-up. Raises ScorerError.
+    """Score every completion, equal ones of a prompt only once. Raises ScorerError.
 
-    `all_moves`: the groups also have the values of all legal moves.
+    `step` is for the rubric's warm-up. With `all_moves` the groups also have the values of all legal moves.
     """
     written = {done.tokens: done for _, completions in sampled for done in completions}
     texts = {tokens: completion_text(tokenizer, done) for tokens, done in written.items()}
@@ -140,7 +141,7 @@ def score_groups(
 
 
 def make_batch(groups: Sequence[Group], *, pad_id: int, device: torch.device) -> Batch:
-    """The batch of all groups, rows in the groups' order, advantages still 0."""
+    """Return the batch of all groups, with rows in the groups' order and advantages 0."""
     done = [sample.completion for group in groups for sample in group.samples]
     prompts = [(p, group.prompt_tokens) for p, group in enumerate(groups) for _ in group.samples]
     rows = [(prompt, completion.tokens) for (_, prompt), completion in zip(prompts, done, strict=True)]

@@ -1,7 +1,7 @@
 """The reference generator: transformers' `generate`, with the log-prob of every sampled token.
 
-A logits processor samples each token with the completion's own number, and masks all others. So
-the same seeds give the same tokens as those of `static_generator`, apart from rounding.
+A logits processor samples each token with the completion's own uniform number and masks all other tokens. So equal
+seeds give the same tokens as in `static_generator`, apart from rounding.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,10 +18,11 @@ from .sampling import inverse_cdf, top_k_logprobs
 
 
 class _Sampler(LogitsProcessor):
-    """Samples each token at the temperature, from the `top_k` likeliest alone if that is not 0, and keeps its log-prob.
+    """Logits processor that samples each token at the temperature and records its log-prob.
 
-    Where a logit is NaN or +inf the log-prob is recorded as NaN and a token is sampled all the same: an exception there
-    would end the process, on CUDA with its context, before anyone could say where the NaN came from.
+    If `top_k` is not 0, it samples only from that many most likely tokens. If a logit is NaN or +inf, the log-prob is
+    recorded as NaN and a token is sampled anyway: an exception would end the process, on CUDA with its context, before
+    the origin of the NaN could be reported.
     """
 
     def __init__(self, uniform_BT: Tensor, temperature: float, top_k: int) -> None:
@@ -38,15 +39,15 @@ class _Sampler(LogitsProcessor):
         return torch.full_like(scores, -torch.inf).scatter(1, sampled_B.unsqueeze(1), 0.0)
 
     def logprobs_BT(self) -> Tensor:
-        """Log-probs of all tokens sampled; of no meaning behind a completion's end."""
+        """Return the log-probs of all sampled tokens; those after a completion's end have no meaning."""
         return torch.stack(self._logprobs, dim=1)
 
 
 @contextmanager
 def _no_defaults_of_its_own(model: PreTrainedModel) -> Iterator[None]:
-    """Without the model's own generation settings: transformers fills fields that are unset from them.
+    """Remove the model's own generation settings within the context: transformers fills unset fields from them.
 
-    Its min_p, typical_p or repetition_penalty would change what is sampled, and no log-prob would show it.
+    Its min_p, typical_p or repetition_penalty would change which tokens are sampled, and no log-prob would show it.
     """
     own = model.generation_config
     model.generation_config = GenerationConfig()
@@ -57,7 +58,7 @@ def _no_defaults_of_its_own(model: PreTrainedModel) -> Iterator[None]:
 
 
 class HFGenerator(TrainerModelGenerator):
-    """See `Generator`."""
+    """Generator with transformers' `generate`, see `Generator`."""
 
     @torch.no_grad()
     def _sample(
@@ -66,7 +67,7 @@ class HFGenerator(TrainerModelGenerator):
         device, group_size = uniform_PGT.device, uniform_PGT.shape[1]
         tokens_BT, attention_BT = left_padded(prompts, self._pad_id, device)
         sampler = _Sampler(uniform_PGT.flatten(0, 1), temperature, top_k)
-        # A model has it where its class can generate; its declared type depends on options that are not used here.
+        # Only some model classes have `generate`, and its declared type depends on options that are not used here.
         generate: Any = self._model.generate
         with self._autocast(), _no_defaults_of_its_own(self._model):
             sequences = generate(
@@ -74,7 +75,7 @@ class HFGenerator(TrainerModelGenerator):
                 attention_mask=attention_BT.repeat_interleave(group_size, 0),
                 generation_config=self._generation(tokens_BT.shape[1]),
                 logits_processor=LogitsProcessorList([sampler]),
-                # The ranks sample by themselves, also of a model in shards, which is whole then.
+                # Each rank samples independently. A sharded model has all its weights gathered here.
                 synced_gpus=False,
             )
         sampled = sequences[:, tokens_BT.shape[1] :].cpu().tolist()
@@ -87,7 +88,7 @@ class HFGenerator(TrainerModelGenerator):
         if room < 1:
             raise PromptLengthError(positions, prompt_length)
         return GenerationConfig(
-            # Each token has been sampled by then.
+            # `_Sampler` has already chosen each token.
             do_sample=False,
             max_new_tokens=min(self._config.max_new_tokens, room),
             eos_token_id=self._eos_id,

@@ -1,4 +1,4 @@
-"""Keys and values of prompts and of the completions that grow from them, in buffers of fixed size."""
+"""Keys and values of prompts and of their growing completions, in preallocated buffers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from ..model.shared_prefix import attend_prompts, attend_shared, attention_bias
 
-# Slots that are made room for at a time: most completions need half of what the longest may.
+# Number of slots by which buffers grow: most completions need only half of the maximum length.
 PAGE = 48
 
 
 class PromptLayout:
-    """Layout of a pass over prompts (P, L), padded behind; their keys and values are kept."""
+    """Layout of a pass over right-padded prompts (P, L), whose keys and values are kept."""
 
     def __init__(self) -> None:
         self.keys_PKLD: list[Tensor] = []
@@ -30,8 +30,8 @@ class PromptLayout:
 class GroupLayout:
     """Layout of a pass over the newest tokens (P·G, T) of G completions of each of P prompts.
 
-    A completion's tokens have slots, counted from its first token; each row uses its own number of slots. The slots
-    after a row's newest token are not seen, and are overwritten when the row reaches them.
+    Slots are numbered from a completion's first token, and each row uses its own number of slots. The slots after a
+    row's newest token are not seen, and are overwritten when the row reaches them.
     """
 
     def __init__(self, prompts: PromptLayout, real_PL: Tensor, *, group_size: int, slots: int) -> None:
@@ -42,23 +42,23 @@ class GroupLayout:
         self._keys, self._values = self._empty_buffers(prompts)
 
     def _empty_buffers(self, prompts: PromptLayout) -> tuple[list[Tensor], list[Tensor]]:
-        """Return a buffer per layer for keys and one for values, of zeros: an unseen slot takes part, times 0."""
+        """Return a buffer of zeros per layer for keys and one for values: unseen slots take part too, times 0."""
         groups, kinds, _, width = prompts.keys_PKLD[0].shape
         shape = (groups, kinds, self.group_size, self._slots, width)
         keys, values = ([states.new_zeros(shape) for states in prompts.keys_PKLD] for _ in range(2))
         return keys, values
 
     def write_to(self, slots_BT: Tensor, *, used: int, alike: bool) -> None:
-        """Set the slots of the next pass's tokens, consecutive in each row; a token sees all slots up to its own.
+        """Set the slots of the next pass's tokens, consecutive in each row. A token sees all slots up to its own.
 
-        `used` is the highest slot and one more; `alike` says whether all rows have the same slots.
+        `used` is the highest slot plus one; `alike` says whether all rows have the same slots.
         """
         self._at = slots_BT.view(self.groups, 1, self.group_size, -1, 1)
         if used > self._slots:
             self._slots = min(-(-used // PAGE) * PAGE, self._most_slots)
             self._resize_buffers(lambda filled: filled)
         self._used = used
-        # Rows that stand alike are written at once, which is quicker.
+        # Rows with the same slots are written in one assignment, which is faster.
         self._alike = alike
         self._bias = attention_bias(torch.arange(self._used, device=slots_BT.device) <= self._at)[:, :, :, None]
 
@@ -78,7 +78,7 @@ class GroupLayout:
         return buffer[..., : self._used, :]
 
     def keep(self, groups_P: Tensor, rows_PG: Tensor) -> None:
-        """Keep these completions of these groups alone and give back the memory of the others."""
+        """Keep only these completions of these groups and free the memory of the others."""
         self.groups, self.group_size = rows_PG.shape
         for stored in (self._prompt_keys, self._prompt_values):
             stored[:] = [tensor[groups_P] for tensor in stored]

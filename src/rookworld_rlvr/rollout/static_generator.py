@@ -1,13 +1,13 @@
-"""The fast generator for this work: groups of short completions of short prompts, from the trainer's own model.
+"""Fast generator for groups of short completions of short prompts, with the trainer's own model.
 
-A prompt is computed once for its group, keys and values lie in buffers of fixed size, and finished completions leave
+A prompt is computed once for its group, keys and values are in preallocated buffers, and finished completions leave
 the batch. Each completion samples with its own uniform numbers, one for each token, by the inverse of the distribution
 function. Apart from rounding, the sampled tokens depend neither on the batch nor on later samples.
 
 Drafts: a pass may check a guess of the next tokens (`sampling.PromptLookup`). Every position samples its token as
-usual. As long as the sampled token is the guessed token, the sample of the next position counts too. The tokens are the
-same as if they were sampled one by one, so the guess changes only the speed. This is speculative sampling (arXiv
-2211.17192) with a draft that has no distribution of its own.
+usual. As long as the sampled token equals the guessed token, the sample of the next position counts too. The tokens
+are the same as if they were sampled one by one, so the guess changes only the speed. This is speculative sampling
+(arXiv 2211.17192) with a deterministic draft.
 """
 
 from collections.abc import Sequence
@@ -27,11 +27,11 @@ from .generator import GeneratorBaseConfig, PromptLengthError, SampledCompletion
 from .sampling import PromptLookup, inverse_cdf, top_k_logprobs
 from .static_cache import GroupLayout, PromptLayout
 
-# Tokens a pass computes at little more than the cost of one per row: drafts fill it up.
+# Number of tokens that a pass computes at little more than the cost of one per row; drafts fill it up.
 PASS_TOKENS, ACCELERATOR_PASS_TOKENS = 256, 2048
-# The batch is made smaller once so many of its rows are left.
+# The batch is made smaller once at most this fraction of its rows would be left.
 COMPACT_BELOW = 0.75
-# A core is given so many completions at least: two threads that have little to compute wait for Python and each other.
+# Minimum number of completions per core: threads with little to compute mostly wait for Python and each other.
 ROWS_PER_CORE = 24
 
 
@@ -40,14 +40,14 @@ class _Rows:
     """The completions in the batch, group by group."""
 
     ids_B: Tensor
-    """Their rows in `_Written`."""
+    """Row of each completion in `_Written`."""
     prompt_lengths_B: Tensor
     counts_B: Tensor
-    """Tokens drawn so far."""
+    """Number of tokens drawn so far."""
     newest_B: Tensor
-    """The newest of them."""
+    """The token drawn last."""
     growing_B: Tensor
-    """False once ended, by itself or by the limit."""
+    """False once a completion has ended, by itself or by the limit."""
 
     def keep(self, rows: Tensor) -> None:
         self.ids_B, self.prompt_lengths_B, self.counts_B = (
@@ -58,37 +58,37 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """The tokens of all completions of the batch, and their random numbers."""
+    """Tokens of all completions, including those that left the batch, and their uniform numbers."""
 
     tokens_BT: Tensor
     logprobs_BT: Tensor
     uniform_BT: Tensor
-    """In [0, 1), float32; none where the likeliest token is taken."""
+    """In [0, 1), float32; no columns for greedy decoding."""
     counts_B: Tensor
-    """Tokens of each."""
+    """Number of tokens of each completion."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """Counts of the rows that python needs to go on, read from the device at once."""
+    """Counts that the Python loop needs to continue, read from the device in one transfer."""
 
     growing: int
-    """Rows that are not at their end."""
+    """Number of rows that have not ended."""
     longest: int
-    """Most tokens of a row, ended ones included."""
+    """Largest number of tokens of a row, including ended rows."""
     shortest: int
     groups: int
-    """Groups with a row that grows."""
+    """Number of groups with a growing row."""
     fullest: int
-    """Most growing rows of a group."""
+    """Largest number of growing rows in a group."""
     sure: int
-    """Growing rows whose draft is likely to be right."""
+    """Number of growing rows whose draft is likely to be right."""
 
 
 class StaticGenerator(TrainerModelGenerator):
-    """See `Generator`. The model's attention must be one that `shared_prefix.can_share`."""
+    """The fast generator, see `Generator`. The model's attention must satisfy `shared_prefix.can_share`."""
 
-    # Pads cost something in the pass over the prompts alone. The passes after it cost almost the same for few rows.
+    # Pads cost time only in the pass over the prompts. Later passes cost almost the same for few rows as for many.
     most_padding = 128
 
     def __init__(
@@ -99,14 +99,14 @@ class StaticGenerator(TrainerModelGenerator):
         echo_ids: Sequence[int] | None = None,
         **others: Any,
     ) -> None:
-        """`echo_ids`: by token id the token by which a completion repeats it; None: each repeats itself."""
+        """Create a generator. `echo_ids` lists the token that repeats each token id in a completion; None: the same."""
         super().__init__(model, config, **others)
         self._echo_ids = None if echo_ids is None else torch.tensor(echo_ids)
 
     def _sample(
         self, prompts: Sequence[tuple[int, ...]], uniform_PGT: Tensor, temperature: float, top_k: int
     ) -> list[SampledCompletion]:
-        """On a CPU the prompts are divided among the cores."""
+        """See `TrainerModelGenerator._sample`. On a CPU the prompts are divided among the cores."""
         device, group_size = uniform_PGT.device, uniform_PGT.shape[1]
 
         @torch.no_grad()
@@ -124,7 +124,7 @@ class StaticGenerator(TrainerModelGenerator):
                 return batch.complete(prompts[part], uniform_PGT[part])
 
         enough = max(1, len(prompts) * group_size // ROWS_PER_CORE)
-        # Gathered shards are let go by whichever pass ends first.
+        # Threads cannot share a sharded model, whose gathered weights the first pass to end would free.
         count = 1 if is_sharded(self._model) else min(cores(device), len(prompts), enough)
         bounds = [len(prompts) * number // count for number in range(count + 1)]
         parts = map_on_cores(complete, [slice(*ends) for ends in pairwise(bounds)], device)
@@ -132,7 +132,7 @@ class StaticGenerator(TrainerModelGenerator):
 
 
 class _Batch:
-    """Completions that are generated side by side."""
+    """Completions that are generated together."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class _Batch:
         self._pass_tokens = ACCELERATOR_PASS_TOKENS if is_accelerator(self._device) else PASS_TOKENS
 
     def complete(self, prompts: Sequence[tuple[int, ...]], uniform_PGT: Tensor) -> list[SampledCompletion]:
-        """G completions of each prompt, each drawn with T numbers of its own."""
+        """Return G completions of each prompt, each drawn with T uniform numbers of its own."""
         self._begin(prompts, uniform_PGT)
         while self._facts.growing:
             self._advance()
@@ -163,7 +163,7 @@ class _Batch:
         return self._completions()
 
     def _begin(self, prompts: Sequence[tuple[int, ...]], uniform_PGT: Tensor) -> None:
-        """Compute the prompts, and draw every completion's first token."""
+        """Compute the prompts and draw every completion's first token."""
         group_size = uniform_PGT.shape[1]
         tokens_PL, attention_PL = right_padded(prompts, self._pad_id, self._device)
         lengths_P = attention_PL.sum(1)
@@ -195,7 +195,7 @@ class _Batch:
         self._add(self._draw(last_PE.repeat_interleave(group_size, 0).unsqueeze(1)), drafts_BK=None)
 
     def _advance(self) -> None:
-        """One pass of the model over each row's newest token and its draft."""
+        """Run the model once over each row's newest token and its draft."""
         rows = self._rows
         drafts_BK = self._drafts()
         newest_BT = rows.newest_B[:, None] if drafts_BK is None else torch.cat([rows.newest_B[:, None], drafts_BK], 1)
@@ -206,14 +206,14 @@ class _Batch:
         self._add(self._draw(states(self._model, newest_BT, positions_BT, self._layout)), drafts_BK)
 
     def _drafts(self) -> Tensor | None:
-        """Number of drafted tokens: as many as the pass has room for, if most rows have a likely guess."""
+        """Return as many drafted tokens as fit into the pass; None if none fit or if most drafts are unlikely."""
         count = min(self._most_drafts, self._pass_tokens // len(self._rows.growing_B) - 1)
         if count < 1 or 2 * self._facts.sure < self._facts.growing:
             return None
         return self._lookup.drafts_BK(count)
 
     def _draw(self, states_BTE: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens (B, T) that follow the states, drawn each with its own number, and their log-probs."""
+        """Draw the tokens (B, T) that follow the states, each with its own number; return them and their log-probs."""
         logits_BTV = self._model.get_output_embeddings()(states_BTE).float()
         logprobs_BTV = torch.log_softmax(logits_BTV / (self._temperature or 1.0), -1)
         if self._temperature:
@@ -225,7 +225,7 @@ class _Batch:
         return tokens_BT, logprobs_BTV.gather(-1, tokens_BT.unsqueeze(-1)).squeeze(-1)
 
     def _add(self, drawn: tuple[Tensor, Tensor], drafts_BK: Tensor | None) -> None:
-        """Write what counts of the tokens drawn: those whose predecessors were guessed right."""
+        """Add the drawn tokens that count: those whose predecessors were all drafted correctly."""
         tokens_BT, logprobs_BT = drawn
         rows, at_T = self._rows, torch.arange(tokens_BT.shape[1], device=self._device)
         right_BT = torch.ones_like(tokens_BT)
@@ -234,7 +234,7 @@ class _Batch:
             right_BT[:, 1:] = guessed_BK.cumprod(1)
         room_B = torch.minimum(self._positions - rows.prompt_lengths_B, rows.counts_B.new_tensor(self._limit))
         added_B = torch.minimum(right_BT.sum(1), room_B - rows.counts_B) * rows.growing_B
-        # What does not count is written too, and overwritten or never read.
+        # Tokens that do not count are written too, and are later overwritten or never read.
         where = (rows.ids_B[:, None], rows.counts_B[:, None] + at_T)
         self._written.tokens_BT[where], self._written.logprobs_BT[where] = tokens_BT, logprobs_BT
         rows.newest_B = tokens_BT.gather(1, (added_B - 1).clamp(min=0)[:, None]).squeeze(1)
@@ -252,7 +252,7 @@ class _Batch:
         return _Facts(*torch.stack([*of_rows, (left_P > 0).sum(), left_P.max(), sure]).tolist())
 
     def _compact(self) -> None:
-        """Drop groups that have ended, and of the others as many rows as the fullest can spare."""
+        """Drop groups that have ended, and shrink the others to the largest number of growing rows in a group."""
         growing_PG, size = self._rows.growing_B.view(self._layout.groups, self._layout.group_size), self._facts.fullest
         if not 0 < self._facts.groups * size <= COMPACT_BELOW * growing_PG.numel():
             return

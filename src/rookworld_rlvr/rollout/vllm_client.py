@@ -1,4 +1,4 @@
-"""The calls to a vLLM server that `vllm_serve` started, each tried once."""
+"""Calls to a vLLM server that was started by `vllm_serve`, each tried once."""
 
 import json
 import socket
@@ -14,15 +14,15 @@ WITH_FOLDER = "a server on the trainer's own GPU, or one without IPv4, needs --w
 
 
 class ServerGoneError(GeneratorError):
-    """The server did not answer, or failed: worth another try."""
+    """Error for a server that did not answer, or failed; another try may succeed."""
 
 
 class VLLMServer:
-    """A server by its address."""
+    """Client of the server at a URL."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
         self.url, self.timeout_s = url.rstrip("/"), timeout_s
-        # Addressed directly, whatever proxies there are.
+        # Connects directly, even if a proxy is configured.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def get(self, path: str) -> Any:
@@ -33,11 +33,11 @@ class VLLMServer:
         return self._request(urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}))
 
     def call(self, method: str, **arguments: Any) -> Any:
-        """A method of the worker extension; its answer."""
+        """Call a method of the worker extension and return its answer."""
         return self.post("/collective_rpc", {"method": method, "kwargs": arguments})["results"][0]
 
     def trainer_address(self) -> tuple[str, int]:
-        """This machine's IPv4 address as the server sees it, and a port that is free there. Raises GeneratorError."""
+        """Return the IPv4 address from which the server is reached, and a free port on it. Raises GeneratorError."""
         parts = urlsplit(self.url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
         with socket.create_connection((parts.hostname or "", port)) as connection:
@@ -65,7 +65,7 @@ class VLLMServer:
         self.post("/finish_weight_update", {"weight_version": weight_version})
 
     def _request(self, request: urllib.request.Request) -> Any:
-        """Raises ServerGoneError where there is no answer or the server failed, GeneratorError where it refuses."""
+        """Return the answer. Raises ServerGoneError if the server is gone or failed, GeneratorError if it refuses."""
         what = f"{request.get_method()} {request.full_url}"
         try:
             with self._opener.open(request, timeout=self.timeout_s) as answer:
@@ -79,7 +79,7 @@ class VLLMServer:
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """The server's message in one line."""
+    """Return the server's message in one line."""
     text = error.read().decode(errors="replace")
     try:
         return " ".join(str(json.loads(text)["error"]["message"]).split())

@@ -1,4 +1,4 @@
-"""Settings of the vLLM generators, and what an engine is started with. Nothing here imports vllm."""
+"""Settings of the vLLM generators, and the arguments of an engine. Nothing here imports vllm."""
 
 import math
 import os
@@ -14,10 +14,10 @@ EXTENSION = "rookworld_rlvr.rollout.vllm_worker.WorkerExtension"
 LOGPROBS_MODE = "processed_logprobs"
 SERVED_NAME = "rookworld"
 GIB = 2**30
-# vLLM takes seeds below this.
+# vLLM accepts seeds below this.
 SEEDS = 2**31
-# Set before vllm is imported. One process, so that weights pass as tensors and runs repeat; threads left alone,
-# because the trainer shares them; nothing is reported to anyone.
+# Set before vllm is imported. One process, so that weights can be passed as tensors and runs are reproducible. Threads
+# are not bound to cores, because the trainer shares them. No usage statistics are sent.
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -28,7 +28,7 @@ ENVIRONMENT = {
 
 
 def set_environment() -> None:
-    """Set what vLLM reads when it is imported; a user's own settings win."""
+    """Set the variables that vLLM reads when it is imported; a user's own settings take precedence."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
@@ -38,20 +38,20 @@ class VLLMConfig:
     """Options of `generator=vllm` and `generator=vllm_server`."""
 
     kv_cache_gib: float = 1.0
-    """vllm on a CPU: memory for keys and values."""
+    """vllm on a CPU: memory for keys and values, in GiB."""
     gpu_memory_fraction: float = 0.3
-    """vllm on CUDA: the part of the device's memory for weights, keys and values, in (0, 1]; it is given back
-    while the trainer works."""
+    """vllm on CUDA: fraction of the device's memory for weights, keys and values, in (0, 1]. The engine releases this
+    memory while the trainer works."""
     urls: list[str] = field(default_factory=list)
-    """vllm_server: where the servers listen, http://HOST:PORT each."""
+    """vllm_server: addresses of the servers, each http://HOST:PORT."""
     sync_folder: str = ""
-    """vllm_server: weights are synchronised through a folder below this one, which it must see under the same name;
-    empty: the machine's temporary folder."""
+    """vllm_server: weights are synchronised through a folder below this one, which the server must see under the same
+    path. Empty: the machine's temporary folder."""
     timeout_s: float = 300.0
-    """vllm_server: most seconds for a response."""
+    """vllm_server: maximum number of seconds to wait for a response."""
     retries: int = 5
-    """vllm_server: how often a batch is requested again if the server is gone, after 1, 2, 4, … seconds: five
-    times are half a minute, in which it may be restarted. At the start of a run it must be there."""
+    """vllm_server: number of times a batch is requested again if the server is gone, after 1, 2, 4, … seconds. Five
+    retries take half a minute, in which the server may be restarted. At the start of a run it must be running."""
 
     def __post_init__(self) -> None:
         if not 0 < self.kv_cache_gib < math.inf or not 0 < self.gpu_memory_fraction <= 1:
@@ -68,25 +68,25 @@ class VLLMConfig:
 def engine_arguments(
     model: Path | str, config: VLLMConfig, *, batch_size: int, accelerated: bool, dtype: torch.dtype, sleeps: bool
 ) -> dict[str, Any]:
-    """The arguments of vLLM's engine, in this process or as a server.
+    """Return the arguments of vLLM's engine, in this process or as a server.
 
-    `batch_size`: completions side by side; `accelerated`: on CUDA, not on a CPU; `sleeps`: gives its memory back
-    while the trainer works.
+    `batch_size` is the number of completions generated at a time, and `accelerated` says whether the engine is on
+    CUDA. With `sleeps` the engine releases its memory while the trainer works.
     """
     if accelerated:
         of_device: dict[str, Any] = {"gpu_memory_utilization": config.gpu_memory_fraction}
     else:
-        # A prompt divided in two rewinds its request's random state, which on a CPU raises.
+        # Chunked prefill rewinds the random state of a request, which raises an error on a CPU.
         of_device = {"kv_cache_memory_bytes": int(config.kv_cache_gib * GIB), "enable_chunked_prefill": False}
     return of_device | {
         "model": str(model),
         "dtype": str(dtype).removeprefix("torch."),
         # log_softmax(logits / T) of the sampled token, as the trainer computes it.
         "logprobs_mode": LOGPROBS_MODE,
-        # Not the defaults for sampling that a model's folder may hold.
+        # Ignores the sampling defaults that a model's folder may contain.
         "generation_config": "vllm",
         "max_num_seqs": batch_size,
-        # Compilation pays on CUDA; on a CPU it takes minutes for models as small as ours.
+        # Compilation pays off on CUDA; on a CPU it takes minutes even for models as small as ours.
         "enforce_eager": not accelerated,
         "enable_sleep_mode": sleeps,
         "worker_extension_cls": EXTENSION,
@@ -100,17 +100,17 @@ class Sampling:
 
     group_size: int
     temperature: float
-    """0: greedy."""
+    """0 is greedy decoding."""
     max_tokens: int
     seed: int | None
     """None for greedy decoding."""
     top_k: int = 0
-    """0: all tokens."""
+    """0 samples from all tokens."""
 
 
 def samplings(
     limits: Sequence[int], seeds: Sequence[int], *, group_size: int, temperature: float, top_k: int
 ) -> list[Sampling]:
-    """The sampling parameters of each prompt, with its limit of tokens and its seed; greedy decoding uses no seeds."""
+    """Return the sampling parameters of each prompt, with its token limit and seed; greedy decoding uses no seeds."""
     own = [seed % SEEDS for seed in seeds] if temperature else [None] * len(limits)
     return [Sampling(group_size, temperature, limit, seed, top_k) for limit, seed in zip(limits, own, strict=True)]

@@ -1,9 +1,9 @@
-"""vLLM in the trainer's process: the only file that imports it, and only once an engine is wanted.
+"""vLLM in the trainer's process. vllm is imported only when an engine is started.
 
-The engine holds a copy of the weights. `sync` passes them as tensors, empties the prefix cache, and reads back
-what the kernels see; weights other than the trainer's are refused.
+The engine holds a copy of the weights. `sync` passes them as tensors, empties the prefix cache, and reads back the
+weights that the kernels use. Weights other than the trainer's are refused.
 
-A process has one engine: a new one ends the one before it, as the members of a sweep need it.
+A process has one engine. Starting another one ends the one before it, which the members of a sweep need.
 """
 
 import copy
@@ -23,19 +23,19 @@ from .generator import GeneratorBaseConfig, GeneratorError, SampledCompletion, r
 from .vllm_config import Sampling, engine_arguments, samplings, set_environment
 from .vllm_weights import ExpectedWeights, expected_weights, require_weights
 
-# An engine among the processes that torchrun started, which have a process group already.
+# Arguments of an engine in a process that torchrun started, which already has a process group.
 AMONG_RANKS = {"distributed_executor_backend": "external_launcher"}
 # The engine of this process, if there is one.
 _running: list[Any] = []
 
 
 def installed() -> bool:
-    """True if vllm is installed in this environment; imports nothing."""
+    """Return True if vllm is installed in this environment; imports nothing."""
     return importlib.util.find_spec("vllm") is not None
 
 
 class VLLMGenerator:
-    """Samples with vLLM, in this process."""
+    """Generator with vLLM in this process."""
 
     def __init__(
         self,
@@ -46,16 +46,16 @@ class VLLMGenerator:
         dtype: torch.dtype = torch.float32,
         ranks: int = 1,
     ) -> None:
-        """Start the engine, seconds to minutes, and synchronise the weights. Raises GeneratorError.
+        """Start the engine, which takes seconds to minutes, and synchronise the weights. Raises GeneratorError.
 
-        Where several `ranks` train together each has an engine of its own, and all must come here together.
+        If several `ranks` train together, each has an engine of its own, and all must call this together.
         """
         self._config, self._eos_id, self._dtype = config, eos_id, dtype
         accelerated = is_accelerator(next(model.parameters()).device)
         self._sleeps = accelerated
         self._asleep = False
         with TemporaryDirectory(prefix="rookworld-vllm-") as folder:
-            # Its weights come with `sync`. transformers' `save_pretrained` writes on rank 0 alone.
+            # The weights come with `sync`. A model's `save_pretrained` would write only on rank 0.
             described = copy.deepcopy(model.config)
             described.architectures = [type(model).__name__.removeprefix("FSDP")]
             described.save_pretrained(folder)
@@ -74,7 +74,7 @@ class VLLMGenerator:
         self.sync(model)
 
     def sync(self, model: PreTrainedModel) -> None:
-        """See `Generator.sync`. Raises GeneratorError where the engine then holds anything else."""
+        """See `Generator.sync`. Raises GeneratorError if the engine then holds other weights."""
         named = {name: parameter.detach() for name, parameter in model.named_parameters()}
         self._expected = expected_weights(model, self._dtype)
         with self._awake(), _as_generator_error():
@@ -84,7 +84,7 @@ class VLLMGenerator:
             require_weights(self._expected, self._held())
 
     def weights_checksum(self) -> str:
-        """The trainer's checksum at the last `sync` if the engine has these weights in its own type."""
+        """Return the trainer's checksum of the last `sync` if the engine holds these weights, otherwise its own."""
         with self._awake():
             return self._expected.checksum_for(self._held())
 
@@ -137,7 +137,7 @@ class VLLMGenerator:
 
     @contextmanager
     def _awake(self) -> Iterator[None]:
-        """Outside, on CUDA, the device's memory is the trainer's."""
+        """Wake the engine for the context. Outside it, on CUDA, the device's memory is free for the trainer."""
         if self._asleep:
             self._engine.wake_up()
             self._asleep = False
@@ -151,7 +151,7 @@ class VLLMGenerator:
 
 @contextmanager
 def _as_generator_error() -> Iterator[None]:
-    """Turn an exception of vLLM into a GeneratorError: a fault of the step, which recovery decides on."""
+    """Turn an exception of vLLM into a GeneratorError: a fault of the step, for which recovery chooses the action."""
     try:
         yield
     except GeneratorError:
@@ -161,7 +161,7 @@ def _as_generator_error() -> Iterator[None]:
 
 
 def _start(arguments: dict[str, Any]) -> Any:
-    """The engine. Random states and torch's threads, which vLLM changes, are put back. Raises GeneratorError."""
+    """Start the engine. Random states and `torch.set_num_threads` are put back afterwards. Raises GeneratorError."""
     set_environment()
     if _running and AMONG_RANKS.items() <= arguments.items():
         raise GeneratorError(
@@ -172,7 +172,7 @@ def _start(arguments: dict[str, Any]) -> Any:
         _running.pop().llm_engine.engine_core.shutdown()
     python_state, set_threads = random.getstate(), torch.set_num_threads
     try:
-        # torch warns of what vLLM does: nobody here can mend it.
+        # torch warns about code of vLLM, which cannot be changed here.
         with torch.random.fork_rng(), warnings.catch_warnings(action="ignore"):
             from vllm import LLM
 

@@ -1,8 +1,8 @@
 """`python -m rookworld_rlvr.rollout.vllm_serve MODEL`: a vLLM server that `generator=vllm_server` can sample from.
 
 It is vLLM's own server with our worker extension, log-probs at the sampling temperature, and the calls that change
-weights. Those let whoever reaches the port load files into it: by default nobody but this machine does, and no page in
-one of its browsers.
+weights. With these calls, anyone who reaches the port can load files into the server. So by default only this machine
+can reach it, and web pages in its browsers are refused.
 """
 
 import argparse
@@ -26,10 +26,10 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def main(argv: list[str]) -> None:
-    """Become the server: this process is replaced."""
+    """Replace this process by the server."""
     given, passed_on = _parser().parse_known_args(argv)
     environment = os.environ | {
-        # What `/collective_rpc` and `/reset_prefix_cache` ask for.
+        # Required by `/collective_rpc` and `/reset_prefix_cache`.
         "VLLM_SERVER_DEV_MODE": "1",
         **{name: os.environ.get(name, value) for name, value in ENVIRONMENT.items() if name not in _IN_PROCESS},
     }
@@ -37,12 +37,12 @@ def main(argv: list[str]) -> None:
     os.execve(sys.executable, command, environment)
 
 
-# A server's engine is a process of its own, and its threads are its own.
+# Not set for a server, whose engine is a process of its own with threads of its own.
 _IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_CPU_OMP_THREADS_BIND"}
 
 
 def flags(given: argparse.Namespace) -> list[str]:
-    """The server's command line; switches that are off are left out."""
+    """Return the server's command line. Switches that are off are left out, except those of SWITCHED_OFF."""
     config = VLLMConfig(kv_cache_gib=given.kv_cache_gib, gpu_memory_fraction=given.gpu_memory_fraction)
     model = str(asset("tiny")) if given.model == TINY else given.model
     accelerated, dtype = is_accelerator(select_device(Device.auto)), DTYPES[given.precision]
@@ -58,7 +58,7 @@ def flags(given: argparse.Namespace) -> list[str]:
 
 
 class RefuseBrowsers:
-    """ASGI middleware of the server: a request of a web page, which browsers mark by its origin, is answered by 403."""
+    """ASGI middleware that answers 403 to requests of web pages, which browsers mark with an Origin header."""
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         self._app = app
@@ -76,7 +76,7 @@ def _flag(name: str, value: object) -> list[str]:
     return [f"--{name}", str(value)]
 
 
-# These are on unless they are said to be off.
+# Switches that vLLM turns on by default.
 SWITCHED_OFF = {"enable-chunked-prefill", "use-tqdm-on-load"}
 
 

@@ -1,7 +1,7 @@
-"""A generator that samples with a vLLM server: the trainer's weights go there, completions come back.
+"""A generator that samples with a vLLM server: it sends the trainer's weights and receives completions.
 
 Each weight sync has a token. The server reports its token before and after every batch, so completions of a server
-that was restarted, or taken over by another trainer, are never trained on. A request to a server that is gone is
+that was restarted, or taken over by another trainer, are never trained on. If the server is gone, a request is
 repeated `retries` times; after that GeneratorError is raised.
 """
 
@@ -33,7 +33,7 @@ Answer = TypeVar("Answer")
 
 
 class VLLMServerGenerator:
-    """Samples with a vLLM server."""
+    """Generator with a vLLM server."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class VLLMServerGenerator:
         owner: WeightOwner | None = None,
         kept: KeptWeights | None = None,
     ) -> None:
-        """Look at the server and, unless weights for several servers are `kept` already, synchronise the weights.
+        """Check the server and synchronise the weights, unless weights for several servers are `kept` already.
 
         Raises GeneratorError.
         """
@@ -61,12 +61,12 @@ class VLLMServerGenerator:
             self.sync(model)
 
     def sync(self, model: PreTrainedModel) -> None:
-        """See `Generator.sync`. Raises GeneratorError where the server then holds anything else."""
+        """See `Generator.sync`. Raises GeneratorError if the server then holds other weights."""
         self._kept.keep(model)
         self.take_over()
 
     def take_over(self) -> None:
-        """Have the server take over the kept weights; only rank 0 does so. Raises GeneratorError."""
+        """Make the server take over the kept weights; only rank 0 does so. Raises GeneratorError."""
         if not self._kept.owner.syncs_weights:
             return
         if self._taken_over and self._retried(self._require_ours) == self._kept.token:
@@ -75,7 +75,7 @@ class VLLMServerGenerator:
         self._taken_over = True
 
     def weights_checksum(self) -> str:
-        """The trainer's checksum at the last `sync` if the server has these weights in its own type."""
+        """Return the trainer's checksum of the last `sync` if the server holds these weights, otherwise its own."""
         return self._kept.expected.checksum_for(self._retried(self._held))
 
     def generate(
@@ -94,9 +94,9 @@ class VLLMServerGenerator:
         return self._retried(lambda: self._batch(prompts, wanted))
 
     def _batch(self, prompts: Sequence[tuple[int, ...]], wanted: Sequence[Sampling]) -> list[list[SampledCompletion]]:
-        """All groups, of the trainer's weights from the first token to the last."""
+        """Return all groups, sampled from the trainer's weights from the first token to the last."""
         if self._require_ours() != self._kept.token:
-            # Restarted since, or stopped while it loaded: what it should have was kept.
+            # The server was restarted, or stopped while it loaded weights: send the kept weights again.
             self._sync_weights()
         group_size = wanted[0].group_size if wanted else 1
         workers = min(MOST_REQUESTS, max(1, self._config.batch_size // group_size))
@@ -124,7 +124,7 @@ class VLLMServerGenerator:
         return [until_end(tokens, logprobs, self._eos_id) for tokens, logprobs in rows]
 
     def _require_ours(self) -> str:
-        """The token of what the server holds: one of ours, or empty where it was restarted. Raises GeneratorError."""
+        """Return the server's token, empty after a restart. Raises GeneratorError if it is another trainer's."""
         token = str(self._server.call("rookworld_state")["token"])
         if token and not token.startswith(f"{self._kept.owner.name}:"):
             wanted = self._kept.token
@@ -134,9 +134,9 @@ class VLLMServerGenerator:
         return token
 
     def _sync_weights(self) -> None:
-        """Send the kept weights to the server, check that it has them, and confirm that. Raises GeneratorError.
+        """Send the kept weights to the server, check that it has them, and confirm that to it. Raises GeneratorError.
 
-        A server without that confirmation gets them again before anyone samples from it.
+        A server without this confirmation gets the weights again before anyone samples from it.
         """
         if not self._kept.owner.syncs_weights:
             raise ServerGoneError(f"vllm_server: expected {self.url} to have {self._kept.token}, of rank 0")
@@ -150,9 +150,9 @@ class VLLMServerGenerator:
         return str(self._server.call("rookworld_checksum", names=self._kept.expected.names))
 
     def _checked(self) -> tuple[int, str]:
-        """The number of positions of the server's model, and the weight transfer that it offers.
+        """Return the number of positions of the server's model, and the weight transfer that it offers.
 
-        Raises GeneratorError for a server of another kind.
+        Raises GeneratorError if the server has another dtype, log-probs mode or model name.
         """
         try:
             [served] = self._server.get("/v1/models")["data"]
@@ -166,7 +166,7 @@ class VLLMServerGenerator:
         return int(served["max_model_len"]), str(state["transfer"])
 
     def _retried(self, action: Callable[[], Answer]) -> Answer:
-        """The action, again after 1, 2, 4, … seconds where the server is gone. Raises GeneratorError."""
+        """Run the action, again after 1, 2, 4, … seconds if the server is gone. Raises GeneratorError."""
         for attempt in range(self._config.vllm.retries):
             try:
                 return action()
@@ -176,16 +176,16 @@ class VLLMServerGenerator:
 
 
 class RankGenerator:
-    """See `Generator`. One of several ranks that sample from the same servers: none does before rank 0 has
+    """Generator of one of several ranks that sample from the same servers. No rank samples before rank 0 has
     synchronised the weights."""
 
     def __init__(self, ours: Generator, world: World) -> None:
         self._ours, self._world = ours, world
 
     def sync(self, model: PreTrainedModel) -> None:
-        """See `Generator.sync`. All ranks must come here together. Raises GeneratorError on all.
+        """See `Generator.sync`. All ranks must call this together. Raises GeneratorError on all.
 
-        No server gets new weights before all ranks have the completions that they requested of the old ones.
+        No server gets new weights before all ranks have the completions that they requested from the old ones.
         """
         self._world.barrier(lambda: None, "the end of sampling")
         self._world.barrier(lambda: self._ours.sync(model), "the servers' weights")

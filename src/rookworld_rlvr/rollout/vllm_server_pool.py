@@ -1,7 +1,7 @@
-"""Several vLLM servers as one generator: prompts go to whichever is free, weights to all.
+"""Several vLLM servers as one generator: prompts go to whichever server is free, weights to all.
 
-A server that fails is left out, and its prompts go to the others. It is used again only after a complete
-weight sync, at the next step. Version and checksum are checked for each server, as `vllm_server` does it.
+A server that fails is left out, and its prompts go to the others. It is used again only after a complete weight sync,
+at the next step or once no server is left. Token and checksum are checked for each server, as in `vllm_server`.
 """
 
 import sys
@@ -19,12 +19,12 @@ from .generator import GeneratorBaseConfig, GeneratorError, SampledCompletion, r
 from .vllm_server import VLLMServerGenerator
 from .vllm_weights import KeptWeights, WeightOwner
 
-# Each server is given its prompts in about so many pieces, so that a fast one gets more of them.
+# Approximate number of pieces per server into which prompts are divided; a fast server takes more of them.
 PIECES = 4
 
 
 class VLLMServerPool:
-    """See `Generator`. All servers must be there at the start."""
+    """Generator with several vLLM servers, which must all be running at the start."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class VLLMServerPool:
         owner: WeightOwner | None = None,
     ) -> None:
         """Check the servers and synchronise the weights. Raises GeneratorError."""
-        # Another server is a better answer to one that is gone than to wait for it.
+        # Without retries: the prompts of a server that is gone go to another one, instead of waiting for it.
         impatient = replace(config, vllm=replace(config.vllm, retries=0))
         self._kept = KeptWeights(owner or WeightOwner(), dtype, config.vllm.sync_folder)
         self._servers = [
@@ -50,13 +50,13 @@ class VLLMServerPool:
         self._used = list(self._servers)
 
     def sync(self, model: PreTrainedModel) -> None:
-        """See `Generator.sync`. Raises GeneratorError where no server takes the weights."""
+        """See `Generator.sync`. Raises GeneratorError if no server takes the weights."""
         self._kept.keep(model)
         self._used = self._of_all(VLLMServerGenerator.take_over, self._servers)
         self._require_one()
 
     def weights_checksum(self) -> str:
-        """The checksum that all servers in use have; theirs side by side where they differ."""
+        """Return the checksum that all servers in use have, or the different ones separated by spaces."""
         return " ".join(dict.fromkeys(server.weights_checksum() for server in self._used))
 
     def generate(
@@ -68,7 +68,7 @@ class VLLMServerPool:
         seeds: Sequence[int] = (),
         top_k: int = 0,
     ) -> list[list[SampledCompletion]]:
-        """See `Generator.generate`. Raises GeneratorError where every server has failed, again and again."""
+        """See `Generator.generate`. Raises GeneratorError if every server has failed, also in all retries."""
         require_seeds(seeds, prompts, temperature)
         size = -(-len(prompts) // (PIECES * len(self._servers)))
         pending = deque(range(first, min(first + size, len(prompts))) for first in range(0, len(prompts), size or 1))
@@ -98,7 +98,7 @@ class VLLMServerPool:
     def _of_all(
         self, action: Callable[[VLLMServerGenerator], None], servers: Sequence[VLLMServerGenerator]
     ) -> list[VLLMServerGenerator]:
-        """Run the action on all servers at once. Returns those that did not fail and reports the others."""
+        """Run the action on all servers at once. Return those that did not fail and report the others."""
 
         def tried(server: VLLMServerGenerator) -> bool:
             try:
@@ -126,7 +126,7 @@ def _serve(
     sample: Callable[[VLLMServerGenerator, range], list[list[SampledCompletion]]],
     server: VLLMServerGenerator,
 ) -> None:
-    """Let a server sample pending pieces until none is left. A piece at which it fails is pending again."""
+    """Let a server sample pending pieces until none is left. A piece at which it fails becomes pending again."""
     while pending:
         try:
             piece = pending.popleft()

@@ -1,7 +1,7 @@
 """Weight sync with a vLLM server: through a folder that both can read, or by vLLM's own weight transfer.
 
 A server that was started with `--weight-sync nccl` offers the transfer: the weights then go from one GPU to another by
-NCCL, and need no folder. The trainer uses it if it is itself on an accelerator and has vLLM installed.
+NCCL, without a folder. The trainer uses it if it is itself on an accelerator and has vLLM installed.
 """
 
 import importlib
@@ -41,12 +41,12 @@ class ExpectedWeights:
     names: tuple[str, ...]
 
     def checksum_for(self, held: str) -> str:
-        """The trainer's checksum where the sampler's is that of the rounded weights, else the sampler's."""
+        """Return the trainer's checksum if `held` is that of the rounded weights, otherwise `held`."""
         return self.checksum if held == self.rounded else held
 
 
 def expected_weights(model: PreTrainedModel, dtype: torch.dtype) -> ExpectedWeights:
-    """The weights that a sampler of this type should have after a sync."""
+    """Return the weights that a sampler of this dtype should have after a sync."""
     named = [(name, parameter.detach()) for name, parameter in model.named_parameters()]
     full = checksum(model)
     same = all(parameter.dtype == dtype for _, parameter in named)
@@ -55,29 +55,29 @@ def expected_weights(model: PreTrainedModel, dtype: torch.dtype) -> ExpectedWeig
 
 
 def require_weights(expected: ExpectedWeights, held: str) -> None:
-    """Raises GeneratorError where the sampler's weights are others."""
+    """Raise GeneratorError if the sampler holds other weights."""
     if held != expected.rounded:
         raise GeneratorError(f"vllm: expected the trainer's weights {expected.rounded}, the sampler has {held}")
 
 
 @dataclass(frozen=True, slots=True)
 class WeightOwner:
-    """The trainer that a server's weights belong to, as each of its ranks knows it."""
+    """Trainer that a server's weights belong to, as one of its ranks sees it."""
 
     name: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
     syncs_weights: bool = True
-    """True if this rank sends servers their weights; the others wait until rank 0 has done so."""
+    """True if this rank sends the weights to the servers; the other ranks wait until rank 0 has done so."""
 
 
 class KeptWeights:
-    """The trainer's weights as its servers should have them, whatever is trained meanwhile.
+    """Copy of the trainer's weights that its servers should have, independent of further training.
 
-    Each set of weights has a token and a checksum. A copy is kept in the forms that servers take over: on the trainer's
-    device in the servers' type, in a file, or both.
+    Each set of weights has a token and a checksum. The copy is kept in the forms that servers take over: on the
+    trainer's device in the servers' dtype, in a file, or both.
     """
 
     def __init__(self, owner: WeightOwner, dtype: torch.dtype, sync_folder: str) -> None:
-        """`sync_folder`: a folder for the file is made below it; empty: below the machine's temporary folder."""
+        """Keep nothing yet. The file's folder will be below `sync_folder`; if empty, below the temporary folder."""
         self.owner, self._dtype, self._sync_folder = owner, dtype, sync_folder
         self.expected = ExpectedWeights("", "", ())
         self.on_device: dict[str, Tensor] | None = None
@@ -86,17 +86,17 @@ class KeptWeights:
 
     @property
     def token(self) -> str:
-        """The name of this set of weights, which begins with the trainer's."""
+        """Name of this set of weights, which begins with the trainer's name."""
         return f"{self.owner.name}:{self._count}"
 
     def folder(self) -> str:
-        """The folder of the weights' file, which is written from the next `keep` on."""
+        """Return the folder of the weights' file, which is written from the next `keep` on."""
         if self._folder is None:
             self._folder = TemporaryDirectory(prefix="rookworld-weights-", dir=self._sync_folder or None)
         return self._folder.name
 
     def keep(self, model: PreTrainedModel) -> None:
-        """Copy the model's weights. A rank that does not synchronise them keeps their checksum alone."""
+        """Copy the model's weights. A rank that does not synchronise them keeps only their checksum."""
         self.expected = expected_weights(model, self._dtype)
         self._count += 1
         if not self.owner.syncs_weights:
@@ -112,7 +112,7 @@ class KeptWeights:
 
 
 def _write(model: PreTrainedModel, path: Path) -> None:
-    """A server that is restarted meanwhile reads the old file or the new one."""
+    """Write the weights. A server that is restarted meanwhile reads either the old file or the new one."""
     named = {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
     writing = path.with_suffix(".writing")
     save_file(named, writing)
@@ -120,17 +120,17 @@ def _write(model: PreTrainedModel, path: Path) -> None:
 
 
 class WeightSync(Protocol):
-    """A way of sending the kept weights to one server."""
+    """Way of sending the kept weights to one server."""
 
     def load(self) -> None:
-        """Have the server sample from the kept weights. Raises GeneratorError."""
+        """Make the server sample from the kept weights. Raises GeneratorError."""
 
     def server_restarted(self) -> None:
-        """Forget any connection: the server is another process now."""
+        """Forget any connection, because the server is another process now."""
 
 
 class FolderSync:
-    """Weights in a safetensors file."""
+    """Weight sync through a safetensors file."""
 
     def __init__(self, server: VLLMServer, kept: KeptWeights) -> None:
         self._server, self._kept, self._folder = server, kept, kept.folder()
@@ -145,7 +145,7 @@ class FolderSync:
 
 @dataclass(frozen=True, slots=True)
 class _Parameter:
-    """A parameter's description for vLLM's transfer engine, sent before the values."""
+    """Description of a parameter for vLLM's transfer engine, sent before the values."""
 
     name: str
     dtype: torch.dtype
@@ -153,7 +153,7 @@ class _Parameter:
 
 
 class _Source:
-    """Kept weights as vLLM's transfer engine asks for them, in one order; see vLLM's `WeightSource`."""
+    """Kept weights as vLLM's transfer engine reads them, always in the same order; see vLLM's `WeightSource`."""
 
     def __init__(self, kept: KeptWeights) -> None:
         self._kept = kept
@@ -166,7 +166,7 @@ class _Source:
 
 
 class TransferSync:
-    """Weights through vLLM's transfer engine: a process group of this process and the server."""
+    """Weight sync through vLLM's transfer engine, with a process group of this process and the server."""
 
     def __init__(self, server: VLLMServer, backend: str, kept: KeptWeights, device: torch.device) -> None:
         self._server, self._backend, self._kept, self._device = server, backend, kept, device
@@ -184,18 +184,18 @@ class TransferSync:
             self._in_time(self._engine.send_weights, "weights")
             self._server.call("rookworld_end", names=names)
         except BaseException:
-            # What became of the exchange is not known, so the next one begins anew.
+            # The outcome of the exchange is unknown, so the next one starts with a new connection.
             self.server_restarted()
             raise
 
     def server_restarted(self) -> None:
-        """See `WeightSync`. An exchange that still waits for the server is aborted: it would hold up the GPU."""
+        """See `WeightSync`. An exchange that still waits for the server is aborted, because it would block the GPU."""
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.shutdown()
 
     def _connected(self) -> Any:
-        """The trainer's end of a new process group; the server joins it."""
+        """Return the trainer's end of a new process group, which the server joins."""
         set_environment()
         from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 
@@ -209,9 +209,9 @@ class TransferSync:
         return WeightTransferTrainerFactory.trainer_init(info, client=self._server, source=_Source(self._kept))
 
     def _in_time(self, work: Callable[[], Any], what: str) -> Any:
-        """The result of `work`, in a thread that is abandoned after the server's timeout, because NCCL waits for ever.
+        """Return the result of `work`. It runs in a thread that is abandoned after the server's timeout.
 
-        Raises ServerGoneError.
+        The timeout is needed because NCCL waits forever. Raises ServerGoneError.
         """
         given: list[Any] = []
         raised: list[BaseException] = []
@@ -237,7 +237,7 @@ class TransferSync:
 
 
 def weight_sync_to(server: VLLMServer, offered: str, kept: KeptWeights, device: torch.device) -> WeightSync:
-    """The way for weights from a trainer on this device to this server; call it before the weights are kept.
+    """Return the weight sync from a trainer on this device to this server. Call this before the weights are kept.
 
     `offered` is the transfer backend that the server was started with, empty for none.
     """

@@ -1,7 +1,7 @@
-"""Extension of vLLM's worker: it loads the trainer's weights, and reads back those that it samples with.
+"""Extension of vLLM's worker that loads the trainer's weights and reads back those that it samples with.
 
-vLLM loads this class by its name into its worker; nothing here imports vllm. Written for vLLM 0.32 and one
-worker, without tensor or pipeline parallelism.
+vLLM loads this class by name into its worker; nothing here imports vllm. Written for vLLM 0.32 and one worker, without
+tensor or pipeline parallelism.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,12 +17,12 @@ from ..model.weights import checksum_of
 WEIGHTS_FILE = "model.safetensors"
 STALE_HEAD = "stale lm_head"
 HALF_LOADED = " half loaded"
-# transformers keeps these of GPT-2 transposed.
+# Weights of GPT-2 that transformers stores transposed.
 CONV1D = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 
 
 class WorkerExtension:
-    """Mixed into vLLM's worker, whose attributes it uses. What it answers can be sent as JSON."""
+    """Mixin of vLLM's worker, whose attributes it uses. Its answers can be sent as JSON."""
 
     model_runner: Any
     vllm_config: Any
@@ -30,9 +30,9 @@ class WorkerExtension:
     rookworld_token: str = ""
 
     def rookworld_state(self) -> dict[str, str]:
-        """Whose weights these are (empty: those it was started with), their type, and what a log-prob is.
+        """Return the token of the weights (empty: those at the start), their dtype, and the kind of log-probs.
 
-        Also the backend of vLLM's weight transfer that a trainer can use; empty where there is none.
+        The answer also has the backend of vLLM's weight transfer that a trainer can use; empty if there is none.
         """
         model, transfer = self.vllm_config.model_config, self.vllm_config.weight_transfer_config
         return {
@@ -43,20 +43,20 @@ class WorkerExtension:
         }
 
     def rookworld_load_folder(self, folder: str, token: str) -> None:
-        """`rookworld_load` of what a trainer wrote into a folder."""
+        """Call `rookworld_load` with the weights that a trainer wrote into a folder."""
         self.rookworld_load(load_file(Path(folder) / WEIGHTS_FILE), token)
 
     def rookworld_load(self, named: dict[str, Tensor], token: str) -> None:
-        """Take over weights under transformers' names; `token` says whose they are."""
+        """Load weights given by transformers' names; `token` says whose they are."""
         self.rookworld_begin(token)
         with torch.inference_mode():
             self.model_runner.reload_weights(weights_iterator=iter(named.items()))
         self.rookworld_end(list(named))
 
     def rookworld_begin(self, token: str) -> None:
-        """Weights begin to change. Until `rookworld_accept` they are neither the old ones nor the new ones.
+        """Mark the weights as changing. Until `rookworld_accept` they are neither the old ones nor the new ones.
 
-        An interrupted transfer is ended first: vLLM would refuse the next one and load no layer twice.
+        An interrupted transfer is ended first. Otherwise vLLM would refuse the next one and load no layer again.
         """
         self.rookworld_token = f"{token}{HALF_LOADED}"
         if getattr(self, "weight_transfer_engine", None) is not None:
@@ -64,24 +64,24 @@ class WorkerExtension:
             self.finish_weight_update()
 
     def rookworld_end(self, names: Sequence[str]) -> None:
-        """All weights of these names have come."""
+        """Finish the change after all weights of these names have arrived."""
         model = self.model_runner.get_model()
         head = getattr(model, "lm_head", None)
         if _is_tied(model, names) and head is not None:
             with torch.inference_mode():
-                # vLLM leaves the packed copy of a tied head as it was.
+                # vLLM does not update the packed copy of a tied head.
                 head.quant_method.process_weights_after_loading(head)
 
     def rookworld_accept(self, token: str) -> None:
-        """The trainer has seen that its weights are here and that nothing is kept of the old ones."""
+        """Set the token after the trainer has checked that its weights are here and that no old ones are cached."""
         self.rookworld_token = token
 
     def rookworld_checksum(self, names: Sequence[str]) -> str:
-        """`checksum` of these weights as the kernels see them. If one cannot be read back, a text says so."""
+        """Return the `checksum` of these weights as the kernels see them, or a text if one cannot be read back."""
         model, dtype = self.model_runner.get_model(), self.vllm_config.model_config.dtype
         try:
             with torch.inference_mode():
-                # Biases of bf16 are float32 in some kernels, with the values of bf16.
+                # Some kernels hold bf16 biases as float32, with the same values.
                 checksum = checksum_of((name, held_weight(model, name).to(dtype)) for name in names)
                 head_is_current = not _is_tied(model, names) or _tied_head_is_current(model, names)
         except (AttributeError, KeyError) as error:
@@ -90,9 +90,9 @@ class WorkerExtension:
 
 
 def held_weight(model: nn.Module, name: str) -> Tensor:
-    """A weight under transformers' name and in its layout, as the kernel that samples sees it.
+    """Return a weight under transformers' name and in its layout, as the kernel that samples sees it.
 
-    Raises KeyError or AttributeError for a layout that is not known here.
+    Raises KeyError or AttributeError for an unknown layout.
     """
     path, _, kind = name.rpartition(".")
     module, rows = _find(model, path)
@@ -102,7 +102,7 @@ def held_weight(model: nn.Module, name: str) -> Tensor:
 
 
 def _find(model: nn.Module, path: str) -> tuple[nn.Module, slice]:
-    """The module of this name and all its rows, or the packed one it is a part of and the part's rows."""
+    """Return the module of this name and all its rows, or the packed module that contains it and its part's rows."""
     modules = dict(model.named_modules())
     if path in modules:
         return modules[path], slice(getattr(modules[path], "org_vocab_size", None))
@@ -116,7 +116,7 @@ def _find(model: nn.Module, path: str) -> tuple[nn.Module, slice]:
 
 
 def _kernel_weight(module: nn.Module) -> Any:
-    """A layer's weight (out, in). On a CPU it is packed for the kernel: the layer's answer to unit vectors is exact."""
+    """Return a layer's weight (out, in). A CPU packs it, so it is read as the layer's exact output for unit vectors."""
     looks_up = type(module).__name__ == "VocabParallelEmbedding"
     if looks_up or not hasattr(module, "cpu_linear"):
         return module.weight
@@ -134,7 +134,7 @@ def _is_tied(model: nn.Module, names: Iterable[str]) -> bool:
 
 
 def _tied_head_is_current(model: nn.Module, names: Iterable[str]) -> bool:
-    """True if the head's kernel has the weights of the embedding that it is tied to."""
+    """Return True if the head's kernel has the weights of the embedding that it is tied to."""
     head = held_weight(model, "lm_head.weight")
     paths = (name.removesuffix(".weight") for name in names if name.endswith(".weight"))
     embeddings = (path for path in paths if type(_find(model, path)[0]).__name__ == "VocabParallelEmbedding")

@@ -1,4 +1,4 @@
-"""Faults of a step, as values; `recovery` decides on the action after each."""
+"""Faults of a training step; `recovery` decides on the action after each."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,10 +9,10 @@ from ..model.batch import Batch
 
 
 class FaultKind(StrEnum):
-    """Place in which a step failed."""
+    """Kind of a fault."""
 
     generator = "generator"
-    """The generator gave nothing, or not what was requested."""
+    """The generator returned nothing, or not what was requested."""
     scorer = "scorer"
     """The scorer itself failed."""
     reward = "reward"
@@ -28,19 +28,19 @@ class FaultKind(StrEnum):
     kl_spike = "kl_spike"
     """KL(policy‖reference) is far outside its own history."""
     kl_limit = "kl_limit"
-    """KL(policy‖reference) is above the most that is allowed: the policy has run away."""
+    """KL(policy‖reference) is above its limit: the policy has moved too far from the reference."""
     parameter = "parameter"
     """A weight is not finite."""
     collapse = "collapse"
     """The mean reward has fallen far below its best."""
     memory = "memory"
-    """The device's memory did not suffice for a single completion, for sampling, for the optimiser's step, or for a
-    model in shards."""
+    """The device's memory was not sufficient for a single completion, for sampling, for the optimiser's step, or for a
+    sharded model."""
 
 
-# After these the weights themselves are wrong: skipping an update does not help.
+# After these faults the weights themselves are wrong, so skipping an update does not help.
 DAMAGE = frozenset({FaultKind.kl_limit, FaultKind.parameter, FaultKind.collapse})
-# These come again in every step: neither a skip nor a restore helps.
+# These faults return in every step, so neither a skip nor a restore helps.
 LASTING = frozenset({FaultKind.memory})
 
 
@@ -50,13 +50,13 @@ class Fault:
 
     kind: FaultKind
     tensor: str
-    """The first bad tensor in the order of computation, or what stands for it."""
+    """The first bad tensor in the order of computation, or the quantity or operation that failed instead."""
     detail: str
-    """One line: what was measured."""
+    """One line with the measured values."""
 
     @property
     def damages(self) -> bool:
-        """True if the weights are wrong already, so that only a restore helps."""
+        """True if the weights are already wrong, so that only a restore helps."""
         return self.kind in DAMAGE
 
     def __str__(self) -> str:
@@ -64,23 +64,23 @@ class Fault:
 
 
 class FaultError(RuntimeError):
-    """Ends a step; caught where the step is reported."""
+    """Error that ends a step; caught where the step is reported."""
 
     def __init__(self, fault: Fault, batch: Batch | None = None) -> None:
         super().__init__(str(fault))
         self.fault = fault
         self.batch = batch
-        """What was trained on when it happened."""
+        """Batch that was trained on when the fault occurred; None if there was none."""
 
     def __reduce__(self) -> tuple[type["FaultError"], tuple[Fault, Batch | None]]:
-        """Pickled form for other processes; tensors go by the CPU."""
+        """Return the pickled form for other processes, with tensors on the CPU."""
         return FaultError, (self.fault, None if self.batch is None else self.batch.to(torch.device("cpu")))
 
 
 def out_of_memory(where: str, error: torch.OutOfMemoryError) -> FaultError:
-    """The fault that ends the run when a device's memory does not suffice."""
+    """Return the fault that ends the run when a device's memory is not sufficient."""
     return FaultError(Fault(FaultKind.memory, where, next(iter(str(error).splitlines()), "out of memory")))
 
 
 class StepAbandonedError(RuntimeError):
-    """A stop was requested: the step is given up between two micro-batches, before its first update."""
+    """Error after a requested stop: the step is abandoned between two micro-batches, before its first update."""

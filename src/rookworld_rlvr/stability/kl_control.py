@@ -17,18 +17,18 @@ class KLControl(StrEnum):
     """Rule that moves the base coefficient after each step."""
 
     off = "off"
-    """There is no penalty; KL is still measured."""
+    """There is no penalty. KL is still measured, unless `measured` is off."""
     fixed = "fixed"
     """The base stays as it is."""
     adaptive = "adaptive"
-    """Multiplied up above a band around the target, down below it (arXiv 1707.06347, section 4)."""
+    """The base rises if KL is above a band around the target and falls below it (arXiv 1707.06347, section 4)."""
 
 
 # The band and factors of the adaptive penalty (arXiv 1707.06347, section 4): a step with KL above RAISE_ABOVE × target
-# multiplies the base by RAISE_FACTOR, one below LOWER_BELOW × target by LOWER_FACTOR. Each undoes about the other.
+# multiplies the base by RAISE_FACTOR, one below LOWER_BELOW × target by LOWER_FACTOR. The two roughly cancel out.
 RAISE_ABOVE, RAISE_FACTOR = 1.5, 1.5
 LOWER_BELOW, LOWER_FACTOR = 0.5, 0.75
-# Beyond it the penalty outweighs any reward, which is at most 1.
+# Maximum of the base: above it the penalty outweighs any reward, which is at most 1.
 MAX_COEF = 1.0
 
 
@@ -40,17 +40,17 @@ class KLConfig:
     """Term that is optimised."""
     control: KLControl = KLControl.fixed
     coef: float = 0.05
-    """Base coefficient at the start; 0 leaves KL measured and unpenalised."""
+    """Base coefficient at the start. 0 turns the penalty off; `measured` says whether KL is measured then."""
     measured: bool = True
-    """Measure KL even if its coefficient is 0. Otherwise neither the reference nor groups of zero advantage are
-    computed then; guards and controllers see no KL."""
+    """Measure KL even if its coefficient is 0. If this is off and the coefficient is 0, neither the reference nor
+    groups of zero advantage are computed, and guards and controllers see no KL."""
     warmup_steps: int = 0
-    """Steps over which the coefficient ramps linearly from 0 to base."""
+    """Number of steps over which the coefficient rises linearly from 0 to the base."""
     target: float = 0.1
-    """adaptive: target of the KL in nats per token; above 1.5 times it the base rises by half, below half of it the
-    base falls by a quarter."""
+    """adaptive: target KL in nats per token. Above 1.5 times the target the base rises by half, below half the target
+    it falls by a quarter."""
     min_coef: float = 1e-4
-    """adaptive: smallest base; the largest is 1."""
+    """adaptive: minimum of the base; the maximum is 1."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.coef < math.inf:
@@ -64,7 +64,7 @@ class KLConfig:
 
 
 def warmup_ramp(config: KLConfig, step: int) -> float:
-    """Fraction of the base in force at `step`, counted from 0.
+    """Return the fraction of the base in force at `step`, counted from 0.
 
     >>> warmup_ramp(KLConfig(warmup_steps=10), 5)
     0.5
@@ -88,18 +88,18 @@ def adapted(base: float, kl: float, config: KLConfig) -> float:
 
 
 class KLController:
-    """The coefficient over a run."""
+    """Coefficient of the KL penalty over a run."""
 
     def __init__(self, config: KLConfig) -> None:
         self._config = config
         self.base = 0.0 if config.control is KLControl.off else config.coef
 
     def coefficient(self, step: int) -> float:
-        """The coefficient in force at `step` of the schedule, counted from 0."""
+        """Return the coefficient in force at `step` of the schedule, counted from 0."""
         return warmup_ramp(self._config, step) * self.base
 
     def observe(self, step: int, kl: float) -> None:
-        """Adapt the base to the KL of a good step, nats per token; it stays as it is inside the warm-up."""
+        """Adapt the base to the KL of a good step, nats per token. The base does not change during the warm-up."""
         if self._config.control is KLControl.adaptive and step >= self._config.warmup_steps:
             self.base = adapted(self.base, kl, self._config)
 
@@ -107,6 +107,6 @@ class KLController:
         return {"base": self.base}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Go on with a saved base, unless the configuration fixes it: then what is configured now holds."""
+        """Load a saved base. Unless control is adaptive, the configured value is kept."""
         if self._config.control is KLControl.adaptive:
             self.base = state["base"]

@@ -1,15 +1,15 @@
 """Recovery after a fault, as an escalation of three actions.
 
-1. **skip**: the update is not made, the fault is counted.
-2. **restore**: after `restore_after` faults in a row, or at once if the weights themselves are wrong, the
-   last good checkpoint comes back (weights, optimiser, schedule, random state, controllers, references, the
-   trend of rewards; after a collapse the best checkpoint). The prompts go on, so the same batch does not return.
-   The learning rate is multiplied by `recovery_lr_factor`; after GOOD_STEPS good steps it ramps back over
-   RAMP_STEPS, each restore after the first to a ceiling lower by the same factor.
-3. **stop**: after more than `max_consecutive_nans` faults in a row, or more than `max_restores` restores,
-   the run ends with exit code 4 and a written diagnosis.
+1. **skip**: the update is not made, and the fault is counted.
+2. **restore**: after `restore_after` faults in a row, or at once if the weights themselves are wrong, the last good
+   checkpoint is restored (weights, optimiser, schedule, random state, controllers, references, reward trends); after
+   a collapse the best checkpoint. The prompt stream is not reset, so the same batch does not return.
+   The learning rate is multiplied by `recovery_lr_factor`. After GOOD_STEPS good steps it ramps back over
+   RAMP_STEPS steps; each restore after the first lowers the ceiling of the ramp by the same factor.
+3. **stop**: after more than `max_consecutive_nans` faults in a row, if more than `max_restores` restores are due, or
+   at once after a fault that would return in every step, the run ends with exit code 4 and a written diagnosis.
 
-A checkpoint is good once GOOD_STEPS steps in a row went well after it. Nothing here loosens a guard.
+A checkpoint is good once GOOD_STEPS steps in a row after it went well. Nothing here loosens a guard.
 """
 
 from collections.abc import Mapping
@@ -20,10 +20,10 @@ from typing import Any
 from .faults import LASTING, Fault
 from .guards import GuardConfig
 
-# Good steps in a row after which the learning rate ramps back, and an earlier checkpoint counts as good: as many as the
-# guards remember.
+# Number of good steps in a row after which the learning rate ramps back and an earlier checkpoint counts as good: as
+# many as the guards remember.
 GOOD_STEPS = 20
-# Steps in which the ramp undoes one backoff.
+# Number of steps in which the ramp undoes one reduction of the learning rate.
 RAMP_STEPS = 20
 
 
@@ -38,18 +38,19 @@ class Action(StrEnum):
 
 @dataclass(slots=True)
 class RecoveryConfig:
-    """Conditions of each action."""
+    """Conditions of the actions after a fault."""
 
     enabled: bool = True
-    """Off: a non-finite update is skipped and counted, as elsewhere; no guard, no restore, no backoff."""
+    """If this is off, a fault skips the update and is counted, but there are no guards, no restores and no reduction
+    of the learning rate. A non-finite weight then stops the run."""
     recovery_lr_factor: float = 0.5
-    """The learning rate is multiplied by this at every restore."""
+    """Factor on the learning rate at every restore."""
     max_consecutive_nans: int = 5
-    """Faults in a row that are survived; one more and training stops (exit code 4)."""
+    """Maximum number of faults in a row; after one more, training stops (exit code 4)."""
     restore_after: int = 2
-    """Faults in a row after which the last good checkpoint is restored."""
+    """Number of faults in a row after which the last good checkpoint is restored."""
     max_restores: int = 8
-    """Restores that are tried; where one more is due, training stops (exit code 4)."""
+    """Maximum number of restores; if one more is due, training stops (exit code 4)."""
     guard: GuardConfig = field(default_factory=GuardConfig)
 
     def __post_init__(self) -> None:
@@ -66,32 +67,32 @@ class RecoveryConfig:
 
 @dataclass(slots=True)
 class RecoveryState:
-    """Counts of faults and restores, and the checkpoints known to be good; saved, and not undone by a restore."""
+    """Counts of faults and restores, and the checkpoints known to be good. Saved, and not undone by a restore."""
 
     lr_scale: float = 1.0
-    """What the scheduled learning rate is multiplied by."""
+    """Factor on the scheduled learning rate."""
     lr_ceiling: float = 1.0
-    """What lr_scale may ramp back to."""
+    """Value up to which lr_scale may ramp back."""
     skipped: int = 0
-    """Faults so far, each an update that was not made or was undone."""
+    """Number of faults so far; the update of each was not made or was undone."""
     consecutive: int = 0
-    """Faults in a row."""
+    """Number of faults in a row."""
     good: int = 0
-    """Good steps in a row."""
+    """Number of good steps in a row."""
     restores: int = 0
-    """Restores so far."""
+    """Number of restores so far."""
     halvings: int = 0
-    """How often the micro-batch was halved because memory ran out."""
+    """Number of times that the micro-batch was halved because memory ran out."""
     ineffective: int = 0
-    """Steps in a row without an effective update."""
+    """Number of steps in a row without an effective update."""
     last_good_step: int = 0
-    """The newest checkpoint that is known to be good."""
+    """Step of the newest checkpoint that is known to be good."""
     candidates: dict[int, float] = field(default_factory=dict)
-    """Newer checkpoints that may become it, GOOD_STEPS apart, each with its score."""
+    """Score by step of newer checkpoints that may become the last good one, at least GOOD_STEPS apart."""
     best_step: int = 0
-    """The checkpoint of the best score among those known to be good."""
+    """Step of the checkpoint with the best score. Without validation it must be known to be good."""
     best_score: float = float("-inf")
-    """Validation score, or the running mean reward where there is no validation."""
+    """Its score: the validation score, or the running mean reward without validation."""
 
     def state_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -101,7 +102,7 @@ class RecoveryState:
             setattr(self, name, value)
 
     def saved(self, step: int, score: float, *, measured: bool) -> None:
-        """Take note that the checkpoint of `step` is written; `score` is -inf if there is no score yet.
+        """Record that the checkpoint of `step` was written; `score` is -inf if there is no score yet.
 
         A score measured on this very checkpoint counts at once. A running mean lags behind the checkpoint, so it
         counts only once the checkpoint is known to be good.
@@ -113,7 +114,7 @@ class RecoveryState:
             self.candidates[step] = score
 
     def proven(self, step: int) -> None:
-        """The candidate of `step` turned out to be good, and so did those before it."""
+        """Record that the candidate of `step` and those before it turned out to be good."""
         for known in sorted(self.candidates):
             if known <= step:
                 score = self.candidates.pop(known)
@@ -123,7 +124,7 @@ class RecoveryState:
 
 
 def escalate(state: RecoveryState, config: RecoveryConfig, *, step: int, fault: Fault | None) -> Action:
-    """The action for the outcome of `step` (1 is the first), which is counted in the state."""
+    """Return the action for the outcome of `step`, counted from 1, and count the outcome in the state."""
     if fault is None:
         _good_step(state, config, step)
         return Action.go_on
@@ -145,7 +146,7 @@ def _restore(state: RecoveryState, config: RecoveryConfig) -> Action:
     state.lr_ceiling = config.recovery_lr_factor**state.restores
     state.lr_scale = min(state.lr_scale, state.lr_ceiling) * config.recovery_lr_factor
     state.restores += 1
-    # Saved between the good state and the fault: nobody knows.
+    # These were saved between the last good checkpoint and the fault, so they may be bad.
     state.candidates = {}
     return Action.restore
 
@@ -156,7 +157,7 @@ def _good_step(state: RecoveryState, config: RecoveryConfig, step: int) -> None:
     if state.good > GOOD_STEPS and state.lr_scale < state.lr_ceiling:
         back = config.recovery_lr_factor ** (-1 / RAMP_STEPS)
         state.lr_scale = min(state.lr_ceiling, state.lr_scale * back)
-    # A skipped update leaves the weights alone, so what counts is that a checkpoint's successors all went well.
+    # A skipped update does not change the weights, so a fault after a checkpoint only delays when it counts as good.
     proven = [saved for saved in state.candidates if state.good >= GOOD_STEPS <= step - saved]
     if proven:
         state.proven(max(proven))

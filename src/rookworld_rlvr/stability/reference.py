@@ -1,7 +1,7 @@
-"""The reference model that KL is measured to: frozen, or brought up to the policy now and then.
+"""The reference model of the KL penalty: frozen, or updated from the policy at intervals.
 
-A refresh is done between two steps, whole, and what it leaves is in the next checkpoint. KL is reported to
-the reference in force and to the original one, so a refresh hides no drift.
+A refresh is made as a whole between two steps, and its result is in the next checkpoint. KL is reported to the current
+reference and to the original one, so a refresh hides no drift.
 """
 
 import copy
@@ -20,11 +20,11 @@ class ReferenceMode(StrEnum):
     """Rule by which the reference takes over the policy's weights."""
 
     frozen = "frozen"
-    """Never: the reference is the starting model."""
+    """Never: the reference remains the starting model."""
     every = "every"
     """Every refresh_every steps it becomes a copy of the policy."""
     ema = "ema"
-    """Every refresh_every steps it moves by the fraction 0.6 to the policy (TR-DPO, arXiv 2404.09656)."""
+    """Every refresh_every steps it moves 0.6 of the way to the policy (TR-DPO, arXiv 2404.09656)."""
     on_improvement = "on_improvement"
     """Every refresh_every steps it becomes a copy, but only if the validation score has not fallen since the last
     refresh."""
@@ -40,7 +40,7 @@ class ReferenceConfig:
 
     mode: ReferenceMode = ReferenceMode.frozen
     refresh_every: int = 50
-    """Steps between refreshes; unused by frozen."""
+    """Number of steps between refreshes; not used by frozen."""
 
     def __post_init__(self) -> None:
         if self.refresh_every < 1:
@@ -48,13 +48,13 @@ class ReferenceConfig:
 
 
 def make_reference(policy: Policy) -> Policy:
-    """A frozen copy of the policy, dropout off."""
+    """Return a frozen copy of the policy, with dropout off."""
     model = copy.deepcopy(policy.model).eval().requires_grad_(False)
     return replace(policy, model=model)
 
 
 class References:
-    """The reference in force and the original one; they are one model as long as the reference has never moved."""
+    """The current reference and the original one, which are one model if the reference never moves."""
 
     def __init__(self, policy: Policy, config: ReferenceConfig) -> None:
         self._config = config
@@ -69,13 +69,13 @@ class References:
         return self.original is not self.current
 
     def begin(self, score: float) -> None:
-        """on_improvement: the validation score that the first refresh is compared with."""
+        """Set the validation score with which on_improvement compares the first refresh."""
         self._score = score
 
     def maybe_refresh(self, policy: Policy, *, step: int, score: Callable[[], float]) -> bool:
-        """Refresh the reference if that is due after `step` (1 is the first); return whether it was refreshed.
+        """Refresh the reference if that is due after `step`, counted from 1; return whether it was refreshed.
 
-        `score` is called only where the mode asks for it.
+        `score` is called only if the mode needs it.
         """
         mode = self._config.mode
         due = mode is not ReferenceMode.frozen and step % self._config.refresh_every == 0
@@ -94,7 +94,7 @@ class References:
 
     @torch.no_grad()
     def _move_to(self, policy: Policy, fraction: float) -> None:
-        """Each tensor once: a state_dict lists tied weights under each of their names."""
+        """Move each tensor once, by the fraction; a state_dict would list tied weights under each of their names."""
         reshard(self.current.model)
         theirs = dict(policy.model.named_parameters())
         for name, ours in self.current.model.named_parameters():
@@ -104,7 +104,7 @@ class References:
             buffer.copy_(buffers[name])
 
     def state_dict(self) -> dict[str, Any]:
-        """The weights of both, the original's only where it is another model."""
+        """Return the weights of both; None for the original if it is the same model."""
         return {
             "current": self.current.model.state_dict(),
             "original": self.original.model.state_dict() if self.moves else None,
@@ -113,7 +113,7 @@ class References:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was saved, whichever mode saved it: KL to the original stays KL to the starting model."""
+        """Load a saved state, whichever mode saved it: KL to the original stays KL to the starting model."""
         load_full_state(self.current.model, state["current"])
         if state["original"] is not None and not self.moves:
             if self.current.sharded:

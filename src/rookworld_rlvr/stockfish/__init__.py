@@ -1,1 +1,1 @@
-"""Stockfish: a UCI process, one engine, several of them, and their analyses on disk."""
+"""Stockfish: a UCI process, an engine, a pool of engines, and a cache of their analyses on disk."""

@@ -1,9 +1,9 @@
-"""Analyses of an engine on disk, shared by processes and runs.
+"""Cache of an engine's analyses on disk, shared by processes and runs.
 
-The key of an analysis is everything that it depends on: the engine's name, version and network, its hash, the limit,
-and the position with its half-move clock. So the analysis that is read is the one that would have been computed.
-SQLite with a write-ahead log: a process that is killed loses at most what it was writing, and several may read and
-write at once.
+The key of an analysis has everything that the analysis depends on: the engine's name, version and network, its hash
+size, the limit of the search, and the position with its half-move clock. So a cached analysis is the one that a search
+would give. The file is an SQLite database with a write-ahead log: a killed process loses at most the analysis that it
+was writing, and several processes may read and write at the same time.
 """
 
 import json
@@ -16,7 +16,7 @@ from pathlib import Path
 from ..errors import ScorerError
 from .engine import Analysis
 
-# The number rises when searches are started or read in another way.
+# The number in the name is raised when the code that starts searches or reads their output changes the result.
 FILE = "engine-2.sqlite"
 BUSY_S = 30.0
 _TABLE = """CREATE TABLE IF NOT EXISTS analyses (
@@ -25,18 +25,18 @@ _TABLE = """CREATE TABLE IF NOT EXISTS analyses (
 
 
 class CacheError(ValueError):
-    """A cache that cannot be opened; one line."""
+    """A cache cannot be opened; the message is one line."""
 
 
 def default_folder() -> Path:
-    """`rookworld` among the user's caches."""
+    """Return the folder `rookworld` below XDG_CACHE_HOME or ~/.cache."""
     root = os.environ.get("XDG_CACHE_HOME", "")
-    # Not Path.home, which raises where there is none.
+    # Not Path.home, which raises if there is no home folder.
     return Path(root or os.path.expanduser("~/.cache")) / "rookworld"
 
 
 class EngineCache:
-    """Analyses by engine and position, in `folder`. Used from several threads; raises CacheError."""
+    """Analyses by engine and position, stored in `folder`. Several threads may use it. Raises CacheError."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -46,31 +46,31 @@ class EngineCache:
         self._lock = threading.Lock()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # In autocommit: an analysis is on disk, for every process to see, as soon as it is put.
+            # With autocommit an analysis is on disk and visible to every process as soon as it is stored.
             self._file = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
             self._prepare()
         except (OSError, sqlite3.Error) as error:
             raise CacheError(f"expected a cache of analyses at {self.path}, got {error}") from error
 
     def get(self, engine: str, position: str) -> Analysis | None:
-        """None where there is none. Raises ScorerError for a file that cannot be read."""
+        """Return the analysis of a position, None if there is none. Raises ScorerError if the file cannot be read."""
         rows = self._run("SELECT lines FROM analyses WHERE judge = ? AND position = ?", engine, position)
         if not rows:
             return None
         return Analysis(position, tuple((move, pawns) for move, pawns in json.loads(rows[0][0])))
 
     def put(self, engine: str, analysis: Analysis) -> None:
-        """Raises ScorerError for a file that cannot be written to, as on a full disk."""
+        """Store an analysis. Raises ScorerError if the file cannot be written, as on a full disk."""
         values = (engine, analysis.position, json.dumps(analysis.lines))
         self._run("INSERT OR REPLACE INTO analyses VALUES (?, ?, ?)", *values)
 
     def close(self) -> None:
-        """Safe to call again."""
+        """Close the file. Safe to call again."""
         with self._lock:
             self._file.close()
 
     def _prepare(self) -> None:
-        """Several processes may begin at once, and only one can change the mode of the log."""
+        """Set the log mode and create the table. Several processes may start at once; only one can change the mode."""
         deadline = time.monotonic() + BUSY_S
         while True:
             try:
@@ -80,7 +80,7 @@ class EngineCache:
                 if "locked" not in str(error) or time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
-        # A power cut may then cost the newest analyses, never the file.
+        # With this setting a power cut may lose the newest analyses but never damages the file.
         self._file.execute("PRAGMA synchronous = NORMAL")
         self._file.execute(_TABLE)
 

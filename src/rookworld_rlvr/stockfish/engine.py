@@ -1,4 +1,4 @@
-"""One Stockfish: located, checked, and replaced where it hangs or dies."""
+"""One Stockfish engine: its binary is found and checked, and a process that hangs or dies is replaced."""
 
 import os
 import re
@@ -14,27 +14,27 @@ from .uci import ALL_LINES, Limit, Lines, UciError, UciProcess
 # Debian installs the binary here, which is not on root's PATH.
 DEBIAN_PATH = Path("/usr/games/stockfish")
 MIN_VERSION = 15
-# Nightly builds have no version number: a date as day, month, year, or the word.
+# Nightly builds have no version number, but a date (day, month, year) or the word `dev`.
 _NAME = re.compile(r"Stockfish (?:(?P<date>\d{6})|(?P<version>\d+)|dev)\b")
-# Of Stockfish 15, as year, month, day.
+# Release date of Stockfish 15 as year, month, day.
 MIN_DATE = "220418"
-# A search that ends before every move was looked at is made again with twice the nodes, this often at most.
+# Largest number of searches of a position, each with twice the nodes of the last, until every move has an eval.
 MAX_DOUBLINGS = 12
 # With a longer limit an engine that hangs would never be noticed.
 MAX_TIMEOUT_S = 86_400
-# Hash of a process, MiB, cleared before every position: a search of some 20,000 nodes fills no more. An evaluation
-# depends on it.
+# Size of a process's hash table in MiB. The table is cleared before every position, and a search of about 20,000 nodes
+# fills no more than this. Evaluations depend on the size.
 HASH_MIB = 1
-# Times that a position is searched, each by a new process, before the search counts as failed.
+# Number of attempts to search a position, each retry in a new process, before the search counts as failed.
 ATTEMPTS = 3
 
 
 class EngineUnusableError(ValueError):
-    """A binary that does not work as an engine, or is too old; one line."""
+    """A binary does not work as an engine, or is too old; the message is one line."""
 
 
 class EngineNotFoundError(EngineUnusableError):
-    """No engine where one is needed."""
+    """An engine is needed and none was found."""
 
 
 @dataclass(slots=True)
@@ -42,12 +42,12 @@ class EngineProcessConfig:
     """The engine's binary, its processes and their time limit."""
 
     path: str = ""
-    """The binary; empty: STOCKFISH_PATH, the PATH, then Debian's place."""
+    """Path of the binary. Empty: STOCKFISH_PATH, then `stockfish` on the PATH, then Debian's /usr/games/stockfish."""
     processes: int = 1
-    """Engine processes; change speed alone."""
+    """Number of engine processes; it changes the speed, not the results."""
     timeout_s: float = 10.0
-    """A search of `nodes` that takes longer has hung, one of more nodes in proportion: the engine is killed and the
-    position searched again."""
+    """Seconds after which a search of `nodes` nodes counts as hung; for more nodes the time grows in proportion. The
+    engine is then killed and the position is searched again."""
     cache: bool = True
     """Keep analyses on disk for later runs, in `rookworld` below XDG_CACHE_HOME or ~/.cache."""
 
@@ -61,10 +61,10 @@ class EngineProcessConfig:
 
 @dataclass(slots=True)
 class EngineConfig(EngineProcessConfig):
-    """An engine, and how hard it looks at a position."""
+    """Stockfish, and the size of its search of a position."""
 
     nodes: int = 20000
-    """Nodes per position, all its legal moves together. Unlike a time, they give the same result on every machine."""
+    """Nodes per position for all its legal moves together; unlike a time, the same result on every machine."""
 
     def __post_init__(self) -> None:
         # super() does not find a dataclass with slots.
@@ -80,14 +80,14 @@ class Analysis:
     position: str
     """The position as it was searched; see `engine_position`."""
     lines: Lines
-    """Moves with their evals, as the engine ranks them; empty in mate and stalemate."""
+    """Moves with their evals, in the engine's order; empty in checkmate and stalemate."""
     origin: str = "engine"
     """Source of the evaluations: `engine`, or the name of the evaluation cache."""
 
 
 def find_engine(path: str = "") -> str:
-    """The engine's binary, an absolute path. Raises EngineNotFoundError with the line that installs one."""
-    # Not Path.expanduser, which raises where there is no such user.
+    """Return the absolute path of the engine's binary. Raises EngineNotFoundError if there is none."""
+    # Not Path.expanduser, which raises if there is no such user.
     wanted = os.path.expanduser(path or os.environ.get("STOCKFISH_PATH", ""))
     if wanted and not Path(wanted).is_file():
         raise EngineNotFoundError(f"expected an engine's binary, got {wanted!r}: no such file")
@@ -99,10 +99,10 @@ def find_engine(path: str = "") -> str:
 
 
 def engine_position(fen: str) -> str:
-    """A position as an engine sees it: the FEN as python-chess prints it, with move number 1.
+    """Return a position as an engine gets it: the FEN as python-chess prints it, with move number 1.
 
-    The half-move clock stays, because evals fall towards a draw as it rises; the move number decides nothing and
-    is the same for all. Raises ValueError for a FEN that does not parse.
+    The half-move clock is kept, because evals approach a draw as it rises. The move number has no effect on evals, so
+    it is the same for all positions. Raises ValueError for a FEN that does not parse.
 
     >>> engine_position("8/8/8/4k3/8/4P3/8/4K3 b - - 7 60")
     '8/8/8/4k3/8/4P3/8/4K3 b - - 7 1'
@@ -124,10 +124,10 @@ class Engine:
         self._process: UciProcess | None = None
         self._closed = False
         self.restarts = 0
-        """Processes that were replaced."""
+        """Number of processes that were replaced."""
 
     def identity(self) -> str:
-        """Name, version and network: with hash and limit, everything that an analysis depends on. Starts the engine."""
+        """Start the engine and return name, version and network: with hash and limit, all that decides an analysis."""
         try:
             process = self._running()
         except UciError as error:
@@ -140,7 +140,7 @@ class Engine:
         return " ".join(part for part in (process.name, process.network) if part)
 
     def analyse(self, position: str, limit: Limit) -> Analysis:
-        """The analysis of a position of `engine_position`. Raises ScorerError where every attempt fails."""
+        """Return the analysis of a position from `engine_position`. Raises ScorerError if every attempt fails."""
         moves = parse_fen(position).legal_moves.count()
         if not moves:
             return Analysis(position, ())
@@ -164,7 +164,7 @@ class Engine:
             self._discard()
 
     def _complete(self, position: str, limit: Limit, moves: int) -> Lines:
-        """A few nodes may not suffice to look at every move once."""
+        """Return evals of all moves. As long as the nodes do not suffice for that, search again with twice as many."""
         for _ in range(MAX_DOUBLINGS if limit.nodes else 1):
             timeout_s = self._config.timeout_s * max(1.0, limit.nodes / self._config.nodes)
             lines = self._running().search(position, limit, timeout_s, moves)
@@ -190,13 +190,13 @@ class Engine:
 
 
 def require_new_enough(name: str, binary: str) -> None:
-    """Raises EngineUnusableError where what `binary` says it is is no Stockfish, or too old."""
+    """Raise EngineUnusableError if `name`, which `binary` reports, is not Stockfish or is too old a version."""
     if not _new_enough(name):
         raise EngineUnusableError(f"expected Stockfish {MIN_VERSION} or newer, got {name!r} from {binary}")
 
 
 def _new_enough(name: str) -> bool:
-    """
+    """Return True for the name of a Stockfish that is new enough.
     >>> [_new_enough(f"Stockfish {build}") for build in ("15.1", "14.1", "dev-2024", "190422", "180421")]
     [True, False, True, True, False]
     """

@@ -1,4 +1,4 @@
-"""Positions spread over engine processes; each is analysed once, however often it is requested."""
+"""Pool of engines that share the positions to analyse; each is analysed once, however often it is requested."""
 
 import queue
 import threading
@@ -17,18 +17,18 @@ from .cache import EngineCache, default_folder
 from .engine import HASH_MIB, Analysis, Engine, EngineConfig, engine_position
 from .uci import Limit
 
-# In memory: more than the prompts of a step, so that the results of `prepare` are still there.
+# Analyses kept in memory: more than the prompts of a step, so that the results of `prepare` are still there.
 KEPT = 8192
 
 
 @dataclass(frozen=True, slots=True)
 class EngineCounts:
-    """Work of a pool since it was opened."""
+    """The work of a pool since it was opened."""
 
     positions: int = 0
-    """Analyses that were handed out, each position once per call."""
+    """Analyses that were returned; in one call each position counts once."""
     searched: int = 0
-    """Analyses among `positions` that an engine had to search; the others were known."""
+    """Analyses among `positions` that an engine had to search; the others were in memory or in the cache."""
     restarts: int = 0
     """Engine processes that were replaced."""
     wait_s: float = 0.0
@@ -49,18 +49,18 @@ class EngineCounts:
 class _Request:
     future: Future[Analysis]
     searched: bool
-    """An engine searches it, and that is not counted yet."""
+    """True for a search by an engine that is not in the counts yet."""
 
 
 class EnginePool:
-    """`config.processes` engines that live as long as the pool. Use it in a `with`, or close it.
+    """A pool of `config.processes` engines. Use it in a `with` block, or close it.
 
-    The first engine is begun and checked at once, the others when they are needed. Whatever the number of engines,
-    the order of positions or what the cache holds, the analyses are the same. Raises EngineUnusableError, CacheError.
+    The first engine is started and checked at once, the others when they are needed. The analyses do not depend on the
+    number of engines, the order of positions or the contents of the cache. Raises EngineUnusableError, CacheError.
     """
 
     def __init__(self, config: EngineConfig, *, cache_folder: Path | None = None) -> None:
-        """`cache_folder`: folder of the cache, by default `rookworld` among the user's caches."""
+        """`cache_folder`: folder of the cache; None means `default_folder()`."""
         self._config = config
         self._engines = [Engine(config) for _ in range(config.processes)]
         self.name = self._engines[0].identity()
@@ -87,16 +87,16 @@ class EnginePool:
         self.close()
 
     def prepare(self, fens: Iterable[str], *, nodes: int = 0) -> None:
-        """Begin with these positions and return at once. A search that fails is repeated by `analyse`."""
+        """Start the analysis of these positions and return at once. A search that fails is repeated by `analyse`."""
         limit = self._limit(nodes)
         with self._lock:
             for position in dict.fromkeys(map(engine_position, fens)):
                 self._request(position, limit)
 
     def analyse(self, fens: Sequence[str], *, nodes: int = 0) -> list[Analysis]:
-        """An analysis of each position, in order; `nodes` above 0 replaces the configured number.
+        """Return an analysis of each position, in order; `nodes` above 0 replaces the configured number.
 
-        Raises ScorerError where an engine fails on a position again and again, ValueError for a malformed FEN.
+        Raises ScorerError if every attempt to search a position fails, ValueError for a malformed FEN.
         """
         began, limit = time.perf_counter(), self._limit(nodes)
         positions = [engine_position(fen) for fen in fens]
@@ -109,7 +109,7 @@ class EnginePool:
         return [analyses[position] for position in positions]
 
     def counts(self) -> EngineCounts:
-        """The work so far."""
+        """Return the work so far."""
         restarts = sum(engine.restarts for engine in self._engines)
         return EngineCounts(self._positions, self._searched, restarts, self._wait_s)
 
@@ -126,9 +126,9 @@ class EnginePool:
         return Limit(nodes=nodes or self._config.nodes)
 
     def _request(self, position: str, limit: Limit) -> _Request:
-        """A request that is known, under way, or begun now. The caller holds the lock."""
+        """Return the request of a position, and start it if there is none. The caller holds the lock."""
         request = self._requests.pop((position, limit), None)
-        # The cause of a failure may have passed, so every position is tried again.
+        # The cause of a failure may be gone by now, so a failed request is started again.
         if request is None or _failed(request.future):
             request = self._begin(position, limit)
         self._requests[position, limit] = request
@@ -158,7 +158,7 @@ class EnginePool:
         return analysis
 
     def _search(self, position: str, limit: Limit) -> Analysis:
-        """In a thread of the pool, of which there are no more than engines."""
+        """Search a position in a thread of the pool. There are as many threads as engines, so one engine is idle."""
         engine = self._idle.get()
         try:
             analysis = engine.analyse(position, limit)
@@ -169,7 +169,7 @@ class EnginePool:
         return analysis
 
     def _cache_key(self, limit: Limit) -> str:
-        """Everything beside the position that an analysis depends on."""
+        """Return everything except the position that an analysis depends on."""
         return f"{self.name}, hash {HASH_MIB}, {limit}, all moves"
 
 

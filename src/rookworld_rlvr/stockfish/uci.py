@@ -1,10 +1,10 @@
 """Client of one engine process that speaks UCI over pipes, one position at a time and with a deadline.
 
-python-chess has a client too, which parses every move of every line of the search, up to 218 lines per depth. Measured
-with Stockfish 15 over 60 positions in turn, 20,000 nodes and MultiPV over all legal moves, on two busy cores: 11.0
-positions per second here and 3.8 with `SimpleEngine.analysis`; Python's share is 1.2 and 30.4 ms of CPU time per
-position, the engine's 19. `SimpleEngine.analyse` makes 5.3 positions per second, but reports the bound of a move whose
-search was cut short as its score, so 10 of the 60 analyses differ; those of `analysis` are equal to these.
+python-chess also has a client, but it parses every move of every line of the search, up to 218 lines per depth.
+Measured with Stockfish 15 on 60 positions, 20,000 nodes and MultiPV over all legal moves, on two busy cores: this
+client makes 11.0 positions per second and `SimpleEngine.analysis` 3.8, with the same results. Per position Python takes
+1.2 ms of CPU time here and 30.4 ms there, the engine 19 ms. `SimpleEngine.analyse` makes 5.3 positions per second, but
+reports a bound as the score of a move whose search was cut short, so 10 of the 60 analyses differ.
 Protocol: https://github.com/official-stockfish/Stockfish/wiki/UCI-&-Commands
 """
 
@@ -20,21 +20,21 @@ from chess.engine import Cp, Mate
 from ..board.evals import to_pawns
 
 READ_BYTES = 1 << 16
-# To load a network from a slow disk; a search has a deadline of its own.
+# Time limit of the start, during which a network may be loaded from a slow disk. A search has its own deadline.
 START_S = 30.0
-# A wait of poll's is an int of C, in milliseconds; a longer one is made of several.
+# `poll` takes its timeout as a C int of milliseconds, so a longer wait is split into several.
 LONGEST_POLL_S = 86_400.0
-# As many as a position has legal moves at most; an engine takes fewer where there are fewer.
+# Largest number of legal moves in any position; an engine reports fewer lines if there are fewer moves.
 ALL_LINES = 218
 
 
 class UciError(RuntimeError):
-    """The engine did not answer in time, has died, or speaks no UCI; one line."""
+    """The engine did not answer in time, died, or does not speak UCI; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Limits of a search, of which those above 0 apply. There is no time limit: results would depend on the machine."""
+    """Limits of a search; 0 is no limit. There is no time limit, because results would then depend on the machine."""
 
     nodes: int = 0
     depth: int = 0
@@ -46,17 +46,17 @@ class Limit:
 
 
 Lines = tuple[tuple[str, float], ...]
-"""Moves as UCI with their evals, as the engine ranks them: pawns, from the view of the side to move, mates folded in.
-A search that ended between two depths has seen some of them deeper than the others."""
+"""Moves as UCI with their evals, in the engine's order. Evals are in pawns from the view of the side to move, mates
+included (see `to_pawns`). If a search ended between two depths, some moves were searched deeper than others."""
 
 
 class UciProcess:
-    """A running engine, single-threaded, that reports `lines` variations. Raises UciError if it is none."""
+    """A running single-threaded engine that reports `lines` variations. Raises UciError if `binary` is no engine."""
 
     def __init__(self, binary: str, *, hash_mib: int, lines: int) -> None:
         self._unread = b""
         try:
-            # A process group of its own: Ctrl-C is ours to handle. When we die its input ends, and so does it.
+            # In its own process group the engine gets no Ctrl-C. If we die, the engine's input ends, and it exits.
             self._process = subprocess.Popen(
                 [binary],
                 stdin=subprocess.PIPE,
@@ -78,28 +78,28 @@ class UciProcess:
             raise
 
     def search(self, fen: str, limit: Limit, timeout_s: float, moves: int) -> Lines:
-        """The engine's evals of a position that has a legal move, as if the engine had just been started.
+        """Return the engine's evals of a position that has a legal move, as if the engine had just been started.
 
-        `moves`: how many it reports at most. If the limit ends the search in the middle of a move, the move's newest
-        score is only a bound. The move then keeps its last exact score; without an exact score it is left out.
+        `moves` is the number of moves that it reports. If the limit ends the search in the middle of a move, the move's
+        newest score is only a bound. The move then keeps its last exact score; without one it is left out.
         """
         self._send("ucinewgame", f"position fen {fen}", f"go {limit}")
         return last_lines(list(self._until("bestmove", timeout_s)), moves)
 
     def kill(self) -> None:
-        """End it at once, whatever it does; safe to call again, and from another thread."""
+        """Kill the process at once, even during a search. Safe to call again, and from another thread."""
         self._process.kill()
         self._process.wait()
 
     def close(self) -> None:
-        """Kill the process and close its pipes. Only while no search is under way."""
+        """Kill the process and close its pipes. Must not be called during a search."""
         self.kill()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
 
     def _greet(self) -> None:
-        """Its name with version, and of its options the default network and the largest hash, where it names them."""
+        """Read the engine's name with its version, and the name of its default network if it has one."""
         self._send("uci")
         for line in self._until("uciok", START_S):
             if line.startswith("id name "):
@@ -115,7 +115,7 @@ class UciProcess:
             raise UciError("it has died") from error
 
     def _until(self, last: str, timeout_s: float) -> Iterator[str]:
-        """Its lines before the one that begins with `last`."""
+        """Yield the engine's lines before the one that begins with `last`. Raises UciError after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while True:
             *lines, self._unread = self._unread.split(b"\n")
@@ -130,7 +130,7 @@ class UciProcess:
             self._unread += chunk
 
     def _read(self, deadline: float) -> bytes | None:
-        """New output, perhaps empty; None where there is none before the deadline."""
+        """Return new output, possibly empty; None if there is none before the deadline."""
         assert self._process.stdout is not None
         poll = select.poll()
         poll.register(self._process.stdout, select.POLLIN | select.POLLHUP)
@@ -143,9 +143,9 @@ class UciProcess:
 
 
 def last_lines(output: Sequence[str], moves: int) -> Lines:
-    """The newest move of each rank with its newest exact eval, from all lines of a search that reports `moves` moves.
+    """Return the newest move of each rank with its newest exact eval, from the output of a search of `moves` moves.
 
-    Lines are parsed from the newest back until every rank has both, which is usually the last depth alone.
+    Lines are parsed from the newest backwards until every rank has both; usually only the last depth is parsed.
     """
     ranked: dict[int, str] = {}
     evals_pawns: dict[str, float] = {}
@@ -162,7 +162,7 @@ def last_lines(output: Sequence[str], moves: int) -> Lines:
 
 
 def _variation(words: list[str]) -> tuple[int, str, float]:
-    """Rank, move and eval of `info … multipv 2 score cp -31 … pv e2e4 …`."""
+    """Return rank, move and eval of `info … multipv 2 score cp -31 … pv e2e4 …`."""
     try:
         at = words.index("score")
         score = {"cp": Cp, "mate": Mate}[words[at + 1]](int(words[at + 2]))

@@ -1,4 +1,4 @@
-"""Chess as text: the two tasks' prompts and completions, rendered and parsed."""
+"""Text formats of the two chess tasks: rendering and parsing of prompts and completions."""
 
 from collections.abc import Iterable
 
@@ -38,7 +38,7 @@ __all__ = [
 
 
 def parse_prompt(prompt: str) -> Prompt:
-    """A prompt of either task, by its prefix. Raises PromptError."""
+    """Parse a prompt of either task, which is recognised by its prefix. Raises PromptError for a malformed prompt."""
     if prompt.startswith(POLICY_PREFIX):
         return parse_policy_prompt(prompt)
     if prompt.startswith(ENVIRONMENT_PREFIX):
@@ -47,6 +47,6 @@ def parse_prompt(prompt: str) -> Prompt:
 
 
 def policy_fens(prompts: Iterable[str]) -> dict[str, str]:
-    """The FENs of the policy prompts among these, by prompt. Raises PromptError."""
+    """Return the FEN of each policy prompt among `prompts`, by prompt. Raises PromptError for a malformed prompt."""
     parsed = ((prompt, parse_prompt(prompt)) for prompt in dict.fromkeys(prompts))
     return {prompt: query.fen for prompt, query in parsed if isinstance(query, PolicyPrompt)}

@@ -1,7 +1,7 @@
-"""Defects in a file of rows, counted and named, and the same rows corrected.
+"""Audit of a file of rows: count and name its defects, and write the same rows corrected.
 
-The defect this looks for first: published policy data takes `B:` from the wrong end of the evals
-where Black moves, so that a model learns to play Black's worst candidate.
+The most important defect: if Black moves, published policy data takes `B:` from the wrong end of the evals, so that a
+model learns to play Black's worst candidate.
 """
 
 import json
@@ -32,15 +32,15 @@ from .types import (
 )
 
 GROUPS = ("white", "black", "environment")
-# Malformed rows that are shown of each reason, and how much of each.
+# Number of malformed rows shown for each failure reason, and number of characters shown of each row.
 MOST_SHOWN, MOST_CHARACTERS = 3, 100
 
 
 def audit(source: str | Path, *, split: str = "train") -> AuditReport:
-    """Reads all of `source` (as `read_corpus` does) and counts its defects.
+    """Read all rows of `source`, as `read_corpus` does, and count their defects.
 
-    Whatever it finds is data; it raises CorpusError only for a source that is missing, unreadable or
-    without a valid row.
+    Defects are counted and raise nothing. Raises CorpusError only if the source is missing, unreadable or without a
+    valid row.
     """
     tally, first = _Tally(), ""
     for number, raw in enumerate(raw_rows(source, split=split), start=1):
@@ -55,7 +55,7 @@ def audit(source: str | Path, *, split: str = "train") -> AuditReport:
 
 
 class _Tally:
-    """The report while it is being counted."""
+    """Running counts from which the report is made."""
 
     def __init__(self) -> None:
         self.valid = self.unlabelled = 0
@@ -80,7 +80,7 @@ class _Tally:
             self.findings[group].update(findings)
 
     def show(self, number: int, failure: ParseFailure, raw: RawRow) -> None:
-        """Keep a malformed row to be shown, unless enough of its reason are."""
+        """Keep a malformed row to show in the report, unless enough rows with its reason are kept already."""
         if self.malformed[failure.reason.value] <= MOST_SHOWN:
             text = " ".join((raw if isinstance(raw, str) else json.dumps(raw)).split())
             cut = text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "…"
@@ -104,7 +104,7 @@ class _Tally:
 
 
 def _audit_row(task: Task, prompt: str, completion: str) -> tuple[str, Iterator[str]]:
-    """The group a labelled row is counted in, and its findings."""
+    """Return the group in which a labelled row is counted, and its findings."""
     match parse_prompt(prompt), parse_completion(task, completion):
         case PolicyPrompt() as query, PolicyCompletion() as label:
             board = parse_fen(query.fen)
@@ -115,7 +115,7 @@ def _audit_row(task: Task, prompt: str, completion: str) -> tuple[str, Iterator[
 
 
 def _policy_findings(board: chess.Board, label: PolicyCompletion) -> Iterator[str]:
-    """The names of the `PolicyAudit` counts that a row belongs to."""
+    """Yield the name of each `PolicyAudit` count to which a row belongs."""
     yield "rows"
     if not all(is_legal_uci(board, uci) for uci in label.moves):
         yield "illegal_candidate"
@@ -138,7 +138,7 @@ def _policy_findings(board: chess.Board, label: PolicyCompletion) -> Iterator[st
 
 
 def _mate_findings(board: chess.Board, label: PolicyCompletion) -> Iterator[str]:
-    """Findings that need the board alone: no eval may equal that of a mate in one."""
+    """Yield the findings about mates in one, which need only the board: no other move may have as high an eval."""
     evals = list(zip(label.moves, label.evals_pawns, strict=True))
     mates = [pawns for uci, pawns in evals if is_mate(board, uci)]
     if mates:
@@ -148,7 +148,7 @@ def _mate_findings(board: chess.Board, label: PolicyCompletion) -> Iterator[str]
 
 
 def _environment_findings(query: EnvironmentPrompt, label: EnvironmentCompletion) -> Iterator[str]:
-    """The names of the `EnvironmentAudit` counts that a row belongs to."""
+    """Yield the name of each `EnvironmentAudit` count to which a row belongs."""
     truth = environment_truth(query)
     yield "rows"
     if not is_valid_fen(query.fen):
@@ -161,13 +161,13 @@ def _environment_findings(query: EnvironmentPrompt, label: EnvironmentCompletion
 
 
 def fixed_lines(source: str | Path, *, split: str = "train", dropped: Counter[str] | None = None) -> Iterator[str]:
-    """The rows of `source` put right, in order, as lines without a newline; they audit clean.
+    """Yield the corrected rows of `source`, in order, as lines without a newline. An audit of them finds no defect.
 
-    A row without a defect stays as it is. `P:` rows lose illegal and repeated candidates, and `B:` becomes the
-    candidate of the highest eval, the first of equals; `A:` rows get python-chess's completion. Four kinds of rows are
-    dropped and counted by reason in `dropped`: malformed rows, `A:` rows of impossible positions, rows left without a
-    candidate, and rows whose evals rate a mate in one no better than another candidate. Rows of objects stay JSON
-    objects. Raises CorpusError as `raw_rows` does.
+    A row without a defect is unchanged. `P:` rows lose illegal and repeated candidates, and `B:` becomes the candidate
+    with the highest eval, the first one if several are equal. `A:` rows get python-chess's completion. Four kinds of
+    rows are dropped and counted by reason in `dropped`: malformed rows, `A:` rows of impossible positions, rows left
+    without a candidate, and rows in which a mate in one has no higher eval than another candidate. Rows that are
+    objects stay JSON objects. Raises CorpusError as `raw_rows` does.
     """
     for raw in raw_rows(source, split=split):
         row = parse_row(raw)
@@ -179,7 +179,7 @@ def fixed_lines(source: str | Path, *, split: str = "train", dropped: Counter[st
 
 
 def _line(raw: RawRow, example: Example) -> str:
-    """The example in the form that its row had."""
+    """Return the example as a line of the same form as its row."""
     if isinstance(raw, str):
         return example.prompt + (example.completion or "")
     if example.completion is None:

@@ -1,4 +1,4 @@
-"""Findings of an audit: counts by kind and colour, and the sentences that name a defect."""
+"""Result of an audit: counts by kind of defect and by colour, and the sentences that report them."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -7,48 +7,49 @@ from dataclasses import dataclass
 from ..board.positions import PgnCounts
 from .types import Task
 
-# Of the rows whose evals differ, more than this share with `B:` at the very lowest is no accident.
+# `B:` counts as inverted only if it has the lowest eval in more than this share of the rows whose evals differ.
 INVERTED_FRACTION = 0.5
-# Fewer such rows prove no habit.
+# `B:` counts as inverted only if it has the lowest eval in at least this many rows.
 INVERTED_ROWS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyAudit:
-    """The labelled `P:` rows of one colour to move, counted by finding."""
+    """Counts of the findings in the labelled `P:` rows in which one colour moves."""
 
     rows: int
     illegal_candidate: int
-    """A candidate is no legal move."""
+    """Rows with a candidate that is not a legal move."""
     repeated_candidate: int
     illegal_best: int
-    """`B:` is no legal move."""
+    """Rows whose `B:` is not a legal move."""
     best_not_candidate: int
-    """`B:` is none of the candidates, so the row says nothing about its eval."""
+    """Rows whose `B:` is not among the candidates, so that its eval is unknown."""
     below_best: int
-    """Another candidate's eval is higher than that of `B:`."""
+    """Rows in which another candidate's eval is higher than that of `B:`."""
     lowest: int
-    """Rows among `below_best` where no candidate's eval is lower than that of `B:`."""
+    """Rows among `below_best` in which no candidate's eval is lower than that of `B:`."""
     decided: int
     """Rows whose evals differ, so that `B:` could be below the best."""
     mates: int
-    """Rows in which a candidate mates."""
+    """Rows with a candidate that mates."""
     mate_misjudged: int
-    """Rows among `mates` where a candidate that does not mate has as high an eval: evals of another view, or none."""
+    """Rows among `mates` in which a candidate that does not mate has as high an eval. The evals of such a row are from
+    the other side's view, or are not evals at all."""
 
     @property
     def inverted(self) -> bool:
-        """True if `B:` is taken from the wrong end by habit: see `INVERTED_FRACTION`, `INVERTED_ROWS`."""
+        """True if `B:` is systematically taken from the wrong end: see `INVERTED_FRACTION` and `INVERTED_ROWS`."""
         return self.lowest >= INVERTED_ROWS and self.lowest > INVERTED_FRACTION * self.decided
 
     @property
     def defects(self) -> int:
-        """Findings of all kinds; a row may have several."""
+        """Number of findings of all kinds. One row may have several."""
         illegal = self.illegal_candidate + self.illegal_best
         return illegal + self.repeated_candidate + self.best_not_candidate + self.below_best + self.mate_misjudged
 
     def lines(self, color: str) -> Iterator[str]:
-        """The findings as sentences about `color`'s rows; none where there are no rows."""
+        """Yield the findings about `color`'s rows as sentences; nothing if there are no rows."""
         if self.rows:
             yield (
                 f"{color}: {self.rows} P: rows; {self.illegal_candidate} have an illegal candidate, "
@@ -65,7 +66,7 @@ class PolicyAudit:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentAudit:
-    """The labelled `A:` rows, counted by the field in which they differ from python-chess."""
+    """Counts of the labelled `A:` rows by the field in which they differ from python-chess."""
 
     rows: int
     next_fen: int
@@ -74,19 +75,19 @@ class EnvironmentAudit:
     """A fivefold repetition that the prompt's history is too short to prove counts as a difference."""
     truncated: int
     illegal_as_legal: int
-    """The move is illegal and the row is not truncated."""
+    """Rows with an illegal move that are not marked as truncated."""
     differing: int
     """Rows that differ in any field."""
     impossible: int
-    """The position breaks the rules of chess, as one without a king."""
+    """Rows whose position breaks the rules of chess, for example without a king."""
 
     @property
     def defects(self) -> int:
-        """Findings of all kinds; a row may have two."""
+        """Number of findings of all kinds. One row may have two."""
         return self.differing + self.impossible
 
     def lines(self) -> Iterator[str]:
-        """The findings as a sentence; none where there are no rows."""
+        """Yield the findings as sentences; nothing if there are no rows."""
         if self.rows:
             yield (
                 f"{self.rows} A: rows; {self.differing} differ from python-chess (next_fen {self.next_fen}, "
@@ -99,33 +100,34 @@ class EnvironmentAudit:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """Findings of `audit` in a source of rows."""
+    """Findings of `audit` about a source of rows."""
 
     source: str
     rows: int
     valid: int
     unlabelled: int
-    """Valid rows without a completion; nothing in them to check."""
+    """Valid rows without a completion, in which there is nothing to check."""
     malformed: Counter[str]
-    """Rows by the name of their `FailureReason`."""
+    """Number of malformed rows by the name of their `FailureReason`."""
     duplicate_positions: Counter[Task]
-    """Valid rows whose position stood in an earlier row of the same task."""
+    """Number of valid rows, by task, whose position occurred in an earlier row of the same task."""
     white: PolicyAudit
     black: PolicyAudit
     environment: EnvironmentAudit
     malformed_rows: tuple[str, ...] = ()
-    """The first malformed rows of each reason, as lines for people: the row's number from 1, the reason, the text."""
+    """First malformed rows of each reason as lines to print: the row's number from 1, the reason, the text."""
     games: PgnCounts | None = None
-    """The games of a PGN file."""
+    """Counts of the games of a PGN file; None for other sources."""
 
     @property
     def is_clean(self) -> bool:
-        """True if no row is malformed and no label wrong; duplicates and missing labels are no defects."""
+        """True if no row is malformed, no label is wrong and no game lacks its result. Duplicates and missing labels
+        are not defects."""
         wrong = self.white.defects + self.black.defects + self.environment.defects
         return not (self.malformed or wrong or (self.games and self.games.without_result))
 
     def lines(self) -> Iterator[str]:
-        """The report for people, most general first; a defect is named where there is one."""
+        """Yield the report as lines to print, the most general first."""
         malformed = self.malformed.total()
         yield f"{self.source}: {self.rows} rows, {self.valid} valid, {malformed} malformed"
         if malformed:
@@ -143,7 +145,7 @@ class AuditReport:
             yield "No defect found"
 
     def _game_lines(self) -> Iterator[str]:
-        """The games of a PGN file, and those that were cut off."""
+        """Yield a line about the games of a PGN file, and a warning for each game without a result."""
         if self.games:
             yield f"Games: {self.games.games}; each position is a row, and the moves that were played are no labels"
             yield from self.games.warnings()

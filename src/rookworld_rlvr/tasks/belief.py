@@ -1,4 +1,4 @@
-"""The next state that an `A:` completion claims, compared with the true one."""
+"""Comparison of the next state that an `A:` completion claims with the true one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,24 +17,24 @@ MISSING = "nothing"
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """A completion compared with the truth, square by square and field by field."""
+    """Comparison of a completion with the truth, square by square and field by field."""
 
     believed: chess.BaseBoard | None
-    """The pieces as the completion has them; None if no board can be read."""
+    """The pieces on the board that the completion describes; None if no board can be read."""
     true: chess.BaseBoard
     squares: tuple[chess.Square, ...]
-    """Squares that differ, a1 first."""
+    """Squares that differ, in the order a1, b1, …, h8."""
     fields: tuple[str, ...]
-    """Errors behind the board, in words, and NO_BOARD."""
+    """Errors other than squares, as text: FEN fields and flags, or NO_BOARD and flags if no board can be read."""
 
     @property
     def wrong(self) -> list[str]:
-        """All that is wrong, squares by name."""
+        """All errors: the names of the wrong squares, then the wrong fields."""
         return [*map(chess.square_name, self.squares), *self.fields]
 
 
 def compare_belief(prompt: EnvironmentPrompt, completion: str) -> Belief:
-    """The completion's next state beside that of python-chess. Never fails.
+    """Compare the completion's next state with that of python-chess. Any text is accepted as a completion.
 
     >>> prompt = EnvironmentPrompt(chess.STARTING_FEN, "e2e4", ())
     >>> completion = "rnbqkbnr/pppppppp/8/8/3P4/8/PPPP1PPP/RNBQKBNR w KQkq - 0 1+0.001+0+0"
@@ -60,6 +60,6 @@ def _pieces(placement: str) -> chess.BaseBoard | None:
 
 
 def _differences(names: Sequence[str], written: Sequence[str], true: Sequence[str]) -> list[str]:
-    """The fields that are wrong; a missing one is named as such."""
+    """Describe each wrong field. A missing one is written as MISSING."""
     pairs = zip_longest(names, written[: len(names)], true, fillvalue=MISSING)
     return [f"{name}: wrote {mine}, true {theirs}" for name, mine, theirs in pairs if mine != theirs]

@@ -1,4 +1,4 @@
-"""The classes of transitions that an arbiter must tell apart."""
+"""Classes of moves, by the kinds of transition that the environment task must predict."""
 
 from enum import StrEnum
 
@@ -10,14 +10,14 @@ SEVENTY_FIVE_PLIES = 150
 
 
 class TransitionClass(StrEnum):
-    """A move's class: the first of these that it belongs to."""
+    """Class of a move: the first of these to which it belongs."""
 
     illegal = "illegal"
     mate = "mate"
     stalemate = "stalemate"
     insufficient_material = "insufficient_material"
     seventy_five_moves = "seventy_five_moves"
-    """The move with which the 75-move rule ends the game."""
+    """A move after which the 75-move rule ends the game."""
     castling = "castling"
     en_passant = "en_passant"
     promotion = "promotion"
@@ -27,7 +27,7 @@ class TransitionClass(StrEnum):
 
 
 def transition_class(board: chess.Board, uci: str) -> TransitionClass:
-    """The class of `uci` from `board`.
+    """Return the class of the move `uci` from the position of `board`.
 
     >>> transition_class(chess.Board(), "e2e4"), transition_class(chess.Board(), "e2e5")
     (<TransitionClass.quiet: 'quiet'>, <TransitionClass.illegal: 'illegal'>)

@@ -1,7 +1,7 @@
-"""Rows of data become examples: text lines, JSON lines and Hugging Face datasets of both tasks.
+"""Readers that turn rows of data into examples: text lines, JSON lines and Hugging Face datasets of both tasks.
 
-A bad row is data about the data: it is counted by its reason and left out. A source that holds no
-row at all is our mistake and raises.
+A malformed row is counted by its reason and left out. A source without a valid row is an error of the user and raises
+CorpusError.
 """
 
 import functools
@@ -28,7 +28,7 @@ END_OF_TEXT = "<|endoftext|>"
 # The environment prompt ends with its third separator.
 PROMPT_SEPARATORS = 3
 HASH_BYTES = 8
-# A run asks for the identity of each of its rows several times, and reading a FEN takes most of its start.
+# A run needs the key of each of its rows several times, and parsing the FENs takes most of its start-up time.
 KEYS_KEPT = 1 << 16
 POSITION_FILES = (".fen", ".epd", ".pgn")
 FILE_TYPES = (".txt", ".jsonl", *POSITION_FILES)
@@ -41,26 +41,26 @@ RawRow = str | Mapping[str, object]
 
 
 class CorpusError(ValueError):
-    """A source of rows that is not there, cannot be read or holds no valid row; one line."""
+    """Source of rows that does not exist, cannot be read or holds no valid row. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Content of a source of rows."""
+    """Contents of a source of rows."""
 
     examples: tuple[Example, ...]
-    """The valid rows, in order; at least one."""
+    """Valid rows, in order; at least one."""
     rejects: Counter[str]
-    """Malformed rows by the name of their `FailureReason`."""
+    """Number of malformed rows by the name of their `FailureReason`."""
 
 
 def read_corpus(source: str | Path, *, split: str = "train", limit: int | None = None) -> Corpus:
-    """The examples of `source`: a `.txt` or `.jsonl` file, a dataset's folder, or its name on the hub.
+    """Read the examples of `source`: a `.txt` or `.jsonl` file, a dataset's folder, or a dataset's name on the hub.
 
     A `.fen`, `.epd` or `.pgn` file gives policy prompts without labels.
 
-    `split` applies to datasets; `limit` is the most rows read, blank lines not counted. Raises
-    CorpusError where there is no such source, it cannot be read or it holds no valid row.
+    `split` applies to datasets. `limit` is the maximum number of rows to read; blank lines do not count. Raises
+    CorpusError if the source does not exist, cannot be read or holds no valid row.
     """
     examples: list[Example] = []
     rejects: Counter[str] = Counter()
@@ -77,7 +77,7 @@ def read_corpus(source: str | Path, *, split: str = "train", limit: int | None =
 
 
 def require_valid(source: str | Path, valid: int, rejects: Mapping[str, int], first: str) -> None:
-    """Raises CorpusError unless there is a valid row; `first` is the detail of the first malformed row."""
+    """Raise CorpusError unless there is a valid row. `first` is the detail of the first malformed row."""
     if valid:
         return
     if not rejects:
@@ -88,7 +88,7 @@ def require_valid(source: str | Path, valid: int, rejects: Mapping[str, int], fi
 
 
 def raw_rows(source: str | Path, *, split: str = "train") -> Iterator[RawRow]:
-    """The rows of `source` as they stand, blank lines left out. Raises CorpusError while iterated."""
+    """Yield the rows of `source` unparsed and without blank lines. Raises CorpusError during iteration."""
     path = Path(source)
     if path.is_file() and path.suffix not in FILE_TYPES:
         raise CorpusError(f"expected a .txt, .jsonl, .fen, .epd or .pgn file, got {source}")
@@ -106,7 +106,7 @@ def raw_rows(source: str | Path, *, split: str = "train") -> Iterator[RawRow]:
 
 
 def _may_be_hub_name(source: str | Path) -> bool:
-    """True for a name that the hub may have. The hub takes half a minute to refuse, so no local path may get there."""
+    """Return True for a name that the hub may have, but no local path: the hub takes half a minute to refuse one."""
     path = Path(source)
     in_local_folder = len(path.parts) > 1 and path.parent.exists()
     return bool(HUB_NAME.fullmatch(str(source))) and path.suffix not in FILE_TYPES and not in_local_folder
@@ -117,7 +117,7 @@ def _file_rows(path: Path) -> Iterator[RawRow]:
         read = positions_from_pgn if path.suffix == ".pgn" else positions_from_file
         yield from ({"fen": fen} for fen in read(path))
         return
-    # Undecodable bytes become replacement characters, so that only the row they stand in is lost.
+    # Undecodable bytes become replacement characters, so that only the row that contains them is lost.
     with path.open(encoding="utf-8-sig", errors="replace") as lines:
         for line in lines:
             if line.strip():
@@ -125,7 +125,7 @@ def _file_rows(path: Path) -> Iterator[RawRow]:
 
 
 def _json_row(line: str) -> RawRow:
-    """The object of a JSON line; one without columns where it holds none, for `parse_row` to refuse."""
+    """Return the object of a JSON line, or an empty object for any other line, which `parse_row` then refuses."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -134,14 +134,14 @@ def _json_row(line: str) -> RawRow:
 
 
 def _dataset_rows(source: str | Path, split: str) -> Iterator[RawRow]:
-    # Slow to import and untyped; no other reader needs it.
+    # Imported only here: it is slow to import and untyped, and no other reader needs it.
     datasets = importlib.import_module("datasets")
     try:
         if any((Path(source) / name).exists() for name in ("state.json", "dataset_dict.json")):
             saved = datasets.load_from_disk(str(source))
             yield from saved[split] if isinstance(saved, datasets.DatasetDict) else saved
         else:
-            # Streamed: a limit then reads no more of a large dataset than it needs.
+            # Streaming reads no more of a large dataset than a limit requires.
             yield from datasets.load_dataset(str(source), split=split, streaming=True)
     except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as error:
         wanted = f"a dataset with a split {split!r} in {source}"
@@ -149,9 +149,10 @@ def _dataset_rows(source: str | Path, split: str) -> Iterator[RawRow]:
 
 
 def parse_row(raw: RawRow) -> Example | ParseFailure:
-    """A text line, or an object with `prompt` (and `completion`), `text`, or a bare `fen` for a prompt.
+    """Parse a row: a text line, or an object with `prompt` (and `completion`), with `text`, or with `fen` alone.
 
-    An object's `source`, if it is a plain name such as `engine`, becomes the example's.
+    An object with `fen` alone gives a policy prompt without a label. An object's `source`, if it is a plain name such
+    as `engine`, becomes the example's source.
 
     >>> parse_row({"fen": "8/8/8/8/8/8/8/K1k5 w - - 0 1"}).prompt
     'P: 8/8/8/8/8/8/8/K1k5 w - - 0 1'
@@ -177,10 +178,10 @@ def _columns(raw: Mapping[str, object]) -> Example | ParseFailure:
 
 
 def split_line(line: str) -> Example | ParseFailure:
-    """A published line of either task, cut into prompt and completion.
+    """Split a published line of either task into prompt and completion.
 
-    A policy prompt ends before its padding, which the model writes; an environment prompt ends with
-    its third `+`. Prompt and completion together are the line, less blanks and `<|endoftext|>` around it.
+    A policy prompt ends before its padding, because the model writes the padding. An environment prompt ends with its
+    third `+`. Prompt and completion together are the line without surrounding blanks and `<|endoftext|>`.
 
     >>> split_line("P: 8/8/8/8/8/8/8/K1k5 w - - 0 1   M: a1a2 E: 0.5 B: a1a2").completion
     '   M: a1a2 E: 0.5 B: a1a2'
@@ -194,11 +195,11 @@ def split_line(line: str) -> Example | ParseFailure:
 
 
 def _example(prompt: str, completion: str | None) -> Example | ParseFailure:
-    """The prompt less the blanks after it, which go to the completion."""
+    """Build an example. Blanks at the end of the prompt are moved to the completion."""
     prompt = prompt.removeprefix(END_OF_TEXT)
     padding = prompt[len(prompt.rstrip()) :]
     try:
-        prompt.encode()  # half a surrogate pair, which JSON can smuggle in, is text for no tokenizer
+        prompt.encode()  # JSON can contain half of a surrogate pair, which no tokenizer accepts
         parsed = parse_prompt(prompt.rstrip())
     except PromptError as error:
         fen = is_valid_fen(prompt.strip())
@@ -214,12 +215,12 @@ def _example(prompt: str, completion: str | None) -> Example | ParseFailure:
 
 
 def parse_completion(task: Task, completion: str) -> ParsedCompletion | ParseFailure:
-    """The content of a completion of `task`, or why it is malformed."""
+    """Parse a completion of `task`, or return why it is malformed."""
     return parse_policy(completion) if task is Task.policy else parse_environment(completion)
 
 
 def example_key(example: Example) -> str:
-    """The identity of the position that an example's prompt begins from. Raises PromptError."""
+    """Return the key of the position in which an example's prompt begins (see `position_key`). Raises PromptError."""
     return _prompt_key(example.prompt)
 
 
@@ -231,10 +232,10 @@ def _prompt_key(prompt: str) -> str:
 def split_by_position(
     examples: Iterable[Example], held_out_fraction: float, seed: int
 ) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
-    """The examples as (training, held out), each in order; all rows of one position fall on one side.
+    """Split the examples into (training, held out), each in order. All rows of one position are on the same side.
 
-    A position's side depends on it and `seed` alone, so it holds across files and tasks. The fraction
-    is of positions, met in expectation. Raises ValueError unless it lies in [0, 1].
+    The side of a position depends only on the position and `seed`, so it is the same in all files and tasks. The
+    fraction is the expected fraction of held-out positions. Raises ValueError unless it lies in [0, 1].
     """
     if not 0 <= held_out_fraction <= 1:
         raise ValueError(f"expected a held-out fraction from 0 to 1, got {held_out_fraction}")
@@ -245,7 +246,7 @@ def split_by_position(
 
 
 def is_held_out(key: str, fraction: float, seed: int) -> bool:
-    """The side of a position by its identity, as in `split_by_position`."""
+    """Return True if the position with this key is held out, as in `split_by_position`."""
     return _uniform(key, seed) < fraction
 
 
@@ -255,5 +256,5 @@ def _uniform(key: str, seed: int) -> float:
 
 
 def exclude_positions(examples: Iterable[Example], keys: Collection[str]) -> tuple[Example, ...]:
-    """The examples whose position is none of `keys` (see `example_key`; a set is fast)."""
+    """Return the examples whose position's key is not in `keys` (see `example_key`; a set is fast)."""
     return tuple(example for example in examples if example_key(example) not in keys)

@@ -1,4 +1,4 @@
-"""The environment task `A:` as text.
+"""Text format of the environment task `A:`.
 
 A: <FEN>+<UCI>+<history>+<next FEN>+<reward>+<terminated>+<truncated>
 """
@@ -18,7 +18,7 @@ FLAGS = {"0": False, "1": True}
 
 
 def render_environment_prompt(fen: str, uci: str, history: Sequence[str] = ()) -> str:
-    """The prompt of a move from a position; `history` ends with `uci` and its last ten moves are shown.
+    """Render the prompt for a move from a position. `history` ends with `uci`; its last ten moves are shown.
 
     >>> render_environment_prompt("8/8/8/8/8/8/8/K1k5 w - - 0 1", "a1a2", ["c2c1", "a1a2"])
     'A: 8/8/8/8/8/8/8/K1k5 w - - 0 1+a1a2+c2c1 a1a2+'
@@ -28,9 +28,10 @@ def render_environment_prompt(fen: str, uci: str, history: Sequence[str] = ()) -
 
 
 def parse_environment_prompt(prompt: str) -> EnvironmentPrompt:
-    """The position, move and history of a prompt. Raises PromptError.
+    """Parse the position, move and history of a prompt. Raises PromptError.
 
-    Published rows have positions without a king, so any position that parses is allowed; `data audit` counts them.
+    Published rows have positions without a king, so any position that parses is allowed. `data audit` counts the
+    impossible ones.
     """
     fields = prompt.removeprefix(PREFIX).split(SEPARATOR)
     if not prompt.startswith(PREFIX) or len(fields) != 4 or fields[3].strip():
@@ -46,7 +47,7 @@ def parse_environment_prompt(prompt: str) -> EnvironmentPrompt:
 
 
 def render_environment(completion: EnvironmentCompletion | Transition) -> str:
-    """The text of a completion.
+    """Render a completion as text.
 
     >>> render_environment(EnvironmentCompletion("8/8/8/8/8/8/8/K1k5 w - - 0 1", 0.001, False, True))
     '8/8/8/8/8/8/8/K1k5 w - - 0 1+0.001+0+1'
@@ -56,18 +57,18 @@ def render_environment(completion: EnvironmentCompletion | Transition) -> str:
 
 
 def environment_truth(prompt: EnvironmentPrompt) -> EnvironmentCompletion:
-    """The true completion, by python-chess."""
+    """Return the true completion according to python-chess."""
     truth = step(prompt.fen, prompt.uci, prompt.history)
     return EnvironmentCompletion(truth.next_fen, truth.reward, truth.terminated, truth.truncated)
 
 
 def environment_fields(completion: str) -> tuple[str, ...]:
-    """The completion's fields, blanks around each stripped; four where it is well-formed."""
+    """Split a completion into its fields without surrounding blanks. A well-formed completion has four."""
     return tuple(field.strip() for field in completion.split(SEPARATOR))
 
 
 def parse_environment(completion: str) -> EnvironmentCompletion | ParseFailure:
-    """The content of an environment completion, or why it is malformed.
+    """Parse an environment completion, or return why it is malformed.
 
     >>> parse_environment("8/8/8/8/8/8/8/K1k5 w - - 0 1+0.5+1+0")
     EnvironmentCompletion(next_fen='8/8/8/8/8/8/8/K1k5 w - - 0 1', reward=0.5, terminated=True, truncated=False)
@@ -86,7 +87,7 @@ def parse_environment(completion: str) -> EnvironmentCompletion | ParseFailure:
 
 
 def fen_failure(fen: str) -> ParseFailure | None:
-    """The reason that a next FEN is malformed, None where it parses."""
+    """Return why a next FEN is malformed; None if it parses."""
     try:
         parse_fen(fen)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Rows of both tasks from positions, and where games begin."""
+"""Generation of rows of both tasks from positions, and of the positions from which games start."""
 
 import random
 from collections.abc import Sequence
@@ -12,17 +12,17 @@ from .move_evals import MoveEvals
 from .policy import MAX_CANDIDATES, render_policy, render_policy_prompt
 from .types import PolicyCompletion
 
-# Half of the games begin behind a named opening, half after up to this many random plies.
+# Half of the games start after a named opening, the other half after up to this many random plies.
 OPENING_FRACTION = 0.5
 RANDOM_START_PLIES = 6
-# Pieces beside the two kings of an ending.
+# Minimum and maximum number of pieces in an ending, in addition to the two kings.
 ENDING_PIECES = (1, 5)
 
 
 def start_board(rng: random.Random) -> chess.Board:
-    """A board where a game begins, its moves on the stack: an opening's end, or up to six random plies.
+    """Return the board on which a game starts, its moves on the stack: a named opening, or up to six random plies.
 
-    Now and then the random moves already end the game.
+    Occasionally the random moves have already ended the game.
     """
     if rng.random() < OPENING_FRACTION:
         return opening_board(rng.choice(OPENINGS))
@@ -34,7 +34,7 @@ def start_board(rng: random.Random) -> chess.Board:
 
 
 def few_pieces(rng: random.Random) -> chess.Board:
-    """A valid position of two kings and a few other pieces in which the game goes on."""
+    """Return a random valid position of two kings and a few other pieces in which the game is not over."""
     while True:
         squares = rng.sample(chess.SQUARES, 2 + rng.randint(*ENDING_PIECES))
         board = chess.Board(None)
@@ -50,7 +50,7 @@ def few_pieces(rng: random.Random) -> chess.Board:
 
 
 def policy_line(position: MoveEvals) -> str:
-    """A published `P:` line: the best five moves, the best first, or all if there are fewer.
+    """Return a line in the published `P:` format with the best five moves, best first, or with all if there are fewer.
 
     >>> position = MoveEvals("8/8/8/8/8/8/8/K1k5 w - - 0 1", "ending", {"a1a2": 0.5, "a1b1": -1.0})
     >>> policy_line(position).split("M: ")[1].split()
@@ -62,6 +62,6 @@ def policy_line(position: MoveEvals) -> str:
 
 
 def environment_line(fen: str, uci: str, history: Sequence[str]) -> str:
-    """A published `A:` line; `history` ends with `uci`. python-chess writes the completion."""
+    """Return a line in the published `A:` format with python-chess's completion. `history` ends with `uci`."""
     prompt = render_environment_prompt(fen, uci, history)
     return prompt + render_environment(step(fen, uci, list(history)[-HISTORY_MOVES:]))

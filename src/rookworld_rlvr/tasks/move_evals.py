@@ -1,4 +1,4 @@
-"""Move evaluations: an engine's eval of every legal move of a position, as a line of text."""
+"""Move evaluations as lines of text: an engine's eval of every legal move of a position."""
 
 import gzip
 import zlib
@@ -9,23 +9,24 @@ from pathlib import Path
 import chess
 
 Analyse = Callable[[chess.Board], Mapping[str, float]]
-"""The evals of all legal moves of a position that has one, in pawns, from the view of the side to move."""
+"""Function that returns the evals of all legal moves of a position, in pawns, from the side to move's view. The
+position must have a legal move."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoveEvals:
-    """A position with the eval of each of its legal moves."""
+    """Position with the eval of each of its legal moves."""
 
     fen: str
-    """As python-chess prints it."""
+    """The FEN as python-chess prints it."""
     source: str
     """Source of the position, as the data card names it."""
     evals_pawns: Mapping[str, float]
-    """Side to move's view, mates folded in (see `board.evals`); at least one move."""
+    """Evals by move, from the side to move's view, mates as in `board.evals`; at least one move."""
 
 
 def render_move_evals(evals: MoveEvals) -> str:
-    """One line: source, FEN and moves with their evals in centipawns, parted by tabs.
+    """Render one line: source, FEN and moves with their evals in centipawns, separated by tabs.
 
     >>> render_move_evals(MoveEvals("8/8/8/8/8/7k/5q2/7K b - - 0 1", "endgame", {"f2f1": 999.99, "f2g2": -0.5}))
     'endgame\\t8/8/8/8/8/7k/5q2/7K b - - 0 1\\tf2f1:99999 f2g2:-50'
@@ -35,7 +36,7 @@ def render_move_evals(evals: MoveEvals) -> str:
 
 
 def parse_move_evals(line: str) -> MoveEvals:
-    """The inverse of `render_move_evals`. Raises ValueError on another line."""
+    """Parse a line written by `render_move_evals`. Raises ValueError for any other line."""
     try:
         source, fen, moves = line.rstrip("\n").split("\t")
         pairs = (move.split(":") for move in moves.split(" "))
@@ -45,7 +46,7 @@ def parse_move_evals(line: str) -> MoveEvals:
 
 
 def mirrored(evals: MoveEvals) -> MoveEvals:
-    """The position with colours exchanged, which has the same evals.
+    """Return the position with colours exchanged. Its evals are the same.
 
     >>> mirrored(MoveEvals("8/8/8/8/8/7k/5q2/7K b - - 0 1", "ending", {"f2f1": 999.99}))
     MoveEvals(fen='7k/5Q2/7K/8/8/8/8/8 w - - 0 1', source='ending', evals_pawns={'f7f8': 999.99})
@@ -59,7 +60,7 @@ def _mirrored_move(uci: str) -> str:
 
 
 def move_evals_lines(path: Path) -> Iterator[str]:
-    """The lines of a file of move evaluations; `.gz` is unpacked. Raises OSError, or ValueError for a damaged file."""
+    """Yield the lines of a file of move evaluations, unpacking `.gz`. Raises OSError, or ValueError if damaged."""
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")

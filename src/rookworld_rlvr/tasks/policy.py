@@ -1,4 +1,4 @@
-"""The policy task `P:` as text. Read by markers, never by column.
+"""Text format of the policy task `P:`. Readers find the fields by their markers, never by column.
 
 P: <FEN, padded>M: <up to 5 UCI moves, padded>E: <evals, padded>B: <best move>
 """
@@ -28,25 +28,25 @@ _NUMBER = re.compile(r"[+-]?\d{1,6}(?:\.\d{1,6})?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class PolicyFields:
-    """A completion cut at its markers; the first field of each name counts."""
+    """Completion split at its markers. If a marker repeats, its first field counts."""
 
     before: str
-    """Text before the first marker, blanks stripped."""
+    """Text before the first marker, without surrounding blanks."""
     markers: tuple[str, ...]
-    """Every marker that occurs, in order, repeats included."""
+    """All markers in order of occurrence, repeats included."""
     moves: tuple[str, ...]
     evals: tuple[str, ...]
     best: tuple[str, ...]
-    """Words of each field; `best` should be one word."""
+    """`moves`, `evals` and `best` hold the words of their field; `best` should be one word."""
 
 
 def render_policy_prompt(fen: str) -> str:
-    """The prompt of a position, without the padding: the model writes the blanks."""
+    """Render the prompt of a position, without the padding after the FEN, which the model writes."""
     return PREFIX + parse_fen(fen).fen()
 
 
 def parse_policy_prompt(prompt: str) -> PolicyPrompt:
-    """The position of a prompt. Raises PromptError, for an impossible position too.
+    """Parse the position of a prompt. Raises PromptError, also for an impossible position.
 
     >>> parse_policy_prompt("P: 8/8/8/8/8/8/8/K1k5 w - - 0 1").fen
     '8/8/8/8/8/8/8/K1k5 w - - 0 1'
@@ -62,7 +62,7 @@ def parse_policy_prompt(prompt: str) -> PolicyPrompt:
 
 
 def render_policy(completion: PolicyCompletion, fen: str) -> str:
-    """The text of `completion` behind the prompt of `fen`, in published columns.
+    """Render `completion` as the text after the prompt of `fen`, in the published columns.
 
     >>> render_policy(PolicyCompletion(("a1b1",), (0.5,), "a1b1"), "8/8/8/8/8/8/8/K1k5 w - - 0 1").split()
     ['M:', 'a1b1', 'E:', '0.5', 'B:', 'a1b1']
@@ -73,10 +73,10 @@ def render_policy(completion: PolicyCompletion, fen: str) -> str:
     return f"{padding}M: {moves}E: {evals}B: {completion.best}"
 
 
-# The rewards need the fields, and so does the strict parser.
+# Cached because both the rewards and the strict parser split the same completion.
 @lru_cache(maxsize=1)
 def policy_fields(completion: str) -> PolicyFields:
-    """Cut a completion at its markers. Never fails: what is missing is empty.
+    """Split a completion at its markers. Never fails: a missing field is empty.
 
     >>> policy_fields("M: a1b1 E: 0.5 B: a1b1").markers
     ('M', 'E', 'B')
@@ -96,7 +96,7 @@ def policy_fields(completion: str) -> PolicyFields:
 
 
 def parse_number(text: str) -> float | None:
-    """A plain decimal, or None; NaN, inf, exponents and underscores are no numbers here.
+    """Parse a plain decimal number; None for anything else, including NaN, inf, exponents and underscores.
 
     >>> parse_number("-2.07"), parse_number("nan"), parse_number("1e3")
     (-2.07, None, None)
@@ -105,7 +105,7 @@ def parse_number(text: str) -> float | None:
 
 
 def parse_policy(completion: str) -> PolicyCompletion | ParseFailure:
-    """The content of a policy completion, or why it is malformed.
+    """Parse a policy completion, or return why it is malformed.
 
     >>> parse_policy("M: a1b1 a1a2 E: 0.5 -1.0 B: a1b1")
     PolicyCompletion(moves=('a1b1', 'a1a2'), evals_pawns=(0.5, -1.0), best='a1b1')
@@ -120,7 +120,7 @@ def parse_policy(completion: str) -> PolicyCompletion | ParseFailure:
 
 
 def legal_candidates(board: chess.Board, completion: PolicyCompletion) -> dict[str, float]:
-    """The candidates that are legal, each once, with their evals in pawns; of a repeated one the first.
+    """Return the legal candidates with their evals in pawns. Of a repeated candidate the first eval counts.
 
     >>> completion = PolicyCompletion(("e2e4", "e2e5", "e2e4"), (0.3, 0.9, 0.1), "e2e4")
     >>> legal_candidates(chess.Board(), completion)

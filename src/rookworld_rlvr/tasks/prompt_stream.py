@@ -1,4 +1,4 @@
-"""Stream of examples: a task mixture over shuffled epochs, seeded and resumable."""
+"""Stream of examples: a mixture of tasks over shuffled epochs, seeded and resumable."""
 
 import hashlib
 import math
@@ -14,7 +14,7 @@ from .types import Example, Task
 class MixtureConfig:
     """Weights of the tasks among the prompts; only their proportion matters.
 
-    A quarter keeps the environment task in practice.
+    By default a quarter of the prompts belongs to the environment task, so that it is not forgotten.
     """
 
     policy: float = 0.75
@@ -28,7 +28,7 @@ class MixtureConfig:
             raise ValueError(f"expected finite mixture weights from 0 up, one of them above 0, got {self}")
 
     def proportions(self) -> dict[Task, float]:
-        """Each task's share of the samples; they sum to 1.
+        """Return each task's share of the samples; the shares sum to 1.
 
         >>> MixtureConfig(3.0, 1.0).proportions()
         {<Task.policy: 'policy'>: 0.75, <Task.environment: 'environment'>: 0.25}
@@ -38,10 +38,10 @@ class MixtureConfig:
 
 
 class PromptStream:
-    """Samples examples without end: every example of a task once per epoch, in a new order each epoch.
+    """Endless stream of examples: every example of a task once per epoch, in a new order each epoch.
 
-    Tasks take turns by smooth weighted round robin: after any number of draws each task's count is
-    within one of its share. Raises ValueError where a task with a weight has no examples.
+    Tasks are interleaved by smooth weighted round robin: after any number of draws each task's count is within one of
+    its share. Raises ValueError if a task with a weight above 0 has no examples.
     """
 
     def __init__(self, examples: Sequence[Example], config: MixtureConfig, seed: int) -> None:
@@ -56,7 +56,7 @@ class PromptStream:
                 raise ValueError(f"expected examples of task {task} for its share {proportion:.2f}, got none")
 
     def draw(self, n: int) -> list[Example]:
-        """The next `n` examples, tasks interleaved; none where `n` is 0. An epoch's end may fall within."""
+        """Return the next `n` examples, tasks interleaved. They may extend into the next epoch."""
         return [self._epochs[self._next_task()].next() for _ in range(n)]
 
     def _next_task(self) -> Task:
@@ -68,15 +68,15 @@ class PromptStream:
         return chosen
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
-        """State of the stream, in plain JSON values; it names its data by a hash."""
+        """Return the state of the stream as plain JSON values. It identifies the data by a hash."""
         return {
             task.value: {"credit": self._credits[task], **epochs.state_dict()} for task, epochs in self._epochs.items()
         }
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Go on where `state` was taken. Raises ValueError if it is of other examples or another seed.
+        """Resume at `state`. Raises ValueError if it was taken with other examples or another seed.
 
-        The mixture may differ: the turns begun under the old one are at most one draw.
+        The mixture may differ: what remains of the old mixture shifts each task's count by at most one draw.
         """
         for task, epochs in self._epochs.items():
             epochs.check_state(state[task.value])
@@ -86,7 +86,7 @@ class PromptStream:
 
 
 class _Epochs:
-    """One task's examples in seeded orders, one after the other."""
+    """Endless sequence of one task's examples, in a new seeded order each epoch."""
 
     def __init__(self, examples: list[Example], task: Task, seed: int) -> None:
         self.examples = examples

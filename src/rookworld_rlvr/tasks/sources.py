@@ -1,4 +1,4 @@
-"""Positions to learn from: games of an engine that errs, random games, endings, mates."""
+"""Sources of positions to learn from: games of an engine that errs, random games, endings, mates."""
 
 import math
 import random
@@ -13,13 +13,13 @@ from .generate import few_pieces, start_board
 from .move_evals import Analyse, MoveEvals
 
 MAX_PLIES = 200
-# An engine's game: it plays by a softmax of win probabilities at one of these temperatures, and now and then at random.
+# An engine game draws moves by a softmax of win probabilities at one of these temperatures, and this share at random.
 TEMPERATURES = (0.01, 0.03, 0.06, 0.12)
 RANDOM_FRACTIONS = (0.0, 0.05, 0.15)
-# Beyond this eval a game is decided; it is left with this probability per ply, or won endings would outnumber
-# the middlegames.
+# A game is decided if the best eval is beyond DECIDED_PAWNS. It then ends with probability LEAVE_DECIDED at each ply,
+# because otherwise won endings would outnumber the middlegames.
 DECIDED_PAWNS, LEAVE_DECIDED = 8.0, 0.12
-# Of the positions of a random game this share is kept; one that has a mate in one always.
+# Share of a random game's positions that is kept. Positions with a mate in one are always kept.
 RANDOM_KEPT = 0.08
 ENDING_PLIES = 10
 
@@ -28,21 +28,21 @@ class Source(StrEnum):
     """Source of a position."""
 
     engine = "engine"
-    """A game of the engine against itself, played with a temperature, from an opening or a few random moves."""
+    """A game of the engine against itself, with moves drawn at a temperature, from an opening or a few random moves."""
     random = "random"
     """A game of random legal moves."""
     ending = "ending"
-    """A few pieces on random squares, and some plies of the engine from there."""
+    """A few pieces on random squares, and up to ten plies of the engine from there."""
     mate = "mate"
-    """A position of a random game in which a mate in one is there."""
+    """A position of a random game in which the side to move has a mate in one."""
 
 
-# How often a game is of a source; the rows follow from the games' lengths, and the data card counts them.
+# Probability of each source of a game. The rows per source depend on the games' lengths, and the data card counts them.
 GAME_WEIGHTS = {Source.engine: 0.35, Source.random: 0.35, Source.ending: 0.30}
 
 
 def sourced_game(rng: random.Random, analyse: Analyse) -> Iterator[MoveEvals]:
-    """One game of a source drawn by GAME_WEIGHTS, as evaluations of its positions."""
+    """Yield the evaluations of the positions of one game, whose source is drawn by GAME_WEIGHTS."""
     source = rng.choices(list(GAME_WEIGHTS), list(GAME_WEIGHTS.values()))[0]
     match source:
         case Source.engine:
@@ -56,7 +56,7 @@ def sourced_game(rng: random.Random, analyse: Analyse) -> Iterator[MoveEvals]:
 def engine_game(
     rng: random.Random, start: chess.Board, analyse: Analyse, *, source: Source, plies: int
 ) -> Iterator[MoveEvals]:
-    """A game from `start` with evaluations of each of its positions."""
+    """Play an engine game of up to `plies` plies from `start`, and yield the evaluations of each of its positions."""
     game, temperature, random_fraction = start.copy(), rng.choice(TEMPERATURES), rng.choice(RANDOM_FRACTIONS)
     for _ in range(plies):
         if game.outcome(claim_draw=False) is not None:
@@ -71,14 +71,14 @@ def engine_game(
 
 
 def softmax_move(rng: random.Random, evals_pawns: Mapping[str, float], temperature: float) -> str:
-    """A move drawn by exp(win probability / temperature)."""
+    """Draw a move with a probability proportional to exp(win probability / temperature)."""
     wins = {move: win_probability(pawns) for move, pawns in evals_pawns.items()}
     best = max(wins.values())
     return rng.choices(list(wins), [math.exp((win - best) / temperature) for win in wins.values()])[0]
 
 
 def random_game(rng: random.Random, start: chess.Board, analyse: Analyse) -> Iterator[MoveEvals]:
-    """A game of random legal moves to its end: a few of its positions, and all that have a mate in one."""
+    """Play random legal moves to the game's end, and yield a few of its positions and all that have a mate in one."""
     game = start.copy()
     while game.outcome(claim_draw=False) is None:
         mate = has_mate_in_one(game)
@@ -88,7 +88,7 @@ def random_game(rng: random.Random, start: chess.Board, analyse: Analyse) -> Ite
 
 
 def has_mate_in_one(board: chess.Board) -> bool:
-    """True if a legal move mates.
+    """Return True if a legal move mates.
 
     >>> has_mate_in_one(chess.Board("6k1/5ppp/8/8/8/8/8/R6K w - - 0 1")), has_mate_in_one(chess.Board())
     (True, False)

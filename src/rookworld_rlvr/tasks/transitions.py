@@ -1,4 +1,4 @@
-"""Rows of the environment task from games: moves balanced by class, illegal ones by kind."""
+"""Rows of the environment task from games: legal moves balanced by class, illegal ones by kind."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,67 +14,67 @@ from .environment import parse_environment_prompt
 from .generate import environment_line, few_pieces, start_board
 
 MAX_PLIES = 400
-# Share of a game's moves that become rows, by class; of rare classes all do.
+# Share of a game's moves that become rows, by class. Moves of the other classes, which are rare, always do.
 RANDOM_KEPT = {TransitionClass.quiet: 0.06, TransitionClass.capture: 0.08}
 OPENING_KEPT = {TransitionClass.quiet: 0.6, TransitionClass.capture: 0.6}
 ENGINE_KEPT = {TransitionClass.quiet: 0.12, TransitionClass.capture: 0.12}
 # Probability of a row with an illegal move, per ply.
 RANDOM_ILLEGAL, OPENING_ILLEGAL, ENGINE_ILLEGAL = 0.05, 0.12, 0.08
-# A random game goes on with a move of a rare class, where there is one, this often.
+# Probability that a random game continues with a move of a rare class, if there is one.
 EAGER = 0.4
-# Games without an engine: openings from the first move, and of the others those of few pieces.
+# Games without an engine: share of openings, of few-piece games among the rest, and of late clocks among these.
 OPENING_GAMES, FEW_PIECES_FRACTION, LATE_CLOCK_FRACTION = 0.45, 0.35, 0.1
-# Plies of an opening, at most; of its lines this share follows a named one.
+# Maximum number of plies of an opening, and share of openings that follow a named line.
 OPENING_PLIES, NAMED_FRACTION = 16, 0.6
 
 
 class TransitionSource(StrEnum):
-    """Source of the move."""
+    """Source of a move."""
 
     opening = "opening"
-    """The first moves of a game, by a named line or at random."""
+    """The first moves of a game, from a named line or random."""
     random = "random"
-    """A game of random legal moves to its end, some of few pieces."""
+    """A game of random legal moves, played to its end; some start with few pieces."""
     engine = "engine"
-    """A game of the engine's, from its move evaluations."""
+    """A game of the engine, from its move evaluations."""
     given = "given"
-    """A game of the user's, or of a model's."""
+    """A game given by the user, or played by a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A row, and what it is."""
+    """Generated row with its source and kind."""
 
     source: TransitionSource
     kind: str
-    """Its class, of an illegal move behind it the kind: `illegal blocked`."""
+    """Class of the move; for an illegal move followed by its kind: `illegal blocked`."""
     line: str
-    """The published `A:` line."""
+    """The row as a line in the published `A:` format."""
 
     def render(self) -> str:
-        """Source, class and line, parted by tabs."""
+        """Render source, kind and line, separated by tabs."""
         return "\t".join((self.source, self.kind, self.line))
 
 
 class IllegalKind(StrEnum):
-    """Why a move is illegal: the first of these that holds."""
+    """Reason why a move is illegal: the first of these that applies."""
 
     no_piece = "no_piece"
     other_side = "other_side"
     castling = "castling"
-    """A king's castling move without the right to it, or through a piece or an attack."""
+    """A castling move of the king without the right to it, or through a piece or an attacked square."""
     promotion = "promotion"
-    """A pawn that reaches the last rank without a promotion, or another piece's move that names one."""
+    """A pawn move to the last rank without a promotion, or any other move with one."""
     geometry = "geometry"
-    """A piece to a square that it could not reach on an empty board."""
+    """A move to a square that the piece could not reach on an empty board."""
     blocked = "blocked"
-    """A piece to a square that another piece keeps it from, its own one on that square among them."""
+    """A move within the piece's reach: another piece is in the way or on the target, or a pawn captures nothing."""
     check = "check"
     """A pseudo-legal move that leaves the king attacked."""
 
 
 def illegal_kind(board: chess.Board, uci: str) -> IllegalKind:
-    """The kind of an illegal move of two different squares.
+    """Return the kind of an illegal move between two different squares.
 
     >>> [str(illegal_kind(chess.Board(), uci)) for uci in ("e4e5", "e7e5", "e1g1", "e2e5", "a1a3")]
     ['no_piece', 'other_side', 'castling', 'geometry', 'blocked']
@@ -98,7 +98,10 @@ def illegal_kind(board: chess.Board, uci: str) -> IllegalKind:
 
 
 def transition_kind(prompt: str) -> str:
-    """The class of an `A:` prompt's move; of an illegal one its kind too, as `illegal blocked`. Raises PromptError."""
+    """Return the class of an `A:` prompt's move; for an illegal move followed by its kind: `illegal blocked`.
+
+    Raises PromptError.
+    """
     query = parse_environment_prompt(prompt)
     board = chess.Board(query.fen)
     kind = transition_class(board, query.uci)
@@ -106,7 +109,7 @@ def transition_kind(prompt: str) -> str:
 
 
 def _reaches(piece: chess.Piece, move: chess.Move) -> bool:
-    """True if the piece reaches the square on an empty board, a pawn's captures included."""
+    """Return True if the piece reaches the target on an empty board, a pawn's captures included."""
     empty = chess.Board(None)
     empty.set_piece_at(move.from_square, piece)
     if move.to_square in empty.attacks(move.from_square):
@@ -118,7 +121,10 @@ def _reaches(piece: chess.Piece, move: chess.Move) -> bool:
 
 
 def illegal_move(board: chess.Board, rng: random.Random) -> str:
-    """An illegal move of a kind drawn evenly: most are near misses of a piece of the side to move."""
+    """Return an illegal move of a kind drawn evenly, or of another kind if none of it is found.
+
+    Most are near misses of a piece of the side to move.
+    """
     wanted = rng.choice(list(IllegalKind))
     illegal = [uci for uci in _candidates(board, rng, wanted) if not is_legal_uci(board, uci)]
     of_kind = [uci for uci in illegal if illegal_kind(board, uci) is wanted]
@@ -149,7 +155,7 @@ def _candidates(board: chess.Board, rng: random.Random, wanted: IllegalKind) -> 
 
 
 def _rays(board: chess.Board) -> list[str]:
-    """Moves of the side's pieces to squares that they would reach on an empty board."""
+    """Return the moves of the side to move to all squares that its pieces would attack on an empty board."""
     moves = []
     for square in chess.SquareSet(board.occupied_co[board.turn]):
         piece = board.piece_at(square)
@@ -161,14 +167,14 @@ def _rays(board: chess.Board) -> list[str]:
 
 
 def transition_game(rng: random.Random) -> Iterator[Transition]:
-    """Rows of one game that needs no engine."""
+    """Yield the rows of one game that needs no engine."""
     yield from _opening(rng) if rng.random() < OPENING_GAMES else _random_game(rng)
 
 
 def replayed(
     fens: Sequence[str], rng: random.Random, source: TransitionSource = TransitionSource.engine
 ) -> Iterator[Transition]:
-    """Rows of a game that is known by its positions, one after the other; to where no legal move leads on."""
+    """Yield the rows of a game given by its consecutive positions, up to the first that no legal move leads to."""
     game = chess.Board(fens[0])
     for after in fens[1:]:
         move = next((move for move in game.legal_moves if _leads_to(game, move, after)), None)
@@ -202,7 +208,7 @@ def _random_game(rng: random.Random) -> Iterator[Transition]:
     few = rng.random() < FEW_PIECES_FRACTION
     game = few_pieces(rng) if few else start_board(rng)
     if few and rng.random() < LATE_CLOCK_FRACTION:
-        # Near the end of the 75 moves.
+        # Close to the limit of the 75-move rule.
         game.halfmove_clock, game.fullmove_number = rng.randint(130, 148), rng.randint(80, 160)
     while game.outcome(claim_draw=False) is None and len(game.move_stack) < MAX_PLIES:
         moves = list(game.legal_moves)
@@ -220,7 +226,7 @@ def _rows(
     kept: Mapping[TransitionClass, float],
     illegal: float,
 ) -> Iterator[Transition]:
-    """Now and then an illegal move from where the game is; the move itself by its class."""
+    """Yield a row with an illegal move with probability `illegal`, and one with `move` with its class's probability."""
     if rng.random() < illegal:
         uci = illegal_move(game, rng)
         yield Transition(source, f"{TransitionClass.illegal} {illegal_kind(game, uci)}", _line(game, uci))
@@ -230,7 +236,7 @@ def _rows(
 
 
 def _may_be_rare(board: chess.Board, move: chess.Move) -> bool:
-    """Ends of games and special moves; a cheap look."""
+    """Return True if the move castles, captures en passant, mates or stalemates. This check is cheap."""
     if board.is_castling(move) or board.is_en_passant(move):
         return True
     board.push(move)

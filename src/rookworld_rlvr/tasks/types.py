@@ -6,14 +6,14 @@ from typing import TypeVar
 
 
 class Task(StrEnum):
-    """The two tasks, chosen by a prompt's prefix."""
+    """Task of a prompt, which the prompt's prefix identifies."""
 
     policy = "policy"
     environment = "environment"
 
 
 class FailureReason(StrEnum):
-    """Why a completion is malformed, or a row of data no example; counted under these names."""
+    """Reason why a completion is malformed, or why a row of data is not an example. Counts have these names."""
 
     empty = "empty"
     missing_field = "missing_field"
@@ -27,31 +27,31 @@ class FailureReason(StrEnum):
     bad_fen = "bad_fen"
     bad_reward = "bad_reward"
     bad_flag = "bad_flag"
-    # Of rows of data only: a malformed prompt; neither text nor an object with the columns wanted.
+    # Only for rows of data: a malformed prompt; a row that is neither text nor an object with the required columns.
     bad_prompt = "bad_prompt"
     bad_row = "bad_row"
 
 
 class PromptError(ValueError):
-    """A malformed prompt: ours to mend, never scored."""
+    """Malformed prompt. It is an error in the data, not in a completion, and is never scored."""
 
 
 class LabelError(ValueError):
-    """A malformed label: ours to mend, never scored."""
+    """Malformed label. It is an error in the data, not in a completion, and is never scored."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParseFailure:
-    """The first thing that the strict parser refused in a completion."""
+    """First error that the strict parser found in a completion."""
 
     reason: FailureReason
     detail: str
-    """The offending text or a count; for people, not for code."""
+    """The offending text or a count; for people to read, not for code."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyPrompt:
-    """`P:` prompts for candidates, evals and the best move in a position."""
+    """Content of a `P:` prompt, which asks for candidates, evals and the best move in a position."""
 
     fen: str
 
@@ -62,13 +62,13 @@ class PolicyPrompt:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentPrompt:
-    """`A:` prompts for the transition of a move from a position."""
+    """Content of an `A:` prompt, which asks for the transition of a move from a position."""
 
     fen: str
     uci: str
-    """The move as given; it may be illegal or no move at all."""
+    """The move as the prompt gives it; it may be illegal or not a move at all."""
     history: tuple[str, ...]
-    """The last moves, oldest first, `uci` last; empty if unknown."""
+    """The last moves, oldest first, ending with `uci`; empty if unknown."""
 
     @property
     def task(self) -> Task:
@@ -80,18 +80,18 @@ Prompt = PolicyPrompt | EnvironmentPrompt
 
 @dataclass(frozen=True, slots=True)
 class PolicyCompletion:
-    """A well-formed policy completion; the moves are UCI, the rewards decide about their legality."""
+    """Well-formed policy completion. Its moves have UCI form; the rewards decide whether they are legal."""
 
     moves: tuple[str, ...]
-    """One to five candidates, in no order."""
+    """One to five candidates, in any order."""
     evals_pawns: tuple[float, ...]
-    """One eval per candidate, same index; the side to move's view; mates as in `board.evals`."""
+    """One eval per candidate, in the same order, from the side to move's view; mates as in `board.evals`."""
     best: str
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentCompletion:
-    """A well-formed environment completion."""
+    """Well-formed environment completion."""
 
     next_fen: str
     reward: float
@@ -104,7 +104,7 @@ C = TypeVar("C", PolicyCompletion, EnvironmentCompletion)
 
 
 def require_parsed(label: str, parsed: C | ParseFailure) -> C:
-    """The parsed content of `label`. Raises LabelError if that is a failure."""
+    """Return the parsed content of `label`. Raises LabelError if it is a failure."""
     if isinstance(parsed, ParseFailure):
         raise LabelError(f"expected a label that parses, got {label!r}: {parsed.reason} {parsed.detail}")
     return parsed
@@ -112,12 +112,12 @@ def require_parsed(label: str, parsed: C | ParseFailure) -> C:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One row of data: a prompt and, where known, its reference completion."""
+    """One row of data: a prompt and, if known, its reference completion."""
 
     task: Task
     prompt: str
-    """As the model reads it."""
+    """The prompt as the model reads it."""
     completion: str | None
-    """As the model should write it (the label), or None."""
+    """The completion that the model should write (the label), or None."""
     source: str = ""
-    """Source of the position, as the data say: `engine`, `opening`; empty if they do not."""
+    """Source of the position according to the data, such as `engine` or `opening`; empty if unknown."""

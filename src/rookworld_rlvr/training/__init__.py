@@ -1,1 +1,1 @@
-"""The trainer. Read `step.py` first: one GRPO step from top to bottom."""
+"""The trainer. Read `step.py` first: it has one GRPO step from beginning to end."""

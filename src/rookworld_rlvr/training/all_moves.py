@@ -2,13 +2,13 @@
 
     loss = −coef · mean over prompts of Σ p(move) · value(move)        over the legal moves of a `P:` prompt
 
-A completion samples one first candidate, but a position has only about thirty legal moves, and the evaluation cache
-knows the value of each. So the expected value and its gradient are computed, not estimated: the gradient has no noise
-of sampling, and a good move that is never sampled gets its share too. `p(move)` is the probability of the move's tokens
-behind the first marker, at the sampling temperature. An illegal move has value 0: its probability is lost. Where a step
-makes several updates, each has the legal moves of all the step's prompts.
+A completion samples one first candidate, but a position has only about thirty legal moves, and the scorer knows the
+value of each. So the expected value and its gradient are computed exactly: the gradient has no sampling noise, and a
+good move that is never sampled is reinforced too. `p(move)` is the probability of the move's tokens after the first
+marker, at the sampling temperature. An illegal move has value 0, so its probability adds nothing. If a step makes
+several updates, each uses the legal moves of all prompts of the step.
 
-Source: all-action (expected) policy gradient, arXiv 1706.05374; the values: `rewards.move_values`.
+Source: all-action (expected) policy gradient, arXiv 1706.05374. `rewards.move_values` defines the values.
 """
 
 from collections.abc import Sequence
@@ -22,20 +22,20 @@ from ..model.batch import Batch, collate
 from ..model.policy import Policy, spread
 from ..rollout.groups import Group
 
-# Rows of a move are short: where they share their prompt, so many times as many fit in a pass as completions.
+# Rows of moves are short. If they share their prompt, this many times more of them fit in a pass than completions.
 ROWS_PER_COMPLETION = 4
 
 
 @dataclass(frozen=True, slots=True)
 class MoveBatch(Batch):
-    """A row per legal move: prompt and first marker, then the move's tokens, which are its trained tokens.
+    """Batch with a row per legal move: prompt and first marker, then the move's tokens, which are its trained tokens.
 
     `advantages_B` has the moves' values, divided by the number of prompts with values.
     """
 
 
 def move_batch(groups: Sequence[Group], policy: Policy) -> MoveBatch | None:
-    """The legal moves of the groups that have move values and a completion with a first marker; None without any."""
+    """Return the legal moves of all groups with move values and a completion with a first marker; None without any."""
     rows, prompts, values, count = list[tuple[tuple[int, ...], tuple[int, ...]]](), list[int](), list[float](), 0
     for group in groups:
         start = _up_to_first_marker(group, policy) if group.move_values else None
@@ -58,14 +58,17 @@ def move_batch(groups: Sequence[Group], policy: Policy) -> MoveBatch | None:
 
 
 def expected_value(policy: Policy, moves: MoveBatch, *, temperature: float) -> tuple[Tensor, Tensor]:
-    """This batch's share of the mean expected value, a scalar with a gradient, and the tokens' log-probs (N,), nat."""
+    """Return this batch's share of the expected value (a scalar with a gradient) and the log-probs (N,), nat."""
     statistics = policy.statistics(moves, temperature=temperature)
     chances_B = spread(statistics.logprobs, moves.loss_mask_BT).sum(1).exp()
     return (chances_B * moves.advantages_B).sum(), statistics.logprobs.detach()
 
 
 def _up_to_first_marker(group: Group, policy: Policy) -> tuple[int, ...] | None:
-    """Prompt and completion up to the first marker, as the policy itself wrote them; None if it did not."""
+    """Return the tokens of the prompt and of a completion up to its first marker, as the policy wrote them.
+
+    None if no completion begins with the marker.
+    """
     for sample in group.samples:
         for length in range(1, len(sample.completion.tokens)):
             done = sample.completion.tokens[:length]

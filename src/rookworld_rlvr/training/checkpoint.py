@@ -1,7 +1,7 @@
-"""Checkpoints: a folder that `from_pretrained` loads, and the state to go on from, bit for bit.
+"""Checkpoints: folders that `from_pretrained` loads, with the state from which a run resumes bit for bit.
 
-A folder appears and disappears by one rename, so a killed process leaves no half-written checkpoint. The saved state
-is checked to be finite before an older checkpoint is removed. The newest few, the best and the last good one stay.
+A folder appears and disappears by one rename, so a killed process leaves no half-written checkpoint. `loop` checks that
+the state is finite before it is saved. The newest few, the best and the last good checkpoint are kept.
 """
 
 import copy
@@ -33,23 +33,23 @@ MIB = 2**20
 
 
 Gathered = tuple[dict[str, Tensor], dict[str, Any]]
-"""The weights that other software loads, averaged with the start's, and the state that the run goes on from, as full
-tensors of all ranks."""
+"""Weights for other software, averaged with the starting model's, and the state from which the run resumes. Both have
+the full tensors of all ranks."""
 
 
 def save_checkpoint(run_folder: Path, context: StepContext, *, step: int, keep: int) -> Path:
-    """Write `checkpoints/step-N`, then remove all but the newest `keep`, the best and the last good.
+    """Write `checkpoints/step-N`, then remove all but the newest `keep`, the best, the last good and its candidates.
 
-    Rank 0 writes; all ranks come here together, because each may hold a part of the weights.
+    Rank 0 writes, but all ranks must call this together, because each may hold a part of the weights.
 
-    A checkpoint of this step that is there already is left as it is. Raises UserError where it cannot be
-    written; what was there before is untouched then.
+    An existing checkpoint of this step is left unchanged. Raises UserError if the checkpoint cannot be written; the
+    existing checkpoints are then untouched.
     """
     gathered: Gathered | None = None
     if context.policy.sharded:
         leads = context.world.is_rank_0
         with context.averaged_policy():
-            # One rank alone gathers no copy.
+            # Copied, because with a single rank gathering returns the weights themselves.
             weights = copy.deepcopy(cpu_state_dict(context.policy.model, leads))
         gathered = weights, _state(context, step, leads)
     return context.world.rank_0_only(lambda: _save(run_folder, context, gathered, step, keep), "a checkpoint")
@@ -61,12 +61,12 @@ def _save(run_folder: Path, context: StepContext, gathered: Gathered | None, ste
         try:
             _write(run_folder, context, gathered, step, final)
         except (OSError, RuntimeError, SafetensorError) as error:
-            # What torch says of a full disk does not name it.
+            # torch's message does not say that the disk is full.
             free = f"{shutil.disk_usage(run_folder).free // MIB} MiB free there"
             _sweep(final.parent)
             raise UserError(f"checkpoint: expected to write {final}, {free}, got: {first_line(error)}") from error
     recovery = context.recovery
-    # Without validation no score compares checkpoints; the newest is the one that a run evaluates at its end.
+    # Without validation no checkpoint is measured: `best` points to the newest, which the run evaluates at its end.
     best = recovery.best_step if context.config.validation.every else step
     for name, number in ((BEST, best), (LAST_GOOD, recovery.last_good_step), (LAST, step)):
         _point(final.parent / name, checkpoint_folder(run_folder, number))
@@ -78,7 +78,7 @@ def _save(run_folder: Path, context: StepContext, gathered: Gathered | None, ste
 
 
 def load_checkpoint(folder: Path, context: StepContext) -> int:
-    """Put everything back as it was saved; returns how many steps were done. Raises UserError."""
+    """Load the whole saved state; return the number of steps done. Raises UserError."""
     state = _read(folder)
     try:
         context.prompts.load_state_dict(state["sampler"])
@@ -93,7 +93,10 @@ def load_checkpoint(folder: Path, context: StepContext) -> int:
 
 
 def restore_checkpoint(folder: Path, context: StepContext) -> int:
-    """Put back what recovery restores: everything but the prompts' turn and the state of recovery and guards."""
+    """Load what recovery restores; return the checkpoint's step.
+
+    This is everything but the prompt stream, the state of recovery, and the guards' statistics of norms and KL.
+    """
     state = _read(folder)
     if context.prefetch is not None:
         context.prefetch.drop()
@@ -103,34 +106,34 @@ def restore_checkpoint(folder: Path, context: StepContext) -> int:
 
 
 def rng_state() -> dict[str, Any]:
-    """The state to go on from; of accelerators only where this process has used one."""
+    """Return the random state to resume from, including that of accelerators if this process has used one."""
     state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     return state | {"accelerators": random_states()}
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
-    """Go on from a state of `rng_state`, on as many accelerators as there are now."""
+    """Restore a state from `rng_state`, on as many accelerators as there are now."""
     random.setstate(state["python"])
     torch.set_rng_state(state["torch"].cpu())
-    # Checkpoints of before have it under another name.
+    # Older checkpoints store it under another name.
     set_random_states(state.get("accelerators") or state.get(Device.cuda.value, []))
 
 
 def checkpoint_folder(run_folder: Path, step: int) -> Path:
-    """Folder of the checkpoint of a step."""
+    """Return the folder of the checkpoint of a step."""
     return run_folder / FOLDER / f"step-{step}"
 
 
 def list_checkpoints(run_folder: Path) -> list[Path]:
-    """The finished checkpoints of a run, oldest first; what a reader copied beside them is none."""
+    """Return the finished checkpoints of a run, oldest first. Other folders beside them are ignored."""
     checkpoints = ((path.name.removeprefix("step-"), path) for path in (run_folder / FOLDER).glob("step-*"))
     return [path for _, path in sorted((int(number), path) for number, path in checkpoints if number.isdecimal())]
 
 
 def find_run(resume: str) -> tuple[Path, Path | None]:
-    """The run's folder that `resume=` means, and its checkpoint: the one named, or the newest.
+    """Return the run's folder that `resume=` names, and the checkpoint: the one named, or the newest.
 
-    A run that was stopped before its first checkpoint has none, and begins anew. Raises UserError.
+    The checkpoint is None if the run was stopped before its first one; the run then starts again. Raises UserError.
     """
     folder = Path(resume).expanduser()
     if (folder / STATE_FILE).is_file():
@@ -142,12 +145,12 @@ def find_run(resume: str) -> tuple[Path, Path | None]:
 
 
 def _from_here(folder: Path) -> Path:
-    """The folder relative to the present one, if it lies inside."""
+    """Return the folder relative to the working directory, if it lies inside."""
     return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
 
 
 def remove(folders: Iterable[Path]) -> None:
-    """Remove checkpoints; one that is half removed no longer bears a checkpoint's name."""
+    """Remove checkpoints. Each is renamed first, so that a half-removed one does not look like a checkpoint."""
     for folder in folders:
         doomed = folder.with_name(f"{REMOVING}{folder.name}")
         shutil.rmtree(doomed, ignore_errors=True)
@@ -182,14 +185,14 @@ def _sync(path: Path) -> None:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove unfinished folders of a killed process."""
+    """Remove unfinished folders that a killed process left."""
     for prefix in (WRITING, REMOVING):
         for left in parent.glob(f"{prefix}*"):
             shutil.rmtree(left, ignore_errors=True)
 
 
 def _point(link: Path, folder: Path) -> None:
-    """Lead `link` to the folder; to nothing where a resume from an earlier checkpoint has left none."""
+    """Point `link` to the folder. Remove the link if the folder was removed by a resume from an earlier checkpoint."""
     new = link.with_name(f".{link.name}")
     new.unlink(missing_ok=True)
     if folder.exists():
@@ -201,7 +204,7 @@ def _point(link: Path, folder: Path) -> None:
 
 def _read(folder: Path) -> dict[str, Any]:
     try:
-        # Tensors and plain values alone: unpickling anything else could run code of whoever wrote the file.
+        # Only tensors and plain values: unpickling anything else could run code by whoever wrote the file.
         state: dict[str, Any] = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, UnpicklingError) as error:
         raise _not_ours(folder, error) from error
@@ -213,7 +216,7 @@ def _not_ours(folder: Path, error: Exception) -> UserError:
 
 
 def _state(context: StepContext, step: int, keep: bool = True) -> dict[str, Any]:
-    """All that a run goes on from; tensors are full and on the CPU, so that any device can read them."""
+    """Return the state from which a run resumes. Tensors are full and on the CPU, so that any device can read them."""
     return {
         "step": step,
         "policy": cpu_state_dict(context.policy.model, keep),
@@ -239,7 +242,7 @@ def _put_back(context: StepContext, state: dict[str, Any]) -> None:
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """The moments as they were saved; betas and the like as they are configured now."""
+    """Load the moments from `state`, but keep betas and similar options as they are configured now."""
     configured = [{key: group[key] for key in group if key not in ("params", "lr")} for group in optimizer.param_groups]
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     moments = {

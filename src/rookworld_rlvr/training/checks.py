@@ -1,7 +1,7 @@
-"""The checks of a step, in the order in which it makes them; each raises FaultError and names a tensor.
+"""Checks of a step, in the order in which it makes them. Each raises FaultError, which names a tensor.
 
-Finding *that* something is wrong is cheap and done always; finding *where* costs a pass and is done only
-then. The tensor named is the first bad one in the order of computation.
+To find *that* a value is wrong is cheap and always done. To find *where* costs a forward pass and is done only after a
+failed check. The named tensor is the first bad one in the order of computation.
 """
 
 import math
@@ -20,7 +20,7 @@ from .state import StepContext
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """True if no value is NaN or infinite. Sums of absolute values overflow only where that is no better."""
+    """Return True if no value is NaN or infinite. Values so large that their absolute sum overflows also give False."""
     floating = [tensor.detach() for tensor in tensors if tensor.is_floating_point()]
     shards, wholes = ([tensor for tensor in floating if is_dtensor(tensor) is wanted] for wanted in (True, False))
     sums = [torch.stack(torch._foreach_norm(alike, ord=1)).sum() for alike in (shards, wholes) if alike]
@@ -28,12 +28,12 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
 
 
 def first_bad_parameter(model: nn.Module) -> str:
-    """The name of the first weight with a value that is not finite, empty where there is none."""
+    """Return the name of the first weight with a value that is not finite; empty if there is none."""
     return next((name for name, p in model.named_parameters() if not _finite(p)), "")
 
 
 def first_bad_moment(optimizer: torch.optim.Optimizer, model: nn.Module) -> str:
-    """The name of the first optimiser state that is not finite, as `optimizer.exp_avg of <weight>`; empty if none."""
+    """Return the first optimiser state that is not finite, named `optimizer.exp_avg of <weight>`; empty if none."""
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
             if isinstance(value, Tensor) and not _finite(value):
@@ -42,7 +42,7 @@ def first_bad_moment(optimizer: torch.optim.Optimizer, model: nn.Module) -> str:
 
 
 def check_weights(context: StepContext) -> None:
-    """Check that all weights are finite, before anything is sampled from them."""
+    """Check that all weights are finite, before completions are sampled from them."""
     if not all_finite(context.policy.model.parameters()):
         where = first_bad_parameter(context.policy.model) or "all weights, by their sum"
         raise _fault(FaultKind.parameter, where, "not finite before the step")
@@ -58,7 +58,7 @@ def check_rewards(rewards_PG: Tensor) -> None:
 
 
 def check_logprobs(context: StepContext, logprobs: Tensor, ref_logprobs: Tensor | None, batch: Batch) -> None:
-    """Check the log-probs of policy, reference and sampler for finite values, as soon as they are known."""
+    """Check that the log-probs of policy, reference and sampler are finite, as soon as they are known."""
     sides = (("policy", context.policy, logprobs), ("reference", context.references.current, ref_logprobs))
     for name, side, values in sides:
         if values is not None and not all_finite([values]):
@@ -75,9 +75,9 @@ def check_loss(loss: Tensor, micro: Batch) -> None:
 
 
 def check_kl(context: StepContext, part: Batch, of_update: TokenTotals) -> None:
-    """Check the KL of an update against its limit and the run's own history, before the weights move.
+    """Check the KL of an update against its limit and the run's own history, before the weights change.
 
-    The mean over all updates of a step would hide that the last one runs away.
+    Each update is checked alone, because the mean over a step's updates could hide a spike in the last one.
     """
     if not of_update.kl_count or not context.config.recovery.enabled:
         return
@@ -91,7 +91,7 @@ def check_kl(context: StepContext, part: Batch, of_update: TokenTotals) -> None:
 
 
 def check_gradient(context: StepContext, grad_norm: float, part: Batch) -> None:
-    """Check the gradient's norm: finite, and not far outside its own history. Clipping first would spread a NaN."""
+    """Check that the gradient's norm is finite and not a spike. This precedes clipping, which would spread a NaN."""
     if not math.isfinite(grad_norm):
         named = context.policy.model.named_parameters()
         bad = (name for name, p in named if p.grad is not None and not _finite(p.grad))
@@ -127,9 +127,10 @@ def _fault(kind: FaultKind, tensor: str, detail: str, batch: Batch | None = None
 
 @torch.no_grad()
 def _locate(policy: Policy, batch: Batch, micro_batch_size: int) -> str:
-    """The first bad weight, or else the first module whose output is not finite, by a pass of its own.
+    """Return the name of the first bad weight, or else of the first module whose output is not finite.
 
-    For a model in shards neither is looked for, because that would need the other ranks.
+    The module is found by another forward pass. For a model in shards neither is looked for, because that would need
+    the other ranks.
     """
     if policy.sharded:
         return "log-probs"

@@ -1,4 +1,4 @@
-"""Collection of a step's groups: weights to the sampler, completions sampled and scored, some groups replaced."""
+"""Collection of a step's groups: sync the sampler, sample and score completions, drop or replace some groups."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -23,13 +23,13 @@ from .checks import check_rewards
 from .config import ZeroVariance
 from .state import Collection, StepContext, timed
 
-# Most times per step that zero-variance groups are replaced: of a task that is solved, or hopeless, every group has
-# zero variance.
+# Maximum number of times per step that zero-variance groups are replaced. Without a limit, a solved or hopeless task,
+# whose groups all have zero variance, would never fill the batch.
 MAX_REFILLS = 3
 
 
 class CollectionError(FaultError):
-    """A fault of the generator, the scorer or a reward, with everything that was collected before it."""
+    """Fault of the generator, the scorer or a reward, with everything that was collected before it."""
 
     def __init__(self, error: FaultError, collection: Collection) -> None:
         super().__init__(error.fault, error.batch)
@@ -38,10 +38,10 @@ class CollectionError(FaultError):
 
 @contextmanager
 def synced_sampler(context: StepContext, sync: Callable[[PreTrainedModel], None] | None = None) -> Iterator[None]:
-    """Inside, the sampler has the policy's weights, given to it by `sync`, by default `sync_weights`.
+    """Sync the policy's weights to the sampler before the block, by `sync` (default: `sync_weights`).
 
-    A model in shards is gathered first. It stays so if the sampler uses the trainer's own model; if the sampler has a
-    copy, only the shards stay.
+    The weights of a model in shards are gathered first. They stay gathered during the block if the sampler uses the
+    trainer's own model, and are released before the block if the sampler has a copy.
     """
     with ExitStack() as gathered:
         gathered.enter_context(unshard(context.policy.model))
@@ -55,7 +55,7 @@ def synced_sampler(context: StepContext, sync: Callable[[PreTrainedModel], None]
 
 
 def sync_weights(context: StepContext, model: PreTrainedModel) -> None:
-    """Give the model's weights to the sampler. Raises FaultError if it does not take them."""
+    """Sync the model's weights to the sampler. Raises FaultError if that fails."""
 
     def sync() -> None:
         try:
@@ -80,9 +80,9 @@ def collect(context: StepContext, step: int, schedule_step: int, *, staleness: i
 
 
 def collect_ahead(context: StepContext, step: int, schedule_step: int) -> Collection:
-    """Take the groups that were sampled during the step before, and begin to sample the next step's.
+    """Return the groups that were sampled during the previous step, and start to sample those of the next step.
 
-    The first groups, and those that a resumed run has lost, are sampled now. Raises CollectionError.
+    The first groups, and groups that were lost by a resume, are sampled now. Raises CollectionError.
     """
     prefetch = context.prefetch
     assert prefetch is not None
@@ -98,19 +98,19 @@ def collect_ahead(context: StepContext, step: int, schedule_step: int) -> Collec
 
 
 def _begin_ahead(context: StepContext, step: int, schedule_step: int, *, staleness: int) -> None:
-    """Have the groups of `step` sampled from the present weights, or once more from the older ones of lost groups."""
+    """Start to sample the groups of `step`, from the current weights or, for lost groups, from their older weights."""
     assert context.prefetch is not None
     sync_weights(context, context.prefetch.weights(context.policy.model))
     context.prefetch.begin(partial(collect, context, step, schedule_step, staleness=staleness), context.prompts)
 
 
 def used_P(collected: Collected, config: AdvantageConfig) -> Tensor:
-    """Groups whose advantages count, bool (P,)."""
+    """Return the groups whose advantages are used, bool (P,)."""
     return used_groups(collected.rewards_PG, collected.outcomes_PG, config)
 
 
 def token_table(context: StepContext, batch: Batch) -> TokenTable:
-    """Log-probs of policy and reference of all the batch's tokens, without a gradient."""
+    """Return the log-probs of policy and reference for all trained tokens of the batch, without a gradient."""
     return context.retry_with_smaller_batches(
         lambda: context.policy.token_table(
             batch,
@@ -123,7 +123,7 @@ def token_table(context: StepContext, batch: Batch) -> TokenTable:
 
 
 def _trained_groups(context: StepContext, collection: Collection) -> Collected:
-    """The groups to train on, after zero-variance groups were dropped or replaced."""
+    """Return the groups to train on, with zero-variance groups kept, dropped or replaced as configured."""
     objective = context.config.objective
     wanted, config = objective.prompts_per_step, objective.collection
     collected = _sampled(context, context.prompts.draw(wanted), collection)
@@ -140,7 +140,7 @@ def _trained_groups(context: StepContext, collection: Collection) -> Collected:
 
 
 def _sampled(context: StepContext, examples: Sequence[Example], collection: Collection) -> Collected:
-    """Sample and score, each rank its share of the prompts, with counts and times."""
+    """Sample and score groups, each rank its share of the prompts; add counts and times to `collection`."""
     collection.examples = examples
     first, seed = collection.sampled_groups, context.config.seed
     seeds = [derive_seed(seed, collection.step, first + number) for number in range(len(examples))]
@@ -148,7 +148,7 @@ def _sampled(context: StepContext, examples: Sequence[Example], collection: Coll
     groups = world.gather_in_order(
         lambda: _own_groups(context, world.share(examples), world.share(seeds), collection), "completions"
     )
-    # On every rank, whether it has engines or not: one begins them at the first position that its share needs them for.
+    # Every rank takes part, because a rank starts its engines only at the first position that needs them.
     for counts in world.all_gather(lambda: _engine_counts(context, since=before), "counts of engines"):
         collection.add_engine_counts(counts)
     collection.sampled_groups += len(groups)
@@ -166,7 +166,7 @@ def _sampled(context: StepContext, examples: Sequence[Example], collection: Coll
 def _own_groups(
     context: StepContext, examples: Sequence[Example], seeds: Sequence[int], collection: Collection
 ) -> list[Group]:
-    """This rank's groups. A scorer's engines search the positions while completions are sampled. Raises FaultError."""
+    """Sample and score this rank's groups. The scorer's engines search positions during sampling. Raises FaultError."""
     tokenizer = context.policy.tokenizer
     try:
         context.scorer.prepare([example.prompt for example in examples])
@@ -197,6 +197,6 @@ def _own_groups(
 
 
 def _engine_counts(context: StepContext, *, since: EngineCounts | None) -> EngineCounts | None:
-    """Work of this rank's engines since then, or since they began; None without engines."""
+    """Return the work of this rank's engines after the counts `since`, None for their start; None without engines."""
     counts = context.scorer.engine_counts()
     return None if counts is None else counts - (since or EngineCounts())

@@ -1,6 +1,6 @@
-"""Configuration of a training run: the whole of it, and the parts that belong to no other package.
+"""Configuration of a training run.
 
-`RunConfig` composes what stands here with the dataclasses of other packages, each beside its owner.
+`RunConfig` combines the dataclasses of this module with those that other packages define for their own options.
 """
 
 import math
@@ -24,24 +24,24 @@ DEFAULT = "default"
 
 
 class ZeroVariance(StrEnum):
-    """Treatment of a zero-variance group: one of equal rewards, or under the outcome filter of equal outcomes."""
+    """Treatment of a zero-variance group: one with equal rewards or, with the outcome filter, with equal outcomes."""
 
     keep = "keep"
-    """It stays, with advantage 0: its KL and entropy terms count, and so do its tokens."""
+    """Keep it with advantage 0. Its KL and entropy terms are trained, and its tokens count in the normalisation."""
     drop = "drop"
-    """It is not trained on."""
+    """Do not train on it."""
     refill = "refill"
-    """Other prompts are sampled in its place, up to 3 times (dynamic sampling, arXiv 2503.14476). Groups that still
-    have zero variance then are dropped."""
+    """Sample other prompts to replace it, in up to 3 rounds (dynamic sampling, arXiv 2503.14476). Groups that still
+    have zero variance after these are dropped."""
 
 
 class Truncated(StrEnum):
-    """Treatment of a completion that was cut by max_new_tokens."""
+    """Treatment of a completion that was truncated at generator.max_new_tokens."""
 
     score = "score"
-    """It is scored as it is and trained on."""
+    """Score it as it is and train on it."""
     mask = "mask"
-    """It counts in its group's mean and is not trained on (overlong filtering, arXiv 2503.14476)."""
+    """Count its reward in the group's mean, but do not train on it (overlong filtering, arXiv 2503.14476)."""
 
 
 @dataclass(slots=True)
@@ -57,24 +57,25 @@ class StepConfig:
     """Size of a step's batch, and the objective of its updates."""
 
     loss: LossKind = LossKind.dapo
-    """Surrogate, and what it is divided by."""
+    """Surrogate loss and its normalisation."""
     prompts_per_step: int = 16
-    """P: prompts per step."""
+    """Number of prompts per step (P)."""
     group_size: int = 8
-    """G: completions per prompt."""
+    """Number of completions per prompt (G)."""
     epochs: int = 1
-    """Passes over the step's batch."""
+    """Number of passes over the step's batch."""
     minibatches: int = 1
-    """Updates per pass: the batch is cut into this many parts, at random if there are several."""
+    """Number of updates per pass. The batch is divided into this many parts, at random if there is more than one."""
     collection: CollectionConfig = field(default_factory=CollectionConfig)
     advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
     clip: ClipConfig = field(default_factory=ClipConfig)
     mismatch: MismatchConfig = field(default_factory=MismatchConfig)
     entropy_coef: float = 0.0
-    """Coefficient of the entropy bonus: the loss falls by it times the entropy of each trained token's distribution."""
+    """Coefficient of the entropy bonus. The coefficient times the entropy at each trained token is subtracted from the
+    loss. 0 turns the bonus off."""
     all_moves_coef: float = 0.3
     """Coefficient of the expected value of the first candidate over all legal moves, whose gradient needs no samples.
-    Only positions with move evaluations have it; 0: none."""
+    Only positions with move evaluations contribute. 0 turns the term off."""
 
     def __post_init__(self) -> None:
         if self.prompts_per_step < 1 or self.group_size < 2:
@@ -88,19 +89,19 @@ class StepConfig:
 
     @property
     def updates(self) -> int:
-        """Updates per step."""
+        """Number of updates per step."""
         return self.epochs * self.minibatches
 
 
 @dataclass(slots=True)
 class ValidationConfig:
-    """Learning curve: rows that are held back from the run's own training rows, sampled now and then."""
+    """Validation: rows held back from the run's own training rows, sampled at intervals for the learning curve."""
 
     every: int = 25
-    """Steps between validations, which give the learning curve and decide which checkpoint is the best; the start and
-    the last step have one too. 0: none; the training is the same."""
+    """Number of steps between validations, which give the learning curve and decide which checkpoint is the best. The
+    start and the last step have one too. 0 turns validation off; training itself does not change."""
     rows: int = 128
-    """Rows per task that are held back, at most a tenth of the task's training rows."""
+    """Number of rows per task that are held back, at most a tenth of the task's training rows."""
 
     def __post_init__(self) -> None:
         if self.every < 0 or self.rows < 1:
@@ -109,19 +110,20 @@ class ValidationConfig:
 
 @dataclass(slots=True)
 class SourceConfig:
-    """Sources: `default` (ships with us), a .txt or .jsonl file, a dataset's folder or its hub name."""
+    """Data sources."""
 
     train: str = DEFAULT
-    """Training examples: `default` (ships with the package), a `.txt`, `.jsonl`, `.fen`, `.epd` or `.pgn` file, a
-    dataset's folder or its hub name. `evaluate` leaves out their positions."""
+    """Source of the training examples: `default` (ships with the package), a `.txt`, `.jsonl`, `.fen`, `.epd` or `.pgn`
+    file, a dataset's folder or its hub name. `evaluate` does not use their positions."""
     held_out: str = DEFAULT
-    """Examples to evaluate on; empty: a tenth of the training source's positions."""
+    """Source of the examples to evaluate on, as for `train`. Empty: a tenth of the training source's positions."""
     split: str = "train"
-    """Split of a dataset that is read; files have none."""
+    """Split of a dataset to read. Files have no splits."""
     limit: int | None = None
-    """Most rows read of each source; positions to keep apart are read of the whole of it."""
+    """Maximum number of rows read from each source; null: all. Positions that training and held-out rows must not share
+    are always taken from the whole source."""
     exclude: list[str] = field(default_factory=list)
-    """Sources whose positions are left out: not trained on, and not used by `evaluate`."""
+    """Sources whose positions are excluded from training and from `evaluate`."""
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
@@ -130,13 +132,13 @@ class SourceConfig:
 
 @dataclass(slots=True)
 class DataConfig(SourceConfig):
-    """Sources, and the stream of prompts that is drawn from them."""
+    """Data sources, and the mixture of tasks among the prompts drawn from them."""
 
     mixture: MixtureConfig = field(default_factory=MixtureConfig)
 
 
 class Tracker(StrEnum):
-    """An experiment tracker beside metrics.jsonl."""
+    """Experiment tracker, in addition to metrics.jsonl."""
 
     none = "none"
     wandb = "wandb"
@@ -145,69 +147,72 @@ class Tracker(StrEnum):
 
 @dataclass(slots=True)
 class LoggingConfig:
-    """Experiment trackers beside metrics.jsonl."""
+    """Options of the experiment tracker."""
 
     tracker: Tracker = Tracker.none
     project: str = "rookworld-rlvr"
-    """The project of wandb."""
+    """Project name in Weights & Biases."""
 
 
 @dataclass(slots=True)
 class RunConfig:
-    """`rookworld train` and `rookworld smoke`."""
+    """Options of `rookworld train` and `rookworld smoke`."""
 
     steps: int = 200
-    """Steps, each of one or more updates."""
+    """Number of steps, each of one or more updates."""
     max_minutes: float = 0.0
-    """Stop after this many minutes of steps, whatever is left; 0: no limit."""
+    """Minutes of steps after which training stops, even if steps remain. 0: no limit."""
     checkpoint_every: int = 25
-    """Steps between checkpoints; the last step always has one. A restore goes back to one of them. One whose step has a
-    validation may become the best."""
+    """Number of steps between checkpoints; the last step always has one. A restore returns to one of them. With
+    validation, only a checkpoint whose step is validated can become the best."""
     keep_checkpoints: int = 2
-    """The newest this many stay, beside the best and the last good one."""
+    """Number of newest checkpoints to keep, in addition to the best and the last good one."""
     start_share: float = 0.5
-    """Share of the start's weights in the model that is validated, evaluated and left in the checkpoints: training goes
-    on with its own. 0: the trained weights alone."""
+    """Share of the starting model's weights in the average that is validated, evaluated and saved. Training itself
+    continues from the trained weights. 0: the trained weights alone."""
     evaluation_rows: int = 2048
-    """Held-out rows per task, evaluated before and after; 0: no evaluation, sampled rows and match included."""
+    """Number of held-out rows per task that are evaluated before and after training. 0: no evaluation, and no
+    sampled rows, mates in one or match."""
     sampled_rows: int = 256
-    """The first so many held-out rows per task are also sampled 8 times at the training temperature; 0: none are."""
+    """Number of held-out rows per task, counted from the first, that are also sampled 8 times each, at the training
+    temperature. 0: none."""
     mate_in_one: MateInOneConfig = field(default_factory=MateInOneConfig)
-    """Mates in one that are evaluated before and after, beside those among the held-out rows."""
+    """Mates in one that are evaluated before and after training, in addition to those among the held-out rows."""
     match_pairs: int = 32
-    """Pairs of games of the trained model against the one it began from, at the end; 0: none."""
+    """Number of pairs of games that the trained model plays against the starting model at the end. 0: no match."""
     match_plies: int = 60
-    """A game of this match that reaches this many plies ends and is adjudicated."""
+    """Number of plies after which a game of this match ends and is adjudicated."""
     evaluation_nodes: int = 0
-    """Nodes per held-out position of the engine (rubric.stockfish) that measures policy/win_probability_loss; 0: the
-    evaluations of rubric.move_evals do, or with rubric.source=engine its engines."""
+    """Nodes that the engine of rubric.stockfish searches per held-out position to measure policy/win_probability_loss.
+    0: use rubric.move_evals or, with rubric.source=engine, its engines with their own node limit."""
     rollouts_every: int = 10
-    """Steps between transcripts; the first and the last step have them too. 0: none."""
+    """Number of steps between transcripts. The first and the last step have them too. 0: none."""
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     max_staleness: int = 0
-    """1: the next step's batch is sampled while this one is trained, from weights that are one step older."""
+    """0: each step samples from the current weights. 1: the next step's batch is sampled while this one is trained, so
+    its sampling weights are one step older."""
     processes: int = 1
-    """Processes on this machine that train together, with `distributed`; each takes its share of the cores."""
+    """Number of processes on this machine that train together and share its cores; several need `distributed`."""
     distributed: DistributedConfig = field(default_factory=DistributedConfig)
     name: str = "grpo"
-    """Ends the name of the run's folder."""
+    """Name of the run, used in the name of its folder."""
     seed: int = 0
-    """Seed of python, torch, the order of examples and every sample; decides the held-out positions if data.held_out
-    is empty."""
+    """Seed of python, torch, the order of examples and every sample. It also decides the held-out positions if
+    data.held_out is empty."""
     device: Device = Device.auto
-    """Device of the model; `auto` takes CUDA where there is one, else the CPU."""
+    """Device of the model; `auto` uses CUDA if it is available, else the CPU."""
     precision: Precision = Precision.auto
-    """Arithmetic of forward passes; weights and optimiser are float32 in all."""
+    """Arithmetic of forward passes. Weights and optimiser state are always float32."""
     threads: int = 0
-    """CPU threads; 0: torch's own choice. One thread gives the same bits on every machine of a kind."""
+    """Number of CPU threads; 0: torch's default. One thread gives the same bits on all machines of the same kind."""
     output_root: str = "outputs"
-    """Runs go to <output_root>/<date>/<time>-<name>."""
+    """Folder for all runs. Each run is saved in <output_root>/<date>/<time>-<name>."""
     resume: str = ""
-    """A run's folder or one of its checkpoints: go on there, with the config it was begun with. `auto`: the newest run
-    under output_root with this configuration that has not finished, else a new one."""
+    """Folder of a run to resume, or one of its checkpoints. It keeps the configuration it was started with, except for
+    options given now. `auto`: the newest unfinished run under output_root with this configuration, else a new run."""
     trust: bool = False
-    """Start the programs and call the addresses that the resumed run's own configuration names. Without it they are
-    refused: the folder may be a stranger's."""
+    """Allow a resumed run to start the programs and call the addresses that its saved configuration names. Otherwise
+    they are refused, because the folder may come from a stranger."""
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     rubric: RubricConfig = field(default_factory=RubricConfig)

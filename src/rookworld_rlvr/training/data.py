@@ -14,31 +14,31 @@ from ..tasks import Example, Task
 from ..tasks.corpus import Corpus, CorpusError, example_key, exclude_positions, read_corpus, split_by_position
 from .config import DEFAULT, DataConfig, SourceConfig
 
-# Share of the positions that is held out where no source of held-out examples is given.
+# Fraction of the positions that is held out if no source of held-out examples is given.
 HELD_OUT_FRACTION = 0.1
 TRAIN_FILE, HELD_OUT_FILE = "train.txt", "held_out.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Rows of a run. No position of `excluded` is in `train`, and no position of `validation`."""
+    """Rows of a run. No position of `excluded` or `validation` is in `train`."""
 
     train: tuple[Example, ...]
     held_out: tuple[Example, ...]
     excluded: frozenset[str]
-    """All positions, by identity (`example_key`), that are held out or left out, whatever `limit` says."""
+    """All positions, by identity (`example_key`), that are held out or excluded, regardless of `limit`."""
     notes: tuple[str, ...] = ()
-    """Lines about rows that were left out, one per source; none for a clean source."""
+    """Lines to print: the numbers of rows, then any rows that were left out and any PGN games without a result."""
     validation: tuple[Example, ...] = ()
     """Rows held back from the training rows, for the learning curve."""
     mates: tuple[MateInOne, ...] = ()
-    """Mates in one of a file, without those of training positions; empty if no file is configured."""
+    """Mates in one from a file, without those of training positions; empty if no file is configured."""
 
 
 def load_data(config: DataConfig, *, seed: int, evaluation_rows_per_task: int | None = None) -> Data:
-    """Read both sources and keep them apart. Raises UserError if one has no valid row.
+    """Read training and held-out rows, with no position in both. Raises UserError if one of them has no valid row.
 
-    Of the held-out rows the first `evaluation_rows_per_task` of each task are kept, None: all.
+    Only the first `evaluation_rows_per_task` held-out rows of each task are kept; None keeps all.
     """
     corpus = _corpus(config.train, TRAIN_FILE, config)
     rows, notes = corpus.examples, [_left_out(config.train, corpus), *_cut_off(config.train)]
@@ -68,7 +68,7 @@ def load_data(config: DataConfig, *, seed: int, evaluation_rows_per_task: int | 
 
 
 def hold_back(data: Data, rows_per_task: int) -> Data:
-    """Move the last rows of each task, at most a tenth of them, to `validation`; no position is in both."""
+    """Move the last rows of each task, at most a tenth of them, to `validation`. No position stays in both."""
     by_task = [[row for row in data.train if row.task is task] for task in Task]
     held_back = tuple(row for rows in by_task for row in rows[len(rows) - min(rows_per_task, len(rows) // 10) :])
     train = exclude_positions(data.train, {example_key(row) for row in held_back})
@@ -76,7 +76,7 @@ def hold_back(data: Data, rows_per_task: int) -> Data:
 
 
 def _left_out(source: str, corpus: Corpus) -> str:
-    """Line about the rows of a source that could not be read; empty if all of them could."""
+    """Return a line about the malformed rows of a source; empty if there are none."""
     if not corpus.rejects:
         return ""
     reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(corpus.rejects.items()))
@@ -86,7 +86,7 @@ def _left_out(source: str, corpus: Corpus) -> str:
 
 
 def _cut_off(source: str) -> list[str]:
-    """Lines about the games of a PGN file that stop without a result."""
+    """Return lines about the games of a PGN file that stop without a result."""
     games = count_games(source).warnings() if Path(source).suffix == ".pgn" else []
     return [f"{source}: {line}" for line in games]
 
@@ -103,15 +103,15 @@ def _require_tasks(config: DataConfig, train: tuple[Example, ...]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationData:
-    """Rows of an evaluation, and positions that must not be in it."""
+    """Held-out rows for an evaluation, and the positions that must not be evaluated on."""
 
     held_out: tuple[Example, ...]
     trained: frozenset[str]
-    """The positions of the training source and of `data.exclude`, by identity (`example_key`)."""
+    """Positions of the training source and of `data.exclude`, by identity (`example_key`)."""
 
 
 def load_evaluation_data(config: SourceConfig, *, seed: int) -> EvaluationData:
-    """The held-out rows as they stand, and every position that must not be evaluated on, whatever `limit` says.
+    """Return the held-out rows, unfiltered, and every position that must not be evaluated on, regardless of `limit`.
 
     These are the positions of `data.exclude` and of the training rows in `data.train`. Raises UserError if a source
     has no valid row, or if no row is held out.
@@ -130,7 +130,7 @@ def load_evaluation_data(config: SourceConfig, *, seed: int) -> EvaluationData:
 
 
 def unseen_mates(config: MateInOneConfig, trained: Collection[str]) -> tuple[list[MateInOne], int]:
-    """The configured mates whose position is not among `trained`, and the number of the others. Raises UserError."""
+    """Return the configured mates whose position is not in `trained`, and how many are in it. Raises UserError."""
     if not config.path:
         raise UserError("mate_in_one.path: expected a file, which suites=[mate_in_one] needs, got none")
     try:
@@ -144,25 +144,25 @@ def unseen_mates(config: MateInOneConfig, trained: Collection[str]) -> tuple[lis
 
 
 def positions_of(sources: Iterable[str]) -> frozenset[str]:
-    """The positions (`example_key`) of sources, each read whole; `default`: our training rows. Raises CorpusError."""
+    """Return the positions (`example_key`) of whole sources; `default`: our training rows. Raises CorpusError."""
     paths = (default_file(TRAIN_FILE) if source == DEFAULT else source for source in sources)
     return frozenset(key for path in paths for key in _keys(read_corpus(path).examples))
 
 
 @cache
 def held_out_positions() -> frozenset[str]:
-    """The positions of the held-out rows that ship with us, which nothing may be trained on."""
+    """Return the positions of the held-out rows that ship with the package. No run may train on them."""
     return _keys(_shipped(HELD_OUT_FILE, None))
 
 
 def evaluation_rows(held_out: tuple[Example, ...], rows_per_task: int) -> tuple[Example, ...]:
-    """The first rows of each task, at most rows_per_task of it."""
+    """Return the first rows of each task, at most rows_per_task per task."""
     by_task = {task: [row for row in held_out if row.task is task][:rows_per_task] for task in Task}
     return tuple(row for rows in by_task.values() for row in rows)
 
 
 def default_file(name: str) -> Path:
-    """A data file that ships with the package."""
+    """Return the path of a data file that ships with the package."""
     return asset(f"data/{name}")
 
 
@@ -188,7 +188,7 @@ def _shipped_corpus(name: str, limit: int | None) -> Corpus:
 
 
 def _whole(rows: tuple[Example, ...], source: str, default_name: str, config: SourceConfig) -> tuple[Example, ...]:
-    """The rows of a source without `limit`, of which `rows` are those within it."""
+    """Return all rows of a source, regardless of `limit`; `rows` are those within the limit."""
     return rows if config.limit is None else _read(source, default_name, replace(config, limit=None))
 
 
@@ -197,7 +197,7 @@ def _read(source: str, default_name: str, config: SourceConfig) -> tuple[Example
 
 
 def _corpus(source: str, default_name: str, config: SourceConfig) -> Corpus:
-    """A source read up to the limit. Raises UserError."""
+    """Read a source up to the limit. Raises UserError."""
     if source == DEFAULT:
         return _shipped_corpus(default_name, config.limit)
     try:

@@ -1,4 +1,4 @@
-"""Files about faults: the batch that each happened on, and for the last one a diagnosis to read."""
+"""Files about faults: the batch on which each occurred and, when a run gives up, a diagnosis in plain text."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
@@ -18,7 +18,7 @@ from .state import StepContext, StepReport
 
 FAULTS, DIAGNOSIS = "faults", "diagnosis.txt"
 MOST_PROMPTS = 8
-# Batches of the newest faults that are kept: a run that fails again and again must not fill the disk.
+# Number of newest faults whose batches are kept, so that a run that fails repeatedly does not fill the disk.
 KEEP_FAULTS = 3
 FAULT_KEYS = {"step", "fault", "kl_coef", "stale", "batch", "moves", "samples", "policy"}
 
@@ -64,7 +64,7 @@ def save_fault(run_folder: Path, report: StepReport, *, weights: Mapping[str, Te
 
 
 def load_fault(path: Path) -> dict[str, Any]:
-    """Content of a file of `save_fault`, its batch as a Batch, a MoveBatch or None. Raises UserError."""
+    """Load a file of `save_fault`; its batch becomes a Batch, a MoveBatch or None. Raises UserError."""
     try:
         saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         if not isinstance(saved, dict) or saved.keys() != FAULT_KEYS:
@@ -72,7 +72,7 @@ def load_fault(path: Path) -> dict[str, Any]:
         batch = saved["batch"]
         saved["batch"] = None if batch is None else (MoveBatch if saved["moves"] else Batch)(**batch)
     except UnpicklingError as error:
-        # torch advises to load such a file without its safeguard.
+        # torch's message is left out, because it advises loading the file without the safeguard.
         raise UserError(f"inspect: expected a batch that a run saved under {FAULTS}/, got another: {path}") from error
     except (OSError, RuntimeError, EOFError, TypeError, ValueError) as error:
         reason = first_line(error)
@@ -83,7 +83,7 @@ def load_fault(path: Path) -> dict[str, Any]:
 def write_diagnosis(
     run_folder: Path, context: StepContext, report: StepReport, *, reason: str, batch: Path | None
 ) -> None:
-    """`diagnosis.txt`: what happened first, on what, and what to try."""
+    """Write `diagnosis.txt`: the reason, the fault and options to try, the terms of the loss, the batch and prompts."""
     fault, state = report.fault, context.recovery
     lines = [f"step {report.step + 1}: {reason}"]
     if fault is not None:
@@ -105,7 +105,7 @@ def write_diagnosis(
 
 
 def _terms(report: StepReport) -> dict[str, float]:
-    """The terms of the loss, as far as the step came."""
+    """Return the terms of the loss that the step computed before it ended."""
     tokens = report.tokens
     terms = {"learning rate": report.lr, "kl coefficient": report.kl_coef}
     if report.rewards_PG.numel():
@@ -133,7 +133,7 @@ def _plain(batch: Batch | None) -> dict[str, Any] | None:
 
 
 def describe(fault: Fault, state: RecoveryState) -> str:
-    """Reason for the end of the run, in one line."""
+    """Return the reason for the end of the run, in one line."""
     return (
         f"{state.consecutive} faults in a row, {state.restores} restores so far; the last was {fault}. "
         f"The learning rate was already scaled by {state.lr_scale:.3g}"

@@ -1,4 +1,4 @@
-"""Evaluations of a run: held-out rows before and after, and the learning curve."""
+"""Evaluations of a run: held-out rows before and after training, and the learning curve."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,9 +22,10 @@ Item = TypeVar("Item")
 
 
 def evaluated(run: Run, name: str) -> list[Row]:
-    """Held-out rows, decoded greedily, then the first of them sampled, then the mates. Raises StepAbandonedError.
+    """Evaluate the averaged policy: all held-out rows greedily, the first of them sampled, then the mates in one.
 
-    The first policy rows also have the probability and the rank of their best move (see `evaluation.amplification`).
+    The greedy rows of sampled policy examples also have the probability and the rank of their best move (see
+    `evaluation.amplification`). Raises StepAbandonedError if a stop was requested.
     """
     with run.context.averaged_policy():
         return _evaluated(run, name)
@@ -49,7 +50,7 @@ def _evaluated(run: Run, name: str) -> list[Row]:
 
 
 def items(run: Run) -> list[Hashable]:
-    """The items of the rows of `evaluated`, in order."""
+    """Return the items of the rows of `evaluated`, in order."""
     return [*run.data.held_out, *((SAMPLED, example) for example in run.sampled), *_mates(run)]
 
 
@@ -58,7 +59,7 @@ def _mates(run: Run) -> Sequence[MateInOne]:
 
 
 def _evaluate_mates(run: Run, name: str, first: int) -> list[Row]:
-    """The greedy moves in the mates in one of a file, numbered from `first`."""
+    """Evaluate the greedy moves in the configured mates in one; the rows are numbered from `first`."""
 
     def scored(mates: Sequence[MateInOne], advance: Callable[[int], None]) -> list[Row]:
         rows: list[Row] = []
@@ -71,7 +72,7 @@ def _evaluate_mates(run: Run, name: str, first: int) -> list[Row]:
 
 
 def evaluate_rows(run: Run, name: str, rows: Sequence[Example]) -> list[Row]:
-    """Rows decoded greedily by the policy as it is. Raises StepAbandonedError if a stop was requested."""
+    """Evaluate rows greedily with the policy's current weights. Raises StepAbandonedError if a stop was requested."""
 
     def scored(share: Sequence[Example], advance: Callable[[int], None]) -> list[Row]:
         generator, tokenizer = run.context.generator, run.context.policy.tokenizer
@@ -81,7 +82,10 @@ def evaluate_rows(run: Run, name: str, rows: Sequence[Example]) -> list[Row]:
 
 
 def evaluate_sampled_rows(run: Run, name: str) -> list[Row]:
-    """The first held-out rows, sampled from the policy as it is. Raises StepAbandonedError if a stop was requested."""
+    """Evaluate the first held-out rows, sampled from the policy's current weights.
+
+    Raises StepAbandonedError if a stop was requested.
+    """
 
     def scored(share: Sequence[Example], advance: Callable[[int], None]) -> list[Row]:
         generator, tokenizer = run.context.generator, run.context.policy.tokenizer
@@ -97,9 +101,10 @@ def _by_all_ranks(
     scored: Callable[[Sequence[Item], Callable[[int], None]], list[Row]],
     first: int = 0,
 ) -> list[Row]:
-    """The evaluated rows of all ranks, numbered from `first`; each rank calls `scored` for its share.
+    """Return the evaluated rows of all ranks, numbered from `first`; each rank calls `scored` for its share.
 
-    The second argument of `scored` shows how many are done, and raises StepAbandonedError if a stop was requested.
+    `scored` passes the number of rows done to its second argument, which shows it, and raises StepAbandonedError if a
+    stop was requested.
     """
     if not rows:
         return []
@@ -116,7 +121,7 @@ def _by_all_ranks(
 
 
 def validate(run: Run) -> Mapping[str, float]:
-    """The learning curve's figures of the averaged policy: one sample per held-back row, the same seeds each time."""
+    """Return the averaged policy's validation metrics: one sample per held-back row, with the same seeds each time."""
     world, context = run.context.world, run.context
     sampling = Sampling(run.config.generator.temperature, samples=1, seed=run.config.seed)
 
@@ -134,9 +139,10 @@ def validate(run: Run) -> Mapping[str, float]:
 
 
 def validation_metrics(rows: Sequence[Row]) -> Mapping[str, float]:
-    """`validation/score`, the mean of SCORED over the tasks that have rows, these, and keys with enough rows.
+    """Return `validation/score`, the keys of SCORED and all other keys with enough rows; empty without rows.
 
-    The score looks at labels and rules alone, because not every position has move evaluations. Empty without rows.
+    The score is the mean of the keys of SCORED over the tasks that have rows. It uses only labels and rules, because
+    not every position has move evaluations.
     """
     values_by_key = {key: [row.values[f"{SAMPLED}/{key}"] for row in rows if f"{SAMPLED}/{key}" in row.values]
                      for key in GREEDY}  # fmt: skip
@@ -152,7 +158,7 @@ def validation_metrics(rows: Sequence[Row]) -> Mapping[str, float]:
 
 
 def start_of_curve(run: Run) -> dict[str, float]:
-    """The learning curve's figures before the first step, and the losses of simple rules on the same rows."""
+    """Return the validation metrics before the first step, and the losses of simple rules on the same rows."""
     losses = run.context.world.rank_0_only(
         lambda: rule_losses(run.evaluator.analyses(run.data.validation)), "the simple rules"
     )
@@ -160,7 +166,10 @@ def start_of_curve(run: Run) -> dict[str, float]:
 
 
 def tables(before: list[Row], after: list[Row]) -> dict[str, Any]:
-    """The summary's tables: `before`, `after`, their paired `gain`, and under `spread` what sharpening lowers."""
+    """Return the summary's tables: `before`, `after`, their paired `gain`, and `spread`.
+
+    `spread` has the keys about the spread of samples, which fall when the policy becomes sharper.
+    """
     gain: Mapping[str, Measure | Gain] = paired_gain(before, after) if after else {}
     parts = {"before": summarise(before), "after": summarise(after), "gain": gain}
     summary = {name: to_json(_of_spread(table, False)) for name, table in parts.items()}
@@ -169,7 +178,7 @@ def tables(before: list[Row], after: list[Row]) -> dict[str, Any]:
 
 @contextmanager
 def _generator(run: Run) -> Iterator[None]:
-    """Inside, the generator samples from the policy as it is."""
+    """Let the generator sample from the policy's current weights inside the block."""
     context = run.context
     if context.prefetch is not None:
         context.prefetch.wait()

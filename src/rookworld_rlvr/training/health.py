@@ -1,8 +1,8 @@
 """Health of a run: the no-progress watchdog, which stops it, and warning signs, which are only shown.
 
-Warning signs are read off the metrics step by step; console, trackers and report all show the same ones. Faults, which
-end a step, are in `checks` and `stability`. Each sign looks at the last steps alone, so a resumed run that has read its
-metrics again goes on as if it had not been stopped.
+Warning signs are computed from the metrics of each step; console, trackers and report all show the same ones. Faults,
+which end a step, are in `checks` and `stability`. The signs depend only on the metrics, so a resumed run that has read
+its metrics again shows the same signs as a run that was not stopped.
 """
 
 from collections import deque
@@ -17,27 +17,29 @@ from ..evaluation.headline import SCORED
 from ..stability.recovery import RecoveryState
 from .state import StepReport
 
-# Steps in a row without effect that end a run: a default step has 16 groups, so even two of them are rare.
+# Number of consecutive steps without effect that ends a run. A default step has 16 groups, so even two are rare.
 MAX_INEFFECTIVE_STEPS = 25
 PREFIX = "warning/"
-# Steps whose mean is compared; oscillation looks at twice as many.
+# Number of steps over which a mean is taken. Oscillation is looked for in twice as many.
 WINDOW = 20
-# kl/reference below it, twice the window after the start: the run hardly moves. Three default runs had 0.004 to 0.027
-# in the mean of 20 steps.
+# Mean kl/reference below which the policy hardly changes; not applied to the first 2 * WINDOW steps. Three default runs
+# had 0.004 to 0.027 in the mean of 20 steps.
 KL_LOW = 0.002
-# kl/reference above it: the run may forget what the model knew.
+# Mean kl/reference above which the policy may forget what the starting model knew.
 KL_HIGH = 0.1
-# Metrics whose swings are watched: seeds of this project saw both swing about one level and learn nothing.
+# Metrics that are watched for oscillation. In some seeds of this project both swung about one level and nothing was
+# learned.
 SWINGING = ("reward/mean", "advantage/abs_mean")
-# An autocorrelation of white noise over 40 steps has a standard deviation of 0.16.
+# Autocorrelation below which a metric oscillates. For white noise over 40 steps its standard deviation is 0.16.
 SWING = -0.6
+# Mean fraction of zero-variance groups above which `no_variance` is shown.
 IDLE = 0.5
-# Of a validation score: three times what 128 rows of chance make of a score of 0.9.
+# Drop of a validation score that counts as forgetting: three standard errors of a score of 0.9 over 128 rows.
 FORGOTTEN = 0.08
 
 
 def no_progress_reason(report: StepReport) -> str:
-    """Reason that a step without a fault had no effect; empty for an effective step."""
+    """Return the reason why a step without a fault had no effect; empty if it had an effect."""
     rewards_PG = report.rewards_PG
     if rewards_PG.numel() == 0:
         return "no group was kept"
@@ -53,9 +55,9 @@ def no_progress_reason(report: StepReport) -> str:
 
 
 def watch(state: RecoveryState, report: StepReport) -> None:
-    """Count steps in a row without effect. Raises TrainingGaveUpError after MAX_INEFFECTIVE_STEPS of them.
+    """Count consecutive steps without effect. Raises TrainingGaveUpError after MAX_INEFFECTIVE_STEPS of them.
 
-    A fault does not count here: recovery counts it.
+    A step with a fault leaves the count unchanged, because recovery counts faults.
     """
     reason = "" if report.fault else no_progress_reason(report)
     if not reason:
@@ -70,10 +72,10 @@ def watch(state: RecoveryState, report: StepReport) -> None:
 
 
 class Sign(StrEnum):
-    """A sign of trouble in a run that goes on."""
+    """Sign of trouble in a run that continues."""
 
     kl = "kl"
-    """KL to the reference left the range KL_LOW to KL_HIGH."""
+    """KL to the reference is outside the range KL_LOW to KL_HIGH."""
     oscillation = "oscillation"
     """Reward or advantages swing about one level."""
     no_variance = "no_variance"
@@ -83,17 +85,17 @@ class Sign(StrEnum):
 
 
 class SignWatch:
-    """The signs of a run so far."""
+    """Warning signs of a run, computed from its metrics so far."""
 
     def __init__(self, window: int = WINDOW) -> None:
         self._window, self._steps = window, 0
         self._last: deque[Mapping[str, float]] = deque(maxlen=2 * window)
         self._validations: dict[str, list[float]] = {}
         self.shown: dict[Sign, str] = {}
-        """The signs of the last step, each with what was seen and what was expected."""
+        """Signs of the last step, each with a message about the observed and, for some, the expected values."""
 
     def observe(self, metrics: Mapping[str, float]) -> dict[Sign, str]:
-        """Take in a step; returns the signs that it is the first to show."""
+        """Add the metrics of a step; return the signs that the step before did not show, with their messages."""
         self._steps += 1
         self._last.append(metrics)
         self.observe_validation(metrics)
@@ -101,13 +103,13 @@ class SignWatch:
         return {sign: message for sign, message in self.shown.items() if sign not in before}
 
     def observe_validation(self, metrics: Mapping[str, float]) -> None:
-        """Take in the validation scores of a step or of the start."""
+        """Add the validation scores of a step or of the start."""
         for key, value in metrics.items():
             if key.removeprefix("validation/") in SCORED.values():
                 self._validations.setdefault(key, []).append(value)
 
     def metrics(self) -> dict[str, float]:
-        """`warning/<sign>` of the last step: 1 where it is shown, else 0."""
+        """Return `warning/<sign>` for each sign: 1 if the last step shows it, else 0."""
         return {f"{PREFIX}{sign}": float(sign in self.shown) for sign in Sign}
 
     def _raised_signs(self) -> dict[Sign, str]:
@@ -120,7 +122,7 @@ class SignWatch:
         return {sign: message for sign, message in messages.items() if message}
 
     def _mean(self, key: str) -> float | None:
-        """The mean over the window; None until a whole window has the key."""
+        """Return the mean over the window; None unless every step of a whole window has the key."""
         values = [step[key] for step in list(self._last)[-self._window :] if key in step]
         return fmean(values) if len(values) == self._window else None
 
@@ -154,9 +156,10 @@ class SignWatch:
 
 
 def strongest_swing(values: Sequence[float]) -> tuple[int, float]:
-    """The period, in steps, of the strongest swing about a straight line, and the autocorrelation at half of it.
+    """Return the period, in steps, of the strongest swing about a straight line, and the autocorrelation at half of it.
 
-    −1 is a pure swing, about 0 noise; periods up to half of the values are looked at. A constant has no swing: 0.
+    An autocorrelation of −1 means a pure swing, about 0 means noise. Periods up to half the number of values are tried.
+    Values on a straight line have no swing: both results are 0.
 
     >>> strongest_swing([1.0, -1.0] * 20)[0]
     2

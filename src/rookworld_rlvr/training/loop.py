@@ -1,4 +1,4 @@
-"""The steps of a run, and what is done after each: recovery, controllers, reference, metrics, checkpoints."""
+"""Training loop: the steps of a run and, after each step, recovery, controllers, reference, metrics and checkpoints."""
 
 import math
 import time
@@ -30,18 +30,18 @@ from .run_files import INTERRUPTED, ROLLOUTS_FILE, append_transcripts, kept_tran
 from .state import StepContext, StepReport
 from .step import grpo_step
 
-# Steps between comparisons of the ranks' weights: a checksum takes about as long as an update of a small model.
+# Number of steps between comparisons of the ranks' weights. A checksum takes about as long as a small model's update.
 COMPARE_EVERY = 20
 
 
 def run_steps(run: Run, first_step: int) -> tuple[int, str, float]:
-    """Make steps to the end; return how many are done, why they stopped, and completions per second.
+    """Run the remaining steps; return the number of steps done, the reason for stopping, and completions per second.
 
-    Raises TrainingGaveUpError, with the diagnosis written.
+    Raises TrainingGaveUpError after the diagnosis is written.
     """
     started, completions, step, stopped = time.perf_counter(), 0, first_step, "finished"
     run.context.stop_requested = lambda: run.stop_requested
-    # Without a terminal the lines of steps show the progress.
+    # Without a terminal, the line printed for each step shows the progress.
     bar = progress(run.console, "training", run.config.steps, start=first_step, unit="steps")
     with bar if run.console.is_terminal else nullcontext(lambda _done: None) as advance:
         while step < run.config.steps and stopped == "finished":
@@ -62,7 +62,7 @@ def run_steps(run: Run, first_step: int) -> tuple[int, str, float]:
 
 
 def _step_or_stop(run: Run, step: int) -> StepReport | None:
-    """Run a step and return its report; None if a stop was requested, with the state of before the step restored."""
+    """Run a step and return its report. If a stop was requested, restore the state before the step and return None."""
     context = run.context
     prompts, rng = context.prompts_state(), rng_state()
     try:
@@ -76,7 +76,7 @@ def _step_or_stop(run: Run, step: int) -> StepReport | None:
 
 
 def _settle(run: Run, report: StepReport, *, last: bool) -> None:
-    """Everything that follows a step. Raises TrainingGaveUpError."""
+    """Apply recovery after a step, write its metrics, and validate or save if due. Raises TrainingGaveUpError."""
     context, step = run.context, report.step + 1
     compare_weights(run, step)
     due = last or step % run.config.checkpoint_every == 0
@@ -96,7 +96,7 @@ def _settle(run: Run, report: StepReport, *, last: bool) -> None:
 
 
 def compare_weights(run: Run, step: int) -> None:
-    """Raise RankError if a rank's weights are not those of rank 0, every so many steps; shards differ anyway."""
+    """Raise RankError if a rank's weights differ from rank 0's. Checked every COMPARE_EVERY steps, not for shards."""
     world = run.context.world
     if world.size == 1 or run.context.policy.sharded or step % COMPARE_EVERY:
         return
@@ -107,9 +107,9 @@ def compare_weights(run: Run, step: int) -> None:
 
 
 def _late_fault(run: Run, report: StepReport, *, about_to_save: bool) -> Fault | None:
-    """Faults that show only after the step: a collapse, or a state that must not be saved.
+    """Return a fault that shows only after the step: a collapse, or a non-finite state that must not be saved.
 
-    The latter also where the step had a fault of its own that leaves the weights alone.
+    The state is also checked if the step had a fault that does not damage the weights.
     """
     context = run.context
     if report.fault is not None and report.fault.damages:
@@ -135,7 +135,7 @@ def _finite_state(context: StepContext) -> bool:
 
 
 def _after_good_step(run: Run, report: StepReport, step: int) -> None:
-    """Update guards, the KL controller and the reference from a good step."""
+    """Update the guards, the KL controller and the reference after a good step."""
     context, tokens = run.context, report.tokens
     if not tokens.count and not tokens.expected_value_sum:
         return
@@ -143,18 +143,18 @@ def _after_good_step(run: Run, report: StepReport, step: int) -> None:
     guards.grad_norm.observe(report.grad_norm, context.config.optim.max_grad_norm)
     if tokens.kl_count:
         guards.observe_kl(tokens.kl_exact_mean)
-        # The clock has moved on: the KL was measured under the coefficient of the step before.
+        # The clock has already advanced, but the KL was measured under the coefficient of the finished step.
         context.kl_controller.observe(context.clock.schedule_step - 1, tokens.kl_exact_mean)
     context.references.maybe_refresh(context.policy, step=step, score=lambda: validate(run)["validation/score"])
 
 
 def _after_fault(run: Run, report: StepReport, action: Action) -> None:
-    """Keep the batch, say what is done, do it. Raises TrainingGaveUpError."""
+    """Save the batch, log the recovery action and apply it. Raises TrainingGaveUpError."""
     state, fault = run.context.recovery, report.fault
     assert fault is not None
     weights = cpu_state_dict(run.context.policy.model) if action is Action.stop else None
     batch = run.context.world.rank_0_only(partial(save_fault, run.folder, report, weights=weights), "a fault")
-    # A reward's name holds brackets, which are no markup.
+    # No markup: the name of a reward contains brackets.
     line = f"step {report.step + 1}: {action}: {fault}"
     run.console.print(line, highlight=False, markup=False, soft_wrap=True)
     if action is Action.stop:
@@ -167,13 +167,13 @@ def _after_fault(run: Run, report: StepReport, action: Action) -> None:
 
 @on_rank_0("the diagnosis")
 def _write_end(run: Run, report: StepReport, reason: str, batch: Path | None) -> None:
-    """Write why the run gives up, and the transcripts of its last step."""
+    """Write the diagnosis of a run that gives up, and the transcripts of its last step."""
     write_diagnosis(run.folder, run.context, report, reason=reason, batch=batch)
     append_transcripts(run.folder / ROLLOUTS_FILE, kept_transcripts(report))
 
 
 def _restore(run: Run, fault: Fault) -> None:
-    """The last good checkpoint, or after a collapse the best one; the newest there is where that is gone."""
+    """Restore the last good checkpoint, or the best one after a collapse; if it is missing, the newest one."""
     state = run.context.recovery
     wanted = state.best_step if fault.kind is FaultKind.collapse else state.last_good_step
     folder = checkpoint_folder(run.folder, wanted)
@@ -213,10 +213,11 @@ def _validation_due(run: Run, step: int, *, last: bool) -> bool:
 
 
 def save(run: Run, step: int, score: float | None) -> None:
-    """Save a checkpoint of the state after `step`; it becomes the best so far if its `score` is the highest.
+    """Save a checkpoint of the state after `step`. It becomes the best one if its `score` is the highest so far.
 
-    Without a validation the score is the mean of the tasks' running rewards, once each task has a history. A checkpoint
-    saved out of turn, because a run was stopped, is neither best nor good: it must not change how the run goes on.
+    Without validation the score is the mean of the tasks' running rewards, once each task has a history. A checkpoint
+    that is saved off schedule, because the run was stopped, is never marked as best or good. Otherwise the stop would
+    change how the run continues.
     """
     context, config = run.context, run.config
     measured = score is not None

@@ -1,12 +1,12 @@
-"""The loss of a micro-batch: a pure function of a policy, the batch and a plan that is fixed before the update.
+"""Loss of a micro-batch: a pure function of a policy, the batch and a plan that is fixed before the update.
 
     loss = Σ weight · (correction · surrogate + kl_coef · KL − entropy_coef · entropy)    over trained tokens
 
-Where older weights sampled (`max_staleness=1`), the forms of the KL that look at the sampled token alone are corrected
-like the surrogate; `exact` sums over the vocabulary and needs none.
+If older weights sampled the batch (`max_staleness=1`), the KL forms that use only the sampled token are corrected like
+the surrogate. The form `exact` sums over the vocabulary and needs no correction.
 
-It checks nothing and records nothing; `step` does. Source: GRPO, arXiv 2402.03300; which surrogate, and the weights:
-`objective.losses`.
+This module checks and records nothing; `step` does. Source: GRPO, arXiv 2402.03300. `objective.losses` defines the
+surrogates and the weights.
 """
 
 from dataclasses import dataclass, fields
@@ -29,13 +29,13 @@ from ..objective import (
 from ..stability.kl_control import KLConfig
 from .config import StepConfig
 
-# Distance in nats beyond which the KL term of a token goes on linearly: finite, with a gradient that is never 0.
+# Log-ratio in nats beyond which the KL term of a token continues linearly: finite, with a gradient that is never 0.
 TOKEN_CLAMP_NAT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class LossPlan:
-    """Options and sizes that the micro-batches of one update have in common."""
+    """Options and sizes that all micro-batches of one update share."""
 
     objective: StepConfig
     kl: KLConfig
@@ -44,11 +44,11 @@ class LossPlan:
     """Sizes of the whole update, so that its gradient does not depend on the micro-batches."""
     kl_coef: float
     reference: Policy | None
-    """The reference in force; None if KL is neither measured nor penalised."""
+    """Current reference model; None if KL is neither measured nor penalised."""
     original: Policy | None
-    """The model that the run began with, if the reference in force has moved away from it."""
+    """Starting model, if the reference may differ from it and KL is measured or penalised; else None."""
     stale: bool = False
-    """True if older weights sampled the batch: what the KL term takes from the sampled token is then corrected too."""
+    """True if older weights sampled the batch. KL forms that use the sampled token are then corrected too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +59,18 @@ class MicroLoss:
     """This micro-batch's share of the update's loss, a scalar with a gradient."""
     totals: "TokenTotals"
     logprobs: Tensor
-    """(N,), nat, detached."""
+    """Log-probs of the policy (N,), nat, detached."""
     ref_logprobs: Tensor | None
-    """(N,), nat; None without a reference."""
+    """Log-probs of the reference (N,), nat; None without a reference."""
 
 
 @dataclass(slots=True)
 class TokenTotals:
-    """Sums and extremes over trained tokens, each pass over a token counted. Log-probs, KL, entropy in nat."""
+    """Sums and extremes over trained tokens; a token counts once per pass over it. Log-probs, KL, entropy in nat."""
 
     count: int = 0
     kl_count: int = 0
-    """Tokens of which the reference was computed."""
+    """Number of tokens for which the reference was computed."""
     logprob_sum: float = 0.0
     ref_logprob_sum: float = 0.0
     kl_sum: float = 0.0
@@ -82,7 +82,7 @@ class TokenTotals:
     surrogate_sum: float = 0.0
     kl_term_sum: float = 0.0
     expected_value_sum: float = 0.0
-    """Expected value over all legal moves, summed over updates."""
+    """Expected value of the first candidate over all legal moves, summed over updates."""
     kl_max: float = 0.0
     ratio_max: float = 0.0
     sampler_ratio_max: float = 0.0
@@ -90,7 +90,7 @@ class TokenTotals:
 
     @classmethod
     def of(cls, statistics: TokenStatistics, original_logprobs: Tensor | None, terms: "TokenTerms") -> "TokenTotals":
-        """Totals of one micro-batch's trained tokens, each tensor (N,), N at least 1."""
+        """Return the totals of one micro-batch's N trained tokens, N at least 1. Each tensor is (N,)."""
         logprobs = statistics.logprobs.detach()
         sums = {
             "logprob_sum": logprobs.sum(),
@@ -103,13 +103,13 @@ class TokenTotals:
             "sampler_ratio_max": terms.sampler_log_ratio.abs().max().exp(),
             **_kl_totals(statistics, original_logprobs),
         }
-        # Read at once: each reading waits for the device.
+        # All values are read together, because each read waits for the device.
         values = torch.stack([value.float() for value in sums.values()]).tolist()
         kl_count = logprobs.numel() if "kl_sum" in sums else 0
         return cls(count=logprobs.numel(), kl_count=kl_count, **dict(zip(sums, values, strict=True)))
 
     def add(self, other: "TokenTotals") -> None:
-        """Take in another micro-batch."""
+        """Add the totals of another micro-batch."""
         for name in (spec.name for spec in fields(self)):
             mine, theirs = getattr(self, name), getattr(other, name)
             join = max if name.endswith("_max") else min if name.endswith("_min") else sum
@@ -117,14 +117,14 @@ class TokenTotals:
 
     @property
     def kl_mean(self) -> float:
-        """k3 estimate of KL(policy‖reference), nats per token; 0 before any token."""
+        """k3 estimate of KL(policy‖reference), nats per token; 0 without tokens."""
         return self.kl_sum / max(self.kl_count, 1)
 
     @property
     def kl_exact_mean(self) -> float:
-        """KL(policy‖reference) over the whole vocabulary, nats per token: what guards and controllers look at.
+        """KL(policy‖reference) over the whole vocabulary, nats per token. Guards and controllers use it, not `kl_mean`.
 
-        One token in ten thousand may have a k3 of a thousand nat, which moves a step's mean and means nothing.
+        One token in ten thousand may have a k3 of a thousand nats, which changes a step's mean and means nothing.
         """
         return self.kl_exact_sum / max(self.kl_count, 1)
 
@@ -134,21 +134,21 @@ class TokenTerms:
     """Terms of the loss of one micro-batch's trained tokens; each (N,), detached."""
 
     surrogate: Tensor
-    """Policy loss before the sampler's correction, in the advantages' unit."""
+    """Policy loss before it is multiplied by `correction`, in the advantages' unit."""
     kl: Tensor
     """KL term before its coefficient, nat."""
     ratio: Tensor
-    """policy / old probability; of the sequence under GSPO."""
+    """policy / old probability of the token, or of the sequence with GSPO."""
     clipped: Tensor
     """True where the clip binds."""
     correction: Tensor
-    """Weight against the mismatch of sampler and trainer; 1 where none is needed."""
+    """Weight that corrects the mismatch of sampler and trainer; 1 without mismatch."""
     sampler_log_ratio: Tensor
     """old − sampler log-prob, nat, before any truncation."""
 
 
 def _kl_totals(statistics: TokenStatistics, original_logprobs: Tensor | None) -> dict[str, Tensor]:
-    """Sums and extremes of KL by the names of `TokenTotals`; empty without a reference."""
+    """Return sums and extremes of KL, by field name of `TokenTotals`; empty without a reference."""
     if statistics.ref_logprobs is None or statistics.kl_exact is None:
         return {}
     logprobs, ref_logprobs = statistics.logprobs.detach(), statistics.ref_logprobs
@@ -165,10 +165,10 @@ def _kl_totals(statistics: TokenStatistics, original_logprobs: Tensor | None) ->
 
 
 def grpo_loss(policy: Policy, micro: Batch, plan: LossPlan) -> MicroLoss:
-    """The loss of a micro-batch and its token totals.
+    """Return the loss of a micro-batch and its token totals.
 
-    A batch without old log-probs was sampled by this very policy. Its own log-probs, detached, take their place: the
-    ratio is 1 and its gradient is the policy gradient.
+    If the batch has no old log-probs, the policy's own log-probs, detached, take their place: the ratio is 1, and its
+    gradient is the policy gradient.
     """
     mask_BT, loss = micro.loss_mask_BT, LOSSES[plan.objective.loss]
     statistics = policy.statistics(
@@ -214,9 +214,9 @@ def _kl_term(
     correction_BT: Tensor,
     mask_BT: Tensor,
 ) -> Tensor:
-    """KL before its coefficient, (B, T), nat; 0 without a reference.
+    """Return the KL term before its coefficient, (B, T), nat; 0 without a reference.
 
-    On a stale batch the sampled forms are corrected for the sampler's weights; `exact` needs no correction.
+    On a stale batch, KL forms that use the sampled token are multiplied by `correction_BT`; `exact` is not.
     """
     if statistics.ref_logprobs is None or statistics.kl_exact is None:
         return torch.zeros_like(logprobs_BT)
@@ -234,7 +234,7 @@ def _kl_term(
 
 @torch.no_grad()
 def _original_logprobs(micro: Batch, plan: LossPlan) -> Tensor | None:
-    """Log-probs under the model that the run began with, (N,), nat; None if the reference is still that model."""
+    """Return the log-probs under the starting model, (N,), nat; None if the plan has no `original`."""
     if plan.original is None:
         return None
     return plan.original.statistics(micro, temperature=plan.temperature).logprobs

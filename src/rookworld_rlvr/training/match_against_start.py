@@ -1,4 +1,4 @@
-"""The match of the trained model against the one that the run began with."""
+"""Match of the trained model against the starting model."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -22,23 +22,23 @@ from .run import Run, progress
 
 @dataclass(frozen=True, slots=True)
 class MatchResult:
-    """Result of the match against the start; empty if none was played."""
+    """Result of the match against the starting model; empty if none was played."""
 
     table: Mapping[str, Measure] = field(default_factory=dict)
-    """The keys of the suite `match`; `n` counts games."""
+    """Measures by the keys of the suite `match`; `n` counts games."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Pentanomial counts, likelihood of superiority and the adjudicator."""
 
     def to_json(self) -> dict[str, Any]:
-        """The summary's `match`: keys without the suite's name, and the facts."""
+        """Return the summary's `match`: the table with keys without the suite's name, and the facts."""
         table = to_json(self.table)
         return {key.removeprefix(f"{SuiteName.match}/"): entry for key, entry in table.items()} | dict(self.facts)
 
 
 def play_against_start(run: Run) -> MatchResult:
-    """The match of the trained model against the start; empty if no match is configured.
+    """Play the match of the trained model against the starting model; empty if no match is configured.
 
-    Both models sample as published self-play did; an illegal move is sampled again, then replaced (see
+    Both models sample as the published self-play did. An illegal move is sampled again, then replaced (see
     `evaluation.match`). Raises StepAbandonedError if a stop was requested, GeneratorError, ScorerError.
     """
     if not run.config.match_pairs or not run.data.held_out:
@@ -55,7 +55,7 @@ def play_against_start(run: Run) -> MatchResult:
 
 
 def match_config(config: RunConfig) -> MatchConfig:
-    """The match of `evaluate suites=[match]`, except for the length of the games."""
+    """Return the configuration of `evaluate suites=[match]`, except for opponent, number of pairs and ply limit."""
     return MatchConfig(opponent="start", pairs=config.match_pairs, max_plies=config.match_plies)
 
 
@@ -83,7 +83,7 @@ def _played(run: Run, policy: Policy, original: Policy, referee: Referee) -> Mat
 
 @dataclass(slots=True)
 class _Moves:
-    """Moves of a match so far."""
+    """Counter of the moves of a match, which are shown as progress."""
 
     show: Callable[[int], None]
     count: int = 0
@@ -94,9 +94,9 @@ class _Moves:
 
 
 def _players(run: Run, generator: Generator, policy: Policy, config: MatchConfig, moves: _Moves) -> MakePlayer:
-    """Players of a model, by seed; they stop if a stop was requested.
+    """Return a function that makes a player of the model from a seed. The players stop if a stop was requested.
 
-    The match makes one that plays and one for second attempts, whose moves do not count.
+    The match makes one player for first attempts and one for further attempts. Only the first one's moves are counted.
     """
     made: list[Player] = []
 
@@ -110,7 +110,7 @@ def _players(run: Run, generator: Generator, policy: Policy, config: MatchConfig
 
 @dataclass(frozen=True, slots=True)
 class StoppablePlayer:
-    """A player that raises StepAbandonedError instead of choosing once `stop_requested` says so."""
+    """Player that raises StepAbandonedError instead of choosing a move once `stop_requested` returns True."""
 
     player: Player
     stop_requested: Callable[[], bool]

@@ -1,4 +1,4 @@
-"""The process's memory: its peak so far and the step's own, resident on a CPU, allocated on CUDA."""
+"""Peak memory of the process, so far and within a step: resident memory on a CPU, allocated memory on CUDA."""
 
 import math
 import resource
@@ -8,31 +8,31 @@ from ..model.device import allocated_peak_bytes, reset_allocated_peak
 from .state import Moment, StepContext, StepReport
 
 GIB = 2**30
-# Written to clear_refs: forget the high-water mark, see proc(5).
+# Written to /proc/self/clear_refs to reset the peak of resident memory; see proc(5).
 FORGET_PEAK = "5"
 
 
 class _Peak:
-    """The process's peak memory, kept across resets of the system's counter."""
+    """Peak memory of the process, kept across resets of the system's counter."""
 
     before_gib = 0.0
-    """Highest before the last reset."""
+    """Highest peak before the last reset."""
     of_step = False
-    """Whether the mark was reset at the step's start."""
+    """True if the counter was reset at the start of the step."""
 
 
 def peak_memory_gib() -> float:
-    """Peak so far: resident memory of this process, or allocated CUDA memory where CUDA is in use."""
+    """Return the peak so far: resident memory of this process, or allocated CUDA memory if CUDA is in use."""
     return max(_Peak.before_gib, _mark_gib())
 
 
 def step_peak_gib() -> float:
-    """Peak since the step began; NaN if the system does not report it."""
+    """Return the peak since the step began; NaN if the system does not report it."""
     return _mark_gib() if _Peak.of_step else math.nan
 
 
 def measure_peak(moment: Moment, _context: StepContext, _report: StepReport) -> None:
-    """A hook that starts the measurement of a step's own peak."""
+    """Start to measure the step's own peak when a step begins. This is a hook."""
     if moment is not Moment.begun:
         return
     _Peak.before_gib = peak_memory_gib()

@@ -1,4 +1,4 @@
-"""Every training metric, declared once: unit, reduction, meaning, healthy range, and how a step's report gives it."""
+"""Declarations of all training metrics: unit, reduction, meaning, healthy range, and how the value is computed."""
 
 import math
 from collections import Counter
@@ -18,30 +18,30 @@ from .state import StepContext, StepReport
 
 
 class Reduction(StrEnum):
-    """Way in which the figures of a step's parts (completions, tokens, groups, updates) become the step's one."""
+    """Way in which the values of a step's parts (completions, tokens, groups, updates) become one value per step."""
 
     mean = "mean"
     sum = "sum"
     max = "max"
     min = "min"
     last = "last"
-    """A figure of the run that has no parts in a step: what it is at the step's end."""
+    """The run's value at the end of the step, for metrics that have no parts in a step."""
 
 
 MEAN, SUM, MAX, MIN, LAST = Reduction
 Value = Callable[[StepReport, StepContext], "float | Mapping[str, float] | None"]
-"""A step's figure; of a family, the figures of its members by name. None where the step did not come to it."""
+"""Computes a metric's value in a step; for a family, the values of its members by name. None if the step has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Meaning of a key, and its value in a step."""
+    """Declaration of a key: its meaning, and the function that computes its value in a step."""
 
     unit: str
     reduction: Reduction
     meaning: str
     healthy: str
-    """What to expect of a run that goes well."""
+    """Values to expect in a run that goes well."""
     value: Value
 
 
@@ -54,17 +54,17 @@ def _of_report(value: Callable[[StepReport], float]) -> Value:
 
 
 def _of_groups(value: Callable[[StepReport], float | Mapping[str, float]]) -> Value:
-    """None where nothing was sampled."""
+    """Return a function that gives None if the step has no groups."""
     return lambda report, _context: value(report) if report.groups else None
 
 
 def _of_advantages(value: Callable[[StepReport], float]) -> Value:
-    """None where the step did not come to advantages."""
+    """Return a function that gives None if the step ended before its advantages."""
     return lambda report, _context: value(report) if report.advantages_PG.numel() else None
 
 
 def _of_tokens(value: Callable[[TokenTotals], float]) -> Value:
-    """None where no token was trained."""
+    """Return a function that gives None if no token was trained."""
     return lambda report, _context: value(report.tokens) if report.tokens.count else None
 
 
@@ -79,18 +79,18 @@ def _entropy_term(report: StepReport, context: StepContext) -> float | None:
 
 
 def _of_expected_value(report: StepReport, _context: StepContext) -> float | None:
-    """None where no position had values of all its moves, and where a fault ended the step."""
+    """Return None if no position had values of all its moves, or if the step had a fault."""
     value = report.tokens.expected_value_sum
     return value / report.updates if value and report.updates and not report.fault else None
 
 
 def _of_kl(value: Callable[[TokenTotals], float]) -> Value:
-    """None if the reference was not computed."""
+    """Return a function that gives None if the reference was not computed."""
     return lambda report, _context: value(report.tokens) if report.tokens.kl_count else None
 
 
 def _of_engines(value: Callable[[EngineCounts], float | None]) -> Value:
-    """None if the step did not reach the scorer, or it has no engines."""
+    """Return a function that gives None if the step ended before scoring, or if the scorer has no engines."""
     return lambda report, _context: None if report.collection.engine is None else value(report.collection.engine)
 
 
@@ -107,7 +107,7 @@ def _by_task(report: StepReport) -> dict[str, float]:
 
 
 def _parts(report: StepReport) -> dict[str, float]:
-    """The mean of each part, as task/tier/part, over the completions to which it applied."""
+    """Return the mean of each part, as task/tier/part, over the completions to which it applied."""
     values_by_component: dict[str, list[float]] = {}
     for group in report.groups:
         for sample in group.samples:
@@ -117,14 +117,14 @@ def _parts(report: StepReport) -> dict[str, float]:
 
 
 def _failures(report: StepReport) -> dict[str, float]:
-    """The share of completions that the parser refused, by reason."""
+    """Return the fraction of completions that the parser refused, by reason."""
     failures = [sample.score.failure for group in report.groups for sample in group.samples]
     counts = Counter(failure.reason.value for failure in failures if failure)
     return {reason: count / len(failures) for reason, count in sorted(counts.items())}
 
 
 def _sources(report: StepReport) -> dict[str, float]:
-    """Prompts by the source of their move values."""
+    """Return the number of prompts by the source of their move values."""
     counts = Counter(group.samples[0].score.source for group in report.groups)
     return {origin: float(prompts) for origin, prompts in sorted(counts.items()) if origin}
 
@@ -157,7 +157,7 @@ def _magnitude(report: StepReport) -> Tensor:
 
 
 def _added_by_the_loop(_report: StepReport, _context: StepContext) -> None:
-    """Validations and warning signs; see `evaluations.validation_metrics` and `health`."""
+    """Return None: the loop adds validations (`evaluations.validation_metrics`) and warning signs (`health`)."""
 
 
 # A key that ends in `/*` stands for a family, one key per task, component or reason.
@@ -296,7 +296,7 @@ METRICS: dict[str, Metric] = {
 
 
 def step_metrics(report: StepReport, context: StepContext) -> dict[str, float]:
-    """The metrics of one step; one that a fault ended has those of the phases it came to."""
+    """Return the metrics of one step. A step that a fault ended has only those of the phases that it reached."""
     values: dict[str, float] = {}
     for key, metric in METRICS.items():
         value = metric.value(report, context)
@@ -304,12 +304,12 @@ def step_metrics(report: StepReport, context: StepContext) -> dict[str, float]:
             values |= {key.replace("*", member): figure for member, figure in value.items()}
         elif value is not None:
             values[key] = value
-    # JSON has no NaN, and a reader of metrics no use for one: a fault's own figures are in the diagnosis.
+    # JSON has no NaN. The values of a fault are in the diagnosis.
     return {key: value for key, value in values.items() if math.isfinite(value)}
 
 
 def declared(key: str) -> Metric:
-    """Declaration of a key, families included. Raises KeyError for one that is not declared."""
+    """Return the declaration of a key or of the family it belongs to. Raises KeyError for an undeclared key."""
     parts = key.split("/")
     families = ("/".join([*parts[:length], "*"]) for length in range(len(parts) - 1, 0, -1))
     return METRICS[next((name for name in (key, *families) if name in METRICS), key)]

@@ -1,4 +1,4 @@
-"""AdamW, its learning rate over the run, and the place of the schedules."""
+"""AdamW, its learning rate over the run, and the position in the schedules."""
 
 import math
 from collections.abc import Iterable
@@ -10,14 +10,14 @@ from torch import nn
 
 @dataclass(slots=True)
 class OptimConfig:
-    """The optimiser."""
+    """Options of the optimiser, AdamW."""
 
     lr: float = 2e-4
-    """Peak learning rate: right for the tiny model. A 124M model wants 1e-7 to 1e-6."""
+    """Peak learning rate. The default suits the tiny model; a model of 124M parameters needs 1e-7 to 1e-6."""
     warmup_steps: int = 10
-    """Steps of linear warm-up to lr."""
+    """Number of steps of linear warm-up to lr."""
     min_lr_fraction: float = 0.1
-    """Where the cosine ends, as a fraction of lr; 1 keeps lr constant."""
+    """Learning rate at the end of the cosine, as a fraction of lr. 1 keeps lr constant after the warm-up."""
     weight_decay: float = 0.0
     """Decoupled weight decay of AdamW."""
     beta1: float = 0.9
@@ -25,10 +25,10 @@ class OptimConfig:
     beta2: float = 0.99
     """Decay of AdamW's second moment."""
     max_grad_norm: float = 1.0
-    """Gradients are scaled down to this norm."""
+    """Largest norm of the gradient. A larger gradient is scaled down to it."""
     micro_batch_size: int = 64
-    """Most completions of a forward and backward pass, best a multiple of the group. Memory grows with it, results do
-    not change. On a CPU a pass has fewer, but at least 16, if a core would idle otherwise."""
+    """Maximum number of completions per forward and backward pass, ideally a multiple of objective.group_size. Memory
+    grows with it; results do not change. On a CPU a pass has fewer, but at least 16, if a core would otherwise idle."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.lr < math.inf or not 0 <= self.min_lr_fraction <= 1:
@@ -38,7 +38,7 @@ class OptimConfig:
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig) -> torch.optim.AdamW:
-    """Fused AdamW over the parameters that are trained (arXiv 1711.05101)."""
+    """Return a fused AdamW over the parameters that are trained (arXiv 1711.05101)."""
     return torch.optim.AdamW(
         [parameter for parameter in parameters if parameter.requires_grad],
         lr=config.lr,
@@ -49,7 +49,9 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig) -> t
 
 
 def learning_rate(config: OptimConfig, step: int, total_steps: int) -> float:
-    """Warm-up, then a cosine that would reach min_lr_fraction × lr one step behind the last; `step` counts from 0.
+    """Return the learning rate of `step`, counted from 0: a linear warm-up, then a cosine.
+
+    The cosine would reach min_lr_fraction × lr one step after the last.
 
     >>> learning_rate(OptimConfig(lr=1.0, warmup_steps=0, min_lr_fraction=0.5), 50, 100)
     0.75
@@ -63,7 +65,7 @@ def learning_rate(config: OptimConfig, step: int, total_steps: int) -> float:
 
 @dataclass(slots=True)
 class Clock:
-    """Place of the schedules. A restore sets it back, so it may lag behind the run's steps."""
+    """Position in the schedules. A restore sets it back, so it may be smaller than the number of the run's steps."""
 
     schedule_step: int = 0
-    """Steps of the schedules that are done."""
+    """Number of schedule steps done."""

@@ -1,7 +1,8 @@
-"""Checks before a run: the reinforcement-learning bugs that do not crash, each checked on the real path.
+"""Checks before a run for reinforcement-learning bugs that do not crash, made on the real code path.
 
-Every check runs real, separate forward passes of the model that will be trained, on completions it has
-just sampled. A bound is stated with each check; under bf16 the bounds are those of its rounding.
+All but the check of the weight sync run separate forward passes of the model that will be trained, on completions that
+it has just sampled. Each result states its bound. With bf16, wider bounds allow for rounding where two computations of
+one value differ.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ EQUAL_BOUND = 1e-6
 PADDING_BOUND_NAT = {Precision.fp32: 1e-4, Precision.bf16: 0.25}
 SAMPLER_BOUND_NAT = {Precision.fp32: 1e-3, Precision.bf16: 0.5}
 LEFT_PADS = 3
-# Completions per prompt that the checks sample.
+# Number of completions per prompt that the checks sample.
 PREFLIGHT_GROUP_SIZE = 2
 
 
@@ -38,9 +39,9 @@ class PreflightCheck:
     name: str
     passed: bool
     measured: float
-    """What was measured, in the unit that `text` names."""
+    """Measured value, in the unit that `text` names."""
     bound: float
-    """The most that passes."""
+    """Largest value that passes."""
     text: str
 
 
@@ -59,25 +60,25 @@ class PreflightInput:
 
 
 def run_preflight(given: PreflightInput) -> list[PreflightCheck]:
-    """All checks, in order; before the first update, with the reference equal to the policy."""
+    """Run all checks, in order. No update may have been made: the reference must equal the policy."""
     with torch.no_grad():
         return [result for check in CHECKS for result in check(given)]
 
 
 def preflight_checks(context: StepContext, examples: list[Example]) -> list[PreflightCheck]:
-    """The preflight checks on these examples, on every rank."""
+    """Run the preflight checks on these examples, on every rank."""
     with unshard(context.policy.model, context.references.current.model):
         return context.world.barrier(lambda: run_preflight(preflight_input(context, examples)), "the preflight")
 
 
 def preflight_examples(examples: tuple[Example, ...]) -> list[Example]:
-    """The first example of each task there is."""
+    """Return the first example of each task that has one."""
     firsts = (next((example for example in examples if example.task is task), None) for task in Task)
     return [example for example in firsts if example is not None]
 
 
 def preflight_input(context: StepContext, examples: list[Example]) -> PreflightInput:
-    """Completions for the preflight checks, sampled on the trainer's own path."""
+    """Sample and score completions for the preflight checks in the way that training does."""
     context.generator.sync(context.policy.model)
     sampled = sample_groups(
         context.generator,
@@ -92,7 +93,7 @@ def preflight_input(context: StepContext, examples: list[Example]) -> PreflightI
 
 
 def require_passed(results: Sequence[PreflightCheck]) -> None:
-    """Raises PreflightError that names every check that refused."""
+    """Raise PreflightError if a check failed, with the name of every failed check."""
     refused = [
         f"{check.name} ({check.measured:.3g} > {check.bound:.3g}: {check.text})"
         for check in results
@@ -139,7 +140,7 @@ def _padding_is_neutral(given: PreflightInput) -> list[PreflightCheck]:
 
 
 def _left_padded(given: PreflightInput, batch: Batch) -> Batch:
-    """The batch's rows with all padding, and three pads more, in front."""
+    """Return the batch's rows with all padding, and LEFT_PADS more pads, in front."""
     lengths = batch.attention_BT.sum(1).tolist()
     rows = [batch.tokens_BT[i, :length].tolist() for i, length in enumerate(lengths)]
     longest = [given.policy.pad_id] * (max(lengths) + LEFT_PADS)
@@ -179,7 +180,7 @@ def _sampler_is_synced(given: PreflightInput) -> list[PreflightCheck]:
 
 def _result(name: str, measured: Tensor | float, bound: float, text: str) -> PreflightCheck:
     value = float(measured)
-    # Written so that NaN refuses.
+    # Written so that NaN fails the check.
     return PreflightCheck(name, value <= bound, value, bound, text)
 
 

@@ -1,4 +1,4 @@
-"""A run of the trainer, made by `app.build`, and the display of its progress."""
+"""A run of the trainer, built by `app.build`, and the display of its progress."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -24,45 +24,45 @@ from .state import StepContext
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
-# Without a terminal: seconds between lines about the progress of an evaluation or a match.
+# Seconds between lines about the progress of an evaluation or a match, without a terminal.
 LINE_EVERY_S = 30.0
 
 
 @dataclass(slots=True)
 class Run:
-    """A run and its present state."""
+    """A run and its current state."""
 
     context: StepContext
     data: Data
     console: Console
     evaluator: MoveEvaluator
-    """Measures held-out rows beside labels and rules."""
+    """Source of move evaluations for held-out rows; labels and rules are used as well."""
     make_generator: Callable[[Policy], Generator]
-    """Makes the generator of another model than the trained one."""
+    """Makes a generator for a model other than the trained one."""
     folder: Path = Path()
     sinks: list[Sink] = field(default_factory=list)
     config_text: str = ""
-    """The resolved configuration; a resumed run writes it once its checkpoint has loaded."""
+    """Resolved configuration. A resumed run writes it to its folder once its checkpoint has loaded."""
     signs: SignWatch = field(default_factory=SignWatch)
     stop_requested: bool = False
 
     @property
     def config(self) -> RunConfig:
-        """The configuration of the run."""
+        """Configuration of the run."""
         return self.context.config
 
     @property
     def sampled(self) -> tuple[Example, ...]:
-        """The held-out rows that are sampled too."""
+        """Held-out rows that are also sampled."""
         return evaluation_rows(self.data.held_out, self.config.sampled_rows)
 
     @property
     def sampling(self) -> Sampling:
-        """Sampling of held-out rows."""
+        """Sampling settings for held-out rows."""
         return Sampling(self.config.generator.temperature, seed=self.config.seed)
 
     def close(self) -> None:
-        """End every thread and process that samples, scores or measures."""
+        """End every thread and process that samples, scores or evaluates."""
         try:
             if self.context.prefetch is not None:
                 self.context.prefetch.close()
@@ -75,7 +75,7 @@ OfRun = Callable[Concatenate[Run, P], Result]
 
 
 def on_rank_0(what: str) -> Callable[[OfRun[P, Result]], OfRun[P, Result]]:
-    """Decorator: rank 0 of the run's processes calls the function, and every rank gets its result.
+    """Decorate a function so that only rank 0 of the run's processes calls it and every rank gets its result.
 
     `what` names the work to the ranks that wait for it.
     """
@@ -93,7 +93,7 @@ def on_rank_0(what: str) -> Callable[[OfRun[P, Result]], OfRun[P, Result]]:
 def progress(
     console: Console, name: str, total: int, *, start: int = 0, unit: str = "rows"
 ) -> Iterator[Callable[[int], None]]:
-    """Function that shows how much of `total` is done: by a bar on a terminal, elsewhere by a line now and then."""
+    """Yield a function that shows how much of `total` is done: a bar on a terminal, otherwise occasional lines."""
     if not console.is_terminal:
         yield _progress_lines(console, name, total, start, unit)
         return

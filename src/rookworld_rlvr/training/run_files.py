@@ -1,4 +1,4 @@
-"""Files of a run: its folder, the link to the newest run, and transcripts."""
+"""Files of a run: its folder and lock, the link to the newest run, and transcripts."""
 
 import fcntl
 import json
@@ -18,12 +18,12 @@ from .state import StepReport
 LATEST = "latest"
 CONFIG_FILE, SUMMARY = "config.yaml", "summary.json"
 METRICS_FILE, ROLLOUTS_FILE = "metrics.jsonl", "rollouts.jsonl"
-# Of `summary.json`, "stopped": a stop was requested, and the run can be resumed.
+# Value of "stopped" in summary.json if a stop was requested; the run can be resumed.
 INTERRUPTED = "interrupted"
 
 
 def make_run_folder(root: Path, name: str, *, now: datetime) -> Path:
-    """`root/<date>/<time>-<name>`, with a number behind it where that is taken. Raises UserError."""
+    """Make the folder `root/<date>/<time>-<name>`, with a number at the end if it exists. Raises UserError."""
     stem = root / now.strftime("%Y-%m-%d") / f"{now.strftime('%H-%M-%S')}-{name}"
     try:
         stem.parent.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def make_run_folder(root: Path, name: str, *, now: datetime) -> Path:
 
 @contextmanager
 def held(folder: Path, lock: int = fcntl.LOCK_EX) -> Iterator[None]:
-    """Context manager that locks the run's folder. The lock is released however the process ends. Raises UserError.
+    """Lock the run's folder during the block. The lock is released however the process ends. Raises UserError.
 
     LOCK_EX excludes every other process. With LOCK_SH this process only reads, and others may read at the same time.
     """
@@ -56,7 +56,7 @@ def held(folder: Path, lock: int = fcntl.LOCK_EX) -> Iterator[None]:
 
 
 def point_latest(root: Path, folder: Path) -> None:
-    """Make `root/latest` lead to the run, in one rename."""
+    """Make `root/latest` point to the run, by one rename."""
     link = root / f".{LATEST}-{os.getpid()}"
     link.unlink(missing_ok=True)
     link.symlink_to(os.path.relpath(folder, root), target_is_directory=True)
@@ -64,14 +64,14 @@ def point_latest(root: Path, folder: Path) -> None:
 
 
 def unfinished(root: Path) -> Iterator[Path]:
-    """The runs under `root` that have not finished and that no other process trains, the newest first."""
+    """Yield the runs under `root` that have not finished and that no other process trains, the newest first."""
     for path in sorted(root.glob(f"*/*/{CONFIG_FILE}"), reverse=True):
         if is_unfinished(path.parent) and not _is_held(path.parent):
             yield path.parent
 
 
 def unfinished_run(path: Path) -> str:
-    """Line about a path in the folder of a run that has not finished; empty for any other path."""
+    """Return a line about a path in the folder of a run that has not finished; empty for any other path."""
     place = path.expanduser().resolve()
     for folder in (place, *place.parents):
         if (folder / METRICS_FILE).is_file() and is_unfinished(folder):
@@ -80,7 +80,7 @@ def unfinished_run(path: Path) -> str:
 
 
 def is_unfinished(folder: Path) -> bool:
-    """True if a run's folder has no summary yet, or that of an interrupted run; false for a damaged one."""
+    """Return True if a run has no summary yet or the summary of an interrupted run; False for a damaged summary."""
     summary = folder / SUMMARY
     try:
         return not summary.is_file() or json.loads(summary.read_text(encoding="utf-8"))["stopped"] == INTERRUPTED
@@ -97,7 +97,10 @@ def _is_held(folder: Path) -> bool:
 
 
 def cut_lines(path: Path, step: int) -> None:
-    """Drop the lines behind `step`, which a resumed run writes again. An absent file stays absent."""
+    """Remove the lines of steps after `step`, which a resumed run writes again, and an incomplete last line.
+
+    An absent file stays absent.
+    """
     if not path.is_file():
         return
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -106,7 +109,7 @@ def cut_lines(path: Path, step: int) -> None:
 
 
 def transcript(step: int, group: Group, sample: Sample) -> dict[str, Any]:
-    """One completion as a JSON object of rollouts.jsonl."""
+    """Return one completion as a JSON object for rollouts.jsonl."""
     failure, reward = sample.score.failure, sample.score.total
     return {
         "step": step,
@@ -114,7 +117,7 @@ def transcript(step: int, group: Group, sample: Sample) -> dict[str, Any]:
         "prompt": group.example.prompt,
         "completion": sample.text,
         "expected": group.example.completion,
-        # JSON has no NaN; a reward that is not finite is a fault, and reported as one.
+        # JSON has no NaN. A reward that is not finite is reported as a fault.
         "reward": reward if math.isfinite(reward) else None,
         "parts": sample.score.components,
         "failure": f"{failure.reason}: {failure.detail}" if failure else None,
@@ -123,13 +126,13 @@ def transcript(step: int, group: Group, sample: Sample) -> dict[str, Any]:
 
 
 def kept_transcripts(report: StepReport) -> list[dict[str, Any]]:
-    """The worst and the best completion of each group."""
+    """Return transcripts of the worst and the best completion of each group."""
     ranked = (sorted(group.samples, key=lambda sample: sample.score.total) for group in report.groups)
     pairs = zip(report.groups, ranked, strict=True)
     return [transcript(report.step + 1, group, one) for group, samples in pairs for one in (samples[0], samples[-1])]
 
 
 def append_transcripts(path: Path, transcripts: Sequence[Mapping[str, Any]]) -> None:
-    """Write transcripts behind the file's end."""
+    """Append transcripts to the file."""
     with path.open("a", encoding="utf-8") as lines:
         lines.writelines(json.dumps(one) + "\n" for one in transcripts)

@@ -12,11 +12,11 @@ STATE_FILE = "training_state.pt"
 ADVICE = "another output folder starts a new training"
 
 Header = Mapping[str, str | int | float]
-"""Everything that decides the trained weights, by the option that sets it."""
+"""All values that decide the trained weights, by the option that sets each."""
 
 
 def save_state(folder: Path, header: Header, state: Mapping[str, Any]) -> None:
-    """Write the header and the state in one piece: an interrupt leaves the earlier file in place."""
+    """Write the header and the state by one rename, so that an interrupt leaves the earlier file in place."""
     unfinished = folder / "state.tmp"
     torch.save({"header": dict(header), **state}, unfinished)
     unfinished.replace(folder / STATE_FILE)

@@ -21,9 +21,9 @@ from ..tasks.types import Example
 from .optim import OptimConfig, learning_rate, make_optimizer
 from .saved_state import Header, read_state, save_state
 
-# Batches are cut from pools of this many batches, sorted by length, so that the examples of a batch are alike.
+# Number of batches per pool. A pool is sorted by length and cut into batches, so that a batch has similar lengths.
 POOL_BATCHES = 40
-# Most tokens of an example for a model whose configuration does not name its positions.
+# Maximum number of tokens of an example if the model's configuration does not state its number of positions.
 POSITIONS = 1024
 
 
@@ -33,14 +33,14 @@ class SFTConfig:
 
     steps: int = 500
     batch_size: int = 64
-    """Examples per step."""
+    """Number of examples per step."""
     lr: float = 2e-4
-    """Peak learning rate of AdamW, reached after warmup_steps, then cosine to a tenth: right for the shipped model. A
-    model of 124M parameters wants about 2e-5."""
+    """Peak learning rate of AdamW, reached after warmup_steps; a cosine then lowers it to a tenth. The default suits
+    the shipped model; a model of 124M parameters needs about 2e-5."""
     warmup_steps: int = 20
     weight_decay: float = 0.01
     save_every: int = 200
-    """Steps between saves; an interrupted training resumes from the last one."""
+    """Number of steps between saves. An interrupted training resumes from the last one."""
     log_every: int = 50
 
     def __post_init__(self) -> None:
@@ -52,17 +52,17 @@ class SFTConfig:
 
 @dataclass(frozen=True, slots=True)
 class TokenizedExample:
-    """A labelled example as tokens."""
+    """Labelled example as tokens."""
 
     tokens: tuple[int, ...]
-    """Prompt, completion, end of text."""
+    """Tokens of the prompt and the completion, and the end-of-text token."""
     prompt_length: int
 
 
 def tokenize(
     examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, positions: int = POSITIONS
 ) -> list[TokenizedExample]:
-    """Labelled examples as tokens; those with more tokens than the model has positions are left out."""
+    """Tokenise labelled examples. Those with more tokens than the model has positions are left out."""
     prompts = tokenizer([example.prompt for example in examples], add_special_tokens=False).input_ids
     completions = tokenizer([example.completion or "" for example in examples], add_special_tokens=False).input_ids
     return [
@@ -73,7 +73,7 @@ def tokenize(
 
 
 def batches(examples: Sequence[TokenizedExample], batch_size: int, seed: int) -> Iterator[list[TokenizedExample]]:
-    """Endless batches of examples of similar length, in an order that the seed alone decides."""
+    """Yield endless batches of examples of similar length, in an order that depends only on the seed."""
     rng = random.Random(seed)
     while True:
         order = rng.sample(range(len(examples)), len(examples))
@@ -85,14 +85,14 @@ def batches(examples: Sequence[TokenizedExample], batch_size: int, seed: int) ->
 
 
 def sft_loss(policy: Policy, examples: Sequence[TokenizedExample]) -> Tensor:
-    """Mean cross-entropy of the completions' tokens and their ends, in nats per token."""
+    """Return the mean cross-entropy of the tokens of all completions, end of text included, in nats per token."""
     parts = [(example.tokens[: example.prompt_length], example.tokens[example.prompt_length :]) for example in examples]
     batch = collate(parts, pad_id=policy.pad_id, device=policy.device)
     return -policy.statistics(batch, temperature=1.0).logprobs.mean()
 
 
 class SFT:
-    """State of a training: model, optimiser, step. All of it is saved, so that an interrupted training resumes."""
+    """Supervised training with its state: model, optimiser and step. All of it is saved, so that it can resume."""
 
     def __init__(self, policy: Policy, config: SFTConfig, *, seed: int) -> None:
         """Raises UserError for a model whose tokenizer is not a fast one."""
@@ -108,7 +108,7 @@ class SFT:
         self._optimizer = make_optimizer(policy.model.parameters(), self._optim)
 
     def run(self, examples: Sequence[TokenizedExample], folder: Path) -> Iterator[dict[str, float]]:
-        """Train to the last step, saving into `folder`; yields step, loss and lr every log_every steps."""
+        """Train to the last step, saving in `folder`; yield step, loss and lr every log_every steps."""
         stream, losses, header = batches(examples, self.config.batch_size, self.seed), [], self._header(examples)
         for _ in range(self.step):
             next(stream)
@@ -122,7 +122,7 @@ class SFT:
                 self._save(folder, header)
 
     def resume(self, folder: Path, examples: Sequence[TokenizedExample]) -> bool:
-        """Load the state in `folder`; False if there is none. Raises UserError for the state of another training."""
+        """Load the state in `folder`; return False if there is none. Raises UserError for another training's state."""
         state = read_state(folder, self._header(examples), self.policy.device)
         if state is None:
             return False
@@ -146,7 +146,7 @@ class SFT:
         return loss.item()
 
     def _header(self, examples: Sequence[TokenizedExample]) -> Header:
-        """Everything that decides the trained weights, except for the kind of machine."""
+        """Return all values that decide the trained weights, except for the kind of machine."""
         return {
             "seed": self.seed,
             "precision": self.policy.precision.value,
@@ -161,13 +161,13 @@ class SFT:
 
     def _save(self, folder: Path, header: Header) -> None:
         """Write the model as a Hugging Face folder (bf16, half the size) and then the state to resume from."""
-        # The bar of its shards would stand between the lines of the steps.
+        # The progress bar of saving would appear between the lines of the steps.
         transformers_logging.disable_progress_bar()
         export = copy.deepcopy(self.policy.model).bfloat16()
         export.generation_config.pad_token_id = self.policy.tokenizer.pad_token_id
         export.save_pretrained(folder)
         self.policy.tokenizer.save_pretrained(folder)
-        # The state is last: if it names the last step, the model is complete.
+        # The state is written last: if it has the last step, the saved model is complete.
         state = {
             "model": self.policy.model.state_dict(),
             "optimizer": self._optimizer.state_dict(),

@@ -1,4 +1,4 @@
-"""Sinks of metrics: the file of a run and the console. Trackers are in `trackers`."""
+"""Sinks of metrics: the run's metrics file and the console. Experiment trackers are in `trackers`."""
 
 import json
 import time
@@ -12,23 +12,23 @@ from ..files import append_lines
 
 
 class Sink:
-    """Receives metrics, transcripts and the summary of a run; the default is to ignore them."""
+    """Receiver of a run's metrics, transcripts and summary. By default it ignores them."""
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Take a step's metrics; step 0 has those of the start."""
+        """Receive the metrics of a step; step 0 has those before training."""
 
     def show(self, step: int, transcripts: Sequence[Mapping[str, Any]]) -> None:
-        """Take the transcripts of a step, as rollouts.jsonl has them; behind `write` of that step."""
+        """Receive the transcripts of a step, in the form of rollouts.jsonl, after `write` of that step."""
 
     def conclude(self, summary: Mapping[str, Any]) -> None:
-        """Take the summary of a run that has ended."""
+        """Receive the summary of a run that has ended."""
 
     def close(self) -> None:
-        """Let go of what it owns."""
+        """Release the sink's resources."""
 
 
 class JsonlSink(Sink):
-    """One object per step at the file's end. Opened for each: a resumed run cuts the file by a rename."""
+    """Sink that appends one JSON object per step. It opens the file each time, because a resumed run replaces it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -37,7 +37,7 @@ class JsonlSink(Sink):
         append_lines(self._path, [json.dumps({"step": step, **metrics})])
 
 
-# Text, key, format and unit on the console's line; a step that a fault ended lacks some of them.
+# Text, key, format and unit of each value on the console's line. A step that a fault ended lacks some of them.
 SHOWN = (
     ("reward", "reward/mean", "+.3f", ""),
     ("kl", "kl/reference", ".4f", ""),
@@ -49,12 +49,12 @@ SHOWN = (
 
 
 class ConsoleSink(Sink):
-    """One line per step, with the time that the other steps will take."""
+    """Sink that prints one line per step, with an estimate of the remaining time."""
 
     def __init__(self, console: Console, total_steps: int) -> None:
         self._console, self._total = console, total_steps
         self._first: tuple[int, float] | None = None
-        """The first step that was written, and when."""
+        """First step that was written, and its time."""
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         if not step:
@@ -69,7 +69,7 @@ class ConsoleSink(Sink):
 
 
 def minutes(seconds: float) -> str:
-    """A duration as minutes and seconds.
+    """Return a duration as minutes and seconds.
 
     >>> minutes(522)
     '8:42'

@@ -1,4 +1,4 @@
-"""Input and output of a step: `StepContext` is everything that it works with, `StepReport` what comes of it."""
+"""Input and output of a step: `StepContext` holds everything that a step uses, `StepReport` holds its results."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ from .loss import LossPlan, TokenTotals
 from .optim import Clock
 from .prefetch import Prefetch
 
-# Fewest completions of a micro-batch that is cut so that no core idles; fewer were not tried.
+# Minimum size of a micro-batch that is made smaller so that no core idles. Smaller sizes were not tried.
 LEAST_EXAMPLES = 16
 Result = TypeVar("Result")
 
@@ -43,74 +43,74 @@ class Collection:
     """Groups that were sampled and scored for a step, with the counts and times of their sampling."""
 
     step: int = 0
-    """The step that they are for, counted from 0."""
+    """Step that the groups are for, counted from 0."""
     schedule_step: int = 0
-    """Place of the rubric's warm-up."""
+    """Position in the schedules, for the rubric's warm-up."""
     staleness: int = 0
-    """Steps by which the weights that sampled are older than those that are trained."""
+    """Number of steps by which the sampling weights are older than the trained weights."""
     collected: Collected | None = None
     """Groups to train on, with their rewards; None if sampling or scoring failed."""
     examples: Sequence[Example] = ()
-    """Examples whose prompts were sampled last, known before their completions are."""
+    """Examples whose prompts were sampled last. They are set before the completions are sampled."""
     sampled_groups: int = 0
-    """Groups sampled, including those that were dropped or replaced."""
+    """Number of groups sampled, including those that were dropped or replaced."""
     sampled_completions: int = 0
-    """Completions sampled, likewise."""
+    """Number of completions in these groups."""
     sampled_tokens: int = 0
-    """Tokens of these completions."""
+    """Number of tokens in these completions."""
     engine: EngineCounts | None = None
-    """Work of the scorer's engines; None without engines, or if scoring was not reached."""
+    """Work of the scorer's engines; None without engines, or if the step ended before scoring."""
     times_s: dict[str, float] = field(default_factory=dict)
-    """Seconds of the phases generate and score."""
+    """Seconds of the phases generate and score, by name."""
 
     def add_engine_counts(self, counts: EngineCounts | None) -> None:
-        """Add the work of engines; None is nothing."""
+        """Add the work of engines; None adds nothing."""
         if counts is not None:
             self.engine = (self.engine or EngineCounts()) + counts
 
 
 @dataclass(slots=True)
 class StepReport:
-    """Report of one step, from which the trainer makes metrics, transcripts and decisions."""
+    """Results of one step. The trainer derives metrics, transcripts and recovery actions from them."""
 
     step: int
-    """Counted from 0."""
+    """Number of the step, counted from 0."""
     kl_coef: float
     schedule_step: int = 0
-    """Place of the schedules: behind `step` after a restore."""
+    """Position in the schedules. Smaller than `step` after a restore."""
     lr: float = 0.0
     collection: Collection = field(default_factory=Collection)
     used_P: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
-    """True where a group's advantages count."""
+    """True for each group whose advantages are used."""
     advantages_PG: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
     tokens: TokenTotals = field(default_factory=TokenTotals)
     loss: float = 0.0
     """Mean over the step's updates."""
     grad_norm: float = 0.0
-    """Before clipping; largest of the step's updates."""
+    """Largest gradient norm of the step's updates, before clipping."""
     update_norm: float = 0.0
-    """Norm of the change of all parameters, summed over updates; 0 for a skipped one."""
+    """Norm of the change of all parameters, summed over updates. A skipped update adds 0."""
     updates: int = 0
-    """Updates made."""
+    """Number of updates made."""
     fault: Fault | None = None
-    """Fault that ended the step, None for a good step."""
+    """Fault of the step; None for a good step."""
     fault_batch: Batch | None = None
-    """Batch that was trained on when it happened."""
+    """Batch on which the fault occurred, if it occurred on one."""
     times_s: dict[str, float] = field(default_factory=dict)
-    """Seconds of the phases generate, score and train, and of the whole step."""
+    """Seconds of the phases generate, score and train, and of the whole step, by name."""
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """The groups that are trained on, or would have been; empty if the step did not reach them."""
+        """Groups to train on; empty if a fault ended the step before they were scored."""
         return self.collection.collected.groups if self.collection.collected else ()
 
     @property
     def rewards_PG(self) -> Tensor:
-        """Their rewards (P, G), float32; (0, 0) without groups. A hook may change them in place."""
+        """Rewards of the groups (P, G), float32; (0, 0) without groups. A hook may change them in place."""
         return self.collection.collected.rewards_PG if self.collection.collected else torch.zeros(0, 0)
 
     def reward_by_task(self) -> dict[str, float]:
-        """The mean reward of each task among the groups."""
+        """Return the mean reward of each task among the groups."""
         by_task: dict[str, list[Tensor]] = {}
         for group, rewards_G in zip(self.groups, self.rewards_PG, strict=True):
             by_task.setdefault(group.example.task.value, []).append(rewards_G)
@@ -119,7 +119,7 @@ class StepReport:
 
 @contextmanager
 def timed(times_s: dict[str, float], phase: str) -> Iterator[None]:
-    """Add the seconds of the block to those of `phase`."""
+    """Add the duration of the block to `times_s[phase]`, in seconds."""
     started = time.perf_counter()
     try:
         yield
@@ -133,9 +133,9 @@ class Moment(StrEnum):
     begun = "begun"
     """Before anything is sampled."""
     collected = "collected"
-    """Groups are scored: advantages will be made of `report.rewards_PG`."""
+    """Groups are scored. Advantages are computed next, from `report.rewards_PG`."""
     micro_batch = "micro_batch"
-    """A micro-batch is about to be computed."""
+    """A forward and backward pass of a micro-batch is about to begin."""
     accumulated = "accumulated"
     """The gradient of one update is complete and not yet checked."""
     updated = "updated"
@@ -143,8 +143,8 @@ class Moment(StrEnum):
 
 
 Hook = Callable[[Moment, "StepContext", StepReport], None]
-"""Sees, and may change, the state of a step at its moments; what it raises propagates. Most fault injection of the
-tests uses it:
+"""Function called at each moment of a step. It may read and change the step's state, and its exceptions propagate.
+Tests inject most faults with it:
 
     def add_noise(moment, context, report):
         if moment is Moment.accumulated:
@@ -157,7 +157,7 @@ tests uses it:
 
 @dataclass(slots=True)
 class StepContext:
-    """Everything that a step works with. `app.build` makes it once per run."""
+    """Configuration, state and services that a step uses. `app.build` makes one per run."""
 
     config: RunConfig
     policy: Policy
@@ -166,33 +166,33 @@ class StepContext:
     scorer: Scorer
     prompts: PromptStream
     world: World
-    """The processes that train together; prompts and micro-batches are shared out among them."""
+    """Processes that train together and share the prompts and micro-batches."""
     optimizer: torch.optim.Optimizer
     kl_controller: KLController
     guards: Guards
     recovery: RecoveryState = field(default_factory=RecoveryState)
     clock: Clock = field(default_factory=Clock)
     prefetch: Prefetch[Collection] | None = None
-    """Samples the next step's groups during this step (max_staleness=1); None: each step samples its own."""
+    """Samples the next step's groups during this step (max_staleness=1). None: each step samples its own groups."""
     hooks: list[Hook] = field(default_factory=list)
-    """Called at every moment of a step, in this order."""
+    """Hooks called at every moment of a step, in this order."""
     stop_requested: Callable[[], bool] = lambda: False
 
     @property
     def temperature(self) -> float:
-        """The sampling temperature, at which all log-probs are computed."""
+        """Sampling temperature, at which all log-probs are computed."""
         return self.config.generator.temperature
 
     @property
     def micro_batch_size(self) -> int:
-        """Most completions per pass: as configured, halved each time that memory ran out."""
+        """Maximum number of completions per pass: the configured number, halved each time that memory ran out."""
         return max(1, self.config.optim.micro_batch_size >> self.recovery.halvings)
 
     def examples_per_pass(self, examples: int) -> int:
-        """Size of the micro-batches for so many completions: below `micro_batch_size` if a core would idle otherwise.
+        """Return the size of micro-batches for this number of completions, smaller if a core would otherwise idle.
 
-        They are whole groups of at least `LEAST_EXAMPLES` together. Several processes, which must cut alike whatever
-        cores they have, always use `micro_batch_size`.
+        It is at most `micro_batch_size`. A smaller size means whole groups, at least `LEAST_EXAMPLES` completions in
+        all. Several processes always use `micro_batch_size`: all must divide a batch alike, whatever cores they have.
         """
         if self.world.size > 1:
             return self.micro_batch_size
@@ -201,11 +201,11 @@ class StepContext:
         return min(self.micro_batch_size, ceil(share / group) * group)
 
     def retry_with_smaller_batches(self, work: Callable[[], Result]) -> Result:
-        """The result of `work`, which is repeated with micro-batches of half the size each time that memory runs out.
+        """Call `work` and return its result. If memory runs out, call it again with micro-batches of half the size.
 
-        They stay halved for the rest of the run; the result of an update does not depend on their size. Raises
-        FaultError if one completion is too many already, and for a model in shards, whose other ranks may be in the
-        middle of the pass.
+        The size stays halved for the rest of the run; the result of an update does not depend on it. Raises FaultError
+        if memory runs out with one completion per micro-batch. Raises it at once for a model in shards, because other
+        ranks may be in the middle of the pass.
         """
         while True:
             try:
@@ -214,11 +214,11 @@ class StepContext:
                 if self.micro_batch_size == 1 or self.policy.sharded:
                     raise out_of_memory("micro_batch", error) from error
                 self.recovery.halvings += 1
-            # After the handler, whose exception holds the tensors of the failed pass.
+            # Not inside the handler: until it ends, the exception holds the tensors of the failed pass.
             release_memory(self.policy.device)
 
     def loss_plan(self, sizes: LossSizes, *, kl_coef: float, stale: bool = False) -> LossPlan:
-        """The plan that the micro-batches of an update of these sizes have in common."""
+        """Return the plan that all micro-batches of an update of these sizes share."""
         measured = self.config.kl.measured or kl_coef > 0
         return LossPlan(
             objective=self.config.objective,
@@ -232,14 +232,17 @@ class StepContext:
         )
 
     def averaged_policy(self) -> AbstractContextManager[None]:
-        """Inside, the policy is the model that a run validates, evaluates and leaves: see `start_share`."""
+        """Return a context in which the policy has the averaged weights that a run evaluates and saves.
+
+        See `RunConfig.start_share`.
+        """
         return averaged(self.policy.model, self.references.original.model, self.config.start_share)
 
     def prompts_state(self) -> Mapping[str, Any]:
-        """State of the stream of prompts with which the next step begins."""
+        """Return the state of the prompt stream at which the next step begins."""
         return self.prompts.state_dict() if self.prefetch is None else self.prefetch.prompts_state(self.prompts)
 
     def at(self, moment: Moment, report: StepReport) -> None:
-        """Call the hooks."""
+        """Call the hooks with this moment."""
         for hook in self.hooks:
             hook(moment, self, report)

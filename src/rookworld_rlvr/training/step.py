@@ -1,21 +1,22 @@
-"""One GRPO step, from prompts to an updated policy, top to bottom.
+"""One GRPO step, from prompts to an updated policy. Read this file from top to bottom.
 
-weights to the sampler → prompts → groups of completions, scored → batch → advantages → for each update,
-for each of its micro-batches: log-probs of policy and reference, surrogate plus KL less entropy, backward; for each
-micro-batch of legal moves: less their expected value, backward → guard → clip → update. Three more files hold the
-algorithm: `collection` samples and scores, `loss` is the loss of completions, `all_moves` that of legal moves.
-Nothing here logs, saves or evaluates: the report says what happened, and the trainer acts on it. A fault ends the step
-and is named in the report; `recovery` decides what is done about it.
+1. Collect (`collection`): sync the weights to the sampler, sample a group of completions per prompt, score them.
+2. Make a batch of the groups and compute the advantages.
+3. For each update, run forward and backward passes over its micro-batches: completions (`loss`: surrogate plus KL minus
+   entropy bonus), then legal moves (`all_moves`: minus their expected value). Check and clip the gradient, then update.
 
-With one update for each batch, the policy that is differentiated is also the policy that sampled. Its own log-probs,
-detached, are then the old log-probs: the ratio is 1 and its gradient is the policy gradient. With several updates
-the old log-probs are computed once, before the first update. The micro-batches are normalised by sizes of the whole
-update, so the gradient does not depend on their number.
+A step does not log, save or evaluate. It returns a report, and the trainer acts on it. A fault ends the step and is
+named in the report; `stability.recovery` decides which action follows.
 
-Several processes (`context.world`) make one step together: each has its share of the prompts and of the micro-batches,
-and all come to the same groups and make the same update; with `distributed=fsdp2` each holds only its shards.
+With one update per batch, the policy's own log-probs, detached, serve as the old log-probs: the ratio is 1, and its
+gradient is the policy gradient. With several updates, the old log-probs are computed once, before the first update.
+Mismatch weights correct for a sampler that rounds differently or has older weights. The loss is normalised by sizes of
+the whole update, so the gradient does not depend on the number of micro-batches.
 
-Source: GRPO, arXiv 2402.03300; which loss, and what it is divided by: `objective.losses`.
+Several processes (`context.world`) run a step together. Each rank takes its share of the prompts and micro-batches, and
+all ranks get the same groups and make the same update. With `distributed=fsdp2` a rank holds only its shards.
+
+Source: GRPO, arXiv 2402.03300. `objective.losses` defines each loss and its normalisation.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,7 +44,10 @@ from .state import Collection, Moment, StepContext, StepReport, timed
 
 
 def grpo_step(context: StepContext, step: int) -> StepReport:
-    """Step number `step`, counted from 0. Raises StepAbandonedError if a stop was requested in time."""
+    """Run step number `step`, counted from 0, and return its report.
+
+    Raises StepAbandonedError if a stop was requested before the step's first update.
+    """
     config, schedule_step = context.config, context.clock.schedule_step
     report = StepReport(
         step=step,
@@ -67,6 +71,7 @@ def grpo_step(context: StepContext, step: int) -> StepReport:
 
 
 def _sample_and_train(context: StepContext, report: StepReport) -> None:
+    """Collect groups, compute their advantages and make the updates; record them in `report`. Raises FaultError."""
     context.at(Moment.begun, report)
     checks.check_weights(context)
     report.collection = _collect(context, report.step, report.schedule_step)
@@ -90,7 +95,7 @@ def _sample_and_train(context: StepContext, report: StepReport) -> None:
 
 
 def _collect(context: StepContext, step: int, schedule_step: int) -> Collection:
-    """Prompts, their completions and rewards, sampled from the present weights or from those of one step before."""
+    """Return the step's scored groups. With max_staleness=1 their sampling weights may be one step older."""
     if context.prefetch is not None:
         return collect_ahead(context, step, schedule_step)
     with synced_sampler(context):
@@ -98,7 +103,7 @@ def _collect(context: StepContext, step: int, schedule_step: int) -> Collection:
 
 
 def _before_the_first_update(context: StepContext, batch: Batch) -> TokenTable | None:
-    """Log-probs of policy and reference before the first update, None if nothing needs them."""
+    """Return the log-probs of policy and reference before the first update; None if nothing needs them."""
     if context.config.objective.updates == 1 and context.config.kl.form is not KLForm.in_reward:
         return None
     table = token_table(context, batch)
@@ -107,7 +112,7 @@ def _before_the_first_update(context: StepContext, batch: Batch) -> TokenTable |
 
 
 def _advantages(context: StepContext, collected: Collected, table: TokenTable | None, report: StepReport) -> Tensor:
-    """The advantages (P, G), 0 in groups that are not used."""
+    """Return the advantages (P, G), 0 in unused groups. With kl.form=in_reward the rewards are first reduced by KL."""
     rewards_PG = collected.rewards_PG
     if table is not None and context.config.kl.form is KLForm.in_reward:
         rewards_PG = rewards_PG - report.kl_coef * table.sequence_kl_B().reshape(rewards_PG.shape).cpu()
@@ -118,7 +123,7 @@ def _advantages(context: StepContext, collected: Collected, table: TokenTable | 
 def _trained_batch(
     context: StepContext, collected: Collected, advantages_PG: Tensor, table: TokenTable | None, batch: Batch
 ) -> Batch:
-    """The completions that are trained on, with their advantages and old log-probs."""
+    """Return the completions to train on, with their advantages and old log-probs."""
     batch = replace(
         batch,
         advantages_B=advantages_PG.flatten().to(context.policy.device),
@@ -130,10 +135,10 @@ def _trained_batch(
 
 
 def _parts(batch: Batch, updates_per_pass: int, config: RunConfig, step: int) -> Iterator[Batch]:
-    """The examples of each update: the batch, or random parts of it, `epochs` times over.
+    """Yield the examples of each update: in each epoch, the whole batch or random parts of it.
 
-    The parts depend on seed, step and epoch alone: ranks must cut alike, and a thread that samples beside training may
-    put torch's own random state back.
+    The parts depend only on seed, step and epoch. All ranks need the same parts, and torch's global random state is
+    not reliable here: a thread that samples during training may restore an earlier state.
     """
     examples, objective = len(batch.tokens_BT), config.objective
     for epoch in range(objective.epochs if examples else 0):
@@ -148,7 +153,7 @@ def _parts(batch: Batch, updates_per_pass: int, config: RunConfig, step: int) ->
 def _accumulate(
     context: StepContext, part: Batch, moves: MoveBatch | None, step_tokens: float, report: StepReport
 ) -> None:
-    """Leave the gradient of one update in the parameters, and add its loss and tokens to the report."""
+    """Accumulate the gradient of one update in the parameters; add its loss and token totals to the report."""
     sizes = LossSizes(
         completions=len(part.tokens_BT),
         tokens=part.trained_tokens(),
@@ -168,7 +173,7 @@ def _accumulate(
 def _backward(
     context: StepContext, part: Batch, moves: MoveBatch | None, plan: LossPlan, report: StepReport
 ) -> list[tuple[float, TokenTotals]]:
-    """Sum the gradients of an update's micro-batches in the parameters; return loss and token totals of each."""
+    """Sum the gradients of an update's micro-batches in the parameters; return the loss and token totals of each."""
     context.optimizer.zero_grad(set_to_none=True)
     packs, size = context.policy.packs, context.examples_per_pass(len(part.tokens_BT))
     micros = list(micro_batches(part, size, by_prompt=packs))
@@ -181,7 +186,7 @@ def _backward(
 def _begin_micro_batch(context: StepContext, report: StepReport) -> None:
     """Call the hooks. Raises StepAbandonedError if a stop was requested before the step's first update.
 
-    If the groups were sampled during the previous step, the step is completed instead.
+    With max_staleness=1 a step that has begun is always completed.
     """
     if context.stop_requested() and context.prefetch is None and not report.updates:
         raise StepAbandonedError
@@ -189,7 +194,7 @@ def _begin_micro_batch(context: StepContext, report: StepReport) -> None:
 
 
 def _checked_loss(context: StepContext, plan: LossPlan, micro: Batch) -> tuple[Tensor, TokenTotals]:
-    """The loss of a micro-batch and its token totals, checked."""
+    """Return the loss and the token totals of a micro-batch. Raises FaultError if a value is not finite."""
     if isinstance(micro, MoveBatch):
         value, logprobs = expected_value(context.policy, micro, temperature=plan.temperature)
         checks.check_logprobs(context, logprobs, None, micro)
@@ -201,9 +206,9 @@ def _checked_loss(context: StepContext, plan: LossPlan, micro: Batch) -> tuple[T
 
 
 def _examples_with_a_gradient(part: Batch, plan: LossPlan) -> Batch:
-    """Leave out the examples of advantage 0, unless KL or entropy is trained or measured on them.
+    """Remove the examples of advantage 0, unless KL is measured or penalised or there is an entropy bonus.
 
-    The loss is still divided by the sizes of all examples.
+    The loss is still normalised by the sizes of all examples.
     """
     if plan.reference is not None or plan.objective.entropy_coef:
         return part
@@ -211,7 +216,10 @@ def _examples_with_a_gradient(part: Batch, plan: LossPlan) -> Batch:
 
 
 def _update(context: StepContext, part: Batch, report: StepReport) -> None:
-    """Guard, clip, step, guard; nothing if no example had a gradient. A fault before the step leaves the weights."""
+    """Check the gradient, clip it, step the optimiser and check the weights. Without any gradient, do nothing.
+
+    A fault before the optimiser's step leaves the weights unchanged.
+    """
     context.at(Moment.accumulated, report)
     parameters = [p for p in context.policy.model.parameters() if p.grad is not None]
     gradients = [p.grad for p in parameters if p.grad is not None]
@@ -235,9 +243,9 @@ def _update(context: StepContext, part: Batch, report: StepReport) -> None:
 
 
 def _moved(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """Let the optimiser step; return the weights of before. Raises FaultError where memory runs out.
+    """Step the optimiser; return copies of the weights before the step. Raises FaultError if memory runs out.
 
-    That may be in the middle of the step, on one rank of several: the fault ends the run on all.
+    Memory may run out in the middle of the step, on one of several ranks, so this fault ends the run on all ranks.
     """
     try:
         before = [parameter.detach().clone() for parameter in parameters]

@@ -13,13 +13,13 @@ from .sinks import Sink
 
 
 def require_tracker(tracker: Tracker) -> None:
-    """Raises UserError with the line that installs the tracker where it is missing; imports nothing."""
+    """Raise UserError, with the command that installs the tracker, if it is not installed. It is not imported."""
     if tracker is not Tracker.none and importlib.util.find_spec(tracker.value) is None:
         raise UserError(f"logging={tracker}: expected {tracker} to be installed: pip install {tracker}")
 
 
 def make_tracker(config: LoggingConfig, folder: Path, settings: Mapping[str, Any]) -> Sink:
-    """The tracker that is configured, for a run's folder and its settings."""
+    """Return the configured tracker, for a run's folder and its settings."""
     match config.tracker:
         case Tracker.tensorboard:
             return TensorBoardSink(folder)
@@ -34,14 +34,14 @@ CHANGE_COLUMNS = ("key", "before", "after", "gain", "low", "high", "moved")
 
 
 def transcript_rows(transcripts: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
-    """One row per transcript, in the order of TRANSCRIPT_COLUMNS; a text that is not there is empty."""
+    """Return one row per transcript, in the order of TRANSCRIPT_COLUMNS. Missing texts are empty."""
     known = [transcript | {"failure": transcript["failure"] or "", "expected": transcript["expected"] or ""}
              for transcript in map(dict, transcripts)]  # fmt: skip
     return [[transcript[column] for column in TRANSCRIPT_COLUMNS] for transcript in known]
 
 
 def change_rows(summary: Mapping[str, Any]) -> list[list[Any]]:
-    """One row per headline key that was evaluated before and after, in the order of CHANGE_COLUMNS."""
+    """Return one row per headline key that was evaluated before and after, in the order of CHANGE_COLUMNS."""
     moved = {key: part for part in ("better", "worse") for key in summary[part]}
     return [
         [key, *(summary[part][key]["value"] for part in ("before", "after")),
@@ -51,7 +51,7 @@ def change_rows(summary: Mapping[str, Any]) -> list[list[Any]]:
 
 
 class TensorBoardSink(Sink):
-    """Scalars under the metrics' names; tables as text."""
+    """TensorBoard run: metrics are scalars under their own names, tables are text."""
 
     def __init__(self, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -76,13 +76,13 @@ class TensorBoardSink(Sink):
 
 
 class WandbSink(Sink):
-    """One wandb run; offline it needs no account and can be uploaded later with `wandb sync`.
+    """Weights & Biases run. It is offline: it needs no account and can be uploaded later with `wandb sync`.
 
     `WANDB_MODE=online` in the environment uploads at once.
     """
 
     def __init__(self, config: LoggingConfig, folder: Path, settings: Mapping[str, Any]) -> None:
-        # Slow to import, and absent until chosen.
+        # Slow to import, and installed only if it is used.
         import wandb
 
         self._wandb: Any = wandb
@@ -112,7 +112,7 @@ class WandbSink(Sink):
 
 
 def _markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A table; blanks are drawn together, and a bar would end a cell."""
+    """Return a Markdown table. Runs of blanks become one, and bars become slashes, because a bar would end a cell."""
     lines = [columns, ["---"] * len(columns), *rows]
     cells = ([" ".join(str(cell).split()).replace("|", "/") for cell in line] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)

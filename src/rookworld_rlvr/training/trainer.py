@@ -1,4 +1,4 @@
-"""A run: preflight checks, the table before, steps, the table after. The steps themselves are in `loop`."""
+"""A run: preflight checks, evaluation before, steps, evaluation after. The steps themselves are in `loop`."""
 
 import json
 import signal
@@ -41,14 +41,14 @@ BEFORE_ROWS = "before_rows.jsonl"
 
 
 def train(run: Run) -> dict[str, Any]:
-    """The whole run; returns and writes the summary. Raises PreflightError, TrainingGaveUpError and UserError."""
+    """Execute the whole run; write and return its summary. Raises PreflightError, TrainingGaveUpError and UserError."""
     world = run.context.world
     try:
         with _stop_on_signal(run), held(run.folder) if world.is_rank_0 else nullcontext():
             summary = _train(run)
         for sink in run.sinks:
             sink.conclude(summary)
-        # Rank 0 may keep the store that the others still ask.
+        # Rank 0 may host the store that the other ranks still query, so it must not end before them.
         world.barrier(lambda: None, "the end")
         return summary
     except BaseException as error:
@@ -62,11 +62,11 @@ def train(run: Run) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Outcome:
-    """Everything that the summary of a run is made of."""
+    """Results from which the summary of a run is made."""
 
     started: float
     model_before: str
-    """Checksum of the model that the run began with."""
+    """Checksum of the starting model."""
     checks: Sequence[PreflightCheck]
     steps: int = 0
     stopped: str = INTERRUPTED
@@ -82,18 +82,18 @@ def _train(run: Run) -> dict[str, Any]:
         try:
             outcome.steps, outcome.before = begin(run)
         finally:
-            # Not before: until its first checkpoint a run has no model to show.
+            # Not earlier, because a run has no model to show before its first checkpoint.
             if not run.config.resume and run.context.world.is_rank_0:
                 point_latest(Path(run.config.output_root).expanduser(), run.folder)
         outcome.steps, stopped, outcome.completions_per_s = run_steps(run, outcome.steps)
         if stopped != INTERRUPTED:
             outcome.after = evaluated(run, "after")
-            # The match takes minutes: a run that is killed in it keeps its tables.
+            # The match takes minutes. A run that is killed during it keeps its tables.
             _write_summary(run, outcome)
             outcome.match = play_against_start(run)
             outcome.stopped = stopped
     except StepAbandonedError:
-        # A stop was requested during an evaluation: what was trained is in a checkpoint.
+        # A stop was requested during an evaluation. Any trained weights are already in a checkpoint.
         pass
     return _write_summary(run, outcome)
 
@@ -133,7 +133,7 @@ def _write_summary(run: Run, outcome: Outcome) -> dict[str, Any]:
 
 
 def preflight(run: Run) -> list[PreflightCheck]:
-    """Run the preflight checks on the model as it was loaded. Raises PreflightError, which names those that refuse."""
+    """Run the preflight checks on the model as loaded. Raises PreflightError, which names the failed checks."""
     results = preflight_checks(run.context, preflight_examples(run.data.train))
     require_passed(results)
     run.console.print(f"preflight: all {len(results)} checks passed", highlight=False)
@@ -141,7 +141,7 @@ def preflight(run: Run) -> list[PreflightCheck]:
 
 
 def begin(run: Run) -> tuple[int, list[Row]]:
-    """The first step to do and the rows of the table before: fresh, or as a checkpoint left them."""
+    """Start or resume the run; return the number of steps done and the rows evaluated before training."""
     checkpoint = find_run(run.config.resume)[1] if run.config.resume else None
     if checkpoint is not None:
         return _go_on(run, checkpoint)
@@ -155,14 +155,14 @@ def begin(run: Run) -> tuple[int, list[Row]]:
             sink.write(0, curve)
     if run.config.reference.mode is ReferenceMode.on_improvement and score is not None:
         run.context.references.begin(score)
-    # What the first restore goes back to, and a killed run.
+    # The first restore returns to this checkpoint, and so does the resume of a run that is killed before the next one.
     save(run, 0, score)
     return 0, rows
 
 
 @on_rank_0("the run's files")
 def _begin_files(run: Run, rows: Sequence[Row]) -> None:
-    """Write the files of a run without a step."""
+    """Write the files of a run that has no steps yet."""
     write_text(run.folder / CONFIG_FILE, run.config_text)
     write_text(run.folder / BEFORE_ROWS, "".join(json.dumps(dict(row.values)) + "\n" for row in rows))
     for name in (METRICS_FILE, ROLLOUTS_FILE):
@@ -187,7 +187,7 @@ def _go_on(run: Run, checkpoint: Any) -> tuple[int, list[Row]]:
 
 @on_rank_0("the run's files")
 def _go_on_in_files(run: Run, steps_done: int) -> None:
-    """Remove what lies behind the checkpoint."""
+    """Remove everything later than the checkpoint from the run's files, and replay the metrics to the warning signs."""
     remove(folder for folder in list_checkpoints(run.folder) if int(folder.name.split("-")[1]) > steps_done)
     write_text(run.folder / CONFIG_FILE, run.config_text)
     for name in (METRICS_FILE, ROLLOUTS_FILE):
@@ -199,12 +199,12 @@ def _go_on_in_files(run: Run, steps_done: int) -> None:
 
 @contextmanager
 def _stop_on_signal(run: Run) -> Iterator[None]:
-    """SIGINT and SIGTERM finish the micro-batch, save, and end the run as interrupted."""
+    """On SIGINT or SIGTERM inside the block, finish the micro-batch, save, and end the run as interrupted."""
 
     def request(number: int, _frame: Any) -> None:
         run.stop_requested = True
-        # Not by rich, which would print again whatever the signal has interrupted it in. Python refuses to write
-        # where the signal has interrupted a write.
+        # Not with rich, which would repeat the output that the signal interrupted. Python raises RuntimeError if the
+        # signal interrupted a write to the same file.
         with suppress(RuntimeError):
             run.console.file.write(f"{signal.Signals(number).name}: stopping after this micro-batch, then saving\n")
             run.console.file.flush()

@@ -1,1 +1,1 @@
-"""Data of `rookworld data`: rows by an engine, rows of a model's games, and evaluations of existing rows."""
+"""Data generation of `rookworld data`: new rows, rows of given games, and move evaluations of existing rows."""

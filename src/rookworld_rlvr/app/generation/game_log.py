@@ -1,4 +1,4 @@
-"""Log of finished games, from which an interrupted generation resumes."""
+"""Log of finished games, from which an interrupted data generation resumes."""
 
 import fcntl
 import json
@@ -9,19 +9,19 @@ from types import TracebackType
 from typing import Self
 
 Header = Mapping[str, str | int]
-# Bytes of a damaged line that a message shows.
+# Number of bytes of a damaged line that an error message shows.
 SHOWN = 40
 
 
 class GameLogError(ValueError):
-    """The log is damaged, has other settings, or is open in another process; one line."""
+    """The log is damaged, has other settings, or is open in another process. The message is one line."""
 
 
 class GameLog:
-    """Games in the order of their numbers, one JSON line of rows each, after a line with a header.
+    """File with a header line and, in the order of their numbers, one JSON line of rows per game.
 
-    A line that an interrupt cut off is dropped when the log is opened. Raises GameLogError if the log has another
-    header than `header`, or another process has it open.
+    Opening the log drops a last line that an interrupt truncated. Raises GameLogError if the log's header differs from
+    `header`, or if another process has the log open.
     """
 
     def __init__(self, path: Path, header: Header) -> None:
@@ -41,7 +41,7 @@ class GameLog:
         self._file.close()
 
     def games(self) -> Iterator[list[str]]:
-        """Rows of the finished games, game 0 first. Raises GameLogError for a damaged line."""
+        """Yield the rows of each finished game, beginning with game 0. Raises GameLogError for a damaged line."""
         with self._path.open("rb") as lines:
             next(lines)
             for number, line in zip(range(2, self.finished + 2), lines, strict=False):
@@ -62,7 +62,7 @@ class GameLog:
             raise GameLogError(f"expected to write {self._path} alone, got it open in another process") from error
 
     def _recover(self, header: Header) -> int:
-        """Count the complete games, and cut off what follows the last complete line."""
+        """Return the number of complete games, and cut off what follows the last complete line."""
         self._file.seek(0)
         first = self._file.readline()
         if not first.endswith(b"\n"):

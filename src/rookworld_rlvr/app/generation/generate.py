@@ -1,7 +1,7 @@
-"""Rows of both tasks from numbered games; interrupts and the number of processes do not change them.
+"""Generation of rows of both tasks from numbered games. Interrupts and the number of processes do not change rows.
 
-Game k of a task depends on the task, the seed, the engine and k alone, and games are read in the order of their
-numbers. Positions are held out first, by their identity alone, so that no row for training has a held-out position.
+Game k of a task depends only on the task, the seed, the engine, the given games and k. Games are read in the order of
+their numbers. A position is held out by its identity alone, so no training row has a held-out position.
 """
 
 import gzip
@@ -35,13 +35,13 @@ from .workers import Game, Labelling, new_games, open_workers
 CARD_FILE = "data_card.json"
 
 Progress = Callable[[str, int], None]
-"""Called with a task and its number of rows; at first with the rows of an earlier call."""
-# Part of the header of a log of games: it rises when games or their labels change.
+"""Called with a task and its number of rows so far; the first call counts the rows that an earlier call made."""
+# Version in the header of a game log. Raise it when a change of the code changes games or their labels.
 GAMES_VERSION = 3
 HELD_OUT, MOVE_EVALS = "held_out_", "move_evals.tsv"
-# Highest share of the engine's games in the environment's rows.
+# Largest share of the environment task's rows that may come from the engine's games.
 ENGINE_SHARE = 0.3
-# Positions between two reports of progress of `data evals`.
+# Number of positions between two progress reports of `data evals`.
 CHUNK = 64
 
 
@@ -51,17 +51,17 @@ class Request:
 
     tasks: tuple[Task, ...]
     rows: int
-    """Rows of each task."""
+    """Number of training rows of each task; held-out rows are in addition."""
     seed: int
     labelling: Labelling
-    """Engine that labels policy rows; the environment task needs no labels."""
+    """Engine that labels the rows of the policy task. The environment task needs no engine."""
     processes: int
     folder: Path
-    """Place of `<task>.txt`, `move_evals.tsv`, held-out files, the data card, and the finished games in `games/`."""
+    """Folder of `<task>.txt`, `move_evals.tsv`, held-out files, the data card, and the logs of games in `games/`."""
     excluded: frozenset[str]
-    """Positions (see `example_key`) that no row may begin from."""
+    """Identities (see `example_key`) of positions from which no row may begin."""
     held_out_fraction: float = 0.0
-    """Share of the positions whose rows go to files of their own."""
+    """Share of the positions whose rows are written to the held-out files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +70,14 @@ class Generated:
 
     card: Path
     restarts: int
-    """Engine processes that were replaced; they change no row and are not in the card."""
+    """Number of engine processes that were replaced. Replacements change no row and are not in the card."""
 
 
 def generate(request: Request, progress: Progress) -> Generated:
-    """Write every file of `request`, the data card last.
+    """Write all files of `request`; the data card is written last.
 
-    Resumes from the folder's finished games of the same seed and engine. Raises EngineUnusableError, GameLogError,
-    WorkerError or OSError.
+    Resumes from finished games in the folder, which must have the same seed, engine and given games. Raises
+    EngineUnusableError, GameLogError, WorkerError or OSError.
     """
     engine = _engine_header(request.labelling) if Task.policy in request.tasks else {}
     make_folder(request.folder / "games", "--out")
@@ -98,9 +98,9 @@ def generate(request: Request, progress: Progress) -> Generated:
 
 
 def given_games(paths: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-    """FENs of games in files: a PGN's games, or one game per position of a `.fen`, `.epd` or `.jsonl` file.
+    """Return the FENs of games in files: a PGN's games; one game per position of a `.fen`, `.epd` or `.jsonl` file.
 
-    Raises ValueError for a file with other content, OSError for a file that cannot be read.
+    Raises ValueError for a file with other content, and OSError for a file that cannot be read.
     """
     games: list[tuple[str, ...]] = []
     for path in paths:
@@ -142,7 +142,7 @@ def _add_given_games(rows: Rows, request: Request) -> None:
 
 
 def _add_engine_games(rows: Rows, request: Request) -> None:
-    """Add transitions of the engine's games in the log of the policy task, up to a share of the rows."""
+    """Add transitions of the engine's games, read from the policy task's log, up to ENGINE_SHARE of the rows."""
     log = request.folder / "games" / f"{Task.policy}.jsonl"
     if Task.policy not in request.tasks or not log.is_file():
         return
@@ -157,7 +157,7 @@ def _add_engine_games(rows: Rows, request: Request) -> None:
 
 
 def _new_games(log: GameLog, task: Task, request: Request, labelling: Labelling | None) -> Generator[Game, None, None]:
-    """Endless new games; each is logged before it is yielded."""
+    """Yield endless new games; each is logged before it is yielded."""
     with open_workers(request.processes, request.seed, labelling) as connections:
         for game in new_games(connections, log.finished):
             log.append(game.lines)
@@ -165,7 +165,7 @@ def _new_games(log: GameLog, task: Task, request: Request, labelling: Labelling 
 
 
 def _write_rows(folder: Path, task: Task, rows: Rows) -> dict[str, object]:
-    """Write the files of a task and return its part of the card. Raises RuntimeError if a label is wrong."""
+    """Write the files of a task and return its part of the data card. Raises RuntimeError if a label is wrong."""
     path = folder / f"{task}.txt"
     write_lines(path, (row.line for row in rows.kept))
     if task is Task.policy:
@@ -178,7 +178,7 @@ def _write_rows(folder: Path, task: Task, rows: Rows) -> dict[str, object]:
 
 
 def _engine_header(labelling: Labelling) -> dict[str, str | int]:
-    """Everything that decides the labels, besides the positions. Raises EngineUnusableError."""
+    """Return all settings on which the label of a position depends. Raises EngineUnusableError."""
     with closing(labelling.open()) as engine:
         name = engine.identity()
     limits = {name: value for name, value in asdict(labelling.limit).items() if value}
@@ -186,7 +186,7 @@ def _engine_header(labelling: Labelling) -> dict[str, str | int]:
 
 
 def _card(task: Task, rows: Rows, report: AuditReport) -> dict[str, object]:
-    """Counts of the rows, with the audit of the file. Raises RuntimeError if a label is wrong."""
+    """Return the counts of the rows and of the file's audit. Raises RuntimeError if a label is wrong."""
     if not report.is_clean:
         raise RuntimeError(f"expected clean rows, got {'; '.join(report.lines())}")
     colors = Counter(row.line.split(" ", 3)[2] for row in rows.kept)
@@ -201,7 +201,7 @@ def _card(task: Task, rows: Rows, report: AuditReport) -> dict[str, object]:
     if task is Task.policy:
         sides = {"white": report.white, "black": report.black}
         checked = {color: side.rows for color, side in sides.items()}
-        # The report is clean, so each of these mates is the best move of its row.
+        # The audit is clean, so each of these mates in one is the best move of its row.
         mates = {color: side.mates for color, side in sides.items()}
         return card | {"labels_checked": checked, "mates_in_one_best": mates}
     rewards = Counter(row.line.split("+")[4] for row in rows.kept)
@@ -211,9 +211,10 @@ def _card(task: Task, rows: Rows, report: AuditReport) -> dict[str, object]:
 def write_move_evals(
     sources: Sequence[str], out: Path, config: EngineConfig, progress: Callable[[int], None] = lambda done: None
 ) -> int:
-    """Write the evaluations of all positions of `P:` rows, each once, in the rows' order; return their number.
+    """Write move evaluations of the positions of `P:` rows, each position once, in order. Return their number.
 
-    An interrupted call resumes by the engines' cache. Raises CorpusError, ScorerError, EngineUnusableError or OSError.
+    A repeated call after an interrupt finds finished analyses in the engines' cache. Raises CorpusError, ScorerError,
+    EngineUnusableError or OSError.
     """
     fens = positions_with_moves(sources)
     unfinished = out.with_name(f".{out.name}.unfinished")
@@ -229,7 +230,7 @@ def write_move_evals(
 
 
 def positions_with_moves(sources: Sequence[str]) -> list[str]:
-    """FENs of the `P:` rows, each once, without mates and stalemates. Raises CorpusError."""
+    """Return the FENs of the `P:` rows, each once, without mates and stalemates. Raises CorpusError."""
     return list(dict.fromkeys(fen for source in sources for fen in _fens(source)))
 
 

@@ -1,4 +1,4 @@
-"""Collection of rows for a file: duplicates and excluded positions are dropped, others held out."""
+"""Collection of the rows of a file. Duplicates and excluded positions are dropped; some positions are held out."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from ...tasks.move_evals import MoveEvals, parse_move_evals
 from ...tasks.types import ParseFailure
 from .workers import Game
 
-# Seed of the held-out positions, so that they are the same in every file.
+# Seed that selects the held-out positions. It is fixed, so that they are the same in every file.
 HELD_OUT_SEED = 0
 
 
@@ -20,11 +20,11 @@ class CollectedRow:
     """A row of either task."""
 
     source: str
-    """Source of the position; for transitions followed by their class: `random illegal blocked`."""
+    """Source of the position; for a transition followed by its class, such as `random illegal blocked`."""
     position: str
     """Identity of the position, see `position_key`."""
     identity: str
-    """Identity of the row: of two rows with the same identity the second is dropped."""
+    """Identity of the row. A row whose identity was seen before is dropped."""
     line: str
     """The row in its published format."""
     move_evals: str = ""
@@ -32,25 +32,25 @@ class CollectedRow:
 
 
 def row_of_move_evals(line: str) -> CollectedRow:
-    """The `P:` row of a line of move evaluations. Raises ValueError on another line."""
+    """Return the `P:` row of a line of move evaluations. Raises ValueError for any other line."""
     evals: MoveEvals = parse_move_evals(line)
-    # A position has one evaluation.
+    # A position is labelled once, so its identity is also that of the row.
     position = position_key(parse_fen(evals.fen))
     return CollectedRow(evals.source, position, position, policy_line(evals), line)
 
 
 def row_of_transition(line: str) -> CollectedRow:
-    """The row of source, class and `A:` line, separated by tabs. Raises ValueError on another line."""
+    """Return the row of a line with source, class and `A:` line, separated by tabs. Raises ValueError for any other."""
     source, kind, row = line.split("\t")
     example = split_line(row)
     if isinstance(example, ParseFailure):
         raise ValueError(f"expected a valid row, got {row!r}: {example}")
-    # A position has many moves with an outcome.
+    # A position has many moves, each with a row of its own, so the identity is the prompt.
     return CollectedRow(f"{source} {kind}", example_key(example), example.prompt, row)
 
 
 class Rows:
-    """Rows that are kept, in order, up to the wanted number, and counts of the dropped ones."""
+    """Rows that are kept, in order and up to the wanted number, held-out rows, and counts of dropped rows."""
 
     def __init__(self, excluded: frozenset[str], wanted: int, held_out_fraction: float) -> None:
         self.kept: list[CollectedRow] = []
@@ -77,7 +77,7 @@ class Rows:
             progress()
 
     def add(self, row: CollectedRow) -> None:
-        """Keep a row, or hold it out by its position, unless it is a duplicate or its position is excluded."""
+        """Keep a row or hold it out, depending on its position. Duplicates and excluded positions are dropped."""
         if row.position in self._excluded:
             self.dropped["excluded"] += 1
         elif row.identity in self._seen:

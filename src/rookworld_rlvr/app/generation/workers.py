@@ -1,4 +1,4 @@
-"""Processes that play numbered games: worker k mod K plays game k, and the games are returned in order."""
+"""Worker processes that play numbered games: worker k mod K plays game k, and games are returned in order."""
 
 import multiprocessing
 import os
@@ -20,12 +20,12 @@ from ...tasks.sources import sourced_game
 from ...tasks.transitions import TransitionSource, transition_game
 from ...tasks.types import Task
 
-# Games that each worker has in its queue, so that none waits while a long game holds up the order.
+# Games that each worker has in its queue, so that no worker is idle while an earlier, long game is still being played.
 GAMES_AHEAD = 4
 
 
 class WorkerError(RuntimeError):
-    """A worker has died, or its engine failed on a position repeatedly; one line."""
+    """A worker died, or its engine failed on a position repeatedly. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Labelling:
     engine: EngineConfig
     limit: Limit
     given: tuple[tuple[str, ...], ...] = ()
-    """FENs of games from files: they are the first games, and their positions are labelled without playing."""
+    """FENs of games from files, one tuple per game. They are the first games; their positions are only labelled."""
 
     def open(self) -> Engine:
         """Start an engine that evaluates every legal move. Raises EngineUnusableError."""
@@ -49,17 +49,17 @@ class Game:
     lines: list[str]
     """Rows of the game: rendered move evaluations, or source, class and `A:` line, separated by tabs."""
     restarts: int = 0
-    """Engine processes that were replaced while it was played."""
+    """Number of engine processes that were replaced during the game."""
 
 
 def transition_lines(seed: int, number: int) -> list[str]:
-    """Rows of environment game `number`."""
+    """Return the rows of environment game `number`."""
     rng = random.Random(f"{Task.environment}-{seed}-{number}")
     return [row.render() for row in transition_game(rng)]
 
 
 def move_evals_lines(seed: int, number: int, analyse: Analyse, given: Sequence[Sequence[str]] = ()) -> list[str]:
-    """Rows of policy game `number`; the games of `given` come first."""
+    """Return the rows of policy game `number`. The first games are those of `given`."""
     if number < len(given):
         boards = (chess.Board(fen) for fen in given[number])
         live = (board for board in boards if any(board.legal_moves))
@@ -70,7 +70,7 @@ def move_evals_lines(seed: int, number: int, analyse: Analyse, given: Sequence[S
 
 
 def new_games(connections: list[Connection], first: int) -> Iterator[Game]:
-    """Endless games in order, from number `first` on. Raises WorkerError."""
+    """Yield endless games in the order of their numbers, beginning with `first`. Raises WorkerError."""
     number, queued = first, first
     try:
         while True:
@@ -88,11 +88,11 @@ def new_games(connections: list[Connection], first: int) -> Iterator[Game]:
 
 @contextmanager
 def open_workers(count: int, seed: int, labelling: Labelling | None) -> Generator[list[Connection], None, None]:
-    """Connections to `count` processes that play the games whose numbers they are sent.
+    """Start `count` workers and yield a connection to each. A worker plays the games whose numbers it receives.
 
-    With `labelling` they play games of the policy task, else of the environment task.
+    With `labelling` the workers play games of the policy task, otherwise of the environment task.
     """
-    # Forking a process that has threads, as a test's or a trainer's, may deadlock.
+    # Forking a process that has threads may deadlock.
     context = multiprocessing.get_context("spawn")
     connections, processes = [], []
     try:
@@ -100,7 +100,7 @@ def open_workers(count: int, seed: int, labelling: Labelling | None) -> Generato
             ours, theirs = context.Pipe()
             process = context.Process(target=_work, args=(theirs, seed, labelling), daemon=True)
             process.start()
-            # Only the worker may hold its end of the pipe: otherwise its death would not be noticed.
+            # Only the worker may have its end of the pipe open; otherwise its death would not be noticed.
             theirs.close()
             connections.append(ours)
             processes.append(process)
@@ -115,7 +115,7 @@ def open_workers(count: int, seed: int, labelling: Labelling | None) -> Generato
 
 
 def _work(connection: Connection, seed: int, labelling: Labelling | None) -> None:
-    # The engine ends with its input, and that with us.
+    # The engine ends when its input is closed, that is when this process ends.
     _begin_worker()
     with suppress(EOFError, ConnectionError):
         if labelling is None:
@@ -139,13 +139,13 @@ def _labelled_game(seed: int, number: int, engine: Engine, labelling: Labelling)
 
 
 def _begin_worker() -> None:
-    """Leave Ctrl-C, which reaches all processes of a terminal, to the parent; end this worker when the parent ends."""
+    """Ignore Ctrl-C, which the terminal sends to all processes, and end this worker when the parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
 
 
 def _end_with_the_parent() -> None:
-    """Wait for the parent's end. No queue shows it, because every worker holds both ends, nor does a computation."""
+    """Exit when the parent ends. A worker that is playing a game does not read its pipe and would not notice."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])
