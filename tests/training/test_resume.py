@@ -471,7 +471,7 @@ def test_a_signal_in_the_middle_leaves_the_last_finished_step_and_no_trace_after
     said = log.read_text().splitlines()
     assert sum(line.startswith(f"stopped after {done} steps") for line in said) == 1
     assert said[-2].startswith("report: ")
-    assert said[-1] == f"to go on: bash train.sh resume={(root / 'latest').resolve()}"
+    assert said[-1] == f"to resume: bash train.sh resume={(root / 'latest').resolve()}"
     # Once at the pass, and where there was something left to save, once more when it got its name.
     times = 1 if done == 8 else 2
     assert sum("stopping after this micro-batch" in line for line in said) == times * len(signals)

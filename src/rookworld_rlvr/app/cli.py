@@ -9,20 +9,20 @@ from .process import prepare_process, run_process
 
 # A command's module is imported only when the command is called, because some commands, such as `data`, need no torch.
 COMMANDS = {
-    "train": "the main job: bash train.sh = smoke, then this",
-    "smoke": "one real step on one prompt per task, then the preflight checks",
-    "bench": "speed of a step with each generator",
-    "evaluate": "held-out examples, mates in one and games of any model, with intervals; compare: two results, paired",
-    "report": "a run as one HTML file: summary, curves, boards; several runs laid over one another",
-    "rollouts": "completions of a run or an evaluation, as boards in the terminal",
-    "rescore": "a run's transcripts scored again, by another rubric, and compared",
-    "export": "a checkpoint with a model card, for the hub",
-    "inspect": "replay of a batch that a fault left behind",
+    "train": "train by GRPO, with an evaluation before and after; train.sh runs smoke, then this",
+    "smoke": "preflight checks and one real step on one prompt per task",
+    "bench": "measure the speed of a step with each generator",
+    "evaluate": "measure a model on held-out rows, mates in one and games; evaluate compare: compare two results",
+    "report": "write one HTML file about one or several runs: summary, curves, boards",
+    "rollouts": "show completions of a run or an evaluation as boards in the terminal",
+    "rescore": "score a run's transcripts again with another rubric, and compare",
+    "export": "write a checkpoint with a model card, for the hub",
+    "inspect": "replay a batch that a fault saved",
     "sft": "supervised fine-tuning of an existing model on labelled examples",
-    "play": "a page to play against the model, beside the board that it predicts",
-    "uci": "the model as a UCI engine, for chess programs",
-    "launch": "a batch file that trains on several machines of a cluster",
-    "data": "audit a file of examples, generate new ones, or play games that become examples",
+    "play": "serve a page to play against the model, with the board that it predicts",
+    "uci": "run the model as a UCI engine, for chess programs",
+    "launch": "write a batch file that trains on several machines of a cluster",
+    "data": "audit a file of examples, generate new ones, or evaluate the moves of their positions",
 }
 # Commands with a hydra configuration, and the name of each one's file in conf/. The other commands use argparse.
 CONFIGURED = {name: name for name in ("train", "bench", "evaluate", "sft")} | {"smoke": "train"}

@@ -68,10 +68,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_evals(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", metavar="FILE", nargs="+", help="rows whose P: prompts are looked at")
-    parser.add_argument("--nodes", type=_positive, default=EngineConfig().nodes, metavar="N", help="a position")
-    parser.add_argument("--processes", type=_positive, default=1, metavar="K", help="change speed, not evaluations")
-    parser.add_argument("--out", type=_gz, required=True, metavar="FILE.tsv.gz", help="for rubric.move_evals=")
+    parser.add_argument("files", metavar="FILE", nargs="+", help="rows whose P: prompts are evaluated")
+    parser.add_argument("--nodes", type=_positive, default=EngineConfig().nodes, metavar="N", help="nodes per position")
+    parser.add_argument(
+        "--processes", type=_positive, default=1, metavar="K", help="number of processes; the result is the same"
+    )
+    parser.add_argument("--out", type=_gz, required=True, metavar="FILE.tsv.gz", help="file for rubric.move_evals=")
     parser.set_defaults(run=_evals)
 
 
@@ -83,27 +85,33 @@ def _add_audit(parser: argparse.ArgumentParser) -> None:
 
 def _add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task", choices=[*map(str, Task), BOTH], default=BOTH)
-    parser.add_argument("--rows", type=_positive, required=True, metavar="N", help="of each task")
+    parser.add_argument("--rows", type=_positive, required=True, metavar="N", help="number of rows per task")
     parser.add_argument("--seed", type=int, default=0, metavar="S")
     limit = parser.add_mutually_exclusive_group()
     limit.add_argument(
-        "--depth", type=_positive, default=DEPTH, metavar="D", help=f"of Stockfish, in plies; default {DEPTH}"
+        "--depth", type=_positive, default=DEPTH, metavar="D", help=f"depth of Stockfish in plies; default {DEPTH}"
     )
-    limit.add_argument("--nodes", type=_positive, metavar="N", help="of Stockfish, a position, in place of a depth")
+    limit.add_argument(
+        "--nodes", type=_positive, metavar="N", help="nodes of Stockfish per position, instead of a depth"
+    )
     parser.add_argument(
         "--timeout",
         type=_timeout,
         default=TIMEOUT_S,
         metavar="S",
-        help=f"seconds after which an engine has hung and is replaced; default {TIMEOUT_S}",
+        help=f"seconds without an answer after which an engine is replaced; default {TIMEOUT_S}",
     )
-    parser.add_argument("--processes", type=_positive, default=1, metavar="K", help="change speed, not rows")
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="goes on if begun before")
-    held_out = "share of the positions whose rows go to held_out_* files instead; the same ones in every folder"
+    parser.add_argument(
+        "--processes", type=_positive, default=1, metavar="K", help="number of processes; the rows are the same"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FOLDER", help="output folder; an interrupted call resumes there"
+    )
+    held_out = "share of the positions whose rows are written to held_out_* files; the same positions in every folder"
     parser.add_argument("--held-out", type=_fraction, default=0.0, metavar="F", help=held_out)
     given = "label these positions first: PGN games, or lines of FEN, EPD or JSON with fen"
     parser.add_argument("--positions", nargs="+", default=[], metavar="FILE", help=given)
-    stay_clear = "rows, or JSON lines with fen: no row begins from a position in these, nor from a shipped held-out one"
+    stay_clear = "rows, or JSON lines with fen, whose positions are excluded; the shipped held-out positions always are"
     parser.add_argument("--exclude", nargs="+", default=[], metavar="FILE", help=stay_clear)
     parser.set_defaults(run=_generate)
 

@@ -12,19 +12,19 @@ from .arguments import OneLineParser
 WARNING_S, SAVING_S = 180, 150
 TEMPLATE = """\
 #!/usr/bin/env bash
-# Written by `rookworld launch slurm`. One torchrun on each machine; together they are one run.
+# Written by `rookworld launch slurm`. It starts one torchrun on each machine; together they train one model.
 {directives}
 set -euo pipefail
 cd {folder}
 
-# Seconds in which the processes may save when they must stop.
+# Seconds that the processes have to save when they are stopped.
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT={saving}
 
-# The first machine keeps the meeting place of all, at a port of this job's own: another job may begin on the machine.
+# The first machine is the rendezvous. The port differs between jobs, because several jobs may share a machine.
 port=$((10000 + SLURM_JOB_ID % 20000))
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 
-# A process that dies is started again with the others, and the run goes on from its newest checkpoint (resume=auto).
+# If a process dies, all are restarted, and the run resumes from its newest checkpoint (resume=auto).
 srun --kill-on-bad-exit=1 {python} -m torch.distributed.run \\
     --nnodes="$SLURM_NNODES" --nproc-per-node={processes} --max-restarts={restarts} \\
     --rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-endpoint="$head:$port" \\
@@ -88,18 +88,20 @@ def slurm_script(given: argparse.Namespace) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="rookworld launch", description=__doc__)
     slurm = parser.add_subparsers(dest="system", required=True).add_parser("slurm", help="a batch file for SLURM")
-    slurm.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="of the run, behind --")
-    slurm.add_argument("--nodes", type=int, default=1, help="machines (default 1)")
-    slurm.add_argument("--processes", type=int, default=1, help="processes a machine, one for each GPU (default 1)")
-    slurm.add_argument("--gpus", type=int, default=0, help="GPUs a machine; 0 (default) asks for none")
-    slurm.add_argument("--cpus", type=int, default=4, help="cores a machine (default 4)")
-    slurm.add_argument("--time", default="24:00:00", help="the most it may take (default 24:00:00)")
+    slurm.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="options of the run, after --")
+    slurm.add_argument("--nodes", type=int, default=1, help="number of machines (default 1)")
+    slurm.add_argument("--processes", type=int, default=1, help="processes per machine, one for each GPU (default 1)")
+    slurm.add_argument("--gpus", type=int, default=0, help="GPUs per machine; 0 (default) requests none")
+    slurm.add_argument("--cpus", type=int, default=4, help="cores per machine (default 4)")
+    slurm.add_argument("--time", default="24:00:00", help="time limit of the job (default 24:00:00)")
     slurm.add_argument("--partition", help="SLURM's partition")
     slurm.add_argument("--account", help="SLURM's account")
     slurm.add_argument("--name", default="rookworld", help="the job's name (default rookworld)")
     slurm.add_argument("--restarts", type=int, default=3, help="restarts after a process died (default 3)")
-    slurm.add_argument("--folder", type=Path, default=Path(), help="the checkout, on every machine (default: here)")
-    slurm.add_argument("--python", default=".venv/bin/python", help="the interpreter there (default .venv/bin/python)")
+    slurm.add_argument(
+        "--folder", type=Path, default=Path(), help="the checkout, on every machine (default: the current folder)"
+    )
+    slurm.add_argument("--python", default=".venv/bin/python", help="Python of the checkout (default .venv/bin/python)")
     slurm.add_argument("--output", type=Path, default=Path("rookworld.sbatch"), help="the file to write")
-    slurm.add_argument("--dry-run", action="store_true", help="print the file in place of writing it")
+    slurm.add_argument("--dry-run", action="store_true", help="print the file instead of writing it")
     return parser

@@ -68,12 +68,14 @@ def load_chooser(path: str, seed: int) -> "MoveChooser":
 
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="rookworld play", description=__doc__)
-    model_help = "a folder, a hub name, or tiny (default); given more than once, they can play each other"
+    model_help = "a folder, a hub name, or tiny (default); several models can play each other"
     parser.add_argument("--model", action="append", help=model_help)
-    parser.add_argument("--host", default=HOST, help="the address to listen on (default: this machine alone)")
-    parser.add_argument("--port", type=int, default=PORT, help=f"default {PORT}; 0: any that is free")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads; one answers a single position fastest")
-    parser.add_argument("--seed", type=int, default=0, help="decides what is sampled at a temperature above 0")
+    parser.add_argument("--host", default=HOST, help="address to listen on (default: only this machine)")
+    parser.add_argument("--port", type=int, default=PORT, help=f"port (default {PORT}); 0: any free port")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="CPU threads (default 1, the fastest for a single position)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of sampling at a temperature above 0")
     return parser
 
 

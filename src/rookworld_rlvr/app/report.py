@@ -22,9 +22,11 @@ def main(argv: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = OneLineParser(prog="rookworld report", description="Write one HTML file about runs; it needs no network.")
+    parser = OneLineParser(
+        prog="rookworld report", description="Write one HTML file about one or several runs. It needs no network."
+    )
     parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run's folder, or outputs/latest")
-    output = f"default: {REPORT} in the folder of the first run; FILE.svg: the learning curve alone"
+    output = f"file to write (default: {REPORT} in the folder of the first run); FILE.svg: only the learning curve"
     parser.add_argument("--output", metavar="FILE", type=Path, help=output)
     return parser
 

@@ -45,11 +45,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="rookworld rollouts", description=__doc__)
     parser.add_argument("path", metavar="RUN-OR-FILE", type=Path, help="a run's folder, or what evaluate output= wrote")
     parser.add_argument("--failed", action="store_true", help="only completions that were refused, illegal or wrong")
-    parser.add_argument("--task", type=Task, choices=list(Task), help="one task alone")
-    parser.add_argument("--step", type=int, help="one step alone")
+    parser.add_argument("--task", type=Task, choices=list(Task), help="only this task")
+    parser.add_argument("--step", type=int, help="only this step")
     parser.add_argument("--reward", type=float, nargs=2, metavar=("LOW", "HIGH"), default=(float("-inf"), float("inf")))
-    parser.add_argument("--by-reward", action="store_true", help="the lowest reward first")
-    parser.add_argument("--most", type=int, default=20, help="number shown (default 20)")
+    parser.add_argument("--by-reward", action="store_true", help="sort by reward, lowest first")
+    parser.add_argument("--most", type=int, default=20, help="maximum number shown (default 20)")
     return parser
 
 

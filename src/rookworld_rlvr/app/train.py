@@ -104,7 +104,7 @@ def _report(run: Run, summary: Mapping[str, Any], *, brief: bool) -> None:
 def _next(folder: Path, summary: Mapping[str, Any]) -> str:
     """Return a line with the command that a user would type next."""
     if summary["stopped"] == INTERRUPTED:
-        return f"to go on: bash train.sh resume={folder}"
+        return f"to resume: bash train.sh resume={folder}"
     return f"to play against it: {rookworld()} play --model {checkpoint_folder(folder, summary['steps'])}"
 
 

@@ -11,8 +11,10 @@ def main(argv: list[str]) -> int:
     """Run the command and return its exit code. Raises UserError."""
     parser = argparse.ArgumentParser(prog="rookworld uci", description=__doc__)
     parser.add_argument("--model", default="tiny", help="a folder, a hub name, or tiny, the model that ships (default)")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads; one answers a single position fastest")
-    parser.add_argument("--seed", type=int, default=0, help="decides what is drawn at a temperature above 0")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="CPU threads (default 1, the fastest for a single position)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of sampling at a temperature above 0")
     given = parser.parse_args(argv)
     # A chess program waits about ten seconds for the introduction. Importing torch may take as long, so it comes later.
     line = sys.stdin.readline()

@@ -248,7 +248,7 @@ METRICS: dict[str, Metric] = {
         _of_state(lambda context: context.recovery.ineffective)),
     "recovery/halvings": Metric("halvings", LAST, "times that the micro-batch was halved because memory ran out", "0",
         _of_state(lambda context: context.recovery.halvings)),
-    "recovery/lr_scale": Metric("1", LAST, "what the scheduled learning rate is multiplied by", "1",
+    "recovery/lr_scale": Metric("1", LAST, "factor on the scheduled learning rate", "1",
         _of_state(lambda context: context.recovery.lr_scale)),
     "rollout/truncated_fraction": Metric("fraction", MEAN, "completions cut by max_new_tokens", "below 0.02",
         _of_groups(lambda report: fmean(not done.finished for done in _completions(report)))),
