@@ -99,10 +99,10 @@ class Process:
         lines = [line for line in self._log.read_text(encoding="utf-8").splitlines() if line.startswith("step ")]
         return int(lines[-1].split()[1].split("/")[0]) if lines else 0
 
-    def wait_until(self, there: Callable[[], object]) -> bool:
-        """Wait for `there()`; return False if the process ends first. Raises ChaosError if it fails or hangs."""
+    def wait_until(self, condition: Callable[[], object]) -> bool:
+        """Wait for `condition()`; return False if the process ends first. Raises ChaosError if it fails or hangs."""
         deadline = time.monotonic() + PATIENCE_S
-        while not there():
+        while not condition():
             if self._process.poll() is not None:
                 self.finish()
                 return False
@@ -127,7 +127,7 @@ class Process:
         return alive
 
 
-def left_alone(root: Path, steps: int) -> tuple[Path, Pace]:
+def run_uninterrupted(root: Path, steps: int) -> tuple[Path, Pace]:
     """Make the run to compare with; return its folder and its pace."""
     started, saves = time.monotonic(), list[float]()
     process = Process(root / "whole.txt", [*RUN, f"steps={steps}", f"output_root={root / 'whole'}"])
@@ -237,7 +237,7 @@ def leaves(value: Any, path: str = "") -> dict[str, Any]:
 def chaos(arguments: argparse.Namespace, root: Path) -> None:
     """Make the uninterrupted run and the killed one, and compare them. Raises ChaosError."""
     rng = random.Random(arguments.seed)
-    whole, pace = left_alone(root, arguments.steps)
+    whole, pace = run_uninterrupted(root, arguments.steps)
     print(
         f"left alone: start-up {pace.start_s:.1f} s, a step {pace.step_s:.2f} s, a save from {pace.save_s:.2f} s",
         flush=True,
@@ -251,10 +251,13 @@ def chaos(arguments: argparse.Namespace, root: Path) -> None:
         process = Process(root / "killed.txt", [f"resume={latest}"] if latest.exists() else fresh)
         if not kill_one(process, kill, pace, latest):
             raise ChaosError(f"the run came to its end before kill {number}: raise --steps")
-        where, there = moment(latest, process, before), check_readable(latest)
+        where, checkpoints = moment(latest, process, before), check_readable(latest)
         moments[where] += 1
-        read += there
-        print(f"kill {number:>3}: {where:<20} step {process.step():>4}, {there} checkpoints, all readable", flush=True)
+        read += checkpoints
+        print(
+            f"kill {number:>3}: {where:<20} step {process.step():>4}, {checkpoints} checkpoints, all readable",
+            flush=True,
+        )
     Process(root / "killed.txt", [f"resume={latest}"]).finish()
     check_readable(latest)
     different = differences(latest.resolve(), whole, arguments.steps)

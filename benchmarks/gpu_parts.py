@@ -23,8 +23,8 @@ class Part:
     command: Sequence[str]
     """Words of the command; `{out}` stands for the part's folder."""
     limit_s: float
-    needs: Sequence[str] = ()
-    """Requirements, which `lacks` checks."""
+    requirements: Sequence[str] = ()
+    """Requirements, which `missing_requirement` checks."""
 
 
 def cards() -> list[str]:
@@ -35,9 +35,9 @@ def cards() -> list[str]:
     return subprocess.run(query, capture_output=True, text=True, check=False).stdout.splitlines()
 
 
-def lacks(need: str, *, dry: bool) -> str:
+def missing_requirement(requirement: str, *, dry: bool) -> str:
     """Return the reason why a part with this requirement cannot run here; empty if it can."""
-    match need:
+    match requirement:
         case "CUDA":
             return "" if cards() else "there is no CUDA device"
         case "two cards":
@@ -147,23 +147,25 @@ class Table:
         command = [*python(), "benchmarks/roofline.py", *options, *self.device, *self.sizes[name]]
         return Part(f"roofline {name}", command, 90)
 
-    def train(self, name: str, limit_s: float, *overrides: str, needs: Sequence[str] = ()) -> Part:
+    def train(self, name: str, limit_s: float, *overrides: str, requirements: Sequence[str] = ()) -> Part:
         command = rookworld("train", *self.device, "output_root={out}", "name=visit", *overrides)
-        return Part(name, command, limit_s, needs)
+        return Part(name, command, limit_s, requirements)
 
     def ranks(self, kind: str, count: int) -> Part:
-        needs = ["two cards"] if count > 1 else []
+        requirements = ["two cards"] if count > 1 else []
         overrides = [*self.short, f"distributed={kind}", f"processes={count}"]
-        return self.train(f"{kind}, {count} {'card' if count == 1 else 'cards'}", 90, *overrides, needs=needs)
+        return self.train(
+            f"{kind}, {count} {'card' if count == 1 else 'cards'}", 90, *overrides, requirements=requirements
+        )
 
     def turns(self, first: str, last: str) -> Part:
         options = ["--rounds", "1" if self.dry else "5", "--warmup-steps", "1" if self.dry else "3"]
         command = [*python(), "benchmarks/turns.py", first, last, *options, "--json", "{out}/turns.json", "--common"]
         return Part(f"{last}, in turns", [*command, *self.tiny], 150)
 
-    def server(self, weight_sync: str, *needs: str) -> Part:
+    def server(self, weight_sync: str, *requirements: str) -> Part:
         command = probe("vllm", "server", "--folder", "{out}", "--weight-sync", weight_sync, *self.device, *self.short)
-        return Part(f"vLLM server, {weight_sync}", command, 180, ["vllm", *needs])
+        return Part(f"vLLM server, {weight_sync}", command, 180, ["vllm", *requirements])
 
     def peers(self, environment: str, model: str, *options: str) -> list[str]:
         prompts, group = (2, 4) if self.dry else (8, 8)

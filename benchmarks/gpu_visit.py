@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 # A module in this folder.
-from gpu_parts import DRY_PATIENCE, ROOT, TRL_FOLDER, VENVS, Part, Table, cards, lacks
+from gpu_parts import DRY_PATIENCE, ROOT, TRL_FOLDER, VENVS, Part, Table, cards, missing_requirement
 
 LIBRARIES = ("torch", "transformers", "vllm", "trl")
 TRACE_LINES = 25
@@ -173,7 +173,7 @@ def visit(todo: Sequence[Part], folder: Path, *, dry: bool, seconds: float) -> i
     began = time.perf_counter()
     for number, part in enumerate(todo, 1):
         left_s = seconds - (time.perf_counter() - began)
-        missing = next((reason for need in part.needs if (reason := lacks(need, dry=dry))), "")
+        missing = next((reason for one in part.requirements if (reason := missing_requirement(one, dry=dry))), "")
         reason = missing or ("" if left_s > 0 else "the visit's time was over")
         if reason:
             result = Result(part.name, " ".join(part.command), "skipped", reason)

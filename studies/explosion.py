@@ -56,7 +56,7 @@ class Cause:
     name: str
     overrides: tuple[str, ...] = ()
     hook: Hook | None = None
-    put_back: Callable[[], AbstractContextManager[Any]] = nullcontext
+    inject: Callable[[], AbstractContextManager[Any]] = nullcontext
     """Context manager in which the code has the mistake."""
     random_weights: bool = False
 
@@ -126,10 +126,10 @@ TWO_UPDATES = ("objective.epochs=2",)
 CAUSES = (
     Cause("none"),
     Cause("dropout 0.1 in the policy, as GPT-2's configuration says", ("model.dropout=0.1",)),
-    Cause("positions counted from the pads", ("generator.kind=hf",), put_back=positions_from_pads),
+    Cause("positions counted from the pads", ("generator.kind=hf",), inject=positions_from_pads),
     Cause("sums over tokens in place of means", hook=scaled_by_tokens),
     Cause("the same without clipping", ("optim.max_grad_norm=1e9",), hook=scaled_by_tokens),
-    Cause(f"old log-probs at temperature {WARP}, new ones at 1", TWO_UPDATES, put_back=warped_old_logprobs),
+    Cause(f"old log-probs at temperature {WARP}, new ones at 1", TWO_UPDATES, inject=warped_old_logprobs),
     Cause("every reward -1", hook=all_minus_1),
     Cause("1 for a right answer, else -1", hook=binary),
     Cause("random weights", random_weights=True),
@@ -196,7 +196,7 @@ def kl_before_training(given: PreflightInput) -> float:
 
 def measured(cause: Cause, model: Path, out: Path, *, recovery: bool) -> dict[str, Any]:
     """Return KL at step 0, the checks that refuse, and how a run that starts anyway `ended` (empty: all steps)."""
-    with cause.put_back():
+    with cause.inject():
         run = make_run(cause, model, out, recovery=recovery)
         given = preflight_input(run.context, preflight_examples(run.data.train))
         refused = [check.name for check in run_preflight(given) if not check.passed]

@@ -61,7 +61,7 @@ def sample_and_train(kind: str, context: StepContext, report: StepReport) -> Non
                 report.collection.collected = collection._sampled(
                     context, examples[:MEASURED_PROMPTS], report.collection
                 )
-        imitated = tokenize(list(map(as_the_model_writes, examples)), context.policy.tokenizer)
+        imitated = tokenize(list(map(round_label_evals, examples)), context.policy.tokenizer)
     else:
         report.collection = step._collect(context, report.step, report.schedule_step)
         assert report.collection.collected is not None
@@ -72,7 +72,7 @@ def sample_and_train(kind: str, context: StepContext, report: StepReport) -> Non
         _imitate(context, report, imitated)
 
 
-def as_the_model_writes(example: Example) -> Example:
+def round_label_evals(example: Example) -> Example:
     """Return the labelled example with its evals rounded to the shipped model's grid; an `A:` example is unchanged."""
     label = parse_policy(example.completion or "") if example.task is Task.policy else None
     if not isinstance(label, PolicyCompletion):

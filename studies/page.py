@@ -209,7 +209,7 @@ def _picture(results: Results) -> str:
     ends = [0.0, *(end for _, gain in points.values() for end in gain[1:])]
     most = max((kl for seeds, _ in points.values() for kl, _ in seeds), default=0.0)
     axes = curve.Axes(curve.ticks(0.0, most)[-1], curve.ticks(min(ends), max(ends)))
-    drawn, labels = [*curve.scale(axes, "KL, nats"), axes.across(0.0, "level")], []
+    drawn, labels = [*curve.scale(axes, "KL, nats"), axes.horizontal_line(0.0, "level")], []
     for (arm, (seeds, gain)), color in zip(points.items(), COLORS * len(points), strict=False):
         drawn += _arm(axes, seeds, gain, color)
         labels.append((axes.y(gain[0]), arm, color))

@@ -28,7 +28,7 @@ MEMBER = [
     *("validation.every=0", "rollouts_every=0"),
 ]
 # Options that a study must not override, because `run.py` decides them.
-ITS_OWN = {"seed", "output_root", "resume", "name", "trust", "processes", "distributed", "max_minutes"}
+RESERVED_OPTIONS = {"seed", "output_root", "resume", "name", "trust", "processes", "distributed", "max_minutes"}
 STUDIES, OUTPUTS, DOCS = Path("studies"), Path("outputs", "studies"), Path("docs", "studies")
 # Values of `imitate=`. An arm with such an override is run by `imitate.py` in place of `rookworld train`.
 IMITATE, IMITATED = "imitate=", ("labels", "best")
@@ -82,7 +82,7 @@ class Study:
         if len({self.key, *self.guards}) != 3:
             raise ValueError(f"guards: expected two keys beside {self.key}, got {self.guards}")
         for override in [*self.overrides, *(one for arm in self.arms.values() for one in arm)]:
-            if override.split("=", 1)[0].lstrip("+~") in ITS_OWN:
+            if override.split("=", 1)[0].lstrip("+~") in RESERVED_OPTIONS:
                 raise ValueError(f"expected overrides of other options, got {override!r}, which run.py gives itself")
 
     @property

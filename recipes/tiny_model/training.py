@@ -36,7 +36,7 @@ from .policy_examples import PolicyExample, PolicyExamples
 from .tokenizer import POSITIONS, build_tokenizer
 
 # Options that may change when a training resumes; those of its length only until the decay begins.
-FREE = ("save_every", "log_every", "steps", "decay_fraction")
+CHANGEABLE_ON_RESUME = ("save_every", "log_every", "steps", "decay_fraction")
 # Number of parts into which a task's examples in a step are split, by length, to be computed on several cores.
 PARTS = 2
 # Share of positions whose colours are exchanged.
@@ -233,8 +233,10 @@ class Training:
     def _parts(self, rng: random.Random, positions: Positions, transitions: TransitionPool) -> list[LossesOf]:
         """Return functions that compute the losses of a step, in parts that can be computed at the same time."""
         config = self.config
-        policy = _short(lambda: self._policy.example(self._sample(rng, positions)), config.policy_examples)
-        environment = _short(lambda: self._environment.example(transitions.sample(rng)), config.environment_examples)
+        policy = _fitting_examples(lambda: self._policy.example(self._sample(rng, positions)), config.policy_examples)
+        environment = _fitting_examples(
+            lambda: self._environment.example(transitions.sample(rng)), config.environment_examples
+        )
         return [
             *(partial(self.losses.policy, rows, len(policy)) for rows in _by_length(policy)),
             *(partial(self.losses.environment, rows, len(environment)) for rows in _by_length(environment)),
@@ -272,7 +274,7 @@ class Training:
         """Return everything that decides the trained weights, except the kind of machine."""
         options = asdict(self.config)
         weights = {f"training.weights.{name}": value for name, value in options.pop("weights").items()}
-        shown = {f"training.{name}": value for name, value in options.items() if name not in FREE}
+        shown = {f"training.{name}": value for name, value in options.items() if name not in CHANGEABLE_ON_RESUME}
         rows = digest([*positions.lines, *(row.prompt for row in transitions)])
         return {"seed": self.seed, **shown, **weights, "data": rows}
 
@@ -291,7 +293,7 @@ class Training:
         save_state(folder, header, state)
 
 
-def _short(make: Callable[[], Row], count: int) -> list[Row]:
+def _fitting_examples(make: Callable[[], Row], count: int) -> list[Row]:
     """Return `count` examples that fit into the model's positions."""
     rows: list[Row] = []
     while len(rows) < count:

@@ -71,7 +71,7 @@ def whole_lines(path: Path) -> list[str]:
 
 
 @contextmanager
-def written_alone(path: Path, option: str) -> Iterator[None]:
+def lock_for_writing(path: Path, option: str) -> Iterator[None]:
     """Lock `path`, in a `with` statement, against other processes that use this function to write it.
 
     The lock is a hidden file in the same folder. It is released however the process ends, and the file is removed when

@@ -390,7 +390,7 @@ def escalation(config: RunConfig) -> list[tuple[Action, float, int]]:
         if action is Action.stop:
             break
         if step % 4 == 0:
-            state.saved(step, -math.inf, measured=False)
+            state.record_checkpoint(step, -math.inf, measured=False)
     return actions
 
 

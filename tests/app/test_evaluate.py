@@ -17,7 +17,7 @@ from rookworld_rlvr.app import suites
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.rows_file import RowsFile, rows_path
 from rookworld_rlvr.evaluation.suite import Suite, SuiteName
-from rookworld_rlvr.files import written_alone
+from rookworld_rlvr.files import lock_for_writing
 from rookworld_rlvr.provenance import software
 from rookworld_rlvr.stockfish.engine import EngineNotFoundError, find_engine
 
@@ -297,7 +297,7 @@ def test_a_file_that_no_evaluation_wrote_is_not_written_over(
 def test_two_evaluations_do_not_write_one_file(
     evaluate: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with written_alone(tmp_path / "table.json", "output"):
+    with lock_for_writing(tmp_path / "table.json", "output"):
         evaluate(exit_code=2)
     error = capfd.readouterr().err
     assert error.startswith("rookworld: output: expected to write") and error.count("\n") == 1

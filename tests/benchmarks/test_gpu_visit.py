@@ -52,14 +52,14 @@ def test_a_part_made_to_fail_leaves_the_figures_of_the_others(gpu_visit: ModuleT
 
 
 def test_the_page_says_of_each_part_how_it_ended(gpu_visit: ModuleType, tmp_path: Path) -> None:
-    def part(name: str, code: str, limit_s: float = 60, needs: tuple[str, ...] = ()) -> Any:
-        return gpu_visit.Part(name, [sys.executable, "-c", code], limit_s, needs)
+    def part(name: str, code: str, limit_s: float = 60, requirements: tuple[str, ...] = ()) -> Any:
+        return gpu_visit.Part(name, [sys.executable, "-c", code], limit_s, requirements)
 
     todo = [
         part("wrong", "raise ValueError('seven')"),
         part("slow", "import time; time.sleep(60)", limit_s=0.5),
         part("without figures", "open(r'{out}/bench.json', 'w').write('{}')"),
-        part("installing", "", needs=("installation",)),
+        part("installing", "", requirements=("installation",)),
         part("right", "open(r'{out}/sleep.json', 'w').write('{\"peak_gib\": 2.5}')"),
     ]
     assert gpu_visit.visit(todo, tmp_path, dry=True, seconds=600) == 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rookworld_rlvr.board.evals import lead_pawns
+from rookworld_rlvr.board.evals import material_balance
 from rookworld_rlvr.evaluation import Measure
 from rookworld_rlvr.evaluation.conversion import Advantage, ConversionConfig, Defender, conversion_suite, won_board
 from rookworld_rlvr.evaluation.engine_player import FULL_SKILL, OpponentConfig, engine_player
@@ -22,7 +22,7 @@ def test_positions_are_legal_and_ahead_by_their_material(advantage: Advantage) -
     boards = [won_board(advantage, number, 0) for number in range(12)]
     for number, board in enumerate(boards):
         color = number % 2 == 0
-        assert board.is_valid() and not board.is_game_over() and lead_pawns(board, color) == LEADS[advantage]
+        assert board.is_valid() and not board.is_game_over() and material_balance(board, color) == LEADS[advantage]
     assert len({board.fen() for board in boards}) == 12
 
 

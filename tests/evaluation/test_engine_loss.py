@@ -104,10 +104,10 @@ def test_an_evaluation_that_waits_for_an_engine_can_be_stopped_at_each_chunk(
 
     with EnginePool(EngineConfig(path=str(fake_stockfish), cache=False, nodes=50)) as pool:
         with pytest.raises(KeyboardInterrupt):
-            completions.evaluate(None, None, EXAMPLES, engine=MoveEvaluator(NO_CACHE, pool, 90), progress=stop)  # type: ignore[arg-type]
+            completions.evaluate(None, None, EXAMPLES, evaluator=MoveEvaluator(NO_CACHE, pool, 90), progress=stop)  # type: ignore[arg-type]
         assert analysed == [1, 2]
         measure = MoveEvaluator(NO_CACHE, pool, 90)
-        rows = completions.evaluate(None, None, EXAMPLES, engine=measure)  # type: ignore[arg-type]
+        rows = completions.evaluate(None, None, EXAMPLES, evaluator=measure)  # type: ignore[arg-type]
         assert rows == score_examples(EXAMPLES, ["", "", "", ""], measure.analyses(EXAMPLES)) and KEY in rows[0].values
 
 

@@ -8,7 +8,7 @@ import pytest
 from rookworld_rlvr.board.openings import OPENINGS, drawn_opening, opening_board
 from rookworld_rlvr.evaluation import Measure, summarise
 from rookworld_rlvr.evaluation.match import RULES, IllegalRule, MatchConfig, match_suite
-from rookworld_rlvr.evaluation.players import CapturePlayer, ExchangePlayer, Player, RandomPlayer, RescuedPlayer
+from rookworld_rlvr.evaluation.players import CapturePlayer, ExchangePlayer, Player, RandomPlayer, RetryingPlayer
 from rookworld_rlvr.evaluation.suite import suite_table
 
 
@@ -79,7 +79,7 @@ def test_an_illegal_answer_is_asked_again_then_replaced_and_counted() -> None:
             legal = [number % 2 == 0 and number in numbers[:place] for place, number in enumerate(numbers)]
             return [move if fine else "e1e1" for move, fine in zip(moves, legal, strict=True)]
 
-    player = RescuedPlayer(Stubborn(), Stubborn(), attempts=3)
+    player = RetryingPlayer(Stubborn(), Stubborn(), attempts=3)
     boards = [chess.Board(), chess.Board()]
     moves = player.choose(boards, [0, 1])
     # Both are asked three times more, at once; of two legal answers the first counts.

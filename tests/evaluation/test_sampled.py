@@ -57,7 +57,7 @@ def test_draws_depend_on_the_seed_alone_and_leave_the_random_state_as_it_was() -
     def ask(seed: int) -> list[float]:
         sampling = Sampling(temperature=1.0, seed=seed)
         examples = [replace(EXAMPLE, prompt=f"{EXAMPLE.prompt[:-1]}{number}") for number in range(1, 41)]
-        rows = evaluate_sampled(Writer(), Tokenizer(), examples, sampling, first_index=7, measure=measure)  # type: ignore[arg-type]
+        rows = evaluate_sampled(Writer(), Tokenizer(), examples, sampling, first_index=7, evaluator=measure)  # type: ignore[arg-type]
         assert [row.index for row in rows] == list(range(7, 47))
         return [row.values["sampled/policy/legal_best_move"] for row in rows]
 

@@ -42,10 +42,10 @@ def test_the_answer_at_temperature_0_is_the_model_s_own(api: PlayApi, tiny: Move
 
 
 def test_a_prediction_is_of_the_last_move_or_of_a_named_one(api: PlayApi, tiny: MoveChooser) -> None:
-    response = api.believe({"moves": ["e2e4"], "model": 1})
+    response = api.predict_board({"moves": ["e2e4"], "model": 1})
     assert response["text"] == tiny.next_state(render_environment_prompt(chess.STARTING_FEN, "e2e4", ["e2e4"]))
     assert response["true"] == "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR"
-    illegal = api.believe({"moves": ["e2e4"], "move": "e7e4"})
+    illegal = api.predict_board({"moves": ["e2e4"], "move": "e7e4"})
     assert illegal["move"] == "e7e4" and illegal["true"] == response["true"]
 
 
@@ -62,8 +62,8 @@ def test_no_move_can_be_asked_of_a_game_that_is_over(api: PlayApi) -> None:
     ("answer", {"model": 2}, "expected model from 0 to 1"), ("answer", {"model": True}, "expected model"),
     ("answer", {"temperature": -1}, "expected temperature from 0 to 2"),
     ("answer", {"temperature": float("nan")}, "expected temperature"),
-    ("believe", {}, "got a game without one"), ("believe", {"move": "a+b+"}, "expected a move in UCI"),
-    ("believe", {"move": 5}, "expected a move in UCI"),
+    ("predict_board", {}, "got a game without one"), ("predict_board", {"move": "a+b+"}, "expected a move in UCI"),
+    ("predict_board", {"move": 5}, "expected a move in UCI"),
 ])  # fmt: skip
 def test_questions_without_an_answer_are_refused_by_name(
     api: PlayApi, question: str, arguments: dict[str, Any], message: str

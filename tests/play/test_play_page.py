@@ -133,7 +133,9 @@ def test_a_whole_game_with_castling_and_a_promotion(opened: Callable[[int], Any]
 
 def test_the_believed_board_differs_where_the_model_is_wrong(opened: Callable[[int], Any], api: PlayApi) -> None:
     board = chess.Board("r1b1k2r/pp1nbppp/2p1pn2/q7/2BP1B2/2N1PN2/PP3PPP/R2QK2R w KQkq - 4 9")
-    predictions = ((move, api.believe({"start": board.fen(), "moves": [move.uci()]})) for move in board.legal_moves)
+    predictions = (
+        (move, api.predict_board({"start": board.fen(), "moves": [move.uci()]})) for move in board.legal_moves
+    )
     wrong = next(
         ((move.uci(), response) for move, response in predictions if response["squares"] and response["believed"]), None
     )

@@ -15,7 +15,7 @@ import pytest
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.play import server as module
 from rookworld_rlvr.play.api import PlayApi
-from rookworld_rlvr.play.server import FOLDER, MOST_BYTES, Server
+from rookworld_rlvr.play.server import FOLDER, MAX_BYTES, Server
 
 JSON = {"Content-Type": "application/json"}
 
@@ -60,7 +60,7 @@ def test_a_question_is_answered(server: Server) -> None:
     ("POST", "/api/position", b"{}", {"Content-Type": "text/plain"}, 415),
     ("POST", "/api/position", b"{}", JSON | {"Host": "evil.example"}, 403),
     ("GET", "/", b"", {"Host": "evil.example"}, 403),
-    ("POST", "/api/position", b" " * (MOST_BYTES + 1), JSON, 413),
+    ("POST", "/api/position", b" " * (MAX_BYTES + 1), JSON, 413),
     ("POST", "/api/position", b"", {"Content-Length": "x"}, 411),
     ("PUT", "/", b"", {}, 405), ("BREW", "/", b"", {}, 405),
 ])  # fmt: skip

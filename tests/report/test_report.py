@@ -74,7 +74,7 @@ def test_a_run_without_evaluation_says_that_nothing_is_known() -> None:
 
 def test_candidates_are_drawn_as_arrows_with_their_evals_and_illegal_ones_are_told() -> None:
     drawn = draw(said(1, POLICY, MATE, 1.0))
-    candidates = [(move.text, move.eval, move.legal, move.best, move.again) for move in drawn.candidates]
+    candidates = [(move.text, move.eval, move.legal, move.best, move.repeated) for move in drawn.candidates]
     assert candidates == [
         ("f3f7", "9.9", True, True, False), ("c4f7", "1.0", True, False, False), ("f3f7", "0.5", True, True, True),
         ("e1e3", "0.4", False, False, False), ("b1c3", "-0.1", True, False, False),
@@ -126,10 +126,10 @@ def test_boards_are_python_chess_s_less_what_the_page_has_once() -> None:
 
 def test_transcripts_of_whole_steps_begin_with_the_last_step(record: Make) -> None:
     run = record()
-    assert [one.said.step for one in shown_transcripts(run, 0, 15)] == [20] * 5 + [10] * 5 + [1] * 5
-    assert {one.said.step for one in shown_transcripts(run, 0, 10)} == {1, 20}
+    assert [one.transcript.step for one in shown_transcripts(run, 0, 15)] == [20] * 5 + [10] * 5 + [1] * 5
+    assert {one.transcript.step for one in shown_transcripts(run, 0, 10)} == {1, 20}
     assert len(shown_transcripts(run, 0, 15)) == 15 and len(shown_transcripts(run, 0, 4)) == 4
-    problems = [one.drawn.problem for one in shown_transcripts(run, 0, 5)]
+    problems = [one.boards.problem for one in shown_transcripts(run, 0, 5)]
     assert problems == ["", "missing_field", "illegal best move", "wrong prediction", "bad_fen"]
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rookworld_rlvr.board.evals import format_pawns, win_probability
 from rookworld_rlvr.rewards import Rubric, RubricConfig
 from rookworld_rlvr.rewards.move_values import move_values
-from rookworld_rlvr.rewards.rubric import GOOD, MoveSource, outcome
+from rookworld_rlvr.rewards.rubric import GOOD_MOVE_VALUE, MoveSource, outcome
 from rookworld_rlvr.stockfish.engine import Analysis
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.policy import parse_number, parse_policy
@@ -173,7 +173,7 @@ def test_a_right_outcome_has_a_good_best_move_whatever_the_candidates(fen: str, 
     answer = Completion(moves, ("0.0",) * len(moves), data.draw(st.sampled_from(legal_moves(fen))))
     analysis = data.draw(analyses(fen))
     if outcome(BY_ENGINE.score("P: " + fen, str(answer), analysis=analysis)):
-        assert move_values(analysis).value(answer.best, RubricConfig().policy.halving_loss) >= GOOD
+        assert move_values(analysis).value(answer.best, RubricConfig().policy.halving_loss) >= GOOD_MOVE_VALUE
 
 
 @FEW

@@ -150,13 +150,13 @@ def test_numbers_choose_tokens_by_their_share_and_none_of_probability_0() -> Non
 def test_a_draft_goes_on_where_the_prompt_went_on_and_survives_a_difference() -> None:
     prompt = torch.tensor([[50, 11, 12, 13, 14, 15, 16, 17, 18, 19]])
     lookup = PromptLookup(prompt, torch.ones_like(prompt).bool(), 2)
-    assert lookup.sure_B().tolist() == [False, False]
+    assert lookup.is_confident_B().tolist() == [False, False]
     one = torch.ones(2, dtype=torch.long)
     for token in (11, 12, 13, 14):
-        lookup.see(torch.tensor([[token], [token]]), one)
-    assert lookup.sure_B().tolist() == [True, True] and lookup.drafts_BK(3).tolist() == [[15, 16, 17]] * 2
+        lookup.update(torch.tensor([[token], [token]]), one)
+    assert lookup.is_confident_B().tolist() == [True, True] and lookup.drafts_BK(3).tolist() == [[15, 16, 17]] * 2
     # The first row differs in one place, the second has taken two tokens of the three it was shown.
-    lookup.see(torch.tensor([[99, 16, 17], [15, 16, 99]]), torch.tensor([3, 2]))
+    lookup.update(torch.tensor([[99, 16, 17], [15, 16, 99]]), torch.tensor([3, 2]))
     assert lookup.drafts_BK(2).tolist() == [[18, 19], [17, 18]]
     lookup.keep(torch.tensor([1]))
     assert lookup.drafts_BK(1).tolist() == [[17]]

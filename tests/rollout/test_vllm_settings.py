@@ -21,9 +21,9 @@ from rookworld_rlvr.rollout.vllm_config import VLLMConfig, engine_arguments
 from rookworld_rlvr.rollout.vllm_serve import _parser, flags
 from rookworld_rlvr.rollout.vllm_weights import (
     FolderSync,
-    KeptWeights,
     TransferSync,
     WeightOwner,
+    WeightSnapshot,
     expected_weights,
     require_weights,
     weight_sync_to,
@@ -100,7 +100,10 @@ def test_weights_go_by_transfer_only_from_an_accelerator_with_vllm_to_a_server_t
 ) -> None:
     def way(offered: str, device: str, *, installed: bool) -> type:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if installed else None)
-        server, kept = VLLMServer("http://127.0.0.1:1", 1.0), KeptWeights(WeightOwner(), torch.float32, str(tmp_path))
+        server, kept = (
+            VLLMServer("http://127.0.0.1:1", 1.0),
+            WeightSnapshot(WeightOwner(), torch.float32, str(tmp_path)),
+        )
         return type(weight_sync_to(server, offered, kept, torch.device(device)))
 
     assert way("nccl", "cuda", installed=True) is TransferSync
@@ -115,7 +118,7 @@ def test_only_the_rank_that_syncs_weights_keeps_a_copy_and_what_is_kept_does_not
 ) -> None:
     server = VLLMServer("http://127.0.0.1:1", 1.0)
     led, leads = (
-        KeptWeights(WeightOwner("x", syncs_weights=own), torch.bfloat16, str(tmp_path)) for own in (False, True)
+        WeightSnapshot(WeightOwner("x", syncs_weights=own), torch.bfloat16, str(tmp_path)) for own in (False, True)
     )
     for kept in (led, leads):
         FolderSync(server, kept)
@@ -130,7 +133,7 @@ def test_only_the_rank_that_syncs_weights_keeps_a_copy_and_what_is_kept_does_not
 
 
 def test_an_exchange_that_does_not_end_is_given_up_in_time_with_the_server_s_name() -> None:
-    kept = KeptWeights(WeightOwner(), torch.float32, "")
+    kept = WeightSnapshot(WeightOwner(), torch.float32, "")
     transfer = TransferSync(VLLMServer("http://127.0.0.1:1", 0.2), "nccl", kept, torch.device("cpu"))
     never = threading.Event()
     with pytest.raises(ServerGoneError, match=r"http://127.0.0.1:1 to take over .* within 0.2 s"):

@@ -38,10 +38,10 @@ def test_another_kind_of_imitation_is_refused(wrong: list[str], studies: SimpleN
 
 def test_the_evals_of_a_label_are_those_that_the_model_writes(studies: SimpleNamespace) -> None:
     label = Example(Task.policy, f"P: {FEN}", " M: a1a2 a1b2 E: 4.64 -0.54 B: a1a2")
-    written = parse_policy(studies.imitate.as_the_model_writes(label).completion)
+    written = parse_policy(studies.imitate.round_label_evals(label).completion)
     assert (written.moves, written.evals_pawns, written.best) == (("a1a2", "a1b2"), (4.5, -0.5), "a1a2")
     other = Example(Task.environment, "A: x+a1a2+", "y+0.001+0+0")
-    assert studies.imitate.as_the_model_writes(other) == other
+    assert studies.imitate.round_label_evals(other) == other
 
 
 def test_the_first_best_sample_of_each_group_is_imitated(studies: SimpleNamespace) -> None:

@@ -7,7 +7,7 @@ import chess
 import pytest
 
 from rookworld_rlvr.tasks import ParseFailure, PolicyCompletion, Task
-from rookworld_rlvr.tasks.audit import audit, fixed_lines
+from rookworld_rlvr.tasks.audit import audit, corrected_lines
 from rookworld_rlvr.tasks.corpus import CorpusError, split_line
 from rookworld_rlvr.tasks.policy import parse_policy
 
@@ -39,15 +39,15 @@ def black(evals: str, best: str, moves: str = "e5d5 e5e4 e5f5") -> str:
 
 
 def fixed(path: Path) -> list[str]:
-    return list(fixed_lines(path))
+    return list(corrected_lines(path))
 
 
 def assert_fixed_copy_is_clean(path: Path) -> None:
     copy = path.with_stem("fixed")
-    copy.write_text("\n".join(fixed_lines(path)), encoding="utf-8")
+    copy.write_text("\n".join(corrected_lines(path)), encoding="utf-8")
     report = audit(copy)
     assert report.is_clean, list(report.lines())
-    assert list(fixed_lines(copy)) == copy.read_text().splitlines()
+    assert list(corrected_lines(copy)) == copy.read_text().splitlines()
 
 
 def test_rows_malformations_and_duplicates_are_counted(write: Writer) -> None:
@@ -209,7 +209,7 @@ def test_an_environment_row_of_an_impossible_position_is_counted_and_dropped(wri
     path = write(kingless, environment(START, "e2e5", f"{START}+-1.0+0+1"))
     report, dropped = audit(path), Counter[str]()
     assert "1 of 2 A: rows begin in an impossible position" in list(report.lines()) and not report.is_clean
-    assert len(list(fixed_lines(path, dropped=dropped))) == 1 and dropped == {"bad_prompt": 1}
+    assert len(list(corrected_lines(path, dropped=dropped))) == 1 and dropped == {"bad_prompt": 1}
 
 
 def test_a_fixed_copy_drops_and_counts_what_cannot_be_put_right_and_keeps_the_order(write: Writer) -> None:
@@ -217,7 +217,7 @@ def test_a_fixed_copy_drops_and_counts_what_cannot_be_put_right_and_keeps_the_or
     hopeless = white("0.5 -0.1", "e2e3", "e2e5 e1e8")
     path = write(first, "hello", black("-1.0 -2.0 -3.0", "e5f5"), hopeless, white("x 1", "e2e3"), last)
     dropped = Counter[str]()
-    lines = list(fixed_lines(path, dropped=dropped))
+    lines = list(corrected_lines(path, dropped=dropped))
     assert dropped == {"bad_prompt": 1, "bad_move": 1, "bad_eval": 1}
     assert lines[0] == first
     assert lines[1].endswith("B: e5d5")
@@ -253,7 +253,7 @@ def test_an_eval_or_counter_too_extreme_to_print_again_is_dropped_not_raised(wri
         white("0.5 0.1", "e2e3"),
     )
     dropped = Counter[str]()
-    assert list(fixed_lines(path, dropped=dropped)) == [white("0.5 0.1", "e2e3")]
+    assert list(corrected_lines(path, dropped=dropped)) == [white("0.5 0.1", "e2e3")]
     assert dropped == {"bad_eval": 1, "bad_fen": 1}
     assert audit(path).valid == 3
 
@@ -286,7 +286,7 @@ def test_the_published_validation_file_is_found_inverted_for_black(tmp_path: Pat
     assert any(line.startswith(wanted) for line in report.lines())
 
     copy = tmp_path / "fixed.txt"
-    copy.write_text("\n".join(fixed_lines(path)), encoding="utf-8")
+    copy.write_text("\n".join(corrected_lines(path)), encoding="utf-8")
     after = audit(copy)
     assert after.is_clean
     assert (after.rows, after.black.rows, after.black.below_best, after.white.below_best) == (241, 107, 0, 0)
@@ -313,7 +313,7 @@ def test_a_mate_in_one_that_is_no_candidate_s_better_is_told_and_its_row_dropped
     assert not report.is_clean
     assert "2 of 3 White rows with a mate in one hold another candidate as good" in list(report.lines())
     dropped: Counter[str] = Counter()
-    assert list(fixed_lines(path, dropped=dropped)) == [row("999.99 9.0", "g6g7")] and dropped == {"bad_eval": 2}
+    assert list(corrected_lines(path, dropped=dropped)) == [row("999.99 9.0", "g6g7")] and dropped == {"bad_eval": 2}
 
 
 CUT_PGN = '[Event "a"]\n\n1. e4 e5 1-0\n\n[Event "b"]\n\n1. e4 e5 2. Nf3 Nc6 3. Bc'

@@ -10,7 +10,13 @@ from rookworld_rlvr.board.moves import is_legal_uci
 from rookworld_rlvr.tasks.corpus import split_line
 from rookworld_rlvr.tasks.environment import environment_truth, parse_environment, parse_environment_prompt
 from rookworld_rlvr.tasks.sources import Source, engine_game, has_mate_in_one, random_game, softmax_move, sourced_game
-from rookworld_rlvr.tasks.transitions import IllegalKind, illegal_kind, illegal_move, replayed, transition_game
+from rookworld_rlvr.tasks.transitions import (
+    IllegalKind,
+    illegal_kind,
+    illegal_move,
+    rows_from_positions,
+    transition_game,
+)
 from rookworld_rlvr.tasks.types import Example
 
 PINNED = "4r1k1/8/8/8/8/8/4N3/4K2R w K - 0 1"
@@ -84,11 +90,11 @@ def test_a_game_known_by_its_positions_is_replayed_with_its_history() -> None:
     for uci in ("e2e4", "e7e5", "g1f3", "b8c6", "f1c4"):
         board.push_uci(uci)
         fens.append(board.fen())
-    rows = [row for seed in range(40) for row in replayed(fens, random.Random(seed)) if row.kind == "quiet"]
+    rows = [row for seed in range(40) for row in rows_from_positions(fens, random.Random(seed)) if row.kind == "quiet"]
     histories = {parse_environment_prompt(row_of(row.line).prompt).history for row in rows}
     assert ("e2e4", "e7e5", "g1f3") in histories and all(row.source == "engine" for row in rows)
     # What no legal move leads to ends it.
-    assert list(replayed([fens[0], fens[3]], random.Random(0))) == []
+    assert list(rows_from_positions([fens[0], fens[3]], random.Random(0))) == []
 
 
 def even(board: chess.Board) -> dict[str, float]:

@@ -19,7 +19,7 @@ from rookworld_rlvr.errors import TrainingGaveUpError
 from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rewards.scorer import Scorer, ScoreRequest
 from rookworld_rlvr.rollout.generator import Generator, SampledCompletion
-from rookworld_rlvr.stability.faults import DAMAGE, Fault, FaultKind
+from rookworld_rlvr.stability.faults import DAMAGING, Fault, FaultKind
 from rookworld_rlvr.stockfish.pool import EngineCounts
 from rookworld_rlvr.training.checkpoint import STATE_FILE, checkpoint_folder
 from rookworld_rlvr.training.config import RunConfig
@@ -238,7 +238,7 @@ def test_a_fault_takes_its_rung_and_training_goes_on_from_finite_weights(
     lines = rows(run)
     assert [row["recovery/skipped"] for row in lines] == [0] * FIRST + [*range(1, times + 1)] + [times] * 3
     # The first fault is skipped; the second in a row restores, the first where the weights are wrong.
-    restores = [max(0, i + (kind in DAMAGE)) for i in range(times)]
+    restores = [max(0, i + (kind in DAMAGING)) for i in range(times)]
     assert [row["recovery/restores"] for row in lines] == [0] * FIRST + restores + [restores[-1]] * 3
     for i, before in enumerate(restores, FIRST):
         restored = before > (restores[i - FIRST - 1] if i > FIRST else 0)
@@ -310,7 +310,7 @@ def test_every_kind_of_fault_has_a_suggestion_that_composes() -> None:
 def test_the_fault_s_text_is_its_kind_its_tensor_and_what_was_measured() -> None:
     fault = Fault(FaultKind.reward, "reward[group 0, completion 1]", "expected a finite number, got nan")
     assert str(fault) == "reward (reward[group 0, completion 1]: expected a finite number, got nan)"
-    assert [kind for kind in FaultKind if Fault(kind, "", "").damages] == ["kl_limit", "parameter", "collapse"]
+    assert [kind for kind in FaultKind if Fault(kind, "", "").damages_weights] == ["kl_limit", "parameter", "collapse"]
 
 
 def test_a_bad_reference_and_a_bad_sampler_are_told_from_a_bad_policy(make_saved_run: MakeRun) -> None:

@@ -45,7 +45,7 @@ def test_the_first_fault_is_skipped_the_second_in_a_row_restores_and_too_many_st
     assert actions(RecoveryState(), config, [SMALL] * 4) == [Action.skip, Action.restore, Action.restore, Action.stop]
     state = RecoveryState()
     alternating = [SMALL, None] * 4
-    assert actions(state, config, alternating) == [Action.skip, Action.go_on] * 4
+    assert actions(state, config, alternating) == [Action.skip, Action.proceed] * 4
     assert (state.skipped, state.consecutive, state.restores, state.lr_scale) == (4, 0, 0, 1.0)
     patient = RecoveryConfig(restore_after=3, max_consecutive_nans=9)
     assert actions(RecoveryState(), patient, [SMALL] * 3) == [Action.skip, Action.skip, Action.restore]
@@ -97,7 +97,7 @@ def test_a_checkpoint_is_known_to_be_good_after_good_steps_without_a_fault(set_l
     good_steps = []
     for step in range(1, 8):
         escalate(state, config, step=step, fault=SMALL if step == 4 else None)
-        state.saved(step, -1.0, measured=False)
+        state.record_checkpoint(step, -1.0, measured=False)
         good_steps.append(state.last_good_step)
     # That of step 1 at step 3. After the fault of step 4 two more good steps are due: that of 3 at 6, of 5 at 7.
     assert good_steps == [0, 0, 1, 1, 1, 3, 5]
@@ -110,10 +110,10 @@ def test_the_best_is_the_highest_score_at_once_where_it_was_measured_and_else_wh
 ) -> None:
     set_limits(GOOD_STEPS=1)
     state, config = RecoveryState(), RecoveryConfig()
-    state.saved(1, 0.5, measured=True)
+    state.record_checkpoint(1, 0.5, measured=True)
     assert (state.best_step, state.best_score) == (1, 0.5)
-    state.saved(2, 0.4, measured=True)
-    state.saved(3, 0.9, measured=False)
+    state.record_checkpoint(2, 0.4, measured=True)
+    state.record_checkpoint(3, 0.9, measured=False)
     assert state.best_step == 1
     escalate(state, config, step=4, fault=None)
     assert (state.best_step, state.best_score, state.last_good_step) == (3, 0.9, 3)
@@ -123,7 +123,7 @@ def test_the_state_goes_through_a_dict_and_back(set_limits: SetLimits) -> None:
     set_limits(GOOD_STEPS=1)
     state, other = RecoveryState(), RecoveryState()
     actions(state, RecoveryConfig(), [DAMAGE, None, SMALL, None])
-    state.saved(4, 0.25, measured=True)
+    state.record_checkpoint(4, 0.25, measured=True)
     other.load_state_dict(state.state_dict())
     assert asdict(other) == asdict(state) != asdict(RecoveryState())
 

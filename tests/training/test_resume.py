@@ -26,7 +26,7 @@ from rookworld_rlvr.app.train import _unfinished
 from rookworld_rlvr.model.policy import Policy, load_policy
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.run import Run
-from rookworld_rlvr.training.run_files import cut_lines, held, unfinished
+from rookworld_rlvr.training.run_files import cut_lines, locked, unfinished
 from rookworld_rlvr.training.state import Hook, Moment, StepContext, StepReport
 from rookworld_rlvr.training.trainer import _stop_on_signal
 from rookworld_rlvr.training.trainer import train as train_run
@@ -329,8 +329,8 @@ def test_a_run_that_another_process_trains_is_not_resumed_and_afterwards_it_is(
 ) -> None:
     folder = train("steps=1", "evaluation_rows=1")
     before = everything(folder)
-    hold = "import sys, pathlib; from rookworld_rlvr.training.run_files import held\n"
-    hold += "with held(pathlib.Path(sys.argv[1])): print('held', flush=True); input()"
+    hold = "import sys, pathlib; from rookworld_rlvr.training.run_files import locked\n"
+    hold += "with locked(pathlib.Path(sys.argv[1])): print('held', flush=True); input()"
     command = [sys.executable, "-c", hold, str(folder)]
     environment = os.environ | {"PYTHONPATH": str(SOURCE)}
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
@@ -548,7 +548,7 @@ def test_ranks_that_look_for_a_run_side_by_side_all_find_it(tmp_path: Path) -> N
         assert list(unfinished(tmp_path)) == [run]
     finally:
         os.close(other)
-    with held(run):
+    with locked(run):
         assert list(unfinished(tmp_path)) == []
 
 

@@ -61,7 +61,7 @@ def test_the_stale_head_that_vllm_leaves_behind_is_noticed(engine: Any, policy: 
     assert engine.weights_checksum().endswith("stale lm_head")
     with pytest.raises(GeneratorError, match=r"expected the trainer's weights .* stale lm_head"):
         # The check that every sync ends with.
-        require_weights(expected_weights(policy.model, torch.float32), engine._held())
+        require_weights(expected_weights(policy.model, torch.float32), engine._held_checksum())
     engine.sync(policy.model)
     assert engine.weights_checksum() == checksum(policy.model)
 

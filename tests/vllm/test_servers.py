@@ -69,7 +69,7 @@ def test_two_servers_share_the_prompts_and_one_that_dies_or_has_other_weights_is
     assert sampler.weights_checksum() == checksum(policy.model) and not capfd.readouterr().err
 
     # One that holds other weights is refused by name, and its prompts go to the other.
-    sampler._servers[1]._server.call("rookworld_load_folder", folder=sampler._kept.folder(), token="x:1")
+    sampler._servers[1]._server.call("rookworld_load_folder", folder=sampler._snapshot.folder(), token="x:1")
     assert [len(group) for group in drawn()] == [4] * MANY
     message = capfd.readouterr().err
     assert f"{other.url} is left out" in message and "another trainer's" in message

@@ -82,19 +82,19 @@ def test_each_weight_sync_brings_all_weights_and_a_restarted_server_gets_those_t
 
 def test_weights_that_do_not_arrive_whole_are_refused(server: Any, policy: Policy) -> None:
     client = client_of(policy, server)
-    keep = client._kept.keep
+    keep = client._snapshot.keep
 
     def keep_spoilt(model: Any) -> None:
         keep(model)
-        assert client._kept.on_device
-        next(iter(client._kept.on_device.values())).add_(1)
+        assert client._snapshot.on_device
+        next(iter(client._snapshot.on_device.values())).add_(1)
 
-    client._kept.keep = keep_spoilt  # type: ignore[method-assign]
+    client._snapshot.keep = keep_spoilt  # type: ignore[method-assign]
     with pytest.raises(GeneratorError, match="expected the trainer's weights"):
         client.sync(policy.model)
     # No rank samples from them.
-    assert client._require_ours() == f"{client._kept.token} half loaded"
-    client._kept.keep = keep  # type: ignore[method-assign]
+    assert client._require_ours() == f"{client._snapshot.token} half loaded"
+    client._snapshot.keep = keep  # type: ignore[method-assign]
     client.sync(policy.model)
     assert client.weights_checksum() == checksum(policy.model)
 
@@ -163,6 +163,6 @@ def test_a_server_without_it_takes_a_folder(make_server: Callable[..., Any], glo
         assert isinstance(client._weight_sync, FolderSync)
         client._server.timeout_s = 5
         with pytest.raises(ServerGoneError, match="a connection by gloo, nothing came within 5 s"):
-            TransferSync(client._server, "gloo", client._kept, torch.device("cpu")).load()
+            TransferSync(client._server, "gloo", client._snapshot, torch.device("cpu")).load()
     finally:
         plain.kill()

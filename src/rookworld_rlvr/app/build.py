@@ -39,7 +39,7 @@ from ..training.run_files import CONFIG_FILE, METRICS_FILE, make_run_folder
 from ..training.sinks import ConsoleSink, JsonlSink, Sink
 from ..training.state import StepContext
 from ..training.trackers import make_tracker, require_tracker
-from .generators import in_this_process, make_generator
+from .generators import config_for_second_model, make_generator
 from .processes import join_world, local_rank, threads_of_a_rank
 
 # Width of the console in characters; wider than any table.
@@ -124,7 +124,7 @@ def _build(config: RunConfig, data: Data, prompts: PromptStream, device: torch.d
         data=data,
         console=make_console(quiet=not world.is_rank_0),
         evaluator=evaluator,
-        make_generator=lambda other: make_generator(other, in_this_process(config.generator)),
+        make_generator=lambda other: make_generator(other, config_for_second_model(config.generator)),
     )
 
 
@@ -157,10 +157,10 @@ def _require_fitting_options(config: RunConfig) -> None:
 
     Groups that are sampled one step early must not depend on the step that is trained at the same time.
     """
-    of_the_step = {
+    incompatible_options = {
         "distributed": config.distributed.kind is not Distributed.none,
     }
-    needed = [name for name, value in of_the_step.items() if value]
+    needed = [name for name, value in incompatible_options.items() if value]
     if config.max_staleness and needed:
         raise UserError(f"max_staleness: expected 0 with {' and '.join(needed)}, got {config.max_staleness}")
 
@@ -201,11 +201,11 @@ def make_scorers(config: RunConfig) -> tuple[Scorer, MoveEvaluator]:
     if rubric.source is MoveSource.engine:
         pool = open_pool(rubric.stockfish, "rubric.stockfish")
         return make_scorer(rubric, pool), MoveEvaluator(cache, pool, config.evaluation_nodes)
-    measure = make_measure(rubric.stockfish, config.evaluation_nodes, "rubric.stockfish", rubric.move_evals)
-    return make_scorer(rubric), measure
+    evaluator = make_move_evaluator(rubric.stockfish, config.evaluation_nodes, "rubric.stockfish", rubric.move_evals)
+    return make_scorer(rubric), evaluator
 
 
-def make_measure(config: EngineConfig, nodes: int, where: str, move_evals: str) -> MoveEvaluator:
+def make_move_evaluator(config: EngineConfig, nodes: int, where: str, move_evals: str) -> MoveEvaluator:
     """Return an evaluator with engines if `nodes` is above 0, otherwise with a file of move evaluations only.
 
     The caller closes it. `where` is the group of the engine's options, `stockfish` or `rubric.stockfish`. Raises

@@ -32,7 +32,7 @@ MEASURES: Mapping[str, Measures] = {
     SuiteName.match: partial(elo_measures, SuiteName.match),
 }
 # Settings with paths of files, which may differ: contents are compared by row, by checksum or by the engine's name.
-PLACES = ("path", "file", "pgn")
+PATH_SETTINGS = ("path", "file", "pgn")
 # Settings and facts on which policy/win_probability_loss depends.
 SETTINGS_OF_LOSS = ("config.evaluation_nodes", "config.stockfish.", "facts.policy.engine")
 MODEL = "config.model.path"
@@ -156,7 +156,7 @@ def _settings(head: Mapping[str, Any], suites: Sequence[str]) -> Iterator[tuple[
 
 
 def _must_agree(name: str, suites: Sequence[str], loss: bool) -> bool:
-    if name in PLACES or name.rpartition(".")[2] in PLACES:
+    if name in PATH_SETTINGS or name.rpartition(".")[2] in PATH_SETTINGS:
         return False
     if name.startswith(SETTINGS_OF_LOSS):
         return loss and SuiteName.policy in suites

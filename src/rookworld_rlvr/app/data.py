@@ -12,7 +12,7 @@ from ..files import write_lines
 from ..rewards import ScorerError
 from ..stockfish.engine import MAX_TIMEOUT_S, EngineConfig, EngineUnusableError
 from ..stockfish.uci import Limit
-from ..tasks.audit import audit, fixed_lines
+from ..tasks.audit import audit, corrected_lines
 from ..tasks.corpus import CorpusError
 from ..tasks.types import Task
 from ..training.data import held_out_positions, positions_of
@@ -157,7 +157,7 @@ def _audit(arguments: argparse.Namespace) -> None:
         print(line)
     if fix is not None:
         dropped: Counter[str] = Counter()
-        rows = write_lines(fix, fixed_lines(source, dropped=dropped))
+        rows = write_lines(fix, corrected_lines(source, dropped=dropped))
         reasons = ", ".join(f"{name} {count}" for name, count in sorted(dropped.items())) or "none"
         print(f"Corrected copy: {fix}: {rows} rows; dropped: {reasons}")
 

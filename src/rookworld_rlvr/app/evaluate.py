@@ -16,14 +16,14 @@ from omegaconf import DictConfig, OmegaConf
 from ..errors import UserError
 from ..evaluation import Row, to_json
 from ..evaluation.suite import Suite, SuiteName, suite_table
-from ..files import write_json, write_text, written_alone
+from ..files import lock_for_writing, write_json, write_text
 from ..model.policy import Policy
 from ..model.weights import checksum
 from ..provenance import software
 from ..stockfish.engine import HASH_MIB, EngineConfig
 from ..training.data import load_evaluation_data
 from .arguments import warn_of_unfinished
-from .build import make_console, make_measure, set_threads
+from .build import make_console, make_move_evaluator, set_threads
 from .compare import compare_command
 from .config import EvaluateConfig
 from .generators import make_generator
@@ -52,7 +52,7 @@ def _evaluate(config: EvaluateConfig, raw: DictConfig) -> None:
         _run(config, raw, None)
         return
     _require_ours(output)
-    with written_alone(output, "output"):
+    with lock_for_writing(output, "output"):
         _run(config, raw, output)
 
 
@@ -65,7 +65,7 @@ def _run(config: EvaluateConfig, raw: DictConfig, output: Path | None) -> None:
     generator = make_generator(policy, config.generator)
     generator.sync(policy.model)
     stockfish = EngineConfig(**asdict(config.stockfish))
-    engine = make_measure(stockfish, config.evaluation_nodes, "stockfish", config.move_evals)
+    engine = make_move_evaluator(stockfish, config.evaluation_nodes, "stockfish", config.move_evals)
     with closing(engine):
         suites = build_suites(Evaluated(config, data, policy, generator, engine))
         head = _head(config, raw, policy, suites)

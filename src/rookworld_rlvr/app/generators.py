@@ -40,7 +40,7 @@ def make_generator(policy: Policy, config: GeneratorBaseConfig, world: World = A
     return StaticGenerator(policy.model, config, **ids, autocast=autocast, echo_ids=echo_ids(policy.tokenizer))
 
 
-def in_this_process(config: GeneratorBaseConfig) -> GeneratorBaseConfig:
+def config_for_second_model(config: GeneratorBaseConfig) -> GeneratorBaseConfig:
     """Return the configuration for a second model: `hf` in place of vLLM, which holds a single model."""
     return replace(config, kind=GeneratorKind.hf) if config.kind in VLLM else config
 
@@ -58,7 +58,8 @@ def _vllm_generator(policy: Policy, config: GeneratorBaseConfig, world: World) -
                 "then .venv-vllm/bin/rookworld in place of rookworld"
             )
         return world.barrier(
-            lambda: VLLMGenerator(policy.model, config, ranks=world.size, **_of_vllm(policy)), "the engines"
+            lambda: VLLMGenerator(policy.model, config, ranks=world.size, **_vllm_model_arguments(policy)),
+            "the engines",
         )
     except (GeneratorError, OSError) as error:
         raise UserError(f"generator={config.kind}: {error}") from error
@@ -78,14 +79,14 @@ def _server_generator(policy: Policy, config: GeneratorBaseConfig, world: World)
     def connected() -> Generator:
         match config.vllm.urls:
             case [url]:
-                return VLLMServerGenerator(policy.model, config, url, owner=owner, **_of_vllm(policy))
-        return VLLMServerPool(policy.model, config, owner=owner, **_of_vllm(policy))
+                return VLLMServerGenerator(policy.model, config, url, owner=owner, **_vllm_model_arguments(policy))
+        return VLLMServerPool(policy.model, config, owner=owner, **_vllm_model_arguments(policy))
 
     generator = world.barrier(connected, "the servers")
     return generator if world.size == 1 else RankGenerator(generator, world)
 
 
-def _of_vllm(policy: Policy) -> dict[str, Any]:
+def _vllm_model_arguments(policy: Policy) -> dict[str, Any]:
     """Return the arguments about the model that every vLLM generator takes."""
     dtype = torch.bfloat16 if policy.precision is Precision.bf16 else torch.float32
     return {"eos_id": int(policy.tokenizer.eos_token_id), "dtype": dtype}

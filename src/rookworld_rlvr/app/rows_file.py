@@ -14,12 +14,12 @@ from typing import Any
 from ..errors import UserError, first_line
 from ..evaluation import Row
 from ..evaluation.suite import Suite
-from ..evaluation.table import Written, json_number
+from ..evaluation.table import PromptAndCompletion, json_number
 from ..files import append_lines, whole_lines, write_lines
 
 HEADER = "evaluation"
 MISSING = "nothing"
-WRITTEN = tuple(spec.name for spec in fields(Written))
+WRITTEN = tuple(spec.name for spec in fields(PromptAndCompletion))
 
 
 def rows_path(output: Path) -> Path:
@@ -74,7 +74,7 @@ def read_rows(path: Path) -> tuple[Any, dict[str, list[Row]]]:
         by_suite: defaultdict[str, list[Row]] = defaultdict(list)
         for row in rows:
             values = {key: float(value) for key, value in row["values"].items()}
-            written = Written(*(row[name] for name in WRITTEN)) if WRITTEN[0] in row else None
+            written = PromptAndCompletion(*(row[name] for name in WRITTEN)) if WRITTEN[0] in row else None
             by_suite[row["suite"]].append(Row(row["index"], row["item"], values, row.get("record", ""), written))
         return header[HEADER], dict(by_suite)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

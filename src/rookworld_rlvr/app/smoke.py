@@ -34,19 +34,19 @@ def main(argv: list[str]) -> int:
     """Run the command and return its exit code, 3 if a check refuses. Of a sweep only the first member is tried."""
     if any(flag in argv for flag in MULTIRUN_FLAGS):
         argv = [_first_value(argument) for argument in argv if argument not in MULTIRUN_FLAGS]
-    wanted: list[int] = []
-    code = run_command(NAME, RunConfig, argv, partial(smoke, wanted))
-    return start("smoke", argv, max(wanted)) if wanted and code == DONE else code
+    processes_to_start: list[int] = []
+    code = run_command(NAME, RunConfig, argv, partial(smoke, processes_to_start))
+    return start("smoke", argv, max(processes_to_start)) if processes_to_start and code == DONE else code
 
 
-def smoke(wanted: list[int], config: RunConfig, raw: DictConfig) -> None:
+def smoke(processes_to_start: list[int], config: RunConfig, raw: DictConfig) -> None:
     """Run the preflight checks on the untrained model and one real step, and print both. Raises PreflightError.
 
-    If torchrun must start several processes first, only append their number to `wanted`.
+    If torchrun must start several processes first, only append their number to `processes_to_start`.
     """
     config, _ = resumed(config, raw)
     if must_be_started(config.distributed):
-        wanted.append(config.processes)
+        processes_to_start.append(config.processes)
         return
     run = build_unsaved_run(replace(config, evaluation_rows=0, resume=""))
     with closing(run):

@@ -26,7 +26,7 @@ from ..tasks import Task
 from ..tasks.corpus import example_key
 from ..training.data import EvaluationData, evaluation_rows, unseen_mates
 from .config import EvaluateConfig
-from .generators import in_this_process, make_generator
+from .generators import config_for_second_model, make_generator
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def _match(evaluated: Evaluated) -> Suite:
         return play(RULES[config.opponent], facts=facts)
     try:
         policy = load_model(evaluated.config, config.opponent)
-        generator = make_generator(policy, in_this_process(evaluated.config.generator))
+        generator = make_generator(policy, config_for_second_model(evaluated.config.generator))
     except UserError as error:
         wanted = f"{', '.join(RULES)} or a model"
         raise UserError(f"match.opponent: expected {wanted}, got {config.opponent}: {error}") from error

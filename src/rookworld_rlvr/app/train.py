@@ -33,33 +33,33 @@ NAME = "train"
 # Value of `resume` that means the newest unfinished run of this configuration or, if there is none, a new run.
 AUTO = "auto"
 # Settings of the process, which may differ between a run and the command that resumes it with resume=auto.
-OF_THE_PROCESS = frozenset({"resume", "trust", "processes", "distributed", "threads", "output_root", "max_minutes"})
+PROCESS_SETTINGS = frozenset({"resume", "trust", "processes", "distributed", "threads", "output_root", "max_minutes"})
 # Options that older runs lack, with the values that give the training of that time.
-BEFORE_THESE_OPTIONS = {"start_share": 0.0, "objective.all_moves_coef": 0.0}
+DEFAULTS_OF_OLDER_RUNS = {"start_share": 0.0, "objective.all_moves_coef": 0.0}
 # Settings that name programs to start, addresses to contact and folders to write to.
-OF_THE_OUTSIDE = ("rubric.stockfish.path", "generator.vllm.urls", "generator.vllm.sync_folder")
+SETTINGS_NEEDING_TRUST = ("rubric.stockfish.path", "generator.vllm.urls", "generator.vllm.sync_folder")
 
 
 def main(argv: list[str]) -> int:
     """Run the command and return its exit code."""
     members: list[Member] = []
-    wanted: list[int] = []
-    code = run_command(NAME, RunConfig, argv, partial(_train, members, wanted))
-    if wanted and code == DONE:
-        return start(NAME, argv, max(wanted))
+    processes_to_start: list[int] = []
+    code = run_command(NAME, RunConfig, argv, partial(_train, members, processes_to_start))
+    if processes_to_start and code == DONE:
+        return start(NAME, argv, max(processes_to_start))
     if members:
         _show_sweep(members)
     return code
 
 
-def _train(members: list[Member], wanted: list[int], config: RunConfig, raw: DictConfig) -> int:
+def _train(members: list[Member], processes_to_start: list[int], config: RunConfig, raw: DictConfig) -> int:
     """Train one run and return the exit code. A finished member of a sweep is appended to `members`.
 
-    If torchrun must start several processes first, only append their number to `wanted`.
+    If torchrun must start several processes first, only append their number to `processes_to_start`.
     """
     config, raw = resumed(config, raw)
     if must_be_started(config.distributed):
-        wanted.append(config.processes)
+        processes_to_start.append(config.processes)
         return DONE
     if config.resume and (line := _finished(config, overrides())):
         print(line)
@@ -165,7 +165,7 @@ def _unfinished(root: Path, raw: DictConfig) -> str:
 
     def of_the_run(settings: Any) -> dict[str, Any]:
         values: Any = OmegaConf.to_container(settings)
-        return {key: value for key, value in values.items() if key not in OF_THE_PROCESS}
+        return {key: value for key, value in values.items() if key not in PROCESS_SETTINGS}
 
     wanted = of_the_run(OmegaConf.create(OmegaConf.to_yaml(raw, resolve=True)))
     for run in unfinished(root):
@@ -198,7 +198,7 @@ def resumed_config(resume: str, raw: DictConfig, given: list[str]) -> DictConfig
     path = find_run(resume)[0] / CONFIG_FILE
     merged, saved = raw.copy(), saved_settings(path)
     try:
-        for key, value in BEFORE_THESE_OPTIONS.items():
+        for key, value in DEFAULTS_OF_OLDER_RUNS.items():
             OmegaConf.update(merged, key, value)
         merged.merge_with(saved)
         begun_with = merged.start_share
@@ -219,7 +219,7 @@ def resumed_config(resume: str, raw: DictConfig, given: list[str]) -> DictConfig
 
 def _require_trust(merged: DictConfig, raw: DictConfig, path: Path) -> None:
     """Raise UserError if the folder sets a program, an address or a folder to write to, unless trust=true."""
-    for key in OF_THE_OUTSIDE:
+    for key in SETTINGS_NEEDING_TRUST:
         value = OmegaConf.select(merged, key)
         if value != OmegaConf.select(raw, key) and not raw.trust:
             raise UserError(f"resume: {path} sets {key} to {value!r}; if you trust this folder, add trust=true")

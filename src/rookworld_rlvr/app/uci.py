@@ -34,7 +34,7 @@ def serve(given: argparse.Namespace, line: str) -> None:
     set_threads(given.threads)
     session = UciSession(lambda path: load_chooser(path, given.seed), given.model, say)
     # Load the model now, so that a wrong folder is refused before a chess program waits for a move.
-    session.be_loaded()
+    session.chooser()
     while session.receive(line) and (line := sys.stdin.readline()):
         pass
     session.receive("quit")

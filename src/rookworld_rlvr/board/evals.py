@@ -64,10 +64,10 @@ def win_probability(pawns: float) -> float:
     return from_pawns(pawns).wdl(model="lichess").expectation()
 
 
-def lead_pawns(board: chess.Board, color: chess.Color) -> int:
+def material_balance(board: chess.Board, color: chess.Color) -> int:
     """Return the material of `color` minus that of the other side, in pawns by the usual values.
 
-    >>> lead_pawns(chess.Board("4k3/8/8/8/8/8/4P3/R3K3 w - - 0 1"), chess.BLACK)
+    >>> material_balance(chess.Board("4k3/8/8/8/8/8/4P3/R3K3 w - - 0 1"), chess.BLACK)
     -6
     """
     pieces = board.piece_map().values()

@@ -24,9 +24,9 @@ class FenField(StrEnum):
 def parse_fen(fen: str) -> chess.Board:
     """Parse a FEN with all six fields.
 
-    Counters must be plain decimal digits, six at most. The position need not be possible (see `impossible`). Raises
-    ValueError for anything else. The most recent boards are cached, because a row is checked in several places one
-    after another, and a copy costs a thirtieth of a parse.
+    Counters must be plain decimal digits, six at most. The position need not be possible (see `rule_violations`).
+    Raises ValueError for anything else. The most recent boards are cached, because a row is checked in several places
+    one after another, and a copy costs a thirtieth of a parse.
 
     >>> parse_fen(chess.STARTING_FEN).turn
     True
@@ -51,26 +51,26 @@ def is_valid_fen(fen: str) -> bool:
     False
     """
     try:
-        require_playable(fen)
+        require_valid_fen(fen)
     except ValueError:
         return False
     return True
 
 
-def require_playable(fen: str) -> chess.Board:
+def require_valid_fen(fen: str) -> chess.Board:
     """Parse the FEN of a valid position. Raises a ValueError that names what is impossible about any other position.
 
-    >>> require_playable("4k3/8/8/8/8/8/8/3KK3 w - - 0 1")
+    >>> require_valid_fen("4k3/8/8/8/8/8/8/3KK3 w - - 0 1")
     Traceback (most recent call last):
     ValueError: impossible position: too many kings in '4k3/8/8/8/8/8/8/3KK3 w - - 0 1'
     """
     board = parse_fen(fen)
-    if fault := impossible(board):
+    if fault := rule_violations(board):
         raise ValueError(f"{fault} in {fen!r}")
     return board
 
 
-def impossible(board: chess.Board) -> str:
+def rule_violations(board: chess.Board) -> str:
     """Name the rules of chess that a position breaks: `impossible position: too many kings`; empty if it is valid."""
     status = board.status()
     reasons = [str(flag.name).lower().replace("_", " ") for flag in chess.Status if flag & status]

@@ -12,7 +12,7 @@ from typing import TextIO, cast
 import chess
 import chess.pgn
 
-from .fen import impossible, is_valid_fen, parse_fen
+from .fen import is_valid_fen, parse_fen, rule_violations
 
 
 def positions_from_file(path: Path | str) -> Iterator[str]:
@@ -41,7 +41,7 @@ def _read_line(text: str, read: Callable[[str], chess.Board], where: str) -> che
         board = read(text)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
-    if fault := impossible(board):
+    if fault := rule_violations(board):
         raise ValueError(f"{where}: {fault} in {text!r}")
     return board
 

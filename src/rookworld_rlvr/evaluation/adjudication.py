@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import chess
 
-from ..board.evals import lead_pawns
+from ..board.evals import material_balance
 from ..stockfish.engine import Engine, EngineConfig, EngineUnusableError, engine_position
 from ..stockfish.uci import Limit
 from .games import Adjudicator, End, PlayedGame
@@ -74,7 +74,7 @@ def material_winner(board: chess.Board) -> chess.Color | None:
     >>> material_winner(chess.Board("4k3/8/8/8/8/8/8/2B1K3 w - - 0 1"))
     True
     """
-    lead = lead_pawns(board, chess.WHITE)
+    lead = material_balance(board, chess.WHITE)
     return lead > 0 if abs(lead) >= WIN_MATERIAL_PAWNS else None
 
 

@@ -39,24 +39,24 @@ def evaluate(
     tokenizer: PreTrainedTokenizerBase,
     examples: Sequence[Example],
     *,
-    engine: MoveEvaluator | None = None,
+    evaluator: MoveEvaluator | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Row]:
     """Return the scored greedy completion of every example, in the examples' order.
 
     Greedy decoding uses no random numbers, so a training run's random state does not change. `progress` receives the
-    number of completed rows after each chunk and may raise to stop. With `engine` the policy rows also have
+    number of completed rows after each chunk and may raise to stop. With `evaluator` the policy rows also have
     `win_probability_loss`. The engine works while the model generates. Raises ScorerError if the engine fails.
     """
-    if engine is not None:
-        engine.prepare(examples)
+    if evaluator is not None:
+        evaluator.prepare(examples)
     completions: list[str] = []
     analyses: dict[str, Analysis] = {}
     for start in range(0, len(examples), CHUNK_ROWS):
         chunk = examples[start : start + CHUNK_ROWS]
         completions += greedy_texts(generator, tokenizer, chunk)
-        if engine is not None:
-            analyses |= engine.analyses(chunk)
+        if evaluator is not None:
+            analyses |= evaluator.analyses(chunk)
         progress(len(completions))
     return score_examples(examples, completions, analyses)
 
@@ -74,7 +74,7 @@ def evaluate_sampled(
     sampling: Sampling,
     *,
     first_index: int = 0,
-    measure: MoveEvaluator | None = None,
+    evaluator: MoveEvaluator | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Row]:
     """Return one row per example, in order and numbered from `first_index`. The module's docstring explains the keys.
@@ -92,7 +92,7 @@ def evaluate_sampled(
             temperature=sampling.temperature,
             seeds=[derive_seed("sampled", sampling.seed, example.prompt) for example in chunk],
         )
-        analyses = measure.analyses(chunk) if measure else {}
+        analyses = evaluator.analyses(chunk) if evaluator else {}
         for example, (_, completions) in zip(chunk, groups, strict=True):
             texts = [completion_text(tokenizer, completion) for completion in completions]
             index = first_index + len(rows)

@@ -13,12 +13,12 @@ from typing import Any
 
 import chess
 
-from ..board.evals import lead_pawns
+from ..board.evals import material_balance
 from ..board.openings import drawn_opening
 from .engine_player import FULL_SKILL, OpponentConfig, engine_player
 from .games import End, Pairing, PlayedGame, pgn_text, play
 from .match import MakePlayer
-from .players import Player, RandomPlayer, RescuedPlayer
+from .players import Player, RandomPlayer, RetryingPlayer
 from .suite import Suite, SuiteName, by_chunks
 from .table import Row
 
@@ -99,10 +99,10 @@ def conversion_suite(
     decides the positions. `name` is the player's name in records. Values are 1.0 or 0.0: `conversion/won`, also as
     `…/<advantage>_<defender>`, and `conversion/ended/<reason>` for the reason of the game's end.
     """
-    rescued = RescuedPlayer(player(seed), player(seed + 1), ATTEMPTS, seed)
+    retrying = RetryingPlayer(player(seed), player(seed + 1), ATTEMPTS, seed)
 
     def answer(defenders: Mapping[Defender, Player], first: int, chunk: Sequence[Any]) -> list[Row]:
-        pairings = [_pairing(position, rescued, defenders[position.defender]) for position in chunk]
+        pairings = [_pairing(position, retrying, defenders[position.defender]) for position in chunk]
         games = zip(chunk, play(pairings, MAX_PLIES), strict=True)
         return [
             Row(position.number, position, _values(position, game), _record(position, game, name))
@@ -148,7 +148,7 @@ def won_board(advantage: Advantage, number: int, seed: int) -> chess.Board:
     rng, color = random.Random(f"conversion:{seed}:{advantage}:{number}"), number % 2 == 0
     while True:
         board = _endgame(ENDGAMES[advantage], color, rng) if advantage in ENDGAMES else _opening(advantage, color, rng)
-        ahead = advantage in ENDGAMES or lead_pawns(board, color) == LACKING[advantage][2]
+        ahead = advantage in ENDGAMES or material_balance(board, color) == LACKING[advantage][2]
         if ahead and board.is_valid() and not board.is_game_over():
             return board
 

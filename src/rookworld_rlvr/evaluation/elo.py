@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from statistics import NormalDist, stdev
 from typing import Any
 
-from .intervals import SAME, Z_95, mean_interval
+from .intervals import EQUALITY_TOLERANCE, Z_95, mean_interval
 from .suite import SuiteName
 from .table import Measure, Row
 
@@ -47,7 +47,7 @@ def elo_measures(suite: SuiteName, rows: Sequence[Row]) -> dict[str, Measure]:
         return {}
     value, low, high = map(elo, mean_interval(scores, 0.0, 1.0))
     measures = {f"{suite}/elo": Measure(value, low, high, len(scores))}
-    if max(scores) - min(scores) > SAME:
+    if max(scores) - min(scores) > EQUALITY_TOLERANCE:
         lead = NORMALISED_SCALE * (math.fsum(scores) / len(scores) - 0.5) / (math.sqrt(2) * stdev(scores))
         spread = Z_95 * NORMALISED_SCALE / math.sqrt(2 * len(scores))
         measures[f"{suite}/normalised_elo"] = Measure(lead, lead - spread, lead + spread, len(scores))

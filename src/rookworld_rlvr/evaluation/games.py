@@ -102,7 +102,7 @@ class PlayedGame:
         """Number of legal moves that the players chose."""
         return len(self.board.move_stack) - self.opening_plies
 
-    def answered(self) -> Iterator[chess.Board]:
+    def positions(self) -> Iterator[chess.Board]:
         """Yield the positions in which the players chose a legal move, in order. Each is valid until the next one."""
         board = self.board.root()
         for place, move in enumerate(self.board.move_stack):
@@ -137,21 +137,21 @@ def play(pairings: Sequence[Pairing], max_plies: int) -> list[PlayedGame]:
         for i in range(len(pairings)):
             if i not in over and (ended := _end_by_rule(pairings[i], boards[i], max_plies)):
                 over[i] = ended
-        going = [i for i in range(len(pairings)) if i not in over]
-        for i, text in _choices(pairings, boards, going):
+        unfinished = [i for i in range(len(pairings)) if i not in over]
+        for i, text in _choices(pairings, boards, unfinished):
             if is_legal_uci(boards[i], text):
                 boards[i].push_uci(text)
             else:
-                over[i] = _played(pairings[i], boards[i], End.illegal_move, not boards[i].turn, text)
+                over[i] = _finished_game(pairings[i], boards[i], End.illegal_move, not boards[i].turn, text)
     return [over[i] for i in range(len(pairings))]
 
 
 def _choices(
-    pairings: Sequence[Pairing], boards: Sequence[chess.Board], going: Sequence[int]
+    pairings: Sequence[Pairing], boards: Sequence[chess.Board], unfinished: Sequence[int]
 ) -> Iterable[tuple[int, str]]:
     """Return (game, move) for all games of the player that is to move in the most games; empty if all are over."""
     by_player = defaultdict[int, list[int]](list)
-    for i in going:
+    for i in unfinished:
         by_player[id(pairings[i].to_move(boards[i]))].append(i)
     games = max(by_player.values(), key=len, default=[])
     if not games:
@@ -164,13 +164,13 @@ def _choices(
 def _end_by_rule(pairing: Pairing, board: chess.Board, max_plies: int) -> PlayedGame | None:
     outcome = board.outcome(claim_draw=False)
     if outcome:
-        return _played(pairing, board, End(outcome.termination.name.lower()), outcome.winner)
+        return _finished_game(pairing, board, End(outcome.termination.name.lower()), outcome.winner)
     if len(board.move_stack) - len(pairing.start.move_stack) >= max_plies:
-        return _played(pairing, board, End.ply_limit, None)
+        return _finished_game(pairing, board, End.ply_limit, None)
     return None
 
 
-def _played(
+def _finished_game(
     pairing: Pairing, board: chess.Board, end: End, winner: chess.Color | None, illegal: str | None = None
 ) -> PlayedGame:
     return PlayedGame(pairing.number, board, len(pairing.start.move_stack), end, winner, illegal)

@@ -34,7 +34,7 @@ MATCH_ELO, BY_MATERIAL = "match/elo", f"match/ended/{Adjudicator.material}"
 MATES = "mate_in_one/accuracy"
 HEADLINE = (*GREEDY, MATES, *(f"{SAMPLED}/{key}" for key in GREEDY), MATCH_ELO)
 # The key of each task on which decisions during training are based.
-SCORED = {Task.policy: "policy/legal_best_move", Task.environment: "environment/next_state_accuracy"}
+DECISION_KEYS = {Task.policy: "policy/legal_best_move", Task.environment: "environment/next_state_accuracy"}
 # Significance level: the share of runs in which chance alone may report a key as changed.
 LEVEL = 0.05
 # A key with fewer rows cannot pass the correction and would only weaken the tests of the others.

@@ -15,7 +15,7 @@ from .completions import CHUNK_ROWS
 from .keys import with_slices
 from .scoring import MoveEvaluator, score_next_fen
 from .suite import Suite, SuiteName, by_chunks
-from .table import Row, Written, score_examples
+from .table import PromptAndCompletion, Row, score_examples
 
 RECALL_ILLEGAL = f"{Task.environment}/recall_illegal"
 
@@ -71,7 +71,7 @@ def held_out_rows(
             first + row.index,
             example,
             _refined(_details(example, completion) | dict(row.values), example),
-            written=Written(example.prompt, example.completion, completion),
+            written=PromptAndCompletion(example.prompt, example.completion, completion),
         )
         for row, example, completion in zip(rows, examples, completions, strict=True)
     ]

@@ -11,7 +11,7 @@ from functools import lru_cache
 # The quantile of the normal distribution at 0.975, for two-sided 95 % intervals.
 Z_95 = 1.959963984540054
 # Tolerance for equality: larger than rounding errors of differences of shares, smaller than any true difference.
-SAME = 1e-12
+EQUALITY_TOLERANCE = 1e-12
 
 
 @lru_cache(maxsize=4096)
@@ -58,8 +58,9 @@ def mean_interval(values: Sequence[float], lowest: float, highest: float) -> tup
         return sum(values), lowest, highest
     # Rounding can move the mean of equal values outside their range.
     mean = min(max(math.fsum(values) / len(values), min(values)), max(values))
-    if max(values) - min(values) <= SAME:
-        return mean, _unseen(mean, lowest, len(values)), _unseen(mean, highest, len(values))
+    if max(values) - min(values) <= EQUALITY_TOLERANCE:
+        low, high = (_bound_for_equal_values(mean, end, len(values)) for end in (lowest, highest))
+        return mean, low, high
     spread = Z_95 * _deviation(values) / math.sqrt(len(values))
     return mean, max(lowest, mean - spread), min(highest, mean + spread)
 
@@ -70,7 +71,7 @@ def _deviation(values: Sequence[float]) -> float:
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
-def _unseen(value: float, end: float, n: int) -> float:
+def _bound_for_equal_values(value: float, end: float, n: int) -> float:
     """Return the mean if the largest share of unseen values (see `mean_interval`) were at a finite `end`."""
     return value + Z_95**2 / (n + Z_95**2) * (end - value) if math.isfinite(end) else value
 
@@ -93,7 +94,7 @@ def ratio_interval(counts: Sequence[tuple[int, int]]) -> tuple[float, float, flo
         raise ValueError(f"expected trials, got {list(counts)[:5]}")
     ratio, n = events / trials, len(counts)
     squares = math.fsum((event - ratio * trial) ** 2 for event, trial in counts)
-    if n == 1 or events in (0, trials) or squares <= SAME:
+    if n == 1 or events in (0, trials) or squares <= EQUALITY_TOLERANCE:
         return ratio, *wilson_interval(events, trials)
     spread = Z_95 * math.sqrt(n * squares / (n - 1)) / trials
     return ratio, max(0.0, ratio - spread), min(1.0, ratio + spread)
@@ -133,8 +134,8 @@ def seeds_p(values: Sequence[float]) -> float:
 
     if len(values) < 2:
         raise ValueError(f"expected two runs or more, got {len(values)}")
-    if max(values) - min(values) <= SAME:
-        return float(abs(values[0]) <= SAME)
+    if max(values) - min(values) <= EQUALITY_TOLERANCE:
+        return float(abs(values[0]) <= EQUALITY_TOLERANCE)
     return float(ttest_1samp(values, 0.0).pvalue)
 
 

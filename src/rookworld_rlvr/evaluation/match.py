@@ -23,7 +23,7 @@ from .players import (
     ExchangePlayer,
     Player,
     RandomPlayer,
-    RescuedPlayer,
+    RetryingPlayer,
     published_decoding,
 )
 from .suite import Suite, SuiteName, by_chunks
@@ -135,7 +135,7 @@ def match_suite(
     `match/opponent_illegal` and `match/opponent_replaced`. With illegal=loses they also have `match/illegal`, the share
     of games that the player lost by an illegal move.
     """
-    ours, theirs = _rescued(player, config, seed), _rescued(opponent, config, seed + OPPONENT_SEED)
+    ours, theirs = _retrying_player(player, config, seed), _retrying_player(opponent, config, seed + OPPONENT_SEED)
 
     def illegal_shares(as_white: PlayedGame, as_black: PlayedGame) -> Mapping[str, float]:
         games = (as_white.number, as_black.number)
@@ -158,9 +158,9 @@ def match_suite(
     )
 
 
-def _rescued(make: MakePlayer, config: MatchConfig, seed: int) -> RescuedPlayer:
+def _retrying_player(make: MakePlayer, config: MatchConfig, seed: int) -> RetryingPlayer:
     """Return a player that retries with another seed after an illegal move."""
-    return RescuedPlayer(make(seed), make(seed + 1), config.attempts, seed)
+    return RetryingPlayer(make(seed), make(seed + 1), config.attempts, seed)
 
 
 def engine_match_suite(

@@ -20,7 +20,7 @@ from .completions import CHUNK_ROWS
 from .keys import with_slices
 from .players import Player
 from .suite import Suite, SuiteName, by_chunks
-from .table import Row, move_written
+from .table import Row, move_as_completion
 
 
 @dataclass(slots=True)
@@ -120,7 +120,7 @@ def mate_in_one_suite(player: Player, mates: Sequence[MateInOne], *, facts: Mapp
         boards = [parse_fen(mate.fen) for mate in chunk]
         texts = player.choose(boards, range(first, first + len(chunk)))
         return [
-            Row(first + i, mate, _values(mate, board, text), written=move_written(mate.fen, mate.best, text))
+            Row(first + i, mate, _values(mate, board, text), written=move_as_completion(mate.fen, mate.best, text))
             for i, (mate, board, text) in enumerate(zip(chunk, boards, texts, strict=True))
         ]
 

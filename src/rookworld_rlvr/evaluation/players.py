@@ -140,7 +140,7 @@ class RandomPlayer:
         return random.Random(f"{self.seed}:{number}:{board.fen()}").choice(best) if best else ""
 
 
-class RescuedPlayer:
+class RetryingPlayer:
     """A player that retries after an illegal move and plays a random legal move if all retries are illegal.
 
     It counts by game: all its `moves`, those whose first attempt was `illegal`, and those `replaced` by a random move.

@@ -58,7 +58,7 @@ def selfplay_suite(player: Player, config: SelfplayConfig, *, seed: int = 0, nam
 
 
 def _values(game: PlayedGame) -> dict[str, float]:
-    legal = Counter(name for board in game.answered() for name in slices_of(board))
+    legal = Counter(name for board in game.positions() for name in slices_of(board))
     illegal = slices_of(game.board) if game.end is End.illegal_move else ()
     return {
         LEGAL: float(game.plies),

@@ -33,12 +33,12 @@ class Row:
     games, for which it may depend on the moves."""
     record: str = ""
     """Full record of the item if the values do not contain it, such as the PGN of a game; otherwise empty."""
-    written: "Written | None" = None
+    written: "PromptAndCompletion | None" = None
     """Prompt and completion. None for games and other rows without a single prompt and completion."""
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class PromptAndCompletion:
     """A prompt, the label, and the model's completion."""
 
     prompt: str
@@ -47,9 +47,9 @@ class Written:
     """Text of the completion. For a player it is only the move."""
 
 
-def move_written(fen: str, best: str, move: str) -> Written:
+def move_as_completion(fen: str, best: str, move: str) -> PromptAndCompletion:
     """Return the prompt of a position with the expected move and the player's move."""
-    return Written(render_policy_prompt(fen), best, move)
+    return PromptAndCompletion(render_policy_prompt(fen), best, move)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,9 +53,9 @@ class _Places:
 
     shapes: list[tuple[int, ...]]
     """Shape of each part, without the vectors' width."""
-    there: Tensor
+    source_index: Tensor
     """Index of the flat vector for each place; arbitrary for a pad."""
-    back: Tensor
+    place_index: Tensor
     """Index of the place of each flat vector."""
     pads: Tensor
     """True for places that are pads, bool (places, 1)."""
@@ -63,31 +63,34 @@ class _Places:
     @classmethod
     def of(cls, parts: Sequence[Padded], heads: tuple[int, ...]) -> "_Places":
         """Return the maps of parts (P, …, T) to (P, K, …, R, T), where `heads` is (K, R), sorted by key head."""
-        kinds, repeats = heads
-        head_KR = torch.arange(kinds * repeats, device=parts[0].at.device).view(kinds, repeats)
-        there, real, shapes = [], [], []
+        key_heads, repeats = heads
+        head_KR = torch.arange(key_heads * repeats, device=parts[0].at.device).view(key_heads, repeats)
+        sources, real, shapes = [], [], []
         for part in parts:
             middle = part.at.dim() - 2
-            at = part.at.unsqueeze(1).unsqueeze(-2) * head_KR.numel() + head_KR.view(kinds, *[1] * middle, repeats, 1)
-            there.append(at.flatten())
+            head = head_KR.view(key_heads, *[1] * middle, repeats, 1)
+            at = part.at.unsqueeze(1).unsqueeze(-2) * head_KR.numel() + head
+            sources.append(at.flatten())
             real.append(part.real.unsqueeze(1).unsqueeze(-2).expand(at.shape).flatten())
             shapes.append(tuple(at.shape))
-        all_there, all_real = torch.cat(there), torch.cat(real)
+        source_index, all_real = torch.cat(sources), torch.cat(real)
         places = all_real.nonzero().squeeze(1)
-        back = torch.empty_like(places).scatter_(0, all_there[places], places)
-        return cls(shapes, all_there, back, ~all_real.unsqueeze(1))
+        place_index = torch.empty_like(places).scatter_(0, source_index[places], places)
+        return cls(shapes, source_index, place_index, ~all_real.unsqueeze(1))
 
     def split(self, flat_NHD: Tensor) -> list[Tensor]:
         """Return one tensor per part, (P, K, …, R, T, D)."""
         move: Any = _Move.apply
-        moved = move(flat_NHD.flatten(0, 1), self.there, self.back, None)
+        moved = move(flat_NHD.flatten(0, 1), self.source_index, self.place_index, None)
         pieces = moved.split([math.prod(shape) for shape in self.shapes])
         return [piece.view(*shape, -1) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
         """Reverse `split`: return the flat vectors (N·H, D)."""
         move: Any = _Move.apply
-        joined: Tensor = move(torch.cat([part.flatten(0, -2) for part in parts]), self.back, self.there, self.pads)
+        joined: Tensor = move(
+            torch.cat([part.flatten(0, -2) for part in parts]), self.place_index, self.source_index, self.pads
+        )
         return joined
 
 
@@ -95,13 +98,13 @@ class _Move(torch.autograd.Function):
     """Move of rows to other places. Each place except pads has its own row, so gradients move back the same way."""
 
     @staticmethod
-    def forward(context: Any, rows: Tensor, there: Tensor, back: Tensor, pads: Tensor | None) -> Tensor:
-        context.back, context.pads = back, pads
-        return rows.index_select(0, there)
+    def forward(context: Any, rows: Tensor, index: Tensor, reverse_index: Tensor, pads: Tensor | None) -> Tensor:
+        context.reverse_index, context.pads = reverse_index, pads
+        return rows.index_select(0, index)
 
     @staticmethod
     def backward(context: Any, of_rows: Tensor) -> tuple[Tensor, None, None, None]:
-        moved = of_rows.index_select(0, context.back)
+        moved = of_rows.index_select(0, context.reverse_index)
         return moved if context.pads is None else moved.masked_fill_(context.pads, 0.0), None, None, None
 
 
@@ -119,8 +122,8 @@ class PackedLayout:
 
     def attend(self, _module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """Return the output (1, N, H, D) for the query (1, H, N, D), see `shared_prefix.Layout`."""
-        heads, kinds = query.shape[1], key.shape[1]
-        of_queries, of_keys = self._places_of(kinds, heads // kinds), self._places_of(kinds, 1)
+        heads, key_heads = query.shape[1], key.shape[1]
+        of_queries, of_keys = self._places_of(key_heads, heads // key_heads), self._places_of(key_heads, 1)
         wide = torch.promote_types(query.dtype, torch.float32)
         query_NHD, key_NKD, value_NKD = (
             states[0].transpose(0, 1)[: self._tokens].to(wide) for states in (query, key, value)
@@ -135,10 +138,10 @@ class PackedLayout:
         out_NHD = of_queries.join(out).view(-1, heads, query.shape[3]).to(query.dtype)
         return F.pad(out_NHD, (0, 0, 0, 0, 0, query.shape[2] - self._tokens)).unsqueeze(0)
 
-    def _places_of(self, kinds: int, repeats: int) -> _Places:
-        if (kinds, repeats) not in self._places:
-            self._places[kinds, repeats] = _Places.of(self._parts, (kinds, repeats))
-        return self._places[kinds, repeats]
+    def _places_of(self, key_heads: int, repeats: int) -> _Places:
+        if (key_heads, repeats) not in self._places:
+            self._places[key_heads, repeats] = _Places.of(self._parts, (key_heads, repeats))
+        return self._places[key_heads, repeats]
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,11 +100,11 @@ def states(model: PreTrainedModel, tokens_BT: Tensor, positions_BT: Tensor, layo
 def attend_prompts(query_PHLD: Tensor, key_PKLD: Tensor, value_PKLD: Tensor, scaling: float) -> Tensor:
     """Return the causal attention of right-padded prompts to themselves, (P, L, H, D)."""
     groups, heads, length, width = query_PHLD.shape
-    kinds = key_PKLD.shape[1]
-    query = query_PHLD.reshape(groups, kinds, -1, width)
-    scores = (query @ key_PKLD.transpose(-1, -2)).view(groups, kinds, -1, length, length)
+    key_heads = key_PKLD.shape[1]
+    query = query_PHLD.reshape(groups, key_heads, -1, width)
+    scores = (query @ key_PKLD.transpose(-1, -2)).view(groups, key_heads, -1, length, length)
     weights = (scores * scaling + causal_bias(length, scores.device)).softmax(-1).to(value_PKLD.dtype)
-    mixed = weights.view(groups, kinds, -1, length) @ value_PKLD
+    mixed = weights.view(groups, key_heads, -1, length) @ value_PKLD
     return mixed.view(groups, heads, length, width).transpose(1, 2)
 
 
@@ -122,16 +122,16 @@ def attend_shared(
     prefix_keys, prefix_values, prefix_bias = prefix
     own_keys, own_values, own_bias = own
     groups, size, heads, length, width = query_PGHTD.shape
-    kinds, seen = prefix_keys.shape[1:3]
-    repeats = heads // kinds
-    query = query_PGHTD.transpose(1, 2).reshape(groups, kinds, repeats, size, length, width).transpose(2, 3)
-    of_prefix = query.reshape(groups, kinds, -1, width) @ prefix_keys.transpose(-1, -2)
-    of_own = query.reshape(groups, kinds, size, -1, width) @ own_keys.transpose(-1, -2)
-    shape = (groups, kinds, size, repeats, length)
+    key_heads, seen = prefix_keys.shape[1:3]
+    repeats = heads // key_heads
+    query = query_PGHTD.transpose(1, 2).reshape(groups, key_heads, repeats, size, length, width).transpose(2, 3)
+    of_prefix = query.reshape(groups, key_heads, -1, width) @ prefix_keys.transpose(-1, -2)
+    of_own = query.reshape(groups, key_heads, size, -1, width) @ own_keys.transpose(-1, -2)
+    shape = (groups, key_heads, size, repeats, length)
     scores = torch.cat([of_prefix.view(*shape, -1) + prefix_bias, of_own.view(*shape, -1) + own_bias], -1)
     weights = (scores * scaling).softmax(-1).to(own_values.dtype)
-    from_prefix = weights[..., :seen].reshape(groups, kinds, -1, seen) @ prefix_values
-    from_own = weights[..., seen:].reshape(groups, kinds, size, repeats * length, -1) @ own_values
+    from_prefix = weights[..., :seen].reshape(groups, key_heads, -1, seen) @ prefix_values
+    from_own = weights[..., seen:].reshape(groups, key_heads, size, repeats * length, -1) @ own_values
     mixed = from_prefix.view(*shape, width) + from_own.view(*shape, width)
     return mixed.permute(0, 2, 4, 1, 3, 5).reshape(groups, size, length, heads, width)
 

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from .masked import keep, masked_exp
-from .policy_loss import ClipConfig, PolicyLoss, check_shapes, pessimistic
+from .policy_loss import ClipConfig, PolicyLoss, check_shapes, clipped_surrogate
 
 
 def gspo_policy_loss(
@@ -25,4 +25,4 @@ def gspo_policy_loss(
     lengths_B1 = loss_mask.sum(-1, keepdim=True).clamp(min=1)
     mean_B1 = keep(logprobs - old_logprobs, loss_mask).sum(-1, keepdim=True) / lengths_B1
     ratio = masked_exp(mean_B1.expand_as(logprobs), loss_mask)
-    return pessimistic(ratio, advantages_B=advantages_B, loss_mask=loss_mask, clip=clip)
+    return clipped_surrogate(ratio, advantages_B=advantages_B, loss_mask=loss_mask, clip=clip)

@@ -56,10 +56,10 @@ def clipped_policy_loss(
     """
     check_shapes(logprobs, old_logprobs, advantages_B)
     ratio = masked_exp(logprobs - old_logprobs, loss_mask)
-    return pessimistic(ratio, advantages_B=advantages_B, loss_mask=loss_mask, clip=clip)
+    return clipped_surrogate(ratio, advantages_B=advantages_B, loss_mask=loss_mask, clip=clip)
 
 
-def pessimistic(ratio: Tensor, *, advantages_B: Tensor, loss_mask: Tensor, clip: ClipConfig) -> PolicyLoss:
+def clipped_surrogate(ratio: Tensor, *, advantages_B: Tensor, loss_mask: Tensor, clip: ClipConfig) -> PolicyLoss:
     """Return the lower of the unclipped and the clipped surrogate, negated.
 
     The ratio (B, T) must be differentiable, at least 0, and finite also under the mask.

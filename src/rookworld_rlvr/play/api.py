@@ -11,16 +11,16 @@ from typing import Any
 import chess
 import chess.pgn
 
-from ..board.fen import require_playable
+from ..board.fen import require_valid_fen
 from ..board.moves import is_legal_uci
 from ..evaluation.players import DecodingConfig
-from ..tasks.belief import compare_belief
 from ..tasks.environment import parse_environment_prompt, render_environment_prompt
+from ..tasks.state_comparison import compare_next_state
 from .choice import MoveChooser
 
-MOST_MOVES = 1000
+MAX_MOVES = 1000
 ATTEMPTS = 3
-MOST_TEMPERATURE = 2.0
+MAX_TEMPERATURE = 2.0
 # A model answers in less than a second, so a request that waits longer than this has too many others before it.
 WAIT_S = 30
 
@@ -46,10 +46,10 @@ class Game:
 def read_game(request: Mapping[str, Any]) -> Game:
     """Return the game of a request: `start`, a FEN or empty, and `moves`, a list of moves. Raises BadRequestError."""
     start, moves = request.get("start", ""), request.get("moves", [])
-    if not isinstance(start, str) or not isinstance(moves, list) or len(moves) > MOST_MOVES:
-        raise BadRequestError(f"expected start, a FEN, and moves, at most {MOST_MOVES}")
+    if not isinstance(start, str) or not isinstance(moves, list) or len(moves) > MAX_MOVES:
+        raise BadRequestError(f"expected start, a FEN, and moves, at most {MAX_MOVES}")
     try:
-        board = require_playable(start) if start.strip() else chess.Board()
+        board = require_valid_fen(start) if start.strip() else chess.Board()
     except ValueError as error:
         raise BadRequestError(f"start: {error}"[:200]) from error
     for move in moves:
@@ -91,7 +91,7 @@ class PlayApi:
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return a model's answer to the position: its text, its candidates with evals, and the move that is made."""
         game, chooser = read_game(request), self._chooser(request)
-        temperature = _number(request.get("temperature", 0), "temperature", MOST_TEMPERATURE)
+        temperature = _number(request.get("temperature", 0), "temperature", MAX_TEMPERATURE)
         with self._one_at_a_time():
             choice = chooser.choose(game.board, DecodingConfig(temperature), attempts=ATTEMPTS, number=len(game.moves))
         evals = choice.candidates.items()
@@ -107,7 +107,7 @@ class PlayApi:
             "replaced": choice.replaced,
         }
 
-    def believe(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def predict_board(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return a model's prediction of the position after a move, and the true position.
 
         The move is `move`, which may be illegal, or else the game's last move.
@@ -125,14 +125,14 @@ class PlayApi:
         prompt = render_environment_prompt(board.fen(), move, [*history, move])
         with self._one_at_a_time():
             text = chooser.next_state(prompt)
-        belief = compare_belief(parse_environment_prompt(prompt), text)
+        comparison = compare_next_state(parse_environment_prompt(prompt), text)
         return {
             "move": move,
             "text": text,
-            "believed": None if belief.believed is None else belief.believed.board_fen(),
-            "true": belief.true.board_fen(),
-            "squares": [chess.square_name(square) for square in belief.squares],
-            "wrong": belief.wrong,
+            "believed": None if comparison.predicted is None else comparison.predicted.board_fen(),
+            "true": comparison.expected.board_fen(),
+            "squares": [chess.square_name(square) for square in comparison.squares],
+            "wrong": comparison.wrong,
         }
 
     def _chooser(self, request: Mapping[str, Any]) -> MoveChooser:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import chess
 
-from ..board.fen import require_playable
+from ..board.fen import require_valid_fen
 from ..evaluation.completions import greedy_texts
 from ..evaluation.players import DecodingConfig, ModelPlayer, best_move_text, published_decoding
 from ..model.policy import Policy
@@ -44,7 +44,7 @@ class MoveChooser:
 
         Raises ValueError for any other FEN, and GeneratorError.
         """
-        return self.choose(require_playable(fen), DecodingConfig(temperature), attempts=attempts)
+        return self.choose(require_valid_fen(fen), DecodingConfig(temperature), attempts=attempts)
 
     def choose(
         self,

@@ -3,7 +3,7 @@
 from ..tasks.policy import MAX_CANDIDATES
 
 NAME, AUTHOR = "rookworld", "the rookworld-rlvr team"
-MOST_ATTEMPTS, MOST_TOP_K = 10, 64
+MAX_ATTEMPTS, MAX_TOP_K = 10, 64
 
 
 def introduction(checkpoint: str) -> tuple[str, ...]:
@@ -12,9 +12,9 @@ def introduction(checkpoint: str) -> tuple[str, ...]:
         f"id name {NAME}",
         f"id author {AUTHOR}",
         "option name Temperature type string default 0",
-        f"option name TopK type spin default 0 min 0 max {MOST_TOP_K}",
+        f"option name TopK type spin default 0 min 0 max {MAX_TOP_K}",
         f"option name MultiPV type spin default 1 min 1 max {MAX_CANDIDATES}",
-        f"option name Attempts type spin default 3 min 0 max {MOST_ATTEMPTS}",
+        f"option name Attempts type spin default 3 min 0 max {MAX_ATTEMPTS}",
         f"option name Checkpoint type string default {checkpoint}",
         "uciok",
     )

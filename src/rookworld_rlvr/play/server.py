@@ -24,7 +24,7 @@ from .api import BadRequestError, BusyError, PlayApi
 TILE = 45
 MIDDLE = TILE / 2
 FOLDER = Path(__file__).parent / "page"
-MOST_BYTES = 2**16
+MAX_BYTES = 2**16
 # Time limit for a client that sends its request slowly or does not read the answer.
 TIMEOUT_S = 10
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -43,7 +43,7 @@ class Server(ThreadingHTTPServer):
             "/api/models": api.models,
             "/api/position": api.position,
             "/api/answer": api.answer,
-            "/api/believe": api.believe,
+            "/api/believe": api.predict_board,
         }
         self.files = {f"/{path.relative_to(FOLDER).as_posix()}": path for path in FOLDER.rglob("*") if path.is_file()}
         self.files["/"] = self.files["/index.html"]
@@ -91,8 +91,8 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or not length.isascii():
             return self._refuse(HTTPStatus.LENGTH_REQUIRED, "expected Content-Length")
-        if len(length) > 9 or int(length) > MOST_BYTES:
-            return self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"expected at most {MOST_BYTES} bytes")
+        if len(length) > 9 or int(length) > MAX_BYTES:
+            return self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"expected at most {MAX_BYTES} bytes")
         body = self.rfile.read(int(length))
         if not self._is_for_us():
             return self._refuse(HTTPStatus.FORBIDDEN, "expected this server's own name or address as the host")

@@ -16,19 +16,19 @@ import chess
 from chess.engine import Mate
 
 from ..board.evals import from_pawns
-from ..board.fen import require_playable
+from ..board.fen import require_valid_fen
 from ..board.moves import is_legal_uci
 from ..errors import UserError
 from ..evaluation.players import DecodingConfig
 from ..rollout.generator import GeneratorError
 from ..tasks.policy import MAX_CANDIDATES
 from .choice import Choice, MoveChooser
-from .introduction import MOST_ATTEMPTS, MOST_TOP_K, introduction
+from .introduction import MAX_ATTEMPTS, MAX_TOP_K, introduction
 
 # Commands that this engine accepts and ignores.
 SILENT = ("debug", "register")
 # Longer lines are cut to this length.
-MOST_CHARACTERS = 2**20
+MAX_CHARACTERS = 2**20
 # Words of `go` that end the list of moves after `searchmoves`.
 LIMITS = ("wtime", "btime", "winc", "binc", "movestogo", "depth", "nodes", "mate", "movetime", "infinite", "ponder")
 
@@ -63,7 +63,7 @@ class UciSession:
 
     def receive(self, line: str) -> bool:
         """Act on a line; return False if it ends the session."""
-        words = line[:MOST_CHARACTERS].split()
+        words = line[:MAX_CHARACTERS].split()
         name, arguments = (words[0], words[1:]) if words else ("", [])
         commands: Mapping[str, Callable[[Sequence[str]], None]] = {
             "uci": self._introduce,
@@ -82,9 +82,9 @@ class UciSession:
             try:
                 commands[name](arguments)
             except (ValueError, UserError) as error:
-                self._tell(f"{name}: {error}")
+                self._send_info(f"{name}: {error}")
         elif name and name not in SILENT:
-            self._tell(f"unknown command: {name[:40]}")
+            self._send_info(f"unknown command: {name[:40]}")
         return True
 
     def wait(self) -> None:
@@ -94,17 +94,17 @@ class UciSession:
 
     def _introduce(self, _arguments: Sequence[str]) -> None:
         for line in introduction(self._checkpoint):
-            self._say(line)
+            self._send_line(line)
 
-    def be_loaded(self) -> MoveChooser:
+    def chooser(self) -> MoveChooser:
         """Return the chooser, which the first call loads. Raises UserError."""
         if self._chooser is None:
             self._chooser = self._load(self._checkpoint)
         return self._chooser
 
     def _be_ready(self, _arguments: Sequence[str]) -> None:
-        self.be_loaded()
-        self._say("readyok")
+        self.chooser()
+        self._send_line("readyok")
 
     def _set_option(self, arguments: Sequence[str]) -> None:
         """Set the option of `name <words> value <words>`; the case of the name does not matter."""
@@ -116,11 +116,11 @@ class UciSession:
         if name == "temperature":
             options.temperature = DecodingConfig(_decimal(value)).temperature
         elif name == "topk":
-            options.top_k = _whole(value, 0, MOST_TOP_K)
+            options.top_k = _whole(value, 0, MAX_TOP_K)
         elif name == "multipv":
             options.multi_pv = _whole(value, 1, MAX_CANDIDATES)
         elif name == "attempts":
-            options.attempts = _whole(value, 0, MOST_ATTEMPTS)
+            options.attempts = _whole(value, 0, MAX_ATTEMPTS)
         elif name == "checkpoint":
             self._chooser, self._checkpoint = self._load(value), value
         else:
@@ -136,7 +136,7 @@ class UciSession:
         if list(where) == ["startpos"]:
             board = chess.Board()
         elif where and where[0] == "fen":
-            board = require_playable(" ".join(where[1:]))
+            board = require_valid_fen(" ".join(where[1:]))
         else:
             raise ValueError("expected startpos or fen <FEN>")
         for move in moves:
@@ -150,7 +150,7 @@ class UciSession:
             raise ValueError("expected no search under way; send stop first")
         # The client may ask again before the thread that sent the last move has ended.
         self.wait()
-        chooser = self.be_loaded()
+        chooser = self.chooser()
         held = "infinite" in arguments or "ponder" in arguments
         self._release.clear()
         self._answered.clear()
@@ -177,27 +177,27 @@ class UciSession:
         except GeneratorError as error:
             legal = sorted(legal_move.uci() for legal_move in board.legal_moves)
             move = legal[0] if legal else move
-            self._tell(f"the model gave no answer, so this is a legal move that it did not choose: {error}")
+            self._send_info(f"the model gave no answer, so this is a legal move that it did not choose: {error}")
         if held:
             self._release.wait()
         self._answered.set()
-        self._say(f"bestmove {move}")
+        self._send_line(f"bestmove {move}")
 
     def _report(self, choice: Choice, options: Options, spent_ms: float) -> None:
         if choice.illegal:
             self._illegal += 1
             then = "a random legal move" if choice.replaced else "prompted again"
             wrote = ", ".join(text[:10] or "nothing" for text in choice.illegal)
-            self._tell(f"illegal: {wrote}; then {then}; {self._illegal} of {self._prompted} moves in this game")
+            self._send_info(f"illegal: {wrote}; then {then}; {self._illegal} of {self._prompted} moves in this game")
         lines = [choice.move, *(move for move in choice.candidates if move != choice.move)][: options.multi_pv]
         for place, move in enumerate(lines, start=1):
             score = _score(choice.candidates[move]) if move in choice.candidates else ""
-            self._say(f"info depth 1 multipv {place} {score}time {spent_ms:.0f} pv {move}")
+            self._send_line(f"info depth 1 multipv {place} {score}time {spent_ms:.0f} pv {move}")
 
-    def _tell(self, text: str) -> None:
-        self._say("info string " + " ".join(text.split()))
+    def _send_info(self, text: str) -> None:
+        self._send_line("info string " + " ".join(text.split()))
 
-    def _say(self, line: str) -> None:
+    def _send_line(self, line: str) -> None:
         with self._lock:
             self._send(line)
 

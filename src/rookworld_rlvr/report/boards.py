@@ -9,9 +9,9 @@ import chess
 
 from ..board.moves import is_legal_uci
 from ..tasks import Task
-from ..tasks.belief import compare_belief
 from ..tasks.environment import parse_environment_prompt
 from ..tasks.policy import parse_policy_prompt, policy_fields
+from ..tasks.state_comparison import compare_next_state
 from .transcripts import Transcript
 
 ILLEGAL_BEST, WRONG = "illegal best move", "wrong prediction"
@@ -26,7 +26,7 @@ class Candidate:
     """Text of the move's eval; empty if there is none."""
     legal: bool
     best: bool
-    again: bool
+    repeated: bool
     """True if the same move stands earlier in the list."""
 
 
@@ -62,7 +62,7 @@ class Board:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class TranscriptBoards:
     """A transcript as boards and a list of moves."""
 
     boards: list[Board]
@@ -73,15 +73,15 @@ class Drawn:
     """Kind of mistake: the transcript's failure, otherwise ILLEGAL_BEST or WRONG; empty if there is none."""
 
 
-def draw(transcript: Transcript) -> Drawn:
+def draw(transcript: Transcript) -> TranscriptBoards:
     """Return the boards of a transcript, with its list of moves and its mistakes."""
     drawn = _draw_policy(transcript) if transcript.task is Task.policy else _draw_environment(transcript)
     if transcript.failure is None:
         return drawn
-    return Drawn(drawn.boards, drawn.candidates, drawn.wrong, transcript.failure.partition(":")[0])
+    return TranscriptBoards(drawn.boards, drawn.candidates, drawn.wrong, transcript.failure.partition(":")[0])
 
 
-def _draw_policy(transcript: Transcript) -> Drawn:
+def _draw_policy(transcript: Transcript) -> TranscriptBoards:
     board = chess.Board(parse_policy_prompt(transcript.prompt).fen)
     fields = policy_fields(transcript.completion)
     best = fields.best[0] if fields.best else ""
@@ -93,10 +93,10 @@ def _draw_policy(transcript: Transcript) -> Drawn:
         for place, (text, written) in enumerate(named)
     ]
     # The best move comes last, so that its arrow is on top.
-    shown = sorted((move for move in moves if not move.again), key=lambda move: move.best)
+    shown = sorted((move for move in moves if not move.repeated), key=lambda move: move.best)
     side = "White" if board.turn else "Black"
     drawn = Board(f"{side} to move", board, board.turn, [arrow for move in shown for arrow in _arrows(move)])
-    return Drawn([drawn], moves, [], "" if is_legal_uci(board, best) else ILLEGAL_BEST)
+    return TranscriptBoards([drawn], moves, [], "" if is_legal_uci(board, best) else ILLEGAL_BEST)
 
 
 def _arrows(move: Candidate) -> list[Arrow]:
@@ -108,13 +108,15 @@ def _arrows(move: Candidate) -> list[Arrow]:
     return [Arrow(chess.parse_square(tail), chess.parse_square(head), kind, move.eval)]
 
 
-def _draw_environment(transcript: Transcript) -> Drawn:
+def _draw_environment(transcript: Transcript) -> TranscriptBoards:
     prompted = parse_environment_prompt(transcript.prompt)
     board = chess.Board(prompted.fen)
-    move = Candidate(prompted.uci, "", is_legal_uci(board, prompted.uci), best=False, again=False)
-    belief = compare_belief(prompted, transcript.completion)
+    move = Candidate(prompted.uci, "", is_legal_uci(board, prompted.uci), best=False, repeated=False)
+    comparison = compare_next_state(prompted, transcript.completion)
     boards = [Board(f"move: {prompted.uci}", board, board.turn, _arrows(move))]
-    if belief.believed is not None:
-        boards.append(Board("board that the model predicts", belief.believed, board.turn, wrong=belief.squares))
-    boards.append(Board("true next board", belief.true, board.turn))
-    return Drawn(boards, [], belief.wrong, WRONG if belief.wrong else "")
+    if comparison.predicted is not None:
+        boards.append(
+            Board("board that the model predicts", comparison.predicted, board.turn, wrong=comparison.squares)
+        )
+    boards.append(Board("true next board", comparison.expected, board.turn))
+    return TranscriptBoards(boards, [], comparison.wrong, WRONG if comparison.wrong else "")

@@ -121,11 +121,11 @@ class Axes:
         share = (value - self.ticks[0]) / (self.ticks[-1] - self.ticks[0])
         return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * share
 
-    def across(self, value: float, kind: str) -> str:
+    def horizontal_line(self, value: float, kind: str) -> str:
         """Return a horizontal line over the whole width at a value."""
         return f'<line x1="{LEFT}" x2="{WIDTH}" y1="{self.y(value):.1f}" y2="{self.y(value):.1f}" class="{kind}"/>'
 
-    def place(self, step: float, value: float) -> str:
+    def point(self, step: float, value: float) -> str:
         return f"{self.x(step):.1f},{self.y(value):.1f}"
 
 
@@ -145,7 +145,7 @@ def ticks(lowest: float, highest: float) -> list[float]:
 def _drawn(panel: Panel) -> str:
     axes = Axes.of(panel)
     parts = [f'<text x="{LEFT}" y="20">{escape(panel.title)}</text>', *scale(axes, "step")]
-    parts += [axes.across(value, "level") for value in panel.levels.values()]
+    parts += [axes.horizontal_line(value, "level") for value in panel.levels.values()]
     labels = [(axes.y(value), name, "") for name, value in panel.levels.items()]
     for points, color in zip(panel.curves, COLORS, strict=False):
         parts += _curve(axes, points, color)
@@ -153,11 +153,11 @@ def _drawn(panel: Panel) -> str:
     return "".join([*parts, *end_labels(labels)])
 
 
-def scale(axes: Axes, across: str) -> list[str]:
-    """Return the grid, the numbers of both axes, and `across`, the name of the horizontal axis."""
-    parts = [f'<text x="{WIDTH + 28}" y="{HEIGHT - 20}" class="quiet">{across}</text>']
+def scale(axes: Axes, x_label: str) -> list[str]:
+    """Return the grid, the numbers of both axes, and `x_label`, the name of the horizontal axis."""
+    parts = [f'<text x="{WIDTH + 28}" y="{HEIGHT - 20}" class="quiet">{x_label}</text>']
     for tick in axes.ticks:
-        parts.append(axes.across(tick, "grid"))
+        parts.append(axes.horizontal_line(tick, "grid"))
         height = f"{axes.y(tick) + 4:.1f}"
         parts.append(f'<text x="{LEFT - 6}" y="{height}" text-anchor="end" class="quiet">{tick:.4g}</text>')
     for step in (0, axes.last / 2, axes.last):
@@ -168,9 +168,9 @@ def scale(axes: Axes, across: str) -> list[str]:
 
 def _curve(axes: Axes, points: Points, color: str) -> list[str]:
     by_step = points.values_by_step
-    band = [axes.place(step, max(values)) for step, values in by_step.items()]
-    band += [axes.place(step, min(by_step[step])) for step in reversed(by_step)]
-    means = [axes.place(step, points.mean(step)) for step in by_step]
+    band = [axes.point(step, max(values)) for step, values in by_step.items()]
+    band += [axes.point(step, min(by_step[step])) for step in reversed(by_step)]
+    means = [axes.point(step, points.mean(step)) for step in by_step]
     return [
         f'<polygon points="{" ".join(band)}" fill="{color}" opacity="0.2"/>',
         f'<polyline points="{" ".join(means)}" fill="none" stroke="{color}" stroke-width="2"/>',

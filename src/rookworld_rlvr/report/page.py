@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from ..evaluation.headline import HEADLINE, MATCH_ELO, headline_gains
 from ..evaluation.keys import lower_is_better
-from .boards import Drawn, draw
+from .boards import TranscriptBoards, draw
 from .curves import chart_data, marks
 from .learning_curve import learning_curve_svg
 from .run_record import RunRecord
@@ -46,8 +46,8 @@ class Change:
 class Shown:
     """A transcript with its boards."""
 
-    said: Transcript
-    drawn: Drawn
+    transcript: Transcript
+    boards: TranscriptBoards
     run: int
 
 
@@ -87,8 +87,8 @@ def render(runs: Sequence[RunRecord]) -> str:
         table=runs_table(runs) if len(runs) > 1 else [],
         transcripts=shown,
         learning_curve=Markup(learning_curve_svg(runs)),
-        steps=sorted({one.said.step for one in shown}),
-        problems=sorted({one.drawn.problem for one in shown if one.drawn.problem}),
+        steps=sorted({one.transcript.step for one in shown}),
+        problems=sorted({one.boards.problem for one in shown if one.boards.problem}),
         pieces=Markup(shared_shapes()),
         svg=lambda board: Markup(board_svg(board)),
         curves=Markup(_script_json(curves)),
@@ -183,5 +183,8 @@ def shown_transcripts(run: RunRecord, number: int, most: int) -> list[Shown]:
     places = [round(place * (len(steps) - 1) / (room - 1)) for place in range(room)] if room > 1 else [-1]
     chosen = {steps[place] for place in places}
     return [
-        Shown(said, draw(said), number) for step in reversed(steps) if step in chosen for said in by_step[step][:most]
+        Shown(transcript, draw(transcript), number)
+        for step in reversed(steps)
+        if step in chosen
+        for transcript in by_step[step][:most]
     ]

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .boards import Board, Drawn, Kind, draw
+from .boards import Board, Kind, TranscriptBoards, draw
 from .transcripts import Transcript
 
 LIGHT, DARK, WRONG = "#e3d5bd", "#b79b76", "#d0453a"
@@ -41,7 +41,7 @@ def transcript_view(transcript: Transcript) -> RenderableType:
     return Group(*parts, Text(f"{'values':<10} {values}", style="dim"))
 
 
-def _head(transcript: Transcript, drawn: Drawn) -> Text:
+def _head(transcript: Transcript, drawn: TranscriptBoards) -> Text:
     words = [] if transcript.step is None else [f"step {transcript.step}"]
     words.append(transcript.task)
     if transcript.reward is not None:
@@ -52,10 +52,10 @@ def _head(transcript: Transcript, drawn: Drawn) -> Text:
     return head
 
 
-def _moves(drawn: Drawn) -> Table:
+def _moves(drawn: TranscriptBoards) -> Table:
     table = Table("move", "eval", "", box=None, padding=(0, 1))
     for move in drawn.candidates:
-        marks = ["best"] * move.best + ["illegal"] * (not move.legal) + ["again"] * move.again
+        marks = ["best"] * move.best + ["illegal"] * (not move.legal) + ["again"] * move.repeated
         texts = (Text(printable(move.text)), Text(printable(move.eval)))
         table.add_row(*texts, " ".join(marks), style=None if move.legal else "red")
     return table

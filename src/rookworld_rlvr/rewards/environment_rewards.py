@@ -17,7 +17,7 @@ _FEN_FIELDS = tuple(map(re.compile, (r"[wb]", r"-|[KQkq]{1,4}", r"-|[a-h][36]", 
 _HAS_DIGIT = re.compile(r"[0-9]")
 RANKS = 8
 # Number of words in a well-formed FEN and in a number.
-WORDS = (6, 1)
+WORDS_PER_FIELD = (6, 1)
 
 
 # Weights within the first tier. `fields` is the share of the four fields that are present: a next state with a rank
@@ -72,7 +72,7 @@ class EnvironmentTruth:
 
 
 @dataclass(frozen=True, slots=True)
-class _Claims:
+class _ParsedFields:
     """Content of a completion as far as it can be read; None for text that is not a number or flag."""
 
     next_fen: str
@@ -98,8 +98,8 @@ def score_environment(completion: str, truth: EnvironmentTruth) -> tuple[dict[st
     The structure is all 0 if no field is recognised. If there are more than four fields, the first four count.
     """
     parsed, fields = parse_environment(completion), environment_fields(completion)
-    claims = _claims(fields)
-    components = {**_structure(fields), **_parse(claims), **_correctness(claims, truth)}
+    parsed_fields = _parse_fields(fields)
+    components = {**_structure(fields), **_parse(parsed_fields), **_correctness(parsed_fields, truth)}
     return components, parsed if isinstance(parsed, ParseFailure) else None
 
 
@@ -115,9 +115,9 @@ def well_formed_share(fen: str) -> float:
     return (min(full, RANKS) / max(RANKS, len(ranks)) + right) / max(1 + len(_FEN_FIELDS), 1 + len(words))
 
 
-def _claims(fields: tuple[str, ...]) -> _Claims:
+def _parse_fields(fields: tuple[str, ...]) -> _ParsedFields:
     next_fen, reward, terminated, truncated = (*fields, *[""] * len(FIELDS))[: len(FIELDS)]
-    return _Claims(
+    return _ParsedFields(
         next_fen=next_fen,
         fen_parses=fen_failure(next_fen) is None,
         reward=parse_number(reward),
@@ -129,43 +129,46 @@ def _claims(fields: tuple[str, ...]) -> _Claims:
 def _structure(fields: tuple[str, ...]) -> dict[str, float]:
     there = ("/" in fields[0]) + sum(_HAS_DIGIT.search(text) is not None for text in fields[1 : len(FIELDS)])
     share = there / len(FIELDS)
-    nothing_else = share * len(FIELDS) / (len(FIELDS) + _too_much(fields))
+    nothing_else = share * len(FIELDS) / (len(FIELDS) + _excess_text(fields))
     return {"structure/fields": share, "structure/nothing_else": nothing_else}
 
 
-def _too_much(fields: tuple[str, ...]) -> int:
+def _excess_text(fields: tuple[str, ...]) -> int:
     """Return the amount of text beyond a well-formed completion. Text that follows one belongs to its last field."""
-    words = (len(text.split()) - own for text, own in zip(fields, WORDS, strict=False))
-    characters = (len(flag) - 1 for flag in fields[len(WORDS) : len(FIELDS)])
+    words = (len(text.split()) - own for text, own in zip(fields, WORDS_PER_FIELD, strict=False))
+    characters = (len(flag) - 1 for flag in fields[len(WORDS_PER_FIELD) : len(FIELDS)])
     return sum(max(0, extra) for extra in (len(fields) - len(FIELDS), *words, *characters))
 
 
-def _parse(claims: _Claims) -> dict[str, float]:
-    partial = 0.0 if claims.fen_parses else UNPARSABLE_FEN_CREDIT * well_formed_share(claims.next_fen)
+def _parse(parsed_fields: _ParsedFields) -> dict[str, float]:
+    partial = 0.0 if parsed_fields.fen_parses else UNPARSABLE_FEN_CREDIT * well_formed_share(parsed_fields.next_fen)
     return {
-        "parse/next_fen": 1.0 if claims.fen_parses else partial,
-        "parse/reward": float(claims.reward is not None),
-        "parse/terminated": float(claims.terminated is not None),
-        "parse/truncated": float(claims.truncated is not None),
+        "parse/next_fen": 1.0 if parsed_fields.fen_parses else partial,
+        "parse/reward": float(parsed_fields.reward is not None),
+        "parse/terminated": float(parsed_fields.terminated is not None),
+        "parse/truncated": float(parsed_fields.truncated is not None),
     }
 
 
-def _correctness(claims: _Claims, truth: EnvironmentTruth) -> dict[str, float]:
+def _correctness(parsed_fields: _ParsedFields, truth: EnvironmentTruth) -> dict[str, float]:
     after = truth.after
     return {
-        **_next_state(claims, truth),
-        "correctness/reward": float(claims.reward == after.reward),
-        "correctness/terminated": float(claims.terminated == after.terminated),
-        "correctness/truncated": float(claims.truncated == after.truncated),
+        **_next_state(parsed_fields, truth),
+        "correctness/reward": float(parsed_fields.reward == after.reward),
+        "correctness/terminated": float(parsed_fields.terminated == after.terminated),
+        "correctness/truncated": float(parsed_fields.truncated == after.truncated),
     }
 
 
-def _next_state(claims: _Claims, truth: EnvironmentTruth) -> dict[str, float]:
+def _next_state(parsed_fields: _ParsedFields, truth: EnvironmentTruth) -> dict[str, float]:
     """Return the next-state components. After an illegal move the prompt's own spelling of the FEN counts as true."""
-    before, after, guess = truth.before, truth.after.next_fen, claims.next_fen
+    before, after, guess = truth.before, truth.after.next_fen, parsed_fields.next_fen
     if truth.after.truncated:
         before, guess = after, after if guess == before else guess
-    counts = claims.fen_parses and (claims.reward == REWARD_ILLEGAL) == claims.truncated == truth.after.truncated
+    counts = (
+        parsed_fields.fen_parses
+        and (parsed_fields.reward == REWARD_ILLEGAL) == parsed_fields.truncated == truth.after.truncated
+    )
     return {
         "correctness/next_state_exact": float(counts and guess == after),
         "correctness/next_state_similarity": changed_similarity(before, after, guess) if counts else 0.0,

@@ -93,7 +93,7 @@ class PolicyTruth:
 
 
 @dataclass(frozen=True, slots=True)
-class _Claims:
+class _ParsedFields:
     """Content of a completion as far as it can be read; at most five candidates count."""
 
     moves: tuple[str, ...]
@@ -117,7 +117,7 @@ def score_policy(
     correctness component applies. With `values`, which come from an engine's evaluations, the label is ignored.
     """
     parsed, fields = parse_policy(completion), policy_fields(completion)
-    components = {**_structure(fields), **_parse(fields), **_correctness(_claims(fields), truth, config, values)}
+    components = {**_structure(fields), **_parse(fields), **_correctness(_parse_fields(fields), truth, config, values)}
     return components, parsed if isinstance(parsed, ParseFailure) else None
 
 
@@ -154,58 +154,61 @@ def _parse(fields: PolicyFields) -> dict[str, float]:
     }
 
 
-def _claims(fields: PolicyFields) -> _Claims:
+def _parse_fields(fields: PolicyFields) -> _ParsedFields:
     aligned = len(fields.evals) == len(fields.moves)
     evals = tuple(map(parse_number, fields.evals[:MAX_CANDIDATES])) if aligned else ()
-    return _Claims(fields.moves[:MAX_CANDIDATES], evals, fields.best[0] if fields.best else "")
+    return _ParsedFields(fields.moves[:MAX_CANDIDATES], evals, fields.best[0] if fields.best else "")
 
 
 def _correctness(
-    claims: _Claims, truth: PolicyTruth, config: PolicyRewardConfig, values: MoveValues | None
+    parsed_fields: _ParsedFields, truth: PolicyTruth, config: PolicyRewardConfig, values: MoveValues | None
 ) -> dict[str, float]:
     if not truth.legal:
         return {}
-    distinct = len(truth.legal.intersection(claims.moves))
+    distinct = len(truth.legal.intersection(parsed_fields.moves))
     candidates = distinct / min(MAX_CANDIDATES, len(truth.legal))
-    best_legal = claims.best in truth.legal
+    best_legal = parsed_fields.best in truth.legal
     components = {
         "correctness/candidates": candidates,
-        "correctness/candidates_clean": candidates * distinct / max(1, len(claims.moves)),
+        "correctness/candidates_clean": candidates * distinct / max(1, len(parsed_fields.moves)),
         "correctness/best_legal": float(best_legal),
-        "correctness/best_among_candidates": float(best_legal and claims.best in claims.moves),
-        "correctness/best_is_argmax": float(best_legal and _best_is_argmax(claims)),
+        "correctness/best_among_candidates": float(best_legal and parsed_fields.best in parsed_fields.moves),
+        "correctness/best_is_argmax": float(best_legal and _best_is_argmax(parsed_fields)),
     }
     if values:
-        return components | _engine_match(claims, values, candidates, config)
-    return components | _label_match(claims, truth.label, candidates) if truth.label else components
+        return components | _engine_match(parsed_fields, values, candidates, config)
+    return components | _label_match(parsed_fields, truth.label, candidates) if truth.label else components
 
 
-def _best_is_argmax(claims: _Claims) -> bool:
-    numbers = [pawns for pawns in claims.evals if pawns is not None]
-    if not numbers or len(numbers) < len(claims.evals):
+def _best_is_argmax(parsed_fields: _ParsedFields) -> bool:
+    numbers = [pawns for pawns in parsed_fields.evals if pawns is not None]
+    if not numbers or len(numbers) < len(parsed_fields.evals):
         return False
     highest = max(numbers)
-    return any(move == claims.best and pawns == highest for move, pawns in zip(claims.moves, numbers, strict=True))
+    return any(
+        move == parsed_fields.best and pawns == highest
+        for move, pawns in zip(parsed_fields.moves, numbers, strict=True)
+    )
 
 
-def _label_match(claims: _Claims, label: PolicyLabel, candidates: float) -> dict[str, float]:
+def _label_match(parsed_fields: _ParsedFields, label: PolicyLabel, candidates: float) -> dict[str, float]:
     components = {}
     if label.evals_pawns:
-        named = label.evals_pawns.keys() & set(claims.moves)
+        named = label.evals_pawns.keys() & set(parsed_fields.moves)
         components["correctness/candidates_match"] = len(named) / len(label.evals_pawns)
-        components["correctness/evals_match"] = _evals_match(claims, label.evals_pawns)
+        components["correctness/evals_match"] = _evals_match(parsed_fields, label.evals_pawns)
     if label.best is not None:
-        components["correctness/best_match"] = candidates * (claims.best == label.best)
+        components["correctness/best_match"] = candidates * (parsed_fields.best == label.best)
     return components
 
 
 def _engine_match(
-    claims: _Claims, values: MoveValues, candidates: float, config: PolicyRewardConfig
+    parsed_fields: _ParsedFields, values: MoveValues, candidates: float, config: PolicyRewardConfig
 ) -> dict[str, float]:
     return {
-        "correctness/best_value": candidates * best_move_value(claims.best, values, config),
-        "correctness/candidates_value": values.share(claims.moves, config.halving_loss),
-        "correctness/evals_value": _evals_match(claims, values.evals_pawns),
+        "correctness/best_value": candidates * best_move_value(parsed_fields.best, values, config),
+        "correctness/candidates_value": values.share(parsed_fields.moves, config.halving_loss),
+        "correctness/evals_value": _evals_match(parsed_fields, values.evals_pawns),
     }
 
 
@@ -214,13 +217,13 @@ def best_move_value(move: str, values: MoveValues, config: PolicyRewardConfig) -
     return (config.missed_mate if values.misses_mate(move) else 1.0) * values.value(move, config.halving_loss)
 
 
-def _evals_match(claims: _Claims, reference: Mapping[str, float]) -> float:
+def _evals_match(parsed_fields: _ParsedFields, reference: Mapping[str, float]) -> float:
     """Return the mean agreement with the reference's evals, over its moves, or over five if it has more.
 
     Of a repeated move the nearest eval counts, so that replacing the other one by an illegal move gains nothing.
     """
     nearest: dict[str, float] = {}
-    for move, pawns in zip(claims.moves, claims.evals, strict=False):
+    for move, pawns in zip(parsed_fields.moves, parsed_fields.evals, strict=False):
         if pawns is not None and move in reference:
             agreement = eval_agreement(pawns, reference[move])
             nearest[move] = max(agreement, nearest.get(move, 0.0))

@@ -41,7 +41,7 @@ BOUNDS = {
     "policy.missed_mate": SHARE,
 }
 # Options that are not numbers, or that check themselves.
-OTHERS = ("source", "move_evals", "stockfish")
+UNCHECKED_OPTIONS = ("source", "move_evals", "stockfish")
 # Fraction of correctness's weight at step 0 of a warm-up: a right completion then still earns more than a wrong one.
 WARMUP_START = 0.25
 # Components that are right or wrong by the rules alone: the best move's legality, and the whole transition.
@@ -51,7 +51,7 @@ OUTCOME_COMPONENTS = (
 )
 # A legal best move is good from this value on. With the default scale its win-probability loss is then at most 0.05.
 # The value of a move that misses a mate in one is at most `missed_mate`, which by default is too little.
-GOOD = 0.5**0.5
+GOOD_MOVE_VALUE = 0.5**0.5
 
 
 class MoveSource(StrEnum):
@@ -196,14 +196,14 @@ def outcome(score: Score) -> bool:
     components = score.components
     # `best_value` is the value of the best move times `candidates`, the share of distinct legal candidates.
     value, candidates = components.get("correctness/best_value"), components.get("correctness/candidates", 0.0)
-    good = value is None or value >= GOOD * candidates > 0
+    good = value is None or value >= GOOD_MOVE_VALUE * candidates > 0
     right = all(components.get(component, 1.0) == 1.0 for component in OUTCOME_COMPONENTS)
     return score.failure is None and good and right
 
 
 def check_config(config: Any) -> None:
     """Raise ValueError for an option that is not a finite number in its range, or for correctness weights all 0."""
-    for path, value, kind in _leaves(config, ""):
+    for path, value, kind in _iter_options(config, ""):
         low, high = BOUNDS.get(path, (0.0, MAX_WEIGHT))
         if not _is_number(value, kind) or not low <= value <= high:
             noun = "an integer" if kind is int else "a number"
@@ -217,13 +217,13 @@ def _is_number(value: Any, kind: type) -> bool:
     return isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
 
 
-def _leaves(config: Any, path: str) -> Iterator[tuple[str, Any, type]]:
-    for option in (option for option in fields(config) if path + option.name not in OTHERS):
+def _iter_options(config: Any, path: str) -> Iterator[tuple[str, Any, type]]:
+    for option in (option for option in fields(config) if path + option.name not in UNCHECKED_OPTIONS):
         value, here, kind = getattr(config, option.name), path + option.name, cast(type, option.type)
         if is_dataclass(kind):
             if not isinstance(value, kind):
                 raise ValueError(f"expected rubric.{here} to be a {kind.__name__}, got {value!r}")
-            yield from _leaves(value, here + ".")
+            yield from _iter_options(value, here + ".")
         else:
             yield here, value, kind
 

@@ -44,7 +44,7 @@ class _Sampler(LogitsProcessor):
 
 
 @contextmanager
-def _no_defaults_of_its_own(model: PreTrainedModel) -> Iterator[None]:
+def _without_model_defaults(model: PreTrainedModel) -> Iterator[None]:
     """Remove the model's own generation settings within the context: transformers fills unset fields from them.
 
     Its min_p, typical_p or repetition_penalty would change which tokens are sampled, and no log-prob would show it.
@@ -69,7 +69,7 @@ class HFGenerator(TrainerModelGenerator):
         sampler = _Sampler(uniform_PGT.flatten(0, 1), temperature, top_k)
         # Only some model classes have `generate`, and its declared type depends on options that are not used here.
         generate: Any = self._model.generate
-        with self._autocast(), _no_defaults_of_its_own(self._model):
+        with self._autocast(), _without_model_defaults(self._model):
             sequences = generate(
                 input_ids=tokens_BT.repeat_interleave(group_size, 0),
                 attention_mask=attention_BT.repeat_interleave(group_size, 0),

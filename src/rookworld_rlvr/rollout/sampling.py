@@ -15,7 +15,7 @@ SEED_BYTES = 7
 # Weight of a match relative to a match one token later. An endless run of matches sums to 1 / (1 - DECAY).
 DECAY = 0.75
 # Score from which a draft is likely to be right: about the last four tokens matched.
-SURE = 2.5
+CONFIDENT_SCORE = 2.5
 # Tokenizer of `recipes/tiny_model`: the character for square a1 in the token of a piece, and the first of the 128
 # characters for a square and the side to move in a prompt.
 SQUARE_MARK, PROMPT_MARK = 0xE000, 0xE200
@@ -92,7 +92,7 @@ class PromptLookup:
         # One place more than tokens: the last place is after the last token.
         self._scores_BL = torch.zeros(self._prompts_BL.shape[0], prompts_PL.shape[1] + 1, device=prompts_PL.device)
 
-    def see(self, tokens_BT: Tensor, counts_B: Tensor) -> None:
+    def update(self, tokens_BT: Tensor, counts_B: Tensor) -> None:
         """Update the scores after the first `counts_B` of each row's tokens were added to its completion."""
         for t in range(tokens_BT.shape[1]):
             before_BL = self._scores_BL
@@ -101,9 +101,9 @@ class PromptLookup:
             if tokens_BT.shape[1] > 1:
                 self._scores_BL = torch.where((t < counts_B)[:, None], self._scores_BL, before_BL)
 
-    def sure_B(self) -> Tensor:
+    def is_confident_B(self) -> Tensor:
         """Return True for rows whose draft is likely to be right."""
-        return self._scores_BL[:, :-1].amax(1) >= SURE
+        return self._scores_BL[:, :-1].amax(1) >= CONFIDENT_SCORE
 
     def drafts_BK(self, count: int) -> Tensor:
         """Return the tokens that follow each row's best place; arbitrary tokens after the prompt's end."""

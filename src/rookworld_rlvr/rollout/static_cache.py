@@ -43,8 +43,8 @@ class GroupLayout:
 
     def _empty_buffers(self, prompts: PromptLayout) -> tuple[list[Tensor], list[Tensor]]:
         """Return a buffer of zeros per layer for keys and one for values: unseen slots take part too, times 0."""
-        groups, kinds, _, width = prompts.keys_PKLD[0].shape
-        shape = (groups, kinds, self.group_size, self._slots, width)
+        groups, key_heads, _, width = prompts.keys_PKLD[0].shape
+        shape = (groups, key_heads, self.group_size, self._slots, width)
         keys, values = ([states.new_zeros(shape) for states in prompts.keys_PKLD] for _ in range(2))
         return keys, values
 

@@ -40,7 +40,7 @@ class _Rows:
     """The completions in the batch, group by group."""
 
     ids_B: Tensor
-    """Row of each completion in `_Written`."""
+    """Row of each completion in `_SampledTokens`."""
     prompt_lengths_B: Tensor
     counts_B: Tensor
     """Number of tokens drawn so far."""
@@ -57,7 +57,7 @@ class _Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _SampledTokens:
     """Tokens of all completions, including those that left the batch, and their uniform numbers."""
 
     tokens_BT: Tensor
@@ -69,7 +69,7 @@ class _Written:
 
 
 @dataclass(frozen=True, slots=True)
-class _Facts:
+class _BatchCounts:
     """Counts that the Python loop needs to continue, read from the device in one transfer."""
 
     growing: int
@@ -81,7 +81,7 @@ class _Facts:
     """Number of groups with a growing row."""
     fullest: int
     """Largest number of growing rows in a group."""
-    sure: int
+    confident: int
     """Number of growing rows whose draft is likely to be right."""
 
 
@@ -157,7 +157,7 @@ class _Batch:
     def complete(self, prompts: Sequence[tuple[int, ...]], uniform_PGT: Tensor) -> list[SampledCompletion]:
         """Return G completions of each prompt, each drawn with T uniform numbers of its own."""
         self._begin(prompts, uniform_PGT)
-        while self._facts.growing:
+        while self._counts.growing:
             self._advance()
             self._compact()
         return self._completions()
@@ -174,7 +174,7 @@ class _Batch:
         last_PE = states_PLE[torch.arange(len(prompts), device=self._device), lengths_P - 1]
 
         rows, slots = len(prompts) * group_size, self._limit + self._most_drafts
-        self._written = _Written(
+        self._sampled = _SampledTokens(
             torch.zeros(rows, slots + 1, dtype=torch.long, device=self._device),
             torch.zeros(rows, slots + 1, device=self._device),
             uniform_PGT.flatten(0, 1),
@@ -201,14 +201,14 @@ class _Batch:
         newest_BT = rows.newest_B[:, None] if drafts_BK is None else torch.cat([rows.newest_B[:, None], drafts_BK], 1)
         slots_BT = (rows.counts_B - 1)[:, None] + torch.arange(newest_BT.shape[1], device=self._device)
         positions_BT = (rows.prompt_lengths_B[:, None] + slots_BT).clamp(max=self._positions - 1)
-        used = self._facts.longest - 1 + newest_BT.shape[1]
-        self._layout.write_to(slots_BT, used=used, alike=self._facts.longest == self._facts.shortest)
+        used = self._counts.longest - 1 + newest_BT.shape[1]
+        self._layout.write_to(slots_BT, used=used, alike=self._counts.longest == self._counts.shortest)
         self._add(self._draw(states(self._model, newest_BT, positions_BT, self._layout)), drafts_BK)
 
     def _drafts(self) -> Tensor | None:
         """Return as many drafted tokens as fit into the pass; None if none fit or if most drafts are unlikely."""
         count = min(self._most_drafts, self._pass_tokens // len(self._rows.growing_B) - 1)
-        if count < 1 or 2 * self._facts.sure < self._facts.growing:
+        if count < 1 or 2 * self._counts.confident < self._counts.growing:
             return None
         return self._lookup.drafts_BK(count)
 
@@ -218,7 +218,7 @@ class _Batch:
         logprobs_BTV = torch.log_softmax(logits_BTV / (self._temperature or 1.0), -1)
         if self._temperature:
             at_BT = self._rows.counts_B[:, None] + torch.arange(states_BTE.shape[1], device=self._device)
-            uniform_BT = self._written.uniform_BT[self._rows.ids_B[:, None], at_BT.clamp(max=self._limit - 1)]
+            uniform_BT = self._sampled.uniform_BT[self._rows.ids_B[:, None], at_BT.clamp(max=self._limit - 1)]
             tokens_BT = inverse_cdf(top_k_logprobs(logprobs_BTV, self._top_k), uniform_BT)
         else:
             tokens_BT = logprobs_BTV.argmax(-1)
@@ -236,25 +236,25 @@ class _Batch:
         added_B = torch.minimum(right_BT.sum(1), room_B - rows.counts_B) * rows.growing_B
         # Tokens that do not count are written too, and are later overwritten or never read.
         where = (rows.ids_B[:, None], rows.counts_B[:, None] + at_T)
-        self._written.tokens_BT[where], self._written.logprobs_BT[where] = tokens_BT, logprobs_BT
+        self._sampled.tokens_BT[where], self._sampled.logprobs_BT[where] = tokens_BT, logprobs_BT
         rows.newest_B = tokens_BT.gather(1, (added_B - 1).clamp(min=0)[:, None]).squeeze(1)
         rows.counts_B = rows.counts_B + added_B
         rows.growing_B = rows.growing_B & (rows.newest_B != self._eos_id) & (rows.counts_B < room_B)
-        self._written.counts_B[rows.ids_B] = rows.counts_B
-        self._lookup.see(tokens_BT, added_B)
-        self._facts = self._read()
+        self._sampled.counts_B[rows.ids_B] = rows.counts_B
+        self._lookup.update(tokens_BT, added_B)
+        self._counts = self._read()
 
-    def _read(self) -> _Facts:
+    def _read(self) -> _BatchCounts:
         counts_B, growing_B = self._rows.counts_B, self._rows.growing_B
         left_P = growing_B.view(self._layout.groups, self._layout.group_size).sum(1)
         of_rows = left_P.sum(), counts_B.max(), counts_B.min()
-        sure = (self._lookup.sure_B() & growing_B).sum()
-        return _Facts(*torch.stack([*of_rows, (left_P > 0).sum(), left_P.max(), sure]).tolist())
+        confident = (self._lookup.is_confident_B() & growing_B).sum()
+        return _BatchCounts(*torch.stack([*of_rows, (left_P > 0).sum(), left_P.max(), confident]).tolist())
 
     def _compact(self) -> None:
         """Drop groups that have ended, and shrink the others to the largest number of growing rows in a group."""
-        growing_PG, size = self._rows.growing_B.view(self._layout.groups, self._layout.group_size), self._facts.fullest
-        if not 0 < self._facts.groups * size <= COMPACT_BELOW * growing_PG.numel():
+        growing_PG, size = self._rows.growing_B.view(self._layout.groups, self._layout.group_size), self._counts.fullest
+        if not 0 < self._counts.groups * size <= COMPACT_BELOW * growing_PG.numel():
             return
         groups_P = growing_PG.any(1).nonzero().squeeze(1)
         rows_PG = growing_PG[groups_P].int().argsort(dim=1, descending=True, stable=True)[:, :size]
@@ -262,11 +262,11 @@ class _Batch:
         self._layout.keep(groups_P, rows_PG)
         self._lookup.keep(rows)
         self._rows.keep(rows)
-        self._facts = self._read()
+        self._counts = self._read()
 
     def _completions(self) -> list[SampledCompletion]:
         columns = [
-            values.tolist() for values in (self._written.tokens_BT, self._written.logprobs_BT, self._written.counts_B)
+            values.tolist() for values in (self._sampled.tokens_BT, self._sampled.logprobs_BT, self._sampled.counts_B)
         ]
         return [
             SampledCompletion(tuple(tokens[:count]), tuple(logprobs[:count]), tokens[count - 1] == self._eos_id)

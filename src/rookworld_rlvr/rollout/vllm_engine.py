@@ -24,7 +24,7 @@ from .vllm_config import Sampling, engine_arguments, samplings, set_environment
 from .vllm_weights import ExpectedWeights, expected_weights, require_weights
 
 # Arguments of an engine in a process that torchrun started, which already has a process group.
-AMONG_RANKS = {"distributed_executor_backend": "external_launcher"}
+MULTI_RANK_ARGUMENTS = {"distributed_executor_backend": "external_launcher"}
 # The engine of this process, if there is one.
 _running: list[Any] = []
 
@@ -67,7 +67,7 @@ class VLLMGenerator:
                 dtype=dtype,
                 sleeps=accelerated,
             )
-            among = AMONG_RANKS if ranks > 1 else {}
+            among = MULTI_RANK_ARGUMENTS if ranks > 1 else {}
             self._engine = _start(arguments | among | {"load_format": "dummy"})
         self._positions = int(self._engine.llm_engine.model_config.max_model_len)
         self._expected = ExpectedWeights("", "", ())
@@ -81,12 +81,12 @@ class VLLMGenerator:
             self._engine.collective_rpc("rookworld_load", args=(named, "trainer"))
             if not self._engine.reset_prefix_cache():
                 raise GeneratorError("vllm: expected the prefix cache to be emptied, got it in use")
-            require_weights(self._expected, self._held())
+            require_weights(self._expected, self._held_checksum())
 
     def weights_checksum(self) -> str:
         """Return the trainer's checksum of the last `sync` if the engine holds these weights, otherwise its own."""
         with self._awake():
-            return self._expected.checksum_for(self._held())
+            return self._expected.checksum_for(self._held_checksum())
 
     def generate(
         self,
@@ -130,7 +130,7 @@ class VLLMGenerator:
         logprobs = [row[token].logprob for token, row in zip(tokens, output.logprobs, strict=True)]
         return until_end(tokens, logprobs, self._eos_id)
 
-    def _held(self) -> str:
+    def _held_checksum(self) -> str:
         with _as_generator_error():
             [held] = self._engine.collective_rpc("rookworld_checksum", args=(self._expected.names,))
         return str(held)
@@ -163,7 +163,7 @@ def _as_generator_error() -> Iterator[None]:
 def _start(arguments: dict[str, Any]) -> Any:
     """Start the engine. Random states and `torch.set_num_threads` are put back afterwards. Raises GeneratorError."""
     set_environment()
-    if _running and AMONG_RANKS.items() <= arguments.items():
+    if _running and MULTI_RANK_ARGUMENTS.items() <= arguments.items():
         raise GeneratorError(
             "vllm: expected one engine in the process of a rank, since its end would end the ranks' exchange, got a "
             "second; members of a sweep with processes above 1 can share generator=vllm_server"

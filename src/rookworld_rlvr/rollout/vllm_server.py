@@ -25,7 +25,7 @@ from .generator import (
 )
 from .vllm_client import ServerGoneError, VLLMServer
 from .vllm_config import LOGPROBS_MODE, SERVED_NAME, Sampling, samplings
-from .vllm_weights import KeptWeights, WeightOwner, require_weights, weight_sync_to
+from .vllm_weights import WeightOwner, WeightSnapshot, require_weights, weight_sync_to
 
 START = "python -m rookworld_rlvr.rollout.vllm_serve"
 MOST_REQUESTS = 64
@@ -44,39 +44,39 @@ class VLLMServerGenerator:
         eos_id: int,
         dtype: torch.dtype = torch.float32,
         owner: WeightOwner | None = None,
-        kept: KeptWeights | None = None,
+        snapshot: WeightSnapshot | None = None,
     ) -> None:
-        """Check the server and synchronise the weights, unless weights for several servers are `kept` already.
+        """Check the server and synchronise the weights, unless a `snapshot` for several servers is given.
 
         Raises GeneratorError.
         """
         self.url = url
         self._config, self._eos_id, self._dtype = config, eos_id, dtype
         self._server = VLLMServer(url, config.vllm.timeout_s)
-        self._kept = kept or KeptWeights(owner or WeightOwner(), dtype, config.vllm.sync_folder)
-        self._positions, transfer = self._checked()
-        self._weight_sync = weight_sync_to(self._server, transfer, self._kept, next(model.parameters()).device)
-        self._taken_over = False
-        if kept is None:
+        self._snapshot = snapshot or WeightSnapshot(owner or WeightOwner(), dtype, config.vllm.sync_folder)
+        self._positions, transfer = self._check_server()
+        self._weight_sync = weight_sync_to(self._server, transfer, self._snapshot, next(model.parameters()).device)
+        self._loaded = False
+        if snapshot is None:
             self.sync(model)
 
     def sync(self, model: PreTrainedModel) -> None:
         """See `Generator.sync`. Raises GeneratorError if the server then holds other weights."""
-        self._kept.keep(model)
-        self.take_over()
+        self._snapshot.keep(model)
+        self.load_snapshot()
 
-    def take_over(self) -> None:
-        """Make the server take over the kept weights; only rank 0 does so. Raises GeneratorError."""
-        if not self._kept.owner.syncs_weights:
+    def load_snapshot(self) -> None:
+        """Make the server load the snapshot's weights; only rank 0 does so. Raises GeneratorError."""
+        if not self._snapshot.owner.syncs_weights:
             return
-        if self._taken_over and self._retried(self._require_ours) == self._kept.token:
+        if self._loaded and self._with_retries(self._require_ours) == self._snapshot.token:
             return
-        self._retried(self._sync_weights)
-        self._taken_over = True
+        self._with_retries(self._sync_weights)
+        self._loaded = True
 
     def weights_checksum(self) -> str:
         """Return the trainer's checksum of the last `sync` if the server holds these weights, otherwise its own."""
-        return self._kept.expected.checksum_for(self._retried(self._held))
+        return self._snapshot.expected.checksum_for(self._with_retries(self._held_checksum))
 
     def generate(
         self,
@@ -91,18 +91,18 @@ class VLLMServerGenerator:
         limits = [room_for(prompt, self._positions, self._config.max_new_tokens) for prompt in prompts]
         require_seeds(seeds, prompts, temperature)
         wanted = samplings(limits, seeds, group_size=group_size, temperature=temperature, top_k=top_k)
-        return self._retried(lambda: self._batch(prompts, wanted))
+        return self._with_retries(lambda: self._batch(prompts, wanted))
 
     def _batch(self, prompts: Sequence[tuple[int, ...]], wanted: Sequence[Sampling]) -> list[list[SampledCompletion]]:
         """Return all groups, sampled from the trainer's weights from the first token to the last."""
-        if self._require_ours() != self._kept.token:
+        if self._require_ours() != self._snapshot.token:
             # The server was restarted, or stopped while it loaded weights: send the kept weights again.
             self._sync_weights()
         group_size = wanted[0].group_size if wanted else 1
         workers = min(MOST_REQUESTS, max(1, self._config.batch_size // group_size))
         with ThreadPoolExecutor(workers) as pool:
             groups = list(pool.map(self._group, prompts, wanted))
-        if self._require_ours() != self._kept.token:
+        if self._require_ours() != self._snapshot.token:
             raise ServerGoneError("vllm_server: expected one server for the whole batch, it was restarted meanwhile")
         return groups
 
@@ -126,8 +126,8 @@ class VLLMServerGenerator:
     def _require_ours(self) -> str:
         """Return the server's token, empty after a restart. Raises GeneratorError if it is another trainer's."""
         token = str(self._server.call("rookworld_state")["token"])
-        if token and not token.startswith(f"{self._kept.owner.name}:"):
-            wanted = self._kept.token
+        if token and not token.startswith(f"{self._snapshot.owner.name}:"):
+            wanted = self._snapshot.token
             raise GeneratorError(f"vllm_server: expected the weights {wanted}, got {token}: another trainer's")
         if not token:
             self._weight_sync.server_restarted()
@@ -138,18 +138,18 @@ class VLLMServerGenerator:
 
         A server without this confirmation gets the weights again before anyone samples from it.
         """
-        if not self._kept.owner.syncs_weights:
-            raise ServerGoneError(f"vllm_server: expected {self.url} to have {self._kept.token}, of rank 0")
+        if not self._snapshot.owner.syncs_weights:
+            raise ServerGoneError(f"vllm_server: expected {self.url} to have {self._snapshot.token}, of rank 0")
         self._weight_sync.load()
         if not self._server.post("/reset_prefix_cache")["success"]:
             raise ServerGoneError("vllm_server: expected the prefix cache to be emptied, got it in use")
-        require_weights(self._kept.expected, self._held())
-        self._server.call("rookworld_accept", token=self._kept.token)
+        require_weights(self._snapshot.expected, self._held_checksum())
+        self._server.call("rookworld_accept", token=self._snapshot.token)
 
-    def _held(self) -> str:
-        return str(self._server.call("rookworld_checksum", names=self._kept.expected.names))
+    def _held_checksum(self) -> str:
+        return str(self._server.call("rookworld_checksum", names=self._snapshot.expected.names))
 
-    def _checked(self) -> tuple[int, str]:
+    def _check_server(self) -> tuple[int, str]:
         """Return the number of positions of the server's model, and the weight transfer that it offers.
 
         Raises GeneratorError if the server has another dtype, log-probs mode or model name.
@@ -165,7 +165,7 @@ class VLLMServerGenerator:
             raise GeneratorError(f"vllm_server: expected a server with {wanted}, got {got}; start one: {START} MODEL")
         return int(served["max_model_len"]), str(state["transfer"])
 
-    def _retried(self, action: Callable[[], Answer]) -> Answer:
+    def _with_retries(self, action: Callable[[], Answer]) -> Answer:
         """Run the action, again after 1, 2, 4, … seconds if the server is gone. Raises GeneratorError."""
         for attempt in range(self._config.vllm.retries):
             try:

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from .generator import GeneratorBaseConfig, GeneratorError, SampledCompletion, require_seeds
 from .vllm_server import VLLMServerGenerator
-from .vllm_weights import KeptWeights, WeightOwner
+from .vllm_weights import WeightOwner, WeightSnapshot
 
 # Approximate number of pieces per server into which prompts are divided; a fast server takes more of them.
 PIECES = 4
@@ -38,21 +38,21 @@ class VLLMServerPool:
         """Check the servers and synchronise the weights. Raises GeneratorError."""
         # Without retries: the prompts of a server that is gone go to another one, instead of waiting for it.
         impatient = replace(config, vllm=replace(config.vllm, retries=0))
-        self._kept = KeptWeights(owner or WeightOwner(), dtype, config.vllm.sync_folder)
+        self._snapshot = WeightSnapshot(owner or WeightOwner(), dtype, config.vllm.sync_folder)
         self._servers = [
-            VLLMServerGenerator(model, impatient, url, eos_id=eos_id, dtype=dtype, kept=self._kept)
+            VLLMServerGenerator(model, impatient, url, eos_id=eos_id, dtype=dtype, snapshot=self._snapshot)
             for url in config.vllm.urls
         ]
         self._retries = config.vllm.retries
-        self._kept.keep(model)
+        self._snapshot.keep(model)
         for server in self._servers:
-            server.take_over()
+            server.load_snapshot()
         self._used = list(self._servers)
 
     def sync(self, model: PreTrainedModel) -> None:
         """See `Generator.sync`. Raises GeneratorError if no server takes the weights."""
-        self._kept.keep(model)
-        self._used = self._of_all(VLLMServerGenerator.take_over, self._servers)
+        self._snapshot.keep(model)
+        self._used = self._of_all(VLLMServerGenerator.load_snapshot, self._servers)
         self._require_one()
 
     def weights_checksum(self) -> str:
@@ -90,7 +90,7 @@ class VLLMServerPool:
             if not self._used and attempt < self._retries:
                 time.sleep(2**attempt)
                 attempt += 1
-                self._used = self._of_all(VLLMServerGenerator.take_over, self._servers)
+                self._used = self._of_all(VLLMServerGenerator.load_snapshot, self._servers)
             elif not self._used:
                 self._require_one()
         return [groups[i] for i in range(len(prompts))]

@@ -69,7 +69,7 @@ class WeightOwner:
     """True if this rank sends the weights to the servers; the other ranks wait until rank 0 has done so."""
 
 
-class KeptWeights:
+class WeightSnapshot:
     """Copy of the trainer's weights that its servers should have, independent of further training.
 
     Each set of weights has a token and a checksum. The copy is kept in the forms that servers take over: on the
@@ -132,12 +132,12 @@ class WeightSync(Protocol):
 class FolderSync:
     """Weight sync through a safetensors file."""
 
-    def __init__(self, server: VLLMServer, kept: KeptWeights) -> None:
-        self._server, self._kept, self._folder = server, kept, kept.folder()
+    def __init__(self, server: VLLMServer, snapshot: WeightSnapshot) -> None:
+        self._server, self._snapshot, self._folder = server, snapshot, snapshot.folder()
 
     def load(self) -> None:
         """See `WeightSync`."""
-        self._server.call("rookworld_load_folder", folder=self._folder, token=self._kept.token)
+        self._server.call("rookworld_load_folder", folder=self._folder, token=self._snapshot.token)
 
     def server_restarted(self) -> None:
         """See `WeightSync`. A file needs no connection."""
@@ -155,28 +155,28 @@ class _Parameter:
 class _Source:
     """Kept weights as vLLM's transfer engine reads them, always in the same order; see vLLM's `WeightSource`."""
 
-    def __init__(self, kept: KeptWeights) -> None:
-        self._kept = kept
+    def __init__(self, snapshot: WeightSnapshot) -> None:
+        self._snapshot = snapshot
 
     def metadata(self) -> list[_Parameter]:
         return [_Parameter(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in self]
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        return iter((self._kept.on_device or {}).items())
+        return iter((self._snapshot.on_device or {}).items())
 
 
 class TransferSync:
     """Weight sync through vLLM's transfer engine, with a process group of this process and the server."""
 
-    def __init__(self, server: VLLMServer, backend: str, kept: KeptWeights, device: torch.device) -> None:
-        self._server, self._backend, self._kept, self._device = server, backend, kept, device
-        if kept.on_device is None:
-            kept.on_device = {}
+    def __init__(self, server: VLLMServer, backend: str, snapshot: WeightSnapshot, device: torch.device) -> None:
+        self._server, self._backend, self._snapshot, self._device = server, backend, snapshot, device
+        if snapshot.on_device is None:
+            snapshot.on_device = {}
         self._engine: Any = None
 
     def load(self) -> None:
         """See `WeightSync`."""
-        names, token = list(self._kept.expected.names), self._kept.token
+        names, token = list(self._snapshot.expected.names), self._snapshot.token
         try:
             self._server.call("rookworld_begin", token=token)
             if self._engine is None:
@@ -206,7 +206,7 @@ class TransferSync:
         info = getattr(importlib.import_module(module), kind)(
             master_address=address, master_port=port, world_size=1 + workers, rank=0
         )
-        return WeightTransferTrainerFactory.trainer_init(info, client=self._server, source=_Source(self._kept))
+        return WeightTransferTrainerFactory.trainer_init(info, client=self._server, source=_Source(self._snapshot))
 
     def _in_time(self, work: Callable[[], Any], what: str) -> Any:
         """Return the result of `work`. It runs in a thread that is abandoned after the server's timeout.
@@ -236,12 +236,12 @@ class TransferSync:
         return given[0]
 
 
-def weight_sync_to(server: VLLMServer, offered: str, kept: KeptWeights, device: torch.device) -> WeightSync:
+def weight_sync_to(server: VLLMServer, offered: str, snapshot: WeightSnapshot, device: torch.device) -> WeightSync:
     """Return the weight sync from a trainer on this device to this server. Call this before the weights are kept.
 
     `offered` is the transfer backend that the server was started with, empty for none.
     """
     usable = offered in BACKENDS and (is_accelerator(device) or offered != "nccl")
     if usable and importlib.util.find_spec("vllm") is not None:
-        return TransferSync(server, offered, kept, device)
-    return FolderSync(server, kept)
+        return TransferSync(server, offered, snapshot, device)
+    return FolderSync(server, snapshot)

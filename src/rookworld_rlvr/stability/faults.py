@@ -39,9 +39,9 @@ class FaultKind(StrEnum):
 
 
 # After these faults the weights themselves are wrong, so skipping an update does not help.
-DAMAGE = frozenset({FaultKind.kl_limit, FaultKind.parameter, FaultKind.collapse})
+DAMAGING = frozenset({FaultKind.kl_limit, FaultKind.parameter, FaultKind.collapse})
 # These faults return in every step, so neither a skip nor a restore helps.
-LASTING = frozenset({FaultKind.memory})
+UNRECOVERABLE = frozenset({FaultKind.memory})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class Fault:
     """One line with the measured values."""
 
     @property
-    def damages(self) -> bool:
+    def damages_weights(self) -> bool:
         """True if the weights are already wrong, so that only a restore helps."""
-        return self.kind in DAMAGE
+        return self.kind in DAMAGING
 
     def __str__(self) -> str:
         return f"{self.kind} ({self.tensor}: {self.detail})"

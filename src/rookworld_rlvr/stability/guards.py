@@ -95,10 +95,10 @@ class Trend:
         self.variance = (1 - weight) * (self.variance + weight * distance**2)
         self.squared_weights = (1 - weight) ** 2 * self.squared_weights + weight**2
         if self.count >= HISTORY:
-            self.best = max(self.best, self.mean - self.doubt)
+            self.best = max(self.best, self.mean - self.uncertainty)
 
     @property
-    def doubt(self) -> float:
+    def uncertainty(self) -> float:
         """Distance by which the true mean may differ from the running one."""
         return COLLAPSE_ERRORS * math.sqrt(self.variance * self.squared_weights)
 
@@ -129,7 +129,9 @@ class Guards:
     def collapsed(self) -> str | None:
         """Return the task whose mean reward is beyond doubt COLLAPSE_DROP below its best; None if there is none."""
         drop = COLLAPSE_DROP
-        fallen = (task for task, trend in self.rewards.items() if trend.best - trend.mean - trend.doubt > drop > 0)
+        fallen = (
+            task for task, trend in self.rewards.items() if trend.best - trend.mean - trend.uncertainty > drop > 0
+        )
         return next(fallen, None)
 
     def reward_score(self) -> float | None:

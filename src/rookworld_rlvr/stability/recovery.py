@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from .faults import LASTING, Fault
+from .faults import UNRECOVERABLE, Fault
 from .guards import GuardConfig
 
 # Number of good steps in a row after which the learning rate ramps back and an earlier checkpoint counts as good: as
@@ -30,7 +30,7 @@ RAMP_STEPS = 20
 class Action(StrEnum):
     """Action taken after a step."""
 
-    go_on = "go_on"
+    proceed = "proceed"
     skip = "skip"
     restore = "restore"
     stop = "stop"
@@ -101,7 +101,7 @@ class RecoveryState:
         for name, value in state.items():
             setattr(self, name, value)
 
-    def saved(self, step: int, score: float, *, measured: bool) -> None:
+    def record_checkpoint(self, step: int, score: float, *, measured: bool) -> None:
         """Record that the checkpoint of `step` was written; `score` is -inf if there is no score yet.
 
         A score measured on this very checkpoint counts at once. A running mean lags behind the checkpoint, so it
@@ -113,7 +113,7 @@ class RecoveryState:
         if newest is None or step - newest >= GOOD_STEPS:
             self.candidates[step] = score
 
-    def proven(self, step: int) -> None:
+    def mark_good(self, step: int) -> None:
         """Record that the candidate of `step` and those before it turned out to be good."""
         for known in sorted(self.candidates):
             if known <= step:
@@ -127,15 +127,15 @@ def escalate(state: RecoveryState, config: RecoveryConfig, *, step: int, fault: 
     """Return the action for the outcome of `step`, counted from 1, and count the outcome in the state."""
     if fault is None:
         _good_step(state, config, step)
-        return Action.go_on
+        return Action.proceed
     state.skipped += 1
     state.consecutive += 1
     state.good = 0
-    if state.consecutive > config.max_consecutive_nans or fault.kind in LASTING:
+    if state.consecutive > config.max_consecutive_nans or fault.kind in UNRECOVERABLE:
         return Action.stop
     if not config.enabled:
-        return Action.stop if fault.damages else Action.skip
-    if not fault.damages and state.consecutive < config.restore_after:
+        return Action.stop if fault.damages_weights else Action.skip
+    if not fault.damages_weights and state.consecutive < config.restore_after:
         return Action.skip
     return _restore(state, config)
 
@@ -158,6 +158,6 @@ def _good_step(state: RecoveryState, config: RecoveryConfig, step: int) -> None:
         back = config.recovery_lr_factor ** (-1 / RAMP_STEPS)
         state.lr_scale = min(state.lr_ceiling, state.lr_scale * back)
     # A skipped update does not change the weights, so a fault after a checkpoint only delays when it counts as good.
-    proven = [saved for saved in state.candidates if state.good >= GOOD_STEPS <= step - saved]
-    if proven:
-        state.proven(max(proven))
+    good = [candidate for candidate in state.candidates if state.good >= GOOD_STEPS <= step - candidate]
+    if good:
+        state.mark_good(max(good))

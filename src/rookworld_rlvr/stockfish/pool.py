@@ -18,7 +18,7 @@ from .engine import HASH_MIB, Analysis, Engine, EngineConfig, engine_position
 from .uci import Limit
 
 # Analyses kept in memory: more than the prompts of a step, so that the results of `prepare` are still there.
-KEPT = 8192
+MAX_CACHED = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class EnginePool:
         if request is None or _failed(request.future):
             request = self._begin(position, limit)
         self._requests[position, limit] = request
-        while len(self._requests) > KEPT and next(iter(self._requests.values())).future.done():
+        while len(self._requests) > MAX_CACHED and next(iter(self._requests.values())).future.done():
             self._requests.popitem(last=False)
         return request
 

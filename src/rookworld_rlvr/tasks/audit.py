@@ -160,7 +160,7 @@ def _environment_findings(query: EnvironmentPrompt, label: EnvironmentCompletion
         yield "illegal_as_legal"
 
 
-def fixed_lines(source: str | Path, *, split: str = "train", dropped: Counter[str] | None = None) -> Iterator[str]:
+def corrected_lines(source: str | Path, *, split: str = "train", dropped: Counter[str] | None = None) -> Iterator[str]:
     """Yield the corrected rows of `source`, in order, as lines without a newline. An audit of them finds no defect.
 
     A row without a defect is unchanged. `P:` rows lose illegal and repeated candidates, and `B:` becomes the candidate
@@ -171,14 +171,14 @@ def fixed_lines(source: str | Path, *, split: str = "train", dropped: Counter[st
     """
     for raw in raw_rows(source, split=split):
         row = parse_row(raw)
-        fixed = row if isinstance(row, ParseFailure) else _fixed(row)
-        if not isinstance(fixed, ParseFailure):
-            yield _line(raw, fixed)
+        corrected = row if isinstance(row, ParseFailure) else _corrected(row)
+        if not isinstance(corrected, ParseFailure):
+            yield _render_like(raw, corrected)
         elif dropped is not None:
-            dropped[fixed.reason.value] += 1
+            dropped[corrected.reason.value] += 1
 
 
-def _line(raw: RawRow, example: Example) -> str:
+def _render_like(raw: RawRow, example: Example) -> str:
     """Return the example as a line of the same form as its row."""
     if isinstance(raw, str):
         return example.prompt + (example.completion or "")
@@ -189,12 +189,12 @@ def _line(raw: RawRow, example: Example) -> str:
     return json.dumps({**raw, "text": example.prompt + example.completion}, default=str)
 
 
-def _fixed(example: Example) -> Example | ParseFailure:
+def _corrected(example: Example) -> Example | ParseFailure:
     if example.completion is None:
         return example
     match parse_prompt(example.prompt), parse_completion(example.task, example.completion):
         case PolicyPrompt() as query, PolicyCompletion() as label:
-            return _fixed_policy(example, query.fen, label)
+            return _corrected_policy(example, query.fen, label)
         case EnvironmentPrompt() as query, EnvironmentCompletion() as label:
             if not is_valid_fen(query.fen):
                 return ParseFailure(FailureReason.bad_prompt, f"impossible position {query.fen}")
@@ -203,7 +203,7 @@ def _fixed(example: Example) -> Example | ParseFailure:
     raise ValueError(f"expected a valid row, got {example}")
 
 
-def _fixed_policy(example: Example, fen: str, label: PolicyCompletion) -> Example | ParseFailure:
+def _corrected_policy(example: Example, fen: str, label: PolicyCompletion) -> Example | ParseFailure:
     board = parse_fen(fen)
     kept = legal_candidates(board, label)
     if "mate_misjudged" in _mate_findings(board, label):
@@ -213,5 +213,5 @@ def _fixed_policy(example: Example, fen: str, label: PolicyCompletion) -> Exampl
     best = max(kept, key=kept.__getitem__)
     if tuple(kept) == label.moves and kept.get(label.best) == kept[best]:
         return example
-    fixed = PolicyCompletion(tuple(kept), tuple(kept.values()), best)
-    return split_line(example.prompt + render_policy(fixed, fen))
+    corrected = PolicyCompletion(tuple(kept), tuple(kept.values()), best)
+    return split_line(example.prompt + render_policy(corrected, fen))

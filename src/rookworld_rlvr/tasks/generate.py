@@ -33,7 +33,7 @@ def start_board(rng: random.Random) -> chess.Board:
     return board
 
 
-def few_pieces(rng: random.Random) -> chess.Board:
+def random_ending(rng: random.Random) -> chess.Board:
     """Return a random valid position of two kings and a few other pieces in which the game is not over."""
     while True:
         squares = rng.sample(chess.SQUARES, 2 + rng.randint(*ENDING_PIECES))

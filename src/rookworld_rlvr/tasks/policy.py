@@ -11,7 +11,7 @@ from functools import lru_cache
 import chess
 
 from ..board.evals import format_pawns
-from ..board.fen import parse_fen, require_playable
+from ..board.fen import parse_fen, require_valid_fen
 from ..board.moves import is_legal_uci, is_uci
 from .types import FailureReason, ParseFailure, PolicyCompletion, PolicyPrompt, PromptError
 
@@ -55,7 +55,7 @@ def parse_policy_prompt(prompt: str) -> PolicyPrompt:
     try:
         if not prompt.startswith(PREFIX):
             raise ValueError(f"it does not begin with {PREFIX!r}")
-        require_playable(fen)
+        require_valid_fen(fen)
     except ValueError as error:
         raise PromptError(f"expected 'P: <FEN>', got {prompt!r}: {error}") from error
     return PolicyPrompt(fen)

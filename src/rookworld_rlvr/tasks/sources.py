@@ -9,7 +9,7 @@ import chess
 
 from ..board.evals import win_probability
 from ..board.moves import is_mate
-from .generate import few_pieces, start_board
+from .generate import random_ending, start_board
 from .move_evals import Analyse, MoveEvals
 
 MAX_PLIES = 200
@@ -48,7 +48,7 @@ def sourced_game(rng: random.Random, analyse: Analyse) -> Iterator[MoveEvals]:
         case Source.engine:
             yield from engine_game(rng, start_board(rng), analyse, source=source, plies=MAX_PLIES)
         case Source.ending:
-            yield from engine_game(rng, few_pieces(rng), analyse, source=source, plies=ENDING_PLIES)
+            yield from engine_game(rng, random_ending(rng), analyse, source=source, plies=ENDING_PLIES)
         case _:
             yield from random_game(rng, start_board(rng), analyse)
 

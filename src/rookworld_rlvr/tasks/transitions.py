@@ -11,7 +11,7 @@ from ..board.moves import is_legal_uci
 from ..board.openings import OPENINGS
 from .classes import TransitionClass, transition_class
 from .environment import parse_environment_prompt
-from .generate import environment_line, few_pieces, start_board
+from .generate import environment_line, random_ending, start_board
 
 MAX_PLIES = 400
 # Share of a game's moves that become rows, by class. Moves of the other classes, which are rare, always do.
@@ -21,7 +21,7 @@ ENGINE_KEPT = {TransitionClass.quiet: 0.12, TransitionClass.capture: 0.12}
 # Probability of a row with an illegal move, per ply.
 RANDOM_ILLEGAL, OPENING_ILLEGAL, ENGINE_ILLEGAL = 0.05, 0.12, 0.08
 # Probability that a random game continues with a move of a rare class, if there is one.
-EAGER = 0.4
+RARE_MOVE_PROBABILITY = 0.4
 # Games without an engine: share of openings, of few-piece games among the rest, and of late clocks among these.
 OPENING_GAMES, FEW_PIECES_FRACTION, LATE_CLOCK_FRACTION = 0.45, 0.35, 0.1
 # Maximum number of plies of an opening, and share of openings that follow a named line.
@@ -171,7 +171,7 @@ def transition_game(rng: random.Random) -> Iterator[Transition]:
     yield from _opening(rng) if rng.random() < OPENING_GAMES else _random_game(rng)
 
 
-def replayed(
+def rows_from_positions(
     fens: Sequence[str], rng: random.Random, source: TransitionSource = TransitionSource.engine
 ) -> Iterator[Transition]:
     """Yield the rows of a game given by its consecutive positions, up to the first that no legal move leads to."""
@@ -206,13 +206,13 @@ def _opening(rng: random.Random) -> Iterator[Transition]:
 
 def _random_game(rng: random.Random) -> Iterator[Transition]:
     few = rng.random() < FEW_PIECES_FRACTION
-    game = few_pieces(rng) if few else start_board(rng)
+    game = random_ending(rng) if few else start_board(rng)
     if few and rng.random() < LATE_CLOCK_FRACTION:
         # Close to the limit of the 75-move rule.
         game.halfmove_clock, game.fullmove_number = rng.randint(130, 148), rng.randint(80, 160)
     while game.outcome(claim_draw=False) is None and len(game.move_stack) < MAX_PLIES:
         moves = list(game.legal_moves)
-        rare = [move for move in moves if _may_be_rare(game, move)] if rng.random() < EAGER else []
+        rare = [move for move in moves if _may_be_rare(game, move)] if rng.random() < RARE_MOVE_PROBABILITY else []
         move = rng.choice(rare or moves)
         yield from _rows(rng, TransitionSource.random, game, move, RANDOM_KEPT, RANDOM_ILLEGAL)
         game.push(move)

@@ -84,11 +84,11 @@ def load_checkpoint(folder: Path, context: StepContext) -> int:
         context.prompts.load_state_dict(state["sampler"])
         if context.prefetch is not None:
             context.prefetch.load_state_dict(state["one_step_off_policy"])
-        _put_back(context, state)
+        _load_training_state(context, state)
         context.guards.load_state_dict(state["guards"])
         context.recovery.load_state_dict(state["recovery"])
     except (ValueError, KeyError, RuntimeError) as error:
-        raise _not_ours(folder, error) from error
+        raise _unreadable_checkpoint_error(folder, error) from error
     return int(state["step"])
 
 
@@ -100,7 +100,7 @@ def restore_checkpoint(folder: Path, context: StepContext) -> int:
     state = _read(folder)
     if context.prefetch is not None:
         context.prefetch.drop()
-    _put_back(context, state)
+    _load_training_state(context, state)
     context.guards.restore(state["guards"])
     return int(state["step"])
 
@@ -207,11 +207,11 @@ def _read(folder: Path) -> dict[str, Any]:
         # Only tensors and plain values: unpickling anything else could run code by whoever wrote the file.
         state: dict[str, Any] = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, UnpicklingError) as error:
-        raise _not_ours(folder, error) from error
+        raise _unreadable_checkpoint_error(folder, error) from error
     return state
 
 
-def _not_ours(folder: Path, error: Exception) -> UserError:
+def _unreadable_checkpoint_error(folder: Path, error: Exception) -> UserError:
     return UserError(f"resume: expected a checkpoint of this model and data in {folder}: {first_line(error)}")
 
 
@@ -232,7 +232,7 @@ def _state(context: StepContext, step: int, keep: bool = True) -> dict[str, Any]
     }
 
 
-def _put_back(context: StepContext, state: dict[str, Any]) -> None:
+def _load_training_state(context: StepContext, state: dict[str, Any]) -> None:
     load_full_state(context.policy.model, state["policy"])
     context.references.load_state_dict(state["references"])
     _load_optimizer(context.optimizer, state["optimizer"])

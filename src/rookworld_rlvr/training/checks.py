@@ -74,14 +74,14 @@ def check_loss(loss: Tensor, micro: Batch) -> None:
         raise _fault(FaultKind.loss, "loss", f"expected a finite number, got {loss.item()}", micro)
 
 
-def check_kl(context: StepContext, part: Batch, of_update: TokenTotals) -> None:
+def check_kl(context: StepContext, part: Batch, update_totals: TokenTotals) -> None:
     """Check the KL of an update against its limit and the run's own history, before the weights change.
 
     Each update is checked alone, because the mean over a step's updates could hide a spike in the last one.
     """
-    if not of_update.kl_count or not context.config.recovery.enabled:
+    if not update_totals.kl_count or not context.config.recovery.enabled:
         return
-    kl, guards = of_update.kl_exact_mean, context.guards
+    kl, guards = update_totals.kl_exact_mean, context.guards
     limit = guards.config.kl_limit
     if 0 < limit < kl:
         raise _fault(FaultKind.kl_limit, "kl/exact", f"{kl:.3g} nats per token, at most {limit:g} allowed", part)

@@ -46,14 +46,14 @@ def load_data(config: DataConfig, *, seed: int, evaluation_rows_per_task: int | 
         other = _corpus(config.held_out, HELD_OUT_FILE, config)
         held_out = other.examples
         notes.append(_left_out(config.held_out, other))
-        barred = _whole(held_out, config.held_out, HELD_OUT_FILE, config)
+        all_held_out = _whole(held_out, config.held_out, HELD_OUT_FILE, config)
     else:
         _, held_out = split_by_position(rows, HELD_OUT_FRACTION, seed)
         whole = _whole(rows, config.train, TRAIN_FILE, config)
-        _, barred = split_by_position(whole, HELD_OUT_FRACTION, seed)
+        _, all_held_out = split_by_position(whole, HELD_OUT_FRACTION, seed)
     excluded = held_out_positions() | _excluded(config)
-    if barred is not _shipped(HELD_OUT_FILE, None):
-        excluded |= _keys(barred)
+    if all_held_out is not _shipped(HELD_OUT_FILE, None):
+        excluded |= _keys(all_held_out)
     train = exclude_positions(rows, excluded)
     if not train or not held_out:
         raise UserError(f"data: expected training and held-out rows, got {len(train)} and {len(held_out)}")

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from ..evaluation import Gain, Measure, Row, paired_gain, summarise, to_json
 from ..evaluation.amplification import best_move_probabilities
 from ..evaluation.completions import Sampling, evaluate, evaluate_sampled
-from ..evaluation.headline import GREEDY, LEAST_ROWS, SCORED
+from ..evaluation.headline import DECISION_KEYS, GREEDY, LEAST_ROWS
 from ..evaluation.keys import SAMPLED, SPREAD
 from ..evaluation.mate_in_one import MateInOne, mate_in_one_suite
 from ..evaluation.players import ModelPlayer, rule_losses
@@ -76,7 +76,7 @@ def evaluate_rows(run: Run, name: str, rows: Sequence[Example]) -> list[Row]:
 
     def scored(share: Sequence[Example], advance: Callable[[int], None]) -> list[Row]:
         generator, tokenizer = run.context.generator, run.context.policy.tokenizer
-        return evaluate(generator, tokenizer, share, engine=run.evaluator, progress=advance)
+        return evaluate(generator, tokenizer, share, evaluator=run.evaluator, progress=advance)
 
     return _by_all_ranks(run, f"evaluation {name}", rows, scored)
 
@@ -89,7 +89,7 @@ def evaluate_sampled_rows(run: Run, name: str) -> list[Row]:
 
     def scored(share: Sequence[Example], advance: Callable[[int], None]) -> list[Row]:
         generator, tokenizer = run.context.generator, run.context.policy.tokenizer
-        return evaluate_sampled(generator, tokenizer, share, run.sampling, measure=run.evaluator, progress=advance)
+        return evaluate_sampled(generator, tokenizer, share, run.sampling, evaluator=run.evaluator, progress=advance)
 
     return _by_all_ranks(run, f"evaluation {name}, sampled", run.sampled, scored, len(run.data.held_out))
 
@@ -131,7 +131,7 @@ def validate(run: Run) -> Mapping[str, float]:
             context.policy.tokenizer,
             world.share(run.data.validation),
             sampling,
-            measure=run.evaluator,
+            evaluator=run.evaluator,
         )
 
     with context.averaged_policy(), _generator(run):
@@ -139,20 +139,20 @@ def validate(run: Run) -> Mapping[str, float]:
 
 
 def validation_metrics(rows: Sequence[Row]) -> Mapping[str, float]:
-    """Return `validation/score`, the keys of SCORED and all other keys with enough rows; empty without rows.
+    """Return `validation/score`, the keys of DECISION_KEYS and all other keys with enough rows; empty without rows.
 
-    The score is the mean of the keys of SCORED over the tasks that have rows. It uses only labels and rules, because
-    not every position has move evaluations.
+    The score is the mean of the keys of DECISION_KEYS over the tasks that have rows. It uses only labels and rules,
+    because not every position has move evaluations.
     """
     values_by_key = {key: [row.values[f"{SAMPLED}/{key}"] for row in rows if f"{SAMPLED}/{key}" in row.values]
                      for key in GREEDY}  # fmt: skip
-    scored = [fmean(values_by_key[key]) for key in SCORED.values() if values_by_key[key]]
+    scored = [fmean(values_by_key[key]) for key in DECISION_KEYS.values() if values_by_key[key]]
     if not scored:
         return {}
     means = {
         f"validation/{key}": fmean(values)
         for key, values in values_by_key.items()
-        if len(values) >= LEAST_ROWS or (values and key in SCORED.values())
+        if len(values) >= LEAST_ROWS or (values and key in DECISION_KEYS.values())
     }
     return {"validation/score": fmean(scored), **means}
 

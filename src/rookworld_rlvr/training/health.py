@@ -13,7 +13,7 @@ from statistics import fmean
 import numpy as np
 
 from ..errors import TrainingGaveUpError
-from ..evaluation.headline import SCORED
+from ..evaluation.headline import DECISION_KEYS
 from ..stability.recovery import RecoveryState
 from .state import StepReport
 
@@ -105,7 +105,7 @@ class SignWatch:
     def observe_validation(self, metrics: Mapping[str, float]) -> None:
         """Add the validation scores of a step or of the start."""
         for key, value in metrics.items():
-            if key.removeprefix("validation/") in SCORED.values():
+            if key.removeprefix("validation/") in DECISION_KEYS.values():
                 self._validations.setdefault(key, []).append(value)
 
     def metrics(self) -> dict[str, float]:

@@ -55,7 +55,7 @@ def run_steps(run: Run, first_step: int) -> tuple[int, str, float]:
             minutes = (time.perf_counter() - started) / 60
             if run.config.max_minutes and run.context.world.any(minutes >= run.config.max_minutes, "the clock"):
                 stopped = "max_minutes"
-            _settle(run, report, last=stopped != "finished" or step == run.config.steps)
+            _finish_step(run, report, last=stopped != "finished" or step == run.config.steps)
     if stopped == INTERRUPTED and _finite_state(run.context):
         save(run, step, None)
     return step, stopped, completions / max(time.perf_counter() - started, 1e-9)
@@ -75,7 +75,7 @@ def _step_or_stop(run: Run, step: int) -> StepReport | None:
         return None
 
 
-def _settle(run: Run, report: StepReport, *, last: bool) -> None:
+def _finish_step(run: Run, report: StepReport, *, last: bool) -> None:
     """Apply recovery after a step, write its metrics, and validate or save if due. Raises TrainingGaveUpError."""
     context, step = run.context, report.step + 1
     compare_weights(run, step)
@@ -112,7 +112,7 @@ def _late_fault(run: Run, report: StepReport, *, about_to_save: bool) -> Fault |
     The state is also checked if the step had a fault that does not damage the weights.
     """
     context = run.context
-    if report.fault is not None and report.fault.damages:
+    if report.fault is not None and report.fault.damages_weights:
         return None
     rewarded = report.fault is None and report.rewards_PG.numel() and report.step >= run.config.rubric.warmup_steps
     if run.config.recovery.enabled and rewarded:
@@ -224,5 +224,5 @@ def save(run: Run, step: int, score: float | None) -> None:
     if score is None and not config.validation.every:
         score = context.guards.reward_score()
     if step % config.checkpoint_every == 0 or step == config.steps:
-        context.recovery.saved(step, -math.inf if score is None else score, measured=measured)
+        context.recovery.record_checkpoint(step, -math.inf if score is None else score, measured=measured)
     save_checkpoint(run.folder, context, step=step, keep=config.keep_checkpoints)

@@ -59,10 +59,10 @@ class PreflightInput:
         return make_batch(self.groups, pad_id=self.policy.pad_id, device=self.policy.device)
 
 
-def run_preflight(given: PreflightInput) -> list[PreflightCheck]:
+def run_preflight(inputs: PreflightInput) -> list[PreflightCheck]:
     """Run all checks, in order. No update may have been made: the reference must equal the policy."""
     with torch.no_grad():
-        return [result for check in CHECKS for result in check(given)]
+        return [result for check in CHECKS for result in check(inputs)]
 
 
 def preflight_checks(context: StepContext, examples: list[Example]) -> list[PreflightCheck]:
@@ -103,10 +103,10 @@ def require_passed(results: Sequence[PreflightCheck]) -> None:
         raise PreflightError("preflight refused: " + "; ".join(refused))
 
 
-def _policy_is_reference(given: PreflightInput) -> list[PreflightCheck]:
-    batch = given.batch()
-    logprobs = given.policy.statistics(batch, temperature=given.temperature).logprobs
-    ref_logprobs = given.reference.statistics(batch, temperature=given.temperature).logprobs
+def _policy_is_reference(inputs: PreflightInput) -> list[PreflightCheck]:
+    batch = inputs.batch()
+    logprobs = inputs.policy.statistics(batch, temperature=inputs.temperature).logprobs
+    ref_logprobs = inputs.reference.statistics(batch, temperature=inputs.temperature).logprobs
     kl = kl_k3(logprobs, ref_logprobs).abs().max()
     ratio = ((logprobs - ref_logprobs).exp() - 1).abs().max()
     return [
@@ -115,36 +115,36 @@ def _policy_is_reference(given: PreflightInput) -> list[PreflightCheck]:
     ]
 
 
-def _dropout_is_off(given: PreflightInput) -> list[PreflightCheck]:
-    given.policy.model.train()
-    batch = given.batch()
-    once, again = (given.policy.statistics(batch, temperature=given.temperature).logprobs for _ in range(2))
+def _dropout_is_off(inputs: PreflightInput) -> list[PreflightCheck]:
+    inputs.policy.model.train()
+    batch = inputs.batch()
+    once, again = (inputs.policy.statistics(batch, temperature=inputs.temperature).logprobs for _ in range(2))
     text = "largest difference of two passes in training mode, nat; model.dropout=0 turns dropout off"
     return [_result("dropout_off", (once - again).abs().max(), EQUAL_BOUND, text)]
 
 
-def _padding_is_neutral(given: PreflightInput) -> list[PreflightCheck]:
-    batch = given.batch()
-    behind = given.policy.statistics(batch, temperature=given.temperature).logprobs
-    padded = replace(given.policy, packs=False)
-    in_front = padded.statistics(_left_padded(given, batch), temperature=given.temperature).logprobs
+def _padding_is_neutral(inputs: PreflightInput) -> list[PreflightCheck]:
+    batch = inputs.batch()
+    logprobs = inputs.policy.statistics(batch, temperature=inputs.temperature).logprobs
+    padded = replace(inputs.policy, packs=False)
+    left_padded_logprobs = padded.statistics(_left_padded(inputs, batch), temperature=inputs.temperature).logprobs
     text = "largest change of a log-prob when rows are padded in front instead of packed or padded behind, nat"
     return [
         _result(
             "padding_neutral",
-            (behind - in_front).abs().max(),
-            PADDING_BOUND_NAT[given.policy.precision],
+            (logprobs - left_padded_logprobs).abs().max(),
+            PADDING_BOUND_NAT[inputs.policy.precision],
             text,
         )
     ]
 
 
-def _left_padded(given: PreflightInput, batch: Batch) -> Batch:
+def _left_padded(inputs: PreflightInput, batch: Batch) -> Batch:
     """Return the batch's rows with all padding, and LEFT_PADS more pads, in front."""
     lengths = batch.attention_BT.sum(1).tolist()
     rows = [batch.tokens_BT[i, :length].tolist() for i, length in enumerate(lengths)]
-    longest = [given.policy.pad_id] * (max(lengths) + LEFT_PADS)
-    tokens_BT, attention_BT = left_padded([*rows, longest], given.policy.pad_id, given.policy.device)
+    longest = [inputs.policy.pad_id] * (max(lengths) + LEFT_PADS)
+    tokens_BT, attention_BT = left_padded([*rows, longest], inputs.policy.pad_id, inputs.policy.device)
     tokens_BT, attention_BT = tokens_BT[:-1], attention_BT[:-1]
     return Batch(
         tokens_BT,
@@ -164,17 +164,17 @@ def _moved(values_BT: Tensor, lengths: Sequence[int], width: int) -> Tensor:
     return moved_BT
 
 
-def _sampler_agrees(given: PreflightInput) -> list[PreflightCheck]:
-    batch = given.batch()
-    logprobs = given.policy.statistics(batch, temperature=given.temperature).logprobs
+def _sampler_agrees(inputs: PreflightInput) -> list[PreflightCheck]:
+    batch = inputs.batch()
+    logprobs = inputs.policy.statistics(batch, temperature=inputs.temperature).logprobs
     gap = (logprobs - batch.sampler_logprobs_BT[batch.loss_mask_BT]).abs().max()
     text = "largest difference of the sampler's and the trainer's log-prob of a sampled token, nat"
-    return [_result("sampler_agrees", gap, SAMPLER_BOUND_NAT[given.policy.precision], text)]
+    return [_result("sampler_agrees", gap, SAMPLER_BOUND_NAT[inputs.policy.precision], text)]
 
 
-def _sampler_is_synced(given: PreflightInput) -> list[PreflightCheck]:
-    given.generator.sync(given.policy.model)
-    differs = float(given.generator.weights_checksum() != checksum(given.policy.model))
+def _sampler_is_synced(inputs: PreflightInput) -> list[PreflightCheck]:
+    inputs.generator.sync(inputs.policy.model)
+    differs = float(inputs.generator.weights_checksum() != checksum(inputs.policy.model))
     return [_result("sampler_synced", differs, 0.0, "1 if the sampler's weights are not the trainer's")]
 
 

@@ -39,7 +39,7 @@ def make_run_folder(root: Path, name: str, *, now: datetime) -> Path:
 
 
 @contextmanager
-def held(folder: Path, lock: int = fcntl.LOCK_EX) -> Iterator[None]:
+def locked(folder: Path, lock: int = fcntl.LOCK_EX) -> Iterator[None]:
     """Lock the run's folder during the block. The lock is released however the process ends. Raises UserError.
 
     LOCK_EX excludes every other process. With LOCK_SH this process only reads, and others may read at the same time.
@@ -66,7 +66,7 @@ def point_latest(root: Path, folder: Path) -> None:
 def unfinished(root: Path) -> Iterator[Path]:
     """Yield the runs under `root` that have not finished and that no other process trains, the newest first."""
     for path in sorted(root.glob(f"*/*/{CONFIG_FILE}"), reverse=True):
-        if is_unfinished(path.parent) and not _is_held(path.parent):
+        if is_unfinished(path.parent) and not _is_locked(path.parent):
             yield path.parent
 
 
@@ -88,9 +88,9 @@ def is_unfinished(folder: Path) -> bool:
         return False
 
 
-def _is_held(folder: Path) -> bool:
+def _is_locked(folder: Path) -> bool:
     try:
-        with held(folder, fcntl.LOCK_SH):
+        with locked(folder, fcntl.LOCK_SH):
             return False
     except UserError:
         return True

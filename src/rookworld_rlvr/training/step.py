@@ -82,7 +82,7 @@ def _sample_and_train(context: StepContext, report: StepReport) -> None:
     checks.check_rewards(collected.rewards_PG)
     with timed(report.times_s, "train"):
         batch = make_batch(collected.groups, pad_id=context.policy.pad_id, device=context.policy.device)
-        table = _before_the_first_update(context, batch)
+        table = _old_logprobs(context, batch)
         report.used_P = used_P(collected, context.config.objective.advantage)
         report.advantages_PG = _advantages(context, collected, table, report)
         batch = _trained_batch(context, collected, report.advantages_PG, table, batch)
@@ -102,7 +102,7 @@ def _collect(context: StepContext, step: int, schedule_step: int) -> Collection:
         return collect(context, step, schedule_step)
 
 
-def _before_the_first_update(context: StepContext, batch: Batch) -> TokenTable | None:
+def _old_logprobs(context: StepContext, batch: Batch) -> TokenTable | None:
     """Return the log-probs of policy and reference before the first update; None if nothing needs them."""
     if context.config.objective.updates == 1 and context.config.kl.form is not KLForm.in_reward:
         return None
@@ -162,12 +162,12 @@ def _accumulate(
     )
     plan = context.loss_plan(sizes, kl_coef=report.kl_coef, stale=report.collection.staleness > 0)
     part = _examples_with_a_gradient(part, plan)
-    of_update = TokenTotals()
+    update_totals = TokenTotals()
     for loss, tokens in context.retry_with_smaller_batches(partial(_backward, context, part, moves, plan, report)):
         report.loss += loss
         report.tokens.add(tokens)
-        of_update.add(tokens)
-    checks.check_kl(context, part, of_update)
+        update_totals.add(tokens)
+    checks.check_kl(context, part, update_totals)
 
 
 def _backward(
@@ -232,17 +232,19 @@ def _update(context: StepContext, part: Batch, report: StepReport) -> None:
     torch.nn.utils.clip_grads_with_norm_(parameters, context.config.optim.max_grad_norm, total_norm)
     for group in context.optimizer.param_groups:
         group["lr"] = report.lr
-    moved = context.world.barrier(partial(_moved, context.optimizer, parameters), "an update")
+    weights_before = context.world.barrier(partial(_optimizer_step, context.optimizer, parameters), "an update")
     report.updates += 1
     context.at(Moment.updated, report)
-    for before, parameter in zip(moved, parameters, strict=True):
-        before.sub_(parameter.detach())
-    update_norm = float(full_tensor(torch.nn.utils.get_total_norm(moved)))
+    # In place, to save the memory of another copy of the weights.
+    changes = weights_before
+    for change, parameter in zip(changes, parameters, strict=True):
+        change.sub_(parameter.detach())
+    update_norm = float(full_tensor(torch.nn.utils.get_total_norm(changes)))
     checks.check_update(context, update_norm, part)
     report.update_norm += update_norm
 
 
-def _moved(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> list[Tensor]:
+def _optimizer_step(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> list[Tensor]:
     """Step the optimiser; return copies of the weights before the step. Raises FaultError if memory runs out.
 
     Memory may run out in the middle of the step, on one of several ranks, so this fault ends the run on all ranks.

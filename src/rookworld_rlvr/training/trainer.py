@@ -33,7 +33,7 @@ from .run_files import (
     ROLLOUTS_FILE,
     SUMMARY,
     cut_lines,
-    held,
+    locked,
     point_latest,
 )
 
@@ -44,7 +44,7 @@ def train(run: Run) -> dict[str, Any]:
     """Execute the whole run; write and return its summary. Raises PreflightError, TrainingGaveUpError and UserError."""
     world = run.context.world
     try:
-        with _stop_on_signal(run), held(run.folder) if world.is_rank_0 else nullcontext():
+        with _stop_on_signal(run), locked(run.folder) if world.is_rank_0 else nullcontext():
             summary = _train(run)
         for sink in run.sinks:
             sink.conclude(summary)
@@ -144,7 +144,7 @@ def begin(run: Run) -> tuple[int, list[Row]]:
     """Start or resume the run; return the number of steps done and the rows evaluated before training."""
     checkpoint = find_run(run.config.resume)[1] if run.config.resume else None
     if checkpoint is not None:
-        return _go_on(run, checkpoint)
+        return _resume(run, checkpoint)
     rows = evaluated(run, "before")
     _begin_files(run, rows)
     curve = start_of_curve(run) if _needs_first_score(run) else {}
@@ -173,7 +173,7 @@ def _needs_first_score(run: Run) -> bool:
     return run.config.reference.mode is ReferenceMode.on_improvement or run.config.validation.every > 0
 
 
-def _go_on(run: Run, checkpoint: Any) -> tuple[int, list[Row]]:
+def _resume(run: Run, checkpoint: Any) -> tuple[int, list[Row]]:
     path, world = run.folder / BEFORE_ROWS, run.context.world
     steps_done = world.barrier(lambda: load_checkpoint(checkpoint, run.context), "the checkpoint")
     values = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
@@ -181,12 +181,12 @@ def _go_on(run: Run, checkpoint: Any) -> tuple[int, list[Row]]:
     if len(values) != len(evaluated_items):
         raise UserError(f"resume: expected {len(evaluated_items)} evaluated rows in {path}, got {len(values)}")
     world.barrier(lambda: None, "the rows before")
-    _go_on_in_files(run, steps_done)
+    _truncate_files(run, steps_done)
     return steps_done, [Row(i, evaluated_items[i], value) for i, value in enumerate(values)]
 
 
 @on_rank_0("the run's files")
-def _go_on_in_files(run: Run, steps_done: int) -> None:
+def _truncate_files(run: Run, steps_done: int) -> None:
     """Remove everything later than the checkpoint from the run's files, and replay the metrics to the warning signs."""
     remove(folder for folder in list_checkpoints(run.folder) if int(folder.name.split("-")[1]) > steps_done)
     write_text(run.folder / CONFIG_FILE, run.config_text)

@@ -26,7 +26,7 @@ from ...tasks.audit import audit
 from ...tasks.audit_report import AuditReport
 from ...tasks.corpus import read_corpus
 from ...tasks.move_evals import MoveEvals, render_move_evals
-from ...tasks.transitions import TransitionSource, replayed
+from ...tasks.transitions import TransitionSource, rows_from_positions
 from ...tasks.types import Task
 from .game_log import GameLog, Header
 from .rows import Rows, row_of_move_evals, row_of_transition
@@ -135,7 +135,7 @@ def _generate_task(task: Task, request: Request, engine: Header, progress: Progr
 
 def _add_given_games(rows: Rows, request: Request) -> None:
     for number, fens in enumerate(request.labelling.given):
-        for row in replayed(fens, random.Random(f"given-{request.seed}-{number}"), TransitionSource.given):
+        for row in rows_from_positions(fens, random.Random(f"given-{request.seed}-{number}"), TransitionSource.given):
             if rows.full:
                 return
             rows.add(row_of_transition(row.render()))
@@ -150,7 +150,7 @@ def _add_engine_games(rows: Rows, request: Request) -> None:
         next(games)
         for number, game in enumerate(games):
             fens = [fields[1] for fields in (line.split("\t") for line in json.loads(game)) if fields[0] == "engine"]
-            for row in replayed(fens, random.Random(f"replayed-{request.seed}-{number}")) if fens else ():
+            for row in rows_from_positions(fens, random.Random(f"replayed-{request.seed}-{number}")) if fens else ():
                 if len(rows.kept) >= ENGINE_SHARE * request.rows:
                     return
                 rows.add(row_of_transition(row.render()))

@@ -141,10 +141,10 @@ def _labelled_game(seed: int, number: int, engine: Engine, labelling: Labelling)
 def _begin_worker() -> None:
     """Ignore Ctrl-C, which the terminal sends to all processes, and end this worker when the parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    threading.Thread(target=_exit_when_parent_ends, daemon=True).start()
 
 
-def _end_with_the_parent() -> None:
+def _exit_when_parent_ends() -> None:
     """Exit when the parent ends. A worker that is playing a game does not read its pipe and would not notice."""
     parent = multiprocessing.parent_process()
     assert parent is not None

@@ -16,12 +16,12 @@ MISSING = "nothing"
 
 
 @dataclass(frozen=True, slots=True)
-class Belief:
+class StateComparison:
     """Comparison of a completion with the truth, square by square and field by field."""
 
-    believed: chess.BaseBoard | None
+    predicted: chess.BaseBoard | None
     """The pieces on the board that the completion describes; None if no board can be read."""
-    true: chess.BaseBoard
+    expected: chess.BaseBoard
     squares: tuple[chess.Square, ...]
     """Squares that differ, in the order a1, b1, …, h8."""
     fields: tuple[str, ...]
@@ -33,23 +33,25 @@ class Belief:
         return [*map(chess.square_name, self.squares), *self.fields]
 
 
-def compare_belief(prompt: EnvironmentPrompt, completion: str) -> Belief:
+def compare_next_state(prompt: EnvironmentPrompt, completion: str) -> StateComparison:
     """Compare the completion's next state with that of python-chess. Any text is accepted as a completion.
 
     >>> prompt = EnvironmentPrompt(chess.STARTING_FEN, "e2e4", ())
     >>> completion = "rnbqkbnr/pppppppp/8/8/3P4/8/PPPP1PPP/RNBQKBNR w KQkq - 0 1+0.001+0+0"
-    >>> compare_belief(prompt, completion).wrong
+    >>> compare_next_state(prompt, completion).wrong
     ['d4', 'e4', 'turn: wrote w, true b']
     """
     truth, written = environment_truth(prompt), environment_fields(completion)
     true_fen, fen = truth.next_fen.split(" "), written[0].split(" ")
     flags = (str(truth.reward), str(int(truth.terminated)), str(int(truth.truncated)))
-    behind = _differences(FLAGS, written[1:], flags)
-    believed, true = _pieces(fen[0]), chess.BaseBoard(true_fen[0])
-    if believed is None:
-        return Belief(None, true, (), (NO_BOARD, *behind))
-    squares = tuple(square for square in chess.SQUARES if believed.piece_at(square) != true.piece_at(square))
-    return Belief(believed, true, squares, (*_differences(FEN_FIELDS, fen[1:], true_fen[1:]), *behind))
+    flag_errors = _differences(FLAGS, written[1:], flags)
+    predicted, expected = _pieces(fen[0]), chess.BaseBoard(true_fen[0])
+    if predicted is None:
+        return StateComparison(None, expected, (), (NO_BOARD, *flag_errors))
+    squares = tuple(square for square in chess.SQUARES if predicted.piece_at(square) != expected.piece_at(square))
+    return StateComparison(
+        predicted, expected, squares, (*_differences(FEN_FIELDS, fen[1:], true_fen[1:]), *flag_errors)
+    )
 
 
 def _pieces(placement: str) -> chess.BaseBoard | None:
