@@ -112,7 +112,8 @@ def main() -> int:
     else:
         figures = (sleep if given.probe == "sleep" else out_of_memory)(given.overrides)
         print(figures)
-        given.json.write_text(json.dumps(figures, indent=2))
+        if given.json:
+            given.json.write_text(json.dumps(figures, indent=2))
     return 0
 
 

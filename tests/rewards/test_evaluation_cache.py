@@ -117,8 +117,9 @@ def test_by_labels_alone_an_analysis_is_not_looked_at() -> None:
 @pytest.mark.parametrize("text", ["no tabs at all", "test\t8/8/8/8/8/8/8/8 w - - 0\te2e4:1"])
 def test_a_file_that_is_none_is_refused_in_one_line_that_names_the_place(tmp_path: Path, text: str) -> None:
     path = tmp_path / "book.tsv"
-    path.write_text(f"{render_move_evals(MoveEvals(FEN, 'test', legal(FEN)))}\n{text}\n")
-    with pytest.raises(EvaluationCacheError, match=r"book\.tsv, line 2: expected") as raised:
+    twice = f"{render_move_evals(MoveEvals(FEN, 'test', legal(FEN)))}\n" * 2
+    path.write_text(f"{twice}{text}\n")
+    with pytest.raises(EvaluationCacheError, match=r"book\.tsv, line 3: expected") as raised:
         load_cache(str(path))
     assert "\n" not in str(raised.value)
 

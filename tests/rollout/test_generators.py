@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rookworld_rlvr.model.policy import Policy
-from rookworld_rlvr.rollout.generator import Generator, GeneratorConfig, SampledCompletion
+from rookworld_rlvr.rollout.generator import Generator, GeneratorConfig, PromptLengthError, SampledCompletion
 
 Prompts = list[tuple[int, ...]]
 Engine = Callable[..., Generator]
@@ -154,6 +154,10 @@ def test_generation_leaves_the_training_flag_as_it_was(
 ) -> None:
     policy.model.train(training)
     generator.generate(prompts, group_size=1, temperature=1.0, seeds=SEEDS)
+    assert policy.model.training is training
+    too_long = (0,) * 10_000
+    with pytest.raises(PromptLengthError):
+        generator.generate([too_long], group_size=1, temperature=1.0, seeds=SEEDS[:1])
     assert policy.model.training is training
 
 

@@ -345,3 +345,19 @@ def test_packed_rows_are_trained_as_padded_ones_are(make_run: MakeRun) -> None:
         assert metrics[key] == pytest.approx(others[key], rel=1e-4)
     for ours, theirs in zip(packed, padded, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-4)
+
+
+def test_the_loss_of_a_step_is_a_mean_over_its_updates_even_after_a_fault(make_run: MakeRun) -> None:
+    def step(*, fault: bool) -> StepReport:
+        context = make_run("objective.minibatches=2").context
+
+        def break_the_second_update(moment: Moment, _context: StepContext, report: StepReport) -> None:
+            if moment is Moment.accumulated and report.updates and fault:
+                next(context.policy.model.parameters()).grad.fill_(torch.nan)
+
+        context.hooks.append(break_the_second_update)
+        return grpo_step(context, 0)
+
+    whole, ended = step(fault=False), step(fault=True)
+    assert (whole.updates, ended.updates) == (2, 1) and ended.fault is not None
+    assert ended.loss == whole.loss != 0

@@ -16,7 +16,7 @@ from ..rewards.rubric import MoveSource
 from ..rollout.generator import GeneratorKind
 from ..stability.faults import FaultError
 from ..training.all_moves import MoveBatch, expected_value
-from ..training.checkpoint import list_checkpoints, load_checkpoint
+from ..training.checkpoint import checkpoint_step, list_checkpoints, load_checkpoint
 from ..training.checks import check_gradient, check_logprobs, check_loss
 from ..training.config import RunConfig
 from ..training.diagnosis import load_fault
@@ -71,7 +71,7 @@ def _context(run_folder: Path, saved: dict[str, Any]) -> tuple[StepContext, str]
     config.generator.kind = GeneratorKind.hf
     config.rubric.source = MoveSource.rules
     context = build_unsaved_run(config).context
-    earlier = [folder for folder in list_checkpoints(run_folder) if int(folder.name.split("-")[1]) < saved["step"]]
+    earlier = [folder for folder in list_checkpoints(run_folder) if checkpoint_step(folder) < saved["step"]]
     if earlier:
         load_checkpoint(earlier[-1], context)
     if saved["policy"] is not None:

@@ -18,7 +18,7 @@ from ..files import write_text
 from ..report.page import REPORT, render
 from ..report.run_record import read_run
 from ..report.summary import summarise_run
-from ..training.checkpoint import checkpoint_folder, find_run
+from ..training.checkpoint import checkpoint_folder, checkpoint_step, find_run
 from ..training.config import RunConfig
 from ..training.run import Run
 from ..training.run_files import CONFIG_FILE, INTERRUPTED, is_unfinished, unfinished
@@ -113,7 +113,7 @@ def _finished(config: RunConfig, given: Sequence[str]) -> str:
     folder, checkpoint = find_run(config.resume)
     if {override.split("=", 1)[0] for override in given} - {"resume", "trust", "steps"}:
         return ""
-    if checkpoint is None or is_unfinished(folder) or int(checkpoint.name.removeprefix("step-")) < config.steps:
+    if checkpoint is None or is_unfinished(folder) or checkpoint_step(checkpoint) < config.steps:
         return ""
     return f"already finished: {folder}; with steps={2 * config.steps} it trains on"
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from ..board.fen import parse_fen
 from ..model.batch import collate, similar_lengths
 from ..model.device import Precision
-from ..model.policy import Policy, spread
+from ..model.policy import Policy, evaluation_mode, spread
 from ..rollout.groups import prompt_tokens
 from ..tasks import Example, parse_prompt
 from .completions import CHUNK_ROWS
@@ -75,15 +75,13 @@ def label_losses(policy: Policy, examples: Sequence[Example]) -> list[LabelLoss 
     rows = {i: row for i, row in enumerate(tokenised) if row is not None and sum(map(len, row)) <= most}
     fitting = list(rows)
     losses: list[LabelLoss | None] = [None] * len(examples)
-    was_training = policy.model.training
-    policy.model.eval()
-    for places in similar_lengths([sum(map(len, rows[i])) for i in fitting], BATCH_ROWS):
-        chosen = [fitting[place] for place in places]
-        batch = collate([rows[i] for i in chosen], pad_id=policy.pad_id, device=policy.device)
-        logprobs_BT = spread(policy.statistics(batch, temperature=1.0).logprobs.double(), batch.loss_mask_BT)
-        for i, nat in zip(chosen, (-logprobs_BT.sum(1)).tolist(), strict=True):
-            losses[i] = LabelLoss(nat if math.isfinite(nat) else math.inf, len(rows[i][1]))
-    policy.model.train(was_training)
+    with evaluation_mode(policy.model):
+        for places in similar_lengths([sum(map(len, rows[i])) for i in fitting], BATCH_ROWS):
+            chosen = [fitting[place] for place in places]
+            batch = collate([rows[i] for i in chosen], pad_id=policy.pad_id, device=policy.device)
+            logprobs_BT = spread(policy.statistics(batch, temperature=1.0).logprobs.double(), batch.loss_mask_BT)
+            for i, nat in zip(chosen, (-logprobs_BT.sum(1)).tolist(), strict=True):
+                losses[i] = LabelLoss(nat if math.isfinite(nat) else math.inf, len(rows[i][1]))
     return losses
 
 

@@ -1,6 +1,7 @@
 """The trained model: loading it, and its log-probs of a batch."""
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -206,6 +207,17 @@ def spread(values_N: Tensor, loss_mask_BT: Tensor) -> Tensor:
     """Return the trained tokens' values at their places in (B, T), 0 elsewhere; keeps the gradient."""
     empty_BT = torch.zeros(loss_mask_BT.shape, dtype=values_N.dtype, device=values_N.device)
     return empty_BT.masked_scatter(loss_mask_BT, values_N)
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Put the model into evaluation mode within the context; afterwards restore its mode (training or evaluation)."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 def tiny_model_folder() -> Path:

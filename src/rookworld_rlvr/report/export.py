@@ -15,7 +15,7 @@ from ..evaluation.headline import HEADLINE, MATCH_ELO
 from ..evaluation.keys import SAMPLED, lower_is_better
 from ..evaluation.metrics import EVALUATION_METRICS
 from ..files import make_folder, write_text
-from ..training.checkpoint import FOLDER, STATE_FILE, list_checkpoints
+from ..training.checkpoint import FOLDER, STATE_FILE, checkpoint_step, list_checkpoints
 from ..training.run_files import CONFIG_FILE
 from .run_record import RunRecord, read_run
 from .summary import summarise_run
@@ -39,7 +39,7 @@ def export(run: Path, target: Path, *, checkpoint: str, name: str) -> list[Path]
     for file in sorted(source.iterdir()):
         if file.is_file() and not file.is_symlink() and file.name not in LEFT_OUT:
             shutil.copyfile(file, target / file.name)
-    card = model_card(record, step=_step(source), name=name, parameters=_parameters(target / WEIGHTS))
+    card = model_card(record, step=checkpoint_step(source), name=name, parameters=_parameters(target / WEIGHTS))
     write_text(target / CARD, str(card))
     return sorted(target.iterdir())
 
@@ -120,7 +120,3 @@ def _checkpoint(run: Path, name: str) -> Path:
         there = ", ".join(["last", "best", *(path.name for path in known)])
         raise UserError(f"export: expected a checkpoint of {run}, one of {there}, got {name!r}")
     return folder
-
-
-def _step(folder: Path) -> int:
-    return int(folder.name.removeprefix("step-"))

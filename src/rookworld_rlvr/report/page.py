@@ -80,7 +80,8 @@ def render(runs: Sequence[RunRecord]) -> str:
         "runs": [{"name": run.name, "marks": marks(run)} for run in runs],
         "charts": chart_data(runs),
     }
-    shown = [one for number, run in enumerate(runs) for one in shown_transcripts(run, number, TRANSCRIPTS // len(runs))]
+    per_run = max(1, TRANSCRIPTS // len(runs))
+    shown = [one for number, run in enumerate(runs) for one in shown_transcripts(run, number, per_run)]
     return environment.get_template("report.html.jinja").render(
         title=f"{len(runs)} runs" if len(runs) > 1 else runs[0].name,
         runs=[_page(run) for run in runs],

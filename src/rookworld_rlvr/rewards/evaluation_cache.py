@@ -47,11 +47,13 @@ def load_cache(source: str) -> EvaluationCache:
         return EvaluationCache({}, "")
     path = asset("data/move_evals.tsv.gz") if source == DEFAULT else Path(source)
     lines: dict[str, str] = {}
+    number = 0
     try:
         for line in move_evals_lines(path):
+            number += 1
             lines[engine_position(_fen(line))] = line
     except (OSError, ValueError) as error:
-        place = f"{source}, line {len(lines) + 1}"
+        place = f"{source}, line {number}" if number else source
         raise EvaluationCacheError(f"expected a file of move evaluations, got {place}: {error}") from error
     return EvaluationCache(lines, "shipped" if source == DEFAULT else "file")
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..model.batch import MOST_PADDING, similar_lengths
+from ..model.policy import evaluation_mode
 from ..model.weights import checksum
 from .sampling import uniform_numbers
 from .vllm_config import VLLMConfig
@@ -173,16 +174,14 @@ class TrainerModelGenerator(ABC):
         limit = self._config.max_new_tokens if temperature else 0
         groups: list[list[SampledCompletion]] = [[] for _ in prompts]
         size = max(1, self._config.batch_size // group_size)
-        was_training = self._model.training
-        self._model.eval()
         device = next(self._model.parameters()).device
-        for chosen in similar_lengths([len(prompt) for prompt in prompts], size, self.most_padding):
-            own = [seeds[i] for i in chosen] if temperature else [0] * len(chosen)
-            uniform_PGT = uniform_numbers(own, group_size, limit, device)
-            completions = self._sample([prompts[i] for i in chosen], uniform_PGT, temperature, top_k)
-            for row, i in enumerate(chosen):
-                groups[i] = completions[row * group_size : (row + 1) * group_size]
-        self._model.train(was_training)
+        with evaluation_mode(self._model):
+            for chosen in similar_lengths([len(prompt) for prompt in prompts], size, self.most_padding):
+                own = [seeds[i] for i in chosen] if temperature else [0] * len(chosen)
+                uniform_PGT = uniform_numbers(own, group_size, limit, device)
+                completions = self._sample([prompts[i] for i in chosen], uniform_PGT, temperature, top_k)
+                for row, i in enumerate(chosen):
+                    groups[i] = completions[row * group_size : (row + 1) * group_size]
         return groups
 
     @abstractmethod

@@ -105,7 +105,8 @@ class EnginePool:
         try:
             analyses = {position: self._result(request) for position, request in requests.items()}
         finally:
-            self._wait_s += time.perf_counter() - began
+            with self._lock:
+                self._wait_s += time.perf_counter() - began
         return [analyses[position] for position in positions]
 
     def counts(self) -> EngineCounts:
@@ -152,9 +153,10 @@ class EnginePool:
             analysis = request.future.result()
         except CancelledError as error:
             raise ScorerError("the engine is closed") from error
-        self._positions += 1
-        self._searched += request.searched
-        request.searched = False
+        with self._lock:
+            self._positions += 1
+            self._searched += request.searched
+            request.searched = False
         return analysis
 
     def _search(self, position: str, limit: Limit) -> Analysis:

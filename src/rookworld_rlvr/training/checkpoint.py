@@ -124,10 +124,15 @@ def checkpoint_folder(run_folder: Path, step: int) -> Path:
     return run_folder / FOLDER / f"step-{step}"
 
 
+def checkpoint_step(folder: Path) -> int:
+    """Return the step of a checkpoint's folder."""
+    return int(folder.name.removeprefix("step-"))
+
+
 def list_checkpoints(run_folder: Path) -> list[Path]:
     """Return the finished checkpoints of a run, oldest first. Other folders beside them are ignored."""
-    checkpoints = ((path.name.removeprefix("step-"), path) for path in (run_folder / FOLDER).glob("step-*"))
-    return [path for _, path in sorted((int(number), path) for number, path in checkpoints if number.isdecimal())]
+    folders = (run_folder / FOLDER).glob("step-*")
+    return sorted((path for path in folders if path.name.removeprefix("step-").isdecimal()), key=checkpoint_step)
 
 
 def find_run(resume: str) -> tuple[Path, Path | None]:

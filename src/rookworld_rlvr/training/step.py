@@ -65,7 +65,6 @@ def grpo_step(context: StepContext, step: int) -> StepReport:
             references = context.references
             reshard(context.policy.model, references.current.model, references.original.model)
     report.times_s |= report.collection.times_s
-    report.loss /= max(report.updates, 1)
     context.clock.schedule_step += 1
     return report
 
@@ -89,8 +88,10 @@ def _sample_and_train(context: StepContext, report: StepReport) -> None:
         moves = move_batch(collected.groups, context.policy)
         updates_per_pass = max(1, min(context.config.objective.minibatches, len(batch.tokens_BT)))
         step_tokens = batch.trained_tokens() / updates_per_pass
+        losses: list[float] = []
         for part in _parts(batch, updates_per_pass, context.config, report.step):
-            _accumulate(context, part, moves, step_tokens, report)
+            losses.append(_accumulate(context, part, moves, step_tokens, report))
+            report.loss = sum(losses) / len(losses)
             _update(context, part, report)
 
 
@@ -152,8 +153,8 @@ def _parts(batch: Batch, updates_per_pass: int, config: RunConfig, step: int) ->
 
 def _accumulate(
     context: StepContext, part: Batch, moves: MoveBatch | None, step_tokens: float, report: StepReport
-) -> None:
-    """Accumulate the gradient of one update in the parameters; add its loss and token totals to the report."""
+) -> float:
+    """Accumulate the gradient of one update in the parameters; return its loss and add its tokens to the report."""
     sizes = LossSizes(
         completions=len(part.tokens_BT),
         tokens=part.trained_tokens(),
@@ -162,12 +163,13 @@ def _accumulate(
     )
     plan = context.loss_plan(sizes, kl_coef=report.kl_coef, stale=report.collection.staleness > 0)
     part = _examples_with_a_gradient(part, plan)
-    update_totals = TokenTotals()
+    total_loss, update_totals = 0.0, TokenTotals()
     for loss, tokens in context.retry_with_smaller_batches(partial(_backward, context, part, moves, plan, report)):
-        report.loss += loss
+        total_loss += loss
         report.tokens.add(tokens)
         update_totals.add(tokens)
     checks.check_kl(context, part, update_totals)
+    return total_loss
 
 
 def _backward(
