@@ -1,6 +1,6 @@
-"""A small model that has begun to learn the formats and a corpus, both made once a session; runs in tmp.
+"""Fixtures: a corpus and a small model trained on it, made once per session, runs in temporary folders, and engines.
 
-torch is imported only by the fixtures that need it, so that tests of chess alone start in a second.
+torch is imported only by the fixtures that need it, so that tests without a model start in a second.
 """
 
 import json
@@ -18,12 +18,12 @@ from typing import Any
 import chess
 import pytest
 
-# A shell's job in the background ignores Ctrl-C, and so would the commands that tests start and interrupt.
+# A shell's background job ignores SIGINT. The commands that tests start and interrupt would inherit this.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-# Before torch is imported: these tensors are too small to share out, and one thread gives the same bits.
+# Set before torch is imported. The tensors are too small for several threads, and one thread gives reproducible bits.
 os.environ["OMP_NUM_THREADS"] = "1"
-# Nothing here may ask a hub or a tracker's server.
+# No test may contact a model hub or a tracker's server.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["WANDB_MODE"] = "offline"
 os.environ["WANDB_SILENT"] = "true"
@@ -34,7 +34,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests first in both halves, one for each worker: a slow one at the end would leave the other idle."""
+    """Put slow tests first in each half, one half per worker: a slow test at the end would leave a worker idle."""
     slow = [item for item in items if item.get_closest_marker("slow")]
     fast = [item for item in items if not item.get_closest_marker("slow")]
     middle, first_half = len(slow) // 2, (len(items) - len(slow)) // 2
@@ -42,22 +42,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def labelled(board: chess.Board) -> Any:
-    """A label by hand: the first moves in the alphabet, the last of them best."""
+    """Return a label made without an engine: the first legal moves in alphabetical order, the last of them best."""
     from rookworld_rlvr.tasks.types import PolicyCompletion
 
     moves = sorted(move.uci() for move in board.legal_moves)[:5]
     return PolicyCompletion(tuple(moves), tuple(0.25 * i - 0.5 for i in range(len(moves))), moves[-1])
 
 
-# Of the games that the corpora are made of: how often they follow the labels, how often a prompt has an illegal move,
-# and of the common moves the share that is kept.
+# Games from which the corpora are made: the fraction of moves that follow the labels, the approximate fraction of
+# prompts with an illegal move, and the fraction of common moves that are kept.
 GUIDED_FRACTION, ILLEGAL_FRACTION, COMMON_FRACTION = 0.7, 0.08, 0.15
 
 
 def guided_game(
     rng: random.Random, start: chess.Board, label: Callable[[chess.Board], Any]
 ) -> Iterator[tuple[chess.Board, Any]]:
-    """A game from `start`: each position (the same board object, changed in place) with its label."""
+    """Play a game from `start`; yield each position (the same board object, changed in place) with its label."""
     game = start.copy()
     while game.ply() < 160 and game.outcome(claim_draw=False) is None:
         answer = label(game)
@@ -67,7 +67,7 @@ def guided_game(
 
 
 def policy_line(rng: random.Random, board: chess.Board, answer: Any) -> str:
-    """A published `P:` line, the candidates in shuffled order."""
+    """Return a line in the published `P:` format, with the candidates in shuffled order."""
     from rookworld_rlvr.tasks.policy import render_policy, render_policy_prompt
     from rookworld_rlvr.tasks.types import PolicyCompletion
 
@@ -79,7 +79,7 @@ def policy_line(rng: random.Random, board: chess.Board, answer: Any) -> str:
 
 
 def wrong_move(rng: random.Random, board: chess.Board) -> str:
-    """An illegal UCI move: half a piece's move gone wrong, half any two squares."""
+    """Return an illegal UCI move: half of the time from a square of an own piece, otherwise from any square."""
     pieces = list(chess.SquareSet(board.occupied_co[board.turn]))
     while True:
         origin = rng.choice(pieces) if rng.random() < 0.5 else rng.choice(chess.SQUARES)
@@ -89,7 +89,7 @@ def wrong_move(rng: random.Random, board: chess.Board) -> str:
 
 
 def environment_lines(rng: random.Random, start: chess.Board) -> Iterator[str]:
-    """`A:` lines along one random game from `start` to its end: all rare moves, few common ones."""
+    """Yield `A:` lines of one random game from `start` to its end: all rare moves and a few common ones."""
     from rookworld_rlvr.tasks.generate import environment_line
 
     game = start.copy()
@@ -106,7 +106,7 @@ def environment_lines(rng: random.Random, start: chess.Board) -> Iterator[str]:
 
 
 def _eager_move(rng: random.Random, game: chess.Board) -> chess.Move:
-    """A random move that takes a mate half the time it is there: random games else seldom end so."""
+    """Return a random move, or half of the time a mate if there is one: random games otherwise seldom end in mate."""
     moves = list(game.legal_moves)
     if rng.random() < 0.5:
         for move in moves:
@@ -127,7 +127,7 @@ def _is_rare(game: chess.Board, move: chess.Move) -> bool:
 
 
 def corpus_lines(seed: int, per_task: int) -> list[str]:
-    """Rows of both tasks in turn, as `rookworld data generate` writes them, without an engine."""
+    """Return alternating rows of both tasks, in the format of `rookworld data generate`, made without an engine."""
     from rookworld_rlvr.tasks import generate
 
     rng, policy, environment = random.Random(seed), [], []
@@ -153,7 +153,7 @@ def make_lines() -> Callable[[int, int], list[str]]:
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    """32 rows a task to train on, 4 a task held out."""
+    """32 training rows and 4 held-out rows per task."""
     folder = tmp_path_factory.mktemp("corpus")
     files = Corpus(folder / "train.txt", folder / "held_out.txt")
     files.train.write_text("".join(f"{line}\n" for line in corpus_lines(1, ROWS_PER_TASK)))
@@ -185,7 +185,7 @@ def new_model() -> Callable[[Path, int], None]:
 
 @pytest.fixture(scope="session")
 def small_model(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One layer, width 32, fine-tuned for seconds: its rewards differ. Its config says dropout 0.1, as GPT-2's."""
+    """A model of one layer and width 32, fine-tuned until its rewards differ. Its config has GPT-2's dropout of 0.1."""
     import torch
 
     from rookworld_rlvr.model.device import Precision
@@ -208,7 +208,7 @@ def small_model(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="session")
 def small_overrides(corpus: Corpus, small_model: Path) -> list[str]:
-    """A run of the small model in seconds: two prompts a step, four completions each, float32."""
+    """Overrides for a fast run of the small model: two prompts per step, four completions each, float32."""
     return [
         f"model.path={small_model}",
         f"data.train={corpus.train}",
@@ -242,18 +242,18 @@ def training_in(folder: Path, small_overrides: list[str]) -> Callable[..., Path]
 
 @pytest.fixture
 def train(small_overrides: list[str], tmp_path: Path) -> Callable[..., Path]:
-    """Train through the command line, in this process; returns the run's folder."""
+    """Return a function that trains through the command line, in this process, and returns the run's folder."""
     return training_in(tmp_path, small_overrides)
 
 
 @pytest.fixture(scope="module")
 def train_once(small_overrides: list[str], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Like `train`, for a run that several tests of a module read and none changes."""
+    """Like `train`, for runs that several tests of a module read and none of them changes."""
     return training_in(tmp_path_factory.mktemp("trained"), small_overrides)
 
 
 def read_wandb_records(log: Path) -> list[Any]:
-    """Records of an offline run: a log of 32 KiB blocks, as LevelDB's, of protobuf records behind 7 bytes."""
+    """Return the records of an offline run: a LevelDB-like log of 32 KiB blocks, with a 7-byte header per record."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     data, at, pending, records = log.read_bytes(), 7, b"", []
@@ -264,7 +264,7 @@ def read_wandb_records(log: Path) -> list[Any]:
         length, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
         pending += data[at + 7 : at + 7 + length]
         at += 7 + length
-        # 1: whole, 2 and 3: to be continued, 4: the last piece.
+        # Kind 1 is a whole record, 2 and 3 are pieces that continue, 4 is the last piece.
         if kind in (1, 4):
             records.append(Record())
             records[-1].ParseFromString(pending)
@@ -273,7 +273,7 @@ def read_wandb_records(log: Path) -> list[Any]:
 
 
 def finished_wandb_records(log: Path) -> list[Any]:
-    """Records of wandb once the run has ended: its own process may still be writing when `finish` returns."""
+    """Wait until wandb has written the end of the run, which may be after `finish` returns; return its records."""
     deadline = time.monotonic() + WANDB_PATIENCE_S
     records = read_wandb_records(log)
     while not any(record.WhichOneof("record_type") == "exit" for record in records):
@@ -326,7 +326,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """Headless Chromium; skips where there is none."""
+    """Headless Chromium. Skips the test if no browser is installed."""
     executable = next(filter(None, map(shutil.which, BROWSERS)), None)
     if executable is None:
         pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed")
@@ -340,14 +340,14 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def compiler() -> None:
-    """Skips where torch.compile finds no C++ compiler."""
+    """Skip the test if torch.compile finds no C++ compiler."""
     if not any(map(shutil.which, ("g++", "clang++"))):
         pytest.skip("torch.compile needs a C++ compiler, there is neither g++ nor clang++")
 
 
 @pytest.fixture(scope="session")
 def stockfish() -> str:
-    """The real engine's binary; without one the test is skipped."""
+    """Path of the real engine's binary. Skips the test if there is none."""
     from rookworld_rlvr.stockfish.engine import EngineNotFoundError, find_engine
 
     try:
@@ -357,20 +357,20 @@ def stockfish() -> str:
 
 
 def pids_of(pool: Any) -> list[int]:
-    # Each is looked up once: another thread may be replacing it.
+    # Each process is looked up once, because another thread may be replacing it.
     processes = [engine._process for engine in pool._engines]
     return [process._process.pid for process in processes if process]
 
 
 @pytest.fixture(scope="session")
 def engine_pids() -> Callable[[Any], list[int]]:
-    """The process ids of the engines of a pool that have been begun."""
+    """Return a function that returns the process ids of a pool's started engines."""
     return pids_of
 
 
 @pytest.fixture(scope="session")
 def fake_stockfish(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An engine that does at once what no real one does on demand; see its text."""
+    """Path of a fake engine that hangs, dies and answers on demand; see its text."""
     path = tmp_path_factory.mktemp("fake") / "stockfish"
     path.write_text(FAKE_STOCKFISH.format(python=sys.executable))
     path.chmod(0o755)
@@ -379,7 +379,7 @@ def fake_stockfish(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def threads() -> Iterator[Callable[[int], None]]:
-    """Sets how many threads torch has, until the test's end."""
+    """Return a function that sets torch's number of threads until the end of the test."""
     import torch
 
     before = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""Configurations composed as the command line composes them, and what can be observed of each."""
+"""Fixtures that compose a configuration as the command line does, and observers of its effects."""
 
 import json
 import math
@@ -60,7 +60,7 @@ Composed = RunConfig | EvaluateConfig | SFTRunConfig
 
 @pytest.fixture(scope="session")
 def composed() -> Callable[..., Composed]:
-    """The configuration of a command under overrides, as its dataclasses."""
+    """Return a function that composes a command's configuration from overrides, as dataclasses."""
 
     def make(*overrides: str, command: str = "train") -> Composed:
         store_schema(command, SCHEMA_OF[command])
@@ -98,7 +98,7 @@ A_PROBES = [
 
 
 LEGAL = [move.uci() for move in chess.Board().legal_moves]
-# The first move mates, as far as the verdict says.
+# In this analysis the first move mates.
 VERDICT = Analysis(FEN, tuple((move, 0.5 - 0.3 * place if place else 999.99) for place, move in enumerate(LEGAL)))
 
 
@@ -109,7 +109,7 @@ def totals(config: RunConfig) -> list[float]:
     return [rubric.score(*arguments, step=step, analysis=VERDICT).total for arguments in probes for step in (None, 3)]
 
 
-# On the first the fake engine dies, on the second it hangs.
+# The fake engine dies on the first position and hangs on the second.
 DEADLY, STICKY = NEXT, NEXT.replace("4P3", "3P4").replace("PPPP1PPP", "PPP1PPPP")
 
 
@@ -120,7 +120,7 @@ def of_engines(
     monkeypatch: pytest.MonkeyPatch,
     engine_pids: Callable[[EnginePool], list[int]],
 ) -> dict[str, Any]:
-    """Observers of engines, with the fake engine in the place of a user's."""
+    """Return observers of engines; the fake engine takes the place of the user's engine."""
     monkeypatch.setenv("STOCKFISH_PATH", str(fake_stockfish))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("FAKE_DIES", DEADLY)
@@ -140,7 +140,7 @@ def of_engines(
         return str(failed.value)
 
     def verdicts(config: RunConfig) -> Any:
-        """Analyses of a pool, the reason why it gives up a position, its processes, and its files on disk."""
+        """Return a pool's analyses, why it gives up a position, its number of processes and its cache files."""
         try:
             with closing(open_pool(config.rubric.stockfish, "engine")) as pool:
                 why = failure(pool, DEADLY)
@@ -150,12 +150,12 @@ def of_engines(
             return str(error)
 
     def deadline(config: RunConfig) -> str:
-        """Why a position is given up on which the engine hangs."""
+        """Return why the pool gives up a position on which the engine hangs."""
         with closing(open_pool(config.rubric.stockfish, "engine")) as pool:
             return failure(pool, STICKY)
 
     def measures(config: RunConfig) -> Any:
-        """Measures of a run that labels score."""
+        """Return the engine analyses for the evaluation of a run whose rewards come from labels."""
         judge, measure = make_scorers(config)
         judge.close()
         try:
@@ -175,7 +175,7 @@ def verdicts_in(file: Path) -> int:
 
 
 def metrics_of_a_step(context: StepContext, step: int) -> dict[str, float]:
-    """Less what depends on the machine. A fault would leave nothing of the options behind it to see."""
+    """Return the metrics of a step without those that depend on the machine. The step must have no fault."""
     report = grpo_step(context, step)
     assert report.fault is None, report.fault
     metrics = step_metrics(report, context)
@@ -190,7 +190,7 @@ def two_steps(config: RunConfig) -> list[Any]:
 
 
 class BiasedGenerator(HFGenerator):
-    """Claims that every second token was 2.7 times as probable as it was, and the others a tenth."""
+    """A generator that reports every second token as 2.7 times as probable as it was, the others as a tenth."""
 
     def generate(self, *arguments: Any, **named: Any) -> list[list[SampledCompletion]]:
         return [[self._biased(done) for done in group] for group in super().generate(*arguments, **named)]
@@ -202,7 +202,7 @@ class BiasedGenerator(HFGenerator):
 
 
 def biased_sampler(config: RunConfig) -> dict[str, float]:
-    """A step on completions of a sampler that differs from the trainer."""
+    """Return the metrics of a step on completions of a sampler that differs from the trainer."""
     context = build_unsaved_run(config).context
     policy = context.policy
     context.generator = BiasedGenerator(
@@ -220,12 +220,12 @@ def rows(config: RunConfig) -> Any:
 
 
 def match(config: RunConfig) -> MatchConfig:
-    """Settings of the match of the trained model against the one it began from."""
+    """Return the settings of the match between the trained model and its starting model."""
     return match_config(config)
 
 
 def draws(config: RunConfig) -> list[Task]:
-    """Whose turn it is once the policy task is mastered."""
+    """Return the tasks of the prompts that are drawn once the policy task is mastered."""
     sampler = build_unsaved_run(config).context.prompts
     for _ in range(100):
         sampler.observe(Task.policy, 1.0)
@@ -253,14 +253,14 @@ def threads(config: RunConfig) -> int:
 
 
 def first_layer(model: Any) -> torch.nn.Module:
-    """The first block of a GPT-2 or a Qwen3."""
+    """Return the first block of a GPT-2 or a Qwen3."""
     body = model.base_model
     layers: torch.nn.ModuleList = body.h if hasattr(body, "h") else body.layers
     return layers[0]
 
 
 def forward_passes(config: RunConfig) -> list[tuple[int, ...]]:
-    """The rows and tokens a row of each pass through the model in one step."""
+    """Return the number of rows, and of tokens in a row, of each pass through the model in one step."""
     context, sizes = build_unsaved_run(config).context, []
     first_layer(context.policy.model).register_forward_pre_hook(
         lambda _, inputs: sizes.append(tuple(inputs[0].shape[:2]))
@@ -270,7 +270,7 @@ def forward_passes(config: RunConfig) -> list[tuple[int, ...]]:
 
 
 def block_passes(config: RunConfig) -> int:
-    """Number of computations of the first block's first part in one step, repetitions in backward included."""
+    """Return how often one step computes the first block's first part, including recomputation in backward."""
     context, passes = build_unsaved_run(config).context, []
     part = next(first_layer(context.policy.model).children())
     part.register_forward_pre_hook(lambda *_: passes.append(1))
@@ -279,7 +279,7 @@ def block_passes(config: RunConfig) -> int:
 
 
 def compiled_graphs(config: RunConfig) -> int:
-    """Number of graphs that torch.compile makes of a step."""
+    """Return the number of graphs that torch.compile builds in a step."""
     if shutil.which("g++") is None:
         pytest.skip("torch.compile needs a C++ compiler, there is no g++")
     torch._dynamo.reset()
@@ -289,13 +289,13 @@ def compiled_graphs(config: RunConfig) -> int:
 
 
 def engines(config: RunConfig) -> list[dict[str, Any]]:
-    """Arguments that vLLM is started with, on a CPU and on CUDA."""
+    """Return the arguments that vLLM is started with, on a CPU and on CUDA."""
     start = partial(engine_arguments, "m", config.generator.vllm, batch_size=config.generator.batch_size)
     return [start(accelerated=cuda, dtype=torch.float32, sleeps=cuda) for cuda in (False, True)]
 
 
 class FailingServer(BaseHTTPRequestHandler):
-    """Knows what it serves and fails at everything else, after a fifth of a second."""
+    """A server that reports its model and fails every other request, each after 0.2 seconds."""
 
     requests: ClassVar[list[str]] = []
 
@@ -311,7 +311,7 @@ class FailingServer(BaseHTTPRequestHandler):
 
     def _answer(self, code: int, content: Any) -> None:
         time.sleep(0.2)
-        # The client may be gone.
+        # The client may have closed the connection.
         with suppress(OSError):
             self.send_response(code)
             self.end_headers()
@@ -322,7 +322,7 @@ class FailingServer(BaseHTTPRequestHandler):
 
 
 def server(config: RunConfig) -> tuple[str, list[str]]:
-    """Reason why a run with that server does not start, and the requests that the server received."""
+    """Return why a run with the failing server does not start, and the requests that the server received."""
     FailingServer.requests.clear()
     with ThreadingHTTPServer(("127.0.0.1", 0), FailingServer) as listening:
         threading.Thread(target=listening.serve_forever, daemon=True).start()
@@ -339,7 +339,7 @@ def server(config: RunConfig) -> tuple[str, list[str]]:
 
 
 def coefficients(config: RunConfig) -> list[float]:
-    """KL coefficients after each of some steps with a given KL, nats per token."""
+    """Return the KL coefficient after each of five steps with a given KL in nats per token."""
     context, values = build_unsaved_run(config).context, []
     for step, kl in enumerate([0.01, 0.3, 0.12, 2.0, 0.11]):
         context.kl_controller.observe(step, kl)
@@ -348,7 +348,7 @@ def coefficients(config: RunConfig) -> list[float]:
 
 
 def references(config: RunConfig) -> list[str]:
-    """The reference's weights after steps in which the policy moves, of these validation scores."""
+    """Return the checksum of the reference model after each of four steps with changed weights and a given score."""
     context, checksums = build_unsaved_run(config).context, []
     context.references.begin(0.5)
     for step, score in enumerate([0.4, 0.6, 0.55, 0.3], 1):
@@ -361,7 +361,7 @@ def references(config: RunConfig) -> list[str]:
 
 
 def alarms(config: RunConfig) -> list[str]:
-    """Faults that the guards report for these KLs, gradient norms and rewards: 20 usual ones and then others."""
+    """Return the guards' faults for scripted KLs, gradient norms and rewards: 12 usual steps, then 8 outliers."""
     context, faults = build_unsaved_run(config).context, []
     guards = context.guards
     for step, scale in enumerate([1.0, 1.1] * 6 + [12.0, 50.0] * 4):
@@ -379,7 +379,7 @@ def alarms(config: RunConfig) -> list[str]:
 
 
 def escalation(config: RunConfig) -> list[tuple[Action, float, int]]:
-    """Actions after these steps, with the learning rate's scale and the good checkpoint, until a run gives up."""
+    """Return each scripted step's recovery action, learning rate scale and last good step, until the run gives up."""
     state, skipped, damaged = build_unsaved_run(config).context.recovery, FaultKind.loss, FaultKind.parameter
     outcomes = [None] * 25 + [skipped, None, skipped, skipped, *[None] * 50, *[damaged] * 12]
     actions: list[tuple[Action, float, int]] = []
@@ -395,7 +395,7 @@ def escalation(config: RunConfig) -> list[tuple[Action, float, int]]:
 
 
 def missed(config: RunConfig) -> str:
-    """Error of a first rank whose second never comes; empty for a process alone."""
+    """Return the error of rank 0 if rank 1 never joins; empty for a single process."""
     of_torchrun = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in of_torchrun.items():
@@ -408,7 +408,7 @@ def missed(config: RunConfig) -> str:
 
 
 def of_a_stranger(config: RunConfig) -> str:
-    """The program that a resumed run takes from a folder, or that it is refused."""
+    """Return the engine path that a resumed run takes from an untrusted run folder, or "refused"."""
     with TemporaryDirectory() as folder:
         (Path(folder) / CONFIG_FILE).write_text("rubric: {stockfish: {path: /a/program}}")
         try:
@@ -419,7 +419,7 @@ def of_a_stranger(config: RunConfig) -> str:
 
 @pytest.fixture
 def observers(of_engines: dict[str, Any]) -> dict[str, Callable[[RunConfig], Any]]:
-    """Effects of a configuration, observed in cheap and repeatable ways."""
+    """Return functions that observe effects of a configuration in cheap and repeatable ways."""
     available = (
         totals,
         two_steps,

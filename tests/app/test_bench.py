@@ -1,4 +1,4 @@
-"""`rookworld bench`: a real, tiny run of it, and what its figures are made of. No time is asserted."""
+"""`rookworld bench`: tiny real runs, and the computation of its figures. No time is asserted."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from rookworld_rlvr.app import bench
 from rookworld_rlvr.app.cli import main
 
 
-def test_bench_measures_each_generator_on_the_same_prompts(
+def test_bench_reports_speed_and_memory_of_each_generator(
     small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "bench.json"
@@ -28,10 +28,10 @@ def test_bench_measures_each_generator_on_the_same_prompts(
     assert figures["machine"]["threads"] == 1
 
 
-def test_a_step_without_anything_to_train_on_is_reported(
+def test_bench_without_anything_to_train_on_exits_with_code_4(
     small_overrides: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    # So cold that all completions of a group are alike.
+    # At this temperature all completions of a group are equal.
     given = ["generator.temperature=1e-4", "objective.collection.zero_variance=drop", "generator.max_new_tokens=8"]
     assert main(["bench", *small_overrides, *given, "bench.rounds=1"]) == 4
     assert "nothing to train on" in capfd.readouterr().err
@@ -40,7 +40,7 @@ def test_a_step_without_anything_to_train_on_is_reported(
 @pytest.mark.parametrize(
     "override", ["bench.rounds=0", "bench.generators=[]", "bench.generators=[hf,hf]", "bench.output=/nope/bench.json"]
 )
-def test_what_cannot_be_measured_is_refused(
+def test_invalid_bench_option_is_refused(
     override: str, small_overrides: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", *small_overrides, override]) == 2

@@ -1,4 +1,4 @@
-"""Bad input: one clear line, exit code 2, nothing left behind."""
+"""Bad input ends a command with one clear line and exit code 2, and writes no file."""
 
 import json
 import shutil
@@ -88,19 +88,19 @@ BAD_VALUES = [
 
 
 def complaint(arguments: Sequence[str], capfd: pytest.CaptureFixture[str]) -> str:
-    """The one line on stderr of a command that refuses, with nothing on stdout."""
+    """Return the one line that a refused command prints on stderr; nothing is printed on stdout."""
     capfd.readouterr()
     assert main(list(arguments)) == 2
     shown = capfd.readouterr()
     assert shown.out == ""
     assert shown.err.endswith("\n") and shown.err.count("\n") == 1 and shown.err.strip()
-    # hydra's advice, which no command of ours takes.
+    # Hydra's advice, which does not apply to these commands.
     assert "use +" not in shown.err
     return shown.err
 
 
 @pytest.mark.parametrize(("override", "named"), BAD_VALUES, ids=[override for override, _ in BAD_VALUES])
-def test_a_bad_override_is_one_line_that_names_it_and_leaves_nothing(
+def test_bad_override_is_named_in_one_line_and_writes_nothing(
     override: str,
     named: str,
     small_overrides: list[str],
@@ -113,14 +113,14 @@ def test_a_bad_override_is_one_line_that_names_it_and_leaves_nothing(
 
 
 @pytest.mark.parametrize(("override", "named"), BAD_VALUES[:6:2])
-def test_smoke_complains_like_train(
+def test_smoke_refuses_bad_overrides_like_train(
     override: str, named: str, small_overrides: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert named in complaint(["smoke", *small_overrides, override], capfd)
 
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vllm is installed")
-def test_vllm_where_it_is_not_installed_is_refused_with_the_command_that_installs_it(
+def test_missing_vllm_is_refused_with_its_install_command(
     small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["train", *small_overrides, f"output_root={tmp_path / 'outputs'}", "generator=vllm"]
@@ -129,7 +129,7 @@ def test_vllm_where_it_is_not_installed_is_refused_with_the_command_that_install
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA here")
-def test_cuda_where_there_is_none_is_refused(
+def test_missing_cuda_device_is_refused(
     small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["train", *small_overrides, f"output_root={tmp_path / 'outputs'}", "device=cuda"]
@@ -156,7 +156,7 @@ def test_a_corpus_without_a_valid_row_is_refused(
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_a_corpus_without_the_task_that_is_asked_for_is_refused(
+def test_corpus_without_rows_of_a_requested_task_is_refused(
     small_overrides: list[str], corpus: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     rows = [row for row in corpus.train.read_text().splitlines() if row.startswith("P: ")]
@@ -222,7 +222,7 @@ def test_a_model_folder_that_lacks_a_file_is_refused(
         (["--steps=3"], "expected one of train"),
     ],
 )
-def test_other_commands_and_unknown_ones_complain_alike(
+def test_bad_arguments_of_any_command_are_refused_in_one_line(
     arguments: list[str], named: str, corpus: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     given = [argument.format(train=corpus.train, held_out=corpus.held_out) for argument in arguments]
@@ -230,7 +230,7 @@ def test_other_commands_and_unknown_ones_complain_alike(
 
 
 @pytest.mark.parametrize("kind", ["static", "hf"])
-def test_a_prompt_longer_than_the_model_s_positions_is_one_line(
+def test_prompt_longer_than_model_positions_is_refused_in_one_line(
     kind: str, small_overrides: list[str], small_model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     short = tmp_path / "model"
@@ -247,7 +247,7 @@ def test_a_prompt_longer_than_the_model_s_positions_is_one_line(
     assert line.startswith("rookworld: expected a prompt shorter than the model's 20 positions, got ")
 
 
-def test_a_subclass_of_an_error_that_ends_a_command_has_its_exit_code(capfd: pytest.CaptureFixture[str]) -> None:
+def test_error_subclass_gets_exit_code_of_its_base_class(capfd: pytest.CaptureFixture[str]) -> None:
     def gone(config: Any, raw: Any) -> None:
         raise ServerGoneError("vllm_server: expected an answer, got none")
 
@@ -259,7 +259,7 @@ def test_a_subclass_of_an_error_that_ends_a_command_has_its_exit_code(capfd: pyt
     ("raised_on", "printed"),
     [([], "rookworld: rank 1: no device\n"), (["1"], "rookworld: rank 1: no device\n"), (["0"], "")],
 )
-def test_a_rank_tells_its_own_error_and_leaves_that_of_another_to_it(
+def test_rank_prints_its_own_error_but_not_another_ranks(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, raised_on: list[str], printed: str
 ) -> None:
     def refused(config: Any, raw: Any) -> None:
@@ -273,7 +273,7 @@ def test_a_rank_tells_its_own_error_and_leaves_that_of_another_to_it(
     assert capfd.readouterr().err == printed
 
 
-def test_no_command_shows_the_usage_and_help_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
+def test_missing_command_and_help_both_print_usage(capfd: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2 and main(["--help"]) == 0
     shown = capfd.readouterr()
     assert shown.out.count("usage: rookworld <command>") == 2 and "smoke" in shown.out and shown.err == ""

@@ -1,4 +1,4 @@
-"""The help of a command lists what it accepts, and nothing that it refuses."""
+"""The help of a command lists exactly the options that it accepts."""
 
 import re
 import subprocess
@@ -36,20 +36,20 @@ def by_group(options: set[str]) -> dict[str, list[str]]:
     return groups
 
 
-def test_every_command_of_a_configuration_is_known_to_take_one() -> None:
+def test_configured_commands_match_the_files_under_conf() -> None:
     assert {f"{name}.yaml" for name in CONFIGURED.values()} == {path.name for path in conf_folder().glob("*.yaml")}
     others = {"data", "export", "inspect", "launch", "play", "report", "rescore", "rollouts", "uci"}
     assert COMMANDS.keys() - CONFIGURED.keys() == others
 
 
 @pytest.mark.parametrize("command", CONFIGURED)
-def test_help_names_the_groups_that_the_command_takes_and_no_others(
+def test_help_lists_exactly_the_accepted_option_groups(
     command: str, composed: Callable[..., Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
     shown = options_in(help_of(command, capfd))
     assert shown <= FILES
     groups = by_group(shown)
-    # Options of different groups are tried together: composing takes a third of a second.
+    # Options of different groups are composed together, because composing takes a third of a second.
     for together in zip_longest(*groups.values()):
         composed(*filter(None, together), command=CONFIGURED[command])
     for group, options in by_group(FILES - shown).items():
@@ -59,9 +59,7 @@ def test_help_names_the_groups_that_the_command_takes_and_no_others(
 
 
 @pytest.mark.parametrize("command", CONFIGURED)
-def test_help_says_what_the_command_does_and_where_its_options_are(
-    command: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_help_shows_usage_summary_and_where_to_find_options(command: str, capfd: pytest.CaptureFixture[str]) -> None:
     text = help_of(command, capfd)
     assert text == help_of(command, capfd, "-h")
     assert text.startswith(f"usage: rookworld {command} [") and f"\n{COMMANDS[command]}\n" in text
@@ -69,7 +67,7 @@ def test_help_says_what_the_command_does_and_where_its_options_are(
 
 
 @pytest.mark.parametrize("option", ["kl=fixed", "generator=static", "model=tiny", "reference=frozen"])
-def test_what_help_calls_the_default_is_the_default(
+def test_option_marked_default_in_help_is_the_default(
     option: str, composed: Callable[..., Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
     group, name = option.split("=")
@@ -77,7 +75,7 @@ def test_what_help_calls_the_default_is_the_default(
     assert composed(option) == composed()
 
 
-def test_help_of_evaluate_shows_the_command_that_compares_which_has_help_of_its_own(
+def test_evaluate_help_shows_usage_of_the_compare_subcommand(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     (form,) = re.findall(r"rookworld evaluate compare (.*)", help_of("evaluate", capfd))
@@ -87,7 +85,7 @@ def test_help_of_evaluate_shows_the_command_that_compares_which_has_help_of_its_
     assert "compare" in COMMANDS["evaluate"]
 
 
-def test_cfg_job_prints_every_value_and_runs_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+def test_cfg_job_prints_the_composed_configuration(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "generator=hf", "selfplay.games=7", "--cfg", "job"]) == 0
     shown = capfd.readouterr().out
     assert "  kind: hf\n" in shown and "  games: 7\n" in shown

@@ -1,4 +1,4 @@
-"""Every file under conf/ composes into its dataclass and says what its name says."""
+"""Every file under conf/ composes into its dataclass and changes only the values that its name announces."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -26,13 +26,13 @@ COMMANDS = {
     "evaluate": EvaluateConfig,
     "sft": SFTRunConfig,
 }
-# What most papers have in common: the group's std, and no term over legal moves.
+# Settings of most papers: advantages are divided by the group's std, and no loss term covers all legal moves.
 GROUP_STD: dict[str, Any] = {
     "objective.advantage.scale": AdvantageScale.group,
     "objective.advantage.std_floor": 1e-4,
     "objective.all_moves_coef": 0.0,
 }
-# What each option of a group changes, besides nothing: key → value.
+# The values that each option of a group changes, by key. All other values must stay as they are.
 CHANGES: dict[str, dict[str, Any]] = {
     "model=tiny": {},
     "model=rookworld_124m": {"model.path": "jrahn/RookWorld-LM-124M"},
@@ -62,7 +62,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "objective=gspo": {
         **GROUP_STD,
         "objective.loss": LossKind.gspo,
-        # A token's own weight would not be its own in a loss that averages over the completion.
+        # The ratio is one per completion, so the mismatch correction is also one weight per completion.
         "objective.mismatch.mode": MismatchMode.sequence_truncate,
         "objective.clip.clip_low": 3e-4,
         "objective.clip.clip_high": 4e-4,
@@ -143,19 +143,19 @@ def get_path(config: Any, path: str) -> Any:
     return config
 
 
-def test_every_file_is_a_command_or_in_the_table() -> None:
+def test_every_conf_file_is_a_command_or_a_tested_option() -> None:
     files = {path.relative_to(CONF).with_suffix("") for path in CONF.rglob("*.yaml")}
     assert {str(path) for path in files if path.parent == Path()} == COMMANDS.keys()
     assert {f"{path.parent}={path.name}" for path in files if path.parent != Path()} == CHANGES.keys()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_s_defaults_are_those_of_its_dataclass(command: str, composed: Callable[..., Any]) -> None:
+def test_command_defaults_equal_its_dataclass_defaults(command: str, composed: Callable[..., Any]) -> None:
     assert composed(command=command) == COMMANDS[command]()
 
 
 @pytest.mark.parametrize("option", CHANGES)
-def test_an_option_changes_what_its_name_says_and_nothing_else(option: str, composed: Callable[..., Any]) -> None:
+def test_group_option_changes_only_the_expected_values(option: str, composed: Callable[..., Any]) -> None:
     expected = RunConfig()
     for path, value in CHANGES[option].items():
         set_path(expected, path, value)
@@ -163,11 +163,11 @@ def test_an_option_changes_what_its_name_says_and_nothing_else(option: str, comp
 
 
 @pytest.mark.parametrize("choice", [AdvantageScale, KLForm, MismatchMode, KLControl, ReferenceMode, GeneratorKind])
-def test_each_choice_is_spelled_as_it_is_named(choice: type[StrEnum]) -> None:
+def test_enum_values_equal_their_names(choice: type[StrEnum]) -> None:
     assert [member.name for member in choice] == [member.value for member in choice]
 
 
-def test_a_single_value_goes_over_a_group_whatever_their_order(composed: Callable[..., Any]) -> None:
+def test_single_value_overrides_its_group_in_either_order(composed: Callable[..., Any]) -> None:
     for given in (["kl=off", "kl.coef=0.25"], ["kl.coef=0.25", "kl=off"]):
         assert composed(*given).kl.coef == 0.25
 
@@ -180,7 +180,7 @@ def test_a_single_value_goes_over_a_group_whatever_their_order(composed: Callabl
         ("reference", {"reference.mode": ReferenceMode}),
     ],
 )
-def test_every_choice_of_an_option_is_in_its_group(
+def test_group_options_cover_every_enum_value(
     group: str, choices: dict[str, Any], composed: Callable[..., Any]
 ) -> None:
     configs = [composed(option) for option in CHANGES if option.startswith(f"{group}=")]
@@ -188,7 +188,7 @@ def test_every_choice_of_an_option_is_in_its_group(
         assert {get_path(config, path) for config in configs} == set(choice), path
 
 
-def test_what_a_diagnosis_suggests_changes_the_run_and_is_accepted(composed: Callable[..., Any]) -> None:
+def test_suggested_overrides_are_accepted_and_change_the_config(composed: Callable[..., Any]) -> None:
     assert SUGGESTIONS.keys() == set(FaultKind)
     before = composed("optim.lr=1", "rubric=warmup", "threads=1")
     for kind, suggested in SUGGESTIONS.items():

@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT.parent / "shared" / "data" / "rook_val_250.txt"
 BLACK = "8/8/8/4k3/8/4P3/8/4K3 b - - 0"
 INVERTED = [f"P: {BLACK} {n}   M: e5d5 e5e4 e5f5   E: 0.1 0.5 -0.3   B: e5f5" for n in range(60, 64)]
-# What is started in the background of a script inherits that SIGINT is ignored, and its children from it.
+# A process that a script starts in the background ignores SIGINT, and so do its children.
 PROGRAM = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
     "from rookworld_rlvr.app.data import main; sys.exit(main(sys.argv[1:]))"
@@ -72,7 +72,7 @@ def one_line_refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> 
     return err
 
 
-def test_audit_names_the_inversion_and_the_fixed_copy_is_clean(
+def test_audit_reports_inverted_labels_and_fixed_copy_is_clean(
     inverted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = tmp_path / "fixed.txt"
@@ -86,7 +86,7 @@ def test_audit_names_the_inversion_and_the_fixed_copy_is_clean(
 
 
 @pytest.mark.skipif(not PUBLISHED.is_file(), reason=f"no published data at {PUBLISHED}")
-def test_audit_counts_96_of_107_black_rows_of_the_published_file(
+def test_audit_finds_96_of_107_published_black_rows_inverted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = tmp_path / "fixed.txt"
@@ -96,7 +96,7 @@ def test_audit_counts_96_of_107_black_rows_of_the_published_file(
     assert "No defect found" in capsys.readouterr().out
 
 
-def test_audit_refuses_a_missing_file_and_one_without_a_valid_row(
+def test_audit_refuses_missing_file_and_file_without_valid_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nothing = tmp_path / "nothing.txt"
@@ -105,7 +105,7 @@ def test_audit_refuses_a_missing_file_and_one_without_a_valid_row(
     assert "absent.txt" in one_line_refusal(capsys, "audit", tmp_path / "absent.txt")
 
 
-def test_fix_refuses_its_own_source_and_places_it_cannot_write(
+def test_fix_refuses_its_own_source_and_unwritable_destinations(
     inverted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = inverted.read_text()
@@ -128,7 +128,7 @@ def test_fix_refuses_its_own_source_and_places_it_cannot_write(
         ("generate", "--rows", "5", "--out", "x", "--timeout", "99999999999999"),
     ],
 )
-def test_bad_arguments_are_one_line(
+def test_bad_data_arguments_are_refused_in_one_line(
     arguments: tuple[str, ...],
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
@@ -139,21 +139,21 @@ def test_bad_arguments_are_one_line(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_where_the_folder_should_be_is_told_of(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_file_in_place_of_the_output_folder_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     taken.write_text("mine")
     refusal = one_line_refusal(capsys, "generate", "--task", "environment", "--rows", "5", "--out", str(taken))
     assert f"--out: expected a folder to write to, got {taken}" in refusal and taken.read_text() == "mine"
 
 
-def test_a_bar_tells_of_what_it_counts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_bar_shows_its_unit(capsys: pytest.CaptureFixture[str]) -> None:
     with progress.bars({"games": 2}, unit="games") as tell:
         tell("games", 0)
         tell("games", 2)
     assert "games/s" in capsys.readouterr().err
 
 
-def test_without_an_engine_the_policy_task_is_refused_in_one_line(
+def test_policy_rows_without_an_engine_are_refused_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STOCKFISH_PATH", str(tmp_path / "absent"))
@@ -161,7 +161,7 @@ def test_without_an_engine_the_policy_task_is_refused_in_one_line(
     assert not (tmp_path / "out").exists()
 
 
-def test_environment_rows_need_no_engine_and_audit_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_rows_need_no_engine_and_pass_the_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STOCKFISH_PATH", str(tmp_path / "absent"))
     generate(tmp_path / "out", "--task", "environment", rows=200)
     report = audit(tmp_path / "out" / "environment.txt")
@@ -181,7 +181,7 @@ def test_rows_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
 
 
 @needs_engine
-def test_policy_rows_are_distinct_balanced_and_best_for_the_mover(tmp_path: Path) -> None:
+def test_policy_rows_are_distinct_balanced_and_label_the_best_move(tmp_path: Path) -> None:
     generate(tmp_path / "out", "--task", "policy")
     examples = read_corpus(tmp_path / "out" / "policy.txt").examples
     assert len({example_key(example) for example in examples}) == len(examples) == 120
@@ -204,7 +204,7 @@ def test_policy_rows_are_distinct_balanced_and_best_for_the_mover(tmp_path: Path
 
 @needs_engine
 @pytest.mark.slow
-def test_a_run_cut_off_in_a_line_goes_on_to_the_same_rows(tmp_path: Path) -> None:
+def test_generation_resumes_after_a_truncated_line_to_the_same_rows(tmp_path: Path) -> None:
     generate(tmp_path / "whole", rows=300)
     generate(tmp_path / "cut", rows=20)
     for log in (tmp_path / "cut" / "games").iterdir():
@@ -214,7 +214,7 @@ def test_a_run_cut_off_in_a_line_goes_on_to_the_same_rows(tmp_path: Path) -> Non
 
 
 @needs_engine
-def test_an_interrupted_run_exits_130_and_goes_on_to_the_same_rows(tmp_path: Path) -> None:
+def test_interrupted_generation_exits_130_and_resumes_to_same_rows(tmp_path: Path) -> None:
     folder, log = tmp_path / "cut", tmp_path / "cut" / "games" / "policy.jsonl"
     options = ["--task", "policy", "--rows", "100000", "--seed", "7", "--depth", "3", "--out", str(folder)]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
@@ -242,7 +242,7 @@ def read(path: str) -> str:
 
 
 def children(pid: int) -> set[int]:
-    """Processes that descend from one; none where it has ended."""
+    """Return the processes that descend from a process; none if it has ended."""
     pids = {int(child) for child in read(f"/proc/{pid}/task/{pid}/children").split()}
     return pids.union(*(children(child) for child in pids))
 
@@ -255,16 +255,14 @@ def alive(pid: int) -> bool:
 
 
 def engines(pids: set[int]) -> set[int]:
-    """The processes among these that are the engine."""
+    """Return those of the processes that run the engine."""
     return {pid for pid in pids if read(f"/proc/{pid}/comm").strip() == Path(find_engine()).name}
 
 
 @needs_engine
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_a_run_that_is_ended_in_the_middle_of_a_long_search_leaves_no_worker_and_no_engine(
-    how: signal.Signals, tmp_path: Path
-) -> None:
-    # No search ends by itself before the test does.
+def test_killed_generation_leaves_no_worker_and_no_engine_process(how: signal.Signals, tmp_path: Path) -> None:
+    # At this depth no search ends before the test does.
     options = ["--task", "policy", "--rows", "9", "--depth", "99", "--processes", "2", "--out", str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     started = subprocess.Popen([sys.executable, "-c", PROGRAM, "generate", *options], env=environment)
@@ -272,7 +270,7 @@ def test_a_run_that_is_ended_in_the_middle_of_a_long_search_leaves_no_worker_and
         assert started.poll() is None
         time.sleep(0.05)
     time.sleep(0.5)
-    assert len(own) >= 4  # Two workers and their engines.
+    assert len(own) >= 4  # Two workers and one engine for each.
     started.send_signal(how)
     started.wait()
     deadline = time.monotonic() + 30
@@ -285,9 +283,7 @@ def test_a_run_that_is_ended_in_the_middle_of_a_long_search_leaves_no_worker_and
             os.kill(pid, signal.SIGKILL)
 
 
-def test_what_is_there_already_is_told_first_so_that_it_counts_for_no_rate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resumed_generation_reports_existing_rows_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reports: list[tuple[str, int]] = []
 
     @contextmanager
@@ -303,7 +299,7 @@ def test_what_is_there_already_is_told_first_so_that_it_counts_for_no_rate(
     assert reports[0] == ("environment", min(known, 60)) and reports[-1] == ("environment", 60)
 
 
-def test_a_folder_begun_by_another_version_is_refused(
+def test_data_folder_of_another_version_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     generate(tmp_path, "--task", "environment", rows=5)
@@ -342,7 +338,7 @@ def test_shipped_held_out_positions_are_kept_out_by_default(tmp_path: Path) -> N
     assert card["policy"]["dropped"]["excluded"] >= len(given)
 
 
-def test_a_folder_begun_with_another_seed_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_folder_of_another_seed_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     generate(tmp_path / "out", "--task", "environment", rows=5)
     before = files(tmp_path / "out")
     capsys.readouterr()
@@ -351,9 +347,7 @@ def test_a_folder_begun_with_another_seed_is_refused(tmp_path: Path, capsys: pyt
     assert files(tmp_path / "out") == before
 
 
-def test_a_damaged_line_of_finished_games_is_told_of_with_its_number(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_game_log_is_refused_with_its_line_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     generate(tmp_path, "--task", "environment", rows=40)
     capsys.readouterr()
     log = tmp_path / "games/environment.jsonl"
@@ -368,7 +362,7 @@ def test_a_damaged_line_of_finished_games_is_told_of_with_its_number(
 
 @needs_engine
 @pytest.mark.slow
-def test_published_spelling_of_mates_reaches_the_rows(tmp_path: Path) -> None:
+def test_generated_rows_contain_mate_scores_below_1000_pawns(tmp_path: Path) -> None:
     generate(tmp_path / "out", "--task", "policy", rows=400)
     examples = read_corpus(tmp_path / "out" / "policy.txt").examples
     answers = [parse_policy(example.completion or "") for example in examples]
@@ -378,7 +372,7 @@ def test_published_spelling_of_mates_reaches_the_rows(tmp_path: Path) -> None:
 
 
 @needs_engine
-def test_labels_by_nodes_are_told_of_in_the_card_and_may_not_be_mixed_with_others(
+def test_node_limit_is_recorded_and_not_mixed_with_a_depth_limit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ["--task", "policy", "--rows", "20", "--seed", "7", "--out", str(tmp_path / "out")]
@@ -392,7 +386,7 @@ def test_labels_by_nodes_are_told_of_in_the_card_and_may_not_be_mixed_with_other
 
 
 @needs_engine
-def test_an_engine_killed_while_it_labels_changes_no_row() -> None:
+def test_engine_killed_while_labelling_changes_no_row() -> None:
     labelling = Labelling(EngineConfig(), Limit(depth=5))
     engine, over = labelling.open(), threading.Event()
     plain = _labelled_game(7, 3, engine, labelling)
@@ -419,7 +413,7 @@ def test_an_engine_killed_while_it_labels_changes_no_row() -> None:
     assert all(written == plain.lines for written in lines) and restarts == 1
 
 
-def test_the_timeout_is_as_many_seconds_as_it_says_whatever_the_nodes(
+def test_search_timeout_is_independent_of_the_node_limit(
     fake_stockfish: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STOCKFISH_PATH", str(fake_stockfish))
@@ -430,7 +424,7 @@ def test_the_timeout_is_as_many_seconds_as_it_says_whatever_the_nodes(
     assert ": no bestmove in 1 s (" in capfd.readouterr().err
 
 
-def test_an_engine_that_fails_again_and_again_ends_the_command_in_one_line_that_names_the_position(
+def test_repeated_engine_failure_ends_generation_without_traceback(
     fake_stockfish: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STOCKFISH_PATH", str(fake_stockfish))
@@ -438,14 +432,14 @@ def test_an_engine_that_fails_again_and_again_ends_the_command_in_one_line_that_
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     assert main(["generate", "--task", "policy", "--rows", "5", "--out", str(tmp_path / "out")]) == 2
     error = capfd.readouterr().err
-    # Behind the bar.
+    # The error is printed after the progress bar.
     assert error.splitlines()[-1].startswith("rookworld data: the engine failed 3 times on ")
     assert "Traceback" not in error
     assert "it has died" in error and "Traceback" not in error
 
 
 @needs_engine
-def test_every_policy_row_has_a_verdict_on_all_its_legal_moves_and_is_the_best_of_them(tmp_path: Path) -> None:
+def test_policy_rows_hold_the_best_of_all_evaluated_legal_moves(tmp_path: Path) -> None:
     generate(tmp_path / "out", "--task", "policy")
     verdicts = [parse_move_evals(line) for line in move_evals_lines(tmp_path / "out" / "move_evals.tsv")]
     rows = read_corpus(tmp_path / "out" / "policy.txt").examples
@@ -461,16 +455,14 @@ def test_every_policy_row_has_a_verdict_on_all_its_legal_moves_and_is_the_best_o
 
 
 @needs_engine
-def test_given_games_and_positions_are_labelled_before_any_are_played(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_given_games_and_positions_are_labelled_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pgn, lines, bad = (tmp_path / name for name in ("games.pgn", "lines.fen", "bad.fen"))
     pgn.write_text('[Event "a"]\n\n1. f3 e5 2. g4 Qh4# 0-1\n\n[Event "b"]\n\n1. e4 c5 *\n')
     lines.write_text("7k/8/8/8/8/8/7P/K7 w - - 0 1\n")
     given = ["--positions", str(pgn), str(lines)]
     generate(tmp_path / "out", *given, rows=30)
     evals = [parse_move_evals(line) for line in move_evals_lines(tmp_path / "out" / "move_evals.tsv")]
-    # The first position of both games, once, and those behind it from which a game goes on.
+    # The start position counts once for both games. Five later positions of the games are not over; one FEN is given.
     assert [verdict.source for verdict in evals].count("given") == 7
     assert evals[6].fen == "7k/8/8/8/8/8/7P/K7 w - - 0 1" and evals[7].source != "given"
     card = json.loads((tmp_path / "out" / "data_card.json").read_text())
@@ -489,7 +481,7 @@ def test_given_games_and_positions_are_labelled_before_any_are_played(
 
 @needs_engine
 @pytest.mark.slow
-def test_the_engine_s_games_become_transitions_too(tmp_path: Path) -> None:
+def test_engine_games_also_yield_environment_rows(tmp_path: Path) -> None:
     generate(tmp_path / "out", rows=200)
     card = json.loads((tmp_path / "out" / "data_card.json").read_text())["environment"]
     by_source = Counter[str]()
@@ -501,7 +493,7 @@ def test_the_engine_s_games_become_transitions_too(tmp_path: Path) -> None:
 
 
 @needs_engine
-def test_what_is_held_out_is_held_out_of_both_tasks_by_position(tmp_path: Path) -> None:
+def test_held_out_positions_are_disjoint_from_rows_of_both_tasks(tmp_path: Path) -> None:
     generate(tmp_path / "out", "--held-out", "0.3", rows=300)
     sides = []
     for prefix in ("", "held_out_"):

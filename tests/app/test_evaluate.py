@@ -28,7 +28,7 @@ Evaluate = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def evaluate(small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Evaluate:
-    """The file that the command writes for the small model; empty if it refuses."""
+    """Return a function that evaluates the small model and returns the written file; empty if it is refused."""
     given = [override for override in small_overrides if override.startswith(COMMON)]
 
     def run(*overrides: str, output: str = "table.json", exit_code: int = 0) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()[1:]]
 
 
-def test_one_table_and_one_file_say_what_was_evaluated_and_how(
+def test_evaluation_writes_its_tables_rows_and_provenance(
     evaluate: Evaluate, small_model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     result = evaluate()
@@ -65,7 +65,7 @@ def test_one_table_and_one_file_say_what_was_evaluated_and_how(
     assert table["policy/valid"]["value"] == pytest.approx(mean)
 
 
-def test_a_reader_that_closes_the_pipe_loses_no_result(small_overrides: list[str], tmp_path: Path) -> None:
+def test_closed_stdout_pipe_loses_no_evaluation_result(small_overrides: list[str], tmp_path: Path) -> None:
     given = [override for override in small_overrides if override.startswith(COMMON)]
     command = [sys.executable, "-m", "rookworld_rlvr", "evaluate", *given, "evaluation_rows=3", "output=table.json"]
     child = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -75,7 +75,7 @@ def test_a_reader_that_closes_the_pipe_loses_no_result(small_overrides: list[str
     assert list(json.loads((tmp_path / "table.json").read_text())["suites"]) == ["policy", "environment"]
 
 
-def test_an_interrupted_evaluation_goes_on_behind_its_finished_rows(
+def test_interrupted_evaluation_resumes_after_its_finished_rows(
     evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rookworld_rlvr.evaluation.held_out.CHUNK_ROWS", 2)
@@ -83,7 +83,7 @@ def test_an_interrupted_evaluation_goes_on_behind_its_finished_rows(
     path = rows_path(tmp_path / "table.json")
     written = path.read_text()
     lines = written.splitlines(keepends=True)
-    # The header, one chunk, a row of the next and half a line.
+    # Keep the header, one chunk of two rows, one row of the next chunk and a part of a line.
     path.write_text("".join(lines[:4]) + lines[4][:20])
     (tmp_path / "table.json").unlink()
     generated: list[int] = []
@@ -106,7 +106,7 @@ def test_an_interrupted_evaluation_goes_on_behind_its_finished_rows(
     assert generated == []
 
 
-def test_rows_of_another_model_or_configuration_are_refused_in_one_line_and_kept(
+def test_rows_of_another_model_or_config_are_refused_and_kept(
     evaluate: Evaluate, corpus: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     evaluate()
@@ -129,12 +129,12 @@ def test_rows_of_another_model_or_configuration_are_refused_in_one_line_and_kept
     capfd.readouterr()
     evaluate(f"data.held_out={moved}", output="moved.json", exit_code=2)
     assert "expected row 0 of policy" in capfd.readouterr().err
-    # What changes none of these rows is no other configuration.
+    # Options that affect none of these rows may change.
     evaluate("threads=1", "selfplay.games=3")
     assert path.read_text() == before
 
 
-def test_rows_that_stand_in_the_training_source_are_left_out_and_counted(
+def test_evaluation_rows_in_training_data_are_left_out_and_counted(
     evaluate: Evaluate, corpus: Any, tmp_path: Path
 ) -> None:
     held_out, train = corpus.held_out.read_text().splitlines(), corpus.train.read_text()
@@ -148,7 +148,7 @@ def test_rows_that_stand_in_the_training_source_are_left_out_and_counted(
     assert not any(fen in row["item"] for row in rows_of(rows_path(tmp_path / "table.json")))
 
 
-def test_rows_whose_positions_are_excluded_are_left_out_and_counted_too(
+def test_evaluation_rows_at_excluded_positions_are_left_out_and_counted(
     evaluate: Evaluate, corpus: Any, tmp_path: Path
 ) -> None:
     policy = [line for line in corpus.held_out.read_text().splitlines() if line.startswith("P: ")]
@@ -160,7 +160,7 @@ def test_rows_whose_positions_are_excluded_are_left_out_and_counted_too(
     assert [fens[0] in row["item"] for row in rows_of(rows_path(tmp_path / "table.json"))] == [True]
 
 
-def test_every_suite_can_be_asked_for_by_name_and_has_rows(evaluate: Evaluate, tmp_path: Path) -> None:
+def test_every_suite_can_be_selected_by_name_and_has_rows(evaluate: Evaluate, tmp_path: Path) -> None:
     (tmp_path / "mates.jsonl").write_text(json.dumps(MATE) + "\n")
     names = [name for name in SuiteName if name is not SuiteName.engine_match or engine_there()]
     result = evaluate(
@@ -194,13 +194,13 @@ def engine_there() -> bool:
 
 @pytest.mark.parametrize(("name", "requested", "expected"), [("selfplay", 100, 25), ("engine_match", 32, 8)])
 @pytest.mark.slow
-def test_games_of_the_default_sizes_that_are_stopped_behind_the_first_chunk_go_on_behind_it(
+def test_interrupted_games_resume_after_their_first_chunk(
     name: str, requested: int, expected: int, evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name == "engine_match" and not engine_there():
         pytest.skip("no Stockfish here")
     given = (f"suites=[{name}]", f"{name}.max_plies=1")
-    # At full strength it plays the same in every run.
+    # At full strength the engine plays the same moves in every run.
     given += ("engine_match.opponent.skill=20",)
     whole = evaluate(*given, output="whole.json")["suites"][name]
     assert whole["rows"] == requested
@@ -219,7 +219,7 @@ def test_games_of_the_default_sizes_that_are_stopped_behind_the_first_chunk_go_o
     assert path.read_text() == rows_path(tmp_path / "whole.json").read_text()
 
 
-def test_rows_of_other_software_are_not_gone_on_with(
+def test_rows_of_other_software_versions_are_not_resumed(
     evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     evaluate("suites=[environment]")
@@ -239,7 +239,7 @@ def records_of(path: Path) -> list[str]:
         return [f"{game.headers['Round']}: {game.mainline_moves()} {game.end().comment}" for game in games if game]
 
 
-def test_a_pgn_file_holds_the_counted_games_once_each_whatever_was_interrupted(
+def test_pgn_file_holds_each_counted_game_once_after_interruptions(
     evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("rookworld_rlvr.evaluation.selfplay.SIDE_BY_SIDE", 2)
@@ -256,7 +256,7 @@ def test_a_pgn_file_holds_the_counted_games_once_each_whatever_was_interrupted(
         patch.setattr(RowsFile, "add", full)
         evaluate(*given, exit_code=2)
     assert len(records_of(path)) == 2
-    # A crash between the rows of a chunk and its games.
+    # As after a crash between writing the rows of a chunk and its games.
     path.unlink()
     evaluate(*given)
     whole = path.read_text()
@@ -264,7 +264,7 @@ def test_a_pgn_file_holds_the_counted_games_once_each_whatever_was_interrupted(
     assert whole == "".join(row["record"] for row in rows_of(rows_path(tmp_path / "table.json")))
     evaluate(*given)
     assert path.read_text() == whole
-    # Games of another evaluation are not added to, and not lost.
+    # A file with games of another evaluation is refused and left unchanged.
     for other in ((*given, "seed=1"), (*given[:3], f"selfplay.pgn={tmp_path}"), (*given[:3], "selfplay.pgn=/nope/a")):
         capfd.readouterr()
         evaluate(*other, output="other.json", exit_code=2)
@@ -275,13 +275,13 @@ def test_a_pgn_file_holds_the_counted_games_once_each_whatever_was_interrupted(
     evaluate(*both, output="other.json", exit_code=2)
     error = capfd.readouterr().err
     assert f"pgn: expected a file of its own for each, got {tmp_path}/a for selfplay, {tmp_path}/a for eng" in error
-    # Nor are games written over the tables or their rows.
+    # Games may not overwrite the tables or the rows either.
     for taken in ("other.json", "other.json.rows.jsonl"):
         evaluate(*given[:3], f"selfplay.pgn={tmp_path / taken}", output="other.json", exit_code=2)
         assert "pgn: expected a file of its own for each" in capfd.readouterr().err
 
 
-def test_a_file_that_no_evaluation_wrote_is_not_written_over(
+def test_file_not_written_by_evaluate_is_not_overwritten(
     evaluate: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     mine = tmp_path / "config.json"
@@ -294,7 +294,7 @@ def test_a_file_that_no_evaluation_wrote_is_not_written_over(
     assert mine.read_text() == '{"suites": {}}' and not rows_path(mine).exists()
 
 
-def test_two_evaluations_do_not_write_one_file(
+def test_output_locked_by_another_evaluation_is_refused(
     evaluate: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with lock_for_writing(tmp_path / "table.json", "output"):
@@ -305,7 +305,7 @@ def test_two_evaluations_do_not_write_one_file(
 
 
 @pytest.mark.skipif(not engine_there(), reason="no Stockfish here")
-def test_a_match_names_its_engine_and_an_elo_that_it_has_not_is_refused(
+def test_engine_match_names_its_engine_and_refuses_unsupported_elo(
     evaluate: Evaluate, capfd: pytest.CaptureFixture[str]
 ) -> None:
     given = ("suites=[engine_match]", "engine_match.pairs=1", "engine_match.max_plies=2")
@@ -337,7 +337,7 @@ def test_two_results_are_compared_key_by_key(
     assert "policy/valid" in shown and "McNemar" in shown
 
 
-def test_what_is_no_mean_over_rows_is_compared_too(
+def test_ratio_of_sums_over_rows_is_compared_by_jackknife(
     evaluate: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     given = ("suites=[selfplay]", "selfplay.games=4", "selfplay.max_plies=4")
@@ -358,7 +358,7 @@ def test_what_is_no_mean_over_rows_is_compared_too(
 
 @pytest.fixture
 def reasked(tmp_path: Path) -> Callable[..., str]:
-    """A result like a.json, but for one setting or fact that its header has otherwise; its path."""
+    """Return a function that copies a.json with one setting or fact of its header changed; it returns the path."""
 
     def make(name: str, value: Any) -> str:
         header, *rows = rows_path(tmp_path / "a.json").read_text().splitlines(keepends=True)
@@ -377,7 +377,7 @@ def reasked(tmp_path: Path) -> Callable[..., str]:
     return make
 
 
-def test_results_that_were_not_asked_alike_are_not_compared_and_other_differences_are_told(
+def test_compare_refuses_other_settings_and_reports_harmless_ones(
     evaluate: Evaluate, reasked: Callable[..., str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     evaluate("suites=[policy,selfplay]", "selfplay.games=3", "selfplay.max_plies=2", output="a.json")
@@ -395,7 +395,7 @@ def test_results_that_were_not_asked_alike_are_not_compared_and_other_difference
         assert printed.err.count("\n") == 1 and printed.out == ""
         assert f"expected two results of one evaluation, got others: {name} is" in printed.err
         assert f"{a} and {value!r} in {tmp_path / 'other.json'}" in printed.err
-    # Nodes matter where both have the loss that they are spent on, and neither has.
+    # The nodes matter only if both results have the loss that is measured with them; here neither has it.
     allowed = {
         "config.precision": "fp16",
         "config.generator.kind": "hf",
@@ -415,13 +415,13 @@ def test_results_that_were_not_asked_alike_are_not_compared_and_other_difference
             assert f"{name} is " in shown and f" in A, {value} in B" in shown
 
 
-def test_a_comparison_names_both_models_and_ends_in_sentences(
+def test_comparison_names_both_models_and_ends_with_a_summary(
     evaluate: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     result = evaluate("suites=[policy]", output="a.json")
     shown = capfd.readouterr().out
     assert f"result: {tmp_path / 'a.json'}; failures: rookworld rollouts" in shown
-    # B answers every row better on one key, and is the same on the others.
+    # B is better than A in every row of one measure and equal in all others.
     worse, better = tmp_path / "a.json", tmp_path / "b.json"
     better.write_text(worse.read_text())
     header, *lines = rows_path(worse).read_text().splitlines()
@@ -441,12 +441,12 @@ def test_a_comparison_names_both_models_and_ends_in_sentences(
     assert f"({len(rows)} rows, Holm's correction at 5 %)" in shown and "No measured difference in " in shown
 
 
-def test_losses_measured_with_other_nodes_are_not_compared(
+def test_compare_refuses_losses_of_different_nodes_or_engines(
     evaluate: Evaluate, reasked: Callable[..., str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     evaluate("suites=[policy]", output="a.json")
     a = tmp_path / "a.json"
-    # As if an engine had measured.
+    # Change the header as if an engine had measured the loss.
     header, rows = rows_path(a).read_text().split("\n", 1)
     head = json.loads(header)
     head["evaluation"]["facts"]["policy"] |= {"engine": "Stockfish 15", "engine_nodes": 100}
@@ -458,7 +458,7 @@ def test_losses_measured_with_other_nodes_are_not_compared(
         assert f"{name} is " in capfd.readouterr().err
 
 
-def test_results_of_other_rows_or_no_common_suite_are_not_compared(
+def test_compare_refuses_different_rows_or_no_common_suite(
     evaluate: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     evaluate("suites=[policy]", output="a.json")
@@ -472,7 +472,7 @@ def test_results_of_other_rows_or_no_common_suite_are_not_compared(
         assert printed.err.count("\n") == 1 and named in printed.err and printed.out == ""
 
 
-def test_only_finished_results_are_compared_and_what_one_has_alone_is_told(
+def test_compare_refuses_unfinished_results_and_lists_unshared_suites(
     evaluate: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     evaluate(output="a.json")
@@ -494,7 +494,7 @@ def test_only_finished_results_are_compared_and_what_one_has_alone_is_told(
     assert f"expected a finished evaluation's tables in {b}, got [Errno 2]" in capfd.readouterr().err
 
 
-def test_a_comparison_is_not_written_over_what_it_compares(
+def test_comparison_does_not_overwrite_its_inputs(
     evaluate: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     evaluate(output="a.json")
@@ -508,7 +508,7 @@ def test_a_comparison_is_not_written_over_what_it_compares(
 
 @pytest.fixture
 def broken_model(small_model: Path, tmp_path: Path) -> Path:
-    """A model that has diverged: one of its weights is no number."""
+    """Return the folder of a diverged model: one of its weights is NaN."""
     folder = tmp_path / "broken"
     shutil.copytree(small_model, folder)
     weights = load_file(folder / "model.safetensors")
@@ -517,7 +517,7 @@ def broken_model(small_model: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_model_that_has_diverged_has_forgotten_infinitely_much(
+def test_label_loss_of_a_diverged_model_is_infinite(
     evaluate: Evaluate, broken_model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     given = ("suites=[label_loss]", f"model.path={broken_model}")
@@ -526,7 +526,7 @@ def test_a_model_that_has_diverged_has_forgotten_infinitely_much(
     shown = capfd.readouterr().out
     assert "│ label_loss/policy " in shown and "∞" in shown and "…" not in shown
     assert '"label_loss/policy": "inf"' in rows_path(tmp_path / "table.json").read_text()
-    # The same again, from its rows, and against one that has lost as much.
+    # The table is equal when it is read from the rows, and the comparison with itself has a gain of 0.
     assert evaluate(*given)["suites"]["label_loss"]["table"] == table
     first, out = str(tmp_path / "table.json"), tmp_path / "c.json"
     assert main(["evaluate", "compare", first, first, "--json", str(out)]) == 0
@@ -534,7 +534,7 @@ def test_a_model_that_has_diverged_has_forgotten_infinitely_much(
     assert (entry["first"], entry["second"], entry["gain"]["value"], entry["p"]) == ("inf", "inf", 0.0, 1.0)
 
 
-def test_weights_that_are_none_are_refused_in_one_line(
+def test_invalid_weights_file_is_refused_in_one_line(
     evaluate: Evaluate, broken_model: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     whole = (broken_model / "model.safetensors").read_bytes()
@@ -545,7 +545,7 @@ def test_weights_that_are_none_are_refused_in_one_line(
         assert error.count("\n") == 1 and "model.path: expected a causal language model" in error
 
 
-def test_a_file_that_is_no_text_is_refused_by_its_name(
+def test_binary_mates_file_is_refused_with_its_path(
     evaluate: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "mates.jsonl.zst"

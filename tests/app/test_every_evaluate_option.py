@@ -1,6 +1,6 @@
-"""Every option of `rookworld evaluate` changes something that can be observed beside the configuration, or is refused.
+"""Every option of `rookworld evaluate` has an effect that can be observed outside the configuration, or is refused.
 
-A new leaf of the configuration fails the first test until it has an entry here.
+The first test fails until a new option has an entry in OPTIONS.
 """
 
 import json
@@ -28,11 +28,11 @@ from rookworld_rlvr.training.data import load_evaluation_data
 
 @dataclass(frozen=True)
 class Option:
-    """Change of a leaf, and where it shows."""
+    """A changed option value, and the observer that must see its effect."""
 
     value: Any
     beside: tuple[str, ...] = ()
-    """Overrides of both evaluations that let the change show."""
+    """Overrides of both evaluations that make the effect observable."""
     observer: str = "command"
 
 
@@ -42,7 +42,7 @@ def leaves(config: Any, path: str = "") -> Iterator[str]:
         yield from leaves(value, f"{path}{option.name}.") if is_dataclass(value) else [path + option.name]
 
 
-# Legal moves, which the small model does not write.
+# The shipped model plays legal moves; the small model does not.
 PLAYS = ("model.path=tiny", "generator.max_new_tokens=100")
 POLICY = ("suites=[policy]",)
 MEASURED = (*POLICY, "evaluation_nodes=50", "stockfish.path={measuring}")
@@ -149,7 +149,7 @@ OTHER_MATE = {"fen": "7k/5Q2/6K1/8/8/8/8/8 w - - 0 1", "best": "f7g7", "themes":
 
 
 def as_run(config: EvaluateConfig) -> RunConfig:
-    """A run with the same model, rows, generator and engine, for what is observed of those."""
+    """Return a run's configuration with the same model, rows, generator and engine, for the observers of runs."""
     run = RunConfig(seed=config.seed, device=config.device, precision=config.precision)
     run.model.path, run.data.train, run.data.held_out = config.model.path, config.data.train, config.data.held_out
     run.objective.prompts_per_step, run.objective.group_size = 2, 4
@@ -161,7 +161,7 @@ def as_run(config: EvaluateConfig) -> RunConfig:
 
 
 def passes(config: EvaluateConfig) -> Any:
-    """The attention, and shape and type of what the first layer computes in every pass."""
+    """Return the attention implementation, and shape and type of the first layer's output in each pass."""
     policy, lengths = load_model(config, config.model.path), []
     layer = policy.model.base_model
     attention = layer.h[0].attn.c_attn if hasattr(layer, "h") else layer.layers[0].self_attn.q_proj
@@ -174,7 +174,7 @@ def passes(config: EvaluateConfig) -> Any:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory, small_model: Path, corpus: Any) -> dict[str, str]:
-    """Files that overrides may name."""
+    """Return the paths that overrides may contain as placeholders."""
     folder = tmp_path_factory.mktemp("options")
     (folder / "opponent").write_text(OPPONENT.format(python=sys.executable))
     (folder / "opponent").chmod(0o755)
@@ -197,7 +197,7 @@ def observe(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., Any]:
-    """Observation of an evaluation under overrides."""
+    """Return a function that observes an evaluation with the given overrides."""
     known = {**files, "measuring": str(fake_stockfish)}
     common = ("model", "data", "precision", "device", "threads")
     given = [override for override in small_overrides if override.startswith(common)]
@@ -206,7 +206,7 @@ def observe(
     runs: list[Path] = []
 
     def command(config: EvaluateConfig, raw: Any) -> Any:
-        """The error, or tables and rows; the files; the threads."""
+        """Return the error or the tables and rows, the files written, and the number of threads."""
         runs.append(tmp_path / f"run-{len(runs)}")
         runs[-1].mkdir()
         monkeypatch.chdir(runs[-1])
@@ -232,7 +232,7 @@ def observe(
         raw = OmegaConf.merge(OmegaConf.structured(EvaluateConfig), OmegaConf.from_dotlist(filled))
         config = to_dataclass(raw)  # type: ignore[arg-type]
         if observer == "command":
-            # The fake dies on some positions, for the observers of engines alone.
+            # Only the observers of engines need a fake engine that dies or hangs.
             monkeypatch.setenv("FAKE_DIES", "never")
             monkeypatch.setenv("FAKE_HANGS", "never")
             return command(config, raw)
@@ -243,11 +243,11 @@ def observe(
 
 @pytest.fixture(scope="module")
 def unchanged() -> dict[Any, Any]:
-    """Observations without the change, by observer and overrides; many options share one."""
+    """Return a cache of observations without the change, by observer and overrides. Many options share one."""
     return {}
 
 
-def test_every_leaf_of_an_evaluation_has_an_entry() -> None:
+def test_every_evaluate_option_is_in_the_table() -> None:
     assert OPTIONS.keys() == set(leaves(EvaluateConfig()))
 
 
@@ -258,7 +258,7 @@ QUICK = {option.observer: path for path, option in reversed(OPTIONS.items())}.va
 @pytest.mark.parametrize(
     "path", [path if path in QUICK else pytest.param(path, marks=pytest.mark.slow) for path in OPTIONS]
 )
-def test_an_option_of_an_evaluation_changes_what_is_observed(
+def test_changed_evaluate_option_has_an_observable_effect(
     path: str, observe: Callable[..., Any], unchanged: dict[Any, Any]
 ) -> None:
     option = OPTIONS[path]
@@ -269,7 +269,7 @@ def test_an_option_of_an_evaluation_changes_what_is_observed(
 
 
 @pytest.mark.parametrize(("observer", "beside"), [("command", SELFPLAY), ("command", MATCH), ("passes", ())])
-def test_the_same_evaluation_is_observed_the_same(
+def test_repeated_evaluation_gives_the_same_observation(
     observer: str, beside: tuple[str, ...], observe: Callable[..., Any], unchanged: dict[Any, Any]
 ) -> None:
     unchanged.setdefault((observer, beside), observe(observer, *beside))

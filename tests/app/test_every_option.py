@@ -1,8 +1,8 @@
-"""Every option of a run, changed on the command line, changes something that can be observed, or is refused.
+"""Every option of a run has an observable effect when the command line changes it, or is refused.
 
-A new leaf of the configuration fails the first test until it has an entry here: `"group.leaf": Option(value)` will do
-if the value changes the metrics of two steps or is refused. The quick checks change one option by each observer,
-`test.sh all` every one.
+The first test fails until a new option has an entry in OPTIONS. `"group.option": Option(value)` is enough if the value
+changes the metrics of two steps or is refused. The quick tests change one option for each observer, `test.sh all`
+changes every option.
 """
 
 import json
@@ -24,12 +24,12 @@ OF_THE_MACHINE = ("time/", "throughput/", "memory/")
 
 @dataclass(frozen=True)
 class Option:
-    """Change of a leaf, and the observer that sees it: by default the metrics of two steps, or the refusal."""
+    """A changed option value, and the observer that must see its effect; by default the metrics of two steps."""
 
     value: Any
     observer: str = "two_steps"
     beside: tuple[str, ...] = ()
-    """Overrides of both runs that let the change show."""
+    """Overrides of both runs that make the effect observable."""
 
 
 def leaves(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -40,17 +40,17 @@ def leaves(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 LEAVES = dict(leaves(RunConfig()))
 KL = ("kl.coef=1", "optim.lr=0.01", "recovery.guard.kl_limit=0")
-# Updates far enough from the policy that sampled for a clip to bind.
+# With these updates the policy moves so far from the sampling policy that the clip takes effect.
 FAR = ("objective.epochs=3", "optim.lr=0.005")
 ADAPTIVE_KL = ("kl.control=adaptive",)
-# A server that fails after a while, see the observer.
+# Settings of the failing server that the observer `server` starts.
 SERVER = ("generator=vllm_server", "generator.vllm.urls=[http://127.0.0.1:1]", "generator.vllm.retries=0")
 SHORT_SEARCH = ("rubric.stockfish.timeout_s=0.3",)
 BY_ENGINE = ("rubric.source=engine",)
-# Weights and scales that count only where an engine judges.
+# Endings of the weights and scales that have an effect only if an engine scores.
 OF_ENGINE = ("_value", "halving_loss")
 COMPILED = ("model.compile",)
-# Positions that have move evaluations.
+# Data whose positions have move evaluations.
 EVALUATED = ("rubric.source=cached", "data.train=default", "data.held_out=default")
 OPTIONS: dict[str, Option] = {
     path: Option(value * 1.3, "totals", ("rubric.warmup_steps=10", *(BY_ENGINE if path.endswith(OF_ENGINE) else ())))
@@ -171,7 +171,7 @@ def folder(
     capfd: pytest.CaptureFixture[str],
     wandb_records: Callable[[Path], list[Any]],
 ) -> Any:
-    """All that a run of two steps leaves behind, less times."""
+    """Return the results of a run of two steps: exit code, metrics, summary, files and output, without times."""
     capfd.readouterr()
     code = main(["train", *arguments])
     assert code in (EXIT_DONE, EXIT_GAVE_UP)
@@ -205,7 +205,7 @@ def observed_or_refused(observe: Callable[[RunConfig], Any], compose: Callable[[
 
 
 def options(wanted: Callable[[str], bool]) -> list[Any]:
-    """The options of these observers; the quick checks change the first of each, but compile nothing."""
+    """Return the options of the wanted observers. All but each observer's first option are slow, as is compiling."""
     first = {option.observer: path for path, option in reversed(OPTIONS.items()) if path not in COMPILED}.values()
     paths = [path for path, option in OPTIONS.items() if wanted(option.observer)]
     return [path if path in first else pytest.param(path, marks=pytest.mark.slow) for path in paths]
@@ -213,16 +213,16 @@ def options(wanted: Callable[[str], bool]) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def unchanged() -> dict[tuple[str, ...], Any]:
-    """Observations without the change, by observer and overrides; many options share one."""
+    """Return a cache of observations without the change, by observer and overrides. Many options share one."""
     return {}
 
 
-def test_every_leaf_of_the_configuration_has_an_entry() -> None:
+def test_every_train_option_is_in_the_table() -> None:
     assert OPTIONS.keys() == LEAVES.keys()
 
 
 @pytest.mark.parametrize("path", options(lambda observer: observer not in ("folder", "refused")))
-def test_an_option_changes_what_is_observed(
+def test_changed_train_option_has_an_observable_effect(
     path: str,
     composed: Callable[..., RunConfig],
     small_overrides: list[str],
@@ -241,7 +241,7 @@ def test_an_option_changes_what_is_observed(
 
 
 @pytest.mark.parametrize("path", options(lambda observer: observer == "folder"))
-def test_an_option_changes_what_a_run_leaves_behind(
+def test_changed_train_option_changes_the_runs_output(
     path: str,
     small_overrides: list[str],
     tmp_path: Path,
@@ -261,7 +261,7 @@ def test_an_option_changes_what_a_run_leaves_behind(
 
 
 @pytest.mark.parametrize("path", [path for path in OPTIONS if OPTIONS[path].observer == "refused"])
-def test_an_option_that_must_not_be_changed_is_refused(
+def test_invalid_train_option_is_refused_by_name(
     path: str, small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["train", *small_overrides, f"output_root={tmp_path / 'outputs'}", f"{path}={OPTIONS[path].value}"]

@@ -1,4 +1,4 @@
-"""`rookworld export`: a folder that plain transformers loads, a card that is valid, and nothing sent in a dry run."""
+"""`rookworld export`: plain transformers loads the folder, its model card is valid, and nothing is uploaded."""
 
 import socket
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
 
-def test_the_folder_loads_in_plain_transformers_and_its_card_is_valid(
+def test_exported_folder_loads_in_transformers_and_has_a_valid_card(
     finished: Path, tmp_path: Path, no_network: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -47,7 +47,7 @@ def test_the_folder_loads_in_plain_transformers_and_its_card_is_valid(
     assert "higher is better" in card.text
 
 
-def test_a_checkpoint_that_was_not_evaluated_claims_no_scores(finished: Path, tmp_path: Path) -> None:
+def test_card_of_an_unevaluated_checkpoint_claims_no_scores(finished: Path, tmp_path: Path) -> None:
     assert main(["export", str(finished), "--to", str(tmp_path / "one"), "--checkpoint", "step-1"]) == 0
     card = ModelCard.load(tmp_path / "one" / "README.md")
     assert card.data.eval_results is None and "was not evaluated" in card.text and "1 steps" in card.text
@@ -59,7 +59,7 @@ def test_a_checkpoint_that_was_not_evaluated_claims_no_scores(finished: Path, tm
     (["{run}", "--to", "{here}/x", "--checkpoint", "step-9"], "export: expected a checkpoint of"),
     (["{run}", "--to", "{run}"], "export: expected a new or an empty folder"),
 ])  # fmt: skip
-def test_what_cannot_be_exported_is_refused_in_one_line(
+def test_invalid_export_is_refused_in_one_line(
     given: list[str], message: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()

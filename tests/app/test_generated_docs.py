@@ -1,4 +1,4 @@
-"""The generated reference pages list every option, metric and command, each with its text."""
+"""The generated reference pages list every option, metric and command with its description."""
 
 import importlib.util
 from dataclasses import fields, is_dataclass
@@ -33,7 +33,7 @@ def leaves(config: Any) -> int:
 
 
 @pytest.mark.parametrize("schema", [BenchRunConfig, EvaluateConfig])
-def test_every_option_is_listed_with_a_text(generator: ModuleType, schema: type) -> None:
+def test_every_option_is_listed_with_a_description(generator: ModuleType, schema: type) -> None:
     options = list(generator.options(schema))
     assert len(options) == leaves(schema())
     assert [option.name for option in options if not option.text] == []
@@ -51,7 +51,7 @@ def test_every_command_is_listed_with_its_help(generator: ModuleType) -> None:
         assert f"usage: rookworld {command}" in section, command
 
 
-def test_the_same_source_gives_the_same_pages(
+def test_generated_pages_are_deterministic(
     generator: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a", "b"):

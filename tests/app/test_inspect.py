@@ -1,4 +1,4 @@
-"""`rookworld inspect`: the batch of a fault, replayed; one line for whatever is none."""
+"""`rookworld inspect` replays the batch of a fault and refuses any other file in one line."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ from rookworld_rlvr.training import step
 from rookworld_rlvr.training.all_moves import expected_value
 
 Train = Callable[..., Path]
-# Two good steps, then faults; the last of them ends the run.
+# The runs here have good steps first, then faults; the last fault ends the run.
 GIVEN = (
     "steps=9",
     "evaluation_rows=0",
@@ -25,14 +25,12 @@ GIVEN = (
 
 @pytest.fixture
 def overflowing(train: Train) -> Path:
-    """The batch of a run whose KL term overflows by itself: after one update KL is above 1 nat."""
+    """Return the fault batch of a run whose KL term overflows, because KL is above 1 nat after one update."""
     folder = train(*GIVEN, "kl.coef=3e38", "optim.lr=0.1", "recovery.guard.kl_limit=0", exit_code=4)
     return folder / "faults/step-3.pt"
 
 
-def test_a_fault_that_the_weights_explain_shows_again_with_its_terms(
-    overflowing: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_replayed_fault_recurs_and_shows_its_loss_terms(overflowing: Path, capfd: pytest.CaptureFixture[str]) -> None:
     capfd.readouterr()
     assert main(["inspect", str(overflowing)]) == 0
     shown = capfd.readouterr()
@@ -48,7 +46,7 @@ def test_a_fault_that_the_weights_explain_shows_again_with_its_terms(
     assert {"loss", "surrogate mean", "entropy mean", "largest kl"} <= terms.keys()
 
 
-def test_a_fault_that_was_survived_is_replayed_with_the_checkpoint_before_it(
+def test_survived_fault_is_replayed_from_the_previous_checkpoint(
     overflowing: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     earlier = overflowing.with_name("step-2.pt")
@@ -57,11 +55,11 @@ def test_a_fault_that_was_survived_is_replayed_with_the_checkpoint_before_it(
     assert main(["inspect", str(earlier)]) == 0
     out = capfd.readouterr().out
     assert f"weights: {overflowing.parents[1]}/checkpoints/step-0\n" in out
-    # At the start there is no KL, so nothing to overflow: the weights of the fault are lost, and it says so.
+    # At the checkpoint KL is 0, so nothing overflows: the weights of the fault were not saved.
     assert out.endswith("not again: forward and backward pass are finite and usual here\n")
 
 
-def test_a_weight_that_is_too_large_is_found_again_by_name(
+def test_replay_names_the_module_of_an_overflowing_weight(
     train: Train, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def with_a_large_weight(*arguments: object) -> Policy:
@@ -70,9 +68,9 @@ def test_a_weight_that_is_too_large_is_found_again_by_name(
         seen = iter(range(10**6))
 
         def enlarge(_module: object, _inputs: object) -> None:
-            # In training passes alone: the preflight checks sample and compare before.
+            # Only training passes count; the preflight checks before them run without gradients.
             if torch.is_grad_enabled() and next(seen) == 1:
-                # Finite, but what it is multiplied by is often above 1.13.
+                # The weight is finite, but its product with an activation above 1.13 is not.
                 policy.model.transformer.ln_f.weight.data[0] = 3e38
 
         policy.model.base_model.register_forward_pre_hook(enlarge)
@@ -86,7 +84,7 @@ def test_a_weight_that_is_too_large_is_found_again_by_name(
     assert "again: logprobs (policy: output of transformer.ln_f: a log-prob is not finite)" in capfd.readouterr().out
 
 
-def test_a_fault_of_the_legal_moves_is_replayed_with_their_expected_value(
+def test_all_moves_fault_is_replayed_with_its_expected_value(
     train: Train, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def spoiled(*arguments: object, **options: object) -> tuple[torch.Tensor, torch.Tensor]:
@@ -112,9 +110,7 @@ def complaint(argument: str, capfd: pytest.CaptureFixture[str]) -> str:
     return shown.err
 
 
-def test_a_file_that_is_no_batch_of_a_fault_is_refused_in_one_line(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_file_without_a_fault_batch_is_refused_in_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     text, tensor, other = tmp_path / "text.pt", tmp_path / "tensor.pt", tmp_path / "other.pt"
     text.write_text("no batch\n")
     torch.save(torch.zeros(3), tensor)
@@ -130,7 +126,7 @@ def test_a_file_that_is_no_batch_of_a_fault_is_refused_in_one_line(
         assert "weights_only" not in line, "torch's advice would run whatever the file holds"
 
 
-def test_a_batch_without_its_run_is_refused_in_one_line(
+def test_fault_batch_outside_its_run_is_refused_in_one_line(
     overflowing: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     moved = tmp_path / "elsewhere" / "faults" / "step-3.pt"
@@ -142,7 +138,7 @@ def test_a_batch_without_its_run_is_refused_in_one_line(
     assert f"inspect: expected the run's config.yaml in {moved.parents[1]}" in error and error.count("\n") == 1
 
 
-def test_inspect_without_a_file_says_what_it_needs_and_help_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
+def test_inspect_requires_a_batch_file_and_help_exits_with_code_0(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect"]) == 2
     assert capfd.readouterr().err == "rookworld: inspect: the following arguments are required: BATCH\n"
     with pytest.raises(SystemExit) as done:

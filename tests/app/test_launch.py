@@ -1,4 +1,4 @@
-"""The batch file for SLURM: what it asks for, that bash can read it, and what is refused."""
+"""The SLURM batch file requests the given resources and is valid bash; invalid options are refused."""
 
 import subprocess
 from pathlib import Path
@@ -10,7 +10,7 @@ from rookworld_rlvr.app.cli import main
 GIVEN = ["launch", "slurm", "--nodes", "2", "--processes", "8", "--gpus", "8", "--cpus", "32"]
 
 
-def test_the_file_asks_for_what_is_given_and_starts_one_torchrun_on_each_machine(
+def test_batch_file_requests_given_resources_and_starts_torchrun(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     overrides = ["steps=2000", "data.train=my rows.txt"]
@@ -28,14 +28,14 @@ def test_the_file_asks_for_what_is_given_and_starts_one_torchrun_on_each_machine
     assert "time=02:00:00" in directives and not any(line.startswith("account") for line in directives)
     assert '--nnodes="$SLURM_NNODES" --nproc-per-node=8 --max-restarts=3' in text
     assert "rookworld_rlvr train distributed=ddp resume=auto steps=2000 'data.train=my rows.txt'\n" in text
-    # The processes are killed before SLURM kills the job, and not long before.
+    # torchrun kills the processes shortly before SLURM kills the job.
     seconds = {int(line.split("=")[1]) for line in text.splitlines() if "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=" in line}
     assert seconds == {150} and "signal=TERM@180" in directives
     done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
     assert done.returncode == 0 and not done.stderr
 
 
-def test_two_jobs_on_a_machine_meet_at_two_ports(capsys: pytest.CaptureFixture[str]) -> None:
+def test_slurm_jobs_use_different_rendezvous_ports(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["launch", "slurm", "--dry-run"]) == 0
     text = capsys.readouterr().out
     assert '--rdzv-endpoint="$head:$port"' in text
@@ -49,7 +49,7 @@ def test_two_jobs_on_a_machine_meet_at_two_ports(capsys: pytest.CaptureFixture[s
     assert len(set(ports)) == 3 and all(1024 < port < 32768 for port in ports)
 
 
-def test_it_is_written_and_the_command_that_submits_it_is_told(
+def test_batch_file_is_written_and_its_sbatch_command_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "run.sbatch"
@@ -71,7 +71,7 @@ def test_it_is_written_and_the_command_that_submits_it_is_told(
         (["launch", "slurm", "--output", "/nope/run.sbatch"], "expected a file to write, got /nope/run.sbatch"),
     ],
 )
-def test_what_cannot_be_launched_is_refused_in_one_line(
+def test_invalid_launch_option_is_refused_in_one_line(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2

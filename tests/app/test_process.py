@@ -1,4 +1,4 @@
-"""A process ends by its exit code, whatever threads and objects it leaves behind."""
+"""A rank ends with its exit code, whichever threads and objects it leaves behind."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
-# During the interpreter's teardown `left` is destroyed, and aborts as a thread of a broken exchange would.
+# The interpreter's teardown destroys `left`, which aborts as a thread of a broken collective would.
 PROGRAM = """
 import atexit, os
 from rookworld_rlvr.app.process import run_process
@@ -34,12 +34,12 @@ def ended(end: str, ranks: int) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(("end", "code"), [("return 0", 0), ("return 4", 4), ("raise ValueError('broken')", 1)])
-def test_a_rank_ends_by_its_exit_code_without_the_teardown(end: str, code: int) -> None:
+def test_rank_exits_with_its_code_without_interpreter_teardown(end: str, code: int) -> None:
     process = ended(end, ranks=2)
     assert process.returncode == code, process.stderr
     assert process.stdout == "worked\nclosed\n"
     assert ("ValueError: broken" in process.stderr) == (code == 1)
 
 
-def test_a_process_alone_is_torn_down_as_usual() -> None:
+def test_single_process_runs_the_interpreter_teardown() -> None:
     assert ended("return 0", ranks=1).returncode < 0

@@ -1,4 +1,4 @@
-"""`rookworld rescore`: the same rubric gives the same rewards, another one is compared with it."""
+"""`rookworld rescore` repeats the rewards with the same rubric and compares those of another rubric with them."""
 
 import json
 import shutil
@@ -12,11 +12,11 @@ from rookworld_rlvr.app.cli import main
 
 @pytest.fixture(scope="module")
 def finished(train_once: Callable[..., Path]) -> Path:
-    """A run whose transcripts of all its steps were kept, with a rubric that warms up."""
+    """Return a run with the transcripts of all its steps and a rubric that warms up."""
     return train_once("steps=4", "rollouts_every=1", "evaluation_rows=0", "rubric.warmup_steps=3")
 
 
-def test_the_run_s_own_rubric_gives_every_reward_again_and_another_does_not(
+def test_rescore_repeats_all_rewards_only_with_the_same_rubric(
     finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     count = (finished / "rollouts.jsonl").read_text().count("\n")
@@ -28,7 +28,7 @@ def test_the_run_s_own_rubric_gives_every_reward_again_and_another_does_not(
     assert f"{count} of {count} rewards" not in said and " → " in said and "in the same order" in said
 
 
-def test_the_reward_told_is_that_of_the_file(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rescore_prints_the_mean_reward_of_the_file(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [json.loads(line) for line in (finished / "rollouts.jsonl").read_text().splitlines()]
     rewards = [row["reward"] for row in rows if row["task"] == "policy"]
     capsys.readouterr()
@@ -43,7 +43,7 @@ def test_the_reward_told_is_that_of_the_file(finished: Path, capsys: pytest.Capt
     (["{run}", "steps=3"], "rescore: expected overrides of rubric, got steps=3"),
     (["{run}", "rubric.tiers.parse=-1"], "rubric.tiers.parse"),
 ])  # fmt: skip
-def test_what_cannot_be_rescored_is_refused_in_one_line(
+def test_invalid_rescore_is_refused_in_one_line(
     given: list[str], message: str, finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()

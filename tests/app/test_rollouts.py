@@ -20,7 +20,7 @@ RIGHT = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1+0.001+0+0"
 
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Path:
-    """Six transcripts of two steps; of each step one is right, one illegal or wrong, one refused."""
+    """Return a folder with six transcripts: in each of two steps one is right, one wrong or illegal, one malformed."""
     rows = [
         (1, "policy", POLICY, "M: f3f7 E: 9.9 B: f3f7", 0.9, None),
         (1, "policy", POLICY, "M: f3f8 E: 9.9 B: f3f8", 0.1, None),
@@ -42,10 +42,10 @@ def heads(text: str) -> list[str]:
 
 @pytest.mark.parametrize(("given", "expected"), [
     ([], 6), (["--failed"], 4), (["--task", "environment"], 3), (["--step", "1"], 3), (["--most", "2"], 2),
-    # One whose reward was not finite is never left out for it.
+    # A transcript without a finite reward passes every --reward filter.
     (["--reward", "0.3", "1.0"], 4), (["--failed", "--task", "policy", "--reward", "0", "1"], 1),
 ])  # fmt: skip
-def test_where_the_output_is_no_terminal_all_that_are_chosen_are_printed(
+def test_rollouts_prints_all_selected_transcripts_without_a_terminal(
     given: list[str], expected: int, run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["rollouts", str(run_folder), *given]) == 0
@@ -54,7 +54,9 @@ def test_where_the_output_is_no_terminal_all_that_are_chosen_are_printed(
     assert re.search(rf"^{expected} of \d; choose by --step 2, 1; --failed", said, re.MULTILINE)
 
 
-def test_where_no_completion_failed_none_is_shown(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_filter_without_failures_shows_no_transcript(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = run_folder / "rollouts.jsonl"
     file.write_text(file.read_text().splitlines()[0] + "\n")
     assert main(["rollouts", str(run_folder), "--failed"]) == 0
@@ -71,7 +73,7 @@ def test_control_characters_of_a_wrong_field_are_escaped(run_folder: Path, capsy
     assert "\\x1b]52" in wrong and "\x1b" not in said and "\x07" not in said
 
 
-def test_lowest_reward_first_and_what_went_wrong_beside_it(
+def test_by_reward_lists_lowest_reward_first_with_its_failure(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["rollouts", str(run_folder), "--by-reward", "--failed"]) == 0
@@ -83,14 +85,14 @@ def test_lowest_reward_first_and_what_went_wrong_beside_it(
     ]
 
 
-def test_a_board_is_seen_from_the_side_to_move_and_its_arrows_are_coloured() -> None:
+def test_board_faces_the_side_to_move_and_colours_its_arrows() -> None:
     lines = board_view(Board("t", chess.Board(), chess.BLACK)).plain.splitlines()
     assert lines[1].startswith("1 ♖ ♘ ♗ ♔") and lines[-1].strip() == "h g f e d c b a"
     marked = board_view(Board("t", chess.Board(), chess.WHITE, [Arrow(chess.E2, chess.E4, Kind.illegal)], [chess.A1]))
     assert sum("#d0453a" in str(span.style) for span in marked.spans) == 3
 
 
-def test_an_evaluation_keeps_prompt_label_and_answer_and_its_failures_are_shown(
+def test_rollouts_shows_prompts_and_answers_of_an_evaluation(
     small_overrides: list[str], corpus: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mates = tmp_path / "mates.jsonl"
@@ -122,7 +124,7 @@ def test_an_evaluation_keeps_prompt_label_and_answer_and_its_failures_are_shown(
     (["{here}/empty.jsonl"], "expected transcripts in"),
     (["{here}/broken.jsonl"], "expected a run's transcripts or an evaluation's rows in"),
 ])  # fmt: skip
-def test_what_has_no_transcripts_is_refused_in_one_line(
+def test_invalid_rollouts_arguments_are_refused_in_one_line(
     given: list[str], message: str, run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (run_folder / "empty.jsonl").write_text("")

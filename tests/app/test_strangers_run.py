@@ -1,4 +1,4 @@
-"""A run's folder that comes from a stranger starts no program, calls no address and reads nothing of the user's."""
+"""An untrusted run folder (a stranger's) starts no program, contacts no server and reads no file of the user."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from rookworld_rlvr.model.batch import Batch
 from rookworld_rlvr.training.diagnosis import FAULT_KEYS, FAULTS
 
 SECRET = "hf_s3cr3t"
-# Puts a text into the clipboard of many a terminal; then a command in one character.
+# Escape sequence that sets the clipboard in many terminals, then one that begins with the C1 character 0x9b.
 CLIPBOARD = "\x1b]52;c;cHduZWQ=\x07\x9b2J"
 
 
@@ -32,7 +32,7 @@ def finished(train_once: Callable[..., Path]) -> Path:
 
 @pytest.fixture
 def strangers_run(finished: Path, tmp_path: Path) -> Callable[..., Path]:
-    """A copy of a run whose configuration a stranger has changed, with a program beside it that leaves a trace."""
+    """Return a function that copies a run, changes its configuration and adds a program that records its start."""
 
     def make(**changed: object) -> Path:
         run = tmp_path / "strangers_run"
@@ -51,7 +51,7 @@ def strangers_run(finished: Path, tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def requests_heard() -> Iterator[tuple[str, list[str]]]:
-    """An address of the stranger's, and the paths that were requested there."""
+    """Yield the address of a server that the run may name, and the list of paths requested there."""
     paths: list[str] = []
 
     class Listener(BaseHTTPRequestHandler):
@@ -71,7 +71,7 @@ def requests_heard() -> Iterator[tuple[str, list[str]]]:
 
 
 def refusal(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> str:
-    """The one line that refuses the command, with exit code 2."""
+    """Return the one line with which the command is refused; its exit code is 2."""
     capfd.readouterr()
     code, error = main(arguments), capfd.readouterr().err
     assert (code, error.count("\n")) == (2, 1), error
@@ -79,7 +79,7 @@ def refusal(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("command", ["rescore {run}", "train resume={run} steps=4", "smoke resume={run}"])
-def test_a_strangers_program_is_started_only_if_it_is_trusted(
+def test_program_of_an_untrusted_run_starts_only_with_trust(
     command: str, strangers_run: Callable[..., Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = strangers_run(rubric__source="engine", rubric__stockfish__path="HERE/stockfish")
@@ -87,12 +87,12 @@ def test_a_strangers_program_is_started_only_if_it_is_trusted(
     error = refusal(arguments, capfd)
     assert f"sets rubric.stockfish.path to '{run}/stockfish'" in error and "trust=true" in error
     assert not (run / "started").exists()
-    # It is no engine, so it is refused as one, but it was started.
+    # The program starts, but it is refused because it does not speak UCI.
     refusal([*arguments, "trust=true"], capfd)
     assert (run / "started").exists()
 
 
-def test_a_run_that_says_it_is_trusted_is_not(
+def test_trust_set_in_the_runs_own_config_is_ignored(
     strangers_run: Callable[..., Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = strangers_run(trust=True, rubric__source="engine", rubric__stockfish__path="HERE/stockfish")
@@ -100,7 +100,7 @@ def test_a_run_that_says_it_is_trusted_is_not(
     assert not (run / "started").exists()
 
 
-def test_a_strangers_address_is_called_only_if_it_is_trusted(
+def test_server_of_an_untrusted_run_is_called_only_with_trust(
     strangers_run: Callable[..., Path],
     requests_heard: tuple[str, list[str]],
     capfd: pytest.CaptureFixture[str],
@@ -112,7 +112,7 @@ def test_a_strangers_address_is_called_only_if_it_is_trusted(
     assert main([*resume, "trust=true"]) != 0 and heard
 
 
-def test_a_strangers_folder_is_written_to_only_if_it_is_trusted(
+def test_sync_folder_of_an_untrusted_run_is_refused_without_trust(
     strangers_run: Callable[..., Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     resume = ["train", f"resume={strangers_run(generator__vllm__sync_folder='/somewhere')}", "steps=4"]
@@ -120,7 +120,7 @@ def test_a_strangers_folder_is_written_to_only_if_it_is_trusted(
 
 
 def saved_fault(run: Path, **changed: object) -> Path:
-    """A file of a fault in the run's folder, as `inspect` reads it."""
+    """Write a fault file to the run's folder, in the form that `inspect` reads, and return its path."""
     tensors = {field.name: torch.zeros(1, 2) for field in fields(Batch)}
     saved = dict.fromkeys(FAULT_KEYS) | {"step": 1, "fault": dict.fromkeys(("kind", "tensor", "detail"), "")}
     path = run / FAULTS / "step-1.pt"
@@ -130,7 +130,7 @@ def saved_fault(run: Path, **changed: object) -> Path:
 
 
 @pytest.mark.parametrize("command", ["train resume={run} trust=true", "rescore {run} trust=true", "inspect {batch}"])
-def test_a_strangers_interpolation_is_never_resolved(
+def test_interpolation_in_an_untrusted_run_is_never_resolved(
     command: str,
     strangers_run: Callable[..., Path],
     requests_heard: tuple[str, list[str]],
@@ -147,7 +147,7 @@ def test_a_strangers_interpolation_is_never_resolved(
     assert SECRET not in error and not heard and os.environ["HF_TOKEN"] == SECRET
 
 
-def test_a_transcript_sends_no_commands_to_the_terminal(
+def test_terminal_control_codes_in_transcripts_are_escaped(
     strangers_run: Callable[..., Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = strangers_run()
@@ -164,7 +164,7 @@ def test_a_transcript_sends_no_commands_to_the_terminal(
         assert "\\x1b]52;c;cHduZWQ=" in shown and "\x1b" not in shown and "\x9b" not in shown
 
 
-def test_an_export_holds_no_files_of_the_user(
+def test_export_of_an_untrusted_run_follows_no_symlinks(
     strangers_run: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run, secret = strangers_run(), tmp_path / "secret"
@@ -182,7 +182,7 @@ def test_an_export_holds_no_files_of_the_user(
         assert "expected a checkpoint of" in refusal(arguments, capfd)
 
 
-def test_a_model_s_own_code_is_not_run_and_nobody_is_asked(
+def test_remote_code_of_a_model_is_not_run(
     strangers_run: Callable[..., Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = strangers_run(model__path="HERE/model")
@@ -196,7 +196,7 @@ def test_a_model_s_own_code_is_not_run_and_nobody_is_asked(
     assert not (run / "started").exists()
 
 
-def test_an_option_that_the_user_gives_is_no_strangers(
+def test_option_given_by_the_user_needs_no_trust(
     strangers_run: Callable[..., Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = strangers_run(rubric__stockfish__path="HERE/stockfish")

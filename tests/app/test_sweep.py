@@ -1,4 +1,4 @@
-"""-m: a run folder a member, one table at the end, and one smoke test for all."""
+"""A sweep (`-m`) has a run folder for each member, one table at the end and one smoke test for all members."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ def run_folders(root: Path) -> list[Path]:
     return sorted(file.parent for file in root.glob("*/*/summary.json") if file.parents[1].name != "sweeps")
 
 
-def test_a_sweep_runs_each_member_into_its_folder_and_prints_one_table(
+def test_sweep_runs_each_member_in_its_own_folder_and_prints_one_table(
     train: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     train("-m", "kl.coef=0,0.01", "steps=1", "evaluation_rows=2", "name=two")
@@ -30,14 +30,14 @@ def test_a_sweep_runs_each_member_into_its_folder_and_prints_one_table(
     table = shown[shown.rindex("overrides") :]
     assert table.count("finished") == 2 and "policy/legal_best_move" in shown
     assert "kl.coef=0 " in table and "kl.coef=0.01" in table
-    # What all members share is not repeated, and each line names its folder.
+    # Overrides that all members share are not repeated, and each line names its folder.
     assert "steps=1" not in table and all(str(folder) in table for folder in folders)
     assert "to compare them on one page: " in shown
     # Only the sweep's own table is printed, not one per member.
     assert "interval, over rows" not in shown and "No measured difference" not in shown
 
 
-def test_a_sweep_s_exit_code_is_its_members_highest_and_the_others_run(
+def test_sweep_returns_highest_exit_code_and_runs_all_members(
     small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     given = ["evaluation_rows=0", "steps=1", f"output_root={tmp_path / 'outputs'}"]
@@ -61,10 +61,10 @@ def test_a_signal_ends_the_whole_sweep(
     assert "[1/2] seed=0" in shown and "[2/2]" not in shown and len(run_folders(tmp_path / "outputs")) == 1
 
 
-def test_smoke_of_a_sweep_tries_the_first_values_once(
+def test_smoke_of_a_sweep_checks_the_first_values_once(
     small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    # Dropout alone takes the policy far from its reference; what is refused here is the check that asks for none.
+    # The high KL limit leaves only the dropout check to refuse dropout, which moves the policy far from the reference.
     given = [*small_overrides, f"output_root={tmp_path / 'outputs'}", "recovery.guard.kl_limit=100"]
     assert main(["smoke", "-m", *given, "model.dropout=0,0.2"]) == 0
     assert capfd.readouterr().out.count("one step") == 1
@@ -87,5 +87,5 @@ def test_smoke_of_a_sweep_tries_the_first_values_once(
         ('name="x,y",z', 'name="x,y"'),
     ],
 )
-def test_the_first_value_of_a_sweep_keeps_brackets_and_quotes_whole(argument: str, first: str) -> None:
+def test_first_value_of_a_sweep_respects_brackets_and_quotes(argument: str, first: str) -> None:
     assert _first_value(argument) == first

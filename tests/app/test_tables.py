@@ -1,4 +1,4 @@
-"""The tables that are printed for people."""
+"""The tables that commands print in the terminal."""
 
 from io import StringIO
 from math import inf
@@ -15,7 +15,7 @@ from rookworld_rlvr.evaluation.suite import SuiteName
 
 
 def printed(*tables: Table) -> list[list[str]]:
-    """The cells of each line below the headings."""
+    """Return the cells of each line below the headings."""
     shown = StringIO()
     for table in tables:
         Console(width=300, file=shown).print(table)
@@ -28,22 +28,22 @@ def scored(*scores: float) -> dict[str, Any]:
     return to_json(elo_measures(SuiteName.engine_match, rows) | summarise(rows))
 
 
-def test_a_match_lost_throughout_is_minus_infinitely_far_and_one_won_infinitely() -> None:
+def test_elo_of_only_losses_or_only_wins_is_infinite() -> None:
     lost, won = scored(*[0.0] * 8), scored(*[1.0] * 8)
     [elo, score] = printed(*evaluation_tables(lost))
-    # Wilson's upper end of 0 of 8 is z²/(8 + z²) = 0.32441, that of Elo 400 lg(0.32441 / 0.67559) = -127.44.
+    # Wilson's interval for 0 of 8 ends at z²/(8 + z²) = 0.32441; in Elo: 400 lg(0.32441 / 0.67559) = -127.44.
     assert elo == ["engine_match/elo", "-∞", "[-∞, -127.4375]", "8"]
     assert score == ["engine_match/score", "0.0000", "[0.0000, 0.3244]", "8"]
     assert printed(*evaluation_tables(won))[0] == ["engine_match/elo", "∞", "[127.4375, ∞]", "8"]
 
 
-def test_a_comparison_of_a_single_game_has_no_bound_on_either_side() -> None:
+def test_comparison_of_a_single_game_has_an_infinite_interval() -> None:
     entry = Comparison(3.0, 5.0, Gain(2.0, -inf, inf), 1, 0, 1, "Wilcoxon", 1.0, 0.5, 0.5)
     [line] = printed(comparison_table({"selfplay/legal_halfmoves": entry}))
     assert line[:5] == ["selfplay/legal_halfmoves", "3.0000", "5.0000", "+2.0000", "[-∞, ∞]"]
 
 
-def test_parts_stand_beside_their_key_in_a_table_of_their_own_with_half_the_width_of_their_interval() -> None:
+def test_measures_by_colour_are_shown_in_a_separate_table() -> None:
     measures = {
         "policy/valid": Measure(0.5, 0.25, 0.75, 8),
         "policy/valid/black": Measure(0.734, 0.704, 0.758, 5),

@@ -1,4 +1,4 @@
-"""The visit to a GPU: whole and dry on a CPU, and its page after parts that fail."""
+"""`benchmarks/gpu_visit.py`: a whole dry run on a CPU, and its report page if parts fail."""
 
 import json
 import subprocess
@@ -24,7 +24,7 @@ def results(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_dry_visit_ends_well_with_every_part_on_its_page(gpu_visit: ModuleType, tmp_path: Path) -> None:
+def test_dry_visit_succeeds_and_reports_every_part(gpu_visit: ModuleType, tmp_path: Path) -> None:
     command = [sys.executable, str(PROGRAM), "--dry", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     page = (tmp_path / "visit.md").read_text()
@@ -40,7 +40,7 @@ def test_a_dry_visit_ends_well_with_every_part_on_its_page(gpu_visit: ModuleType
 
 
 @pytest.mark.slow
-def test_a_part_made_to_fail_leaves_the_figures_of_the_others(gpu_visit: ModuleType, tmp_path: Path) -> None:
+def test_failing_part_keeps_the_figures_of_other_parts(gpu_visit: ModuleType, tmp_path: Path) -> None:
     parts = {part.name: part for part in gpu_visit.Table(tmp_path, dry=True).parts()}
     smoke, bench = parts["smoke fp32"], parts["bench 3.5M 8×8 static,hf"]
     todo = [replace(smoke, command=[*smoke.command, "kl.coef=-1"]), bench]
@@ -51,7 +51,7 @@ def test_a_part_made_to_fail_leaves_the_figures_of_the_others(gpu_visit: ModuleT
     assert results(tmp_path)[bench.name]["figures"].keys() == {"static", "hf"}
 
 
-def test_the_page_says_of_each_part_how_it_ended(gpu_visit: ModuleType, tmp_path: Path) -> None:
+def test_page_reports_outcome_and_reason_of_each_part(gpu_visit: ModuleType, tmp_path: Path) -> None:
     def part(name: str, code: str, limit_s: float = 60, requirements: tuple[str, ...] = ()) -> Any:
         return gpu_visit.Part(name, [sys.executable, "-c", code], limit_s, requirements)
 
@@ -79,7 +79,7 @@ def test_the_page_says_of_each_part_how_it_ended(gpu_visit: ModuleType, tmp_path
     )
 
 
-def test_parts_after_the_visits_time_are_skipped(gpu_visit: ModuleType, tmp_path: Path) -> None:
+def test_parts_after_the_time_limit_are_skipped(gpu_visit: ModuleType, tmp_path: Path) -> None:
     part = gpu_visit.Part("long", [sys.executable, "-c", "import time; time.sleep(60)"], 60)
     assert gpu_visit.visit([part, replace(part, name="later")], tmp_path, dry=True, seconds=1) == 0
     assert [each["outcome"] for each in results(tmp_path).values()] == ["cut off", "skipped"]

@@ -1,4 +1,4 @@
-"""The arithmetic of `benchmarks/roofline.py`, and a real, tiny run of it."""
+"""The arithmetic of `benchmarks/roofline.py`, and a tiny real run of it."""
 
 from collections.abc import Callable
 from types import ModuleType
@@ -22,7 +22,7 @@ def roofline(load_benchmark: Callable[[str], ModuleType]) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def shape(roofline: ModuleType) -> Any:
-    """Two layers of width 8: in each 4·8² weights of attention and 8·8² of its MLP, no biases; 16 words."""
+    """Return a shape of two layers of width 8, each with 4·8² attention and 8·8² MLP weights; 16 tokens, no biases."""
     sizes = {"layers": 2, "query_width": 8, "key_width": 8, "bytes_per_number": 4}
     return roofline.Shape(body_weights=2 * 12 * 64, head_weights=8 * 16, **sizes)
 
@@ -39,7 +39,7 @@ def test_shares_of_a_step_lie_between_0_and_1(roofline: ModuleType, monkeypatch:
     limits, row = roofline.measure(kind, 1, STEP)
     assert limits.flops_per_s > 0 and limits.bytes_per_s > 0
     assert all(0 < row[share] <= 1 for share in SHARES)
-    # hf makes a pass per token of a batch's longest completion; there are at most two batches.
+    # hf makes one pass for each token of a batch's longest completion, in at most two batches.
     assert row["passes"] in (12, 24) if kind == "hf" else row["passes"] > 0
 
 
@@ -60,15 +60,15 @@ def test_lengths_of_all_generated_groups_are_kept(roofline: ModuleType) -> None:
     ]
 
 
-def test_operations_are_counted_as_by_hand(roofline: ModuleType, shape: Any, groups: list[Any]) -> None:
-    # 3 + 0 + 1 and 5 + 3 + 3 tokens go in; 3 and 8 are sampled.
+def test_flop_count_equals_calculation_by_hand(roofline: ModuleType, shape: Any, groups: list[Any]) -> None:
+    # Input tokens: 3 + 0 + 1 and 5 + 3 + 3. Sampled tokens: 3 and 8.
     assert [group.inputs() for group in groups] == [4, 11]
-    # A prompt of 3: 1 + 2 + 3; its second completion's first token sees 4. A prompt of 5: 15, then twice 6 + 7 + 8.
+    # A prompt of 3 has 1 + 2 + 3 pairs, its longer completion adds 4. A prompt of 5 has 15, then twice 6 + 7 + 8.
     assert [group.pairs() for group in groups] == [6 + 4, 15 + 2 * 21]
     assert roofline.forward_flops(shape, groups) == 2 * (1536 * 15 + 128 * 11) + 4 * 2 * 8 * (10 + 57)
 
 
-def test_operations_agree_with_torch_s_count(roofline: ModuleType) -> None:
+def test_flop_count_equals_torch_flop_counter(roofline: ModuleType) -> None:
     from torch.utils.flop_counter import FlopCounterMode
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -78,17 +78,17 @@ def test_operations_agree_with_torch_s_count(roofline: ModuleType) -> None:
         model(torch.zeros(1, 6, dtype=torch.long), use_cache=False)
     sizes = roofline.shape_of(model, 4)
     vectors = sum(weight.numel() for weight in model.parameters() if weight.dim() == 1)
-    # torch counts the head at each position, every pair of tokens, and no bias or norm.
+    # torch counts the head at every position and all pairs of tokens, but no biases or norms.
     dense = 2 * ((sizes.body_weights - vectors) * 6 + sizes.head_weights * 6)
     assert counted.get_total_flops() == dense + 4 * sizes.layers * sizes.query_width * 36
 
 
-def test_bytes_are_counted_as_by_hand(roofline: ModuleType, shape: Any, groups: list[Any]) -> None:
+def test_byte_count_equals_calculation_by_hand(roofline: ModuleType, shape: Any, groups: list[Any]) -> None:
     weights, token_bytes = 1536 + 128, 2 * 2 * 8
-    # Read: prompts as often as their longest completion has tokens, and each completion's own 0 + … + (C - 1).
+    # A prompt is read once for each token of its longest completion, a completion of C tokens 0 + … + (C - 1) times.
     read, written = (3 * 2 + 0 + 1) + (5 * 4 + 6 + 6), 15
     assert roofline.generation(shape, groups, passes=4).bytes == 4 * (4 * weights + token_bytes * (read + written))
-    # Drafts halve the passes; an engine that is not counted makes one a token.
+    # Drafts halve the passes. An engine whose passes are unknown (0) is taken to make one for each token.
     assert roofline.generation(shape, groups, passes=2).bytes == 4 * (2 * weights + token_bytes * (read / 2 + written))
     assert roofline.generation(shape, groups, passes=0) == roofline.generation(shape, groups, passes=4)
 
@@ -98,13 +98,13 @@ def test_training_is_three_forward_passes_per_token(roofline: ModuleType, shape:
     report = StepReport(step=0, kl_coef=0.1, updates=2, tokens=TokenTotals(count=22, kl_count=22))
     done, reference = roofline.training(shape, groups, report, examples_per_pass=4)
     assert (done.flops, reference) == (pytest.approx(8 * forward), pytest.approx(2 * forward))
-    # Two passes over 4 completions, 2 micro-batches, each reading policy twice and reference once and writing once.
+    # 2 epochs over 4 completions: 2 micro-batches, each reads the policy twice, the reference once, and writes once.
     assert done.bytes == weights * (2 * 4 * 4 + 2 * 7 * 4)
     report.tokens.kl_count = 0
     assert roofline.training(shape, groups, report, examples_per_pass=4)[1] == 0
 
 
-def test_the_least_time_is_that_of_the_limit_met_first(roofline: ModuleType) -> None:
+def test_least_time_is_set_by_the_binding_limit(roofline: ModuleType) -> None:
     limits = roofline.Limits(flops_per_s=100.0, bytes_per_s=10.0)
     assert (roofline.Work(200.0, 10.0).least_s(limits), roofline.Work(200.0, 10.0).bound(limits)) == (2.0, "compute")
     assert (roofline.Work(100.0, 30.0).least_s(limits), roofline.Work(100.0, 30.0).bound(limits)) == (3.0, "memory")

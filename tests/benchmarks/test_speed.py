@@ -1,4 +1,4 @@
-"""Benchmark scripts: each can be imported, and sides take turns on the same work. No time is asserted."""
+"""Benchmark scripts can be imported, and their sides take turns on the same work. No time is asserted."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 SCRIPTS = sorted((Path(__file__).resolve().parents[2] / "benchmarks").glob("*.py"))
-# Imports TRL.
+# This script needs TRL, which is not installed in this environment.
 ELSEWHERE = {"trl_side"}
 
 
@@ -47,7 +47,7 @@ def test_a_benchmark_can_be_imported(load_benchmark: Callable[[str], ModuleType]
 
 
 class FakeEnd:
-    """One end of a pipe: notes each request and returns the number of its turn."""
+    """A fake end of a pipe that records each request and returns the number of its turn."""
 
     def __init__(self, name: str, log: list[tuple[str, int]]) -> None:
         self.name, self.log, self.turns = name, log, 0
@@ -60,7 +60,7 @@ class FakeEnd:
         return {"turn": float(self.turns)}
 
 
-def test_sides_take_turns_and_another_begins_each_round(benchmarks: dict[str, ModuleType]) -> None:
+def test_sides_take_turns_in_rotating_order(benchmarks: dict[str, ModuleType]) -> None:
     log: list[tuple[str, int]] = []
     ends = [FakeEnd("a", log), FakeEnd("b", log), FakeEnd("c", log)]
     rounds = benchmarks["sides"].take_turns(ends, rounds=3, steps=5, warmup_steps=1)
@@ -77,17 +77,17 @@ def test_without_a_warm_up_the_first_round_counts(benchmarks: dict[str, ModuleTy
     assert log == [("a", 2)]
 
 
-def test_figures_are_medians_and_peaks_the_highest(benchmarks: dict[str, ModuleType]) -> None:
+def test_figures_are_medians_and_peaks_are_maxima(benchmarks: dict[str, ModuleType]) -> None:
     rounds = [{"wall_s": wall_s, "peak_gib": peak} for wall_s, peak in ((1.0, 2.0), (9.0, 3.0), (2.0, 1.0))]
     assert benchmarks["sides"].medians(rounds) == {"wall_s": 2.0, "peak_gib": 3.0}
 
 
-def test_a_ratio_is_that_of_a_round(benchmarks: dict[str, ModuleType]) -> None:
+def test_ratio_is_computed_per_round(benchmarks: dict[str, ModuleType]) -> None:
     ours, theirs = [[{"rate": rate} for rate in rates] for rates in ((2.0, 9.0, 4.0), (1.0, 3.0, 4.0))]
     assert benchmarks["sides"].ratio(ours, theirs, "rate") == (2.0, 1.0, 3.0)
 
 
-def test_a_round_counts_what_was_done(benchmarks: dict[str, ModuleType]) -> None:
+def test_round_counts_completions_rewards_and_updates(benchmarks: dict[str, ModuleType]) -> None:
     counted = benchmarks["sides"].Counted()
     counted.lengths, counted.rewards, counted.updates = [3, 5], [0.0, 1.0], 1
     row = counted.round(grown_gib=0.5)
@@ -119,7 +119,7 @@ def test_both_sides_get_the_same_settings(benchmarks: dict[str, ModuleType], set
     assert ours.generator.kind == type(ours.generator)().kind
 
 
-def test_a_side_that_did_less_or_other_work_is_refused(benchmarks: dict[str, ModuleType], settings: Any) -> None:
+def test_sides_with_unequal_work_are_refused(benchmarks: dict[str, ModuleType], settings: Any) -> None:
     check = benchmarks["peers"].check_work
     done = {"completions": 16, "updates": 2, "length": 40.0}
     check([[done], [done | {"length": 43.0}]], settings, 2)

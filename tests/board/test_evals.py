@@ -45,21 +45,21 @@ def test_a_mated_side_has_no_eval() -> None:
 
 
 @pytest.mark.parametrize("pawns", [float("nan"), float("inf"), float("-inf"), 1000.0, -1000.0, 5e9])
-def test_no_score_prints_so(pawns: float) -> None:
+def test_pawns_out_of_range_are_refused(pawns: float) -> None:
     with pytest.raises(ValueError, match="between -1000 and 1000"):
         from_pawns(pawns)
 
 
-def test_win_probability_is_lichesss_logistic() -> None:
-    # 1 / (1 + exp(-0.00368208 * 100)) of one pawn.
+def test_win_probability_equals_lichess_logistic() -> None:
+    # One pawn is 1 / (1 + exp(-0.00368208 * 100)).
     assert win_probability(1.0) == pytest.approx(0.591, abs=1e-3)
-    # python-chess counts in thousandths and keeps one for the other side.
+    # python-chess counts in thousandths and leaves at least one to the other side.
     assert win_probability(999.99) == 0.999
 
 
 @settings(derandomize=True, max_examples=100)
 @given(CENTIPAWNS, CENTIPAWNS)
-def test_win_probability_rises_with_the_eval_and_the_two_sides_sum_to_one(first: int, second: int) -> None:
+def test_win_probability_rises_with_eval_and_both_sides_sum_to_one(first: int, second: int) -> None:
     low, high = sorted((first / 100, second / 100))
     assert 0 <= win_probability(low) <= win_probability(high) <= 1
     assert win_probability(low) + win_probability(-low) == pytest.approx(1)

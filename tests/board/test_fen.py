@@ -36,7 +36,7 @@ FIELDS = st.tuples(
         "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - ٣ 1",
     ],
 )
-def test_what_is_no_fen_of_six_fields_raises_value_error(fen: str) -> None:
+def test_text_without_six_valid_fen_fields_raises_value_error(fen: str) -> None:
     with pytest.raises(ValueError):
         parse_fen(fen)
     assert not is_valid_fen(fen)
@@ -44,7 +44,7 @@ def test_what_is_no_fen_of_six_fields_raises_value_error(fen: str) -> None:
 
 @settings(derandomize=True, max_examples=300, deadline=None)
 @given(st.one_of(st.text(max_size=80), FIELDS))
-def test_any_text_parses_to_a_board_that_prints_and_plays_or_raises_value_error(text: str) -> None:
+def test_any_text_parses_to_playable_board_or_raises_value_error(text: str) -> None:
     try:
         board = parse_fen(text)
     except ValueError:
@@ -59,7 +59,7 @@ def test_a_parsable_fen_need_not_be_a_valid_position() -> None:
     assert is_valid_fen(chess.STARTING_FEN)
 
 
-def test_the_en_passant_square_stays_only_where_a_capture_is_legal() -> None:
+def test_en_passant_square_is_kept_only_if_capture_is_legal() -> None:
     assert normalize_fen(AFTER_E4.replace(" - ", " e3 ")) == AFTER_E4
     capturable = "rnbqkbnr/ppp1pppp/8/8/3pP3/8/PPPP1PPP/RNBQKBNR b KQkq e3 0 3"
     assert normalize_fen(capturable) == capturable
@@ -68,7 +68,7 @@ def test_the_en_passant_square_stays_only_where_a_capture_is_legal() -> None:
     assert normalize_fen(pinned) == pinned.replace(" e3 ", " - ")
 
 
-def test_identity_ignores_counters_and_phantom_en_passant_but_not_turn_or_castling() -> None:
+def test_position_key_depends_on_turn_and_castling_but_not_counters() -> None:
     key = position_key(parse_fen(AFTER_E4))
     assert key == "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq -"
     assert position_key(parse_fen(AFTER_E4.replace(" - 0 1", " e3 7 40"))) == key
@@ -76,7 +76,7 @@ def test_identity_ignores_counters_and_phantom_en_passant_but_not_turn_or_castli
     assert position_key(parse_fen(AFTER_E4.replace("KQkq", "KQk"))) != key
 
 
-def test_a_board_that_is_changed_changes_no_later_one() -> None:
+def test_changing_a_parsed_board_leaves_later_boards_unchanged() -> None:
     board = parse_fen(chess.STARTING_FEN)
     board.push_uci("e2e4")
     assert parse_fen(chess.STARTING_FEN) == chess.Board() and not parse_fen(chess.STARTING_FEN).move_stack

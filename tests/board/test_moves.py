@@ -25,8 +25,8 @@ CASTLING = "r3k2r/8/8/8/8/8/8/R3K2R w KQkq - 0 1"
         ("r4rk1/1pp1qppp/p1np1n2/2b1p1B1/2B1P1b1/P1NP1N2/1PP1QPPP/R4RK1 w - - 0 10", 46),
     ],
 )
-def test_of_all_uci_strings_as_many_are_legal_as_the_published_perft_counts(fen: str, moves: int) -> None:
-    """Depth 1 of the tables at chessprogramming.org/Perft_Results."""
+def test_count_of_legal_uci_strings_equals_published_perft(fen: str, moves: int) -> None:
+    """The counts are depth 1 of the tables at chessprogramming.org/Perft_Results."""
     board = chess.Board(fen)
     legal = [uci for uci in ALL_UCI if is_legal_uci(board, uci)]
     assert len(legal) == moves
@@ -37,7 +37,7 @@ def test_of_all_uci_strings_as_many_are_legal_as_the_published_perft_counts(fen:
     "uci",
     ["0000", "e1e1", "", "e1g1 ", " e1g1", "e1g1\n", "E1G1", "O-O", "e1g9", "e7e8k", "e7e8Q", "Q@e4"],
 )
-def test_no_position_has_a_move_of_another_form(uci: str) -> None:
+def test_malformed_uci_is_never_legal(uci: str) -> None:
     assert not is_uci(uci) and not is_legal_uci(chess.Board(CASTLING), uci)
 
 
@@ -66,6 +66,6 @@ def test_castling_has_one_legal_spelling() -> None:
 
 @settings(derandomize=True, max_examples=300, deadline=None)
 @given(st.one_of(st.text(max_size=8), st.sampled_from(ALL_UCI)))
-def test_a_string_is_legal_exactly_if_a_legal_move_is_spelled_so(text: str) -> None:
+def test_string_is_legal_if_and_only_if_it_spells_a_legal_move(text: str) -> None:
     board = chess.Board(CASTLING)
     assert is_legal_uci(board, text) == (text in {move.uci() for move in board.legal_moves})

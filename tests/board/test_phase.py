@@ -1,11 +1,11 @@
-"""The phase of a position, by positions counted by hand."""
+"""The phase of positions whose pieces were counted by hand."""
 
 import chess
 import pytest
 
 from rookworld_rlvr.board.phase import Phase, phase_of
 
-# FEN, phase, what decides.
+# FEN, phase, reason.
 CASES = [
     (chess.STARTING_FEN, Phase.opening, "14 pieces, eight men on each first rank"),
     ("r1bqkbnr/pppp1ppp/2n5/4p3/4P3/5N2/PPPP1PPP/RNBQKB1R w KQkq - 2 3", Phase.opening, "seven men at home"),
@@ -20,12 +20,12 @@ CASES = [
 
 
 @pytest.mark.parametrize(("fen", "phase", "why"), CASES, ids=[why for _, _, why in CASES])
-def test_the_phase_is_what_the_pieces_and_the_first_ranks_say(fen: str, phase: Phase, why: str) -> None:
+def test_phase_depends_on_piece_count_and_first_ranks(fen: str, phase: Phase, why: str) -> None:
     assert phase_of(chess.Board(fen)) is phase, why
 
 
 @pytest.mark.parametrize("fen", [fen for fen, _, _ in CASES])
-def test_colours_and_the_side_to_move_do_not_matter(fen: str) -> None:
+def test_phase_is_independent_of_colours_and_side_to_move(fen: str) -> None:
     board = chess.Board(fen)
     other = board.copy()
     other.turn = not board.turn

@@ -35,7 +35,7 @@ def write(tmp_path: Path) -> Writer:
     return write
 
 
-def test_every_opening_is_legal_and_none_is_there_twice() -> None:
+def test_openings_are_legal_and_distinct() -> None:
     assert len(OPENINGS) >= 60
     boards = [chess.Board() for _ in OPENINGS]
     for board, opening in zip(boards, OPENINGS, strict=True):
@@ -46,7 +46,7 @@ def test_every_opening_is_legal_and_none_is_there_twice() -> None:
     assert [opening_board(opening).fen() for opening in OPENINGS] == [board.fen() for board in boards]
 
 
-def test_opening_boards_are_fresh_and_carry_their_moves() -> None:
+def test_opening_boards_are_independent_and_keep_their_moves() -> None:
     board = opening_board(OPENINGS[0])
     assert [move.uci() for move in board.move_stack] == ["e2e4", "e7e5", "g1f3", "b8c6", "f1b5"]
     board.push_uci("a7a6")
@@ -61,7 +61,7 @@ def test_opening_boards_are_fresh_and_carry_their_moves() -> None:
         ("Grünfeld Defence", "rnbqkb1r/ppp1pp1p/6p1/8/3PP3/2P5/P4PPP/R1BQKBNR"),
     ],
 )
-def test_openings_lead_to_the_positions_known_by_their_names(name: str, placement: str) -> None:
+def test_named_openings_reach_their_known_positions(name: str, placement: str) -> None:
     assert opening_board(next(o for o in OPENINGS if o.name == name)).board_fen() == placement
 
 
@@ -102,7 +102,7 @@ def test_positions_are_printed_as_python_chess_prints_them(write: Writer) -> Non
         ("a.jsonl", '{"fen": "x"}', "expected a FEN of six fields"),
     ],
 )
-def test_a_bad_line_raises_and_is_named(write: Writer, name: str, bad: str, expected: str) -> None:
+def test_error_of_malformed_position_names_file_and_line(write: Writer, name: str, bad: str, expected: str) -> None:
     good = {".epd": "8/8/8/8/8/8/8/K1k5 w - -", ".jsonl": f'{{"fen": "{ENDGAME}"}}'}.get(name[1:], ENDGAME)
     path = write(name, f"{good}\n\n{bad}\n")
     positions = positions_from_file(path)
@@ -113,13 +113,13 @@ def test_a_bad_line_raises_and_is_named(write: Writer, name: str, bad: str, expe
     assert f"{path}:3" in str(caught.value)
 
 
-def test_bytes_that_are_no_text_are_a_bad_line_too(tmp_path: Path) -> None:
+def test_undecodable_bytes_raise_error_with_line_number(tmp_path: Path) -> None:
     (tmp_path / "a.fen").write_bytes(b"\xff\xfe\x00\n")
     with pytest.raises(ValueError, match=r"a\.fen:1"):
         next(positions_from_file(tmp_path / "a.fen"))
 
 
-def test_another_suffix_is_refused_at_once(write: Writer) -> None:
+def test_unknown_suffix_is_refused_before_reading(write: Writer) -> None:
     with pytest.raises(ValueError, match=r"expected a file of type \.fen, \.txt, \.epd, \.jsonl, got .*a\.csv"):
         positions_from_file(write("a.csv", ""))
 
@@ -156,13 +156,13 @@ def test_an_empty_pgn_file_yields_nothing(write: Writer) -> None:
         ('[FEN "nonsense"]\n\n*\n', "nonsense"),
     ],
 )
-def test_a_bad_game_raises_and_says_where(write: Writer, text: str, expected: str) -> None:
+def test_error_of_malformed_game_names_file_and_line(write: Writer, text: str, expected: str) -> None:
     path = write("a.pgn", text)
     with pytest.raises(ValueError, match=r"expected .*, got .*a\.pgn:\d+") as caught:
         list(positions_from_pgn(path))
     assert expected in str(caught.value)
 
 
-def test_an_illegal_move_in_a_pgn_is_named_by_its_line(write: Writer) -> None:
+def test_error_of_illegal_pgn_move_names_its_line(write: Writer) -> None:
     with pytest.raises(ValueError, match=r"a\.pgn:4"):
         list(positions_from_pgn(write("a.pgn", '[Event "?"]\n\n1. e4 e5\n2. Ke3 Nc6\n3. d4 *\n')))

@@ -27,10 +27,10 @@ def illegal(fen: str) -> Transition:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An action in a random game, and what python-chess makes of it."""
+    """An action in a random game, and its transition by python-chess."""
 
     game: chess.Board
-    """Before the action, the game's whole stack on it."""
+    """The board before the action, with all moves of the game on its stack."""
     fen: str
     uci: str
     expected: Transition
@@ -41,7 +41,7 @@ def legal_ucis(game: chess.Board) -> list[str]:
 
 
 def reference(game: chess.Board, fen: str, uci: str, legal_moves: list[str]) -> Transition:
-    """The rules of facts §1-2 by python-chess's own legal moves, `fen` and `outcome`."""
+    """Return the transition by python-chess's own legal moves, `fen` and `outcome`."""
     if uci not in legal_moves:
         return illegal(fen)
     game.push_uci(uci)
@@ -53,7 +53,7 @@ def reference(game: chess.Board, fen: str, uci: str, legal_moves: list[str]) -> 
 
 
 def random_action(rng: random.Random, legal_moves: list[str]) -> str:
-    """A legal move in most cases; else any two squares, a legal move spelt wrong, or no move at all."""
+    """Return a legal move in most cases, otherwise any two squares, a misspelt legal move, or no move."""
     uci = rng.choice(legal_moves)
     match rng.choices(("legal", "squares", "misspelt"), weights=(70, 20, 10))[0]:
         case "squares":
@@ -64,7 +64,7 @@ def random_action(rng: random.Random, legal_moves: list[str]) -> str:
 
 
 def random_game(rng: random.Random) -> Iterator[Case]:
-    """Actions from the start to the end of one game; those that are legal are played."""
+    """Yield actions from the start to the end of one game. Legal actions are played."""
     game, fen = chess.Board(), chess.STARTING_FEN
     while game.outcome(claim_draw=False) is None:
         legal_moves = legal_ucis(game)
@@ -82,7 +82,7 @@ def random_games(rng: random.Random) -> Iterator[Case]:
 
 
 @pytest.mark.parametrize("transitions", [10_000, pytest.param(50_000, marks=pytest.mark.slow)])
-def test_random_transitions_equal_python_chesss_own(transitions: int) -> None:
+def test_random_transitions_equal_python_chess(transitions: int) -> None:
     kinds = Counter[tuple[bool, bool]]()
     for case in islice(random_games(random.Random(20)), transitions):
         assert step(case.fen, case.uci) == case.expected
@@ -92,12 +92,12 @@ def test_random_transitions_equal_python_chesss_own(transitions: int) -> None:
     assert min(kinds.values()) > transitions / 1000
 
 
-def test_shuffling_games_end_in_fivefold_repetition_exactly_where_python_chess_says() -> None:
+def test_fivefold_repetition_in_shuffled_games_matches_python_chess() -> None:
     rng, fivefold = random.Random(4), 0
     for _ in range(60):
         game = chess.Board("7k/7r/8/8/8/8/R7/K7 w - - 0 1")
         while game.outcome(claim_draw=False) is None:
-            # Two moves to choose from, so that positions come back soon.
+            # There are only two moves to choose from, so that positions repeat soon.
             uci = rng.choice(sorted(legal_ucis(game))[:2])
             fen, history = game.fen(), (*(move.uci() for move in game.move_stack), uci)
             expected = reference(game, fen, uci, legal_ucis(game))
@@ -114,7 +114,7 @@ def test_shuffling_games_end_in_fivefold_repetition_exactly_where_python_chess_s
         ("r3k2r/8/8/8/8/8/8/R3K2R w KQkq - 4 9", "e1c1", "r3k2r/8/8/8/8/8/8/2KR3R b kq - 5 9"),
         ("r3k2r/8/8/8/8/8/8/R3K2R b KQkq - 4 9", "e8c8", "2kr3r/8/8/8/8/8/8/R3K2R w KQ - 5 10"),
         ("r3k2r/8/8/8/8/8/8/R3K2R w KQkq - 4 9", "a1a8", "R3k2r/8/8/8/8/8/8/4K2R b Kk - 0 9"),
-        # En passant: captured; announced where it can be captured; not announced where it cannot.
+        # En passant: a capture, a square that is set because it can be captured, and two that are not set.
         (
             "rnbqkbnr/ppp2ppp/8/3Pp3/8/8/PPPP1PPP/RNBQKBNR w KQkq e6 0 3",
             "d5e6",
@@ -127,7 +127,7 @@ def test_shuffling_games_end_in_fivefold_repetition_exactly_where_python_chess_s
         ("8/P6k/8/8/8/8/8/K7 w - - 9 50", "a7a8q", "Q7/7k/8/8/8/8/8/K7 b - - 0 50"),
     ],
 )
-def test_special_moves_change_the_fen_as_the_rules_say(fen: str, uci: str, next_fen: str) -> None:
+def test_special_moves_give_expected_fen(fen: str, uci: str, next_fen: str) -> None:
     after = step(fen, uci)
     assert after.next_fen == next_fen
     assert not after.truncated
@@ -149,19 +149,19 @@ def test_special_moves_change_the_fen_as_the_rules_say(fen: str, uci: str, next_
         ),
         # Stalemate.
         ("7k/8/5KQ1/8/8/8/8/8 w - - 0 1", "g6f7", ended("7k/5Q2/5K2/8/8/8/8/8 b - - 1 1", 0.5)),
-        # Only kings, then king and bishop, remain; a knight's promotion leaves too little as well.
+        # Insufficient material: only the kings remain, or the kings and a bishop.
         ("8/8/8/8/8/8/1r6/K6k w - - 0 1", "a1b2", ended("8/8/8/8/8/8/1K6/7k b - - 0 1", 0.5)),
         ("8/P6k/8/8/8/8/8/K7 w - - 9 50", "a7a8b", ended("B7/7k/8/8/8/8/8/K7 b - - 0 50", 0.5)),
-        # The 150th ply without capture or pawn move draws, the 149th does not, a mate on it wins.
+        # The 150th ply without capture or pawn move draws, the 149th does not, and a mate on the 150th wins.
         ("7k/8/8/8/8/8/R7/K7 w - - 149 90", "a2b2", ended("7k/8/8/8/8/8/1R6/K7 b - - 150 90", 0.5)),
         ("7k/8/8/8/8/8/R7/K7 w - - 148 90", "a2b2", legal("7k/8/8/8/8/8/1R6/K7 b - - 149 90")),
         ("7k/8/6K1/8/8/8/R7/8 w - - 149 90", "a2a8", ended("R6k/8/6K1/8/8/8/8/8 b - - 150 90", 1.0)),
-        # A check alone ends nothing; nor do fifty moves, which a player would have to claim.
+        # A check does not end the game. Nor do fifty moves, because a player would have to claim the draw.
         ("7k/8/8/8/8/8/R7/K7 w - - 0 1", "a2h2", legal("7k/8/8/8/8/8/7R/K7 b - - 1 1")),
         ("7k/8/8/8/8/8/R7/K7 w - - 99 90", "a2b2", legal("7k/8/8/8/8/8/1R6/K7 b - - 100 90")),
     ],
 )
-def test_the_game_ends_where_the_rules_end_it(fen: str, uci: str, expected: Transition) -> None:
+def test_step_terminates_only_by_the_rules(fen: str, uci: str, expected: Transition) -> None:
     assert step(fen, uci) == expected
 
 
@@ -169,17 +169,17 @@ def test_the_game_ends_where_the_rules_end_it(fen: str, uci: str, expected: Tran
     "uci",
     ["e1h1", "e1a1", "0000", "e1g1 ", " e1g1", "E1G1", "e1g1\n", "", "e1e1", "e8g8", "h1h8q", "O-O", "e1e3"],
 )
-def test_what_does_not_spell_a_legal_move_is_truncated_and_leaves_the_position(uci: str) -> None:
+def test_text_that_is_not_a_legal_move_truncates_and_keeps_position(uci: str) -> None:
     fen = "r3k2r/8/8/8/8/8/8/R3K2R w KQkq - 4 9"
     assert step(fen, uci) == illegal(fen)
 
 
-def test_an_illegal_move_leaves_the_fen_as_python_chess_prints_it() -> None:
+def test_illegal_move_returns_fen_as_printed_by_python_chess() -> None:
     phantom = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq e3 0 1"
     assert step(phantom, "e7e3") == illegal(phantom.replace(" e3 ", " - "))
 
 
-def test_a_pawn_that_reaches_the_last_rank_must_name_its_piece() -> None:
+def test_promotion_without_piece_is_illegal() -> None:
     assert step("8/P6k/8/8/8/8/8/K7 w - - 9 50", "a7a8").truncated
 
 
@@ -195,14 +195,14 @@ def test_a_history_must_end_with_the_move() -> None:
 
 
 def shuffled_game(start: str, moves: tuple[str, ...], times: int) -> tuple[str, tuple[str, ...]]:
-    """The position before the last move of a shuffle, and all moves, that one included."""
+    """Return the position before the last move of a shuffle, and all moves including the last."""
     game, history = chess.Board(start), moves * times
     for uci in history[:-1]:
         game.push_uci(uci)
     return game.fen(), history
 
 
-def test_sixteen_moves_prove_a_fivefold_repetition_and_fifteen_or_ten_do_not() -> None:
+def test_sixteen_moves_prove_fivefold_repetition_and_fewer_do_not() -> None:
     fen, history = shuffled_game(chess.STARTING_FEN, KNIGHT_SHUFFLE, 4)
     assert len(history) == 16
     assert step(fen, history[-1], history) == ended("rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 16 9", 0.5)
@@ -213,19 +213,19 @@ def test_sixteen_moves_prove_a_fivefold_repetition_and_fifteen_or_ten_do_not() -
         )
 
 
-def test_a_fivefold_repetition_is_proven_in_the_middle_of_a_game_of_unknown_beginning() -> None:
+def test_fivefold_repetition_is_proven_without_start_of_the_game() -> None:
     fen, history = shuffled_game("7k/r7/8/8/8/8/R7/7K w - - 30 60", ("h1g1", "h8g8", "g1h1", "g8h8"), 4)
     assert step(fen, "g8h8", history) == ended("7k/r7/8/8/8/8/R7/7K w - - 46 68", 0.5)
     assert not step(fen, "g8h8", history[1:]).terminated
 
 
-def test_a_castling_right_that_may_have_been_lost_on_the_way_proves_nothing() -> None:
-    """The rook's first trip lost the right, so the first position was another: four occurrences."""
+def test_possibly_lost_castling_right_prevents_fivefold_repetition() -> None:
+    """The rook's first move lost the right, so the first position differs and there are four occurrences."""
     start = "4k3/8/8/8/8/8/8/4K2R w K - 0 1"
     fen, history = shuffled_game(start, ("h1h2", "e8d8", "h2h1", "d8e8"), 4)
     assert not step(fen, history[-1], history).terminated
 
 
-def test_a_history_that_does_not_fit_the_position_proves_nothing() -> None:
+def test_inconsistent_history_counts_only_one_occurrence() -> None:
     board = chess.Board("7k/r7/8/8/8/8/R7/7K w - - 46 68")
     assert occurrences(board, ("a1a2", "b7b8", "nonsense", "g8h8")) == 1

@@ -1,7 +1,7 @@
-"""No exchange between ranks stands under a condition that only one rank knows: the others would wait for it.
+"""No exchange between ranks depends on a condition that only one rank knows, because the other ranks would wait.
 
-Python's syntax trees are searched. An exchange is a call of `world.barrier` and its like, or of a function that makes
-one. A condition is what an `if`, a loop, `and`, `or`, `match` or an early `return` before it depends on.
+The tests search syntax trees. An exchange is a collective call, such as `world.barrier`, or a call of a function that
+makes one. A condition is the test of an `if`, a loop, `and`, `or`, `match` or an early `return` before the exchange.
 """
 
 import ast
@@ -13,11 +13,11 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "rookworld_rlvr"
 PACKAGES = ("model", "rollout", "stability", "training")
 BUILDERS = ("app/build.py", "app/generators.py")
-# They define the exchanges.
+# These files define the exchanges.
 DEFINING = ("model/world.py", "model/ranks.py")
 EXCHANGES = {"all_gather", "gather_in_order", "barrier", "rank_0_only", "any", "sum_gradients"}
 EQUAL_ON_ALL_RANKS = {
-    # Of the configuration.
+    # Values of the configuration.
     "config.kind in VLLM",
     "config.kind is GeneratorKind.vllm_server",
     "config.resume",
@@ -36,9 +36,9 @@ EQUAL_ON_ALL_RANKS = {
     "_needs_first_score(run)",
     "_validation_due(run, step, last=last)",
     "due",
-    # With several ranks it is always false.
+    # Always false with several ranks.
     "world.size == 1 and cores(policy.device) == 1",
-    # Of groups that were gathered from all ranks, and of weights and faults that follow from them.
+    # Values that follow from groups gathered from all ranks, and from the resulting weights and faults.
     "_parts(batch, updates_per_pass, context.config, report.step)",
     "collected is None or not collected.groups",
     "missing",
@@ -52,7 +52,7 @@ EQUAL_ON_ALL_RANKS = {
     "step < run.config.steps and stopped == 'finished'",
     "stopped != INTERRUPTED",
     "stopped == INTERRUPTED and _finite_state(run.context)",
-    # Of the run's folder, which all ranks read before anything is written there.
+    # Contents of the run's folder, which all ranks read before anything is written there.
     "checkpoint is not None",
 }
 
@@ -70,7 +70,7 @@ def functions(tree: ast.AST) -> list[ast.FunctionDef]:
 
 
 def exchanges(node: ast.AST, known: set[str]) -> bool:
-    """True if the node is a call that all ranks must make together."""
+    """Return whether the node is a call that all ranks must make together."""
     if not isinstance(node, ast.Call):
         return False
     if isinstance(node.func, ast.Attribute):
@@ -80,7 +80,7 @@ def exchanges(node: ast.AST, known: set[str]) -> bool:
 
 
 def exchanging(trees: Sequence[ast.AST]) -> list[set[str]]:
-    """For each file, the names there of functions that make an exchange, themselves or by another function."""
+    """Return for each file the functions known there that make an exchange, directly or through another function."""
     imported = [
         {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
         for tree in trees
@@ -107,7 +107,7 @@ def is_of_rank_0(function: ast.FunctionDef) -> bool:
 
 
 def conditions(node: ast.AST, known: set[str], above: tuple[ast.expr, ...] = ()) -> Iterator[tuple[ast.expr, ast.Call]]:
-    """Each condition with an exchange that depends on it."""
+    """Yield each condition with an exchange that depends on it."""
     if exchanges(node, known) and isinstance(node, ast.Call):
         yield from ((condition, node) for condition in above)
     match node:
@@ -130,7 +130,7 @@ def conditions(node: ast.AST, known: set[str], above: tuple[ast.expr, ...] = ())
 def in_turn(
     nodes: Sequence[ast.AST], known: set[str], above: tuple[ast.expr, ...]
 ) -> Iterator[tuple[ast.expr, ast.Call]]:
-    """`conditions` of nodes in their order; one after an early end depends on it too."""
+    """Yield the `conditions` of nodes in order; those after an early end also depend on the condition of that end."""
     for node in nodes:
         yield from conditions(node, known, above)
         if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Return | ast.Break | ast.Continue):
@@ -138,7 +138,7 @@ def in_turn(
 
 
 def conditions_of(trees: Sequence[ast.AST]) -> dict[str, str]:
-    """The conditions of all exchanges, each with a call that depends on it."""
+    """Return the conditions of all exchanges, each with a call that depends on it."""
     pairs = [
         pair
         for tree, known in zip(trees, exchanging(trees), strict=True)
@@ -146,11 +146,11 @@ def conditions_of(trees: Sequence[ast.AST]) -> dict[str, str]:
         for pair in conditions(function, known)
     ]
     found = {ast.unparse(condition): f"{ast.unparse(call.func)}, line {call.lineno}" for condition, call in pairs}
-    # An endless loop is left by what happens in it.
+    # `while True` ends by a statement inside the loop, so True is no condition.
     return {condition: call for condition, call in found.items() if condition != "True"}
 
 
-def test_exchanges_depend_only_on_what_is_equal_on_all_ranks() -> None:
+def test_collectives_depend_only_on_values_equal_on_all_ranks() -> None:
     found = conditions_of([ast.parse(file.read_text(encoding="utf-8")) for file in files()])
     unknown = {test: call for test, call in found.items() if test not in EQUAL_ON_ALL_RANKS}
     assert not unknown, f"are these equal on all ranks? Then add them to EQUAL_ON_ALL_RANKS: {unknown}"
@@ -164,7 +164,7 @@ def test_exchanges_depend_only_on_what_is_equal_on_all_ranks() -> None:
     "return world.all_gather(work, 'x') if mine else []",
     "with held():\n  if mine: other(world)",
 ])  # fmt: skip
-def test_a_condition_of_one_rank_is_noticed(body: str) -> None:
+def test_collective_under_a_rank_local_condition_is_detected(body: str) -> None:
     other = "def other(world):\n world.barrier(work, 'x')\n"
     assert list(conditions_of([ast.parse(f"{other}def one(world):\n {body}")])) == ["mine"]
     assert not conditions_of([ast.parse(other)])

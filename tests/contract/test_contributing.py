@@ -16,7 +16,7 @@ EXAMPLES = EXAMPLE.findall(GUIDE)
 
 
 def apply(change: str, folder: Path) -> None:
-    """Apply a change to files of a folder. A hunk fits where its old lines stand, at any line number, or is there."""
+    """Apply a diff to files of a folder. Line numbers are ignored, and a hunk may be applied already."""
     for name, hunks in re.findall(r"^--- (\S+)\n(.*?)(?=^---|\Z)", change, re.M | re.S):
         path = folder / name
         text = path.read_text(encoding="utf-8")
@@ -28,12 +28,12 @@ def apply(change: str, folder: Path) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def test_there_is_an_example_of_a_reward_and_of_an_advantage() -> None:
+def test_guide_has_a_reward_and_an_advantage_example() -> None:
     assert [title for title, *_ in EXAMPLES] == ["A new reward component", "A changed advantage"]
 
 
 @pytest.mark.parametrize(("title", "change", "code", "output"), EXAMPLES, ids=[title for title, *_ in EXAMPLES])
-def test_an_example_does_what_it_says(title: str, change: str, code: str, output: str, tmp_path: Path) -> None:
+def test_guide_example_prints_the_output_shown(title: str, change: str, code: str, output: str, tmp_path: Path) -> None:
     source, tests = tmp_path / "src/rookworld_rlvr", tmp_path / "tests/rewards"
     shutil.copytree(ROOT / "src/rookworld_rlvr", source, ignore=shutil.ignore_patterns("__pycache__", "assets"))
     (source / "assets").symlink_to(ROOT / "src/rookworld_rlvr/assets")

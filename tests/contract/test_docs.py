@@ -1,4 +1,4 @@
-"""README and documents against the code: links resolve, commands parse, snippets run, figures of files are right."""
+"""README and documents agree with the code: links resolve, commands parse, snippets run, figures are right."""
 
 import re
 import shlex
@@ -37,13 +37,13 @@ def blocks(document: str, language: str) -> list[str]:
 
 
 def command_lines(document: str) -> list[list[str]]:
-    """Commands of all bash blocks, as words."""
+    """Return the commands of all bash blocks, split into words."""
     lines = (line for block in blocks(document, "bash") for line in block.splitlines())
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
 def snippets() -> list[tuple[str, str, str]]:
-    """Python blocks that are followed by a block of what they print: document, code, output."""
+    """Return document, code and output of each Python block that is followed by a block of its output."""
     pair = re.compile(r"```python\n(.*?)```\s*```text\n(.*?)```", re.S)
     documents = [path for path in DOCUMENTS if path.name != "CONTRIBUTING.md"]
     return [(path.name, code, output) for path in documents for code, output in pair.findall(path.read_text("utf-8"))]
@@ -64,24 +64,24 @@ def test_every_link_resolves_or_is_a_public_page(document: Path) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_no_document_holds_a_secret_or_a_path_of_a_machine(document: Path) -> None:
+def test_documents_contain_no_secrets_or_machine_paths(document: Path) -> None:
     assert [match.group() for match in SECRETS.finditer(document.read_text(encoding="utf-8"))] == []
 
 
 @pytest.mark.parametrize(
     "secret", ["see /work/x", "(/root/y)", "localhost", "10.0.0.1", f"hf_{'a' * 30}", "--index-url"]
 )
-def test_the_secret_scanner_finds(secret: str) -> None:
+def test_secret_scanner_finds_secrets(secret: str) -> None:
     assert SECRETS.search(secret)
 
 
 @pytest.mark.parametrize("harmless", ["my/work/x", "version 2.0.1", "sk-learn", "src/tmp/a.py"])
-def test_the_secret_scanner_leaves_alone(harmless: str) -> None:
+def test_secret_scanner_ignores_harmless_text(harmless: str) -> None:
     assert not SECRETS.search(harmless)
 
 
 @pytest.mark.parametrize(("name", "code", "output"), snippets(), ids=lambda value: value[:30])
-def test_a_snippet_prints_what_stands_below_it(name: str, code: str, output: str) -> None:
+def test_snippet_prints_the_output_shown_below_it(name: str, code: str, output: str) -> None:
     assert run_python(code) == output
 
 
@@ -96,7 +96,7 @@ def test_the_example_lines_of_the_readme_are_valid_rows(tmp_path: Path) -> None:
     assert (report.valid, report.is_clean) == (2, True)
 
 
-def test_the_table_of_components_has_every_weight() -> None:
+def test_reward_component_table_has_every_weight() -> None:
     from rookworld_rlvr.rewards.policy_rewards import PolicyCorrectness
 
     table = text("docs/rewards.md").split("| component of `P:` correctness |")[1].split("\n\n")[0]
@@ -128,7 +128,7 @@ def test_every_command_shown_exists(document: Path) -> None:
 
 
 def composed(words: list[str]) -> tuple[str, list[str]] | None:
-    """The configuration's name and the overrides of a shown command, of a sweep its first member."""
+    """Return configuration name and overrides of a command (a sweep's first member); None for other commands."""
     if words[:2] == ["bash", "train.sh"]:
         words = ["rookworld", "train", *words[2:]]
     if words[0] != "rookworld" or words[1] not in HYDRA_COMMANDS or words[1:3] == ["evaluate", "compare"]:
@@ -158,7 +158,7 @@ def test_the_overrides_shown_are_accepted(name: str, overrides: list[str]) -> No
 
 
 def options(schema: Any, path: str = "") -> Iterator[str]:
-    """Every option of a configuration and every group of options, dotted."""
+    """Yield the dotted name of every option and every group of options of a configuration."""
     for option in fields(schema):
         value, name = getattr(schema, option.name), f"{path}{option.name}"
         yield name
@@ -179,7 +179,7 @@ def test_every_option_named_in_a_sentence_exists(document: Path) -> None:
     assert sorted(name for name in named - known if not (SOURCE / name).exists()) == []
 
 
-def test_the_options_shown_of_the_data_command_exist(capsys: pytest.CaptureFixture[str]) -> None:
+def test_documented_options_of_the_data_command_exist(capsys: pytest.CaptureFixture[str]) -> None:
     from rookworld_rlvr.app.data import main
 
     for words in (words for path in DOCUMENTS for words in command_lines(path.read_text("utf-8"))):
@@ -190,7 +190,7 @@ def test_the_options_shown_of_the_data_command_exist(capsys: pytest.CaptureFixtu
             assert [word for word in words[3:] if word.startswith("--") and word not in help_text] == [], words
 
 
-def test_the_tier_weights_of_the_readme_are_those_of_the_rubric() -> None:
+def test_readme_tier_weights_equal_the_rubrics_weights() -> None:
     from rookworld_rlvr.rewards.rubric import TierWeights
 
     shown = dict(re.findall(r"^\| (structure|parse|correctness) \| ([\d.]+) \|", text("README.md"), re.M))
@@ -201,7 +201,7 @@ def test_the_tier_weights_of_the_readme_are_those_of_the_rubric() -> None:
 
 
 @pytest.mark.parametrize("name", ["train.txt", "held_out.jsonl"])
-def test_the_audits_of_the_data_card_are_those_of_the_files(name: str) -> None:
+def test_data_card_audits_equal_audits_of_the_files(name: str) -> None:
     from rookworld_rlvr.tasks.audit import audit
     from rookworld_rlvr.training.data import default_file
 

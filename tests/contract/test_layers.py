@@ -1,4 +1,4 @@
-"""The rule of the layers, checked for every import: a package imports only packages of lower layers."""
+"""Every import follows the rule of the layers: a package imports only packages of lower layers."""
 
 import ast
 import os
@@ -33,13 +33,13 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 
 def package_of(file: Path) -> str:
-    """The name of the package that a file is in; empty for the files at the root."""
+    """Return the name of the package that a file is in; empty for the files at the root."""
     parts = file.relative_to(SOURCE).parts
     return parts[0] if len(parts) > 1 else ""
 
 
 def imports(file: Path) -> Iterator[str]:
-    """The full dotted names of all that a file imports, inside functions too."""
+    """Yield the full dotted names of a file's imports, including imports inside functions."""
     parents = [PACKAGE, *file.relative_to(SOURCE).parts[:-1]]
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -58,7 +58,7 @@ def packages_imported(file: Path) -> set[str]:
 
 
 def module_of(file: Path) -> str:
-    """The full dotted name of a file; a package's for its `__init__.py`."""
+    """Return the full dotted name of a file's module; for `__init__.py` that of its package."""
     return ".".join([PACKAGE, *file.relative_to(SOURCE).with_suffix("").parts]).removesuffix(".__init__")
 
 
@@ -68,7 +68,7 @@ def importers(library: str) -> set[str]:
     }
 
 
-def test_every_folder_is_a_package_of_the_table() -> None:
+def test_every_source_package_has_a_layer() -> None:
     with_code = {package_of(file) for file in FILES} - {""}
     assert with_code <= LAYERS.keys()
     assert {"board", "tasks", "rewards", "objective"} <= with_code
@@ -87,17 +87,17 @@ def test_a_package_imports_only_itself_and_lower_layers(file: Path) -> None:
     assert packages_imported(file) <= allowed
 
 
-def test_no_imports_form_a_circle() -> None:
+def test_imports_have_no_cycles() -> None:
     modules = {module_of(file) for file in FILES}
     graph = {}
     for file in FILES:
         named = {name if name in modules else name.rpartition(".")[0] for name in imports(file)}
         graph[module_of(file)] = named & modules - {module_of(file)}
-    # A circle raises CycleError, which names its modules.
+    # A cycle raises CycleError, which names its modules.
     assert set(TopologicalSorter(graph).static_order()) == modules
 
 
-def test_the_walk_sees_relative_absolute_and_nested_imports() -> None:
+def test_import_scan_finds_relative_absolute_and_nested_imports() -> None:
     assert "rookworld_rlvr.board.fen.parse_fen" in set(imports(SOURCE / "tasks" / "policy.py"))
     assert {"rewards", "tasks"} <= packages_imported(SOURCE / "rewards" / "rubric.py")
     assert "tasks/corpus.py" in importers("datasets")
@@ -114,7 +114,7 @@ def test_importing_the_rewards_loads_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], env=path, check=False).returncode == 0
 
 
-def test_a_plain_run_imports_no_extra(tmp_path: Path) -> None:
+def test_plain_run_imports_no_optional_dependency(tmp_path: Path) -> None:
     run = ["train", "debug=short", "steps=1", "evaluation_rows=0", f"output_root={tmp_path}"]
     code = f"from {PACKAGE}.app.cli import main; code = main({run}); import sys; print(*sys.modules); sys.exit(code)"
     path = {"PYTHONPATH": str(SOURCE.parent), "PATH": os.environ["PATH"], "HF_HUB_OFFLINE": "1"}
@@ -123,11 +123,11 @@ def test_a_plain_run_imports_no_extra(tmp_path: Path) -> None:
     extras = "datasets pandas tensorboard trl verifiers vllm wandb"
     imported = done.stdout.splitlines()[-1].split()
     assert set(extras.split()).isdisjoint(imported)
-    # What several processes need a process alone does not load.
+    # A single process does not load modules that only several processes need.
     assert not {f"{PACKAGE}.model.ranks", "torch.distributed.launcher.api"} & set(imported)
 
 
-def test_hydra_stays_in_the_app() -> None:
+def test_only_the_app_imports_hydra() -> None:
     assert {file for library in ("hydra", "omegaconf") for file in importers(library)} <= {
         str(file.relative_to(SOURCE)) for file in FILES if package_of(file) == "app"
     }

@@ -1,4 +1,4 @@
-"""Shell scripts: exit codes, and that running them again changes nothing."""
+"""Shell scripts return the right exit codes, and running them again changes nothing."""
 
 import re
 import shutil
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ("train.sh", "test.sh", "scripts/setup.sh", "benchmarks/gpu_visit.sh", ".ci/run")
 ENVIRONMENTS = (".venv", ".venv-peers", ".venv-vllm", ".venv-verifiers")
 PIN = re.compile(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*")
-# Stands in for the Python of an environment: notes its arguments, and fails for those that contain $FAIL.
+# Fake of an environment's Python: records its arguments and fails if they contain $FAIL.
 FAKE_PYTHON = """#!/bin/sh
 echo "$@" >>"$(dirname "$0")/calls"
 case "$*" in *${FAIL:-no such call}*) exit ${FAIL_CODE:-1};; esac
@@ -25,7 +25,7 @@ def bash(script: Path, *arguments: str, **environment: str) -> subprocess.Comple
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """The scripts and pins, in a folder whose virtual environments are fakes."""
+    """Return a folder with the scripts, the pins and fake virtual environments."""
     for name in ("train.sh", "test.sh", "scripts", "requirements", "pyproject.toml"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
@@ -65,7 +65,7 @@ def test_setup_installs_once_and_is_silent_after(project: Path, mode: str) -> No
     assert [venv for venv in ENVIRONMENTS if calls(project, venv)] == [used]
 
 
-def test_an_installation_for_tests_counts_for_runs(project: Path) -> None:
+def test_setup_for_tests_also_covers_runs(project: Path) -> None:
     bash(project / "scripts/setup.sh", "test")
     assert bash(project / "scripts/setup.sh", "run").stdout == ""
 
@@ -78,7 +78,7 @@ def test_setup_installs_again_when_a_pin_changes(project: Path, changed: str) ->
     assert "installing" in bash(project / "scripts/setup.sh").stdout
 
 
-def test_an_installation_that_failed_is_tried_again(project: Path) -> None:
+def test_failed_installation_is_retried(project: Path) -> None:
     assert bash(project / "scripts/setup.sh", FAIL="install").returncode != 0
     assert "installing" in bash(project / "scripts/setup.sh").stdout
 
@@ -100,13 +100,13 @@ def test_training_ends_with_the_exit_code_of_a_failed_smoke_test(project: Path) 
 
 
 @pytest.mark.parametrize("failing", ["ruff check", "ruff format", "mypy", "pytest", "mkdocs", "tests/peers"])
-def test_any_check_that_fails_fails_the_test_script(project: Path, failing: str) -> None:
+def test_any_failing_check_fails_the_test_script(project: Path, failing: str) -> None:
     done = bash(project / "test.sh", "all", FAIL=failing)
     failures = [line for line in done.stderr.splitlines() if line.startswith("test: failed: ")]
     assert done.returncode == 1 and failures and all(failing in line for line in failures)
     assert all("pytest" in calls(project, venv) for venv in ENVIRONMENTS)
 
 
-def test_without_all_only_one_environment_is_used(project: Path) -> None:
+def test_test_script_without_all_uses_one_environment(project: Path) -> None:
     assert bash(project / "test.sh").returncode == 0
     assert [venv for venv in ENVIRONMENTS if calls(project, venv)] == [".venv"]

@@ -1,6 +1,6 @@
-"""Every command that the documents show is run, each as small as its settings allow, in one folder of a user's.
+"""Every command that the documents show is run with settings as small as possible, in one folder of a user.
 
-Folders and files that a document takes for granted are made first, by our own commands where one makes them.
+Folders and files that a document presupposes are created first, if possible by rookworld's own commands.
 """
 
 import io
@@ -26,7 +26,7 @@ LITTLE = {
     "train": (
         *("debug=short", "steps=2", "threads=1", "objective.prompts_per_step=2", "objective.group_size=4"),
         *("evaluation_rows=4", "sampled_rows=2", "match_pairs=1", "match_plies=4"),
-        # Some completions of each task cannot be read, as `rollouts --failed` expects.
+        # Some completions of each task must be malformed, because `rollouts --failed` shows them.
         *("generator.temperature=3", "generator.max_new_tokens=32"),
     ),
     "smoke": ("threads=1",),
@@ -39,9 +39,9 @@ LITTLE = {
     ),
     "sft": ("threads=1", "steps=2", "batch_size=4"),
 }
-# What an option of `rookworld data` becomes, so that it takes seconds.
+# Replaced values of options of `rookworld data`, so that a command takes seconds.
 FEW = {"--rows": "8", "--games": "4", "--processes": "1", "--held-out": "0.2"}
-# Commands that need what is not here, or that do not end by themselves; behind each the tests that run it.
+# Commands that need something missing here or that do not end by themselves, each with what tests it instead.
 ELSEWHERE = {
     "rookworld play": "tests/play",
     "rookworld inspect": "tests/app/test_inspect.py",
@@ -56,7 +56,7 @@ ELSEWHERE = {
 
 
 def shown() -> list[list[str]]:
-    """Return the words of each command of the documents, once; those of train.sh as `rookworld train`."""
+    """Return the words of each documented command once; `bash train.sh` becomes `rookworld train`."""
     commands: dict[tuple[str, ...], None] = {}
     blocks = (re.findall(r"```bash\n(.*?)```", document.read_text("utf-8"), re.S) for document in DOCUMENTS)
     for line in (line for of_document in blocks for block in of_document for line in block.splitlines()):
@@ -76,7 +76,7 @@ SHOWN = [words for words in shown() if not is_elsewhere(words)]
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A user's folder, with the files that the documents speak of."""
+    """Return a user's folder with the files that the documents mention."""
     from rookworld_rlvr.model.policy import tiny_model_folder
     from rookworld_rlvr.training.data import default_file
 
@@ -110,7 +110,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def game() -> str:
-    """The first moves of an open game, as PGN."""
+    """Return the first moves of an open game as PGN."""
     board = chess.Board()
     for san in ("e4", "e5", "Nf3", "Nc6", "Bb5", "a6", "Ba4", "Nf6", "O-O", "Be7"):
         board.push_san(san)
@@ -118,7 +118,7 @@ def game() -> str:
 
 
 @pytest.mark.parametrize("words", SHOWN, ids=" ".join)
-def test_a_command_that_is_shown_runs(
+def test_documented_command_runs(
     words: list[str], home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.chdir(home)
@@ -130,9 +130,9 @@ def test_a_command_that_is_shown_runs(
 
 
 def made_small(words: list[str], own: Path) -> list[str]:
-    """The command's arguments with less to do. What it writes goes to a folder of its `own`."""
+    """Return a command's arguments with small settings, and with outputs in the folder `own`."""
     if words[0] == "report":
-        # The day and the names are those of a user's own runs.
+        # The documents show dates and names of a user's runs; the latest run here takes their place.
         [latest] = (path for path in Path("outputs").glob("latest"))
         return ["report", str(latest), *words[words.index("--output") if "--output" in words else len(words) :]]
     if words[0] in LITTLE and words[:2] != ["evaluate", "compare"]:
@@ -150,5 +150,5 @@ def made_small(words: list[str], own: Path) -> list[str]:
     ]
 
 
-def test_what_is_run_elsewhere_is_shown() -> None:
+def test_commands_tested_elsewhere_are_documented() -> None:
     assert [start for start in ELSEWHERE if not any(" ".join(words).startswith(start) for words in shown())] == []

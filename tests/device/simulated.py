@@ -1,8 +1,8 @@
-"""A simulated accelerator: tensors on `sim:0` hold CPU tensors inside, and every operation on them is looked at.
+"""A simulated accelerator: tensors on `sim:0` wrap CPU tensors, and every operation on them is intercepted.
 
-It finds what a GPU would find: tensors of two devices in one operation, values that python asks for (each one a wait
-for the device), and factory calls that forget their device. It shows nothing of bf16, of real kernels, memory or
-streams. Source of the form: `torch/testing/_internal/two_tensor.py`, a subclass of torch.Tensor that wraps tensors.
+It finds errors that a GPU would show: tensors of two devices in one operation, values that Python reads (each a wait
+for the device), and factory calls without a device. It does not simulate bf16, real kernels, memory or streams. The
+design follows `torch/testing/_internal/two_tensor.py`, a subclass of torch.Tensor that wraps tensors.
 """
 
 import sys
@@ -16,13 +16,13 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 NAME = "sim"
 aten = torch.ops.aten
-# Operations in which tensors of both may meet: copies between them, and a look-up by an index on the CPU.
+# Operations that may mix tensors of both devices: copies between them, and indexing by a CPU tensor.
 BETWEEN = (aten.copy_.default, aten._to_copy.default)
 INDEXING = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default)
 
 
 class SimTensor(torch.Tensor):
-    """A tensor that says it is on the simulated device; `held` has the values."""
+    """A tensor that reports the simulated device as its own; `held` has the values."""
 
     held: torch.Tensor
 
@@ -44,7 +44,7 @@ class SimTensor(torch.Tensor):
         return f"SimTensor({self.held!r})"
 
     def tolist(self) -> Any:
-        """torch refuses this of subclasses; of a device it is one wait."""
+        """Return the values as lists and count one wait. torch refuses `tolist` for subclasses."""
         Simulated.waits += 1
         return self.held.tolist()
 
@@ -54,7 +54,7 @@ class SimTensor(torch.Tensor):
 
 
 class Simulated(TorchDispatchMode):
-    """Sees factory calls, which have no tensor to ask."""
+    """A mode that also intercepts factory calls, which have no tensor argument."""
 
     waits = 0
     """Number of values that were read from the device."""
@@ -91,7 +91,7 @@ def _held(value: Any) -> Any:
 def _wrapped(value: Any, same: dict[int, SimTensor], here: bool) -> Any:
     if not isinstance(value, torch.Tensor) or isinstance(value, SimTensor):
         return value
-    # What was changed in place is the tensor that came.
+    # An operation in place returns the tensor that it was given.
     return same[id(value)] if id(value) in same else SimTensor(value) if here else value
 
 
@@ -106,7 +106,7 @@ def _backend() -> ModuleType:
         "get_amp_supported_dtype": lambda: [torch.bfloat16],
         "manual_seed_all": lambda _seed: None,
         "synchronize": lambda _device=None: None,
-        # Its numbers are drawn by the CPU's generator.
+        # Random numbers come from the CPU's generator.
         "get_rng_state": lambda _device=0: torch.get_rng_state(),
         "set_rng_state": lambda state, _device=0: torch.set_rng_state(state),
     }
@@ -127,7 +127,7 @@ def _register() -> None:
     }
     for name, kernel in kernels.items():
         library.impl(name, kernel, "PrivateUse1")
-    # Its kernels go with it.
+    # The kernels are unregistered when the library is deleted.
     _kept.append(library)
 
 
@@ -140,10 +140,10 @@ def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = 
 
 
 def main(arguments: list[str]) -> int:
-    """Run `rookworld` with these arguments, its models on the simulated device.
+    """Run `rookworld` with these arguments and its models on the simulated device.
 
-    Prints how often python waited for the device in each step. It needs a process of its own: torch counts devices
-    once, when it first differentiates.
+    Prints how often Python waited for the device in each step. This needs its own process, because torch counts the
+    devices only once, at the first backward pass.
     """
     from rookworld_rlvr.app import build
     from rookworld_rlvr.app.cli import main as rookworld
@@ -163,7 +163,7 @@ def main(arguments: list[str]) -> int:
     except (AttributeError, ImportError, RuntimeError) as error:
         print(f"SKIP: torch {torch.__version__} lacks the hook for a device written in python: {error}")
         return 0
-    # So that a module's tied weights stay tied when it is moved.
+    # With this setting a module's tied weights stay tied when it is moved.
     torch.__future__.set_swap_module_params_on_conversion(True)
     build.select_device = lambda _requested, _local_rank=None: torch.device(NAME, 0)
     with Simulated():

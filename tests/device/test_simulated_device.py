@@ -1,4 +1,4 @@
-"""The whole command on a simulated accelerator gives the numbers of the CPU, and waits for the device seldom."""
+"""On a simulated accelerator the whole command gives the CPU's numbers and rarely waits for the device."""
 
 import json
 import re
@@ -12,7 +12,7 @@ import torch
 
 SIMULATED = Path(__file__).with_name("simulated.py")
 STEPS, FIRST = 3, 2
-# One wait for each pass of sampling, and some twenty for the update. They were seven a pass, and forty.
+# A step waits once in each sampling pass and about 20 times in the update; earlier it was 7 and 40 times.
 MOST_WAITS_A_STEP = 140
 
 
@@ -22,7 +22,7 @@ def common(small_overrides: list[str]) -> list[str]:
 
 
 def run(command: list[str], root: Path, *arguments: str) -> tuple[Path, str]:
-    """The run's folder, and what was printed."""
+    """Run the command and return the run's folder and the printed text."""
     done = subprocess.run(
         [*command, "train", f"output_root={root}", *arguments], capture_output=True, text=True, check=False
     )
@@ -34,7 +34,7 @@ def run(command: list[str], root: Path, *arguments: str) -> tuple[Path, str]:
 
 @pytest.fixture(scope="module")
 def simulated(common: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
-    """A run of two steps, resumed for a third; and how often each of the two waited for the device."""
+    """Return a run of two steps, resumed for a third, and how often each of the first two waited for the device."""
     root = tmp_path_factory.mktemp("simulated")
     command = [sys.executable, str(SIMULATED)]
     folder, printed = run(command, root, *common, f"steps={FIRST}", "checkpoint_every=1")
@@ -57,9 +57,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_updates_evaluation_checkpoint_and_resume_give_the_numbers_of_the_cpu(
-    simulated: tuple[Path, list[int]], on_cpu: Path
-) -> None:
+def test_simulated_device_gives_the_same_numbers_as_the_cpu(simulated: tuple[Path, list[int]], on_cpu: Path) -> None:
     folder, _ = simulated
     ours, theirs = metrics(folder), metrics(on_cpu)
     assert len(ours) == len(theirs) == STEPS
@@ -73,7 +71,7 @@ def test_updates_evaluation_checkpoint_and_resume_give_the_numbers_of_the_cpu(
 
 
 @pytest.mark.slow
-def test_a_step_waits_for_the_device_no_more_often_than_now(simulated: tuple[Path, list[int]]) -> None:
+def test_step_waits_for_the_device_at_most_140_times(simulated: tuple[Path, list[int]]) -> None:
     _, waits = simulated
     assert len(waits) == FIRST and all(0 < count <= MOST_WAITS_A_STEP for count in waits), waits
 

@@ -1,4 +1,4 @@
-"""Processes that train together on one machine, each a python of its own."""
+"""A fixture that runs several ranks on one machine, each in its own Python process."""
 
 import json
 import os
@@ -19,12 +19,12 @@ PATIENCE_S = 300
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a process."""
+    """The result of a process that has ended."""
 
     code: int
     text: str
     reports: list[list[dict[str, Any]]]
-    """By case and step; empty where it did not come to the end."""
+    """Reports by case and step; empty if the process failed."""
 
 
 def free_port() -> int:
@@ -35,7 +35,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def ranks(small_overrides: list[str], tmp_path: Path) -> Callable[..., list[Ended]]:
-    """Runs the cases in so many processes, one alone without torch.distributed; how each of them ended."""
+    """Return a function that runs cases in `size` processes and returns their results; one runs undistributed."""
 
     def run(
         size: int, *cases: list[str], steps: int = 3, kind: str = "ddp", harm: Any = (), **spec: Any

@@ -1,9 +1,9 @@
-"""One process of those that train together in these tests: makes steps, writes what came of each.
+"""One rank of the processes that train together in these tests. It makes steps and writes a report of each.
 
     python rank.py '{"cases": [["kl=…"]], "steps": 10, "out": "…", "replayed": "…"}'
 
-`cases` are overrides of a run. `replayed` is a file of completions: a process alone writes it, each prompt sampled by
-itself; several processes read it, so that all train on the same completions. each `harm` harms one rank.
+`cases` are overrides of a run. `replayed` is a file of completions: a single process samples each prompt separately
+and writes it; several processes read it, so that all train on the same completions. Each `harm` affects one rank.
 """
 
 import json
@@ -36,7 +36,7 @@ ALONE = "RANK" not in os.environ
 
 
 class Replayed:
-    """Completions out of a file by prompt and seed; a process alone samples them and writes them there."""
+    """A generator that reads completions from a file by prompt and seed. A single process samples and writes them."""
 
     def __init__(self, real: Generator, path: Path) -> None:
         self._real, self._path = real, path
@@ -66,7 +66,7 @@ class Replayed:
 
 
 def harmful(harm: dict[str, Any]) -> Hook:
-    """Faults that are injected on one rank in one step."""
+    """Return a hook that injects a fault on one rank in one step."""
 
     def hook(moment: Moment, context: StepContext, report: StepReport) -> None:
         if harm["rank"] != RANK or report.step != harm["step"] or moment is not Moment(harm["moment"]):
@@ -75,7 +75,7 @@ def harmful(harm: dict[str, Any]) -> Hook:
             case "nan":
                 context.policy.head.register_forward_hook(_spoil_once())
             case "engines":
-                # Begun on this rank alone, whose share has a position that the cache lacks.
+                # Engines start only on this rank, as if its share had a position that is missing in the cache.
                 context.scorer.engine_counts = EngineCounts  # type: ignore[method-assign]
             case "memory for the gradients":
                 vector = SimpleNamespace(**vars(torch) | {"cat": _out_of_memory_once(torch.cat)})
@@ -118,7 +118,7 @@ def _out_of_memory_once(function: Any) -> Any:
 
 
 def held_bytes(context: StepContext) -> int:
-    """Bytes of the policy's weights and moments that this rank holds between two steps."""
+    """Return the bytes of the policy's weights and moments that this rank holds between two steps."""
     moments = [value for state in context.optimizer.state.values() for value in state.values()]
     return sum(share.nbytes for share in map(own_share, [*context.policy.model.parameters(), *moments]))
 
@@ -130,7 +130,7 @@ def own_share(tensor: Any) -> torch.Tensor:
 def case(
     overrides: list[str], steps: int, replayed: str, harm: list[dict[str, Any]], whole: bool
 ) -> list[dict[str, Any]]:
-    """Report of each step on this rank."""
+    """Run a case and return the report of each step on this rank."""
     given = OmegaConf.from_dotlist(overrides)
     config: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunConfig), given))
     run = build_run(config, OmegaConf.structured(config)) if whole else build_unsaved_run(config)

@@ -1,4 +1,4 @@
-"""The command that starts several processes: one run, one folder, one line of what is wrong."""
+"""A command that starts several processes has one run, one folder and one line for an error."""
 
 import json
 import os
@@ -24,7 +24,7 @@ PATIENCE_S = 300
 
 @pytest.fixture
 def command(small_overrides: list[str], tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
-    """`rookworld train`, or another command, on the small model."""
+    """Return a function that starts `rookworld train`, or another command, on the small model."""
 
     def start(*overrides: str, root: str = "outputs", name: str = "train") -> subprocess.Popen[str]:
         given = [*small_overrides, *SHORT, f"output_root={tmp_path / root}", *overrides]
@@ -54,7 +54,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def ranks_of(parent: int) -> Iterator[int]:
-    """The processes that torchrun has started, by rank."""
+    """Yield the ids of the processes that torchrun has started, in the order of their ranks."""
     pids = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -82,7 +82,7 @@ def steps_done(root: Path) -> int:
     return 0 if path is None else len(path.read_text().splitlines())
 
 
-def test_a_run_of_two_processes_is_one_run_that_goes_on_alone(command: Callable[..., Any], tmp_path: Path) -> None:
+def test_run_of_two_processes_resumes_on_one_process(command: Callable[..., Any], tmp_path: Path) -> None:
     code, out, error = ended(command(*TWO))
     assert code == 0, out + error
     folder = (tmp_path / "outputs" / "latest").resolve()
@@ -95,9 +95,7 @@ def test_a_run_of_two_processes_is_one_run_that_goes_on_alone(command: Callable[
 
 
 @pytest.mark.slow
-def test_a_run_in_shards_leaves_what_any_other_run_leaves_and_goes_on_alone(
-    command: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_sharded_run_saves_a_loadable_model_and_resumes_unsharded(command: Callable[..., Any], tmp_path: Path) -> None:
     shards = ("distributed.kind=fsdp2", "processes=2", "threads=2")
     whole = ["evaluation_rows=4", "match_pairs=2", "match_plies=4", "sampled_rows=2"]
     for name in ("smoke", "train"):
@@ -117,15 +115,13 @@ def test_a_run_in_shards_leaves_what_any_other_run_leaves_and_goes_on_alone(
 
 
 @pytest.mark.slow
-def test_what_is_wrong_is_told_once_with_the_exit_code_of_one_process(command: Callable[..., Any]) -> None:
+def test_error_of_several_ranks_is_printed_once_with_exit_code_2(command: Callable[..., Any]) -> None:
     code, _, error = ended(command(*TWO, "model.path=/nope"))
     assert code == 2 and error.count("\n") == 1 and "model.path: expected a folder" in error
 
 
 @pytest.mark.slow
-def test_a_run_that_is_stopped_saves_and_resume_auto_goes_on_with_it_on_one_process(
-    command: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_resume_auto_continues_an_interrupted_run_on_one_process(command: Callable[..., Any], tmp_path: Path) -> None:
     process = command(*TWO, "steps=400")
     wait_for(lambda: steps_done(tmp_path / "outputs") > 2)
     process.send_signal(signal.SIGINT)
@@ -134,7 +130,7 @@ def test_a_run_that_is_stopped_saves_and_resume_auto_goes_on_with_it_on_one_proc
     [folder] = (tmp_path / "outputs").glob("*/*-grpo")
     done = steps_done(tmp_path / "outputs")
     assert json.loads((folder / "summary.json").read_text())["stopped"] == "interrupted" and done < 400
-    # Another configuration begins a new run.
+    # Another configuration starts a new run.
     assert ended(command("resume=auto"))[0] == 0
     assert len(list((tmp_path / "outputs").glob("*/*-grpo"))) == 2
     process = command("resume=auto", "steps=400", "max_minutes=0.01")
@@ -143,13 +139,11 @@ def test_a_run_that_is_stopped_saves_and_resume_auto_goes_on_with_it_on_one_proc
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_another_number_of_processes_as_if_it_had_not_been_stopped(
-    command: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_resume_with_other_process_counts_matches_unbroken_run(command: Callable[..., Any], tmp_path: Path) -> None:
     four = ["distributed.kind=ddp", "processes=4", "objective.prompts_per_step=4", "optim.micro_batch_size=4"]
     assert ended(command(*four, root="whole"))[0] == 0
     two, alone = [*four, "processes=2"], [*four[2:], "distributed.kind=none", "processes=1"]
-    # A run that may not take any time ends after a step.
+    # A run whose time limit is over ends after one step.
     for kind, *limit in ((two, "max_minutes=1e-9"), (alone, "max_minutes=1e-9"), (four,)):
         code, out, error = ended(command(*kind, *limit, "resume=auto", root="parts"))
         assert code == 0, out + error
@@ -161,7 +155,7 @@ def test_a_run_goes_on_with_another_number_of_processes_as_if_it_had_not_been_st
 
 
 def killed_and_resumed(command: Callable[..., Any], root: Path, rng: random.Random) -> None:
-    """Kill a rank at a random moment, then let the run go on to its end."""
+    """Kill a rank at a random moment, then resume the run until it is finished."""
     process = command(*TWO, root=root.name)
     after = rng.randrange(6)
     wait_for(lambda: steps_done(root) >= after)
@@ -176,7 +170,7 @@ def killed_and_resumed(command: Callable[..., Any], root: Path, rng: random.Rand
 
 
 @pytest.mark.slow
-def test_two_runs_whose_rank_is_killed_end_as_if_left_alone(command: Callable[..., Any], tmp_path: Path) -> None:
+def test_runs_with_a_killed_rank_resume_to_the_same_metrics(command: Callable[..., Any], tmp_path: Path) -> None:
     assert ended(command(*TWO, root="alone"))[0] == 0
     alone = metrics((tmp_path / "alone" / "latest").resolve())
     rng = random.Random(0)

@@ -1,4 +1,4 @@
-"""Weights in shards (`distributed=fsdp2`): `ddp`'s training, with half of weights and moments a rank."""
+"""Sharded training (`distributed=fsdp2`) equals `ddp`, and each rank holds about half of weights and moments."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 Ranks = Callable[..., list[Any]]
 KL = ["kl.coef=0.05", "objective.prompts_per_step=3", "optim.micro_batch_size=4"]
-# Three micro-batches for two ranks: in the second turn one of them repeats a pass, which does not count.
+# Three micro-batches for two ranks: in the second round one rank repeats a pass that does not count.
 CASES = {
     "default": KL,
     "several updates, KL in the reward": [*KL, "kl.form=in_reward", "objective.epochs=2", "objective.minibatches=2"],
@@ -15,7 +15,7 @@ CASES = {
     "a reference that moves": [*KL, "reference.mode=ema", "reference.refresh_every=1"],
     "blocks computed again in backward": [*KL, "model.activation_checkpointing=true"],
 }
-# One micro-batch for four ranks, in each of several passes; 64 completions a rank, which two threads sample.
+# One micro-batch for four ranks in each update; then 64 completions for each rank, sampled by two threads.
 FEW_PIECES = [*KL, "objective.epochs=2", "kl.form=in_reward", "optim.micro_batch_size=16"]
 MANY_COMPLETIONS = ["threads=2", "objective.prompts_per_step=16", "objective.group_size=8"]
 COMPARED = ("loss", "grad_norm", "logprobs", "kl", "reward")
@@ -25,7 +25,7 @@ MOST_MEMORY = 0.6
 
 
 def steps_of(ended: list[Any]) -> list[dict[str, Any]]:
-    """Reports of rank 0 for all steps of all cases."""
+    """Return the reports of rank 0 for all steps of all cases."""
     assert all(one.code == 0 for one in ended), "\n".join(one.text for one in ended)
     return [step for case in ended[0].reports for step in case]
 
@@ -37,9 +37,9 @@ def assert_alike(sharded: list[dict[str, Any]], whole: list[dict[str, Any]]) -> 
         assert [ours[key] for key in SAME] == [theirs[key] for key in SAME]
 
 
-def test_two_ranks_in_shards_train_as_ddp_does_and_hold_at_most_0_6_of_weights_and_moments(ranks: Ranks) -> None:
+def test_two_sharded_ranks_match_ddp_with_at_most_0_6_of_its_memory(ranks: Ranks) -> None:
     cases = list(CASES.values())
-    # A process alone writes down the completions that the others train on.
+    # A single process writes the completions that the others train on.
     ranks(1, *cases)
     whole, sharded = (steps_of(ranks(2, *cases, kind=kind)) for kind in ("ddp", "fsdp2"))
     assert_alike(sharded, whole)
@@ -49,14 +49,14 @@ def test_two_ranks_in_shards_train_as_ddp_does_and_hold_at_most_0_6_of_weights_a
 
 
 @pytest.mark.slow
-def test_four_ranks_in_shards_with_one_micro_batch_for_all_train_as_ddp_does(ranks: Ranks) -> None:
+def test_four_sharded_ranks_with_one_micro_batch_match_ddp(ranks: Ranks) -> None:
     ranks(1, FEW_PIECES)
     whole, sharded = (steps_of(ranks(4, FEW_PIECES, kind=kind)) for kind in ("ddp", "fsdp2"))
     assert_alike(sharded, whole)
 
 
 @pytest.mark.slow
-def test_threads_that_sample_side_by_side_from_shards_sample_as_with_ddp(ranks: Ranks) -> None:
+def test_threaded_sampling_from_shards_matches_ddp(ranks: Ranks) -> None:
     whole, sharded = (
         steps_of(ranks(2, MANY_COMPLETIONS, kind=kind, steps=2, replayed=False)) for kind in ("ddp", "fsdp2")
     )
@@ -65,7 +65,7 @@ def test_threads_that_sample_side_by_side_from_shards_sample_as_with_ddp(ranks: 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("compiler")
-def test_compiled_blocks_in_shards_train_as_with_ddp(ranks: Ranks) -> None:
+def test_compiled_sharded_blocks_match_ddp(ranks: Ranks) -> None:
     compiled = [*KL, "model.compile=true"]
     whole, sharded = (steps_of(ranks(2, compiled, kind=kind, steps=2, replayed=False)) for kind in ("ddp", "fsdp2"))
     assert_alike(sharded, whole)

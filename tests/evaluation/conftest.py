@@ -1,4 +1,4 @@
-"""A model whose policy half plays legal moves and whose environment half is python-chess: a script, not a network."""
+"""Fixtures of the evaluation: a scripted generator of legal moves and true transitions, and a small real player."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +41,7 @@ def stockfish() -> Iterator[str]:
 
 
 class Characters:
-    """A tokenizer of one token a character."""
+    """A tokenizer with one token per character."""
 
     def __call__(self, text: str, add_special_tokens: bool) -> Any:
         assert not add_special_tokens
@@ -52,13 +52,13 @@ class Characters:
 
 
 class Script:
-    """See `Generator`: any legal move, drawn from torch's random state, and python-chess's transitions."""
+    """A `Generator` that writes a legal move drawn by the seed of its prompt, or the transition by python-chess."""
 
     def __init__(self, answer: Callable[[EnvironmentPrompt, str], str] | None = None) -> None:
         self._spoil = answer or (lambda prompt, truth: truth)
 
     def sync(self, model: Any) -> None:
-        """It has no weights."""
+        """Do nothing, because the script has no weights."""
 
     def weights_checksum(self) -> str:
         return ""
@@ -99,7 +99,7 @@ def make_script() -> type[Script]:
 
 @pytest.fixture
 def small_player(small_model: Path) -> Callable[..., Any]:
-    """The small model as a player."""
+    """Return a function that makes a player of the small model."""
     from rookworld_rlvr.evaluation.players import ModelPlayer
     from rookworld_rlvr.model.device import Precision
     from rookworld_rlvr.model.policy import ModelConfig, load_policy

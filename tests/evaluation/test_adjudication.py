@@ -35,8 +35,8 @@ def test_three_pawns_of_material_win_without_an_engine(fen: str, winner: chess.C
     assert game.score(chess.WHITE) == (0.5 if winner is None else float(winner))
 
 
-def test_the_engine_decides_by_its_evaluation_from_both_sides(stockfish: str) -> None:
-    # A piece up and a pawn up, with either side to move; the start is even.
+def test_engine_adjudicates_by_its_evaluation_with_either_side_to_move(stockfish: str) -> None:
+    # White or Black is a knight up, with either side to move; the start is even; White is a rook up.
     cases = {
         KNIGHT_UP: chess.WHITE,
         KNIGHT_UP.replace(" w ", " b "): chess.WHITE,
@@ -58,12 +58,14 @@ def test_the_engine_sees_a_promotion_that_material_does_not(stockfish: str) -> N
     assert material_winner(chess.Board(ahead)) is None and game.winner is chess.WHITE
 
 
-def test_games_that_the_rules_ended_are_left_as_they_are() -> None:
+def test_game_decided_by_the_rules_is_not_adjudicated() -> None:
     mated = PlayedGame(0, chess.Board(KNIGHT_UP), 0, End.checkmate, chess.BLACK, None)
     assert Referee().adjudicate([mated]) == [mated] and mated.ending == "checkmate"
 
 
-def test_without_an_engine_the_referee_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_referee_without_engine_uses_material_and_reports_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("STOCKFISH_PATH", str(tmp_path / "absent"))
     with open_referee(EngineConfig()) as referee:
         assert referee.engine is None and referee.name == "material" and "no such file" in referee.reason

@@ -1,4 +1,4 @@
-"""Exact probabilities of the label's best move, and the table by its rank before training."""
+"""Exact probabilities of the label's best move, and the table by the rank of that move before training."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ def policy() -> Policy:
 
 
 def plain_chance(policy: Policy, context: str, move: str) -> float:
-    """Token by token, without a batch."""
+    """Return the log probability of a move after its context, from one forward pass without a batch."""
     tokens = policy.tokenizer(context, add_special_tokens=False).input_ids
     whole = policy.tokenizer(f"{context} {move}", add_special_tokens=False).input_ids
     assert whole[: len(tokens)] == tokens
@@ -33,7 +33,7 @@ def plain_chance(policy: Policy, context: str, move: str) -> float:
     return sum(float(logprobs[place - 1, whole[place]]) for place in range(len(tokens), len(whole)))
 
 
-def test_the_probability_is_that_of_a_plain_forward_pass(policy: Policy) -> None:
+def test_best_move_probability_equals_plain_forward_pass(policy: Policy) -> None:
     example = Example(Task.policy, f"P: {FEN}", LABEL)
     [values] = best_move_probabilities(policy, [example], micro_batch_size=2, temperature=1.0).values()
     chances = {move: plain_chance(policy, f"P: {FEN}  M:", move) for move in ("a1a2", "a1b1", "a1b2")}
@@ -41,19 +41,19 @@ def test_the_probability_is_that_of_a_plain_forward_pass(policy: Policy) -> None
     assert values[RANK] == 1 + sum(chance > chances["a1a2"] for chance in chances.values())
 
 
-def test_moves_that_share_the_highest_eval_count_as_one(policy: Policy) -> None:
+def test_moves_with_equal_highest_eval_count_as_one_move(policy: Policy) -> None:
     tied = LABEL.replace("0.5 0.1", "0.5 0.5")
     examples = [Example(Task.policy, f"P: {FEN}", label) for label in (LABEL, tied)]
     one, both = best_move_probabilities(policy, examples, micro_batch_size=128, temperature=1.0).values()
     assert both[PROBABILITY] > one[PROBABILITY] and both[RANK] <= one[RANK]
 
 
-def test_rows_of_the_other_task_and_without_a_label_have_none(policy: Policy) -> None:
+def test_unlabelled_rows_have_no_best_move_probability(policy: Policy) -> None:
     examples = [Example(Task.policy, f"P: {FEN}", None), Example(Task.environment, f"A: {FEN}+a1a2+a1a2+", None)]
     assert best_move_probabilities(policy, examples, micro_batch_size=8, temperature=1.0) == {}
 
 
-def test_several_positions_do_not_change_each_other(policy: Policy) -> None:
+def test_best_move_probability_is_independent_of_the_batch(policy: Policy) -> None:
     rows = [row for row in load_data(DataConfig(), seed=0).held_out if row.task is Task.policy][:3]
     together = best_move_probabilities(policy, rows, micro_batch_size=16, temperature=1.0)
     for row in rows:
@@ -67,7 +67,7 @@ def rows(*values: tuple[float, int]) -> Iterator[Row]:
     yield Row(len(values), "the other task", {"environment/valid": 1.0})
 
 
-def test_the_table_counts_gains_and_losses_by_the_rank_before() -> None:
+def test_table_counts_gains_and_losses_by_rank_before_training() -> None:
     before = list(rows((0.5, 1), (0.4, 1), (0.2, 3), (0.01, 6), (0.02, 30)))
     after = list(rows((0.6, 1), (0.3, 2), (0.4, 1), (0.01, 6), (0.5, 1)))
     lines = amplification(before, after)

@@ -1,4 +1,4 @@
-"""Won positions: their material, their seeds, and the players that win them."""
+"""Conversion of won positions: their material, their seeds, and the players that win them."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def table(player: Player, **settings: object) -> dict[str, Measure]:
 
 
 @pytest.mark.parametrize("advantage", Advantage)
-def test_positions_are_legal_and_ahead_by_their_material(advantage: Advantage) -> None:
+def test_won_positions_are_legal_and_have_their_material_lead(advantage: Advantage) -> None:
     boards = [won_board(advantage, number, 0) for number in range(12)]
     for number, board in enumerate(boards):
         color = number % 2 == 0
@@ -26,7 +26,7 @@ def test_positions_are_legal_and_ahead_by_their_material(advantage: Advantage) -
     assert len({board.fen() for board in boards}) == 12
 
 
-def test_positions_repeat_for_a_seed_and_differ_between_seeds() -> None:
+def test_won_positions_repeat_for_a_seed_and_differ_between_seeds() -> None:
     def starts(seed: int) -> list[str]:
         suite = conversion_suite(RandomPlayer, ConversionConfig(positions=3), seed=seed)
         return list(map(str, suite.items))
@@ -35,7 +35,7 @@ def test_positions_repeat_for_a_seed_and_differ_between_seeds() -> None:
     assert len(starts(0)) == len(set(starts(0))) == 4 * 2 * 3
 
 
-def test_stockfish_wins_won_positions_and_a_random_player_hardly_any(stockfish: str) -> None:
+def test_stockfish_converts_won_positions_and_random_player_rarely_does(stockfish: str) -> None:
     with engine_player(OpponentConfig(nodes=2000, skill=FULL_SKILL)) as strong:
         won = table(strong, positions=1)
     assert won["conversion/won"].value >= 7 / 8
@@ -55,6 +55,6 @@ def test_a_game_is_not_won_beyond_fifty_moves() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"positions": -1}, {"defenders": [Defender.random, Defender.random]}])
-def test_settings_that_make_no_games_are_refused(settings: dict[str, object]) -> None:
+def test_negative_positions_and_repeated_defenders_are_refused(settings: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="conversion: expected positions from 0 and defenders"):
         ConversionConfig(**settings)  # type: ignore[arg-type]

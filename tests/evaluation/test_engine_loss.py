@@ -1,4 +1,4 @@
-"""Win probability that the best move gives away: by hand, and through the table that holds it."""
+"""Win-probability loss of the best move: by hand, in the table, and in `rookworld evaluate`."""
 
 import json
 from collections.abc import Callable
@@ -33,7 +33,7 @@ ANALYSES = {
 
 
 def losses(first: str, second: str) -> tuple[float, float]:
-    """The losses of these best moves, White's and Black's."""
+    """Return the losses of White's and of Black's best move."""
     texts = [f"M: {first} E: 0.0 B: {first}", f"M: {second} E: 0.0 B: {second}", "", ""]
     rows = score_examples(EXAMPLES, texts, ANALYSES)
     assert rows[0].values[f"{KEY}/white"] == rows[0].values[KEY]
@@ -42,10 +42,10 @@ def losses(first: str, second: str) -> tuple[float, float]:
     return rows[0].values[KEY], rows[1].values[KEY]
 
 
-def test_the_best_move_loses_nothing_a_worse_one_the_difference_and_no_legal_one_all() -> None:
+def test_loss_is_zero_for_best_move_and_whole_value_for_illegal_move() -> None:
     assert losses("a1b2", "a8b7") == (0.0, 0.0)
     assert losses("a1a2", "a8b8") == pytest.approx((0.091, 0.499))
-    # Illegal; not even a move, which the strict parser refuses.
+    # An illegal move, and a text that is not a move, which the strict parser refuses.
     assert losses("a1c3", "nonsense") == (0.5, 0.5)
 
 
@@ -53,22 +53,22 @@ def test_the_best_move_loses_nothing_a_worse_one_the_difference_and_no_legal_one
     ("answer", "error"),
     [
         ("M: a1b2 a1a2 a1b1 E: 0.0 -1.0 -999.99 B: a1b2", 0.0),
-        # 0.409 told as 0.5; an illegal candidate; a missing one, a repeated one; nothing that can be read.
+        # 0.409 given as 0.5; an illegal candidate; two missing ones; two repeated ones; an unreadable answer.
         ("M: a1b2 a1a2 a1b1 E: 0.0 0.0 -999.99 B: a1b2", 0.091 / 3),
         ("M: a1b2 a1c3 a1b1 E: 0.0 -1.0 -999.99 B: a1b2", 1 / 3),
         ("M: a1b2 E: 0.0 B: a1b2", 2 / 3),
         ("M: a1b2 a1b2 a1b2 E: 0.0 5.0 5.0 B: a1b2", 2 / 3),
         ("M: a1b2", 1.0),
-        # Beyond any mate: as a mate.
+        # An eval beyond any mate counts as a mate.
         ("M: a1b2 a1a2 a1b1 E: 0.0 -1.0 -99999.0 B: a1b2", 0.0),
     ],
 )
-def test_the_eval_error_is_in_win_probability_and_one_for_what_is_no_legal_candidate(answer: str, error: float) -> None:
+def test_eval_error_is_in_win_probability_and_one_if_candidate_is_unusable(answer: str, error: float) -> None:
     (row,) = score_examples(EXAMPLES[:1], [answer], ANALYSES)
     assert row.values["policy/eval_error"] == pytest.approx(error, abs=5e-4)
 
 
-def test_the_table_has_the_graded_mean_a_colour_and_the_paired_gain() -> None:
+def test_table_has_mean_loss_by_colour_and_its_paired_gain() -> None:
     texts = ["M: a1a2 E: 0.0 B: a1a2", "M: a8b8 E: 0.0 B: a8b8", "", ""]
     before = score_examples(EXAMPLES, texts, ANALYSES)
     after = score_examples(EXAMPLES, ["M: a1b2 E: 0.0 B: a1b2", texts[1], "", ""], ANALYSES)
@@ -79,18 +79,18 @@ def test_the_table_has_the_graded_mean_a_colour_and_the_paired_gain() -> None:
     assert KEY not in summarise(score_examples(EXAMPLES, texts))
 
 
-def test_a_measure_asks_of_each_policy_position_once_at_its_own_limit(fake_stockfish: Path) -> None:
+def test_evaluator_analyses_each_policy_position_once_at_its_node_limit(fake_stockfish: Path) -> None:
     with EnginePool(EngineConfig(path=str(fake_stockfish), cache=False, nodes=50)) as pool:
         measure = MoveEvaluator(NO_CACHE, pool, 90)
         measure.prepare(EXAMPLES)
         analyses = measure.analyses([*EXAMPLES, EXAMPLES[0]])
         assert analyses.keys() == ANALYSES.keys() and analyses[STALEMATE].lines == ()
-        # 90 centipawns and 7 of the hash, 11 less a move; see the fake.
+        # The fake engine gives 90 centipawns for the nodes and 7 for the hash, and 11 less for each further move.
         assert analyses[WHITE_FEN].lines == (("a1b2", 0.97), ("a1a2", 0.86), ("a1b1", 0.75))
         assert pool.counts().positions == 3
 
 
-def test_an_evaluation_that_waits_for_an_engine_can_be_stopped_at_each_chunk(
+def test_evaluation_with_engine_can_be_interrupted_at_each_chunk(
     fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(completions, "CHUNK_ROWS", 1)
@@ -120,7 +120,7 @@ def evaluate(small_overrides: list[str], tmp_path: Path, monkeypatch: pytest.Mon
     return lambda *overrides: main(["evaluate", *given, *overrides])
 
 
-def test_evaluate_measures_with_an_engine_where_it_is_asked_to(
+def test_evaluate_reports_engine_loss_only_if_evaluation_nodes_is_set(
     evaluate: Callable[..., int], tmp_path: Path, stockfish: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert evaluate() == 0 and KEY not in capfd.readouterr().out and not (tmp_path / "cache").exists()
@@ -129,13 +129,13 @@ def test_evaluate_measures_with_an_engine_where_it_is_asked_to(
     shown, one = capfd.readouterr().out, json.loads((tmp_path / "one.json").read_text())["suites"]["policy"]
     assert KEY in shown and (tmp_path / "cache").exists()
     assert one["table"][KEY]["n"] == 3 and one["engine"].startswith("Stockfish") and one["engine_nodes"] == 500
-    # What changes the speed alone is no other evaluation; neither does it change a figure.
+    # An option that changes only the speed neither starts another evaluation nor changes a value.
     assert evaluate(*given, f"output={tmp_path / 'one.json'}", "stockfish.processes=2") == 0
     assert evaluate(*given, f"output={tmp_path / 'two.json'}", "stockfish.processes=2", "stockfish.cache=false") == 0
     assert json.loads((tmp_path / "two.json").read_text())["suites"]["policy"]["table"] == one["table"]
 
 
-def test_evaluate_without_the_engine_that_was_asked_for_is_one_line(
+def test_evaluate_with_missing_engine_prints_one_line_error(
     evaluate: Callable[..., int], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert evaluate("evaluation_nodes=500", "stockfish.path=/nope/stockfish") == 2

@@ -1,4 +1,4 @@
-"""Matches: what pairs score, what difference in Elo that is, and who beats whom."""
+"""Engine matches: scores of pairs, their difference in Elo, openings, and results of known players."""
 
 import io
 import math
@@ -20,7 +20,7 @@ from rookworld_rlvr.evaluation.suite import SuiteName
 
 
 class Illegal:
-    """Knows no chess."""
+    """A player whose moves are all illegal."""
 
     def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
         return ["e1e1"] * len(boards)
@@ -39,7 +39,7 @@ def table(rows: Sequence[Row]) -> dict[str, Measure]:
     return summarise(rows) | elo_measures(SuiteName.engine_match, rows)
 
 
-def test_a_match_of_one_result_alone_leaves_every_share_of_it_open_a_little() -> None:
+def test_match_of_equal_results_has_intervals_of_nonzero_width() -> None:
     result = table(match(RandomPlayer(), RandomPlayer(1), EngineMatchConfig(pairs=4, max_plies=4)))
     unseen = Z_95**2 / (4 + Z_95**2)
     for name, low, high in (("score", 0.5 - unseen / 2, 0.5 + unseen / 2), ("lost", 0, unseen), ("illegal", 0, unseen)):
@@ -64,7 +64,7 @@ def test_each_opening_is_played_with_both_colours_and_no_opening_twice() -> None
     assert all(row.values["engine_match/score"] == row.values["engine_match/drawn"] / 2 == 0.5 for row in rows)
 
 
-def test_an_illegal_move_loses_and_is_counted_only_where_it_is_the_player_s() -> None:
+def test_illegal_move_loses_and_is_counted_only_for_the_player() -> None:
     config = EngineMatchConfig(pairs=3)
     lost = summarise(match(Illegal(), RandomPlayer(), config))
     won = summarise(match(RandomPlayer(), Illegal(), config))
@@ -73,13 +73,13 @@ def test_an_illegal_move_loses_and_is_counted_only_where_it_is_the_player_s() ->
     assert [won[f"engine_match/{name}"].value for name in names] == [1, 1, 1, 1, 0, 0, 0]
 
 
-def test_elo_is_the_logistic_one() -> None:
-    # A hundred points are a score of 1 / (1 + 10^(-1/4)).
+def test_elo_equals_logistic_formula() -> None:
+    # A difference of 100 Elo is a score of 1 / (1 + 10^(-1/4)).
     assert elo(1 / (1 + 10**-0.25)) == pytest.approx(100.0)
     assert elo(0.25) == pytest.approx(-elo(0.75)) and (elo(0.0), elo(1.0)) == (-math.inf, math.inf)
 
 
-def test_the_interval_is_that_of_the_pairs_scores_carried_over() -> None:
+def test_elo_interval_is_score_interval_of_pairs_mapped_to_elo() -> None:
     measures = elo_measures(SuiteName.engine_match, scored(0.5, 0.75, 0.25, 1.0, 0.5))
     # Mean 0.6; squared deviations 0.01 + 0.0225 + 0.1225 + 0.16 + 0.01 = 0.325, variance 0.08125.
     spread = Z_95 * math.sqrt(0.08125 / 5)
@@ -87,11 +87,11 @@ def test_the_interval_is_that_of_the_pairs_scores_carried_over() -> None:
     assert (measure.value, measure.low, measure.high, measure.n) == pytest.approx(
         (elo(0.6), elo(0.6 - spread), elo(0.6 + spread), 5)
     )
-    # The same games unpaired would be less sure: the two of a drawn pair may be a win and a loss each.
+    # Without pairing the interval would be wider, because a drawn pair may be a win and a loss.
     assert table(scored(0.5, 0.75, 0.25, 1.0, 0.5))["engine_match/score"].low == pytest.approx(0.6 - spread)
 
 
-def test_a_match_lost_or_won_throughout_has_no_bound_on_one_side_and_wilson_s_on_the_other() -> None:
+def test_match_lost_or_won_throughout_has_one_infinite_elo_bound() -> None:
     lost, won = table(scored(*[0.0] * 8)), table(scored(*[1.0] * 8))
     low, high = wilson_interval(0, 8)
     assert (low, pytest.approx(high)) == (lost["engine_match/score"].low, lost["engine_match/score"].high)
@@ -101,7 +101,7 @@ def test_a_match_lost_or_won_throughout_has_no_bound_on_one_side_and_wilson_s_on
     assert elo_measures(SuiteName.engine_match, []) == {}
 
 
-def test_the_seed_decides_the_openings_and_pairs_already_there_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openings_depend_on_seed_and_finished_pairs_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rookworld_rlvr.evaluation.match.ENGINE_PAIRS_SIDE_BY_SIDE", 2)
     config = EngineMatchConfig(pairs=5, max_plies=6)
     whole = match(RandomPlayer(), RandomPlayer(1), config, seed=3)
@@ -109,7 +109,7 @@ def test_the_seed_decides_the_openings_and_pairs_already_there_are_left_out(monk
     assert [row.item for row in match(RandomPlayer(), RandomPlayer(1), config, seed=4)] != [row.item for row in whole]
 
 
-def test_stockfish_beats_the_random_mover_and_a_stockfish_of_random_moves_is_beaten(stockfish: str) -> None:
+def test_stockfish_beats_random_player_and_randomised_stockfish(stockfish: str) -> None:
     config = EngineMatchConfig(pairs=3, max_plies=200)
     with engine_player(OpponentConfig(nodes=200, skill=20)) as strong:
         lost = summarise(match(RandomPlayer(), strong, config))
@@ -119,6 +119,6 @@ def test_stockfish_beats_the_random_mover_and_a_stockfish_of_random_moves_is_bea
 
 
 @pytest.mark.parametrize("changes", [{"pairs": -1}, {"max_plies": 0}])
-def test_a_match_that_is_none_is_refused(changes: dict[str, int]) -> None:
+def test_engine_match_refuses_negative_pairs_and_zero_plies(changes: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="engine_match: expected pairs from 0"):
         EngineMatchConfig(**changes)

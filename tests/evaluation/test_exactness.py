@@ -1,7 +1,7 @@
-"""The tables of 500 transcripts, recomputed from the definitions in other words.
+"""The evaluation table of 500 transcripts, against an independent recomputation from the definitions.
 
-A transcript is a held-out row that ships with us and an answer: its label, or its label damaged. The recomputation
-shares nothing with the judges but python-chess: texts are read with regular expressions, similarity is the textbook's.
+A transcript is a shipped held-out row with an answer, which is its label or a damaged copy of it. The recomputation
+shares only python-chess with the scoring code. It reads texts with regular expressions and has its own edit distance.
 """
 
 import math
@@ -33,7 +33,7 @@ FIELDS = ("placement", "turn", "castling", "en_passant", "halfmove_clock", "full
 
 
 def damaged(rng: random.Random, text: str, other: str) -> str:
-    """The text, or it with one of the mistakes that models make."""
+    """Return the text unchanged, or with a mistake that models make."""
     words = text.split(" ")
     place = rng.randrange(len(words))
     return rng.choice(
@@ -102,7 +102,7 @@ def policy_values(example: Example, text: str) -> Iterator[tuple[str, float]]:
 
 
 def transition(example: Example) -> tuple[str, float, bool, bool]:
-    """By the rules; a prompt's ten moves can prove no fivefold repetition."""
+    """Return the transition by the rules. The ten moves of a prompt cannot prove a fivefold repetition."""
     fen, uci = example.prompt[3:].split("+")[:2]
     board = chess.Board(fen)
     if uci not in legal_moves(board):
@@ -160,7 +160,7 @@ def environment_values(example: Example, text: str) -> Iterator[tuple[str, float
 
 
 def phase(prompt: str) -> str:
-    """By the letters of the FEN: queens, rooks, bishops and knights on the board, and men on their own first rank."""
+    """Return the phase by the FEN: queens, rooks, bishops and knights on the board, and men on their own first rank."""
     ranks = prompt.split()[1].split("/")
     pieces = sum(len(re.findall("[qrbn]", rank, re.IGNORECASE)) for rank in ranks)
     if pieces < 7:
@@ -181,7 +181,7 @@ def columns_of(examples: list[Example], texts: list[str]) -> dict[str, list[floa
 
 
 def farthest(share: float, n: int, end: float) -> float:
-    """The fraction furthest towards `end` that lies within z of its own standard errors from `share`, by bisection."""
+    """Return, by bisection, the fraction nearest to `end` that is within Z of its own standard errors of `share`."""
     near, far = share, end
     for _ in range(80):
         middle = (near + far) / 2
@@ -191,7 +191,7 @@ def farthest(share: float, n: int, end: float) -> float:
 
 
 def bounds(key: str, values: list[float]) -> tuple[float, float]:
-    """Both ends of the 95 % interval."""
+    """Return both ends of the 95 % interval."""
     n, widest = len(values), {"legal_candidates": 1.0, "top5_overlap": 1.0, "next_state_nls": 1.0, "reward_mae": 2.0}
     mean, highest = statistics.fmean(values), widest.get(key.split("/")[1])
     if highest is None:
@@ -205,7 +205,9 @@ def bounds(key: str, values: list[float]) -> tuple[float, float]:
     return max(0.0, mean - error), min(highest, mean + error)
 
 
-def test_500_tables_equal_an_independent_recomputation(transcripts: tuple[list[Example], list[str]]) -> None:
+def test_table_of_500_transcripts_equals_independent_recomputation(
+    transcripts: tuple[list[Example], list[str]],
+) -> None:
     table, columns = summarise(held_out_rows(0, *transcripts)), columns_of(*transcripts)
     kinds = {key for key in table if key.removeprefix("environment/recall_illegal/") in set(IllegalKind)}
     assert table.keys() - kinds == columns.keys() and len(kinds) == len(IllegalKind)
@@ -216,10 +218,10 @@ def test_500_tables_equal_an_independent_recomputation(transcripts: tuple[list[E
         assert (measure.low, measure.high) == pytest.approx((low, high), abs=1e-9), key
 
 
-def test_tables_of_few_transcripts_have_recomputed_intervals_too(
+def test_intervals_of_few_transcripts_equal_recomputation(
     transcripts: tuple[list[Example], list[str]],
 ) -> None:
-    """A key of one row, and keys whose values are all equal."""
+    """The tables have keys of one row, and keys whose values are all equal."""
     rows = transcripts[0][:3] + transcripts[0][-3:]
     for texts in ([row.completion or "" for row in rows], ["junk"] * len(rows)):
         table, columns = summarise(held_out_rows(0, rows, texts)), columns_of(rows, texts)
@@ -229,14 +231,14 @@ def test_tables_of_few_transcripts_have_recomputed_intervals_too(
             assert (measure.low, measure.high) == pytest.approx(bounds(key, values), abs=1e-9), key
 
 
-def test_the_transcripts_hold_every_phase_and_colour_of_both_tasks(
+def test_transcripts_cover_every_phase_and_colour_of_both_tasks(
     transcripts: tuple[list[Example], list[str]],
 ) -> None:
     parts = {(example.task, phase(example.prompt), example.prompt.split()[2]) for example in transcripts[0]}
     assert len(parts) == 12
 
 
-def test_the_transcripts_hold_right_and_wrong_answers_of_every_kind(
+def test_transcripts_mix_right_and_wrong_answers_for_common_keys(
     transcripts: tuple[list[Example], list[str]],
 ) -> None:
     table = summarise(held_out_rows(0, *transcripts))

@@ -1,4 +1,4 @@
-"""Errors in the fields of the next FEN, by hand."""
+"""Errors in the fields of the next FEN, against hand computation."""
 
 import chess
 import pytest
@@ -9,7 +9,7 @@ from rookworld_rlvr.tasks import Example, PromptError, Task
 EXAMPLE = Example(Task.environment, f"A: {chess.STARTING_FEN}+e2e4+e2e4+", None)
 TRUE = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
 FIELDS = ["placement", "turn", "castling", "en_passant", "halfmove_clock", "fullmove_number"]
-# Completion, strict, lenient, fields in error.
+# Completion, strict match, lenient match, wrong fields.
 CASES = {
     "the truth": (f"{TRUE}+0.001+0+0", 1, 1, []),
     "the truth and then nonsense": (f"{TRUE}+what", 1, 1, []),
@@ -27,12 +27,12 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_strict_lenient_and_each_field(name: str) -> None:
+def test_fen_matches_and_field_errors_equal_hand_computation(name: str) -> None:
     completion, strict, lenient, wrong = CASES[name]
     errors = {f"fen_error_{field}": float(field in wrong) for field in FIELDS}
     assert score_next_fen(EXAMPLE, completion) == {"fen_strict": strict, "fen_lenient": lenient, **errors}
 
 
-def test_a_malformed_prompt_is_ours_to_mend() -> None:
+def test_fen_scoring_of_malformed_prompt_raises_prompt_error() -> None:
     with pytest.raises(PromptError):
         score_next_fen(Example(Task.environment, "A: nothing", None), "")

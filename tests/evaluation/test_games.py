@@ -1,4 +1,4 @@
-"""Games played side by side: how they end, who won, and what is written of them."""
+"""Games played side by side: their endings, their winners and their PGN."""
 
 import io
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ SHUFFLE = "g1f3 g8f6 f3g1 f6g8 " * 4
 
 
 class Reader:
-    """Reads its moves from a list, by the number of plies played; notes what it was asked."""
+    """A player that reads its moves from a list by the number of plies, and records the games of each call."""
 
     def __init__(self, moves: str) -> None:
         self._moves = moves.split()
@@ -58,7 +58,7 @@ def test_a_game_stops_at_the_ply_limit_without_a_winner() -> None:
     assert (of(FOOLS_MATE).score(chess.WHITE), of(FOOLS_MATE).score(chess.BLACK)) == (0.0, 1.0)
 
 
-def test_a_start_that_is_over_is_not_played_and_an_opening_s_moves_are_nobody_s() -> None:
+def test_finished_start_is_not_played_and_opening_moves_are_not_counted() -> None:
     mated = of(FOOLS_MATE).board
     game = of("", start=mated)
     assert (game.plies, game.end, game.winner) == (0, End.checkmate, chess.BLACK)
@@ -67,7 +67,7 @@ def test_a_start_that_is_over_is_not_played_and_an_opening_s_moves_are_nobody_s(
     assert of(FOOLS_MATE, start=opened).plies == 3 and len(opened.move_stack) == 1
 
 
-def test_the_player_that_is_to_move_in_the_most_games_is_asked_for_all_of_them() -> None:
+def test_player_to_move_in_most_games_chooses_for_all_of_them() -> None:
     white, black = Reader(FOOLS_MATE), Reader(FOOLS_MATE)
     opened = chess.Board()
     opened.push_uci("f2f3")
@@ -77,7 +77,7 @@ def test_the_player_that_is_to_move_in_the_most_games_is_asked_for_all_of_them()
     assert white.asked == [[7], [7, 8]] and black.asked == [[7, 8], [7, 8]]
 
 
-def test_games_of_seeded_players_are_those_they_would_be_alone() -> None:
+def test_games_played_side_by_side_equal_games_played_alone() -> None:
     player = RandomPlayer(1)
     pairings = [Pairing(number, chess.Board(), player, player) for number in range(3)]
     together = [game.board.fen() for game in play(pairings, 60)]
@@ -88,7 +88,7 @@ def test_games_of_seeded_players_are_those_they_would_be_alone() -> None:
 def test_each_opening_line_is_used_once_before_any_is_used_again() -> None:
     lines = {opening_board(opening).fen() for opening in OPENINGS}
     starts = [Start.openings.board(number, seed=3) for number in range(len(OPENINGS) + 1)]
-    # Two drawn plies follow each line.
+    # Two random plies follow each line.
     for start in starts:
         start.pop()
         start.pop()
@@ -105,7 +105,7 @@ def test_each_opening_line_is_used_once_before_any_is_used_again() -> None:
         ("e2e4 {x}", 9, "1-0", "illegal: '{x)'"),
     ],
 )
-def test_a_saved_game_reads_back_as_it_was_played(
+def test_saved_pgn_reads_back_with_same_moves_and_result(
     moves: str, limit: int, result: str, comment: str, tmp_path: Path
 ) -> None:
     game, path = of(moves, limit), tmp_path / "games.pgn"

@@ -1,4 +1,4 @@
-"""Headline keys that got worse: by direction, by Holm's correction, by rows and by games."""
+"""Headline keys that got better or worse: directions, Holm's correction, and intervals over rows and seeds."""
 
 from math import inf
 
@@ -24,24 +24,24 @@ def named(before: list[Row], after: list[Row]) -> tuple[list[str], list[str]]:
     return moved.better, moved.worse
 
 
-def test_a_fall_that_chance_does_not_explain_is_worse_and_a_rise_is_not() -> None:
+def test_only_significant_changes_are_better_or_worse() -> None:
     ones, zeros = [1.0] * 40, [0.0] * 40
     assert changes(rows(valid=ones), rows(valid=zeros), {}).worse == [VALID]
     assert named(rows(valid=zeros), rows(valid=ones)) == ([VALID], [])
     assert named(rows(valid=ones), rows(valid=[0.0, *ones[1:]])) == ([], [])
 
 
-def test_of_a_loss_the_rise_is_worse() -> None:
+def test_rising_loss_is_worse_and_falling_loss_is_better() -> None:
     low, high = [0.1] * 40, [0.3] * 40
     assert named(rows(loss=low), rows(loss=high)) == ([], [LOSS])
     assert named(rows(loss=high), rows(loss=low)) == ([LOSS], [])
 
 
-def test_keys_that_are_no_headline_are_not_named_and_do_not_count_for_the_correction() -> None:
+def test_keys_outside_the_headline_are_not_reported_as_changes() -> None:
     assert changes(rows(other=[1.0] * 40), rows(other=[0.0] * 40), {}) == Changes([], [])
 
 
-def test_a_lost_match_is_worse_where_its_interval_leaves_out_zero() -> None:
+def test_match_is_better_or_worse_only_if_its_interval_excludes_zero() -> None:
     nothing = rows(valid=[1.0] * 4)
     for elo, expected in (
         (Measure(-60.0, -90.0, -30.0, 400), ["match/elo"]),
@@ -53,7 +53,7 @@ def test_a_lost_match_is_worse_where_its_interval_leaves_out_zero() -> None:
     assert changes(nothing, nothing, {"match/elo": Measure(60.0, 30.0, 90.0, 400)}).better == ["match/elo"]
 
 
-def test_a_match_that_material_alone_decided_is_not_tested() -> None:
+def test_match_decided_mostly_by_material_is_not_tested() -> None:
     nothing = rows(valid=[1.0] * 4)
     won = {"match/elo": Measure(60.0, 30.0, 90.0, 400)}
     for share, better in ((0.4, ["match/elo"]), (0.6, [])):
@@ -70,19 +70,19 @@ def test_mates_in_one_are_headline_keys() -> None:
         assert changes(one, two, {}).worse == [key] and changes(two, one, {}).better == [key]
 
 
-def test_a_key_is_named_only_if_ranks_and_mean_agree() -> None:
-    # Many small gains and few large losses: the ranks say lower, the mean of the loss rises.
+def test_change_is_reported_only_if_ranks_and_mean_agree() -> None:
+    # Many small falls and few large rises: the loss is lower by its ranks and higher by its mean.
     after = [0.49] * 614 + [0.55] * 126 + [0.5] * 1308
     before = rows(loss=[0.5] * 2048)
     assert wilcoxon_p([value - 0.5 for value in after]) < 1e-9
     assert named(before, rows(loss=after)) == ([], [])
 
 
-def test_a_loss_below_holm_s_bound_is_perhaps_worse_with_what_could_be_seen() -> None:
+def test_fall_significant_only_without_holm_is_perhaps_worse() -> None:
     ones, fallen = [1.0] * 400, [0.0] * 6 + [1.0] * 394
     other = [0.2] * 400
     moved = changes(rows(valid=ones, loss=other), rows(valid=fallen, loss=other), {})
-    # One-sided p of 6 falls and no rise is 1/64; Holm asks for 1/40 of the two-sided 1/32 over two keys.
+    # The one-sided p of 6 falls and no rise is 1/64, the two-sided 1/32. Holm's bound over two keys is 1/40.
     assert (moved.better, moved.worse, moved.perhaps_worse) == ([], [], [VALID])
     error = (0.015 * 0.985 / 399) ** 0.5
     assert moved.detectable[VALID] == pytest.approx(2.487 * error, rel=1e-3)
@@ -94,31 +94,31 @@ def test_keys_of_few_rows_are_not_tested() -> None:
     assert few == Changes([], [], [], {})
 
 
-def test_the_interval_over_seeds_is_never_narrower_than_that_over_rows() -> None:
+def test_interval_over_seeds_is_at_least_as_wide_as_over_rows() -> None:
     gain = {"value": 0.02, "low": 0.003, "high": 0.037}
     assert gain_over_seeds(VALID, [gain] * 3) == pytest.approx((0.02, 0.003, 0.037))
-    # Games are played anew in each run: their error falls with the number of runs.
+    # Each run plays its own games, so their error falls with the number of runs.
     assert gain_over_seeds("match/elo", [gain] * 4) == pytest.approx((0.02, 0.0115, 0.0285))
     other = gain | {"value": 0.03}
     mean, _, high = gain_over_seeds(VALID, [gain, other])
     assert high - mean == pytest.approx((0.017**2 + (12.706 * 0.005) ** 2) ** 0.5, rel=1e-3)
 
 
-def test_holm_steps_down_and_stops_at_the_first_that_passes() -> None:
-    # Of three: 0.05/3, 0.05/2, 0.05.
+def test_holm_rejects_smallest_p_first_and_stops_at_first_acceptance() -> None:
+    # The bounds for three keys are 0.05/3, 0.05/2 and 0.05.
     assert holm({"a": 0.016, "b": 0.024, "c": 0.049}) == {"a", "b", "c"}
     assert holm({"a": 0.017, "b": 0.001, "c": 0.0001}) == {"a", "b", "c"}
     assert holm({"a": 0.02, "b": 0.02, "c": 0.02}) == set()
     assert holm({}) == set()
 
 
-def test_the_tables_show_all_headline_keys_and_whatever_got_worse_in_one_order() -> None:
+def test_tables_list_headline_keys_and_worse_keys_in_fixed_order() -> None:
     gains = dict.fromkeys([LOSS, VALID, "sampled/policy/valid", "policy/top5_overlap"], 0)
     assert shown_first(gains, ["match/elo"]) == [VALID, LOSS, "sampled/policy/valid", "match/elo"]
     assert len(HEADLINE) == 2 * 15 + 2 == len(set(HEADLINE))
 
 
-def test_directions_and_scales_hold_for_sampled_and_refined_keys() -> None:
+def test_directions_and_scales_apply_to_sampled_and_sliced_keys() -> None:
     assert lower_is_better("sampled/policy/win_probability_loss/black") and lower_is_better("match/illegal")
     assert not lower_is_better("environment/recall_illegal")
     assert scale_of("sampled/policy/valid") == scale_of("policy/legal_candidates") == scale_of("spread/distinct/policy")
@@ -129,17 +129,17 @@ def test_directions_and_scales_hold_for_sampled_and_refined_keys() -> None:
 @pytest.mark.parametrize(
     ("values", "mean", "half"),
     [
-        # The standard error is 1. The quantiles of Student's t are those of printed tables.
+        # The first standard error is 1. The quantiles of Student's t are from printed tables.
         ([1.0, 3.0], 2.0, 12.706),
         ([*[0.0, 2.0] * 5, 1.0, 1.0], 1.0, 2.201 * (10 / 11 / 12) ** 0.5),
         ([*[0.0, 2.0] * 15, 1.0], 1.0, 2.042 * (30 / 30 / 31) ** 0.5),
     ],
 )
-def test_intervals_over_seeds_use_student_s_t_at_any_number(values: list[float], mean: float, half: float) -> None:
+def test_intervals_over_seeds_use_students_t(values: list[float], mean: float, half: float) -> None:
     assert seeds_interval(values) == pytest.approx((mean, mean - half, mean + half), rel=1e-3)
 
 
-def test_a_seed_that_lost_every_game_leaves_the_whole_scale() -> None:
+def test_seed_that_lost_every_game_gives_unbounded_elo_interval() -> None:
     lost, won = {"value": "-inf", "low": "-inf", "high": -127.0}, {"value": 5.0, "low": -9.0, "high": 19.0}
     assert gain_over_seeds("match/elo", [lost, won]) == (-inf, -inf, inf)
 

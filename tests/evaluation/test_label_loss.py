@@ -1,4 +1,4 @@
-"""The loss of labels, one row at a time and without padding, against what batches of rows say."""
+"""Label losses of batches of rows, against a computation of one row at a time and without padding."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def examples(corpus) -> tuple[Example, ...]:
 
 
 def alone(policy: Policy, example: Example) -> tuple[float, int]:
-    """Token by token: each probability out of a forward pass over what stands before it."""
+    """Return the loss and the number of tokens, with one forward pass over the preceding tokens for each token."""
     encode = policy.tokenizer.encode
     prompt = encode(example.prompt)
     label = [*encode(example.completion), policy.tokenizer.eos_token_id]
@@ -35,7 +35,7 @@ def alone(policy: Policy, example: Example) -> tuple[float, int]:
     return total, len(label)
 
 
-def test_the_loss_is_that_of_the_label_and_its_end_token_by_token(policy: Policy, examples) -> None:
+def test_label_loss_equals_token_by_token_computation(policy: Policy, examples) -> None:
     losses = label_losses(policy, examples)
     for example, loss in list(zip(examples, losses, strict=True))[:2]:
         nat, tokens = alone(policy, example)
@@ -43,7 +43,7 @@ def test_the_loss_is_that_of_the_label_and_its_end_token_by_token(policy: Policy
         assert loss.nat == pytest.approx(nat, rel=1e-4) and loss.nat_per_token == loss.nat / tokens
 
 
-def test_a_row_does_not_depend_on_those_beside_it_and_the_mode_is_left(policy: Policy, examples) -> None:
+def test_label_loss_is_independent_of_batch_and_keeps_training_mode(policy: Policy, examples) -> None:
     together = label_losses(policy, examples)
     apart = [label_losses(policy, [example])[0] for example in examples]
     assert [loss.nat for loss in together if loss] == pytest.approx([loss.nat for loss in apart if loss], rel=1e-5)

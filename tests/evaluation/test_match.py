@@ -1,4 +1,4 @@
-"""Matches of models and rules of thumb: who plays how, what becomes of illegal answers, and who beats whom."""
+"""Matches of models and rules of thumb: choices of the rules, illegal answers, adjudication and openings."""
 
 from collections.abc import Sequence
 
@@ -13,14 +13,14 @@ from rookworld_rlvr.evaluation.suite import suite_table
 
 
 class Silent:
-    """Writes nothing."""
+    """A player whose answers are empty."""
 
     def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
         return [""] * len(boards)
 
 
 def max_gain(board: chess.Board) -> int:
-    """Pawns that the side to move wins by the exchange rule."""
+    """Return the pawns that the side to move wins by the exchange rule."""
     return max(ExchangePlayer().rate(board, move) for move in board.legal_moves)
 
 
@@ -41,14 +41,14 @@ def table(one: type[Player] | object, other: object, **settings: object) -> dict
         ("6k1/5ppp/8/8/8/8/8/R2n2K1 w - - 0 1", "a1d1", "a1a8"),
     ],
 )
-def test_rules_of_thumb_by_hand(fen: str, capture: str, exchange: str | None) -> None:
+def test_capture_and_exchange_rules_choose_expected_moves(fen: str, capture: str, exchange: str | None) -> None:
     board = chess.Board(fen)
     assert CapturePlayer().choose([board], [0]) == [capture]
     chosen = ExchangePlayer().choose([board], [0])[0]
     assert chosen == exchange if exchange else chosen != capture
 
 
-def test_the_exchange_rule_mates_where_it_can_and_counts_recaptures() -> None:
+def test_exchange_rule_prefers_mate_and_counts_recaptures() -> None:
     mate = chess.Board("6k1/5ppp/8/8/8/8/8/R5K1 w - - 0 1")
     assert ExchangePlayer().choose([mate], [0]) == ["a1a8"]
     player = ExchangePlayer()
@@ -59,7 +59,7 @@ def test_the_exchange_rule_mates_where_it_can_and_counts_recaptures() -> None:
     assert player.rate(promoted, chess.Move.from_uci("a7a8q")) == 8
 
 
-def test_choices_depend_on_position_number_and_seed_alone() -> None:
+def test_rule_choice_depends_only_on_position_game_number_and_seed() -> None:
     board = chess.Board()
     for player in (CapturePlayer, ExchangePlayer):
         choices = [player(seed).choose([board], [number])[0] for seed in range(4) for number in range(4)]
@@ -67,11 +67,11 @@ def test_choices_depend_on_position_number_and_seed_alone() -> None:
         assert len(set(choices)) > 3
 
 
-def test_an_illegal_answer_is_asked_again_then_replaced_and_counted() -> None:
+def test_illegal_answer_is_retried_then_replaced_and_counted() -> None:
     heard: list[list[int]] = []
 
     class Stubborn:
-        """Legal from the second of its answers in a call on, in games of an even number."""
+        """Its answers are legal only in games of an even number, from the second answer in a call."""
 
         def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
             heard.append(list(numbers))
@@ -82,7 +82,7 @@ def test_an_illegal_answer_is_asked_again_then_replaced_and_counted() -> None:
     player = RetryingPlayer(Stubborn(), Stubborn(), attempts=3)
     boards = [chess.Board(), chess.Board()]
     moves = player.choose(boards, [0, 1])
-    # Both are asked three times more, at once; of two legal answers the first counts.
+    # Both games are retried three times in one call. The first of two legal answers counts.
     assert heard == [[0, 1], [0, 0, 0, 1, 1, 1]]
     assert moves[0] == RandomPlayer(1).choose([boards[0]], [0])[0] != RandomPlayer(2).choose([boards[0]], [0])[0]
     assert chess.Move.from_uci(moves[1]) in boards[1].legal_moves
@@ -91,7 +91,7 @@ def test_an_illegal_answer_is_asked_again_then_replaced_and_counted() -> None:
     assert player.shares([0, 1]) == {"illegal": 1.0, "replaced": 0.5}
 
 
-def test_who_writes_nothing_is_a_random_mover_when_rescued_and_loses_else() -> None:
+def test_silent_player_is_replaced_by_random_moves_or_loses() -> None:
     rescued = table(lambda seed: Silent(), RULES["random"], pairs=4, max_plies=20)
     assert (rescued["match/illegal"].value, rescued["match/replaced"].value) == (1.0, 1.0)
     assert rescued["match/opponent_illegal"].value == 0.0 and rescued["match/rules_score"].value == 0.5
@@ -100,7 +100,7 @@ def test_who_writes_nothing_is_a_random_mover_when_rescued_and_loses_else() -> N
     assert "match/replaced" not in lost
 
 
-def test_games_at_the_ply_limit_count_by_adjudication_and_by_the_rules() -> None:
+def test_games_at_ply_limit_have_adjudicated_and_rules_only_scores() -> None:
     short = table(RULES["exchange"], RULES["random"], pairs=4, max_plies=24)
     assert short["match/ended/adjudicated_material"].value > 0.5
     # Captures win material long before they mate.
@@ -110,7 +110,7 @@ def test_games_at_the_ply_limit_count_by_adjudication_and_by_the_rules() -> None
     assert whole["match/rules_score"] == whole["match/score"]
 
 
-def test_the_endings_of_all_games_add_up_to_one() -> None:
+def test_shares_of_game_endings_sum_to_one() -> None:
     found = table(RULES["capture"], RULES["random"], pairs=3, max_plies=40)
     endings = {key: found[key].value for key in found if key.startswith("match/ended/")}
     assert len(endings) == 8 and sum(endings.values()) == pytest.approx(1.0)
@@ -118,30 +118,30 @@ def test_the_endings_of_all_games_add_up_to_one() -> None:
     assert endings["match/ended/illegal_move"] == 0.0
 
 
-def test_adjudicated_games_rank_the_rules_of_thumb() -> None:
+def test_adjudicated_matches_rank_exchange_above_capture_above_random() -> None:
     for stronger, weaker in (("capture", "random"), ("exchange", "capture"), ("exchange", "random")):
         found = table(RULES[stronger], RULES[weaker], pairs=8, max_plies=50)
         assert found["match/score"].value > 0.5 and found["match/elo"].low > 0
 
 
-def test_hundreds_of_pairs_have_an_opening_of_their_own() -> None:
+def test_200_pairs_have_mostly_distinct_openings() -> None:
     boards = [drawn_opening(number, 0) for number in range(200)]
     assert len({board.fen() for board in boards}) > 190 and len(OPENINGS) < 200
     assert all(board.outcome() is None for board in boards)
 
 
-def test_matches_of_two_seeds_share_hardly_any_opening() -> None:
+def test_matches_of_two_seeds_share_few_openings() -> None:
     one, two = ({drawn_opening(number, seed).fen() for number in range(66)} for seed in (0, 1))
     assert len(one & two) < 3
 
 
-def test_drawn_plies_leave_no_piece_to_be_captured_for_nothing() -> None:
+def test_random_opening_plies_rarely_leave_a_piece_hanging() -> None:
     leads = [abs(max_gain(drawn_opening(number, 0))) for number in range(66)]
     lines = [abs(max_gain(opening_board(opening))) for opening in OPENINGS]
     assert sum(gain >= 3 for gain in leads) <= sum(gain >= 3 for gain in lines) + 4
 
 
-def test_a_match_of_the_same_player_is_even_by_openings_and_seeds() -> None:
+def test_match_row_records_two_games() -> None:
     config = MatchConfig(pairs=2, max_plies=8)
     suite = match_suite(RULES["random"], RULES["random"], config)
     rows = [row for chunk in suite.rows(0) for row in chunk]
@@ -150,6 +150,6 @@ def test_a_match_of_the_same_player_is_even_by_openings_and_seeds() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"pairs": -1}, {"max_plies": 0}, {"attempts": -1}])
-def test_matches_that_are_none_are_refused(changes: dict[str, int]) -> None:
+def test_match_refuses_negative_pairs_or_attempts_and_zero_plies(changes: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="match: expected"):
         MatchConfig(**changes)  # type: ignore[arg-type]

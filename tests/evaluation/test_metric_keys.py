@@ -8,7 +8,7 @@ from rookworld_rlvr.evaluation.metrics import EVALUATION_METRICS
 
 
 def evaluation_keys() -> Iterator[str]:
-    """Yield every key that a suite can have; the games are those of scripted players."""
+    """Yield every key that a suite can have. Rule players play the games."""
     import chess
 
     from rookworld_rlvr.evaluation.conversion import ConversionConfig, Defender, conversion_suite
@@ -26,7 +26,7 @@ def evaluation_keys() -> Iterator[str]:
     from rookworld_rlvr.training.data import default_file
 
     every = read_corpus(default_file("held_out.jsonl")).examples
-    # Plain legal moves are all alike; of the others each kind is among so many.
+    # All plain legal moves have the same keys. 400 other rows contain every kind.
     examples = [*every[::40], *[row for row in every if "+0.001+" not in (row.completion or "+0.001+")][-400:]]
     labels = [example.completion or "" for example in examples]
     fen = next(parse_policy_prompt(row.prompt).fen for row in examples if row.task is Task.policy)
@@ -47,7 +47,7 @@ def evaluation_keys() -> Iterator[str]:
         yield from row.values
 
 
-def test_every_key_of_a_suite_is_declared_and_no_other() -> None:
+def test_declared_metrics_are_exactly_the_keys_of_the_suites() -> None:
     measured = {"/".join(key.split("/")[:2]) for key in evaluation_keys()}
     assert measured == EVALUATION_METRICS.keys()
 

@@ -1,4 +1,4 @@
-"""Paired tests against all sign patterns, one by one, and against a formula written differently."""
+"""Paired tests against enumeration of all sign patterns, and against formulas written differently."""
 
 import itertools
 import math
@@ -27,13 +27,13 @@ GRADED, RIGHT = "policy/legal_candidates", "policy/valid"
 
 
 def rank(sizes: list[float], size: float) -> float:
-    """The mean place of those as large as `size`."""
+    """Return the mean rank of the values equal to `size`."""
     places = [place for place, other in enumerate(sorted(sizes), start=1) if other == size]
     return sum(places) / len(places)
 
 
 def enumerated(differences: list[float]) -> float:
-    """The share of sign patterns whose rank sum lies at least as far from the middle, both ways."""
+    """Return the share of sign patterns whose rank sum is at least as far from the middle, on either side."""
     sizes = [abs(d) for d in differences]
     ranks = [rank(sizes, size) for size in sizes]
     middle = sum(ranks) / 2
@@ -46,26 +46,26 @@ def enumerated(differences: list[float]) -> float:
 
 
 @pytest.mark.parametrize(("higher", "lower"), [(0, 1), (5, 0), (3, 9), (4, 4), (1, 11)])
-def test_mcnemar_is_the_share_of_fair_coins_at_least_as_lopsided(higher: int, lower: int) -> None:
+def test_mcnemar_p_equals_enumeration_of_fair_coin_throws(higher: int, lower: int) -> None:
     n = higher + lower
     throws = itertools.product((0, 1), repeat=n)
     lopsided = sum(abs(sum(throw) - n / 2) >= abs(higher - n / 2) for throw in throws)
     assert mcnemar_p(higher, lower) == pytest.approx(lopsided / 2**n)
 
 
-def test_mcnemar_holds_where_powers_of_two_exceed_a_float() -> None:
+def test_mcnemar_p_does_not_overflow_for_thousands_of_pairs() -> None:
     assert mcnemar_p(1500, 1500) == 1.0
     assert 0 < mcnemar_p(1600, 1400) < 0.001
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_wilcoxon_of_few_differences_is_enumeration(seed: int) -> None:
+def test_wilcoxon_p_of_few_differences_equals_enumeration(seed: int) -> None:
     rng = random.Random(seed)
     differences = [rng.choice([-0.4, -0.2, 0.2, 0.4, 0.6, 1.0]) for _ in range(rng.randint(1, 9))]
     assert wilcoxon_p([*differences, 0.0, 0.0]) == pytest.approx(enumerated(differences))
 
 
-def test_wilcoxon_of_many_differences_is_the_normal_approximation() -> None:
+def test_wilcoxon_p_of_many_differences_equals_normal_approximation() -> None:
     rng = random.Random(0)
     differences = [rng.choice([-2.0, -1.0, 1.0, 2.0, 3.0]) for _ in range(60)]
     sizes = [abs(d) for d in differences]
@@ -76,12 +76,12 @@ def test_wilcoxon_of_many_differences_is_the_normal_approximation() -> None:
     assert wilcoxon_p(differences) == pytest.approx(math.erfc(z / math.sqrt(2)))
 
 
-def test_no_difference_proves_nothing_and_signs_do_not_matter() -> None:
+def test_equal_pairs_have_p_1_and_swapped_signs_keep_p_unchanged() -> None:
     assert wilcoxon_p([]) == wilcoxon_p([0.0, 0.0]) == mcnemar_p(0, 0) == 1.0
     assert wilcoxon_p([1.0, -2.0, 3.0, 5.0]) == wilcoxon_p([-1.0, 2.0, -3.0, -5.0])
 
 
-def test_differences_that_floats_alone_tell_apart_are_tied() -> None:
+def test_differences_that_vary_only_by_rounding_are_tied() -> None:
     before, after = [0.2] * 10 + [1.0] * 10 + [0.3], [0.4] * 10 + [0.8] * 10 + [0.1 + 0.2]
     differences = [second - first for first, second in zip(before, after, strict=True)]
     assert len(set(map(abs, differences))) == 3 and wilcoxon_p(differences) == 1.0
@@ -90,7 +90,7 @@ def test_differences_that_floats_alone_tell_apart_are_tied() -> None:
     assert (comparison.higher, comparison.lower, comparison.n, comparison.p) == (10, 10, 21, 1.0)
 
 
-def test_each_key_gets_the_test_of_its_values_over_the_rows_that_both_have() -> None:
+def test_compare_picks_test_by_values_and_uses_only_shared_rows() -> None:
     first = [Row(i, f"row {i}", {RIGHT: float(i < 2), GRADED: 0.2}) for i in range(6)]
     second = [Row(i, f"row {i}", {RIGHT: 1.0, GRADED: 0.2 * (i % 3)} if i else {RIGHT: 1.0}) for i in range(6)]
     comparisons = compare(first, second)
@@ -107,7 +107,7 @@ def game(index: int, legal: int, illegal: bool) -> Row:
     return Row(index, f"game {index}", values)
 
 
-def test_a_rate_is_compared_by_leaving_out_each_pair_of_games() -> None:
+def test_rate_is_compared_by_jackknife_over_pairs_of_games() -> None:
     first = [game(0, 9, True), game(1, 0, True), game(2, 40, False)]
     second = [game(0, 19, True), game(1, 4, True), game(2, 30, False)]
     comparison = compare(first, second[::-1], selfplay_measures)["selfplay/illegal_rate"]
@@ -122,7 +122,7 @@ def test_a_rate_is_compared_by_leaving_out_each_pair_of_games() -> None:
     assert (comparison.test, comparison.higher, comparison.lower, comparison.n) == (JACKKNIFE, None, None, 3)
 
 
-def test_of_a_mean_the_jackknife_is_the_normal_interval_of_paired_differences() -> None:
+def test_jackknife_interval_of_a_mean_equals_normal_paired_interval() -> None:
     rng = random.Random(3)
     first, second = ([Row(i, i, {GRADED: rng.random()}) for i in range(30)] for _ in range(2))
 
@@ -133,7 +133,7 @@ def test_of_a_mean_the_jackknife_is_the_normal_interval_of_paired_differences() 
     assert astuple(jackknife.gain) == pytest.approx(astuple(expected.gain))
 
 
-def test_the_jackknife_s_p_is_below_5_in_100_for_about_as_many_pairs_of_alike_players() -> None:
+def test_jackknife_rejects_equal_players_at_about_the_nominal_rate() -> None:
     rng, rejections, trials = random.Random(1), 0, 200
 
     def games() -> list[Row]:
@@ -145,7 +145,7 @@ def test_the_jackknife_s_p_is_below_5_in_100_for_about_as_many_pairs_of_alike_pl
     assert 0.01 <= rejections / trials <= 0.10
 
 
-def test_what_is_infinite_or_missing_in_either_or_without_one_pair_is_not_compared() -> None:
+def test_infinite_missing_or_constant_measures_are_not_compared() -> None:
     def match(*scores: float) -> list[Row]:
         return [Row(i, i, {"engine_match/score": score}) for i, score in enumerate(scores)]
 
@@ -155,13 +155,13 @@ def test_what_is_infinite_or_missing_in_either_or_without_one_pair_is_not_compar
     assert compared(match(0.5, 0.25, 0.0), match(0.5, 0.5, 1.0))
     assert not compared(match(0.0, 0.0, 0.0), match(0.5, 0.5, 1.0))
     assert not compared(match(0.0, 0.0, 0.5), match(0.5, 0.5, 1.0))
-    # Neither spread nor scale: nothing says how sure it is.
+    # Without a spread and without a scale there is no interval.
     assert not compared(match(0.25, 0.25, 0.25), match(0.5, 0.5, 0.5))
     silent = [game(0, 0, False)]
     assert "selfplay/illegal_rate" not in compare(silent, [game(0, 3, True)], selfplay_measures)
 
 
-def test_pairs_without_a_spread_leave_open_what_so_few_cannot_show() -> None:
+def test_pairs_without_spread_have_interval_of_nonzero_width() -> None:
     legal, better = [game(i, 40, False) for i in range(9)], [game(i, 9, True) for i in range(9)]
     same = compare(legal, legal, selfplay_measures)["selfplay/illegal_rate"]
     unseen = 1.959963984540054**2 / (9 + 1.959963984540054**2)
@@ -174,6 +174,6 @@ def test_pairs_without_a_spread_leave_open_what_so_few_cannot_show() -> None:
     assert astuple(single.gain) == (0.1, -1.0, 1.0)
 
 
-def test_rows_of_other_items_are_refused() -> None:
+def test_comparing_rows_of_different_items_is_refused() -> None:
     with pytest.raises(ValueError, match="expected rows of the same examples"):
         compare([Row(0, "a", {})], [Row(0, "b", {})])

@@ -1,4 +1,4 @@
-"""The text of each player, and the inputs that its choice depends on."""
+"""Moves of each player, the inputs that they depend on, and refused engines."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ BOARDS = [opening_board(opening) for opening in OPENINGS[:6]]
 MATE = chess.Board("7k/5Q2/6K1/8/8/8/8/8 w - - 0 1")
 
 
-def test_the_random_mover_plays_every_legal_move_alike() -> None:
+def test_random_player_chooses_legal_moves_uniformly() -> None:
     draws = 4000
     counts = Counter(RandomPlayer().choose([chess.Board()] * draws, range(draws)))
     assert counts.keys() == {move.uci() for move in chess.Board().legal_moves}
@@ -30,7 +30,7 @@ def test_the_random_mover_plays_every_legal_move_alike() -> None:
     assert all(abs(count / draws - share) < 4.5 * deviation for count in counts.values())
 
 
-def test_the_random_mover_s_choice_depends_on_seed_position_and_number_alone() -> None:
+def test_random_player_depends_only_on_seed_position_and_game_number() -> None:
     together = RandomPlayer(3).choose(BOARDS, range(6))
     assert [RandomPlayer(3).choose([board], [i])[0] for i, board in enumerate(BOARDS)] == together
     assert RandomPlayer(4).choose(BOARDS, range(6)) != together != RandomPlayer(3).choose(BOARDS, range(6, 12))
@@ -48,11 +48,11 @@ def test_the_random_mover_s_choice_depends_on_seed_position_and_number_alone() -
         ("", ""),
     ],
 )
-def test_the_move_is_what_stands_behind_its_marker_however_the_rest_reads(answer: str, text: str) -> None:
+def test_best_move_is_read_after_its_marker_even_if_rest_is_malformed(answer: str, text: str) -> None:
     assert best_move_text(answer) == text
 
 
-def test_a_model_plays_the_best_move_of_its_answers_and_greedy_choices_stand_alone(
+def test_greedy_model_plays_its_best_move_independent_of_the_batch(
     small_player: Callable[..., Any],
 ) -> None:
     player = small_player()
@@ -62,7 +62,7 @@ def test_a_model_plays_the_best_move_of_its_answers_and_greedy_choices_stand_alo
     assert [player.choose([board], [9])[0] for board in BOARDS] == chosen[:6]
 
 
-def test_sampled_choices_repeat_differ_by_seed_and_number_and_leave_the_random_state(
+def test_sampled_answers_repeat_by_seed_and_leave_torch_random_state(
     small_player: Callable[..., Any],
 ) -> None:
     torch.manual_seed(5)
@@ -73,11 +73,11 @@ def test_sampled_choices_repeat_differ_by_seed_and_number_and_leave_the_random_s
     assert small_player(sampled, 1).answers(BOARDS, range(6)) != first
     assert small_player(sampled).answers(BOARDS, range(1, 7)) != first
     assert torch.equal(torch.get_rng_state(), state)
-    # One token to draw from is the likeliest.
+    # With one token to draw from, sampling equals greedy decoding.
     assert small_player(DecodingConfig(1.0, 1)).answers(BOARDS, range(6)) == small_player().answers(BOARDS, range(6))
 
 
-def test_a_full_strength_engine_plays_the_same_twice_and_finds_a_mate(stockfish: str) -> None:
+def test_full_strength_engine_is_deterministic_and_finds_a_mate(stockfish: str) -> None:
     boards = [*BOARDS, MATE]
     config = OpponentConfig(nodes=300, skill=20)
     with engine_player(config) as one, engine_player(config) as other:
@@ -87,7 +87,7 @@ def test_a_full_strength_engine_plays_the_same_twice_and_finds_a_mate(stockfish:
     assert all(chess.Move.from_uci(uci) in board.legal_moves for uci, board in zip(chosen, boards, strict=True))
 
 
-def test_an_engine_whose_moves_are_all_replaced_is_the_random_mover_and_half_of_them_are_half(stockfish: str) -> None:
+def test_random_moves_replaces_the_given_share_of_engine_moves(stockfish: str) -> None:
     boards, numbers = [chess.Board()] * 60, range(60)
     with engine_player(OpponentConfig(nodes=10, random_moves=1.0), seed=2) as player:
         assert player.choose(boards, numbers) == RandomPlayer(2).choose(boards, numbers)
@@ -97,7 +97,7 @@ def test_an_engine_whose_moves_are_all_replaced_is_the_random_mover_and_half_of_
     assert 20 <= most <= 45
 
 
-def test_an_elo_that_the_engine_does_not_offer_is_refused(stockfish: str) -> None:
+def test_elo_outside_the_engine_range_is_refused(stockfish: str) -> None:
     with (
         pytest.raises(ValueError, match=r"elo: expected \d+ to \d+ of Stockfish.*, got 99"),
         engine_player(OpponentConfig(elo=99)),
@@ -108,7 +108,7 @@ def test_an_elo_that_the_engine_does_not_offer_is_refused(stockfish: str) -> Non
         assert chess.Move.from_uci(player.choose([chess.Board()], [0])[0]) in chess.Board().legal_moves
 
 
-def test_an_opponent_is_stockfish_at_limited_strength_unless_more_is_asked_for(stockfish: str) -> None:
+def test_engine_opponent_has_limited_strength_by_default(stockfish: str) -> None:
     assert EngineMatchConfig().opponent == OpponentConfig() and OpponentConfig().skill == 0
     options_set: list[dict[str, Any]] = []
     for config in (OpponentConfig(), OpponentConfig(elo=1500), OpponentConfig(skill=20)):
@@ -120,18 +120,18 @@ def test_an_opponent_is_stockfish_at_limited_strength_unless_more_is_asked_for(s
 
 
 @pytest.mark.parametrize("changes", [{"nodes": 0}, {"elo": -1}, {"skill": 21}, {"random_moves": 1.1}])
-def test_an_opponent_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
+def test_invalid_opponent_settings_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="expected an opponent's nodes from 1"):
         OpponentConfig(**changes)
 
 
-def test_a_decoding_that_cannot_be_is_refused() -> None:
+def test_invalid_decoding_settings_are_refused() -> None:
     for changes in ({"temperature": -0.1}, {"temperature": float("nan")}, {"top_k": -1}):
         with pytest.raises(ValueError, match="expected a finite temperature from 0 and top_k from 0"):
             DecodingConfig(**changes)
 
 
-def test_an_engine_that_is_killed_is_replaced_and_gives_the_same_moves(stockfish: str) -> None:
+def test_killed_engine_is_restarted_and_plays_the_same_moves(stockfish: str) -> None:
     with engine_player(OpponentConfig(nodes=300, skill=20)) as player:
         chosen = player.choose(BOARDS, range(6))
         killed = player.engine.transport.get_pid()
@@ -140,7 +140,7 @@ def test_an_engine_that_is_killed_is_replaced_and_gives_the_same_moves(stockfish
         assert player.engine.transport.get_pid() != killed
 
 
-def test_a_binary_that_is_no_engine_is_refused(tmp_path: Path) -> None:
+def test_binary_that_is_not_an_engine_is_refused(tmp_path: Path) -> None:
     script = tmp_path / "engine"
     script.write_text("#!/bin/sh\nexit 1\n")
     script.chmod(0o755)
@@ -152,7 +152,7 @@ def test_a_binary_that_is_no_engine_is_refused(tmp_path: Path) -> None:
 
 
 def engine_script(path: Path, *, options: str, name: str = "Stockfish_16") -> Path:
-    """An engine that knows these options and leaves when it is asked for a move."""
+    """Write an engine that has these options and exits when it is asked for a move."""
     path.write_text(
         "#!/bin/sh\n"
         "while read -r word rest; do case $word in\n"
@@ -169,13 +169,13 @@ SPIN = "option_name_{}_type_spin_default_1_min_1_max_99"
 THREADS_AND_HASH = f"{SPIN.format('Threads')} {SPIN.format('Hash')}"
 
 
-def test_an_engine_without_the_options_is_refused_as_one_that_is_none(tmp_path: Path) -> None:
+def test_engine_without_required_options_is_refused(tmp_path: Path) -> None:
     script = engine_script(tmp_path / "engine", options="")
     with pytest.raises(ValueError, match=r"expected a UCI engine like Stockfish, got .*engine: .*Threads"):
         EnginePlayer(OpponentConfig(path=str(script)))
 
 
-def test_an_engine_that_is_too_old_or_another_is_refused_by_its_name(tmp_path: Path) -> None:
+def test_old_stockfish_or_other_engine_is_refused_by_name(tmp_path: Path) -> None:
     for name in ("Stockfish_14.1", "Crafty_25.2"):
         script = engine_script(tmp_path / "engine", options=THREADS_AND_HASH, name=name)
         shown = name.replace("_", " ")
@@ -183,7 +183,7 @@ def test_an_engine_that_is_too_old_or_another_is_refused_by_its_name(tmp_path: P
             EnginePlayer(OpponentConfig(path=str(script), skill=20))
 
 
-def test_an_engine_that_cannot_be_begun_again_in_a_game_is_a_generator_s_failure(tmp_path: Path) -> None:
+def test_engine_that_cannot_restart_in_a_game_raises_generator_error(tmp_path: Path) -> None:
     script = engine_script(tmp_path / "engine", options=THREADS_AND_HASH)
     with (
         engine_player(OpponentConfig(path=str(script), skill=20)) as player,

@@ -1,4 +1,4 @@
-"""A policy row's values, by hand and by an independent count."""
+"""Values of a policy row, against hand computation and counts of published rows."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def data(name: str) -> Path:
     return DATA / name
 
 
-def test_the_label_itself_scores_1_on_all() -> None:
+def test_label_itself_scores_1_on_every_policy_key() -> None:
     assert row(LABEL) == {
         "valid": 1.0,
         "legal_best_move": 1.0,
@@ -37,8 +37,8 @@ def test_the_label_itself_scores_1_on_all() -> None:
     }
 
 
-def test_every_value_of_a_mixed_answer_is_the_one_counted_by_hand() -> None:
-    # e2e4 twice, one illegal move: 3 distinct legal ones of 5; e2e4, g1f3 of the label's 5.
+def test_values_of_mixed_answer_equal_hand_count() -> None:
+    # e2e4 twice and one illegal move: 3 distinct legal moves of 5. Of the label's 5, e2e4 and g1f3 are there.
     assert row("M: e2e4 e2e4 e2e5 g1f3 a2a3 E: 1 2 3 4 5 B: g1f3") == {
         "valid": 1.0,
         "legal_best_move": 1.0,
@@ -52,11 +52,11 @@ def test_every_value_of_a_mixed_answer_is_the_one_counted_by_hand() -> None:
 @pytest.mark.parametrize(
     "completion", ["", "M: e2e4 E: 0.3", LABEL + " e2e4", "x " + LABEL, LABEL.replace("0.3 0.3", "nan 0.3")]
 )
-def test_what_the_strict_parser_refuses_scores_0_on_all(completion: str) -> None:
+def test_answer_refused_by_strict_parser_scores_0_on_every_key(completion: str) -> None:
     assert row(completion) == dict.fromkeys(row(LABEL), 0.0)
 
 
-def test_where_a_move_mates_any_mate_is_right() -> None:
+def test_any_mating_move_counts_for_mate_in_one() -> None:
     prompt = "P: 6k1/5ppp/8/8/8/8/8/RR2K3 w - - 0 1"
     for best, right in (("a1a8", 1.0), ("b1b8", 1.0), ("a1a7", 0.0), ("a1a9", 0.0)):
         example = Example(Task.policy, prompt, "M: a1a8 E: 999.99 B: a1a8")
@@ -65,24 +65,24 @@ def test_where_a_move_mates_any_mate_is_right() -> None:
 
 
 @pytest.mark.parametrize(("best", "right"), [("e2e4", 1.0), ("d2d4", 1.0), ("g1f3", 0.0), ("a2a3", 0.0)])
-def test_every_candidate_of_the_highest_eval_is_a_best_move(best: str, right: float) -> None:
+def test_every_candidate_with_highest_eval_counts_as_best_move(best: str, right: float) -> None:
     assert row(f"M: e2e4 E: 0.3 B: {best}")["best_move_accuracy"] == right
 
 
-def test_a_label_that_names_its_worst_candidate_is_answered_by_the_best_one() -> None:
+def test_inverted_label_is_judged_by_its_candidate_with_highest_eval() -> None:
     inverted = LABEL.replace("B: e2e4", "B: g2g3")
     assert row(LABEL, label=inverted)["best_move_accuracy"] == 1.0
     assert row(inverted, label=inverted)["best_move_accuracy"] == 0.0
     assert row(inverted, label=inverted)["top5_accuracy"] == 1.0
 
 
-def test_a_labels_best_move_outside_its_candidates_counts_as_best_and_not_as_candidate() -> None:
+def test_label_best_move_outside_candidates_is_best_but_not_in_top5() -> None:
     judged = row("M: a2a3 E: 0.0 B: a2a3", label="M: e2e4 E: 0.3 B: a2a3")
     assert judged["best_move_accuracy"] == 1.0
     assert judged["top5_accuracy"] == 0.0
 
 
-def test_an_illegal_move_of_the_label_cannot_be_answered_right() -> None:
+def test_illegal_label_move_never_counts_as_correct() -> None:
     judged = row("M: e2e5 E: 9.0 B: e2e5", label="M: e2e5 e2e4 E: 9.0 0.3 B: e2e5")
     assert judged["best_move_accuracy"] == judged["top5_accuracy"] == judged["top5_overlap"] == 0.0
 
@@ -94,19 +94,19 @@ def test_castling_is_legal_in_one_spelling(spelling: str, legal: float) -> None:
     assert judged["legal_best_move"] == legal
 
 
-def test_one_legal_candidate_is_all_where_the_position_allows_one() -> None:
+def test_only_legal_move_as_candidate_gets_full_score() -> None:
     prompt = "P: k7/8/1K6/8/8/8/8/7R b - - 0 1"
     assert [move.uci() for move in chess.Board(prompt[3:]).legal_moves] == ["a8b8"]
     assert row("M: a8b8 E: 0.0 B: a8b8", prompt=prompt, label=None)["legal_candidates"] == 1.0
 
 
-def test_without_a_label_or_a_legal_move_the_values_that_ask_for_one_are_absent() -> None:
+def test_keys_that_need_a_label_or_legal_move_are_absent_without_it() -> None:
     assert row(LABEL, label=None).keys() == {"valid", "legal_best_move", "legal_candidates"}
     stalemate = "P: 7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"
     assert row(LABEL, prompt=stalemate) == row(LABEL, prompt=stalemate, label=None) == {"valid": 1.0}
 
 
-def test_our_own_mistakes_raise() -> None:
+def test_malformed_prompt_or_label_of_policy_row_raises() -> None:
     with pytest.raises(PromptError, match="expected 'P: <FEN>'"):
         row(LABEL, prompt="P: nonsense")
     with pytest.raises(LabelError, match="expected a label that parses"):
@@ -120,7 +120,7 @@ def test_the_3_published_outputs_are_valid_and_legal() -> None:
     assert judged == [{"valid": 1.0, "legal_best_move": 1.0, "legal_candidates": 1.0}] * 3
 
 
-def test_published_labels_show_their_black_inversion_and_nothing_else() -> None:
+def test_published_labels_have_inverted_best_moves_for_black() -> None:
     examples = read_corpus(data("rook_val_250.txt")).examples
     table = summarise(score_examples(examples, [example.completion or "" for example in examples]))
     assert (table["policy/valid/white"].n, table["policy/valid/black"].n) == (134, 107)

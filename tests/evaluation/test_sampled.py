@@ -1,4 +1,4 @@
-"""Sampled answers: the mean, the best and the variety of several, judged like greedy ones."""
+"""Sampled answers: the mean, the best value and the variety of several, scored like greedy answers."""
 
 import random
 from dataclasses import replace
@@ -17,7 +17,7 @@ EXAMPLE = Example(Task.policy, f"P: {chess.STARTING_FEN}", "M: e2e4 d2d4 E: 0.3 
 BEST, LEGAL, ILLEGAL = (f"M: {move} E: 0.3 B: {move}" for move in ("e2e4", "a2a3", "e2e5"))
 
 
-def test_mean_best_and_distinct_of_four_answers_by_hand() -> None:
+def test_mean_best_and_distinct_values_equal_hand_computation() -> None:
     values = sampled_values(EXAMPLE, [BEST, LEGAL, ILLEGAL, "nonsense"], {})
     for key, mean, best in (("valid", 3 / 4, 1.0), ("legal_best_move", 2 / 4, 1.0), ("best_move_accuracy", 1 / 4, 1.0)):
         assert values[f"sampled/policy/{key}"] == mean and values[f"spread/best/policy/{key}"] == best
@@ -25,7 +25,7 @@ def test_mean_best_and_distinct_of_four_answers_by_hand() -> None:
     assert sampled_values(EXAMPLE, [BEST] * 4, {})["spread/distinct/policy"] == 1 / 4
 
 
-def test_of_a_loss_the_best_is_the_least() -> None:
+def test_best_of_sampled_losses_is_the_lowest() -> None:
     evals = {move.uci(): 0.0 for move in chess.Board().legal_moves} | {"e2e4": 3.0}
     analyses = {chess.STARTING_FEN: Analysis(chess.STARTING_FEN, tuple(evals.items()))}
     values = sampled_values(EXAMPLE, [BEST, LEGAL], analyses)
@@ -34,7 +34,7 @@ def test_of_a_loss_the_best_is_the_least() -> None:
 
 
 class Writer:
-    """Writes a token or another, at random."""
+    """A generator that writes one of two tokens at random."""
 
     def generate(self, prompts, *, group_size, temperature, seeds):  # type: ignore[no-untyped-def]
         from rookworld_rlvr.rollout.generator import SampledCompletion
@@ -51,7 +51,7 @@ class Tokenizer:
         return (BEST, ILLEGAL)[tokens[0]]
 
 
-def test_draws_depend_on_the_seed_alone_and_leave_the_random_state_as_it_was() -> None:
+def test_sampled_draws_depend_only_on_seed_and_leave_torch_random_state() -> None:
     measure = MoveEvaluator(load_cache(""))
 
     def ask(seed: int) -> list[float]:
@@ -69,7 +69,7 @@ def test_draws_depend_on_the_seed_alone_and_leave_the_random_state_as_it_was() -
     assert sum(first) / 40 == pytest.approx(0.5, abs=0.15)
 
 
-def test_a_stop_is_passed_on() -> None:
+def test_keyboard_interrupt_stops_sampled_evaluation() -> None:
     def stop(done: int) -> None:
         raise KeyboardInterrupt
 

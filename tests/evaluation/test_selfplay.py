@@ -1,4 +1,4 @@
-"""Self-play's rows and rate, by hand and of the random mover."""
+"""Rows and illegal rate of self-play, against hand computation and with a random player."""
 
 import io
 import math
@@ -32,11 +32,11 @@ def row(number: int, legal: float, ending: str) -> Row:
     return Row(number, number, {"selfplay/legal_halfmoves": legal, **ends})
 
 
-def test_the_illegal_rate_is_of_plies_and_the_length_of_games() -> None:
+def test_illegal_rate_is_per_ply_and_length_is_per_game() -> None:
     rows = [row(0, 9, "illegal_move"), row(1, 0, "illegal_move"), row(2, 40, "checkmate")]
     rate = selfplay_measures(rows)["selfplay/illegal_rate"]
-    # Of 10, 1 and 40 plies 1, 1 and 0 were illegal. Deviations 31/51, 49/51 and -80/51: squares 9762/2601 over 2,
-    # over 3 games of 17 plies in the mean.
+    # 1, 1 and 0 of 10, 1 and 40 plies were illegal. The deviations 31/51, 49/51 and -80/51 have squares of 9762/2601
+    # in total. The variance divides them by 2, and the error is over 3 games of 17 plies on average.
     spread = Z_95 * math.sqrt(9762 / 2601 / 2 / 3) / 17
     assert (rate.value, rate.n, rate.low) == (2 / 51, 51, 0.0)
     assert rate.high == pytest.approx(2 / 51 + spread)
@@ -54,20 +54,18 @@ def test_the_illegal_rate_is_of_plies_and_the_length_of_games() -> None:
     ],
     ids=["none", "all", "a single game", "games all alike"],
 )
-def test_where_games_do_not_tell_their_spread_the_rate_has_wilson_s_interval(
-    rows: list[Row], illegal: int, tried: int
-) -> None:
+def test_illegal_rate_without_spread_over_games_has_wilson_interval(rows: list[Row], illegal: int, tried: int) -> None:
     rate = selfplay_measures(rows)["selfplay/illegal_rate"]
     assert (rate.value, rate.low, rate.high) == (illegal / tried, *wilson_interval(illegal, tried))
 
 
-def test_the_interval_of_the_rate_holds_where_games_differ() -> None:
-    """Half the games of a player that errs in 3 of 10 plies, half of one that errs in 3 of 1000."""
+def test_illegal_rate_interval_covers_truth_for_unequal_games() -> None:
+    """In half of the games the player errs in 3 of 10 plies, in the others in 3 of 1000."""
     rng, held, naive, trials, games, most = random.Random(0), 0, 0, 400, 100, 200
     lasts = {hazard: (1 - hazard) ** most for hazard in (0.3, 0.003)}
     truth = sum(1 - share for share in lasts.values()) / sum((1 - share) / hazard for hazard, share in lasts.items())
     for _ in range(trials):
-        # The ply of the first error is geometric.
+        # The ply of the first error has a geometric distribution.
         errors = [int(math.log(1 - rng.random()) / math.log1p(-rng.choice((0.3, 0.003)))) for _ in range(games)]
         rows = [row(i, min(at, most), "illegal_move" if at < most else "checkmate") for i, at in enumerate(errors)]
         rate = selfplay_measures(rows)["selfplay/illegal_rate"]
@@ -75,11 +73,11 @@ def test_the_interval_of_the_rate_holds_where_games_differ() -> None:
         low, high = wilson_interval(round(rate.value * rate.n), rate.n)
         naive += low <= truth <= high
     assert 0.90 <= held / trials <= 0.99
-    # Plies taken for the sample would be taken for too many.
+    # An interval that treats plies as independent is too narrow.
     assert naive / trials < 0.90
 
 
-def test_the_random_mover_plays_legal_games_to_their_end() -> None:
+def test_random_player_plays_legal_games_to_their_end() -> None:
     rows = rows_of(RandomPlayer(), SelfplayConfig(games=6, max_plies=120), name="random")
     games = [played(row) for row in rows]
     assert [int(game.headers["Round"]) - 1 for game in games] == [row.index for row in rows] == list(range(6))
@@ -93,7 +91,7 @@ def test_the_random_mover_plays_legal_games_to_their_end() -> None:
 
 
 class Reader:
-    """Reads its moves from a list."""
+    """A player that reads its moves from a list."""
 
     def __init__(self, moves: str) -> None:
         self._moves = moves.split()
@@ -102,8 +100,8 @@ class Reader:
         return [self._moves[len(board.move_stack)] for board in boards]
 
 
-def test_plies_and_the_illegal_one_belong_to_the_position_that_was_asked() -> None:
-    # White, opening; Black, opening; and Black writes an illegal answer to the third ply.
+def test_plies_are_counted_by_colour_and_phase_of_their_position() -> None:
+    # Three legal plies in the opening, after which Black answers with an illegal move.
     [early] = rows_of(Reader("e2e4 e7e5 g1f3 e8e4"), SelfplayConfig(games=1))
     positive = {key: value for key, value in early.values.items() if value and not key.endswith("illegal_move")}
     half = "selfplay/legal_halfmoves"
@@ -120,7 +118,7 @@ def test_plies_and_the_illegal_one_belong_to_the_position_that_was_asked() -> No
     assert rates == {"": (1 / 4, 4), "/white": (0.0, 2), "/black": (1 / 2, 2), "/opening": (1 / 4, 4)}
 
 
-def test_a_game_s_plies_add_up_over_colours_and_over_phases() -> None:
+def test_plies_of_a_game_sum_over_colours_and_over_phases() -> None:
     rows = rows_of(RandomPlayer(), SelfplayConfig(games=4, max_plies=300, start=Start.openings))
     for judged in rows:
         values = {key.rpartition("/")[2]: value for key, value in judged.values.items() if "legal_halfmoves" in key}
@@ -129,7 +127,7 @@ def test_a_game_s_plies_add_up_over_colours_and_over_phases() -> None:
     assert sum(judged.values["selfplay/legal_halfmoves/endgame"] for judged in rows) > 0
 
 
-def test_games_already_there_are_left_out_and_the_others_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumed_selfplay_skips_finished_games_and_repeats_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rookworld_rlvr.evaluation.selfplay.SIDE_BY_SIDE", 2)
     config = SelfplayConfig(games=5, max_plies=10, start=Start.openings)
     whole = rows_of(RandomPlayer(), config, seed=1)
@@ -139,7 +137,7 @@ def test_games_already_there_are_left_out_and_the_others_are_the_same(monkeypatc
     assert opened.ply() > 1
 
 
-def test_a_sampled_model_s_games_repeat_by_its_seed_and_differ_among_themselves(
+def test_sampled_games_repeat_by_seed_and_differ_from_each_other(
     small_player: Callable[..., Any],
 ) -> None:
     def games(seed: int) -> list[str]:
@@ -151,7 +149,7 @@ def test_a_sampled_model_s_games_repeat_by_its_seed_and_differ_among_themselves(
     assert games(0) == first and games(1) != first and len(set(first)) > 1
 
 
-def test_published_sampling_is_the_default() -> None:
+def test_selfplay_defaults_to_published_sampling() -> None:
     assert SelfplayConfig().decoding == DecodingConfig(temperature=0.6, top_k=5)
     assert SelfplayConfig().start is Start.standard
 

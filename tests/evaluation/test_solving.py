@@ -1,4 +1,4 @@
-"""Mates in one: reading their files, and what counts as solved."""
+"""Mates in one: reading their files, and scoring the answers."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from rookworld_rlvr.evaluation.suite import Suite
 MATE = "7k/5Q2/6K1/8/8/8/8/8 w - - 0 1"
 BLACK = "7k/8/8/8/5q2/8/8/K7 b - - 0 1"
 BACK_RANK = "6k1/5ppp/8/8/8/8/8/R5K1 w - - 0 1"
-# Scholar's mate: the target is the only one.
+# Scholar's mate: the target is the only mate.
 BIGBENCH = {"examples": [{"input": "1. e4 e5 2. Bc4 Nc6 3. Qh5 Nf6 4.", "target": "Qxf7#", "target_scores": {}}]}
 
 
@@ -26,7 +26,7 @@ def rows_of(suite: Suite, done: int = 0) -> list[Row]:
 
 
 class Says:
-    """Answers by FEN."""
+    """A player that answers by FEN."""
 
     def __init__(self, answers: dict[str, str]) -> None:
         self._answers = answers
@@ -54,13 +54,13 @@ def mate_values(tmp_path: Path, text: str) -> dict[str, float]:
     ("text", "accuracy", "exact", "legal"),
     [("f7g7", 1, 1, 1), ("f7f8", 1, 0, 1), ("f7a7", 0, 0, 1), ("f7a1", 0, 0, 0), ("Qg7", 0, 0, 0), ("", 0, 0, 0)],
 )
-def test_any_mating_move_counts_and_exact_match_stands_beside_it(
+def test_any_mating_move_is_accurate_and_exact_match_is_separate(
     tmp_path: Path, text: str, accuracy: float, exact: float, legal: float
 ) -> None:
     assert mate_values(tmp_path, text) == {"accuracy": accuracy, "exact": exact, "legal": legal}
 
 
-def test_bigbench_s_own_file_is_read_and_a_row_that_stands_twice_is_asked_once(tmp_path: Path) -> None:
+def test_bigbench_file_is_read_and_duplicate_row_is_kept_once(tmp_path: Path) -> None:
     task = write(tmp_path / "task.json", BIGBENCH)
     [mate] = read_mates(task)
     assert mate.best == "h5f7" and mate.fen.startswith("r1bqkb1r/pppp1ppp/2n2n2/4p2Q/2B1P3/8/PPPP1PPP/RNB1K1NR w KQkq")
@@ -78,7 +78,7 @@ def test_bigbench_s_own_file_is_read_and_a_row_that_stands_twice_is_asked_once(t
         ([], r"a mate in one in .*m.jsonl, got none"),
     ],
 )
-def test_a_row_that_is_no_mate_in_one_is_named(tmp_path: Path, rows: list[object], message: str) -> None:
+def test_error_names_the_row_without_a_mate_in_one(tmp_path: Path, rows: list[object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_mates(write(tmp_path / "m.jsonl", *rows))
 
@@ -86,18 +86,18 @@ def test_a_row_that_is_no_mate_in_one_is_named(tmp_path: Path, rows: list[object
 @pytest.mark.parametrize(
     "bad", [{}, {"examples": [{"input": "1. e4"}]}, {"examples": [{"input": "1. e4", "target": "Qh9"}]}]
 )
-def test_a_file_that_is_none_of_bigbench_s_is_refused(tmp_path: Path, bad: object) -> None:
+def test_file_in_other_format_than_bigbench_is_refused(tmp_path: Path, bad: object) -> None:
     named = r"expected (BIG-bench's task.json|moves as input and a move as target at .*task.json, example 1)"
     with pytest.raises(ValueError, match=named):
         read_mates(write(tmp_path / "task.json", bad))
 
 
-def test_a_limit_of_nothing_is_refused() -> None:
+def test_limit_of_zero_mates_is_refused() -> None:
     with pytest.raises(ValueError, match="limit: expected 1 or more, or null, got 0"):
         MateInOneConfig(limit=0)
 
 
-def test_the_random_mover_s_accuracy_is_the_expectation_by_enumeration(shared_file: Callable[[str], Path]) -> None:
+def test_random_player_accuracy_matches_enumerated_expectation(shared_file: Callable[[str], Path]) -> None:
     mates = read_mates(shared_file("mate_in_one.jsonl"))
     expected = 0.0
     for mate in mates:
@@ -112,7 +112,7 @@ def test_the_random_mover_s_accuracy_is_the_expectation_by_enumeration(shared_fi
     assert table["mate_in_one/legal"].value == 1.0
 
 
-def test_rows_already_there_are_left_out_and_the_others_are_the_same(shared_file: Callable[[str], Path]) -> None:
+def test_resumed_mate_suite_skips_finished_rows_and_repeats_the_rest(shared_file: Callable[[str], Path]) -> None:
     suite = mate_in_one_suite(RandomPlayer(), read_mates(shared_file("mate_in_one.jsonl"))[:600])
     whole = rows_of(suite)
     assert rows_of(suite, 256) == whole[256:] and [row.index for row in whole] == list(range(len(whole)))

@@ -1,4 +1,4 @@
-"""The suites of rows: which rows they ask, what each row has, and that a part of them goes on behind another."""
+"""Suites of held-out rows: their items, the values of each row, and chunks after finished rows."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ def labels(examples: Sequence[Example]) -> list[str]:
 
 
 def truths(examples: Sequence[Example]) -> list[str]:
-    """Completions that python-chess would write."""
+    """Return the true completions of environment examples, by python-chess."""
     prompts = [parse_prompt(example.prompt) for example in examples]
     return [render_environment(environment_truth(one)) for one in prompts if isinstance(one, EnvironmentPrompt)]
 
@@ -37,19 +37,19 @@ def all_rows(suite: Suite) -> list:
     return [row for rows in suite.rows(0) for row in rows]
 
 
-def test_held_out_rows_are_the_tasks_own_in_order_at_most_so_many() -> None:
+def test_held_out_suite_takes_first_rows_of_its_task_up_to_limit() -> None:
     assert held_out_suite(Task.policy, EXAMPLES, labels, trained=(), most=2).items == [P_WHITE, P_BLACK]
     assert held_out_suite(Task.environment, EXAMPLES, labels, trained=(), most=9).items == [A_WHITE]
 
 
-def test_rows_whose_position_was_trained_on_are_left_out_and_counted() -> None:
+def test_rows_with_trained_positions_are_excluded_and_counted() -> None:
     trained = {example_key(A_WHITE)}
     suite = held_out_suite(Task.policy, EXAMPLES, labels, trained=trained, most=9)
     assert suite.items == [P_BLACK, P_ENDGAME] and suite.facts == {"rows_in_training": 1}
     assert held_out_suite(Task.environment, EXAMPLES, labels, trained=trained, most=9).items == []
 
 
-def test_every_value_is_there_by_colour_and_by_phase_and_means_add_up() -> None:
+def test_policy_values_are_sliced_by_colour_and_phase_and_counts_add_up() -> None:
     texts = ["M: e2e4 E: 0.1 B: e2e4", "junk", "M: f7g7 E: 1.0 B: f7g7"]
     suite = held_out_suite(Task.policy, EXAMPLES, lambda chunk: texts, trained=(), most=9)
     table = summarise(all_rows(suite))
@@ -67,7 +67,7 @@ def test_every_value_is_there_by_colour_and_by_phase_and_means_add_up() -> None:
             assert sum(measure.n for measure in measures) == table[key].n
 
 
-def test_an_environment_row_has_the_published_values_and_the_errors_of_its_fen() -> None:
+def test_environment_row_has_published_values_and_fen_errors() -> None:
     suite = held_out_suite(Task.environment, EXAMPLES, labels, trained=(), most=9)
     (row,) = all_rows(suite)
     published = score_examples([A_WHITE], labels([A_WHITE]))[0].values
@@ -76,7 +76,7 @@ def test_an_environment_row_has_the_published_values_and_the_errors_of_its_fen()
     assert row.values["environment/fen_error_turn/opening"] == 0.0
 
 
-def test_rows_behind_some_are_those_of_the_whole() -> None:
+def test_rows_are_made_in_chunks_from_the_given_start() -> None:
     items = [f"item {i}" for i in range(7)]
     calls: list[tuple[int, list[str]]] = []
     rows = by_chunks(items, 3, lambda first, chunk: calls.append((first, list(chunk))) or [])  # type: ignore[func-returns-value]
@@ -86,14 +86,14 @@ def test_rows_behind_some_are_those_of_the_whole() -> None:
     assert len(list(rows(6))) == 1 and calls == [(6, items[6:])] and list(rows(7)) == []
 
 
-def test_what_an_item_is_called_tells_items_apart() -> None:
+def test_suite_items_have_unique_names() -> None:
     games = [PlannedGame(3, Start.standard, 0), PlannedGame(4, Start.standard, 0), PlannedGame(3, Start.openings, 0)]
     assert str(games[0]) == f"game 3 from {chess.STARTING_FEN}"
     items = [*EXAMPLES, *games, MateInOne(ENDGAME, "f7g7"), MateInOne(ENDGAME, "f7f8")]
     assert len(set(map(str, items))) == len(items)
 
 
-def test_labels_have_a_loss_by_task_and_by_slice() -> None:
+def test_label_loss_is_reported_by_task_and_by_slice() -> None:
     # The environment row's label is missing or too long.
     losses = [LabelLoss(3.0, 4), None, LabelLoss(6.0, 4), LabelLoss(3.0, 4)]
     table = summarise(all_rows(label_loss_suite(lambda chunk: losses, EXAMPLES, facts={})))

@@ -1,4 +1,4 @@
-"""Tables and paired gains: by hand, by recomputation, and what must not change them."""
+"""Tables and paired gains, against hand computation and recomputation, and refused inputs."""
 
 import json
 import math
@@ -43,14 +43,14 @@ def row(index: int, value: float, key: str = "environment/valid") -> Row:
     return Row(index, STEP, {key: value})
 
 
-def test_a_perfect_set_scores_1_everywhere_with_no_error() -> None:
+def test_perfect_answers_score_1_with_no_error() -> None:
     table = summarise(score_examples(EXAMPLES, PERFECT))
     errors = {key: entry.value for key, entry in table.items() if key.endswith("_mae")}
     assert errors == {"environment/reward_mae": 0.0}
     assert {entry.value for key, entry in table.items() if key not in errors} == {1.0}
 
 
-def test_the_keys_are_the_published_ones_with_colours_for_the_policy_alone() -> None:
+def test_table_has_published_keys_with_colours_only_for_policy() -> None:
     policy = ["valid", "legal_best_move", "legal_candidates", "best_move_accuracy", "top5_accuracy"]
     policy += ["top5_overlap"]
     environment = ["valid", "next_state_accuracy", "next_state_nls", "reward_accuracy", "reward_mae"]
@@ -61,13 +61,13 @@ def test_the_keys_are_the_published_ones_with_colours_for_the_policy_alone() -> 
     assert summarise(score_examples(EXAMPLES, PERFECT)).keys() == keys
 
 
-def test_colours_split_by_the_side_to_move() -> None:
+def test_policy_values_are_split_by_side_to_move() -> None:
     table = summarise(score_examples([WHITE, BLACK, BLACK], [PERFECT[0], PERFECT[1], "junk"]))
     assert [table[f"policy/valid{color}"].n for color in ("", "/white", "/black")] == [3, 1, 2]
     assert [table[f"policy/valid{color}"].value for color in ("", "/white", "/black")] == [2 / 3, 1.0, 0.5]
 
 
-def test_yes_and_no_get_wilsons_interval_and_graded_values_the_normal_one() -> None:
+def test_binary_values_get_wilson_and_graded_values_normal_intervals() -> None:
     rows = [Row(i, STEP, {"a/valid": float(i < 81), "policy/legal_candidates": 0.2}) for i in range(263)]
     table = summarise([*rows, Row(263, STEP, {"policy/legal_candidates": 0.6})])
     wilson = table["a/valid"]
@@ -79,7 +79,7 @@ def test_yes_and_no_get_wilsons_interval_and_graded_values_the_normal_one() -> N
     assert graded.high - graded.value == pytest.approx(Z * error)
 
 
-def test_a_single_graded_row_has_its_scale_as_interval_with_a_colour_too() -> None:
+def test_single_graded_row_has_whole_scale_as_interval() -> None:
     for key, width in (("policy/legal_candidates/black", 1.0), ("environment/reward_mae", 2.0)):
         assert summarise([row(0, 0.4, key)]) == {key: Measure(0.4, 0.0, width, 1)}
 
@@ -93,7 +93,7 @@ def test_no_rows_give_no_keys() -> None:
     st.lists(st.tuples(st.sampled_from(EXAMPLES), st.sampled_from(PERFECT + WORSE)), max_size=12),
     st.randoms(),
 )
-def test_the_order_of_rows_changes_nothing(pairs: list[tuple[Example, str]], rng: random.Random) -> None:
+def test_table_and_gain_are_independent_of_row_order(pairs: list[tuple[Example, str]], rng: random.Random) -> None:
     examples = [example for example, _ in pairs]
     before = score_examples(examples, [text for _, text in pairs])
     after = score_examples(examples, ["junk"] * len(pairs))
@@ -122,14 +122,14 @@ def test_paired_gain_equals_a_computation_by_hand() -> None:
     assert (gain.value, gain.low, gain.high) == pytest.approx(expected)
 
 
-def test_pairing_narrows_what_the_two_tables_alone_leave_open() -> None:
+def test_paired_gain_is_significant_where_single_intervals_overlap() -> None:
     before = [row(i, float(i < 50)) for i in range(100)]
     after = [row(i, float(i < 60)) for i in range(100)]
     assert summarise(before)["environment/valid"].high > summarise(after)["environment/valid"].low
     assert paired_gain(before, after)["environment/valid"].low > 0.0
 
 
-def test_equal_differences_have_a_width_and_a_single_pair_the_whole_scale() -> None:
+def test_equal_differences_have_nonzero_width_and_one_pair_whole_scale() -> None:
     worse, better = [row(i, 0.0) for i in range(9)], [row(i, 1.0) for i in range(9)]
     unseen = Z**2 / (9 + Z**2)
     assert paired_gain(worse, better) == {"environment/valid": Gain(1.0, pytest.approx(1.0 - 2 * unseen), 1.0)}
@@ -138,17 +138,17 @@ def test_equal_differences_have_a_width_and_a_single_pair_the_whole_scale() -> N
     assert paired_gain(worse[:1], better[:1]) == {"environment/valid": Gain(1.0, -1.0, 1.0)}
 
 
-def test_the_gain_of_an_error_may_span_its_wider_scale() -> None:
+def test_gain_of_reward_error_uses_its_wider_scale() -> None:
     key = "environment/reward_mae"
     gain = paired_gain([row(0, 2.0, key), row(1, 2.0, key)], [row(0, 0.0, key), row(1, 0.0, key)])
     assert gain == {key: Gain(-2.0, -2.0, pytest.approx(-2.0 + 4.0 * Z**2 / (2 + Z**2)))}
 
 
-def test_a_key_that_one_side_lacks_has_no_gain() -> None:
+def test_key_missing_on_one_side_has_no_gain() -> None:
     assert paired_gain([row(0, 1.0)], [row(0, 1.0, "environment/other")]) == {}
 
 
-def test_the_gain_of_real_rows_is_the_difference_of_their_tables() -> None:
+def test_paired_gain_equals_difference_of_the_two_tables() -> None:
     before, after = score_examples(EXAMPLES * 5, WORSE[:4] * 5), score_examples(EXAMPLES * 5, PERFECT * 5)
     first, second = summarise(before), summarise(after)
     gains = paired_gain(before, after)
@@ -157,7 +157,7 @@ def test_the_gain_of_real_rows_is_the_difference_of_their_tables() -> None:
         assert gain.value == pytest.approx(second[key].value - first[key].value)
 
 
-def test_rows_of_other_examples_are_not_paired() -> None:
+def test_pairing_rows_of_different_examples_is_refused() -> None:
     rows = score_examples(EXAMPLES, PERFECT)
     relabelled = [replace(rows[0], item=replace(WHITE, completion=None)), *rows[1:]]
     for other in (rows[:-1], score_examples(EXAMPLES[::-1], PERFECT[::-1]), relabelled):
@@ -165,14 +165,14 @@ def test_rows_of_other_examples_are_not_paired() -> None:
             paired_gain(rows, other)
 
 
-def test_two_rows_of_one_index_are_refused() -> None:
+def test_duplicate_row_index_is_refused() -> None:
     rows = score_examples(EXAMPLES, PERFECT)
     for call in (lambda: summarise(rows + rows[:1]), lambda: paired_gain(rows + rows[:1], rows)):
         with pytest.raises(ValueError, match="a second one of index 0"):
             call()
 
 
-def test_a_completion_too_few_is_refused() -> None:
+def test_missing_completion_is_refused() -> None:
     with pytest.raises(ValueError, match="each of 4 examples, got 3"):
         score_examples(EXAMPLES, PERFECT[:3])
 

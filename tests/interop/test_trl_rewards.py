@@ -1,4 +1,4 @@
-"""Our rewards by TRL's signature, on plain lists; tests/peers trains with them."""
+"""Reward functions with TRL's signature, called on plain lists. tests/peers trains with them."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from rookworld_rlvr.rewards.scorer import ScoreRequest, make_scorer
 from rookworld_rlvr.tasks import Task
 
 
-def test_each_function_judges_its_own_task_as_a_run_does_and_says_none_for_the_other() -> None:
+def test_reward_function_scores_its_own_task_and_returns_none_for_others() -> None:
     examples = [*shipped_examples()[:6], *shipped_examples()[-6:]]
     prompts, labels = [row.prompt for row in examples], [row.completion for row in examples]
     functions = reward_functions()
@@ -26,7 +26,7 @@ def test_each_function_judges_its_own_task_as_a_run_does_and_says_none_for_the_o
         assert returned == own and None in returned and max(filter(None, returned)) > 0.6
 
 
-def test_messages_are_taken_by_their_last_one_and_labels_may_be_absent() -> None:
+def test_trl_rewards_accept_chat_messages_and_missing_labels() -> None:
     row = next(row for row in shipped_examples() if row.task is Task.environment)
     text = row.completion or ""
     [_, environment] = reward_functions(RubricConfig(source=MoveSource.rules))
@@ -35,12 +35,12 @@ def test_messages_are_taken_by_their_last_one_and_labels_may_be_absent() -> None
     assert environment([row.prompt], ["nothing"]) == [score(row.prompt, "nothing").total]
 
 
-def test_rows_have_the_columns_that_the_functions_take() -> None:
+def test_trl_rows_have_columns_prompt_and_expected() -> None:
     rows = trl_rows()
     assert len(rows) == len(shipped_examples()) and all(row.keys() == {"prompt", "expected"} for row in rows)
 
 
-def test_importing_the_rewards_pulls_in_no_torch_and_none_of_the_libraries() -> None:
+def test_importing_trl_rewards_imports_no_torch_trl_or_verifiers() -> None:
     code = (
         "import json, sys; import rookworld_rlvr.rewards, rookworld_rlvr.interop.trl; "
         "print(json.dumps([name for name in ('torch', 'trl', 'verifiers') if name in sys.modules]))"

@@ -1,8 +1,8 @@
 """A softmax tree small enough to enumerate, and one thread for torch.
 
-A `Tree` writes one or two of three tokens: 0 ends the text, 1 and 2 are followed by one more. All seven
-texts there are, with lengths that differ, are the rows of its batch; what a test claims of an expectation is
-the sum over these rows, weighted by their probabilities.
+A `Tree` is a policy that writes texts of one or two tokens from a vocabulary of three. Token 0 ends the text, and
+tokens 1 and 2 are followed by one more token. The rows of its batch are all seven possible texts, whose lengths differ.
+An expectation is the sum over these rows, weighted by their probabilities.
 """
 
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 TOKENS_BT = torch.tensor([[0, 0], [1, 0], [1, 1], [1, 2], [2, 0], [2, 1], [2, 2]])
-# The state a token is drawn in: 0 at the start, later the token before.
+# State in which a token is drawn: 0 at the start, afterwards the previous token.
 STATES_BT = torch.stack([torch.zeros(7, dtype=torch.long), TOKENS_BT[:, 0]], -1)
 MASK_BT = torch.tensor([[True, False]] + [[True, True]] * 6)
 
 
 @dataclass(frozen=True)
 class Tree:
-    """Logits (3, 3), float64: a row for the start, and one for what follows token 1 and token 2."""
+    """Policy with float64 logits (3, 3): one row for the start, one after token 1 and one after token 2."""
 
     logits: Tensor
     tokens_BT = TOKENS_BT
@@ -28,7 +28,7 @@ class Tree:
     loss_mask_BT = MASK_BT
 
     def logprobs_BT(self) -> Tensor:
-        """Log-probs of the tokens of every text (7, 2); under the mask one that is none of its own."""
+        """Return the log-probs (7, 2) of the tokens of every text. The masked entry belongs to no token of its text."""
         return torch.log_softmax(self.logits, -1)[STATES_BT, TOKENS_BT]
 
     def probabilities_B(self) -> Tensor:
@@ -42,7 +42,7 @@ def make_tree(seed: int, scale: float = 1.0) -> Tree:
 
 @pytest.fixture(autouse=True, scope="package")
 def one_thread() -> Iterator[None]:
-    """These tensors are too small to share out, and the machine has other work."""
+    """Run torch on one thread, because the tensors are too small to profit from more."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -56,7 +56,7 @@ def policy() -> Tree:
 
 @pytest.fixture
 def old_policy() -> Tree:
-    """Near enough to `policy` that some ratios lie within the usual bounds, and some beyond each of them."""
+    """Policy close to `policy`: some ratios lie within the usual clip bounds, and some beyond each of them."""
     return Tree((make_tree(0).logits + make_tree(11).logits).detach())
 
 

@@ -25,7 +25,7 @@ def test_equal_rewards_give_exactly_zero(scale: AdvantageScale, reward: float, g
     assert group_advantages(rewards_PG, config)[0].tolist() == [0.0] * group
 
 
-def test_a_float_mean_alone_would_not_give_zero() -> None:
+def test_float_mean_of_equal_rewards_leaves_a_residual() -> None:
     rewards_PG = torch.tensor([[0.1] * 7])
     assert (rewards_PG - rewards_PG.mean(-1, keepdim=True)).abs().max() > 0
 
@@ -35,14 +35,14 @@ def test_a_group_of_one_has_no_advantage() -> None:
     assert group_advantages(rewards_PG, AdvantageConfig()).tolist() == [[0.0], [0.0], [0.0]]
 
 
-def test_none_leaves_the_centred_reward() -> None:
+def test_scale_none_returns_centred_rewards() -> None:
     rewards_PG = torch.tensor([[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.4]])
     advantages_PG = group_advantages(rewards_PG, AdvantageConfig(scale=AdvantageScale.none))
     expected = torch.tensor([[-0.5, -0.5, 0.5, 0.5], [-0.1, -0.1, -0.1, 0.3]])
     torch.testing.assert_close(advantages_PG, expected)
 
 
-def test_group_divides_by_each_groups_own_population_std() -> None:
+def test_scale_group_divides_by_population_std_of_each_group() -> None:
     rewards_PG = torch.tensor([[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.4]])
     advantages_PG = group_advantages(rewards_PG, AdvantageConfig(scale=AdvantageScale.group))
     root3 = math.sqrt(3.0)
@@ -50,7 +50,7 @@ def test_group_divides_by_each_groups_own_population_std() -> None:
     torch.testing.assert_close(advantages_PG, expected)
 
 
-def test_batch_divides_by_the_std_of_all_rewards_between_groups_included() -> None:
+def test_scale_batch_divides_by_std_over_all_rewards() -> None:
     # Mean 0.5, squared distances 0.25 each: std 0.5 over all eight, though each group's own is smaller.
     rewards_PG = torch.tensor([[0.0, 0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 0.0]])
     advantages_PG = group_advantages(rewards_PG, AdvantageConfig(scale=AdvantageScale.batch))
@@ -58,23 +58,23 @@ def test_batch_divides_by_the_std_of_all_rewards_between_groups_included() -> No
     torch.testing.assert_close(advantages_PG, expected)
 
 
-def test_group_std_without_a_floor_lets_shaping_noise_outrank_a_half_right_group() -> None:
+def test_without_std_floor_shaping_noise_outranks_outcomes() -> None:
     rewards_PG = torch.tensor([SHAPING_ONLY, HALF_RIGHT])
     config = AdvantageConfig(scale=AdvantageScale.group, std_floor=NO_FLOOR)
     advantages_PG = group_advantages(rewards_PG, config)
-    # The lone one of eight is ahead by 7/8 d with a std of sqrt(7)/8 d, whatever the difference d is.
+    # One of eight rewards is larger by d. For any d its advantage is 7/8 d and the std is sqrt(7)/8 d.
     assert advantages_PG[0, 7].item() == pytest.approx(math.sqrt(7), rel=1e-4)
     assert advantages_PG[1].abs().max().item() == pytest.approx(1.0)
 
 
-def test_the_floor_tames_shaping_noise_and_leaves_outcomes_alone() -> None:
+def test_std_floor_damps_shaping_noise_but_not_outcomes() -> None:
     rewards_PG = torch.tensor([SHAPING_ONLY, HALF_RIGHT])
     advantages_PG = group_advantages(rewards_PG, AdvantageConfig(scale=AdvantageScale.group))
     assert advantages_PG[0, 7].item() == pytest.approx(0.00875 / 0.05, rel=1e-4)
     assert advantages_PG[1].tolist() == [-1.0, 1.0] * 4
 
 
-def test_the_batch_std_tames_shaping_noise_without_a_floor() -> None:
+def test_batch_std_damps_shaping_noise_without_floor() -> None:
     # 16 rewards with sum 5.61 and sum of squares 4.3241: std sqrt(0.27025625 - 0.350625²) = 0.383821.
     config = AdvantageConfig(scale=AdvantageScale.batch, std_floor=NO_FLOOR)
     advantages_PG = group_advantages(torch.tensor([SHAPING_ONLY, HALF_RIGHT]), config)
@@ -82,13 +82,13 @@ def test_the_batch_std_tames_shaping_noise_without_a_floor() -> None:
     assert advantages_PG[1, 1].item() == pytest.approx(0.5 / 0.383821, rel=1e-5)
 
 
-def test_the_floor_is_a_maximum_and_not_an_epsilon() -> None:
+def test_divisor_is_maximum_of_std_and_floor_not_their_sum() -> None:
     rewards_PG = torch.tensor([[0.0, 1.0]])
     assert group_advantages(rewards_PG, AdvantageConfig(std_floor=0.5)).tolist() == [[-1.0, 1.0]]
     assert group_advantages(rewards_PG, AdvantageConfig(std_floor=1.0)).tolist() == [[-0.5, 0.5]]
 
 
-def test_the_clip_bounds_a_lone_success_on_both_sides() -> None:
+def test_advantage_clip_bounds_lone_success_and_lone_failure() -> None:
     rewards_PG = torch.tensor([[0.0] * 99 + [1.0], [1.0] * 99 + [0.0]])
     group = AdvantageScale.group
     free_PG = group_advantages(rewards_PG, AdvantageConfig(scale=group), clip=math.inf)
@@ -98,14 +98,14 @@ def test_the_clip_bounds_a_lone_success_on_both_sides() -> None:
     assert torch.equal(bound_PG[:, :99], free_PG[:, :99])
 
 
-def test_a_lone_success_of_26_is_the_largest_group_the_default_clip_leaves_alone() -> None:
+def test_default_clip_equals_advantage_of_one_success_in_26() -> None:
     config = AdvantageConfig(scale=AdvantageScale.group)
     advantages_PG = group_advantages(torch.tensor([[0.0] * 25 + [1.0]]), config, clip=math.inf)
     assert advantages_PG[0, 25].item() == pytest.approx(ADVANTAGE_CLIP, rel=1e-5)
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
-def test_a_reward_that_is_not_finite_is_our_bug(reward: float) -> None:
+def test_non_finite_reward_raises_value_error(reward: float) -> None:
     rewards_PG = torch.tensor([[0.0, 1.0], [0.0, reward]])
     with pytest.raises(ValueError, match=r"expected finite values, got -?(nan|inf) at \[1, 1\]"):
         group_advantages(rewards_PG, AdvantageConfig())
@@ -114,7 +114,7 @@ def test_a_reward_that_is_not_finite_is_our_bug(reward: float) -> None:
 
 
 @pytest.mark.parametrize("shape", [(4,), (0, 4), (4, 0), (1, 2, 2)])
-def test_rewards_that_are_not_prompts_by_group_are_refused(shape: tuple[int, ...]) -> None:
+def test_rewards_of_wrong_shape_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"expected a non-empty \(P, G\)"):
         group_advantages(torch.zeros(shape), AdvantageConfig())
 
@@ -127,6 +127,6 @@ def test_zero_variance_counts_groups_of_equal_rewards() -> None:
 
 
 @pytest.mark.parametrize("floor", [0.0, -0.1, math.nan, math.inf])
-def test_a_floor_that_is_not_above_zero_is_refused(floor: float) -> None:
+def test_std_floor_must_be_positive_and_finite(floor: float) -> None:
     with pytest.raises(ValueError, match="std_floor"):
         AdvantageConfig(std_floor=floor)

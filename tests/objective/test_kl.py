@@ -1,6 +1,6 @@
-"""KL terms by hand, under masks and with bad arguments; `test_kl_table` compares them with the true KL.
+"""KL terms against hand-computed values, under masks and with invalid arguments.
 
-The hand-checked pair is p = (1/2, 1/4, 1/4) and q = (1/4, 1/4, 1/2):
+`test_kl_table` compares them with the true KL. The pair used here is p = (1/2, 1/4, 1/4) and q = (1/4, 1/4, 1/2):
 KL(p‖q) = 1/2 ln 2 - 1/4 ln 2 = 1/4 ln 2, and its gradient by the logits is p·(ln p/q - KL) =
 ln 2 · (3/8, -1/16, -5/16). KL(q‖p) has the gradient p - q = (1/4, 0, -1/4).
 """
@@ -23,12 +23,12 @@ GRADIENT_KL_PQ = [0.375 * LN2, -0.0625 * LN2, -0.3125 * LN2]
 
 
 def policy_logits() -> Tensor:
-    """Logits of p, off by a constant, as a leaf."""
+    """Return the logits of p, shifted by a constant, as a leaf tensor."""
     return (P.log() + 0.7).requires_grad_()
 
 
 def expectation(term: Estimator, logits: Tensor, ref: Tensor) -> tuple[Tensor, Tensor]:
-    """Value and gradient of E[term(logprob, ref_logprob)], the samples themselves not differentiated."""
+    """Return value and gradient of E[term(logprob, ref_logprob)]. The sampling itself is not differentiated."""
     logprobs = torch.log_softmax(logits, -1)
     value = (logprobs.detach().exp() * term(logprobs, ref.log())).sum()
     (gradient,) = torch.autograd.grad(value, logits)
@@ -59,13 +59,15 @@ def straight_through(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
         (straight_through, KL_PQ, GRADIENT_KL_PQ),
     ],
 )
-def test_expected_value_and_gradient_by_hand(estimator: Estimator, value: float, gradient: list[float]) -> None:
+def test_kl_value_and_gradient_equal_hand_computed_ones(
+    estimator: Estimator, value: float, gradient: list[float]
+) -> None:
     got_value, got_gradient = expectation(estimator, policy_logits(), Q)
     assert got_value.item() == pytest.approx(value, abs=1e-12)
     assert got_gradient.tolist() == pytest.approx(gradient, abs=1e-12)
 
 
-def test_straight_through_has_the_value_of_k3_and_the_gradient_of_k2_token_by_token() -> None:
+def test_straight_through_has_value_of_k3_and_gradient_of_k2() -> None:
     logprobs = torch.tensor([[-0.1, -5.0], [-2.0, -0.7]], dtype=torch.float64, requires_grad=True)
     ref_logprobs = torch.tensor([[-1.1, -1.0], [-2.0, -0.2]], dtype=torch.float64)
     term = straight_through(logprobs, ref_logprobs)
@@ -77,13 +79,13 @@ def test_straight_through_has_the_value_of_k3_and_the_gradient_of_k2_token_by_to
     assert logprobs.grad.flatten().tolist() == pytest.approx([1.0, -4.0, 0.0, -0.5], abs=1e-12)
 
 
-def test_k3_of_a_tiny_difference_is_half_its_square_and_never_drowned_in_float32() -> None:
+def test_k3_of_tiny_difference_keeps_precision_in_float32() -> None:
     value = kl_k3(torch.tensor([-1e-3]), torch.tensor([0.0])).item()
     assert value == pytest.approx(0.5e-6, rel=2e-3)
 
 
 @pytest.mark.parametrize("estimator", [kl_k1, kl_k2, kl_k3, straight_through])
-def test_equal_policies_give_exactly_zero(estimator: Estimator) -> None:
+def test_kl_of_equal_policies_is_exactly_zero(estimator: Estimator) -> None:
     logprobs = torch.tensor([-0.1, -3.3, -88.0])
     assert estimator(logprobs, logprobs.clone()).tolist() == [0.0, 0.0, 0.0]
 
@@ -99,7 +101,7 @@ def test_equal_policies_give_exactly_zero(estimator: Estimator) -> None:
         (KLForm.in_reward, 0.0, 0.0),
     ],
 )
-def test_whatever_lies_under_the_mask_is_harmless(poison: float, form: KLForm, value: float, gradient: float) -> None:
+def test_masked_out_values_have_no_effect(poison: float, form: KLForm, value: float, gradient: float) -> None:
     logprobs = torch.tensor([[-1.0, poison]], requires_grad=True)
     kl_exact = torch.tensor([[0.25, poison]], requires_grad=True)
     term = kl_penalty(
@@ -118,7 +120,7 @@ def test_whatever_lies_under_the_mask_is_harmless(poison: float, form: KLForm, v
     assert leaf.grad.tolist()[0] == pytest.approx([gradient, 0.0], rel=1e-6)
 
 
-def test_the_weight_gets_no_gradient() -> None:
+def test_kl_importance_ratio_gets_no_gradient() -> None:
     log_ratio = torch.tensor([0.5], requires_grad=True)
     logprobs = torch.tensor([-1.0], requires_grad=True)
     for form in (KLForm.k2_straight_through, KLForm.k3_naive):
@@ -126,13 +128,13 @@ def test_the_weight_gets_no_gradient() -> None:
     assert log_ratio.grad is None
 
 
-def test_exact_without_the_exact_kl_is_refused() -> None:
+def test_exact_form_without_exact_kl_is_refused() -> None:
     with pytest.raises(ValueError, match="kl_exact: expected a tensor for the form exact, got None"):
         penalty(KLForm.exact, torch.zeros(1), torch.zeros(1))
 
 
 @pytest.mark.parametrize("token_clamp", [0.0, -1.0, math.nan])
-def test_a_token_clamp_that_is_not_above_zero_is_refused(token_clamp: float) -> None:
+def test_token_clamp_must_be_positive(token_clamp: float) -> None:
     with pytest.raises(ValueError, match="token_clamp: expected above 0"):
         kl_penalty(
             KLForm.k2_straight_through,

@@ -1,6 +1,6 @@
-"""KL of whole texts: what the forms that look at one position at a time leave out.
+"""KL of whole texts, and the part of its gradient that per-token forms leave out.
 
-The truth is autograd through KL(policy‖reference) = Σ over texts of p·(log p - log q), enumerated.
+The true gradient is autograd through the enumerated KL(policy‖reference) = Σ over texts of p·(log p - log q).
 """
 
 from typing import Any
@@ -22,8 +22,8 @@ from rookworld_rlvr.objective import (
     weighted_sum,
 )
 
-# As a share of the true gradient's norm. Small where later states differ little (4.7 % was seen), but here
-# the first token decides between ending at once and a state far from the reference's.
+# Norm of the missing part as a share of the true gradient's norm. It is small if later states differ little (4.7 % was
+# measured), but here the first token chooses between the end of the text and a state far from the reference.
 SHARE_LEFT_OUT = 1.5243
 
 
@@ -34,7 +34,7 @@ def true_kl(policy: Any, reference: Any) -> tuple[float, Tensor]:
 
 
 def per_token(form: KLForm, policy: Any, reference: Any, old: Any) -> tuple[float, Tensor]:
-    """Expectation over the old policy's texts of the summed penalty, and its gradient."""
+    """Return the summed penalty expected over the old policy's texts, and its gradient."""
     rows = torch.log_softmax(policy.logits, -1)
     exact_by_state = (rows.exp() * (rows - torch.log_softmax(reference.logits, -1))).sum(-1)
     logprobs_BT, old_BT = policy.logprobs_BT(), old.logprobs_BT().detach()
@@ -51,7 +51,7 @@ def per_token(form: KLForm, policy: Any, reference: Any, old: Any) -> tuple[floa
 
 
 def in_reward(policy: Any, reward_B: Tensor) -> Tensor:
-    """Gradient of a policy-gradient loss whose reward is -reward_B, completions and tokens counted as one."""
+    """Return the gradient of a policy-gradient loss whose reward is -reward_B and whose loss sizes are all 1."""
     loss_mask, loss = policy.loss_mask_BT, LOSSES[LossKind.dr_grpo]
     logprobs = policy.logprobs_BT()
     terms = loss.surrogate(logprobs, logprobs.detach(), advantages_B=-reward_B, loss_mask=loss_mask, clip=ClipConfig())
@@ -62,18 +62,16 @@ def in_reward(policy: Any, reward_B: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("form", [KLForm.k2_straight_through, KLForm.exact])
-def test_per_token_forms_have_the_sequences_value_and_leave_out_a_part_of_its_gradient(
-    form: KLForm, policy: Any, reference: Any
-) -> None:
+def test_per_token_kl_has_exact_value_but_incomplete_gradient(form: KLForm, policy: Any, reference: Any) -> None:
     true_value, true = true_kl(policy, reference)
     value, gradient = per_token(form, policy, reference, policy)
     assert value == pytest.approx(true_value, abs=1e-12)
-    # Exact where nothing follows; at the start, how the first token changes the second state is missing.
+    # The gradient is exact for the last token. For the first one, its effect on the next state is missing.
     torch.testing.assert_close(gradient[1:], true[1:], rtol=0, atol=1e-12)
     assert ((gradient - true).norm() / true.norm()).item() == pytest.approx(SHARE_LEFT_OUT, abs=1e-4)
 
 
-def test_what_is_left_out_is_the_later_kl_as_a_reward_of_the_first_token(policy: Any, reference: Any) -> None:
+def test_missing_gradient_is_later_kl_as_reward_of_first_token(policy: Any, reference: Any) -> None:
     rows, ref_rows = torch.log_softmax(policy.logits, -1), torch.log_softmax(reference.logits, -1)
     later_kl = (rows.exp() * (rows - ref_rows)).sum(-1).detach()
     later_kl = torch.where(torch.arange(3) == 0, 0.0, later_kl)
@@ -82,26 +80,26 @@ def test_what_is_left_out_is_the_later_kl_as_a_reward_of_the_first_token(policy:
     torch.testing.assert_close(gradient + missing, true_kl(policy, reference)[1], rtol=0, atol=1e-12)
 
 
-def test_k1_in_the_reward_is_exact_for_the_sequence(policy: Any, reference: Any) -> None:
+def test_k1_in_reward_is_exact_for_sequence_kl(policy: Any, reference: Any) -> None:
     kl_B = sequence_kl(policy.logprobs_BT(), reference.logprobs_BT(), policy.loss_mask_BT)
     true_value, true = true_kl(policy, reference)
     assert (policy.probabilities_B() * kl_B).sum().item() == pytest.approx(true_value, abs=1e-12)
     torch.testing.assert_close(in_reward(policy, kl_B), true, rtol=0, atol=1e-9)
 
 
-def test_a_baseline_of_the_group_changes_nothing_about_it(policy: Any, reference: Any) -> None:
+def test_constant_baseline_leaves_sequence_kl_gradient_unchanged(policy: Any, reference: Any) -> None:
     kl_B = sequence_kl(policy.logprobs_BT(), reference.logprobs_BT(), policy.loss_mask_BT)
     true = true_kl(policy, reference)[1]
     torch.testing.assert_close(in_reward(policy, kl_B - 0.7), true, rtol=0, atol=1e-9)
 
 
-def test_k3_in_the_reward_is_wrong_for_the_sequence_too(policy: Any, reference: Any) -> None:
+def test_k3_in_reward_has_wrong_sequence_kl_gradient(policy: Any, reference: Any) -> None:
     k3_B = (kl_k3(policy.logprobs_BT(), reference.logprobs_BT()).detach() * policy.loss_mask_BT).sum(-1)
     true = true_kl(policy, reference)[1]
     assert (in_reward(policy, k3_B) - true).norm() > 0.5 * true.norm()
 
 
-def test_k2_of_the_summed_log_ratio_is_exact_for_the_sequence(policy: Any, reference: Any) -> None:
+def test_k2_of_summed_log_ratio_has_exact_sequence_kl_gradient(policy: Any, reference: Any) -> None:
     def summed(tree: Any) -> Tensor:
         total: Tensor = (tree.logprobs_BT() * tree.loss_mask_BT).sum(-1)
         return total
@@ -111,7 +109,7 @@ def test_k2_of_the_summed_log_ratio_is_exact_for_the_sequence(policy: Any, refer
     torch.testing.assert_close(got, true_kl(policy, reference)[1], rtol=0, atol=1e-12)
 
 
-def test_off_policy_the_tokens_ratio_corrects_each_token_and_not_the_prefix(
+def test_token_ratio_corrects_kl_of_the_token_but_not_of_its_prefix(
     policy: Any, reference: Any, old_policy: Any
 ) -> None:
     on_policy = per_token(KLForm.k2_straight_through, policy, reference, policy)[1]
@@ -122,7 +120,7 @@ def test_off_policy_the_tokens_ratio_corrects_each_token_and_not_the_prefix(
     torch.testing.assert_close(off_policy[1:], on_policy[1:] * prefix_ratio, rtol=0, atol=1e-12)
 
 
-def test_equal_policies_have_a_sequence_kl_of_exactly_zero_and_padding_counts_nothing() -> None:
+def test_sequence_kl_of_equal_policies_is_zero_and_ignores_padding() -> None:
     logprobs = torch.tensor([[-0.5, -3.0, float("nan")], [-1.0, -2.0, -4.0]])
     loss_mask = torch.tensor([[True, True, False], [True, True, True]])
     assert sequence_kl(logprobs, logprobs.clone(), loss_mask).tolist() == [0.0, 0.0]

@@ -7,7 +7,7 @@ With Δ = ref_logprob - logprob and the true KL(policy‖reference) 0.9959:
 | k1 | 0.9959 | 0 |
 | k2 | 1.256 | exact |
 | k3 | 0.9959 | of KL(reference‖policy), cosine 0.456 |
-| e^-Δ + Δ - 1 | 3.874 = χ² - KL | neither, 5.9 times the true gradient away |
+| e^-Δ + Δ - 1 | 3.874 = χ² - KL | of neither KL, relative error 5.9 |
 | differentiable ratio × k1 or k3 | 0.9959 | exact |
 | k1 in the reward | | exact |
 | k3 in the reward | | wrong |
@@ -31,7 +31,7 @@ TRUE_KL = 0.9959
 
 
 def true_gradient(reverse: bool = False) -> Tensor:
-    """∇KL(policy‖reference), or ∇KL(reference‖policy), by torch's own kl_div."""
+    """Return ∇KL(policy‖reference), or ∇KL(reference‖policy) if `reverse`, computed by torch's kl_div."""
     logits = POLICY.clone().requires_grad_()
     logprobs = torch.log_softmax(logits, -1)
     pair = (logprobs, REF) if reverse else (REF, logprobs)
@@ -40,7 +40,7 @@ def true_gradient(reverse: bool = False) -> Tensor:
 
 
 def enumerated(term: Term, old: Tensor | None = None) -> tuple[float, Tensor]:
-    """Value and gradient of the expected term over tokens of the policy, or of another one's logits."""
+    """Return value and gradient of the term, expected over tokens of the policy or of the `old` logits."""
     logits = POLICY.clone().requires_grad_()
     logprobs = torch.log_softmax(logits, -1)
     value = (torch.softmax(POLICY if old is None else old, -1) * term(logprobs, REF)).sum()
@@ -55,7 +55,7 @@ def penalty(form: KLForm, old: Tensor | None = None) -> Term:
             form,
             logprobs,
             ref_logprobs,
-            # The same for whichever token is drawn.
+            # The exact KL is the same for every drawn token.
             kl_exact=(logprobs.exp() * (logprobs - ref_logprobs)).sum().expand(5),
             log_ratio=logprobs - old_logprobs,
             loss_mask=torch.ones(5, dtype=torch.bool),
@@ -95,7 +95,7 @@ def relative_error(gradient: Tensor) -> float:
         (penalty(KLForm.exact), TRUE_KL, 5e-5),
     ],
 )
-def test_the_column_of_values(term: Term, value: float, within: float) -> None:
+def test_expected_kl_values_match_the_table(term: Term, value: float, within: float) -> None:
     assert enumerated(term)[0] == pytest.approx(value, abs=within)
 
 
@@ -110,22 +110,22 @@ def test_the_column_of_values(term: Term, value: float, within: float) -> None:
         penalty(KLForm.exact),
     ],
 )
-def test_what_has_exactly_the_gradient_of_kl_policy_reference(term: Term) -> None:
+def test_kl_terms_marked_exact_have_gradient_of_true_kl(term: Term) -> None:
     torch.testing.assert_close(enumerated(term)[1], true_gradient(), rtol=0, atol=1e-12)
 
 
-def test_k1_in_the_loss_has_no_gradient_at_all() -> None:
+def test_k1_in_loss_has_zero_expected_gradient() -> None:
     assert enumerated(kl_k1)[1].abs().max() < 1e-15
 
 
 @pytest.mark.parametrize("term", [kl_k3, penalty(KLForm.k3_naive)])
-def test_k3_in_the_loss_has_the_gradient_of_the_other_direction(term: Term) -> None:
+def test_k3_in_loss_has_gradient_of_kl_in_other_direction(term: Term) -> None:
     gradient = enumerated(term)[1]
     torch.testing.assert_close(gradient, true_gradient(reverse=True), rtol=0, atol=1e-12)
     assert torch.cosine_similarity(gradient, true_gradient(), dim=0).item() == pytest.approx(0.456, abs=5e-4)
 
 
-def test_k3_of_the_inverse_is_chi_squared_less_the_kl() -> None:
+def test_k3_of_inverse_ratio_is_chi_squared_minus_kl() -> None:
     value, gradient = enumerated(inverse_k3)
     chi_squared = (torch.softmax(POLICY, -1) ** 2 / REF.exp()).sum().item() - 1
     assert value == pytest.approx(chi_squared - enumerated(kl_k1)[0], abs=1e-12)
@@ -133,9 +133,10 @@ def test_k3_of_the_inverse_is_chi_squared_less_the_kl() -> None:
     assert (gradient - true_gradient(reverse=True)).norm() > true_gradient(reverse=True).norm()
 
 
-def test_the_log_ratio_weighed_by_the_ratio_is_no_kl_of_samples_from_the_policy() -> None:
+def test_ratio_weighted_log_ratio_is_not_kl_on_policy_samples() -> None:
     value, gradient = enumerated(lambda logprobs, ref: (logprobs - ref).exp() * (logprobs - ref))
-    # Weighed so, it is KL(policy‖reference) of samples from the reference. Here it is over ten times as large.
+    # With this weight the term estimates KL(policy‖reference) from samples of the reference. On samples of the policy
+    # its expectation is more than ten times as large.
     log_ratio = torch.log_softmax(POLICY, -1) - REF
     from_reference = (REF.exp() * log_ratio.exp() * log_ratio).sum()
     assert from_reference.item() == pytest.approx(TRUE_KL, abs=1e-4)
@@ -143,11 +144,11 @@ def test_the_log_ratio_weighed_by_the_ratio_is_no_kl_of_samples_from_the_policy(
     assert relative_error(gradient) > 1
 
 
-def test_k3_in_the_reward_is_wrong() -> None:
+def test_k3_in_reward_has_wrong_gradient() -> None:
     assert relative_error(enumerated(in_reward(kl_k3))[1]) > 0.5
 
 
-def test_in_the_reward_form_adds_nothing_to_the_loss_and_sequence_kl_is_its_reward() -> None:
+def test_in_reward_form_adds_no_loss_and_sequence_kl_equals_k1() -> None:
     logprobs = torch.log_softmax(POLICY, -1).unsqueeze(-1).requires_grad_()
     kl_B = sequence_kl(logprobs, REF.unsqueeze(-1), torch.ones(5, 1, dtype=torch.bool))
     assert not kl_B.requires_grad
@@ -155,19 +156,19 @@ def test_in_the_reward_form_adds_nothing_to_the_loss_and_sequence_kl_is_its_rewa
     assert not penalty(KLForm.in_reward)(logprobs.squeeze(-1), REF).any()
 
 
-def test_the_weight_of_an_old_policy_s_tokens_keeps_value_and_gradient_exact() -> None:
+def test_importance_ratio_keeps_off_policy_kl_exact() -> None:
     value, gradient = enumerated(penalty(KLForm.k2_straight_through, OLD), OLD)
     assert value == pytest.approx(TRUE_KL, abs=5e-5)
     torch.testing.assert_close(gradient, true_gradient(), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("term", [kl_k2, penalty(KLForm.k3_naive, OLD)])
-def test_without_the_weight_tokens_of_an_old_policy_give_another_gradient(term: Term) -> None:
+def test_without_importance_ratio_off_policy_kl_gradient_differs(term: Term) -> None:
     on_policy, off_policy = enumerated(term)[1], enumerated(term, OLD)[1]
     assert (off_policy - on_policy).norm() > 0.1 * on_policy.norm()
 
 
-def test_the_full_vocabulary_needs_no_weight_whoever_drew_the_token() -> None:
+def test_full_vocabulary_kl_needs_no_importance_ratio() -> None:
     value, gradient = enumerated(penalty(KLForm.exact, OLD), OLD)
     assert value == pytest.approx(TRUE_KL, abs=5e-5)
     torch.testing.assert_close(gradient, true_gradient(), rtol=0, atol=1e-12)

@@ -1,4 +1,4 @@
-"""One token far from the reference: what it does to a run, and what the linear continuation does about it."""
+"""KL terms of a token far from the reference: overflow, clamps and the linear continuation."""
 
 import math
 
@@ -19,7 +19,7 @@ def term_and_gradient(
     log_ratio: float = 0.0,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[float, float]:
-    """One token's term and its derivative by the log-prob, Δ nat below the reference."""
+    """Return the term of a token `delta` nat below the reference, and its derivative by the log-prob."""
     logprobs = torch.tensor([-delta], dtype=dtype, requires_grad=True)
     term = kl_penalty(
         form,
@@ -38,13 +38,13 @@ def raw_k3(delta: Tensor) -> Tensor:
     return delta.exp() - delta - 1
 
 
-def test_k3_unguarded_overflows_float32_at_88_7_nat() -> None:
+def test_unguarded_k3_overflows_float32_above_88_7_nat() -> None:
     assert raw_k3(torch.tensor(88.7)).isfinite()
     assert raw_k3(torch.tensor(88.8)).isinf()
 
 
 @pytest.mark.parametrize(("delta", "gradient"), [(2.5, True), (2.6, True), (2.7, False), (50.0, False)])
-def test_the_usual_clamp_of_the_value_at_10_has_no_gradient_beyond_2_6_nat(delta: float, gradient: bool) -> None:
+def test_value_clamp_at_10_has_zero_gradient_beyond_2_6_nat(delta: float, gradient: bool) -> None:
     leaf = torch.tensor(delta, requires_grad=True)
     raw_k3(leaf).clamp(max=10).backward()
     assert leaf.grad is not None and bool(leaf.grad != 0) is gradient
@@ -53,7 +53,7 @@ def test_the_usual_clamp_of_the_value_at_10_has_no_gradient_beyond_2_6_nat(delta
 @pytest.mark.parametrize("token_clamp", [math.inf, 20.0, 5.0, 0.1])
 @pytest.mark.parametrize("side", [1, -1])
 @pytest.mark.parametrize("form", SAMPLED)
-def test_ours_is_finite_up_to_ten_thousand_nat_and_always_pulls_towards_the_reference(
+def test_kl_penalty_is_finite_and_pulls_to_reference_up_to_10000_nat(
     form: KLForm, side: int, token_clamp: float
 ) -> None:
     for delta in DELTAS:
@@ -65,7 +65,7 @@ def test_ours_is_finite_up_to_ten_thousand_nat_and_always_pulls_towards_the_refe
 
 @pytest.mark.parametrize("token_clamp", [math.inf, 5.0])
 @pytest.mark.parametrize("form", SAMPLED)
-def test_the_value_rises_with_the_distance_wherever_it_is_continued(form: KLForm, token_clamp: float) -> None:
+def test_kl_value_rises_strictly_with_distance_from_reference(form: KLForm, token_clamp: float) -> None:
     for side in (1, -1):
         values = [term_and_gradient(form, side * delta, token_clamp)[0] for delta in DELTAS]
         assert values == sorted(set(values))
@@ -81,12 +81,10 @@ def test_the_value_rises_with_the_distance_wherever_it_is_continued(form: KLForm
     ],
 )
 @pytest.mark.parametrize("form", SAMPLED)
-def test_beyond_the_clamp_the_term_is_continued_linearly_by_hand(
-    form: KLForm, delta: float, value: float, pull: float
-) -> None:
+def test_kl_term_continues_linearly_beyond_the_clamp(form: KLForm, delta: float, value: float, pull: float) -> None:
     got, gradient = term_and_gradient(form, delta, token_clamp=5.0, dtype=torch.float64)
     assert got == pytest.approx(value, rel=1e-12)
-    # The forms with k2's gradient pull with Δ, at most 5.
+    # A form with k2's gradient has the slope -Δ, which the clamp limits to ±5.
     expected = -pull if form is KLForm.k3_naive else -max(-5.0, min(5.0, delta))
     assert gradient == pytest.approx(expected, rel=1e-12)
 
@@ -99,20 +97,20 @@ def test_value_and_gradient_are_continuous_at_the_clamp(form: KLForm, edge: floa
     assert inside == pytest.approx(beyond, rel=1e-6)
 
 
-def test_without_a_clamp_k2_straight_through_pulls_with_delta_itself() -> None:
+def test_unclamped_straight_through_gradient_is_minus_delta() -> None:
     for delta in (2.7, 20.0, 200.0, -200.0):
         assert term_and_gradient(KLForm.k2_straight_through, delta)[1] == pytest.approx(-delta, rel=1e-6)
 
 
-def test_k3_is_continued_from_forty_nat_and_is_exact_below() -> None:
+def test_k3_is_exact_below_40_nat_and_linear_above() -> None:
     logprobs = torch.tensor([-39.0, -40.0, -42.0], dtype=torch.float64)
     expected = [math.exp(39) - 40, math.exp(40) - 41, math.exp(40) - 41 + 2 * (math.exp(40) - 1)]
     assert kl_k3(logprobs, torch.zeros_like(logprobs)).tolist() == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("share", [1e-30, 0.5, 1 - 1e-12])
-def test_the_full_vocabulary_needs_no_clamp_however_little_the_reference_allows(share: float) -> None:
-    """Policy (share, 1 - share) against a reference 10,000 nat below it on the first token."""
+def test_full_vocabulary_kl_and_its_gradient_stay_bounded(share: float) -> None:
+    """The policy is (share, 1 - share), and the reference's log-prob of the first token is -10,000."""
     logits = torch.tensor([math.log(share / (1 - share)), 0.0], dtype=torch.float64, requires_grad=True)
     logprobs = torch.log_softmax(logits, -1)
     exact = (logprobs.exp() * (logprobs - torch.tensor([-1e4, 0.0], dtype=torch.float64))).sum().reshape(1)

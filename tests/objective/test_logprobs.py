@@ -12,7 +12,7 @@ TEMPERATURE = 0.7
 
 
 class TiedModel:
-    """Hidden states that depend on the same weight as the head, and a reference that does not."""
+    """Model whose hidden states and head share one weight, and a reference with its own weight."""
 
     def __init__(self, dtype: torch.dtype = torch.float64) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -47,7 +47,7 @@ class TiedModel:
         )
 
     def whole(self) -> TokenStatistics:
-        """The statistics by torch.distributions, from the logits of all positions at once."""
+        """Return the statistics computed by torch.distributions from the logits of all positions at once."""
         policy = Categorical(logits=self.head(self.hidden()) / TEMPERATURE)
         reference = Categorical(logits=self.ref_head(self.ref_hidden()).detach() / TEMPERATURE)
         return TokenStatistics(
@@ -65,7 +65,7 @@ class TiedModel:
 
 
 @pytest.mark.parametrize("chunk_tokens", [1, 3, B * T, 1000])
-def test_chunks_change_no_value_and_no_gradient_of_a_tied_weight(chunk_tokens: int) -> None:
+def test_chunking_changes_neither_values_nor_tied_weight_gradient(chunk_tokens: int) -> None:
     model = TiedModel()
     chunked, whole = model.chunked(chunk_tokens), model.whole()
     assert chunked.kl_exact is not None and whole.kl_exact is not None
@@ -77,7 +77,7 @@ def test_chunks_change_no_value_and_no_gradient_of_a_tied_weight(chunk_tokens: i
     torch.testing.assert_close(model.gradient(chunked), model.gradient(whole), rtol=0, atol=1e-12)
 
 
-def test_without_grad_the_values_are_the_same_bits() -> None:
+def test_no_grad_gives_bitwise_equal_logprobs_and_kl() -> None:
     model = TiedModel(torch.float32)
     with torch.no_grad():
         free = model.chunked(3)
@@ -88,7 +88,7 @@ def test_without_grad_the_values_are_the_same_bits() -> None:
     assert torch.equal(free.kl_exact, trained.kl_exact)
 
 
-def test_a_heads_weight_gets_its_gradient_though_the_hidden_states_are_frozen() -> None:
+def test_head_weight_gets_gradient_when_hidden_states_are_frozen() -> None:
     model = TiedModel()
     frozen = model.hidden().detach()
     loss = token_statistics(frozen, model.tokens, model.head, chunk_tokens=3).logprobs.sum()
@@ -107,7 +107,7 @@ def test_the_reference_gets_no_gradient() -> None:
     assert model.weight_VH.grad is not None
 
 
-def test_the_entropy_is_detached_unless_asked_for() -> None:
+def test_entropy_is_detached_unless_requested() -> None:
     model = TiedModel()
     assert not model.chunked(3, entropy_gradient=False).entropy.requires_grad
     assert model.chunked(3, entropy_gradient=True).entropy.requires_grad
@@ -129,7 +129,7 @@ def test_temperature_divides_the_logits(temperature: float, probability: float) 
     assert statistics.kl_exact is None
 
 
-def test_temperature_holds_for_the_reference_too() -> None:
+def test_temperature_applies_to_the_reference_too() -> None:
     # At T = 1/2 the odds are squared: 9 to 1 against 1 to 1, KL = 0.9 ln 1.8 + 0.1 ln 0.2.
     statistics = token_statistics(
         torch.tensor([[0.0, math.log(3.0)]]),
@@ -143,13 +143,13 @@ def test_temperature_holds_for_the_reference_too() -> None:
     assert statistics.kl_exact.item() == pytest.approx(0.9 * math.log(1.8) + 0.1 * math.log(0.2), abs=1e-6)
 
 
-def test_uniform_logits_have_the_entropy_of_the_vocabulary() -> None:
+def test_entropy_of_uniform_logits_is_log_of_vocabulary_size() -> None:
     statistics = token_statistics(torch.full((3, V), 42.0), torch.tensor([0, 1, 2]), identity)
     assert statistics.entropy.tolist() == pytest.approx([math.log(V)] * 3, rel=1e-6)
     assert statistics.logprobs.tolist() == pytest.approx([-math.log(V)] * 3, rel=1e-6)
 
 
-def test_a_policy_that_is_its_reference_has_a_kl_of_exactly_zero() -> None:
+def test_exact_kl_of_policy_to_itself_is_zero() -> None:
     model = TiedModel(torch.float32)
     statistics = token_statistics(
         model.hidden(),
@@ -163,7 +163,7 @@ def test_a_policy_that_is_its_reference_has_a_kl_of_exactly_zero() -> None:
     assert statistics.kl_exact.flatten().tolist() == [0.0] * (B * T)
 
 
-def test_an_excluded_token_adds_nothing_and_breaks_no_gradient() -> None:
+def test_token_of_probability_zero_keeps_kl_and_gradient_finite() -> None:
     logits = torch.tensor([[0.0, 0.0, -math.inf]], requires_grad=True)
     reference = torch.tensor([[0.0, math.log(3.0), -math.inf]])
     statistics = token_statistics(
@@ -182,7 +182,7 @@ def test_an_excluded_token_adds_nothing_and_breaks_no_gradient() -> None:
     assert logits.grad[0, 2].item() == 0.0
 
 
-def test_under_bf16_autocast_all_after_the_head_is_float32() -> None:
+def test_statistics_are_computed_in_float32_under_bf16_autocast() -> None:
     model = TiedModel(torch.float32)
     seen: list[Tensor] = []
 
@@ -216,7 +216,7 @@ def test_no_tokens_give_empty_statistics() -> None:
     assert statistics.logprobs.shape == statistics.entropy.shape == (0, 4)
 
 
-def test_what_cannot_be_computed_is_refused() -> None:
+def test_inconsistent_statistics_arguments_are_refused() -> None:
     hidden, tokens = torch.zeros(2, 3, V), torch.zeros(2, 3, dtype=torch.long)
     with pytest.raises(ValueError, match=r"expected hidden's leading shape \(2, 3\), got \(2, 2\)"):
         token_statistics(hidden, tokens[:, :2], identity)
@@ -229,6 +229,6 @@ def test_what_cannot_be_computed_is_refused() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan, math.inf])
-def test_a_temperature_that_is_not_above_zero_and_finite_is_refused(temperature: float) -> None:
+def test_temperature_must_be_positive_and_finite(temperature: float) -> None:
     with pytest.raises(ValueError, match="temperature"):
         token_statistics(torch.zeros(1, V), torch.zeros(1, dtype=torch.long), identity, temperature=temperature)

@@ -25,7 +25,7 @@ class LargestTensor(TorchDispatchMode):
 
 
 def largest_saved(forward: Callable[[], Tensor]) -> int:
-    """Elements of the largest tensor that autograd keeps from forward to backward."""
+    """Return the number of elements of the largest tensor that autograd saves for backward."""
     sizes = [0]
 
     def pack(tensor: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ def wide_inputs() -> tuple[Tensor, Tensor, Head]:
     return hidden, tokens, lambda hidden_NH: hidden_NH @ weight_VH.T
 
 
-def test_nothing_of_the_size_of_the_logits_is_saved_for_backward() -> None:
+def test_chunked_logprobs_save_no_full_logits_for_backward() -> None:
     hidden, tokens, head = wide_inputs()
 
     def plain() -> Tensor:
@@ -63,7 +63,7 @@ def test_nothing_of_the_size_of_the_logits_is_saved_for_backward() -> None:
 
 
 @pytest.mark.parametrize("with_reference", [False, True])
-def test_no_tensor_larger_than_a_chunk_of_logits_ever_exists_backward_included(with_reference: bool) -> None:
+def test_no_tensor_exceeds_one_chunk_of_logits_even_in_backward(with_reference: bool) -> None:
     hidden, tokens, head = wide_inputs()
     with LargestTensor() as largest:
         statistics = token_statistics(

@@ -1,4 +1,4 @@
-"""Properties of every loss: weights by hand, micro-batches, masks, and refusals."""
+"""Properties of every loss: hand-computed weights, micro-batches, masks and invalid arguments."""
 
 import math
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from rookworld_rlvr.objective import LOSSES, ClipConfig, LossKind, LossSizes, weighted_sum
 
 SIZES = LossSizes(completions=2, tokens=4, step_tokens=5.0, max_tokens=8)
-# Completions of 4, 1, 3, 0 and 2 tokens, the last with a gap: a token that is not trained.
+# Completions of 4, 1, 3, 0 and 2 trained tokens. The last one has an untrained token between its two.
 MASK_BT = torch.tensor(
     [
         [True, True, True, True, False],
@@ -23,7 +23,7 @@ STEP = LossSizes(completions=4, tokens=10, step_tokens=12.5, max_tokens=5)
 
 
 def step_loss(kind: LossKind, cuts: list[slice], logprobs: Tensor) -> tuple[float, Tensor]:
-    """Loss and gradient of the five completions, one micro-batch a cut."""
+    """Return loss and gradient of the five completions, with one micro-batch for each slice."""
     shift_BT = torch.linspace(-0.7, 0.8, 25, dtype=torch.float64).reshape(5, 5)
     advantages_B = torch.tensor([1.0, -0.5, 2.0, -1.5, 0.25], dtype=torch.float64)
     total, leaf = 0.0, logprobs.clone().requires_grad_()
@@ -43,7 +43,7 @@ def step_loss(kind: LossKind, cuts: list[slice], logprobs: Tensor) -> tuple[floa
 
 
 @pytest.mark.parametrize("kind", list(LossKind))
-def test_each_kind_is_spelled_as_it_is_named_and_has_a_loss(kind: LossKind) -> None:
+def test_every_loss_kind_has_equal_name_and_value_and_a_loss(kind: LossKind) -> None:
     assert kind.name == kind.value
     assert set(LOSSES) == set(LossKind)
 
@@ -59,7 +59,7 @@ def test_each_kind_is_spelled_as_it_is_named_and_has_a_loss(kind: LossKind) -> N
         (LossKind.dr_grpo, 1 / 16, 1 / 16),
     ],
 )
-def test_weights_by_hand_of_three_tokens_and_one(kind: LossKind, long: float, short: float) -> None:
+def test_token_weights_equal_hand_computed_ones(kind: LossKind, long: float, short: float) -> None:
     loss_mask_BT = torch.tensor([[True, True, False, True], [False, True, False, False], [False] * 4])
     weights_BT = LOSSES[kind].token_weights(loss_mask_BT, SIZES)
     expected = torch.tensor([[long, long, 0.0, long], [0.0, short, 0.0, 0.0], [0.0] * 4])
@@ -69,7 +69,7 @@ def test_weights_by_hand_of_three_tokens_and_one(kind: LossKind, long: float, sh
 
 @pytest.mark.parametrize("kind", list(LossKind))
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_micro_batches_add_up_to_one_batch_though_their_lengths_differ(kind: LossKind, size: int) -> None:
+def test_micro_batches_sum_to_loss_and_gradient_of_full_batch(kind: LossKind, size: int) -> None:
     logprobs = torch.linspace(-3.0, -0.2, 25, dtype=torch.float64).reshape(5, 5)
     whole_loss, whole_gradient = step_loss(kind, [slice(0, 5)], logprobs)
     cuts = [slice(start, start + size) for start in range(0, 5, size)]
@@ -81,7 +81,7 @@ def test_micro_batches_add_up_to_one_batch_though_their_lengths_differ(kind: Los
 
 
 @pytest.mark.parametrize("kind", list(LossKind))
-def test_the_width_of_the_padding_changes_nothing(kind: LossKind) -> None:
+def test_loss_is_independent_of_padding_width(kind: LossKind) -> None:
     logprobs = torch.linspace(-3.0, -0.2, 25, dtype=torch.float64).reshape(5, 5)
 
     def loss(columns: int) -> float:
@@ -101,7 +101,7 @@ def test_the_width_of_the_padding_changes_nothing(kind: LossKind) -> None:
 @pytest.mark.parametrize("kind", list(LossKind))
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf, 1000.0])
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
-def test_whatever_lies_under_the_mask_is_harmless(kind: LossKind, poison: float, advantage: float) -> None:
+def test_masked_out_values_have_no_effect(kind: LossKind, poison: float, advantage: float) -> None:
     loss_mask = torch.tensor([[True, False, True], [False, False, False]])
     logprobs = torch.tensor([[-1.0, poison, -2.0], [poison] * 3], requires_grad=True)
     old_logprobs = torch.tensor([[-1.0, -1.0, -2.0], [-1.0] * 3])
@@ -124,7 +124,7 @@ def test_whatever_lies_under_the_mask_is_harmless(kind: LossKind, poison: float,
 
 
 @pytest.mark.parametrize("kind", list(LossKind))
-def test_an_advantage_of_zero_gives_no_gradient_however_far_the_policy_moved(kind: LossKind) -> None:
+def test_zero_advantage_gives_zero_loss_and_gradient(kind: LossKind) -> None:
     logprobs = torch.tensor([[-0.1, -30.0]], requires_grad=True)
     terms = LOSSES[kind].surrogate(
         logprobs,
@@ -140,7 +140,7 @@ def test_an_advantage_of_zero_gives_no_gradient_however_far_the_policy_moved(kin
 
 @pytest.mark.parametrize("kind", list(LossKind))
 @pytest.mark.parametrize("advantage", [2.0, -2.0])
-def test_a_ratio_that_would_overflow_leaves_loss_and_gradient_finite(kind: LossKind, advantage: float) -> None:
+def test_overflowing_ratio_leaves_loss_and_gradient_finite(kind: LossKind, advantage: float) -> None:
     logprobs = torch.tensor([[0.0, -1000.0]], requires_grad=True)
     for old in (-1000.0, 0.0):
         terms = LOSSES[kind].surrogate(
@@ -156,7 +156,7 @@ def test_a_ratio_that_would_overflow_leaves_loss_and_gradient_finite(kind: LossK
 
 
 @pytest.mark.parametrize("kind", list(LossKind))
-def test_shapes_that_disagree_are_refused(kind: LossKind) -> None:
+def test_mismatched_shapes_are_refused(kind: LossKind) -> None:
     two_by_three, loss_mask = torch.zeros(2, 3), torch.ones(2, 3, dtype=torch.bool)
     with pytest.raises(ValueError, match=r"advantages \(B,\), got \(2, 3\), \(2, 3\) and \(3,\)"):
         LOSSES[kind].surrogate(
@@ -168,7 +168,7 @@ def test_shapes_that_disagree_are_refused(kind: LossKind) -> None:
         )
 
 
-def test_weighted_sum_counts_what_is_trained_and_hides_nan_in_terms_and_weights() -> None:
+def test_weighted_sum_ignores_non_finite_values_under_the_mask() -> None:
     per_token = torch.tensor([[1.0, 2.0, math.nan]], requires_grad=True)
     weights_BT = torch.tensor([[0.5, 0.25, math.inf]])
     total = weighted_sum(per_token, weights_BT, torch.tensor([[True, True, False]]))
@@ -192,7 +192,7 @@ def test_weighted_sum_refuses_weights_that_would_broadcast() -> None:
 
 @pytest.mark.parametrize("name", ["completions", "tokens", "step_tokens", "max_tokens"])
 @pytest.mark.parametrize("size", [0, -1, math.nan, math.inf])
-def test_an_update_without_trained_tokens_has_no_sizes(name: str, size: float) -> None:
+def test_loss_sizes_must_be_positive_and_finite(name: str, size: float) -> None:
     sizes = {"completions": 1, "tokens": 1, "step_tokens": 1.0, "max_tokens": 1, name: size}
     with pytest.raises(ValueError, match=f"{name}: expected finite and above 0, got {size}"):
         LossSizes(**sizes)

@@ -1,7 +1,7 @@
-"""Every loss, in value and gradient, as an expectation over all texts a softmax tree can write.
+"""Value and gradient of every loss, as expectations over all texts of a softmax tree.
 
-Two references that share no code with what is tested: each paper's formula and its derivative in plain
-Python, token by token; and, on-policy, autograd through the expected reward itself.
+They are compared with two references that share no code with the losses. The first is each paper's formula and its
+derivative in plain Python, token by token. The second, on-policy, is autograd through the expected reward.
 """
 
 import math
@@ -15,7 +15,7 @@ from torch import Tensor
 from rookworld_rlvr.objective import LOSSES, ClipConfig, LossKind, LossSizes, weighted_sum
 
 ADVANTAGES = [1.0, -0.5, 2.0, 0.0, -1.5, 0.75, -2.5]
-# The step has two updates; this one is the shorter. No two weightings agree.
+# The step has two updates and this one is the shorter, so that the normalisations differ.
 SIZES = LossSizes(completions=3, tokens=5, step_tokens=6.5, max_tokens=4)
 WEIGHTS: dict[LossKind, Callable[[int], float]] = {
     LossKind.grpo: lambda length: 1 / (3 * length),
@@ -33,7 +33,7 @@ CLIPS = [
 
 
 def expected_loss(kind: LossKind, policy: Any, old: Any, clip: ClipConfig) -> tuple[float, Tensor]:
-    """Expectation over the old policy's texts of the loss, and its gradient by the logits."""
+    """Return the loss expected over the old policy's texts, and its gradient by the logits."""
     loss_mask, loss = policy.loss_mask_BT, LOSSES[kind]
     terms = loss.surrogate(
         policy.logprobs_BT(),
@@ -54,7 +54,7 @@ def softmax(row: list[float]) -> list[float]:
 
 
 def clipped_by_hand(ratio: float, advantage: float, clip: ClipConfig) -> tuple[float, float]:
-    """PPO's pessimistic bound as cases: loss, and its derivative by the log of the ratio."""
+    """Return PPO's clipped loss, written as separate cases, and its derivative by the log-ratio."""
     if advantage > 0 and ratio > 1 + clip.clip_high:
         return -(1 + clip.clip_high) * advantage, 0.0
     if advantage < 0 and ratio < 1 - clip.clip_low:
@@ -65,11 +65,11 @@ def clipped_by_hand(ratio: float, advantage: float, clip: ClipConfig) -> tuple[f
 def terms_by_hand(
     kind: LossKind, news: list[float], olds: list[float], advantage: float, clip: ClipConfig
 ) -> list[tuple[float, float]]:
-    """Loss of each token of one text, and the derivative of their *sum* by each token's log-prob."""
+    """Return the loss of each token of one text, and the derivative of their *sum* by each token's log-prob."""
     ratios = [new / old for new, old in zip(news, olds, strict=True)]
     if kind is LossKind.gspo:
         sequence_ratio = math.prod(ratios) ** (1 / len(ratios))
-        # Each of the tokens' equal terms depends on each log-prob with 1 / length: the sum with 1.
+        # All tokens have the same term. Its derivative by each log-prob has the factor 1 / length, their sum 1.
         return [clipped_by_hand(sequence_ratio, advantage, clip)] * len(ratios)
     if kind is LossKind.cispo:
         weights = [min(max(ratio, 1 - clip.clip_low), 1 + clip.clip_high) for ratio in ratios]
@@ -99,7 +99,7 @@ def loss_by_hand(kind: LossKind, policy: Any, old: Any, clip: ClipConfig) -> tup
 
 @pytest.mark.parametrize("clip", CLIPS)
 @pytest.mark.parametrize("kind", list(LossKind))
-def test_off_policy_value_and_gradient_are_the_papers(
+def test_off_policy_loss_and_gradient_equal_paper_formula(
     kind: LossKind, clip: ClipConfig, policy: Any, old_policy: Any
 ) -> None:
     value, gradient = expected_loss(kind, policy, old_policy, clip)
@@ -110,7 +110,7 @@ def test_off_policy_value_and_gradient_are_the_papers(
 
 
 @pytest.mark.parametrize("kind", list(LossKind))
-def test_on_policy_value_and_gradient_are_the_papers(kind: LossKind, policy: Any) -> None:
+def test_on_policy_loss_and_gradient_equal_paper_formula(kind: LossKind, policy: Any) -> None:
     value, gradient = expected_loss(kind, policy, policy, ClipConfig())
     by_hand, gradient_by_hand = loss_by_hand(kind, policy, policy, ClipConfig())
     assert value == pytest.approx(by_hand, rel=1e-6)
@@ -118,9 +118,7 @@ def test_on_policy_value_and_gradient_are_the_papers(kind: LossKind, policy: Any
 
 
 @pytest.mark.parametrize("kind", list(LossKind))
-def test_in_this_tree_every_bound_binds_somewhere_and_never_everywhere(
-    kind: LossKind, policy: Any, old_policy: Any
-) -> None:
+def test_each_clip_bound_binds_for_some_but_not_all_tokens(kind: LossKind, policy: Any, old_policy: Any) -> None:
     def clipped(clip: ClipConfig) -> Tensor:
         terms = LOSSES[kind].surrogate(
             policy.logprobs_BT(),
@@ -148,42 +146,38 @@ def expected_reward_gradient(policy: Any, rewards_B: Tensor) -> Tensor:
     ("kind", "divisor"),
     [(LossKind.dr_grpo, 12.0), (LossKind.bnpo, 5.0), (LossKind.dapo, 6.5), (LossKind.cispo, 6.5)],
 )
-def test_weights_without_the_length_follow_the_expected_reward_exactly(
-    kind: LossKind, divisor: float, policy: Any
-) -> None:
+def test_length_independent_weights_give_expected_reward_gradient(kind: LossKind, divisor: float, policy: Any) -> None:
     rewards_B = torch.tensor(ADVANTAGES, dtype=torch.float64)
     true = -expected_reward_gradient(policy, rewards_B) / divisor
     torch.testing.assert_close(expected_loss(kind, policy, policy, ClipConfig())[1], true, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", [LossKind.grpo, LossKind.gspo])
-def test_a_mean_per_completion_follows_the_reward_per_token_of_length(kind: LossKind, policy: Any) -> None:
+def test_mean_per_completion_follows_reward_divided_by_length(kind: LossKind, policy: Any) -> None:
     rewards_B = torch.tensor(ADVANTAGES, dtype=torch.float64)
     lengths_B = policy.loss_mask_BT.sum(-1)
     gradient = expected_loss(kind, policy, policy, ClipConfig())[1]
     biased = -expected_reward_gradient(policy, rewards_B / lengths_B) / 3
     torch.testing.assert_close(gradient, biased, rtol=1e-6, atol=1e-9)
-    # The texts of two tokens weigh half of what the one of a single token does.
+    # Texts of two tokens weigh half as much as the text of one token.
     unbiased = -expected_reward_gradient(policy, rewards_B) / 3
     torch.testing.assert_close(gradient[1:], unbiased[1:] / 2, rtol=1e-6, atol=1e-9)
     assert (gradient[0] - unbiased[0] / 2).norm() > 0.05 * unbiased[0].norm()
 
 
-def test_without_bounds_cispo_has_the_gradient_of_the_clipped_surrogate_and_another_value(
-    policy: Any, old_policy: Any
-) -> None:
+def test_unclipped_cispo_equals_dapo_in_gradient_but_not_in_value(policy: Any, old_policy: Any) -> None:
     cispo = expected_loss(LossKind.cispo, policy, old_policy, CLIPS[2])
     dapo = expected_loss(LossKind.dapo, policy, old_policy, CLIPS[2])
     torch.testing.assert_close(cispo[1], dapo[1], rtol=1e-12, atol=1e-15)
     assert abs(cispo[0] - dapo[0]) > 0.01
 
 
-def test_a_tokens_ratio_corrects_the_token_and_not_the_state_it_is_drawn_in(policy: Any, old_policy: Any) -> None:
+def test_token_ratio_corrects_loss_of_the_token_but_not_of_its_prefix(policy: Any, old_policy: Any) -> None:
     rewards_B = torch.tensor(ADVANTAGES, dtype=torch.float64)
     true = -expected_reward_gradient(policy, rewards_B) / 12
     got = expected_loss(LossKind.dr_grpo, policy, old_policy, CLIPS[2])[1]
     prefixes = [torch.softmax(tree.logits.detach()[0], -1)[1:] for tree in (policy, old_policy)]
-    # In state a the expectation is right but for the weight of a itself: old instead of new.
+    # After a first token, the gradient is right except for that token's probability: old instead of new.
     correction = (prefixes[1] / prefixes[0]).unsqueeze(-1)
     torch.testing.assert_close(got[1:], true[1:] * correction, rtol=1e-6, atol=1e-9)
     assert (correction - 1).abs().max() > 0.05

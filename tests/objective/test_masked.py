@@ -10,7 +10,7 @@ MASK = torch.tensor([[True, True, False], [True, False, False]])
 
 
 @pytest.mark.parametrize("poison", [5.0, math.nan, math.inf, -math.inf])
-def test_what_is_under_the_mask_is_0_and_has_no_gradient_whatever_it_was(poison: float) -> None:
+def test_keep_zeroes_masked_values_and_their_gradient(poison: float) -> None:
     values = torch.tensor(VALUES).masked_fill(~MASK, poison).requires_grad_()
     kept = keep(values, MASK)
     assert kept.tolist() == [[1.0, -2.0, 0.0], [8.0, 0.0, 0.0]]
@@ -18,12 +18,12 @@ def test_what_is_under_the_mask_is_0_and_has_no_gradient_whatever_it_was(poison:
     assert values.grad is not None and values.grad.tolist() == [[2.0, -4.0, 0.0], [16.0, 0.0, 0.0]]
 
 
-def test_a_nan_that_is_kept_is_not_hidden() -> None:
+def test_keep_does_not_hide_unmasked_nan() -> None:
     kept = keep(torch.tensor([1.0, math.nan]), torch.tensor([True, True]))
     assert kept[0].item() == 1.0 and math.isnan(kept[1].item())
 
 
-def test_masking_before_exp_leaves_a_finite_gradient_where_masking_after_does_not() -> None:
+def test_masking_before_exp_keeps_gradient_finite_unlike_masking_after() -> None:
     loss_mask = torch.tensor([True, False])
     before = torch.tensor([0.5, 1000.0], requires_grad=True)
     after = torch.tensor([0.5, 1000.0], requires_grad=True)
@@ -34,7 +34,7 @@ def test_masking_before_exp_leaves_a_finite_gradient_where_masking_after_does_no
     assert math.isnan(after.grad[1].item())
 
 
-def test_masked_exp_is_one_under_the_mask_and_finite_squared_at_its_bound() -> None:
+def test_masked_exp_is_one_under_the_mask_and_capped_at_exp_40() -> None:
     ratio = masked_exp(torch.tensor([math.log(3.0), 1000.0, math.nan]), torch.tensor([True, True, False]))
     assert ratio[0].item() == pytest.approx(3.0)
     assert ratio[1].item() == pytest.approx(math.exp(40.0), rel=1e-5)
@@ -42,7 +42,7 @@ def test_masked_exp_is_one_under_the_mask_and_finite_squared_at_its_bound() -> N
     assert ratio[2].item() == 1.0
 
 
-def test_a_mask_that_is_not_boolean_or_would_broadcast_is_refused() -> None:
+def test_non_boolean_or_broadcasting_mask_is_refused() -> None:
     with pytest.raises(TypeError, match=r"expected torch.bool, got torch.float32"):
         keep(torch.zeros(2, 3), torch.ones(2, 3))
     with pytest.raises(ValueError, match=r"expected the values' shape \(2, 3\), got \(1, 3\)"):

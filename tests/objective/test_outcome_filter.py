@@ -1,4 +1,4 @@
-"""The completions and groups that take part in an advantage, by hand."""
+"""Groups that are used for advantages, and hand-computed advantages."""
 
 import math
 
@@ -26,43 +26,43 @@ def flags(*rows: str) -> Tensor:
 
 def test_unused_groups_are_left_out_of_the_batch_std() -> None:
     rewards_PG = torch.tensor([[0.0, 1.0], [5.0, -5.0], [0.0, 1.0]])
-    # What is left is 0, 1, 0, 1: mean 1/2, std 1/2.
+    # The used rewards are 0, 1, 0, 1: mean 1/2, std 1/2.
     config = AdvantageConfig(scale=AdvantageScale.batch)
     advantages_PG = group_advantages(rewards_PG, config, used_P=torch.tensor([True, False, True]))
     torch.testing.assert_close(advantages_PG, torch.tensor([[-1.0, 1.0], [0.0, 0.0], [-1.0, 1.0]]))
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_rewards_that_are_equal_give_exactly_zero(scale: AdvantageScale) -> None:
+def test_equal_rewards_give_zero_advantage_on_every_scale(scale: AdvantageScale) -> None:
     config = AdvantageConfig(scale=scale, std_floor=1e-9)
     assert group_advantages(torch.full((1, 7), 0.1), config).tolist() == [[0.0] * 7]
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_a_step_in_which_no_group_is_used_has_no_advantage_and_no_nan(scale: AdvantageScale) -> None:
+def test_step_without_used_groups_has_zero_advantages(scale: AdvantageScale) -> None:
     advantages_PG = group_advantages(REWARDS_PG, AdvantageConfig(scale=scale), used_P=torch.tensor([False] * 3))
     assert advantages_PG.tolist() == [[0.0] * 4] * 3
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_masks_of_all_true_are_no_masks(scale: AdvantageScale) -> None:
+def test_all_true_mask_equals_no_mask(scale: AdvantageScale) -> None:
     config = AdvantageConfig(scale=scale)
     all_PG = torch.ones_like(REWARDS_PG, dtype=torch.bool)
     masked = group_advantages(REWARDS_PG, config, used_P=all_PG[:, 0])
     assert torch.equal(masked, group_advantages(REWARDS_PG, config))
 
 
-def test_without_a_filter_every_group_whose_rewards_differ_is_used() -> None:
+def test_without_filter_groups_with_unequal_rewards_are_used() -> None:
     assert used_groups(REWARDS_PG, OUTCOMES_PG, AdvantageConfig()).tolist() == [True, False, True]
 
 
-def test_the_outcome_filter_drops_a_group_that_differs_by_shaping_alone() -> None:
+def test_outcome_filter_drops_group_that_differs_only_by_shaping() -> None:
     config = AdvantageConfig(outcome_filter=True)
     assert used_groups(REWARDS_PG, OUTCOMES_PG, config).tolist() == [True, False, False]
     assert used_groups(REWARDS_PG, ~OUTCOMES_PG, config).tolist() == [True, False, False]
 
 
-def test_filter_and_advantages_together_leave_the_group_with_an_outcome() -> None:
+def test_only_groups_kept_by_the_outcome_filter_get_advantages() -> None:
     config = AdvantageConfig(scale=AdvantageScale.none, outcome_filter=True)
     used_P = used_groups(REWARDS_PG, OUTCOMES_PG, config)
     advantages_PG = group_advantages(REWARDS_PG, config, used_P=used_P)
@@ -76,14 +76,14 @@ def test_a_group_of_equal_rewards_has_zero_variance() -> None:
 
 
 @pytest.mark.parametrize("flawed", [torch.ones(3, 4), torch.ones(3, 1, dtype=torch.bool)])
-def test_masks_that_are_not_boolean_or_would_broadcast_are_refused(flawed: Tensor) -> None:
+def test_non_boolean_or_broadcasting_group_mask_is_refused(flawed: Tensor) -> None:
     with pytest.raises(ValueError, match=r"outcomes: expected torch.bool of shape \(3, 4\), got"):
         used_groups(REWARDS_PG, flawed, PLAIN)
     with pytest.raises(ValueError, match=r"used: expected torch.bool of shape \(3,\), got"):
         group_advantages(REWARDS_PG, PLAIN, used_P=flawed)
 
 
-def test_a_reward_that_is_not_finite_is_our_bug() -> None:
+def test_non_finite_reward_raises_value_error() -> None:
     rewards_PG = torch.tensor([[0.0, 1.0, math.nan]])
     with pytest.raises(ValueError, match=r"expected finite values, got nan at \[0, 2\]"):
         group_advantages(rewards_PG, PLAIN)

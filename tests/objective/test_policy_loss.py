@@ -9,7 +9,7 @@ ALL = torch.tensor([[True]])
 
 
 def one_token(ratio: float, advantage: float, clip: ClipConfig) -> tuple[float, float, bool]:
-    """Loss, gradient by the log-prob, and whether it was clipped."""
+    """Return the loss, its gradient by the log-prob, and whether it was clipped."""
     logprobs = torch.tensor([[math.log(ratio) - 2.0]], dtype=torch.float64, requires_grad=True)
     old_logprobs = torch.tensor([[-2.0]], dtype=torch.float64)
     advantages_B = torch.tensor([advantage], dtype=torch.float64)
@@ -34,7 +34,7 @@ def one_token(ratio: float, advantage: float, clip: ClipConfig) -> tuple[float, 
         (0.5, 0.0, 0.0, 0.0, False),
     ],
 )
-def test_loss_gradient_and_clip_by_hand(
+def test_clipped_loss_and_gradient_equal_hand_computed_ones(
     ratio: float, advantage: float, expected: float, gradient: float, clipped: bool
 ) -> None:
     loss, slope, was_clipped = one_token(ratio, advantage, ClipConfig(clip_low=0.2, clip_high=0.2))
@@ -43,7 +43,7 @@ def test_loss_gradient_and_clip_by_hand(
     assert was_clipped is clipped
 
 
-def test_each_bound_is_its_own_option() -> None:
+def test_lower_and_upper_clip_are_independent() -> None:
     wide_above, wide_below = ClipConfig(0.2, 0.6), ClipConfig(0.6, 0.2)
     assert one_token(1.5, 2.0, wide_above) == pytest.approx((-3.0, -3.0, False))
     assert one_token(0.5, -2.0, wide_above) == pytest.approx((1.6, 0.0, True))
@@ -69,7 +69,7 @@ def test_an_upper_bound_not_above_zero_is_refused(high: float) -> None:
         ClipConfig(clip_high=high)
 
 
-def test_on_policy_the_ratio_is_exactly_one_and_the_gradient_that_of_reinforce() -> None:
+def test_on_policy_ratio_is_one_and_gradient_equals_reinforce() -> None:
     logprobs = torch.tensor([[-0.3, -1.7], [-2.2, -0.1]], requires_grad=True)
     loss = clipped_policy_loss(
         logprobs,
@@ -85,7 +85,7 @@ def test_on_policy_the_ratio_is_exactly_one_and_the_gradient_that_of_reinforce()
     assert logprobs.grad.tolist() == [[-1.5, -1.5], [0.5, 0.5]]
 
 
-def test_a_trained_token_far_above_the_clip_has_a_zero_gradient_and_not_a_nan() -> None:
+def test_token_far_above_the_clip_has_zero_gradient_and_no_nan() -> None:
     logprobs = torch.tensor([[0.0]], requires_grad=True)
     loss = clipped_policy_loss(
         logprobs,
@@ -100,7 +100,7 @@ def test_a_trained_token_far_above_the_clip_has_a_zero_gradient_and_not_a_nan() 
     assert logprobs.grad is not None and logprobs.grad.item() == 0.0
 
 
-def test_a_token_that_ran_away_against_its_advantage_shows_as_a_large_finite_loss() -> None:
+def test_huge_ratio_with_negative_advantage_gives_large_finite_loss() -> None:
     loss = clipped_policy_loss(
         torch.tensor([[0.0]]),
         torch.tensor([[-1000.0]]),
@@ -112,7 +112,7 @@ def test_a_token_that_ran_away_against_its_advantage_shows_as_a_large_finite_los
     assert loss.clipped.item() is False
 
 
-def test_the_defaults_leave_more_room_above_than_below() -> None:
+def test_default_clip_is_wider_above_than_below() -> None:
     assert ClipConfig() == ClipConfig(clip_low=0.2, clip_high=0.28)
     assert one_token(1.27, 1.0, ClipConfig())[2] is False
     assert one_token(1.29, 1.0, ClipConfig())[2] is True
@@ -137,7 +137,7 @@ def test_cispo_clips_the_weight_and_keeps_every_tokens_gradient(advantage: float
     assert terms.ratio.item() == pytest.approx(ratio, rel=1e-6)
 
 
-def test_gspo_has_one_ratio_a_completion_the_geometric_mean_of_its_trained_tokens() -> None:
+def test_gspo_ratio_is_geometric_mean_of_token_ratios() -> None:
     logprobs = torch.tensor([[-1.0, -2.0, -0.5], [-1.0, -1.0, -1.0]], dtype=torch.float64, requires_grad=True)
     old_logprobs = torch.tensor([[-1.2, -1.9, 7.0], [-2.0, -1.0, -0.5]], dtype=torch.float64)
     loss_mask = torch.tensor([[True, True, False], [True, True, True]])
@@ -154,6 +154,6 @@ def test_gspo_has_one_ratio_a_completion_the_geometric_mean_of_its_trained_token
     assert terms.per_token.flatten().tolist() == pytest.approx(
         [-2 * first, -2 * first, 0.0, -1.1, -1.1, -1.1], rel=1e-12
     )
-    # One of the first completion's two equal terms has half of its own derivative by either log-prob.
+    # The derivative of one of the first completion's two equal terms by either log-prob is half of the term.
     (gradient,) = torch.autograd.grad(terms.per_token[0, 0], logprobs)
     assert gradient.flatten().tolist() == pytest.approx([-first, -first, 0.0, 0.0, 0.0, 0.0], rel=1e-12)

@@ -1,7 +1,7 @@
 """TRL's GRPOTrainer and our training step on the same weights and the same completions.
 
-Nothing of TRL is replaced: `rollout_func`, its own hook, hands it the completions, and it pads, scores and
-differentiates them itself. trl is imported by the fixtures that need it, so that tests skip without it.
+TRL's code runs unchanged: its own hook `rollout_func` passes in the completions, and TRL pads, scores and
+differentiates them. The fixtures import trl themselves, so that tests are skipped if it is not installed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ from rookworld_rlvr.training.config import RunConfig, StepConfig
 from rookworld_rlvr.training.loss import TokenTotals, grpo_loss
 
 PROMPTS, GROUP = 3, 4
-# Not 1, so that a log-prob at another temperature is noticed.
+# Not 1, so that tests detect a log-prob at another temperature.
 TEMPERATURE = 0.8
 MAX_TOKENS = 12
 KL_COEF = 0.05
@@ -37,7 +37,7 @@ NO_CORRECTION = MismatchConfig(mode=MismatchMode.off)
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Sampled completions: P prompts, each followed by G completions; rows in the prompts' order."""
+    """Sampled completions: G for each of P prompts, with rows in the order of the prompts."""
 
     prompts: list[list[int]]
     completions: list[list[int]]
@@ -50,15 +50,15 @@ class Rollouts:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A loss, its gradient for each weight by name, and how it came about."""
+    """A loss, its gradient for each weight by name, and its clipped fractions."""
 
     loss: float
     gradient: dict[str, Tensor]
     clipped: tuple[float, ...]
-    """Fractions of tokens or sequences where a bound binds, as each side counts them: TRL's for either bound."""
+    """Clipped fractions of tokens or sequences. TRL reports one for each bound, and we report one for both."""
 
     def distance(self, other: "Outcome") -> float:
-        """Largest absolute difference in value or gradient."""
+        """Return the largest absolute difference in value or gradient."""
         assert self.gradient.keys() == other.gradient.keys()
         pairs = [(self.gradient[name], other.gradient[name]) for name in self.gradient]
         return max(abs(self.loss - other.loss), *(float((a - b).abs().max()) for a, b in pairs))
@@ -81,15 +81,15 @@ def gradient_of(model: Any) -> dict[str, Tensor]:
 
 
 class Theirs:
-    """A trainer of TRL, on one batch."""
+    """A TRL trainer and its one batch."""
 
     def __init__(self, trainer: Any, rollouts: Rollouts) -> None:
         self.trainer, self.rollouts = trainer, rollouts
 
     def inputs(self, old_logprobs_N: Tensor | None = None, *, sampler: bool = False) -> dict[str, Any]:
-        """TRL's losses of the completions; old log-probs of the trained tokens, row by row, put in.
+        """Return the inputs of TRL's loss, with the given old log-probs of the trained tokens, row by row.
 
-        With `sampler`, as if vLLM had sampled them, which is when TRL corrects for the mismatch.
+        With `sampler`, TRL is told that vLLM sampled the completions, because only then it corrects for the mismatch.
         """
         self.trainer.use_vllm, self.trainer._last_loaded_step = sampler, self.trainer.state.global_step
         rows = [{"prompt": ""} for _ in self.rollouts.completions]
@@ -99,7 +99,7 @@ class Theirs:
         return made
 
     def loss(self, inputs: Mapping[str, Any], *, accumulation: int = 1) -> Outcome:
-        """TRL's loss of these rows, as one of `accumulation` micro-batches."""
+        """Return TRL's loss of these rows, as one of `accumulation` micro-batches."""
         trainer, model = self.trainer, self.trainer.model
         trainer.current_gradient_accumulation_steps = accumulation
         trainer._metrics["train"].clear()
@@ -111,7 +111,7 @@ class Theirs:
         return Outcome(loss.item(), gradient_of(model), tuple(seen))
 
     def logprobs(self, inputs: Mapping[str, Any]) -> list[Tensor]:
-        """TRL's log-probs of each completion's tokens under the policy."""
+        """Return TRL's log-probs of each completion's tokens under the policy."""
         with torch.no_grad():
             logprobs, _, _ = self.trainer._get_per_token_logps_and_entropies(
                 self.trainer.model,
@@ -123,7 +123,7 @@ class Theirs:
 
 
 class Ours:
-    """Our training step's loss, on one batch."""
+    """The loss of our training step."""
 
     def __init__(self, context: Any) -> None:
         self.context = context
@@ -142,7 +142,7 @@ class Ours:
         return replace(batch, advantages_B=advantages_B, old_logprobs_BT=old_BT)
 
     def logprobs(self, batch: Batch) -> Tensor:
-        """Log-probs of the trained tokens, row by row."""
+        """Return the log-probs of the trained tokens, row by row."""
         with torch.no_grad():
             return self.context.policy.statistics(batch, temperature=TEMPERATURE).logprobs
 
@@ -155,7 +155,7 @@ class Ours:
         mismatch: MismatchConfig = NO_CORRECTION,
         step_tokens: float | None = None,
     ) -> Outcome:
-        """Our loss of these rows as one update, added up over micro-batches of five rows at most."""
+        """Return our loss of these rows as one update, summed over micro-batches of at most five rows."""
         model, totals = self.context.policy.model, TokenTotals()
         config = replace(self.context.config, objective=replace(objective, mismatch=mismatch), kl=kl)
         context = replace(self.context, config=config)
@@ -178,7 +178,7 @@ def random_rows(lengths: Sequence[int], generator: torch.Generator) -> list[list
 
 @pytest.fixture(scope="session")
 def reference_folder(new_model: Callable[[Path, int], None], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random GPT-2 of one layer, dropout 0, and our tokenizer; weights large enough that positions matter."""
+    """Folder of a random one-layer GPT-2 (dropout 0) and our tokenizer. Its weights are large, so positions matter."""
     folder = tmp_path_factory.mktemp("peer_model")
     new_model(folder, 0)
     model: Any = AutoModelForCausalLM.from_pretrained(folder)
@@ -191,7 +191,7 @@ def reference_folder(new_model: Callable[[Path, int], None], tmp_path_factory: p
 
 @pytest.fixture
 def ours(reference_folder: Path, small_overrides: list[str]) -> Ours:
-    """Built by the command line's code; the policy is moved off its reference."""
+    """Our training step, built by the command line's code, with a policy that differs from its reference."""
     overrides = [
         *small_overrides,
         f"model.path={reference_folder}",
@@ -210,7 +210,7 @@ def ours(reference_folder: Path, small_overrides: list[str]) -> Ours:
 
 @pytest.fixture
 def sample(ours: Ours) -> Callable[..., Rollouts]:
-    """Random completions of 1 to 11 tokens behind prompts of the given lengths; the sampler is a bit off."""
+    """Random completions of 1 to 11 tokens after prompts of the given lengths, with noisy sampler log-probs."""
 
     def make(prompt_lengths: Sequence[int] = (7,) * PROMPTS, rewards: Sequence[float] = ()) -> Rollouts:
         generator = torch.Generator().manual_seed(2)
@@ -231,8 +231,8 @@ def sample(ours: Ours) -> Callable[..., Rollouts]:
 def make_theirs(
     ours: Ours, reference_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Theirs]:
-    """A trainer on the reference's folder, so that its reference is ours, with our policy's weights."""
-    # It would warn that `rollout_func` may change: the version is pinned.
+    """A TRL trainer with our reference model and with the weights of our policy."""
+    # Silences the warning that `rollout_func` may change, because the version is pinned.
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
@@ -268,7 +268,7 @@ def make_theirs(
             rollout_func=hand_over,
         )
         trainer.model.load_state_dict(ours.context.policy.model.state_dict())
-        # As `train()` does; TRL normalises otherwise in evaluation.
+        # `trainer.train()` does this too. In evaluation mode TRL normalises differently.
         trainer.model.train()
         return Theirs(trainer, rollouts)
 

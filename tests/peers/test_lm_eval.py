@@ -1,4 +1,4 @@
-"""lm-evaluation-harness gives the numbers of `rookworld evaluate` on 200 rows of each task."""
+"""lm-evaluation-harness gives the same scores as `rookworld evaluate` on 200 rows of each task."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, dict[s
 
 
 @pytest.mark.parametrize("task", ["policy", "environment"])
-def test_every_key_has_the_value_that_our_command_gives(
+def test_lm_eval_scores_equal_rookworld_evaluate(
     task: str, harness: dict[str, dict[str, float]], ours: dict[str, dict[str, dict[str, float]]]
 ) -> None:
     values = {key.removesuffix(",none"): value for key, value in harness[f"rookworld_{task}"].items() if ",none" in key}

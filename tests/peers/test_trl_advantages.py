@@ -1,4 +1,4 @@
-"""Advantages: what TRL makes of rewards, and what ours are once its std and its epsilon are accounted for."""
+"""TRL's advantages compared with ours, which differ in the std, the epsilon and the floor."""
 
 import math
 from typing import Any
@@ -11,16 +11,16 @@ from rookworld_rlvr.objective import AdvantageConfig, AdvantageScale, group_adva
 pytest.importorskip("trl", reason="needs trl: scripts/setup.sh peers makes an environment that has it")
 
 PROMPTS, GROUP = 3, 4
-# What TRL adds to a std before it divides by it.
+# TRL adds this to a std before it divides by it.
 EPSILON = 1e-4
 
 
 @pytest.mark.parametrize("scale", list(AdvantageScale))
-def test_advantages_are_trls_but_for_its_std_of_a_sample_and_its_epsilon(
+def test_advantages_equal_trl_except_sample_std_and_epsilon(
     sample: Any, make_theirs: Any, scale: AdvantageScale
 ) -> None:
-    """TRL divides by √(Σ(r - r̄)² / (n - 1)) + 1e-4, ours by √(Σ(r - r̄)² / n), with a floor; without scaling
-    they are the same."""
+    """TRL divides by √(Σ(r - r̄)² / (n - 1)) + 1e-4, and we divide by √(Σ(r - r̄)² / n) with a floor. Without scaling
+    both are equal."""
     rollouts = sample()
     theirs_PG = make_theirs(rollouts, scale_rewards=scale.value).inputs()["advantages"].reshape(PROMPTS, GROUP)
     rewards_PG = torch.tensor(rollouts.rewards).reshape(PROMPTS, GROUP)
@@ -34,11 +34,9 @@ def test_advantages_are_trls_but_for_its_std_of_a_sample_and_its_epsilon(
     torch.testing.assert_close(theirs_PG, ours_PG * factor, rtol=0, atol=1e-5)
 
 
-def test_a_group_that_differs_by_shaping_alone_is_blown_up_by_trl_and_not_by_our_floor(
-    sample: Any, make_theirs: Any
-) -> None:
-    """Rewards 0.20, 0.20, 0.20, 0.21: TRL's largest advantage is 0.0075 / (0.005 + 0.0001) = 1.47, as
-    large as that of one right completion in four (1.50); ours is 0.0075 / 0.05 = 0.15."""
+def test_std_floor_damps_shaping_noise_that_trl_amplifies(sample: Any, make_theirs: Any) -> None:
+    """For rewards 0.20, 0.20, 0.20, 0.21 TRL's largest advantage is 0.0075 / (0.005 + 0.0001) = 1.47. This is nearly
+    as large as that of one right completion in four (1.50). Ours is 0.0075 / 0.05 = 0.15."""
     rewards_PG = torch.tensor([[0.20, 0.20, 0.20, 0.21], [0.0, 0.0, 0.0, 1.0], [0.5, 0.5, 0.5, 0.5]])
     rollouts = sample(rewards=rewards_PG.flatten().tolist())
     theirs_PG = make_theirs(rollouts, scale_rewards="group").inputs()["advantages"].reshape(PROMPTS, GROUP)

@@ -1,6 +1,6 @@
-"""Every loss that TRL has too: value and gradient of a real GRPOTrainer and of our training step agree.
+"""Losses that TRL has too: a real GRPOTrainer and our training step agree in value and gradient.
 
-Prompts are of equal length here, because TRL's log-probs are wrong where they are not (test_trl_padding).
+Prompts have equal lengths here, because TRL's log-probs are wrong if they differ (see test_trl_padding).
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from rookworld_rlvr.training.config import StepConfig
 pytest.importorskip("trl", reason="needs trl: scripts/setup.sh peers makes an environment that has it")
 
 TOLERANCE = 1e-5
-# What would pass for agreement by being small: gradients here are far above the tolerance.
+# Gradients must be far above the tolerance, so that they do not agree only because they are small.
 LEAST_GRADIENT = 0.01
 
 LOSSES = {
@@ -24,7 +24,7 @@ LOSSES = {
     "bnpo": ({"loss_type": "bnpo"}, StepConfig(loss=LossKind.bnpo)),
     "dr_grpo": ({"loss_type": "dr_grpo"}, StepConfig(loss=LossKind.dr_grpo)),
     "dapo": ({"loss_type": "dapo"}, StepConfig(loss=LossKind.dapo)),
-    # TRL bounds the weight from above alone, and by the ratio itself instead of by its distance from 1.
+    # TRL clips the weight only from above, and its bound is the ratio itself instead of the distance from 1.
     "cispo": (
         {"loss_type": "cispo", "epsilon_high": 1.1},
         StepConfig(loss=LossKind.cispo, clip=ClipConfig(clip_low=1.0, clip_high=0.1)),
@@ -40,12 +40,12 @@ LOSSES = {
     ),
 }
 
-# TRL's ratio-corrected k3 has, token by token, the value and gradient of our default form.
+# For each token, TRL's ratio-corrected k3 has the value and gradient of our default form.
 KL_FORMS = {
     KLForm.k3_naive: {"use_bias_correction_kl": False},
     KLForm.k2_straight_through: {"use_bias_correction_kl": True},
 }
-# Under sequence ratios TRL corrects KL by the sequence's, see below.
+# With sequence ratios TRL corrects the KL by the sequence's ratio; see the test of gspo below.
 PAIRS = [(loss, form) for loss in LOSSES for form in KL_FORMS if loss != "gspo" or form is KLForm.k3_naive]
 TOKEN_KL = KLConfig(coef=0.05, form=KLForm.k2_straight_through)
 NAIVE_KL = KLConfig(coef=0.05, form=KLForm.k3_naive)
@@ -53,7 +53,7 @@ NAIVE_KL = KLConfig(coef=0.05, form=KLForm.k3_naive)
 
 @pytest.fixture
 def old_logprobs(ours: Any) -> Callable[[Any], torch.Tensor]:
-    """Log-probs of an older policy, far enough from this one that either bound of the clip binds somewhere."""
+    """Log-probs of an older policy, so far from the current one that each clip bound binds somewhere."""
 
     def make(rollouts: Any) -> torch.Tensor:
         now_N = ours.logprobs(ours.batch(rollouts, torch.zeros(len(rollouts.completions))))
@@ -64,7 +64,7 @@ def old_logprobs(ours: Any) -> Callable[[Any], torch.Tensor]:
 
 @pytest.fixture
 def compare(ours: Any, sample: Any, make_theirs: Any, old_logprobs: Any) -> Callable[..., Any]:
-    """The outcome of TRL and of ours on the same off-policy batch."""
+    """Outcomes of TRL and of our step on the same off-policy batch."""
 
     def run(settings: dict[str, Any], objective: StepConfig, kl: KLConfig = TOKEN_KL) -> tuple[Any, Any]:
         rollouts = sample()
@@ -78,12 +78,12 @@ def compare(ours: Any, sample: Any, make_theirs: Any, old_logprobs: Any) -> Call
 
 
 def rows_of(inputs: dict[str, Any], rows: slice) -> dict[str, Any]:
-    """Some rows of a batch of TRL; its number of tokens stays that of the whole."""
+    """Return some rows of a TRL batch. Its number of tokens stays that of the whole batch."""
     return {name: value[rows] if value.dim() else value for name, value in inputs.items()}
 
 
 @pytest.mark.parametrize(("loss", "form"), PAIRS)
-def test_loss_and_gradient_are_those_of_trl(compare: Any, loss: str, form: KLForm) -> None:
+def test_loss_and_gradient_equal_trl(compare: Any, loss: str, form: KLForm) -> None:
     settings, objective = LOSSES[loss]
     theirs, ours = compare(settings | KL_FORMS[form], objective, KLConfig(coef=0.05, form=form))
     assert theirs.distance(ours) < TOLERANCE
@@ -91,24 +91,27 @@ def test_loss_and_gradient_are_those_of_trl(compare: Any, loss: str, form: KLFor
     assert all(0 < fraction < 1 for fraction in theirs.clipped + ours.clipped)
 
 
-def test_kl_forms_differ_by_more_than_the_tolerance(compare: Any) -> None:
+def test_trl_kl_forms_differ_by_more_than_the_tolerance(compare: Any) -> None:
     naive, _ = compare({"loss_type": "dapo", "use_bias_correction_kl": False}, StepConfig())
     corrected, _ = compare({"loss_type": "dapo", "use_bias_correction_kl": True}, StepConfig())
     assert naive.distance(corrected) > 100 * TOLERANCE
 
 
-def test_under_sequence_ratios_trl_corrects_kl_by_the_sequences_ratio_and_we_by_the_tokens(compare: Any) -> None:
-    """Ours stays unbiased per position: the token was drawn with its own old probability."""
+def test_gspo_with_ratio_corrected_kl_differs_from_trl(compare: Any) -> None:
+    """TRL corrects the KL by the sequence's ratio, and we correct it by the token's.
+
+    Ours stays unbiased per position, because each token was drawn with its own old probability.
+    """
     settings, objective = LOSSES["gspo"]
     theirs, ours = compare(settings | {"use_bias_correction_kl": True}, objective)
     assert theirs.distance(ours) > 100 * TOLERANCE
 
 
 @pytest.mark.parametrize("loss", list(LOSSES))
-def test_trls_micro_batches_add_up_to_our_update_except_for_bnpo(
+def test_trl_micro_batches_sum_to_our_update_except_for_bnpo(
     ours: Any, sample: Any, make_theirs: Any, old_logprobs: Any, loss: str
 ) -> None:
-    """TRL's bnpo divides each micro-batch by its own tokens, so it depends on the cut; ours does not."""
+    """TRL's bnpo divides each micro-batch by its own number of tokens, so it depends on the cut. Ours does not."""
     settings, objective = LOSSES[loss]
     rollouts = sample()
     old_N = old_logprobs(rollouts)
@@ -123,7 +126,7 @@ def test_trls_micro_batches_add_up_to_our_update_except_for_bnpo(
 
 
 @pytest.mark.parametrize("loss", ["dapo", "cispo"])
-def test_an_update_on_part_of_a_step_divides_by_the_average_updates_tokens(
+def test_partial_update_divides_by_average_tokens_per_update_like_trl(
     ours: Any, sample: Any, make_theirs: Any, old_logprobs: Any, loss: str
 ) -> None:
     settings, objective = LOSSES[loss]
@@ -139,10 +142,10 @@ def test_an_update_on_part_of_a_step_divides_by_the_average_updates_tokens(
 
 
 @pytest.mark.parametrize("loss", ["grpo", "dr_grpo"])
-def test_a_completion_left_out_still_counts_in_trls_mean_and_not_in_ours(
+def test_masked_completion_counts_in_trl_mean_but_not_in_ours(
     ours: Any, sample: Any, make_theirs: Any, old_logprobs: Any, loss: str
 ) -> None:
-    """TRL divides the sum over eleven completions by twelve, so masking truncated ones shrinks every step."""
+    """TRL divides the sum over eleven completions by twelve, so masking truncated completions shrinks every step."""
     settings, objective = LOSSES[loss]
     rollouts = sample()
     old_N = old_logprobs(rollouts)
@@ -155,12 +158,10 @@ def test_a_completion_left_out_still_counts_in_trls_mean_and_not_in_ours(
 
 
 @pytest.mark.parametrize("mode", [mode for mode in MismatchMode if mode is not MismatchMode.off])
-def test_correction_of_the_samplers_mismatch_is_trls(
-    ours: Any, sample: Any, make_theirs: Any, mode: MismatchMode
-) -> None:
-    """TRL corrects for vLLM alone; here it is configured as if vLLM had sampled, and given the sampler's log-probs.
+def test_sampler_mismatch_correction_equals_trl(ours: Any, sample: Any, make_theirs: Any, mode: MismatchMode) -> None:
+    """TRL corrects only samples of vLLM, so it is configured as if vLLM had sampled with the sampler's log-probs.
 
-    Its masks have no lower bound, so ours is applied to its weights.
+    TRL's masks have no lower bound, so our lower bound is applied to its weights.
     """
     cap = 1.2
     rollouts = sample()

@@ -1,5 +1,5 @@
-"""Prompts of different length: TRL pads in front and passes no positions, so on a model of absolute positions
-its log-probs are of other texts than those that were sampled."""
+"""Prompts of different lengths: TRL pads on the left and passes no position ids, so a model with absolute positions
+gives wrong log-probs."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ TEMPERATURE = 0.8
 
 @torch.no_grad()
 def alone(model: Any, prompt: list[int], completion: list[int]) -> Tensor:
-    """Log-probs of a completion's tokens, its text run by itself: no padding, no mask, nothing of ours."""
+    """Return the log-probs of a completion's tokens from a pass over its text alone, without padding or mask."""
     tokens = torch.tensor([prompt + completion])
     logprobs_TV = (model(tokens).logits[0].float() / TEMPERATURE).log_softmax(-1)
     states = torch.arange(len(prompt) - 1, tokens.shape[1] - 1)
@@ -31,7 +31,7 @@ def worst(values: list[Tensor], truth: list[Tensor], rows: slice = slice(None)) 
     return max(float((a - b).abs().max()) for a, b in zip(values[rows], truth[rows], strict=True))
 
 
-def test_behind_left_padding_trls_logprobs_are_wrong_and_ours_are_not(ours: Any, sample: Any, make_theirs: Any) -> None:
+def test_left_padding_makes_trl_logprobs_wrong_but_not_ours(ours: Any, sample: Any, make_theirs: Any) -> None:
     rollouts = sample(PROMPT_LENGTHS)
     policy, reference = ours.context.policy.model, ours.context.references.current.model
     truth = [alone(policy, *row) for row in rollouts.rows()]
@@ -42,13 +42,13 @@ def test_behind_left_padding_trls_logprobs_are_wrong_and_ours_are_not(ours: Any,
     ref_logprobs = [row[:length] for row, length in zip(inputs["ref_per_token_logps"], lengths, strict=True)]
     assert worst(theirs.logprobs(inputs), truth) > 0.01
     assert worst(ref_logprobs, ref_truth) > 0.01
-    # Only the padding is at fault: the longest prompts have none.
+    # The padding is the cause: TRL is right for the longest prompts, which have none.
     assert worst(theirs.logprobs(inputs), truth, LONGEST) < 1e-4
     batch = ours.batch(rollouts, inputs["advantages"])
     assert worst(list(torch.split(ours.logprobs(batch), lengths)), truth) < 1e-4
 
 
-def test_so_with_unequal_prompts_losses_that_agreed_differ(ours: Any, sample: Any, make_theirs: Any) -> None:
+def test_losses_differ_from_trl_if_prompt_lengths_differ(ours: Any, sample: Any, make_theirs: Any) -> None:
     distances = {}
     for prompt_lengths in [(7, 7, 7), PROMPT_LENGTHS]:
         rollouts = sample(prompt_lengths)

@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer trains with our reward functions on the model and the rows that ship."""
+"""TRL's GRPOTrainer trains with our reward functions on the shipped model and rows."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from rookworld_rlvr.interop.trl import reward_functions, trl_rows
 
 
-def test_three_steps_of_trl_with_both_rewards(tmp_path: Path) -> None:
+def test_trl_trains_three_steps_with_both_rewards(tmp_path: Path) -> None:
     trl = pytest.importorskip("trl")
     from datasets import Dataset
     from transformers import AutoTokenizer
@@ -47,7 +47,7 @@ def test_three_steps_of_trl_with_both_rewards(tmp_path: Path) -> None:
     assert max(log["grad_norm"] for log in logs) > 0
 
 
-def test_the_program_of_the_documents_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trl_program_in_the_documentation_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("trl")
     document = Path(__file__).resolve().parents[2] / "docs/rewards.md"
     [program] = re.findall(r"```python\n(from datasets.*?)```", document.read_text("utf-8"), re.S)

@@ -1,4 +1,4 @@
-"""`benchmarks/peers.py` with TRL, in small: both sides do the same work. No time is asserted."""
+"""A small run of `benchmarks/peers.py` with TRL: both sides do the same work. No time is asserted."""
 
 import json
 import os
@@ -11,11 +11,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_both_sides_make_the_steps_they_are_asked_for(tmp_path: Path) -> None:
+def test_peer_benchmark_runs_requested_steps_on_both_sides(tmp_path: Path) -> None:
     pytest.importorskip("trl")
     output = tmp_path / "peers.json"
     given = ["--steps", "2", "--rounds", "2", "--prompts", "2", "--group-size", "4", "--micro-batch", "4"]
-    # Cut short, so that a few completions are of the same mean length on both sides.
+    # Completions are cut short, so that a few of them have the same mean length on both sides.
     given += ["--max-new-tokens", "12", "--threads", "1", "--json", str(output)]
     done = subprocess.run(
         [sys.executable, "benchmarks/peers.py", *given],

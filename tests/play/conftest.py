@@ -1,4 +1,4 @@
-"""The model that ships at a table, and a server of it."""
+"""The shipped model as a move chooser, and an API and a server of it."""
 
 import threading
 from collections.abc import Iterator
@@ -18,13 +18,13 @@ def tiny() -> MoveChooser:
 
 @pytest.fixture(scope="session")
 def api(tiny: MoveChooser) -> PlayApi:
-    """Two models, which are one."""
+    """Return the API of two names for the same model."""
     return PlayApi([("tiny", tiny), ("other", tiny)])
 
 
 @pytest.fixture(scope="session")
 def server(api: PlayApi) -> Iterator[Server]:
-    """A server on a free port of this machine."""
+    """Yield a running server on a free local port."""
     served = Server("127.0.0.1", 0, api)
     thread = threading.Thread(target=served.serve_forever, daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Requests of the page: positions, answers and predictions of the model that ships."""
+"""Requests of the page: positions, answers and predictions of the shipped model."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from rookworld_rlvr.tasks.environment import render_environment_prompt
 BLACK_BEGINS = "4k3/8/8/8/8/8/8/R3K3 b Q - 0 7"
 
 
-def test_a_position_is_told_with_its_legal_moves_and_the_moves_so_far(api: PlayApi) -> None:
+def test_position_response_has_legal_moves_and_moves_so_far(api: PlayApi) -> None:
     response = api.position({"start": BLACK_BEGINS, "moves": ["e8d7", "e1c1"]})
     assert response["fen"] == "8/3k4/8/8/8/8/8/2KR4 b - - 2 8" and response["turn"] == "b"
     assert response["san"] == ["Kd7", "O-O-O+"] and (response["first"], response["begins"]) == (7, "b")
@@ -27,12 +27,12 @@ def test_a_position_is_told_with_its_legal_moves_and_the_moves_so_far(api: PlayA
     ("", ["f2f3", "e7e5", "g2g4", "d8h4"], "0-1 checkmate"),
     ("7k/5Q2/6K1/8/8/8/8/8 b - - 0 1", [], "1/2-1/2 stalemate"),
 ])  # fmt: skip
-def test_the_end_of_a_game_is_told(api: PlayApi, start: str, moves: list[str], ended: str) -> None:
+def test_position_response_reports_end_of_game(api: PlayApi, start: str, moves: list[str], ended: str) -> None:
     response = api.position({"start": start, "moves": moves})
     assert response["ended"] == ended and response["legal"] == []
 
 
-def test_the_answer_at_temperature_0_is_the_model_s_own(api: PlayApi, tiny: MoveChooser) -> None:
+def test_answer_at_temperature_0_is_the_model_best_move(api: PlayApi, tiny: MoveChooser) -> None:
     choice = tiny.choose(chess.Board(), DecodingConfig(), attempts=3)
     response = api.answer({})
     assert response["move"] == choice.move == best_move_text(response["text"]) and response["illegal"] == []
@@ -41,7 +41,7 @@ def test_the_answer_at_temperature_0_is_the_model_s_own(api: PlayApi, tiny: Move
     assert (response["number"], response["side"]) == (1, "White")
 
 
-def test_a_prediction_is_of_the_last_move_or_of_a_named_one(api: PlayApi, tiny: MoveChooser) -> None:
+def test_prediction_uses_the_last_move_or_the_given_move(api: PlayApi, tiny: MoveChooser) -> None:
     response = api.predict_board({"moves": ["e2e4"], "model": 1})
     assert response["text"] == tiny.next_state(render_environment_prompt(chess.STARTING_FEN, "e2e4", ["e2e4"]))
     assert response["true"] == "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR"
@@ -49,7 +49,7 @@ def test_a_prediction_is_of_the_last_move_or_of_a_named_one(api: PlayApi, tiny: 
     assert illegal["move"] == "e7e4" and illegal["true"] == response["true"]
 
 
-def test_no_move_can_be_asked_of_a_game_that_is_over(api: PlayApi) -> None:
+def test_answer_has_no_move_after_end_of_game(api: PlayApi) -> None:
     assert api.answer({"moves": ["f2f3", "e7e5", "g2g4", "d8h4"]})["move"] == ""
 
 
@@ -65,14 +65,14 @@ def test_no_move_can_be_asked_of_a_game_that_is_over(api: PlayApi) -> None:
     ("predict_board", {}, "got a game without one"), ("predict_board", {"move": "a+b+"}, "expected a move in UCI"),
     ("predict_board", {"move": 5}, "expected a move in UCI"),
 ])  # fmt: skip
-def test_questions_without_an_answer_are_refused_by_name(
+def test_invalid_request_is_refused_with_its_reason(
     api: PlayApi, question: str, arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(BadRequestError, match=message):
         getattr(api, question)(arguments)
 
 
-def test_who_waits_too_long_is_told_to_ask_again(tiny: MoveChooser, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_that_waits_too_long_raises_busy_error(tiny: MoveChooser, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api_module, "WAIT_S", 0.01)
     busy = PlayApi([("tiny", tiny)])
     with busy._one_at_a_time(), pytest.raises(BusyError):

@@ -1,4 +1,4 @@
-"""`load(model).play(fen)`, from Python, by the model that ships."""
+"""`load(model).play(fen)` from Python, with the shipped model."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ def test_an_impossible_position_is_not_played(fen: str) -> None:
         load().play(fen)
 
 
-def test_a_model_that_is_not_there_is_refused() -> None:
+def test_loading_a_missing_model_is_refused() -> None:
     with pytest.raises(UserError):
         load("/nope/model")
 

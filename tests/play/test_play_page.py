@@ -1,4 +1,4 @@
-"""The page in a browser: whole games, castling, promotion, and the board that the model believes in."""
+"""The page in a browser: whole games, castling, promotion, and the board that the model predicts."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ CASTLING_AND_PROMOTION = "7k/P5pp/8/8/8/8/8/4K2R w K - 0 1"
 
 @pytest.fixture
 def opened(browser: Any, server: Server) -> Iterator[Callable[[int], Any]]:
-    """The page, loaded; anything on the console fails the test."""
+    """Yield a function that opens the page. A message on its console fails the test."""
     pages = []
 
     def open_page(width: int) -> Any:
@@ -48,7 +48,7 @@ def click(page: Any, square: str) -> None:
 
 
 def move(page: Any, uci: str) -> None:
-    """Click a move, and in the dialog the piece that it promotes to."""
+    """Click a move, and the piece of a promotion in the dialog."""
     page.wait_for_timeout(250)
     click(page, uci[:2])
     click(page, uci[2:4])
@@ -64,7 +64,7 @@ def set_up(page: Any, fen: str) -> chess.Board:
 
 
 def moves_shown(page: Any, start: chess.Board) -> chess.Board:
-    """The position behind the moves that the page shows."""
+    """Return the position after the moves that the page shows."""
     board = start.copy()
     for word in page.inner_text("#moves").replace("…", ".").split():
         if not word.endswith("."):
@@ -73,7 +73,7 @@ def moves_shown(page: Any, start: chess.Board) -> chess.Board:
 
 
 def await_moves(page: Any, start: chess.Board, wanted: int) -> chess.Board:
-    """The position once the page shows so many moves."""
+    """Wait until the page shows the wanted number of moves, and return the position."""
     for _ in range(300):
         shown = moves_shown(page, start)
         if len(shown.move_stack) >= wanted:
@@ -83,7 +83,7 @@ def await_moves(page: Any, start: chess.Board, wanted: int) -> chess.Board:
 
 
 def strong_move(board: chess.Board) -> str:
-    """Mate in one or two, else what leaves the fewest replies without losing a piece, stalemate or repetition."""
+    """Return a mate in one or two, or the move with the fewest replies without a capture, stalemate or repetition."""
 
     def worth(candidate: chess.Move) -> tuple[bool, bool, bool, int]:
         after = board.copy()
@@ -111,7 +111,7 @@ def is_mate(board: chess.Board, answer: chess.Move) -> bool:
 
 
 @pytest.mark.parametrize("width", [390, pytest.param(1280, marks=pytest.mark.slow)])
-def test_a_whole_game_with_castling_and_a_promotion(opened: Callable[[int], Any], width: int) -> None:
+def test_whole_game_with_castling_and_promotion_can_be_played(opened: Callable[[int], Any], width: int) -> None:
     page = opened(width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     start = set_up(page, CASTLING_AND_PROMOTION)
@@ -131,7 +131,7 @@ def test_a_whole_game_with_castling_and_a_promotion(opened: Callable[[int], Any]
     assert page.inner_text("#moves").startswith("1. O-O") and "=Q" in page.inner_text("#moves")
 
 
-def test_the_believed_board_differs_where_the_model_is_wrong(opened: Callable[[int], Any], api: PlayApi) -> None:
+def test_predicted_board_is_marked_where_the_model_is_wrong(opened: Callable[[int], Any], api: PlayApi) -> None:
     board = chess.Board("r1b1k2r/pp1nbppp/2p1pn2/q7/2BP1B2/2N1PN2/PP3PPP/R2QK2R w KQkq - 4 9")
     predictions = (
         (move, api.predict_board({"start": board.fen(), "moves": [move.uci()]})) for move in board.legal_moves
@@ -162,7 +162,7 @@ def test_the_believed_board_differs_where_the_model_is_wrong(opened: Callable[[i
         }
 
 
-def test_two_models_play_each_other_and_can_be_paused_and_taken_back(opened: Callable[[int], Any]) -> None:
+def test_game_of_two_models_can_be_paused_and_taken_back(opened: Callable[[int], Any]) -> None:
     page = opened(1280)
     page.select_option("#white", "0")
     page.select_option("#black", "1")
@@ -183,7 +183,7 @@ def test_a_bad_fen_and_an_illegal_move_change_nothing(opened: Callable[[int], An
     page.fill("#fen", "nonsense")
     page.click("#start button")
     page.locator("#error", has_text="expected a FEN").wait_for()
-    # The console tells of the refused request.
+    # The console reports the refused request.
     assert len(page.console) == 1 and "400" in page.console[0]
     page.console.clear()
     move(page, "e2e5")

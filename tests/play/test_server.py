@@ -1,4 +1,4 @@
-"""The page's server: what it serves, and that nothing bad gets more than a 4xx."""
+"""The page's server: the files it serves, and the 4xx status of malformed requests."""
 
 import http.client
 import json
@@ -23,7 +23,7 @@ JSON = {"Content-Type": "application/json"}
 def call(
     server: Server, method: str, path: str, body: bytes | str = b"", headers: dict[str, str] | None = None
 ) -> tuple[int, Any]:
-    """Status and content."""
+    """Return status and content."""
     connection = http.client.HTTPConnection(*server.server_address[:2], timeout=60)
     try:
         connection.request(method, path, body, headers or {})
@@ -35,7 +35,7 @@ def call(
         connection.close()
 
 
-def test_the_page_and_all_that_it_loads_are_served(server: Server) -> None:
+def test_page_and_all_its_files_are_served(server: Server) -> None:
     assert call(server, "GET", "/")[0] == 200
     for path in FOLDER.rglob("*"):
         if path.is_file():
@@ -45,7 +45,7 @@ def test_the_page_and_all_that_it_loads_are_served(server: Server) -> None:
     assert status == 200 and all(f'id="{color}{piece}"'.encode() in content for color in "wb" for piece in "pnbrqk")
 
 
-def test_a_question_is_answered(server: Server) -> None:
+def test_api_request_is_answered(server: Server) -> None:
     status, response = call(server, "POST", "/api/position", json.dumps({"moves": ["e2e4"]}), JSON)
     assert status == 200 and response["san"] == ["e4"]
     assert call(server, "POST", "/api/models", "{}", JSON) == (200, {"models": ["tiny", "other"]})
@@ -64,7 +64,7 @@ def test_a_question_is_answered(server: Server) -> None:
     ("POST", "/api/position", b"", {"Content-Length": "x"}, 411),
     ("PUT", "/", b"", {}, 405), ("BREW", "/", b"", {}, 405),
 ])  # fmt: skip
-def test_bad_requests_are_refused_by_a_4xx_and_one_line(
+def test_bad_request_gets_4xx_status_and_one_line_error(
     server: Server, method: str, path: str, body: bytes, headers: dict[str, str], status: int
 ) -> None:
     try:
@@ -81,7 +81,7 @@ def test_bad_requests_are_refused_by_a_4xx_and_one_line(
     ("0.0.0.0", socket.gethostname(), 200), ("0.0.0.0", "localhost:8321", 200),
     ("127.0.0.2", "evil.example:8321", 403), ("127.0.0.2", "127.0.0.2:8321", 200), ("127.0.0.1", "192.168.1.7", 403),
 ])  # fmt: skip
-def test_another_site_s_name_is_refused_whatever_the_server_listens_on(
+def test_foreign_host_header_is_refused_on_every_listen_address(
     api: PlayApi, host: str, called: str, status: int
 ) -> None:
     with Server(host, 0, api) as opened:
@@ -93,7 +93,7 @@ def test_another_site_s_name_is_refused_whatever_the_server_listens_on(
     assert returned == status
 
 
-def test_a_thousand_malformed_requests_get_no_5xx_and_the_server_goes_on(server: Server) -> None:
+def test_thousand_malformed_requests_get_no_5xx_and_server_survives(server: Server) -> None:
     rng = random.Random(7)
     paths = ["/", "/api/position", "/api/answer", "/api/believe", "/api/models", "/page.js", "*", "", "//", "/\x00"]
     values = ["", "x", 3, -1, None, True, [], {}, ["e2e4"], ["e2e4"] * 2000, 1e400, "P" * 500, "8/8 w - -"]
@@ -110,7 +110,7 @@ def test_a_thousand_malformed_requests_get_no_5xx_and_the_server_goes_on(server:
         else:
             names = ["start", "moves", "model", "temperature", "move"]
             request = {name: rng.choice(values) for name in rng.sample(names, rng.randint(1, 5))}
-            # No question that a model would answer: this is about refusals, and they are quick.
+            # No request reaches the model, because refusals are the subject and are quick.
             request["model"] = rng.choice([-1, 99, "0", None])
             body = json.dumps(request)[: rng.randint(1, 3000)]
             method = rng.choice(["POST", "POST", "GET", "DELETE", "post"])
@@ -134,7 +134,7 @@ def test_a_thousand_malformed_requests_get_no_5xx_and_the_server_goes_on(server:
     assert call(server, "POST", "/api/models", "{}", JSON)[0] == 200
 
 
-def test_a_client_that_sends_nothing_is_let_go(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stalled_client_is_disconnected_after_timeout(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module._Handler, "timeout", 0.2)
     with socket.create_connection(server.server_address[:2], timeout=30) as connection:
         connection.sendall(b"POST /api/position HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{")
@@ -142,7 +142,7 @@ def test_a_client_that_sends_nothing_is_let_go(server: Server, monkeypatch: pyte
             pass
 
 
-def test_the_command_serves_until_it_is_interrupted_and_says_where() -> None:
+def test_play_command_prints_address_and_serves_until_interrupted() -> None:
     command = [sys.executable, "-m", "rookworld_rlvr", "play", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
@@ -157,7 +157,7 @@ def test_the_command_serves_until_it_is_interrupted_and_says_where() -> None:
     (["--model", "/nope"], "/nope"), (["--port", "99999"], "play: "), (["--port", "x"], "play: argument --port"),
     (["--host", "256.1.1.1", "--port", "0"], "play: "),
 ])  # fmt: skip
-def test_what_cannot_be_served_is_refused_in_one_line(
+def test_play_refuses_invalid_arguments_in_one_line(
     given: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["play", *given]) == 2

@@ -30,14 +30,14 @@ def said() -> list[str]:
 
 @pytest.fixture
 def session(tiny: MoveChooser, said: list[str]) -> Iterator[UciSession]:
-    """A conversation with the model that ships."""
+    """Yield a UCI session with the shipped model."""
     session = UciSession(lambda _: tiny, "tiny", said.append)
     yield session
     session.receive("quit")
 
 
 def talk(session: UciSession, said: list[str], *lines: str) -> list[str]:
-    """Answers once all searches have ended."""
+    """Send the lines and return the answers once all searches have ended."""
     said.clear()
     for line in lines:
         session.receive(line)
@@ -45,7 +45,7 @@ def talk(session: UciSession, said: list[str], *lines: str) -> list[str]:
     return list(said)
 
 
-def test_it_introduces_itself_with_its_options(session: UciSession, said: list[str]) -> None:
+def test_uci_command_lists_all_options(session: UciSession, said: list[str]) -> None:
     message = talk(session, said, "uci", "isready")
     assert message[0].startswith("id name ") and message[-2:] == ["uciok", "readyok"]
     options = [line.split()[2] for line in message if line.startswith("option name ")]
@@ -53,7 +53,7 @@ def test_it_introduces_itself_with_its_options(session: UciSession, said: list[s
 
 
 @pytest.mark.parametrize("positions", [4, pytest.param(20, marks=pytest.mark.slow)])
-def test_at_temperature_0_the_move_is_the_model_s_own_best_move(
+def test_uci_move_at_temperature_0_is_the_model_best_move(
     positions: int, tiny: MoveChooser, session: UciSession, said: list[str]
 ) -> None:
     own = 0
@@ -69,7 +69,7 @@ def test_at_temperature_0_the_move_is_the_model_s_own_best_move(
     assert own >= 0.8 * positions
 
 
-def test_candidates_are_told_with_their_evals_the_move_first(session: UciSession, said: list[str]) -> None:
+def test_info_lines_list_candidates_with_evals_and_best_move_first(session: UciSession, said: list[str]) -> None:
     message = talk(session, said, "setoption name MultiPV value 5", "position startpos moves e2e4", "go depth 1")
     lines = [line.split() for line in message if line.startswith("info depth")]
     assert [line[4] for line in lines] == [str(place) for place in range(1, len(lines) + 1)] and len(lines) > 2
@@ -82,7 +82,7 @@ def test_searchmoves_limits_the_answer(session: UciSession, said: list[str]) -> 
     assert last in ("bestmove a2a3", "bestmove h2h4")
 
 
-def test_an_infinite_search_is_answered_at_stop_and_not_before(session: UciSession, said: list[str]) -> None:
+def test_infinite_search_is_answered_only_at_stop(session: UciSession, said: list[str]) -> None:
     said.clear()
     session.receive("position startpos")
     session.receive("go infinite")
@@ -96,7 +96,7 @@ def test_an_infinite_search_is_answered_at_stop_and_not_before(session: UciSessi
     assert sum(line.startswith("bestmove") for line in said) == 1
 
 
-def test_a_position_without_a_move_is_answered(session: UciSession, said: list[str]) -> None:
+def test_position_without_legal_moves_is_answered_with_null_move(session: UciSession, said: list[str]) -> None:
     mated = "R6k/6pp/8/8/8/8/8/7K b - - 0 1"
     assert talk(session, said, f"position fen {mated}", "go") == ["bestmove 0000"]
 
@@ -115,7 +115,7 @@ def test_a_position_without_a_move_is_answered(session: UciSession, said: list[s
         ("castle", "unknown command: castle"),
     ],
 )
-def test_bad_input_is_told_in_one_line_and_changes_nothing(
+def test_malformed_uci_line_is_reported_and_changes_nothing(
     session: UciSession, said: list[str], line: str, message: str
 ) -> None:
     talk(session, said, f"position fen {MATE}")
@@ -125,7 +125,7 @@ def test_bad_input_is_told_in_one_line_and_changes_nothing(
     assert chess.Move.from_uci(last.split()[1]) in chess.Board(MATE).legal_moves
 
 
-def test_a_thousand_broken_lines_bring_nothing_but_info_strings(session: UciSession, said: list[str]) -> None:
+def test_thousand_malformed_uci_lines_give_only_info_strings(session: UciSession, said: list[str]) -> None:
     rng = random.Random(0)
     words = ["position", "fen", "startpos", "moves", "setoption", "name", "value", "stop", "ponderhit", "isready"]
     words += ["Temperature", "MultiPV", "e2e4", "e9", "-1", "w", "KQkq", "8/8/8/8/8/8/8/8", "\x00", "é", "1e999"]
@@ -140,7 +140,7 @@ def test_a_thousand_broken_lines_bring_nothing_but_info_strings(session: UciSess
     assert talk(session, said, "position startpos", "go")[-1].startswith("bestmove ")
 
 
-def test_an_illegal_answer_is_replaced_and_said(small_model: Path, said: list[str]) -> None:
+def test_illegal_answer_is_replaced_and_reported(small_model: Path, said: list[str]) -> None:
     session = UciSession(lambda path: load_chooser(path, seed=0), str(small_model), said.append)
     message = talk(session, said, "setoption name Attempts value 0", "position startpos", "go", "go")
     moves = [line.split()[1] for line in message if line.startswith("bestmove")]
@@ -152,16 +152,14 @@ def test_an_illegal_answer_is_replaced_and_said(small_model: Path, said: list[st
     session.receive("quit")
 
 
-def test_a_checkpoint_that_is_none_leaves_the_model_in_place(small_model: Path, said: list[str]) -> None:
+def test_missing_checkpoint_keeps_the_loaded_model(small_model: Path, said: list[str]) -> None:
     session = UciSession(lambda path: load_chooser(path, seed=0), str(small_model), said.append)
     [message] = talk(session, said, "isready", "setoption name Checkpoint value /nope")[1:]
     assert message.startswith("info string setoption: ") and "/nope" in message
     assert talk(session, said, "isready") == ["readyok"]
 
 
-def test_a_folder_that_is_none_is_refused_at_the_start(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_uci_refuses_missing_model_folder(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("uci\nisready\n"))
     assert main(["uci", "--model", "/nope"]) == 2
     said = capfd.readouterr()
@@ -169,13 +167,13 @@ def test_a_folder_that_is_none_is_refused_at_the_start(
     assert said.err.startswith("rookworld: ") and said.err.count("\n") == 1
 
 
-def test_the_introduction_needs_no_torch() -> None:
+def test_uci_introduction_imports_no_torch() -> None:
     code = "import sys, rookworld_rlvr.app.cli, rookworld_rlvr.app.uci; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0, "xboard waits 10 seconds for it"
 
 
 @pytest.mark.parametrize(("games", "most"), [(1, 12), pytest.param(2, 300, marks=pytest.mark.slow)])
-def test_python_chess_plays_whole_games_against_it(games: int, most: int) -> None:
+def test_python_chess_client_plays_whole_games(games: int, most: int) -> None:
     command = [sys.executable, "-m", "rookworld_rlvr", "uci"]
     with chess.engine.SimpleEngine.popen_uci(command, timeout=120) as engine:
         engine.configure({"Temperature": "0.6", "TopK": 5})
@@ -183,7 +181,7 @@ def test_python_chess_plays_whole_games_against_it(games: int, most: int) -> Non
             board, rng = drawn_opening(number, 0), random.Random(number)
             while not board.is_game_over(claim_draw=True) and len(board.move_stack) < most:
                 if board.turn == (number % 2 == 0):
-                    # python-chess raises where the engine's move is illegal.
+                    # python-chess raises if the engine's move is illegal.
                     move = engine.play(board, chess.engine.Limit(time=0.1), game=number).move
                     assert move is not None
                 else:

@@ -1,4 +1,4 @@
-"""Targets of the recipe's examples by hand, its fast tokenizer, its features, and the form that is exported."""
+"""The recipe's examples have the targets computed by hand; its fast encoder, features and export are checked too."""
 
 import random
 from collections import Counter
@@ -31,7 +31,7 @@ from tiny_model.policy_examples import BOARD_AT, PolicyExamples, attacks_of, coa
 from tiny_model.tokenizer import build_tokenizer, placed_pieces
 
 TOKENIZER: Any = build_tokenizer()
-# Two moves win, and one of them mates; the king's moves draw.
+# Two moves win, one of them by mate; all other moves draw.
 FEN = "6k1/5ppp/8/8/8/8/8/R6K w - - 0 1"
 MOVES = {move.uci(): 0.0 for move in chess.Board(FEN).legal_moves} | {"a1a8": 999.99, "a1a7": 5.0}
 EVALS = MoveEvals(FEN, "test", MOVES)
@@ -49,13 +49,13 @@ def transitions(make_lines: Callable[[int, int], list[str]], tmp_path_factory: p
     return [row for row in read_corpus(file).examples if row.task is Task.environment]
 
 
-def test_targets_follow_the_evaluations_and_omit_named_moves() -> None:
+def test_move_targets_follow_evals_and_omit_earlier_candidates() -> None:
     example = PolicyExamples(TOKENIZER).example(EVALS)
     words = TOKENIZER.convert_ids_to_tokens(example.tokens)
     squares = [(words[at].strip(), shares) for at, _, shares in example.soft]
     named = ["".join(pair) for pair in zip([w for w, _ in squares[::2]], [w for w, _ in squares[1::2]], strict=True)]
     assert named[:2] == ["a1a8", "a1a7"] and named[-1] == named[0] and len(set(named[:-1])) == 5
-    # The mate has 0.12 more than 0.999, the other win 0.863: at a temperature of 0.04 nothing else counts.
+    # The mate scores 0.999 + 0.12, the other win 0.863: at a temperature of 0.04 the mate has nearly all of the target.
     first_shares = squares[0][1]
     assert first_shares[chess.A1] > 0.99 and first_shares.sum() == pytest.approx(1.0)
     for (word, shares), place in zip(squares[::2], range(5), strict=False):
@@ -64,13 +64,13 @@ def test_targets_follow_the_evaluations_and_omit_named_moves() -> None:
         assert shares[chess.parse_square(word)] > 0
 
 
-def test_the_best_move_is_a_copy_of_the_first_candidate() -> None:
+def test_best_move_target_equals_the_first_candidate() -> None:
     *_, (_, _, origin), (_, _, target) = PolicyExamples(TOKENIZER).example(EVALS).soft
     assert (origin[chess.A1], target[chess.A8]) == (1.0, 1.0)
 
 
-def test_the_likeliest_first_square_begins_the_best_move() -> None:
-    # Eight moves of the king are nearly as good as the rook's one: together they would outweigh it.
+def test_most_likely_origin_square_belongs_to_the_best_move() -> None:
+    # Eight king moves are each nearly as good as the best rook move; summed by origin square they would outweigh it.
     fen = "8/8/8/3K4/8/8/7p/k6R w - - 0 1"
     evals = {move.uci(): (0.5 if move.uci() == "h1h2" else 0.49) for move in chess.Board(fen).legal_moves}
     _, _, shares = PolicyExamples(TOKENIZER).example(MoveEvals(fen, "test", evals)).soft[0]
@@ -85,7 +85,7 @@ def test_every_token_of_a_completion_has_one_target() -> None:
     assert words[example.win_at] == " 1" and words[example.win_at + 1].strip() != "1"
 
 
-def test_boards_have_the_distribution_and_legality_of_moves() -> None:
+def test_board_targets_hold_move_distribution_and_legality() -> None:
     board = PolicyExamples(TOKENIZER).board(EVALS)
     assert board.legal.sum() == len(MOVES) and board.moves.sum() == pytest.approx(1.0)
     rook = board.squares.index(chess.A1, board.own_at)
@@ -93,7 +93,7 @@ def test_boards_have_the_distribution_and_legality_of_moves() -> None:
     assert not board.legal[: board.own_at].any()
 
 
-def test_the_boards_tokens_stand_where_the_heads_read() -> None:
+def test_board_tokens_are_where_the_heads_read_them() -> None:
     board = PolicyExamples(TOKENIZER).board(EVALS)
     words = TOKENIZER.convert_ids_to_tokens(board.tokens)[BOARD_AT : BOARD_AT + len(board.squares)]
     pieces = (chess.A8, chess.G8, chess.F7, chess.G7, chess.H7, chess.A1, chess.H1)
@@ -102,7 +102,7 @@ def test_the_boards_tokens_stand_where_the_heads_read() -> None:
     assert [word[0] for word in words[1:]] == list("kpppRKkpppRK")
 
 
-def test_a_moves_value_halves_with_each_tenth_of_win_probability_lost() -> None:
+def test_move_value_halves_per_tenth_of_win_probability_lost() -> None:
     wins = {move: win_probability(pawns) for move, pawns in MOVES.items()}
     board = PolicyExamples(TOKENIZER).board(EVALS)
     assert board.repeated_at == len(placed_pieces(FEN.split()[0])) and not board.move_values[: board.own_at].any()
@@ -113,7 +113,7 @@ def test_a_moves_value_halves_with_each_tenth_of_win_probability_lost() -> None:
     assert np.count_nonzero(board.move_values) == len(wins)
 
 
-def test_only_repeated_pieces_have_targets_for_attacks() -> None:
+def test_collated_masks_cover_repeated_and_own_pieces() -> None:
     boards = [PolicyExamples(TOKENIZER).board(EVALS), PolicyExamples(TOKENIZER).board(mirrored(EVALS))]
     batch = collate_boards(boards)
     assert batch.repeated_BM.sum(1).tolist() == [len(board.squares) - board.repeated_at for board in boards]
@@ -121,7 +121,7 @@ def test_only_repeated_pieces_have_targets_for_attacks() -> None:
     assert not (batch.own_BM & ~batch.repeated_BM).any()
 
 
-def test_attacks_are_those_of_python_chess() -> None:
+def test_attacks_equal_python_chess_attacks() -> None:
     board, squares = chess.Board(FEN), (chess.A8, chess.G8, chess.A1)
     for origin, attacks in zip(squares, attacks_of(board, squares), strict=True):
         assert {square for square in chess.SQUARES if attacks[square]} == set(board.attacks(origin))
@@ -130,17 +130,17 @@ def test_attacks_are_those_of_python_chess() -> None:
 @pytest.mark.parametrize(
     ("pawns", "expected"), [(0.04, 0.0), (-0.26, -0.3), (2.6, 2.5), (-7.4, -7.0), (999.97, 999.97), (-0.01, 0.0)]
 )
-def test_evals_are_rounded_to_a_grid_that_grows(pawns: float, expected: float) -> None:
+def test_evals_are_rounded_more_coarsely_as_they_grow(pawns: float, expected: float) -> None:
     assert coarse(pawns) == expected and str(coarse(pawns)) != "-0.0"
 
 
-def test_the_fast_encoder_gives_the_tokenizers_ids(make_lines: Callable[[int, int], list[str]]) -> None:
+def test_fast_encoder_equals_the_tokenizer(make_lines: Callable[[int, int], list[str]]) -> None:
     encode = Encoder(TOKENIZER)
     for line in make_lines(3, 60):
         assert encode(line) == TOKENIZER(line).input_ids and TOKENIZER.decode(encode(line)) == line
 
 
-def test_the_export_is_the_same_function_in_a_stock_qwen3() -> None:
+def test_export_to_stock_qwen3_gives_the_same_logits() -> None:
     torch.manual_seed(0)
     trained = ModelWithHeads(Shape(2, 32, 2, 1), token_features(TOKENIZER))
     for parameter in trained.parameters():
@@ -169,7 +169,7 @@ def test_transitions_are_sampled_by_class_and_illegal_ones_by_kind() -> None:
     assert sampled["illegal geometry"] == pytest.approx(sampled["illegal blocked"], rel=0.2)
 
 
-def test_a_renumbered_row_has_the_completion_that_is_right_for_it(transitions: list[Example]) -> None:
+def test_renumbered_row_gets_a_matching_completion(transitions: list[Example]) -> None:
     for row in transitions:
         other = renumbered(row, 1)
         before, after = parse_environment_prompt(row.prompt), parse_environment_prompt(other.prompt)
@@ -187,7 +187,7 @@ def test_a_renumbered_row_has_the_completion_that_is_right_for_it(transitions: l
     [
         (chess.STARTING_FEN, "e2e5", 0, set()),
         (chess.STARTING_FEN, "e2e4", 1, {"P"}),
-        # The rook's token takes the place of the blank square a8.
+        # The rook's token replaces the token of the empty square a8.
         (FEN, "a1a8", 2, {"R"}),
         ("7k/8/6K1/5Q2/8/8/8/8 w - - 0 1", "f5f7", 3, {"Q"}),
     ],
@@ -214,7 +214,7 @@ def test_an_environment_example_has_an_outcome_and_copied_pieces(
         ("4r2k/8/8/8/8/8/4R3/4K3 w - - 0 1", "e2d2", {f"e{n}" for n in range(3, 9)}),
     ],
 )
-def test_legal_targets_are_predicted_at_the_square_that_the_move_leaves(fen: str, uci: str, targets: set[str]) -> None:
+def test_legal_targets_are_predicted_at_the_origin_square(fen: str, uci: str, targets: set[str]) -> None:
     example = EnvironmentExamples(TOKENIZER).example(environment_row(fen, uci))
     assert TOKENIZER.convert_ids_to_tokens(example.tokens[example.origin_at]) == uci[:2]
     assert TOKENIZER.convert_ids_to_tokens(example.tokens[example.origin_at - 1]) == "+"

@@ -1,4 +1,4 @@
-"""The shipped tokenizer restores its text, and prompt and completion split cleanly."""
+"""The recipe's tokenizer restores its text, and no token spans prompt and completion."""
 
 import random
 import re
@@ -43,7 +43,7 @@ def examples(
     return rows
 
 
-def test_generated_rows_survive_and_have_no_unknown_token(
+def test_generated_rows_round_trip_without_unknown_tokens(
     examples: tuple[Example, ...],
 ) -> None:
     for example in examples:
@@ -52,13 +52,13 @@ def test_generated_rows_survive_and_have_no_unknown_token(
         assert TOKENIZER.unk_token_id not in ids(line)
 
 
-def test_prompt_and_completion_tokenise_alike_apart_and_together(examples: tuple[Example, ...]) -> None:
+def test_separate_and_joint_tokenisation_are_equal(examples: tuple[Example, ...]) -> None:
     for example in examples:
         apart = ids(example.prompt) + ids(str(example.completion))
         assert apart == ids(example.prompt + str(example.completion))
 
 
-def test_shipped_rows_survive_and_have_no_unknown_token() -> None:
+def test_shipped_rows_round_trip_without_unknown_tokens() -> None:
     rows = read_corpus(default_file("held_out.jsonl")).examples
     for example in random.Random(0).sample(rows, 100):
         tokens = ids(example.prompt + str(example.completion))
@@ -67,7 +67,7 @@ def test_shipped_rows_survive_and_have_no_unknown_token() -> None:
 
 
 @pytest.mark.parametrize(("placement", "pieces"), [(START, 32), ("8/8/8/3k4/8/8/8/6K1", 3), ("8/8/8/8/8/8/8/8", 1)])
-def test_a_board_is_one_token_per_piece_and_one_for_a8(placement: str, pieces: int) -> None:
+def test_board_has_one_token_per_piece_and_one_for_an_empty_a8(placement: str, pieces: int) -> None:
     for prompt in ("A: ", ""):
         text = f"{prompt}{placement} w KQkq - 0 1"
         tokens = ids(text)
@@ -86,20 +86,20 @@ def test_a_policy_prompt_repeats_opponents_then_own_pieces(side: str, repeated: 
     assert not set(names[10:]) & set(names[:10])
 
 
-def test_a_move_on_the_board_changes_the_token_of_its_piece_alone() -> None:
+def test_move_changes_only_the_token_of_the_moved_piece() -> None:
     moved = START.replace("8/PPPPPPPP", "4P3/PPPP1PPP")
     before, after = (ids(f"{placement} b - - 0 1") for placement in (START, moved))
     assert len(set(before) ^ set(after)) == 2
 
 
-def test_a_prompts_board_names_the_side_to_move() -> None:
+def test_prompt_board_tokens_encode_the_side_to_move() -> None:
     white, black = (set(ids(f"P: {START} {side} - - 0 1")[1:33]) for side in "wb")
     assert not white & black
     assert set(ids(f"A: {START} w - - 0 1")[1:33]) == white
     assert not set(ids(f"{START} w - - 0 1")[:32]) & (white | black)
 
 
-def test_a_completion_repeats_a_prompts_pieces_by_other_tokens() -> None:
+def test_echo_ids_map_prompt_pieces_to_completion_pieces() -> None:
     echoes = echo_ids(TOKENIZER)
     prompt = ids(f"A: {START} b KQkq - 0 1+e7e5+e7e5+")
     board = ids(f"{START} b - - 0 1")[:32]
@@ -107,7 +107,7 @@ def test_a_completion_repeats_a_prompts_pieces_by_other_tokens() -> None:
     assert [echoes[token] for token in prompt[33:]] == prompt[33:]
 
 
-def test_squares_twice_or_out_of_order_do_not_decode_to_the_board() -> None:
+def test_repeated_or_misordered_squares_do_not_decode_to_the_board() -> None:
     tokens = ids(f"{START} w KQkq - 0 1")
     for wrong in ([*tokens[:5], tokens[4], *tokens[5:]], [*tokens[:3], tokens[7], *tokens[4:]], tokens[1:]):
         assert text_of(wrong).split(" ")[0] != START
@@ -119,36 +119,36 @@ def test_a_move_shares_no_token_with_its_neighbours() -> None:
 
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(st.text(alphabet=string.printable, max_size=60))
-def test_any_printable_ascii_survives(text: str) -> None:
+def test_printable_ascii_round_trips(text: str) -> None:
     assert text_of(ids(text)) == text
 
 
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(st.text(alphabet="12345678/ wbKQkqpPnN-", max_size=40))
-def test_text_that_is_almost_a_board_survives_without_touching_digits(text: str) -> None:
+def test_near_board_text_without_adjacent_digits_round_trips(text: str) -> None:
     assume(not re.search("[0-9]{2}", text))
     assert text_of(ids(text)) == text
 
 
-def test_touching_digits_of_a_rank_are_added_up() -> None:
+def test_adjacent_digits_of_a_rank_are_summed() -> None:
     assert text_of(ids("11/")) == "2/"
 
 
-def test_special_tokens_differ_and_pads_go_in_front() -> None:
+def test_special_tokens_differ_and_padding_is_on_the_left() -> None:
     special = {TOKENIZER.eos_token_id, TOKENIZER.pad_token_id, TOKENIZER.unk_token_id}
     assert len(special) == 3
     padded = TOKENIZER(["P: ", "P: 8"], padding=True).input_ids
     assert padded[0][0] == TOKENIZER.pad_token_id
 
 
-def test_a_saved_folder_loads_by_plain_autotokenizer(examples: tuple[Example, ...], tmp_path: Path) -> None:
+def test_saved_tokenizer_loads_with_autotokenizer(examples: tuple[Example, ...], tmp_path: Path) -> None:
     TOKENIZER.save_pretrained(tmp_path)
     assert not list(tmp_path.glob("*.py"))
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     assert_alike(loaded, examples)
 
 
-def test_the_shipped_tokenizer_is_the_one_this_code_builds(examples: tuple[Example, ...]) -> None:
+def test_shipped_tokenizer_equals_the_built_one(examples: tuple[Example, ...]) -> None:
     assert_alike(AutoTokenizer.from_pretrained(tiny_model_folder()), examples)
 
 

@@ -1,4 +1,4 @@
-"""The recipe's training learns, resumes to the same bits, and leaves out what is held out; its command makes a toy."""
+"""The recipe's training learns, resumes to the same bits and skips held-out rows; its command saves a small model."""
 
 import os
 import random
@@ -90,7 +90,7 @@ def test_all_losses_fall(transitions: list[Example], tmp_path: Path) -> None:
 
 
 class _Types(TorchDispatchMode):
-    """Types of the tensors that operations return."""
+    """A mode that records the types of the tensors that operations return."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class _Types(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("bf16", [False, True])
-def test_without_bf16_no_update_is_computed_in_bfloat16(transitions: list[Example], bf16: bool) -> None:
+def test_bfloat16_is_used_only_with_the_bf16_option(transitions: list[Example], bf16: bool) -> None:
     training = Training(replace(SMALL, bf16=bf16), seed=3, device=CPU)
     with _Types() as types:
         training.train_step(positions(4), TransitionPool(transitions))
@@ -115,9 +115,9 @@ def test_a_training_starts_from_an_exported_model(transitions: list[Example], tm
     started = Training(replace(SMALL, start=str(tmp_path / "first" / "model")), seed=4, device=CPU)
     tokens_BT = torch.randint(0, 500, (2, 20))
     expected, logits = (model.exported()(tokens_BT).logits for model in (learned, started))
-    # A folder has the weights in bfloat16.
+    # The exported weights are in bfloat16.
     assert torch.allclose(expected, logits, atol=0.05) and expected.std() > 0.1
-    # At first the heads learn alone.
+    # During the warm-up only the heads are trained.
     pool = TransitionPool(transitions)
     for step in range(SMALL.warmup_steps + 1):
         before = started.model.embeddings().detach().clone(), started.model.piece.weight.detach().clone()
@@ -166,7 +166,7 @@ def test_a_step_does_not_depend_on_its_threads_and_parts(
     assert in_one_part == pytest.approx(one, rel=1e-4)
 
 
-def test_positions_in_check_and_with_one_mate_have_their_shares() -> None:
+def test_check_and_mate_positions_are_sampled_by_their_shares() -> None:
     check, mate, two_mates = "4k3/8/8/8/8/8/4r3/4K3 w - - 0 1", FEN, "6k1/5ppp/8/8/8/8/8/RR5K w - - 0 1"
     evals = {check: {"e1e2": 5.0}, mate: {"a1a8": 999.99}, two_mates: {"a1a8": 999.99, "b1b8": 999.99}}
     rare = [render_move_evals(MoveEvals(fen, "test", moves)) for fen, moves in evals.items()]
@@ -179,7 +179,7 @@ def test_positions_in_check_and_with_one_mate_have_their_shares() -> None:
     assert kings / 1000 == pytest.approx(0.2, abs=0.06)
 
 
-def test_a_longer_run_resumes_before_its_decay_alone(transitions: list[Example], tmp_path: Path) -> None:
+def test_longer_run_resumes_only_from_before_its_decay(transitions: list[Example], tmp_path: Path) -> None:
     learn(tmp_path / "out", transitions, replace(SMALL, steps=4, decay_fraction=0.0))
     longer, logged = learn(tmp_path / "out", transitions, replace(SMALL, steps=8, decay_fraction=0.5))
     assert longer.step == 8 and logged[-1]["lr"] == 0.0
@@ -187,7 +187,7 @@ def test_a_longer_run_resumes_before_its_decay_alone(transitions: list[Example],
         learn(tmp_path / "out", transitions, replace(SMALL, steps=12, decay_fraction=0.5))
 
 
-def test_another_trainings_state_is_refused_by_name(transitions: list[Example], tmp_path: Path) -> None:
+def test_state_of_another_training_is_refused_with_the_difference(transitions: list[Example], tmp_path: Path) -> None:
     learn(tmp_path / "out", transitions)
     with pytest.raises(UserError, match="seed: expected 3"):
         Training(SMALL, seed=4, device=CPU).resume(tmp_path / "out", positions(8), transitions)
@@ -198,17 +198,17 @@ def test_another_trainings_state_is_refused_by_name(transitions: list[Example], 
         Training(lighter, seed=3, device=CPU).resume(tmp_path / "out", positions(8), transitions)
 
 
-def test_the_exported_folder_loads_with_the_plain_auto_classes(transitions: list[Example], tmp_path: Path) -> None:
+def test_exported_recipe_model_loads_with_auto_classes(transitions: list[Example], tmp_path: Path) -> None:
     training, _ = learn(tmp_path / "out", transitions)
     folder = tmp_path / "out" / "model"
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     assert AutoTokenizer.from_pretrained(folder).get_vocab() == training.tokenizer.get_vocab()
     tokens = torch.tensor([training.tokenizer(f"P: {FEN}").input_ids])
-    # Saved in bfloat16.
+    # The exported weights are in bfloat16.
     torch.testing.assert_close(model(tokens).logits, training.exported()(tokens).logits, atol=0.1, rtol=0.05)
 
 
-def test_held_out_and_excluded_positions_are_not_learned_from(transitions: list[Example], tmp_path: Path) -> None:
+def test_held_out_and_excluded_positions_are_not_trained_on(transitions: list[Example], tmp_path: Path) -> None:
     held_out = next(row for row in read_corpus(default_file("held_out.jsonl")).examples if row.task is Task.policy)
     fens = [held_out.prompt.removeprefix("P: "), FEN, *(evals.fen for evals in positions(2))]
     lines = [f"{render_move_evals(MoveEvals(fen, 'test', {'a1a8': 0.0}))}\n" for fen in fens]
@@ -235,12 +235,12 @@ def test_held_out_and_excluded_positions_are_not_learned_from(transitions: list[
     ],
     ids=str,
 )
-def test_options_that_train_nothing_are_refused(changes: dict[str, Any]) -> None:
+def test_invalid_recipe_options_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="training"):
         TrainingConfig(**changes)
 
 
-def test_every_weight_changes_its_loss(transitions: list[Example]) -> None:
+def test_each_loss_weight_scales_its_loss(transitions: list[Example]) -> None:
     config = replace(SMALL, layers=1, width=16, policy_examples=2, environment_examples=1)
     before = one_step(config, transitions)
     for name in ("moves", "legal", "attacks", "move_values", "pieces", "win_probability", "outcome", "targets"):
@@ -270,7 +270,9 @@ def test_options_and_the_quick_preset_are_parsed() -> None:
         (["out", "training.weights.legal=-1"], "training.weights: expected weights of at least 0"),
     ],
 )
-def test_wrong_arguments_are_one_line(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_recipe_arguments_are_refused_in_one_line(
+    words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert recipe.main(words) == 2
     errors = capsys.readouterr().err
     assert errors.startswith("tiny_model: ") and expected in errors and errors.count("\n") == 1
@@ -291,7 +293,7 @@ def test_run_sh_passes_its_arguments_to_the_recipe(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_quick_recipe_makes_a_model_and_resumes_after_an_interrupt(stockfish: str, tmp_path: Path) -> None:
+def test_quick_recipe_resumes_after_an_interrupt_and_saves_a_model(stockfish: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-m", "tiny_model", str(out), "quick", "processes=1", "threads=1", "device=cpu"]
     path = os.pathsep.join(map(str, (ROOT / "recipes", ROOT / "src")))

@@ -1,4 +1,4 @@
-"""Runs as their folders tell them, made by hand."""
+"""Records of runs made by hand, and the folders of such runs."""
 
 import json
 import random
@@ -39,7 +39,7 @@ def write_run(folder: Path, run: RunRecord) -> None:
 
 @pytest.fixture(scope="session")
 def record() -> Callable[..., RunRecord]:
-    """A run of some steps, with a key that got better, one that got worse, an unchanged one, and a lost match."""
+    """Return a function that makes a run with a better, a worse and an unchanged key, and a lost match."""
 
     def make(name: str = "2026-11-22/10-00-00-run", steps: int = 60, seed: int = 0) -> RunRecord:
         rng = random.Random(seed)

@@ -20,7 +20,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture
 def curves(record: Callable[..., RunRecord]) -> Callable[..., list[RunRecord]]:
-    """Runs whose loss falls from 0.2 to the given values in 60 steps."""
+    """Return a function that makes runs whose loss falls from 0.2 to the given values in 60 steps."""
 
     def make(*ends: float) -> list[RunRecord]:
         runs = []
@@ -52,7 +52,7 @@ def test_the_band_is_the_range_over_runs_about_their_mean(curves: Callable[..., 
     assert heights(mean)[-1] > heights(mean)[0], "the loss falls"
 
 
-def test_the_start_and_the_simple_rules_are_lines_with_names(curves: Callable[..., list[RunRecord]]) -> None:
+def test_start_and_simple_rules_are_labelled_lines(curves: Callable[..., list[RunRecord]]) -> None:
     picture = ElementTree.fromstring(learning_curve_svg(curves(0.1)))
     names = {text.text for text in picture.iter(f"{SVG}text")}
     assert {"start", "random move", "exchange rule", "trained", "start: best move is legal"} <= names
@@ -61,7 +61,7 @@ def test_the_start_and_the_simple_rules_are_lines_with_names(curves: Callable[..
     assert len(levels) == 4
 
 
-def test_a_picture_and_a_page_are_written_from_folders(
+def test_curve_picture_is_written_from_run_folders(
     curves: Callable[..., list[RunRecord]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = curves(0.1, 0.12, 0.14)

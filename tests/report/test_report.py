@@ -1,4 +1,4 @@
-"""A run's report: its summary, its boards and its points; the same bytes for the same run; quick for long runs."""
+"""A run's report: its summary, boards, charts and transcripts, its reproducibility, and its time for long runs."""
 
 import re
 import subprocess
@@ -24,7 +24,7 @@ from .conftest import BELIEVED, ENVIRONMENT, MATE, POLICY, said, write_run
 Make = Callable[..., RunRecord]
 
 
-def test_the_match_is_told_with_its_endings_and_both_scores(record: Make) -> None:
+def test_match_summary_has_endings_and_both_scores(record: Make) -> None:
     run = record()
     share = {"value": 0.75, "low": 0.7, "high": 0.8, "n": 400}
     run.summary["match"] |= {
@@ -41,7 +41,7 @@ def test_the_match_is_told_with_its_endings_and_both_scores(record: Make) -> Non
     assert "material alone decided most games" in summarise_run(run.summary, run.metrics).match
 
 
-def test_the_summary_begins_with_the_match_and_names_losses_first(record: Make) -> None:
+def test_summary_begins_with_match_and_lists_losses_before_gains(record: Make) -> None:
     run = record()
     match, worse, better, same, warning = summarise_run(run.summary, run.metrics).sentences()
     assert "-60 Elo [-90, -30], worse" in match and "score 0.415; 400 games" in match
@@ -51,14 +51,14 @@ def test_the_summary_begins_with_the_match_and_names_losses_first(record: Make) 
     assert warning == "Warning: kl, shown after 4 steps, first 41, last 44."
 
 
-def test_a_loss_without_correction_is_perhaps_worse(record: Make) -> None:
+def test_uncorrected_loss_is_reported_as_perhaps_worse(record: Make) -> None:
     run = record()
     summary = run.summary | {"perhaps_worse": ["policy/valid"], "detectable": {"policy/valid": 0.0125}}
     [sentence] = [text for text in summarise_run(summary, []).sentences() if text.startswith("Perhaps worse")]
     assert "policy/valid 0.900 → 0.950" in sentence and "0.013 is found 4 times in 5" in sentence
 
 
-def test_a_reward_that_rises_alone_is_a_warning(record: Make) -> None:
+def test_reward_rise_without_better_key_is_a_warning(record: Make) -> None:
     run = record()
     alone = {**run.summary, "better": []}
     assert any("reward rose" in sign for sign in summarise_run(alone, run.metrics).signs)
@@ -66,13 +66,13 @@ def test_a_reward_that_rises_alone_is_a_warning(record: Make) -> None:
     assert not any("reward rose" in sign for sign in summarise_run(alone, flat).signs)
 
 
-def test_a_run_without_evaluation_says_that_nothing_is_known() -> None:
+def test_run_without_evaluation_reports_nothing_evaluated() -> None:
     assert "Nothing was evaluated" in summarise_run({}, []).no_difference
     evaluated_nothing = {"gain": {}, "match": {}, "worse": [], "better": []}
     assert "Nothing was evaluated" in summarise_run(evaluated_nothing, []).no_difference
 
 
-def test_candidates_are_drawn_as_arrows_with_their_evals_and_illegal_ones_are_told() -> None:
+def test_candidates_are_arrows_with_evals_and_illegal_ones_are_marked() -> None:
     drawn = draw(said(1, POLICY, MATE, 1.0))
     candidates = [(move.text, move.eval, move.legal, move.best, move.repeated) for move in drawn.candidates]
     assert candidates == [
@@ -82,17 +82,17 @@ def test_candidates_are_drawn_as_arrows_with_their_evals_and_illegal_ones_are_to
     [board] = drawn.boards
     svg = board_svg(board)
     assert board.title == "White to move" and svg.count("<polygon") == 4 and drawn.problem == ""
-    # Two moves end on f7, which has the best one's eval.
+    # Two moves end on f7, which shows the eval of the best one.
     assert re.findall(r'class="eval">([^<]*)<', svg) == ["9.9", "0.4", "-0.1"]
 
 
-def test_an_answer_that_is_no_move_is_a_candidate_without_an_arrow() -> None:
+def test_candidate_that_is_not_a_move_has_no_arrow() -> None:
     drawn = draw(said(1, POLICY, "M: x E: <b> B: zz", 0.0))
     assert [move.text for move in drawn.candidates] == ["x", "zz"]
     assert drawn.boards[0].arrows == [] and drawn.problem == "illegal best move"
 
 
-def test_the_believed_board_stands_beside_the_true_one_with_its_wrong_squares_marked() -> None:
+def test_predicted_board_marks_squares_that_differ_from_true_board() -> None:
     drawn = draw(said(1, ENVIRONMENT, BELIEVED, 0.4))
     assert [board.title for board in drawn.boards] == ["move: e2e4", "board that the model predicts", "true next board"]
     assert drawn.wrong == ["d4", "e4"]
@@ -102,7 +102,7 @@ def test_the_believed_board_stands_beside_the_true_one_with_its_wrong_squares_ma
     assert right.wrong == [] and right.problem == "" and right.boards[1].pieces == right.boards[2].pieces
 
 
-def test_wrong_fields_and_unreadable_boards_are_told() -> None:
+def test_wrong_fields_and_unreadable_boards_are_reported() -> None:
     wrong = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR w KQ - 0 1+1.0+1+0"
     assert draw(said(1, ENVIRONMENT, wrong, 0.4)).wrong == [
         "turn: wrote w, true b", "castling: wrote KQ, true KQkq", "reward: wrote 1.0, true 0.001",
@@ -112,7 +112,7 @@ def test_wrong_fields_and_unreadable_boards_are_told() -> None:
     assert unread.wrong[0] == "no board could be read" and len(unread.boards) == 2
 
 
-def test_boards_are_python_chess_s_less_what_the_page_has_once() -> None:
+def test_board_svg_uses_shapes_shared_by_the_page() -> None:
     whole = chess.svg.board(chess.Board())
     own = board_svg(Board("", chess.Board(), chess.WHITE))
     assert len(own) < len(whole) / 5
@@ -124,7 +124,7 @@ def test_boards_are_python_chess_s_less_what_the_page_has_once() -> None:
     assert 'id="board-from-white"' in shapes and 'id="board-from-black"' in shapes
 
 
-def test_transcripts_of_whole_steps_begin_with_the_last_step(record: Make) -> None:
+def test_shown_transcripts_begin_with_the_last_step(record: Make) -> None:
     run = record()
     assert [one.transcript.step for one in shown_transcripts(run, 0, 15)] == [20] * 5 + [10] * 5 + [1] * 5
     assert {one.transcript.step for one in shown_transcripts(run, 0, 10)} == {1, 20}
@@ -133,7 +133,7 @@ def test_transcripts_of_whole_steps_begin_with_the_last_step(record: Make) -> No
     assert problems == ["", "missing_field", "illegal best move", "wrong prediction", "bad_fen"]
 
 
-def test_points_are_thinned_by_means_and_faults_and_warnings_are_marked(record: Make) -> None:
+def test_points_are_thinned_by_means_and_events_are_marked(record: Make) -> None:
     steps, values = thinned([(step, float(step)) for step in range(1, 10_001)])
     assert len(steps) == len(values) == POINTS
     assert steps[0] == values[0] == 10.5 and steps[-1] == pytest.approx(values[-1], rel=1e-4)
@@ -141,13 +141,13 @@ def test_points_are_thinned_by_means_and_faults_and_warnings_are_marked(record: 
     assert drawn == [(31, "fault"), (31, "restore"), (41, "kl")]
 
 
-def test_a_failure_that_a_step_lacks_was_none_there(record: Make) -> None:
+def test_missing_failure_key_of_a_step_counts_as_zero(record: Make) -> None:
     charts = {chart["title"]: chart for chart in chart_data([record(steps=4)])}
     [curve] = charts["Completions that the parser refused"]["curves"]
     assert curve["values"] == [0.1, 0.0, 0.1, 0.0]
 
 
-def test_several_runs_have_one_chart_a_key_and_a_table_over_them(record: Make) -> None:
+def test_several_runs_share_one_chart_per_key_and_one_table(record: Make) -> None:
     runs = [record("a/one"), record("a/two", seed=1), record("a/three", seed=2)]
     charts = {chart["title"]: chart for chart in chart_data(runs)}
     assert [curve["run"] for curve in charts["reward/mean"]["curves"]] == [0, 1, 2]
@@ -158,14 +158,14 @@ def test_several_runs_have_one_chart_a_key_and_a_table_over_them(record: Make) -
     assert all(f"</span>{run.name}" in page for run in runs)
 
 
-def test_text_of_a_model_cannot_become_markup(record: Make) -> None:
+def test_model_text_is_escaped_in_the_page(record: Make) -> None:
     page = render([record()])
     assert "<b>&" not in page and "&lt;b&gt;&amp;" in page
     evil = replace(record(), name="x/</script><script>alert(1)</script>")
     assert "<script>alert" not in render([evil])
 
 
-def test_a_page_asks_no_network_and_another_process_makes_the_same_bytes(record: Make, tmp_path: Path) -> None:
+def test_page_needs_no_network_and_equals_page_of_another_process(record: Make, tmp_path: Path) -> None:
     write_run(tmp_path / "day" / "run", record())
     page = render([read_run(tmp_path / "day" / "run")])
     assert not re.findall(r'(?:src|href|url)\s*[=(]\s*["\']?(?:https?:)?//', page)
@@ -177,7 +177,7 @@ def test_a_page_asks_no_network_and_another_process_makes_the_same_bytes(record:
     assert done.stdout.endswith(f"report: {there}\n")
 
 
-def test_a_run_that_goes_on_has_a_report_without_tables(record: Make, tmp_path: Path) -> None:
+def test_unfinished_run_has_report_without_tables(record: Make, tmp_path: Path) -> None:
     write_run(tmp_path / "run", record())
     (tmp_path / "run" / "summary.json").unlink()
     with (tmp_path / "run" / "metrics.jsonl").open("a") as lines:
@@ -191,7 +191,7 @@ def test_a_run_that_goes_on_has_a_report_without_tables(record: Make, tmp_path: 
     (["{here}"], "expected a run's folder, with config.yaml in it, got {here}"),
     (["{here}/run", "--output", "{here}/no/r.html"], "report: expected a file in a folder that exists"),
 ])  # fmt: skip
-def test_what_is_no_run_is_refused_in_one_line(
+def test_report_refuses_invalid_arguments_in_one_line(
     arguments: list[str], message: str, record: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_run(tmp_path / "run", record())
@@ -200,7 +200,7 @@ def test_what_is_no_run_is_refused_in_one_line(
     assert message.format(here=tmp_path) in said_there and said_there.count("\n") == 1
 
 
-def test_a_damaged_file_is_named(record: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_with_damaged_summary_is_refused(record: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(tmp_path / "run", record())
     (tmp_path / "run" / "summary.json").write_text("{")
     assert main(["report", str(tmp_path / "run")]) == 2
@@ -208,7 +208,7 @@ def test_a_damaged_file_is_named(record: Make, tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.slow
-def test_ten_thousand_steps_take_ten_seconds_and_five_megabytes_at_most(record: Make, tmp_path: Path) -> None:
+def test_report_of_10000_steps_takes_under_10_seconds_and_5_megabytes(record: Make, tmp_path: Path) -> None:
     keys = [f"reward/part/policy/correctness/part{number}" for number in range(60)]
     run = record(steps=10_000)
     long = replace(

@@ -1,4 +1,4 @@
-"""The report in a browser: on a phone and on a desk, light and dark; its charts and its filters."""
+"""The report in a browser: phone and desktop widths, light and dark schemes, charts and filters."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ from rookworld_rlvr.report.run_record import RunRecord
 
 @pytest.fixture
 def opened(browser: Any, record: Callable[..., RunRecord], tmp_path: Path) -> Callable[..., Any]:
-    """The page of runs; anything on the console fails the test."""
+    """Return a function that opens the page of runs and records its console messages."""
 
     def open_page(width: int = 1440, scheme: str = "light", runs: int = 1) -> Any:
         file = tmp_path / "report.html"
@@ -30,7 +30,7 @@ def opened(browser: Any, record: Callable[..., RunRecord], tmp_path: Path) -> Ca
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1440])
 @pytest.mark.parametrize("runs", [1, 3])
-def test_it_opens_without_an_error_and_fits_the_screen(
+def test_report_page_opens_without_error_and_fits_the_screen(
     opened: Callable[..., Any], width: int, scheme: str, runs: int
 ) -> None:
     page = opened(width, scheme, runs)
@@ -66,7 +66,7 @@ def test_transcripts_are_filtered_by_task_step_reward_and_failure(opened: Callab
     page.close()
 
 
-def test_smoothing_draws_the_charts_anew_and_boards_have_pieces(opened: Callable[..., Any]) -> None:
+def test_smoothing_keeps_all_charts_and_boards_have_pieces(opened: Callable[..., Any]) -> None:
     page = opened()
     before = page.locator(".chart").count()
     page.select_option("#smooth", "20")

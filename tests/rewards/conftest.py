@@ -1,4 +1,4 @@
-"""Random edits of a completion: spans left out, repeated or moved to the end, and splinters of both formats put in."""
+"""Random edits of a completion: spans are deleted, repeated or moved, and fragments of both formats are inserted."""
 
 from hypothesis import strategies as st
 
@@ -7,7 +7,7 @@ SPLINTERS = ("M:", " E: ", "B:", "+", "/", " ", "0", "-", " nan ", " so ", "9", 
 
 @st.composite
 def mutations(draw: st.DrawFn, text: str) -> str:
-    """The text after one to three edits; it may be well-formed still."""
+    """Draw the text after one to three random edits. It may still be well-formed."""
     for _ in range(draw(st.integers(1, 3))):
         start, end = sorted((draw(st.integers(0, len(text))), draw(st.integers(0, len(text)))))
         before, span, after = text[:start], text[start:end], text[end:]

@@ -1,4 +1,4 @@
-"""Rewards by an engine's evaluations: by hand, the components that they replace, and the engine's scorer."""
+"""Rewards from an engine's evaluations: hand-computed values, replaced components and the engine's scorer."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -17,13 +17,13 @@ from rookworld_rlvr.stockfish.engine import Analysis, EngineConfig
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks.types import PromptError
 
-# By labels and rules, without move evaluations.
+# Scores by labels and rules, without move evaluations.
 score = Rubric(RubricConfig()).score
 
-# The king's three moves, and no more.
+# The king has exactly three moves.
 FEN = "7k/8/8/8/8/8/8/K7 w - - 0 1"
 PROMPT = f"P: {FEN}"
-# Win probabilities of lichess's model, in thousandths: 0.500, 0.409, 0.001.
+# Win probabilities by lichess's model, rounded to thousandths: 0.500, 0.409, 0.001.
 VERDICT = Analysis(FEN, (("a1b2", 0.0), ("a1a2", -1.0), ("a1b1", -999.99)))
 LABEL = "M: a1b1 E: 0.5 B: a1b1"
 BY_ENGINE = RubricConfig(source=MoveSource.engine)
@@ -43,7 +43,7 @@ def pool(fake_stockfish: Path, tmp_path: Path) -> Iterator[EnginePool]:
         yield opened
 
 
-def test_a_move_is_worth_the_win_probability_that_it_keeps() -> None:
+def test_move_value_decays_with_lost_win_probability() -> None:
     worth = move_values(VERDICT)
     assert dict(worth.wins) == pytest.approx({"a1b2": 0.5, "a1a2": 0.409, "a1b1": 0.001})
     losses = [worth.loss(move) for move in ("a1b2", "a1a2", "a1b1", "a1c3", "")]
@@ -51,7 +51,7 @@ def test_a_move_is_worth_the_win_probability_that_it_keeps() -> None:
     # 2 ^ -0.91 and 2 ^ -4.99.
     values = [worth.value(move, 0.1) for move in ("a1b2", "a1a2", "a1b1", "a1c3")]
     assert values == pytest.approx([1, 0.53219, 0.03147, 0], abs=1e-5)
-    # Of three moves there are, all three.
+    # The position has three moves, so a share is relative to the sum of all three values.
     assert worth.share(["a1a2", "a1a2", "a1c3"], 0.1) == pytest.approx(0.53219 / 1.56366, abs=1e-5)
     assert worth.share(["a1b1", "a1a2", "a1b2"], 0.1) == 1.0 and worth.share([], 0.1) == 0.0
     assert worth.value("a1a2", 0.091) == pytest.approx(0.5)
@@ -59,7 +59,7 @@ def test_a_move_is_worth_the_win_probability_that_it_keeps() -> None:
         move_values(Analysis(FEN, ()))
 
 
-def test_the_win_model_is_lichess_s_logistic_of_centipawns() -> None:
+def test_win_probability_equals_lichess_model() -> None:
     verdict = Analysis(chess.STARTING_FEN, tuple((f"a2a{i}", i / 1.0) for i in range(-5, 6)))
     for move, pawns in verdict.lines:
         # lichess.org/page/accuracy: 50 + 50 (2 / (1 + exp(-0.00368208 cp)) - 1), per cent.
@@ -67,7 +67,7 @@ def test_the_win_model_is_lichess_s_logistic_of_centipawns() -> None:
         assert move_values(verdict).wins[move] == pytest.approx(expected, abs=6e-4)
 
 
-def test_of_more_than_five_moves_the_best_five_are_what_a_set_is_measured_by() -> None:
+def test_candidate_share_is_relative_to_the_best_five_moves() -> None:
     moves = [move.uci() for move in chess.Board().legal_moves]
     verdict = Analysis(chess.STARTING_FEN, tuple((move, 0.0 if i < 5 else -999.99) for i, move in enumerate(moves)))
     worth = move_values(verdict)
@@ -76,7 +76,7 @@ def test_of_more_than_five_moves_the_best_five_are_what_a_set_is_measured_by() -
     assert worth.share(moves[2:7], 0.499) == pytest.approx((3 + 2 * 0.5) / 5)
 
 
-def test_where_a_move_mates_at_once_another_may_be_worth_less() -> None:
+def test_missed_mate_factor_applies_only_if_a_move_mates_at_once() -> None:
     text = "M: a1a2 a1b1 a1b2 E: 999.99 999.97 9.0 B: {}"
     mates = Analysis(FEN, (("a1a2", 999.99), ("a1b1", 999.97), ("a1b2", 9.0)))
     none = Analysis(FEN, (("a1a2", 999.98), ("a1b1", 999.97), ("a1b2", 9.0)))
@@ -90,7 +90,7 @@ def test_where_a_move_mates_at_once_another_may_be_worth_less() -> None:
         assert best_value(none, best, 0.3) == best_value(none, best, 1.0)
 
 
-def test_the_parts_of_a_verdict_stand_in_the_place_of_the_label_s() -> None:
+def test_engine_components_replace_label_components() -> None:
     text = "M: a1a2 a1b1 a1a1 E: -1.0 0.0 3.0 B: a1a2"
     engine, labelled = by_engine(text).components, score(PROMPT, text, LABEL).components
     assert {component for component in engine if component not in labelled} == {
@@ -103,7 +103,7 @@ def test_the_parts_of_a_verdict_stand_in_the_place_of_the_label_s() -> None:
         "correctness/best_match",
         "correctness/evals_match",
     }
-    # Two of three moves are named.
+    # The answer names two of the three legal moves.
     assert engine["correctness/best_value"] == pytest.approx(0.53219 * 2 / 3, abs=1e-5)
     assert engine["correctness/candidates_value"] == pytest.approx((0.53219 + 0.03147) / 1.56366, abs=1e-5)
     agreement = eval_agreement(0.0, -999.99)
@@ -113,11 +113,11 @@ def test_the_parts_of_a_verdict_stand_in_the_place_of_the_label_s() -> None:
     assert same == score(PROMPT, text).components == by_rules.components
 
 
-def test_a_perfect_answer_earns_1_and_worse_moves_less_whatever_the_label_says() -> None:
+def test_engine_reward_falls_with_move_value_and_ignores_the_label() -> None:
     perfect = "M: a1b2 a1a2 a1b1 E: 0.0 -1.0 -999.99 B: a1b2"
     totals = [by_engine(perfect.replace("B: a1b2", f"B: {move}")).total for move in ("a1b2", "a1a2", "a1b1", "a1c3")]
     assert totals[0] == 1.0 and totals == sorted(totals, reverse=True) and len(set(totals)) == 4
-    # A loss of 0.091, times the weights of the component and of its tier, of the 1.3 that a total spans.
+    # A loss of 0.091 in win probability, times the weights of component and tier, times the span 1.3 of totals.
     argmax = 0.02
     assert totals[0] - totals[1] == pytest.approx(1.3 * 0.75 * (0.42 * (1 - 0.53219) + argmax), abs=1e-5)
     assert by_engine(perfect, label=LABEL) == by_engine(perfect, label="no label at all") == by_engine(perfect)
@@ -125,7 +125,7 @@ def test_a_perfect_answer_earns_1_and_worse_moves_less_whatever_the_label_says()
     assert by_engine(perfect, turned).total < 1.0
 
 
-def test_a_verdict_that_is_missing_or_of_another_position_is_our_mistake() -> None:
+def test_missing_or_foreign_analysis_raises_value_error() -> None:
     with pytest.raises(ValueError, match=r"rubric.source=engine: expected an engine's analysis, got none for 'P: 7k"):
         by_engine("M: a1b2 E: 0.0 B: a1b2", None)
     other = Analysis(chess.STARTING_FEN, (("e2e4", 0.3),))
@@ -133,7 +133,7 @@ def test_a_verdict_that_is_missing_or_of_another_position_is_our_mistake() -> No
         by_engine("M: a1b2 E: 0.0 B: a1b2", other)
 
 
-def test_where_nobody_can_move_and_in_the_other_task_no_verdict_is_asked_for() -> None:
+def test_stalemate_and_environment_task_need_no_analysis() -> None:
     rubric = Rubric(BY_ENGINE)
     assert rubric.score(STALEMATE, "M: a1b2 E: 0.0 B: a1b2") == score(STALEMATE, "M: a1b2 E: 0.0 B: a1b2")
     assert rubric.score(ENVIRONMENT, NEXT).total == 1.0
@@ -161,14 +161,14 @@ def test_an_engine_searches_each_position_once_for_all_completions(
     ]
     assert scores == expected and len({one.total for one in scores[:4]}) == 4
     counts = scorer.engine_counts()
-    # The stalemate is a position too, of which there is nothing to say.
+    # The stalemate counts as a position, although it has no moves to evaluate.
     assert counts is not None and (counts.positions, counts.searched, counts.restarts) == (3, 2, 0)
     assert scorer.score_all([]) == []
     scorer.close()
     assert engine_pids(pool) == []
 
 
-def test_an_engine_that_fails_ahead_of_time_fails_the_scoring(
+def test_engine_failure_during_prepare_raises_when_scoring(
     fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_DIES", FEN)
@@ -184,14 +184,14 @@ def test_an_engine_that_fails_ahead_of_time_fails_the_scoring(
     scorer.close()
 
 
-def test_a_rubric_alone_prepares_nothing_and_counts_nothing() -> None:
+def test_scorer_without_engine_prepares_and_counts_nothing() -> None:
     scorer = make_scorer(RubricConfig(source=MoveSource.rules))
     scorer.prepare(["P: no position"])
     assert scorer.engine_counts() is None
     scorer.close()
 
 
-def test_a_word_that_names_no_source_is_refused() -> None:
+def test_unknown_reward_source_is_refused() -> None:
     wanted = r"expected rubric.source to be one of cached, labels, rules, engine, got 'stockfish'"
     with pytest.raises(ValueError, match=wanted):
         Rubric(dataclasses.replace(BY_ENGINE, source="stockfish"))  # type: ignore[arg-type]

@@ -21,12 +21,12 @@ from rookworld_rlvr.training.data import default_file
 
 from .conftest import mutations
 
-# By labels and rules, without move evaluations.
+# Scores by labels and rules, without move evaluations.
 score = Rubric(RubricConfig()).score
 
 FEW = settings(derandomize=True, max_examples=80, deadline=None)
 ROWS = [row.prompt for row in read_corpus(default_file("held_out.jsonl")).examples]
-# Of random games, down to three pieces.
+# Positions of random games, down to three pieces, and two special ones.
 FENS = [
     *[row[3:].split("+")[0] for row in ROWS if row.startswith("A: ")][::20],
     "7k/5Q2/6K1/8/8/8/8/8 w - - 0 1",
@@ -62,7 +62,7 @@ def total(prompt: str, fields: list[str] | str) -> float:
 
 @st.composite
 def answers(draw: st.DrawFn) -> list[str]:
-    """A well-formed answer, right only by chance."""
+    """Draw a well-formed answer, which is right only by chance."""
     flags = st.sampled_from(["0", "1"])
     return [draw(st.sampled_from(FENS)), draw(st.sampled_from(REWARDS)), draw(flags), draw(flags)]
 
@@ -75,13 +75,13 @@ def mutilated(draw: st.DrawFn, fen: str) -> str:
 
 @FEW
 @given(prompts())
-def test_the_truth_earns_exactly_one(prompt: str) -> None:
+def test_correct_environment_answer_earns_exactly_one(prompt: str) -> None:
     assert total(prompt, truth(prompt)) == 1.0
 
 
 @FEW
 @given(legal_prompts())
-def test_after_a_legal_move_a_copy_totals_less_than_half_even_with_right_reward_and_flags(
+def test_copied_position_after_legal_move_earns_less_than_half(
     prompt: str,
 ) -> None:
     copy = [parse_environment_prompt(prompt).fen, *truth(prompt)[1:]]
@@ -91,7 +91,7 @@ def test_after_a_legal_move_a_copy_totals_less_than_half_even_with_right_reward_
 
 @FEW
 @given(illegal_prompts(), answers())
-def test_after_an_illegal_move_the_copy_is_the_answer_and_no_other_reaches_it(prompt: str, other: list[str]) -> None:
+def test_only_unchanged_position_earns_one_after_illegal_move(prompt: str, other: list[str]) -> None:
     copy = [parse_environment_prompt(prompt).fen, "-1.0", "0", "1"]
     assert total(prompt, copy) == 1.0
     assert other == copy or total(prompt, other) < 1.0
@@ -100,7 +100,7 @@ def test_after_an_illegal_move_the_copy_is_the_answer_and_no_other_reaches_it(pr
 
 @FEW
 @given(prompts(), answers(), st.sampled_from(GARBAGE), st.integers(1, 3), st.data())
-def test_a_field_that_climbs_from_garbage_to_wrong_to_right_never_lowers_the_total(
+def test_total_never_falls_as_a_field_improves(
     prompt: str, answer: list[str], garbage: str, place: int, data: st.DataObject
 ) -> None:
     right = truth(prompt)[place]
@@ -113,9 +113,7 @@ def test_a_field_that_climbs_from_garbage_to_wrong_to_right_never_lowers_the_tot
 
 @FEW
 @given(prompts(), answers(), st.data())
-def test_a_next_fen_that_climbs_from_unparsable_to_parsed_to_true_never_lowers_the_total(
-    prompt: str, answer: list[str], data: st.DataObject
-) -> None:
+def test_total_never_falls_as_the_next_fen_improves(prompt: str, answer: list[str], data: st.DataObject) -> None:
     broken = data.draw(mutilated(answer[0]))
     judged = score(prompt, "+".join([broken, *answer[1:]]))
     if judged.components["parse/next_fen"] < 1.0:
@@ -125,7 +123,7 @@ def test_a_next_fen_that_climbs_from_unparsable_to_parsed_to_true_never_lowers_t
 
 @settings(FEW, max_examples=300)
 @given(prompts(), answers(), answers(), st.data())
-def test_no_refused_completion_earns_as_much_as_its_repair(
+def test_malformed_completion_earns_less_than_its_repair(
     prompt: str, repair: list[str], accepted: list[str], data: st.DataObject
 ) -> None:
     mutated = data.draw(mutations("+".join(repair)) | mutations("+".join(truth(prompt))))
@@ -135,7 +133,7 @@ def test_no_refused_completion_earns_as_much_as_its_repair(
 
 @FEW
 @given(prompts(), st.text(min_size=1).filter(lambda text: text.replace("+", "").strip()))
-def test_the_truth_with_more_text_is_refused(prompt: str, text: str) -> None:
+def test_correct_answer_with_extra_text_is_refused(prompt: str, text: str) -> None:
     right = "+".join(truth(prompt))
     for extra in (text, right, right.replace("+", " "), "and now a long story"):
         for joint in (" ", "+", "\n"):
@@ -146,8 +144,8 @@ def test_the_truth_with_more_text_is_refused(prompt: str, text: str) -> None:
 
 @settings(FEW, max_examples=20)
 @given(st.sampled_from(FENS), st.data())
-def test_no_doubt_about_legality_makes_a_contradiction_the_best_bet(fen: str, data: st.DataObject) -> None:
-    """The move was illegal or one of two legal ones, with any odds; a completion bets on one of them."""
+def test_contradictory_answer_never_maximises_expected_reward(fen: str, data: st.DataObject) -> None:
+    """The move is illegal or one of two legal ones, with any probabilities. A completion bets on one of them."""
     legal = st.sampled_from([move.uci() for move in parse_fen(fen).legal_moves])
     moves = [data.draw(legal), data.draw(legal), data.draw(st.sampled_from(ILLEGAL[:2]))]
     queried = [render_environment_prompt(fen, move) for move in moves]
@@ -162,7 +160,7 @@ def test_no_doubt_about_legality_makes_a_contradiction_the_best_bet(fen: str, da
 
 @FEW
 @given(prompts(), answers(), answers(), st.text(min_size=1).filter(str.strip))
-def test_text_before_or_after_a_well_formed_answer_lowers_it(
+def test_extra_text_lowers_the_total_of_a_well_formed_answer(
     prompt: str, answer: list[str], other: list[str], text: str
 ) -> None:
     whole = "+".join(answer)
@@ -174,6 +172,6 @@ def test_text_before_or_after_a_well_formed_answer_lowers_it(
 
 @FEW
 @given(prompts(), answers(), st.lists(st.sampled_from(["", " ", "\n", "\t  ", "\u00a0"]), min_size=8, max_size=8))
-def test_blanks_around_fields_change_nothing(prompt: str, answer: list[str], blanks: list[str]) -> None:
+def test_whitespace_around_fields_has_no_effect(prompt: str, answer: list[str], blanks: list[str]) -> None:
     padded = [before + field + after for before, field, after in zip(blanks, answer, blanks[4:], strict=False)]
     assert total(prompt, padded) == total(prompt, answer)

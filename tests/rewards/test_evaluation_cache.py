@@ -1,4 +1,4 @@
-"""Verdicts from a book: found by position, preferred to labels, and never a silent zero where they are missing."""
+"""Cached move evaluations: lookup by position, preference over labels, and the fallback if they are missing."""
 
 import gzip
 from pathlib import Path
@@ -18,7 +18,7 @@ from rookworld_rlvr.tasks.move_evals import MoveEvals, move_evals_lines, parse_m
 from rookworld_rlvr.tasks.policy import parse_policy_prompt
 from rookworld_rlvr.training.data import default_file
 
-# Two kings and a rook: every king's move keeps the win, the rook can be lost on a2 alone.
+# White has king and rook against a king. The moves of EVALS are good, and all others are worth 1 pawn.
 FEN = "8/8/8/8/8/k7/8/K6R w - - 3 40"
 EVALS = {"h1h8": 9.0, "h1h2": 8.5, "a1b1": 8.0}
 OTHER = "8/8/8/8/8/k7/8/K5R1 w - - 3 40"
@@ -26,7 +26,7 @@ GOOD, WEAK = "M: h1h8 E: 9.0 B: h1h8", "M: h1b1 E: 9.0 B: h1b1"
 
 
 def legal(fen: str) -> dict[str, float]:
-    """Every legal move is worth 1 pawn, but those of EVALS."""
+    """Return evaluations of all legal moves: those of EVALS, and 1 pawn for every other move."""
     return {move.uci(): EVALS.get(move.uci(), 1.0) for move in chess.Board(fen).legal_moves}
 
 
@@ -49,23 +49,23 @@ def ask(fen: str, completion: str, label: str | None = None) -> ScoreRequest:
 
 
 @pytest.mark.parametrize("name", ["book.tsv", "book.tsv.gz"])
-def test_a_book_finds_a_position_whatever_its_move_number(tmp_path: Path, name: str) -> None:
+def test_cache_lookup_ignores_move_number_but_not_halfmove_clock(tmp_path: Path, name: str) -> None:
     book = load_cache(str(write(tmp_path / name, FEN)))
     entry = book.get(FEN.replace(" 40", " 77"))
     assert entry is not None and dict(entry.lines) == legal(FEN) and entry.origin == "file"
     assert book.get(FEN.replace(" 3 40", " 4 40")) is None and book.get(OTHER) is None and len(book) == 1
 
 
-def test_moves_are_judged_by_the_book_and_each_score_says_so(tmp_path: Path) -> None:
+def test_cached_evaluations_score_moves_and_name_their_source(tmp_path: Path) -> None:
     scorer = scorer_with(load_cache(str(write(tmp_path / "book.tsv", FEN))))
     good, weak = scorer.score_all([ask(FEN, GOOD), ask(FEN, WEAK)])
     assert good.source == weak.source == "file"
-    # One candidate of five is named.
+    # The answer names one of five candidates.
     assert good.components["correctness/best_value"] == 0.2 > weak.components["correctness/best_value"] > 0.0
     assert good.total > weak.total and "correctness/best_match" not in good.components
 
 
-def test_a_missing_verdict_falls_back_to_the_label_then_to_the_rules_and_is_never_a_zero(tmp_path: Path) -> None:
+def test_missing_evaluation_falls_back_to_label_then_rules(tmp_path: Path) -> None:
     scorer = scorer_with(load_cache(str(write(tmp_path / "book.tsv", FEN))))
     by_label, by_rules = scorer.score_all([ask(OTHER, WEAK, "M: g1b1 E: 1.0 B: g1b1"), ask(OTHER, WEAK)])
     assert (by_label.source, by_rules.source) == ("label", "rules")
@@ -74,7 +74,7 @@ def test_a_missing_verdict_falls_back_to_the_label_then_to_the_rules_and_is_neve
     scorer.close()
 
 
-def test_an_engine_is_opened_once_and_only_where_the_book_has_no_verdict(tmp_path: Path) -> None:
+def test_engine_is_opened_once_and_only_for_uncached_positions(tmp_path: Path) -> None:
     opened: list[str] = []
 
     class Pool:
@@ -102,20 +102,20 @@ def test_an_engine_is_opened_once_and_only_where_the_book_has_no_verdict(tmp_pat
     assert set(opened) == {OTHER}
 
 
-def test_environment_prompts_have_no_verdict() -> None:
+def test_environment_score_has_empty_source() -> None:
     prompt = f"A: {chess.STARTING_FEN}+e2e4+e2e4+"
     [score] = scorer_with(load_cache("")).score_all([ScoreRequest(prompt, "nonsense", None, None)])
     assert score.source == ""
 
 
-def test_by_labels_alone_an_analysis_is_not_looked_at() -> None:
+def test_labels_source_ignores_analysis() -> None:
     analysis = Analysis(FEN, tuple(legal(FEN).items()))
     score = Rubric(RubricConfig(source=MoveSource.labels)).score(f"P: {FEN}", GOOD, analysis=analysis)
     assert score.source == "rules" and "correctness/best_value" not in score.components
 
 
 @pytest.mark.parametrize("text", ["no tabs at all", "test\t8/8/8/8/8/8/8/8 w - - 0\te2e4:1"])
-def test_a_file_that_is_none_is_refused_in_one_line_that_names_the_place(tmp_path: Path, text: str) -> None:
+def test_malformed_cache_line_is_refused_with_its_line_number(tmp_path: Path, text: str) -> None:
     path = tmp_path / "book.tsv"
     twice = f"{render_move_evals(MoveEvals(FEN, 'test', legal(FEN)))}\n" * 2
     path.write_text(f"{twice}{text}\n")
@@ -124,7 +124,7 @@ def test_a_file_that_is_none_is_refused_in_one_line_that_names_the_place(tmp_pat
     assert "\n" not in str(raised.value)
 
 
-def test_a_file_that_is_not_there_or_damaged_is_refused(tmp_path: Path) -> None:
+def test_missing_or_damaged_evaluation_file_is_refused(tmp_path: Path) -> None:
     damaged = tmp_path / "book.tsv.gz"
     damaged.write_bytes(b"\x1f\x8b no gzip")
     for source in (str(tmp_path / "nope.tsv"), str(damaged)):
@@ -132,7 +132,7 @@ def test_a_file_that_is_not_there_or_damaged_is_refused(tmp_path: Path) -> None:
             load_cache(source)
 
 
-def test_every_shipped_policy_row_with_a_legal_move_has_a_verdict_on_all_of_them() -> None:
+def test_shipped_cache_covers_all_legal_moves_of_every_policy_row() -> None:
     book = load_cache("default")
     rows = [row for name in ("train.txt", "held_out.jsonl") for row in read_corpus(default_file(name)).examples]
     fens = [parse_policy_prompt(row.prompt).fen for row in rows if row.task is Task.policy]
@@ -143,7 +143,7 @@ def test_every_shipped_policy_row_with_a_legal_move_has_a_verdict_on_all_of_them
     assert len(book) >= len({fen for fen in fens if any(chess.Board(fen).legal_moves)}) - 50
 
 
-def test_verdicts_go_through_text_and_back(tmp_path: Path) -> None:
+def test_move_evaluations_round_trip_through_text(tmp_path: Path) -> None:
     verdict = MoveEvals(FEN, "test", {"h1h8": 999.98, "a1b1": -0.07, "h1h2": -999.9})
     path = tmp_path / "move_evals.tsv"
     path.write_text(render_move_evals(verdict) + "\n")

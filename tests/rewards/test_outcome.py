@@ -1,4 +1,4 @@
-"""Outcomes by the rules alone, on real scores of real completions."""
+"""Outcomes of real scores of real completions, by the rules and by move evaluations."""
 
 import chess
 import pytest
@@ -10,7 +10,7 @@ from rookworld_rlvr.tasks.types import FailureReason, ParseFailure
 
 START = chess.STARTING_FEN
 AFTER_E4 = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
-# Fool's mate: white to move has no legal one.
+# Fool's mate: White is to move and has no legal move.
 MATED = "rnb1kbnr/pppp1ppp/8/4p3/6Pq/5P2/PPPPP2P/RNBQKBNR w KQkq - 1 3"
 POLICY, ENVIRONMENT = f"P: {START}", f"A: {START}+e2e4+e2e4+"
 
@@ -23,16 +23,16 @@ def score(prompt: str, completion: str) -> Score:
     ("prompt", "completion", "right"),
     [
         (POLICY, "M: e2e4 d2d4 E: 0.3 0.2 B: e2e4", True),
-        # Badly judged, with an illegal candidate, and still a legal best move.
+        # The evals are bad and one candidate is illegal, but the best move is legal.
         (POLICY, "M: e2e4 e2e5 E: -9.0 9.0 B: e2e4", True),
         (POLICY, "M: e2e4 d2d4 E: 0.3 0.2 B: e2e5", False),
-        # A legal move in an answer that breaks off is no answer.
+        # An answer that breaks off is wrong, even if it contains a legal move.
         (POLICY, "M: e2e4 d2d4 E: 0.3 0.2 B:", False),
         (POLICY, "", False),
         (f"P: {MATED}", "M: e2e4 d2d4 E: 0.3 0.2 B: e2e4", True),
         (f"P: {MATED}", "M: e2e4", False),
         (ENVIRONMENT, f"{AFTER_E4}+0.001+0+0", True),
-        # The state is right, the reward or a flag is wrong.
+        # The state is right, but the reward or a flag is wrong.
         (ENVIRONMENT, f"{AFTER_E4}+0.5+1+0", False),
         (ENVIRONMENT, f"{AFTER_E4}+0.001+0+1", False),
         (ENVIRONMENT, f"{START}+0.001+0+0", False),
@@ -40,29 +40,29 @@ def score(prompt: str, completion: str) -> Score:
         (ENVIRONMENT, f"{AFTER_E4}+0.001+0", False),
     ],
 )
-def test_an_answer_is_right_by_its_verifiable_components(prompt: str, completion: str, right: bool) -> None:
+def test_outcome_depends_only_on_verifiable_components(prompt: str, completion: str, right: bool) -> None:
     assert outcome(score(prompt, completion)) is right
 
 
-def test_a_legal_move_that_a_verdict_finds_bad_is_wrong() -> None:
-    """Whatever the candidates: of the five that a perfect completion has, three or one are legal."""
+def test_legal_but_bad_move_is_a_wrong_outcome() -> None:
+    """The candidates do not matter: three or one of the five that a perfect answer has are legal."""
     evals = {move.uci(): -1.0 for move in chess.Board().legal_moves} | {"e2e4": 0.0, "d2d4": -0.3, "g1f3": -0.7}
     verdict = Analysis(START, tuple(evals.items()))
     for moves in ("e2e4 d2d4 g1f3", "e2e4 e2e5 e2e4"):
         answers = [f"M: {moves} E: 0.3 0.2 0.1 B: {best}" for best in ("e2e4", "d2d4", "g1f3", "a2a3", "e2e5")]
         scores = [Rubric(RubricConfig()).score(POLICY, answer, analysis=verdict) for answer in answers]
-        # They give away 0, 0.028, 0.064 and 0.091 of the win probability.
+        # The four legal moves lose 0, 0.028, 0.064 and 0.091 in win probability.
         assert [outcome(judged) for judged in scores] == [True, True, False, False, False]
     blunder = Rubric(RubricConfig()).score(POLICY, "M: e2e5 E: 0.3 B: a2a3", analysis=verdict)
     assert blunder.components["correctness/candidates"] == 0.0 and not outcome(blunder)
 
 
-def test_shaping_moves_the_reward_and_not_the_outcome() -> None:
+def test_shaping_changes_the_reward_but_not_the_outcome() -> None:
     better, worse = (score(POLICY, f"M: {moves} E: 0.3 0.2 B: e2e4") for moves in ("e2e4 d2d4", "e2e4 e2e5"))
     assert better.total > worse.total and outcome(better) and outcome(worse)
 
 
-def test_a_part_that_is_not_whole_is_wrong_and_a_failure_outweighs_every_part() -> None:
+def test_outcome_needs_full_component_and_no_parse_failure() -> None:
     assert not outcome(Score(0.9, {"correctness/best_legal": 0.99}, None))
     assert outcome(Score(-1.0, {"correctness/best_legal": 1.0, "structure/markers": 0.0}, None))
     failure = ParseFailure(FailureReason.bad_move, "e9")

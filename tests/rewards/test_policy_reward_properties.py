@@ -19,12 +19,12 @@ from rookworld_rlvr.training.data import default_file
 
 from .conftest import mutations
 
-# By labels and rules, without move evaluations.
+# Scores by labels and rules, without move evaluations.
 score = Rubric(RubricConfig()).score
 
 FEW = settings(derandomize=True, max_examples=80, deadline=None)
 ROWS = [row.prompt for row in read_corpus(default_file("held_out.jsonl")).examples]
-# Of random games, down to three pieces.
+# Positions of random games, down to three pieces, and two special ones.
 POSITIONS = [
     *[row[3:].split("+")[0] for row in ROWS if row.startswith("A: ")][::20],
     "8/8/8/8/8/8/7k/K7 w - - 0 1",
@@ -52,7 +52,7 @@ class Case:
     fen: str
     answer: Completion
     label: str | Analysis | None
-    """A reference completion, or what an engine says."""
+    """Reference completion, or analysis by an engine."""
 
     def total(self, answer: Completion | str) -> float:
         if isinstance(self.label, Analysis):
@@ -89,7 +89,7 @@ def labels(fen: str) -> st.SearchStrategy[str]:
 
 
 def analyses(fen: str) -> st.SearchStrategy[Analysis]:
-    """Any verdict on the legal moves, of which most may be equal."""
+    """Return a strategy for any evaluations of the legal moves, many of which may be equal."""
     moves, pawns = legal_moves(fen), st.sampled_from([0.0, 0.3, -0.3, 7.5, 999.99, -999.99]) | st.integers(-600, 600)
     evals = st.lists(pawns.map(float), min_size=len(moves), max_size=len(moves))
     return evals.map(lambda evals: Analysis(fen, tuple(zip(moves, evals, strict=True))))
@@ -101,7 +101,10 @@ def verdicts(fen: str) -> st.SearchStrategy[str | Analysis | None]:
 
 @st.composite
 def cases(draw: st.DrawFn, *, well_formed: bool = False) -> Case:
-    """A position, an answer of legal, illegal and unless well-formed broken words, perhaps a label or a verdict."""
+    """Draw a position, an answer and perhaps a label or an analysis.
+
+    The answer has legal and illegal moves and, unless `well_formed`, malformed words.
+    """
     fen = draw(st.sampled_from(POSITIONS))
     kinds = [st.sampled_from(legal_moves(fen)), st.sampled_from(illegal_moves(fen))]
     word = st.one_of(*kinds) if well_formed else st.one_of(*kinds, st.sampled_from(GARBAGE_MOVES))
@@ -118,9 +121,7 @@ def swapped(words: tuple[str, ...], place: int, word: str) -> tuple[str, ...]:
 
 @FEW
 @given(cases(), st.data())
-def test_a_move_that_climbs_from_garbage_to_illegal_to_legal_never_lowers_the_total(
-    case: Case, data: st.DataObject
-) -> None:
+def test_total_never_falls_as_a_move_improves(case: Case, data: st.DataObject) -> None:
     place = data.draw(st.integers(-1, len(case.answer.moves) - 1))
     ladder = [GARBAGE_MOVES, illegal_moves(case.fen), legal_moves(case.fen)]
     totals = []
@@ -134,7 +135,7 @@ def test_a_move_that_climbs_from_garbage_to_illegal_to_legal_never_lowers_the_to
 
 @FEW
 @given(cases(), numbers(), st.sampled_from(GARBAGE_EVALS), st.data())
-def test_an_eval_that_becomes_a_number_never_lowers_the_total(
+def test_total_never_falls_as_an_eval_becomes_a_number(
     case: Case, number: str, garbage: str, data: st.DataObject
 ) -> None:
     assume(case.answer.evals)
@@ -145,7 +146,7 @@ def test_an_eval_that_becomes_a_number_never_lowers_the_total(
 
 @FEW
 @given(cases(), st.integers(0, 2))
-def test_mending_the_order_of_the_markers_never_lowers_the_total(case: Case, turn: int) -> None:
+def test_total_never_falls_as_marker_order_is_corrected(case: Case, turn: int) -> None:
     m, e, b = (
         f"{n}: {t} "
         for n, t in zip(
@@ -157,7 +158,7 @@ def test_mending_the_order_of_the_markers_never_lowers_the_total(case: Case, tur
 
 @settings(FEW, max_examples=300)
 @given(cases(well_formed=True), st.data())
-def test_no_refused_completion_earns_as_much_as_its_repair(case: Case, data: st.DataObject) -> None:
+def test_malformed_completion_earns_less_than_its_repair(case: Case, data: st.DataObject) -> None:
     mutated = data.draw(mutations(str(case.answer)) | mutations(perfect(case)))
     assume(isinstance(parse_policy(mutated), ParseFailure))
     worst = illegal_moves(case.fen)[0]
@@ -167,7 +168,7 @@ def test_no_refused_completion_earns_as_much_as_its_repair(case: Case, data: st.
 
 @FEW
 @given(st.sampled_from(POSITIONS), st.data())
-def test_a_right_outcome_has_a_good_best_move_whatever_the_candidates(fen: str, data: st.DataObject) -> None:
+def test_right_outcome_implies_a_good_best_move(fen: str, data: st.DataObject) -> None:
     candidates = st.sampled_from(legal_moves(fen)) | st.sampled_from(illegal_moves(fen))
     moves = tuple(data.draw(st.lists(candidates, min_size=1, max_size=5)))
     answer = Completion(moves, ("0.0",) * len(moves), data.draw(st.sampled_from(legal_moves(fen))))
@@ -178,7 +179,7 @@ def test_a_right_outcome_has_a_good_best_move_whatever_the_candidates(fen: str, 
 
 @FEW
 @given(cases(well_formed=True), st.text(min_size=1).filter(str.strip), st.data())
-def test_text_before_or_after_a_well_formed_answer_lowers_it(case: Case, text: str, data: st.DataObject) -> None:
+def test_extra_text_lowers_the_total_of_a_well_formed_answer(case: Case, text: str, data: st.DataObject) -> None:
     other = data.draw(cases(well_formed=True))
     for extra in (text, str(other.answer), "M: " + case.answer.best, case.answer.best):
         assert case.total(f"{extra} {case.answer}") < case.total(case.answer)
@@ -187,7 +188,7 @@ def test_text_before_or_after_a_well_formed_answer_lowers_it(case: Case, text: s
 
 @FEW
 @given(cases(), st.lists(st.sampled_from(BLANKS), min_size=30, max_size=30))
-def test_blanks_change_nothing(case: Case, blanks: list[str]) -> None:
+def test_extra_whitespace_has_no_effect(case: Case, blanks: list[str]) -> None:
     words = str(case.answer).split()
     padded = blanks[0] + " ".join(word + blank for word, blank in zip(words, blanks[1:], strict=False))
     assert case.total(padded) == case.total(case.answer)
@@ -195,7 +196,7 @@ def test_blanks_change_nothing(case: Case, blanks: list[str]) -> None:
 
 @FEW
 @given(st.sampled_from(POSITIONS), st.data())
-def test_one_good_move_five_times_earns_less_than_five_distinct_legal_ones(fen: str, data: st.DataObject) -> None:
+def test_repeated_good_move_earns_less_than_five_distinct_legal_moves(fen: str, data: st.DataObject) -> None:
     assume(len(legal_moves(fen)) >= 5)
     label = data.draw(verdicts(fen))
     best, eval_of_best = best_of(label)
@@ -208,7 +209,7 @@ def test_one_good_move_five_times_earns_less_than_five_distinct_legal_ones(fen: 
 
 
 def perfect(case: Case) -> str:
-    """The completion that earns most; without evaluations or a label, of any legal moves."""
+    """Return the completion that earns most. Without evaluations or a label it has any legal moves."""
     if isinstance(case.label, str):
         return case.label
     lines = case.label.lines if case.label else [(move, 0.0) for move in legal_moves(case.fen)]
@@ -217,7 +218,7 @@ def perfect(case: Case) -> str:
 
 
 def best_of(label: str | Analysis | None) -> tuple[str, str]:
-    """The move that earns most, and its eval."""
+    """Return the move that earns most, and its eval."""
     if isinstance(label, Analysis):
         move, pawns = max(label.lines, key=lambda line: line[1])
         return move, format_pawns(pawns)
@@ -227,7 +228,7 @@ def best_of(label: str | Analysis | None) -> tuple[str, str]:
 
 @FEW
 @given(cases())
-def test_mirroring_the_colours_changes_nothing(case: Case) -> None:
+def test_reward_is_invariant_under_colour_mirroring(case: Case) -> None:
     def mirrored(text: str) -> str:
         return " ".join(mirrored_word(word) for word in text.split(" "))
 
@@ -249,7 +250,7 @@ def mirrored_word(word: str) -> str:
 
 @FEW
 @given(st.sampled_from(POSITIONS), st.data())
-def test_changing_a_label_changes_the_reward_of_the_answer_that_equals_it(fen: str, data: st.DataObject) -> None:
+def test_copy_of_the_label_earns_less_against_a_changed_label(fen: str, data: st.DataObject) -> None:
     label = data.draw(labels(fen))
     words = label.split()
     moves, evals = words[1 : words.index("E:")], words[words.index("E:") + 1 : -2]
@@ -267,12 +268,12 @@ def test_changing_a_label_changes_the_reward_of_the_answer_that_equals_it(fen: s
 
 @FEW
 @given(cases(), st.data())
-def test_a_label_and_a_verdict_count_for_the_judges_that_look_at_them(case: Case, data: st.DataObject) -> None:
+def test_each_source_uses_only_its_own_label_or_analysis(case: Case, data: st.DataObject) -> None:
     label, verdict = data.draw(labels(case.fen)), data.draw(analyses(case.fen))
     prompt, text = "P: " + case.fen, str(case.answer)
     judged = BY_ENGINE.score(prompt, text, analysis=verdict)
     assert BY_ENGINE.score(prompt, text, label, analysis=verdict) == judged
-    # The default prefers a verdict, then a label.
+    # The default source prefers an analysis, then a label.
     assert BY_CACHE.score(prompt, text, label, analysis=verdict) == judged
     assert BY_CACHE.score(prompt, text, label) == BY_LABELS.score(prompt, text, label)
     plain = score(prompt, text)
@@ -282,18 +283,16 @@ def test_a_label_and_a_verdict_count_for_the_judges_that_look_at_them(case: Case
 
 @FEW
 @given(st.sampled_from(POSITIONS), st.data())
-def test_an_engine_s_better_best_move_earns_more_and_its_verdict_changes_the_reward(
-    fen: str, data: st.DataObject
-) -> None:
+def test_best_move_of_higher_engine_evaluation_earns_more(fen: str, data: st.DataObject) -> None:
     verdict = data.draw(analyses(fen))
     lines = sorted(verdict.lines, key=lambda line: -line[1])
     (good, high), (bad, low) = lines[0], lines[-1]
-    # Beyond ten pawns more is worth nothing more, but for a mate.
+    # Beyond ten pawns only a mate has a higher win probability.
     assume(win_probability(high) > win_probability(low))
     moves = tuple(move for move, _ in lines)
 
     def total(best: str, verdict: Analysis) -> float:
-        # Without evals, so that no component but the move's worth looks at which of them is best.
+        # The answer has no evals, so that only the move's value depends on which move is best.
         return Case(fen, Completion(moves[:5], (), best), verdict).total(Completion(moves[:5], (), best))
 
     if good in moves[:5] and bad in moves[:5]:

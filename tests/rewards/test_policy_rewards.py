@@ -1,4 +1,4 @@
-"""The policy task's components and totals, by literals worked out by hand from the default weights."""
+"""Components and totals of the policy task, against values computed by hand from the default weights."""
 
 import pytest
 
@@ -7,12 +7,12 @@ from rookworld_rlvr.rewards.policy_rewards import eval_agreement
 from rookworld_rlvr.tasks import FailureReason, PromptError
 from rookworld_rlvr.tasks.types import LabelError
 
-# By labels and rules, without move evaluations.
+# Scores by labels and rules, without move evaluations.
 score = Rubric(RubricConfig()).score
 
 START = "P: rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 PERFECT = "  M: e2e4 d2d4 g1f3 c2c4 b1c3      E: 0.3 0.2 0.1 0.0 -0.1      B: e2e4"
-# Black is mated (fool's mate is White's): no legal moves at all.
+# Fool's mate: White is mated and has no legal moves.
 MATED = "P: rnb1kbnr/pppp1ppp/8/4p3/6Pq/5P2/PPPPP2P/RNBQKBNR w KQkq - 1 3"
 # White's king in the corner has a1b1, a1b2 and a1a2: three legal moves.
 THREE_MOVES = "P: 8/8/8/8/8/8/7k/K7 w - - 0 1"
@@ -22,13 +22,13 @@ def total(completion: str, label: str | None = None, prompt: str = START) -> flo
     return score(prompt, completion, label).total
 
 
-def test_a_perfect_answer_earns_exactly_one_and_nothing_recognisable_exactly_the_floor() -> None:
+def test_perfect_answer_earns_one_and_unrecognisable_text_the_minimum() -> None:
     assert total(PERFECT) == 1.0
     assert total(PERFECT, PERFECT) == 1.0
     assert [total(text) for text in ("", "   ", "hello world", "e2e4", "M E B", "xM: e2e4")] == [-0.3] * 6
 
 
-def test_without_a_label_five_correctness_parts_apply_and_with_one_eight() -> None:
+def test_label_adds_three_correctness_components() -> None:
     alone, labelled = score(START, PERFECT), score(START, PERFECT, PERFECT)
     assert set(labelled.components) - set(alone.components) == {
         "correctness/candidates_match",
@@ -39,7 +39,7 @@ def test_without_a_label_five_correctness_parts_apply_and_with_one_eight() -> No
     assert alone.failure is None
 
 
-def test_an_illegal_best_move_costs_20_of_46_hundredths_of_correctness() -> None:
+def test_illegal_best_move_loses_its_share_of_correctness() -> None:
     judged = score(START, PERFECT.replace("B: e2e4", "B: e2e5"))
     # quality = 0.10 + 0.15 + 0.75 * (0.22 + 0.04) / 0.46; total = 1.3 * quality - 0.3
     assert judged.total == pytest.approx(1.3 * (0.25 + 0.75 * 26 / 46) - 0.3, abs=1e-12)
@@ -47,7 +47,7 @@ def test_an_illegal_best_move_costs_20_of_46_hundredths_of_correctness() -> None
     assert judged.components["correctness/best_legal"] == 0.0
 
 
-def test_one_move_five_times_is_one_candidate_of_five() -> None:
+def test_repeated_move_counts_as_one_candidate() -> None:
     judged = score(START, "M: e2e4 e2e4 e2e4 e2e4 e2e4 E: 0.3 0.3 0.3 0.3 0.3 B: e2e4")
     assert judged.components["correctness/candidates"] == 0.2
     assert judged.components["correctness/candidates_clean"] == pytest.approx(0.04)
@@ -55,9 +55,9 @@ def test_one_move_five_times_is_one_candidate_of_five() -> None:
     assert judged.total == pytest.approx(1.3 * (0.25 + 0.75 * 0.2456 / 0.46) - 0.3, abs=1e-12)
 
 
-def test_extra_text_closes_the_third_rung_even_for_a_perfect_answer() -> None:
+def test_extra_text_removes_correctness_even_from_a_perfect_answer() -> None:
     judged = score(START, PERFECT + " and so on")
-    # four words too many is three extra after the first: structure = (1 + 1/4) / 2
+    # Three extra words: nothing_else = 1 / (1 + 3), and structure = (1 + 1/4) / 2.
     assert judged.components["structure/nothing_else"] == pytest.approx(1 / 4)
     assert judged.total == pytest.approx(1.3 * 0.625 * 0.25 - 0.3, abs=1e-12)
     assert judged.failure is not None
@@ -68,7 +68,7 @@ def test_extra_text_closes_the_third_rung_even_for_a_perfect_answer() -> None:
     "evals",
     ["", "0.3 0.2 0.1 0.0", "0.3 0.2 0.1 0.0 -0.1 9.9", "0.3 0.2 well 0.0 -0.1", "0.3 0.2 0.1 0.0 -0.1" + " so" * 200],
 )
-def test_good_moves_with_broken_evals_earn_less_than_accepted_ones(evals: str) -> None:
+def test_malformed_evals_earn_less_than_an_accepted_illegal_move(evals: str) -> None:
     refused = score(START, PERFECT.replace("0.3 0.2 0.1 0.0 -0.1", evals), PERFECT)
     assert refused.failure and refused.failure.reason in (FailureReason.bad_eval, FailureReason.unaligned_evals)
     assert refused.total < total("M: e2e5 E: 0.0 B: e2e5", PERFECT) == pytest.approx(1.3 * 0.25 - 0.3)
@@ -88,15 +88,13 @@ def test_good_moves_with_broken_evals_earn_less_than_accepted_ones(evals: str) -
         ("M: E: B:", 1.0, 1.0),
     ],
 )
-def test_structure_counts_markers_in_order_and_everything_else(
-    completion: str, markers: float, nothing_else: float
-) -> None:
+def test_structure_scores_ordered_markers_and_extra_text(completion: str, markers: float, nothing_else: float) -> None:
     components = score(START, completion).components
     assert components["structure/markers"] == pytest.approx(markers)
     assert components["structure/nothing_else"] == pytest.approx(nothing_else)
 
 
-def test_parse_counts_moves_numbers_and_alignment() -> None:
+def test_parse_scores_moves_numbers_and_alignment() -> None:
     components = score(START, "M: e2e4 0000 d2d9 E: 0.1 nan B: e9").components
     assert components["parse/moves"] == pytest.approx(1 / 3)
     assert components["parse/evals"] == pytest.approx(1 / 3)
@@ -104,7 +102,7 @@ def test_parse_counts_moves_numbers_and_alignment() -> None:
     assert score(START, "M: e2e4 E: 0.1 0.2 0.3 B: e2e4").components["parse/evals"] == pytest.approx(1 / 3)
 
 
-def test_a_position_with_three_moves_asks_for_three_and_superfluous_words_cost() -> None:
+def test_three_legal_moves_need_three_candidates_and_extra_ones_cost() -> None:
     answer = "M: a1b1 a1b2 a1a2 E: 0.0 0.0 0.0 B: a1b1"
     assert total(answer, prompt=THREE_MOVES) == 1.0
     padded = "M: a1b1 a1b2 a1a2 a1a2 a1h8 E: 0.0 0.0 0.0 0.0 0.0 B: a1b1"
@@ -112,14 +110,14 @@ def test_a_position_with_three_moves_asks_for_three_and_superfluous_words_cost()
     assert total(padded, prompt=THREE_MOVES) < 1.0
 
 
-def test_in_mate_only_the_format_is_judged() -> None:
+def test_checkmated_position_is_scored_on_format_alone() -> None:
     judged = score(MATED, "M: e2e4 E: 0.0 B: e2e4", "M: e2e4 E: 0.0 B: e2e4")
     assert {name.split("/")[0] for name in judged.components} == {"structure", "parse"}
     assert judged.total == 1.0
     assert total("M: e2e4 E: x B: e2e4", prompt=MATED) < 1.0
 
 
-def test_best_must_be_argmax_of_its_own_evals_and_ties_count() -> None:
+def test_best_move_must_be_argmax_of_its_own_evals_with_ties_allowed() -> None:
     def argmax(evals: str, best: str) -> float:
         return score(START, f"M: e2e4 d2d4 E: {evals} B: {best}").components["correctness/best_is_argmax"]
 
@@ -138,37 +136,37 @@ def test_evals_are_matched_by_move_not_by_index() -> None:
     assert by_index["correctness/evals_match"] == pytest.approx(0.34530, abs=1e-5)
 
 
-def test_of_a_label_with_two_candidates_one_found_earns_half_and_the_nearest_of_two_evals_counts() -> None:
+def test_half_the_label_candidates_earn_half_and_nearest_eval_counts() -> None:
     label = "M: e2e4 d2d4 E: 0.3 -0.2 B: e2e4"
     for evals in ("5.0 0.3", "0.3 5.0"):
         components = score(START, f"M: e2e4 e2e4 E: {evals} B: e2e4", label).components
         assert components["correctness/evals_match"] == components["correctness/candidates_match"] == 0.5
 
 
-def test_the_label_s_best_move_earns_its_part_in_proportion_to_the_distinct_legal_candidates() -> None:
+def test_best_match_scales_with_distinct_legal_candidates() -> None:
     for moves, share in (("e2e4 d2d4 g1f3 c2c4 b1c3", 1.0), ("e2e4 e2e4 e2e5 d2d4 d2d4", 0.4)):
         components = score(START, f"M: {moves} E: 0.3 0.2 0.1 0.0 -0.1 B: e2e4", PERFECT).components
         assert components["correctness/best_match"] == pytest.approx(share)
 
 
-def test_an_illegal_best_move_earns_nothing_for_being_a_candidate_or_the_argmax() -> None:
+def test_illegal_best_move_earns_no_candidate_or_argmax_credit() -> None:
     components = score(START, "M: e2e5 d2d4 E: 0.3 0.1 B: e2e5").components
     assert components["correctness/best_among_candidates"] == components["correctness/best_is_argmax"] == 0.0
 
 
-def test_an_answer_that_shares_no_move_with_the_label_gets_no_eval_credit() -> None:
+def test_answer_without_label_moves_gets_no_match_credit() -> None:
     components = score(START, PERFECT, "M: a2a3 E: 0.3 B: a2a3").components
     assert components["correctness/evals_match"] == components["correctness/candidates_match"] == 0.0
     assert components["correctness/best_match"] == 0.0
 
 
-def test_illegal_moves_of_a_label_are_left_out() -> None:
+def test_illegal_label_moves_are_ignored() -> None:
     components = score(START, PERFECT, "M: e2e4 e2e5 E: 0.3 9.0 B: e2e5").components
     assert components["correctness/candidates_match"] == components["correctness/evals_match"] == 1.0
     assert "correctness/best_match" not in components
 
 
-def test_eval_agreement_is_finite_and_never_flat_up_to_mates() -> None:
+def test_eval_agreement_distinguishes_mates_and_stays_positive() -> None:
     assert eval_agreement(999.99, 999.98) < eval_agreement(999.99, 999.99) == 1.0
     assert 0.0 < eval_agreement(-999999.999999, 999999.999999) < 1e-5
 

@@ -1,4 +1,4 @@
-"""Published completions, scored as their readers would score them."""
+"""Scores of published completions."""
 
 import json
 from collections import Counter
@@ -10,7 +10,7 @@ import pytest
 from rookworld_rlvr.rewards import Rubric, RubricConfig, Score
 from rookworld_rlvr.tasks import FailureReason
 
-# By labels and rules, without move evaluations.
+# Scores by labels and rules, without move evaluations.
 score = Rubric(RubricConfig()).score
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
@@ -28,7 +28,7 @@ def scores(task: str) -> list[Score]:
     return [score(row["prompt"], row["completion"]) for row in outputs]
 
 
-def test_of_21_published_environment_outputs_14_are_exact_and_7_do_not_parse() -> None:
+def test_published_environment_outputs_have_14_exact_and_7_malformed() -> None:
     judged = scores("A")
     assert Counter(one.failure and one.failure.reason for one in judged) == {
         None: 14,
@@ -38,17 +38,17 @@ def test_of_21_published_environment_outputs_14_are_exact_and_7_do_not_parse() -
     assert all(-0.3 < one.total < 0.4 for one in judged if one.failure is not None)
 
 
-def test_the_3_published_policy_outputs_are_well_formed_and_legal() -> None:
+def test_published_policy_outputs_are_well_formed_and_legal() -> None:
     judged = scores("P")
     assert [one.failure for one in judged] == [None] * 3
     assert all(
         one.components["correctness/candidates"] == one.components["correctness/best_legal"] == 1.0 for one in judged
     )
-    # The third names e7e6, which its own evals put below d7d5: the inverted label of Black, learned.
+    # The third answer's best move e7e6 is below d7d5 in its own evals: the model learned inverted labels of Black.
     assert [one.total == 1.0 for one in judged] == [True, True, False]
 
 
-def test_every_opening_transition_is_exact_and_its_copy_is_not() -> None:
+def test_opening_transition_earns_one_and_its_copy_less_than_half() -> None:
     openings = rows("opening_environment.jsonl")
     assert len(openings) == 698
     for row in openings:
@@ -57,7 +57,7 @@ def test_every_opening_transition_is_exact_and_its_copy_is_not() -> None:
         assert score(row["prompt"], f"{copied}+0.001+0+0").total < 0.5
 
 
-def test_published_validation_labels_score_one_against_themselves_where_they_are_complete() -> None:
+def test_published_validation_labels_fully_match_themselves() -> None:
     path = DATA / "rook_val_250.txt"
     if not path.exists():
         pytest.skip("the shared data file rook_val_250.txt is not beside the project")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rookworld_rlvr.rewards import Rubric, RubricConfig
 
-# By labels and rules, without move evaluations.
+# Scores by labels and rules, without move evaluations.
 score = Rubric(RubricConfig()).score
 
 FEN = "rnbqkbnr/ppp1pppp/8/3pP3/8/8/PPPP1PPP/RNBQKBNR w KQkq d6 0 3"
@@ -66,7 +66,7 @@ def test_any_bytes_are_scored(text: str) -> None:
         max_size=6,
     ),
 )
-def test_any_mutilated_answer_is_scored(answer: str, wounds: list[tuple[float, str, int]]) -> None:
+def test_any_randomly_edited_answer_is_scored(answer: str, wounds: list[tuple[float, str, int]]) -> None:
     for where, splinter, cut in wounds:
         place = int(where * len(answer))
         answer = answer[:place] + splinter + answer[place + cut :]
@@ -75,7 +75,7 @@ def test_any_mutilated_answer_is_scored(answer: str, wounds: list[tuple[float, s
 
 @MANY
 @given(st.lists(st.sampled_from(SPLINTERS), max_size=30), st.sampled_from(["", " "]))
-def test_any_heap_of_splinters_is_scored(splinters: list[str], joint: str) -> None:
+def test_any_sequence_of_format_fragments_is_scored(splinters: list[str], joint: str) -> None:
     assert_in_range(joint.join(splinters))
 
 

@@ -1,4 +1,4 @@
-"""The rubric: what it refuses, that every option has an effect, the warm-up, any accepted weights."""
+"""The rubric: refused options, the effect of every option, the warm-up, and any accepted weights."""
 
 import math
 import subprocess
@@ -18,7 +18,7 @@ from rookworld_rlvr.rewards.move_values import MATE_IN_ONE
 from rookworld_rlvr.rewards.rubric import BOUNDS, MAX_WEIGHT, SHARE, MoveSource
 from rookworld_rlvr.stockfish.engine import Analysis
 
-# By labels and rules, without move evaluations.
+# Scores by labels and rules, without move evaluations.
 score = Rubric(RubricConfig()).score
 
 FEN = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
@@ -63,7 +63,7 @@ def configured(changes: dict[str, Any]) -> RubricConfig:
 
 
 def analysis(prompt: str) -> Analysis | None:
-    """The analysis of a probe's position; for one that has none here, all legal moves are equal."""
+    """Return the analysis of a probe's position. If ANALYSES has none, all its legal moves are equal."""
     if prompt.startswith("A:"):
         return None
     moves = chess.Board(fen := prompt.removeprefix("P: ")).legal_moves
@@ -79,7 +79,7 @@ def totals(changes: dict[str, Any]) -> list[float]:
     ]
 
 
-# The others are words, or the engine's own.
+# Numeric options. The others are words or options of the engine.
 OPTIONS = [path for path, _ in options(RubricConfig()) if not path.startswith(("source", "move_evals", "stockfish."))]
 # Options of engine evaluations, which labels do not use.
 ENGINE_OPTIONS = [path for path in OPTIONS if path.endswith(("_value", "halving_loss", "missed_mate"))]
@@ -104,7 +104,7 @@ def test_every_option_changes_some_total(path: str) -> None:
 
 @pytest.mark.parametrize("path", OPTIONS)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 2e6, "1", None, True])
-def test_an_option_that_is_no_number_in_its_range_is_refused_by_name(path: str, value: Any) -> None:
+def test_rubric_option_out_of_range_is_refused_by_name(path: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"expected rubric.{path} to be"):
         Rubric(configured({path: value}))
 
@@ -115,12 +115,12 @@ def test_a_negative_option_is_refused(path: str) -> None:
         Rubric(configured({path: -1}))
 
 
-def test_unknown_names_are_refused_by_the_dataclasses() -> None:
+def test_unknown_rubric_option_raises_attribute_error() -> None:
     with pytest.raises(AttributeError):
         RubricConfig().policy.correctness.best_move = 1.0  # type: ignore[attr-defined]
 
 
-def test_a_rung_without_weights_and_a_foreign_node_are_refused() -> None:
+def test_tier_without_weights_and_wrong_config_type_are_refused() -> None:
     with pytest.raises(ValueError, match=r"above 0 among those of rubric.environment.correctness"):
         Rubric(
             configured({path: 0 for path, _ in options(RubricConfig()) if path.startswith("environment.correctness.")})
@@ -138,14 +138,14 @@ def test_later_changes_to_a_config_have_no_effect() -> None:
     assert rubric.score(*PROBES[5]) == score(*PROBES[5])
 
 
-def test_a_part_of_weight_zero_neither_counts_nor_hides_the_others() -> None:
+def test_component_of_weight_zero_does_not_change_the_total() -> None:
     rubric = Rubric(configured({"policy.correctness.best_is_argmax": 0.0}))
     judged = rubric.score(P, P_PERFECT.replace("B: e2e4", "B: d2d4"))
     assert judged.components["correctness/best_is_argmax"] == 0.0
     assert judged.total == 1.0
 
 
-def test_labels_alone_may_carry_correctness_which_without_one_is_left_out() -> None:
+def test_correctness_by_labels_alone_is_skipped_without_a_label() -> None:
     others = ("candidates", "candidates_clean", "best_legal", "best_among_candidates", "best_is_argmax")
     rubric = Rubric(configured({f"policy.correctness.{name}": 0.0 for name in others}))
     assert rubric.score(P, "M: e2e5 E: 0.1 B: e2e5").total == 1.0
@@ -193,7 +193,7 @@ def accepted_configs(draw: st.DrawFn) -> RubricConfig:
 
 @settings(derandomize=True, max_examples=60, deadline=None)
 @given(accepted_configs(), st.integers(0, 10))
-def test_any_accepted_options_keep_the_total_in_range_and_every_rung_reachable(config: RubricConfig, step: int) -> None:
+def test_accepted_options_keep_totals_in_range_and_extremes_reachable(config: RubricConfig, step: int) -> None:
     rubric = Rubric(config)
     for prompt, text in PROBES:
         assert config.malformed_reward <= rubric.score(prompt, text, step=step).total <= 1.0
@@ -203,6 +203,6 @@ def test_any_accepted_options_keep_the_total_in_range_and_every_rung_reachable(c
         assert rubric.score(prompt, bad + " x", step=step).total <= rubric.score(prompt, bad, step=step).total <= 1.0
 
 
-def test_importing_rewards_pulls_in_no_torch() -> None:
+def test_importing_rewards_does_not_import_torch() -> None:
     code = "import sys, rookworld_rlvr.rewards; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""`rewards.score`, the first function that a Python user meets: the reward of training, without a run."""
+"""`rewards.score`, the entry point for Python users: the reward of training, without a run."""
 
 import subprocess
 import sys
@@ -18,13 +18,13 @@ POLICY = [row for row in ROWS if row.task is Task.policy][:40]
 
 
 def completions(row: Example) -> list[str]:
-    """The label, the label with its worst candidate as the best move, a cut one, another row's, and nothing."""
+    """Return the label, the label with its last candidate as best move, a cut label, another row's, and no text."""
     label = row.completion or ""
     worst = label.split("E:")[0].split()[-1]
     return [label, label.rpartition("B:")[0] + f"B: {worst}", label[:40], POLICY[0].completion or "", ""]
 
 
-def test_score_is_the_reward_of_training_on_shipped_rows() -> None:
+def test_score_equals_training_reward_on_shipped_rows() -> None:
     rows = [*POLICY, *(row for row in ROWS[:80] if row.task is Task.environment)]
     requests = [ScoreRequest(row.prompt, text, row.completion, step=0) for row in rows for text in completions(row)]
     scorer, measure = make_scorers(RunConfig())
@@ -35,7 +35,7 @@ def test_score_is_the_reward_of_training_on_shipped_rows() -> None:
     assert len({result.total for result in trained}) > 50
 
 
-def test_a_shipped_position_is_scored_by_its_evaluations_with_and_without_a_label() -> None:
+def test_shipped_position_is_scored_by_evaluations_not_by_its_label() -> None:
     for row in POLICY:
         for text in completions(row):
             result = score(row.prompt, text)
@@ -52,14 +52,14 @@ def test_a_shipped_position_is_scored_by_its_evaluations_with_and_without_a_labe
         ("P:rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1", "that begins with 'P: ' or 'A: ', got 'P:rnb"),
     ],
 )
-def test_a_prompt_of_no_position_is_refused_in_one_line(prompt: str, expected: str) -> None:
+def test_prompt_without_valid_position_is_refused_in_one_line(prompt: str, expected: str) -> None:
     with pytest.raises(PromptError) as raised:
         score(prompt, "M: e2e4 E: 0.3 B: e2e4")
     assert expected in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_a_position_that_nobody_evaluated_falls_back_to_the_rules_where_there_is_no_engine() -> None:
-    """In a process of its own, since `score` looks for an engine once."""
+def test_unknown_position_is_scored_by_rules_without_an_engine() -> None:
+    """Run in a separate process, because `score` looks for an engine only once."""
     code = (
         "from rookworld_rlvr.rewards import score\n"
         "print(score('P: 8/8/8/8/8/8/7k/K7 w - - 33 1', 'M: a1a2 E: 0.0 B: a1a2').source)"

@@ -1,4 +1,4 @@
-"""Similarity of what changed, by literals counted by hand."""
+"""Similarity over the changed parts of a position, against values counted by hand."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def similarity(predicted: str, before: str = BEFORE, after: str = AFTER) -> floa
     return changed_similarity(before, after, predicted)
 
 
-def test_the_truth_earns_one_and_a_copy_nothing() -> None:
+def test_similarity_of_truth_is_one_and_of_copy_is_zero() -> None:
     assert similarity(AFTER) == 1.0
     assert similarity(BEFORE) == 0.0
 
@@ -29,23 +29,23 @@ def test_the_truth_earns_one_and_a_copy_nothing() -> None:
         ("rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 1 2", 0.7 + 0.3 / 3),
         # A wrong piece on a changed square is simply not right.
         ("rnbqkbnr/pppppppp/8/8/4N3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1", 0.7 / 2 + 0.3),
-        # A published habit that python-chess does not share: the en-passant square of any double step.
+        # Some published data has the en-passant square after any double step. python-chess does not write it here.
         ("rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq e3 0 1", 0.7 + 0.3 / 2),
     ],
 )
-def test_partly_right_predictions_earn_their_share(predicted: str, expected: float) -> None:
+def test_partly_right_prediction_has_partial_similarity(predicted: str, expected: float) -> None:
     assert similarity(predicted) == pytest.approx(expected, abs=1e-12)
 
 
-def test_where_nothing_changes_the_copy_earns_one_and_each_alteration_lowers_it() -> None:
+def test_copy_of_unchanged_position_earns_one_and_edits_earn_less() -> None:
     assert similarity(BEFORE, after=BEFORE) == 1.0
     turned = BEFORE.replace(" w ", " b ")
-    # Turn altered; then two squares and the turn.
+    # First only the turn is altered, then two squares and the turn.
     assert similarity(turned, after=BEFORE) == pytest.approx(0.7 + 0.3 / 2)
     assert similarity(AFTER, after=BEFORE) == pytest.approx(0.7 / 3 + 0.3 / 2)
 
 
-def test_a_placement_expands_to_sixty_four_squares_promotion_marks_included() -> None:
+def test_placement_expands_to_64_squares_with_promotion_marks() -> None:
     assert "".join(expand_placement("8/8/8/8/8/8/8/K1k5")) == "." * 56 + "K.k....."
     marked = expand_placement("Q~7/8/8/8/8/8/8/K1k5")
     assert (len(marked), marked[0], marked[1]) == (64, "Q~", ".")

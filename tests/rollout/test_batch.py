@@ -1,4 +1,4 @@
-"""Batches hold exactly what was sampled; literals by hand."""
+"""Batches hold exactly what was sampled, checked against values written by hand."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ def test_rows_are_prompt_then_sampled_tokens_then_pads(batch: Batch) -> None:
     assert batch.attention_BT.sum(1).tolist() == [5, 6, 4, 2]
 
 
-def test_exactly_the_sampled_tokens_are_trained_end_of_text_included(batch: Batch) -> None:
+def test_loss_mask_covers_exactly_the_sampled_tokens(batch: Batch) -> None:
     assert batch.loss_mask_BT.int().tolist() == [
         [0, 0, 1, 1, 0, 0],
         [0, 0, 1, 1, 1, 0],
@@ -56,7 +56,7 @@ def test_exactly_the_sampled_tokens_are_trained_end_of_text_included(batch: Batc
     assert batch.trained_tokens() == 9
 
 
-def test_each_sampler_logprob_stands_where_its_token_is_predicted(batch: Batch) -> None:
+def test_sampler_logprob_is_at_the_position_that_predicts_its_token(batch: Batch) -> None:
     assert batch.sampler_logprobs_BT.tolist() == [
         [0, 0, -0.5, -1.0, 0, 0],
         [0, 0, -0.5, -1.0, -1.5, 0],
@@ -87,7 +87,7 @@ def test_micro_batches_partition_the_rows_and_cut_only_pads(batch: Batch, size: 
     assert sum(sum(logprobs) for *_, logprobs in seen) == -1.5 - 3.0 - 3.0 - 0.5
 
 
-def test_positions_count_real_tokens_on_either_side() -> None:
+def test_position_ids_skip_padding_on_either_side() -> None:
     tokens_BT, attention_BT = left_padded([(7,), (7, 8, 9)], PAD, CPU)
     assert tokens_BT.tolist() == [[99, 99, 7], [7, 8, 9]]
     assert attention_BT.tolist() == [[0, 0, 1], [1, 1, 1]]
@@ -98,7 +98,7 @@ def test_positions_count_real_tokens_on_either_side() -> None:
     assert position_ids(torch.tensor([[0, 0, 1, 1, 1]])).tolist() == [[0, 0, 0, 1, 2]]
 
 
-def test_selected_rows_keep_all_that_is_theirs_and_are_cut_to_the_width(batch: Batch) -> None:
+def test_selected_rows_keep_their_data_and_are_cut_to_width(batch: Batch) -> None:
     batch = replace(batch, old_logprobs_BT=torch.arange(24.0).reshape(4, 6))
     for rows in (torch.tensor([3, 1]), torch.tensor([False, True, False, True])):
         picked = batch.select(rows, 3)

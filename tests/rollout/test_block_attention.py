@@ -1,4 +1,4 @@
-"""Attention over blocks is attention over their keys joined, and its gradient is the true one."""
+"""Attention over blocks equals attention over their joined keys, in value and gradient."""
 
 import math
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from rookworld_rlvr.model.block_attention import Block, attend
 
 SCALING = 0.3
-# Prompts, heads of keys, completions, heads that share keys, tokens, width; keys of a prompt.
+# Numbers of prompts, key heads, completions, query heads per key head, tokens, width, and keys of a prompt.
 P, K, G, R, T, D, L = 2, 2, 3, 2, 4, 5, 6
 SHAPES = {
     "query": (P, K, G, R, T, D),
@@ -48,16 +48,16 @@ def one_row_at_a_time(query: Tensor, *stored: Tensor) -> Tensor:
     return out
 
 
-def test_blocks_give_what_each_row_gives_over_its_keys_joined() -> None:
+def test_block_attention_equals_attention_over_joined_keys() -> None:
     given = states(torch.float64)
     torch.testing.assert_close(by_blocks(*given), one_row_at_a_time(*given), rtol=1e-12, atol=1e-12)
 
 
-def test_the_gradient_is_that_of_finite_differences() -> None:
+def test_block_attention_gradient_equals_finite_differences() -> None:
     assert torch.autograd.gradcheck(by_blocks, states(torch.float64), fast_mode=True)
 
 
-def test_scores_beyond_the_range_of_exp_give_finite_output_and_gradient() -> None:
+def test_huge_attention_scores_give_finite_output_and_gradient() -> None:
     given = states(torch.float32)
     with torch.no_grad():
         given[0].mul_(1e4)
@@ -68,7 +68,7 @@ def test_scores_beyond_the_range_of_exp_give_finite_output_and_gradient() -> Non
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_the_output_has_the_querys_dtype_and_the_accuracy_of_float32_inside(dtype: torch.dtype) -> None:
+def test_block_attention_returns_query_dtype_with_float32_accuracy(dtype: torch.dtype) -> None:
     given = [tensor.detach().to(dtype) for tensor in states(torch.float32)]
     out = by_blocks(*given)
     exact = by_blocks(*(tensor.double() for tensor in given))

@@ -1,4 +1,4 @@
-"""Each generator on the trainer's own model against full forward passes of it, one row at a time."""
+"""Each generator, on the trainer's own model, against full forward passes over one row at a time."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from rookworld_rlvr.rollout.generator import Generator, GeneratorConfig, PromptL
 Prompts = list[tuple[int, ...]]
 Engine = Callable[..., Generator]
 MAX_NEW = 24
-# One for each of the prompts.
+# One seed for each prompt.
 SEEDS = (3, 1, 4, 1)
 
 
@@ -36,13 +36,13 @@ def with_limit(engine: Engine, policy: Policy, limit: int, batch_size: int = 128
     return engine(policy.model, config, eos_id=policy.tokenizer.eos_token_id, pad_id=policy.pad_id)
 
 
-def test_greedy_equals_an_argmax_loop_of_full_passes(policy: Policy, generator: Generator, prompts: Prompts) -> None:
+def test_greedy_decoding_equals_argmax_of_full_passes(policy: Policy, generator: Generator, prompts: Prompts) -> None:
     groups = generator.generate(prompts, group_size=1, temperature=0.0)
     assert [done.tokens for [done] in groups] == [argmax_completion(policy, prompt) for prompt in prompts]
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_recorded_logprobs_are_those_of_separate_passes_without_padding(
+def test_recorded_logprobs_equal_those_of_unpadded_passes(
     policy: Policy, generator: Generator, prompts: Prompts, temperature: float
 ) -> None:
     groups = generator.generate(prompts, group_size=2, temperature=temperature, seeds=SEEDS)
@@ -70,7 +70,7 @@ def test_sampling_follows_the_distribution_at_its_temperature(
     assert abs((drawn == token).float().mean().item() - share) < 4 * deviation
 
 
-def test_a_model_s_own_generation_settings_change_no_draw_and_stay(
+def test_generation_config_of_the_model_is_ignored_and_unchanged(
     policy: Policy, generator: Generator, prompts: Prompts
 ) -> None:
     def draw() -> list[tuple[int, ...]]:
@@ -85,15 +85,13 @@ def test_a_model_s_own_generation_settings_change_no_draw_and_stay(
     assert policy.model.generation_config is own and own.min_p == 0.9
 
 
-def test_the_likeliest_token_alone_is_what_greedy_decoding_takes(generator: Generator, prompts: Prompts) -> None:
+def test_top_k_of_one_equals_greedy_decoding(generator: Generator, prompts: Prompts) -> None:
     greedy = generator.generate(prompts, group_size=1, temperature=0.0)
     drawn = generator.generate(prompts, group_size=2, temperature=1.0, seeds=SEEDS, top_k=1)
     assert [[done.tokens for done in group] for group in drawn] == [[done.tokens] * 2 for [done] in greedy]
 
 
-def test_top_k_draws_the_k_likeliest_tokens_by_their_shares_and_keeps_the_whole_distribution_s_logprobs(
-    engine: Engine, policy: Policy, prompts: Prompts
-) -> None:
+def test_top_k_renormalises_draws_but_records_full_logprobs(engine: Engine, policy: Policy, prompts: Prompts) -> None:
     draws, top_k = 1500, 3
     sampler = with_limit(engine, policy, 1, batch_size=draws)
     [group] = sampler.generate(prompts[1:2], group_size=draws, temperature=2.0, seeds=[0], top_k=top_k)
@@ -109,9 +107,7 @@ def test_top_k_draws_the_k_likeliest_tokens_by_their_shares_and_keeps_the_whole_
         assert done.logprobs[0] == pytest.approx(whole[done.tokens[0]].log().item(), abs=1e-4)
 
 
-def test_end_of_text_stands_once_and_last_exactly_where_finished(
-    engine: Engine, policy: Policy, prompts: Prompts
-) -> None:
+def test_finished_completion_has_one_end_token_in_last_place(engine: Engine, policy: Policy, prompts: Prompts) -> None:
     eos = policy.tokenizer.eos_token_id
     groups = with_limit(engine, policy, 34).generate(prompts, group_size=6, temperature=1.0, seeds=SEEDS)
     samples = [done for group in groups for done in group]
@@ -122,16 +118,12 @@ def test_end_of_text_stands_once_and_last_exactly_where_finished(
         assert len(done.logprobs) == len(done.tokens)
 
 
-def test_a_completion_that_is_cut_has_the_limit_s_length_and_is_not_finished(
-    engine: Engine, policy: Policy, prompts: Prompts
-) -> None:
+def test_completion_cut_at_the_limit_is_not_finished(engine: Engine, policy: Policy, prompts: Prompts) -> None:
     [[done]] = with_limit(engine, policy, 3).generate(prompts[:1], group_size=1, temperature=0.0)
     assert (len(done.tokens), done.finished) == (3, False)
 
 
-def test_groups_come_in_the_prompts_order_whatever_is_generated_side_by_side(
-    engine: Engine, policy: Policy, prompts: Prompts
-) -> None:
+def test_groups_keep_prompt_order_independent_of_batch_size(engine: Engine, policy: Policy, prompts: Prompts) -> None:
     def greedy(batch_size: int, requests: Prompts) -> list[tuple[int, ...]]:
         groups = with_limit(engine, policy, 8, batch_size).generate(requests, group_size=1, temperature=0.0)
         return [done.tokens for [done] in groups]
@@ -142,14 +134,14 @@ def test_groups_come_in_the_prompts_order_whatever_is_generated_side_by_side(
     assert greedy(3, prompts[::-1]) == together[::-1]
 
 
-def test_a_group_has_its_size_and_its_completions_differ(generator: Generator, prompts: Prompts) -> None:
+def test_group_has_requested_size_and_varied_completions(generator: Generator, prompts: Prompts) -> None:
     groups: list[list[SampledCompletion]] = generator.generate(prompts, group_size=5, temperature=1.0, seeds=SEEDS)
     assert [len(group) for group in groups] == [5, 5, 5, 5]
     assert all(len({done.tokens for done in group}) > 1 for group in groups)
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_generation_leaves_the_training_flag_as_it_was(
+def test_generation_restores_the_training_flag(
     policy: Policy, generator: Generator, prompts: Prompts, training: bool
 ) -> None:
     policy.model.train(training)
@@ -170,9 +162,7 @@ def test_dropout_is_off_while_sampling(policy: Policy, generator: Generator, pro
     assert first == second
 
 
-def test_a_seed_decides_its_prompt_s_completions_whatever_is_sampled_beside_it_or_was_before(
-    engine: Engine, policy: Policy, prompts: Prompts
-) -> None:
+def test_completions_depend_only_on_prompt_and_seed(engine: Engine, policy: Policy, prompts: Prompts) -> None:
     def drawn(requests: Prompts, seeds: Sequence[int], batch_size: int = 128) -> list[list[tuple[int, ...]]]:
         sampler = with_limit(engine, policy, MAX_NEW, batch_size)
         groups = sampler.generate(requests, group_size=3, temperature=1.0, seeds=seeds)
@@ -188,12 +178,12 @@ def test_a_seed_decides_its_prompt_s_completions_whatever_is_sampled_beside_it_o
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_draw_without_a_seed_for_each_prompt_is_an_error(generator: Generator, prompts: Prompts) -> None:
+def test_sampling_requires_one_seed_per_prompt(generator: Generator, prompts: Prompts) -> None:
     with pytest.raises(ValueError, match="a seed for each of 4 prompts, got 1"):
         generator.generate(prompts, group_size=2, temperature=1.0, seeds=[0])
 
 
-def test_a_prompt_that_fills_the_model_is_refused_and_a_little_room_is_used(engine: Engine, policy: Policy) -> None:
+def test_prompt_must_leave_room_for_at_least_one_token(engine: Engine, policy: Policy) -> None:
     positions = policy.model.config.max_position_embeddings
     generator = with_limit(engine, policy, MAX_NEW)
     with pytest.raises(ValueError, match=f"shorter than the model's {positions} positions, got {positions}"):
@@ -212,13 +202,13 @@ def test_a_prompt_that_fills_the_model_is_refused_and_a_little_room_is_used(engi
         ({"draft_tokens": -1}, "0 or more, got -1"),
     ],
 )
-def test_sampling_that_would_break_the_objective_is_refused(changes: dict[str, float], message: str) -> None:
+def test_invalid_generator_options_are_refused(changes: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(GeneratorConfig(), **changes)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_logits_that_are_not_finite_are_drawn_from_all_the_same_and_recorded_as_nan(
+def test_non_finite_logits_are_sampled_and_recorded_as_nan(
     policy: Policy, generator: Generator, prompts: Prompts, bad: float
 ) -> None:
     def groups(poisoned_rows: int) -> list[list[SampledCompletion]]:
@@ -235,7 +225,7 @@ def test_logits_that_are_not_finite_are_drawn_from_all_the_same_and_recorded_as_
 
     [sound], [spoilt] = groups(0), groups(1)
     assert spoilt[0].tokens and all(math.isnan(value) for value in spoilt[0].logprobs)
-    # The rows beside it are those that they were, apart from rounding: passes may have other sizes.
+    # The other rows are unchanged apart from rounding, because passes may have other sizes.
     for beside, done in zip(spoilt[1:], sound[1:], strict=True):
         assert beside.tokens == done.tokens and beside.finished == done.finished
         assert beside.logprobs == pytest.approx(done.logprobs, abs=1e-5)

@@ -1,4 +1,4 @@
-"""Collection: what is sampled is scored in order, and a generator that returns less raises."""
+"""Collection: samples are scored in order, and a generator that returns too few completions raises."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ Groups = list[list[SampledCompletion]]
 
 @dataclass
 class Changed:
-    """A real generator, and what is made of its groups."""
+    """A real generator whose groups are changed by `change`."""
 
     real: HFGenerator
     change: Callable[[Groups], Groups]
@@ -41,9 +41,7 @@ class Changed:
         return self.change(self.real.generate(prompts, **settings))
 
 
-def test_groups_hold_their_example_its_tokens_and_the_rubric_s_score_of_each_completion(
-    policy: Policy, generator: HFGenerator
-) -> None:
+def test_groups_hold_examples_tokens_and_rubric_scores(policy: Policy, generator: HFGenerator) -> None:
     sampled = sample_groups(generator, policy.tokenizer, EXAMPLES, group_size=3, temperature=1.0, seeds=[0, 1])
     rubric = Rubric(RubricConfig(warmup_steps=10))
     groups = score_groups(sampled, policy.tokenizer, EXAMPLES, scorer=RubricScorer(rubric, load_cache("")), step=2)
@@ -63,12 +61,12 @@ def test_groups_hold_their_example_its_tokens_and_the_rubric_s_score_of_each_com
         (lambda groups: [], r"0 groups of \[\]"),
         (lambda groups: groups[:1], r"1 groups of \[2\]"),
         (lambda groups: [groups[0], groups[1][:1]], r"2 groups of \[2, 1\]"),
-        # A completion of no token has nothing to train.
+        # A completion without tokens has nothing to train.
         (lambda groups: [groups[0], [replace(groups[1][0], tokens=(), logprobs=()), groups[1][1]]], r"\[2, 1\]"),
     ],
     ids=["nothing", "one group", "half a group", "an empty completion"],
 )
-def test_a_generator_that_gives_less_than_it_was_asked_for_is_told_of_with_both_counts(
+def test_generator_that_returns_too_little_raises_with_both_counts(
     policy: Policy, generator: HFGenerator, change: Callable[[Groups], Groups], got: str
 ) -> None:
     with pytest.raises(GeneratorError, match=f"expected 2 groups of 2 completions, got .*{got}"):

@@ -1,4 +1,4 @@
-"""A packed batch gives what the padded one gives, loss and gradient, and computes no token twice."""
+"""A packed batch gives the log-probs and gradients of the padded one, and computes no token twice."""
 
 import copy
 from dataclasses import replace
@@ -20,7 +20,7 @@ from rookworld_rlvr.tasks import Example, Task
 
 CPU = torch.device("cpu")
 PAD = 1
-# Completions of one token, of many, of two length classes; a group of one; two prompts that are equal.
+# Completions of one token, of many, of two length classes; a group of one; prompts that share a prefix.
 LENGTHS = {
     (5, 6, 7): (1, 3, 40, 4),
     (8,): (2,),
@@ -46,7 +46,7 @@ def batch() -> Batch:
 
 @pytest.fixture(scope="module", params=["gpt2", "llama"])
 def model(request: pytest.FixtureRequest) -> Any:
-    """Learned positions and a head a head; rotary ones and half as many heads of keys."""
+    """GPT-2 with learned positions, and Llama with rotary positions and half as many key heads as query heads."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(1)
@@ -61,7 +61,7 @@ def model(request: pytest.FixtureRequest) -> Any:
 def logprobs_and_gradient(policy: Policy, batch: Batch) -> tuple[Tensor, list[Tensor]]:
     policy.model.zero_grad()
     logprobs = policy.statistics(batch, temperature=0.9).logprobs
-    # Each token weighs differently, so that one in another's place is noticed.
+    # Each token has a different weight, so that tokens in the wrong place are detected.
     (logprobs * torch.linspace(-1, 2, len(logprobs))).sum().backward()
     return logprobs.detach(), [parameter.grad.clone() for parameter in policy.model.parameters()]
 
@@ -79,21 +79,21 @@ def assert_equal(policies: tuple[Policy, Policy], batch: Batch) -> None:
         torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=1e-4)
 
 
-def test_log_probs_and_gradients_are_those_of_padded_rows(policies: tuple[Policy, Policy], batch: Batch) -> None:
+def test_packed_logprobs_and_gradients_equal_padded_ones(policies: tuple[Policy, Policy], batch: Batch) -> None:
     assert_equal(policies, batch)
 
 
 @pytest.mark.parametrize("rows", [[0], [1, 5], [10, 2, 6, 0], [4, 3, 2, 1, 0]], ids=str)
-def test_so_are_those_of_any_choice_and_order_of_rows(
+def test_packing_equals_padding_for_any_selection_of_rows(
     policies: tuple[Policy, Policy], batch: Batch, rows: list[int]
 ) -> None:
     assert_equal(policies, batch.select(torch.tensor(rows)))
 
 
-def test_each_prompt_is_there_once_and_no_pad_and_no_last_token_and_little_filler(batch: Batch) -> None:
+def test_packed_batch_holds_each_prompt_once_and_little_filler(batch: Batch) -> None:
     packed = pack(batch)
     completions = sum(length - 1 for lengths in LENGTHS.values() for length in lengths)
-    # 106 tokens, filled up to a multiple of 4: the largest power of two within 5 % of them.
+    # 106 tokens, filled up to a multiple of 4, which is the largest power of two within 5 % of 106.
     assert sum(map(len, LENGTHS)) + completions == 106
     assert packed.tokens_1N.shape == (1, 108)
     assert packed.tokens_1N[0, 106:].tolist() == [0, 0]
@@ -124,7 +124,9 @@ def test_a_row_without_a_trained_token_is_refused(batch: Batch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("compiler")
-def test_compiled_blocks_give_them_too_at_any_size_and_in_copies(policies: tuple[Policy, Policy], batch: Batch) -> None:
+def test_compiled_blocks_equal_padded_rows_at_any_size_and_in_copies(
+    policies: tuple[Policy, Policy], batch: Batch
+) -> None:
     padded, packed = policies
     fast = replace(packed, model=copy.deepcopy(packed.model))
     compile_policy(fast)
@@ -136,14 +138,14 @@ def test_compiled_blocks_give_them_too_at_any_size_and_in_copies(policies: tuple
     for rows in ([1, 5], [10, 2, 6, 0], [4, 3, 2, 1, 0]):
         assert_equal((padded, fast), batch.select(torch.tensor(rows)))
     assert_equal((padded, replace(fast, model=copy.deepcopy(fast.model))), batch)
-    # Other sizes and a copy ran the same code, and padded rows are not compiled.
+    # Other sizes and a copy ran the same compiled code, and padded rows are not compiled.
     assert_equal((padded, replace(fast, packs=False)), batch)
     assert graphs["unique_graphs"] - before == made
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("compiler")
-def test_compiled_blocks_stay_compiled_with_more_layers_than_torch_compiles_one_function_for(batch: Batch) -> None:
+def test_compiled_blocks_of_many_layers_hit_no_recompile_limit(batch: Batch) -> None:
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 10, "vocab_size": 40}
     model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2))
     policy = Policy(model.eval(), tokenizer=None, packs=True)

@@ -1,4 +1,4 @@
-"""Ranks that share servers: none gives them new weights while another still samples from the old ones."""
+"""Ranks that share servers: no rank sends new weights while another still samples with the old ones."""
 
 import threading
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class ThreadWorld(World):
 
 
 class Servers:
-    """Notes when weights come, and samples for a while."""
+    """Servers that record the arrival of new weights and take a while to sample."""
 
     def __init__(self) -> None:
         self.have_new_weights = threading.Event()
@@ -37,11 +37,11 @@ class Servers:
         self.have_new_weights.set()
 
     def generate(self, *_: object, **__: object) -> Any:
-        """True if new weights came while this was sampled."""
+        """Return True if new weights arrived during sampling."""
         return self.have_new_weights.wait(SAMPLING_S)
 
 
-def test_a_slow_rank_s_completions_are_all_of_the_old_weights() -> None:
+def test_weight_sync_waits_for_ranks_that_still_sample() -> None:
     servers, meeting, results = Servers(), threading.Barrier(RANKS), dict[int, Any]()
 
     def rank(number: int) -> bool:

@@ -28,12 +28,12 @@ ANSWERABLE = [f"A: {POSITION}+g8f6+e2e4 e7e5 g1f3 b8c6 f1c4 g8f6+", f"P: {POSITI
 
 @pytest.fixture(scope="module")
 def tiny() -> Policy:
-    """The model that ships: it copies positions, so that drafts are right."""
+    """The shipped model. It copies positions, so that drafts are often right."""
     return load_policy(ModelConfig(), torch.device("cpu"), Precision.fp32)
 
 
 def grouped_query_model() -> Any:
-    """A random Llama whose two heads of keys serve four of queries, with rotary positions."""
+    """Return a random Llama with rotary positions, four query heads and two key heads."""
     torch.manual_seed(3)
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 40}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
@@ -60,7 +60,7 @@ def assert_same(ours: list[SampledCompletion], theirs: list[SampledCompletion]) 
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
-def test_drafts_change_the_number_of_passes_and_nothing_that_is_drawn(tiny: Policy, temperature: float) -> None:
+def test_drafts_reduce_passes_and_change_no_completion(tiny: Policy, temperature: float) -> None:
     prompts = [prompt_tokens(tiny.tokenizer, text) for text in ANSWERABLE]
     passes = []
     handle = tiny.model.base_model.register_forward_pre_hook(lambda *_: passes.append(1))
@@ -72,7 +72,7 @@ def test_drafts_change_the_number_of_passes_and_nothing_that_is_drawn(tiny: Poli
     handle.remove()
     assert_same(results[3][0], results[0][0])
     assert_same(results[8][0], results[0][0])
-    # Policy answers repeat nothing of their prompt, so the batch takes as many passes as the longest of them.
+    # Policy answers repeat nothing of their prompt, so the batch takes as many passes as the longest such answer.
     assert results[8][1] <= results[3][1] < 0.8 * results[0][1]
 
 
@@ -86,7 +86,7 @@ def test_prompts_divided_among_cores_get_the_same_completions(
     names = set[str]()
     handle = tiny.model.base_model.register_forward_pre_hook(lambda *_: names.add(current_thread().name))
     threads(3)
-    # So few completions are not worth dividing.
+    # So few completions are not divided among cores.
     rows(of_policy(tiny), prompts, temperature=temperature)
     assert names == {current_thread().name}
     names.clear()
@@ -98,8 +98,8 @@ def test_prompts_divided_among_cores_get_the_same_completions(
     assert tiny.model.config._attn_implementation == "eager"
 
 
-def test_rows_that_stay_when_others_leave_keep_their_own_keys(tiny: Policy) -> None:
-    """By passes of each row alone, without any cache."""
+def test_remaining_rows_keep_their_cached_keys_when_others_finish(tiny: Policy) -> None:
+    """Compare with passes over each row alone, without a cache."""
     prompts = [prompt_tokens(tiny.tokenizer, text) for text in ANSWERABLE]
     done = rows(of_policy(tiny), prompts, temperature=1.0, group_size=12)
     assert len({len(row.tokens) for row in done}) > 3
@@ -114,7 +114,7 @@ def assert_logprobs_are_of_single_passes(model: Any, prompts: Any, done: list[Sa
         torch.testing.assert_close(torch.tensor(row.logprobs), expected, atol=1e-4, rtol=0)
 
 
-def test_a_model_with_fewer_heads_of_keys_gives_what_transformers_gives() -> None:
+def test_grouped_query_model_generates_as_in_transformers() -> None:
     model = grouped_query_model()
     prompts = [(5, 6, 7, 8, 5, 6), (9, 10, 11), (12,)]
     config = GeneratorConfig(max_new_tokens=20)
@@ -127,7 +127,7 @@ def test_a_model_with_fewer_heads_of_keys_gives_what_transformers_gives() -> Non
     assert_logprobs_are_of_single_passes(model, [prompt for prompt in prompts for _ in range(4)], sampled)
 
 
-def test_completions_end_where_the_model_has_no_more_positions() -> None:
+def test_completions_stop_at_the_last_model_position() -> None:
     model = grouped_query_model()
     generator = StaticGenerator(model, GeneratorConfig(max_new_tokens=40), eos_id=-1, pad_id=PAD)
     done = rows(generator, [tuple(range(2, 12)) * 5, (3,) * 60], temperature=1.0, group_size=2)
@@ -136,7 +136,7 @@ def test_completions_end_where_the_model_has_no_more_positions() -> None:
         rows(generator, [(3,) * 64], temperature=1.0)
 
 
-def test_numbers_choose_tokens_by_their_share_and_none_of_probability_0() -> None:
+def test_inverse_cdf_draws_by_probability_and_never_impossible_tokens() -> None:
     shares = torch.tensor([0.0, 0.25, 0.0, 0.5, 0.25, 0.0])
     uniform = torch.tensor([0.0, 0.2499, 0.25, 0.7499, 0.75, 1 - 2**-24])
     assert inverse_cdf(shares.log().expand(6, -1), uniform).tolist() == [1, 1, 3, 3, 4, 4]
@@ -147,7 +147,7 @@ def test_numbers_choose_tokens_by_their_share_and_none_of_probability_0() -> Non
     assert 0 <= int(spoilt) < 6
 
 
-def test_a_draft_goes_on_where_the_prompt_went_on_and_survives_a_difference() -> None:
+def test_draft_continues_as_the_prompt_does_even_after_a_mismatch() -> None:
     prompt = torch.tensor([[50, 11, 12, 13, 14, 15, 16, 17, 18, 19]])
     lookup = PromptLookup(prompt, torch.ones_like(prompt).bool(), 2)
     assert lookup.is_confident_B().tolist() == [False, False]
@@ -155,14 +155,14 @@ def test_a_draft_goes_on_where_the_prompt_went_on_and_survives_a_difference() ->
     for token in (11, 12, 13, 14):
         lookup.update(torch.tensor([[token], [token]]), one)
     assert lookup.is_confident_B().tolist() == [True, True] and lookup.drafts_BK(3).tolist() == [[15, 16, 17]] * 2
-    # The first row differs in one place, the second has taken two tokens of the three it was shown.
+    # The first row differs from its draft in one place. The second has accepted two of three tokens.
     lookup.update(torch.tensor([[99, 16, 17], [15, 16, 99]]), torch.tensor([3, 2]))
     assert lookup.drafts_BK(2).tolist() == [[18, 19], [17, 18]]
     lookup.keep(torch.tensor([1]))
     assert lookup.drafts_BK(1).tolist() == [[17]]
 
 
-def test_a_model_that_does_not_see_all_before_is_refused_with_the_way_out(tiny: Policy) -> None:
+def test_sliding_window_model_is_refused_with_hint_to_generator_hf(tiny: Policy) -> None:
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
     windowed = MistralForCausalLM(MistralConfig(**sizes, num_key_value_heads=2, vocab_size=40, sliding_window=8))
     assert can_share(tiny.model) and can_share(grouped_query_model()) and not can_share(windowed)

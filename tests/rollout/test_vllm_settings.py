@@ -1,4 +1,4 @@
-"""The vLLM generators as far as they need no vLLM: settings, command line, seeds, limits, the weights' names."""
+"""Parts of the vLLM generators that need no vLLM: settings, command line, weight sync, limits and checksums."""
 
 import asyncio
 import copy
@@ -33,7 +33,7 @@ from rookworld_rlvr.rollout.vllm_worker import WEIGHTS_FILE
 EOS = 7
 
 
-def test_an_engine_gives_logprobs_at_the_sampling_temperature_and_no_defaults_of_the_model_s_folder() -> None:
+def test_engine_uses_processed_logprobs_and_no_model_folder_defaults() -> None:
     config = VLLMConfig(kv_cache_gib=0.5, gpu_memory_fraction=0.4)
     cpu = engine_arguments(Path("m"), config, batch_size=32, accelerated=False, dtype=torch.bfloat16, sleeps=False)
     cuda = engine_arguments(Path("m"), config, batch_size=32, accelerated=True, dtype=torch.float32, sleeps=True)
@@ -44,7 +44,7 @@ def test_an_engine_gives_logprobs_at_the_sampling_temperature_and_no_defaults_of
     assert (cuda["dtype"], cuda["gpu_memory_utilization"], cuda["enable_sleep_mode"]) == ("float32", 0.4, True)
 
 
-def test_the_server_s_command_line_says_the_same_and_passes_on_what_it_does_not_know() -> None:
+def test_server_command_line_sets_flags_and_passes_on_unknown_ones() -> None:
     given, passed_on = _parser().parse_known_args(["some/model", "--port", "81", "--precision", "fp32", "--seed", "3"])
     assert passed_on == ["--seed", "3"]
     words = flags(given)
@@ -56,7 +56,7 @@ def test_the_server_s_command_line_says_the_same_and_passes_on_what_it_does_not_
     assert (Path(tiny[tiny.index("--model") + 1]) / "config.json").is_file()
 
 
-def test_a_server_refuses_the_requests_of_web_pages() -> None:
+def test_server_refuses_requests_from_web_pages() -> None:
     words = flags(_parser().parse_args(["tiny"]))
     pairs = dict(pairwise(words))
     assert pairs["--allowed-origins"] == "[]"
@@ -64,7 +64,7 @@ def test_a_server_refuses_the_requests_of_web_pages() -> None:
     middleware = getattr(importlib.import_module(module), name)
 
     def status(*headers: tuple[bytes, bytes]) -> int:
-        """Answer of an application that answers by 200, behind the middleware."""
+        """Return the status of an application that answers 200, behind the middleware."""
         sent: list[dict[str, Any]] = []
 
         async def send(message: dict[str, Any]) -> None:
@@ -74,7 +74,7 @@ def test_a_server_refuses_the_requests_of_web_pages() -> None:
             await send({"type": "http.response.start", "status": 200, "headers": []})
 
         scope = {"type": "http", "method": "POST", "path": "/collective_rpc", "headers": headers}
-        # In a thread of its own: playwright leaves a loop running in that of the tests.
+        # Runs in its own thread, because playwright leaves an event loop running in the tests' thread.
         with ThreadPoolExecutor(1) as pool:
             pool.submit(asyncio.run, middleware(application)(scope, None, send)).result()
         return int(sent[0]["status"])
@@ -84,7 +84,7 @@ def test_a_server_refuses_the_requests_of_web_pages() -> None:
     assert status((b"origin", b"https://evil.example")) == status(trainer, (b"origin", b"null")) == 403
 
 
-def test_a_server_offers_the_transfer_of_weights_where_it_is_asked_for() -> None:
+def test_server_offers_weight_transfer_only_if_requested() -> None:
     def words(*options: str) -> list[str]:
         return flags(_parser().parse_args(["tiny", *options]))
 
@@ -95,7 +95,7 @@ def test_a_server_offers_the_transfer_of_weights_where_it_is_asked_for() -> None
     assert "--weight-transfer-config" not in words()
 
 
-def test_weights_go_by_transfer_only_from_an_accelerator_with_vllm_to_a_server_that_offers_it(
+def test_weight_transfer_needs_accelerator_vllm_and_server_support(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def way(offered: str, device: str, *, installed: bool) -> type:
@@ -113,9 +113,7 @@ def test_weights_go_by_transfer_only_from_an_accelerator_with_vllm_to_a_server_t
     assert way("ipc", "cuda", installed=True) is FolderSync
 
 
-def test_only_the_rank_that_syncs_weights_keeps_a_copy_and_what_is_kept_does_not_change(
-    policy: Policy, tmp_path: Path
-) -> None:
+def test_only_the_syncing_rank_keeps_an_unchanging_weight_copy(policy: Policy, tmp_path: Path) -> None:
     server = VLLMServer("http://127.0.0.1:1", 1.0)
     led, leads = (
         WeightSnapshot(WeightOwner("x", syncs_weights=own), torch.bfloat16, str(tmp_path)) for own in (False, True)
@@ -132,7 +130,7 @@ def test_only_the_rank_that_syncs_weights_keeps_a_copy_and_what_is_kept_does_not
     assert checksum_of(leads.on_device.items()) == leads.expected.rounded
 
 
-def test_an_exchange_that_does_not_end_is_given_up_in_time_with_the_server_s_name() -> None:
+def test_hanging_weight_transfer_times_out_with_the_server_url() -> None:
     kept = WeightSnapshot(WeightOwner(), torch.float32, "")
     transfer = TransferSync(VLLMServer("http://127.0.0.1:1", 0.2), "nccl", kept, torch.device("cpu"))
     never = threading.Event()
@@ -141,19 +139,19 @@ def test_an_exchange_that_does_not_end_is_given_up_in_time_with_the_server_s_nam
     never.set()
 
 
-def test_a_completion_is_cut_behind_its_end_token() -> None:
+def test_completion_is_cut_after_its_end_token() -> None:
     done = until_end([3, EOS, 4], [-0.1, -0.2, -0.3], EOS)
     assert (done.tokens, done.logprobs, done.finished) == ((3, EOS), (-0.1, -0.2), True)
     assert not until_end([3, 4], [-0.1, -0.2], EOS).finished
 
 
-def test_a_prompt_leaves_the_room_behind_it_and_none_is_an_error() -> None:
+def test_room_for_completion_is_limited_by_model_positions() -> None:
     assert [room_for([0] * length, 10, 4) for length in (1, 6, 7, 9)] == [4, 4, 3, 1]
     with pytest.raises(ValueError, match="shorter than the model's 10 positions, got 10"):
         room_for([0] * 10, 10, 4)
 
 
-def test_a_sampler_in_bf16_is_told_by_the_trainer_s_checksum_if_it_has_the_rounded_weights(policy: Policy) -> None:
+def test_rounded_bf16_weights_are_accepted_as_the_trainers_weights(policy: Policy) -> None:
     rounded = copy.deepcopy(policy.model).to(torch.bfloat16)
     expected = expected_weights(policy.model, torch.bfloat16)
     assert expected.checksum_for(checksum(rounded)) == checksum(policy.model) != checksum(rounded)
@@ -165,7 +163,7 @@ def test_a_sampler_in_bf16_is_told_by_the_trainer_s_checksum_if_it_has_the_round
         require_weights(expected, checksum(rounded))
 
 
-def test_the_sign_of_a_zero_weight_does_not_count() -> None:
+def test_checksum_ignores_the_sign_of_zero_weights() -> None:
     model = torch.nn.Linear(2, 1, bias=False)
     with torch.no_grad():
         model.weight.zero_()

@@ -1,4 +1,4 @@
-"""The checksum that says whether a sampler holds the trainer's weights, and weights that are averaged."""
+"""The checksum that shows whether a sampler holds the trainer's weights, and averaged weights."""
 
 import copy
 import shutil
@@ -15,7 +15,7 @@ from rookworld_rlvr.model.policy import ModelConfig, load_policy, tiny_model_fol
 from rookworld_rlvr.model.weights import averaged, checksum
 
 
-def test_one_bit_of_one_weight_changes_the_checksum_and_back() -> None:
+def test_flipping_one_weight_bit_changes_the_checksum() -> None:
     model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
     before = checksum(model)
     bits = model[1].bias.data.view(torch.int32)
@@ -25,7 +25,7 @@ def test_one_bit_of_one_weight_changes_the_checksum_and_back() -> None:
     assert changed != before == checksum(model)
 
 
-def test_names_types_and_shapes_count_beside_the_bytes() -> None:
+def test_checksum_depends_on_names_types_and_shapes() -> None:
     def zeros(model: nn.Module) -> str:
         for parameter in model.parameters():
             nn.init.zeros_(parameter)
@@ -46,7 +46,7 @@ def test_a_model_with_a_missing_weight_is_refused(tmp_path: Path) -> None:
         load_policy(ModelConfig(path=str(folder)), torch.device("cpu"), Precision.fp32)
 
 
-def test_averaged_weights_are_the_mean_inside_and_the_same_bits_after() -> None:
+def test_averaged_gives_mean_weights_and_restores_the_exact_ones() -> None:
     model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
     other = copy.deepcopy(model)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Processes that are waited for."""
+"""Fixtures that wait for a condition and detect the end of a process."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ PATIENCE_S = 20
 
 @pytest.fixture(scope="session")
 def until() -> Callable[[Callable[[], bool]], None]:
-    """Wait until something is met; fails after a while."""
+    """Function that waits until a condition is met, and fails after `PATIENCE_S` seconds."""
 
     def wait(met: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_S
@@ -24,7 +24,7 @@ def until() -> Callable[[Callable[[], bool]], None]:
 
 @pytest.fixture(scope="session")
 def gone() -> Callable[[int], bool]:
-    """True if a process has ended; one that nobody has waited for counts."""
+    """Function that returns True if a process has ended. A zombie process counts as ended."""
 
     def ended(pid: int) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""Verdicts on disk: the same as cold ones, for every process, whatever is killed meanwhile."""
+"""Analyses on disk: equal to computed ones, shared by processes, and intact after a kill."""
 
 import sqlite3
 import subprocess
@@ -46,7 +46,7 @@ def rows(folder: Path) -> list[tuple[str, str]]:
         file.close()
 
 
-def test_a_verdict_read_is_the_one_computed_and_no_engine_searches_for_it(stockfish: str, tmp_path: Path) -> None:
+def test_cached_analysis_equals_computed_one_without_a_search(stockfish: str, tmp_path: Path) -> None:
     with pool_in(tmp_path, stockfish, cache=False) as pool:
         cold = pool.analyse(FENS)
     assert list(tmp_path.iterdir()) == []
@@ -58,7 +58,7 @@ def test_a_verdict_read_is_the_one_computed_and_no_engine_searches_for_it(stockf
     assert len(rows(tmp_path)) == len(FENS)
 
 
-def test_clock_nodes_and_version_are_each_a_verdict_of_their_own_and_the_move_number_is_not(
+def test_cache_key_has_clock_nodes_and_version_but_no_move_number(
     fake_stockfish: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def searched(fen: str, **options: object) -> int:
@@ -76,7 +76,7 @@ def test_clock_nodes_and_version_are_each_a_verdict_of_their_own_and_the_move_nu
     assert "Stockfish 16 fake.nnue, hash 1, nodes 1500, all moves" in judges and len(judges) == 3
 
 
-def test_what_is_put_is_there_for_another_process_at_once(tmp_path: Path) -> None:
+def test_cached_analysis_is_visible_to_another_connection_at_once(tmp_path: Path) -> None:
     ours, theirs = EngineCache(tmp_path), EngineCache(tmp_path)
     assert theirs.get("judge", E4) is None
     ours.put("judge", VERDICT)
@@ -86,7 +86,7 @@ def test_what_is_put_is_there_for_another_process_at_once(tmp_path: Path) -> Non
         cache.close()
 
 
-def test_processes_that_begin_and_write_at_once_lose_nothing(tmp_path: Path) -> None:
+def test_concurrent_writer_processes_lose_no_analysis(tmp_path: Path) -> None:
     writers = [writer(tmp_path, f"judge {i}", 60) for i in range(3)]
     assert [process.wait(60) for process in writers] == [0, 0, 0]
     for process in writers:
@@ -94,7 +94,7 @@ def test_processes_that_begin_and_write_at_once_lose_nothing(tmp_path: Path) -> 
     assert len(rows(tmp_path)) == 180
 
 
-def test_a_process_killed_while_it_writes_leaves_whole_verdicts(tmp_path: Path) -> None:
+def test_killed_writer_leaves_only_complete_analyses(tmp_path: Path) -> None:
     process = writer(tmp_path, "judge", 10**7)
     assert process.stdout is not None and process.stdout.readline() == "open\n"
     time.sleep(0.2)
@@ -109,7 +109,7 @@ def test_a_process_killed_while_it_writes_leaves_whole_verdicts(tmp_path: Path) 
     cache.close()
 
 
-def test_the_folder_is_the_user_s_cache_unless_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_cache_folder_follows_xdg_cache_home_then_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_folder() == tmp_path / "rookworld"
     monkeypatch.delenv("XDG_CACHE_HOME")
@@ -117,7 +117,7 @@ def test_the_folder_is_the_user_s_cache_unless_it_is_named(tmp_path: Path, monke
     assert default_folder() == tmp_path / "me" / ".cache" / "rookworld"
 
 
-def test_a_file_that_is_no_cache_or_cannot_be_made_is_refused_in_one_line(fake_stockfish: Path, tmp_path: Path) -> None:
+def test_invalid_or_uncreatable_cache_file_is_refused(fake_stockfish: Path, tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("no database at all, but long enough to be looked at" * 50)
     with pytest.raises(CacheError, match=f"expected a cache of analyses at .*{FILE}, got file is not a database"):
         pool_in(tmp_path, fake_stockfish)
@@ -125,17 +125,17 @@ def test_a_file_that_is_no_cache_or_cannot_be_made_is_refused_in_one_line(fake_s
         pool_in(tmp_path / FILE / "deeper", fake_stockfish)
 
 
-def test_a_folder_of_no_user_is_refused_in_one_line(fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_folder_of_unknown_user_is_refused(fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CacheError, match="expected a folder for a cache of analyses, got ~nobody-here/x: "):
         pool_in(Path("~nobody-here/x"), fake_stockfish)
-    # As for a user without a home.
+    # A user without a home folder gets the same error.
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
     with pytest.raises(CacheError, match=r"got ~/.cache/rookworld: "):
         EnginePool(EngineConfig(path=str(fake_stockfish)))
 
 
-def test_a_cache_that_fails_while_it_is_used_is_told_of(fake_stockfish: Path, tmp_path: Path) -> None:
+def test_cache_failure_during_use_raises_scorer_error(fake_stockfish: Path, tmp_path: Path) -> None:
     with pool_in(tmp_path, fake_stockfish) as pool:
         pool.analyse(FENS[:1])
         file = sqlite3.connect(tmp_path / FILE)

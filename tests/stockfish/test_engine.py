@@ -1,4 +1,4 @@
-"""One engine: its binary, its checks, its lines, and a second search if it hangs or dies."""
+"""One engine: its binary, its checks, its lines, and the repeated search if it hangs or dies."""
 
 import time
 from pathlib import Path
@@ -23,7 +23,7 @@ from rookworld_rlvr.stockfish.engine import (
 from rookworld_rlvr.stockfish.uci import Limit
 
 QUIET = "r1bqkbnr/pppp1ppp/2n5/4p3/4P3/5N2/PPPP1PPP/RNBQKB1R w KQkq - 2 1"
-# Black mates by d8d1 and is otherwise a queen for a rook behind.
+# Black mates with d8d1. Without it Black is behind, with a rook against a queen.
 BLACK_MATES = "3r2k1/5ppp/8/8/8/7Q/5PPP/6K1 b - - 0 1"
 MATE, STALEMATE = "R5k1/5ppp/8/8/8/8/8/7K b - - 0 1", "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"
 
@@ -32,7 +32,7 @@ def opened(path: object, **options: float) -> Engine:
     return Engine(EngineConfig(path=str(path), cache=False, **options))  # type: ignore[arg-type]
 
 
-def test_without_an_engine_the_line_that_installs_one_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_engine_error_names_the_install_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("STOCKFISH_PATH", raising=False)
     monkeypatch.setattr(engine_file, "DEBIAN_PATH", tmp_path / "absent")
@@ -43,7 +43,7 @@ def test_without_an_engine_the_line_that_installs_one_is_told(monkeypatch: pytes
         find_engine()
 
 
-def test_the_file_that_was_looked_at_is_the_one_that_runs(
+def test_resolved_engine_path_is_the_one_that_runs(
     fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(fake_stockfish.parent)
@@ -61,7 +61,7 @@ def test_the_file_that_was_looked_at_is_the_one_that_runs(
 @pytest.mark.parametrize(
     "name", ["Stockfish 14.1", "Stockfish 9", "Stockfish 200720", "Stockfish 020119", "Crafty 25.2", "stockfish"]
 )
-def test_an_engine_that_is_too_old_or_another_is_refused_by_its_name(
+def test_old_or_foreign_engine_is_refused_by_name(
     name: str, fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_NAME", name)
@@ -74,7 +74,7 @@ def test_an_engine_that_is_too_old_or_another_is_refused_by_its_name(
 @pytest.mark.parametrize(
     "name", ["Stockfish 15", "Stockfish 17.1", "Stockfish dev-20260101-abcdef", "Stockfish 150922"]
 )
-def test_newer_ones_and_nightly_builds_are_known_by_name_and_network(
+def test_newer_and_nightly_engines_are_identified_by_name_and_network(
     name: str, fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_NAME", name)
@@ -86,7 +86,7 @@ def test_newer_ones_and_nightly_builds_are_known_by_name_and_network(
 @pytest.mark.parametrize(
     ("text", "why"), [("#!/bin/sh\nexit 0\n", "it has died"), ("#!/bin/sh\nsleep 9\n", "no uciok in")]
 )
-def test_a_program_that_speaks_no_uci_is_refused_in_one_line(
+def test_program_without_uci_is_refused_in_one_line(
     text: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uci, "START_S", 0.5)
@@ -113,15 +113,15 @@ def test_a_program_that_speaks_no_uci_is_refused_in_one_line(
         {"timeout_s": 86_401},
     ],
 )
-def test_an_option_out_of_its_range_is_refused_by_name(option: dict[str, float]) -> None:
+def test_engine_option_out_of_range_is_refused_by_name(option: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=f"stockfish.{next(iter(option))}: expected"):
         EngineConfig(**option)  # type: ignore[arg-type]
 
 
-def test_a_deadline_beyond_the_longest_wait_is_waited_for_in_parts(
+def test_deadline_longer_than_one_poll_is_waited_for_in_parts(
     fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A day for 1 node is more milliseconds for 100 than poll takes.
+    # With a day for 1 node, the deadline for 100 nodes is more milliseconds than poll accepts.
     engine = opened(fake_stockfish, nodes=1, timeout_s=86_400)
     assert len(engine.analyse(BLACK_MATES, Limit(nodes=100)).lines) == 20
     engine.close()
@@ -136,9 +136,9 @@ def test_a_deadline_beyond_the_longest_wait_is_waited_for_in_parts(
     engine.close()
 
 
-def test_the_clock_of_draws_is_part_of_what_an_engine_sees_and_the_move_number_is_not() -> None:
+def test_engine_position_keeps_halfmove_clock_but_not_move_number() -> None:
     at = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq"
-    # No black pawn can take on e3.
+    # No black pawn can capture on e3.
     assert engine_position(f"{at} e3 0 1") == engine_position(f"{at} - 0 40") == f"{at} - 0 1"
     assert engine_position(f"{at} - 3 1") == f"{at} - 3 1"
     with pytest.raises(ValueError, match="expected a FEN of six fields"):
@@ -146,7 +146,7 @@ def test_the_clock_of_draws_is_part_of_what_an_engine_sees_and_the_move_number_i
 
 
 @pytest.mark.parametrize("limit", [Limit(nodes=3000), Limit(depth=4)], ids=str)
-def test_evals_are_those_that_python_chess_reads_of_the_same_search(limit: Limit, stockfish: str) -> None:
+def test_evals_equal_those_read_by_python_chess(limit: Limit, stockfish: str) -> None:
     board = chess.Board(QUIET)
     theirs = chess.engine.SimpleEngine.popen_uci(stockfish)
     ours = opened(stockfish)
@@ -162,17 +162,17 @@ def test_evals_are_those_that_python_chess_reads_of_the_same_search(limit: Limit
         ours.close()
 
 
-def test_evals_are_the_mover_s_and_a_mate_is_above_all_others(stockfish: str) -> None:
+def test_evals_are_from_the_movers_view_and_mate_ranks_first(stockfish: str) -> None:
     engine = opened(stockfish)
     lines = engine.analyse(BLACK_MATES, Limit(nodes=5000)).lines
     engine.close()
     legal = {move.uci() for move in chess.Board(BLACK_MATES).legal_moves}
     assert {move for move, _ in lines} == legal and len(lines) == len(legal) == 20
-    # In one move, and a loss by all others.
+    # d8d1 mates in one move, and all other moves lose.
     assert lines[0] == ("d8d1", 999.99) and max(pawns for _, pawns in lines[1:]) < -2
 
 
-def test_a_limit_that_leaves_moves_unseen_is_doubled_until_all_have_an_eval(stockfish: str) -> None:
+def test_tiny_node_limit_is_raised_until_every_move_has_an_eval(stockfish: str) -> None:
     engine = opened(stockfish)
     lines = engine.analyse(QUIET, Limit(nodes=1)).lines
     assert len({move for move, _ in lines}) == 27 and engine.restarts == 0
@@ -180,20 +180,18 @@ def test_a_limit_that_leaves_moves_unseen_is_doubled_until_all_have_an_eval(stoc
     engine.close()
 
 
-def test_a_search_that_ends_between_two_scores_keeps_each_move_s_last_exact_one(
+def test_interrupted_search_keeps_last_exact_eval_of_each_move(
     fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_ENDS_IN_A_WINDOW", "1")
     engine = opened(fake_stockfish)
-    # 100 nodes, 1 MiB: at depth 1 g8h8 has 1.07 and g8f8 0.96; at the end the second is first, at least 0.99.
+    # Fake, 100 nodes, 1 MiB: at depth 1 g8h8 has 1.07 and g8f8 0.96. At the end g8f8 is first, with at least 0.99.
     lines = engine.analyse(BLACK_MATES, Limit(nodes=100)).lines
     assert lines[:3] == (("g8f8", 0.96), ("g8h8", 0.05), ("d8f8", 0.85)) and len(lines) == 20
     engine.close()
 
 
-def test_the_default_limit_suffices_for_one_search_of_each_of_these_positions(
-    stockfish: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_default_node_limit_needs_one_search_per_position(stockfish: str, monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[str] = []
     search = uci.UciProcess.search
 
@@ -212,7 +210,7 @@ def test_the_default_limit_suffices_for_one_search_of_each_of_these_positions(
     assert searched == positions
 
 
-def test_where_nobody_can_move_there_is_nothing_to_ask(fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_position_without_legal_moves_starts_no_engine(fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_DIES", "k")
     engine = opened(fake_stockfish)
     assert [engine.analyse(fen, Limit(nodes=5)).lines for fen in (MATE, STALEMATE)] == [(), ()]
@@ -220,7 +218,7 @@ def test_where_nobody_can_move_there_is_nothing_to_ask(fake_stockfish: Path, mon
 
 
 @pytest.mark.parametrize(("how", "why"), [("FAKE_HANGS", "no bestmove in 0.3 s"), ("FAKE_DIES", "it has died")])
-def test_a_position_on_which_every_process_fails_is_named_and_the_next_is_judged(
+def test_failing_position_is_named_and_the_next_one_is_analysed(
     how: str, why: str, fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(how, QUIET)
@@ -231,7 +229,7 @@ def test_a_position_on_which_every_process_fails_is_named_and_the_next_is_judged
         engine.analyse(QUIET, Limit(nodes=100))
     assert str(error.value).startswith(f"the engine failed 2 times on {QUIET}: {why}")
     assert engine.restarts == 2
-    # 100 nodes, 1 MiB: see the fake.
+    # The fake engine's evals for 100 nodes and 1 MiB.
     assert engine.analyse(BLACK_MATES, Limit(nodes=100)).lines[:2] == (("g8h8", 1.07), ("g8f8", 0.96))
     engine.close()
     engine.close()

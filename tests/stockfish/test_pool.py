@@ -1,4 +1,4 @@
-"""Many positions on many engines: the same verdicts, whoever searches, whatever dies meanwhile."""
+"""Many positions on several engines: analyses do not depend on the number of engines or on their deaths."""
 
 import os
 import signal
@@ -24,12 +24,14 @@ MATE = "R5k1/5ppp/8/8/8/8/8/7K b - - 0 1"
 Gone = Callable[[int], bool]
 Pids = Callable[[EnginePool], list[int]]
 Until = Callable[[Callable[[], bool]], None]
-# Searches of about a tenth of a second: long enough to be killed in.
+# Nodes of a search of about a tenth of a second, long enough to kill the engine during it.
 LONG = 40_000
 
 
 def pool_of(path: object, **options: object) -> EnginePool:
-    return EnginePool(EngineConfig(path=str(path), **({"cache": False, "nodes": 1500} | options)))  # type: ignore[arg-type]
+    return EnginePool(
+        EngineConfig(path=str(path), **({"cache": False, "nodes": 1500} | options))  # type: ignore[arg-type]
+    )
 
 
 def nothing_under_way(pool: EnginePool) -> bool:
@@ -38,7 +40,7 @@ def nothing_under_way(pool: EnginePool) -> bool:
 
 @contextmanager
 def meanwhile(pool: EnginePool, do: Callable[[EnginePool], None], engine_pids: Pids) -> Iterator[None]:
-    """Do something once the first engine searches."""
+    """Call `do` in a thread as soon as the first engine searches."""
 
     def act() -> None:
         while not engine_pids(pool):
@@ -54,7 +56,7 @@ def meanwhile(pool: EnginePool, do: Callable[[EnginePool], None], engine_pids: P
         thread.join(PATIENCE_S)
 
 
-def test_three_runs_on_one_two_and_four_engines_say_the_same_in_order(stockfish: str, engine_pids: Pids) -> None:
+def test_analyses_are_equal_with_one_two_and_four_engines(stockfish: str, engine_pids: Pids) -> None:
     results = []
     for processes in (1, 2, 4, 1, 2, 4, 1, 2, 4):
         with pool_of(stockfish, processes=processes) as pool:
@@ -69,7 +71,7 @@ def test_three_runs_on_one_two_and_four_engines_say_the_same_in_order(stockfish:
     assert len({analysis.lines[0][1] for analysis in results[0]}) > 5
 
 
-def test_an_analysis_does_not_depend_on_earlier_ones(stockfish: str) -> None:
+def test_analysis_is_independent_of_earlier_ones(stockfish: str) -> None:
     with pool_of(stockfish) as pool:
         forward = pool.analyse(FENS)
     with pool_of(stockfish) as pool:
@@ -77,7 +79,7 @@ def test_an_analysis_does_not_depend_on_earlier_ones(stockfish: str) -> None:
         assert pool.analyse(FENS[5:6]) == forward[5:6] != forward[4:5]
 
 
-def test_engines_killed_while_they_search_lose_nothing_and_change_nothing(
+def test_engines_killed_during_search_do_not_change_the_analyses(
     stockfish: str, monkeypatch: pytest.MonkeyPatch, engine_pids: Pids
 ) -> None:
     with pool_of(stockfish, nodes=LONG, processes=2) as pool:
@@ -86,7 +88,7 @@ def test_engines_killed_while_they_search_lose_nothing_and_change_nothing(
     killed: list[int] = []
 
     def kill(pool: EnginePool) -> None:
-        """Three engines, each as soon as it searches."""
+        """Kill three engines, each as soon as it searches."""
         deadline = time.monotonic() + PATIENCE_S
         while len(killed) < 3 and time.monotonic() < deadline:
             for pid in set(engine_pids(pool)) - set(killed):
@@ -114,7 +116,7 @@ def test_a_stopped_engine_is_replaced_and_its_position_searched_again(
         assert second != first and gone(first) and pool.counts().restarts == 1
 
 
-def test_a_position_that_fails_is_named_and_the_others_stay_judged(
+def test_failing_position_is_named_and_others_stay_analysed(
     fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rookworld_rlvr.stockfish.engine.ATTEMPTS", 2)
@@ -142,7 +144,7 @@ def test_a_search_that_failed_in_prepare_is_repeated_by_analyse(
         assert [analysis.position for analysis in pool.analyse(FENS[:2])] == [engine_position(fen) for fen in FENS[:2]]
 
 
-def test_a_failure_that_passes_costs_one_call_however_many_positions_it_struck(
+def test_transient_engine_failure_costs_only_one_call(
     fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch, until: Until
 ) -> None:
     monkeypatch.setattr("rookworld_rlvr.stockfish.engine.ATTEMPTS", 2)
@@ -157,7 +159,7 @@ def test_a_failure_that_passes_costs_one_call_however_many_positions_it_struck(
         assert pool.counts().restarts == 8 and pool.counts().searched == 4
 
 
-def test_what_was_prepared_is_searched_once_and_waited_for(stockfish: str) -> None:
+def test_prepared_positions_are_searched_once(stockfish: str) -> None:
     with pool_of(stockfish, nodes=LONG) as pool:
         began = time.monotonic()
         pool.prepare(FENS[:3])
@@ -167,7 +169,7 @@ def test_what_was_prepared_is_searched_once_and_waited_for(stockfish: str) -> No
         assert (counts.positions, counts.searched) == (2, 2) and counts.wait_s > 0.05
         assert analyses[0] is analyses[2] and analyses[0].position == engine_position(FENS[2])
         assert pool.analyse(FENS[:3])[::2] == [analyses[1], analyses[0]]
-        # What was known by then counts as known.
+        # Two of the three positions were known by now.
         assert (pool.counts() - counts).positions == 3 and (pool.counts() - counts).searched == 1
 
 
@@ -176,14 +178,14 @@ def test_counts_add_and_subtract_field_by_field() -> None:
     assert some + more == EngineCounts(8, 7, 5, 1.75) and some - more == EngineCounts(6, 3, -1, 1.25)
 
 
-def test_more_nodes_of_one_call_are_another_verdict(fake_stockfish: Path) -> None:
+def test_nodes_argument_of_a_call_changes_the_analysis(fake_stockfish: Path) -> None:
     with pool_of(fake_stockfish, nodes=50) as pool:
         (few,), (many,) = pool.analyse(FENS[:1]), pool.analyse(FENS[:1], nodes=90)
-    # 50 and 90 centipawns and 7 a MiB, see the fake.
+    # The fake engine adds 1 centipawn per node and 7 per MiB of hash.
     assert (few.lines[0][1], many.lines[0][1]) == (0.57, 0.97)
 
 
-def test_where_nobody_can_move_the_verdict_is_empty(stockfish: str) -> None:
+def test_checkmated_position_has_an_empty_analysis(stockfish: str) -> None:
     with pool_of(stockfish) as pool:
         assert pool.analyse([MATE]) == [Analysis(MATE, ())]
 
@@ -199,7 +201,7 @@ def test_no_engine_outlives_its_pool(stockfish: str, gone: Gone, engine_pids: Pi
         pool.analyse(FENS[4:5])
 
 
-def test_a_pool_closed_in_the_middle_of_a_search_ends_it_at_once(stockfish: str, gone: Gone, engine_pids: Pids) -> None:
+def test_closing_the_pool_ends_running_searches(stockfish: str, gone: Gone, engine_pids: Pids) -> None:
     pool = pool_of(stockfish, nodes=10**9)
     pids = engine_pids(pool)
     with meanwhile(pool, EnginePool.close, engine_pids), pytest.raises(ScorerError, match="the engine is closed"):
@@ -207,7 +209,7 @@ def test_a_pool_closed_in_the_middle_of_a_search_ends_it_at_once(stockfish: str,
     assert all(map(gone, pids)) and pool.counts().restarts == 0
 
 
-def test_engines_end_with_a_process_that_is_killed(stockfish: str, until: Until, gone: Gone) -> None:
+def test_engines_end_when_their_owner_process_is_killed(stockfish: str, until: Until, gone: Gone) -> None:
     code = (
         "import sys, time\n"
         "from rookworld_rlvr.stockfish.engine import EngineConfig\n"
@@ -225,6 +227,6 @@ def test_engines_end_with_a_process_that_is_killed(stockfish: str, until: Until,
     until(lambda: gone(engine))
 
 
-def test_a_pool_without_an_engine_is_refused_at_once(tmp_path: Path) -> None:
+def test_pool_without_an_engine_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EngineNotFoundError, match="no such file"):
         pool_of(tmp_path / "absent")

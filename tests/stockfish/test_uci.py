@@ -1,4 +1,4 @@
-"""Evals from the recorded output of Stockfish 15.1, for each search all lines before `bestmove`."""
+"""Evals from recorded output of Stockfish 15.1. A recording has all lines of a search before `bestmove`."""
 
 import json
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ SEARCHES: dict[str, list[str]] = json.loads(Path(__file__).with_name("recorded_s
 
 
 def variations(output: Sequence[str]) -> list[tuple[int, str, float, bool]]:
-    """Rank, move, eval in pawns, and whether the eval is exact, of every scored line."""
+    """Return rank, move, eval in pawns, and whether the eval is exact, for every scored line."""
     lines = [line.split() for line in output if " score " in line and " pv " in line]
     return [(*uci._variation(words), not {"lowerbound", "upperbound"} & set(words)) for words in lines]
 
 
 def evals_of_all_lines(output: Sequence[str]) -> Lines:
-    """Evals by reading every line from the oldest on."""
+    """Return the evals found by reading every line from the first to the last."""
     ranked: dict[int, str] = {}
     evals_pawns: dict[str, float] = {}
     for rank, move, pawns, exact in variations(output):
@@ -30,14 +30,14 @@ def evals_of_all_lines(output: Sequence[str]) -> Lines:
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-def test_the_last_lines_give_the_evals_of_all_lines_wherever_it_ends(name: str) -> None:
+def test_last_lines_give_the_same_evals_as_all_lines(name: str) -> None:
     output = SEARCHES[name]
     moves = max(rank for rank, *_ in variations(output))
     for end in range(len(output) + 1):
         assert last_lines(output[:end], moves) == evals_of_all_lines(output[:end])
 
 
-def test_of_a_complete_search_only_the_last_depth_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_complete_search_parses_only_the_last_depth(monkeypatch: pytest.MonkeyPatch) -> None:
     output = SEARCHES["five of many moves"]
     parse, parsed = uci._variation, list[str]()
 

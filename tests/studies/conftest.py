@@ -1,4 +1,4 @@
-"""The files of `studies/` as modules."""
+"""A fixture that imports the files of `studies/` as modules."""
 
 import importlib
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "studies"
 
 @pytest.fixture(scope="session")
 def studies() -> Iterator[SimpleNamespace]:
-    """`study`, `results`, `page`, `run`, `imitate` and `explosion`, which find each other in their folder."""
+    """Yield the modules `study`, `results`, `page`, `run`, `imitate` and `explosion`, which import each other."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(FOLDER))
         modules: dict[str, ModuleType] = {

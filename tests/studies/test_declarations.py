@@ -1,4 +1,4 @@
-"""Declarations: those that ship load and compose, and wrong ones end with one line and exit code 2."""
+"""Study declarations: shipped ones load and compose, wrong ones are refused in one line with exit code 2."""
 
 import re
 from pathlib import Path
@@ -35,7 +35,7 @@ def test_a_shipped_study_loads_and_its_arms_compose(
     assert all(config.threads == 1 and config.evaluation_rows == 1024 and config.kl.measured for config in configs)
 
 
-def test_the_studies_that_the_seeds_ask_for_are_declared() -> None:
+def test_required_studies_are_declared() -> None:
     asked = {"kl_direction", "kl_coefficient", "warmups", "reference", "advantage_scale", "tiers", "sft_against_rl"}
     assert asked <= set(NAMES)
 
@@ -88,7 +88,7 @@ def test_arms_with_the_same_overrides_share_their_runs(
         ({"arms": "{a: [}"}, "one.yaml"),
     ],
 )
-def test_a_wrong_declaration_ends_with_one_line(
+def test_wrong_declaration_is_refused_in_one_line(
     changes: dict[str, str],
     named: str,
     studies: SimpleNamespace,
@@ -105,7 +105,7 @@ def test_a_wrong_declaration_ends_with_one_line(
 
 
 @pytest.mark.parametrize("arguments", [["other"], [], ["one", "--limit", "-1"], ["one", "--processes", "0"]])
-def test_a_wrong_argument_ends_with_one_line(
+def test_wrong_study_argument_is_refused_in_one_line(
     arguments: list[str],
     studies: SimpleNamespace,
     tmp_path: Path,
@@ -145,7 +145,7 @@ def test_every_claim_names_a_study_or_a_test_that_exists() -> None:
             assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), test
 
 
-def test_every_arm_that_a_claim_names_is_declared(studies: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_arm_named_by_a_claim_is_declared(studies: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     text = (ROOT / "docs/studies/index.md").read_text(encoding="utf-8")
     named = re.findall(r"study `(\w+)`, arms? ((?:`[^`]+`(?:, )?)+)", text)

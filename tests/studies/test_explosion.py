@@ -1,4 +1,4 @@
-"""The rebuilt explosion: each cause does what it is named for, and the check for it refuses."""
+"""The reproduced KL explosion: each cause has its named effect, and the preflight check for it refuses the run."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ SMALL = (f"steps={STEPS}", "objective.prompts_per_step=2", "objective.group_size
 
 @pytest.fixture
 def measured(studies: SimpleNamespace, small_model: Path, tmp_path: Path) -> Any:
-    """Measures a short run of the cause whose name begins so."""
+    """Return a function that measures a short run of the cause whose name begins with a given text."""
 
     def of(name: str) -> dict[str, Any]:
         [cause] = [cause for cause in studies.explosion.CAUSES if cause.name.startswith(name)]
@@ -25,7 +25,7 @@ def measured(studies: SimpleNamespace, small_model: Path, tmp_path: Path) -> Any
     return of
 
 
-def test_without_a_cause_nothing_is_refused_and_kl_begins_at_0(measured: Any) -> None:
+def test_run_without_a_cause_passes_preflight_and_starts_at_kl_0(measured: Any) -> None:
     result = measured("none")
     assert result["refused"] == [] and result["kl_0"] == 0
 
@@ -35,23 +35,23 @@ def test_dropout_gives_kl_before_the_first_update(measured: Any) -> None:
     assert result["kl_0"] > 0 and {"kl_step_0", "dropout_off"} <= set(result["refused"])
 
 
-def test_positions_from_the_pads_are_refused(measured: Any) -> None:
+def test_positions_counted_from_padding_are_refused(measured: Any) -> None:
     result = measured("positions")
     assert "padding_neutral" in result["refused"] and result["kl_0"] == 0
 
 
 @pytest.mark.slow
-def test_sums_multiply_the_gradient(measured: Any) -> None:
+def test_loss_summed_over_tokens_multiplies_the_gradient(measured: Any) -> None:
     norms = [measured(name)["steps"][0]["optim/grad_norm"] for name in ("none", "the same without clipping")]
     assert norms[1] > 20 * norms[0]
 
 
 @pytest.mark.slow
-def test_warped_old_logprobs_give_other_ratios_than_1(measured: Any) -> None:
+def test_warped_old_logprobs_give_ratios_above_1(measured: Any) -> None:
     ratios = [measured(name)["steps"][0]["policy/ratio_max"] for name in ("none", "old log-probs")]
     assert ratios[0] == pytest.approx(1) and ratios[1] > 1.1
 
 
-def test_equal_rewards_of_minus_1_leave_nothing_to_learn(measured: Any) -> None:
+def test_equal_rewards_of_minus_1_give_zero_advantages(measured: Any) -> None:
     step = measured("every reward -1")["steps"][0]
     assert step["reward/mean"] == -1 and step["advantage/abs_max"] == 0

@@ -1,4 +1,4 @@
-"""Arms that imitate labels or best samples: their commands, what they imitate, and a real run of each."""
+"""Arms that imitate labels or best completions: their commands, their targets, and a real run of each."""
 
 import json
 from pathlib import Path
@@ -17,9 +17,7 @@ SHORT = ["steps=2", "evaluation_rows=8", "sampled_rows=0", "match_pairs=0", "dev
 FEN = "8/8/8/8/8/8/8/K1k5 w - - 0 1"
 
 
-def test_an_arm_that_imitates_has_a_program_of_its_own(
-    studies: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_imitation_arms_run_a_program_of_their_own(studies: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     members = studies.study.members("sft_against_rl", studies.study.read_study("sft_against_rl"))
     commands = {member.arm: member.command for member in members}
@@ -31,12 +29,12 @@ def test_an_arm_that_imitates_has_a_program_of_its_own(
 
 
 @pytest.mark.parametrize("wrong", [["imitate=worst"], ["imitate=labels", "imitate=best"]])
-def test_another_kind_of_imitation_is_refused(wrong: list[str], studies: SimpleNamespace) -> None:
+def test_unknown_or_repeated_imitation_kind_is_refused(wrong: list[str], studies: SimpleNamespace) -> None:
     with pytest.raises(studies.run.UserError, match="expected imitate= once, labels or best"):
         studies.study.composed(wrong)
 
 
-def test_the_evals_of_a_label_are_those_that_the_model_writes(studies: SimpleNamespace) -> None:
+def test_label_evals_are_rounded_to_the_models_grid(studies: SimpleNamespace) -> None:
     label = Example(Task.policy, f"P: {FEN}", " M: a1a2 a1b2 E: 4.64 -0.54 B: a1a2")
     written = parse_policy(studies.imitate.round_label_evals(label).completion)
     assert (written.moves, written.evals_pawns, written.best) == (("a1a2", "a1b2"), (4.5, -0.5), "a1a2")
@@ -44,7 +42,7 @@ def test_the_evals_of_a_label_are_those_that_the_model_writes(studies: SimpleNam
     assert studies.imitate.round_label_evals(other) == other
 
 
-def test_the_first_best_sample_of_each_group_is_imitated(studies: SimpleNamespace) -> None:
+def test_first_best_completion_of_each_group_is_imitated(studies: SimpleNamespace) -> None:
     config = studies.study.composed([*SHORT, "objective.prompts_per_step=2", "objective.group_size=3"])
     run = build_unsaved_run(config)
     with synced_sampler(run.context):
@@ -60,7 +58,7 @@ def test_the_first_best_sample_of_each_group_is_imitated(studies: SimpleNamespac
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["labels", "best"])
-def test_a_run_that_imitates_trains_and_measures_kl_and_reward(
+def test_imitation_run_trains_and_measures_kl_and_reward(
     kind: str, studies: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [*SHORT, "objective.prompts_per_step=4", "optim.warmup_steps=0", f"output_root={tmp_path}"]
@@ -69,11 +67,13 @@ def test_a_run_that_imitates_trains_and_measures_kl_and_reward(
     steps = [json.loads(line) for line in (run.parent / "metrics.jsonl").read_text().splitlines()][-2:]
     assert [step["kl/reference"] == 0 for step in steps] == [True, False]
     assert all(0 < step["reward/mean"] < 1 and step["optim/update_norm"] > 0 for step in steps)
-    # Cross-entropy of whole answers, nats per token.
+    # The loss is the cross-entropy of whole answers in nats per token.
     assert all(0.05 < step["loss"] < 2 for step in steps)
     assert "policy/win_probability_loss" in json.loads(run.read_text())["gain"]
 
 
-def test_another_word_ends_with_one_line(studies: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_imitate_program_refuses_an_unknown_kind_in_one_line(
+    studies: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert studies.imitate.main(["worst"]) == 2
     assert capsys.readouterr().err == "studies: expected labels or best, got worst\n"

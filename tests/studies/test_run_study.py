@@ -1,4 +1,4 @@
-"""A study end to end: interrupted once and gone on with, an arm that fails, its page and the table of verdicts."""
+"""A whole study: it is interrupted and resumed, one arm fails, and its page and the verdict table are written."""
 
 import json
 import shutil
@@ -28,13 +28,13 @@ arms:
   penalty: [kl.coef=0.1]
   dropout: [model.dropout=0.2]
 """
-# Of several processes on a machine that others use.
+# Time limit for several processes on a machine that is shared with others.
 WAIT_S = 900
 
 
 @pytest.fixture
 def study(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts the program in a folder with a study; what still runs at the end is interrupted."""
+    """Yield a function that starts the program in a folder with a study. Processes left at the end are interrupted."""
     (tmp_path / "studies").mkdir()
     (tmp_path / "studies/tiny.yaml").write_text(DECLARATION)
     started: list[subprocess.Popen[str]] = []
@@ -57,7 +57,7 @@ def runs(folder: Path) -> list[Path]:
 
 
 def wait_for_a_step(folder: Path) -> None:
-    """Until a run has made a step."""
+    """Wait until a run has made a step."""
     end = time.monotonic() + WAIT_S
     while time.monotonic() < end:
         if any((run / "metrics.jsonl").is_file() and (run / "metrics.jsonl").read_text() for run in runs(folder)):
@@ -66,7 +66,7 @@ def wait_for_a_step(folder: Path) -> None:
     raise AssertionError(f"no step within {WAIT_S} s")
 
 
-def test_a_study_goes_on_after_an_interrupt_and_lists_an_arm_that_fails(
+def test_interrupted_study_resumes_and_lists_a_failed_arm(
     study: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     first = study()
@@ -81,7 +81,7 @@ def test_a_study_goes_on_after_an_interrupt_and_lists_an_arm_that_fails(
     second = study()
     shown, _ = second.communicate(timeout=WAIT_S)
     assert second.returncode == 0 and "0 of 6 members are finished" in shown, shown
-    # The interrupted run went on in its own folder, and no member has begun twice.
+    # The interrupted run was resumed in its own folder, and no member was started twice.
     made = [run for run in runs(tmp_path) if "dropout" not in str(run)]
     assert interrupted in made and len(made) == 4
     assert all(json.loads((run / "summary.json").read_text())["steps"] == 4 for run in made)
@@ -97,12 +97,12 @@ def test_a_study_goes_on_after_an_interrupt_and_lists_an_arm_that_fails(
     assert sorted(json.loads(line)["member"] for line in results) == [
         *("tiny/none/seed=0", "tiny/none/seed=1", "tiny/penalty/seed=0", "tiny/penalty/seed=1"),
     ]
-    # On another machine the runs are missing, and their results are not.
+    # As on another machine, some runs are missing, but their results are there.
     shutil.rmtree(tmp_path / "outputs/studies/tiny/penalty")
     (tmp_path / "docs/studies/index.md").write_text(f"{index}\nWritten by hand.\n")
     third = study("--limit", "0")
     shown, _ = third.communicate(timeout=WAIT_S)
     assert third.returncode == 0 and "4 of 6 members are finished" in shown and "started" not in shown
-    # Nothing has changed, so the pages are the same, and what was written by hand has stayed.
+    # Nothing has changed, so the page is the same, and the text written by hand is kept.
     assert (tmp_path / "docs/studies/tiny.md").read_text() == page
     assert (tmp_path / "docs/studies/index.md").read_text() == f"{index}\nWritten by hand.\n"

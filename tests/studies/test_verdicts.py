@@ -1,4 +1,4 @@
-"""Verdicts by numbers that were checked by hand: lower is better for the primary key, higher for the guards."""
+"""Verdicts for numbers that were checked by hand. Lower is better for the primary key, higher for the guards."""
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ KEY, GUARDS = "policy/win_probability_loss", ("policy/mate_in_one", "environment
 
 @pytest.fixture
 def verdict(studies: SimpleNamespace) -> Callable[..., tuple[str, str]]:
-    """The verdict on an arm whose losses differ by so much from the control's, seed by seed."""
+    """Return a function that gives the verdict on an arm from its loss differences to the control, one per seed."""
 
     def judge(differences: Sequence[float], mates: Sequence[float] = (), others: Sequence[float] = ()) -> Any:
         arms = {"control": [], "new": []} | ({"other": []} if others else {})
@@ -35,34 +35,34 @@ def verdict(studies: SimpleNamespace) -> Callable[..., tuple[str, str]]:
     return judge
 
 
-def test_a_sure_gain_above_the_smallest_effect_is_a_yes(verdict: Callable[..., tuple[str, str]]) -> None:
+def test_significant_gain_above_the_smallest_effect_is_yes(verdict: Callable[..., tuple[str, str]]) -> None:
     word, why = verdict([-0.004, -0.005, -0.006])
     # t(0.975, 2) = 4.303, standard error 0.001/√3.
     assert word == "Yes" and "-0.0050 [-0.0075, -0.0025]" in why and "3 paired seeds" in why
 
 
-def test_what_excludes_the_smallest_effect_is_a_no(verdict: Callable[..., tuple[str, str]]) -> None:
+def test_interval_excluding_the_smallest_effect_is_no(verdict: Callable[..., tuple[str, str]]) -> None:
     assert verdict([0.0001, -0.0001, 0.0])[0] == "No"
-    # A sure gain, but too small to matter: the interval ends at -0.0015.
+    # A significant gain, but too small to matter: the whole interval is above -0.003.
     assert verdict([-0.0009, -0.001, -0.0011])[0] == "No"
 
 
-def test_a_sure_loss_is_a_no_that_says_worse(verdict: Callable[..., tuple[str, str]]) -> None:
+def test_significant_loss_is_no_and_is_called_worse(verdict: Callable[..., tuple[str, str]]) -> None:
     word, why = verdict([0.004, 0.005, 0.006])
     assert word == "No" and "worse" in why
 
 
-def test_a_wide_interval_is_undecided_and_names_its_seeds(verdict: Callable[..., tuple[str, str]]) -> None:
+def test_wide_interval_is_undecided_and_estimates_needed_seeds(verdict: Callable[..., tuple[str, str]]) -> None:
     word, why = verdict([-0.010, 0.004, 0.0])
     # 1.99 · 0.00721 / √n ≤ 0.0015 from n = 92 on.
     assert word == "Undecided" and "about 92 seeds would decide" in why
 
 
-def test_a_sure_gain_that_may_be_too_small_is_undecided(verdict: Callable[..., tuple[str, str]]) -> None:
+def test_significant_gain_that_may_be_too_small_is_undecided(verdict: Callable[..., tuple[str, str]]) -> None:
     assert verdict([-0.0027, -0.0028, -0.0031])[0] == "Undecided"
 
 
-def test_a_gain_that_costs_a_guard_is_a_no(verdict: Callable[..., tuple[str, str]]) -> None:
+def test_gain_that_worsens_a_guard_metric_is_no(verdict: Callable[..., tuple[str, str]]) -> None:
     word, why = verdict([-0.004, -0.005, -0.006], mates=[-0.10, -0.11, -0.12])
     assert word == "No" and GUARDS[0] in why and GUARDS[1] not in why
     assert verdict([-0.004, -0.005, -0.006], mates=[0.10, 0.11, 0.12])[0] == "Yes"
@@ -84,12 +84,12 @@ def test_results_of_two_starting_models_are_refused(studies: SimpleNamespace) ->
         studies.page.write_page("all_moves", study, [first, second], finished)
 
 
-def test_one_pair_is_undecided(verdict: Callable[..., tuple[str, str]]) -> None:
+def test_single_seed_pair_is_undecided(verdict: Callable[..., tuple[str, str]]) -> None:
     assert verdict([-0.05]) == ("Undecided", "1 of 5 paired seeds have finished.")
 
 
-def test_another_arm_makes_the_correction_stricter(verdict: Callable[..., tuple[str, str]]) -> None:
-    # By itself p is 0.035: below 0.05, above the half of it that Holm's correction leaves beside another arm.
+def test_second_arm_makes_holm_correction_stricter(verdict: Callable[..., tuple[str, str]]) -> None:
+    # Without correction p is 0.035: below 0.05, but above the 0.025 that Holm's correction requires with two arms.
     gains = [-0.004, -0.006, -0.009]
     assert verdict(gains)[0] == "Yes"
     assert verdict(gains, others=[0.001, -0.001, 0.002])[0] == "Undecided"

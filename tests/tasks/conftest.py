@@ -1,4 +1,4 @@
-"""Files of rows."""
+"""Fixture that writes files of rows."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    """Write these lines into a file of this name."""
+    """Return a function that writes lines into a file of the given name."""
 
     def write(name: str, *lines: str) -> Path:
         path = tmp_path / name

@@ -64,7 +64,7 @@ def test_rows_malformations_and_duplicates_are_counted(write: Writer) -> None:
     assert "  row 4: bad_prompt: hello" in report.lines()
 
 
-def test_of_each_reason_three_malformed_rows_are_shown(write: Writer) -> None:
+def test_at_most_three_malformed_rows_are_shown_per_reason(write: Writer) -> None:
     report = audit(write(white("0.5 -0.1", "e2e3"), *(f"hello {number} {'x' * 200}" for number in range(5))))
     assert report.malformed.total() == 5 and len(report.malformed_rows) == 3
     assert all(len(line) < 140 and line.endswith("…") for line in report.malformed_rows)
@@ -98,7 +98,7 @@ def test_a_best_move_below_the_best_eval_is_counted_by_colour(write: Writer) -> 
     assert not report.black.inverted
 
 
-def test_inverted_labels_are_named_by_colour(write: Writer) -> None:
+def test_inverted_labels_are_reported_by_colour(write: Writer) -> None:
     wrong = [black("-1.0 -2.0 -3.0", "e5f5").replace("0 60", f"0 {n}") for n in range(1, 5)]
     report = audit(write(*wrong, black("0.0 0.0 0.0", "e5f5"), white("0.5 -0.1", "e2e3")))
     assert report.black.inverted
@@ -118,14 +118,14 @@ def test_inverted_labels_are_named_by_colour(write: Writer) -> None:
         (white("0.5 -0.1", "e2e4"), "below_best"),
     ],
 )
-def test_each_wrong_label_is_one_finding_and_is_put_right(write: Writer, row: str, finding: str) -> None:
+def test_each_wrong_label_is_one_finding_and_is_fixed(write: Writer, row: str, finding: str) -> None:
     path = write(row)
     report = audit(path)
     assert getattr(report.white, finding) == report.white.defects == 1
     assert_fixed_copy_is_clean(path)
 
 
-def test_an_illegal_best_move_is_a_finding_beside_what_else_it_is(write: Writer) -> None:
+def test_illegal_best_move_also_counts_as_best_not_candidate(write: Writer) -> None:
     path = write(white("0.5 -0.1", "e2e5"))
     report = audit(path)
     assert (report.white.illegal_best, report.white.best_not_candidate, report.white.below_best) == (1, 1, 0)
@@ -135,17 +135,17 @@ def test_an_illegal_best_move_is_a_finding_beside_what_else_it_is(write: Writer)
 @pytest.mark.parametrize(
     ("row", "moves", "evals", "best"),
     [
-        # The highest eval of the side to move, the first of equals.
+        # The best move has the highest eval of the side to move. The first of equal ones counts.
         (black("-3.0 -1.0 -1.0", "e5d5"), "e5d5 e5e4 e5f5", (-3.0, -1.0, -1.0), "e5e4"),
-        # A mate against outranks nothing, a mate for everything.
+        # A mate against the side to move ranks lowest, a mate for it ranks highest.
         (black("-999.98 0.1 999.99", "e5d5"), "e5d5 e5e4 e5f5", (-999.98, 0.1, 999.99), "e5f5"),
-        # Illegal and repeated candidates leave with their evals; the first of the same move counts.
+        # Illegal and repeated candidates are removed with their evals. The first occurrence of a move stays.
         (black("9.0 1.0 2.0 3.0", "e5a1", "e5a1 e5d5 e5e4 e5d5"), "e5d5 e5e4", (1.0, 2.0), "e5e4"),
-        # Among equals the label's own choice is right and stays.
+        # A best move of the label that shares the highest eval is right and stays.
         (black("-1.0 -1.0 -3.0", "e5e4"), "e5d5 e5e4 e5f5", (-1.0, -1.0, -3.0), "e5e4"),
     ],
 )
-def test_a_fixed_policy_row_is_the_argmax_of_its_legal_candidates(
+def test_fixed_policy_row_has_best_legal_candidate_as_best_move(
     write: Writer, row: str, moves: str, evals: tuple[float, ...], best: str
 ) -> None:
     (line,) = fixed(write(row))
@@ -172,7 +172,7 @@ E2E5 = "rnbqkbnr/pppppppp/8/4P3/8/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
         (environment(MATE_NEXT, "g6g7", f"{MATED}+1.0+0+0"), ["terminated"], f"{MATED}+1.0+1+0"),
         (environment(MATE_NEXT, "g6g7", f"{MATED}+1.0+1+1"), ["truncated"], f"{MATED}+1.0+1+0"),
         (environment(MATE_NEXT, "g6g7", f"{MATE_NEXT}+1.0+1+0"), ["next_fen"], f"{MATED}+1.0+1+0"),
-        # facts §2.2: the published generator pushes 1. e2e5 and calls it legal.
+        # The published generator plays the illegal 1. e2e5 and records it as legal.
         (
             environment(START, "e2e5", f"{E2E5}+0.001+0+0"),
             ["next_fen", "reward", "truncated", "illegal_as_legal"],
@@ -181,7 +181,7 @@ E2E5 = "rnbqkbnr/pppppppp/8/4P3/8/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
         (environment(START, "e2e5", f"{START}+-1.0+0+1"), [], f"{START}+-1.0+0+1"),
     ],
 )
-def test_an_environment_row_is_held_against_python_chess_field_by_field(
+def test_environment_row_is_compared_with_python_chess_by_field(
     write: Writer, row: str, findings: list[str], right: str
 ) -> None:
     path = write(row)
@@ -194,7 +194,7 @@ def test_an_environment_row_is_held_against_python_chess_field_by_field(
     assert_fixed_copy_is_clean(path)
 
 
-def test_an_environment_defect_is_named(write: Writer) -> None:
+def test_environment_defects_are_reported_in_one_line(write: Writer) -> None:
     (line,) = [
         line for line in audit(write(environment(START, "e2e5", f"{E2E5}+0.001+0+0"))).lines() if "A: rows" in line
     ]
@@ -204,7 +204,7 @@ def test_an_environment_defect_is_named(write: Writer) -> None:
     )
 
 
-def test_an_environment_row_of_an_impossible_position_is_counted_and_dropped(write: Writer) -> None:
+def test_environment_row_of_impossible_position_is_counted_and_dropped(write: Writer) -> None:
     kingless = environment("8/8/8/8/8/8/8/K7 w - - 0 1", "a1a2", "8/8/8/8/8/8/K7/8 b - - 1 1+0.5+1+0")
     path = write(kingless, environment(START, "e2e5", f"{START}+-1.0+0+1"))
     report, dropped = audit(path), Counter[str]()
@@ -212,7 +212,7 @@ def test_an_environment_row_of_an_impossible_position_is_counted_and_dropped(wri
     assert len(list(corrected_lines(path, dropped=dropped))) == 1 and dropped == {"bad_prompt": 1}
 
 
-def test_a_fixed_copy_drops_and_counts_what_cannot_be_put_right_and_keeps_the_order(write: Writer) -> None:
+def test_fixed_copy_drops_and_counts_unfixable_rows_and_keeps_order(write: Writer) -> None:
     first, last = white("0.5 -0.1", "e2e3"), environment(START, "e2e5", f"{START}+-1.0+0+1")
     hopeless = white("0.5 -0.1", "e2e3", "e2e5 e1e8")
     path = write(first, "hello", black("-1.0 -2.0 -3.0", "e5f5"), hopeless, white("x 1", "e2e3"), last)
@@ -226,7 +226,7 @@ def test_a_fixed_copy_drops_and_counts_what_cannot_be_put_right_and_keeps_the_or
     assert_fixed_copy_is_clean(path)
 
 
-def test_rows_of_objects_stay_objects_with_their_other_columns(write: Writer) -> None:
+def test_fixed_json_rows_keep_their_other_columns(write: Writer) -> None:
     wrong, right = black("-1.0 -2.0 -3.0", "e5f5"), "e5d5"
     unlabelled = {"prompt": f"A: {WHITE}+e2e3+e2e3+", "next_fen": BLACK}
     path = write(
@@ -246,7 +246,7 @@ def test_rows_of_objects_stay_objects_with_their_other_columns(write: Writer) ->
     assert_fixed_copy_is_clean(path)
 
 
-def test_an_eval_or_counter_too_extreme_to_print_again_is_dropped_not_raised(write: Writer) -> None:
+def test_row_with_unprintable_eval_or_counter_is_dropped(write: Writer) -> None:
     path = write(
         white("0.000001 0.5", "e2e3"),
         environment(BLACK.replace("0 60", "999999 999999"), "e5d5", f"{BLACK}+0.001+0+0"),
@@ -258,7 +258,7 @@ def test_an_eval_or_counter_too_extreme_to_print_again_is_dropped_not_raised(wri
     assert audit(path).valid == 3
 
 
-def test_a_clean_file_is_called_clean_and_stays_as_it_is(write: Writer) -> None:
+def test_clean_file_has_no_defect_and_stays_unchanged(write: Writer) -> None:
     rows = [white("0.5 -0.1", "e2e3"), environment(START, "e2e5", f"{START}+-1.0+0+1")]
     report = audit(write(*rows))
     assert report.is_clean
@@ -266,7 +266,7 @@ def test_a_clean_file_is_called_clean_and_stays_as_it_is(write: Writer) -> None:
     assert fixed(write(*rows)) == rows
 
 
-def test_a_missing_file_and_one_without_a_valid_row_raise(write: Writer, tmp_path: Path) -> None:
+def test_missing_file_or_file_without_valid_rows_raises(write: Writer, tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="no file"):
         audit(tmp_path / "missing.txt")
     with pytest.raises(CorpusError, match="bad_prompt 1"):
@@ -276,7 +276,7 @@ def test_a_missing_file_and_one_without_a_valid_row_raise(write: Writer, tmp_pat
 
 
 @needs_shared_data
-def test_the_published_validation_file_is_found_inverted_for_black(tmp_path: Path) -> None:
+def test_audit_finds_published_validation_labels_inverted_for_black(tmp_path: Path) -> None:
     path = SHARED_DATA / "rook_val_250.txt"
     report = audit(path)
     assert (report.rows, report.valid, report.malformed) == (241, 241, {})
@@ -295,18 +295,18 @@ def test_the_published_validation_file_is_found_inverted_for_black(tmp_path: Pat
 
 
 @needs_shared_data
-def test_the_published_model_outputs_audit_as_their_reader_counts_them() -> None:
+def test_audit_of_published_outputs_finds_known_counts() -> None:
     report = audit(SHARED_DATA / "published_model_outputs.jsonl")
     assert (report.rows, report.malformed) == (24, {"bad_fen": 7})
     assert (report.environment.rows, report.environment.differing) == (14, 0)
     assert report.white.rows + report.black.rows == 3
 
 
-def test_a_mate_in_one_that_is_no_candidate_s_better_is_told_and_its_row_dropped(write: Writer) -> None:
+def test_row_that_misjudges_mate_in_one_is_reported_and_dropped(write: Writer) -> None:
     def row(evals: str, best: str) -> str:
         return f"P: {MATE_NEXT}     M: g6g7 g6f7     E: {evals}     B: {best}"
 
-    # As White sees it, as Black sees it, and as good as another move.
+    # The mate's eval from White's view, from Black's view, and equal to that of another move.
     path = write(row("999.99 9.0", "g6g7"), row("-999.99 -9.0", "g6f7"), row("9.0 9.0", "g6g7"))
     report = audit(path)
     assert (report.white.mates, report.white.mate_misjudged, report.white.below_best) == (3, 2, 0)
@@ -321,7 +321,7 @@ CUT_IN_TAGS = '[Event "a"]\n\n1. e4 1-0\n\n[Event "b"]\n[Site "'
 
 
 @pytest.mark.parametrize("text", [CUT_PGN, CUT_IN_TAGS, "1. e4 1-0\n\n1. d4 { good"])
-def test_an_audit_counts_games_and_names_the_one_that_was_cut(tmp_path: Path, text: str) -> None:
+def test_audit_counts_games_and_reports_the_truncated_one(tmp_path: Path, text: str) -> None:
     (tmp_path / "cut.pgn").write_text(text)
     report = audit(tmp_path / "cut.pgn")
     lines = "\n".join(report.lines())
@@ -329,13 +329,13 @@ def test_an_audit_counts_games_and_names_the_one_that_was_cut(tmp_path: Path, te
     assert f"Game 2 has no result: it stops at line {text.count(chr(10)) + 1}" in lines
 
 
-def test_a_game_in_progress_is_no_cut_game(tmp_path: Path) -> None:
+def test_game_in_progress_is_not_reported_as_truncated(tmp_path: Path) -> None:
     (tmp_path / "whole.pgn").write_text('[Event "a"]\n\n1. e4 e5 *\n')
     report = audit(tmp_path / "whole.pgn")
     assert report.is_clean and report.games is not None and report.games.games == 1
 
 
-def test_fens_in_a_text_file_are_refused_with_the_suffix_that_they_need(tmp_path: Path) -> None:
+def test_fens_in_text_file_are_refused_with_hint_of_fen_suffix(tmp_path: Path) -> None:
     (tmp_path / "fens.txt").write_text("rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1\n")
     with pytest.raises(CorpusError, match=r"row 1: the line is a FEN alone: name a file of FENs \.fen"):
         audit(tmp_path / "fens.txt")

@@ -23,5 +23,5 @@ CASES = [
 
 
 @pytest.mark.parametrize(("fen", "uci", "name"), CASES)
-def test_a_moves_class_is_the_first_that_holds(fen: str, uci: str, name: TransitionClass) -> None:
+def test_transition_class_is_the_first_that_applies(fen: str, uci: str, name: TransitionClass) -> None:
     assert transition_class(chess.Board(fen), uci) is name

@@ -29,7 +29,7 @@ P_LINE, A_LINE = P_PROMPT + P_COMPLETION, A_PROMPT + A_COMPLETION
 Writer = Callable[..., Path]
 
 
-def test_a_published_line_is_cut_where_the_model_begins_to_write() -> None:
+def test_published_line_is_split_at_start_of_completion() -> None:
     assert split_line(P_LINE) == P_EXAMPLE
     assert split_line(A_LINE) == A_EXAMPLE
 
@@ -40,7 +40,7 @@ def test_blanks_and_end_of_text_around_a_line_are_tolerated(around: str) -> None
     assert split_line(around.format(A_LINE)) == A_EXAMPLE
 
 
-def test_a_fen_that_fills_its_column_is_still_cut_at_the_marker() -> None:
+def test_line_without_padding_after_fen_is_split_at_marker() -> None:
     row = split_line(f"{P_PROMPT}M: e2e3 E: 0.5 B: e2e3")
     assert row == Example(Task.policy, P_PROMPT, "M: e2e3 E: 0.5 B: e2e3")
 
@@ -51,7 +51,7 @@ def test_a_fen_that_fills_its_column_is_still_cut_at_the_marker() -> None:
         ("hello", FailureReason.bad_prompt),
         ("<|endoftext|>", FailureReason.bad_prompt),
         ("P: 8/8 w - - 0 1 M: e2e3 E: 0.5 B: e2e3", FailureReason.bad_prompt),
-        # A king that is not there, on which an engine dies; python-chess, which judges A: rows, does not.
+        # A missing king crashes an engine, so P: rows refuse it. python-chess, which judges A: rows, does not crash.
         ("P: 8/8/8/8/8/8/8/K7 w - - 0 1 M: a1b1 E: 0.5 B: a1b1", FailureReason.bad_prompt),
         (f"Q: {FEN} M: e2e3 E: 0.5 B: e2e3", FailureReason.bad_prompt),
         (f"A: {FEN}+e2e3", FailureReason.bad_prompt),
@@ -64,7 +64,7 @@ def test_a_fen_that_fills_its_column_is_still_cut_at_the_marker() -> None:
         (f"{A_LINE}+0", FailureReason.extra_text),
     ],
 )
-def test_a_malformed_line_is_a_failure_with_its_reason(line: str, reason: FailureReason) -> None:
+def test_malformed_line_returns_failure_with_its_reason(line: str, reason: FailureReason) -> None:
     row = split_line(line)
     assert isinstance(row, ParseFailure)
     assert row.reason is reason
@@ -85,7 +85,7 @@ def test_a_malformed_line_is_a_failure_with_its_reason(line: str, reason: Failur
         ({"fen": FEN, "source": "no/name"}, Example(Task.policy, P_PROMPT, None)),
     ],
 )
-def test_objects_with_these_columns_are_examples(row: dict[str, object], expected: Example) -> None:
+def test_objects_with_known_columns_are_parsed_to_examples(row: dict[str, object], expected: Example) -> None:
     assert parse_row(row) == expected
 
 
@@ -102,7 +102,7 @@ def test_objects_with_these_columns_are_examples(row: dict[str, object], expecte
         ({"prompt": P_PROMPT, "completion": ""}, FailureReason.empty),
     ],
 )
-def test_other_objects_are_failures_with_their_reason(row: dict[str, object], reason: FailureReason) -> None:
+def test_invalid_objects_return_failure_with_their_reason(row: dict[str, object], reason: FailureReason) -> None:
     parsed = parse_row(row)
     assert isinstance(parsed, ParseFailure)
     assert parsed.reason is reason
@@ -114,7 +114,7 @@ COLUMNS = st.sampled_from(["prompt", "completion", "text", "fen", "other"])
 
 @settings(derandomize=True, max_examples=300, deadline=None)
 @given(st.one_of(st.text(), st.dictionaries(COLUMNS, st.one_of(JSON, st.sampled_from([P_LINE, A_PROMPT])))))
-def test_no_row_whatever_raises(row: str | dict[str, object]) -> None:
+def test_parsing_any_row_never_raises(row: str | dict[str, object]) -> None:
     assert isinstance(parse_row(row), Example | ParseFailure)
 
 
@@ -139,7 +139,7 @@ def test_a_json_lines_file_is_read_row_by_row_and_its_rejects_are_counted(write:
     assert corpus.rejects == {"bad_row": 4}
 
 
-def test_bytes_that_are_no_text_cost_only_their_row(tmp_path: Path) -> None:
+def test_undecodable_bytes_reject_only_their_row(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbf" + P_LINE.encode() + b"\n\xff\xfe\x00\n" + A_LINE.encode())
     corpus = read_corpus(tmp_path / "a.txt")
     assert corpus.examples == (P_EXAMPLE, A_EXAMPLE)
@@ -161,7 +161,7 @@ def test_a_limit_counts_the_rows_read(write: Writer) -> None:
         ("a.csv", [P_LINE], "expected a .txt, .jsonl, .fen, .epd or .pgn file"),
     ],
 )
-def test_a_source_without_a_valid_row_raises_one_clear_line(
+def test_source_without_valid_rows_raises_one_line_error(
     write: Writer, name: str, lines: list[str], expected: str
 ) -> None:
     path = write(name, *lines)
@@ -192,7 +192,7 @@ def test_reading_files_imports_no_torch_and_no_datasets() -> None:
 
 
 @needs_shared_data
-def test_published_files_hold_as_many_valid_rows_as_was_counted() -> None:
+def test_published_files_have_known_counts_of_valid_rows() -> None:
     validation = read_corpus(SHARED_DATA / "rook_val_250.txt")
     assert (len(validation.examples), validation.rejects) == (241, {})
     outputs = read_corpus(SHARED_DATA / "published_model_outputs.jsonl")

@@ -25,7 +25,7 @@ def in_two_columns(row: Example) -> dict[str, str | None]:
 
 @pytest.fixture(scope="module")
 def examples(make_lines: Callable[[int, int], list[str]]) -> Rows:
-    """A row of each task, as they are read from a text file."""
+    """Return one row of each task, as read from a text file."""
     rows = tuple(map(split_line, make_lines(0, 1)))
     assert [row.task for row in rows] == [Task.policy, Task.environment]
     return rows
@@ -53,7 +53,7 @@ def test_a_folder_of_data_files_is_read_as_a_hugging_face_dataset(
 
 
 @pytest.mark.usefixtures("hub_cache")
-def test_a_folder_of_text_files_is_read_a_row_a_line(write: Writer, tmp_path: Path, examples: Rows) -> None:
+def test_folder_of_text_files_is_read_one_row_per_line(write: Writer, tmp_path: Path, examples: Rows) -> None:
     (tmp_path / "set").mkdir()
     write("set/train.txt", *map(line, examples))
     assert read_corpus(str(tmp_path / "set")).examples == examples
@@ -71,9 +71,7 @@ def test_a_dataset_saved_to_disk_is_read_with_and_without_splits(tmp_path: Path,
 
 @pytest.mark.usefixtures("hub_cache")
 @pytest.mark.parametrize("lines", [[], ["{broken"], ['{"text": "x"}']])
-def test_a_folder_that_holds_no_readable_dataset_or_split_raises_one_line(
-    write: Writer, tmp_path: Path, lines: list[str]
-) -> None:
+def test_folder_without_dataset_or_split_raises_one_line_error(write: Writer, tmp_path: Path, lines: list[str]) -> None:
     (tmp_path / "set").mkdir()
     if lines:
         write("set/train.jsonl", *lines)
@@ -84,7 +82,7 @@ def test_a_folder_that_holds_no_readable_dataset_or_split_raises_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_what_looks_like_a_name_is_asked_of_the_hub(monkeypatch: pytest.MonkeyPatch, examples: Rows) -> None:
+def test_dataset_name_is_loaded_from_the_hub(monkeypatch: pytest.MonkeyPatch, examples: Rows) -> None:
     datasets, names = pytest.importorskip("datasets"), []
 
     def load_dataset(name: str, *, split: str, streaming: bool) -> list[dict[str, str | None]]:
@@ -96,7 +94,7 @@ def test_what_looks_like_a_name_is_asked_of_the_hub(monkeypatch: pytest.MonkeyPa
     assert names == [("someone/rook_1.5", "validation", True)]
 
 
-def test_a_hub_out_of_reach_raises_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_hub_raises_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
 
     def load_dataset(name: str, **_: object) -> None:

@@ -1,4 +1,4 @@
-"""Files of positions as a corpus: what `data.train=games.pgn` reads."""
+"""Files of positions as a corpus, such as `data.train=games.pgn`."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ PGN = '[Event "?"]\n\n1. e4 e5 *\n'
 AFTER_E4 = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
 
 
-def test_a_game_gives_a_policy_prompt_for_each_position_without_a_label(tmp_path: Path) -> None:
+def test_game_gives_unlabelled_policy_prompts_of_its_positions(tmp_path: Path) -> None:
     path = tmp_path / "games.pgn"
     path.write_text(PGN)
     examples = read_corpus(path).examples
@@ -24,7 +24,7 @@ def test_a_fen_file_gives_its_lines_as_prompts(tmp_path: Path) -> None:
     assert [example.prompt for example in read_corpus(path).examples] == [f"P: {AFTER_E4}"]
 
 
-def test_a_bad_line_of_a_fen_file_is_one_clear_error(tmp_path: Path) -> None:
+def test_malformed_line_of_fen_file_raises_corpus_error(tmp_path: Path) -> None:
     path = tmp_path / "positions.fen"
     path.write_text("nonsense\n")
     with pytest.raises(CorpusError, match=r"positions\.fen"):

@@ -17,7 +17,7 @@ START_UNIFORM = 0xA76A / 0x10000
 
 
 def playout_examples(plies: int) -> list[Example]:
-    """Both tasks' prompts of the positions of one deterministic game."""
+    """Return prompts of both tasks for the positions of one deterministic game."""
     board, rows = chess.Board(), []
     for ply in range(plies):
         uci = sorted(move.uci() for move in board.legal_moves)[ply * 7 % board.legal_moves.count()]
@@ -27,11 +27,11 @@ def playout_examples(plies: int) -> list[Example]:
     return rows
 
 
-def test_the_key_of_an_example_is_its_prompts_position() -> None:
+def test_example_key_is_the_position_of_its_prompt() -> None:
     assert example_key(P_EXAMPLE) == example_key(A_EXAMPLE) == "8/8/8/4k3/8/8/4P3/4K3 w - -"
 
 
-def test_a_split_keeps_every_row_once_in_order_and_no_position_on_both_sides() -> None:
+def test_split_keeps_every_row_in_order_and_shares_no_position() -> None:
     rows = playout_examples(300)
     train, held_out = split_by_position(rows, 0.2, seed=0)
     assert sorted([*train, *held_out], key=rows.index) == rows
@@ -40,7 +40,7 @@ def test_a_split_keeps_every_row_once_in_order_and_no_position_on_both_sides() -
     assert 0.12 < len(held_out) / len(rows) < 0.28
 
 
-def test_a_split_goes_by_position_and_seed_alone() -> None:
+def test_split_depends_only_on_position_and_seed() -> None:
     rows = playout_examples(200)
     _, held_out = split_by_position(rows, 0.3, seed=1)
     assert set(split_by_position(list(reversed(rows))[:150], 0.3, seed=1)[1]) == set(held_out) & set(rows[-150:])
@@ -48,13 +48,13 @@ def test_a_split_goes_by_position_and_seed_alone() -> None:
     assert set(split_by_position(rows, 0.1, seed=1)[1]) < set(held_out)
 
 
-def test_a_split_does_not_change_from_one_machine_to_the_next() -> None:
+def test_split_follows_the_sha256_of_the_position_key() -> None:
     start = Example(Task.policy, render_policy_prompt(chess.STARTING_FEN), None)
     assert split_by_position([start], START_UNIFORM - 1e-4, seed=0) == ((start,), ())
     assert split_by_position([start], START_UNIFORM + 1e-4, seed=0) == ((), (start,))
 
 
-def test_nothing_and_everything_can_be_held_out_and_no_other_fraction() -> None:
+def test_held_out_fraction_must_be_from_0_to_1() -> None:
     rows = tuple(playout_examples(5))
     assert split_by_position(rows, 0, seed=0) == (rows, ())
     assert split_by_position(rows, 1, seed=0) == ((), rows)
@@ -63,7 +63,7 @@ def test_nothing_and_everything_can_be_held_out_and_no_other_fraction() -> None:
             split_by_position(rows, fraction, seed=0)
 
 
-def test_excluded_positions_leave_with_all_their_rows() -> None:
+def test_excluded_positions_lose_all_their_rows() -> None:
     rows = playout_examples(10)
     keys = {example_key(rows[0]), example_key(rows[7])}
     assert exclude_positions(rows, keys) == tuple(rows[2:6] + rows[8:])

@@ -74,14 +74,14 @@ def test_parsing_undoes_rendering(answer: EnvironmentCompletion) -> None:
     assert parse_environment(f" {spaced}\n") == answer
 
 
-def test_a_prompt_shows_the_last_ten_moves_and_none_where_none_are_known() -> None:
+def test_environment_prompt_has_at_most_the_last_ten_moves() -> None:
     moves = [f"a{i}b{i}" for i in range(1, 9)] * 2
     prompt = render_environment_prompt(chess.STARTING_FEN, moves[-1], moves)
     assert parse_environment_prompt(prompt).history == tuple(moves[-10:])
     assert parse_environment_prompt(f"A: {FEN}+a5a4++").history == ()
 
 
-def test_the_move_of_a_prompt_is_taken_as_it_is() -> None:
+def test_move_of_environment_prompt_is_not_normalised() -> None:
     assert parse_environment_prompt(f"A: {FEN}+a5a4 ++").uci == "a5a4 "
     assert environment_truth(parse_environment_prompt(f"A: {FEN}+A5A4++")).truncated
 
@@ -100,7 +100,7 @@ def test_the_move_of_a_prompt_is_taken_as_it_is() -> None:
         f"A: {FEN}+a5a4+a5a3+",
     ],
 )
-def test_a_malformed_prompt_is_our_mistake_and_raises(prompt: str) -> None:
+def test_malformed_prompt_raises_prompt_error(prompt: str) -> None:
     with pytest.raises(PromptError, match="expected"):
         parse_environment_prompt(prompt)
 
@@ -133,7 +133,7 @@ def test_each_malformation_has_its_reason(completion: str, reason: FailureReason
 
 
 def mutated(rng: random.Random, text: str) -> str:
-    """A few cuts, swaps and insertions, of bytes that a broken model might write."""
+    """Return the text after a few cuts, swaps and insertions, with text that a broken model might write."""
     for _ in range(rng.randint(1, 4)):
         start, end = sorted(rng.choices(range(len(text) + 1), k=2))
         end = min(end, start + 8)
@@ -151,12 +151,12 @@ def test_10_000_malformed_completions_raise_nothing() -> None:
 
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(st.one_of(st.text(max_size=120), st.text("+/01 8wKk-", max_size=120)))
-def test_any_text_at_all_is_an_answer_or_a_failure(text: str) -> None:
+def test_any_text_parses_to_completion_or_failure(text: str) -> None:
     assert isinstance(parse_environment(text), EnvironmentCompletion | ParseFailure)
 
 
 @needs_shared_data
-def test_of_21_published_model_outputs_14_are_exact_and_7_hold_a_fen_that_does_not_parse() -> None:
+def test_14_of_21_published_outputs_are_exact_and_7_have_a_bad_fen() -> None:
     lines = (SHARED_DATA / "published_model_outputs.jsonl").read_text().splitlines()
     rows = [row for row in map(json.loads, lines) if row["task"] == "A"]
     exact, unparsable = 0, 0

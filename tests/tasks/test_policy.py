@@ -98,11 +98,11 @@ def test_each_malformation_has_its_reason(completion: str, reason: FailureReason
     assert parsed.reason is reason
 
 
-def test_well_formed_but_illegal_moves_are_an_answer_for_the_judge() -> None:
+def test_well_formed_illegal_moves_parse_to_a_completion() -> None:
     assert parse_policy("M: a1h7 a1h7 E: 0.5 -0.5 B: h7a1") == PolicyCompletion(("a1h7", "a1h7"), (0.5, -0.5), "h7a1")
 
 
-def test_of_repeated_fields_the_first_counts_and_what_is_missing_is_empty() -> None:
+def test_first_of_repeated_fields_counts_and_missing_field_is_empty() -> None:
     fields = policy_fields("well M: a1b1 E: x M: a2a3")
     assert fields.before == "well"
     assert fields.markers == ("M", "E", "M")
@@ -112,14 +112,14 @@ def test_of_repeated_fields_the_first_counts_and_what_is_missing_is_empty() -> N
 @pytest.mark.parametrize(
     "text", ["nan", "inf", "-inf", "1e5", "1_0", "0x1", "", ".", "-", "9" * 400, "\u0661", " 1", "1\n"]
 )
-def test_these_are_no_numbers(text: str) -> None:
+def test_text_that_is_not_a_plain_number_parses_to_none(text: str) -> None:
     assert parse_number(text) is None
 
 
 @pytest.mark.parametrize(
     "prompt", ["", "P:", "P: ", f"P:{FEN}", f" P: {FEN}", f"P: {FEN} M: a1b1", FEN, "P: 8/8 w - - 0 1"]
 )
-def test_a_malformed_prompt_is_our_mistake_and_raises(prompt: str) -> None:
+def test_malformed_prompt_raises_prompt_error(prompt: str) -> None:
     with pytest.raises(PromptError, match="expected 'P: <FEN>'"):
         parse_policy_prompt(prompt)
 
@@ -129,7 +129,7 @@ def test_a_padded_prompt_is_read_without_its_padding() -> None:
 
 
 def mutated(rng: random.Random, text: str) -> str:
-    """A few cuts, swaps and insertions, of bytes that a broken model might write."""
+    """Return the text after a few cuts, swaps and insertions, with text that a broken model might write."""
     for _ in range(rng.randint(1, 6)):
         start, end = sorted(rng.choices(range(len(text) + 1), k=2))
         piece = rng.choice(["", text[start:end] * 2, "M:", "E:", "B:", "+", "nan", "\x00", "\ud800", "½", "9" * 50])
@@ -146,12 +146,12 @@ def test_10_000_malformed_completions_raise_nothing() -> None:
 
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(st.text(max_size=200))
-def test_any_text_at_all_is_an_answer_or_a_failure(text: str) -> None:
+def test_any_text_parses_to_completion_or_failure(text: str) -> None:
     assert isinstance(parse_policy(text), PolicyCompletion | ParseFailure)
 
 
 @needs_shared_data
-def test_all_published_model_outputs_of_the_task_are_well_formed() -> None:
+def test_published_policy_outputs_are_well_formed() -> None:
     lines = (SHARED_DATA / "published_model_outputs.jsonl").read_text().splitlines()
     rows = [row for row in map(json.loads, lines) if row["task"] == "P"]
     parsed = [parse_policy(row["completion"]) for row in rows]

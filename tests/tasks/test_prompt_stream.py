@@ -23,9 +23,7 @@ WEIGHTS = st.floats(0, 10).filter(lambda weight: weight == 0 or weight > 1e-3)
 
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(WEIGHTS, WEIGHTS, st.integers(0, 300))
-def test_after_any_number_of_draws_each_task_is_within_one_of_its_share(
-    policy: float, environment: float, n: int
-) -> None:
+def test_number_of_draws_per_task_stays_within_one_of_its_share(policy: float, environment: float, n: int) -> None:
     if not policy + environment:
         return
     drawn = PromptStream(examples(7, 5), MixtureConfig(policy, environment), seed=0).draw(n)
@@ -35,13 +33,13 @@ def test_after_any_number_of_draws_each_task_is_within_one_of_its_share(
     assert abs(tasks(drawn)[Task.environment] - n * (1 - share)) <= 1
 
 
-def test_only_the_proportion_of_the_weights_counts() -> None:
+def test_mixture_depends_only_on_the_ratio_of_weights() -> None:
     first = PromptStream(examples(9, 9), MixtureConfig(3, 1), seed=1).draw(40)
     assert first == PromptStream(examples(9, 9), MixtureConfig(0.75, 0.25), seed=1).draw(40)
     assert tasks(first[:4]) == {Task.policy: 3, Task.environment: 1}
 
 
-def test_an_epoch_holds_every_example_once_and_the_next_one_is_in_another_order() -> None:
+def test_epoch_has_every_example_once_and_next_epoch_is_reshuffled() -> None:
     stream = PromptStream(examples(50, 0), MixtureConfig(1, 0), seed=3)
     first, second = stream.draw(50), stream.draw(50)
     assert set(first) == set(second) == set(examples(50, 0))
@@ -49,7 +47,7 @@ def test_an_epoch_holds_every_example_once_and_the_next_one_is_in_another_order(
     assert first != examples(50, 0)
 
 
-def test_draws_go_by_the_seed_and_not_by_their_sizes() -> None:
+def test_draws_depend_on_seed_and_not_on_draw_sizes() -> None:
     whole = PromptStream(examples(20, 30), MixtureConfig(), seed=5).draw(90)
     pieces = PromptStream(examples(20, 30), MixtureConfig(), seed=5)
     assert [example for n in (1, 0, 40, 49) for example in pieces.draw(n)] == whole
@@ -62,7 +60,9 @@ def test_draws_go_by_the_seed_and_not_by_their_sizes() -> None:
     st.integers(0, 120),
     st.sampled_from([(1.0, 1.0), (0.7, 0.3), (1.0, 0.0), (1.0, 3.0)]),
 )
-def test_resumed_through_json_is_as_uninterrupted(before: int, after: int, weights: tuple[float, float]) -> None:
+def test_prompt_stream_resumed_through_json_equals_uninterrupted(
+    before: int, after: int, weights: tuple[float, float]
+) -> None:
     config = MixtureConfig(*weights)
     uninterrupted = PromptStream(examples(11, 13), config, seed=2)
     uninterrupted.draw(before)
@@ -72,7 +72,7 @@ def test_resumed_through_json_is_as_uninterrupted(before: int, after: int, weigh
     assert resumed.state_dict() == uninterrupted.state_dict()
 
 
-def test_a_mixture_changed_on_resuming_holds_from_there_on() -> None:
+def test_changed_mixture_applies_to_draws_after_resuming() -> None:
     before = PromptStream(examples(10, 10), MixtureConfig(1, 0), seed=0)
     before.draw(1000)
     resumed = PromptStream(examples(10, 10), MixtureConfig(1, 1), seed=0)
@@ -83,7 +83,7 @@ def test_a_mixture_changed_on_resuming_holds_from_there_on() -> None:
 @pytest.mark.parametrize(
     "other", [PromptStream(examples(5, 6), MixtureConfig(), 0), PromptStream(examples(5, 5), MixtureConfig(), 1)]
 )
-def test_a_state_of_other_data_or_another_seed_is_refused_and_changes_nothing(other: PromptStream) -> None:
+def test_state_of_other_data_or_seed_is_refused_without_changes(other: PromptStream) -> None:
     stream = PromptStream(examples(5, 5), MixtureConfig(), seed=0)
     stream.draw(3)
     state = stream.state_dict()
@@ -104,7 +104,7 @@ def test_a_task_without_weight_is_never_drawn_and_needs_no_examples() -> None:
 
 
 @pytest.mark.parametrize("weights", [(0, 0), (-1, 2), (float("nan"), 1), (float("inf"), 1)])
-def test_weights_that_are_no_mixture_are_refused(weights: tuple[float, float]) -> None:
+def test_invalid_mixture_weights_are_refused(weights: tuple[float, float]) -> None:
     with pytest.raises(ValueError, match="expected finite mixture weights"):
         MixtureConfig(*weights)
 

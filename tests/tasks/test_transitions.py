@@ -1,4 +1,4 @@
-"""Illegal moves by kind, games by source, and rows that say what python-chess says."""
+"""Illegal moves by kind, games by source, and rows that agree with python-chess."""
 
 import random
 from collections import Counter
@@ -41,12 +41,12 @@ THROUGH_CHECK = "5rk1/8/8/8/8/8/8/4K2R w K - 0 1"
         (PINNED, "e2c3", "check"),
     ],
 )
-def test_kinds_of_illegal_moves_by_hand(fen: str, uci: str, kind: str) -> None:
+def test_illegal_move_has_expected_kind(fen: str, uci: str, kind: str) -> None:
     board = chess.Board(fen)
     assert not is_legal_uci(board, uci) and illegal_kind(board, uci) == kind
 
 
-def test_illegal_moves_are_illegal_and_of_every_kind() -> None:
+def test_generated_illegal_moves_cover_every_kind() -> None:
     rng, kinds = random.Random(0), Counter[str]()
     for fen in (chess.STARTING_FEN, PINNED, PAWNS, THROUGH_CHECK):
         board = chess.Board(fen)
@@ -63,7 +63,7 @@ def row_of(line: str) -> Example:
     return example
 
 
-def test_rows_say_what_python_chess_says_and_cover_the_rare_classes() -> None:
+def test_transition_rows_match_python_chess_and_cover_rare_classes() -> None:
     kinds, sources = Counter[str](), Counter[str]()
     for number in range(60):
         for row in transition_game(random.Random(number)):
@@ -79,13 +79,13 @@ def test_rows_say_what_python_chess_says_and_cover_the_rare_classes() -> None:
     assert min(kinds[kind] for kind in ("mate", "castling", "promotion", "insufficient_material")) > 3
 
 
-def test_openings_begin_at_the_first_move() -> None:
+def test_opening_rows_begin_at_the_first_move() -> None:
     rows = [row for number in range(20) for row in transition_game(random.Random(number)) if row.source == "opening"]
     assert any(chess.STARTING_FEN in row.line.split("+")[0] for row in rows)
     assert all(int(row.line.split("+")[0].split(" ")[6]) <= 9 for row in rows)
 
 
-def test_a_game_known_by_its_positions_is_replayed_with_its_history() -> None:
+def test_game_is_rebuilt_with_history_from_its_positions() -> None:
     board, fens = chess.Board(), [chess.STARTING_FEN]
     for uci in ("e2e4", "e7e5", "g1f3", "b8c6", "f1c4"):
         board.push_uci(uci)
@@ -93,12 +93,12 @@ def test_a_game_known_by_its_positions_is_replayed_with_its_history() -> None:
     rows = [row for seed in range(40) for row in rows_from_positions(fens, random.Random(seed)) if row.kind == "quiet"]
     histories = {parse_environment_prompt(row_of(row.line).prompt).history for row in rows}
     assert ("e2e4", "e7e5", "g1f3") in histories and all(row.source == "engine" for row in rows)
-    # What no legal move leads to ends it.
+    # A position that no legal move reaches ends the game.
     assert list(rows_from_positions([fens[0], fens[3]], random.Random(0))) == []
 
 
 def even(board: chess.Board) -> dict[str, float]:
-    """All moves alike, but a mate."""
+    """Return evals that are equal for all legal moves except mates."""
     evals = dict.fromkeys(sorted(move.uci() for move in board.legal_moves), 0.0)
     for uci in evals:
         board.push_uci(uci)
@@ -108,7 +108,7 @@ def even(board: chess.Board) -> dict[str, float]:
     return evals
 
 
-def test_games_of_every_source_have_verdicts_on_all_legal_moves() -> None:
+def test_sourced_games_have_evals_of_all_legal_moves() -> None:
     sources = Counter[str]()
     for number in range(12):
         for verdict in sourced_game(random.Random(number), even):
@@ -117,14 +117,14 @@ def test_games_of_every_source_have_verdicts_on_all_legal_moves() -> None:
     assert set(sources) >= {Source.engine, Source.ending, Source.random}
 
 
-def test_a_position_with_a_mate_in_one_is_always_kept_and_named() -> None:
+def test_mate_in_one_position_is_kept_with_mate_as_source() -> None:
     start = chess.Board("6k1/5ppp/8/8/8/8/8/R6K w - - 0 1")
     assert has_mate_in_one(start)
     first = next(random_game(random.Random(1), start, even))
     assert (first.fen, first.source, max(first.evals_pawns.values())) == (start.fen(), Source.mate, 999.99)
 
 
-def test_an_engine_s_game_prefers_good_moves_by_its_temperature() -> None:
+def test_softmax_move_prefers_good_moves_at_low_temperature() -> None:
     evals = {"e2e4": 3.0, "a2a3": 0.0}
     rng = random.Random(0)
     assert {softmax_move(rng, evals, 0.01) for _ in range(50)} == {"e2e4"}

@@ -1,4 +1,4 @@
-"""Runs of the small model, built by the code that the command line uses."""
+"""Fixtures: runs of the small model, built by the code that the command line uses."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ from rookworld_rlvr.training.run import Run
 
 @pytest.fixture
 def make_config(small_overrides: list[str], tmp_path: Path) -> Callable[..., RunConfig]:
-    """The small run's configuration with overrides, without a command line."""
+    """Return a function that makes the small run's configuration with overrides, without a command line."""
 
     def make(*overrides: str) -> RunConfig:
         given = OmegaConf.from_dotlist([*small_overrides, f"output_root={tmp_path / 'outputs'}", *overrides])
@@ -29,13 +29,13 @@ def make_config(small_overrides: list[str], tmp_path: Path) -> Callable[..., Run
 
 @pytest.fixture
 def make_run(make_config: Callable[..., RunConfig]) -> Callable[..., Run]:
-    """A run without a folder."""
+    """Return a function that builds a run without a folder."""
     return lambda *overrides: build_unsaved_run(make_config(*overrides))
 
 
 @pytest.fixture
 def make_saved_run(make_config: Callable[..., RunConfig]) -> Callable[..., Run]:
-    """A run with its folder and sinks."""
+    """Return a function that builds a run with its folder and sinks."""
 
     def make(*overrides: str) -> Run:
         config = make_config(*overrides)
@@ -46,7 +46,7 @@ def make_saved_run(make_config: Callable[..., RunConfig]) -> Callable[..., Run]:
 
 @pytest.fixture
 def set_limits(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Sets constants of recovery, guards and watchdog by name, for one test."""
+    """Return a function that sets constants of recovery, guards and health by name, for one test."""
 
     def set_values(**values: float) -> None:
         for name, value in values.items():

@@ -1,4 +1,4 @@
-"""Blocks computed again in backward: the same numbers, and each block's pass made twice."""
+"""Activation checkpointing gives the same bits as training without it."""
 
 from collections.abc import Callable
 
@@ -9,13 +9,13 @@ from rookworld_rlvr.training.step import grpo_step
 
 
 def steps(config: RunConfig) -> tuple[list[float], str]:
-    """The gradient norms of two steps, and the weights after them."""
+    """Return the gradient norms of two steps and the checksum of the weights after them."""
     context = build_unsaved_run(config).context
     norms = [grpo_step(context, step).grad_norm for step in range(2)]
     return norms, checksum(context.policy.model)
 
 
-def test_a_step_gives_the_same_bits_packed_and_padded(make_config: Callable[..., RunConfig]) -> None:
+def test_activation_checkpointing_changes_no_bits_packed_or_padded(make_config: Callable[..., RunConfig]) -> None:
     for packing in ("true", "false"):
         plain, again = (
             steps(make_config(f"model.packing={packing}", f"model.activation_checkpointing={wanted}"))

@@ -1,4 +1,4 @@
-"""Expected value over all legal moves: equal to enumeration, its gradient to finite differences, and in runs."""
+"""Expected value over all legal moves: compared with enumeration and finite differences, and in runs."""
 
 import json
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from rookworld_rlvr.training.all_moves import expected_value, move_batch
 from rookworld_rlvr.training.data import default_file
 from rookworld_rlvr.training.run import Run
 
-# Positions of the shipped training rows, so that the shipped evaluations have them.
+# The shipped evaluations contain the positions of the shipped training rows.
 DEFAULTS = ("rubric.source=cached", "data.train=default", "data.held_out=default", "data.mixture.environment=0")
 
 
@@ -36,7 +36,7 @@ def policy() -> Policy:
 
 @pytest.fixture(scope="module")
 def groups(policy: Policy) -> list[Group]:
-    """Three positions with the values of their moves, and a completion that has begun."""
+    """Groups of three positions with the values of their moves, each with the incomplete completion `M: a1a1`."""
     cache, rubric = load_cache("default"), Rubric(RubricConfig())
     rows = [row for row in read_corpus(default_file("train.txt")).examples if row.task is Task.policy][:3]
     begun = tuple(policy.tokenizer("M: a1a1", add_special_tokens=False).input_ids)
@@ -52,7 +52,7 @@ def groups(policy: Policy) -> list[Group]:
 
 
 def by_enumeration(policy: Policy, group: Group) -> float:
-    """The expected value, a plain pass of the whole text for each move."""
+    """Return the expected value, computed by a plain pass of the whole text for each move."""
     start = (*group.prompt_tokens, *group.samples[0].completion.tokens[:1])
     expected = 0.0
     for move, value in group.move_values.items():
@@ -64,14 +64,14 @@ def by_enumeration(policy: Policy, group: Group) -> float:
     return expected
 
 
-def test_the_values_are_those_of_all_legal_moves_and_1_for_the_best(groups: list[Group]) -> None:
+def test_move_values_cover_all_legal_moves_with_maximum_1(groups: list[Group]) -> None:
     for group in groups:
         board = chess.Board(parse_prompt(group.example.prompt).fen)
         assert group.move_values.keys() == {move.uci() for move in board.legal_moves}
         assert max(group.move_values.values()) == 1 and min(group.move_values.values()) < 1
 
 
-def test_the_expected_value_is_that_of_enumeration(policy: Policy, groups: list[Group]) -> None:
+def test_expected_value_equals_enumeration(policy: Policy, groups: list[Group]) -> None:
     batch = move_batch(groups, policy)
     assert batch is not None
     value, _ = expected_value(policy, batch, temperature=1.0)
@@ -79,7 +79,7 @@ def test_the_expected_value_is_that_of_enumeration(policy: Policy, groups: list[
     assert 0 < wanted < 1 and float(value.detach()) == pytest.approx(wanted, rel=1e-4)
 
 
-def test_micro_batches_give_the_same_sum_and_gradient(policy: Policy, groups: list[Group]) -> None:
+def test_micro_batches_of_moves_give_same_expected_value_and_gradient(policy: Policy, groups: list[Group]) -> None:
     batch = move_batch(groups, policy)
     assert batch is not None
     weight = policy.model.get_input_embeddings().weight
@@ -94,7 +94,7 @@ def test_micro_batches_give_the_same_sum_and_gradient(policy: Policy, groups: li
     torch.testing.assert_close(gradient, wanted, rtol=1e-3, atol=1e-6)
 
 
-def test_the_gradient_is_that_of_finite_differences(policy: Policy, groups: list[Group]) -> None:
+def test_expected_value_gradient_equals_finite_differences(policy: Policy, groups: list[Group]) -> None:
     batch = move_batch(groups[:1], policy)
     assert batch is not None
     weight = policy.model.get_output_embeddings().weight
@@ -121,9 +121,7 @@ def test_groups_without_values_or_without_a_first_marker_are_left_out(policy: Po
     assert torch.equal(alone.tokens_BT, beside.tokens_BT) and torch.equal(alone.advantages_B, beside.advantages_B)
 
 
-def test_a_run_raises_it_where_it_is_trained_and_lacks_it_where_it_is_not(
-    train: Callable[..., Path],
-) -> None:
+def test_all_moves_term_raises_expected_value_and_adds_its_metric(train: Callable[..., Path]) -> None:
     given = (
         *DEFAULTS,
         "model.path=tiny",
@@ -142,7 +140,7 @@ def rows(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_an_environment_prompt_and_a_source_without_evaluations_have_no_values(make_run: Callable[..., Run]) -> None:
+def test_environment_prompts_and_label_source_have_no_move_values(make_run: Callable[..., Run]) -> None:
     for source, with_values in (("cached", 1), ("labels", 0)):
         run = make_run(f"rubric.source={source}", "data.train=default", "data.held_out=default")
         prompts = [next(row.prompt for row in run.data.train if row.task is task) for task in Task]

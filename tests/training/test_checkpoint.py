@@ -1,4 +1,4 @@
-"""Whatever happens to a process or a disk, the checkpoints that are there can be read, and hold finite numbers."""
+"""Checkpoints remain readable and finite after kills, full disks and non-finite states."""
 
 import json
 import os
@@ -82,7 +82,7 @@ def state(folder: Path) -> dict[str, Any]:
 
 
 def assert_all_readable(run_folder: Path) -> None:
-    """Also by those who do not know us, who get the mean of the policy's weights and the start's."""
+    """Assert that each checkpoint has all state and, as its model, the mean of the policy and the starting model."""
     for folder in list_checkpoints(run_folder):
         model = AutoModelForCausalLM.from_pretrained(folder)
         ours = state(folder)
@@ -98,7 +98,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def leaves(value: Any, path: str = "") -> dict[str, Any]:
-    """Leaves of nested containers by path; of a tensor the values, bit for bit."""
+    """Return the leaves of nested containers by path; a tensor becomes its dtype and exact values."""
     if isinstance(value, torch.Tensor):
         return {path: (value.dtype, value.tolist())}
     if isinstance(value, dict | list | tuple):
@@ -108,7 +108,7 @@ def leaves(value: Any, path: str = "") -> dict[str, Any]:
 
 
 def forked(work: Callable[[], int]) -> int:
-    """The exit code of `work` in a process of its own, or minus the signal that killed it."""
+    """Run `work` in a forked process; return its exit code, or minus the signal that killed it."""
     pid = os.fork()
     if pid:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -118,7 +118,7 @@ def forked(work: Callable[[], int]) -> int:
     except BaseException:
         traceback.print_exc()
     finally:
-        # Before the test runner, of which this is a copy, can take over.
+        # This process is a copy of the test runner, which must not continue here.
         os._exit(code)
 
 
@@ -126,7 +126,7 @@ def forked(work: Callable[[], int]) -> int:
 def saved(make_saved_run: MakeRun) -> Run:
     """A run with checkpoints of steps 1 and 2, whose optimiser has moments."""
     run = make_saved_run(*SHORT)
-    # The best is one by validation; without it there is a test of its own.
+    # With validation, `best` points to the best score. Another test covers runs without validation.
     run.config.validation.every = 9
     model = run.context.policy.model
     for step in (1, 2):
@@ -145,7 +145,7 @@ def test_a_checkpoint_holds_the_model_the_config_and_all_state(train: Train) -> 
     assert_all_readable(folder)
 
 
-def test_the_newest_the_best_the_last_good_and_its_candidates_stay(saved: Run) -> None:
+def test_newest_best_last_good_and_candidate_checkpoints_are_kept(saved: Run) -> None:
     recovery = saved.context.recovery
     recovery.last_good_step, recovery.best_step, recovery.candidates = 1, 2, {3: 0.0}
     for step in (3, 4, 5):
@@ -158,13 +158,13 @@ def test_the_newest_the_best_the_last_good_and_its_candidates_stay(saved: Run) -
     assert links(saved.folder) == {"best": "step-5", "last_good": "step-3", "last": "step-6"}
 
 
-def test_without_validation_the_best_is_the_newest_which_is_evaluated(saved: Run) -> None:
+def test_best_link_points_to_newest_checkpoint_without_validation(saved: Run) -> None:
     saved.config.validation.every, saved.context.recovery.best_step = 0, 1
     save_checkpoint(saved.folder, saved.context, step=3, keep=1)
     assert links(saved.folder)["best"] == "step-3" and names(saved.folder) == ["step-1", "step-3"]
 
 
-def test_checkpoints_are_in_the_order_of_their_steps_and_the_newest_is_resumed(saved: Run) -> None:
+def test_checkpoints_are_sorted_by_step_and_newest_is_resumed(saved: Run) -> None:
     for step in (9, 10):
         save_checkpoint(saved.folder, saved.context, step=step, keep=9)
     shutil.copytree(saved.folder / "checkpoints/step-10", saved.folder / "checkpoints/step-10.kept")
@@ -175,7 +175,7 @@ def test_checkpoints_are_in_the_order_of_their_steps_and_the_newest_is_resumed(s
     assert find_run(str(saved.folder / "checkpoints/best")) == (saved.folder, saved.folder / "checkpoints/step-2")
 
 
-def test_a_link_to_a_checkpoint_that_is_gone_goes_with_it(saved: Run) -> None:
+def test_link_to_removed_checkpoint_is_removed(saved: Run) -> None:
     saved.context.recovery.best_step = 2
     save_checkpoint(saved.folder, saved.context, step=3, keep=9)
     assert links(saved.folder) == {"best": "step-2", "last": "step-3"}
@@ -185,7 +185,7 @@ def test_a_link_to_a_checkpoint_that_is_gone_goes_with_it(saved: Run) -> None:
 
 
 def poison_moments(context: StepContext) -> None:
-    """Finite weights, and a moment that makes the next update NaN."""
+    """Make an optimiser moment NaN; the weights stay finite until the next update."""
     first = next(context.policy.model.parameters())
     context.optimizer.state[first]["exp_avg"].view(-1)[0] = torch.nan
 
@@ -196,7 +196,7 @@ def assert_finite(folder: Path) -> None:
     assert all(value.isfinite().all() for value in [*moments, *saved_state["policy"].values()])
 
 
-def test_a_state_that_is_not_finite_when_a_checkpoint_is_due_is_restored_and_not_saved(
+def test_non_finite_state_at_save_is_restored_and_not_saved(
     make_saved_run: MakeRun, set_limits: Callable[..., None]
 ) -> None:
     set_limits(GOOD_STEPS=1)
@@ -216,7 +216,7 @@ def test_a_state_that_is_not_finite_when_a_checkpoint_is_due_is_restored_and_not
     assert all(torch.equal(good[name], restored[name]) for name in good)
 
 
-def test_a_run_that_is_stopped_in_a_state_that_is_not_finite_does_not_save_it(make_saved_run: MakeRun) -> None:
+def test_stopped_run_does_not_save_non_finite_state(make_saved_run: MakeRun) -> None:
     run = make_saved_run("steps=9", "checkpoint_every=2", "keep_checkpoints=1", *SHORT)
 
     def poison_and_stop(moment: Moment, context: StepContext, report: StepReport) -> None:
@@ -233,7 +233,7 @@ def test_a_run_that_is_stopped_in_a_state_that_is_not_finite_does_not_save_it(ma
 
 
 @pytest.mark.parametrize("full_at", ["model.safetensors", "trainer_state.pt", "metrics.jsonl"])
-def test_a_full_disk_ends_the_run_with_one_line_and_loses_nothing(
+def test_full_disk_ends_run_with_one_line_and_it_resumes_to_same_bits(
     train: Train, small_overrides: list[str], tmp_path: Path, full_at: str
 ) -> None:
     given = ("steps=6", "checkpoint_every=2", "keep_checkpoints=1", *SHORT)
@@ -241,7 +241,7 @@ def test_a_full_disk_ends_the_run_with_one_line_and_loses_nothing(
     root, log = tmp_path / "outputs", tmp_path / "log.txt"
 
     def fill(*_: Any) -> None:
-        """From the fourth step on no file may grow beyond what is left: the kernel says so as of a full disk."""
+        """Limit the size of files from the fourth step on: writes then fail as on a full disk."""
         folder = root / "latest"
         done = folder / "metrics.jsonl"
         if not done.is_file() or done.read_text().count("\n") != 3:
@@ -284,7 +284,7 @@ FILE_OPERATIONS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os
 
 
 def killed_while_saving(run: Run, folder: Path, *, at_operation: int) -> int:
-    """Save step 3, make it the best, drop step 1; killed before that file operation, counted from 1."""
+    """Save step 3 as the best and drop step 1, killed before a file operation counted from 1; return the exit code."""
 
     def work() -> int:
         seen = iter(range(1, 10**6))
@@ -302,9 +302,7 @@ def killed_while_saving(run: Run, folder: Path, *, at_operation: int) -> int:
 
 
 @pytest.mark.slow
-def test_a_kill_between_any_two_file_operations_leaves_checkpoints_that_can_be_read_and_resumed(
-    saved: Run, tmp_path: Path
-) -> None:
+def test_kill_between_file_operations_leaves_loadable_checkpoints(saved: Run, tmp_path: Path) -> None:
     saved.context.recovery.last_good_step, saved.context.recovery.best_step = 1, 2
     save_checkpoint(saved.folder, saved.context, step=2, keep=2)
     seen: list[tuple[str, ...]] = []
@@ -325,19 +323,19 @@ def test_a_kill_between_any_two_file_operations_leaves_checkpoints_that_can_be_r
         save_checkpoint(folder, saved.context, step=4, keep=9)
         assert trash(folder) == []
         shutil.rmtree(folder)
-    # Never fewer than there were: the new one is whole before the old one goes.
+    # There are never fewer checkpoints than before: the new one is complete before the old one is removed.
     assert seen == [("step-1", "step-2"), ("step-1", "step-2", "step-3"), ("step-2", "step-3")]
     assert operation > 20
     assert links(folder) == {"best": "step-3", "last_good": "step-2", "last": "step-3"}
 
 
 @pytest.mark.parametrize("written", [1000, 30_000, 100_000, 300_000])
-def test_a_kill_in_the_middle_of_a_file_leaves_the_checkpoints_before(saved: Run, written: int) -> None:
+def test_kill_inside_a_file_write_keeps_earlier_checkpoints(saved: Run, written: int) -> None:
     sizes = [path.stat().st_size for path in (saved.folder / "checkpoints/step-2").iterdir()]
     assert written < max(sizes)
 
     def work() -> int:
-        # Python ignores this signal; by default it kills, here at that byte of the first file to reach it.
+        # Python ignores SIGXFSZ. Its default is to kill the process, here at that byte of the first file to reach it.
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_FSIZE, (written, written))
@@ -351,7 +349,7 @@ def test_a_kill_in_the_middle_of_a_file_leaves_the_checkpoints_before(saved: Run
     assert names(saved.folder) == ["step-1", "step-2", "step-3"] and trash(saved.folder) == []
 
 
-def test_a_kill_while_a_small_file_is_written_leaves_the_old_one(tmp_path: Path) -> None:
+def test_kill_while_writing_text_file_keeps_old_file(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     write_text(file, "old")
 
@@ -369,7 +367,7 @@ def test_a_kill_while_a_small_file_is_written_leaves_the_old_one(tmp_path: Path)
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"not a checkpoint at all"])
-def test_a_damaged_state_is_told_of_in_one_line(saved: Run, damage: Callable[[bytes], bytes]) -> None:
+def test_damaged_trainer_state_is_refused_in_one_line(saved: Run, damage: Callable[[bytes], bytes]) -> None:
     newest = saved.folder / "checkpoints/step-2"
     file = newest / "trainer_state.pt"
     file.write_bytes(damage(file.read_bytes()))
@@ -389,7 +387,7 @@ class Touch:
         return (Path.touch, (self.path,))
 
 
-def test_a_checkpoint_from_a_stranger_runs_no_code(saved: Run, tmp_path: Path) -> None:
+def test_pickled_code_in_checkpoint_is_refused_and_not_run(saved: Run, tmp_path: Path) -> None:
     folder, mark = saved.folder / "checkpoints/step-2", tmp_path / "code ran"
     torch.save({**state(folder), "step": Touch(mark)}, folder / "trainer_state.pt")
     with pytest.raises(UserError, match="expected a checkpoint of this model") as raised:
@@ -397,7 +395,7 @@ def test_a_checkpoint_from_a_stranger_runs_no_code(saved: Run, tmp_path: Path) -
     assert "\n" not in str(raised.value) and not mark.exists()
 
 
-def test_loading_puts_back_every_part_of_the_state(saved: Run) -> None:
+def test_loading_checkpoint_restores_every_part_of_state(saved: Run) -> None:
     context, checkpoint = saved.context, saved.folder / "checkpoints/step-2"
     before = state(checkpoint)
     context.prompts.draw(5)
@@ -410,8 +408,8 @@ def test_loading_puts_back_every_part_of_the_state(saved: Run) -> None:
     for moments in context.optimizer.state.values():
         moments["exp_avg"].normal_()
     changed = state(save_checkpoint(saved.folder, context, step=3, keep=9))
-    # The coefficient is fixed by the configuration here, and no groups are prefetched; `test_resume` and
-    # `test_one_step_off_policy` have those that change.
+    # The KL coefficient is fixed in this configuration, and no groups are prefetched. In `test_resume` and
+    # `test_one_step_off_policy` these parts change.
     same = {key for key in STATE_KEYS if leaves(before[key]) == leaves(changed[key])}
     assert same == {"kl", "one_step_off_policy"}
     assert load_checkpoint(checkpoint, context) == 2
@@ -419,11 +417,11 @@ def test_loading_puts_back_every_part_of_the_state(saved: Run) -> None:
     assert leaves(state(save_checkpoint(saved.folder, context, step=2, keep=9))) == leaves(before)
 
 
-def test_a_random_state_that_is_put_back_draws_the_same_again() -> None:
+def test_restored_random_state_draws_same_numbers() -> None:
     kept = rng_state()
     drawn = (random.random(), torch.rand(3).tolist())
     assert (random.random(), torch.rand(3).tolist()) != drawn
     set_rng_state(kept)
     assert (random.random(), torch.rand(3).tolist()) == drawn
-    # A state of more devices than there are here, as of a run that moves from one machine to another.
+    # A state with more devices than this machine has, stored under the key of older checkpoints.
     set_rng_state(kept | {"cuda": [torch.zeros(16, dtype=torch.uint8)] * torch.cuda.device_count() + [None]})

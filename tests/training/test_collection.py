@@ -1,4 +1,4 @@
-"""Completions that a step trains on: zero-variance groups, truncation, filters, several updates, other samplers."""
+"""Completions that a step trains on: zero-variance groups, truncation, filters, several updates, sampler mismatch."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,14 +28,14 @@ from rookworld_rlvr.training.step import grpo_step
 
 MakeRun = Callable[..., Run]
 COLLECTION = "objective.collection"
-# Tasks take turns.
+# With equal shares the tasks alternate.
 BOTH_TASKS = ("data.mixture.policy=1", "data.mixture.environment=1")
 NO_CLIP = "optim.max_grad_norm=1e9"
 
 
 @dataclass
 class Rescoring:
-    """A real scorer whose scores are changed by the request and its place among the requests."""
+    """A real scorer whose scores are changed by a function of the request and its index."""
 
     real: Scorer
     rescore: Callable[[int, ScoreRequest, Score], Score]
@@ -59,7 +59,7 @@ class Rescoring:
 
 @dataclass
 class Resampling:
-    """A real generator whose completions are looked over."""
+    """A real generator whose completions are changed by a function."""
 
     real: Generator
     change: Callable[[SampledCompletion], SampledCompletion]
@@ -76,7 +76,7 @@ class Resampling:
 
 
 class TakesNoWeights(Resampling):
-    """A real generator that cannot be given the trainer's weights."""
+    """A real generator whose weight sync fails."""
 
     def sync(self, model: nn.Module) -> None:
         raise GeneratorError("expected the trainer's weights, the sampler has others")
@@ -103,7 +103,7 @@ def lengths(report: StepReport) -> Tensor:
 
 
 def row_statistics(policy: Policy, group: Group, i: int) -> tuple[Tensor, Tensor]:
-    """Log-probs of a completion's tokens, and of the vocabulary, by a plain pass of its row alone."""
+    """Return the log-probs of a completion's tokens and of the whole vocabulary, from a plain pass of its row alone."""
     prompt, done = group.prompt_tokens, group.samples[i].completion.tokens
     with torch.no_grad():
         logits = policy.model(torch.tensor([prompt + done])).logits[0, len(prompt) - 1 : -1]
@@ -120,11 +120,11 @@ def tasks(report: StepReport) -> list[Task]:
     [
         ("keep", [Task.policy, Task.environment], 2, 0.0),
         ("drop", [Task.policy], 2, 0.5),
-        # In the place of the idle one comes the next prompt, of the other task.
+        # The zero-variance group is replaced by a group of the next prompt, which is of the policy task.
         ("refill", [Task.policy, Task.policy], 3, 1 / 3),
     ],
 )
-def test_a_group_of_equal_rewards_is_kept_dropped_or_replaced(
+def test_zero_variance_group_is_kept_dropped_or_replaced(
     make_run: MakeRun, zero_variance: str, trained: list[Task], sampled: int, replaced: float
 ) -> None:
     given = (f"{COLLECTION}.zero_variance={zero_variance}", "kl.coef=0", *BOTH_TASKS)
@@ -140,7 +140,7 @@ def test_a_group_of_equal_rewards_is_kept_dropped_or_replaced(
 
 
 @pytest.mark.parametrize("rounds", [0, 2])
-def test_refilling_is_bound_and_its_prompts_are_the_next_ones(
+def test_refills_are_limited_and_take_next_prompts(
     make_run: MakeRun, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collection, "MAX_REFILLS", rounds)
@@ -165,7 +165,7 @@ def test_refilling_is_bound_and_its_prompts_are_the_next_ones(
     assert step_metrics(report, context)["optim/updates"] == 0
 
 
-def test_a_completion_that_was_cut_counts_in_its_group_s_mean_and_is_not_trained(make_run: MakeRun) -> None:
+def test_truncated_completion_counts_in_group_mean_but_is_not_trained(make_run: MakeRun) -> None:
     def step(truncated: str) -> tuple[StepContext, StepReport]:
         given = ("generator.max_new_tokens=32", "objective.group_size=8", f"{COLLECTION}.truncated={truncated}")
         context = make_run(*given).context
@@ -180,7 +180,7 @@ def test_a_completion_that_was_cut_counts_in_its_group_s_mean_and_is_not_trained
     assert step_metrics(masked, context)["rollout/truncated_fraction"] == float((~finished_PG).float().mean())
 
 
-def test_where_all_completions_were_cut_nothing_is_trained(make_run: MakeRun) -> None:
+def test_step_makes_no_update_if_all_completions_are_masked(make_run: MakeRun) -> None:
     context = make_run("generator.max_new_tokens=4", f"{COLLECTION}.truncated=mask").context
     before = [parameter.clone() for parameter in context.policy.model.parameters()]
     report = grpo_step(context, 0)
@@ -188,9 +188,9 @@ def test_where_all_completions_were_cut_nothing_is_trained(make_run: MakeRun) ->
     assert all(torch.equal(*pair) for pair in zip(before, context.policy.model.parameters(), strict=True))
 
 
-def test_the_outcome_filter_leaves_out_groups_that_differ_by_shaping_alone(make_run: MakeRun) -> None:
+def test_outcome_filter_excludes_groups_that_differ_only_in_shaping(make_run: MakeRun) -> None:
     def outcomes_of_the_first_group(i: int, _question: ScoreRequest, score: Score) -> Score:
-        """The first group's outcomes differ, the second's are all wrong; rewards differ in both."""
+        """Return scores that differ in both groups. Outcomes differ in the first and are all wrong in the second."""
         return Score(0.1 * i, {"correctness/best_legal": float(i in (1, 3))}, None)
 
     def step(outcome_filter: bool) -> tuple[StepReport, dict[str, float]]:
@@ -207,7 +207,7 @@ def test_the_outcome_filter_leaves_out_groups_that_differ_by_shaping_alone(make_
     assert report.advantages_PG[0].any() and not report.advantages_PG[1].any()
 
 
-def test_kl_in_the_reward_takes_each_completion_s_own_kl_off_its_reward(make_run: MakeRun) -> None:
+def test_kl_in_reward_subtracts_each_completion_kl_from_its_reward(make_run: MakeRun) -> None:
     given = ("kl.form=in_reward", "kl.coef=0.01", "objective.advantage.scale=none", "generator.max_new_tokens=16")
     context = make_run(*given, "optim.lr=0").context
     shake(context.references.current)
@@ -222,12 +222,12 @@ def test_kl_in_the_reward_takes_each_completion_s_own_kl_off_its_reward(make_run
     torch.testing.assert_close(report.advantages_PG, expected, atol=1e-5, rtol=0)
     raw = group_advantages(report.rewards_PG, AdvantageConfig(scale=AdvantageScale.none))
     assert (report.advantages_PG - raw).abs().max() > 1e-3
-    # What is reported is the judge's reward, and the loss has no KL term of its own.
+    # The report has the rewards of the scorer, and the loss has no KL term.
     judged = [[sample.score.total for sample in group.samples] for group in report.groups]
     assert report.rewards_PG.tolist() == torch.tensor(judged).tolist() and report.tokens.kl_term_sum == 0
 
 
-def test_a_second_update_weighs_by_what_the_first_has_changed(make_run: MakeRun) -> None:
+def test_second_update_uses_ratio_to_weights_before_first_update(make_run: MakeRun) -> None:
     context = make_run("objective.epochs=2", "generator.max_new_tokens=16", 'objective.mismatch.mode="off"').context
     states: list[dict[str, Tensor]] = []
 
@@ -250,7 +250,7 @@ def test_a_second_update_weighs_by_what_the_first_has_changed(make_run: MakeRun)
     assert grpo_step(make_run().context, 0).tokens.ratio_max == 1.0
 
 
-def test_updates_that_go_far_are_clipped_and_one_update_a_step_never_is(make_run: MakeRun) -> None:
+def test_large_updates_are_clipped_and_single_update_is_not(make_run: MakeRun) -> None:
     def clipped(*overrides: str) -> float:
         context = make_run("optim.lr=0.02", "generator.max_new_tokens=16", *overrides).context
         return step_metrics(grpo_step(context, 0), context)["policy/clip_fraction"]
@@ -259,7 +259,7 @@ def test_updates_that_go_far_are_clipped_and_one_update_a_step_never_is(make_run
     assert clipped() == 0
 
 
-def test_every_row_is_trained_once_an_epoch_however_the_batch_is_cut(make_run: MakeRun) -> None:
+def test_every_row_is_trained_once_per_epoch(make_run: MakeRun) -> None:
     given = ("objective.epochs=2", "objective.minibatches=3", "optim.micro_batch_size=2", "optim.lr=0.001")
     given = (*given, "model.packing=false")
     context = make_run(*given, "generator.max_new_tokens=16").context
@@ -278,7 +278,9 @@ def test_every_row_is_trained_once_an_epoch_however_the_batch_is_cut(make_run: M
     assert trained[:8] != trained[8:]
 
 
-def test_the_cuts_of_a_batch_depend_on_seed_and_step_alone(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_minibatch_split_depends_on_step_not_on_torch_random_state(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     orders: list[list[int]] = []
     permute = torch.randperm
 
@@ -289,14 +291,14 @@ def test_the_cuts_of_a_batch_depend_on_seed_and_step_alone(make_run: MakeRun, mo
     monkeypatch.setattr(torch, "randperm", noted)
     context = make_run("objective.minibatches=2", "generator.max_new_tokens=8").context
     for step, state in ((0, 5), (0, 6), (1, 6)):
-        # A thread that samples beside training may put torch's own state back, and ranks may have unequal ones.
+        # A thread that samples during training may restore torch's random state, and ranks may have different ones.
         context.hooks[:] = [lambda moment, *_, state=state: torch.manual_seed(state)]
         grpo_step(context, step)
     assert orders[0] == orders[1] != orders[2]
 
 
 def shifted(context: StepContext, nat: float) -> StepContext:
-    """The sampler says that each token was likelier, by `nat`, than the trainer finds."""
+    """Add `nat` to the log-probs that the sampler reports, so that they differ from the trainer's."""
 
     def change(done: SampledCompletion) -> SampledCompletion:
         return replace(done, logprobs=tuple(value + nat for value in done.logprobs))
@@ -305,7 +307,7 @@ def shifted(context: StepContext, nat: float) -> StepContext:
     return context
 
 
-def test_a_sampler_that_differs_is_weighed_by_its_ratio_and_the_raw_ratio_is_shown(make_run: MakeRun) -> None:
+def test_sampler_mismatch_scales_gradient_and_raw_ratio_is_reported(make_run: MakeRun) -> None:
     def step(nat: float, *overrides: str) -> tuple[StepReport, dict[str, float]]:
         context = make_run("kl.coef=0", NO_CLIP, "generator.max_new_tokens=16", *overrides).context
         report = grpo_step(shifted(context, nat), 0)
@@ -314,27 +316,25 @@ def test_a_sampler_that_differs_is_weighed_by_its_ratio_and_the_raw_ratio_is_sho
     plain, metrics = step(0.0)
     assert metrics["sampler/ratio_raw_max"] == pytest.approx(1.0, abs=1e-4)
     weighed, metrics = step(0.5)
-    # e^-0.5 is the trainer's share of the sampler's probability, and the gradient's.
+    # The trainer's probability is e^-0.5 times the sampler's, and the gradient has the same factor.
     assert weighed.grad_norm == pytest.approx(0.6065307 * plain.grad_norm, rel=1e-4)
     assert metrics["sampler/ratio_raw_max"] == pytest.approx(1.6487213, rel=1e-4)
     assert metrics["sampler/corrected_fraction"] == 1.0
     truncated, metrics = step(-2.0)
-    # e² is cut at 2 in the gradient and shown as it is.
+    # The ratio e² is truncated to 2 in the gradient and reported without truncation.
     assert truncated.grad_norm == pytest.approx(2 * plain.grad_norm, rel=1e-4)
     assert metrics["sampler/ratio_raw_max"] == pytest.approx(7.3890561, rel=1e-4)
     masked, _ = step(-2.0, "objective.mismatch.mode=token_mask")
     assert masked.grad_norm == 0
     off, metrics = step(0.5, 'objective.mismatch.mode="off"')
     assert metrics["sampler/corrected_fraction"] == 0
-    # The plain gradient is weighed too, by ratios that rounding moves away from 1 by some 1e-6.
+    # The plain gradient is weighted too, by ratios that differ from 1 by about 1e-6 because of rounding.
     assert off.grad_norm == pytest.approx(plain.grad_norm, rel=1e-4)
     unshifted, _ = step(0.0, 'objective.mismatch.mode="off"')
     assert off.grad_norm == unshifted.grad_norm
 
 
-def test_a_generator_that_does_not_take_the_weights_is_a_fault_and_nothing_is_sampled_or_trained(
-    make_run: MakeRun,
-) -> None:
+def test_failed_weight_sync_is_a_fault_before_sampling_and_training(make_run: MakeRun) -> None:
     context = make_run().context
     context.generator = TakesNoWeights(context.generator, lambda done: done)
     before = checksum(context.policy.model)
@@ -347,7 +347,7 @@ def test_a_generator_that_does_not_take_the_weights_is_a_fault_and_nothing_is_sa
 
 @dataclass
 class NotingWorld(World):
-    """A process alone that notes where it would meet others."""
+    """World of a single process that records its collectives."""
 
     met: list[str]
 
@@ -356,9 +356,9 @@ class NotingWorld(World):
         return [work()]
 
 
-def test_a_rank_meets_the_others_with_engines_or_without(make_run: MakeRun) -> None:
+def test_rank_joins_same_collectives_with_and_without_engines(make_run: MakeRun) -> None:
     def meetings(*counts: EngineCounts | None) -> tuple[list[str], StepReport]:
-        """The meetings of a step whose scorer has these counts, before and after it."""
+        """Return the collectives and the report of a step whose scorer has these counts before and after it."""
         context = make_run("generator.max_new_tokens=8").context
         context.world, left = NotingWorld([]), iter(counts)
         context.scorer.engine_counts = lambda: next(left)  # type: ignore[method-assign]
@@ -370,11 +370,11 @@ def test_a_rank_meets_the_others_with_engines_or_without(make_run: MakeRun) -> N
         meetings(EngineCounts(positions=3), EngineCounts(positions=5)),
     )
     assert "counts of engines" in without and without == begun == running
-    # The step in which the engines begin has its counts too.
+    # The step in which the engines start has their counts too.
     assert report.collection.engine == EngineCounts(positions=3)
 
 
-def test_memory_that_runs_out_in_an_update_is_a_fault(make_run: MakeRun) -> None:
+def test_out_of_memory_in_optimizer_step_is_a_fault(make_run: MakeRun) -> None:
     context = make_run("generator.max_new_tokens=8").context
 
     def step() -> None:

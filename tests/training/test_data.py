@@ -1,4 +1,4 @@
-"""Training and held-out rows have no position in common, whatever `limit` reads."""
+"""Training and held-out rows have no position in common, regardless of `limit`."""
 
 import json
 from collections.abc import Iterable
@@ -35,13 +35,13 @@ def write_fens(path: Path, fens: Iterable[str]) -> str:
 
 @pytest.fixture(scope="module")
 def shipped_openings() -> list[str]:
-    """Ends of openings that are held-out positions of ours: Benko and Two Knights, read from the file as it stands."""
+    """Final positions of openings that are in the shipped held-out file: Benko and Two Knights."""
     held_out = keys(read_corpus(default_file("held_out.jsonl")).examples)
     return [fen for fen in OPENING_FENS if position_key(parse_fen(fen)) in held_out]
 
 
 @pytest.mark.parametrize("held_out", ["", "own"])
-def test_the_held_out_rows_that_ship_are_never_trained_on(
+def test_shipped_held_out_positions_are_never_trained_on(
     held_out: str, shipped_openings: list[str], tmp_path: Path
 ) -> None:
     assert len(shipped_openings) == 2
@@ -52,12 +52,12 @@ def test_the_held_out_rows_that_ship_are_never_trained_on(
     barred = {position_key(parse_fen(fen)) for fen in shipped_openings}
     assert not keys(data.train) & (barred | keys(data.held_out))
     assert barred | keys(data.held_out) <= data.excluded
-    # The rest of the rows is trained on or held out.
+    # All other rows are trained on or held out.
     rest = {position_key(parse_fen(fen)) for fen in OPENING_FENS} - barred
     assert keys(data.train) == rest - keys(data.held_out)
 
 
-def test_what_is_held_out_is_excluded_whole_however_many_rows_are_read(tmp_path: Path) -> None:
+def test_held_out_positions_are_excluded_regardless_of_row_limit(tmp_path: Path) -> None:
     train = write_fens(tmp_path / "train.fen", OPENING_FENS[:40])
     held_out = write_fens(tmp_path / "held_out.fen", OPENING_FENS[10:20])
     data = load_data(DataConfig(train=train, held_out=held_out, limit=15, mixture=POLICY_ONLY), seed=0)
@@ -66,14 +66,14 @@ def test_what_is_held_out_is_excluded_whole_however_many_rows_are_read(tmp_path:
     assert len(data.held_out) == 1
     barred = {position_key(parse_fen(fen)) for fen in OPENING_FENS[10:20]}
     assert data.excluded == held_out_positions() | barred
-    # Held out by share: the same positions whether all rows are read or some.
+    # If a fraction is held out, its positions are the same whether all rows are read or only some.
     shares = [
         load_data(DataConfig(train=train, held_out="", limit=limit, mixture=POLICY_ONLY), seed=0) for limit in (None, 9)
     ]
     assert len(shares[1].held_out) < len(shares[0].held_out) and shares[0].excluded == shares[1].excluded
 
 
-def test_no_position_of_the_whole_training_source_is_asked_however_many_rows_are_read(tmp_path: Path) -> None:
+def test_evaluation_excludes_all_training_positions_regardless_of_limit(tmp_path: Path) -> None:
     train = write_fens(tmp_path / "train.fen", OPENING_FENS[:40])
     held_out = write_fens(tmp_path / "held_out.fen", OPENING_FENS[30:45])
     data = load_evaluation_data(DataConfig(train=train, held_out=held_out, limit=12), seed=0)
@@ -85,7 +85,7 @@ def test_no_position_of_the_whole_training_source_is_asked_however_many_rows_are
     assert whole.trained == part.trained and keys(part.held_out) < keys(whole.held_out)
 
 
-def test_positions_of_other_sources_are_neither_trained_on_nor_asked(tmp_path: Path) -> None:
+def test_excluded_sources_are_neither_trained_on_nor_evaluated(tmp_path: Path) -> None:
     train = write_fens(tmp_path / "train.fen", OPENING_FENS[:20])
     held_out = write_fens(tmp_path / "held_out.fen", OPENING_FENS[30:40])
     played = tmp_path / "self_play_positions.jsonl"
@@ -100,13 +100,13 @@ def test_positions_of_other_sources_are_neither_trained_on_nor_asked(tmp_path: P
         load_data(DataConfig(exclude=[str(tmp_path / "nothing.jsonl")]), seed=0)
 
 
-def test_the_default_run_trains_on_every_row_that_ships_for_it() -> None:
+def test_default_run_trains_on_all_shipped_training_rows() -> None:
     data = load_data(DataConfig(), seed=0)
     assert (len(data.train), len(data.held_out)) == (7920, 4096)
     assert data.excluded == keys(data.held_out) == held_out_positions()
 
 
-def test_what_is_left_out_of_a_source_is_counted_by_reason(tmp_path: Path) -> None:
+def test_rows_left_out_of_a_source_are_counted_by_reason(tmp_path: Path) -> None:
     held_out = write_fens(tmp_path / "held_out.fen", OPENING_FENS[:1])
     good = [json.dumps({"fen": fen}) for fen in [*OPENING_FENS[5:15], OPENING_FENS[0]]]
     rows = tmp_path / "rows.jsonl"
@@ -120,7 +120,7 @@ def test_what_is_left_out_of_a_source_is_counted_by_reason(tmp_path: Path) -> No
     assert len(load_data(DataConfig(), seed=0).notes) == 1
 
 
-def test_a_game_that_was_cut_off_is_named_before_it_is_trained_on(tmp_path: Path) -> None:
+def test_pgn_game_without_result_is_noted_as_cut_off(tmp_path: Path) -> None:
     games = tmp_path / "cut.pgn"
     games.write_text("1. e4 e5 2. Nf3 1-0\n\n1. d4 d5 2. c4 e6 3. Nc3 Nf6 4. B")
     config = DataConfig(train=str(games), mixture=POLICY_ONLY)
@@ -130,7 +130,7 @@ def test_a_game_that_was_cut_off_is_named_before_it_is_trained_on(tmp_path: Path
     )
 
 
-def test_a_source_without_a_task_is_refused_with_what_to_set(tmp_path: Path) -> None:
+def test_source_without_rows_of_a_task_is_refused_with_option_to_set(tmp_path: Path) -> None:
     rows = write_fens(tmp_path / "rows.fen", OPENING_FENS[5:15])
     with pytest.raises(UserError, match=r"rows of task environment.*data\.mixture\.environment=0 needs none"):
         load_data(DataConfig(train=rows), seed=0)

@@ -1,4 +1,4 @@
-"""A run by the defaults: shipped evaluations score and measure without an engine; sampled rows; the match."""
+"""Runs with the default sources: shipped evaluations instead of an engine, sampled rows, mates in one and the match."""
 
 import json
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def metrics(folder: Path) -> list[dict[str, float]]:
 def test_shipped_evaluations_score_and_measure_without_an_engine(train: Train) -> None:
     folder = train(*DEFAULTS, "steps=2", "evaluation_rows=3")
     for row in metrics(folder):
-        # Two prompts a step, both of the policy task.
+        # There are two prompts per step, both of the policy task.
         assert row["judge/verdict/shipped"] == 2
         assert not {"judge/verdict/label", "judge/verdict/rules", "judge/engine_positions"} & row.keys()
     result = summary(folder)
@@ -67,13 +67,13 @@ def test_a_summary_has_sampled_rows_spread_match_and_worse_keys(train: Train) ->
     assert result["worse"] == []
 
 
-def test_a_run_that_is_stopped_in_its_match_has_its_tables(make_saved_run: Callable[..., Run]) -> None:
+def test_run_stopped_during_match_keeps_its_tables(make_saved_run: Callable[..., Run]) -> None:
     run = make_saved_run(*DEFAULTS, "steps=1", "evaluation_rows=3", "match_pairs=50", "match_plies=500")
     make_generator, kept = run.make_generator, []
     assert make_generator is not None
 
     def stopping(model: Policy) -> Generator:
-        """The match has begun: the tables are on the disk, and now comes Ctrl-C."""
+        """Request a stop at the beginning of the match, when the tables are on the disk."""
         kept.append(summary(run.folder))
         run.stop_requested = True
         return make_generator(model)
@@ -92,7 +92,7 @@ def mates(tmp_path: Path) -> Path:
     return path
 
 
-def test_mates_of_a_file_are_evaluated_before_and_after(train: Train, mates: Path) -> None:
+def test_mates_in_one_from_file_are_evaluated_before_and_after(train: Train, mates: Path) -> None:
     given = (*DEFAULTS, "evaluation_rows=2", "sampled_rows=1", f"mate_in_one.path={mates}")
     whole = summary(train(*given, "steps=2", root="whole"))
     assert {whole[table]["mate_in_one/accuracy"]["n"] for table in ("before", "after")} == {2}
@@ -101,7 +101,7 @@ def test_mates_of_a_file_are_evaluated_before_and_after(train: Train, mates: Pat
     assert summary(train(*given, f"resume={resumed}", "steps=2", root="cut"))["gain"].keys() == whole["gain"].keys()
 
 
-def test_mates_of_training_positions_are_left_out(train: Train, mates: Path, tmp_path: Path) -> None:
+def test_mates_in_one_of_training_positions_are_left_out(train: Train, mates: Path, tmp_path: Path) -> None:
     trained = tmp_path / "trained.txt"
     [fen, _] = [json.loads(line)["fen"] for line in mates.read_text().splitlines()]
     trained.write_text(f"P: {fen} M: a1a8 E: 999.99 B: a1a8\n" * 2)
@@ -110,7 +110,7 @@ def test_mates_of_training_positions_are_left_out(train: Train, mates: Path, tmp
     assert result["before"]["mate_in_one/accuracy"]["n"] == 1
 
 
-def test_a_match_is_adjudicated_by_an_engine_that_is_installed(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_engine_adjudicates_match(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STOCKFISH_PATH")
     try:
         find_engine()
@@ -125,7 +125,7 @@ def test_without_an_evaluation_there_is_no_match_and_no_worse_key(train: Train) 
     assert (result["match"], result["worse"], result["before"], result["spread"]["before"]) == ({}, [], {}, {})
 
 
-def test_a_resumed_run_pairs_its_sampled_rows_too(train: Train, tmp_path: Path) -> None:
+def test_resumed_run_pairs_its_sampled_rows(train: Train, tmp_path: Path) -> None:
     given = (*DEFAULTS, "evaluation_rows=2", "sampled_rows=1")
     whole = summary(train(*given, "steps=2", root="whole"))
     folder = train(*given, "steps=1", root="cut")

@@ -1,4 +1,4 @@
-"""Runs judged by an engine, end to end: what they train on, measure and count, and engines that die meanwhile."""
+"""Runs scored by an engine, end to end: rewards, tables, counts, the cache, and engines that die during a run."""
 
 import json
 import os
@@ -22,7 +22,7 @@ MakeRun = Callable[..., Run]
 Pids = Callable[[StepContext], list[int]]
 LOSS = "policy/win_probability_loss"
 ENGINE = ("rubric.source=engine", "rubric.stockfish.nodes=400", "data.mixture.environment=0", "steps=3")
-# The small corpus has 32 positions, of which a step takes two.
+# Metrics of runs with an engine. The small corpus has 32 positions, and a step uses two of them.
 KEYS = {"judge/engine_positions", "judge/engine_cached_fraction", "judge/engine_wait_s", "judge/engine_restarts"}
 
 
@@ -37,7 +37,7 @@ def summary(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def pids(engine_pids: Callable[[EnginePool], list[int]]) -> Pids:
-    """The process ids of the engines that score a run."""
+    """Return a function that returns the process ids of the engines that score a run."""
 
     def of_run(context: StepContext) -> list[int]:
         assert isinstance(context.scorer, RubricScorer) and context.scorer._pool
@@ -46,7 +46,7 @@ def pids(engine_pids: Callable[[EnginePool], list[int]]) -> Pids:
     return of_run
 
 
-def test_a_run_judged_by_an_engine_trains_and_counts_and_is_the_same_from_the_cache_and_with_engines_killed(
+def test_engine_scored_rewards_are_unchanged_by_cache_and_killed_engines(
     train: Callable[..., Path],
     make_saved_run: MakeRun,
     stockfish: str,
@@ -78,7 +78,7 @@ def test_a_run_judged_by_an_engine_trains_and_counts_and_is_the_same_from_the_ca
     assert metrics(killed.folder)[-1]["recovery/skipped"] == 0 and pids(killed.context) == []
 
 
-def test_an_engine_measures_a_run_that_labels_score(
+def test_engine_measures_run_scored_by_labels(
     train: Callable[..., Path], stockfish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -99,7 +99,7 @@ def kill_in_every_step(seen: list[int], pids: Pids) -> Callable[[Moment, StepCon
     return kill
 
 
-def test_positions_are_begun_with_before_the_model_writes(make_run: MakeRun, stockfish: str) -> None:
+def test_engine_search_starts_before_generation(make_run: MakeRun, stockfish: str) -> None:
     from rookworld_rlvr.training.step import grpo_step
 
     run = make_run(*ENGINE, f"rubric.stockfish.path={stockfish}", "rubric.stockfish.cache=false")
@@ -124,7 +124,7 @@ def test_positions_are_begun_with_before_the_model_writes(make_run: MakeRun, sto
     assert order == ["prepare", "generate", "score_all"]
 
 
-def test_an_engine_that_always_fails_is_a_fault_that_names_the_position_and_what_to_try(
+def test_failing_engine_is_a_scorer_fault_with_a_suggestion(
     make_saved_run: MakeRun, fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch, pids: Pids
 ) -> None:
     given = (*ENGINE, f"rubric.stockfish.path={fake_stockfish}", "rubric.stockfish.cache=false", "evaluation_rows=0")
@@ -145,7 +145,7 @@ def test_an_engine_that_always_fails_is_a_fault_that_names_the_position_and_what
 
 
 @pytest.mark.parametrize("command", ["train", "smoke"])
-def test_without_the_engine_that_was_asked_for_nothing_is_begun(
+def test_missing_engine_is_refused_before_run_folder_is_made(
     command: str, small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     given = [*small_overrides, f"output_root={tmp_path / 'outputs'}", "rubric.source=engine"]

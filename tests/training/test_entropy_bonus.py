@@ -1,4 +1,4 @@
-"""The entropy bonus in a real step."""
+"""The entropy bonus in a step of a real model."""
 
 from collections.abc import Callable
 
@@ -7,11 +7,9 @@ from rookworld_rlvr.training.step import grpo_step
 from rookworld_rlvr.training.trainer import Run
 
 
-def test_a_bonus_raises_the_entropy_at_the_states_it_saw_and_a_step_without_one_does_not(
-    make_run: Callable[..., Run],
-) -> None:
+def test_entropy_bonus_raises_policy_entropy_at_sampled_tokens(make_run: Callable[..., Run]) -> None:
     def entropy(coef: float) -> float:
-        # Equal rewards: the bonus is all there is.
+        # The rewards are equal, so only the bonus has a gradient.
         given = ("generator.temperature=0.7", "kl.coef=0", "generator.max_new_tokens=16")
         context = make_run(f"objective.entropy_coef={coef}", *given).context
         context.hooks.append(lambda _moment, _context, report: report.rewards_PG.fill_(0.5))

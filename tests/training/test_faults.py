@@ -1,4 +1,4 @@
-"""Every fault, injected through public hooks into real runs: its action, its name, and what goes on after it."""
+"""Faults injected into real runs: the recovery action, the diagnosis, and the steps after the fault."""
 
 import json
 import math
@@ -38,7 +38,7 @@ GIVEN = (
     "rollouts_every=0",
     "checkpoint_every=1",
     "keep_checkpoints=99",
-    # Prompts of one task are sampled side by side: half the time.
+    # With prompts of one task only, all are sampled together, which takes half the time.
     "data.mixture.environment=0",
     "generator.max_new_tokens=8",
     "optim.lr=0.001",
@@ -50,13 +50,13 @@ GIVEN = (
 
 @pytest.fixture(autouse=True)
 def short(set_limits: Callable[..., None]) -> None:
-    # A floor of KL and a drop of the reward that are never reached: they watch what is not injected here.
+    # KL_FLOOR and COLLAPSE_DROP turn off the guards against KL spikes and collapse, which are not injected here.
     set_limits(GOOD_STEPS=1, RAMP_STEPS=1, HISTORY=2, KL_FLOOR=100, COLLAPSE_DROP=0)
 
 
 @dataclass
 class Watched:
-    """Observations of a hook: the step that runs, and at the beginning of each the weights and the last good step."""
+    """Hook that records the current step and, at the beginning of each step, the weights and the last good step."""
 
     step: int = -1
     weights: dict[int, dict[str, Tensor]] = field(default_factory=dict)
@@ -74,7 +74,7 @@ Injection = Callable[[Run, Callable[[], bool]], None]
 
 
 def at(moment: Moment, change: Callable[[StepContext, StepReport], None]) -> Injection:
-    """A hook that changes something at one moment of a faulty step."""
+    """Return an injection by a hook that changes something at one moment of a faulty step."""
 
     def install(run: Run, faulty: Callable[[], bool]) -> None:
         def hook(now: Moment, context: StepContext, report: StepReport) -> None:
@@ -87,7 +87,7 @@ def at(moment: Moment, change: Callable[[StepContext, StepReport], None]) -> Inj
 
 
 def bad_logits(value: float) -> Injection:
-    """One logit of each position, by torch's own hook on the head: sampling and training both see it."""
+    """Set one logit of each position by a forward hook on the head, so that sampling and training both see it."""
 
     def install(run: Run, faulty: Callable[[], bool]) -> None:
         def hook(_module: nn.Module, _inputs: Any, logits: Tensor) -> Tensor | None:
@@ -126,7 +126,7 @@ def bad_reward(value: float) -> Injection:
 
 @dataclass
 class SilentGenerator:
-    """A real generator that gives nothing while `silent`."""
+    """A real generator that returns nothing while `silent`."""
 
     real: Generator
     silent: Callable[[], bool]
@@ -147,7 +147,7 @@ def silent_generator(run: Run, faulty: Callable[[], bool]) -> None:
 
 @dataclass
 class NanScorer:
-    """A real scorer whose first score is NaN while `broken`; equal answers are scored once, so others may be shared."""
+    """A real scorer whose first score is NaN while `broken`. Equal completions may share this score."""
 
     real: Scorer
     broken: Callable[[], bool]
@@ -191,7 +191,7 @@ WITHOUT_BATCH = {FaultKind.reward, FaultKind.generator, FaultKind.scorer}
 
 
 def faulty_run(make_saved_run: MakeRun, injection: Injection, times: int, *overrides: str) -> tuple[Run, Watched]:
-    """A run whose steps FIRST and after are faulty, `times` in a row, and three more."""
+    """Return a run with `times` faulty steps, beginning with step FIRST, and three good steps after them."""
     run, watched = make_saved_run(*GIVEN, f"steps={FIRST + times + 3}", *overrides), Watched()
     run.context.hooks.append(watched)
     injection(run, lambda: FIRST <= watched.step < FIRST + times)
@@ -209,18 +209,18 @@ def saved_weights(run: Run, step: int) -> dict[str, Tensor]:
 
 
 def equal(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> bool:
-    """Bit for bit; NaN equals nothing."""
+    """Return True if the weights are equal bit for bit. NaN equals nothing."""
     return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 def diagnosis(run: Run) -> dict[str, str]:
-    """Its lines, by the word they begin with; the headline under ``."""
+    """Return the lines of the diagnosis by the words they begin with; the headline has the empty key."""
     headline, *lines = (run.folder / "diagnosis.txt").read_text().splitlines()
     return {"": headline} | {line[:15].strip(): line[16:] for line in reversed(lines)}
 
 
 def composes(overrides: str) -> RunConfig:
-    """Raises where hydra or a dataclass refuses one."""
+    """Return the configuration with the overrides. Raises if hydra or a dataclass refuses one of them."""
     store_schema("train", RunConfig)
     with initialize_config_dir(str(conf_folder()), version_base="1.3"):
         config: RunConfig = to_dataclass(compose("train", overrides.split()))
@@ -229,7 +229,7 @@ def composes(overrides: str) -> RunConfig:
 
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("name", INJECTIONS)
-def test_a_fault_takes_its_rung_and_training_goes_on_from_finite_weights(
+def test_fault_skips_or_restores_and_later_steps_have_finite_weights(
     make_saved_run: MakeRun, name: str, times: int
 ) -> None:
     injection, kind, tensor = INJECTIONS[name]
@@ -237,7 +237,7 @@ def test_a_fault_takes_its_rung_and_training_goes_on_from_finite_weights(
     train_run(run)
     lines = rows(run)
     assert [row["recovery/skipped"] for row in lines] == [0] * FIRST + [*range(1, times + 1)] + [times] * 3
-    # The first fault is skipped; the second in a row restores, the first where the weights are wrong.
+    # The first fault is skipped and the second in a row restores. Damaged weights are restored at the first fault.
     restores = [max(0, i + (kind in DAMAGING)) for i in range(times)]
     assert [row["recovery/restores"] for row in lines] == [0] * FIRST + restores + [restores[-1]] * 3
     for i, before in enumerate(restores, FIRST):
@@ -254,7 +254,7 @@ def test_a_fault_takes_its_rung_and_training_goes_on_from_finite_weights(
 
 
 @pytest.mark.parametrize("name", INJECTIONS)
-def test_one_fault_too_many_gives_up_with_a_diagnosis_that_names_it_and_a_batch_to_replay(
+def test_too_many_faults_stop_run_with_diagnosis_and_replayable_batch(
     make_saved_run: MakeRun, name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     injection, kind, tensor = INJECTIONS[name]
@@ -266,7 +266,7 @@ def test_one_fault_too_many_gives_up_with_a_diagnosis_that_names_it_and_a_batch_
     assert text[""].startswith(f"step {FIRST + MOST + 1}: 4 faults in a row, ") and tensor in text[""]
     assert (text["fault"], text["first bad"]) == (kind, tensor) and text["measured"]
     assert {"learning rate", "kl coefficient", "loss", "gradient norm", "recovery"} <= text.keys()
-    # What is wrong before anything is sampled has no prompts.
+    # A fault found before sampling has no prompts.
     assert text.get("prompt", "")[:3] in ({""} if name == "nan_parameter_before" else {"P: ", "A: "})
     config = composes(text["try"])
     assert "optim.lr" not in text["try"] or 0 < config.optim.lr < run.config.optim.lr
@@ -278,11 +278,11 @@ def test_one_fault_too_many_gives_up_with_a_diagnosis_that_names_it_and_a_batch_
     if kind is FaultKind.reward:
         rewards = [sample["reward"] for sample in torch.load(batch)["samples"]]
         spoilt = [place for place, reward in enumerate(rewards) if not math.isfinite(reward)]
-        # Equal answers share what the judge says.
+        # Equal completions share one score.
         assert tensor == f"reward[group 0, completion {spoilt[0]}]" and (len(spoilt) == 1 or name == "nan_scorer")
         assert len(rewards) == 8 and len(spoilt) < 8
     for line in (run.folder / "rollouts.jsonl").read_text().splitlines():
-        # NaN is no JSON.
+        # JSON has no NaN.
         json.loads(line, parse_constant=pytest.fail)
     capfd.readouterr()
     assert main(["inspect", batch]) == 0
@@ -293,32 +293,32 @@ def test_one_fault_too_many_gives_up_with_a_diagnosis_that_names_it_and_a_batch_
     elif kind is FaultKind.parameter:
         assert "weights: those of the fault" in shown.out and f"again: logprobs (policy: {BAD_WEIGHT}" in shown.out
     elif kind is FaultKind.logprobs:
-        # The sampler saw them too, and what it recorded is in the batch.
+        # The sampler also saw the bad logits, and its log-probs are in the batch.
         assert "again: logprobs (sampler: log-probs" in shown.out
     else:
-        # What was injected is not in the weights: the batch itself is sound, and the replay says so.
+        # The injected fault is in neither the weights nor the batch, so the replay does not reproduce it.
         assert "gradient norm" in shown.out and "not again" in shown.out
 
 
-def test_every_kind_of_fault_has_a_suggestion_that_composes() -> None:
+def test_every_fault_kind_has_a_suggestion_that_hydra_accepts() -> None:
     assert SUGGESTIONS.keys() == set(FaultKind)
     for suggestion in SUGGESTIONS.values():
         given = suggestion.format(lr=2e-4 / 3)
         assert composes(given) != composes("") or given == "generator.kind=hf"
 
 
-def test_the_fault_s_text_is_its_kind_its_tensor_and_what_was_measured() -> None:
+def test_fault_text_has_kind_tensor_and_measurement() -> None:
     fault = Fault(FaultKind.reward, "reward[group 0, completion 1]", "expected a finite number, got nan")
     assert str(fault) == "reward (reward[group 0, completion 1]: expected a finite number, got nan)"
     assert [kind for kind in FaultKind if Fault(kind, "", "").damages_weights] == ["kl_limit", "parameter", "collapse"]
 
 
-def test_a_bad_reference_and_a_bad_sampler_are_told_from_a_bad_policy(make_saved_run: MakeRun) -> None:
+def test_reference_and_sampler_faults_are_distinguished_from_policy_faults(make_saved_run: MakeRun) -> None:
     def spoil_reference(context: StepContext, _report: StepReport) -> None:
         context.references.current.model.get_parameter(BAD_WEIGHT).data[0] = torch.nan
 
     class Forgetful(SilentGenerator):
-        """Its log-probs are lost on the way."""
+        """A generator whose log-probs are NaN while `silent`."""
 
         def generate(self, prompts: Any, **settings: Any) -> Any:
             groups = self.real.generate(prompts, **settings)
@@ -343,9 +343,7 @@ def test_a_bad_reference_and_a_bad_sampler_are_told_from_a_bad_policy(make_saved
 
 
 @pytest.mark.parametrize("override", ["objective.epochs=2", "kl.form=in_reward"], ids=lambda value: value)
-def test_logits_that_are_not_finite_are_found_in_the_passes_before_the_first_update_too(
-    make_saved_run: MakeRun, override: str
-) -> None:
+def test_non_finite_logits_are_found_in_passes_before_first_update(make_saved_run: MakeRun, override: str) -> None:
     run, watched = faulty_run(make_saved_run, bad_logits(torch.nan), 1, override)
     train_run(run)
     fault = torch.load(run.folder / f"faults/step-{FIRST + 1}.pt")["fault"]
@@ -354,7 +352,7 @@ def test_logits_that_are_not_finite_are_found_in_the_passes_before_the_first_upd
     assert rows(run)[FIRST]["optim/updates"] == 0 and rows(run)[-1]["optim/update_norm"] > 0
 
 
-def test_damage_beside_another_fault_is_not_saved(make_saved_run: MakeRun) -> None:
+def test_damage_hidden_by_another_fault_is_not_saved(make_saved_run: MakeRun) -> None:
     def two_at_once(run: Run, faulty: Callable[[], bool]) -> None:
         at(Moment.begun, bad_moment)(run, faulty)
         silent_generator(run, faulty)
@@ -368,9 +366,7 @@ def test_damage_beside_another_fault_is_not_saved(make_saved_run: MakeRun) -> No
 
 
 @pytest.mark.parametrize("name", ["nan_gradient", "nan_logits", "nan_reward"])
-def test_without_recovery_what_is_not_finite_is_skipped_and_nothing_else_is_done(
-    make_saved_run: MakeRun, name: str
-) -> None:
+def test_disabled_recovery_only_skips_non_finite_steps(make_saved_run: MakeRun, name: str) -> None:
     run, watched = faulty_run(make_saved_run, INJECTIONS[name][0], 3, "recovery.enabled=false")
     train_run(run)
     last = rows(run)[-1]
@@ -379,7 +375,7 @@ def test_without_recovery_what_is_not_finite_is_skipped_and_nothing_else_is_done
     assert not equal(watched.weights[FIRST + 4], watched.weights[FIRST])
 
 
-def test_where_memory_runs_out_the_micro_batch_is_halved_and_the_update_is_the_same(make_saved_run: MakeRun) -> None:
+def test_out_of_memory_halves_micro_batch_and_keeps_gradient_norm(make_saved_run: MakeRun) -> None:
     def short_of_memory(most: int) -> Hook:
         def hook(moment: Moment, context: StepContext, _report: StepReport) -> None:
             if moment is Moment.micro_batch and context.micro_batch_size > most:
@@ -393,7 +389,7 @@ def test_where_memory_runs_out_the_micro_batch_is_halved_and_the_update_is_the_s
     run.context.hooks.append(short_of_memory(2))
     train_run(run)
     assert [row["recovery/halvings"] for row in rows(run)] == [2, 2] and rows(run)[-1]["recovery/skipped"] == 0
-    # Weights would not do: Adam makes steps of one size out of gradients that differ by rounding alone.
+    # Weights are not compared: Adam makes full-sized steps of gradients that differ only by rounding.
     for key in ("optim/grad_norm", "policy/entropy", "reward/mean"):
         assert rows(run)[0][key] == pytest.approx(rows(plain)[0][key], rel=1e-4), key
 
@@ -405,7 +401,7 @@ def test_where_memory_runs_out_the_micro_batch_is_halved_and_the_update_is_the_s
     assert "generator.batch_size=16 objective.group_size=4" in text and run.context.recovery.halvings == 3
 
 
-def test_without_recovery_a_spike_is_trained_on_and_damage_gives_up_at_once(make_saved_run: MakeRun) -> None:
+def test_disabled_recovery_trains_on_spike_and_gives_up_on_damage(make_saved_run: MakeRun) -> None:
     run, watched = faulty_run(make_saved_run, bad_gradient(1e6), 1, "recovery.enabled=false")
     train_run(run)
     assert rows(run)[FIRST]["optim/grad_norm"] > 1e3 and rows(run)[-1]["recovery/skipped"] == 0

@@ -1,4 +1,4 @@
-"""The invariants of the design: reinforcement-learning bugs that do not crash, by real forward passes."""
+"""Invariants whose violation is a reinforcement-learning bug that does not crash, checked by real forward passes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -47,7 +47,7 @@ def collate(groups: list[Group], policy: Policy) -> Batch:
 
 
 def loss_of(context: StepContext, batch: Batch, report: StepReport) -> Tensor:
-    """The loss of the batch as one update of one micro-batch."""
+    """Return the loss of the batch as one update of one micro-batch; add its token totals to the report."""
     tokens = batch.trained_tokens()
     sizes = LossSizes(completions=len(batch.tokens_BT), tokens=tokens, step_tokens=tokens, max_tokens=48)
     plan = context.loss_plan(sizes, kl_coef=report.kl_coef)
@@ -57,7 +57,7 @@ def loss_of(context: StepContext, batch: Batch, report: StepReport) -> Tensor:
 
 
 def row_logprobs(policy: Policy, group: Group, i: int, temperature: float) -> Tensor:
-    """Log-probs of a completion's tokens by a plain pass of its row alone, without pads, mask or positions."""
+    """Return the log-probs of a completion's tokens from a plain pass of its row, without pads, mask or positions."""
     prompt, done = group.prompt_tokens, group.samples[i].completion.tokens
     with torch.no_grad():
         logits = policy.model(torch.tensor([prompt + done])).logits[0, len(prompt) - 1 : -1]
@@ -65,14 +65,14 @@ def row_logprobs(policy: Policy, group: Group, i: int, temperature: float) -> Te
 
 
 def shake(policy: Policy) -> None:
-    """Move weights a little, so that KL and its gradient are not 0."""
+    """Change the weights a little, so that KL and its gradient are not 0."""
     draw = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for parameter in policy.model.parameters():
             parameter += 0.02 * torch.randn(parameter.shape, generator=draw)
 
 
-def test_before_the_first_update_kl_is_0_and_the_ratio_1_and_after_it_kl_is_not(make_run: MakeRun) -> None:
+def test_kl_is_0_and_ratio_1_before_first_update_and_kl_positive_after(make_run: MakeRun) -> None:
     context = make_run("kl.coef=0.1").context
     batch = collate(collect(context), context.policy)
     sides = (context.policy, context.references.current)
@@ -83,7 +83,7 @@ def test_before_the_first_update_kl_is_0_and_the_ratio_1_and_after_it_kl_is_not(
     assert second.kl_max > 1e-4 and second.kl_exact_sum > 1e-3
 
 
-def test_dropout_is_off_by_default_although_the_saved_config_says_a_tenth(make_run: MakeRun, small_model: str) -> None:
+def test_dropout_is_off_by_default_despite_saved_config(make_run: MakeRun, small_model: str) -> None:
     assert AutoConfig.from_pretrained(small_model).resid_pdrop == 0.1
 
     def gap(*overrides: str) -> float:
@@ -116,7 +116,7 @@ def test_padding_changes_no_logprob_and_the_sampler_agrees(make_run: MakeRun, te
 
 @pytest.mark.parametrize("form", KLForm)
 @pytest.mark.parametrize("loss", LossKind)
-def test_micro_batches_give_the_gradient_of_one_batch_for_every_loss_and_kl_form(
+def test_micro_batches_give_full_batch_gradient_for_every_loss_and_kl_form(
     make_run: MakeRun, loss: LossKind, form: KLForm
 ) -> None:
     def gradients(micro_batch_size: int) -> tuple[list[Tensor], StepReport]:
@@ -138,7 +138,7 @@ def test_micro_batches_give_the_gradient_of_one_batch_for_every_loss_and_kl_form
     assert one.update_norm > 0 and many.update_norm == pytest.approx(one.update_norm, rel=1e-3)
 
 
-def test_micro_batches_divided_among_cores_give_the_gradient_of_one_core(
+def test_micro_batches_on_two_cores_give_gradient_of_one_core(
     make_run: MakeRun, threads: Callable[[int], None]
 ) -> None:
     def gradients(count: int) -> tuple[list[Tensor], StepReport, set[str]]:
@@ -159,7 +159,7 @@ def test_micro_batches_divided_among_cores_give_the_gradient_of_one_core(
 
 
 @pytest.mark.parametrize("form", ["k2_straight_through", "exact"])
-def test_a_micro_batch_of_one_row_gives_the_gradient_of_one_batch(make_run: MakeRun, form: str) -> None:
+def test_micro_batch_of_one_row_gives_full_batch_gradient(make_run: MakeRun, form: str) -> None:
     def gradients(micro_batch_size: int) -> list[Tensor]:
         given = (f"kl.form={form}", "kl.coef=0.5", f"optim.micro_batch_size={micro_batch_size}", NO_CLIP)
         context = make_run(*given).context
@@ -192,7 +192,7 @@ def test_only_states_that_predict_a_sampled_token_get_gradient(make_run: MakeRun
 
 
 @pytest.mark.parametrize("packing", ["true", "false"])
-def test_what_stands_in_the_pads_changes_neither_loss_nor_gradient(make_run: MakeRun, packing: str) -> None:
+def test_pad_token_ids_change_neither_loss_nor_gradient(make_run: MakeRun, packing: str) -> None:
     context = make_run(f"model.packing={packing}").context
     shake(context.references.current)
     batch = collate(collect(context), context.policy)
@@ -207,7 +207,7 @@ def test_what_stands_in_the_pads_changes_neither_loss_nor_gradient(make_run: Mak
     assert results[0][0] == results[1][0] and torch.equal(results[0][1], results[1][1])
 
 
-def test_equal_rewards_give_no_advantage_no_gradient_and_are_counted(make_run: MakeRun) -> None:
+def test_equal_rewards_give_no_gradient_and_count_as_zero_variance(make_run: MakeRun) -> None:
     run = make_run("generator.temperature=1e-5", "kl.coef=0")
     before = [parameter.clone() for parameter in run.context.policy.model.parameters()]
     report = grpo_step(run.context, 0)
@@ -220,7 +220,7 @@ def test_equal_rewards_give_no_advantage_no_gradient_and_are_counted(make_run: M
     assert different.grad_norm > 0 and different.update_norm > 0
 
 
-def test_the_tokens_trained_are_those_sampled_also_where_their_text_splits_otherwise(make_run: MakeRun) -> None:
+def test_trained_tokens_are_sampled_tokens_not_retokenised_text(make_run: MakeRun) -> None:
     context = make_run("generator.max_new_tokens=64").context
     groups = collect(context, temperature=1.5, group_size=8)
     samples = [sample for group in groups for sample in group.samples]
@@ -233,7 +233,7 @@ def test_the_tokens_trained_are_those_sampled_also_where_their_text_splits_other
     assert sampled.count(eos) == sum(sample.completion.finished for sample in samples) > 0
 
 
-def test_evaluation_leaves_the_random_state_and_the_mode_untouched(make_run: MakeRun) -> None:
+def test_evaluation_leaves_random_state_and_training_mode_unchanged(make_run: MakeRun) -> None:
     run = make_run("evaluation_rows=4")
     before = torch.get_rng_state()
     rows = evaluate(run.context.generator, run.context.policy.tokenizer, run.data.held_out)
@@ -241,9 +241,9 @@ def test_evaluation_leaves_the_random_state_and_the_mode_untouched(make_run: Mak
     assert torch.equal(torch.get_rng_state(), before) and run.context.policy.model.training
 
 
-def test_a_label_that_says_what_the_model_wrote_raises_its_reward_through_the_step(make_run: MakeRun) -> None:
+def test_label_equal_to_a_completion_raises_its_reward(make_run: MakeRun) -> None:
     def step(label: str | None) -> tuple[list[Sample], Tensor]:
-        """One step on the first row of the policy task, under its own label or another."""
+        """Run one step on the first row of the policy task, with its own label or the given one."""
         run = make_run("data.mixture.environment=0", "objective.prompts_per_step=1", "objective.group_size=16")
         row = next(example for example in run.data.train if example.task is Task.policy)
         row = replace(row, completion=label or row.completion)
@@ -252,7 +252,7 @@ def test_a_label_that_says_what_the_model_wrote_raises_its_reward_through_the_st
         return list(report.groups[0].samples), report.rewards_PG[0]
 
     samples, rewards = step(None)
-    # The best one that leaves room for a gain.
+    # The best completion whose reward can still rise.
     readable = (i for i in range(16) if not samples[i].score.failure and rewards[i] < 0.9)
     chosen = max(readable, key=lambda i: float(rewards[i]))
     _, rewards_again = step(None)
@@ -261,7 +261,7 @@ def test_a_label_that_says_what_the_model_wrote_raises_its_reward_through_the_st
     assert torch.equal(rewards, rewards_again) and relabelled[chosen] > rewards[chosen] + 0.01
 
 
-def test_a_step_makes_the_better_completion_likelier_and_the_worse_less(make_run: MakeRun) -> None:
+def test_step_makes_better_completion_likelier_and_worse_one_less_likely(make_run: MakeRun) -> None:
     given = ("kl.coef=0", "optim.lr=0.0005", "objective.prompts_per_step=1", "objective.group_size=2")
     context, before = make_run(*given).context, make_run().context.policy
     report = grpo_step(context, 0)
@@ -276,7 +276,7 @@ def test_a_step_makes_the_better_completion_likelier_and_the_worse_less(make_run
     assert gain(better) > 0 > gain(worse)
 
 
-def test_cutting_into_micro_batches_loses_and_doubles_no_token(make_run: MakeRun) -> None:
+def test_micro_batches_keep_number_of_trained_tokens(make_run: MakeRun) -> None:
     context = make_run().context
     batch = collate(collect(context), context.policy)
     for size in (1, 3, 8):
@@ -285,7 +285,7 @@ def test_cutting_into_micro_batches_loses_and_doubles_no_token(make_run: MakeRun
             assert sum(micro.trained_tokens() for micro in pieces) == batch.trained_tokens()
 
 
-def test_where_a_core_would_idle_micro_batches_are_smaller_and_the_gradient_is_equal(
+def test_micro_batches_shrink_to_use_all_cores_and_keep_gradient_norm(
     make_run: MakeRun, threads: Callable[[int], None]
 ) -> None:
     def step(cores: int) -> tuple[int, float]:
@@ -306,9 +306,7 @@ def test_where_a_core_would_idle_micro_batches_are_smaller_and_the_gradient_is_e
 
 
 @pytest.mark.parametrize("packing", ["true", "false"])
-def test_without_a_penalty_an_unmeasured_kl_saves_passes_and_changes_no_gradient(
-    make_run: MakeRun, packing: str
-) -> None:
+def test_unmeasured_kl_without_penalty_saves_passes_and_keeps_gradient(make_run: MakeRun, packing: str) -> None:
     def step(measured: str) -> tuple[list[Tensor | None], dict[str, float], int, int]:
         given = ("kl.coef=0", "objective.prompts_per_step=3", f"model.packing={packing}", f"kl.measured={measured}")
         context, passes, trained = make_run(*given).context, [], []
@@ -316,7 +314,7 @@ def test_without_a_penalty_an_unmeasured_kl_saves_passes_and_changes_no_gradient
         count = context.policy.model.get_output_embeddings().register_forward_pre_hook(
             lambda _, inputs: trained.append(len(inputs[0])) if torch.is_grad_enabled() else None
         )
-        # The second group's rewards are equal: its advantages are 0.
+        # The second group has equal rewards, so its advantages are 0.
         context.hooks.append(lambda _moment, _context, report: report.rewards_PG[1:2].fill_(0.5))
         report = grpo_step(context, 0)
         count.remove()
@@ -331,7 +329,7 @@ def test_without_a_penalty_an_unmeasured_kl_saves_passes_and_changes_no_gradient
     assert "kl/exact" in metrics and "kl/exact" not in without and "policy/entropy" in without
 
 
-def test_packed_rows_are_trained_as_padded_ones_are(make_run: MakeRun) -> None:
+def test_packed_and_padded_rows_give_equal_loss_and_gradient(make_run: MakeRun) -> None:
     def step(packing: str) -> tuple[list[Tensor | None], float, dict[str, float]]:
         context = make_run(f"model.packing={packing}", "kl.coef=0.1", "optim.micro_batch_size=3").context
         shake(context.references.current)
@@ -347,7 +345,7 @@ def test_packed_rows_are_trained_as_padded_ones_are(make_run: MakeRun) -> None:
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-4)
 
 
-def test_the_loss_of_a_step_is_a_mean_over_its_updates_even_after_a_fault(make_run: MakeRun) -> None:
+def test_step_loss_is_unchanged_by_fault_in_last_update(make_run: MakeRun) -> None:
     def step(*, fault: bool) -> StepReport:
         context = make_run("objective.minibatches=2").context
 

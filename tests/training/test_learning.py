@@ -1,4 +1,4 @@
-"""Training learns: one batch is driven to its highest reward, and a short run makes sampled moves more legal."""
+"""Training learns: the reward of one batch rises, and a short run makes sampled moves legal more often."""
 
 import json
 from pathlib import Path
@@ -11,20 +11,20 @@ from rookworld_rlvr.app.cli import main
 
 
 def train(root: Path, *overrides: str) -> list[dict[str, Any]]:
-    """Metrics of a run of the model that ships, one object per step."""
+    """Train the shipped model; return the metrics, one object per step."""
     assert main(["train", *overrides, f"output_root={root}", "threads=1", "device=cpu"]) == 0
     return [json.loads(line) for line in (root / "latest" / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_one_batch_of_both_tasks_is_driven_to_the_highest_reward(tmp_path: Path) -> None:
-    # Measured: from 0.73 to 0.92. With the sign of the advantages flipped the reward falls to 0.16 in 32 steps.
+def test_overfitting_one_batch_of_both_tasks_raises_its_reward(tmp_path: Path) -> None:
+    # Measured: the reward rises from 0.73 to 0.92. With the advantages' sign flipped it falls to 0.16 in 32 steps.
     rewards = [row["reward/mean"] for row in train(tmp_path, "debug=overfit", "steps=24")]
     assert fmean(rewards[:3]) < 0.8 and fmean(rewards[-5:]) > 0.85
 
 
 @pytest.mark.slow
-def test_sixteen_steps_make_moves_sampled_at_1_5_more_legal(tmp_path: Path) -> None:
-    # Measured: from 0.553 to 0.627 [+0.035, +0.113]. At that temperature much is illegal, so that few steps show.
+def test_sixteen_steps_raise_legal_best_moves_at_temperature_1_5(tmp_path: Path) -> None:
+    # Measured: from 0.553 to 0.627 [+0.035, +0.113]. At 1.5 many moves are illegal, so a few steps show an effect.
     hot = ["generator.temperature=1.5", "generator.max_new_tokens=60", "data.mixture.environment=0"]
     rows = ["evaluation_rows=64", "sampled_rows=64", "match_pairs=0", "validation.every=0"]
     train(tmp_path, "steps=16", "optim.warmup_steps=2", *hot, *rows)

@@ -1,4 +1,4 @@
-"""A run that learns nothing stops and says why."""
+"""A run that learns nothing stops and gives the reason."""
 
 from collections.abc import Callable
 
@@ -34,7 +34,7 @@ def constant_reward(moment: Moment, _context: StepContext, report: StepReport) -
 @pytest.mark.parametrize(
     ("overrides", "reason"),
     [
-        # Each group's completions are the same one; a group of each task, so that rewards differ.
+        # All completions of a group are equal. There is one group of each task, so that rewards differ between groups.
         (("generator.temperature=1e-6", "data.mixture.environment=0.75"), "no group was used: equal rewards"),
         (("optim.lr=0",), "the update changed no weight"),
         (("reward",), r"every completion earned the same reward, 0\.250"),
@@ -43,7 +43,7 @@ def constant_reward(moment: Moment, _context: StepContext, report: StepReport) -
     ],
     ids=["temperature", "lr", "reward", "drop", "refill"],
 )
-def test_a_run_without_effect_stops_with_its_reason_and_a_diagnosis(
+def test_run_without_effect_stops_with_reason_and_diagnosis(
     make_saved_run: MakeRun, overrides: tuple[str, ...], reason: str
 ) -> None:
     run = make_saved_run(*GIVEN, *(override for override in overrides if "=" in override))
@@ -61,7 +61,7 @@ def test_a_run_without_effect_stops_with_its_reason_and_a_diagnosis(
     ) * ("no group was kept" not in reason)
 
 
-def test_an_update_that_has_an_effect_begins_the_count_anew(make_saved_run: MakeRun) -> None:
+def test_effective_update_resets_count_of_ineffective_steps(make_saved_run: MakeRun) -> None:
     run = make_saved_run(*GIVEN, "steps=7")
     run.context.hooks.append(
         lambda moment, context, report: constant_reward(moment, context, report) if report.step % 3 else None
@@ -78,7 +78,7 @@ def report_of(rewards: list[list[float]], *, update_norm: float = 1.0, fault: Fa
     return StepReport(0, 0.0, collection=collection, advantages_PG=advantages_PG, update_norm=update_norm, fault=fault)
 
 
-def test_each_way_to_teach_nothing_has_its_reason_and_an_effective_step_has_none() -> None:
+def test_each_kind_of_ineffective_step_has_its_reason() -> None:
     assert no_progress_reason(StepReport(0, 0.0)) == "no group was kept"
     assert no_progress_reason(report_of([[0.5, 0.5], [0.5, 0.5]])) == "every completion earned the same reward, 0.500"
     assert no_progress_reason(report_of([[0.5, 0.5], [0.25, 0.25]])).startswith("no group was used")
@@ -89,7 +89,7 @@ def test_each_way_to_teach_nothing_has_its_reason_and_an_effective_step_has_none
     assert no_progress_reason(by_legal_moves) == ""
 
 
-def test_a_fault_is_no_idle_step_and_does_not_begin_the_count_anew() -> None:
+def test_fault_neither_counts_as_ineffective_nor_resets_the_count() -> None:
     state, fault = RecoveryState(), Fault(FaultKind.reward, "reward", "")
     idle, faulty, good = report_of([[0.5, 0.5]]), report_of([[0.5, 0.5]], fault=fault), report_of([[0.5, 0.0]])
     counts = []

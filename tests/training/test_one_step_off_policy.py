@@ -1,4 +1,4 @@
-"""The next batch is sampled beside training, by weights one step older, and a resumed run draws it again by them."""
+"""One-step-off-policy sampling: during training, from weights one step older; a resumed run samples the batch again."""
 
 import json
 import math
@@ -40,7 +40,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
     return [{key: row[key] for key in row if not key.startswith(OF_THE_MACHINE)} for row in rows]
 
 
-def test_batches_are_one_step_old_and_weighed_for_it(
+def test_prefetched_batches_are_one_step_stale_and_marked_for_the_loss(
     make_config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = build_unsaved_run(make_config(*EARLY, "steps=4", "optim.lr=0.01")).context
@@ -58,13 +58,13 @@ def test_batches_are_one_step_old_and_weighed_for_it(
     assert [report.collection.staleness for report in reports] == [0, 1, 1, 1]
     assert reports[0].tokens.sampler_ratio_max < 1.001 < max(r.tokens.sampler_ratio_max for r in reports[1:])
     assert [plan.stale for plan in plans] == [False, True, True, True]
-    # While a step is trained the next batch is on its way; behind the last step there is none.
+    # The next batch is pending while a step is trained, except during the last step.
     assert pending == [True, True, True, False]
     assert all(len(report.groups) == 2 and report.times_s["generate"] > 0 for report in reports)
     context.prefetch.close()
 
 
-def test_where_the_weights_do_not_move_it_changes_nothing(train: Train) -> None:
+def test_prefetch_changes_nothing_if_weights_do_not_move(train: Train) -> None:
     still = ("optim.lr=0", "steps=3", "evaluation_rows=0")
     early, on_time = train(*EARLY, *still, root="early"), train(*still, root="on_time")
     ours, theirs = metrics(early), metrics(on_time)
@@ -78,7 +78,7 @@ def test_a_fault_of_a_stale_batch_is_saved_as_stale(train: Train) -> None:
     assert saved == [True]
 
 
-def test_a_resumed_run_draws_the_batch_in_flight_again_from_its_old_weights(train: Train, tmp_path: Path) -> None:
+def test_resume_resamples_prefetched_batch_to_same_bits(train: Train, tmp_path: Path) -> None:
     given = ("steps=6", "checkpoint_every=3", "keep_checkpoints=9", "validation.every=2", "validation.rows=2")
     whole = train(*EARLY, *given)
     killed = tmp_path / "outputs" / whole.parent.name / "killed"
@@ -89,16 +89,16 @@ def test_a_resumed_run_draws_the_batch_in_flight_again_from_its_old_weights(trai
     assert ours == theirs
 
 
-def test_a_restore_forgets_what_damaged_weights_have_sampled(train: Train) -> None:
-    # The limit is passed at once, and the last good checkpoint comes back each time.
+def test_restore_discards_batch_sampled_from_damaged_weights(train: Train) -> None:
+    # KL exceeds its limit at once, and each time the last good checkpoint is restored.
     given = ("steps=5", "optim.lr=0.05", "recovery.guard.kl_limit=0.05", "recovery.max_restores=9")
     rows = metrics(train(*EARLY, *given))
     restored = next(i for i, row in enumerate(rows) if row["recovery/restores"])
-    # What is trained behind it is sampled from the weights that came back.
+    # The batch after the restore is sampled from the restored weights.
     assert [row["sampler/staleness"] for row in rows[restored : restored + 2]][-1] == 0
 
 
-def test_after_an_exception_no_other_core_is_still_at_work() -> None:
+def test_no_core_is_still_working_after_an_exception() -> None:
     before, begun, ended = torch.get_num_threads(), threading.Event(), list[int]()
 
     def work(item: int) -> None:
@@ -118,11 +118,11 @@ def test_after_an_exception_no_other_core_is_still_at_work() -> None:
         torch.set_num_threads(before)
 
 
-def test_the_thread_has_as_many_cores_as_the_run_whatever_pools_there_were() -> None:
+def test_prefetch_thread_uses_as_many_cores_as_the_run() -> None:
     before, cpu = torch.get_num_threads(), torch.device("cpu")
     try:
         torch.set_num_threads(2)
-        # A pool whose two threads begin now, with one core each, as a thread that begins after them would have.
+        # Start a pool of two threads with one core each. A thread that starts later would have one core too.
         device._pool.cache_clear()
         assert list(map_on_cores(lambda item: item + 1, [1, 2, 3], cpu)) == [2, 3, 4]
         prefetch: Prefetch[int] = Prefetch(SimpleNamespace(model=torch.nn.Linear(1, 1)))  # type: ignore[arg-type]
@@ -135,7 +135,7 @@ def test_the_thread_has_as_many_cores_as_the_run_whatever_pools_there_were() -> 
 
 @dataclass
 class OneToken:
-    """A policy of one token, which it draws by its logits (V,)."""
+    """A policy that samples a single token, with logits (V,)."""
 
     logits: Tensor
     reference: Tensor
@@ -147,13 +147,13 @@ class OneToken:
         return TokenStatistics(logprobs[tokens], torch.zeros(len(tokens)), ref_logprobs[tokens], exact)
 
     def kl(self) -> Tensor:
-        """KL(policy‖reference), nat."""
+        """Return KL(policy‖reference), in nats."""
         logprobs, ref_logprobs = self.logits.log_softmax(-1), self.reference.log_softmax(-1)
         return (logprobs.exp() * (logprobs - ref_logprobs)).sum()
 
 
 def kl_gradient(policy: OneToken, sampler_logprobs: Tensor, form: KLForm, *, stale: bool) -> Tensor:
-    """The gradient of the KL term by the logits, in expectation over tokens of the sampler."""
+    """Return the expected gradient of the KL term with respect to the logits, over the sampler's tokens."""
     tokens = torch.arange(len(sampler_logprobs))
     zeros, places = torch.zeros(len(tokens)), torch.tensor([True, False])
     plan = LossPlan(
@@ -180,7 +180,7 @@ def kl_gradient(policy: OneToken, sampler_logprobs: Tensor, form: KLForm, *, sta
     return gradient
 
 
-def test_the_kl_of_a_batch_that_older_weights_sampled_is_that_of_the_policy() -> None:
+def test_kl_gradient_on_stale_batch_equals_gradient_of_true_kl() -> None:
     draw = torch.Generator().manual_seed(3)
     policy = OneToken(torch.randn(5, generator=draw).requires_grad_(), torch.randn(5, generator=draw))
     sampler_logprobs = (policy.logits.detach() + 0.3 * torch.randn(5, generator=draw)).log_softmax(-1)
@@ -200,7 +200,7 @@ def test_the_kl_of_a_batch_that_older_weights_sampled_is_that_of_the_policy() ->
         ("max_staleness=2", "max_staleness: expected 0 or 1, got 2"),
     ],
 )
-def test_what_does_not_go_with_it_is_refused_in_one_line(
+def test_max_staleness_above_1_is_refused_in_one_line(
     override: str, message: str, small_overrides: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", *small_overrides, *EARLY, override]) == 2

@@ -1,4 +1,4 @@
-"""The checks pass on a sound model, and each refuses the bug it is there for, by name."""
+"""The preflight checks pass on a sound model, and each names the bug that it is meant to find."""
 
 import copy
 import re
@@ -39,7 +39,7 @@ def test_all_checks_pass_on_a_sound_model(make_run: MakeRun, precision: str, tem
     assert all(check.measured <= check.bound for check in results)
 
 
-def test_smoke_shows_prompts_completions_parts_and_checks_and_leaves_nothing_behind(
+def test_smoke_shows_completions_and_checks_and_writes_no_files(
     small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert smoke_in(tmp_path, small_overrides) == 0
@@ -66,7 +66,7 @@ def test_dropout_is_refused_by_name(
     assert "preflight refused" in shown.err and "dropout_off" in shown.err and shown.err.count("\n") == 1
 
 
-def test_a_refused_training_run_exits_3_before_its_first_step_and_latest_stays_where_it_led(
+def test_refused_training_run_exits_with_code_3_and_keeps_latest_link(
     train: Callable[..., Path], capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     good = train("steps=1", "evaluation_rows=0")
@@ -91,7 +91,7 @@ def test_positions_counted_from_the_pads_are_refused_by_name(
     assert "padding_neutral" in error and "dropout_off" not in error
 
 
-def test_an_attention_mask_that_lets_pads_in_is_refused(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_to_pads_is_refused(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     real = preflight.left_padded
 
     def all_ones(*arguments: object) -> tuple[Tensor, Tensor]:
@@ -127,14 +127,14 @@ def test_a_sampler_with_other_weights_is_refused_by_name(make_run: MakeRun) -> N
     assert refused(run) == ["sampler_agrees", "sampler_synced"]
 
 
-def test_a_policy_that_is_not_the_reference_is_refused(make_run: MakeRun) -> None:
+def test_policy_that_differs_from_reference_is_refused(make_run: MakeRun) -> None:
     run = make_run()
     with torch.no_grad():
         run.context.references.current.model.transformer.ln_f.weight += 0.3
     assert refused(run) == ["kl_step_0", "ratio_step_0"]
 
 
-def test_weights_that_are_not_numbers_are_refused_by_every_gate_that_compares(make_run: MakeRun) -> None:
+def test_nan_weights_fail_all_checks_except_weight_sync(make_run: MakeRun) -> None:
     run = make_run()
     given = preflight_input(run.context, preflight_examples(run.data.train))
     with torch.no_grad():

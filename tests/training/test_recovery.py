@@ -1,4 +1,4 @@
-"""Recovery: its actions by hand, and in real runs what it goes back to and how it comes up again."""
+"""Recovery: actions compared with values computed by hand, and restores and learning rates in real runs."""
 
 import json
 from collections.abc import Callable
@@ -32,7 +32,7 @@ GIVEN = (
     "optim.min_lr_fraction=1",
     "recovery.guard.kl_limit=0",
 )
-# Of runs of a few steps.
+# Limits for runs of a few steps.
 SHORT = {"GOOD_STEPS": 1, "RAMP_STEPS": 1, "HISTORY": 2, "KL_FLOOR": 100, "COLLAPSE_DROP": 0}
 
 
@@ -40,7 +40,7 @@ def actions(state: RecoveryState, config: RecoveryConfig, faults: list[Fault | N
     return [escalate(state, config, step=i, fault=fault) for i, fault in enumerate(faults, step)]
 
 
-def test_the_first_fault_is_skipped_the_second_in_a_row_restores_and_too_many_stop() -> None:
+def test_first_fault_skips_second_in_a_row_restores_and_too_many_stop() -> None:
     config = RecoveryConfig(restore_after=2, max_consecutive_nans=3)
     assert actions(RecoveryState(), config, [SMALL] * 4) == [Action.skip, Action.restore, Action.restore, Action.stop]
     state = RecoveryState()
@@ -51,7 +51,7 @@ def test_the_first_fault_is_skipped_the_second_in_a_row_restores_and_too_many_st
     assert actions(RecoveryState(), patient, [SMALL] * 3) == [Action.skip, Action.skip, Action.restore]
 
 
-def test_damage_restores_at_once_and_without_recovery_gives_up() -> None:
+def test_damage_restores_at_once_and_stops_without_recovery() -> None:
     assert actions(RecoveryState(), RecoveryConfig(), [DAMAGE]) == [Action.restore]
     off = RecoveryConfig(enabled=False, max_consecutive_nans=3)
     assert actions(RecoveryState(), off, [DAMAGE]) == [Action.stop]
@@ -60,9 +60,7 @@ def test_damage_restores_at_once_and_without_recovery_gives_up() -> None:
     assert (state.restores, state.lr_scale) == (0, 1.0)
 
 
-def test_the_learning_rate_backs_off_and_ramps_back_to_a_ceiling_that_falls_with_each_restore(
-    set_limits: SetLimits,
-) -> None:
+def test_learning_rate_ramps_back_to_ceiling_lowered_by_each_restore(set_limits: SetLimits) -> None:
     set_limits(GOOD_STEPS=3, RAMP_STEPS=2)
     config = RecoveryConfig(recovery_lr_factor=0.25, max_restores=2)
     state = RecoveryState()
@@ -74,15 +72,15 @@ def test_the_learning_rate_backs_off_and_ramps_back_to_a_ceiling_that_falls_with
             values.append(state.lr_scale)
         return values
 
-    # A quarter; after three good steps back by √4 = 2 a step.
+    # The rate falls to a quarter. After three good steps it rises again by a factor of √4 = 2 per step.
     assert scales([DAMAGE] + [None] * 6) == pytest.approx([0.25] * 4 + [0.5, 1.0, 1.0])
     assert scales([DAMAGE] + [None] * 6) == pytest.approx([0.0625] * 4 + [0.125, 0.25, 0.25])
-    # A fault that is skipped begins the count of good steps anew and changes no learning rate.
+    # A skipped fault resets the count of good steps and does not change the learning rate.
     assert scales([SMALL, None, None]) == pytest.approx([0.25] * 3)
     assert escalate(state, config, step=1, fault=DAMAGE) is Action.stop
 
 
-def test_faults_in_the_middle_of_a_ramp_back_off_from_where_it_stands(set_limits: SetLimits) -> None:
+def test_fault_during_ramp_reduces_rate_from_the_lowered_ceiling(set_limits: SetLimits) -> None:
     set_limits(GOOD_STEPS=1, RAMP_STEPS=4)
     state, config = RecoveryState(), RecoveryConfig(recovery_lr_factor=0.5)
     actions(state, config, [DAMAGE, None, None, None])
@@ -91,7 +89,7 @@ def test_faults_in_the_middle_of_a_ramp_back_off_from_where_it_stands(set_limits
     assert (state.lr_scale, state.lr_ceiling) == pytest.approx((0.25, 0.5))
 
 
-def test_a_checkpoint_is_known_to_be_good_after_good_steps_without_a_fault(set_limits: SetLimits) -> None:
+def test_checkpoint_counts_as_good_after_good_steps_without_fault(set_limits: SetLimits) -> None:
     set_limits(GOOD_STEPS=2)
     state, config = RecoveryState(), RecoveryConfig()
     good_steps = []
@@ -99,15 +97,13 @@ def test_a_checkpoint_is_known_to_be_good_after_good_steps_without_a_fault(set_l
         escalate(state, config, step=step, fault=SMALL if step == 4 else None)
         state.record_checkpoint(step, -1.0, measured=False)
         good_steps.append(state.last_good_step)
-    # That of step 1 at step 3. After the fault of step 4 two more good steps are due: that of 3 at 6, of 5 at 7.
+    # Checkpoint 1 counts as good at step 3. The fault of step 4 resets the count: checkpoint 3 follows at 6, 5 at 7.
     assert good_steps == [0, 0, 1, 1, 1, 3, 5]
     escalate(state, config, step=8, fault=DAMAGE)
     assert state.candidates == {} and state.last_good_step == 5
 
 
-def test_the_best_is_the_highest_score_at_once_where_it_was_measured_and_else_when_known_to_be_good(
-    set_limits: SetLimits,
-) -> None:
+def test_measured_score_counts_at_once_and_unmeasured_once_known_good(set_limits: SetLimits) -> None:
     set_limits(GOOD_STEPS=1)
     state, config = RecoveryState(), RecoveryConfig()
     state.record_checkpoint(1, 0.5, measured=True)
@@ -119,7 +115,7 @@ def test_the_best_is_the_highest_score_at_once_where_it_was_measured_and_else_wh
     assert (state.best_step, state.best_score, state.last_good_step) == (3, 0.9, 3)
 
 
-def test_the_state_goes_through_a_dict_and_back(set_limits: SetLimits) -> None:
+def test_recovery_state_round_trips_through_dict(set_limits: SetLimits) -> None:
     set_limits(GOOD_STEPS=1)
     state, other = RecoveryState(), RecoveryState()
     actions(state, RecoveryConfig(), [DAMAGE, None, SMALL, None])
@@ -139,7 +135,7 @@ def test_the_state_goes_through_a_dict_and_back(set_limits: SetLimits) -> None:
     ],
     ids=str,
 )
-def test_options_out_of_range_are_refused_by_name(changes: dict[str, Any]) -> None:
+def test_recovery_options_out_of_range_are_refused_by_name(changes: dict[str, Any]) -> None:
     [name] = changes
     with pytest.raises(ValueError, match=name):
         RecoveryConfig(**changes)
@@ -155,7 +151,7 @@ def state_of(run: Run, step: int) -> dict[str, Any]:
 
 
 def watch_weights(run: Run) -> dict[int, dict[str, Tensor]]:
-    """The weights at the beginning of each step, filled as the run goes."""
+    """Return the weights at the beginning of each step; the dict is filled during the run."""
     weights: dict[int, dict[str, Tensor]] = {}
 
     def hook(moment: Moment, context: StepContext, report: StepReport) -> None:
@@ -178,9 +174,7 @@ def nan_rewards(*steps: int) -> Callable[[Moment, StepContext, StepReport], None
     return hook
 
 
-def test_a_restore_brings_back_optimiser_and_schedule_but_neither_prompts_nor_recovery(
-    make_saved_run: MakeRun, set_limits: SetLimits
-) -> None:
+def test_restore_resets_optimizer_and_schedule_but_not_prompts(make_saved_run: MakeRun, set_limits: SetLimits) -> None:
     set_limits(**SHORT)
     run = make_saved_run("steps=9", *GIVEN)
     run.context.hooks.append(nan_rewards(4, 5))
@@ -193,18 +187,18 @@ def test_a_restore_brings_back_optimiser_and_schedule_but_neither_prompts_nor_re
     run.context.hooks.append(note)
     weights = watch_weights(run)
     train_run(run)
-    # The last checkpoint known to be good at the second fault is that of step 3.
+    # At the second fault, the last checkpoint known to be good is checkpoint 3.
     assert_equal(weights[6], state_of(run, 3)["policy"])
     clocks, prompts = zip(*seen, strict=True)
     assert list(clocks) == [0, 1, 2, 3, 4, 5, 3, 4, 5]
     assert len({prompt for pair in prompts for prompt in pair}) == 18
     [exp_avg] = {float(state["step"]) for state in run.context.optimizer.state.values()}
-    # Three updates in the checkpoint and three after it.
+    # There were three updates before the checkpoint, and three after the restore.
     assert exp_avg == 6
     assert rows(run)[-1]["recovery/skipped"] == 2 and rows(run)[-1]["recovery/restores"] == 1
 
 
-def test_the_learning_rate_of_the_updates_backs_off_after_a_restore_and_comes_back(
+def test_learning_rate_of_updates_falls_after_restore_and_returns(
     make_saved_run: MakeRun, set_limits: SetLimits
 ) -> None:
     set_limits(**SHORT)
@@ -223,13 +217,11 @@ def test_the_learning_rate_of_the_updates_backs_off_after_a_restore_and_comes_ba
     # The two faulty steps made no update.
     assert used == pytest.approx([1e-3] * 4 + [5e-4] * 2 + [1e-3])
     assert [row["recovery/lr_scale"] for row in rows(run)] == [1] * 5 + [0.5, 0.5, 1, 1]
-    # Nothing that went wrong loosened what watches.
+    # The faults did not loosen the guards.
     assert asdict(run.context.guards.config) == guard_config == asdict(run.config.recovery.guard)
 
 
-def test_a_collapse_of_the_reward_restores_the_best_checkpoint_not_the_newest(
-    make_saved_run: MakeRun, set_limits: SetLimits
-) -> None:
+def test_reward_collapse_restores_best_checkpoint_not_newest(make_saved_run: MakeRun, set_limits: SetLimits) -> None:
     set_limits(**SHORT | {"COLLAPSE_DROP": 0.1, "HISTORY": 3})
     run = make_saved_run("steps=16", *GIVEN)
     weights = watch_weights(run)
@@ -246,13 +238,13 @@ def test_a_collapse_of_the_reward_restores_the_best_checkpoint_not_the_newest(
     fault = torch.load(run.folder / f"faults/step-{fallen}.pt")["fault"]
     assert (fault["kind"], fault["tensor"]) == ("collapse", "reward/policy")
     assert_equal(weights[fallen], state_of(run, 4)["policy"])
-    # The step before the fall was known to be good and is not what came back.
+    # Checkpoint 5 is newer and was also known to be good, but it was not restored.
     assert not torch.equal(weights[fallen]["lm_head.weight"], state_of(run, 5)["policy"]["lm_head.weight"])
     assert rows(run)[-1]["optim/update_norm"] > 0
 
 
 def knock(step: int) -> Callable[[Moment, StepContext, StepReport], None]:
-    """Weights that someone else moved, far."""
+    """Return a hook that moves the weights far at the beginning of a step."""
 
     def hook(moment: Moment, context: StepContext, report: StepReport) -> None:
         if moment is Moment.begun and report.step == step:
@@ -263,9 +255,7 @@ def knock(step: int) -> Callable[[Moment, StepContext, StepReport], None]:
     return hook
 
 
-def test_a_kl_spike_is_skipped_once_and_then_the_weights_before_it_come_back(
-    make_saved_run: MakeRun, set_limits: SetLimits
-) -> None:
+def test_kl_spike_is_skipped_once_and_then_restored(make_saved_run: MakeRun, set_limits: SetLimits) -> None:
     set_limits(**SHORT | {"KL_FLOOR": 0.01})
     run = make_saved_run("steps=7", *GIVEN)
     run.context.hooks.append(knock(4))
@@ -278,9 +268,7 @@ def test_a_kl_spike_is_skipped_once_and_then_the_weights_before_it_come_back(
     assert [row["recovery/skipped"] for row in rows(run)] == [0, 0, 0, 0, 1, 2, 2]
 
 
-def test_kl_above_its_limit_restores_at_once_whatever_the_history(
-    make_saved_run: MakeRun, set_limits: SetLimits
-) -> None:
+def test_kl_above_limit_restores_at_once_without_history(make_saved_run: MakeRun, set_limits: SetLimits) -> None:
     set_limits(**SHORT | {"HISTORY": 99})
     run = make_saved_run("steps=4", *GIVEN, "recovery.guard.kl_limit=0.5")
     run.context.hooks.append(knock(2))
@@ -290,19 +278,17 @@ def test_kl_above_its_limit_restores_at_once_whatever_the_history(
     assert_equal(weights[3], state_of(run, 1)["policy"])
 
 
-def test_more_restores_than_allowed_stop_and_what_was_saved_stays(
-    make_saved_run: MakeRun, set_limits: SetLimits
-) -> None:
+def test_more_restores_than_allowed_stop_the_run(make_saved_run: MakeRun, set_limits: SetLimits) -> None:
     set_limits(**SHORT)
     run = make_saved_run("steps=9", *GIVEN, "recovery.guard.kl_limit=1e-9", "recovery.max_restores=2")
     with pytest.raises(TrainingGaveUpError, match=r"2 restores so far; the last was kl_limit \(kl/exact: "):
         train_run(run)
-    # KL is 0 in the first step after each restore and above the limit in the next.
+    # KL is 0 in the first step after each restore and above the limit in the next step.
     assert [row["recovery/restores"] for row in rows(run)] == [0, 1, 1, 2, 2]
     assert all(value.isfinite().all() for value in state_of(run, 0)["policy"].values())
 
 
-def test_the_kl_of_each_update_is_checked_not_the_mean_of_the_step(make_run: MakeRun) -> None:
+def test_kl_limit_applies_to_each_update_not_to_step_mean(make_run: MakeRun) -> None:
     def moved_before_the_last_of_four(kl_limit: float) -> StepReport:
         context = make_run(f"recovery.guard.kl_limit={kl_limit}", "objective.epochs=4", "optim.lr=0").context
         move = knock(0)
@@ -314,7 +300,7 @@ def test_the_kl_of_each_update_is_checked_not_the_mean_of_the_step(make_run: Mak
         return grpo_step(context, 0)
 
     free = moved_before_the_last_of_four(0)
-    # Three updates have a KL of 0, so the last one's is four times the mean of all.
+    # Three updates have a KL of 0, so the KL of the last one is four times the mean of all.
     mean = free.tokens.kl_exact_mean
     assert free.fault is None and free.updates == 4 and mean > 0
     stopped = moved_before_the_last_of_four(2 * mean)

@@ -1,4 +1,4 @@
-"""References that move: when, how far, and what stays where it was."""
+"""Reference models: when they are refreshed, by how much, and which weights stay unchanged."""
 
 import json
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def policy(small_model: Path) -> Policy:
 
 
 def weight(policy: Policy) -> float:
-    """One number that stands for all weights: they are moved together here."""
+    """Return one weight, which represents all of them, because these tests move all weights together."""
     return float(policy.model.transformer.ln_f.weight[0].item())
 
 
@@ -41,34 +41,34 @@ def no_score() -> float:
     raise AssertionError("a score was requested")
 
 
-def test_a_frozen_reference_is_the_start_for_ever_and_the_original_itself(policy: Policy) -> None:
+def test_frozen_reference_stays_the_starting_model(policy: Policy) -> None:
     references, start = References(policy, ReferenceConfig(refresh_every=1)), weight(policy)
     move(policy, 1.0)
     assert not any(references.maybe_refresh(policy, step=step, score=no_score) for step in range(1, 5))
     assert weight(references.current) == start and not references.moves and references.refreshes == 0
 
 
-def test_every_n_steps_the_reference_becomes_the_policy_and_the_original_stays_the_start(policy: Policy) -> None:
+def test_reference_is_refreshed_every_n_steps_and_original_is_kept(policy: Policy) -> None:
     references = References(policy, ReferenceConfig(ReferenceMode.every, refresh_every=3))
     start, refreshed = weight(policy), []
     for step in range(1, 8):
         move(policy, 1.0)
         refreshed.append(references.maybe_refresh(policy, step=step, score=no_score))
     assert refreshed == [False, False, True, False, False, True, False] and references.refreshes == 2
-    # The policy has moved by 7, by 6 at the last refresh.
+    # The policy has moved by 7; at the last refresh it had moved by 6.
     assert weight(references.current) == pytest.approx(start + 6)
     assert weight(references.original) == start and references.moves
     for reference in (references.current, references.original):
         assert not any(parameter.requires_grad for parameter in reference.model.parameters())
 
 
-def test_ema_moves_by_its_fraction_of_the_way(policy: Policy) -> None:
+def test_ema_reference_moves_by_its_fraction(policy: Policy) -> None:
     references = References(policy, ReferenceConfig(ReferenceMode.ema, refresh_every=1))
     start = weight(policy)
     move(policy, 1.0)
     references.maybe_refresh(policy, step=1, score=no_score)
     assert weight(references.current) == pytest.approx(start + 0.6)
-    # Six tenths of the 0.4 that are left.
+    # The second refresh moves by 0.6 of the remaining 0.4.
     references.maybe_refresh(policy, step=2, score=no_score)
     assert weight(references.current) == pytest.approx(start + 0.84)
     assert weight(references.original) == start
@@ -91,7 +91,7 @@ def on_improvement(policy: Policy) -> References:
     return references
 
 
-def test_a_policy_whose_validation_score_has_fallen_is_not_taken_over(policy: Policy) -> None:
+def test_lower_validation_score_prevents_refresh(policy: Policy) -> None:
     references, start = on_improvement(policy), weight(policy)
     move(policy, 1.0)
     assert not references.maybe_refresh(policy, step=1, score=no_score)
@@ -100,11 +100,11 @@ def test_a_policy_whose_validation_score_has_fallen_is_not_taken_over(policy: Po
     assert references.maybe_refresh(policy, step=4, score=lambda: 0.5)
     assert weight(references.current) == pytest.approx(start + 1)
     assert references.maybe_refresh(policy, step=6, score=lambda: 0.7)
-    # What counts is the score of the last refresh, not the first.
+    # The score is compared with that of the last refresh, not of the first.
     assert not references.maybe_refresh(policy, step=8, score=lambda: 0.6)
 
 
-def test_the_state_brings_both_references_back_and_a_frozen_run_may_go_on_with_a_moving_one(policy: Policy) -> None:
+def test_state_restores_both_references_even_into_another_mode(policy: Policy) -> None:
     references, start = on_improvement(policy), weight(policy)
     move(policy, 1.0)
     references.maybe_refresh(policy, step=2, score=lambda: 0.9)
@@ -120,7 +120,7 @@ def test_the_state_brings_both_references_back_and_a_frozen_run_may_go_on_with_a
     assert weight(moving.original) == weight(moving.current) == weight(frozen.current)
 
 
-def test_a_run_whose_reference_moved_keeps_its_original_when_it_goes_on_frozen(policy: Policy) -> None:
+def test_moved_reference_keeps_its_original_when_resumed_as_frozen(policy: Policy) -> None:
     moved, start = References(policy, ReferenceConfig(ReferenceMode.every, refresh_every=1)), weight(policy)
     move(policy, 1.0)
     moved.maybe_refresh(policy, step=1, score=no_score)
@@ -133,7 +133,7 @@ def test_a_run_whose_reference_moved_keeps_its_original_when_it_goes_on_frozen(p
     assert weight(frozen.current) == pytest.approx(start + 1)
 
 
-def test_a_reference_that_is_never_due_is_refused() -> None:
+def test_refresh_interval_of_0_is_refused() -> None:
     with pytest.raises(ValueError, match="refresh_every"):
         ReferenceConfig(refresh_every=0)
 
@@ -161,15 +161,15 @@ def test_kl_to_the_original_shows_the_drift_that_a_refresh_hides(train: Train) -
     assert all(torch.equal(state(folder, 4)["references"]["original"][name], start[name]) for name in start)
 
 
-def test_a_frozen_run_has_one_reference_and_both_figures_are_the_same(train: Train) -> None:
+def test_frozen_run_saves_one_reference_and_reports_equal_kls(train: Train) -> None:
     folder = train("steps=2", *GIVEN)
     assert all(row["kl/original"] == row["kl/reference"] for row in rows(folder))
     assert rows(folder)[1]["kl/original"] > 0 and state(folder, 2)["references"]["original"] is None
 
 
 @pytest.mark.parametrize("spoilt", [False, True])
-def test_improvement_is_measured_on_rows_that_are_held_back(make_saved_run: MakeRun, spoilt: bool) -> None:
-    # The small model is right about none of these rows: nothing falls, so it is refreshed, until a score is feigned.
+def test_run_refreshes_reference_unless_validation_score_falls(make_saved_run: MakeRun, spoilt: bool) -> None:
+    # The small model scores 0 on these rows, so its score falls only if the hook sets an earlier score above 1.
     given = ("reference.mode=on_improvement", "reference.refresh_every=1", "validation.rows=2")
     run = make_saved_run("steps=2", *given, *GIVEN)
     assert len(run.data.validation) == 4

@@ -1,4 +1,4 @@
-"""A run that was stopped and resumed is the run that was not."""
+"""A run that was stopped and resumed equals an uninterrupted run."""
 
 import fcntl
 import io
@@ -36,7 +36,7 @@ MakeRun = Callable[..., Run]
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 OF_THE_MACHINE = ("time/", "throughput/", "memory/")
 PATIENCE_S = 120
-# Small and short: what is looked at is whether two runs agree, not whether they learn.
+# Small and short, because the tests compare runs and need no learning.
 TWENTY = (
     "steps=20",
     "checkpoint_every=7",
@@ -47,7 +47,7 @@ TWENTY = (
     "optim.lr=0.001",
     "evaluation_rows=0",
 )
-# In the middle of the tenth step, two behind the newest checkpoint.
+# The kill is in the middle of the tenth step, two finished steps after the newest checkpoint.
 KILLED_IN_STEP, RESUMED_FROM = 10, 7
 
 
@@ -89,7 +89,7 @@ def assert_equal_bits(ours: Any, theirs: Any) -> None:
 
 
 def assert_equal_runs(folder: Path, whole: Path, step: int) -> None:
-    """Metrics, transcripts, the state and weights of `step`, links, and the tables of the summary."""
+    """Compare metrics, transcripts, the state and weights of `step`, links, and the tables of the summary."""
     assert metrics(folder) == metrics(whole)
     assert (folder / "rollouts.jsonl").read_bytes() == (whole / "rollouts.jsonl").read_bytes()
     assert_equal_bits(state(folder, step), state(whole, step))
@@ -104,7 +104,7 @@ def assert_equal_runs(folder: Path, whole: Path, step: int) -> None:
 
 
 def whole_and_killed(make_saved_run: MakeRun, overrides: Sequence[str], hooks: Sequence[Hook] = ()) -> list[Path]:
-    """The folders of a run of twenty steps, and of its disk as it was in the tenth: what a kill leaves."""
+    """Return the folder of a run of twenty steps, and a copy made in its tenth step, as a kill would leave it."""
     run = make_saved_run(*TWENTY, *overrides)
     killed = run.folder.with_name("killed")
 
@@ -119,8 +119,8 @@ def whole_and_killed(make_saved_run: MakeRun, overrides: Sequence[str], hooks: S
     return [run.folder, killed]
 
 
-# What is switched on, and the metrics that must move with it before the kill and after the resume.
-# Beside these `test.sh all` tries the others.
+# Overrides of each case, and the metrics that must change both before the kill and after the resume.
+# `test.sh all` also runs the cases that are not in QUICK.
 QUICK = ("kl fixed, with tables", "kl adaptive, entropy bonus", "several updates, cispo")
 CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "kl fixed, with tables": (("kl.coef=0.5", "evaluation_rows=1"), ()),
@@ -182,7 +182,7 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ("overrides", "moving"),
     [pytest.param(*case, id=name, marks=() if name in QUICK else pytest.mark.slow) for name, case in CASES.items()],
 )
-def test_seven_steps_and_thirteen_resumed_equal_twenty_bit_for_bit(
+def test_run_resumed_from_step_7_equals_uninterrupted_run_bit_for_bit(
     make_saved_run: MakeRun, overrides: tuple[str, ...], moving: tuple[str, ...]
 ) -> None:
     whole, killed = whole_and_killed(make_saved_run, overrides)
@@ -191,16 +191,14 @@ def test_seven_steps_and_thirteen_resumed_equal_twenty_bit_for_bit(
     for key in moving:
         assert len({row[key] for row in rows[:RESUMED_FROM]}) > 1
         assert len({row[key] for row in rows[RESUMED_FROM:]}) > 1
-    # No update is another's; where the cap rejects every completion there is none.
+    # No two updates are equal. A step without any accepted completion has an update norm of 0.
     norms = [row["optim/update_norm"] for row in rows if row["optim/update_norm"]]
     assert len(set(norms)) == len(norms) >= 12
     assert_equal_runs(killed, whole, 14)
     assert_equal_runs(killed, whole, 20)
 
 
-def test_a_resume_inside_the_warm_up_goes_on_with_the_coefficient_that_the_schedule_says(
-    make_saved_run: MakeRun,
-) -> None:
+def test_resume_inside_kl_warm_up_continues_the_schedule(make_saved_run: MakeRun) -> None:
     whole, killed = whole_and_killed(make_saved_run, ("kl.coef=0.24", "kl.warmup_steps=12", "rubric.warmup_steps=12"))
     assert main(["train", f"resume={killed}"]) == 0
     assert [row["kl/coef"] for row in metrics(killed)] == pytest.approx(
@@ -210,7 +208,7 @@ def test_a_resume_inside_the_warm_up_goes_on_with_the_coefficient_that_the_sched
 
 
 def nan_gradients(*steps: int) -> Hook:
-    """Faults in these steps, 1 is the first, whether the run is resumed or not."""
+    """Return a hook that makes the gradients of these steps NaN, counted from 1, also in a resumed run."""
 
     def poison(moment: Moment, context: StepContext, report: StepReport) -> None:
         if moment is Moment.accumulated and report.step + 1 in steps:
@@ -219,7 +217,7 @@ def nan_gradients(*steps: int) -> Hook:
     return poison
 
 
-def test_a_resume_while_the_learning_rate_ramps_back_goes_on_with_the_ramp(
+def test_resume_during_learning_rate_ramp_continues_the_ramp(
     make_saved_run: MakeRun, set_limits: Callable[..., None]
 ) -> None:
     set_limits(GOOD_STEPS=2, RAMP_STEPS=10)
@@ -233,7 +231,7 @@ def test_a_resume_while_the_learning_rate_ramps_back_goes_on_with_the_ramp(
     assert [row["recovery/restores"] for row in rows] == [0] * 3 + [1] * 9 + [2] * 8
     scales = [row["recovery/lr_scale"] for row in rows]
     assert scales[:6] == [1, 1, 1, 0.5, 0.5, 0.5]
-    # 2 ** (1 / 10) a step: half way is ten steps; the second restore halves what has come back.
+    # The scale rises by 2 ** (1 / 10) per step. The second restore halves it, from at most the new ceiling of 0.5.
     ramp = [2 ** (-1 + n / 10) for n in range(1, 6)]
     assert scales[6:11] == pytest.approx(ramp)
     assert scales[12] == pytest.approx(min(ramp[-1], 0.5) / 2)
@@ -242,7 +240,7 @@ def test_a_resume_while_the_learning_rate_ramps_back_goes_on_with_the_ramp(
     assert_equal_runs(killed, whole, 20)
 
 
-def test_a_reference_that_moves_is_the_policy_of_its_step_and_a_frozen_one_the_start(train: Train) -> None:
+def test_saved_reference_is_refreshed_policy_or_starting_model(train: Train) -> None:
     given = ("steps=3", "checkpoint_every=1", "keep_checkpoints=9", "evaluation_rows=0")
     refreshed = train(*given, "reference.mode=every", "reference.refresh_every=2", root="refreshed")
     assert_equal_bits(state(refreshed, 3)["references"]["current"], state(refreshed, 2)["policy"])
@@ -254,7 +252,7 @@ def test_a_reference_that_moves_is_the_policy_of_its_step_and_a_frozen_one_the_s
     assert [row["kl/reference"] > 0 for row in metrics(frozen)] == [False, True, True]
 
 
-def test_what_is_given_with_resume_goes_over_the_config_the_run_was_begun_with(train: Train) -> None:
+def test_overrides_given_with_resume_replace_saved_options(train: Train) -> None:
     folder = train("steps=2", "evaluation_rows=0", "kl.coef=0.5")
     given = ["steps=4", "optim.lr=0.001", "optim.min_lr_fraction=1", "optim.beta2=0.9"]
     assert main(["train", f"resume={folder}", *given]) == 0
@@ -268,7 +266,7 @@ def test_what_is_given_with_resume_goes_over_the_config_the_run_was_begun_with(t
     assert [row["kl/coef"] for row in metrics(folder)] == [0.5] * 4 + [0.0]
 
 
-def test_a_run_from_before_an_option_existed_goes_on_without_it(train: Train) -> None:
+def test_resume_of_older_run_turns_newer_options_off(train: Train) -> None:
     folder = train("steps=1", "evaluation_rows=0")
     config = OmegaConf.load(folder / "config.yaml")
     assert (config.pop("start_share"), config.objective.pop("all_moves_coef")) == (0.5, 0.3)
@@ -278,7 +276,7 @@ def test_a_run_from_before_an_option_existed_goes_on_without_it(train: Train) ->
     assert (config.start_share, config.objective.all_moves_coef) == (0, 0)
 
 
-def test_a_resume_from_an_earlier_checkpoint_drops_and_repeats_what_came_later(
+def test_resume_from_earlier_checkpoint_drops_and_repeats_later_steps(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = train("steps=5", "checkpoint_every=2", "keep_checkpoints=9", "evaluation_rows=0")
@@ -295,7 +293,7 @@ def test_a_resume_from_an_earlier_checkpoint_drops_and_repeats_what_came_later(
 
     monkeypatch.setattr(build, "load_policy", look)
     assert main(["train", f"resume={folder / 'checkpoints/step-2'}"]) == 0
-    # Nothing is dropped before the preflight checks have passed; all of it is before the first step.
+    # Later files are removed after the preflight checks have passed and before the first step.
     assert seen[0] == (["step-0", "step-2", "step-4", "step-5"], [1, 2, 3, 4, 5])
     assert next((names, steps) for names, steps in seen if (names, steps) != seen[0]) == (["step-0", "step-2"], [1, 2])
     assert_equal_runs(folder, whole, 5)
@@ -312,7 +310,7 @@ def test_a_resume_from_an_earlier_checkpoint_drops_and_repeats_what_came_later(
         (["resume={folder}", "start_share=0.25"], "resume: expected start_share=0.5, as the run's checkpoints have it"),
     ],
 )
-def test_a_resume_that_cannot_go_on_says_so_in_one_line_and_leaves_the_run_as_it_was(
+def test_refused_resume_prints_one_line_and_leaves_run_unchanged(
     train: Train, capfd: pytest.CaptureFixture[str], overrides: list[str], complaint: str
 ) -> None:
     folder = train("steps=1", "evaluation_rows=1")
@@ -324,9 +322,7 @@ def test_a_resume_that_cannot_go_on_says_so_in_one_line_and_leaves_the_run_as_it
     assert everything(folder) == before
 
 
-def test_a_run_that_another_process_trains_is_not_resumed_and_afterwards_it_is(
-    train: Train, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_run_is_not_resumed_while_another_process_trains_it(train: Train, capfd: pytest.CaptureFixture[str]) -> None:
     folder = train("steps=1", "evaluation_rows=1")
     before = everything(folder)
     hold = "import sys, pathlib; from rookworld_rlvr.training.run_files import locked\n"
@@ -341,15 +337,13 @@ def test_a_run_that_another_process_trains_is_not_resumed_and_afterwards_it_is(
             f"rookworld: resume: expected a run that no other process trains, got {folder}\n"
         )
         assert everything(folder) == before
-        # However it ends: it has no time to let go.
+        # A killed process cannot release the lock itself.
         other.kill()
     assert main(["train", f"resume={folder}", "steps=2"]) == 0
     assert [row["step"] for row in metrics(folder)] == [1, 2]
 
 
-def test_a_signal_ends_the_run_with_a_checkpoint_and_it_goes_on_by_resume(
-    small_overrides: list[str], tmp_path: Path
-) -> None:
+def test_sigterm_ends_run_with_a_checkpoint_and_run_resumes(small_overrides: list[str], tmp_path: Path) -> None:
     root = tmp_path / "outputs"
     command = [sys.executable, "-m", "rookworld_rlvr", "train", *small_overrides, f"output_root={root}", "steps=9999"]
     environment = os.environ | {"PYTHONPATH": str(SOURCE)}
@@ -383,16 +377,16 @@ EIGHT = (
     "optim.lr=0.001",
     "optim.micro_batch_size=2",
 )
-# With these a checkpoint too many would move: the last good one, and the best.
+# With these limits, one additional checkpoint would change the last good one and the best.
 EIGHT_LIMITS = {"GOOD_STEPS": 1, "HISTORY": 2}
 
 
 def child(arguments: Sequence[str], log: Path, *, moment: Callable[[Path, bool], bool], signals: Sequence[int]) -> int:
-    """Run the command line in a process of its own that sends itself signals at a forward pass.
+    """Run the command line in a process that sends itself signals at a forward pass; return its exit code.
 
-    `moment` is called before each, with the run's folder and whether the model is in training mode. Sent again
-    when a checkpoint is about to get its name. Returns the exit code, or minus the signal that killed it.
-    The process is forked: it has torch in memory already.
+    `moment` is called before each pass, with the run's folder and whether the model is in training mode. The signals
+    are sent again when a checkpoint is about to get its name. If a signal kills the process, the result is minus its
+    number. The process is forked, because it then has torch in memory already.
     """
     pid = os.fork()
     if pid:
@@ -426,12 +420,12 @@ def child(arguments: Sequence[str], log: Path, *, moment: Callable[[Path, bool],
         sys.addaudithook(again)
         code = main(["train", *arguments])
     finally:
-        # Before the test runner, of which this is a copy, can take over.
+        # This process is a copy of the test runner, which must not continue here.
         os._exit(code)
 
 
 def nth_pass(n: int, *, steps_done: int, training: bool) -> Callable[[Path, bool], bool]:
-    """At the n-th forward pass of that kind after so many steps."""
+    """Return a moment: the n-th forward pass in (or outside) training mode after `steps_done` steps."""
     seen = iter(range(1, 10**6))
 
     def moment(folder: Path, is_training: bool) -> bool:
@@ -447,13 +441,13 @@ def nth_pass(n: int, *, steps_done: int, training: bool) -> Callable[[Path, bool
     [
         ((), nth_pass(5, steps_done=4, training=False), [signal.SIGTERM], 4),
         pytest.param((), nth_pass(2, steps_done=4, training=True), [signal.SIGINT], 4, marks=pytest.mark.slow),
-        # Four passes for the old log-probs, four an epoch: its first update is made.
+        # Four passes compute the old log-probs and four make an epoch, so the first update is already made.
         (("objective.epochs=2",), nth_pass(10, steps_done=4, training=True), [signal.SIGTERM, signal.SIGINT], 5),
         ((), nth_pass(3, steps_done=8, training=False), [signal.SIGTERM], 8),
     ],
     ids=["while generating", "between micro-batches", "between updates", "while making the table after"],
 )
-def test_a_signal_in_the_middle_leaves_the_last_finished_step_and_no_trace_after_the_resume(
+def test_run_stopped_by_signal_inside_a_step_resumes_to_same_bits(
     train: Train,
     small_overrides: list[str],
     tmp_path: Path,
@@ -472,7 +466,7 @@ def test_a_signal_in_the_middle_leaves_the_last_finished_step_and_no_trace_after
     assert sum(line.startswith(f"stopped after {done} steps") for line in said) == 1
     assert said[-2].startswith("report: ")
     assert said[-1] == f"to resume: bash train.sh resume={(root / 'latest').resolve()}"
-    # Once at the pass, and where there was something left to save, once more when it got its name.
+    # The signals are sent at the pass and, if there is something left to save, when the checkpoint gets its name.
     times = 1 if done == 8 else 2
     assert sum("stopping after this micro-batch" in line for line in said) == times * len(signals)
     folder = (root / "latest").resolve()
@@ -485,7 +479,7 @@ def test_a_signal_in_the_middle_leaves_the_last_finished_step_and_no_trace_after
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)])
-def test_a_run_that_ended_before_its_first_checkpoint_begins_anew_in_its_folder(
+def test_run_without_checkpoint_starts_again_in_its_folder(
     train: Train, small_overrides: list[str], tmp_path: Path, number: int, code: int
 ) -> None:
     given = ("steps=2", "generator.max_new_tokens=16")
@@ -498,7 +492,7 @@ def test_a_run_that_ended_before_its_first_checkpoint_begins_anew_in_its_folder(
     arguments = [*small_overrides, *given, f"output_root={root}"]
     assert child(arguments, log, moment=in_the_table_before, signals=[number]) == code
     [folder] = root.glob("*/*-grpo")
-    # Of a run that was killed, `latest` has not been moved yet.
+    # If the run was killed, `latest` does not exist yet.
     assert (root / "latest").is_symlink() == (code == 130)
     assert not (folder / "checkpoints").exists() and not (folder / "before_rows.jsonl").exists()
     if code == 130:
@@ -518,7 +512,7 @@ def test_cutting_metrics_drops_later_steps_and_a_half_written_line(tmp_path: Pat
 
 
 class Interrupting(io.StringIO):
-    """A terminal on which Ctrl-C is pressed in the middle of the first line."""
+    """Terminal on which Ctrl-C is pressed in the middle of the first line."""
 
     def write(self, text: str) -> int:
         written = super().write(text)
@@ -527,7 +521,7 @@ class Interrupting(io.StringIO):
         return written
 
 
-def test_a_signal_in_the_middle_of_a_line_prints_that_line_once() -> None:
+def test_signal_inside_a_console_line_prints_it_once() -> None:
     file = Interrupting()
     run: Any = SimpleNamespace(console=Console(file=file, width=80), stop_requested=False)
     with _stop_on_signal(run):
@@ -537,13 +531,13 @@ def test_a_signal_in_the_middle_of_a_line_prints_that_line_once() -> None:
     assert "SIGINT: stopping" in file.getvalue()
 
 
-def test_ranks_that_look_for_a_run_side_by_side_all_find_it(tmp_path: Path) -> None:
+def test_shared_lock_does_not_hide_an_unfinished_run(tmp_path: Path) -> None:
     run = tmp_path / "2026-01-01" / "00-00-00-grpo"
     run.mkdir(parents=True)
     (run / "config.yaml").write_text("{}")
     other = os.open(run, os.O_RDONLY)
     try:
-        # Another rank looks at this moment.
+        # Another rank is searching at this moment.
         fcntl.flock(other, fcntl.LOCK_SH)
         assert list(unfinished(tmp_path)) == [run]
     finally:
@@ -552,7 +546,7 @@ def test_ranks_that_look_for_a_run_side_by_side_all_find_it(tmp_path: Path) -> N
         assert list(unfinished(tmp_path)) == []
 
 
-def test_resume_auto_goes_on_with_the_run_of_a_preset(train: Train) -> None:
+def test_resume_auto_continues_the_run_of_a_preset(train: Train) -> None:
     given = ["debug=short", "steps=2", "checkpoint_every=1", "evaluation_rows=0"]
     folder = train(*given)
     (folder / "summary.json").unlink()
@@ -561,7 +555,7 @@ def test_resume_auto_goes_on_with_the_run_of_a_preset(train: Train) -> None:
     assert [row["step"] for row in metrics(folder)] == [1, 2]
 
 
-def test_a_damaged_folder_keeps_no_run_from_being_found(make_config: Callable[..., RunConfig], tmp_path: Path) -> None:
+def test_resume_auto_skips_damaged_run_folders(make_config: Callable[..., RunConfig], tmp_path: Path) -> None:
     root = tmp_path / "outputs"
     for name, config, summary in (("04", "a: [", None), ("03", "- 1", None), ("02", "\xff", None), ("01", "{}", "[]")):
         folder = root / "2026-01-01" / name

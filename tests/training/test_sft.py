@@ -1,4 +1,4 @@
-"""Supervised fine-tuning lowers the loss, resumes where it stopped, and leaves out what is held out."""
+"""Supervised fine-tuning lowers the loss, resumes where it stopped, and leaves out held-out positions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ SMALL = SFTConfig(steps=30, batch_size=16, lr=2e-2, warmup_steps=5, save_every=1
 
 @pytest.fixture(scope="module")
 def start(new_model: Callable[[Path, int], None], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a model without training."""
+    """The folder of an untrained model."""
     folder = tmp_path_factory.mktemp("start")
     new_model(folder, 3)
     return folder
@@ -65,13 +65,13 @@ def test_the_loss_falls_on_64_examples_in_30_steps(
 ) -> None:
     training = make_training()
     losses = losses_of(training, examples, tmp_path / "model")
-    # At first all tokens are about equally likely: the logarithm of their number is 8.25.
+    # At first all tokens are about equally likely. The logarithm of their number is 8.25.
     assert len(losses) == 6 and 6.0 < losses[0] < 8.4
     assert losses[0] > losses[2] > losses[-1]
     assert sft_loss(training.policy, examples).item() < losses[0] - 2.0
 
 
-def test_the_loss_is_the_mean_cross_entropy_of_completions_and_their_ends(
+def test_sft_loss_is_mean_cross_entropy_of_completion_tokens(
     examples: list[TokenizedExample], make_training: Callable[..., SFT]
 ) -> None:
     policy = make_training().policy
@@ -83,7 +83,7 @@ def test_the_loss_is_the_mean_cross_entropy_of_completions_and_their_ends(
     assert sft_loss(policy, examples[:3]).item() == pytest.approx(torch.cat(losses).mean().item(), abs=1e-5)
 
 
-def test_an_interrupted_training_resumes_to_the_same_bits(
+def test_interrupted_sft_resumes_to_same_bits(
     examples: list[TokenizedExample], make_training: Callable[..., SFT], tmp_path: Path
 ) -> None:
     uninterrupted = make_training()
@@ -102,7 +102,7 @@ def test_an_interrupted_training_resumes_to_the_same_bits(
 def test_fine_tuning_starts_from_the_model_and_keeps_its_tokenizer(
     corpus: Any, small_model: Path, make_training: Callable[..., SFT], tmp_path: Path
 ) -> None:
-    # Examples that the model was not trained on: it has more to learn from them.
+    # The model was not trained on these examples, so it has more to learn from them.
     labelled: Sequence[Example] = read_corpus(corpus.held_out).examples
     training = make_training(path=small_model)
     assert training.policy.tokenizer.get_vocab() == AutoTokenizer.from_pretrained(small_model).get_vocab()
@@ -122,7 +122,7 @@ def test_a_folder_without_a_state_starts_a_new_training(
     assert not training.resume(tmp_path, examples) and training.step == 0
 
 
-def test_the_state_of_another_training_is_refused_by_its_option(
+def test_state_of_another_training_is_refused_with_differing_option(
     examples: list[TokenizedExample], make_training: Callable[..., SFT], tmp_path: Path
 ) -> None:
     config = replace(SMALL, steps=2)
@@ -143,7 +143,7 @@ def test_the_state_of_another_training_is_refused_by_its_option(
     assert often.resume(tmp_path, examples) and often.step == 2
 
 
-def test_a_damaged_state_is_one_line(
+def test_damaged_sft_state_is_refused_in_one_line(
     examples: list[TokenizedExample], make_training: Callable[..., SFT], tmp_path: Path
 ) -> None:
     training = make_training(replace(SMALL, steps=1))
@@ -162,7 +162,7 @@ def test_a_damaged_state_is_one_line(
             training.resume(tmp_path, examples)
 
 
-def test_an_epoch_has_every_example_once_in_an_order_of_the_seed(examples: list[TokenizedExample]) -> None:
+def test_epoch_has_every_example_once_in_an_order_set_by_seed(examples: list[TokenizedExample]) -> None:
     def epoch(seed: int) -> list[list[TokenizedExample]]:
         return list(islice(batches(examples, 16, seed), 4))
 
@@ -172,7 +172,7 @@ def test_an_epoch_has_every_example_once_in_an_order_of_the_seed(examples: list[
     assert two_epochs[4:] != two_epochs[:4]
 
 
-def test_the_saved_folder_loads_with_the_plain_auto_classes(
+def test_saved_folder_loads_with_transformers_auto_classes(
     examples: list[TokenizedExample], make_training: Callable[..., SFT], tmp_path: Path
 ) -> None:
     training = make_training(replace(SMALL, steps=2))
@@ -183,14 +183,14 @@ def test_the_saved_folder_loads_with_the_plain_auto_classes(
     assert all(torch.equal(learned[name].bfloat16(), saved[name].bfloat16()) for name in learned)
 
 
-def test_examples_longer_than_the_model_are_left_out() -> None:
+def test_examples_longer_than_model_positions_are_left_out() -> None:
     prompt = "P: rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1 "
     long, short = (Example(Task.policy, prompt, "M: " + "e2e4 " * count) for count in (120, 5))
-    # P:, 32 pieces twice, and six more (side, castling, " -", two numbers, a space); M:, five moves, a space; end.
+    # 71 of the prompt: P:, 32 pieces twice, six more. 13 of the completion: M:, five moves of two, a space, the end.
     assert [len(example.tokens) for example in tokenize([long, short], build_tokenizer(), 256)] == [84]
 
 
-def test_positions_held_out_or_excluded_are_not_learned_from(
+def test_sft_leaves_out_held_out_and_excluded_positions(
     make_lines: Callable[[int, int], list[str]], tmp_path: Path
 ) -> None:
     own, excluded = make_lines(8, 6), make_lines(9, 3)
@@ -208,7 +208,7 @@ def test_positions_held_out_or_excluded_are_not_learned_from(
 
 
 @pytest.mark.parametrize("changes", [{"steps": 0}, {"batch_size": 0}, {"lr": 0.0}, {"weight_decay": -1.0}], ids=str)
-def test_options_that_train_nothing_are_refused(changes: dict[str, Any]) -> None:
+def test_sft_options_out_of_range_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="expected"):
         SFTConfig(**changes)
 

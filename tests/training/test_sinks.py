@@ -1,4 +1,4 @@
-"""Sinks of metrics, read back from the trackers' own files."""
+"""Sinks of metrics: the trackers' files, and the lines on the console."""
 
 import json
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def test_wandb_works_offline_without_an_account(train: Train, wandb_records: Cal
 
 
 @pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed")
-def test_wandb_disabled_by_its_variable_writes_nothing(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_disabled_by_environment_variable_writes_nothing(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "disabled")
     folder = train("logging=wandb", "steps=1", "evaluation_rows=0")
     assert not list(folder.glob("wandb/*")) and len(rows(folder)) == 1
@@ -63,7 +63,7 @@ TRACKED = ("steps=2", "evaluation_rows=2", "rollouts_every=1")
 
 
 def tensorboard_keys(folder: Path) -> tuple[set[str], set[str]]:
-    """The names of scalars, and of all else."""
+    """Return the names of the scalars, and the names of everything else."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(folder / "tensorboard"))
@@ -103,20 +103,20 @@ def test_the_console_has_a_line_per_step() -> None:
     assert "reward +0.250  kl 0.2500  entropy 0.250  grad 0.25  lr 2.5e-01" in lines[0]
 
 
-def test_a_step_s_line_says_how_long_the_others_will_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_console_line_estimates_remaining_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 3.0, 100.0, 400.0])
     monkeypatch.setattr(sinks.time, "monotonic", lambda: next(clock))
     shown = StringIO()
     sink = ConsoleSink(Console(file=shown, width=160), total_steps=9)
     for step in (5, 6, 7, 9):
         sink.write(step, {"reward/mean": 0.25})
-    # After the first step in 3 s each of the three left takes 3 s; then 50 s each; the last line needs none.
+    # The estimate is 3 s for each of three remaining steps, then 50 s for each of two. The last line has no estimate.
     assert [line.partition("+0.250")[2].strip() for line in shown.getvalue().splitlines()] == [
         "", "0:09 left", "1:40 left", "",
     ]  # fmt: skip
 
 
-def test_progress_without_a_terminal_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_without_terminal_prints_occasional_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 10.0, 40.0, 50.0, 80.0])
     monkeypatch.setattr(run.time, "monotonic", lambda: next(clock))
     shown = StringIO()

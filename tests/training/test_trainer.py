@@ -1,4 +1,4 @@
-"""A run: what it leaves behind, and what it does when a gradient is not finite."""
+"""A run: the files that it writes, and its actions after non-finite gradients and losses."""
 
 import json
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def json_lines(file: Path) -> list[dict[str, Any]]:
 
 
 def checkpoints(folder: Path) -> list[str]:
-    """The names of the checkpoints in a run's folder, without the links `best` and `last_good`."""
+    """Return the names of the checkpoints in a run's folder, without the links `best` and `last_good`."""
     return sorted(path.name for path in (folder / "checkpoints").iterdir() if not path.is_symlink())
 
 
@@ -54,7 +54,7 @@ def finished(small_overrides: list[str], tmp_path_factory: pytest.TempPathFactor
     return (root / "latest").resolve()
 
 
-def test_a_run_s_folder_is_named_by_date_time_and_name_and_latest_leads_to_it(finished: Path) -> None:
+def test_run_folder_is_named_by_date_and_latest_points_to_it(finished: Path) -> None:
     root = finished.parents[1]
     assert (root / "latest").is_symlink() and finished.parent.parent == root
     assert finished.name.endswith("-four") and len(finished.parent.name.split("-")) == 3
@@ -63,11 +63,11 @@ def test_a_run_s_folder_is_named_by_date_time_and_name_and_latest_leads_to_it(fi
     assert {path.name for path in finished.iterdir()} == contents
 
 
-def test_metrics_are_an_object_a_step_and_every_key_is_declared(finished: Path) -> None:
+def test_metrics_have_one_object_per_step_and_every_key_is_declared(finished: Path) -> None:
     rows = json_lines(finished / "metrics.jsonl")
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     families = {key for key in METRICS if key.endswith("/*")}
-    # tests/training/test_engine_run.py has a run that an engine judges.
+    # tests/training/test_engine_run.py has a run that is scored by an engine.
     of_engines = {key for key in METRICS if key.startswith("judge/engine_")}
     assert len(of_engines) == 4
     # tests/training/test_validation.py has runs with a learning curve.
@@ -93,7 +93,7 @@ def test_rollouts_hold_the_best_and_worst_of_each_group(finished: Path) -> None:
         assert worst["prompt"] == best["prompt"] and worst["reward"] <= best["reward"]
 
 
-def test_the_summary_has_the_contract_s_keys_and_tables(finished: Path) -> None:
+def test_summary_has_required_keys_and_tables(finished: Path) -> None:
     summary = json.loads((finished / "summary.json").read_text())
     assert summary.keys() >= SUMMARY_KEYS
     assert (summary["steps"], summary["stopped"]) == (4, "finished")
@@ -106,7 +106,7 @@ def test_the_summary_has_the_contract_s_keys_and_tables(finished: Path) -> None:
     assert summary["peak_rss_gib"] > 0.1 and summary["completions_per_s"] > 0
 
 
-def test_checkpoints_load_with_the_plain_auto_classes_and_have_learned(finished: Path, small_model: Path) -> None:
+def test_checkpoints_load_with_auto_classes_and_their_weights_differ(finished: Path, small_model: Path) -> None:
     folders = [finished / "checkpoints" / name for name in checkpoints(finished)]
     assert [folder.name for folder in folders] == ["step-0", "step-2", "step-4"]
     begun = AutoModelForCausalLM.from_pretrained(small_model, dtype=torch.float32)
@@ -118,7 +118,7 @@ def test_checkpoints_load_with_the_plain_auto_classes_and_have_learned(finished:
     assert not torch.equal(heads[1], heads[2]) and not torch.equal(heads[2], heads[3])
 
 
-def test_the_saved_config_is_resolved_and_says_what_was_given(finished: Path, make_config: Any) -> None:
+def test_saved_config_is_resolved_and_equals_the_run_config(finished: Path, make_config: Any) -> None:
     from omegaconf import OmegaConf
 
     saved = OmegaConf.load(finished / "config.yaml")
@@ -134,14 +134,14 @@ def test_the_saved_config_is_resolved_and_says_what_was_given(finished: Path, ma
     )
 
 
-def test_the_newest_checkpoints_stay_beside_the_last_good_one_and_the_last_step_has_one(train: Train) -> None:
+def test_newest_last_good_and_final_checkpoints_are_kept(train: Train) -> None:
     folder = train("steps=5", "checkpoint_every=1", "keep_checkpoints=3", "evaluation_rows=0")
     assert checkpoints(folder) == ["step-0", "step-3", "step-4", "step-5"]
     folder = train("steps=3", "checkpoint_every=2", "keep_checkpoints=1", "evaluation_rows=0", root="other")
     assert checkpoints(folder) == ["step-0", "step-3"]
 
 
-def test_evaluating_before_the_run_changes_nothing_that_is_trained(train: Train) -> None:
+def test_evaluation_before_training_does_not_change_trained_weights(train: Train) -> None:
     heads = []
     for rows in (0, 2):
         folder = train("steps=2", f"evaluation_rows={rows}", root=f"rows{rows}")
@@ -150,7 +150,7 @@ def test_evaluating_before_the_run_changes_nothing_that_is_trained(train: Train)
 
 
 def poison(policy: Policy, backwards: set[int]) -> None:
-    """NaN into one gradient at these backward passes, counted from 0."""
+    """Make one gradient NaN at these backward passes, counted from 0."""
     seen = iter(range(10**6))
 
     def hook(gradient: Tensor) -> Tensor:
@@ -159,7 +159,7 @@ def poison(policy: Policy, backwards: set[int]) -> None:
     policy.model.transformer.ln_f.weight.register_hook(hook)
 
 
-def test_one_gradient_that_is_not_finite_skips_its_update_and_nothing_else(make_saved_run: Callable[..., Run]) -> None:
+def test_non_finite_gradient_skips_only_its_own_update(make_saved_run: Callable[..., Run]) -> None:
     run = make_saved_run("steps=3", "checkpoint_every=1", "keep_checkpoints=9", "evaluation_rows=0", CONSTANT_LR)
     poison(run.context.policy, {1})
     train_run(run)
@@ -176,7 +176,7 @@ def test_one_gradient_that_is_not_finite_skips_its_update_and_nothing_else(make_
     assert all(value.isfinite().all() for value in weights[2].values())
 
 
-def test_too_many_faults_in_a_row_give_up_with_exit_code_4_and_a_diagnosis(
+def test_too_many_faults_in_a_row_exit_with_code_4_and_diagnosis(
     train: Train, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def poisoned(*arguments: Any) -> Policy:
@@ -186,7 +186,7 @@ def test_too_many_faults_in_a_row_give_up_with_exit_code_4_and_a_diagnosis(
 
     monkeypatch.setattr(build, "load_policy", poisoned)
     given = ("steps=9", "recovery.max_consecutive_nans=2", "evaluation_rows=0", "rollouts_every=0")
-    # Rows of similar length: one backward pass a step.
+    # These rows have similar lengths, so a step makes one backward pass.
     short = ("data.mixture.environment=0", "generator.max_new_tokens=8")
     folder = train(*given, *short, exit_code=4)
     diagnosis = (folder / "diagnosis.txt").read_text()
@@ -198,8 +198,8 @@ def test_too_many_faults_in_a_row_give_up_with_exit_code_4_and_a_diagnosis(
     assert not (folder / "summary.json").exists()
 
 
-def test_a_loss_that_is_not_finite_is_a_fault_too(make_saved_run: Callable[..., Run]) -> None:
-    # Before the first update KL is 0; after one at this rate it is above 1 nat, which overflows.
+def test_non_finite_loss_is_a_fault(make_saved_run: Callable[..., Run]) -> None:
+    # Before the first update KL is 0. After an update at this rate it is above 1 nat, so the loss overflows.
     given = ("steps=3", "kl.coef=3e38", "optim.lr=0.1", "evaluation_rows=0", "recovery.max_consecutive_nans=1")
     run = make_saved_run(*given)
     with pytest.raises(TrainingGaveUpError, match=r"2 faults in a row, .* the last was loss \(loss: "):

@@ -1,4 +1,4 @@
-"""Rows held back from training, and the one number that decisions look at."""
+"""Rows held back from training, and the validation score on which decisions are based."""
 
 import json
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def test_the_last_rows_of_each_task_are_held_back_with_their_positions(examples:
     keys = {example_key(row) for row in held_back}
     assert train and not keys & {example_key(row) for row in train}
     assert set(train) == {row for row in examples if example_key(row) not in keys}
-    # A row of a position that is held back is not trained on, wherever it stands.
+    # A row with a held-back position is not trained on, wherever it is in the data.
     again = hold_back(Data((held_back[0], *examples), (), frozenset()), 3)
     assert set(again.train) == set(train)
 
@@ -62,7 +62,7 @@ def rows(**values: list[float]) -> list[Row]:
     ]
 
 
-def test_the_score_is_the_mean_over_tasks_not_over_rows() -> None:
+def test_validation_score_is_mean_over_tasks_not_over_rows() -> None:
     metrics = validation_metrics(rows(policy=[1.0, 0.0, 0.0, 0.0], environment=[1.0]))
     assert metrics == {
         "validation/score": 0.625,
@@ -72,7 +72,7 @@ def test_the_score_is_the_mean_over_tasks_not_over_rows() -> None:
     assert validation_metrics(rows(policy=[1.0, 0.0]))["validation/score"] == 0.5
 
 
-def test_keys_of_few_rows_are_left_out_of_the_curve() -> None:
+def test_validation_keys_with_few_rows_are_left_out() -> None:
     loss = "policy/win_probability_loss"
     many = [Row(place, Example(Task.policy, "", None), {f"sampled/{loss}": 0.25}) for place in range(30)]
     scored = rows(policy=[1.0])
@@ -82,7 +82,7 @@ def test_keys_of_few_rows_are_left_out_of_the_curve() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"every": -1}, {"rows": 0}], ids=str)
-def test_a_validation_without_rows_is_refused(changes: dict[str, int]) -> None:
+def test_validation_options_out_of_range_are_refused(changes: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="validation: expected every from 0 and rows from 1"):
         ValidationConfig(**changes)
 
@@ -94,7 +94,7 @@ def lines_of(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_the_start_every_so_many_steps_and_the_last_one_are_validated(train: Callable[..., Path]) -> None:
+def test_start_every_nth_step_and_last_step_are_validated(train: Callable[..., Path]) -> None:
     folder = train(*GIVEN, "validation.every=2", "checkpoint_every=1")
     lines = lines_of(folder)
     assert [line["step"] for line in lines if "validation/score" in line] == [0, 2, 3]
@@ -104,13 +104,13 @@ def test_the_start_every_so_many_steps_and_the_last_one_are_validated(train: Cal
     assert (folder / "checkpoints/best").resolve().name == f"step-{recovery['best_step']}"
 
 
-def test_a_run_of_few_rows_has_no_curve_and_its_newest_checkpoint_is_the_best(train: Callable[..., Path]) -> None:
+def test_newest_checkpoint_is_best_in_run_with_too_few_rows_to_validate(train: Callable[..., Path]) -> None:
     folder = train(*GIVEN, "validation.every=1", "data.limit=8")
     assert [line["step"] for line in lines_of(folder)] == [1, 2, 3]
     assert (folder / "checkpoints/best").resolve().name == "step-3"
 
 
-def test_training_is_the_same_with_and_without_a_learning_curve(train: Callable[..., Path]) -> None:
+def test_validation_does_not_change_training(train: Callable[..., Path]) -> None:
     own = ("validation/", "time/", "throughput/", "memory/")
     steps, weights = [], []
     for every in (0, 1):
@@ -121,8 +121,8 @@ def test_training_is_the_same_with_and_without_a_learning_curve(train: Callable[
     assert steps[0] == steps[1] and weights[0] == weights[1]
 
 
-def test_simple_rules_lose_what_their_moves_lose() -> None:
-    # White can take the queen or the pawn; to take the queen is best.
+def test_rule_losses_are_win_probability_losses_of_their_moves() -> None:
+    # White can take the queen or the pawn. Taking the queen is best.
     fen = "k7/8/8/3q1p2/4P3/8/8/K7 w - - 0 1"
     lines = [(move.uci(), 9.0 if move.uci() == "e4d5" else 0.0) for move in chess.Board(fen).legal_moves]
     losses = rule_losses({fen: Analysis(fen, tuple(lines))})

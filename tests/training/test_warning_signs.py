@@ -1,4 +1,4 @@
-"""Warning signs: what shows each, what does not, and that console, trackers and report tell the same."""
+"""Warning signs: the metrics that raise each, and their display in console, trackers and report."""
 
 import json
 import math
@@ -25,21 +25,21 @@ def shown(steps: list[Mapping[str, float]]) -> set[Sign]:
 
 
 def calm(count: int = 3 * WINDOW, **others: Callable[[int], float]) -> list[Mapping[str, float]]:
-    """Steps of a run that goes well, but for the metrics given; `__` stands for a slash."""
+    """Return the metrics of a healthy run, except for those given; `__` in their names stands for a slash."""
     changed = {key.replace("__", "/"): value for key, value in others.items()}
     return [CALM | {key: value(step) for key, value in changed.items()} for step in range(count)]
 
 
-def test_a_calm_run_shows_none() -> None:
+def test_calm_run_shows_no_warning_sign() -> None:
     assert shown(calm()) == set()
 
 
 @pytest.mark.parametrize(("kl", "steps", "expected"), [
     (0.2, WINDOW - 1, set()), (0.2, WINDOW, {Sign.kl}), (0.09, WINDOW, set()),
-    # A run begins at 0, and is given two windows to leave it.
+    # KL is 0 at the start of a run, and may stay low for two windows.
     (0.0, 2 * WINDOW, set()), (0.0, 2 * WINDOW + 1, {Sign.kl}),
 ])  # fmt: skip
-def test_kl_outside_its_range_in_the_mean_of_a_window(kl: float, steps: int, expected: set[Sign]) -> None:
+def test_window_mean_of_kl_outside_its_range_is_a_sign(kl: float, steps: int, expected: set[Sign]) -> None:
     assert shown(calm(steps, kl__reference=lambda _: kl)) == expected
 
 
@@ -50,19 +50,19 @@ def test_a_swing_about_one_level_is_an_oscillation(key: str, period: int) -> Non
     assert shown(swing) == {Sign.oscillation}
 
 
-def test_a_rise_and_noise_are_no_oscillation() -> None:
+def test_trend_and_noise_are_not_an_oscillation() -> None:
     assert shown(calm(reward__mean=lambda step: 0.5 + 0.01 * step)) == set()
     rng = random.Random(1)
-    # At the window of a real run: over few steps chance alone swings.
+    # 40 values, as in a real run: over fewer steps noise alone looks like a swing.
     for _ in range(300):
         assert strongest_swing([rng.gauss(0.7, 0.05) for _ in range(40)])[1] > -0.6
 
 
-def test_groups_without_variance() -> None:
+def test_mostly_zero_variance_groups_are_a_sign() -> None:
     assert shown(calm(group__zero_variance_fraction=lambda _: 0.6)) == {Sign.no_variance}
 
 
-def test_a_validation_score_that_falls_is_forgetting_by_task() -> None:
+def test_falling_validation_score_of_one_task_is_forgetting() -> None:
     steps = calm()
     scores = iter([0.9, 0.92, 0.8, 0.8])
     validated = [
@@ -73,14 +73,14 @@ def test_a_validation_score_that_falls_is_forgetting_by_task() -> None:
     assert shown(validated) == {Sign.forgetting}
 
 
-def test_a_sign_is_told_once_and_again_after_it_has_gone() -> None:
+def test_sign_is_returned_once_and_again_after_it_disappeared() -> None:
     watch = SignWatch(4)
     high = [value for value in (0.2, 0.01, 0.2) for _ in range(8)]
     signs = [bool(watch.observe(CALM | {"kl/reference": value})) for value in high]
     assert signs.count(True) == 2
 
 
-def test_injected_faults_show_in_console_tracker_and_report_and_resuming_forgets_none(
+def test_warning_signs_appear_in_console_tracker_and_report(
     train: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = loop.step_metrics
@@ -113,7 +113,7 @@ def test_injected_faults_show_in_console_tracker_and_report_and_resuming_forgets
     assert all(events.Scalars(f"warning/{sign}")[-1].value == 1 for sign in Sign)
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert all(f"<b>Warning</b> {sign}, shown after" in page for sign in Sign)
-    # A resumed run has seen the steps before: nothing is reported a second time.
+    # The resumed run replays the earlier metrics and prints no sign a second time.
     train(f"resume={folder}", "evaluation_rows=0", "steps=11")
     assert "warning at step" not in capsys.readouterr().out
     assert "warning/kl" in (folder / "metrics.jsonl").read_text().splitlines()[-1]

@@ -1,4 +1,4 @@
-"""The task set in environments/ by verifiers itself: it validates, and pays what a run pays."""
+"""The task set in environments/, run by verifiers itself: it validates and gives the rewards of a run."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ sys.path.insert(0, str(FOLDER))
 
 
 def test_vf_validate_accepts_the_task_set(tmp_path: Path) -> None:
-    # Gold: a label earns what a right answer earns. Noop: an empty answer does not.
+    # The command checks that a label earns the reward of a right answer (gold) and an empty answer does not (noop).
     command = [str(Path(sys.executable).with_name("vf-validate")), "rookworld-chess", "--rich", "false"]
     given = ["--runtime.type", "subprocess", "--taskset.num-tasks", "24", "-o", str(tmp_path)]
     paths = os.pathsep.join([str(ROOT / "src"), str(FOLDER)])
@@ -32,14 +32,14 @@ def test_vf_validate_accepts_the_task_set(tmp_path: Path) -> None:
     assert result["total"] == 24 and result["valid_rate"] == 1.0
 
 
-def test_two_hundred_transcripts_earn_what_a_run_pays() -> None:
+def test_verifiers_rewards_equal_those_of_a_run() -> None:
     from rookworld_chess.taskset import RookworldChessConfig, RookworldChessTaskset
 
     from rookworld_rlvr.rewards.scorer import ScoreRequest, make_scorer
 
     tasks = list(RookworldChessTaskset(RookworldChessConfig(num_tasks=200)))
     assert len(tasks) == 200 and len({task.data.prompt_text[0] for task in tasks}) == 2
-    # Right answers, those of another row, cut ones, and nothing.
+    # Right answers, answers of another row, cut answers and empty ones.
     said = [
         ("", task.data.expected[: len(task.data.expected) // 2], tasks[i - 1].data.expected, task.data.expected)[i % 4]
         for i, task in enumerate(tasks)
@@ -54,7 +54,7 @@ def test_two_hundred_transcripts_earn_what_a_run_pays() -> None:
     assert theirs == ours and len(set(ours)) > 20
 
 
-def test_one_task_can_be_asked_alone() -> None:
+def test_task_set_can_be_limited_to_one_task() -> None:
     from rookworld_chess.taskset import RookworldChessConfig, RookworldChessTaskset
 
     tasks = list(RookworldChessTaskset(RookworldChessConfig(task="environment", num_tasks=5)))

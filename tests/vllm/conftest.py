@@ -1,4 +1,4 @@
-"""A vLLM engine in this process, a server in another, and a trainer of the shipped model, whose head is tied."""
+"""A vLLM engine in this process, a server in another, and a trainer of the shipped model with its tied head."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ from rookworld_rlvr.rollout.vllm_server import VLLMServerGenerator
 from rookworld_rlvr.training.config import RunConfig
 
 HERE = Path(__file__).parent
-# It imports vllm.
+# gloo_transfer.py imports vllm.
 collect_ignore = ["gloo_transfer.py"]
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 PATIENCE_S = 120
@@ -47,7 +47,7 @@ def prompts(policy: Policy) -> list[tuple[int, ...]]:
 
 @pytest.fixture(scope="session")
 def engine() -> Any:
-    """`generator=vllm`; a process has one, so the tests take it in turns."""
+    """Engine of `generator=vllm`. A process can have only one, so the tests share it."""
     from rookworld_rlvr.rollout.vllm_engine import VLLMGenerator
 
     policy = load_policy(ModelConfig(), torch.device("cpu"), Precision.fp32)
@@ -58,7 +58,7 @@ class ServerProcess:
     """A server as a user starts it, which can be killed and started again at the same address."""
 
     def __init__(self, log: Path, *options: str) -> None:
-        """`options` go on the server's command line."""
+        """Start the server. `options` are added to its command line."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -85,11 +85,11 @@ class ServerProcess:
                 time.sleep(0.5)
 
     def freeze(self) -> None:
-        """Stop it without an end: it takes requests and never answers."""
+        """Stop the server without ending it, so that it accepts requests and never answers."""
         os.killpg(self._process.pid, signal.SIGSTOP)
 
     def kill(self) -> None:
-        """With its engine, at once: as a machine dies. May be killed already."""
+        """Kill the server and its engine at once, as if the machine had died. They may be dead already."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -97,7 +97,7 @@ class ServerProcess:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """`python -m rookworld_rlvr.rollout.vllm_serve tiny`."""
+    """Server started by `python -m rookworld_rlvr.rollout.vllm_serve tiny`."""
     process = ServerProcess(tmp_path_factory.mktemp("server") / "log.txt")
     try:
         process.wait()
@@ -108,13 +108,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @pytest.fixture
 def make_server(tmp_path: Path) -> Callable[..., ServerProcess]:
-    """Servers of a test's own; it ends them."""
+    """Function that starts a server for one test, which must end it."""
     return lambda *options: ServerProcess(tmp_path / "log.txt", *options)
 
 
 @pytest.fixture
 def make_client(server: ServerProcess) -> Callable[..., VLLMServerGenerator]:
-    """`generator=vllm_server`, of a policy."""
+    """Function that builds the generator of `generator=vllm_server` for a policy."""
 
     def make(policy: Policy, *, retries: int = 0) -> VLLMServerGenerator:
         config = GeneratorConfig(max_new_tokens=64, batch_size=64, vllm=VLLMConfig(retries=retries))
@@ -125,7 +125,7 @@ def make_client(server: ServerProcess) -> Callable[..., VLLMServerGenerator]:
 
 @pytest.fixture
 def sampler(request: pytest.FixtureRequest, policy: Policy) -> Generator:
-    """The generator that a test names, with the policy's weights."""
+    """The generator named by the test's parameter, with the policy's weights."""
     if request.param == "vllm_server":
         client: Generator = request.getfixturevalue("make_client")(policy)
         return client
@@ -136,7 +136,7 @@ def sampler(request: pytest.FixtureRequest, policy: Policy) -> Generator:
 
 @pytest.fixture
 def tiny_overrides(small_overrides: list[str]) -> list[str]:
-    """A run of the shipped model on the small corpus."""
+    """Overrides for a run of the shipped model on the small corpus."""
     return [*small_overrides, "model.path=tiny", "generator.max_new_tokens=64", "generator.vllm.kv_cache_gib=0.25"]
 
 

@@ -29,7 +29,7 @@ PATIENCE = timedelta(seconds=60)
 
 
 def join(info: Any, rank: int) -> Any:
-    """The process group of the trainer, rank 0, and a server's worker."""
+    """Return the process group of the trainer (rank 0) and a server's worker."""
     store = dist.TCPStore(info.master_address, info.master_port, info.world_size, rank == 0, PATIENCE)
     return dist.ProcessGroupGloo(store, rank, info.world_size, PATIENCE)
 
@@ -41,7 +41,7 @@ def broadcast(group: Any, tensor: torch.Tensor) -> None:
 
 
 class GlooWorkerEngine(NCCLWeightTransferEngine):
-    """The worker's end."""
+    """The worker's end of the transfer."""
 
     def init_transfer_engine(self, init_info: Any) -> None:
         self.group = join(init_info, rank=init_info.rank_offset)
@@ -58,13 +58,13 @@ class GlooWorkerEngine(NCCLWeightTransferEngine):
 
 
 class GlooTrainerInitInfo(NCCLTrainerInitInfo):
-    """Message of the trainer to its own end."""
+    """Initialisation of the trainer's end of the transfer."""
 
     backend: ClassVar[str] = BACKEND
 
 
 class GlooTrainerEngine(NCCLTrainerWeightTransferEngine):
-    """The trainer's end."""
+    """The trainer's end of the transfer."""
 
     init_info_cls = GlooTrainerInitInfo
 
@@ -88,11 +88,11 @@ class GlooTrainerEngine(NCCLTrainerWeightTransferEngine):
 
 
 class GlooExtension(WorkerExtension):
-    """Loaded by the server's worker, which then knows the backend."""
+    """Extension whose import registers the backend in the server's worker."""
 
 
 def register_trainer() -> None:
-    """Let a trainer in this process drive the backend."""
+    """Register the backend for a trainer in this process."""
     vllm_weights.BACKENDS[BACKEND] = (__name__, GlooTrainerInitInfo.__name__)
     if BACKEND not in WeightTransferTrainerFactory._registry:
         WeightTransferTrainerFactory.register_engine(BACKEND, GlooTrainerEngine)

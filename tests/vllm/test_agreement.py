@@ -1,4 +1,4 @@
-"""vLLM's log-probs are the trainer's, after real updates, in both modes; and what it samples repeats."""
+"""vLLM's log-probs equal the trainer's after real updates, in both modes, and its samples are reproducible."""
 
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
@@ -22,7 +22,7 @@ Groups = Sequence[Sequence[SampledCompletion]]
 
 
 def largest_gap(model: Any, prompts: Prompts, groups: Groups, temperature: float) -> float:
-    """Between the sampler's log-probs and those of one plain pass through the model for each completion."""
+    """Return the largest gap between the sampler's log-probs and those of one plain pass for each completion."""
     gaps = []
     for prompt, group in zip(prompts, groups, strict=True):
         for done in group:
@@ -36,7 +36,7 @@ def largest_gap(model: Any, prompts: Prompts, groups: Groups, temperature: float
 
 @MODES
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_logprobs_agree_with_the_trainer_s_after_twenty_updates(
+def test_vllm_logprobs_agree_with_trainer_after_twenty_updates(
     sampler: Generator, temperature: float, prompts: Prompts, make_context: Callable[..., Any]
 ) -> None:
     context = make_context(f"generator.temperature={temperature}", "kl.coef=0", "recovery.enabled=false")
@@ -47,7 +47,7 @@ def test_logprobs_agree_with_the_trainer_s_after_twenty_updates(
     for step in range(UPDATES):
         report = grpo_step(context, step)
         assert report.fault is None and report.updates == 1
-        # The trainer's own pass over the step's tokens, before it updates.
+        # The ratio to the trainer's own pass over the step's tokens, before its update.
         assert abs(step_metrics(report, context)["sampler/ratio_raw_max"] - 1) < BOUND_NAT
     assert checksum(model) != before and float((model.lm_head.weight.detach() - head).abs().max()) > 0.01
     sampler.sync(model)
@@ -59,7 +59,7 @@ def test_logprobs_agree_with_the_trainer_s_after_twenty_updates(
 
 
 @MODES
-def test_greedy_completions_are_those_of_the_reference_generator(
+def test_vllm_greedy_completions_equal_those_of_hf_generator(
     sampler: Generator, policy: Policy, prompts: Prompts
 ) -> None:
     reference = HFGenerator(
@@ -93,7 +93,7 @@ def test_a_completion_ends_with_its_end_token_or_at_the_limit(
 
 
 @MODES
-def test_seeds_decide_what_is_sampled_and_the_random_state_is_left_alone(sampler: Generator, prompts: Prompts) -> None:
+def test_seeds_determine_vllm_samples_and_rng_state_is_unchanged(sampler: Generator, prompts: Prompts) -> None:
     def sampled(seed: int) -> list[list[tuple[int, ...]]]:
         seeds = range(seed, seed + len(prompts))
         groups = sampler.generate(prompts, group_size=4, temperature=1.0, seeds=seeds)
@@ -102,6 +102,6 @@ def test_seeds_decide_what_is_sampled_and_the_random_state_is_left_alone(sampler
     state = torch.get_rng_state()
     first = sampled(0)
     assert sampled(0) == first != sampled(100)
-    # Neither the members of a group are copies, nor the groups of equal prompts.
+    # Members of a group differ, and so do the groups of two equal prompts.
     assert len(set(first[0])) > 1 and first[0] != first[-1]
     assert torch.equal(torch.get_rng_state(), state)

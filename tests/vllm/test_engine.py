@@ -1,4 +1,4 @@
-"""The engine in this process: what it holds is read back from its kernels, and nothing old is left after a sync."""
+"""The engine in this process: its weights are read back from its kernels, and a sync leaves nothing stale."""
 
 import json
 from importlib.util import find_spec
@@ -45,7 +45,7 @@ def named_weights(model: Any) -> dict[str, torch.Tensor]:
         "model.norm.weight",
     ],
 )
-def test_one_bit_of_one_weight_in_the_engine_is_noticed(engine: Any, policy: Policy, name: str) -> None:
+def test_flipped_weight_bit_in_the_engine_is_detected(engine: Any, policy: Policy, name: str) -> None:
     engine.sync(policy.model)
     assert engine.weights_checksum() == checksum(policy.model)
     weights = named_weights(policy.model)
@@ -54,19 +54,19 @@ def test_one_bit_of_one_weight_in_the_engine_is_noticed(engine: Any, policy: Pol
     assert engine.weights_checksum() != checksum(policy.model)
 
 
-def test_the_stale_head_that_vllm_leaves_behind_is_noticed(engine: Any, policy: Policy) -> None:
+def test_stale_lm_head_in_vllm_is_detected(engine: Any, policy: Policy) -> None:
     engine.sync(policy.model)
     weights = named_weights(moved(policy.model))
     engine._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights.items())})
     assert engine.weights_checksum().endswith("stale lm_head")
     with pytest.raises(GeneratorError, match=r"expected the trainer's weights .* stale lm_head"):
-        # The check that every sync ends with.
+        # Every sync ends with this check.
         require_weights(expected_weights(policy.model, torch.float32), engine._held_checksum())
     engine.sync(policy.model)
     assert engine.weights_checksum() == checksum(policy.model)
 
 
-def test_nothing_of_a_prompt_is_remembered_over_a_sync(engine: Any, policy: Policy, prompts: Any) -> None:
+def test_weight_sync_clears_the_prefix_cache(engine: Any, policy: Policy, prompts: Any) -> None:
     # Longer than a block of the cache, which holds 128 tokens.
     long = (prompts[0] * 9)[:200]
 
@@ -79,7 +79,7 @@ def test_nothing_of_a_prompt_is_remembered_over_a_sync(engine: Any, policy: Poli
     moved(policy.model, 0.02)
     with torch.no_grad():
         logprobs = torch.log_softmax(policy.model(torch.tensor([long])).logits[0, -1], dim=-1)
-    # The trap is there: the new weights read keys and values of the old ones.
+    # Without a sync, the new weights read keys and values that the old weights cached.
     engine._engine.collective_rpc("rookworld_load", args=(named_weights(policy.model), "trainer"))
     token, logprob = first_logprob()
     assert abs(logprob - float(logprobs[token])) > 1e-3
@@ -95,7 +95,7 @@ def test_a_second_engine_in_the_process_of_a_rank_is_refused(engine: Any, policy
     assert engine.weights_checksum() == checksum(policy.model)
 
 
-def test_vllm_leaves_random_states_and_threads_of_the_trainer_alone(engine: Any, policy: Policy, prompts: Any) -> None:
+def test_vllm_keeps_rng_state_and_lets_trainer_set_threads(engine: Any, policy: Policy, prompts: Any) -> None:
     state, threads = torch.get_rng_state(), torch.get_num_threads()
     engine.sync(policy.model)
     engine.generate(prompts[:1], group_size=1, temperature=0.0)
@@ -105,7 +105,7 @@ def test_vllm_leaves_random_states_and_threads_of_the_trainer_alone(engine: Any,
     torch.set_num_threads(threads)
 
 
-def test_an_exception_inside_the_engine_is_a_fault_of_the_step(
+def test_exception_inside_the_engine_raises_generator_error(
     engine: Any, prompts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: Any, **__: Any) -> None:
@@ -119,11 +119,11 @@ def test_an_exception_inside_the_engine_is_a_fault_of_the_step(
         engine.weights_checksum()
 
 
-# From here on engines are started that end the one of the session, so these stand last.
+# The tests below start engines that end the session's engine, so they must come last.
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_weights_that_vllm_packs_together_are_read_back_apart(tied: bool) -> None:
+def test_fused_vllm_weights_are_read_back_separately(tied: bool) -> None:
     from rookworld_rlvr.rollout.vllm_engine import VLLMGenerator
 
     shape = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "vocab_size": 130}
@@ -137,7 +137,7 @@ def test_weights_that_vllm_packs_together_are_read_back_apart(tied: bool) -> Non
     assert generator.weights_checksum() == checksum(model)
 
 
-def test_a_run_in_bf16_passes_its_checks_and_learns(tiny_overrides: list[str], tmp_path: Path, capfd: Any) -> None:
+def test_bf16_run_with_vllm_passes_preflight_and_trains(tiny_overrides: list[str], tmp_path: Path, capfd: Any) -> None:
     given = [*tiny_overrides, "precision=bf16", "generator=vllm", "steps=2", f"output_root={tmp_path / 'outputs'}"]
     assert main(["train", *given]) == 0
     run = (tmp_path / "outputs" / "latest").resolve()
@@ -148,9 +148,7 @@ def test_a_run_in_bf16_passes_its_checks_and_learns(tiny_overrides: list[str], t
     assert summary["after"]["policy/valid"]["n"] == 1
 
 
-def test_a_resumed_run_samples_what_the_uninterrupted_one_does(
-    tiny_overrides: list[str], tmp_path: Path, capfd: Any
-) -> None:
+def test_resumed_vllm_run_reaches_the_same_weights(tiny_overrides: list[str], tmp_path: Path, capfd: Any) -> None:
     def run(root: str, *overrides: str) -> tuple[Path, str]:
         given = [*tiny_overrides, "generator=vllm", "evaluation_rows=0", "checkpoint_every=1", "steps=3"]
         assert main(["train", *given, f"output_root={tmp_path / root}", *overrides]) == 0

@@ -1,4 +1,4 @@
-"""Several ranks sample with vLLM, from one server or each with its own engine, and never from older weights."""
+"""Several ranks sample with vLLM, from one server or their own engines, and never with older weights."""
 
 import json
 import os
@@ -16,7 +16,7 @@ STEPS = 3
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
-def test_two_ranks_train_on_what_one_server_samples(
+def test_two_ranks_train_with_one_vllm_server(
     server: Any, tiny_overrides: list[str], tmp_path: Path, kind: str
 ) -> None:
     given = ["generator=vllm_server", f"generator.vllm.urls=[{server.url}]"]
@@ -24,7 +24,7 @@ def test_two_ranks_train_on_what_one_server_samples(
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
-def test_two_ranks_train_on_what_their_own_engines_sample(tiny_overrides: list[str], tmp_path: Path, kind: str) -> None:
+def test_two_ranks_train_with_their_own_vllm_engines(tiny_overrides: list[str], tmp_path: Path, kind: str) -> None:
     given = ["generator=vllm", "generator.vllm.kv_cache_gib=0.25"]
     assert_two_ranks_train_on_samples_of_their_weights([*tiny_overrides, *given, f"distributed={kind}"], tmp_path)
 
@@ -42,5 +42,5 @@ def assert_two_ranks_train_on_samples_of_their_weights(overrides: list[str], tmp
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     trained = [row for row in rows if row.get("optim/update_norm", 0) > 0]
     assert len(trained) == STEPS
-    # Each step's weights were the sampler's before either rank sampled.
+    # The sampler had each step's weights before either rank sampled.
     assert all(abs(row["sampler/ratio_raw_max"] - 1) < 1e-3 for row in trained)

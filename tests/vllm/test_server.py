@@ -1,4 +1,4 @@
-"""A server that holds other weights, is restarted, or dies: an error or a reconnect, never a wrong batch."""
+"""A server that holds other weights, restarts or dies causes an error or a reconnect, never a wrong batch."""
 
 import json
 import threading
@@ -31,7 +31,7 @@ def other_policy() -> Policy:
     return policy
 
 
-def test_a_server_that_another_trainer_took_over_is_refused(
+def test_server_taken_over_by_another_trainer_is_refused(
     make_client: Callable[..., Any], policy: Policy, prompts: Any
 ) -> None:
     ours = make_client(policy)
@@ -44,7 +44,7 @@ def test_a_server_that_another_trainer_took_over_is_refused(
     assert ours.weights_checksum() != checksum(policy.model)
 
 
-def test_weights_changed_behind_our_back_are_refused_by_a_check(
+def test_foreign_server_weights_fail_sync_and_preflight(
     server: Any,
     make_client: Callable[..., Any],
     make_context: Callable[..., Any],
@@ -58,12 +58,12 @@ def test_weights_changed_behind_our_back_are_refused_by_a_check(
     context.generator = client
     given = preflight_input(context, preflight_examples(read_corpus(corpus.train).examples))
     assert all(check.passed for check in run_preflight(given))
-    # The file that the next weight sync will be read from is another's: the sync itself notices.
+    # The next weight sync reads a file with other weights, which the sync itself detects.
     write = vllm_weights._write
     monkeypatch.setattr(vllm_weights, "_write", lambda model, path: write(other_policy().model, path))
     with pytest.raises(GeneratorError, match="expected the trainer's weights"):
         client.sync(context.policy.model)
-    # Even where it did not, the check would.
+    # If the sync did not detect them, the preflight check would.
     client.sync = lambda model: None
     assert [check.name for check in run_preflight(given) if not check.passed] == ["sampler_synced"]
 
@@ -75,7 +75,7 @@ def test_a_server_of_another_precision_is_refused(server: Any, tiny_overrides: l
     assert "torch.bfloat16" in error and "torch.float32" in error and error.count("\n") == 1
 
 
-def test_a_server_that_is_restarted_is_given_the_weights_again(
+def test_restarted_server_receives_the_weights_again(
     server: Any, make_client: Callable[..., Any], prompts: Any
 ) -> None:
     policy = other_policy()
@@ -95,7 +95,7 @@ def test_a_server_that_is_restarted_is_given_the_weights_again(
     assert len(gaps) > 100 and max(gaps) < 1e-4
 
 
-def test_a_server_killed_in_the_middle_of_a_run_ends_it_with_exit_code_4(
+def test_server_killed_during_a_run_ends_it_with_exit_code_4(
     server: Any, tiny_overrides: list[str], tmp_path: Path, capfd: Any
 ) -> None:
     root = tmp_path / "outputs"
@@ -122,11 +122,11 @@ def test_a_server_killed_in_the_middle_of_a_run_ends_it_with_exit_code_4(
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     trained = [row for row in rows if "optim/update_norm" in row and row["optim/update_norm"] > 0]
     assert 3 <= len(trained) < len(rows) < 1000
-    # Whatever was trained on came from the trainer's weights.
+    # All trained completions were sampled with the trainer's weights.
     assert all(abs(row["sampler/ratio_raw_max"] - 1) < 1e-3 for row in trained)
 
 
-def test_a_run_whose_server_is_gone_does_not_start(server: Any, tiny_overrides: list[str], capfd: Any) -> None:
+def test_run_without_reachable_server_exits_with_code_2(server: Any, tiny_overrides: list[str], capfd: Any) -> None:
     server.kill()
     with pytest.raises(GeneratorError, match="refused"):
         VLLMServer(server.url, timeout_s=PATIENCE_S).get("/v1/models")

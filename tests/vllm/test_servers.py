@@ -1,4 +1,4 @@
-"""Two servers as one generator: one that dies costs no prompt, one with other weights is left out by name."""
+"""Two servers as one generator: a dead one loses no prompt, and one with other weights is left out by name."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ def generator_of(policy: Any, *servers: Any, retries: int = 0) -> VLLMServerPool
     return VLLMServerPool(policy.model, config, eos_id=policy.tokenizer.eos_token_id)
 
 
-def test_two_servers_share_the_prompts_and_one_that_dies_or_has_other_weights_is_left_out_by_name(
+def test_server_pool_leaves_out_dead_and_foreign_servers_by_name(
     two: tuple[Any, Any], policy: Any, prompts: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     one, other = two
@@ -52,7 +52,7 @@ def test_two_servers_share_the_prompts_and_one_that_dies_or_has_other_weights_is
     expected = drawn()
     assert [len(group) for group in expected] == [4] * MANY and not capfd.readouterr().err
 
-    # One is killed in the middle: all prompts come back all the same.
+    # One server is killed during sampling, and all prompts are still answered.
     killer = threading.Timer(0.3, one.kill)
     killer.start()
     groups = drawn()
@@ -60,7 +60,7 @@ def test_two_servers_share_the_prompts_and_one_that_dies_or_has_other_weights_is
     assert [len(group) for group in groups] == [4] * MANY
     assert drawn() and f"{one.url} is left out" in capfd.readouterr().err
 
-    # It comes back, and is used again after the next weight sync.
+    # It is restarted, and used again after the next weight sync.
     one.start()
     one.wait()
     with torch.no_grad():
@@ -68,13 +68,13 @@ def test_two_servers_share_the_prompts_and_one_that_dies_or_has_other_weights_is
     sampler.sync(policy.model)
     assert sampler.weights_checksum() == checksum(policy.model) and not capfd.readouterr().err
 
-    # One that holds other weights is refused by name, and its prompts go to the other.
+    # A server that holds other weights is left out by name, and its prompts go to the other server.
     sampler._servers[1]._server.call("rookworld_load_folder", folder=sampler._snapshot.folder(), token="x:1")
     assert [len(group) for group in drawn()] == [4] * MANY
     message = capfd.readouterr().err
     assert f"{other.url} is left out" in message and "another trainer's" in message
 
-    # Without any server the step has a fault that names both.
+    # Without any server, sampling raises an error that names both.
     sampler._retries = 0
     one.kill()
     with pytest.raises(GeneratorError, match=f"none does: {one.url}, {other.url}"):

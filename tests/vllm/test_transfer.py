@@ -1,4 +1,4 @@
-"""Weights that reach a server by vLLM's own transfer engine: the calls and checks of CUDA, with gloo for NCCL."""
+"""Weight transfer to a server by vLLM's own engine: the calls and checks of CUDA, with gloo instead of NCCL."""
 
 import importlib
 import threading
@@ -29,7 +29,7 @@ Prompts = list[tuple[int, ...]]
 
 @pytest.fixture
 def gloo(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The trainer in this process can drive gloo."""
+    """Register the gloo backend for the trainer in this process."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     importlib.import_module("gloo_transfer").register_trainer()
 
@@ -51,14 +51,14 @@ def client_of(policy: Policy, server: Any, *, retries: int = 0, timeout_s: float
 
 
 def train_a_little(policy: Policy) -> str:
-    """Change every weight. Returns the new checksum."""
+    """Change every weight and return the new checksum."""
     with torch.no_grad():
         for parameter in policy.model.parameters():
             parameter.mul_(1.01)
     return checksum(policy.model)
 
 
-def test_each_weight_sync_brings_all_weights_and_a_restarted_server_gets_those_that_were_kept(
+def test_transfer_sends_all_weights_and_restores_a_restarted_server(
     server: Any, policy: Policy, prompts: Prompts
 ) -> None:
     client = client_of(policy, server, retries=6)
@@ -72,7 +72,7 @@ def test_each_weight_sync_brings_all_weights_and_a_restarted_server_gets_those_t
         drawn.append(client.generate(prompts, group_size=2, temperature=1.0, seeds=range(len(prompts))))
     assert drawn[0] != drawn[1]
 
-    # The batch is drawn again from the weights of the last weight sync, whatever was trained since.
+    # The batch is sampled again with the weights of the last weight sync, not with those trained since.
     train_a_little(policy)
     server.kill()
     server.start()
@@ -80,7 +80,7 @@ def test_each_weight_sync_brings_all_weights_and_a_restarted_server_gets_those_t
     assert client.weights_checksum() == expected != checksum(policy.model)
 
 
-def test_weights_that_do_not_arrive_whole_are_refused(server: Any, policy: Policy) -> None:
+def test_corrupted_weight_transfer_is_refused(server: Any, policy: Policy) -> None:
     client = client_of(policy, server)
     keep = client._snapshot.keep
 
@@ -92,14 +92,14 @@ def test_weights_that_do_not_arrive_whole_are_refused(server: Any, policy: Polic
     client._snapshot.keep = keep_spoilt  # type: ignore[method-assign]
     with pytest.raises(GeneratorError, match="expected the trainer's weights"):
         client.sync(policy.model)
-    # No rank samples from them.
+    # No rank samples with the corrupted weights.
     assert client._require_ours() == f"{client._snapshot.token} half loaded"
     client._snapshot.keep = keep  # type: ignore[method-assign]
     client.sync(policy.model)
     assert client.weights_checksum() == checksum(policy.model)
 
 
-def test_a_transfer_that_is_cut_off_is_made_again_by_its_trainer_and_by_another(server: Any, policy: Policy) -> None:
+def test_interrupted_transfer_is_repeated_by_same_or_other_trainer(server: Any, policy: Policy) -> None:
     client = client_of(policy, server, retries=3)
 
     def cut_off(source: Any, meta: list[Any]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -119,7 +119,7 @@ def test_a_transfer_that_is_cut_off_is_made_again_by_its_trainer_and_by_another(
     assert client_of(policy, server).weights_checksum() == expected
 
 
-def test_a_server_that_stops_answering_is_left_out_by_name_in_time(
+def test_frozen_server_is_left_out_by_name_after_the_timeout(
     server: Any, make_server: Callable[..., Any], policy: Policy, prompts: Prompts, capfd: pytest.CaptureFixture[str]
 ) -> None:
     other = make_server(*OVER_GLOO)
@@ -128,7 +128,7 @@ def test_a_server_that_stops_answering_is_left_out_by_name_in_time(
         vllm = VLLMConfig(urls=[server.url, other.url], retries=0, timeout_s=10)
         config = GeneratorConfig(max_new_tokens=64, batch_size=64, vllm=vllm)
         sampler = VLLMServerPool(policy.model, config, eos_id=policy.tokenizer.eos_token_id)
-        # It stops between two calls of a weight sync.
+        # The server freezes between two calls of a weight sync.
         held, frozen = sampler._servers[1]._weight_sync, threading.Timer(0.0, other.freeze)
         send = held._engine.send_weights  # type: ignore[attr-defined]
 
@@ -149,13 +149,15 @@ def test_a_server_that_stops_answering_is_left_out_by_name_in_time(
         other.kill()
 
 
-def test_a_run_trains_with_it(server: Any, tiny_overrides: list[str], tmp_path: Path) -> None:
+def test_run_trains_with_weight_transfer(server: Any, tiny_overrides: list[str], tmp_path: Path) -> None:
     given = [*tiny_overrides, "generator=vllm_server", f"generator.vllm.urls=[{server.url}]", "precision=fp32"]
     given += ["steps=2", "evaluation_rows=1", "match_pairs=0", f"output_root={tmp_path}"]
     assert main(["train", *given]) == 0
 
 
-def test_a_server_without_it_takes_a_folder(make_server: Callable[..., Any], gloo: None, policy: Policy) -> None:
+def test_server_without_weight_transfer_loads_from_a_folder(
+    make_server: Callable[..., Any], gloo: None, policy: Policy
+) -> None:
     plain = make_server()
     try:
         plain.wait()
