@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _study(argv: Sequence[str]) -> int:
     parser = OneLineParser(prog="studies/run.py", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("name", help="of a file in studies/, without .yaml")
+    parser.add_argument("name", help="name of a file in studies/, without .yaml")
     parser.add_argument("--limit", type=int, metavar="N", help="run at most N members now; 0: only write the pages")
     parser.add_argument("--processes", type=int, metavar="N", default=len(os.sched_getaffinity(0)),
                         help="members at a time, one for each core by default")  # fmt: skip
@@ -67,7 +67,7 @@ def _study(argv: Sequence[str]) -> int:
         missing.remove(member)
     print(f"{given.name}: {len(every) - len(missing)} of {len(every)} members are finished", flush=True)
     if not run_members(missing[: given.limit], given.processes):
-        print("interrupted: the same command goes on", flush=True)
+        print("interrupted: the same command resumes", flush=True)
         return INTERRUPTED
     print("\n".join(map(str, [*write_page(given.name, study, every, read_results()), write_index()])))
     return DONE

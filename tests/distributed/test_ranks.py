@@ -113,7 +113,7 @@ def test_rank_missing_at_the_timeout_is_named(ranks: Ranks, tmp_path: Path) -> N
     given = [f"output_root={tmp_path}", "steps=3", "evaluation_rows=0", "distributed.timeout_s=10"]
     ended = ranks(2, given, harm=[harm], whole=True, replayed=False)
     assert [one.code for one in ended] == [1, 1]
-    assert "within 10 s, rank 1 did not come" in ended[0].text
+    assert "within 10 s, rank 1 did not arrive" in ended[0].text
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
         print(f"rookworld data: {' '.join(str(error).split())}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
-        print("rookworld data: interrupted; the same command goes on from here", file=sys.stderr)
+        print("rookworld data: interrupted; the same command resumes", file=sys.stderr)
         return INTERRUPTED
     return DONE
 

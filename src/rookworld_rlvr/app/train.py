@@ -115,7 +115,7 @@ def _finished(config: RunConfig, given: Sequence[str]) -> str:
         return ""
     if checkpoint is None or is_unfinished(folder) or checkpoint_step(checkpoint) < config.steps:
         return ""
-    return f"already finished: {folder}; with steps={2 * config.steps} it trains on"
+    return f"already finished: {folder}; steps={2 * config.steps} would continue it"
 
 
 def _print(console: Console, *lines: str) -> None:

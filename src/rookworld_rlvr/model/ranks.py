@@ -120,7 +120,7 @@ class Ranks(World):
         except dist.DistStoreError as error:
             missing = ", ".join(str(rank) for rank, key in enumerate(keys) if not self._store.check([key]))
             raise RankError(
-                f"expected all {self.size} ranks at {what} within {self._timeout_s:g} s, rank {missing} did not come"
+                f"expected all {self.size} ranks at {what} within {self._timeout_s:g} s, rank {missing} did not arrive"
             ) from error
         for rank, theirs in enumerate(words):
             if theirs.startswith(FAILED):

@@ -103,7 +103,7 @@ class VLLMServerGenerator:
         with ThreadPoolExecutor(workers) as pool:
             groups = list(pool.map(self._group, prompts, wanted))
         if self._require_ours() != self._snapshot.token:
-            raise ServerGoneError("vllm_server: expected one server for the whole batch, it was restarted meanwhile")
+            raise ServerGoneError("vllm_server: expected one server process for the whole batch, got a restarted one")
         return groups
 
     def _group(self, prompt: tuple[int, ...], wanted: Sampling) -> list[SampledCompletion]:

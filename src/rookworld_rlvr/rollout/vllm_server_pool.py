@@ -104,7 +104,7 @@ class VLLMServerPool:
             try:
                 action(server)
             except GeneratorError as error:
-                message = f"{server.url} is left out until it has taken over new weights: {error}"
+                message = f"{server.url} is not used until it has loaded new weights: {error}"
                 print(f"rookworld: {message}", file=sys.stderr, flush=True)
                 return False
             return True

@@ -117,7 +117,7 @@ class References:
         load_full_state(self.current.model, state["current"])
         if state["original"] is not None and not self.moves:
             if self.current.sharded:
-                raise ValueError("expected the reference.mode of before, since weights in shards are not copied")
+                raise ValueError("expected the saved reference.mode, because weights in shards are not copied")
             self.original = make_reference(self.current)
         if self.moves:
             load_full_state(self.original.model, state["original"] or state["current"])

@@ -128,7 +128,7 @@ def _padding_is_neutral(inputs: PreflightInput) -> list[PreflightCheck]:
     logprobs = inputs.policy.statistics(batch, temperature=inputs.temperature).logprobs
     padded = replace(inputs.policy, packs=False)
     left_padded_logprobs = padded.statistics(_left_padded(inputs, batch), temperature=inputs.temperature).logprobs
-    text = "largest change of a log-prob when rows are padded in front instead of packed or padded behind, nat"
+    text = "largest change of a log-prob when rows are padded on the left instead of packed or padded on the right, nat"
     return [
         _result(
             "padding_neutral",
