@@ -52,7 +52,7 @@ def load_data(config: DataConfig, *, seed: int, evaluation_rows_per_task: int | 
         whole = _whole(rows, config.train, TRAIN_FILE, config)
         _, all_held_out = split_by_position(whole, HELD_OUT_FRACTION, seed)
     excluded = held_out_positions() | _excluded(config)
-    if all_held_out is not _shipped(HELD_OUT_FILE, None):
+    if all_held_out is not _shipped(HELD_OUT_FILE, None).examples:
         excluded |= _keys(all_held_out)
     train = exclude_positions(rows, excluded)
     if not train or not held_out:
@@ -117,10 +117,10 @@ def load_evaluation_data(config: SourceConfig, *, seed: int) -> EvaluationData:
     has no valid row, or if no row is held out.
     """
     if config.held_out:
-        held_out = _read(config.held_out, HELD_OUT_FILE, config)
-        train = _read(config.train, TRAIN_FILE, replace(config, limit=None))
+        held_out = _corpus(config.held_out, HELD_OUT_FILE, config).examples
+        train = _corpus(config.train, TRAIN_FILE, replace(config, limit=None)).examples
     else:
-        rows = _read(config.train, TRAIN_FILE, config)
+        rows = _corpus(config.train, TRAIN_FILE, config).examples
         _, held_out = split_by_position(rows, HELD_OUT_FRACTION, seed)
         whole = _whole(rows, config.train, TRAIN_FILE, config)
         train, _ = split_by_position(whole, HELD_OUT_FRACTION, seed)
@@ -152,7 +152,7 @@ def positions_of(sources: Iterable[str]) -> frozenset[str]:
 @cache
 def held_out_positions() -> frozenset[str]:
     """Return the positions of the held-out rows that ship with the package. No run may train on them."""
-    return _keys(_shipped(HELD_OUT_FILE, None))
+    return _keys(_shipped(HELD_OUT_FILE, None).examples)
 
 
 def evaluation_rows(held_out: tuple[Example, ...], rows_per_task: int) -> tuple[Example, ...]:
@@ -178,28 +178,19 @@ def _excluded(config: SourceConfig) -> frozenset[str]:
 
 
 @cache
-def _shipped(name: str, limit: int | None) -> tuple[Example, ...]:
-    return _shipped_corpus(name, limit).examples
-
-
-@cache
-def _shipped_corpus(name: str, limit: int | None) -> Corpus:
+def _shipped(name: str, limit: int | None) -> Corpus:
     return read_corpus(default_file(name), limit=limit)
 
 
 def _whole(rows: tuple[Example, ...], source: str, default_name: str, config: SourceConfig) -> tuple[Example, ...]:
     """Return all rows of a source, regardless of `limit`; `rows` are those within the limit."""
-    return rows if config.limit is None else _read(source, default_name, replace(config, limit=None))
-
-
-def _read(source: str, default_name: str, config: SourceConfig) -> tuple[Example, ...]:
-    return _shipped(default_name, config.limit) if source == DEFAULT else _corpus(source, default_name, config).examples
+    return rows if config.limit is None else _corpus(source, default_name, replace(config, limit=None)).examples
 
 
 def _corpus(source: str, default_name: str, config: SourceConfig) -> Corpus:
     """Read a source up to the limit. Raises UserError."""
     if source == DEFAULT:
-        return _shipped_corpus(default_name, config.limit)
+        return _shipped(default_name, config.limit)
     try:
         return read_corpus(source, split=config.split, limit=config.limit)
     except CorpusError as error:
