@@ -48,8 +48,9 @@ def test_moves_with_equal_highest_eval_count_as_one_move(policy: Policy) -> None
     assert both[PROBABILITY] > one[PROBABILITY] and both[RANK] <= one[RANK]
 
 
-def test_unlabelled_rows_have_no_best_move_probability(policy: Policy) -> None:
-    examples = [Example(Task.policy, f"P: {FEN}", None), Example(Task.environment, f"A: {FEN}+a1a2+a1a2+", None)]
+def test_unlabelled_and_environment_rows_have_no_best_move_probability(policy: Policy) -> None:
+    environment = Example(Task.environment, f"A: {FEN}+a1a2+a1a2+", "7k/8/8/8/8/8/K7/8 b - - 1 1+0.001+0+0")
+    examples = [Example(Task.policy, f"P: {FEN}", None), environment]
     assert best_move_probabilities(policy, examples, micro_batch_size=8, temperature=1.0) == {}
 
 

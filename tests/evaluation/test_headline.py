@@ -41,6 +41,12 @@ def test_keys_outside_the_headline_are_not_reported_as_changes() -> None:
     assert changes(rows(other=[1.0] * 40), rows(other=[0.0] * 40), {}) == Changes([], [])
 
 
+def test_holm_corrects_over_headline_keys_only() -> None:
+    ones, fallen, other = [1.0] * 400, [0.0] * 6 + [1.0] * 394, [0.2] * 400
+    # The two-sided p of 6 falls is 1/32. Holm's bound over one key is 1/20, over two 1/40.
+    assert changes(rows(valid=ones, other=other), rows(valid=fallen, other=other), {}).worse == [VALID]
+
+
 def test_match_is_better_or_worse_only_if_its_interval_excludes_zero() -> None:
     nothing = rows(valid=[1.0] * 4)
     for elo, expected in (

@@ -19,6 +19,13 @@ class Silent:
         return [""] * len(boards)
 
 
+class Deterministic(CapturePlayer):
+    """A player whose moves depend only on the position."""
+
+    def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
+        return [self.best(board)[0] for board in boards]
+
+
 def max_gain(board: chess.Board) -> int:
     """Return the pawns that the side to move wins by the exchange rule."""
     return max(ExchangePlayer().rate(board, move) for move in board.legal_moves)
@@ -147,6 +154,13 @@ def test_match_row_records_two_games() -> None:
     rows = [row for chunk in suite.rows(0) for row in chunk]
     assert summarise(rows)["match/score"].n == 2
     assert [row.record.count('[Event "match"]') for row in rows] == [2, 2]
+
+
+def test_player_scores_half_against_itself_in_each_opening() -> None:
+    suite = match_suite(lambda _: Deterministic(), lambda _: Deterministic(), MatchConfig(pairs=12, max_plies=30))
+    values = [row.values for chunk in suite.rows(0) for row in chunk]
+    assert [row["match/score"] for row in values] == [0.5] * 12
+    assert {(row["match/score/white"], row["match/score/black"]) for row in values} >= {(0.0, 1.0), (1.0, 0.0)}
 
 
 @pytest.mark.parametrize("changes", [{"pairs": -1}, {"max_plies": 0}, {"attempts": -1}])

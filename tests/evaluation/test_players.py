@@ -65,10 +65,11 @@ def test_greedy_model_plays_its_best_move_independent_of_the_batch(
 def test_sampled_answers_repeat_by_seed_and_leave_torch_random_state(
     small_player: Callable[..., Any],
 ) -> None:
-    torch.manual_seed(5)
-    state = torch.get_rng_state()
     sampled = DecodingConfig(temperature=1.0)
+    torch.manual_seed(5)
     first = small_player(sampled).answers(BOARDS, range(6))
+    torch.manual_seed(6)
+    state = torch.get_rng_state()
     assert small_player(sampled).answers(BOARDS, range(6)) == first
     assert small_player(sampled, 1).answers(BOARDS, range(6)) != first
     assert small_player(sampled).answers(BOARDS, range(1, 7)) != first

@@ -30,8 +30,9 @@ def test_trl_rewards_accept_chat_messages_and_missing_labels() -> None:
     row = next(row for row in shipped_examples() if row.task is Task.environment)
     text = row.completion or ""
     [_, environment] = reward_functions(RubricConfig(source=MoveSource.rules))
-    messages = [{"role": "user", "content": row.prompt}]
-    assert environment([messages], [[{"role": "assistant", "content": text}]]) == [1.0]
+    prompt = [{"role": "system", "content": "Play chess."}, {"role": "user", "content": row.prompt}]
+    answers = [{"role": "assistant", "content": content} for content in ("nothing", text)]
+    assert environment([prompt], [answers]) == [1.0]
     assert environment([row.prompt], ["nothing"]) == [score(row.prompt, "nothing").total]
 
 

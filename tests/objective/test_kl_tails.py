@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
 from rookworld_rlvr.objective import KLForm, kl_k3, kl_penalty
 
@@ -32,22 +31,6 @@ def term_and_gradient(
     )
     (gradient,) = torch.autograd.grad(term.sum(), logprobs)
     return term.item(), gradient.item()
-
-
-def raw_k3(delta: Tensor) -> Tensor:
-    return delta.exp() - delta - 1
-
-
-def test_unguarded_k3_overflows_float32_above_88_7_nat() -> None:
-    assert raw_k3(torch.tensor(88.7)).isfinite()
-    assert raw_k3(torch.tensor(88.8)).isinf()
-
-
-@pytest.mark.parametrize(("delta", "gradient"), [(2.5, True), (2.6, True), (2.7, False), (50.0, False)])
-def test_value_clamp_at_10_has_zero_gradient_beyond_2_6_nat(delta: float, gradient: bool) -> None:
-    leaf = torch.tensor(delta, requires_grad=True)
-    raw_k3(leaf).clamp(max=10).backward()
-    assert leaf.grad is not None and bool(leaf.grad != 0) is gradient
 
 
 @pytest.mark.parametrize("token_clamp", [math.inf, 20.0, 5.0, 0.1])
@@ -124,4 +107,5 @@ def test_full_vocabulary_kl_and_its_gradient_stay_bounded(share: float) -> None:
         token_clamp=1.0,
     )
     (gradient,) = torch.autograd.grad(term.sum(), logits)
-    assert term.item() <= 1e4 * share + math.log(2) and gradient.abs().max() <= 1e4 and gradient[0] > 0
+    # The KL is 1e4 · share less the entropy, which is at most log 2.
+    assert 1e4 * share - math.log(2) <= term.item() <= 1e4 * share and 0 < gradient[0] <= gradient.abs().max() <= 1e4

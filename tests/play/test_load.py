@@ -21,9 +21,9 @@ def test_the_shipped_model_plays_a_legal_move_with_its_completion() -> None:
     assert score(f"P: {chess.STARTING_FEN}", choice.text).total > 0.5
 
 
-def test_the_same_seed_samples_the_same_moves() -> None:
-    one, same = [model.play(MATE_IN_ONE, temperature=1.0).text for model in (load(seed=3), load(seed=3))]
-    assert one == same
+def test_seed_determines_sampled_completions() -> None:
+    one, same, other = [load(seed=seed).play(MATE_IN_ONE, temperature=1.0).text for seed in (3, 3, 4)]
+    assert one == same != other
 
 
 @pytest.mark.parametrize("fen", ["4k2k/8/8/8/8/8/8/4K3 w - - 0 1", "8/8/8/8/8/8/8/8 w - - 0 1"])

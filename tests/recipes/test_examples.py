@@ -113,12 +113,17 @@ def test_move_value_halves_per_tenth_of_win_probability_lost() -> None:
     assert np.count_nonzero(board.move_values) == len(wins)
 
 
-def test_collated_masks_cover_repeated_and_own_pieces() -> None:
-    boards = [PolicyExamples(TOKENIZER).board(EVALS), PolicyExamples(TOKENIZER).board(mirrored(EVALS))]
+def test_collated_boards_have_masks_of_pieces_and_attacks() -> None:
+    positions = (EVALS, mirrored(EVALS), MoveEvals("7k/8/8/8/8/8/8/K7 w - - 0 1", "test", {"a1a2": 0.0}))
+    boards = [PolicyExamples(TOKENIZER).board(evals) for evals in positions]
     batch = collate_boards(boards)
     assert batch.repeated_BM.sum(1).tolist() == [len(board.squares) - board.repeated_at for board in boards]
     assert batch.own_BM.sum(1).tolist() == [len(board.squares) - board.own_at for board in boards]
     assert not (batch.own_BM & ~batch.repeated_BM).any()
+    for evals, board, attacks_MS in zip(positions, boards, batch.attacks_BMS, strict=True):
+        length = len(board.squares)
+        assert np.array_equal(attacks_MS[:length], attacks_of(chess.Board(evals.fen), board.squares))
+        assert not attacks_MS[length:].any()
 
 
 def test_attacks_equal_python_chess_attacks() -> None:

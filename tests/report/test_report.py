@@ -204,7 +204,8 @@ def test_run_with_damaged_summary_is_refused(record: Make, tmp_path: Path, capsy
     write_run(tmp_path / "run", record())
     (tmp_path / "run" / "summary.json").write_text("{")
     assert main(["report", str(tmp_path / "run")]) == 2
-    assert "expected the files of a run" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"expected the files of a run in {tmp_path / 'run'}, got JSONDecodeError" in error and error.count("\n") == 1
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -66,11 +67,15 @@ def test_transcripts_are_filtered_by_task_step_reward_and_failure(opened: Callab
     page.close()
 
 
-def test_smoothing_keeps_all_charts_and_boards_have_pieces(opened: Callable[..., Any]) -> None:
+def test_smoothing_draws_running_means_and_boards_have_pieces(opened: Callable[..., Any]) -> None:
     page = opened()
-    before = page.locator(".chart").count()
+    charts = page.locator(".chart").count()
+    drawn = "plots[data.charts.findIndex(chart => chart.title === 'Reward by task')].data[1]"
+    page.select_option("#smooth", "1")
+    values = page.evaluate(drawn)
     page.select_option("#smooth", "20")
-    assert page.locator(".chart").count() == before and page.console == []
+    assert page.evaluate(drawn) == pytest.approx([fmean(values[max(0, at - 19) : at + 1]) for at in range(60)])
+    assert page.locator(".chart").count() == charts and page.console == []
     boxes = page.evaluate(
         "[...document.querySelectorAll('.said:not([hidden]) figure svg use')].slice(0, 30)"
         ".map(use => use.getBoundingClientRect().width)"

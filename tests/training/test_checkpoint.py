@@ -423,5 +423,5 @@ def test_restored_random_state_draws_same_numbers() -> None:
     assert (random.random(), torch.rand(3).tolist()) != drawn
     set_rng_state(kept)
     assert (random.random(), torch.rand(3).tolist()) == drawn
-    # A state with more devices than this machine has, stored under the key of older checkpoints.
-    set_rng_state(kept | {"cuda": [torch.zeros(16, dtype=torch.uint8)] * torch.cuda.device_count() + [None]})
+    # A state from more devices than this machine has.
+    set_rng_state(kept | {"accelerators": [torch.zeros(16, dtype=torch.uint8)] * (torch.cuda.device_count() + 1)})

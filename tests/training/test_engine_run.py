@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -137,10 +138,13 @@ def test_failing_engine_is_a_scorer_fault_with_a_suggestion(
             os.kill(pid, signal.SIGKILL)
 
     run.context.hooks.append(fail_from_now_on)
-    with pytest.raises(TrainingGaveUpError, match=r"scorer \(scores: the engine failed 3 times on .* it has died"):
+    # An engine gets every position with move number 1.
+    failure = r"scorer \(scores: the engine failed 3 times on (.*?) 1: it has died"
+    with pytest.raises(TrainingGaveUpError, match=failure) as raised:
         train_run(run)
     text = (run.folder / "diagnosis.txt").read_text()
-    assert "rubric.stockfish.timeout_s=60" in text
+    [position] = re.findall(failure, str(raised.value))
+    assert f"prompt          P: {position} " in text and "rubric.stockfish.timeout_s=60" in text
     assert pids(run.context) == []
 
 

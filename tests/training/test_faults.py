@@ -409,7 +409,3 @@ def test_disabled_recovery_trains_on_spike_and_gives_up_on_damage(make_saved_run
     run, _ = faulty_run(make_saved_run, at(Moment.updated, bad_parameter), 1, "recovery.enabled=false", "name=other")
     with pytest.raises(TrainingGaveUpError, match="1 faults in a row, 0 restores"):
         train_run(run)
-
-
-def rewards_of(run: Run) -> list[float]:
-    return [row["reward/mean"] for row in rows(run)]

@@ -192,9 +192,9 @@ def test_restore_resets_optimizer_and_schedule_but_not_prompts(make_saved_run: M
     clocks, prompts = zip(*seen, strict=True)
     assert list(clocks) == [0, 1, 2, 3, 4, 5, 3, 4, 5]
     assert len({prompt for pair in prompts for prompt in pair}) == 18
-    [exp_avg] = {float(state["step"]) for state in run.context.optimizer.state.values()}
+    [updates] = {float(state["step"]) for state in run.context.optimizer.state.values()}
     # There were three updates before the checkpoint, and three after the restore.
-    assert exp_avg == 6
+    assert updates == 6
     assert rows(run)[-1]["recovery/skipped"] == 2 and rows(run)[-1]["recovery/restores"] == 1
 
 

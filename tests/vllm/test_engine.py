@@ -159,5 +159,5 @@ def test_resumed_vllm_run_reaches_the_same_weights(tiny_overrides: list[str], tm
     whole, weights = run("whole")
     begun, _ = run("begun", "max_minutes=1e-9")
     _, resumed = run("begun", f"resume={begun}", "max_minutes=0")
-    assert resumed == weights
+    assert resumed == weights != ""
     assert (whole / "rollouts.jsonl").read_text().count("\n") > 0

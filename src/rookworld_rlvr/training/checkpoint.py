@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from ..errors import UserError, first_line
-from ..model.device import Device, random_states, set_random_states
+from ..model.device import random_states, set_random_states
 from ..model.sharded import distribute, load_full_state
 from ..model.weights import cpu_state_dict, to_cpu
 from .run_files import CONFIG_FILE
@@ -115,8 +115,7 @@ def set_rng_state(state: dict[str, Any]) -> None:
     """Restore a state from `rng_state`, on as many accelerators as there are now."""
     random.setstate(state["python"])
     torch.set_rng_state(state["torch"].cpu())
-    # Older checkpoints store it under another name.
-    set_random_states(state.get("accelerators") or state.get(Device.cuda.value, []))
+    set_random_states(state["accelerators"])
 
 
 def checkpoint_folder(run_folder: Path, step: int) -> Path:
