@@ -200,12 +200,16 @@ def test_report_refuses_invalid_arguments_in_one_line(
     assert message.format(here=tmp_path) in said_there and said_there.count("\n") == 1
 
 
-def test_run_with_damaged_summary_is_refused(record: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", ["summary.json", "metrics.jsonl", "rollouts.jsonl"])
+def test_damaged_file_of_a_run_is_named(
+    record: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
     write_run(tmp_path / "run", record())
-    (tmp_path / "run" / "summary.json").write_text("{")
+    (tmp_path / "run" / name).write_text("{\n")
     assert main(["report", str(tmp_path / "run")]) == 2
     error = capsys.readouterr().err
-    assert f"expected the files of a run in {tmp_path / 'run'}, got JSONDecodeError" in error and error.count("\n") == 1
+    assert f"expected a file of a run at {tmp_path / 'run' / name}, got JSONDecodeError" in error
+    assert error.count("\n") == 1
 
 
 @pytest.mark.slow

@@ -107,7 +107,8 @@ def test_total_never_falls_as_a_field_improves(
     wrong = [word for word in (REWARDS if place == 1 else ("0", "1")) if float(word) != float(right)]
     words = [garbage, data.draw(st.sampled_from(wrong)), right]
     totals = [total(prompt, [*answer[:place], word, *answer[place + 1 :]]) for word in words]
-    assert totals == sorted(totals)
+    assert max(totals) == totals[2]
+    # As a reward, 2 is a number: as wrong as any other, and unlike -1.0 it says that the move was legal.
     assert totals[0] < totals[1] or (garbage == "2" and place == 1)
 
 

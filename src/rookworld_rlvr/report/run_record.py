@@ -1,7 +1,7 @@
 """The record of a run, read from its folder."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,14 +33,17 @@ def read_run(folder: Path) -> RunRecord:
     resolved = folder.resolve()
     if not (resolved / CONFIG_FILE).is_file():
         raise UserError(f"expected a run's folder, with {CONFIG_FILE} in it, got {folder}")
-    try:
-        summary = resolved / SUMMARY
-        return RunRecord(
-            name=f"{resolved.parent.name}/{resolved.name}",
-            config=(resolved / CONFIG_FILE).read_text(encoding="utf-8"),
-            summary=json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else {},
-            metrics=[json.loads(line) for line in whole_lines(resolved / METRICS_FILE)],
-            transcripts=[of_run(json.loads(line)) for line in whole_lines(resolved / ROLLOUTS_FILE)],
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"expected the files of a run in {folder}, got {error!r}") from error
+
+    def read(name: str, parse: Callable[[Path], Any]) -> Any:
+        try:
+            return parse(resolved / name)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"expected a file of a run at {folder / name}, got {error!r}") from error
+
+    return RunRecord(
+        name=f"{resolved.parent.name}/{resolved.name}",
+        config=read(CONFIG_FILE, lambda path: path.read_text(encoding="utf-8")),
+        summary=read(SUMMARY, lambda path: json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}),
+        metrics=read(METRICS_FILE, lambda path: [json.loads(line) for line in whole_lines(path)]),
+        transcripts=read(ROLLOUTS_FILE, lambda path: [of_run(json.loads(line)) for line in whole_lines(path)]),
+    )
