@@ -162,9 +162,12 @@ def test_policy_rows_without_an_engine_are_refused_in_one_line(
     assert not (tmp_path / "out").exists()
 
 
-def test_environment_rows_need_no_engine_and_pass_the_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_rows_need_no_engine_and_pass_the_audit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("STOCKFISH_PATH", str(tmp_path / "absent"))
     generate(tmp_path / "out", "--task", "environment", rows=200)
+    assert re.search(r"audit of environment.*200/200", capsys.readouterr().err)
     report = audit(tmp_path / "out" / "environment.txt")
     assert report.is_clean and report.environment.rows == 200
     card = json.loads((tmp_path / "out" / "data_card.json").read_text())["environment"]

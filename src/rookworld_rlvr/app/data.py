@@ -19,6 +19,7 @@ from ..training.data import held_out_positions, positions_of
 from .arguments import OneLineParser
 from .generation.game_log import GameLogError
 from .generation.generate import (
+    AUDITS,
     Request,
     generate,
     given_games,
@@ -188,7 +189,7 @@ def _generate(arguments: argparse.Namespace) -> None:
         excluded=held_out_positions() | positions_of(arguments.exclude),
         held_out_fraction=arguments.held_out,
     )
-    with bars({task.value: request.rows for task in request.tasks}) as report:
+    with bars({name: request.rows for task in request.tasks for name in (task.value, AUDITS[task])}) as report:
         done = generate(request, report)
     replaced = f"; engines replaced: {done.restarts}" if done.restarts else ""
     where = f"{done.card.parent}, described in {done.card.name}"

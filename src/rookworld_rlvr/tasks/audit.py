@@ -6,7 +6,7 @@ model learns to play Black's worst candidate.
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -36,14 +36,17 @@ GROUPS = ("white", "black", "environment")
 MOST_SHOWN, MOST_CHARACTERS = 3, 100
 
 
-def audit(source: str | Path, *, split: str = "train") -> AuditReport:
+def audit(
+    source: str | Path, *, split: str = "train", progress: Callable[[int], None] = lambda rows: None
+) -> AuditReport:
     """Read all rows of `source`, as `read_corpus` does, and count their defects.
 
-    Defects are counted and raise nothing. Raises CorpusError only if the source is missing, unreadable or without a
-    valid row.
+    `progress` is called with the number of rows so far. Defects are counted and raise nothing. Raises CorpusError only
+    if the source is missing, unreadable or without a valid row.
     """
     tally, first = _Tally(), ""
     for number, raw in enumerate(raw_rows(source, split=split), start=1):
+        progress(number)
         row = parse_row(raw)
         tally.add(row)
         if isinstance(row, ParseFailure):

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import chess
@@ -35,7 +36,8 @@ from .workers import Game, Labelling, new_games, open_workers
 CARD_FILE = "data_card.json"
 
 Progress = Callable[[str, int], None]
-"""Called with a task and its number of rows so far; the first call counts the rows that an earlier call made."""
+"""Called with a task, or its name in AUDITS, and the number of rows so far. A task's first call counts earlier rows."""
+AUDITS = {task: f"audit of {task}" for task in Task}
 # Version in the header of a game log. Raise it when a change of the code changes games or their labels.
 GAMES_VERSION = 3
 HELD_OUT, MOVE_EVALS = "held_out_", "move_evals.tsv"
@@ -92,7 +94,7 @@ def generate(request: Request, progress: Progress) -> Generated:
     for task in request.tasks:
         rows = _generate_task(task, request, engine, progress)
         restarts += rows.restarts
-        card[task.value] = _write_rows(request.folder, task, rows)
+        card[task.value] = _write_rows(request.folder, task, rows, partial(progress, AUDITS[task]))
     write_lines(request.folder / CARD_FILE, [json.dumps(card, indent=2)])
     return Generated(request.folder / CARD_FILE, restarts)
 
@@ -164,8 +166,8 @@ def _new_games(log: GameLog, task: Task, request: Request, labelling: Labelling 
             yield game
 
 
-def _write_rows(folder: Path, task: Task, rows: Rows) -> dict[str, object]:
-    """Write the files of a task and return its part of the data card. Raises RuntimeError if a label is wrong."""
+def _write_rows(folder: Path, task: Task, rows: Rows, audited: Callable[[int], None]) -> dict[str, object]:
+    """Write and audit a task's files; return its part of the data card. Raises RuntimeError if a label is wrong."""
     path = folder / f"{task}.txt"
     write_lines(path, (row.line for row in rows.kept))
     if task is Task.policy:
@@ -174,7 +176,7 @@ def _write_rows(folder: Path, task: Task, rows: Rows) -> dict[str, object]:
         write_lines(folder / f"{HELD_OUT}{task}.txt", (row.line for row in rows.held_out))
         if task is Task.policy:
             write_lines(folder / f"{HELD_OUT}{MOVE_EVALS}", (row.move_evals for row in rows.held_out))
-    return _card(task, rows, audit(path))
+    return _card(task, rows, audit(path, progress=audited))
 
 
 def _engine_header(labelling: Labelling) -> dict[str, str | int]:
