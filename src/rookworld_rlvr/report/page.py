@@ -38,7 +38,7 @@ class Change:
     interval: str
     mark: str
     """`worse` or `better`; empty without a measured difference."""
-    bar: tuple[float, float, float] | None
+    bar: tuple[float, float, float]
     """Gain, low and high as fractions of the bar from −1 to 1 (see `_bar`)."""
 
 
@@ -144,7 +144,7 @@ def _change(summary: Mapping[str, Any], key: str) -> Change | None:
     return Change(key, before, after, _signed(gain["value"], 3), _interval(gain, 3), mark, _bar(gain, 0.1, key))
 
 
-def _bar(gain: Mapping[str, Any], full: float, key: str = "") -> tuple[float, float, float] | None:
+def _bar(gain: Mapping[str, Any], full: float, key: str = "") -> tuple[float, float, float]:
     """Return gain, low and high divided by `full` and clipped to [−1, 1]. Positive values are better."""
     sign = -1 if lower_is_better(key) else 1
     ends = [max(-1.0, min(1.0, sign * float(gain[name]) / full)) for name in ("value", "low", "high")]
