@@ -58,7 +58,7 @@ def test_server_pool_leaves_out_dead_and_foreign_servers_by_name(
     groups = drawn()
     killer.join()
     assert [len(group) for group in groups] == [4] * MANY
-    assert drawn() and f"{one.url} is left out" in capfd.readouterr().err
+    assert drawn() and f"{one.url} is not used" in capfd.readouterr().err
 
     # It is restarted, and used again after the next weight sync.
     one.start()
@@ -72,7 +72,7 @@ def test_server_pool_leaves_out_dead_and_foreign_servers_by_name(
     sampler._servers[1]._server.call("rookworld_load_folder", folder=sampler._snapshot.folder(), token="x:1")
     assert [len(group) for group in drawn()] == [4] * MANY
     message = capfd.readouterr().err
-    assert f"{other.url} is left out" in message and "another trainer's" in message
+    assert f"{other.url} is not used" in message and "another trainer's" in message
 
     # Without any server, sampling raises an error that names both.
     sampler._retries = 0
