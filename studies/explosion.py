@@ -1,7 +1,8 @@
 """`python studies/explosion.py`: reproduce each cause of the predecessor's failure and write the page about them.
 
-Seed 002 reports a KL of 15 before the first update and then NaN. Each cause that it names, and each that was found in
-addition, is put into a separate run: 20 steps of 4 prompts with a GPT-2 that supervised training has taught the format.
+Document 002, written by the predecessor, reports a KL of 15 before the first update and then NaN. Each cause that it
+names, and each that was found in addition, is put into a separate run: 20 steps of 4 prompts with a GPT-2 that
+supervised training has taught the format.
 The table in `docs/studies/explosion.md` shows the effect of each cause without recovery and with it, and which
 preflight checks refuse it. The script takes about 15 minutes on one core. Run it in the root folder of the checkout.
 """

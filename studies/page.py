@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 from results import RESULTS, Result
 from rookworld_rlvr.errors import UserError
@@ -76,14 +76,14 @@ class Results:
 
 
 def write_page(name: str, study: Study, members: Sequence[Member], finished: Mapping[str, Result]) -> list[Path]:
-    """Write the page of a study and its picture; nothing if no member has finished. Returns the files."""
+    """Write the page of a study and its picture, if an arm beside the control has results. Returns the files."""
     runs: dict[str, dict[int, Result]] = {arm: {} for arm in study.arms}
     for member in members:
         if (result := finished.get(member.key)) is not None:
             runs[member.arm][member.seed] = result
             if absent := [key for key in (study.key, *study.guards) if key not in result.gain]:
                 raise UserError(f"expected {', '.join(absent)} in the result of {member.key}: evaluate more rows")
-    if not any(runs.values()):
+    if not any(by_seed for arm, by_seed in runs.items() if arm != study.control):
         return []
     _check_one_start(study, [result for by_seed in runs.values() for result in by_seed.values()])
     results = Results(study, runs)
@@ -91,7 +91,7 @@ def write_page(name: str, study: Study, members: Sequence[Member], finished: Map
     page, picture = DOCS / f"{name}.md", DOCS / f"{name}.svg"
     write_text(picture, _picture(results))
     sections = (*_head(name, results), *_method(name, study), *_tables(results), *_picture_lines(name, study))
-    write_text(page, "\n".join([*sections, *_members(name, members, finished), ""]))
+    write_text(page, "\n".join([*sections, *_members(name, study, members, finished), ""]))
     return [page, picture]
 
 
@@ -138,11 +138,15 @@ def _method(name: str, study: Study) -> list[str]:
         f"`{'` and `'.join(study.guards)}`; the smallest effect that matters is {study.smallest_effect:g}.",
         "",
         f"- All arms: `{' '.join(study.shared)}`. Greedy answers, the same held-out rows for all.",
-        "- Gain: after less before, 95 % interval over seeds and rows. Difference: after less the control's after, "
-        "paired by seed, 95 % interval over seeds alone (t distribution): it holds for these rows.",
-        "- Yes: better by the t test with Holm's correction at 5 % over all arms, by the smallest effect or more, and "
-        "no guard's interval lies on the wrong side of 0. No: the interval leaves out the smallest effect, or the arm "
-        "is worse. Undecided: neither; the seeds named would narrow the interval to the smallest effect.",
+        "- Values are of the model that a run saves, the mean of the starting and the trained weights "
+        "(`start_share=0.5`, unless an arm changes it). KL and reward are of the trained weights themselves.",
+        "- Gain is after - before, with a 95 % interval over seeds and rows. Difference is the arm's after - the "
+        "control's after, seed by seed, with a 95 % interval over seeds alone (t distribution): it holds for these "
+        "rows.",
+        "- **Yes**: the difference is significant (t test, Holm's correction over all arms, 5 %), at least the "
+        "smallest effect, and no guard got worse. **No**: the arm is significantly worse, or better at the cost of a "
+        "guard, or even the better end of its interval is below the smallest effect; it does not mean that both are "
+        "equal. **Undecided**: anything else.",
         *note,
         "",
     ]
@@ -152,13 +156,11 @@ def _tables(results: Results) -> list[str]:
     study, keys = results.study, (results.study.key, *results.study.guards)
     lines = ["## Results", ""]
     for key in keys:
-        lines += [f"`{key}`:", "", "| arm | seeds | before | after | gain | less the control |" + _more(study, key)]
+        lines += [f"`{key}`:", "", "| arm | seeds | before | after | gain | difference |" + _more(study, key)]
         lines.append("|---|---|---|---|---|---|" + ("---|---|---|" if key == study.key else ""))
         lines += [_row(results, arm, key) for arm in study.arms if results.runs[arm]]
         lines.append("")
-    lines += ["| arm | overrides |", "|---|---|"]
-    lines += [f"| {arm} | `{' '.join(given)}` |" for arm, given in study.arms.items()]
-    return [*lines, ""]
+    return lines
 
 
 def _more(study: Study, key: str) -> str:
@@ -235,16 +237,19 @@ def _better(key: str) -> str:
     return "lower" if lower_is_better(key) else "higher"
 
 
-def _members(name: str, members: Sequence[Member], finished: Mapping[str, Result]) -> list[str]:
-    """Return command, commits and core hours of the study, and seconds and state of each member."""
+def _members(name: str, study: Study, members: Sequence[Member], finished: Mapping[str, Result]) -> list[str]:
+    """Return the study's command, its arms with their overrides, commits and durations, and the failed members."""
     done = [finished[member.key] for member in members if member.key in finished]
-    commits = sorted({commit for result in done for commit in result.commits})
+    total = sum(result.seconds for result in done) / 3600
     lines = ["## Runs", "", "```text", f".venv/bin/python studies/run.py {name}", "```", ""]
-    total = sum(result.seconds for result in done)
-    lines += [f"Commit {', '.join(commits)}; {len(done)} of {len(members)} members, {total / 3600:.1f} core hours.", ""]
-    lines += ["| member | seconds | state |", "|---|---|---|"]
-    for member in members:
-        result, failure = finished.get(member.key), member.record()["failure"].replace("|", "/")
-        state = "finished" if result else f"failed: {failure}" if failure else "missing"
-        lines.append(f"| {member.arm}, seed {member.seed} | {result.seconds if result else 0:.0f} | {state} |")
-    return lines
+    lines += [f"{len(done)} of {len(members)} members have finished, in {total:.1f} core hours.", ""]
+    lines += ["| arm | overrides | finished | commits | median minutes |", "|---|---|---|---|---|"]
+    for arm, overrides in study.arms.items():
+        own = [finished[member.key] for member in members if member.arm == arm and member.key in finished]
+        commits = ", ".join(sorted({commit for result in own for commit in result.commits}))
+        minutes = f"{median(result.seconds for result in own) / 60:.0f}" if own else ""
+        counts = f"{len(own)} of {len(study.seeds_of(arm))}"
+        given = f"`{' '.join(overrides)}`" if overrides else "none"
+        lines.append(f"| {arm} | {given} | {counts} | {commits} | {minutes} |")
+    failures = [(member, member.record()["failure"]) for member in members if member.key not in finished]
+    return [*lines, "", *(f"- {one.arm}, seed {one.seed}, failed: {failure}" for one, failure in failures if failure)]

@@ -87,8 +87,9 @@ def test_interrupted_study_resumes_and_lists_a_failed_arm(
     assert all(json.loads((run / "summary.json").read_text())["steps"] == 4 for run in made)
     page = (tmp_path / "docs/studies/tiny.md").read_text()
     assert "Does a penalty change two steps? Asked by this test." in page and "4 of 6 members" in page
-    assert page.count("failed: exit code 3: ") == 2 and "preflight refused" in page
-    assert page.count("| finished |") == 4 and "| penalty | 2 |" in page
+    assert page.count(", failed: exit code 3: ") == 2 and "preflight refused" in page
+    assert "| penalty | 2 |" in page and "| penalty | `kl.coef=0.1` | 2 of 2 |" in page
+    assert "| dropout | `model.dropout=0.2` | 0 of 2 |  |  |" in page
     assert (tmp_path / "docs/studies/tiny.svg").read_text().count("<circle") == 6
     index = (tmp_path / "docs/studies/index.md").read_text()
     assert "[tiny](tiny.md)" in index

@@ -1,6 +1,8 @@
 """Verdicts for numbers that were checked by hand. Lower is better for the primary key, higher for the guards."""
 
+import shutil
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 
 from rookworld_rlvr.errors import UserError
 
+ROOT = Path(__file__).resolve().parents[2]
 KEY, GUARDS = "policy/win_probability_loss", ("policy/mate_in_one", "environment/recall_legal")
 
 
@@ -93,3 +96,23 @@ def test_second_arm_makes_holm_correction_stricter(verdict: Callable[..., tuple[
     gains = [-0.004, -0.006, -0.009]
     assert verdict(gains)[0] == "Yes"
     assert verdict(gains, others=[0.001, -0.001, 0.002])[0] == "Undecided"
+
+
+def test_committed_pages_agree_with_the_committed_results(
+    studies: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "studies").symlink_to(ROOT / "studies")
+    (tmp_path / "docs").mkdir()
+    shutil.copytree(ROOT / "docs/studies", tmp_path / "docs/studies")
+    monkeypatch.chdir(tmp_path)
+    finished = studies.results.read_results()
+    for name in studies.study.names():
+        study = studies.study.declaration(name)
+        studies.page.write_page(name, study, studies.study.members(name, study), finished)
+    studies.page.write_index()
+    made, committed = (sorted((folder / "docs/studies").glob("*.*")) for folder in (tmp_path, ROOT))
+    assert [path.name for path in made] == [path.name for path in committed]
+    for new, old in zip(made, committed, strict=True):
+        # Failed members are known only where they ran.
+        lines = [line for line in old.read_text().splitlines() if ", failed: " not in line]
+        assert new.read_text().splitlines() == lines, f"write {old.name} again: studies/run.py {old.stem} --limit 0"

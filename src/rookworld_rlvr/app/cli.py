@@ -77,7 +77,9 @@ def _help(command: str) -> str:
     if taken:
         lines += ["groups of options and their choices:"]
         lines += [f"  {name:<11} {_options(*options)}" for name, options in taken.items()] + [""]
-    lines += ["every option with its default and meaning: python scripts/generate_docs.py FOLDER"]
+    lines += [
+        "every option with its default and meaning: .venv/bin/python scripts/generate_docs.py FOLDER (in the checkout)"
+    ]
     lines += [f"the value of each in one call: {call} --cfg job"]
     return "\n".join(lines)
 
