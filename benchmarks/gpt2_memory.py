@@ -28,7 +28,7 @@ def random_gpt2(folder: str, **shape: Any) -> None:
     from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
     from transformers.utils import logging as transformers_logging
 
-    from rookworld_rlvr.model.policy import tiny_model_folder
+    from rookworld_rlvr.model.loading import tiny_model_folder
 
     transformers_logging.disable_progress_bar()
     GPT2LMHeadModel(GPT2Config(**shape)).save_pretrained(folder)

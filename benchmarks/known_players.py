@@ -39,7 +39,8 @@ from rookworld_rlvr.evaluation.players import (
 from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay_suite
 from rookworld_rlvr.evaluation.suite import Suite, suite_table
 from rookworld_rlvr.model.device import Device, Precision, select_device
-from rookworld_rlvr.model.policy import ModelConfig, Policy, load_policy
+from rookworld_rlvr.model.loading import ModelConfig, load_policy
+from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.rewards.evaluation_cache import load_cache
 from rookworld_rlvr.rollout.generator import GeneratorConfig
 from rookworld_rlvr.stockfish.engine import EngineConfig
@@ -51,7 +52,8 @@ from rookworld_rlvr.tasks.types import EnvironmentCompletion, PolicyCompletion
 from rookworld_rlvr.training.config import DataConfig
 from rookworld_rlvr.training.data import EvaluationData, load_evaluation_data
 
-MakePlayer = Callable[[DecodingConfig], Player]
+MakePlayer = Callable[[DecodingConfig, int], Player]
+"""Makes a player from its decoding and the seed of its samples."""
 # Weak enough that rules of thumb win games, strong enough that they do not win all; the same in every run.
 OPPONENT = OpponentConfig(nodes=1, skill=FULL_SKILL, random_moves=0.5)
 # Nodes of the engine that measures the win probability that moves lose: far more than Stockfish has as a player.
@@ -111,11 +113,11 @@ def known_players(model: str, policy: Policy, stack: ExitStack) -> dict[str, Mak
     generator = make_generator(policy, GeneratorConfig())
     stockfish = stack.enter_context(engine_player(OpponentConfig(skill=FULL_SKILL)))
     return {
-        "random mover": lambda decoding: RandomPlayer(),
-        "most valuable capture": lambda decoding: CapturePlayer(),
-        "exchange rule": lambda decoding: ExchangePlayer(),
-        model: lambda decoding: ModelPlayer(generator, policy.tokenizer, decoding),
-        "Stockfish, 1000 nodes": lambda decoding: stockfish,
+        "random mover": lambda decoding, seed: RandomPlayer(seed),
+        "most valuable capture": lambda decoding, seed: CapturePlayer(),
+        "exchange rule": lambda decoding, seed: ExchangePlayer(),
+        model: lambda decoding, seed: ModelPlayer(generator, policy.tokenizer, decoding, seed),
+        "Stockfish, 1000 nodes": lambda decoding, seed: stockfish,
     }
 
 
@@ -148,13 +150,13 @@ def player_suites(
     games = SelfplayConfig(games=arguments.games)
     match = EngineMatchConfig(arguments.pairs, arguments.plies, opponent=OPPONENT)
     referee = partial(open_referee, EngineConfig())
-    greedy, rows, trained = make(DecodingConfig()), arguments.rows, data.trained
+    greedy, rows, trained = make(DecodingConfig(), 0), arguments.rows, data.trained
     complete = partial(move_alone, greedy)
     yield held_out_suite(Task.policy, data.held_out, complete, trained=trained, most=rows, engine=measure)
     yield mate_in_one_suite(greedy, read_mates(arguments.mates))
-    yield selfplay_suite(make(games.decoding), games)
+    yield selfplay_suite(make(games.decoding, 0), games)
     yield engine_match_suite(greedy, partial(engine_player, OPPONENT), match, referee=referee)
-    yield conversion_suite(lambda seed: make(games.decoding), ConversionConfig(positions=arguments.positions))
+    yield conversion_suite(partial(make, games.decoding), ConversionConfig(positions=arguments.positions))
 
 
 def arbiter_suites(complete: Complete, data: EvaluationData, arguments: argparse.Namespace) -> Iterator[Suite]:

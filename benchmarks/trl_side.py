@@ -36,7 +36,7 @@ def theirs(connection: Connection, side: TrlSide) -> None:
     from trl import GRPOConfig, GRPOTrainer
 
     from rookworld_rlvr.app.build import set_threads
-    from rookworld_rlvr.model.policy import TINY, tiny_model_folder
+    from rookworld_rlvr.model.loading import TINY, tiny_model_folder
     from rookworld_rlvr.tasks.prompt_stream import PromptStream
     from rookworld_rlvr.training.data import load_data
 

@@ -28,7 +28,8 @@ from rookworld_rlvr.app.cli import main as rookworld
 from rookworld_rlvr.errors import TrainingGaveUpError
 from rookworld_rlvr.files import write_text
 from rookworld_rlvr.model import batch
-from rookworld_rlvr.model.policy import Policy, tiny_model_folder
+from rookworld_rlvr.model.loading import tiny_model_folder
+from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.objective import kl_k3
 from rookworld_rlvr.rollout.groups import Collected
 from rookworld_rlvr.training.config import RunConfig

@@ -44,9 +44,12 @@ class Results:
         return [two[seed].after[key] - one[seed].after[key] for seed in both]
 
     def p_values(self) -> dict[str, float]:
-        """Return the p-value of the primary key for each arm that has at least two seeds in common with the control."""
+        """Return the p-value of the primary key for each arm; 1 if it shares less than two seeds with the control.
+
+        So an arm that has not run counts in Holm's correction, and a verdict does not change when it runs.
+        """
         differences = {arm: self.differences(arm, self.study.key) for arm in list(self.study.arms)[1:]}
-        return {arm: seeds_p(values) for arm, values in differences.items() if len(values) > 1}
+        return {arm: seeds_p(values) if len(values) > 1 else 1.0 for arm, values in differences.items()}
 
     def verdict(self, arm: str) -> tuple[str, str]:
         """Return whether the arm is better than the control (Yes, No or Undecided), and the reason."""

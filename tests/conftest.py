@@ -189,7 +189,7 @@ def small_model(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Pat
     import torch
 
     from rookworld_rlvr.model.device import Precision
-    from rookworld_rlvr.model.policy import ModelConfig, load_policy
+    from rookworld_rlvr.model.loading import ModelConfig, load_policy
     from rookworld_rlvr.tasks.corpus import read_corpus
     from rookworld_rlvr.training.sft import SFT, SFTConfig, tokenize
 

@@ -51,6 +51,7 @@ BAD_VALUES = [
     ("kl.target=0", "kl.target: expected above 0"),
     ("kl.min_coef=2", "kl.min_coef: expected above 0 and at most 1"),
     ("objective.loss=ppo", "ppo"),
+    ("objective.loss=gspo", "expected objective.mismatch.mode sequence_truncate, sequence_mask or off"),
     ("objective.epochs=0", "objective: expected epochs and minibatches from 1"),
     ("objective.collection.zero_variance=replace", "replace"),
     ("objective.mismatch.cap=1", "cap: expected above 1"),

@@ -8,7 +8,8 @@ import torch
 
 from rookworld_rlvr.app import build
 from rookworld_rlvr.app.cli import main
-from rookworld_rlvr.model.policy import Policy, load_policy
+from rookworld_rlvr.model.loading import load_policy
+from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.training import step
 from rookworld_rlvr.training.all_moves import expected_value
 

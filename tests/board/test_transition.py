@@ -226,6 +226,16 @@ def test_possibly_lost_castling_right_prevents_fivefold_repetition() -> None:
     assert not step(fen, history[-1], history).terminated
 
 
+def test_possible_en_passant_capture_prevents_fivefold_repetition() -> None:
+    """The first position allows an en-passant capture, so it differs and there are four occurrences."""
+    start = "r1bqkbnr/ppp2ppp/2n5/3pP3/8/5N2/PPPP1PPP/RNBQKB1R w - d6 0 6"
+    fen, history = shuffled_game(start, ("f3g1", "c6b8", "g1f3", "b8c6"), 4)
+    assert not step(fen, history[-1], history).terminated
+    # Without White's pawn on e5 nothing could be captured, and the fifth occurrence is proven.
+    fen, history = shuffled_game(start.replace("3pP3", "3p4").replace("d6", "-"), ("f3g1", "c6b8", "g1f3", "b8c6"), 4)
+    assert step(fen, history[-1], history).terminated
+
+
 def test_inconsistent_history_counts_only_one_occurrence() -> None:
     board = chess.Board("7k/r7/8/8/8/8/R7/7K w - - 46 68")
     assert occurrences(board, ("a1a2", "b7b8", "nonsense", "g8h8")) == 1

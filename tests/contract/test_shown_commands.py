@@ -77,7 +77,7 @@ SHOWN = [words for words in shown() if not is_elsewhere(words)]
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a user's folder with the files that the documents mention."""
-    from rookworld_rlvr.model.policy import tiny_model_folder
+    from rookworld_rlvr.model.loading import tiny_model_folder
     from rookworld_rlvr.training.data import default_file
 
     folder = tmp_path_factory.mktemp("home")

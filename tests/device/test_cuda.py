@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.model.device import Precision
-from rookworld_rlvr.model.policy import ModelConfig, load_policy
+from rookworld_rlvr.model.loading import ModelConfig, load_policy
 from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.groups import Group, Sample, make_batch, prompt_tokens

@@ -102,7 +102,7 @@ def small_player(small_model: Path) -> Callable[..., Any]:
     """Return a function that makes a player of the small model."""
     from rookworld_rlvr.evaluation.players import ModelPlayer
     from rookworld_rlvr.model.device import Precision
-    from rookworld_rlvr.model.policy import ModelConfig, load_policy
+    from rookworld_rlvr.model.loading import ModelConfig, load_policy
 
     policy = load_policy(ModelConfig(path=str(small_model)), torch.device("cpu"), Precision.fp32)
     ids = {"eos_id": policy.tokenizer.eos_token_id, "pad_id": policy.pad_id}

@@ -52,7 +52,7 @@ def test_match_is_better_or_worse_only_if_its_interval_excludes_zero() -> None:
     for elo, expected in (
         (Measure(-60.0, -90.0, -30.0, 400), ["match/elo"]),
         (Measure(-60.0, -130.0, 5.0, 400), []),
-        (Measure(-inf, -inf, -127.0, 16), ["match/elo"]),
+        (Measure(-inf, -inf, -127.0, 32), ["match/elo"]),
         (Measure(60.0, 30.0, 90.0, 400), []),
     ):
         assert changes(nothing, nothing, {"match/elo": elo}).worse == expected
@@ -98,6 +98,7 @@ def test_fall_significant_only_without_holm_is_perhaps_worse() -> None:
 def test_keys_of_few_rows_are_not_tested() -> None:
     few = changes(rows(valid=[1.0] * 29), rows(valid=[0.0] * 29), {})
     assert few == Changes([], [], [], {})
+    assert changes([], [], {"match/elo": Measure(338.0, 92.0, inf, 28)}) == Changes([], [], [], {})
 
 
 def test_interval_over_seeds_is_at_least_as_wide_as_over_rows() -> None:

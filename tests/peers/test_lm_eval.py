@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rookworld_rlvr.model.policy import tiny_model_folder
+from rookworld_rlvr.model.loading import tiny_model_folder
 
 ROOT = Path(__file__).parents[2]
 ROWS = 200

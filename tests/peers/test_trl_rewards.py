@@ -13,7 +13,7 @@ def test_trl_trains_three_steps_with_both_rewards(tmp_path: Path) -> None:
     from datasets import Dataset
     from transformers import AutoTokenizer
 
-    from rookworld_rlvr.model.policy import tiny_model_folder
+    from rookworld_rlvr.model.loading import tiny_model_folder
 
     rows = trl_rows()
     config = trl.GRPOConfig(

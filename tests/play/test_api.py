@@ -32,6 +32,10 @@ def test_position_response_reports_end_of_game(api: PlayApi, start: str, moves: 
     assert response["ended"] == ended and response["legal"] == []
 
 
+def test_king_in_check_is_named_on_every_square(api: PlayApi) -> None:
+    assert api.position({"start": "7k/8/8/8/8/8/8/K6r w - - 0 1"})["check"] == "a1"
+
+
 def test_answer_at_temperature_0_is_the_model_best_move(api: PlayApi, tiny: MoveChooser) -> None:
     choice = tiny.choose(chess.Board(), DecodingConfig(), attempts=3)
     response = api.answer({})
@@ -58,6 +62,7 @@ def test_answer_has_no_move_after_end_of_game(api: PlayApi) -> None:
     ("position", {"start": "4k3/8/8/8/8/8/8/3KK3 w - - 0 1"}, "impossible position: too many kings"),
     ("position", {"start": "8/8/8/8/8/8/8/8 w - - 0 1"}, "impossible position: no white king"),
     ("position", {"moves": "e2e4"}, "expected start"), ("position", {"moves": ["e2e5"]}, "expected a legal move"),
+    ("position", {"start": "4k3/8/8/8/8/8/4P3/4K3 b - - 0 999999", "moves": ["e8e7"]}, "expected two counters"),
     ("position", {"moves": [None]}, "expected a legal move"), ("position", {"moves": ["g1f3"] * 1001}, "at most 1000"),
     ("answer", {"model": 2}, "expected model from 0 to 1"), ("answer", {"model": True}, "expected model"),
     ("answer", {"temperature": -1}, "expected temperature from 0 to 2"),

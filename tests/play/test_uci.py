@@ -107,6 +107,7 @@ def test_position_without_legal_moves_is_answered_with_null_move(session: UciSes
         ("position fen 8/8 w", "position: expected a FEN"),
         ("position", "position: expected startpos or fen"),
         ("position startpos moves e2e5", "expected a legal move in"),
+        ("position fen 4k3/8/8/8/8/8/4P3/4K3 b - - 0 999999 moves e8e7", "expected two counters of one to six digits"),
         ("setoption Temperature 3", "expected setoption name"),
         ("setoption name Temperature value warm", "expected a number, got 'warm'"),
         ("setoption name Temperature value nan", "expected a finite temperature"),

@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from rookworld_rlvr.model.policy import tiny_model_folder
+from rookworld_rlvr.model.loading import tiny_model_folder
 from rookworld_rlvr.rollout.sampling import echo_ids
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.types import Example

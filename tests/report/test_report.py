@@ -108,6 +108,14 @@ def test_wrong_fields_and_unreadable_boards_are_reported() -> None:
         "turn: wrote w, true b", "castling: wrote KQ, true KQkq", "reward: wrote 1.0, true 0.001",
         "terminated: wrote 1, true 0",
     ]  # fmt: skip
+    # Text behind a FEN or behind the flags is an error, other digits of the same reward are not.
+    right = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
+    for completion, errors in (
+        (f"{right}+0.0010+0+0", []),
+        (f"{right} 7+0.001+0+0", ["extra text: 7"]),
+        (f"{right}+0.001+0+0+junk", ["extra text: junk"]),
+    ):
+        assert draw(said(1, ENVIRONMENT, completion, 0.4)).wrong == errors
     unread = draw(said(1, ENVIRONMENT, "", -1.0))
     assert unread.wrong[0] == "no board could be read" and len(unread.boards) == 2
 

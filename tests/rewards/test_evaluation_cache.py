@@ -21,6 +21,8 @@ from rookworld_rlvr.training.data import default_file
 # White has king and rook against a king. The moves of EVALS are good, and all others are worth 1 pawn.
 FEN = "8/8/8/8/8/k7/8/K6R w - - 3 40"
 EVALS = {"h1h8": 9.0, "h1h2": 8.5, "a1b1": 8.0}
+# White has one move, a1a2, or none.
+ONE_MOVE, STALEMATE = "8/8/8/8/8/2k5/8/K6r w - - 0 1", "8/8/8/8/8/1q6/2k5/K7 w - - 0 1"
 OTHER = "8/8/8/8/8/k7/8/K5R1 w - - 3 40"
 GOOD, WEAK = "M: h1h8 E: 9.0 B: h1h8", "M: h1b1 E: 9.0 B: h1b1"
 
@@ -114,7 +116,17 @@ def test_labels_source_ignores_analysis() -> None:
     assert score.source == "rules" and "correctness/best_value" not in score.components
 
 
-@pytest.mark.parametrize("text", ["no tabs at all", "test\t8/8/8/8/8/8/8/8 w - - 0\te2e4:1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no tabs at all",
+        "test\t8/8/8/8/8/8/8/8 w - - 0\te2e4:1",
+        f"test\t{ONE_MOVE}\tgarbage",
+        f"test\t{ONE_MOVE}\ta1a2:100000",
+        f"test\t{ONE_MOVE}\ta1b2:10",
+        f"test\t{STALEMATE}\ta1a2:0",
+    ],
+)
 def test_malformed_cache_line_is_refused_with_its_line_number(tmp_path: Path, text: str) -> None:
     path = tmp_path / "book.tsv"
     twice = f"{render_move_evals(MoveEvals(FEN, 'test', legal(FEN)))}\n" * 2

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from rookworld_rlvr.model.device import Precision
-from rookworld_rlvr.model.policy import ModelConfig, Policy, load_policy
+from rookworld_rlvr.model.loading import ModelConfig, load_policy
+from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.rollout.generator import Generator, GeneratorConfig
 from rookworld_rlvr.rollout.groups import prompt_tokens
 from rookworld_rlvr.rollout.hf_generator import HFGenerator

@@ -11,8 +11,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.model.batch import Batch, micro_batches
+from rookworld_rlvr.model.loading import compile_policy
 from rookworld_rlvr.model.packed import pack
-from rookworld_rlvr.model.policy import Policy, compile_policy
+from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.groups import Group, Sample, make_batch

@@ -12,7 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 from rookworld_rlvr.app.generators import make_generator
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.model.device import Precision
-from rookworld_rlvr.model.policy import ModelConfig, Policy, load_policy
+from rookworld_rlvr.model.loading import ModelConfig, load_policy
+from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.model.shared_prefix import can_share
 from rookworld_rlvr.rollout import static_generator
 from rookworld_rlvr.rollout.generator import GeneratorConfig, GeneratorKind, SampledCompletion

@@ -11,7 +11,7 @@ from torch import nn
 
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.model.device import Precision
-from rookworld_rlvr.model.policy import ModelConfig, load_policy, tiny_model_folder
+from rookworld_rlvr.model.loading import ModelConfig, load_policy, tiny_model_folder
 from rookworld_rlvr.model.weights import averaged, checksum
 
 

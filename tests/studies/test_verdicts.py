@@ -96,6 +96,8 @@ def test_second_arm_makes_holm_correction_stricter(verdict: Callable[..., tuple[
     gains = [-0.004, -0.006, -0.009]
     assert verdict(gains)[0] == "Yes"
     assert verdict(gains, others=[0.001, -0.001, 0.002])[0] == "Undecided"
+    # Also before the second arm has run.
+    assert verdict(gains, others=[0.001])[0] == "Undecided"
 
 
 def test_committed_pages_agree_with_the_committed_results(

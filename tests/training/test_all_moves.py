@@ -12,7 +12,8 @@ import torch
 from rookworld_rlvr.evaluation.amplification import move_tokens
 from rookworld_rlvr.model.batch import micro_batches
 from rookworld_rlvr.model.device import Precision
-from rookworld_rlvr.model.policy import ModelConfig, Policy, load_policy
+from rookworld_rlvr.model.loading import ModelConfig, load_policy
+from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.rewards.evaluation_cache import load_cache
 from rookworld_rlvr.rewards.rubric import Rubric, RubricConfig
 from rookworld_rlvr.rewards.scorer import ScoreRequest

@@ -21,7 +21,8 @@ from rookworld_rlvr.app import build
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.files import write_text
-from rookworld_rlvr.model.policy import Policy, load_policy
+from rookworld_rlvr.model.loading import load_policy
+from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.training.checkpoint import (
     find_run,
     list_checkpoints,

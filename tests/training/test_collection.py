@@ -136,7 +136,10 @@ def test_zero_variance_group_is_kept_dropped_or_replaced(
     assert report.used_P.tolist() == [task is Task.policy for task in trained]
     metrics = step_metrics(report, context)
     assert metrics["group/replaced_fraction"] == pytest.approx(replaced)
-    assert metrics["group/zero_variance_fraction"] == (0.5 if zero_variance == "keep" else 0.0)
+    # Rewards and variance are those of all sampled groups, of which one has equal rewards.
+    assert metrics["group/zero_variance_fraction"] == pytest.approx(1 / sampled)
+    assert metrics["reward/task/environment"] == 0.5 and len(report.reward_by_task()) == 2
+    assert metrics["group/gated_fraction"] == pytest.approx(0)
 
 
 @pytest.mark.parametrize("rounds", [0, 2])
@@ -248,6 +251,16 @@ def test_second_update_uses_ratio_to_weights_before_first_update(make_run: MakeR
             ratios.append(float((logprobs[1] - logprobs[0]).exp().max()))
     assert max(ratios) > 1.01 and report.tokens.ratio_max == pytest.approx(max(ratios), rel=1e-4)
     assert grpo_step(make_run().context, 0).tokens.ratio_max == 1.0
+
+
+@pytest.mark.parametrize(("form", "passes"), [("k2_straight_through", False), ("in_reward", True)])
+def test_reference_is_computed_for_old_log_probs_only_if_needed(make_run: MakeRun, form: str, passes: bool) -> None:
+    given = ("objective.epochs=2", "generator.max_new_tokens=8", "kl.coef=0", "kl.measured=false", f"kl.form={form}")
+    context = make_run(*given).context
+    seen: list[int] = []
+    context.references.current.model.base_model.register_forward_pre_hook(lambda *_: seen.append(1))
+    report = grpo_step(context, 0)
+    assert report.updates == 2 and bool(seen) is passes
 
 
 def test_large_updates_are_clipped_and_single_update_is_not(make_run: MakeRun) -> None:

@@ -23,7 +23,7 @@ from rookworld_rlvr.stability.faults import DAMAGING, Fault, FaultKind
 from rookworld_rlvr.stockfish.pool import EngineCounts
 from rookworld_rlvr.training.checkpoint import STATE_FILE, checkpoint_folder
 from rookworld_rlvr.training.config import RunConfig
-from rookworld_rlvr.training.diagnosis import KEEP_FAULTS, SUGGESTIONS
+from rookworld_rlvr.training.diagnosis import KEEP_FAULTS, SUGGESTIONS, save_fault
 from rookworld_rlvr.training.run import Run
 from rookworld_rlvr.training.state import Hook, Moment, StepContext, StepReport
 from rookworld_rlvr.training.trainer import train as train_run
@@ -270,7 +270,7 @@ def test_too_many_faults_stop_run_with_diagnosis_and_replayable_batch(
     assert text.get("prompt", "")[:3] in ({""} if name == "nan_parameter_before" else {"P: ", "A: "})
     config = composes(text["try"])
     assert "optim.lr" not in text["try"] or 0 < config.optim.lr < run.config.optim.lr
-    assert len(rows(run)) == FIRST + MOST and not (run.folder / "summary.json").exists()
+    assert len(rows(run)) == FIRST + MOST + 1 and not (run.folder / "summary.json").exists()
 
     batch = text["batch"].split(";")[0]
     assert Path(batch) == run.folder / f"faults/step-{FIRST + MOST + 1}.pt"
@@ -305,6 +305,14 @@ def test_every_fault_kind_has_a_suggestion_that_hydra_accepts() -> None:
     for suggestion in SUGGESTIONS.values():
         given = suggestion.format(lr=2e-4 / 3)
         assert composes(given) != composes("") or given == "generator.kind=hf"
+
+
+def test_newest_fault_files_are_kept_even_those_of_earlier_steps(tmp_path: Path) -> None:
+    # As after a resume from an earlier checkpoint.
+    for step in (62, 63, 64, 54):
+        saved = save_fault(tmp_path, StepReport(step, 0.0, fault=Fault(FaultKind.loss, "loss", "")))
+        assert saved.is_file()
+    assert sorted(path.name for path in saved.parent.iterdir()) == ["step-55.pt", "step-64.pt", "step-65.pt"]
 
 
 def test_fault_text_has_kind_tensor_and_measurement() -> None:

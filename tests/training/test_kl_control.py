@@ -68,6 +68,10 @@ def test_saved_base_is_restored_only_by_adaptive_control() -> None:
         resumed = KLController(config)
         resumed.load_state_dict(saved.state_dict())
         assert resumed.base == base
+    # A run without a penalty that is resumed with an adaptive one begins at the configured value.
+    resumed = KLController(adaptive)
+    resumed.load_state_dict(KLController(KLConfig(control=KLControl.off)).state_dict())
+    assert resumed.base == 0.1
 
 
 @pytest.mark.parametrize(

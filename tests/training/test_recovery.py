@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rookworld_rlvr.errors import TrainingGaveUpError
 from rookworld_rlvr.stability.faults import Fault, FaultKind
+from rookworld_rlvr.stability.guards import Guards
 from rookworld_rlvr.stability.recovery import Action, RecoveryConfig, RecoveryState, escalate
 from rookworld_rlvr.training.checkpoint import STATE_FILE, checkpoint_folder
 from rookworld_rlvr.training.run import Run
@@ -278,13 +279,33 @@ def test_kl_above_limit_restores_at_once_without_history(make_saved_run: MakeRun
     assert_equal(weights[3], state_of(run, 1)["policy"])
 
 
+def test_rewards_of_a_repeated_rubric_warm_up_are_not_observed(
+    make_saved_run: MakeRun, set_limits: SetLimits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_limits(**SHORT)
+    run = make_saved_run("steps=8", *GIVEN, "rubric.warmup_steps=4", "recovery.guard.kl_limit=1")
+    run.context.hooks.append(knock(4))
+    observed: list[int] = []
+    observe = Guards.observe_rewards
+
+    def note(guards: Guards, rewards: Any) -> None:
+        observed.append(run.context.clock.schedule_step - 1)
+        observe(guards, rewards)
+
+    monkeypatch.setattr(Guards, "observe_rewards", note)
+    train_run(run)
+    # Step 5 restores checkpoint 3 (numbers from 1), so the steps after it have the schedule's positions 3, 4 and 5.
+    assert [row["recovery/restores"] for row in rows(run)] == [0] * 4 + [1] * 4
+    assert observed == [4, 5]
+
+
 def test_more_restores_than_allowed_stop_the_run(make_saved_run: MakeRun, set_limits: SetLimits) -> None:
     set_limits(**SHORT)
     run = make_saved_run("steps=9", *GIVEN, "recovery.guard.kl_limit=1e-9", "recovery.max_restores=2")
     with pytest.raises(TrainingGaveUpError, match=r"2 restores so far; the last was kl_limit \(kl/exact: "):
         train_run(run)
     # KL is 0 in the first step after each restore and above the limit in the next step.
-    assert [row["recovery/restores"] for row in rows(run)] == [0, 1, 1, 2, 2]
+    assert [row["recovery/restores"] for row in rows(run)] == [0, 1, 1, 2, 2, 2]
     assert all(value.isfinite().all() for value in state_of(run, 0)["policy"].values())
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from rookworld_rlvr.model.device import Precision
-from rookworld_rlvr.model.policy import ModelConfig, Policy, load_policy
+from rookworld_rlvr.model.loading import ModelConfig, load_policy
+from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.stability.reference import ReferenceConfig, ReferenceMode, References
 from rookworld_rlvr.training.checkpoint import STATE_FILE
 from rookworld_rlvr.training.run import Run

@@ -23,7 +23,8 @@ from torch import nn
 from rookworld_rlvr.app import build
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.train import _unfinished
-from rookworld_rlvr.model.policy import Policy, load_policy
+from rookworld_rlvr.model.loading import load_policy
+from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.run import Run
 from rookworld_rlvr.training.run_files import cut_lines, locked, unfinished
@@ -282,6 +283,7 @@ def test_resume_from_earlier_checkpoint_drops_and_repeats_later_steps(
     whole = train("steps=5", "checkpoint_every=2", "keep_checkpoints=9", "evaluation_rows=0")
     folder = whole.with_name("again")
     shutil.copytree(whole, folder, symlinks=True)
+    (folder / "diagnosis.txt").write_text("of a run that gave up\n")
     seen: list[tuple[list[str], list[int]]] = []
 
     def look(*arguments: Any) -> Policy:
@@ -297,6 +299,7 @@ def test_resume_from_earlier_checkpoint_drops_and_repeats_later_steps(
     assert seen[0] == (["step-0", "step-2", "step-4", "step-5"], [1, 2, 3, 4, 5])
     assert next((names, steps) for names, steps in seen if (names, steps) != seen[0]) == (["step-0", "step-2"], [1, 2])
     assert_equal_runs(folder, whole, 5)
+    assert not (folder / "diagnosis.txt").exists()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from rookworld_rlvr.app.config import SFTRunConfig
 from rookworld_rlvr.app.sft import load_examples
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.model.device import Precision
-from rookworld_rlvr.model.policy import ModelConfig, load_policy
+from rookworld_rlvr.model.loading import ModelConfig, load_policy
 from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus
 from rookworld_rlvr.training.data import default_file

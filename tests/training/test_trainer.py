@@ -12,7 +12,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rookworld_rlvr.app import build
 from rookworld_rlvr.errors import TrainingGaveUpError
-from rookworld_rlvr.model.policy import Policy, load_policy
+from rookworld_rlvr.model.loading import load_policy
+from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.metrics import METRICS, declared
 from rookworld_rlvr.training.run import Run

@@ -17,7 +17,8 @@ from omegaconf import OmegaConf
 
 from rookworld_rlvr.app.build import build_unsaved_run
 from rookworld_rlvr.model.device import Precision
-from rookworld_rlvr.model.policy import ModelConfig, Policy, load_policy
+from rookworld_rlvr.model.loading import ModelConfig, load_policy
+from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.rollout.generator import Generator, GeneratorConfig
 from rookworld_rlvr.rollout.groups import prompt_tokens
 from rookworld_rlvr.rollout.vllm_client import VLLMServer

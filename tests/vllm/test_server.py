@@ -13,7 +13,8 @@ import torch
 
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.model.device import Precision
-from rookworld_rlvr.model.policy import ModelConfig, Policy, load_policy
+from rookworld_rlvr.model.loading import ModelConfig, load_policy
+from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.rollout import vllm_weights
 from rookworld_rlvr.rollout.generator import GeneratorError

@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..evaluation import MoveEvaluator
 from ..files import write_text
 from ..model.device import select_device
-from ..model.policy import load_policy
+from ..model.loading import load_policy
 from ..model.sharded import shard
 from ..model.world import Distributed, World
 from ..rewards import Rubric

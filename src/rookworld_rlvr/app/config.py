@@ -8,7 +8,7 @@ from ..evaluation.mate_in_one import MateInOneConfig
 from ..evaluation.selfplay import SelfplayConfig
 from ..evaluation.suite import SuiteName
 from ..model.device import Device, Precision
-from ..model.policy import ModelSourceConfig
+from ..model.loading import ModelSourceConfig
 from ..rewards.evaluation_cache import DEFAULT
 from ..rollout.generator import GeneratorBaseConfig, GeneratorKind
 from ..stockfish.engine import EngineProcessConfig

@@ -54,7 +54,7 @@ def load_chooser(path: str, seed: int) -> "MoveChooser":
     import torch
 
     from ..model.device import Device, Precision, select_device
-    from ..model.policy import Attention, ModelConfig, load_policy
+    from ..model.loading import Attention, ModelConfig, load_policy
     from ..play.choice import MoveChooser
     from ..rollout.generator import GeneratorConfig
     from .generators import make_generator

@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 from ..errors import UserError
 from ..files import make_folder
 from ..model.device import select_device
-from ..model.policy import ModelConfig, load_policy
+from ..model.loading import ModelConfig, load_policy
 from ..tasks import Example
 from ..tasks.corpus import CorpusError, exclude_positions, read_corpus
 from ..training.data import held_out_positions, positions_of

@@ -18,7 +18,8 @@ from ..evaluation.players import DecodingConfig, ModelPlayer, Player, published_
 from ..evaluation.selfplay import selfplay_suite
 from ..evaluation.suite import Suite, SuiteName
 from ..model.device import select_device
-from ..model.policy import ModelConfig, Policy, load_policy
+from ..model.loading import ModelConfig, load_policy
+from ..model.policy import Policy
 from ..model.weights import checksum
 from ..rollout.generator import Generator
 from ..stockfish.engine import EngineConfig

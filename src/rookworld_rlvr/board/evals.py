@@ -30,16 +30,18 @@ def to_pawns(score: Score) -> float:
 
 
 def from_pawns(pawns: float) -> Score:
-    """Return the score that is written as `pawns`. Raises ValueError for NaN and for absolute values of 1000 or more.
+    """Return the score that is written as `pawns`: from 900 pawns on the nearest mate, at least one in one.
 
-    >>> from_pawns(999.97), from_pawns(-2.67)
-    (Mate(+3), Cp(-267))
+    Raises ValueError for NaN and for absolute values of 1000 or more.
+
+    >>> from_pawns(999.97), from_pawns(-2.67), from_pawns(999.999)
+    (Mate(+3), Cp(-267), Mate(+1))
     """
     if not math.isfinite(pawns) or abs(pawns) >= MATE_PAWNS:
         raise ValueError(f"expected an eval between -1000 and 1000 pawns, got {pawns}")
     if abs(pawns) < MATE_THRESHOLD_PAWNS:
         return Cp(round(pawns * 100))
-    moves = round((MATE_PAWNS - abs(pawns)) * 100)
+    moves = max(1, round((MATE_PAWNS - abs(pawns)) * 100))
     return Mate(moves if pawns > 0 else -moves)
 
 
@@ -55,7 +57,8 @@ def format_pawns(pawns: float) -> str:
 def win_probability(pawns: float) -> float:
     """Return the expected game result in [0, 1] for an eval, from the same view, by lichess's logistic of centipawns.
 
-    The result is a multiple of 0.001. It is constant beyond ten pawns, at 0.975, while mates are 0.999.
+    The result is a multiple of 0.001. It is constant beyond ten pawns, at 0.975, while
+    mates are 0.999 if near and 0.983 if far.
     Source: python-chess's `Score.wdl(model="lichess")`, lichess.org/page/accuracy.
 
     >>> win_probability(0.0)

@@ -37,7 +37,8 @@ def parse_fen(fen: str) -> chess.Board:
 @lru_cache(maxsize=64)
 def _parsed(fen: str) -> chess.Board:
     fields = fen.split(" ")
-    if len(fields) != len(FenField):
+    # python-chess would also split at other white space, and read another placement.
+    if len(fields) != len(FenField) or fields != fen.split():
         raise ValueError(f"expected a FEN of six fields with one blank between, got {fen!r}")
     if not all(COUNTER.fullmatch(field) for field in fields[4:]):
         raise ValueError(f"expected two counters of one to six digits at the end of the FEN, got {fen!r}")

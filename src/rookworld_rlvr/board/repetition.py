@@ -2,8 +2,8 @@
 
 A game's last moves do not determine its past positions, because captured pieces are not recorded. But a position can
 repeat only by reversible moves, and these can be taken back one by one. A position found in this way does not show
-castling rights that were lost since. If there may have been any, the position does not count as an occurrence.
-Sixteen plies of history are needed for a fifth occurrence.
+castling rights that were lost since, nor a possible en-passant capture. If there may have been any, the position does
+not count as an occurrence. Sixteen plies of history are needed for a fifth occurrence.
 """
 
 from collections.abc import Sequence
@@ -43,14 +43,17 @@ def _occurrences_in(game: chess.Board) -> int:
 
 
 def _take_back(board: chess.Board, history: Sequence[str]) -> list[chess.Board]:
-    """Return the past boards whose castling rights are known to equal the present ones, latest first."""
-    past, boards, open_ranks = board.copy(stack=False), [], chess.BB_EMPTY
-    for uci in list(reversed(history))[: board.halfmove_clock]:
+    """Return the past boards whose castling and en-passant rights are known to equal the present ones, latest first."""
+    past, boards, unsure_ranks = board.copy(stack=False), [], chess.BB_EMPTY
+    for taken, uci in enumerate(list(reversed(history))[: board.halfmove_clock], start=1):
         if not _take_back_one(past, uci):
             break
+        # A move of a king or rook may have lost rights of its side, which the present board no longer shows.
         if past.piece_type_at(chess.parse_square(uci[:2])) in (chess.KING, chess.ROOK):
-            open_ranks |= chess.BB_RANK_1 if past.turn else chess.BB_RANK_8
-        if not _possible_rights(past) & open_ranks & ~board.castling_rights:
+            unsure_ranks |= chess.BB_RANK_1 if past.turn else chess.BB_RANK_8
+        lost_rights = _possible_rights(past) & unsure_ranks & ~board.castling_rights
+        after_irreversible_move = taken == board.halfmove_clock
+        if not lost_rights and not (after_irreversible_move and _may_allow_en_passant(past)):
             boards.append(past.copy(stack=False))
     return boards
 
@@ -67,6 +70,19 @@ def _take_back_one(past: chess.Board, uci: str) -> bool:
     past.set_piece_at(origin, piece)
     past.turn = not past.turn
     return target in past.attacks(origin)
+
+
+def _may_allow_en_passant(past: chess.Board) -> bool:
+    """Return whether an en-passant capture is legal if the move that led to `past` was a double pawn push."""
+    back = -8 if past.turn is chess.BLACK else 8
+    for square in past.pieces(chess.PAWN, not past.turn):
+        passed, origin = square + back, square + 2 * back
+        if chess.square_rank(origin) in (1, 6) and not past.piece_at(passed) and not past.piece_at(origin):
+            pushed = past.copy(stack=False)
+            pushed.ep_square = passed
+            if pushed.has_legal_en_passant():
+                return True
+    return False
 
 
 def _possible_rights(past: chess.Board) -> chess.Bitboard:

@@ -61,12 +61,12 @@ def changes(before: Iterable[Row], after: Iterable[Row], match: Mapping[str, Mea
     A missed loss costs more than a false alarm, so losses are also tested without correction. `match` has the trained
     model's Elo against the starting checkpoint, which is not tested if material alone decided most games. The tests are
     the two-sided ones of `paired.compare`, and for Elo the normal test of its interval. A key is reported only if its
-    mean, its interval and its test agree. Keys with fewer than `LEAST_ROWS` rows are not tested. Raises ValueError if
-    the rows are not of the same items. Source: Holm, Scandinavian Journal of Statistics 6 (1979) 65-70.
+    mean, its interval and its test agree. Keys with fewer than `LEAST_ROWS` rows or games are not tested. Raises
+    ValueError if the rows are not of the same items. Source: Holm, Scandinavian Journal of Statistics 6 (1979) 65-70.
     """
     compared = compare(before, after)
     tested = {key: compared[key] for key in HEADLINE if key in compared and compared[key].n >= LEAST_ROWS}
-    if MATCH_ELO in match and not by_material_alone(match):
+    if MATCH_ELO in match and match[MATCH_ELO].n >= LEAST_ROWS and not by_material_alone(match):
         tested[MATCH_ELO] = _elo_comparison(match[MATCH_ELO])
     better, worse = better_and_worse(tested)
     return Changes(better, worse, _perhaps_worse(tested, worse), {key: _detectable(tested[key]) for key in tested})

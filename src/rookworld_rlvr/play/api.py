@@ -11,7 +11,7 @@ from typing import Any
 import chess
 import chess.pgn
 
-from ..board.fen import require_valid_fen
+from ..board.fen import parse_fen, require_valid_fen
 from ..board.moves import is_legal_uci
 from ..evaluation.players import DecodingConfig
 from ..tasks.environment import parse_environment_prompt, render_environment_prompt
@@ -56,6 +56,11 @@ def read_game(request: Mapping[str, Any]) -> Game:
         if not isinstance(move, str) or not is_legal_uci(board, move):
             raise BadRequestError(f"expected a legal move in {board.fen()}, got {str(move)[:10]!r}")
         board.push_uci(move)
+    try:
+        # Its counters may have become too long for a prompt.
+        parse_fen(board.fen())
+    except ValueError as error:
+        raise BadRequestError(f"moves: {error}"[:200]) from error
     return Game(board, tuple(moves))
 
 
@@ -75,13 +80,13 @@ class PlayApi:
         board = read_game(request).board
         outcome = board.outcome(claim_draw=False)
         ended = f"{outcome.result()} {outcome.termination.name.lower().replace('_', ' ')}" if outcome else ""
-        start = board.root()
+        start, king = board.root(), board.king(board.turn)
         return {
             "fen": board.fen(),
             "pgn": str(chess.pgn.Game.from_board(board)),
             "turn": "w" if board.turn else "b",
             "legal": [move.uci() for move in board.legal_moves],
-            "check": chess.square_name(king) if board.is_check() and (king := board.king(board.turn)) else "",
+            "check": chess.square_name(king) if king is not None and board.is_check() else "",
             "ended": ended,
             "first": start.fullmove_number,
             "begins": "w" if start.turn else "b",

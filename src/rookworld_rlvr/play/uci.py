@@ -16,7 +16,7 @@ import chess
 from chess.engine import Mate
 
 from ..board.evals import from_pawns
-from ..board.fen import require_valid_fen
+from ..board.fen import parse_fen, require_valid_fen
 from ..board.moves import is_legal_uci
 from ..errors import UserError
 from ..evaluation.players import DecodingConfig
@@ -143,6 +143,8 @@ class UciSession:
             if not is_legal_uci(board, move):
                 raise ValueError(f"expected a legal move in {board.fen()}, got {move[:10]!r}")
             board.push_uci(move)
+        # Its counters may have become too long for a prompt.
+        parse_fen(board.fen())
         self._board = board
 
     def _go(self, arguments: Sequence[str]) -> None:

@@ -3,6 +3,8 @@
 from functools import cache, lru_cache
 from pathlib import Path
 
+from ..board.evals import from_pawns
+from ..board.fen import parse_fen
 from ..files import asset
 from ..stockfish.engine import Analysis, engine_position
 from ..tasks.move_evals import move_evals_lines, parse_move_evals
@@ -51,7 +53,8 @@ def load_cache(source: str) -> EvaluationCache:
     try:
         for line in move_evals_lines(path):
             number += 1
-            lines[engine_position(_fen(line))] = line
+            # The file that ships was checked when it was made.
+            lines[engine_position(_fen(line) if source == DEFAULT else _checked(line))] = line
     except (OSError, ValueError) as error:
         place = f"{source}, line {number}" if number else source
         raise EvaluationCacheError(f"expected a file of move evaluations, got {place}: {error}") from error
@@ -59,8 +62,16 @@ def load_cache(source: str) -> EvaluationCache:
 
 
 def _fen(line: str) -> str:
-    """Return the FEN of a line. The moves are parsed when they are needed. Raises ValueError for a malformed line."""
-    fields = line.split("\t")
-    if len(fields) != 3:
-        raise ValueError(f"expected source, FEN and moves, parted by tabs, got {line[:80]!r}")
-    return fields[1]
+    """Return the FEN of a well-formed line. The moves are parsed when they are needed."""
+    return line.split("\t")[1]
+
+
+def _checked(line: str) -> str:
+    """Return the FEN of a line. Raises ValueError unless it has an eval for each legal move, and at least one."""
+    evals = parse_move_evals(line)
+    legal = {move.uci() for move in parse_fen(evals.fen).legal_moves}
+    if not legal or evals.evals_pawns.keys() != legal:
+        raise ValueError(f"expected an eval for each legal move, and at least one, got {line[:80]!r}")
+    for pawns in evals.evals_pawns.values():
+        from_pawns(pawns)
+    return evals.fen

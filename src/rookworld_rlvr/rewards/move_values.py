@@ -9,7 +9,7 @@ value. A random legal move has a loss of about 0.15. So the halving makes the di
 matter as well as the difference between legal and illegal.
 `board.evals.win_probability` documents the win model and its source.
 
-All mates have the same win probability, from the nearest to the farthest, and many won positions have hardly less.
+A mate in one has the same win probability as other near mates, 0.999, and many won positions have hardly less.
 `misses_mate` distinguishes the moves that end the game at once.
 """
 

@@ -104,9 +104,9 @@ class KLController:
             self.base = adapted(self.base, kl, self._config)
 
     def state_dict(self) -> dict[str, float]:
-        return {"base": self.base}
+        return {"base": self.base} if self._config.control is KLControl.adaptive else {}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Load a saved base. Unless control is adaptive, the configured value is kept."""
+        """Load the base of an adaptive run. If this run or the saved one is not adaptive, keep the configured value."""
         if self._config.control is KLControl.adaptive:
-            self.base = state["base"]
+            self.base = state.get("base", self.base)

@@ -7,12 +7,14 @@ from itertools import zip_longest
 import chess
 
 from .environment import environment_fields, environment_truth
+from .policy import parse_number
 from .types import EnvironmentPrompt
 
 FEN_FIELDS = ("turn", "castling", "en passant", "halfmove clock", "move number")
 FLAGS = ("reward", "terminated", "truncated")
 NO_BOARD = "no board could be read"
 MISSING = "nothing"
+EXTRA = "extra text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,11 @@ def compare_next_state(prompt: EnvironmentPrompt, completion: str) -> StateCompa
     truth, written = environment_truth(prompt), environment_fields(completion)
     true_fen, fen = truth.next_fen.split(" "), written[0].split(" ")
     flags = (str(truth.reward), str(int(truth.terminated)), str(int(truth.truncated)))
-    flag_errors = _differences(FLAGS, written[1:], flags)
+    values = written[1:]
+    if values and parse_number(values[0]) == truth.reward:
+        # Other digits of the same number are right.
+        values = (flags[0], *values[1:])
+    flag_errors = _differences(FLAGS, values, flags)
     predicted, expected = _pieces(fen[0]), chess.BaseBoard(true_fen[0])
     if predicted is None:
         return StateComparison(None, expected, (), (NO_BOARD, *flag_errors))
@@ -62,6 +68,8 @@ def _pieces(placement: str) -> chess.BaseBoard | None:
 
 
 def _differences(names: Sequence[str], written: Sequence[str], true: Sequence[str]) -> list[str]:
-    """Describe each wrong field. A missing one is written as MISSING."""
+    """Describe each wrong field. A missing one is written as MISSING; all behind the last are one error, EXTRA."""
     pairs = zip_longest(names, written[: len(names)], true, fillvalue=MISSING)
-    return [f"{name}: wrote {mine}, true {theirs}" for name, mine, theirs in pairs if mine != theirs]
+    errors = [f"{name}: wrote {mine}, true {theirs}" for name, mine, theirs in pairs if mine != theirs]
+    extra = " ".join(written[len(names) :])
+    return [*errors, f"{EXTRA}: {extra[:40]}"] if written[len(names) :] else errors

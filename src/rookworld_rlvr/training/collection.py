@@ -109,14 +109,14 @@ def used_P(collected: Collected, config: AdvantageConfig) -> Tensor:
     return used_groups(collected.rewards_PG, collected.outcomes_PG, config)
 
 
-def token_table(context: StepContext, batch: Batch) -> TokenTable:
-    """Return the log-probs of policy and reference for all trained tokens of the batch, without a gradient."""
+def token_table(context: StepContext, batch: Batch, *, with_reference: bool) -> TokenTable:
+    """Return the policy's log-probs of all trained tokens and, if asked for, the reference's; no gradient."""
     return context.retry_with_smaller_batches(
         lambda: context.policy.token_table(
             batch,
             micro_batch_size=context.examples_per_pass(len(batch.tokens_BT)),
             temperature=context.temperature,
-            reference=context.references.current,
+            reference=context.references.current if with_reference else None,
             world=context.world,
         )
     )
@@ -155,6 +155,7 @@ def _sampled(context: StepContext, examples: Sequence[Example], collection: Coll
     collection.sampled_completions += len(groups) * context.config.objective.group_size
     collection.sampled_tokens += sum(len(sample.completion.tokens) for group in groups for sample in group.samples)
     collected = Collected.of(groups)
+    collection.sampled = collection.sampled + collected if collection.sampled else collected
     try:
         check_rewards(collected.rewards_PG)
     except FaultError:

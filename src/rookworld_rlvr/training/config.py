@@ -9,9 +9,9 @@ from enum import StrEnum
 
 from ..evaluation.mate_in_one import MateInOneConfig
 from ..model.device import Device, Precision
-from ..model.policy import ModelConfig
+from ..model.loading import ModelConfig
 from ..model.world import Distributed, DistributedConfig
-from ..objective import AdvantageConfig, ClipConfig, LossKind, MismatchConfig
+from ..objective import AdvantageConfig, ClipConfig, LossKind, MismatchConfig, MismatchMode
 from ..rewards import RubricConfig
 from ..rollout.generator import GeneratorConfig
 from ..stability.kl_control import KLConfig
@@ -161,7 +161,8 @@ class RunConfig:
     steps: int = 200
     """Number of steps, each of one or more updates."""
     max_minutes: float = 0.0
-    """Minutes of steps after which training stops, even if steps remain. 0: no limit."""
+    """Minutes of steps, since the start or the last resume, after which training stops even if steps remain. 0: no
+    limit."""
     checkpoint_every: int = 25
     """Number of steps between checkpoints; the last step always has one. A restore returns to one of them. With
     validation, only a checkpoint whose step is validated can become the best."""
@@ -239,5 +240,11 @@ class RunConfig:
             raise ValueError(f"evaluation_nodes: expected 0 or more, got {self.evaluation_nodes}")
         if self.max_minutes < 0 or self.evaluation_rows < 0 or self.rollouts_every < 0:
             raise ValueError("expected max_minutes, evaluation_rows and rollouts_every from 0 up")
+        by_token = self.objective.mismatch.mode in (MismatchMode.token_truncate, MismatchMode.token_mask)
+        if self.objective.loss is LossKind.gspo and by_token:
+            raise ValueError(
+                "objective.loss=gspo: expected objective.mismatch.mode sequence_truncate, sequence_mask or off, since "
+                f"it has one ratio per completion; got {self.objective.mismatch.mode} (objective=gspo sets all)"
+            )
         if self.sampled_rows < 0 or self.match_pairs < 0 or self.match_plies < 1:
             raise ValueError("expected sampled_rows and match_pairs from 0 up and match_plies from 1")

@@ -57,7 +57,8 @@ def save_fault(run_folder: Path, report: StepReport, *, weights: Mapping[str, Te
     writing = path.with_name(f".{path.name}")
     torch.save(saved, writing)
     writing.replace(path)
-    oldest_first = sorted(folder.glob("step-*.pt"), key=lambda known: int(known.stem.removeprefix("step-")))
+    # By time: a run that was resumed from an earlier checkpoint has files of later steps.
+    oldest_first = sorted(folder.glob("step-*.pt"), key=lambda known: known.stat().st_mtime_ns)
     for old in oldest_first[:-KEEP_FAULTS]:
         old.unlink()
     return path

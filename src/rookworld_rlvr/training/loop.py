@@ -82,15 +82,20 @@ def _finish_step(run: Run, report: StepReport, *, last: bool) -> None:
     due = last or step % run.config.checkpoint_every == 0
     report.fault = _late_fault(run, report, about_to_save=due) or report.fault
     action = escalate(context.recovery, run.config.recovery, step=step, fault=report.fault)
-    if report.fault is not None:
-        _after_fault(run, report, action)
-    else:
-        _after_good_step(run, report, step)
-    validation = validate(run) if _validation_due(run, step, last=last) else {}
+    validation: Mapping[str, float] = {}
     try:
+        if report.fault is not None:
+            _after_fault(run, report, action)
+        else:
+            _after_good_step(run, report, step)
+        if _validation_due(run, step, last=last):
+            validation = validate(run)
         _watch(run, report)
-    finally:
-        _record(run, report, validation, last=last)
+    except TrainingGaveUpError:
+        _record(run, report, validation, with_transcripts=True)
+        raise
+    every = run.config.rollouts_every
+    _record(run, report, validation, with_transcripts=every > 0 and (step == 1 or last or step % every == 0))
     if due:
         save(run, step, validation.get("validation/score"))
 
@@ -114,8 +119,9 @@ def _late_fault(run: Run, report: StepReport, *, about_to_save: bool) -> Fault |
     context = run.context
     if report.fault is not None and report.fault.damages_weights:
         return None
-    rewarded = report.fault is None and report.rewards_PG.numel() and report.step >= run.config.rubric.warmup_steps
-    if run.config.recovery.enabled and rewarded:
+    # Rewards of the rubric's warm-up, which a restore may repeat, are not comparable with later ones.
+    rewarded = report.collection.schedule_step >= run.config.rubric.warmup_steps and report.collection.sampled
+    if run.config.recovery.enabled and report.fault is None and rewarded:
         context.guards.observe_rewards(report.reward_by_task())
         if task := context.guards.collapsed():
             trend = context.guards.rewards[task]
@@ -167,9 +173,8 @@ def _after_fault(run: Run, report: StepReport, action: Action) -> None:
 
 @on_rank_0("the diagnosis")
 def _write_end(run: Run, report: StepReport, reason: str, batch: Path | None) -> None:
-    """Write the diagnosis of a run that gives up, and the transcripts of its last step."""
+    """Write the diagnosis of a run that gives up."""
     write_diagnosis(run.folder, run.context, report, reason=reason, batch=batch)
-    append_transcripts(run.folder / ROLLOUTS_FILE, kept_transcripts(report))
 
 
 def _restore(run: Run, fault: Fault) -> None:
@@ -183,7 +188,8 @@ def _restore(run: Run, fault: Fault) -> None:
     run.console.print(f"restored {folder.name}, learning rate × {state.lr_scale:.3g}", highlight=False)
 
 
-def _record(run: Run, report: StepReport, validation: Mapping[str, float], *, last: bool) -> None:
+def _record(run: Run, report: StepReport, validation: Mapping[str, float], *, with_transcripts: bool) -> None:
+    """Write the step's metrics, warning signs and, if asked for, transcripts."""
     step = report.step + 1
     metrics = {**step_metrics(report, run.context), **validation}
     for text in run.signs.observe(metrics).values():
@@ -191,8 +197,7 @@ def _record(run: Run, report: StepReport, validation: Mapping[str, float], *, la
     metrics |= run.signs.metrics()
     for sink in run.sinks:
         sink.write(step, metrics)
-    every = run.config.rollouts_every if run.context.world.is_rank_0 else 0
-    if every and (step == 1 or last or step % every == 0):
+    if with_transcripts and run.context.world.is_rank_0:
         transcripts = kept_transcripts(report)
         append_transcripts(run.folder / ROLLOUTS_FILE, transcripts)
         for sink in run.sinks:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..objective import zero_variance_fraction
 from ..rollout.generator import SampledCompletion
+from ..rollout.groups import Collected
 from ..stockfish.pool import EngineCounts
 from .loss import TokenTotals
 from .memory import peak_memory_gib, step_peak_gib
@@ -53,9 +54,9 @@ def _of_report(value: Callable[[StepReport], float]) -> Value:
     return lambda report, _context: value(report)
 
 
-def _of_groups(value: Callable[[StepReport], float | Mapping[str, float]]) -> Value:
-    """Return a function that gives None if the step has no groups."""
-    return lambda report, _context: value(report) if report.groups else None
+def _of_samples(value: Callable[[Collected], float | Mapping[str, float]]) -> Value:
+    """Return a function of all sampled groups, trained on or not, that gives None if the step sampled none."""
+    return lambda report, _context: value(report.collection.sampled) if report.collection.sampled else None
 
 
 def _of_advantages(value: Callable[[StepReport], float]) -> Value:
@@ -98,49 +99,50 @@ def _seconds(phase: str) -> Value:
     return lambda report, _context: report.times_s.get(phase)
 
 
-def _completions(report: StepReport) -> list[SampledCompletion]:
-    return [sample.completion for group in report.groups for sample in group.samples]
+def _completions(sampled: Collected) -> list[SampledCompletion]:
+    return [sample.completion for group in sampled.groups for sample in group.samples]
 
 
-def _by_task(report: StepReport) -> dict[str, float]:
-    return report.reward_by_task()
-
-
-def _parts(report: StepReport) -> dict[str, float]:
+def _parts(sampled: Collected) -> dict[str, float]:
     """Return the mean of each part, as task/tier/part, over the completions to which it applied."""
     values_by_component: dict[str, list[float]] = {}
-    for group in report.groups:
+    for group in sampled.groups:
         for sample in group.samples:
             for part, value in sample.score.components.items():
                 values_by_component.setdefault(f"{group.example.task.value}/{part}", []).append(value)
     return {part: fmean(values) for part, values in sorted(values_by_component.items())}
 
 
-def _failures(report: StepReport) -> dict[str, float]:
+def _failures(sampled: Collected) -> dict[str, float]:
     """Return the fraction of completions that the parser refused, by reason."""
-    failures = [sample.score.failure for group in report.groups for sample in group.samples]
+    failures = [sample.score.failure for group in sampled.groups for sample in group.samples]
     counts = Counter(failure.reason.value for failure in failures if failure)
     return {reason: count / len(failures) for reason, count in sorted(counts.items())}
 
 
-def _sources(report: StepReport) -> dict[str, float]:
+def _sources(sampled: Collected) -> dict[str, float]:
     """Return the number of prompts by the source of their move values."""
-    counts = Counter(group.samples[0].score.source for group in report.groups)
+    counts = Counter(group.samples[0].score.source for group in sampled.groups)
     return {origin: float(prompts) for origin, prompts in sorted(counts.items()) if origin}
 
 
 def _penalized(report: StepReport, _context: StepContext) -> float | None:
-    if not report.groups or not report.tokens.kl_count:
+    if report.collection.sampled is None or not report.tokens.kl_count:
         return None
-    return float(report.rewards_PG.mean()) - report.kl_coef * report.tokens.kl_mean
+    return float(report.collection.sampled.rewards_PG.mean()) - report.kl_coef * report.tokens.kl_mean
 
 
-def _idle(report: StepReport) -> float:
-    return zero_variance_fraction(report.rewards_PG)
+def _zero_variance(sampled: Collected | None) -> float | None:
+    """Return None without groups, or if a reward is not finite, which is a fault."""
+    if sampled is None or not sampled.rewards_PG.isfinite().all():
+        return None
+    return zero_variance_fraction(sampled.rewards_PG)
 
 
 def _gated(report: StepReport) -> float:
-    return max(0.0, float((~report.used_P).float().mean()) - _idle(report))
+    assert report.collection.sampled is not None
+    used = float(report.used_P.sum()) / len(report.collection.sampled.groups)
+    return max(0.0, 1 - used - zero_variance_fraction(report.collection.sampled.rewards_PG))
 
 
 def _cached(counts: EngineCounts) -> float | None:
@@ -174,19 +176,19 @@ METRICS: dict[str, Metric] = {
         "0 without a bonus; subtracted",
         _entropy_term),
     "reward/mean": Metric("reward", MEAN, "mean over the step's completions", "rises",
-        _of_groups(lambda report: float(report.rewards_PG.mean()))),
+        _of_samples(lambda sampled: float(sampled.rewards_PG.mean()))),
     "reward/task/*": Metric("reward", MEAN, "the mean reward of each task", "rises",
-        _of_groups(_by_task)),
+        lambda report, _context: report.reward_by_task()),
     "reward/part/*": Metric("0-1", MEAN, "mean of a part where it applied (task/tier/part)", "rises",
-        _of_groups(_parts)),
+        _of_samples(_parts)),
     "reward/penalized": Metric("reward", MEAN, "reward/mean less kl/coef times kl/reference", "rises",
         _penalized),
     "reward/failure/*": Metric("fraction", MEAN, "completions of all that the parser refused, by reason", "falls",
-        _of_groups(_failures)),
+        _of_samples(_failures)),
     "group/reward_std": Metric("reward", MEAN, "mean over groups of the population std", "above 0.02",
-        _of_groups(lambda report: float(report.rewards_PG.std(-1, correction=0).mean()))),
+        _of_samples(lambda sampled: float(sampled.rewards_PG.std(-1, correction=0).mean()))),
     "group/zero_variance_fraction": Metric("fraction", MEAN, "groups of equal rewards", "below 0.5",
-        _of_advantages(_idle)),
+        lambda report, _context: _zero_variance(report.collection.sampled)),
     "group/gated_fraction": Metric("fraction", MEAN, "groups of unequal rewards that the outcome filter leaves out",
         "0 without the filter",
         _of_advantages(_gated)),
@@ -251,9 +253,9 @@ METRICS: dict[str, Metric] = {
     "recovery/lr_scale": Metric("1", LAST, "factor on the scheduled learning rate", "1",
         _of_state(lambda context: context.recovery.lr_scale)),
     "rollout/truncated_fraction": Metric("fraction", MEAN, "completions cut by max_new_tokens", "below 0.02",
-        _of_groups(lambda report: fmean(not done.finished for done in _completions(report)))),
+        _of_samples(lambda sampled: fmean(not done.finished for done in _completions(sampled)))),
     "rollout/length_mean": Metric("tokens", MEAN, "mean length of completions, end token included", "steady",
-        _of_groups(lambda report: fmean(len(done.tokens) for done in _completions(report)))),
+        _of_samples(lambda sampled: fmean(len(done.tokens) for done in _completions(sampled)))),
     "validation/score": Metric("fraction", MEAN, "mean over tasks of legal best moves and exact next states", "rises",
         _added_by_the_loop),
     "validation/policy/win_probability_loss": Metric("fraction", MEAN, "learning curve: win-probability loss, sampled",
@@ -267,7 +269,7 @@ METRICS: dict[str, Metric] = {
         "0",
         _added_by_the_loop),
     "judge/verdict/*": Metric("prompts", SUM, "P: prompts by source of their move values", "as configured",
-        _of_groups(_sources)),
+        _of_samples(_sources)),
     "judge/engine_positions": Metric("positions", SUM, "scored by an engine, each once per sampling", "as configured",
         _of_engines(lambda counts: counts.positions)),
     "judge/engine_cached_fraction": Metric("fraction", MEAN, "share of those positions that no engine had to search",

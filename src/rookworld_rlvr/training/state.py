@@ -50,6 +50,8 @@ class Collection:
     """Number of steps by which the sampling weights are older than the trained weights."""
     collected: Collected | None = None
     """Groups to train on, with their rewards; None if sampling or scoring failed."""
+    sampled: Collected | None = None
+    """All groups that were sampled and scored, including those that were dropped or replaced."""
     examples: Sequence[Example] = ()
     """Examples whose prompts were sampled last. They are set before the completions are sampled."""
     sampled_groups: int = 0
@@ -110,9 +112,10 @@ class StepReport:
         return self.collection.collected.rewards_PG if self.collection.collected else torch.zeros(0, 0)
 
     def reward_by_task(self) -> dict[str, float]:
-        """Return the mean reward of each task among the groups."""
+        """Return the mean reward of each task among all sampled groups."""
         by_task: dict[str, list[Tensor]] = {}
-        for group, rewards_G in zip(self.groups, self.rewards_PG, strict=True):
+        sampled = self.collection.sampled
+        for group, rewards_G in zip(sampled.groups, sampled.rewards_PG, strict=True) if sampled else ():
             by_task.setdefault(group.example.task.value, []).append(rewards_G)
         return {task: float(torch.stack(rewards).mean()) for task, rewards in by_task.items()}
 

@@ -104,10 +104,10 @@ def _collect(context: StepContext, step: int, schedule_step: int) -> Collection:
 
 
 def _old_logprobs(context: StepContext, batch: Batch) -> TokenTable | None:
-    """Return the log-probs of policy and reference before the first update; None if nothing needs them."""
+    """Return the log-probs before the first update, the reference's too if it is needed; None if nothing needs them."""
     if context.config.objective.updates == 1 and context.config.kl.form is not KLForm.in_reward:
         return None
-    table = token_table(context, batch)
+    table = token_table(context, batch, with_reference=context.config.kl.form is KLForm.in_reward)
     checks.check_logprobs(context, table.logprobs_BT, table.ref_logprobs_BT, batch)
     return table
 

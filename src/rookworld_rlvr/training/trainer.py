@@ -20,6 +20,7 @@ from ..provenance import digest, software
 from ..stability.faults import StepAbandonedError
 from ..stability.reference import ReferenceMode
 from .checkpoint import checkpoint_step, find_run, list_checkpoints, load_checkpoint, remove
+from .diagnosis import DIAGNOSIS
 from .evaluations import evaluated, items, start_of_curve, tables
 from .loop import run_steps, save
 from .match_against_start import MatchResult, play_against_start
@@ -188,6 +189,7 @@ def _resume(run: Run, checkpoint: Any) -> tuple[int, list[Row]]:
 @on_rank_0("the run's files")
 def _truncate_files(run: Run, steps_done: int) -> None:
     """Remove everything later than the checkpoint from the run's files, and replay the metrics to the warning signs."""
+    (run.folder / DIAGNOSIS).unlink(missing_ok=True)
     remove(folder for folder in list_checkpoints(run.folder) if checkpoint_step(folder) > steps_done)
     write_text(run.folder / CONFIG_FILE, run.config_text)
     for name in (METRICS_FILE, ROLLOUTS_FILE):
