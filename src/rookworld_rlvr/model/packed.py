@@ -4,6 +4,12 @@ A group of G completions of C tokens after a prompt of L tokens takes G·(L + C)
 one for each completion, because its last token predicts nothing. Linear layers see only real tokens and little filler.
 Attention computes the completions of one length class at a time and pads them to the longest of the class.
 
+Example: prompt `a b c` with completions `x y z` and `u v`, prompt `d e` with completion `w q`. The row is
+
+    a b c  d e  x y  u  w
+
+and z, v, q are targets only. The states that predict x, y, z are those of c, x and y; u is also predicted by that of c.
+
 In attention, heads that share keys are adjacent, which gives the vectors the layout that the matrix products need.
 Dimensions: P prompts, K key heads, G completions, R query heads that share one key head, T tokens, D width.
 """
@@ -164,19 +170,23 @@ def pack(batch: Batch) -> Packed:
     if not batch.loss_mask_BT.any(1).all():
         raise ValueError("expected a trained token in every row of a batch that is packed")
     device = batch.tokens_BT.device
+    # Numbers of the prompts, and lengths of each example's prompt and of its completion less the last token.
     _, prompts_B = batch.prompts_B.unique(return_inverse=True)
     prompt_lengths_B = batch.loss_mask_BT.int().argmax(1) + 1
     lengths_B = batch.loss_mask_BT.sum(1) - 1
+    # The first example of each prompt, from which the prompt's tokens are taken.
     count = int(prompts_B.max()) + 1
     first_P = torch.full((count,), len(prompts_B), device=device).scatter_reduce_(
         0, prompts_B, torch.arange(len(prompts_B), device=device), "amin"
     )
+    # Places in the row at which prompts and completions start.
     prompt_lengths_P = prompt_lengths_B[first_P]
     starts_P = prompt_lengths_P.cumsum(0) - prompt_lengths_P
     starts_B = prompt_lengths_P.sum() + lengths_B.cumsum(0) - lengths_B
 
     at_T = torch.arange(batch.tokens_BT.shape[1], device=device)
     of_prompt_BT = at_T < prompt_lengths_B[:, None]
+    # Place in the row of each token of the batch: the first if it is of the prompt, the second if of the completion.
     prompt_at_BT = starts_P[prompts_B][:, None] + at_T
     own_at_BT = (starts_B - prompt_lengths_B)[:, None] + at_T
     input_BT = batch.loss_mask_BT & ~of_prompt_BT

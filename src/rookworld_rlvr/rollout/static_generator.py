@@ -132,7 +132,12 @@ class StaticGenerator(TrainerModelGenerator):
 
 
 class _Batch:
-    """Completions that are generated together."""
+    """Completions that are generated together.
+
+    A row is a completion that still grows; its `ids_B` is its place in `_sampled`, where its tokens are collected, and
+    stays the same when `_compact` drops rows that have ended. A row with n tokens has the keys and values of n - 1 of
+    them, because the newest token is the input of the next pass.
+    """
 
     def __init__(
         self,
