@@ -38,8 +38,10 @@ def write_text(path: Path, text: str) -> None:
 def write_lines(path: Path, lines: Iterable[str], *, end: str = "\n") -> int:
     """Write lines, each followed by `end`, to a temporary file and rename it. Return the number of lines.
 
-    `lines` may be a generator. If it raises, the old file stays.
+    `lines` may be a generator. If it raises, the old file stays. Raises OSError.
     """
+    if not path.name:
+        raise IsADirectoryError(f"expected the name of a file, got {str(path)!r}")
     writing, count = path.with_name(f".{path.name}.writing"), 0
     try:
         with writing.open("w", encoding="utf-8") as file:

@@ -506,3 +506,22 @@ def test_held_out_positions_are_disjoint_from_rows_of_both_tasks(tmp_path: Path)
             [parse_move_evals(line) for line in move_evals_lines(tmp_path / "out" / f"{prefix}move_evals.tsv")]
         ) == len(examples[0])
     assert not sides[0] & sides[1] and 0.15 < len(sides[1]) / len(sides[0] | sides[1]) < 0.45
+    # A call without held-out rows trains on these positions, so their files are removed.
+    generate(tmp_path / "out", rows=300)
+    assert not list((tmp_path / "out").glob("held_out_*"))
+
+
+@needs_engine
+def test_unusable_cache_folder_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "rows.fen").write_text(f"{chess.STARTING_FEN}\n")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    error = one_line_refusal(capsys, "evals", tmp_path / "rows.fen", "--out", tmp_path / "evals.tsv.gz")
+    assert "expected a cache of analyses at " in error
+
+
+def test_held_out_share_of_1_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    error = one_line_refusal(capsys, "generate", "--rows", 5, "--held-out", 1, "--out", tmp_path)
+    assert "expected from 0 and below 1, got '1'" in error

@@ -28,6 +28,16 @@ def test_rescore_repeats_all_rewards_only_with_the_same_rubric(
     assert f"{count} of {count} rewards" not in said and " → " in said and "in the same order" in said
 
 
+def test_rescore_takes_a_folder_with_any_name(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd = tmp_path / "it's, seed=0"
+    shutil.copytree(finished, odd, symlinks=True)
+    capsys.readouterr()
+    assert main(["rescore", str(odd)]) == 0
+    assert "rewards are the same" in capsys.readouterr().out
+
+
 def test_rescore_prints_the_mean_reward_of_the_file(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [json.loads(line) for line in (finished / "rollouts.jsonl").read_text().splitlines()]
     rewards = [row["reward"] for row in rows if row["task"] == "policy"]

@@ -2,12 +2,13 @@
 
 from io import StringIO
 from math import inf
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from rookworld_rlvr.app.tables import comparison_table, evaluation_tables
+from rookworld_rlvr.app.tables import Member, comparison_table, evaluation_tables, sweep_table
 from rookworld_rlvr.evaluation import Gain, Measure, Row, summarise, to_json
 from rookworld_rlvr.evaluation.elo import elo_measures
 from rookworld_rlvr.evaluation.paired import Comparison
@@ -35,6 +36,15 @@ def test_elo_of_only_losses_or_only_wins_is_infinite() -> None:
     assert elo == ["engine_match/elo", "-∞", "[-∞, -127.4375]", "8"]
     assert score == ["engine_match/score", "0.0000", "[0.0000, 0.3244]", "8"]
     assert printed(*evaluation_tables(won))[0] == ["engine_match/elo", "∞", "[127.4375, ∞]", "8"]
+
+
+def test_sweep_table_shows_overrides_with_brackets() -> None:
+    summary = {"gain": {}, "stopped": "finished"}
+    lists = ("data.exclude=[]", "data.exclude=[/held.txt]")
+    members = [Member([override, "steps=1"], summary, Path(f"outputs/[{i}]")) for i, override in enumerate(lists)]
+    assert printed(sweep_table(members)) == [
+        [override, "finished", f"outputs/[{i}]"] for i, override in enumerate(lists)
+    ]
 
 
 def test_comparison_of_a_single_game_has_an_infinite_interval() -> None:

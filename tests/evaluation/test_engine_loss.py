@@ -13,6 +13,7 @@ from rookworld_rlvr.rewards.evaluation_cache import load_cache
 from rookworld_rlvr.stockfish.engine import Analysis, EngineConfig
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks import Example, Task
+from rookworld_rlvr.tasks.move_evals import MoveEvals, render_move_evals
 
 KEY = "policy/win_probability_loss"
 WHITE_FEN, BLACK_FEN = "7k/8/8/8/8/8/8/K7 w - - 0 1", "k7/8/8/8/8/8/8/7K b - - 0 1"
@@ -143,3 +144,13 @@ def test_evaluate_with_missing_engine_prints_one_line_error(
     assert error == "rookworld: stockfish: expected an engine's binary, got '/nope/stockfish': no such file\n"
     assert evaluate("evaluation_nodes=-1") == 2
     assert "evaluation_nodes: expected 0 or more, got -1" in capfd.readouterr().err
+
+
+def test_facts_of_a_cache_change_with_its_evaluations(tmp_path: Path) -> None:
+    def facts(pawns: float) -> object:
+        moves = {move.uci(): pawns for move in chess.Board(WHITE_FEN).legal_moves}
+        path = tmp_path / f"{pawns}.tsv"
+        path.write_text(render_move_evals(MoveEvals(WHITE_FEN, "test", moves)) + "\n")
+        return MoveEvaluator(load_cache(str(path))).facts(EXAMPLES)
+
+    assert facts(0.5) == facts(0.50) != facts(0.25)

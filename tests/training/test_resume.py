@@ -25,9 +25,10 @@ from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.train import _unfinished
 from rookworld_rlvr.model.loading import load_policy
 from rookworld_rlvr.model.policy import Policy
+from rookworld_rlvr.training import trainer
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.run import Run
-from rookworld_rlvr.training.run_files import cut_lines, locked, unfinished
+from rookworld_rlvr.training.run_files import cut_lines, is_unfinished, locked, unfinished
 from rookworld_rlvr.training.state import Hook, Moment, StepContext, StepReport
 from rookworld_rlvr.training.trainer import _stop_on_signal
 from rookworld_rlvr.training.trainer import train as train_run
@@ -310,6 +311,8 @@ def test_resume_from_earlier_checkpoint_drops_and_repeats_later_steps(
         (["resume={folder}", "seed=5"], "resume: expected a checkpoint of this model and data"),
         (["resume={folder}", "model.path=tiny"], "resume: expected a checkpoint of this model and data"),
         (["resume={folder}", "evaluation_rows=2"], "resume: expected 4 evaluated rows"),
+        (["resume={folder}", "generator.temperature=0.5"], "resume: expected the evaluation after training to measure"),
+        (["resume={folder}", "rubric=rules"], "resume: expected the evaluation after training to measure"),
         (["resume={folder}", "start_share=0.25"], "resume: expected start_share=0.5, as the run's checkpoints have it"),
     ],
 )
@@ -323,6 +326,21 @@ def test_refused_resume_prints_one_line_and_leaves_run_unchanged(
     error = capfd.readouterr().err
     assert complaint in error and error.count("\n") == 1
     assert everything(folder) == before
+
+
+def test_resumed_run_has_no_summary_until_it_ends_again(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = train("steps=1", "evaluation_rows=0")
+    assert not is_unfinished(folder)
+
+    def killed(*_: Any) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "run_steps", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            main(["train", f"resume={folder}", "steps=2"])
+    assert is_unfinished(folder)
+    assert main(["train", f"resume={folder}"]) == 0 and not is_unfinished(folder)
 
 
 def test_run_is_not_resumed_while_another_process_trains_it(train: Train, capfd: pytest.CaptureFixture[str]) -> None:

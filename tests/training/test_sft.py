@@ -19,7 +19,7 @@ from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.loading import ModelConfig, load_policy
 from rookworld_rlvr.tasks import Example, Task
-from rookworld_rlvr.tasks.corpus import example_key, read_corpus
+from rookworld_rlvr.tasks.corpus import example_key, parse_row, read_corpus
 from rookworld_rlvr.training.data import default_file
 from rookworld_rlvr.training.sft import SFT, SFTConfig, TokenizedExample, batches, sft_loss, tokenize
 from tiny_model.tokenizer import build_tokenizer
@@ -198,12 +198,14 @@ def test_sft_leaves_out_held_out_and_excluded_positions(
     shipped = [f"{row.prompt}{row.completion}" for row in held_out]
     data, exclude = tmp_path / "data.txt", tmp_path / "exclude.txt"
     data.write_text("\n".join([*own, *excluded, *shipped]) + "\n")
-    exclude.write_text("\n".join(excluded) + "\n")
+    # A row with a malformed completion excludes its position too.
+    malformed = [line.partition("M:")[0] + "M: e2e4 e2e4" if line.startswith("P:") else line for line in excluded]
+    exclude.write_text("\n".join(malformed) + "\n")
     assert len(read_corpus(data).examples) == 12 + 6 + 5
     kept = load_examples(SFTRunConfig(corpus=[str(data)], exclude=[str(exclude)]))
-    forbidden = {
-        example_key(row) for path in (exclude, default_file("held_out.jsonl")) for row in read_corpus(path).examples
-    }
+    rows = [*map(parse_row, excluded), *read_corpus(default_file("held_out.jsonl")).examples]
+    forbidden = {example_key(row) for row in rows if isinstance(row, Example)}
+    assert len(rows) == 6 + 2048 * 2
     assert 10 <= len(kept) <= 12 and not {example_key(row) for row in kept} & forbidden
 
 
@@ -238,3 +240,6 @@ def test_the_command_fine_tunes_a_model_and_resumes(
     assert main([*command, "model.path=/nope"]) == 2
     assert "model.path: expected a folder" in capfd.readouterr().err
     assert (tmp_path / "model/model.safetensors").is_file()
+    # It never writes into the folder of another model.
+    assert main([*command, f"output={start}"]) == 2
+    assert "got the folder of a model" in capfd.readouterr().err

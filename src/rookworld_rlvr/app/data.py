@@ -118,8 +118,8 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
 
 
 def _fraction(text: str) -> float:
-    if not 0 <= (value := float(text)) <= 1:
-        raise argparse.ArgumentTypeError(f"expected 0 to 1, got {text!r}")
+    if not 0 <= (value := float(text)) < 1:
+        raise argparse.ArgumentTypeError(f"expected from 0 and below 1, got {text!r}")
     return value
 
 
@@ -166,7 +166,8 @@ def _audit(arguments: argparse.Namespace) -> None:
 def _check_copy(source: str, copy: Path) -> None:
     """Raise UsageError unless `copy` can be written and is read in the same format as `source`."""
     suffix = Path(source).suffix if Path(source).is_file() else ".jsonl"
-    if copy.resolve() == Path(source).resolve() or (copy.exists() and copy.samefile(source)):
+    same = copy.exists() and Path(source).exists() and copy.samefile(source)
+    if same or copy.resolve() == Path(source).resolve():
         raise UsageError(f"expected --fix to name another file than {source}, got {copy}")
     if copy.is_dir() or not copy.parent.is_dir() or not os.access(copy.parent, os.W_OK):
         raise UsageError(f"expected --fix to name a file in a folder that can be written to, got {copy}")

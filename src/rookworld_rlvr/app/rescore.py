@@ -44,7 +44,8 @@ class Rescored:
 def main(argv: list[str]) -> int:
     """Run the command and return its exit code. Raises UserError for invalid arguments."""
     given = _parser().parse_args(argv)
-    return run_command(NAME, RunConfig, [f"resume={given.run}", *given.overrides], _rescore)
+    quoted = str(given.run).replace("\\", "\\\\").replace("'", "\\'")
+    return run_command(NAME, RunConfig, [f"resume='{quoted}'", *given.overrides], _rescore)
 
 
 def _parser() -> OneLineParser:

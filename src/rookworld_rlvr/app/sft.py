@@ -11,6 +11,7 @@ from ..model.loading import ModelConfig, load_policy
 from ..tasks import Example
 from ..tasks.corpus import CorpusError, exclude_positions, read_corpus
 from ..training.data import held_out_positions, positions_of
+from ..training.saved_state import STATE_FILE
 from ..training.sft import SFT, tokenize
 from .build import make_console, set_threads
 from .config import SFTRunConfig
@@ -27,6 +28,9 @@ def _sft(config: SFTRunConfig, _raw: DictConfig) -> None:
     labelled = load_examples(config)
     folder = Path(config.output).expanduser()
     make_folder(folder, "output")
+    if (folder / "config.json").exists() and not (folder / STATE_FILE).exists():
+        wanted = "a new folder, or that of an interrupted training"
+        raise UserError(f"output: expected {wanted}, got the folder of a model: {folder}")
     model = ModelConfig(path=config.model.path, attention=config.model.attention)
     policy = load_policy(model, select_device(config.device), config.precision)
     training, console = SFT(policy, config, seed=config.seed), make_console()

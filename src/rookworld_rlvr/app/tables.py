@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from ..evaluation import to_json
@@ -118,7 +119,9 @@ def sweep_table(members: Sequence[Member]) -> Table:
     for member in members:
         own = " ".join(override for override in member.overrides if len(members) == 1 or override not in shared)
         gains = (member.summary["gain"].get(key) for key in evaluated)
-        table.add_row(own, member.summary["stopped"], *(_gain(gain) for gain in gains), str(member.folder))
+        # Overrides and paths may contain brackets, which rich would take for markup.
+        folder = escape(str(member.folder))
+        table.add_row(escape(own), member.summary["stopped"], *(_gain(gain) for gain in gains), folder)
     return table
 
 

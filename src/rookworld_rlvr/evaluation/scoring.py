@@ -8,6 +8,7 @@ says how.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha256
 
 from chess.engine import Mate
 from rapidfuzz.distance import Levenshtein
@@ -161,10 +162,16 @@ class MoveEvaluator:
         return dict(zip(fens, self.pool.analyse(fens, nodes=self.nodes), strict=True))
 
     def facts(self, examples: Sequence[Example]) -> dict[str, str | int]:
-        """Return facts for a result: the engine and its nodes, or the cache and the number of positions it covers."""
+        """Return facts for a result: the engine and its nodes, or the cache, its coverage and a digest of its evals."""
         if self.pool is not None:
             return {"engine": self.pool.name, "engine_nodes": self.nodes}
-        return {"move_evals": self.cache.name, "rows_with_move_evals": len(self.analyses(examples))}
+        analyses = self.analyses(examples)
+        lines = "\n".join(f"{fen}: {analysis.lines}" for fen, analysis in analyses.items())
+        return {
+            "move_evals": self.cache.name,
+            "rows_with_move_evals": len(analyses),
+            "move_evals_digest": sha256(lines.encode()).hexdigest()[:16],
+        }
 
     def close(self) -> None:
         """Close the engines."""

@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-from ..errors import ScorerError
+from ..errors import ScorerError, UserError
 from .engine import Analysis
 
 # The number in the name is raised when the code that starts searches or reads their output changes the result.
@@ -24,7 +24,7 @@ _TABLE = """CREATE TABLE IF NOT EXISTS analyses (
 ) WITHOUT ROWID"""
 
 
-class CacheError(ValueError):
+class CacheError(UserError):
     """A cache cannot be opened; the message is one line."""
 
 

@@ -157,23 +157,45 @@ def parse_row(raw: RawRow) -> Example | ParseFailure:
     >>> parse_row({"fen": "8/8/8/8/8/8/8/K1k5 w - - 0 1"}).prompt
     'P: 8/8/8/8/8/8/8/K1k5 w - - 0 1'
     """
-    if isinstance(raw, str):
-        return split_line(raw)
-    example = _columns(raw)
-    source = raw.get("source")
+    parts = _parts(raw)
+    example = parts if isinstance(parts, ParseFailure) else _example(*parts)
+    source = None if isinstance(raw, str) else raw.get("source")
     if isinstance(example, Example) and isinstance(source, str) and SOURCE_NAME.fullmatch(source):
         return replace(example, source=source)
     return example
 
 
-def _columns(raw: Mapping[str, object]) -> Example | ParseFailure:
+def read_positions(source: str | Path) -> frozenset[str]:
+    """Return the positions (`example_key`) of all rows whose prompt parses, whatever their completion.
+
+    Raises CorpusError as `read_corpus` does, and if no prompt parses.
+    """
+    keys: set[str] = set()
+    rejects: Counter[str] = Counter()
+    first = ""
+    for raw in raw_rows(source):
+        parts = _parts(raw)
+        row = parts if isinstance(parts, ParseFailure) else _example(parts[0], None)
+        if isinstance(row, ParseFailure):
+            rejects[row.reason.value] += 1
+            first = first or row.detail
+        else:
+            keys.add(example_key(row))
+    require_valid(source, len(keys), rejects, first)
+    return frozenset(keys)
+
+
+def _parts(raw: RawRow) -> tuple[str, str | None] | ParseFailure:
+    """Return the prompt and the completion of a row, unparsed."""
+    if isinstance(raw, str):
+        return _split(raw)
     prompt, completion = raw.get("prompt"), raw.get("completion")
     if isinstance(prompt, str) and isinstance(completion, str | None):
-        return _example(prompt, completion)
+        return prompt, completion
     if isinstance(text := raw.get("text"), str):
-        return split_line(text)
+        return _split(text)
     if isinstance(fen := raw.get("fen"), str):
-        return _example(POLICY_PREFIX + fen, None)
+        return POLICY_PREFIX + fen, None
     return ParseFailure(FailureReason.bad_row, f"columns {', '.join(raw) or 'none'}")
 
 
@@ -186,12 +208,16 @@ def split_line(line: str) -> Example | ParseFailure:
     >>> split_line("P: 8/8/8/8/8/8/8/K1k5 w - - 0 1   M: a1a2 E: 0.5 B: a1a2").completion
     '   M: a1a2 E: 0.5 B: a1a2'
     """
+    return _example(*_split(line))
+
+
+def _split(line: str) -> tuple[str, str]:
     text = line.strip().removeprefix(END_OF_TEXT).removesuffix(END_OF_TEXT).strip()
     if text.startswith(POLICY_PREFIX):
         prompt = text[: text.find("M:")] if "M:" in text else text
     else:
         prompt = SEPARATOR.join([*text.split(SEPARATOR)[:PROMPT_SEPARATORS], ""])[: len(text)]
-    return _example(prompt, text[len(prompt) :])
+    return prompt, text[len(prompt) :]
 
 
 def _example(prompt: str, completion: str | None) -> Example | ParseFailure:

@@ -228,6 +228,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.steps < 1 or self.checkpoint_every < 1 or self.keep_checkpoints < 1:
             raise ValueError("expected steps, checkpoint_every and keep_checkpoints of at least 1")
+        if abs(self.seed) >= 2**63:
+            raise ValueError(f"seed: expected a number of at most 63 bits, got {self.seed}")
         if self.max_staleness not in (0, 1):
             raise ValueError(f"max_staleness: expected 0 or 1, got {self.max_staleness}")
         if self.processes < 1 or (self.processes > 1 and self.distributed.kind is Distributed.none):

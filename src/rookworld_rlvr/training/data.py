@@ -11,7 +11,15 @@ from ..errors import UserError
 from ..evaluation.mate_in_one import MateInOne, MateInOneConfig, read_mates
 from ..files import asset
 from ..tasks import Example, Task
-from ..tasks.corpus import Corpus, CorpusError, example_key, exclude_positions, read_corpus, split_by_position
+from ..tasks.corpus import (
+    Corpus,
+    CorpusError,
+    example_key,
+    exclude_positions,
+    read_corpus,
+    read_positions,
+    split_by_position,
+)
 from .config import DEFAULT, DataConfig, SourceConfig
 
 # Fraction of the positions that is held out if no source of held-out examples is given.
@@ -146,7 +154,7 @@ def unseen_mates(config: MateInOneConfig, trained: Collection[str]) -> tuple[lis
 def positions_of(sources: Iterable[str]) -> frozenset[str]:
     """Return the positions (`example_key`) of whole sources; `default`: our training rows. Raises CorpusError."""
     paths = (default_file(TRAIN_FILE) if source == DEFAULT else source for source in sources)
-    return frozenset(key for path in paths for key in _keys(read_corpus(path).examples))
+    return frozenset().union(*map(read_positions, paths))
 
 
 @cache

@@ -35,6 +35,8 @@ class OptimConfig:
             raise ValueError(f"optim: expected lr from 0 up and min_lr_fraction in [0, 1], got {self}")
         if self.micro_batch_size < 1 or self.warmup_steps < 0 or not self.max_grad_norm > 0:
             raise ValueError("optim: expected micro_batch_size from 1, warmup_steps from 0, max_grad_norm above 0")
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and 0 <= self.weight_decay < math.inf):
+            raise ValueError("optim: expected beta1 and beta2 from 0 and below 1, and weight_decay from 0 up")
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig) -> torch.optim.AdamW:

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,13 @@ class TensorBoardSink(Sink):
     def __init__(self, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer: Any = SummaryWriter(str(folder / "tensorboard"))
-        self._step = 0
+        self._open = partial(SummaryWriter, str(folder / "tensorboard"))
+        self._step: int | None = None
+
+    @cached_property
+    def _writer(self) -> Any:
+        """The writer, opened at the first step: TensorBoard then hides that step and later ones of an earlier start."""
+        return self._open(purge_step=self._step)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         self._step = step
@@ -72,7 +78,8 @@ class TensorBoardSink(Sink):
             self._writer.add_text(CHANGES, _markdown(CHANGE_COLUMNS, rows), self._step)
 
     def close(self) -> None:
-        self._writer.close()
+        if "_writer" in vars(self):
+            self._writer.close()
 
 
 class WandbSink(Sink):

@@ -17,6 +17,7 @@ from ..evaluation.table import json_number
 from ..files import whole_lines, write_json, write_text
 from ..model.weights import checksum
 from ..provenance import digest, software
+from ..rewards.rubric import MoveSource
 from ..stability.faults import StepAbandonedError
 from ..stability.reference import ReferenceMode
 from .checkpoint import checkpoint_step, find_run, list_checkpoints, load_checkpoint, remove
@@ -39,6 +40,8 @@ from .run_files import (
 )
 
 BEFORE_ROWS = "before_rows.jsonl"
+# Key of the first line of that file, which says how its rows were measured.
+MEASURED = "measured"
 
 
 def train(run: Run) -> dict[str, Any]:
@@ -165,9 +168,19 @@ def begin(run: Run) -> tuple[int, list[Row]]:
 def _begin_files(run: Run, rows: Sequence[Row]) -> None:
     """Write the files of a run that has no steps yet."""
     write_text(run.folder / CONFIG_FILE, run.config_text)
-    write_text(run.folder / BEFORE_ROWS, "".join(json.dumps(dict(row.values)) + "\n" for row in rows))
+    lines = ({MEASURED: _measured(run)}, *(dict(row.values) for row in rows))
+    write_text(run.folder / BEFORE_ROWS, "".join(json.dumps(line) + "\n" for line in lines))
     for name in (METRICS_FILE, ROLLOUTS_FILE):
         cut_lines(run.folder / name, 0)
+
+
+def _measured(run: Run) -> str:
+    """Return a digest of the evaluated items and of the options on which their values depend."""
+    config = run.config
+    engine = config.rubric.stockfish.nodes if config.rubric.source is MoveSource.engine else 0
+    rubric = (config.rubric.source.value, config.rubric.move_evals, config.evaluation_nodes, engine)
+    sampling = (config.generator.temperature, config.generator.max_new_tokens)
+    return digest(map(repr, (*items(run), rubric, sampling)))
 
 
 def _needs_first_score(run: Run) -> bool:
@@ -179,8 +192,16 @@ def _resume(run: Run, checkpoint: Any) -> tuple[int, list[Row]]:
     steps_done = world.barrier(lambda: load_checkpoint(checkpoint, run.context), "the checkpoint")
     values = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
     evaluated_items = items(run)
+    # A run of an older version does not say how it measured.
+    measured = values.pop(0)[MEASURED] if values and MEASURED in values[0] else ""
     if len(values) != len(evaluated_items):
         raise UserError(f"resume: expected {len(evaluated_items)} evaluated rows in {path}, got {len(values)}")
+    if measured not in ("", _measured(run)):
+        raise UserError(
+            "resume: expected the evaluation after training to measure as the one before; data.held_out, mate_in_one, "
+            "evaluation_nodes, rubric's source and move_evals, and the generator's temperature and max_new_tokens must "
+            "stay as they were"
+        )
     world.barrier(lambda: None, "the rows before")
     _truncate_files(run, steps_done)
     return steps_done, [Row(i, evaluated_items[i], value) for i, value in enumerate(values)]
@@ -188,8 +209,12 @@ def _resume(run: Run, checkpoint: Any) -> tuple[int, list[Row]]:
 
 @on_rank_0("the run's files")
 def _truncate_files(run: Run, steps_done: int) -> None:
-    """Remove everything later than the checkpoint from the run's files, and replay the metrics to the warning signs."""
-    (run.folder / DIAGNOSIS).unlink(missing_ok=True)
+    """Remove everything later than the checkpoint from the run's files, and replay the metrics to the warning signs.
+
+    The summary goes too, so the run counts as unfinished until it has ended again.
+    """
+    for name in (DIAGNOSIS, SUMMARY):
+        (run.folder / name).unlink(missing_ok=True)
     remove(folder for folder in list_checkpoints(run.folder) if checkpoint_step(folder) > steps_done)
     write_text(run.folder / CONFIG_FILE, run.config_text)
     for name in (METRICS_FILE, ROLLOUTS_FILE):

@@ -172,10 +172,15 @@ def _write_rows(folder: Path, task: Task, rows: Rows, audited: Callable[[int], N
     write_lines(path, (row.line for row in rows.kept))
     if task is Task.policy:
         write_lines(folder / MOVE_EVALS, (row.move_evals for row in rows.kept))
+    held_out, held_out_evals = folder / f"{HELD_OUT}{task}.txt", folder / f"{HELD_OUT}{MOVE_EVALS}"
+    # Files of an earlier call may have positions that are training rows now.
+    held_out.unlink(missing_ok=True)
+    if task is Task.policy:
+        held_out_evals.unlink(missing_ok=True)
     if rows.held_out:
-        write_lines(folder / f"{HELD_OUT}{task}.txt", (row.line for row in rows.held_out))
+        write_lines(held_out, (row.line for row in rows.held_out))
         if task is Task.policy:
-            write_lines(folder / f"{HELD_OUT}{MOVE_EVALS}", (row.move_evals for row in rows.held_out))
+            write_lines(held_out_evals, (row.move_evals for row in rows.held_out))
     return _card(task, rows, audit(path, progress=audited))
 
 
