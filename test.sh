@@ -29,7 +29,7 @@ if [[ "${1:-}" == all ]]; then
         side_by_side=(); [[ "$name" == verifiers ]] || side_by_side=(-n 2 --dist loadfile)
         # All skipped counts as a failure: pytest then exits with 5.
         if bash scripts/setup.sh "$name"; then
-            check ".venv-$name" pytest -q "${side_by_side[@]}" "tests/$name"
+            check ".venv-$name" pytest -q ${side_by_side[@]+"${side_by_side[@]}"} "tests/$name"
         else
             failed+=("setup.sh $name")
         fi

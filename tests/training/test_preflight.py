@@ -154,7 +154,9 @@ def test_model_that_scales_its_logits_is_refused(small_model: Path, tmp_path: Pa
 
     def load(logits_scaling: float) -> Policy:
         torch.manual_seed(0)
-        config = GraniteConfig(**shape, **vocabulary, logits_scaling=logits_scaling, initializer_range=0.5)
+        config = GraniteConfig(
+            **shape, **vocabulary, logits_scaling=logits_scaling, initializer_range=0.5, pad_token_id=0
+        )
         GraniteForCausalLM(config).save_pretrained(tmp_path)
         tokenizer.save_pretrained(tmp_path)
         return load_policy(ModelConfig(path=str(tmp_path)), torch.device("cpu"), Precision.fp32)

@@ -152,7 +152,8 @@ def _check_head(model: PreTrainedModel, source: str) -> None:
     Some models scale or cap their logits afterwards. Sampler and trainer leave that out, so they would train another
     distribution than the one that the saved model has.
     """
-    tokens_BT = torch.zeros(1, 1, dtype=torch.long, device=model.device)
+    # Several tokens, because the vector of a padding token may be 0.
+    tokens_BT = torch.arange(min(16, model.get_input_embeddings().num_embeddings), device=model.device)[None]
     with evaluation_mode(model):
         own = model(input_ids=tokens_BT).logits
         plain = model.get_output_embeddings()(model.base_model(input_ids=tokens_BT).last_hidden_state)
