@@ -153,7 +153,8 @@ def _check_head(model: PreTrainedModel, source: str) -> None:
     distribution than the one that the saved model has.
     """
     # Several tokens, because the vector of a padding token may be 0.
-    tokens_BT = torch.arange(min(16, model.get_input_embeddings().num_embeddings), device=model.device)[None]
+    vocabulary: Any = model.get_input_embeddings().num_embeddings
+    tokens_BT = torch.arange(min(16, vocabulary), device=model.device)[None]
     with evaluation_mode(model):
         own = model(input_ids=tokens_BT).logits
         plain = model.get_output_embeddings()(model.base_model(input_ids=tokens_BT).last_hidden_state)
