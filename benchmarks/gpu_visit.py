@@ -34,7 +34,7 @@ Figures = dict[str, dict[str, Any]]
 COLUMNS = {
     "completions/s": ("completions_per_s", "throughput/completions_per_s"),
     "tokens/s in sampling": ("tokens_per_s",),
-    "step, s": ("step_s", "wall_s"),
+    "step, s": ("step_s",),
     "peak, GiB": ("step_peak_gib", "peak_gib", "grown_gib", "memory/peak_gib"),
     "MFU, step": ("mfu/step",),
     "MFU, training": ("mfu/train",),
@@ -121,6 +121,10 @@ def figures(out: Path) -> Figures:
                 rows[probe] = measured
     for path in out.glob("latest/metrics.jsonl"):
         rows["last step"] = json.loads(path.read_text().splitlines()[-1])
+    for name, row in rows.items():
+        # A row of rounds has the seconds of a round, which may have several steps.
+        if {"wall_s", "updates"} <= row.keys():
+            rows[name] = row | {"step_s": row["wall_s"] / row["updates"]}
     return rows
 
 

@@ -18,7 +18,7 @@ from rookworld_rlvr.evaluation.intervals import seeds_interval, seeds_needed, se
 from rookworld_rlvr.evaluation.keys import is_worse, lower_is_better
 from rookworld_rlvr.files import make_folder, write_text
 from rookworld_rlvr.report import learning_curve as curve
-from study import DOCS, Member, Study, declaration, names
+from study import DOCS, Member, RunKey, Study, declaration, names
 
 BEGIN, END = "<!-- verdicts -->\n", "<!-- end of verdicts -->\n"
 VERDICT = re.compile(r"^\*\*(Yes|No|Undecided)\.\*\* (.*)$", re.M)
@@ -44,9 +44,9 @@ class Results:
         return [two[seed].after[key] - one[seed].after[key] for seed in both]
 
     def p_values(self) -> dict[str, float]:
-        """Return the p-value of the primary key for each arm; 1 if it shares less than two seeds with the control.
+        """Return the p-value of the primary key for each arm; 1 if it shares fewer than two seeds with the control.
 
-        So an arm that has not run counts in Holm's correction, and a verdict does not change when it runs.
+        So an arm that has not run counts in Holm's correction, and its run cannot take back a significant difference.
         """
         differences = {arm: self.differences(arm, self.study.key) for arm in list(self.study.arms)[1:]}
         return {arm: seeds_p(values) if len(values) > 1 else 1.0 for arm, values in differences.items()}
@@ -78,11 +78,11 @@ class Results:
         return all(is_worse(key, end) for end in seeds_interval(values))
 
 
-def write_page(name: str, study: Study, members: Sequence[Member], finished: Mapping[str, Result]) -> list[Path]:
+def write_page(name: str, study: Study, members: Sequence[Member], finished: Mapping[RunKey, Result]) -> list[Path]:
     """Write the page of a study and its picture, if an arm beside the control has results. Returns the files."""
     runs: dict[str, dict[int, Result]] = {arm: {} for arm in study.arms}
     for member in members:
-        if (result := finished.get(member.key)) is not None:
+        if (result := finished.get(member.run_key)) is not None:
             runs[member.arm][member.seed] = result
             if absent := [key for key in (study.key, *study.guards) if key not in result.gain]:
                 raise UserError(f"expected {', '.join(absent)} in the result of {member.key}: evaluate more rows")
@@ -240,19 +240,19 @@ def _better(key: str) -> str:
     return "lower" if lower_is_better(key) else "higher"
 
 
-def _members(name: str, study: Study, members: Sequence[Member], finished: Mapping[str, Result]) -> list[str]:
+def _members(name: str, study: Study, members: Sequence[Member], finished: Mapping[RunKey, Result]) -> list[str]:
     """Return the study's command, its arms with their overrides, commits and durations, and the failed members."""
-    done = [finished[member.key] for member in members if member.key in finished]
+    done = [finished[member.run_key] for member in members if member.run_key in finished]
     total = sum(result.seconds for result in done) / 3600
     lines = ["## Runs", "", "```text", f".venv/bin/python studies/run.py {name}", "```", ""]
     lines += [f"{len(done)} of {len(members)} members have finished, in {total:.1f} core hours.", ""]
     lines += ["| arm | overrides | finished | commits | median minutes |", "|---|---|---|---|---|"]
     for arm, overrides in study.arms.items():
-        own = [finished[member.key] for member in members if member.arm == arm and member.key in finished]
+        own = [finished[member.run_key] for member in members if member.arm == arm and member.run_key in finished]
         commits = ", ".join(sorted({commit for result in own for commit in result.commits}))
         minutes = f"{median(result.seconds for result in own) / 60:.0f}" if own else ""
         counts = f"{len(own)} of {len(study.seeds_of(arm))}"
         given = f"`{' '.join(overrides)}`" if overrides else "none"
         lines.append(f"| {arm} | {given} | {counts} | {commits} | {minutes} |")
-    failures = [(member, member.record()["failure"]) for member in members if member.key not in finished]
+    failures = [(member, member.record()["failure"]) for member in members if member.run_key not in finished]
     return [*lines, "", *(f"- {one.arm}, seed {one.seed}, failed: {failure}" for one, failure in failures if failure)]

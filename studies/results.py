@@ -12,7 +12,7 @@ from typing import Any
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.files import make_folder, whole_lines
 from rookworld_rlvr.report.run_record import RunRecord, read_run
-from study import DOCS, Member, declaration, names
+from study import DOCS, Member, RunKey, declaration, names
 
 RESULTS = DOCS / "results.jsonl"
 # Number of last steps over which KL and reward of a run are averaged.
@@ -38,14 +38,14 @@ class Result:
     """Mean reward in the last steps."""
 
 
-def read_results() -> dict[str, Result]:
-    """Return the results so far by the key of their member. Raises UserError."""
-    results: dict[str, Result] = {}
+def read_results() -> dict[RunKey, Result]:
+    """Return the results so far by overrides and seed, so that all studies with an arm find it. Raises UserError."""
+    results: dict[RunKey, Result] = {}
     try:
         for line in whole_lines(RESULTS):
             values: dict[str, Any] = json.loads(line)
-            member = values.pop("member")
-            results[member] = Result(**values)
+            seed = int(values.pop("member").rpartition("seed=")[2])
+            results[tuple(values["overrides"]), seed] = Result(**values)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"expected a result per line in {RESULTS}, got {error!r}") from error
     return results
@@ -79,13 +79,8 @@ def kl_reached(run: RunRecord) -> float | None:
     return fmean(measured) if measured else None
 
 
-def is_finished(member: Member, results: Mapping[str, Result]) -> bool:
-    """Return whether the member has a result. Raises UserError if its files are of another declaration of the arm."""
-    overrides = list(member.overrides)
-    if member.record()["overrides"] != overrides:
+def is_finished(member: Member, results: Mapping[RunKey, Result]) -> bool:
+    """Return whether the member has a result. Raises UserError if its folder is of another declaration of the arm."""
+    if member.record()["overrides"] != list(member.overrides):
         raise UserError(f"{member.folder} was made by another declaration of this arm: rename the arm, or remove it")
-    if member.key in results and results[member.key].overrides != overrides:
-        raise UserError(
-            f"{RESULTS}: {member.key} was made by another declaration of this arm: rename the arm, or remove the line"
-        )
-    return member.key in results
+    return member.run_key in results

@@ -102,6 +102,10 @@ class Study:
         return [*self.shared, *self.arms[arm]]
 
 
+RunKey = tuple[tuple[str, ...], int]
+"""Overrides and seed: what a run is, in whatever study."""
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """An arm of a study with a seed."""
@@ -116,6 +120,11 @@ class Member:
     def key(self) -> str:
         """Its folder relative to that of all studies: study, arm and seed."""
         return self.folder.relative_to(OUTPUTS).as_posix()
+
+    @property
+    def run_key(self) -> RunKey:
+        """Its overrides and its seed, by which its result is found."""
+        return tuple(self.overrides), self.seed
 
     @property
     def command(self) -> list[str]:

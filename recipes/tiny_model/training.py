@@ -138,16 +138,18 @@ class Training:
 
         `positions` have a legal move, `transitions` are labelled `A:` rows; there is at least one of each.
         """
-        header, sums = self._header(positions, transitions), defaultdict[str, float](float)
+        header, sums, summed = self._header(positions, transitions), defaultdict[str, float](float), 0
         pool = TransitionPool(transitions)
         while self.step < self.config.steps:
             for name, loss in self.train_step(positions, pool).items():
                 sums[name] += loss
+            summed += 1
             last = self.step == self.config.steps
             if self.step % self.config.log_every == 0 or last:
-                steps = (self.step - 1) % self.config.log_every + 1
-                yield {"step": self.step, **{name: loss / steps for name, loss in sums.items()}, "lr": self._schedule()}
+                means = {name: loss / summed for name, loss in sums.items()}
+                yield {"step": self.step, **means, "lr": self._schedule()}
                 sums.clear()
+                summed = 0
             if self.step % self.config.save_every == 0 or last:
                 self._save(folder, header)
 

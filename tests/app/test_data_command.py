@@ -15,7 +15,7 @@ import chess
 import pytest
 
 from rookworld_rlvr.app import data, progress
-from rookworld_rlvr.app.data import main
+from rookworld_rlvr.app.data import _check_copy, main
 from rookworld_rlvr.app.generation import generate as generate_data
 from rookworld_rlvr.app.generation.workers import Game, Labelling, _labelled_game
 from rookworld_rlvr.board.evals import MATE_THRESHOLD_PAWNS
@@ -520,6 +520,12 @@ def test_unusable_cache_folder_is_refused_in_one_line(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     error = one_line_refusal(capsys, "evals", tmp_path / "rows.fen", "--out", tmp_path / "evals.tsv.gz")
     assert "expected a cache of analyses at " in error
+
+
+def test_corrected_copy_of_a_hub_data_set_may_exist(tmp_path: Path) -> None:
+    copy = tmp_path / "fixed.jsonl"
+    copy.write_text("")
+    _check_copy("owner/name", copy)
 
 
 def test_held_out_share_of_1_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

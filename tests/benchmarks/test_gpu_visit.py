@@ -89,3 +89,10 @@ def test_parts_after_the_time_limit_are_skipped(gpu_visit: ModuleType, tmp_path:
 def test_a_wrong_option_ends_with_exit_code_2(option: tuple[str, str]) -> None:
     done = subprocess.run([sys.executable, str(PROGRAM), "--dry", *option], capture_output=True, check=False)
     assert done.returncode == 2 and option[1].encode() in done.stderr
+
+
+def test_seconds_of_a_round_become_those_of_a_step(gpu_visit: ModuleType, tmp_path: Path) -> None:
+    sides = {side: {"wall_s": wall_s, "updates": 2} for side, wall_s in (("ours", 2.0), ("trl", 6.0))}
+    (tmp_path / "peers.json").write_text(json.dumps(sides | {"completions_per_s": {"median": 3.0}}))
+    figures = gpu_visit.figures(tmp_path)
+    assert (figures["ours"]["step_s"], figures["trl"]["step_s"]) == (1.0, 3.0)

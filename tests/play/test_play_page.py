@@ -178,6 +178,17 @@ def test_game_of_two_models_can_be_paused_and_taken_back(opened: Callable[[int],
     assert page.locator("#answer table tbody tr, #answer table tr").count() > 1
 
 
+def test_game_taken_back_to_a_model_move_says_that_it_is_paused(opened: Callable[[int], Any]) -> None:
+    page = opened(1280)
+    page.select_option("#black", "you")
+    page.select_option("#white", "0")
+    await_status(page, "Your move, Black")
+    page.click("#back")
+    await_status(page, "Paused, White to move")
+    page.click("#pause")
+    await_status(page, "Your move, Black")
+
+
 def test_a_bad_fen_and_an_illegal_move_change_nothing(opened: Callable[[int], Any]) -> None:
     page = opened(1280)
     page.fill("#fen", "nonsense")

@@ -90,6 +90,27 @@ def test_all_losses_fall(transitions: list[Example], tmp_path: Path) -> None:
         assert logged[-1][name] < logged[0][name]
 
 
+def test_logged_losses_after_a_resume_are_means_of_the_steps_since(
+    transitions: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step(training: Training, *_: Any) -> dict[str, float]:
+        training.step += 1
+        return {"tokens": 1.0}
+
+    monkeypatch.setattr(Training, "train_step", step)
+    config = replace(SMALL, steps=8, log_every=4, save_every=3)
+    for last in (3, 8):
+        training = Training(config, seed=3, device=CPU)
+        assert training.resume(tmp_path, positions(4), transitions) == (last == 8)
+        logged = []
+        for entry in training.run(positions(4), transitions, tmp_path):
+            logged.append(entry)
+            if last == 3:
+                break
+    # Resumed at step 3, so the first entry is of one step.
+    assert [(entry["step"], entry["tokens"]) for entry in logged] == [(4, 1.0), (8, 1.0)]
+
+
 class _Types(TorchDispatchMode):
     """A mode that records the types of the tensors that operations return."""
 

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import (
+    DiffLlamaConfig,
+    DiffLlamaForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
 
 from rookworld_rlvr.app.generators import make_generator
 from rookworld_rlvr.errors import UserError
@@ -126,6 +133,17 @@ def test_grouped_query_model_generates_as_in_transformers() -> None:
     assert_same(ours, theirs)
     sampled = rows(StaticGenerator(model, config, eos_id=EOS, pad_id=PAD), prompts, temperature=1.0)
     assert_logprobs_are_of_single_passes(model, [prompt for prompt in prompts for _ in range(4)], sampled)
+
+
+def test_two_attention_calls_per_layer_generate_as_in_transformers() -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    model = DiffLlamaForCausalLM(DiffLlamaConfig(**sizes, vocab_size=40, initializer_range=0.2)).eval()
+    assert can_share(model)
+    prompts, config = [tuple(range(2, 9)), (5, 6, 7)], GeneratorConfig(max_new_tokens=12)
+    made = (kind(model, config, eos_id=EOS, pad_id=PAD) for kind in (StaticGenerator, HFGenerator))
+    ours, theirs = (rows(generator, prompts, temperature=1.0) for generator in made)
+    assert_same(ours, theirs)
 
 
 def test_completions_stop_at_the_last_model_position() -> None:

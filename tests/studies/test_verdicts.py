@@ -82,7 +82,7 @@ def test_results_of_two_starting_models_are_refused(studies: SimpleNamespace) ->
             [], [], 0.0, before=values, after=values, gain=dict.fromkeys(keys), kl=None, reward=0
         )
 
-    finished = {first.key: result(0.102), second.key: result(0.095)}
+    finished = {first.run_key: result(0.102), second.run_key: result(0.095)}
     with pytest.raises(UserError, match=r"began from one model, got 0\.0950 to 0\.1020 in policy/win_probability_loss"):
         studies.page.write_page("all_moves", study, [first, second], finished)
 
@@ -118,3 +118,21 @@ def test_committed_pages_agree_with_the_committed_results(
         # Failed members are known only where they ran.
         lines = [line for line in old.read_text().splitlines() if ", failed: " not in line]
         assert new.read_text().splitlines() == lines, f"write {old.name} again: studies/run.py {old.stem} --limit 0"
+
+
+def test_a_new_study_finds_the_results_of_an_arm_of_another(
+    studies: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(ROOT / "studies", tmp_path / "studies", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "docs/studies", tmp_path / "docs/studies")
+    monkeypatch.chdir(tmp_path)
+    name, finished = "kl_coefficient", studies.results.read_results()
+
+    def found() -> set[Any]:
+        return {one.run_key for one in studies.study.members(name, studies.study.declaration(name))} & finished.keys()
+
+    before = found()
+    # Its first arm is the control of the other studies, and its name comes first.
+    declared = "{question: new, source: nobody, comparison: b, smallest_effect: 1, arms: {a: [], b: [kl.coef=2]}}"
+    Path("studies/a_new_one.yaml").write_text(declared)
+    assert len(before) > 9 and found() == before

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from rookworld_rlvr.training import run, sinks
 from rookworld_rlvr.training.sinks import ConsoleSink
+from rookworld_rlvr.training.trackers import TensorBoardSink
 
 Train = Callable[..., Path]
 
@@ -33,6 +34,21 @@ def test_tensorboard_holds_every_value_of_every_step(train: Train) -> None:
     for key in keys:
         values = {event.step: event.value for event in events.Scalars(key)}
         assert values == pytest.approx({row["step"]: row[key] for row in (first, second) if key in row}, rel=1e-6), key
+
+
+@pytest.mark.skipif(find_spec("tensorboard") is None, reason="tensorboard is not installed")
+def test_tensorboard_hides_steps_that_a_resumed_run_repeats(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for steps, value in ((range(1, 5), 0.5), (range(3, 6), 0.25)):
+        sink = TensorBoardSink(tmp_path)
+        for step in steps:
+            sink.write(step, {"loss": value})
+        sink.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    shown = [(event.step, event.value) for event in events.Scalars("loss")]
+    assert shown == [(1, 0.5), (2, 0.5), (3, 0.25), (4, 0.25), (5, 0.25)]
 
 
 @pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed")

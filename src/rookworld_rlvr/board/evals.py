@@ -57,8 +57,8 @@ def format_pawns(pawns: float) -> str:
 def win_probability(pawns: float) -> float:
     """Return the expected game result in [0, 1] for an eval, from the same view, by lichess's logistic of centipawns.
 
-    The result is a multiple of 0.001. It is constant beyond ten pawns, at 0.975, while
-    mates are 0.999 if near and 0.983 if far.
+    The result is a multiple of 0.001. It is constant beyond ten pawns, at 0.975, while mates are
+    0.999 if near and 0.983 if far.
     Source: python-chess's `Score.wdl(model="lichess")`, lichess.org/page/accuracy.
 
     >>> win_probability(0.0)

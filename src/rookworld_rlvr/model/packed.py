@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from .batch import Batch, similar_lengths
 from .block_attention import Block, attend
@@ -126,7 +126,7 @@ class PackedLayout:
         # By (K, R), the number of key heads and of query heads per key head. All layers use the same maps.
         self._places: dict[tuple[int, int], _Places] = {}
 
-    def attend(self, _module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """Return the output (1, N, H, D) for the query (1, H, N, D), see `shared_prefix.Layout`."""
         heads, key_heads = query.shape[1], key.shape[1]
         of_queries, of_keys = self._places_of(key_heads, heads // key_heads), self._places_of(key_heads, 1)

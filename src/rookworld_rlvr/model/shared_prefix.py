@@ -23,16 +23,12 @@ NAME = "rookworld_shared_prefix"
 class Layout(Protocol):
     """The roles of the tokens of a forward pass, and the attention that follows from them."""
 
-    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """Return a layer's output (B, T, H, D) for its query (B, H, T, D), key and value (B, K, T, D).
-
-        `module` is the layer's attention. A layout reads its `layer_idx` only if it needs the layer's number, because
-        torch.compile generates new code for each number that is read.
-        """
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        """Return the output (B, T, H, D) of one call for its query (B, H, T, D), key and value (B, K, T, D)."""
 
 
 def _attention(
-    module: nn.Module,
+    _module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -42,7 +38,9 @@ def _attention(
     layout: Layout,
     **_others: Any,
 ) -> tuple[Tensor, None]:
-    return layout.attend(module, query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling), None
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    # Contiguous, as that of transformers' own functions: some models view it in another shape.
+    return layout.attend(query, key, value, scaling).contiguous(), None
 
 
 AttentionInterface.register(NAME, _attention)

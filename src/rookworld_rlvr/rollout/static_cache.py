@@ -1,11 +1,10 @@
 """Keys and values of prompts and of their growing completions, in preallocated buffers."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..model.shared_prefix import attend_prompts, attend_shared, attention_bias
 
@@ -18,10 +17,10 @@ class PromptLayout:
 
     def __init__(self) -> None:
         self.keys_PKLD: list[Tensor] = []
-        """One tensor per layer."""
+        """One tensor per call of attention in a pass; some models have several calls per layer."""
         self.values_PKLD: list[Tensor] = []
 
-    def attend(self, _module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         self.keys_PKLD.append(key.contiguous())
         self.values_PKLD.append(value.contiguous())
         return attend_prompts(query, key, value, scaling)
@@ -42,7 +41,7 @@ class GroupLayout:
         self._keys, self._values = self._empty_buffers(prompts)
 
     def _empty_buffers(self, prompts: PromptLayout) -> tuple[list[Tensor], list[Tensor]]:
-        """Return a buffer of zeros per layer for keys and one for values: unseen slots take part too, times 0."""
+        """Return a buffer of zeros per call of attention, for keys and for values: unseen slots count too, times 0."""
         groups, key_heads, _, width = prompts.keys_PKLD[0].shape
         shape = (groups, key_heads, self.group_size, self._slots, width)
         keys, values = ([states.new_zeros(shape) for states in prompts.keys_PKLD] for _ in range(2))
@@ -57,15 +56,15 @@ class GroupLayout:
         if used > self._slots:
             self._slots = min(-(-used // PAGE) * PAGE, self._most_slots)
             self._resize_buffers(lambda filled: filled)
-        self._used = used
+        self._used, self._call = used, 0
         # Rows with the same slots are written in one assignment, which is faster.
         self._alike = alike
         self._bias = attention_bias(torch.arange(self._used, device=slots_BT.device) <= self._at)[:, :, :, None]
 
-    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        layer: Any = module.layer_idx
-        keys, values = self._write(self._keys[layer], key), self._write(self._values[layer], value)
-        prompt = (self._prompt_keys[layer], self._prompt_values[layer], self._prompt_bias)
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        call, self._call = self._call, self._call + 1
+        keys, values = self._write(self._keys[call], key), self._write(self._values[call], value)
+        prompt = (self._prompt_keys[call], self._prompt_values[call], self._prompt_bias)
         grouped = query.view(self.groups, self.group_size, *query.shape[1:])
         return attend_shared(grouped, prompt, (keys, values, self._bias), scaling).flatten(0, 1)
 

@@ -42,7 +42,12 @@ async function ask(question, more = {}) {
 const player = () => element(place.turn === "w" ? "white" : "black").value;
 const complain = (text) => { element("error").textContent = text; };
 
-const signed = (pawns) => (pawns > 0 ? "+" : "") + pawns.toFixed(1);
+// An eval in pawns, or `#3` for a mate in three, which is written as 999.97.
+function signed(pawns) {
+  if (Math.abs(pawns) >= 900) return `${pawns < 0 ? "-" : ""}#${Math.max(1, Math.round((1000 - Math.abs(pawns)) * 100))}`;
+  const rounded = Math.round(pawns * 10) / 10 || 0;
+  return (rounded > 0 ? "+" : "") + rounded.toFixed(1);
+}
 
 function paragraph(text, name = "") {
   return Object.assign(document.createElement("p"), { textContent: text, className: name });
@@ -64,7 +69,7 @@ function showStatus(text) {
   element("status").textContent = text;
   element("back").disabled = game.moves.length === 0;
   const alone = element("white").value !== YOU && element("black").value !== YOU;
-  element("pause").hidden = !alone || place.ended !== "";
+  element("pause").hidden = !(alone || game.paused) || place.ended !== "";
   element("pause").textContent = game.paused ? "Go on" : "Pause";
 }
 
@@ -130,6 +135,7 @@ async function refresh() {
     const side = place.turn === "w" ? "White" : "Black";
     if (place.ended) showStatus(`Game over: ${place.ended}`);
     else if (player() === YOU) showStatus(`Your move, ${side}`);
+    else if (game.paused) showStatus(`Paused, ${side} to move`);
     else showStatus(`${models[Number(player())]} is thinking for ${side}…`);
     const belief = showBelief(mine).catch((error) => { if (mine === round) complain(error.message); });
     if (place.ended) return;
