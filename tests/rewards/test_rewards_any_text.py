@@ -106,3 +106,12 @@ def test_a_hundred_thousand_characters_are_scored(unit: str) -> None:
         f"{FEN}+1{heap}+0+0",
     ):
         assert_in_range(text)
+
+
+@pytest.mark.parametrize("space", ["\t", "\n", "\r", "\x0b", "\x0c", "\xa0", "\u2003"])
+def test_other_white_space_in_a_fen_is_scored_as_malformed(space: str) -> None:
+    placement, rest = ANSWERS[1].split(" ", 1)
+    answer = f"{placement}{space} {rest}"
+    assert_in_range(answer)
+    failure = score(PROMPTS[1], answer).failure
+    assert failure is not None and failure.reason.value == "bad_fen"
