@@ -190,6 +190,8 @@ def test_game_taken_back_to_a_model_move_says_that_it_is_paused(opened: Callable
 
 
 def test_a_bad_fen_and_an_illegal_move_change_nothing(opened: Callable[[int], Any]) -> None:
+    from playwright.sync_api import expect
+
     page = opened(1280)
     page.fill("#fen", "nonsense")
     page.click("#start button")
@@ -201,7 +203,7 @@ def test_a_bad_fen_and_an_illegal_move_change_nothing(opened: Callable[[int], An
     page.wait_for_timeout(300)
     assert page.inner_text("#moves") == "" and "Your move, White" in page.inner_text("#status")
     move(page, "e2e4")
-    # The model has answered when a second move is shown.
-    page.wait_for_function("document.querySelector('#moves').textContent.split(' ').length === 3", timeout=60_000)
+    await_moves(page, chess.Board(), 2)
+    await_status(page, "Your move, White")
     page.click("#back")
-    page.wait_for_function("document.querySelector('#moves').textContent === ''", timeout=60_000)
+    expect(page.locator("#moves")).to_have_text("", timeout=60_000)
