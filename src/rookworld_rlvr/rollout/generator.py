@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -14,7 +14,7 @@ from ..model.batch import MOST_PADDING, similar_lengths
 from ..model.policy import evaluation_mode
 from ..model.weights import checksum
 from .sampling import uniform_numbers
-from .vllm_config import VLLMConfig
+from .vllm_config import VLLMConfig, sampling_parameters
 
 
 class GeneratorKind(StrEnum):
@@ -189,3 +189,34 @@ class TrainerModelGenerator(ABC):
         self, prompts: Sequence[tuple[int, ...]], uniform_PGT: Tensor, temperature: float, top_k: int
     ) -> list[SampledCompletion]:
         """Return G completions of each prompt, group by group; each is sampled with T uniform numbers of its own."""
+
+
+class VLLMBase(ABC):
+    """Generator with vLLM, in this process or as a server, which samples from a copy of the weights."""
+
+    _config: GeneratorBaseConfig
+    _eos_id: int
+    _positions: int
+
+    def generate(
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        *,
+        group_size: int,
+        temperature: float,
+        seeds: Sequence[int] = (),
+        top_k: int = 0,
+    ) -> list[list[SampledCompletion]]:
+        """See `Generator.generate`. Raises PromptLengthError if a prompt leaves the model no room to answer."""
+        limits = [room_for(prompt, self._positions, self._config.max_new_tokens) for prompt in prompts]
+        require_seeds(seeds, prompts, temperature)
+        parameters = sampling_parameters(
+            limits, seeds, group_size=group_size, temperature=temperature, top_k=top_k, eos_id=self._eos_id
+        )
+        return self._sample(prompts, parameters)
+
+    @abstractmethod
+    def _sample(
+        self, prompts: Sequence[tuple[int, ...]], parameters: Sequence[dict[str, Any]]
+    ) -> list[list[SampledCompletion]]:
+        """Return the completions of each prompt, sampled with its vLLM `parameters`."""

@@ -112,16 +112,7 @@ class StaticGenerator(TrainerModelGenerator):
         @torch.no_grad()
         def complete(part: slice) -> list[SampledCompletion]:
             with self._autocast(), sharing(self._model):
-                batch = _Batch(
-                    self._model,
-                    self._config,
-                    self._eos_id,
-                    self._pad_id,
-                    temperature,
-                    top_k,
-                    echo_ids=self._echo_ids,
-                )
-                return batch.complete(prompts[part], uniform_PGT[part])
+                return _Batch(self, temperature, top_k).complete(prompts[part], uniform_PGT[part])
 
         enough = max(1, len(prompts) * group_size // ROWS_PER_CORE)
         # Threads cannot share a sharded model, whose gathered weights the first pass to end would free.
@@ -139,24 +130,14 @@ class _Batch:
     them, because the newest token is the input of the next pass.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        config: GeneratorBaseConfig,
-        eos_id: int,
-        pad_id: int,
-        temperature: float,
-        top_k: int,
-        *,
-        echo_ids: Tensor | None,
-    ) -> None:
-        self._echo_ids = echo_ids
-        self._model, self._eos_id, self._pad_id = model, eos_id, pad_id
+    def __init__(self, generator: StaticGenerator, temperature: float, top_k: int) -> None:
+        self._model, self._echo_ids = generator._model, generator._echo_ids
+        self._eos_id, self._pad_id = generator._eos_id, generator._pad_id
         self._temperature, self._top_k = temperature, top_k
-        self._most_drafts = config.draft_tokens
-        self._limit = config.max_new_tokens
-        self._positions = getattr(model.config, "max_position_embeddings", None) or 10**9
-        self._device = next(model.parameters()).device
+        self._most_drafts = generator._config.draft_tokens
+        self._limit = generator._config.max_new_tokens
+        self._positions = getattr(self._model.config, "max_position_embeddings", None) or 10**9
+        self._device = next(self._model.parameters()).device
         self._pass_tokens = ACCELERATOR_PASS_TOKENS if is_accelerator(self._device) else PASS_TOKENS
 
     def complete(self, prompts: Sequence[tuple[int, ...]], uniform_PGT: Tensor) -> list[SampledCompletion]:

@@ -94,23 +94,17 @@ def engine_arguments(
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """The sampling parameters of one prompt."""
-
-    group_size: int
-    temperature: float
-    """0 is greedy decoding."""
-    max_tokens: int
-    seed: int | None
-    """None for greedy decoding."""
-    top_k: int = 0
-    """0 samples from all tokens."""
-
-
-def samplings(
-    limits: Sequence[int], seeds: Sequence[int], *, group_size: int, temperature: float, top_k: int
-) -> list[Sampling]:
-    """Return the sampling parameters of each prompt, with its token limit and seed; greedy decoding uses no seeds."""
+def sampling_parameters(
+    limits: Sequence[int], seeds: Sequence[int], *, group_size: int, temperature: float, top_k: int, eos_id: int
+) -> list[dict[str, Any]]:
+    """Return vLLM's parameters of each prompt, with its token limit and seed; greedy decoding uses no seeds."""
     own = [seed % SEEDS for seed in seeds] if temperature else [None] * len(limits)
-    return [Sampling(group_size, temperature, limit, seed, top_k) for limit, seed in zip(limits, own, strict=True)]
+    shared: dict[str, Any] = {
+        "n": group_size,
+        "temperature": temperature,
+        "top_k": top_k or -1,
+        "stop_token_ids": [eos_id],
+    }
+    return [
+        {**shared, "logprobs": 0, "max_tokens": limit, "seed": seed} for limit, seed in zip(limits, own, strict=True)
+    ]

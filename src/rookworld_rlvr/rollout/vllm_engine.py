@@ -19,8 +19,8 @@ import torch
 from transformers import PreTrainedModel
 
 from ..model.device import is_accelerator
-from .generator import GeneratorBaseConfig, GeneratorError, SampledCompletion, require_seeds, room_for, until_end
-from .vllm_config import Sampling, engine_arguments, samplings, set_environment
+from .generator import GeneratorBaseConfig, GeneratorError, SampledCompletion, VLLMBase, until_end
+from .vllm_config import engine_arguments, set_environment
 from .vllm_weights import ExpectedWeights, expected_weights, require_weights
 
 # Arguments of an engine in a process that torchrun started, which already has a process group.
@@ -34,7 +34,7 @@ def installed() -> bool:
     return importlib.util.find_spec("vllm") is not None
 
 
-class VLLMGenerator:
+class VLLMGenerator(VLLMBase):
     """Generator with vLLM in this process."""
 
     def __init__(
@@ -88,41 +88,15 @@ class VLLMGenerator:
         with self._awake():
             return self._expected.checksum_for(self._held_checksum())
 
-    def generate(
-        self,
-        prompts: Sequence[tuple[int, ...]],
-        *,
-        group_size: int,
-        temperature: float,
-        seeds: Sequence[int] = (),
-        top_k: int = 0,
+    def _sample(
+        self, prompts: Sequence[tuple[int, ...]], parameters: Sequence[dict[str, Any]]
     ) -> list[list[SampledCompletion]]:
-        """See `Generator.generate`. Raises PromptLengthError if a prompt leaves the model no room to answer."""
-        limits = [room_for(prompt, self._positions, self._config.max_new_tokens) for prompt in prompts]
-        require_seeds(seeds, prompts, temperature)
-        wanted = samplings(limits, seeds, group_size=group_size, temperature=temperature, top_k=top_k)
-        with self._awake():
-            return self._sample(prompts, wanted)
-
-    def _sample(self, prompts: Sequence[tuple[int, ...]], wanted: Sequence[Sampling]) -> list[list[SampledCompletion]]:
         from vllm import SamplingParams
 
-        parameters = [
-            SamplingParams(
-                n=each.group_size,
-                temperature=each.temperature,
-                max_tokens=each.max_tokens,
-                seed=each.seed,
-                top_k=each.top_k or -1,
-                stop_token_ids=[self._eos_id],
-                logprobs=0,
-                detokenize=False,
-            )
-            for each in wanted
-        ]
         given = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        with torch.random.fork_rng(), _as_generator_error():
-            answers = self._engine.generate(given, parameters, use_tqdm=False)
+        wanted = [SamplingParams(**own, detokenize=False) for own in parameters]
+        with self._awake(), torch.random.fork_rng(), _as_generator_error():
+            answers = self._engine.generate(given, wanted, use_tqdm=False)
         return [[self._completion(output) for output in answer.outputs] for answer in answers]
 
     def _completion(self, output: Any) -> SampledCompletion:

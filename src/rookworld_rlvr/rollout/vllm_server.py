@@ -19,12 +19,11 @@ from .generator import (
     GeneratorBaseConfig,
     GeneratorError,
     SampledCompletion,
-    require_seeds,
-    room_for,
+    VLLMBase,
     until_end,
 )
 from .vllm_client import ServerGoneError, VLLMServer
-from .vllm_config import LOGPROBS_MODE, SERVED_NAME, Sampling, samplings
+from .vllm_config import LOGPROBS_MODE, SERVED_NAME
 from .vllm_weights import WeightOwner, WeightSnapshot, require_weights, weight_sync_to
 
 START = "python -m rookworld_rlvr.rollout.vllm_serve"
@@ -32,7 +31,7 @@ MOST_REQUESTS = 64
 Answer = TypeVar("Answer")
 
 
-class VLLMServerGenerator:
+class VLLMServerGenerator(VLLMBase):
     """Generator with a vLLM server."""
 
     def __init__(
@@ -78,47 +77,28 @@ class VLLMServerGenerator:
         """Return the trainer's checksum of the last `sync` if the server holds these weights, otherwise its own."""
         return self._snapshot.expected.checksum_for(self._with_retries(self._held_checksum))
 
-    def generate(
-        self,
-        prompts: Sequence[tuple[int, ...]],
-        *,
-        group_size: int,
-        temperature: float,
-        seeds: Sequence[int] = (),
-        top_k: int = 0,
+    def _sample(
+        self, prompts: Sequence[tuple[int, ...]], parameters: Sequence[dict[str, Any]]
     ) -> list[list[SampledCompletion]]:
-        """See `Generator.generate`. Raises PromptLengthError if a prompt leaves the model no room to answer."""
-        limits = [room_for(prompt, self._positions, self._config.max_new_tokens) for prompt in prompts]
-        require_seeds(seeds, prompts, temperature)
-        wanted = samplings(limits, seeds, group_size=group_size, temperature=temperature, top_k=top_k)
-        return self._with_retries(lambda: self._batch(prompts, wanted))
+        return self._with_retries(lambda: self._batch(prompts, parameters))
 
-    def _batch(self, prompts: Sequence[tuple[int, ...]], wanted: Sequence[Sampling]) -> list[list[SampledCompletion]]:
+    def _batch(
+        self, prompts: Sequence[tuple[int, ...]], parameters: Sequence[dict[str, Any]]
+    ) -> list[list[SampledCompletion]]:
         """Return all groups, sampled from the trainer's weights from the first token to the last."""
         if self._require_ours() != self._snapshot.token:
             # The server was restarted, or stopped while it loaded weights: send the kept weights again.
             self._sync_weights()
-        group_size = wanted[0].group_size if wanted else 1
+        group_size = parameters[0]["n"] if parameters else 1
         workers = min(MOST_REQUESTS, max(1, self._config.batch_size // group_size))
         with ThreadPoolExecutor(workers) as pool:
-            groups = list(pool.map(self._group, prompts, wanted))
+            groups = list(pool.map(self._group, prompts, parameters))
         if self._require_ours() != self._snapshot.token:
             raise ServerGoneError("vllm_server: expected one server process for the whole batch, got a restarted one")
         return groups
 
-    def _group(self, prompt: tuple[int, ...], wanted: Sampling) -> list[SampledCompletion]:
-        body = {
-            "model": SERVED_NAME,
-            "prompt": list(prompt),
-            "n": wanted.group_size,
-            "temperature": wanted.temperature,
-            "max_tokens": wanted.max_tokens,
-            "seed": wanted.seed,
-            "top_k": wanted.top_k or -1,
-            "stop_token_ids": [self._eos_id],
-            "logprobs": 0,
-            "return_token_ids": True,
-        }
+    def _group(self, prompt: tuple[int, ...], parameters: dict[str, Any]) -> list[SampledCompletion]:
+        body = {"model": SERVED_NAME, "prompt": list(prompt), "return_token_ids": True, **parameters}
         choices = sorted(self._server.post("/v1/completions", body)["choices"], key=lambda choice: choice["index"])
         rows = [(choice["token_ids"], choice["logprobs"]["token_logprobs"]) for choice in choices]
         return [until_end(tokens, logprobs, self._eos_id) for tokens, logprobs in rows]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 from typing import Any, TypeVar
 
@@ -14,7 +15,6 @@ from ..evaluation.keys import SAMPLED, SPREAD
 from ..evaluation.mate_in_one import MateInOne, mate_in_one_suite
 from ..evaluation.players import ModelPlayer, rule_losses
 from ..stability.faults import StepAbandonedError
-from ..tasks import Example
 from .collection import synced_sampler
 from .run import Run, progress
 
@@ -27,26 +27,25 @@ def evaluated(run: Run, name: str) -> list[Row]:
     The greedy rows of sampled policy examples also have the probability and the rank of their best move (see
     `evaluation.amplification`). Raises StepAbandonedError if a stop was requested.
     """
+    policy, config, held_out = run.context.policy, run.config.generator, run.data.held_out
+    model = (run.context.generator, policy.tokenizer)
     with run.context.averaged_policy():
-        return _evaluated(run, name)
-
-
-def _evaluated(run: Run, name: str) -> list[Row]:
-    policy, config = run.context.policy, run.config
-    greedy = evaluate_rows(run, name, run.data.held_out)
-    best_moves = best_move_probabilities(
-        policy,
-        run.sampled,
-        micro_batch_size=config.generator.batch_size,
-        temperature=config.generator.temperature,
-        world=run.context.world,
-    )
-    rows = [
-        replace(row, values={**row.values, **best_moves.get(example, {})})
-        for example, row in zip(run.data.held_out, greedy, strict=True)
-    ]
-    rows += evaluate_sampled_rows(run, name)
-    return [*rows, *_evaluate_mates(run, name, len(rows))]
+        greedy = _by_all_ranks(run, f"evaluation {name}", held_out, partial(evaluate, *model, evaluator=run.evaluator))
+        best_moves = best_move_probabilities(
+            policy,
+            run.sampled,
+            micro_batch_size=config.batch_size,
+            temperature=config.temperature,
+            world=run.context.world,
+        )
+        rows = [
+            replace(row, values={**row.values, **best_moves.get(example, {})})
+            for example, row in zip(held_out, greedy, strict=True)
+        ]
+        sample = partial(evaluate_sampled, *model, sampling=run.sampling, evaluator=run.evaluator)
+        rows += _by_all_ranks(run, f"evaluation {name}, sampled", run.sampled, sample, len(rows))
+        mates = partial(_evaluate_mates, ModelPlayer(*model))
+        return rows + _by_all_ranks(run, f"evaluation {name}, mates in one", _mates(run), mates, len(rows))
 
 
 def items(run: Run) -> list[Hashable]:
@@ -58,53 +57,26 @@ def _mates(run: Run) -> Sequence[MateInOne]:
     return run.data.mates if run.data.held_out else ()
 
 
-def _evaluate_mates(run: Run, name: str, first: int) -> list[Row]:
-    """Evaluate the greedy moves in the configured mates in one; the rows are numbered from `first`."""
-
-    def scored(mates: Sequence[MateInOne], advance: Callable[[int], None]) -> list[Row]:
-        rows: list[Row] = []
-        for chunk in mate_in_one_suite(ModelPlayer(run.context.generator, run.context.policy.tokenizer), mates).rows(0):
-            rows += chunk
-            advance(len(rows))
-        return rows
-
-    return _by_all_ranks(run, f"evaluation {name}, mates in one", _mates(run), scored, first)
-
-
-def evaluate_rows(run: Run, name: str, rows: Sequence[Example]) -> list[Row]:
-    """Evaluate rows greedily with the policy's current weights. Raises StepAbandonedError if a stop was requested."""
-
-    def scored(share: Sequence[Example], advance: Callable[[int], None]) -> list[Row]:
-        generator, tokenizer = run.context.generator, run.context.policy.tokenizer
-        return evaluate(generator, tokenizer, share, evaluator=run.evaluator, progress=advance)
-
-    return _by_all_ranks(run, f"evaluation {name}", rows, scored)
-
-
-def evaluate_sampled_rows(run: Run, name: str) -> list[Row]:
-    """Evaluate the first held-out rows, sampled from the policy's current weights.
-
-    Raises StepAbandonedError if a stop was requested.
-    """
-
-    def scored(share: Sequence[Example], advance: Callable[[int], None]) -> list[Row]:
-        generator, tokenizer = run.context.generator, run.context.policy.tokenizer
-        return evaluate_sampled(generator, tokenizer, share, run.sampling, evaluator=run.evaluator, progress=advance)
-
-    return _by_all_ranks(run, f"evaluation {name}, sampled", run.sampled, scored, len(run.data.held_out))
+def _evaluate_mates(player: ModelPlayer, mates: Sequence[MateInOne], *, progress: Callable[[int], None]) -> list[Row]:
+    """Evaluate the greedy moves in mates in one; `progress` receives the number of rows done."""
+    rows: list[Row] = []
+    for chunk in mate_in_one_suite(player, mates).rows(0):
+        rows += chunk
+        progress(len(rows))
+    return rows
 
 
 def _by_all_ranks(
     run: Run,
     what: str,
     rows: Sequence[Item],
-    scored: Callable[[Sequence[Item], Callable[[int], None]], list[Row]],
+    scored: Callable[..., list[Row]],
     first: int = 0,
 ) -> list[Row]:
     """Return the evaluated rows of all ranks, numbered from `first`; each rank calls `scored` for its share.
 
-    `scored` passes the number of rows done to its second argument, which shows it, and raises StepAbandonedError if a
-    stop was requested.
+    `scored` passes the number of rows done to its argument `progress`, which shows it, and raises StepAbandonedError if
+    a stop was requested.
     """
     if not rows:
         return []
@@ -116,7 +88,7 @@ def _by_all_ranks(
             if run.stop_requested:
                 raise StepAbandonedError
 
-        evaluated_rows = world.gather_in_order(lambda: scored(world.share(rows), advance), what)
+        evaluated_rows = world.gather_in_order(lambda: scored(world.share(rows), progress=advance), what)
     return [replace(row, index=first + i) for i, row in enumerate(evaluated_rows)]
 
 
