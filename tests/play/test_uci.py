@@ -17,7 +17,7 @@ from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.play import load_chooser
 from rookworld_rlvr.board.openings import drawn_opening
 from rookworld_rlvr.evaluation.players import DecodingConfig, best_move_text
-from rookworld_rlvr.play.choice import MoveChooser
+from rookworld_rlvr.play.choice import Choice, MoveChooser
 from rookworld_rlvr.play.uci import UciSession
 
 MATE = "7k/5ppp/8/8/8/8/8/R6K b - - 0 1"
@@ -82,6 +82,31 @@ def test_searchmoves_limits_the_answer(session: UciSession, said: list[str]) -> 
     assert last in ("bestmove a2a3", "bestmove h2h4")
 
 
+def test_searchmoves_limits_variations_and_calls_no_legal_move_illegal(session: UciSession, said: list[str]) -> None:
+    message = talk(session, said, "setoption name MultiPV value 5", "position startpos", "go searchmoves a2a3")
+    assert [line.split()[-1] for line in message if line.startswith("info depth")] == ["a2a3"]
+    assert message[0].startswith("info string not among searchmoves: ") and "illegal" not in " ".join(message)
+
+
+class Breaks(MoveChooser):
+    def choose(self, *_arguments: object, **_options: object) -> Choice:
+        raise RuntimeError("out of memory")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_error_while_choosing_gives_a_legal_move_and_frees_the_session(
+    tiny: MoveChooser, session: UciSession, said: list[str]
+) -> None:
+    session.receive("isready")
+    session._chooser = Breaks(tiny.policy, tiny._generator)
+    first, second = (talk(session, said, "position startpos", "go") for _ in range(2))
+    assert first == second and first[0].split()[1] in {move.uci() for move in chess.Board().legal_moves}
+
+
+def test_unknown_words_before_a_command_are_ignored(session: UciSession, said: list[str]) -> None:
+    assert talk(session, said, "joho isready") == ["readyok"]
+
+
 def test_infinite_search_is_answered_only_at_stop(session: UciSession, said: list[str]) -> None:
     said.clear()
     session.receive("position startpos")
@@ -110,6 +135,7 @@ def test_position_without_legal_moves_is_answered_with_null_move(session: UciSes
         ("position fen 4k3/8/8/8/8/8/4P3/4K3 b - - 0 999999 moves e8e7", "expected two counters of one to six digits"),
         ("setoption Temperature 3", "expected setoption name"),
         ("setoption name Temperature value warm", "expected a number, got 'warm'"),
+        ("setoption name Temperature value 1_0", "expected a number, got '1_0'"),
         ("setoption name Temperature value nan", "expected a finite temperature"),
         ("setoption name MultiPV value 9", "expected a whole number from 1 to 5, got '9'"),
         ("setoption name Hash value 16", "expected Temperature, TopK, MultiPV, Attempts or Checkpoint"),

@@ -41,6 +41,14 @@ def test_greedy_decoding_equals_argmax_of_full_passes(policy: Policy, generator:
     assert [done.tokens for [done] in groups] == [argmax_completion(policy, prompt) for prompt in prompts]
 
 
+def test_a_longer_prompt_beside_it_does_not_shorten_a_completion(engine: Engine, policy: Policy) -> None:
+    positions = policy.model.config.max_position_embeddings
+    prompts = [(5,) * (positions - length) for length in (12, 2)]
+    generator = engine(policy.model, GeneratorConfig(max_new_tokens=MAX_NEW), eos_id=-1, pad_id=0)
+    groups = generator.generate(prompts, group_size=1, temperature=1.0, seeds=SEEDS[:2])
+    assert [len(done.tokens) for [done] in groups] == [12, 2]
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_recorded_logprobs_equal_those_of_unpadded_passes(
     policy: Policy, generator: Generator, prompts: Prompts, temperature: float

@@ -19,9 +19,8 @@ from transformers import (
 from rookworld_rlvr.app.generators import make_generator
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.model.device import Precision
-from rookworld_rlvr.model.loading import ModelConfig, load_policy
+from rookworld_rlvr.model.loading import ModelConfig, load_policy, shares_prompts
 from rookworld_rlvr.model.policy import Policy
-from rookworld_rlvr.model.shared_prefix import can_share
 from rookworld_rlvr.rollout import static_generator
 from rookworld_rlvr.rollout.generator import GeneratorConfig, GeneratorKind, SampledCompletion
 from rookworld_rlvr.rollout.groups import prompt_tokens
@@ -139,7 +138,6 @@ def test_two_attention_calls_per_layer_generate_as_in_transformers() -> None:
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
     model = DiffLlamaForCausalLM(DiffLlamaConfig(**sizes, vocab_size=40, initializer_range=0.2)).eval()
-    assert can_share(model)
     prompts, config = [tuple(range(2, 9)), (5, 6, 7)], GeneratorConfig(max_new_tokens=12)
     made = (kind(model, config, eos_id=EOS, pad_id=PAD) for kind in (StaticGenerator, HFGenerator))
     ours, theirs = (rows(generator, prompts, temperature=1.0) for generator in made)
@@ -184,8 +182,9 @@ def test_draft_continues_as_the_prompt_does_even_after_a_mismatch() -> None:
 def test_sliding_window_model_is_refused_with_hint_to_generator_hf(tiny: Policy) -> None:
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
     windowed = MistralForCausalLM(MistralConfig(**sizes, num_key_value_heads=2, vocab_size=40, sliding_window=8))
-    assert can_share(tiny.model) and can_share(grouped_query_model()) and not can_share(windowed)
     policy = replace(tiny, model=windowed)
+    policy.shares = shares_prompts(policy)
+    assert shares_prompts(tiny) and shares_prompts(replace(tiny, model=grouped_query_model())) and not policy.shares
     with pytest.raises(UserError, match="got MistralForCausalLM; generator=hf samples from any"):
         make_generator(policy, GeneratorConfig())
     assert isinstance(make_generator(policy, GeneratorConfig(kind=GeneratorKind.hf)), HFGenerator)

@@ -8,13 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, GraniteConfig, GraniteForCausalLM
 
 from rookworld_rlvr.app.cli import main
-from rookworld_rlvr.errors import UserError
-from rookworld_rlvr.model.device import Precision
-from rookworld_rlvr.model.loading import ModelConfig, load_policy
-from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.rollout.generator import GeneratorConfig
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
 from rookworld_rlvr.training import preflight
@@ -145,24 +140,3 @@ def test_nan_weights_fail_all_checks_except_weight_sync(make_run: MakeRun) -> No
     with torch.no_grad():
         run.context.policy.model.transformer.ln_f.weight[0] = torch.nan
     assert [check.name for check in run_preflight(given) if not check.passed] == CHECKS[:5]
-
-
-def test_model_that_scales_its_logits_is_refused(small_model: Path, tmp_path: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(small_model)
-    shape = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2}
-    vocabulary = {"vocab_size": len(tokenizer), "num_key_value_heads": 2, "tie_word_embeddings": False}
-
-    def load(logits_scaling: float) -> Policy:
-        torch.manual_seed(0)
-        config = GraniteConfig(
-            **shape, **vocabulary, logits_scaling=logits_scaling, initializer_range=0.5, pad_token_id=0
-        )
-        GraniteForCausalLM(config).save_pretrained(tmp_path)
-        tokenizer.save_pretrained(tmp_path)
-        return load_policy(ModelConfig(path=str(tmp_path)), torch.device("cpu"), Precision.fp32)
-
-    assert load(1.0).packs
-    with pytest.raises(
-        UserError, match=r"^model\.path: expected a model whose logits are its output layer .* by up to "
-    ):
-        load(8.0)

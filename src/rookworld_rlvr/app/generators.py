@@ -9,7 +9,6 @@ import torch
 from ..errors import UserError
 from ..model.device import Precision, is_accelerator
 from ..model.policy import Policy
-from ..model.shared_prefix import can_share
 from ..model.world import World
 from ..rollout.generator import Generator, GeneratorBaseConfig, GeneratorError, GeneratorKind
 from ..rollout.hf_generator import HFGenerator
@@ -30,7 +29,7 @@ def make_generator(policy: Policy, config: GeneratorBaseConfig, world: World = A
     ids = {"eos_id": int(policy.tokenizer.eos_token_id), "pad_id": policy.pad_id}
     if config.kind is GeneratorKind.hf:
         return HFGenerator(policy.model, config, **ids, autocast=policy.autocast)
-    if not can_share(policy.model):
+    if not policy.shares:
         raise UserError(
             "generator.kind=static: expected a model whose attention can be replaced and sees all that came before, "
             f"got {type(policy.model).__name__}; generator=hf samples from any"

@@ -1,6 +1,6 @@
 """Loading of the trained model: its options, and the checks of what was loaded."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -8,20 +8,26 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from ..errors import UserError, first_line
 from ..files import asset
+from .batch import collate
 from .blocks import compile_blocks, recompute_blocks, require_compiler
 from .device import Precision, is_accelerator, resolve_precision
+from .packed import pack
 from .policy import Policy, evaluation_mode
-from .shared_prefix import can_share
+from .shared_prefix import sees_all_before
 
 TINY = "tiny"
-DROPOUT_KEYS = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "dropout", "attention_dropout", "hidden_dropout")
-# Largest difference between the model's own logits and its head applied to its last hidden states.
-HEAD_BOUND = 1e-3
+# Largest difference between the model's own logits and its head applied to its last hidden states, as a share of the
+# largest logit. The logits are enlarged to TRIED_LOGIT for it: a cap changes small ones little.
+HEAD_BOUND, TRIED_LOGIT = 1e-3, 30.0
+# Largest difference between the states of packed and of padded rows, as a share of the largest state.
+PACKING_BOUND = 1e-3
+# Prompt, its tokens and those of its completion: rows that share prompts, to try packing with.
+TRIED_ROWS = ((0, 5, 4), (0, 5, 2), (1, 3, 6), (1, 3, 1))
 
 
 class Attention(StrEnum):
@@ -93,10 +99,11 @@ def load_policy(config: ModelConfig, device: torch.device, precision: Precision)
     _set_dropout(model, config.dropout)
     precision, model = resolve_precision(precision, device), model.to(device).train()
     _check_head(model, source)
-    packs = config.packing and can_share(model)
+    policy = Policy(model, tokenizer, precision, device)
+    policy.shares = shares_prompts(policy)
+    policy.packs = config.packing and policy.shares
     if config.activation_checkpointing:
         recompute_blocks(model)
-    policy = Policy(model, tokenizer, precision, device, packs=packs)
     if config.compile:
         compile_policy(policy)
     return policy
@@ -110,9 +117,7 @@ def _check_source(source: str) -> None:
 
 def _load_model(config: ModelConfig, source: str, device: torch.device) -> Any:
     loaded = AutoConfig.from_pretrained(source, trust_remote_code=False)
-    for key in DROPOUT_KEYS:
-        if config.dropout is not None and hasattr(loaded, key):
-            setattr(loaded, key, config.dropout)
+    _set_noise(loaded, config.dropout)
     kernel = config.attention
     if kernel is Attention.auto:
         kernel = Attention.sdpa if is_accelerator(device) else Attention.eager
@@ -138,6 +143,16 @@ def compile_policy(policy: Policy) -> None:
     compile_blocks(policy.model)
 
 
+def _set_noise(config: PreTrainedConfig, dropout: float | None) -> None:
+    """Set all dropout probabilities of a model's config, whatever their names, and remove the noise of its router."""
+    for key, value in list(vars(config).items()):
+        if dropout is not None and type(value) in (int, float):
+            if "drop" in key:
+                setattr(config, key, dropout)
+            elif "jitter" in key:
+                setattr(config, key, 0.0)
+
+
 def _set_dropout(model: nn.Module, probability: float | None) -> None:
     """Set every dropout module's probability, even if the model's config has another name for it."""
     for module in model.modules():
@@ -155,13 +170,52 @@ def _check_head(model: PreTrainedModel, source: str) -> None:
     # Several tokens, because the vector of a padding token may be 0.
     vocabulary: Any = model.get_input_embeddings().num_embeddings
     tokens_BT = torch.arange(min(16, vocabulary), device=model.device)[None]
+    head: Any = model.get_output_embeddings()
     with evaluation_mode(model):
-        own = model(input_ids=tokens_BT).logits
-        plain = model.get_output_embeddings()(model.base_model(input_ids=tokens_BT).last_hidden_state)
-    gap = float((own - plain).abs().max())
+        states = getattr(model.base_model(input_ids=tokens_BT, use_cache=False), "last_hidden_state", None)
+        if states is None:
+            raise UserError(
+                "model.path: expected a causal language model whose base model returns its last hidden states, got "
+                f"{type(model).__name__} in {source}"
+            )
+        factor = TRIED_LOGIT / head(states).abs().max()
+        with head.register_forward_hook(lambda _module, _inputs, logits: factor * logits):
+            own, plain = model(input_ids=tokens_BT, use_cache=False).logits, head(states)
+    gap = float((own - plain).abs().max()) / TRIED_LOGIT
     # Not for NaN: the weights of a model that diverged are named elsewhere.
     if gap > HEAD_BOUND:
         raise UserError(
             "model.path: expected a model whose logits are its output layer applied to its last hidden states, got one "
-            f"that changes them afterwards, by up to {gap:.3g}, in {source}"
+            f"that changes them afterwards, by up to {gap:.1%}, in {source}"
         )
+
+
+@torch.no_grad()
+def shares_prompts(policy: Policy) -> bool:
+    """Return True if completions can share a computed prompt: a trial with packed rows gives the states of padded ones.
+
+    Some models do not pass our arguments to the attention function, or have values of another width than their keys.
+    """
+    if not sees_all_before(policy.model):
+        return False
+    vocabulary: Any = policy.model.get_input_embeddings().num_embeddings
+    rows = [
+        (_tokens(1 + prompt, length, vocabulary), _tokens(11 + row, completion, vocabulary))
+        for row, (prompt, length, completion) in enumerate(TRIED_ROWS)
+    ]
+    batch = collate(rows, pad_id=policy.pad_id, device=policy.device)
+    batch = replace(batch, prompts_B=torch.tensor([prompt for prompt, _, _ in TRIED_ROWS], device=policy.device))
+    with evaluation_mode(policy.model):
+        padded = policy.trained_states(batch)
+        try:
+            packed = policy.trained_states(pack(batch))
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, TypeError):
+            return False
+    # Of NaN nothing can be said; it is found by the preflight checks.
+    return not float((packed - padded).abs().max() / padded.abs().max()) > PACKING_BOUND
+
+
+def _tokens(first: int, count: int, vocabulary: int) -> tuple[int, ...]:
+    return tuple((first + 7 * i) % vocabulary for i in range(count))

@@ -32,6 +32,8 @@ class Policy:
     tokenizer: PreTrainedTokenizerBase
     precision: Precision = Precision.fp32
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    shares: bool = False
+    """True if completions can share a computed prompt, as `model.loading` tried."""
     packs: bool = False
     """True if rows are packed (see `model.packed`); otherwise they are padded on the right."""
 

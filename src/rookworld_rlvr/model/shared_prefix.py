@@ -46,8 +46,11 @@ def _attention(
 AttentionInterface.register(NAME, _attention)
 
 
-def can_share(model: PreTrainedModel) -> bool:
-    """Return True if the model's attention can be replaced, and is plain: each token sees all earlier tokens."""
+def sees_all_before(model: PreTrainedModel) -> bool:
+    """Return True if the model's config says that its attention can be replaced and that each token sees all before it.
+
+    `model.loading` tries whether the replaced attention gives the same states; a few tokens cannot show a window.
+    """
     config = model.config.get_text_config()
     windowed = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
     upcast = getattr(config, "reorder_and_upcast_attn", False)

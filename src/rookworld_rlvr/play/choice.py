@@ -24,9 +24,10 @@ class Choice:
     text: str
     """The model's first completion."""
     candidates: dict[str, float]
-    """The legal candidates in `text` with their evals in pawns, in their order; empty if `text` cannot be parsed."""
+    """The legal candidates in `text` with their evals in pawns, in their order; empty if `text` cannot be parsed. A
+    search of chosen moves leaves out the others."""
     illegal: tuple[str, ...]
-    """The moves after `B:` of the completions that were refused, in order; empty if the first was legal."""
+    """The moves after `B:` of the completions that were refused, in order; empty if the first was accepted."""
     replaced: bool
     """True if no completion had a legal move, so that `move` is a random one."""
 
@@ -69,6 +70,7 @@ class MoveChooser:
         first = self._complete(board, decoding, number, 0)
         parsed = parse_policy(first)
         candidates = legal_candidates(board, parsed) if isinstance(parsed, PolicyCompletion) else {}
+        candidates = {move: pawns for move, pawns in candidates.items() if move in legal}
         illegal: list[str] = []
         for attempt in range(attempts + 1):
             text = first if attempt == 0 else self._complete(board, published_decoding(), number, attempt)

@@ -64,7 +64,6 @@ class UciSession:
     def receive(self, line: str) -> bool:
         """Act on a line; return False if it ends the session."""
         words = line[:MAX_CHARACTERS].split()
-        name, arguments = (words[0], words[1:]) if words else ("", [])
         commands: Mapping[str, Callable[[Sequence[str]], None]] = {
             "uci": self._introduce,
             "isready": self._be_ready,
@@ -75,6 +74,9 @@ class UciSession:
             "stop": self._stop,
             "ponderhit": self._stop,
         }
+        # The protocol: unknown words before a command are ignored.
+        known = (place for place, word in enumerate(words) if word in commands or word in (*SILENT, "quit"))
+        name, *arguments = words[next(known, len(words)) :] or [""]
         if name == "quit":
             self._stop([])
             return False
@@ -83,8 +85,8 @@ class UciSession:
                 commands[name](arguments)
             except (ValueError, UserError) as error:
                 self._send_info(f"{name}: {error}")
-        elif name and name not in SILENT:
-            self._send_info(f"unknown command: {name[:40]}")
+        elif not name and words:
+            self._send_info(f"unknown command: {words[0][:40]}")
         return True
 
     def wait(self) -> None:
@@ -170,27 +172,31 @@ class UciSession:
         """Ask the model and send its move: at once, or after `stop` or `ponderhit` if it is `held`."""
         started = time.monotonic()
         number, self._prompted = self._prompted, self._prompted + 1
-        move = "0000"
+        legal = sorted(legal_move.uci() for legal_move in board.legal_moves)
+        move = legal[0] if legal else "0000"
         try:
             choice = chooser.choose(board, options.decoding, attempts=options.attempts, number=number, among=among)
             if choice.move:
                 move = choice.move
-                self._report(choice, options, 1000 * (time.monotonic() - started))
+                self._report(board, choice, options, 1000 * (time.monotonic() - started))
         except GeneratorError as error:
-            legal = sorted(legal_move.uci() for legal_move in board.legal_moves)
-            move = legal[0] if legal else move
             self._send_info(f"the model gave no answer, so this is a legal move that it did not choose: {error}")
-        if held:
-            self._release.wait()
-        self._answered.set()
-        self._send_line(f"bestmove {move}")
+        finally:
+            # After an error of ours too, which this thread still raises: without an answer the session would hang.
+            if held:
+                self._release.wait()
+            self._answered.set()
+            self._send_line(f"bestmove {move}")
 
-    def _report(self, choice: Choice, options: Options, spent_ms: float) -> None:
-        if choice.illegal:
+    def _report(self, board: chess.Board, choice: Choice, options: Options, spent_ms: float) -> None:
+        illegal = [move for move in choice.illegal if not is_legal_uci(board, move)]
+        then = "a random legal move" if choice.replaced else "prompted again"
+        if illegal:
             self._illegal += 1
-            then = "a random legal move" if choice.replaced else "prompted again"
-            wrote = ", ".join(text[:10] or "nothing" for text in choice.illegal)
+            wrote = ", ".join(text[:10] or "nothing" for text in illegal)
             self._send_info(f"illegal: {wrote}; then {then}; {self._illegal} of {self._prompted} moves in this game")
+        elif choice.illegal:
+            self._send_info(f"not among searchmoves: {', '.join(choice.illegal)}; then {then}")
         lines = [choice.move, *(move for move in choice.candidates if move != choice.move)][: options.multi_pv]
         for place, move in enumerate(lines, start=1):
             score = _score(choice.candidates[move]) if move in choice.candidates else ""
@@ -234,6 +240,8 @@ def _whole(text: str, low: int, high: int) -> int:
 
 def _decimal(text: str) -> float:
     try:
+        if not text.isascii() or "_" in text:
+            raise ValueError
         return float(text)
     except ValueError:
         raise ValueError(f"expected a number, got {text[:40]!r}") from None

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..model.batch import MOST_PADDING, similar_lengths
+from ..model.batch import similar_lengths
 from ..model.policy import evaluation_mode
 from ..model.weights import checksum
 from .sampling import uniform_numbers
@@ -138,9 +138,6 @@ class Generator(Protocol):
 class TrainerModelGenerator(ABC):
     """Generator that samples from the trainer's own model in evaluation mode; `sync` copies nothing."""
 
-    most_padding = MOST_PADDING
-    """Maximum number of pads in the shortest of the prompts that are computed together."""
-
     def __init__(
         self,
         model: PreTrainedModel,
@@ -176,13 +173,17 @@ class TrainerModelGenerator(ABC):
         size = max(1, self._config.batch_size // group_size)
         device = next(self._model.parameters()).device
         with evaluation_mode(self._model):
-            for chosen in similar_lengths([len(prompt) for prompt in prompts], size, self.most_padding):
+            for chosen in similar_lengths([len(prompt) for prompt in prompts], size, self._most_padding(prompts)):
                 own = [seeds[i] for i in chosen] if temperature else [0] * len(chosen)
                 uniform_PGT = uniform_numbers(own, group_size, limit, device)
                 completions = self._sample([prompts[i] for i in chosen], uniform_PGT, temperature, top_k)
                 for row, i in enumerate(chosen):
                     groups[i] = completions[row * group_size : (row + 1) * group_size]
         return groups
+
+    @abstractmethod
+    def _most_padding(self, prompts: Sequence[tuple[int, ...]]) -> int:
+        """Return the maximum number of pads in the shortest of the prompts that are computed together."""
 
     @abstractmethod
     def _sample(

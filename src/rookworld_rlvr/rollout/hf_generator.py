@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
-from ..model.batch import left_padded
+from ..model.batch import MOST_PADDING, left_padded
 from .generator import PromptLengthError, SampledCompletion, TrainerModelGenerator, until_end
 from .sampling import inverse_cdf, top_k_logprobs
 
@@ -60,6 +60,11 @@ def _without_model_defaults(model: PreTrainedModel) -> Iterator[None]:
 class HFGenerator(TrainerModelGenerator):
     """Generator with transformers' `generate`, see `Generator`."""
 
+    def _most_padding(self, prompts: Sequence[tuple[int, ...]]) -> int:
+        """Return 0 if a prompt limits its completions: then they must not be limited by a longer prompt's pads."""
+        fits = max(map(len, prompts), default=0) + self._config.max_new_tokens <= self._positions()
+        return MOST_PADDING if fits else 0
+
     @torch.no_grad()
     def _sample(
         self, prompts: Sequence[tuple[int, ...]], uniform_PGT: Tensor, temperature: float, top_k: int
@@ -83,10 +88,9 @@ class HFGenerator(TrainerModelGenerator):
         return [until_end(*row, self._eos_id) for row in zip(sampled, logprobs, strict=True)]
 
     def _generation(self, prompt_length: int) -> GenerationConfig:
-        positions = getattr(self._model.config, "max_position_embeddings", None) or prompt_length + 10**9
-        room = positions - prompt_length
+        room = self._positions() - prompt_length
         if room < 1:
-            raise PromptLengthError(positions, prompt_length)
+            raise PromptLengthError(self._positions(), prompt_length)
         return GenerationConfig(
             # `_Sampler` has already chosen each token.
             do_sample=False,
@@ -94,3 +98,6 @@ class HFGenerator(TrainerModelGenerator):
             eos_token_id=self._eos_id,
             pad_token_id=self._pad_id,
         )
+
+    def _positions(self) -> int:
+        return getattr(self._model.config, "max_position_embeddings", None) or 10**9

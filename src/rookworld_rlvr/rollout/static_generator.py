@@ -33,6 +33,8 @@ PASS_TOKENS, ACCELERATOR_PASS_TOKENS = 256, 2048
 COMPACT_BELOW = 0.75
 # Minimum number of completions per core: threads with little to compute mostly wait for Python and each other.
 ROWS_PER_CORE = 24
+# Pads cost time only in the pass over the prompts. Later passes cost almost the same for few rows as for many.
+MOST_PADDING = 128
 
 
 @dataclass(slots=True)
@@ -86,10 +88,7 @@ class _BatchCounts:
 
 
 class StaticGenerator(TrainerModelGenerator):
-    """The fast generator, see `Generator`. The model's attention must satisfy `shared_prefix.can_share`."""
-
-    # Pads cost time only in the pass over the prompts. Later passes cost almost the same for few rows as for many.
-    most_padding = 128
+    """The fast generator, see `Generator`. The model must be able to share prompts, see `Policy.shares`."""
 
     def __init__(
         self,
@@ -102,6 +101,9 @@ class StaticGenerator(TrainerModelGenerator):
         """Create a generator. `echo_ids` lists the token that repeats each token id in a completion; None: the same."""
         super().__init__(model, config, **others)
         self._echo_ids = None if echo_ids is None else torch.tensor(echo_ids)
+
+    def _most_padding(self, _prompts: Sequence[tuple[int, ...]]) -> int:
+        return MOST_PADDING
 
     def _sample(
         self, prompts: Sequence[tuple[int, ...]], uniform_PGT: Tensor, temperature: float, top_k: int
