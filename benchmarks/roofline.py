@@ -16,8 +16,8 @@ Floating point operations, a multiplication and an addition being two:
 
 Bytes, 2 per number in bf16 and 4 in fp32 and in the optimiser:
 
-- generation: the weights once per pass of the model; keys and values of prompts (once per group) and completions,
-  written once and read in every pass until the completion ends;
+- generation: the weights once per pass of the model, in the thread that makes most passes; keys and values of prompts
+  (once per group) and completions, written once and read in every pass until the completion ends;
 - training, per micro-batch: the weights read forward and backward and the gradient written; the reference's weights
   once; AdamW reads weight, gradient and two moments and writes three of them. Activations are not counted.
 """
@@ -31,6 +31,7 @@ import argparse
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
@@ -38,6 +39,7 @@ from functools import partial
 from math import ceil
 from pathlib import Path
 from statistics import median
+from threading import get_ident
 
 # A module in this folder.
 import sides
@@ -254,12 +256,12 @@ class LengthsOfGroups:
 
 
 @contextmanager
-def counted_passes(model: PreTrainedModel) -> Iterator[list[int]]:
-    """Count the body's forward passes without a gradient in evaluation mode, which are those of sampling."""
-    passes = [0]
+def counted_passes(model: PreTrainedModel) -> Iterator[Counter[int]]:
+    """Count by thread the body's forward passes without a gradient in evaluation mode, which are those of sampling."""
+    passes = Counter[int]()
 
     def add(module: nn.Module, *_: object) -> None:
-        passes[0] += not module.training and not torch.is_grad_enabled()
+        passes[get_ident()] += not module.training and not torch.is_grad_enabled()
 
     handle = model.base_model.register_forward_pre_hook(add)
     try:
@@ -279,9 +281,11 @@ def step_figures(context: StepContext, step: int, shape: Shape, limits: Limits) 
         raise SystemExit(f"expected a good step with an update, got {report.fault or 'no update'}")
     trained_groups = [Lengths.of(group) for group in report.groups]
     examples_per_pass = context.examples_per_pass(sum(len(group.completions) for group in trained_groups))
-    sampled = generation(shape, generator.groups, passes[0])
+    # The threads read the same weights at the same time, so the longest sequence of passes is what has to be read.
+    longest = max(passes.values(), default=0)
+    sampled = generation(shape, generator.groups, longest)
     trained = training(shape, trained_groups, report, examples_per_pass)
-    return shares(sampled, *trained, report.times_s, limits) | {"passes": passes[0]}
+    return shares(sampled, *trained, report.times_s, limits) | {"passes": longest}
 
 
 def shares(

@@ -1,11 +1,13 @@
 """The arithmetic of `benchmarks/roofline.py`, and a tiny real run of it."""
 
 from collections.abc import Callable
+from threading import Barrier, Thread
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.training.loss import TokenTotals
@@ -108,3 +110,24 @@ def test_least_time_is_set_by_the_binding_limit(roofline: ModuleType) -> None:
     limits = roofline.Limits(flops_per_s=100.0, bytes_per_s=10.0)
     assert (roofline.Work(200.0, 10.0).least_s(limits), roofline.Work(200.0, 10.0).bound(limits)) == (2.0, "compute")
     assert (roofline.Work(100.0, 30.0).least_s(limits), roofline.Work(100.0, 30.0).bound(limits)) == (3.0, "memory")
+
+
+def test_passes_of_threads_side_by_side_are_counted_apart(roofline: ModuleType) -> None:
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, num_key_value_heads=1, vocab_size=8, pad_token_id=0)).eval()
+    both = Barrier(2)
+
+    @torch.no_grad()
+    def make(passes: int) -> None:
+        both.wait()
+        for _ in range(passes):
+            model.base_model(torch.zeros(1, 1, dtype=torch.long))
+        both.wait()
+
+    with roofline.counted_passes(model) as passes:
+        threads = [Thread(target=make, args=(count,)) for count in (3, 4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert max(passes.values()) == 4
