@@ -121,8 +121,7 @@ class Table:
             Part("set up vllm", ["bash", "scripts/setup.sh", "vllm"], 420, ["installation"]),
             *(self.bench(name, "static,vllm", "vllm") for name in self.some_sizes),
             Part("vLLM, sleep and wake", sleep, 150, ["vllm", "CUDA"]),
-            self.server("folder"),
-            self.server("nccl", "two cards"),
+            self.server(),
         ]
 
     def parts_with_trl(self) -> list[Part]:
@@ -163,9 +162,9 @@ class Table:
         command = [*python(), "benchmarks/turns.py", first, last, *options, "--json", "{out}/turns.json", "--common"]
         return Part(f"{last}, in turns", [*command, *self.tiny], 150)
 
-    def server(self, weight_sync: str, *requirements: str) -> Part:
-        command = probe("vllm", "server", "--folder", "{out}", "--weight-sync", weight_sync, *self.device, *self.short)
-        return Part(f"vLLM server, {weight_sync}", command, 180, ["vllm", *requirements])
+    def server(self) -> Part:
+        command = probe("vllm", "server", "--folder", "{out}", *self.device, *self.short)
+        return Part("vLLM server", command, 180, ["vllm"])
 
     def peers(self, environment: str, model: str, *options: str) -> list[str]:
         prompts, group = (2, 4) if self.dry else (8, 8)

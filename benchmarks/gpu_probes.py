@@ -3,7 +3,7 @@
     python benchmarks/gpu_probes.py weights --folder FOLDER --small
     python benchmarks/gpu_probes.py out_of_memory --json out_of_memory.json model.path=FOLDER
     .venv-vllm/bin/python benchmarks/gpu_probes.py sleep --json sleep.json
-    .venv-vllm/bin/python benchmarks/gpu_probes.py server --folder FOLDER --weight-sync nccl debug=short
+    .venv-vllm/bin/python benchmarks/gpu_probes.py server --folder FOLDER debug=short
 
 A part ends with an exception or a nonzero exit code if its result is not as expected.
 """
@@ -15,7 +15,6 @@ prepare_process()
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -75,15 +74,14 @@ def sleep(overrides: list[str]) -> dict[str, float]:
     return {"asleep_gib": asleep_gib, "awake_gib": awake_gib, "peak_gib": peak_gib}
 
 
-def serve_and_train(folder: Path, weight_sync: str, overrides: list[str]) -> int:
-    """Train with a vLLM server of the shipped model, with NCCL on the second GPU. Return training's exit code."""
+def serve_and_train(folder: Path, overrides: list[str]) -> int:
+    """Train with a vLLM server of the shipped model. Return training's exit code."""
     from vllm_servers import free_port, wait_for
 
     port = free_port()
-    command = ["-m", "rookworld_rlvr.rollout.vllm_serve", "tiny", "--port", str(port), "--weight-sync", weight_sync]
-    own_card = {"CUDA_VISIBLE_DEVICES": "1"} if weight_sync == "nccl" else {}
+    command = ["-m", "rookworld_rlvr.rollout.vllm_serve", "tiny", "--port", str(port)]
     # The server is in this process group, which the visit ends as a whole.
-    server = subprocess.Popen([sys.executable, *command], env=os.environ | own_card)
+    server = subprocess.Popen([sys.executable, *command])
     try:
         wait_for(url := f"http://127.0.0.1:{port}")
         sampler = ["generator=vllm_server", f"generator.vllm.urls=[{url}]", "precision=bf16", f"output_root={folder}"]
@@ -99,7 +97,6 @@ def main() -> int:
     parser.add_argument("probe", choices=("weights", "out_of_memory", "sleep", "server"))
     parser.add_argument("--folder", type=Path, help="weights, server: where to write")
     parser.add_argument("--small", action="store_true", help="weights: two layers of width 128")
-    parser.add_argument("--weight-sync", choices=("nccl", "folder"), default="folder")
     parser.add_argument("--json", type=Path, help="a file for all figures")
     parser.add_argument("overrides", nargs="*", help="of the configuration")
     given = parser.parse_intermixed_args()
@@ -108,7 +105,7 @@ def main() -> int:
 
         random_gpt2(str(given.folder), **(SMALL if given.small else {}))
     elif given.probe == "server":
-        return serve_and_train(given.folder, given.weight_sync, given.overrides)
+        return serve_and_train(given.folder, given.overrides)
     else:
         figures = (sleep if given.probe == "sleep" else out_of_memory)(given.overrides)
         print(figures)

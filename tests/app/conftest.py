@@ -305,7 +305,7 @@ class FailingServer(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.requests.append(body["method"])
-        state = {"token": "", "dtype": "torch.float32", "logprobs_mode": LOGPROBS_MODE, "transfer": ""}
+        state = {"token": "", "dtype": "torch.float32", "logprobs_mode": LOGPROBS_MODE}
         known = body["method"] == "rookworld_state"
         self._answer(200 if known else 500, {"results": [state], "error": {"message": "no"}})
 

@@ -3,32 +3,25 @@
 import asyncio
 import copy
 import importlib
-import json
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.model.weights import checksum, checksum_of
-from rookworld_rlvr.rollout.generator import GeneratorError, room_for, until_end
+from rookworld_rlvr.rollout.generator import GeneratorConfig, GeneratorError, room_for, until_end
 from rookworld_rlvr.rollout.vllm_client import ServerGoneError, VLLMServer
-from rookworld_rlvr.rollout.vllm_config import VLLMConfig, engine_arguments
+from rookworld_rlvr.rollout.vllm_config import LOGPROBS_MODE, SERVED_NAME, VLLMConfig, engine_arguments
 from rookworld_rlvr.rollout.vllm_serve import _parser, flags
-from rookworld_rlvr.rollout.vllm_weights import (
-    FolderSync,
-    TransferSync,
-    WeightOwner,
-    WeightSnapshot,
-    expected_weights,
-    require_weights,
-    weight_sync_to,
-)
-from rookworld_rlvr.rollout.vllm_worker import WEIGHTS_FILE
+from rookworld_rlvr.rollout.vllm_server import VLLMServerGenerator
+from rookworld_rlvr.rollout.vllm_weights import WeightOwner, WeightSnapshot, expected_weights, require_weights
+from rookworld_rlvr.rollout.vllm_worker import WEIGHTS_FILE, WorkerExtension
 
 EOS = 7
 
@@ -84,59 +77,46 @@ def test_server_refuses_requests_from_web_pages() -> None:
     assert status((b"origin", b"https://evil.example")) == status(trainer, (b"origin", b"null")) == 403
 
 
-def test_server_offers_weight_transfer_only_if_requested() -> None:
-    def words(*options: str) -> list[str]:
-        return flags(_parser().parse_args(["tiny", *options]))
-
-    transfer_words = words("--weight-sync", "nccl")
-    assert json.loads(transfer_words[transfer_words.index("--weight-transfer-config") + 1]) == {"backend": "nccl"}
-    assert "--weight-transfer-config" not in words("--weight-sync", "folder")
-    # On a CPU the folder is the default.
-    assert "--weight-transfer-config" not in words()
-
-
-def test_weight_transfer_needs_accelerator_vllm_and_server_support(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def way(offered: str, device: str, *, installed: bool) -> type:
-        monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if installed else None)
-        server, kept = (
-            VLLMServer("http://127.0.0.1:1", 1.0),
-            WeightSnapshot(WeightOwner(), torch.float32, str(tmp_path)),
-        )
-        return type(weight_sync_to(server, offered, kept, torch.device(device)))
-
-    assert way("nccl", "cuda", installed=True) is TransferSync
-    assert way("nccl", "cuda", installed=False) is FolderSync
-    assert way("nccl", "cpu", installed=True) is FolderSync
-    assert way("", "cuda", installed=True) is FolderSync
-    assert way("ipc", "cuda", installed=True) is FolderSync
-
-
 def test_only_the_syncing_rank_keeps_an_unchanging_weight_copy(policy: Policy, tmp_path: Path) -> None:
-    server = VLLMServer("http://127.0.0.1:1", 1.0)
     led, leads = (
         WeightSnapshot(WeightOwner("x", syncs_weights=own), torch.bfloat16, str(tmp_path)) for own in (False, True)
     )
     for kept in (led, leads):
-        FolderSync(server, kept)
-        TransferSync(server, "nccl", kept, torch.device("cpu"))
         kept.keep(policy.model)
     assert led.token == leads.token == "x:1" and led.expected == leads.expected
-    assert not led.on_device and not list(Path(led.folder()).iterdir())
-    assert leads.on_device and [path.name for path in Path(leads.folder()).iterdir()] == [WEIGHTS_FILE]
+    assert not list(Path(led.folder).iterdir())
+    assert [path.name for path in Path(leads.folder).iterdir()] == [WEIGHTS_FILE]
     with torch.no_grad():
         policy.model.transformer.wte.weight.add_(1)
-    assert checksum_of(leads.on_device.items()) == leads.expected.rounded
+    written = load_file(Path(leads.folder) / WEIGHTS_FILE)
+    assert checksum_of((name, written[name]) for name in leads.expected.names) == leads.expected.checksum
 
 
-def test_hanging_weight_transfer_times_out_with_the_server_url() -> None:
-    kept = WeightSnapshot(WeightOwner(), torch.float32, "")
-    transfer = TransferSync(VLLMServer("http://127.0.0.1:1", 0.2), "nccl", kept, torch.device("cpu"))
-    never = threading.Event()
-    with pytest.raises(ServerGoneError, match=r"http://127.0.0.1:1 to take over .* within 0.2 s"):
-        transfer._in_time(never.wait, "weights")
-    never.set()
+def test_server_that_cannot_read_the_weights_folder_is_refused_at_once(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    worker = WorkerExtension()
+    model_config = SimpleNamespace(dtype=torch.float32, logprobs_mode=LOGPROBS_MODE)
+    worker.vllm_config = SimpleNamespace(model_config=model_config)
+
+    def call(self: VLLMServer, method: str, **arguments: Any) -> Any:
+        """Answer as a server on a machine that has no such folder."""
+        elsewhere = {"folder": str(tmp_path / "elsewhere")} if "folder" in arguments else {}
+        return getattr(worker, method)(**arguments | elsewhere)
+
+    served = {"id": SERVED_NAME, "max_model_len": 256}
+    monkeypatch.setattr(VLLMServer, "get", lambda self, path: {"data": [served]})
+    monkeypatch.setattr(VLLMServer, "call", call)
+    config, url = GeneratorConfig(vllm=VLLMConfig(sync_folder=str(tmp_path))), "http://127.0.0.1:1"
+    with pytest.raises(GeneratorError) as refusal:
+        VLLMServerGenerator(policy.model, config, url, eos_id=EOS)
+    assert not isinstance(refusal.value, ServerGoneError)
+    missing = f"[Errno 2] No such file or directory: '{tmp_path / 'elsewhere' / WEIGHTS_FILE}'"
+    assert str(refusal.value) == (
+        f"generator.vllm.sync_folder: expected a folder that {url} can read under the same path, "
+        f"got an error there: {missing}"
+    )
+    assert worker.rookworld_token == ""
 
 
 def test_completion_is_cut_after_its_end_token() -> None:

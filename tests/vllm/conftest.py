@@ -26,9 +26,6 @@ from rookworld_rlvr.rollout.vllm_config import VLLMConfig
 from rookworld_rlvr.rollout.vllm_server import VLLMServerGenerator
 from rookworld_rlvr.training.config import RunConfig
 
-HERE = Path(__file__).parent
-# gloo_transfer.py imports vllm.
-collect_ignore = ["gloo_transfer.py"]
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 PATIENCE_S = 120
 SETTINGS = GeneratorConfig(max_new_tokens=64, batch_size=64, vllm=VLLMConfig(kv_cache_gib=0.25))
@@ -58,21 +55,20 @@ def engine() -> Any:
 class ServerProcess:
     """A server as a user starts it, which can be killed and started again at the same address."""
 
-    def __init__(self, log: Path, *options: str) -> None:
-        """Start the server. `options` are added to its command line."""
+    def __init__(self, log: Path) -> None:
+        """Start the server."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self._log, self._options = log, options
+        self._log = log
         self.start()
 
     def start(self) -> None:
         command = [sys.executable, "-m", "rookworld_rlvr.rollout.vllm_serve", "tiny", "--precision", "fp32"]
-        command += ["--port", str(self.port), "--kv-cache-gib", "0.25", "--batch-size", "64", *self._options]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
+        command += ["--port", str(self.port), "--kv-cache-gib", "0.25", "--batch-size", "64"]
         with self._log.open("a") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
     def wait(self) -> None:
         server = VLLMServer(self.url, timeout_s=PATIENCE_S)
@@ -108,9 +104,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
-def make_server(tmp_path: Path) -> Callable[..., ServerProcess]:
+def make_server(tmp_path: Path) -> Callable[[], ServerProcess]:
     """Function that starts a server for one test, which must end it."""
-    return lambda *options: ServerProcess(tmp_path / "log.txt", *options)
+    return lambda: ServerProcess(tmp_path / "log.txt")
 
 
 @pytest.fixture

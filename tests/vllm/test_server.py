@@ -64,6 +64,8 @@ def test_foreign_server_weights_fail_sync_and_preflight(
     monkeypatch.setattr(vllm_weights, "_write", lambda model, path: write(other_policy().model, path))
     with pytest.raises(GeneratorError, match="expected the trainer's weights"):
         client.sync(context.policy.model)
+    # No rank samples with these weights.
+    assert client._require_ours() == f"{client._snapshot.token} half loaded"
     # If the sync did not detect them, the preflight check would.
     client.sync = lambda model: None
     assert [check.name for check in run_preflight(given) if not check.passed] == ["sampler_synced"]
@@ -76,16 +78,32 @@ def test_a_server_of_another_precision_is_refused(server: Any, tiny_overrides: l
     assert "torch.bfloat16" in error and "torch.float32" in error and error.count("\n") == 1
 
 
+def test_server_without_the_weights_folder_exits_with_code_2(
+    server: Any, tiny_overrides: list[str], tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The server gets a path that only the trainer's machine would have.
+    monkeypatch.setattr(vllm_weights, "_write", lambda model, path: None)
+    given = [*tiny_overrides, "generator=vllm_server", f"generator.vllm.urls=[{server.url}]", "precision=fp32"]
+    assert main(["smoke", *given, f"generator.vllm.sync_folder={tmp_path}"]) == 2
+    error = capfd.readouterr().err
+    assert f"generator.vllm.sync_folder: expected a folder that {server.url} can read" in error
+    assert f"No such file or directory: '{tmp_path}" in error and error.count("\n") == 1
+
+
 def test_restarted_server_receives_the_weights_again(
     server: Any, make_client: Callable[..., Any], prompts: Any
 ) -> None:
     policy = other_policy()
     client = make_client(policy, retries=6)
     expected = client.generate(prompts, group_size=4, temperature=1.0, seeds=range(len(prompts)))
+    synced = checksum(policy.model)
+    # The server gets the weights of the last weight sync, not those trained since.
+    with torch.no_grad():
+        policy.model.model.norm.weight += 0.1
     server.kill()
     server.start()
     got = client.generate(prompts, group_size=4, temperature=1.0, seeds=range(len(prompts)))
-    assert client.weights_checksum() == checksum(policy.model)
+    assert client.weights_checksum() == synced != checksum(policy.model)
     gaps = [
         abs(a - b)
         for groups in zip(expected, got, strict=True)

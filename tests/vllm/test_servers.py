@@ -32,8 +32,9 @@ def two(make_server: Callable[[], Any]) -> Iterator[tuple[Any, Any]]:
             server.kill()
 
 
-def generator_of(policy: Any, *servers: Any, retries: int = 0) -> VLLMServerPool:
-    config = replace(SETTINGS, vllm=VLLMConfig(urls=[server.url for server in servers], retries=retries))
+def generator_of(policy: Any, *servers: Any, retries: int = 0, timeout_s: float = 300.0) -> VLLMServerPool:
+    urls = [server.url for server in servers]
+    config = replace(SETTINGS, vllm=VLLMConfig(urls=urls, retries=retries, timeout_s=timeout_s))
     return VLLMServerPool(policy.model, config, eos_id=policy.tokenizer.eos_token_id)
 
 
@@ -69,7 +70,7 @@ def test_server_pool_leaves_out_dead_and_foreign_servers_by_name(
     assert sampler.weights_checksum() == checksum(policy.model) and not capfd.readouterr().err
 
     # A server that holds other weights is left out by name, and its prompts go to the other server.
-    sampler._servers[1]._server.call("rookworld_load_folder", folder=sampler._snapshot.folder(), token="x:1")
+    sampler._servers[1]._server.call("rookworld_load_folder", folder=sampler._snapshot.folder, token="x:1")
     assert [len(group) for group in drawn()] == [4] * MANY
     message = capfd.readouterr().err
     assert f"{other.url} is not used" in message and "another trainer's" in message
@@ -79,3 +80,19 @@ def test_server_pool_leaves_out_dead_and_foreign_servers_by_name(
     one.kill()
     with pytest.raises(GeneratorError, match=f"none does: {one.url}, {other.url}"):
         sampler.generate(many_prompts, group_size=2, temperature=1.0, seeds=range(MANY))
+
+
+def test_frozen_server_is_left_out_by_name_after_the_timeout(
+    two: tuple[Any, Any], policy: Any, prompts: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    one, other = two
+    sampler = generator_of(policy, one, other, timeout_s=10)
+    other.freeze()
+    with torch.no_grad():
+        policy.model.get_output_embeddings().weight.mul_(1.01)
+    sampler.sync(policy.model)
+    message = capfd.readouterr().err
+    assert f"{other.url} is not used" in message and "timed out" in message and one.url not in message
+    assert sampler.weights_checksum() == checksum(policy.model)
+    groups = sampler.generate(prompts, group_size=2, temperature=1.0, seeds=range(len(prompts)))
+    assert [len(group) for group in groups] == [2] * len(prompts)

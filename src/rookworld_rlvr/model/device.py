@@ -72,12 +72,6 @@ def autocast(device: torch.device, precision: Precision) -> AbstractContextManag
     return torch.autocast(device.type, torch.bfloat16) if precision is Precision.bf16 else nullcontext()
 
 
-def use_device(device: torch.device) -> None:
-    """Make the accelerator the current one of this thread. A new thread starts with the machine's first one."""
-    if is_accelerator(device):
-        torch.accelerator.set_device_index(device)
-
-
 def device_name(device: torch.device) -> str:
     """Return the vendor's name of the accelerator, or `cpu` for the CPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

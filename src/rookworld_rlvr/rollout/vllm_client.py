@@ -1,16 +1,12 @@
 """Calls to a vLLM server that was started by `vllm_serve`, each tried once."""
 
 import json
-import socket
 import urllib.error
 import urllib.request
 from http.client import HTTPException
 from typing import Any
-from urllib.parse import urlsplit
 
 from .generator import GeneratorError
-
-WITH_FOLDER = "a server on the trainer's own GPU, or one without IPv4, needs --weight-sync folder"
 
 
 class ServerGoneError(GeneratorError):
@@ -35,34 +31,6 @@ class VLLMServer:
     def call(self, method: str, **arguments: Any) -> Any:
         """Call a method of the worker extension and return its answer."""
         return self.post("/collective_rpc", {"method": method, "kwargs": arguments})["results"][0]
-
-    def trainer_address(self) -> tuple[str, int]:
-        """Return the IPv4 address from which the server is reached, and a free port on it. Raises GeneratorError."""
-        parts = urlsplit(self.url)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        with socket.create_connection((parts.hostname or "", port)) as connection:
-            address = str(connection.getsockname()[0])
-        if ":" in address:
-            raise GeneratorError(
-                f"vllm_server: expected an IPv4 address of {self.url} for a transfer, got IPv6; {WITH_FOLDER}"
-            )
-        with socket.socket() as free:
-            free.bind((address, 0))
-            return address, int(free.getsockname()[1])
-
-    # The calls that vLLM's transfer engine makes, see vLLM's `VLLMWeightSyncClient`.
-
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        self.post("/init_weight_transfer_engine", {"init_info": init_info})
-
-    def start_weight_update(self) -> None:
-        self.post("/start_weight_update")
-
-    def update_weights(self, update_info: Any) -> None:
-        self.post("/update_weights", {"update_info": update_info})
-
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self.post("/finish_weight_update", {"weight_version": weight_version})
 
     def _request(self, request: urllib.request.Request) -> Any:
         """Return the answer. Raises ServerGoneError if the server is gone or failed, GeneratorError if it refuses."""

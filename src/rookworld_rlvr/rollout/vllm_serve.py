@@ -6,7 +6,6 @@ can reach it, and web pages in its browsers are refused.
 """
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Awaitable, Callable
@@ -21,7 +20,6 @@ from .vllm_config import ENVIRONMENT, SERVED_NAME, VLLMConfig, engine_arguments
 
 SERVER = "vllm.entrypoints.openai.api_server"
 TINY = "tiny"
-NCCL, FOLDER = "nccl", "folder"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -52,8 +50,6 @@ def flags(given: argparse.Namespace) -> list[str]:
     arguments |= {"host": given.host, "port": given.port, "served_model_name": SERVED_NAME}
     arguments |= {"disable_uvicorn_access_log": True, "disable_log_stats": True}
     arguments |= {"allowed_origins": "[]", "middleware": f"{__package__}.vllm_serve.{RefuseBrowsers.__name__}"}
-    if (given.weight_sync or (NCCL if accelerated else FOLDER)) == NCCL:
-        arguments["weight_transfer_config"] = json.dumps({"backend": NCCL})
     return [word for name, value in arguments.items() for word in _flag(name.replace("_", "-"), value)]
 
 
@@ -92,11 +88,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--precision", choices=DTYPES, default="bf16", help="that of the run")
     parser.add_argument("--batch-size", type=int, default=GeneratorConfig().batch_size)
     parser.add_argument("--kv-cache-gib", type=float, default=defaults.kv_cache_gib, help="on a CPU")
-    parser.add_argument(
-        "--weight-sync",
-        choices=(NCCL, FOLDER),
-        help="how weights come: from the trainer's GPU by NCCL, or in a folder (default: nccl on CUDA, else folder)",
-    )
     parser.add_argument("--gpu-memory-fraction", type=float, default=defaults.gpu_memory_fraction, help="on CUDA")
     return parser
 

@@ -24,7 +24,7 @@ from .generator import (
 )
 from .vllm_client import ServerGoneError, VLLMServer
 from .vllm_config import LOGPROBS_MODE, SERVED_NAME
-from .vllm_weights import WeightOwner, WeightSnapshot, require_weights, weight_sync_to
+from .vllm_weights import WeightOwner, WeightSnapshot, require_weights
 
 START = "python -m rookworld_rlvr.rollout.vllm_serve"
 MOST_REQUESTS = 64
@@ -53,8 +53,7 @@ class VLLMServerGenerator(VLLMBase):
         self._config, self._eos_id, self._dtype = config, eos_id, dtype
         self._server = VLLMServer(url, config.vllm.timeout_s)
         self._snapshot = snapshot or WeightSnapshot(owner or WeightOwner(), dtype, config.vllm.sync_folder)
-        self._positions, transfer = self._check_server()
-        self._weight_sync = weight_sync_to(self._server, transfer, self._snapshot, next(model.parameters()).device)
+        self._positions = self._check_server()
         self._loaded = False
         if snapshot is None:
             self.sync(model)
@@ -109,18 +108,24 @@ class VLLMServerGenerator(VLLMBase):
         if token and not token.startswith(f"{self._snapshot.owner.name}:"):
             wanted = self._snapshot.token
             raise GeneratorError(f"vllm_server: expected the weights {wanted}, got {token}: another trainer's")
-        if not token:
-            self._weight_sync.server_restarted()
         return token
 
     def _sync_weights(self) -> None:
-        """Send the kept weights to the server, check that it has them, and confirm that to it. Raises GeneratorError.
+        """Let the server load the kept weights, check that it has them, and confirm that to it. Raises GeneratorError.
 
         A server without this confirmation gets the weights again before anyone samples from it.
         """
         if not self._snapshot.owner.syncs_weights:
             raise ServerGoneError(f"vllm_server: expected {self.url} to have {self._snapshot.token}, of rank 0")
-        self._weight_sync.load()
+        folder = self._snapshot.folder
+        unread = self._server.call("rookworld_load_folder", folder=folder, token=self._snapshot.token)
+        if unread:
+            # A server that read the folder before may do so again; one that never did has the wrong folder.
+            kind = ServerGoneError if self._loaded else GeneratorError
+            raise kind(
+                f"generator.vllm.sync_folder: expected a folder that {self.url} can read under the same path, "
+                f"got an error there: {unread}"
+            )
         if not self._server.post("/reset_prefix_cache")["success"]:
             raise ServerGoneError("vllm_server: expected the prefix cache to be emptied, got it in use")
         require_weights(self._snapshot.expected, self._held_checksum())
@@ -129,8 +134,8 @@ class VLLMServerGenerator(VLLMBase):
     def _held_checksum(self) -> str:
         return str(self._server.call("rookworld_checksum", names=self._snapshot.expected.names))
 
-    def _check_server(self) -> tuple[int, str]:
-        """Return the number of positions of the server's model, and the weight transfer that it offers.
+    def _check_server(self) -> int:
+        """Return the number of positions of the server's model.
 
         Raises GeneratorError if the server has another dtype, log-probs mode or model name.
         """
@@ -143,7 +148,7 @@ class VLLMServerGenerator(VLLMBase):
         got = {name: state[name] for name in wanted}
         if got != wanted or served["id"] != SERVED_NAME:
             raise GeneratorError(f"vllm_server: expected a server with {wanted}, got {got}; start one: {START} MODEL")
-        return int(served["max_model_len"]), str(state["transfer"])
+        return int(served["max_model_len"])
 
     def _with_retries(self, action: Callable[[], Answer]) -> Answer:
         """Run the action, again after 1, 2, 4, … seconds if the server is gone. Raises GeneratorError."""

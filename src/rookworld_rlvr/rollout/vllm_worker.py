@@ -4,7 +4,7 @@ vLLM loads this class by name into its worker; nothing here imports vllm. Writte
 tensor or pipeline parallelism.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,49 +26,43 @@ class WorkerExtension:
 
     model_runner: Any
     vllm_config: Any
-    finish_weight_update: Callable[[], None]
     rookworld_token: str = ""
 
     def rookworld_state(self) -> dict[str, str]:
-        """Return the token of the weights (empty: those at the start), their dtype, and the kind of log-probs.
-
-        The answer also has the backend of vLLM's weight transfer that a trainer can use; empty if there is none.
-        """
-        model, transfer = self.vllm_config.model_config, self.vllm_config.weight_transfer_config
+        """Return the token of the weights (empty: those at the start), their dtype, and the kind of log-probs."""
+        model = self.vllm_config.model_config
         return {
             "token": self.rookworld_token,
             "dtype": str(model.dtype),
             "logprobs_mode": str(model.logprobs_mode),
-            "transfer": str(transfer.backend) if transfer is not None else "",
         }
 
-    def rookworld_load_folder(self, folder: str, token: str) -> None:
-        """Call `rookworld_load` with the weights that a trainer wrote into a folder."""
-        self.rookworld_load(load_file(Path(folder) / WEIGHTS_FILE), token)
+    def rookworld_load_folder(self, folder: str, token: str) -> str:
+        """Call `rookworld_load` with the weights that a trainer wrote into a folder.
+
+        Return an empty text, or why they cannot be read here; then the weights and their token stay as they were.
+        """
+        path = Path(folder) / WEIGHTS_FILE
+        try:
+            # Opened first because `load_file` reports a file that may not be read as one that does not exist.
+            path.open("rb").close()
+            named = load_file(path)
+        except OSError as error:
+            return str(error)
+        self.rookworld_load(named, token)
+        return ""
 
     def rookworld_load(self, named: dict[str, Tensor], token: str) -> None:
-        """Load weights given by transformers' names; `token` says whose they are."""
-        self.rookworld_begin(token)
-        with torch.inference_mode():
-            self.model_runner.reload_weights(weights_iterator=iter(named.items()))
-        self.rookworld_end(list(named))
+        """Load weights given by transformers' names; `token` says whose they are.
 
-    def rookworld_begin(self, token: str) -> None:
-        """Mark the weights as changing. Until `rookworld_accept` they are neither the old ones nor the new ones.
-
-        An interrupted transfer is ended first. Otherwise vLLM would refuse the next one and load no layer again.
+        Until `rookworld_accept` the token says that they are neither the old weights nor the new ones.
         """
         self.rookworld_token = f"{token}{HALF_LOADED}"
-        if getattr(self, "weight_transfer_engine", None) is not None:
-            self._weight_update_active = True
-            self.finish_weight_update()
-
-    def rookworld_end(self, names: Sequence[str]) -> None:
-        """Finish the change after all weights of these names have arrived."""
-        model = self.model_runner.get_model()
-        head = getattr(model, "lm_head", None)
-        if _is_tied(model, names) and head is not None:
-            with torch.inference_mode():
+        with torch.inference_mode():
+            self.model_runner.reload_weights(weights_iterator=iter(named.items()))
+            model = self.model_runner.get_model()
+            head = getattr(model, "lm_head", None)
+            if _is_tied(model, named) and head is not None:
                 # vLLM does not update the packed copy of a tied head.
                 head.quant_method.process_weights_after_loading(head)
 
