@@ -2,7 +2,7 @@
 
     python scripts/generate_docs.py OUT_FOLDER
 
-Options and their text come from the dataclasses in `app/config.py`, metrics from `METRICS` and `EVALUATION_METRICS`,
+Options and their text come from the dataclasses in `app/config.py`, metrics from `METRICS` and `KEYS`,
 commands from their own help. The same source gives the same bytes.
 """
 
@@ -29,7 +29,7 @@ from rookworld_rlvr.app import config
 from rookworld_rlvr.app.arguments import conf_folder
 from rookworld_rlvr.app.cli import COMMANDS
 from rookworld_rlvr.app.cli import main as rookworld
-from rookworld_rlvr.evaluation.metrics import EVALUATION_METRICS
+from rookworld_rlvr.evaluation.keys import KEYS
 from rookworld_rlvr.training.metrics import METRICS
 
 SCHEMAS = {
@@ -69,7 +69,7 @@ become one value; `last` is the value at the end of the step. No value is ever N
 
 Log-probs, KL and entropy are in nats, in float32, at the sampling temperature, averaged over the trained tokens.
 """
-EVALUATION_METRICS_INTRO = """\
+EVALUATION = """\
 ## Evaluation
 
 Each key of `rookworld evaluate` begins with its suite and holds `{"value", "low", "high", "n"}`: the mean over the
@@ -208,9 +208,9 @@ def settings(content: dict[str, Any], path: str = "") -> Iterator[str]:
 def metrics_page() -> str:
     """Return the page of all training and evaluation metrics."""
     training = [[f"`{key}`", m.unit, str(m.reduction), m.meaning, m.healthy] for key, m in METRICS.items()]
-    evaluation = [[f"`{key}`", m.unit, m.meaning, m.healthy] for key, m in EVALUATION_METRICS.items()]
+    evaluation = [[f"`{key}`", m.unit, m.meaning, m.healthy] for key, m in KEYS.items() if m.meaning]
     parts = [TRAINING_METRICS, table(["key", "unit", "reduction", "meaning", "healthy"], training)]
-    parts += [EVALUATION_METRICS_INTRO, table(["key", "unit", "meaning", "healthy"], evaluation)]
+    parts += [EVALUATION, table(["key", "unit", "meaning", "healthy"], evaluation)]
     return "\n".join(parts)
 
 

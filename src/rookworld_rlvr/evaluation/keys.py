@@ -1,4 +1,4 @@
-"""Evaluation keys: the scale and the direction of each one, and the slices that refine them.
+"""Evaluation keys: the scale, the direction and the meaning of each one, and the slices that refine them.
 
 A key inherits from the longest declared key that it refines: `policy/valid/white` inherits from `policy/valid`. A key
 without a scale is right or wrong: its values are 1.0 and 0.0, and its interval is Wilson's. A graded key has a scale,
@@ -6,7 +6,7 @@ and the normal interval of its mean, clipped to the scale.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf
 
@@ -49,84 +49,142 @@ class Direction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The meaning of a key's values."""
+    """The meaning of a key's values. A key without a text is not in the generated documentation."""
 
     direction: Direction
     scale: Scale | None = None
     """Range of the values. None if they are right or wrong."""
+    unit: str = ""
+    meaning: str = ""
+    healthy: str = ""
+    """Value or trend to expect of a model that plays well."""
 
 
-UNIT, COUNT, REAL = Scale(0.0, 1.0), Scale(0.0, inf), Scale(-inf, inf)
-RIGHT, WRONG, EVENT = Key(Direction.higher), Key(Direction.lower), Key(Direction.neutral)
-GAIN, LOSS, SHARE = Key(Direction.higher, UNIT), Key(Direction.lower, UNIT), Key(Direction.neutral, UNIT)
-LENGTH, NATS = Key(Direction.higher, COUNT), Key(Direction.lower, COUNT)
-
-_POLICY = {
-    "valid": RIGHT,
-    "legal_best_move": RIGHT,
-    "legal_candidates": GAIN,
-    "best_move_accuracy": RIGHT,
-    "top5_accuracy": RIGHT,
-    "top5_overlap": GAIN,
-    "mate_in_one": RIGHT,
-}
-_ENVIRONMENT = {
-    "valid": RIGHT,
-    "next_state_accuracy": RIGHT,
-    "next_state_nls": GAIN,
-    "reward_accuracy": RIGHT,
-    "reward_mae": Key(Direction.lower, Scale(0.0, REWARD_WIDTH)),
-    "terminated_accuracy": RIGHT,
-    "truncated_accuracy": RIGHT,
-    "recall_legal": RIGHT,
-    "recall_illegal": RIGHT,
-    "recall_win": RIGHT,
-    "recall_draw": RIGHT,
-    "recall_terminated": RIGHT,
-    "recall_truncated": RIGHT,
-}
-_NEXT_FEN = {
-    "fen_strict": RIGHT,
-    "fen_lenient": RIGHT,
-    "fen_error_placement": WRONG,
-    "fen_error_turn": WRONG,
-    "fen_error_castling": WRONG,
-    "fen_error_en_passant": WRONG,
-    "fen_error_halfmove_clock": WRONG,
-    "fen_error_fullmove_number": WRONG,
-}
-_GAMES = {
-    "score": GAIN,
-    "won": GAIN,
-    "drawn": SHARE,
-    "lost": LOSS,
-    "rules_score": GAIN,
-    "ended": SHARE,
-    "illegal": LOSS,
-    "elo": Key(Direction.higher, REAL),
-    "normalised_elo": Key(Direction.higher, REAL),
-    "likelihood_of_superiority": GAIN,
-    "pentanomial": Key(Direction.neutral, COUNT),
-}
+FRACTION, COUNT, REAL = Scale(0.0, 1.0), Scale(0.0, inf), Scale(-inf, inf)
+EVENT, SHARE = Key(Direction.neutral), Key(Direction.neutral, FRACTION)
 
 
-def _of(prefix: str, keys: Mapping[str, Key]) -> dict[str, Key]:
-    return {f"{prefix}{name}": key for name, key in keys.items()}
+def _higher(meaning: str, healthy: str = "rises", scale: Scale | None = None, unit: str = "fraction") -> Key:
+    return Key(Direction.higher, scale, unit, meaning, healthy)
+
+
+def _lower(meaning: str, healthy: str = "falls", scale: Scale | None = None, unit: str = "fraction") -> Key:
+    return Key(Direction.lower, scale, unit, meaning, healthy)
+
+
+def _neutral(meaning: str, healthy: str = "–", scale: Scale | None = None) -> Key:
+    return Key(Direction.neutral, scale, "fraction", meaning, healthy)
+
+
+def _recall(value: str, examples: str, healthy: str = "rises; a constant guess has 0") -> Key:
+    return _higher(f"`{value}` on examples whose {examples}", healthy)
+
+
+def _games(suite: str) -> dict[str, Key]:
+    """Return the keys that both suites of matches have."""
+    keys = {
+        "score": _higher(
+            "mean of a pair's two games, 1 for a win and ½ for a draw; games at the ply limit are adjudicated; also "
+            "`…/white` and `…/black`, by the model's colour", scale=FRACTION, unit="points"),
+        "elo": _higher(
+            "difference to the opponent that follows from the score; infinite if all games were won or lost",
+            scale=REAL, unit="Elo"),
+        "normalised_elo": _higher(
+            "the lead over the standard deviation of a game, so that draws do not change its error",
+            scale=REAL, unit="Elo"),
+        "rules_score": _higher(
+            f"`{suite}/score` with all games at the ply limit drawn", scale=FRACTION, unit="points"),
+        "won": _higher("games won", scale=FRACTION),
+        "drawn": _neutral("games drawn, by rule or by adjudication", scale=FRACTION),
+        "lost": _lower("games lost", scale=FRACTION),
+        "ended": _neutral(
+            "games by their end: `…/checkmate`, `…/stalemate` and so on, `…/adjudicated_engine` and "
+            "`…/adjudicated_material` at the ply limit", "more end by mate", FRACTION),
+        "likelihood_of_superiority": Key(Direction.higher, FRACTION),
+        "pentanomial": Key(Direction.neutral, COUNT),
+    }  # fmt: skip
+    return {f"{suite}/{name}": key for name, key in keys.items()}
+
+
+def _label_loss(task: str) -> dict[str, Key]:
+    whole = "cross-entropy of the label and its end of text; a rise is forgetting"
+    per_token = "mean over examples of the same per token of the model's own tokenizer"
+    return {
+        f"label_loss/{task}": _lower(whole, scale=COUNT, unit="nats per example"),
+        f"label_loss/{task}_per_token": _lower(per_token, scale=COUNT, unit="nats per token"),
+    }
 
 
 KEYS: Mapping[str, Key] = {
-    **_of("policy/", _POLICY | {"win_probability_loss": LOSS, "eval_error": LOSS, "best_move_probability": GAIN}),
+    "policy/valid": _higher("the strict parser reads the completion", "above 0.95"),
+    "policy/legal_best_move": _higher("the `B:` move is legal"),
+    "policy/legal_candidates": _higher(
+        "distinct legal candidates, divided by five or by the number of legal moves if that is less", scale=FRACTION),
+    "policy/best_move_accuracy": _higher("the `B:` move is a candidate with the label's highest eval; all ties count"),
+    "policy/top5_accuracy": _higher("the `B:` move is one of the label's candidates"),
+    "policy/top5_overlap": _higher("share of the label's candidates among the completion's", scale=FRACTION),
+    "policy/mate_in_one": _higher("the `B:` move mates; only for positions in which a move mates"),
+    "policy/win_probability_loss": _lower(
+        "win-probability loss of the `B:` move by the engine's evaluations; an illegal move loses the whole win "
+        "probability of the best move. Only for evaluated positions", scale=FRACTION),
+    "policy/eval_error": _lower(
+        "mean distance over five candidates between the win probability of `E:` and the engine's; an illegal, repeated "
+        "or missing candidate counts 1", scale=FRACTION),
+    "policy/best_move_probability": Key(Direction.higher, FRACTION),
     "policy/best_move_rank": Key(Direction.lower, COUNT),
-    **_of("environment/", _ENVIRONMENT | _NEXT_FEN),
-    **_of("mate_in_one/", {"accuracy": RIGHT, "exact": RIGHT, "legal": RIGHT}),
-    **_of("selfplay/", {"legal_halfmoves": LENGTH, "illegal_rate": WRONG, "ended": EVENT, "ended/illegal_move": WRONG}),
-    **_of("engine_match/", _GAMES),
-    **_of("match/", _GAMES | {"replaced": LOSS, "opponent_illegal": SHARE, "opponent_replaced": SHARE}),
-    **_of("label_loss/policy", {"": NATS, "_per_token": NATS}),
-    **_of("label_loss/environment", {"": NATS, "_per_token": NATS}),
-    **_of("conversion/", {"won": RIGHT, "ended": EVENT}),
-}
-"""Declared keys by full name, without SAMPLED, BEST and DISTINCT."""
+    "environment/valid": _higher("the strict parser reads the completion", "above 0.95"),
+    "environment/next_state_accuracy": _higher("the next FEN is the true one, character by character"),
+    "environment/next_state_nls": _higher(
+        "normalised Levenshtein similarity of the two FENs; a copy of the old state also scores high", "above 0.95",
+        FRACTION),
+    "environment/reward_accuracy": _higher("the reward is the true one"),
+    "environment/terminated_accuracy": _higher("the terminated flag is the true one", "near 1"),
+    "environment/truncated_accuracy": _higher("the truncated flag is the true one", "near 1"),
+    "environment/fen_strict": _higher(
+        "the first field is the true FEN, character by character, whatever follows it", "near `next_state_accuracy`"),
+    "environment/fen_lenient": _higher(
+        "the first field parses and is the true position, counters aside", "at or above `fen_strict`"),
+    "environment/fen_error_placement": _lower("the piece placement differs as text or is missing", "near 0"),
+    "environment/fen_error_turn": _lower("the side to move differs or is missing", "near 0"),
+    "environment/fen_error_castling": _lower("the castling rights differ or are missing", "near 0"),
+    "environment/fen_error_en_passant": _lower("the en-passant square differs or is missing", "near 0"),
+    "environment/fen_error_halfmove_clock": _lower("the half-move clock differs or is missing", "near 0"),
+    "environment/fen_error_fullmove_number": _lower("the full-move number differs or is missing", "near 0"),
+    "environment/reward_mae": _lower(
+        "absolute error of the reward, at most 2", "near 0", Scale(0.0, REWARD_WIDTH), unit="reward"),
+    "environment/recall_legal": _recall("reward_accuracy", "true reward is 0.001: a legal move", "near 1"),
+    "environment/recall_win": _recall("reward_accuracy", "true reward is 1.0: the move wins the game"),
+    "environment/recall_draw": _recall("reward_accuracy", "true reward is 0.5: the move draws the game"),
+    "environment/recall_illegal": _recall("reward_accuracy", "true reward is -1.0: an illegal move"),
+    "environment/recall_terminated": _recall("terminated_accuracy", "move ends the game"),
+    "environment/recall_truncated": _recall("truncated_accuracy", "move is illegal"),
+    "mate_in_one/accuracy": _higher("the move mates"),
+    "mate_in_one/exact": _higher("the move is the file's", "at or below `mate_in_one/accuracy`"),
+    "mate_in_one/legal": _higher("the move is legal", "near 1"),
+    "selfplay/legal_halfmoves": _higher(
+        "legal plies of a game before an illegal one or the end; also by colour and phase", scale=COUNT, unit="plies"),
+    "selfplay/illegal_rate": _lower("illegal plies over all plies tried; `n` counts plies; also by colour and phase"),
+    "selfplay/ended": _neutral(
+        "games by their end: `…/checkmate`, `…/illegal_move` and so on, `…/cut` at the ply limit; "
+        "`…/illegal_move/<slice>` by colour and phase", "fewer end by an illegal move"),
+    "selfplay/ended/illegal_move": Key(Direction.lower),
+    **_games("engine_match"),
+    **_games("match"),
+    "engine_match/illegal": _lower("games lost by an illegal move of the model", "near 0", FRACTION),
+    "match/illegal": _lower(
+        "moves of the model whose first completion was illegal; with `match.illegal=loses`, games lost by one",
+        "near 0", FRACTION),
+    "match/replaced": _lower(
+        "moves of the model that stayed illegal and were replaced by a random one", "near 0", FRACTION),
+    "match/opponent_illegal": _neutral("`match/illegal` of the opponent", scale=FRACTION),
+    "match/opponent_replaced": _neutral("`match/replaced` of the opponent", scale=FRACTION),
+    **_label_loss("policy"),
+    **_label_loss("environment"),
+    "conversion/won": _higher(
+        "won positions in which the player mates within 50 moves; also `…/<advantage>_<defender>`"),
+    "conversion/ended": _neutral("games by their end: `…/checkmate`, `…/stalemate` and so on, `…/cut` after 50 moves"),
+}  # fmt: skip
+"""Declared keys by full name, without SAMPLED, BEST and DISTINCT, in the order of the generated documentation."""
 
 
 def key_of(name: str) -> Key:
@@ -140,7 +198,7 @@ def key_of(name: str) -> Key:
     for prefix in (SAMPLED, BEST):
         if name.startswith(f"{prefix}/"):
             key = key_of(name.removeprefix(f"{prefix}/"))
-            return Key(key.direction, key.scale or UNIT)
+            return replace(key, scale=key.scale or FRACTION)
     words = name.split("/")
     refined_names = ("/".join(words[:length]) for length in range(len(words), 0, -1))
     return next((KEYS[refined] for refined in refined_names if refined in KEYS), EVENT)

@@ -12,8 +12,7 @@ from safetensors import safe_open
 
 from ..errors import UserError
 from ..evaluation.headline import HEADLINE, MATCH_ELO
-from ..evaluation.keys import SAMPLED, lower_is_better
-from ..evaluation.metrics import EVALUATION_METRICS
+from ..evaluation.keys import KEYS, SAMPLED, lower_is_better
 from ..files import make_folder, write_text
 from ..training.checkpoint import FOLDER, STATE_FILE, checkpoint_step, list_checkpoints
 from ..training.run_files import CONFIG_FILE
@@ -94,7 +93,7 @@ def _table_row(key: str, measure: Mapping[str, Any]) -> tuple[str, ...]:
     digits = 0 if key == MATCH_ELO else 3
     direction = "lower" if lower_is_better(key) else "higher"
     values = (f"{float(measure[part]):.{digits}f}" for part in ("value", "low", "high"))
-    meaning = EVALUATION_METRICS[key.removeprefix(f"{SAMPLED}/")].meaning
+    meaning = KEYS[key.removeprefix(f"{SAMPLED}/")].meaning
     return key, f"{meaning}; {direction} is better", *values, str(measure["n"])
 
 
