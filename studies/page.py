@@ -4,17 +4,18 @@ Arms are compared by their values after training, seed by seed; all evaluate the
 are those of `rookworld_rlvr.evaluation`.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 
 from results import RESULTS, Result
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.evaluation.headline import gain_over_seeds, holm
-from rookworld_rlvr.evaluation.intervals import seeds_interval, seeds_needed, seeds_p
+from rookworld_rlvr.evaluation.intervals import EQUALITY_TOLERANCE, seeds_interval
 from rookworld_rlvr.evaluation.keys import is_worse, lower_is_better
 from rookworld_rlvr.files import make_folder, write_text
 from rookworld_rlvr.report import learning_curve as curve
@@ -76,6 +77,30 @@ class Results:
     def _is_lost(self, arm: str, key: str) -> bool:
         values = self.differences(arm, key)
         return all(is_worse(key, end) for end in seeds_interval(values))
+
+
+def seeds_p(values: Sequence[float]) -> float:
+    """Return the two-sided p-value of Student's t test that the mean over runs, at least two, is 0.
+
+    If all runs have the same value, the result is 1.0 if this value is 0, otherwise 0.0.
+    """
+    from scipy.stats import ttest_1samp
+
+    if max(values) - min(values) <= EQUALITY_TOLERANCE:
+        return float(abs(values[0]) <= EQUALITY_TOLERANCE)
+    return float(ttest_1samp(values, 0.0).pvalue)
+
+
+def seeds_needed(values: Sequence[float], half: float, most: int = 1000) -> int:
+    """Return the smallest number of runs whose interval (see `seeds_interval`) reaches at most `half` to each side.
+
+    The estimate uses the spread of `values`, at least two, and no `row_error`. It is `most` if more runs are needed.
+    """
+    from scipy.stats import t
+
+    spread = stdev(values)
+    enough = (n for n in range(2, most) if float(t.ppf(0.975, n - 1)) * spread / math.sqrt(n) <= half)
+    return next(enough, most)
 
 
 def write_page(name: str, study: Study, members: Sequence[Member], finished: Mapping[RunKey, Result]) -> list[Path]:

@@ -5,6 +5,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import overload
 
+import chess
+
 from rookworld_rlvr.board.fen import parse_fen, position_key
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.tasks import Example, Task
@@ -72,3 +74,13 @@ def _key(line: str) -> str:
     if len(fields) != 3:
         raise ValueError(f"expected source, FEN and moves with centipawns, separated by tabs, got {line[:80]!r}")
     return position_key(parse_fen(fields[1]))
+
+
+def mirrored(evals: MoveEvals) -> MoveEvals:
+    """Return the position with colours exchanged. Its evals are the same."""
+    moves = {_mirrored_move(move): pawns for move, pawns in evals.evals_pawns.items()}
+    return MoveEvals(chess.Board(evals.fen).mirror().fen(), evals.source, moves)
+
+
+def _mirrored_move(uci: str) -> str:
+    return uci[0] + str(9 - int(uci[1])) + uci[2] + str(9 - int(uci[3])) + uci[4:]

@@ -10,7 +10,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from rookworld_rlvr.board.transition import REWARD_WIN
-from rookworld_rlvr.tasks.classes import TransitionClass
+from rookworld_rlvr.tasks.classes import TransitionClass, transition_class
 from rookworld_rlvr.tasks.environment import (
     SEPARATOR,
     environment_truth,
@@ -19,7 +19,7 @@ from rookworld_rlvr.tasks.environment import (
     render_environment,
     render_environment_prompt,
 )
-from rookworld_rlvr.tasks.transitions import transition_kind
+from rookworld_rlvr.tasks.transitions import illegal_kind
 from rookworld_rlvr.tasks.types import EnvironmentCompletion, Example
 
 from .encoder import Encoder
@@ -58,6 +58,17 @@ class EnvironmentExample:
     """Position in `tokens` of the square that the move starts from."""
     targets: Array
     """(64,): 1 for a square on which a legal move from that square ends, else 0."""
+
+
+def transition_kind(prompt: str) -> str:
+    """Return the class of an `A:` prompt's move; for an illegal move followed by its kind: `illegal blocked`.
+
+    Raises PromptError.
+    """
+    query = parse_environment_prompt(prompt)
+    board = chess.Board(query.fen)
+    kind = transition_class(board, query.uci)
+    return f"{kind} {illegal_kind(board, query.uci)}" if kind is TransitionClass.illegal else str(kind)
 
 
 class TransitionPool:

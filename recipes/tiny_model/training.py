@@ -23,11 +23,11 @@ from torch import Tensor
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.model.device import add_gradients, map_on_cores
 from rookworld_rlvr.provenance import digest
-from rookworld_rlvr.tasks.move_evals import MoveEvals, mirrored
+from rookworld_rlvr.tasks.move_evals import MoveEvals
 from rookworld_rlvr.tasks.types import Example
 from rookworld_rlvr.training.saved_state import Header, read_state, save_state
 
-from .data import Positions
+from .data import Positions, mirrored
 from .environment_examples import EnvironmentExample, EnvironmentExamples, TransitionPool
 from .features import token_features
 from .losses import Losses, LossWeights

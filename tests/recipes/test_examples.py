@@ -19,12 +19,19 @@ from rookworld_rlvr.tasks.environment import (
     render_environment,
     render_environment_prompt,
 )
-from rookworld_rlvr.tasks.move_evals import MoveEvals, mirrored
-from rookworld_rlvr.tasks.transitions import transition_kind
+from rookworld_rlvr.tasks.move_evals import MoveEvals
 from rookworld_rlvr.tasks.types import Example, Task
 from tiny_model.batches import collate_boards
+from tiny_model.data import mirrored
 from tiny_model.encoder import Encoder
-from tiny_model.environment_examples import NUMBERS, SHARES, EnvironmentExamples, TransitionPool, renumbered
+from tiny_model.environment_examples import (
+    NUMBERS,
+    SHARES,
+    EnvironmentExamples,
+    TransitionPool,
+    renumbered,
+    transition_kind,
+)
 from tiny_model.features import token_features
 from tiny_model.model import ModelWithHeads, Shape, export
 from tiny_model.policy_examples import BOARD_AT, PolicyExamples, attacks_of, coarse
@@ -124,6 +131,11 @@ def test_collated_boards_have_masks_of_pieces_and_attacks() -> None:
         length = len(board.squares)
         assert np.array_equal(attacks_MS[:length], attacks_of(chess.Board(evals.fen), board.squares))
         assert not attacks_MS[length:].any()
+
+
+def test_mirrored_position_has_colours_exchanged_and_the_same_evals() -> None:
+    evals = MoveEvals("8/8/8/8/8/7k/5q2/7K b - - 0 1", "ending", {"f2f1": 999.99})
+    assert mirrored(evals) == MoveEvals("7k/5Q2/7K/8/8/8/8/8 w - - 0 1", "ending", {"f7f8": 999.99})
 
 
 def test_attacks_equal_python_chess_attacks() -> None:

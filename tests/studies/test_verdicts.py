@@ -61,6 +61,13 @@ def test_wide_interval_is_undecided_and_estimates_needed_seeds(verdict: Callable
     assert word == "Undecided" and "about 92 seeds would decide" in why
 
 
+def test_p_value_and_needed_seeds_of_three_differences(studies: SimpleNamespace) -> None:
+    differences = [0.096, 0.085, 0.060]
+    assert round(studies.page.seeds_p(differences), 3) == 0.017
+    assert studies.page.seeds_p([0.0, 0.0]) == 1.0 and studies.page.seeds_p([0.1, 0.1]) == 0.0
+    assert studies.page.seeds_needed(differences, half=0.02) == 6
+
+
 def test_significant_gain_that_may_be_too_small_is_undecided(verdict: Callable[..., tuple[str, str]]) -> None:
     assert verdict([-0.0027, -0.0028, -0.0031])[0] == "Undecided"
 

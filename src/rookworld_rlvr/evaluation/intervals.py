@@ -120,38 +120,3 @@ def seeds_interval(values: Sequence[float], row_error: float = 0.0) -> tuple[flo
     between = float(t.ppf(0.975, len(values) - 1)) * _deviation(values) / math.sqrt(len(values))
     half = math.hypot(between, Z_95 * row_error)
     return mean, mean - half, mean + half
-
-
-def seeds_p(values: Sequence[float]) -> float:
-    """Return the two-sided p-value of Student's t test that the mean over runs is 0. Raises ValueError below two runs.
-
-    If all runs have the same value, the result is 1.0 if this value is 0, otherwise 0.0.
-
-    >>> round(seeds_p([0.096, 0.085, 0.060]), 3), seeds_p([0.0, 0.0])
-    (0.017, 1.0)
-    """
-    from scipy.stats import ttest_1samp
-
-    if len(values) < 2:
-        raise ValueError(f"expected two runs or more, got {len(values)}")
-    if max(values) - min(values) <= EQUALITY_TOLERANCE:
-        return float(abs(values[0]) <= EQUALITY_TOLERANCE)
-    return float(ttest_1samp(values, 0.0).pvalue)
-
-
-def seeds_needed(values: Sequence[float], half: float, most: int = 1000) -> int:
-    """Return the smallest number of runs whose interval (see `seeds_interval`) reaches at most `half` to each side.
-
-    The estimate uses the spread of `values` and no `row_error`. It is `most` if more runs are needed. Raises ValueError
-    below two runs.
-
-    >>> seeds_needed([0.096, 0.085, 0.060], half=0.02)
-    6
-    """
-    from scipy.stats import t
-
-    if len(values) < 2:
-        raise ValueError(f"expected two runs or more, got {len(values)}")
-    spread = _deviation(values)
-    enough = (n for n in range(2, most) if float(t.ppf(0.975, n - 1)) * spread / math.sqrt(n) <= half)
-    return next(enough, most)

@@ -45,20 +45,6 @@ def parse_move_evals(line: str) -> MoveEvals:
         raise ValueError(f"expected source, FEN and moves with centipawns, parted by tabs, got {line!r}") from error
 
 
-def mirrored(evals: MoveEvals) -> MoveEvals:
-    """Return the position with colours exchanged. Its evals are the same.
-
-    >>> mirrored(MoveEvals("8/8/8/8/8/7k/5q2/7K b - - 0 1", "ending", {"f2f1": 999.99}))
-    MoveEvals(fen='7k/5Q2/7K/8/8/8/8/8 w - - 0 1', source='ending', evals_pawns={'f7f8': 999.99})
-    """
-    moves = {_mirrored_move(move): pawns for move, pawns in evals.evals_pawns.items()}
-    return MoveEvals(chess.Board(evals.fen).mirror().fen(), evals.source, moves)
-
-
-def _mirrored_move(uci: str) -> str:
-    return uci[0] + str(9 - int(uci[1])) + uci[2] + str(9 - int(uci[3])) + uci[4:]
-
-
 def move_evals_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a file of move evaluations, unpacking `.gz`. Raises OSError, or ValueError if damaged."""
     try:

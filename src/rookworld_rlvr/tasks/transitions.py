@@ -10,7 +10,6 @@ import chess
 from ..board.moves import is_legal_uci
 from ..board.openings import OPENINGS
 from .classes import TransitionClass, transition_class
-from .environment import parse_environment_prompt
 from .generate import environment_line, random_ending, start_board
 
 MAX_PLIES = 400
@@ -95,17 +94,6 @@ def illegal_kind(board: chess.Board, uci: str) -> IllegalKind:
     if (move.promotion is not None) != (piece.piece_type == chess.PAWN and last):
         return IllegalKind.promotion
     return IllegalKind.blocked if _reaches(piece, move) else IllegalKind.geometry
-
-
-def transition_kind(prompt: str) -> str:
-    """Return the class of an `A:` prompt's move; for an illegal move followed by its kind: `illegal blocked`.
-
-    Raises PromptError.
-    """
-    query = parse_environment_prompt(prompt)
-    board = chess.Board(query.fen)
-    kind = transition_class(board, query.uci)
-    return f"{kind} {illegal_kind(board, query.uci)}" if kind is TransitionClass.illegal else str(kind)
 
 
 def _reaches(piece: chess.Piece, move: chess.Move) -> bool:
