@@ -14,9 +14,9 @@ import chess
 
 from ..board.fen import is_valid_fen, parse_fen
 from ..board.moves import is_legal_uci, is_mate
-from ..board.positions import PgnCounts, count_games
+from ..board.positions import count_games
 from . import parse_prompt
-from .audit_report import AuditReport, EnvironmentAudit, PolicyAudit
+from .audit_report import AuditReport
 from .corpus import RawRow, example_key, parse_completion, parse_row, raw_rows, require_valid, split_line
 from .environment import environment_truth, render_environment
 from .policy import legal_candidates, render_policy
@@ -31,90 +31,57 @@ from .types import (
     Task,
 )
 
-GROUPS = ("white", "black", "environment")
 # Number of malformed rows shown for each failure reason, and number of characters shown of each row.
 MOST_SHOWN, MOST_CHARACTERS = 3, 100
 
 
-def audit(
-    source: str | Path, *, split: str = "train", progress: Callable[[int], None] = lambda rows: None
-) -> AuditReport:
+def audit(source: str | Path, *, progress: Callable[[int], None] = lambda rows: None) -> AuditReport:
     """Read all rows of `source`, as `read_corpus` does, and count their defects.
 
     `progress` is called with the number of rows so far. Defects are counted and raise nothing. Raises CorpusError only
     if the source is missing, unreadable or without a valid row.
     """
-    tally, first = _Tally(), ""
-    for number, raw in enumerate(raw_rows(source, split=split), start=1):
+    report, first = AuditReport(str(source)), ""
+    seen: set[tuple[Task, str]] = set()
+    for number, raw in enumerate(raw_rows(source), start=1):
         progress(number)
         row = parse_row(raw)
-        tally.add(row)
         if isinstance(row, ParseFailure):
-            tally.show(number, row, raw)
+            report.malformed[row.reason.value] += 1
+            if report.malformed[row.reason.value] <= MOST_SHOWN:
+                report.malformed_rows.append(f"  row {number}: {row.reason.value}: {_cut(raw)}")
             first = first or f"row {number}: {row.detail}"
-    require_valid(source, tally.valid, tally.malformed, first)
-    games = count_games(source) if Path(source).suffix == ".pgn" else None
-    return tally.report(str(source), games)
-
-
-class _Tally:
-    """Running counts from which the report is made."""
-
-    def __init__(self) -> None:
-        self.valid = self.unlabelled = 0
-        self.malformed: Counter[str] = Counter()
-        self.malformed_rows: list[str] = []
-        self.duplicates: Counter[Task] = Counter()
-        self.seen: set[tuple[Task, str]] = set()
-        self.findings: dict[str, Counter[str]] = {name: Counter() for name in GROUPS}
-
-    def add(self, row: Example | ParseFailure) -> None:
-        if isinstance(row, ParseFailure):
-            self.malformed[row.reason.value] += 1
-            return
-        self.valid += 1
+            continue
+        report.valid += 1
         identity = (row.task, example_key(row))
-        self.duplicates[row.task] += identity in self.seen
-        self.seen.add(identity)
+        report.duplicate_positions[row.task] += identity in seen
+        seen.add(identity)
         if row.completion is None:
-            self.unlabelled += 1
+            report.unlabelled += 1
         else:
-            group, findings = _audit_row(row.task, row.prompt, row.completion)
-            self.findings[group].update(findings)
-
-    def show(self, number: int, failure: ParseFailure, raw: RawRow) -> None:
-        """Keep a malformed row to show in the report, unless enough rows with its reason are kept already."""
-        if self.malformed[failure.reason.value] <= MOST_SHOWN:
-            text = " ".join((raw if isinstance(raw, str) else json.dumps(raw)).split())
-            cut = text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "…"
-            self.malformed_rows.append(f"  row {number}: {failure.reason.value}: {cut}")
-
-    def report(self, source: str, games: PgnCounts | None) -> AuditReport:
-        white, black, environment = (self.findings[group] for group in GROUPS)
-        return AuditReport(
-            source=source,
-            rows=self.valid + self.malformed.total(),
-            valid=self.valid,
-            unlabelled=self.unlabelled,
-            malformed=self.malformed,
-            duplicate_positions=self.duplicates,
-            white=PolicyAudit(**{field.name: white[field.name] for field in fields(PolicyAudit)}),
-            black=PolicyAudit(**{field.name: black[field.name] for field in fields(PolicyAudit)}),
-            environment=EnvironmentAudit(**{f.name: environment[f.name] for f in fields(EnvironmentAudit)}),
-            malformed_rows=tuple(self.malformed_rows),
-            games=games,
-        )
+            _add_findings(report, row.task, row.prompt, row.completion)
+    require_valid(source, report.valid, report.malformed, first)
+    if Path(source).suffix == ".pgn":
+        report.games = count_games(source)
+    return report
 
 
-def _audit_row(task: Task, prompt: str, completion: str) -> tuple[str, Iterator[str]]:
-    """Return the group in which a labelled row is counted, and its findings."""
+def _cut(raw: RawRow) -> str:
+    """Return a row on one line, without the characters beyond MOST_CHARACTERS."""
+    text = " ".join((raw if isinstance(raw, str) else json.dumps(raw)).split())
+    return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "…"
+
+
+def _add_findings(report: AuditReport, task: Task, prompt: str, completion: str) -> None:
+    """Add the findings in a labelled row to the report."""
     match parse_prompt(prompt), parse_completion(task, completion):
         case PolicyPrompt() as query, PolicyCompletion() as label:
             board = parse_fen(query.fen)
-            return chess.COLOR_NAMES[board.turn], _policy_findings(board, label)
+            (report.white if board.turn else report.black).add(_policy_findings(board, label))
         case EnvironmentPrompt() as query, EnvironmentCompletion() as label:
-            return "environment", _environment_findings(query, label)
-    raise ValueError(f"expected a valid row, got {prompt + completion!r}")
+            report.environment.add(_environment_findings(query, label))
+        case _:
+            raise ValueError(f"expected a valid row, got {prompt + completion!r}")
 
 
 def _policy_findings(board: chess.Board, label: PolicyCompletion) -> Iterator[str]:
@@ -163,7 +130,7 @@ def _environment_findings(query: EnvironmentPrompt, label: EnvironmentCompletion
         yield "illegal_as_legal"
 
 
-def corrected_lines(source: str | Path, *, split: str = "train", dropped: Counter[str] | None = None) -> Iterator[str]:
+def corrected_lines(source: str | Path, *, dropped: Counter[str] | None = None) -> Iterator[str]:
     """Yield the corrected rows of `source`, in order, as lines without a newline. An audit of them finds no defect.
 
     A row without a defect is unchanged. `P:` rows lose illegal and repeated candidates, and `B:` becomes the candidate
@@ -172,7 +139,7 @@ def corrected_lines(source: str | Path, *, split: str = "train", dropped: Counte
     without a candidate, and rows in which a mate in one has no higher eval than another candidate. Rows that are
     objects stay JSON objects. Raises CorpusError as `raw_rows` does.
     """
-    for raw in raw_rows(source, split=split):
+    for raw in raw_rows(source):
         row = parse_row(raw)
         corrected = row if isinstance(row, ParseFailure) else _corrected(row)
         if not isinstance(corrected, ParseFailure):

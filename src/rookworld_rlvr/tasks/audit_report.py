@@ -1,8 +1,8 @@
 """Result of an audit: counts by kind of defect and by colour, and the sentences that report them."""
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from ..board.positions import PgnCounts
 from .types import Task
@@ -13,27 +13,38 @@ INVERTED_FRACTION = 0.5
 INVERTED_ROWS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyAudit:
+@dataclass(slots=True)
+class _Counts:
+    """Counts of labelled rows by finding."""
+
+    rows: int = 0
+
+    def add(self, findings: Iterable[str]) -> None:
+        """Add a row to the counts of these names."""
+        for finding in findings:
+            setattr(self, finding, getattr(self, finding) + 1)
+
+
+@dataclass(slots=True)
+class PolicyAudit(_Counts):
     """Counts of the findings in the labelled `P:` rows in which one colour moves."""
 
-    rows: int
-    illegal_candidate: int
+    illegal_candidate: int = 0
     """Rows with a candidate that is not a legal move."""
-    repeated_candidate: int
-    illegal_best: int
+    repeated_candidate: int = 0
+    illegal_best: int = 0
     """Rows whose `B:` is not a legal move."""
-    best_not_candidate: int
+    best_not_candidate: int = 0
     """Rows whose `B:` is not among the candidates, so that its eval is unknown."""
-    below_best: int
+    below_best: int = 0
     """Rows in which another candidate's eval is higher than that of `B:`."""
-    lowest: int
+    lowest: int = 0
     """Rows among `below_best` in which no candidate's eval is lower than that of `B:`."""
-    decided: int
+    decided: int = 0
     """Rows whose evals differ, so that `B:` could be below the best."""
-    mates: int
+    mates: int = 0
     """Rows with a candidate that mates."""
-    mate_misjudged: int
+    mate_misjudged: int = 0
     """Rows among `mates` in which a candidate that does not mate has as high an eval. The evals of such a row are from
     the other side's view, or are not evals at all."""
 
@@ -64,21 +75,20 @@ class PolicyAudit:
             yield f"{mates} hold another candidate as good"
 
 
-@dataclass(frozen=True, slots=True)
-class EnvironmentAudit:
+@dataclass(slots=True)
+class EnvironmentAudit(_Counts):
     """Counts of the labelled `A:` rows by the field in which they differ from python-chess."""
 
-    rows: int
-    next_fen: int
-    reward: int
-    terminated: int
+    next_fen: int = 0
+    reward: int = 0
+    terminated: int = 0
     """A fivefold repetition that the prompt's history is too short to prove counts as a difference."""
-    truncated: int
-    illegal_as_legal: int
+    truncated: int = 0
+    illegal_as_legal: int = 0
     """Rows with an illegal move that are not marked as truncated."""
-    differing: int
+    differing: int = 0
     """Rows that differ in any field."""
-    impossible: int
+    impossible: int = 0
     """Rows whose position breaks the rules of chess, for example without a king."""
 
     @property
@@ -98,26 +108,29 @@ class EnvironmentAudit:
             yield f"{self.impossible} of {self.rows} A: rows begin in an impossible position"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AuditReport:
     """Findings of `audit` about a source of rows."""
 
     source: str
-    rows: int
-    valid: int
-    unlabelled: int
+    valid: int = 0
+    unlabelled: int = 0
     """Valid rows without a completion, in which there is nothing to check."""
-    malformed: Counter[str]
+    malformed: Counter[str] = field(default_factory=Counter)
     """Number of malformed rows by the name of their `FailureReason`."""
-    duplicate_positions: Counter[Task]
+    duplicate_positions: Counter[Task] = field(default_factory=Counter)
     """Number of valid rows, by task, whose position occurred in an earlier row of the same task."""
-    white: PolicyAudit
-    black: PolicyAudit
-    environment: EnvironmentAudit
-    malformed_rows: tuple[str, ...] = ()
+    white: PolicyAudit = field(default_factory=PolicyAudit)
+    black: PolicyAudit = field(default_factory=PolicyAudit)
+    environment: EnvironmentAudit = field(default_factory=EnvironmentAudit)
+    malformed_rows: list[str] = field(default_factory=list)
     """First malformed rows of each reason as lines to print: the row's number from 1, the reason, the text."""
     games: PgnCounts | None = None
     """Counts of the games of a PGN file; None for other sources."""
+
+    @property
+    def rows(self) -> int:
+        return self.valid + self.malformed.total()
 
     @property
     def is_clean(self) -> bool:
@@ -128,9 +141,8 @@ class AuditReport:
 
     def lines(self) -> Iterator[str]:
         """Yield the report as lines to print, the most general first."""
-        malformed = self.malformed.total()
-        yield f"{self.source}: {self.rows} rows, {self.valid} valid, {malformed} malformed"
-        if malformed:
+        yield f"{self.source}: {self.rows} rows, {self.valid} valid, {self.malformed.total()} malformed"
+        if self.malformed:
             reasons = sorted(self.malformed.items())
             yield "Malformed: " + ", ".join(f"{name} {count}" for name, count in reasons)
             yield from self.malformed_rows
