@@ -1,8 +1,8 @@
 """Mathematics of the objective in pure torch, independent of chess.
 
-Read in this order: `masked` (values under a loss mask), `logprobs`, `advantages`, the surrogates `policy_loss`, `cispo`
-and `gspo`, `token_weights` and `losses` (their sums over tokens), `kl`, and `mismatch` (importance weights between the
-sampler and the trainer).
+Read in this order: `masked` (values under a loss mask), `logprobs`, `advantages`, `policy_loss` (the surrogates),
+`token_weights` and `losses` (their sums over tokens), `kl`, and `mismatch` (importance weights between the sampler and
+the trainer).
 """
 
 from .advantages import (
@@ -12,14 +12,12 @@ from .advantages import (
     used_groups,
     zero_variance_fraction,
 )
-from .cispo import cispo_policy_loss
-from .gspo import gspo_policy_loss
 from .kl import KLForm, kl_k1, kl_k2, kl_k3, kl_penalty, sequence_kl
 from .logprobs import Head, TokenStatistics, token_statistics
 from .losses import LOSSES, Loss, LossKind, Surrogate
 from .masked import MAX_EXPONENT_NAT, keep, masked_exp
 from .mismatch import MismatchConfig, MismatchMode, mismatch_weights
-from .policy_loss import ClipConfig, PolicyLoss, clipped_policy_loss
+from .policy_loss import ClipConfig, PolicyLoss, cispo_policy_loss, clipped_policy_loss, gspo_policy_loss
 from .token_weights import LossSizes, weighted_sum
 
 __all__ = [

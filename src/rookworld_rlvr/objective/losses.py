@@ -8,9 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from .cispo import cispo_policy_loss
-from .gspo import gspo_policy_loss
-from .policy_loss import ClipConfig, PolicyLoss, clipped_policy_loss
+from .policy_loss import ClipConfig, PolicyLoss, cispo_policy_loss, clipped_policy_loss, gspo_policy_loss
 from .token_weights import (
     LossSizes,
     per_completion,

@@ -1,4 +1,4 @@
-"""The clipped surrogate of PPO and GRPO, one term per token, and the code that all surrogates share."""
+"""Surrogates, one term per token: the clipped one of PPO and GRPO, CISPO and GSPO."""
 
 from dataclasses import dataclass
 
@@ -54,12 +54,59 @@ def clipped_policy_loss(
     so that the loss stays finite and guards can report it. Raises ValueError on shapes that disagree.
     Source: arXiv 1707.06347, 2402.03300; separate bounds: arXiv 2503.14476.
     """
-    check_shapes(logprobs, old_logprobs, advantages_B)
+    _check_shapes(logprobs, old_logprobs, advantages_B)
     ratio = masked_exp(logprobs - old_logprobs, loss_mask)
-    return clipped_surrogate(ratio, advantages_B=advantages_B, loss_mask=loss_mask, clip=clip)
+    return _clipped_surrogate(ratio, advantages_B=advantages_B, loss_mask=loss_mask, clip=clip)
 
 
-def clipped_surrogate(ratio: Tensor, *, advantages_B: Tensor, loss_mask: Tensor, clip: ClipConfig) -> PolicyLoss:
+def cispo_policy_loss(
+    logprobs: Tensor, old_logprobs: Tensor, *, advantages_B: Tensor, loss_mask: Tensor, clip: ClipConfig
+) -> PolicyLoss:
+    """Return -sg(clip(r, 1 - clip_low, 1 + clip_high))·A·logprob for each token, with r = policy / old probability
+    and sg the stop-gradient; shapes and units as in `clipped_policy_loss`.
+
+    The gradient is -clip(r)·A·∇logprob: REINFORCE with a bounded importance weight. Rare tokens at which the reasoning
+    changes keep the gradient that PPO's clip would remove. In exchange, nothing stops a token whose
+    probability has moved far enough. The loss value is not informative: it depends on the level of the log-probs.
+
+    On-policy the weight is 1 and the gradient is that of the clipped surrogate. An advantage of 0 gives 0. The paper
+    tunes only the upper bound; clip_low = 1 turns the lower one off. Raises ValueError on shapes that disagree.
+    Source: arXiv 2506.13585.
+    """
+    _check_shapes(logprobs, old_logprobs, advantages_B)
+    ratio = masked_exp((logprobs - old_logprobs).detach(), loss_mask)
+    weight = ratio.clamp(1 - clip.clip_low, 1 + clip.clip_high)
+    advantages_B1 = advantages_B.unsqueeze(-1)
+    return PolicyLoss(
+        per_token=-weight * advantages_B1 * keep(logprobs, loss_mask),
+        ratio=ratio,
+        clipped=(weight != ratio) & (advantages_B1 != 0),
+    )
+
+
+def gspo_policy_loss(
+    logprobs: Tensor, old_logprobs: Tensor, *, advantages_B: Tensor, loss_mask: Tensor, clip: ClipConfig
+) -> PolicyLoss:
+    """Return -min(s·A, clip(s, 1 - clip_low, 1 + clip_high)·A) at every trained token of a completion, with
+    s = exp(mean over its trained tokens of (logprob - old_logprob)); shapes as in `clipped_policy_loss`.
+
+    The gradient flows through s, a function of all tokens of the completion. Each token carries the term of the
+    whole sequence, so that the mean over a completion's tokens, then over completions, is the paper's loss.
+    `ratio` and `clipped` are those of the sequence, broadcast. On-policy s is 1, and this mean has the same
+    gradient as GRPO's mean over each completion.
+
+    Assumes that each row is one whole completion, because a part of it would have another ratio. s is a geometric mean
+    and changes far less than a token's ratio, so the paper clips at 3e-4 and 4e-4, not at 0.2. A row without trained
+    tokens has s = 1 and gives 0. Raises ValueError on shapes that disagree. Source: arXiv 2507.18071.
+    """
+    _check_shapes(logprobs, old_logprobs, advantages_B)
+    lengths_B1 = loss_mask.sum(-1, keepdim=True).clamp(min=1)
+    mean_B1 = keep(logprobs - old_logprobs, loss_mask).sum(-1, keepdim=True) / lengths_B1
+    ratio = masked_exp(mean_B1.expand_as(logprobs), loss_mask)
+    return _clipped_surrogate(ratio, advantages_B=advantages_B, loss_mask=loss_mask, clip=clip)
+
+
+def _clipped_surrogate(ratio: Tensor, *, advantages_B: Tensor, loss_mask: Tensor, clip: ClipConfig) -> PolicyLoss:
     """Return the lower of the unclipped and the clipped surrogate, negated.
 
     The ratio (B, T) must be differentiable, at least 0, and finite also under the mask.
@@ -71,7 +118,7 @@ def clipped_surrogate(ratio: Tensor, *, advantages_B: Tensor, loss_mask: Tensor,
     return PolicyLoss(per_token=keep(-surrogate, loss_mask), ratio=ratio.detach(), clipped=bounded < free)
 
 
-def check_shapes(logprobs: Tensor, old_logprobs: Tensor, advantages_B: Tensor) -> None:
+def _check_shapes(logprobs: Tensor, old_logprobs: Tensor, advantages_B: Tensor) -> None:
     """Raise ValueError unless the log-probs are both (B, T) and the advantages (B,)."""
     if logprobs.dim() != 2 or advantages_B.shape != logprobs.shape[:1] or old_logprobs.shape != logprobs.shape:
         raise ValueError(
