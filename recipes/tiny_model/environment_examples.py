@@ -10,7 +10,6 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from rookworld_rlvr.board.transition import REWARD_WIN
-from rookworld_rlvr.tasks.classes import TransitionClass, transition_class
 from rookworld_rlvr.tasks.environment import (
     SEPARATOR,
     environment_truth,
@@ -19,7 +18,7 @@ from rookworld_rlvr.tasks.environment import (
     render_environment,
     render_environment_prompt,
 )
-from rookworld_rlvr.tasks.transitions import illegal_kind
+from rookworld_rlvr.tasks.transitions import TransitionClass, illegal_kind, transition_class
 from rookworld_rlvr.tasks.types import EnvironmentCompletion, Example
 
 from .encoder import Encoder

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from rookworld_rlvr.board.evals import win_probability
-from rookworld_rlvr.tasks.classes import TransitionClass
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.environment import (
     environment_truth,
@@ -20,6 +19,7 @@ from rookworld_rlvr.tasks.environment import (
     render_environment_prompt,
 )
 from rookworld_rlvr.tasks.move_evals import MoveEvals
+from rookworld_rlvr.tasks.transitions import TransitionClass
 from rookworld_rlvr.tasks.types import Example, Task
 from tiny_model.batches import collate_boards
 from tiny_model.data import mirrored

@@ -9,9 +9,28 @@ import chess
 
 from ..board.moves import is_legal_uci
 from ..board.openings import OPENINGS
-from .classes import TransitionClass, transition_class
 from .generate import environment_line, random_ending, start_board
 
+
+class TransitionClass(StrEnum):
+    """Class of a move: the first of these to which it belongs."""
+
+    illegal = "illegal"
+    mate = "mate"
+    stalemate = "stalemate"
+    insufficient_material = "insufficient_material"
+    seventy_five_moves = "seventy_five_moves"
+    """A move after which the 75-move rule ends the game."""
+    castling = "castling"
+    en_passant = "en_passant"
+    promotion = "promotion"
+    """With or without a capture."""
+    capture = "capture"
+    quiet = "quiet"
+
+
+# Half-move clock at which the 75-move rule ends a game.
+SEVENTY_FIVE_PLIES = 150
 MAX_PLIES = 400
 # Share of a game's moves that become rows, by class. Moves of the other classes, which are rare, always do.
 RANDOM_KEPT = {TransitionClass.quiet: 0.06, TransitionClass.capture: 0.08}
@@ -70,6 +89,29 @@ class IllegalKind(StrEnum):
     """A move within the piece's reach: another piece is in the way or on the target, or a pawn captures nothing."""
     check = "check"
     """A pseudo-legal move that leaves the king attacked."""
+
+
+def transition_class(board: chess.Board, uci: str) -> TransitionClass:
+    """Return the class of the move `uci` from the position of `board`.
+
+    >>> transition_class(chess.Board(), "e2e4"), transition_class(chess.Board(), "e2e5")
+    (<TransitionClass.quiet: 'quiet'>, <TransitionClass.illegal: 'illegal'>)
+    """
+    if not is_legal_uci(board, uci):
+        return TransitionClass.illegal
+    move, after = chess.Move.from_uci(uci), board.copy(stack=False)
+    after.push(move)
+    classes = (
+        (TransitionClass.mate, after.is_checkmate()),
+        (TransitionClass.stalemate, after.is_stalemate()),
+        (TransitionClass.insufficient_material, after.is_insufficient_material()),
+        (TransitionClass.seventy_five_moves, after.halfmove_clock >= SEVENTY_FIVE_PLIES),
+        (TransitionClass.castling, board.is_castling(move)),
+        (TransitionClass.en_passant, board.is_en_passant(move)),
+        (TransitionClass.promotion, move.promotion is not None),
+        (TransitionClass.capture, board.is_capture(move)),
+    )
+    return next((name for name, holds in classes if holds), TransitionClass.quiet)
 
 
 def illegal_kind(board: chess.Board, uci: str) -> IllegalKind:
