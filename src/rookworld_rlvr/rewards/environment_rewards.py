@@ -4,17 +4,20 @@ All components always apply. A component that cannot be read is 0.
 """
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ..board.transition import REWARD_ILLEGAL
 from ..tasks.environment import FIELDS, FLAGS, environment_fields, environment_truth, fen_failure, parse_environment
 from ..tasks.policy import parse_number
 from ..tasks.types import EnvironmentCompletion, EnvironmentPrompt, ParseFailure, require_parsed
-from .similarity import changed_similarity, expand_placement
 
 _RANK = re.compile(r"[1-8pnbrqkPNBRQK]{1,8}")
 _FEN_FIELDS = tuple(map(re.compile, (r"[wb]", r"-|[KQkq]{1,4}", r"-|[a-h][36]", r"[0-9]{1,4}", r"[0-9]{1,4}")))
 _HAS_DIGIT = re.compile(r"[0-9]")
+_BLANKS = str.maketrans({str(width): "." * width for width in range(1, 9)} | {"/": ""})
+# A promoted piece may be marked with a tilde; python-chess reads the mark but never prints it.
+_SQUARE = re.compile(r".~?")
 RANKS = 8
 # Number of words in a well-formed FEN and in a number.
 WORDS_PER_FIELD = (6, 1)
@@ -30,6 +33,12 @@ PARSE_WEIGHTS = {"next_fen": 0.4, "reward": 0.2, "terminated": 0.2, "truncated":
 # Value of `parse/next_fen` for a FEN that does not parse although all its fields look right: well below 1, so that a
 # parsable FEN always earns more, and above 0, so that it can be learned field by field.
 UNPARSABLE_FEN_CREDIT = 0.5
+# Weight of the 64 squares in the similarity of two FENs; the five other fields have the rest. Above one half, because
+# turn and counters change in the same way after every move.
+BOARD_SHARE = 0.7
+# Penalty for a square or field that should have stayed: n of them divide the share by 1 + n × this, so one alteration
+# costs more than it could gain.
+ALTERED_PENALTY = 1.0
 
 
 @dataclass(slots=True)
@@ -173,3 +182,39 @@ def _next_state(parsed_fields: _ParsedFields, truth: EnvironmentTruth) -> dict[s
         "correctness/next_state_exact": float(counts and guess == after),
         "correctness/next_state_similarity": changed_similarity(before, after, guess) if counts else 0.0,
     }
+
+
+def changed_similarity(before: str, after: str, predicted: str) -> float:
+    """Return the similarity in [0, 1] of a predicted next FEN to the true one, on the squares and fields that change.
+
+    The similarity of the squares is the share of changed squares predicted right, divided by 1 + penalty × the number
+    of altered squares that should not change. The same formula applies to turn, castling, en passant and the two
+    counters. The result is the weighted mean of the two: 1 exactly if `predicted` equals `after`, 0 if it copies
+    `before` after a legal move. If nothing changes (an illegal move), the share is 1 and only alterations lower it.
+    All three must be FENs that parse. Fields are compared as text.
+    """
+    (squares, *fields), (new_squares, *new_fields), (guessed_squares, *guessed_fields) = (
+        fen.split(" ") for fen in (before, after, predicted)
+    )
+    placements = (expand_placement(text) for text in (squares, new_squares, guessed_squares))
+    board = _share_of_changes(zip(*placements, strict=True))
+    rest = _share_of_changes(zip(fields, new_fields, guessed_fields, strict=True))
+    return BOARD_SHARE * board + (1 - BOARD_SHARE) * rest
+
+
+def expand_placement(placement: str) -> Sequence[str]:
+    """Return the squares of a placement from a8 to h1, `.` for an empty one; 64 if the placement is well-formed."""
+    squares = placement.translate(_BLANKS)
+    return _SQUARE.findall(squares) if "~" in squares else squares
+
+
+def _share_of_changes(triples: Iterable[tuple[str, str, str]]) -> float:
+    """Return the share of changes predicted right, lowered by alterations. A triple holds old, new and guessed text."""
+    changed = right = altered = 0
+    for old, new, guess in triples:
+        if old != new:
+            changed += 1
+            right += guess == new
+        else:
+            altered += guess != new
+    return (right / changed if changed else 1.0) / (1 + ALTERED_PENALTY * altered)

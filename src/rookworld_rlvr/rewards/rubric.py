@@ -1,6 +1,11 @@
 """Reward of a completion: components in three tiers, weighted and combined into one number.
 
-`total = (1 - quality) × malformed_reward + quality`; `tiers` defines the quality.
+    total = (1 - quality) × malformed_reward + quality
+    quality = weighted mean of the tiers, each the weighted mean of its components
+
+Only what the strict parser accepts can reach 1. A completion that the parser refuses has a lower quality than every one
+that it accepts, however bad. Its quality is structure × (weight of the first tier + weight of the second × mean quality
+of its content). All metrics count it as invalid, and it gains nothing by hiding or replacing required content.
 """
 
 import copy
@@ -23,8 +28,9 @@ from .environment_rewards import (
 from .evaluation_cache import DEFAULT
 from .move_values import MoveValues, move_values
 from .policy_rewards import PolicyRewardConfig, PolicyTruth, best_move_value, score_policy, truth_of_policy
-from .tiers import TIERS, TierWeights, Weights, quality, weights_of
 
+TIERS = ("structure", "parse", "correctness")
+Weights = Mapping[str, Mapping[str, float]]
 # More than the prompts of a step, each of which all completions of a group share; an entry takes about 10 kB.
 CACHED_PROMPTS = 1024
 # Weights are relative. A larger one is a typing error, and without a bound their sums could overflow.
@@ -66,6 +72,18 @@ class MoveSource(StrEnum):
     """None: only legality is scored, and labels are ignored."""
     engine = "engine"
     """Stockfish; labels are ignored."""
+
+
+@dataclass(slots=True)
+class TierWeights:
+    """Weights of the tiers, above 0. By default the format has little weight and correctness most of it."""
+
+    structure: float = 0.1
+    """Weight of the structure: markers and fields are present, in order and only once."""
+    parse: float = 0.15
+    """Weight of the syntax: moves are UCI, numbers are numbers, the FEN parses."""
+    correctness: float = 0.75
+    """Weight of correctness: moves are legal and good, the next state is the true one."""
 
 
 @dataclass(slots=True)
@@ -184,6 +202,36 @@ class Rubric:
             return self._tiers
         ramp = WARMUP_START + (1 - WARMUP_START) * step / config.warmup_steps
         return self._tiers | {"correctness": self._tiers["correctness"] * ramp}
+
+
+def weights_of(tier: Any) -> dict[str, float]:
+    """Return the weights of a tier's components, or of the tiers themselves, by name."""
+    return {weight.name: float(getattr(tier, weight.name)) for weight in fields(tier)}
+
+
+def quality(components: Mapping[str, float], weights: Weights, tiers: Mapping[str, float], *, refused: bool) -> float:
+    """Return the quality in [0, 1] of components in [0, 1]: 1 exactly if all are 1, 0 exactly if no structure is found.
+
+    `weights` holds the weights of each tier's components, `tiers` those of the tiers. Components that do not apply are
+    absent, and the other weights are renormalised. A tier without an applicable component is left out in the same way.
+    `refused` says that the strict parser found a failure. If it is False, the first tier's components must all be 1.
+    """
+    by_tier = {tier: {name: components[name] for name in weights[tier] if name in components} for tier in TIERS}
+    values = {tier: mean(by_tier[tier], weights[tier]) for tier in TIERS if _counts(by_tier[tier], weights[tier])}
+    if not refused:
+        return mean(values, tiers)
+    content = mean({tier: value for tier, value in values.items() if tier != "structure"}, tiers)
+    return values["structure"] * mean(dict.fromkeys(values, 0.0) | {"structure": 1.0, "parse": content}, tiers)
+
+
+def mean(values: Mapping[str, float], weights: Mapping[str, float]) -> float:
+    """Return the mean of `values`, weighted by `weights` of the same names. The sum of these must be above 0."""
+    total = sum(weights[name] for name in values)
+    return sum(weights[name] * value for name, value in values.items()) / total
+
+
+def _counts(values: Mapping[str, float], weights: Mapping[str, float]) -> bool:
+    return any(weights[name] for name in values)
 
 
 def outcome(score: Score) -> bool:
