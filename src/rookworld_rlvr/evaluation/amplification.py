@@ -5,8 +5,8 @@ Probabilities are computed exactly, so sampling noise does not change ranks. The
 first move after `M:`, which depends only on the prompt. Later candidates depend on the candidates before them.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from statistics import fmean
 from typing import Any
@@ -25,8 +25,8 @@ from .table import Row
 
 PROBABILITY, RANK = "policy/best_move_probability", "policy/best_move_rank"
 FIRST = "M:"
-# The last rank in each range of ranks of the table.
-RANKS = (1, 3, 5, inf)
+# First and last rank in each range of ranks of the table.
+RANKS = {"1": (1, 1), "2-3": (2, 3), "4-5": (4, 5), "6-": (6, inf)}
 
 
 def best_move_probabilities(
@@ -82,43 +82,31 @@ def _of_best(chances: Mapping[str, float], best: frozenset[str]) -> dict[str, fl
     return {PROBABILITY: sum(chances[move] for move in best), RANK: float(rank)}
 
 
-@dataclass(frozen=True, slots=True)
-class Amplification:
-    """Line of the table: the positions whose best move had a rank in one range before training."""
-
-    ranks: str
-    """The range: `1`, `2-3`, `4-5`, or `6-`."""
-    positions: int
-    gained: int
-    """Number of positions whose best move is likelier after training."""
-    lost: int
-    first: int
-    """Number of positions whose best move is the likeliest move after training."""
-    before: float
-    """Mean probability of the best move before training."""
-    after: float
-
-
 def amplification(before: Sequence[Row], after: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return a line for each range of ranks that has positions. Rows before and after have the same items and order."""
+    """Return a line for each range of ranks before training that has positions, as a dictionary:
+
+    - `ranks`: the range, a key of RANKS.
+    - `positions`: number of positions whose best move had a rank in this range.
+    - `gained`, `lost`: number of positions whose best move is likelier, or less likely, after training.
+    - `first`: number of positions whose best move is the likeliest move after training.
+    - `before`, `after`: mean probability of the best move.
+
+    Rows before and after have the same items and order.
+    """
     pairs = [(old.values, new.values) for old, new in zip(before, after, strict=True) if RANK in old.values]
-    return [asdict(line) for line in _lines(pairs)]
-
-
-def _lines(pairs: Sequence[tuple[Mapping[str, float], Mapping[str, float]]]) -> Iterator[Amplification]:
-    lowest = 1
-    for highest in RANKS:
+    lines = []
+    for name, (lowest, highest) in RANKS.items():
         own = [pair for pair in pairs if lowest <= pair[0][RANK] <= highest]
         changes = [(old[PROBABILITY], new[PROBABILITY]) for old, new in own]
-        name = f"{lowest}-" if highest == inf else f"{lowest}-{highest}" if lowest < highest else f"{lowest}"
         if own:
-            yield Amplification(
-                ranks=name,
-                positions=len(own),
-                gained=sum(new > old for old, new in changes),
-                lost=sum(new < old for old, new in changes),
-                first=sum(new[RANK] == 1 for _, new in own),
-                before=fmean(old for old, _ in changes),
-                after=fmean(new for _, new in changes),
-            )
-        lowest = int(highest) + 1 if highest < inf else lowest
+            line = {
+                "ranks": name,
+                "positions": len(own),
+                "gained": sum(new > old for old, new in changes),
+                "lost": sum(new < old for old, new in changes),
+                "first": sum(new[RANK] == 1 for _, new in own),
+                "before": fmean(old for old, _ in changes),
+                "after": fmean(new for _, new in changes),
+            }
+            lines.append(line)
+    return lines
