@@ -4,11 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Protocol
 
 from torch import Tensor
 
-from .policy_loss import ClipConfig, PolicyLoss, cispo_policy_loss, clipped_policy_loss, gspo_policy_loss
+from .policy_loss import PolicyLoss, cispo_policy_loss, clipped_policy_loss, gspo_policy_loss
 from .token_weights import (
     LossSizes,
     per_completion,
@@ -36,18 +35,8 @@ class LossKind(StrEnum):
     """One clipped ratio per completion, and each completion counts once (arXiv 2507.18071)."""
 
 
-class Surrogate(Protocol):
-    """A loss for each token; see `clipped_policy_loss` for shapes and units."""
-
-    def __call__(
-        self,
-        logprobs: Tensor,
-        old_logprobs: Tensor,
-        *,
-        advantages_B: Tensor,
-        loss_mask: Tensor,
-        clip: ClipConfig,
-    ) -> PolicyLoss: ...
+Surrogate = Callable[..., PolicyLoss]
+"""Function that returns a loss for each token, with the arguments of `clipped_policy_loss`."""
 
 
 @dataclass(frozen=True, slots=True)
