@@ -63,17 +63,6 @@ class KLConfig:
             raise ValueError(f"kl.min_coef: expected above 0 and at most {MAX_COEF:g}, got {self.min_coef}")
 
 
-def warmup_ramp(config: KLConfig, step: int) -> float:
-    """Return the fraction of the base in force at `step`, counted from 0.
-
-    >>> warmup_ramp(KLConfig(warmup_steps=10), 5)
-    0.5
-    """
-    if step >= config.warmup_steps:
-        return 1.0
-    return step / config.warmup_steps
-
-
 def adapted(base: float, kl: float, config: KLConfig) -> float:
     """Return the base after a step with this KL, nats per token.
 
@@ -96,7 +85,8 @@ class KLController:
 
     def coefficient(self, step: int) -> float:
         """Return the coefficient in force at `step` of the schedule, counted from 0."""
-        return warmup_ramp(self._config, step) * self.base
+        warmup = self._config.warmup_steps
+        return step / warmup * self.base if step < warmup else self.base
 
     def observe(self, step: int, kl: float) -> None:
         """Adapt the base to the KL of a good step, nats per token. The base does not change during the warm-up."""
