@@ -46,10 +46,6 @@ def _read_line(text: str, read: Callable[[str], chess.Board], where: str) -> che
     return board
 
 
-def _fen_board(text: str) -> chess.Board:
-    return parse_fen(text)
-
-
 def _epd_board(text: str) -> chess.Board:
     try:
         return chess.Board.from_epd(text)[0]
@@ -70,8 +66,8 @@ def _json_board(text: str) -> chess.Board:
 
 
 _LINE_READERS: dict[str, Callable[[str], chess.Board]] = {
-    ".fen": _fen_board,
-    ".txt": _fen_board,
+    ".fen": parse_fen,
+    ".txt": parse_fen,
     ".epd": _epd_board,
     ".jsonl": _json_board,
 }

@@ -16,11 +16,12 @@ import chess.pgn
 
 from ..board.fen import parse_fen
 from ..board.moves import is_legal_uci, is_mate
+from ..tasks.policy import render_policy_prompt
 from .completions import CHUNK_ROWS
 from .keys import with_slices
 from .players import Player
 from .suite import Suite, SuiteName, by_chunks
-from .table import Row, move_as_completion
+from .table import PromptAndCompletion, Row
 
 
 @dataclass(slots=True)
@@ -119,19 +120,18 @@ def mate_in_one_suite(player: Player, mates: Sequence[MateInOne], *, facts: Mapp
     def answer(first: int, chunk: Sequence[Any]) -> list[Row]:
         boards = [parse_fen(mate.fen) for mate in chunk]
         texts = player.choose(boards, range(first, first + len(chunk)))
-        return [
-            Row(first + i, mate, _values(mate, board, text), written=move_as_completion(mate.fen, mate.best, text))
-            for i, (mate, board, text) in enumerate(zip(chunk, boards, texts, strict=True))
-        ]
+        answered = enumerate(zip(chunk, boards, texts, strict=True), start=first)
+        return [_row(index, mate, board, text) for index, (mate, board, text) in answered]
 
     rows = by_chunks(mates, CHUNK_ROWS, answer)
     return Suite(SuiteName.mate_in_one, mates, rows, CHUNK_ROWS, facts or {})
 
 
-def _values(mate: MateInOne, board: chess.Board, text: str) -> dict[str, float]:
+def _row(index: int, mate: MateInOne, board: chess.Board, text: str) -> Row:
     values = {
         "mate_in_one/accuracy": float(is_mate(board, text)),
         "mate_in_one/exact": float(text == mate.best),
         "mate_in_one/legal": float(is_legal_uci(board, text)),
     }
-    return with_slices(values, board)
+    written = PromptAndCompletion(render_policy_prompt(mate.fen), mate.best, text)
+    return Row(index, mate, with_slices(values, board), written=written)

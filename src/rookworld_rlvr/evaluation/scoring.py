@@ -208,11 +208,6 @@ def _eval_error(answer: PolicyCompletion | None, pawns_by_move: Mapping[str, flo
     return (distance + expected - len(legal)) / expected
 
 
-def analysis_of(example: Example, analyses: Mapping[str, Analysis]) -> Analysis | None:
-    """Return the analysis of a policy example's position; None if there is none or for an environment example."""
-    return analyses.get(parse_policy_prompt(example.prompt).fen) if example.task is Task.policy else None
-
-
 def score_environment_row(example: Example, completion: str) -> dict[str, float]:
     """Return the row's values in [0, 1], and `reward_mae` in [0, 2]. The truth comes from python-chess, not the label.
 

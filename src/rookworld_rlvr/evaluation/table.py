@@ -13,11 +13,11 @@ import chess
 
 from ..board.fen import parse_fen
 from ..stockfish.engine import Analysis
-from ..tasks.policy import parse_policy_prompt, render_policy_prompt
+from ..tasks.policy import parse_policy_prompt
 from ..tasks.types import Example, Task
 from .intervals import mean_interval, wilson_interval
 from .keys import scale_of
-from .scoring import analysis_of, score_engine_loss, score_environment_row, score_policy_row
+from .scoring import score_engine_loss, score_environment_row, score_policy_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,6 @@ class PromptAndCompletion:
     expected: str | None
     completion: str
     """Text of the completion. For a player it is only the move."""
-
-
-def move_as_completion(fen: str, best: str, move: str) -> PromptAndCompletion:
-    """Return the prompt of a position with the expected move and the player's move."""
-    return PromptAndCompletion(render_policy_prompt(fen), best, move)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +82,17 @@ def score_examples(
     if len(examples) != len(completions):
         raise ValueError(f"expected a completion for each of {len(examples)} examples, got {len(completions)}")
     pairs = enumerate(zip(examples, completions, strict=True))
-    known = analyses or {}
-    return [
-        Row(index, example, _values(example, completion, analysis_of(example, known)))
-        for index, (example, completion) in pairs
-    ]
+    return [Row(index, example, _values(example, completion, analyses or {})) for index, (example, completion) in pairs]
 
 
-def _values(example: Example, completion: str, analysis: Analysis | None) -> dict[str, float]:
+def _values(example: Example, completion: str, analyses: Mapping[str, Analysis]) -> dict[str, float]:
     if example.task is Task.environment:
         values = score_environment_row(example, completion)
         return {f"{Task.environment}/{name}": value for name, value in values.items()}
-    values = score_policy_row(example, completion)
-    if analysis is not None:
-        values |= score_engine_loss(completion, analysis)
-    color = chess.COLOR_NAMES[parse_fen(parse_policy_prompt(example.prompt).fen).turn]
+    values, fen = score_policy_row(example, completion), parse_policy_prompt(example.prompt).fen
+    if fen in analyses:
+        values |= score_engine_loss(completion, analyses[fen])
+    color = chess.COLOR_NAMES[parse_fen(fen).turn]
     keys = ((f"{Task.policy}/{name}", value) for name, value in values.items())
     return {name: value for key, value in keys for name in (key, f"{key}/{color}")}
 
