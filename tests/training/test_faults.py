@@ -51,7 +51,7 @@ GIVEN = (
 @pytest.fixture(autouse=True)
 def short(set_limits: Callable[..., None]) -> None:
     # KL_FLOOR and COLLAPSE_DROP turn off the guards against KL spikes and collapse, which are not injected here.
-    set_limits(GOOD_STEPS=1, RAMP_STEPS=1, HISTORY=2, KL_FLOOR=100, COLLAPSE_DROP=0)
+    set_limits(GOOD_STEPS=1, RAMP_STEPS=1, HISTORY=2, KL_FLOOR=100, COLLAPSE_DROP=100)
 
 
 @dataclass

@@ -34,7 +34,7 @@ GIVEN = (
     "recovery.guard.kl_limit=0",
 )
 # Limits for runs of a few steps.
-SHORT = {"GOOD_STEPS": 1, "RAMP_STEPS": 1, "HISTORY": 2, "KL_FLOOR": 100, "COLLAPSE_DROP": 0}
+SHORT = {"GOOD_STEPS": 1, "RAMP_STEPS": 1, "HISTORY": 2, "KL_FLOOR": 100, "COLLAPSE_DROP": 100}
 
 
 def actions(state: RecoveryState, config: RecoveryConfig, faults: list[Fault | None], step: int = 1) -> list[Action]:

@@ -17,8 +17,6 @@ MEMORY = 0.05
 COLLAPSE_ERRORS = 2.0
 # Minimum standard deviation of a logarithm: after values that have hardly varied, anything would be a spike.
 LEAST_DEVIATION = 0.1
-
-
 # Number of steps that a guard must have observed before it can report a fault.
 HISTORY = 10
 # Number of standard deviations of the logarithm by which a spike is above the mean. It must exceed `spike_factor` too:
@@ -26,7 +24,7 @@ HISTORY = 10
 SPIKE_SIGMAS = 6.0
 # Nats per token. A smaller KL counts as this value, so that its first steps away from 0 are no spikes.
 KL_FLOOR = 0.05
-# Drop of a task's running mean reward below its best that counts as a collapse, if it is certain; 0 turns this off.
+# Drop of a task's running mean reward below its best that counts as a collapse, if it is certain.
 COLLAPSE_DROP = 0.1
 
 
@@ -128,11 +126,8 @@ class Guards:
 
     def collapsed(self) -> str | None:
         """Return the task whose mean reward is beyond doubt COLLAPSE_DROP below its best; None if there is none."""
-        drop = COLLAPSE_DROP
-        fallen = (
-            task for task, trend in self.rewards.items() if trend.best - trend.mean - trend.uncertainty > drop > 0
-        )
-        return next(fallen, None)
+        drops = {task: trend.best - trend.mean - trend.uncertainty for task, trend in self.rewards.items()}
+        return next((task for task, drop in drops.items() if drop > COLLAPSE_DROP), None)
 
     def reward_score(self) -> float | None:
         """Return the mean of the tasks' running means; None until each task has a history."""
