@@ -98,11 +98,10 @@ def _values(example: Example, completion: str, analyses: Mapping[str, Analysis])
 
 
 def summarise(rows: Iterable[Row]) -> dict[str, Measure]:
-    """Return the mean of each key with its 95 % interval, in alphabetical order. A key without rows is left out.
+    """Return the mean of each key with its 95 % interval (see `keys`), in alphabetical order.
 
-    Keys that are right or wrong have Wilson's interval. Graded keys have the normal interval, clipped to their scale
-    (see `keys`, and `intervals` for a single row or equal values). The order of rows does not matter. Raises ValueError
-    if two rows have the same index.
+    A key without rows is left out. The order of rows does not matter. Raises ValueError if two rows have the same
+    index.
     """
     columns: defaultdict[str, list[float]] = defaultdict(list)
     for row in _by_index(rows).values():
@@ -122,10 +121,8 @@ def _measure(key: str, values: Sequence[float]) -> Measure:
 def paired_gain(before: Iterable[Row], after: Iterable[Row]) -> dict[str, Gain]:
     """Return the mean of after − before, row by row, for each key that both have, in alphabetical order.
 
-    Its 95 % interval is the normal interval of the mean difference. Pairing removes the differences in difficulty
-    between examples. The interval of equal differences also has a width, because a few pairs cannot show every
-    difference. The interval of a single pair is the whole scale (see `intervals`). Without rows the result is empty.
-    Raises ValueError if the two are not of the same examples, or if two rows of one side have the same index.
+    Its 95 % interval is that of the mean difference (see `mean_interval`). Pairing removes the examples' differences in
+    difficulty. Without rows the result is empty. Raises as `paired_values` does.
     """
     return {key: gain_of(key, pairs) for key, pairs in paired_values(before, after).items()}
 

@@ -44,9 +44,7 @@ class Scorer(Protocol):
 class RubricScorer:
     """Rubric with move evaluations, from the cache or, for positions that it lacks, from an engine. See `Scorer`.
 
-    Each position is searched once, however many completions it has. Without an engine, a position that the cache
-    lacks has no evaluations, and the rubric falls back to the label or the rules; `Score.source` names what was used.
-    Closing the scorer closes the engines.
+    Each position is searched once, however many completions it has. Closing the scorer closes the engines.
     """
 
     def __init__(
