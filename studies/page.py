@@ -1,7 +1,7 @@
 """Writer of a study's page and picture, `docs/studies/NAME.md`, and of all verdicts in `docs/studies/index.md`.
 
-Arms are compared by their values after training, seed by seed; all evaluate the same held-out rows. Intervals and tests
-are those of `rookworld_rlvr.evaluation`.
+Arms are compared by their values after training, seed by seed; all evaluate the same held-out rows. Intervals and
+Holm's correction are those of `rookworld_rlvr.evaluation`.
 """
 
 import math
