@@ -72,6 +72,18 @@ def whole_lines(path: Path) -> list[str]:
     return [line.removesuffix("\n") for line in lines if line.endswith("\n")]
 
 
+def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+    """Lock an open file or folder until it is closed; return False if another process has it locked.
+
+    With `shared`, other processes may have shared locks at the same time.
+    """
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 @contextmanager
 def lock_for_writing(path: Path, option: str) -> Iterator[None]:
     """Lock `path`, in a `with` statement, against other processes that use this function to write it.
@@ -82,13 +94,9 @@ def lock_for_writing(path: Path, option: str) -> Iterator[None]:
     lock = path.with_name(f".{path.name}.lock")
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # A lock file that another process has just removed locks nothing.
-            if not lock.exists() or not os.path.samestat(os.fstat(descriptor), lock.stat()):
-                raise BlockingIOError
-        except BlockingIOError as error:
-            raise UserError(f"{option}: expected to write {path} alone, got it open in another process") from error
+        # A lock file that another process has just removed locks nothing.
+        if not try_lock(descriptor) or not lock.exists() or not os.path.samestat(os.fstat(descriptor), lock.stat()):
+            raise UserError(f"{option}: expected to write {path} alone, got it open in another process")
         try:
             yield
         finally:

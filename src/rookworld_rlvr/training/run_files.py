@@ -1,6 +1,5 @@
 """Files of a run: its folder and lock, the link to the newest run, and transcripts."""
 
-import fcntl
 import json
 import math
 import os
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..files import write_text
+from ..files import try_lock, write_text
 from ..rollout.groups import Group, Sample
 from .state import StepReport
 
@@ -39,17 +38,15 @@ def make_run_folder(root: Path, name: str, *, now: datetime) -> Path:
 
 
 @contextmanager
-def locked(folder: Path, lock: int = fcntl.LOCK_EX) -> Iterator[None]:
-    """Lock the run's folder during the block. The lock is released however the process ends. Raises UserError.
+def locked(folder: Path, *, shared: bool = False) -> Iterator[None]:
+    """Lock the run's folder during the block, see `try_lock`. The lock is released however the process ends.
 
-    LOCK_EX excludes every other process. With LOCK_SH this process only reads, and others may read at the same time.
+    Raises UserError if another process has the folder locked.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(descriptor, lock | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(f"resume: expected a run that no other process trains, got {folder}") from error
+        if not try_lock(descriptor, shared=shared):
+            raise UserError(f"resume: expected a run that no other process trains, got {folder}")
         yield
     finally:
         os.close(descriptor)
@@ -90,7 +87,7 @@ def is_unfinished(folder: Path) -> bool:
 
 def _is_locked(folder: Path) -> bool:
     try:
-        with locked(folder, fcntl.LOCK_SH):
+        with locked(folder, shared=True):
             return False
     except UserError:
         return True

@@ -1,12 +1,13 @@
 """Log of finished games, from which an interrupted data generation resumes."""
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from ...files import try_lock
 
 Header = Mapping[str, str | int]
 # Number of bytes of a damaged line that an error message shows.
@@ -28,7 +29,8 @@ class GameLog:
         self._path = path
         self._file = path.open("a+b")
         try:
-            self._lock()
+            if not try_lock(self._file.fileno()):
+                raise GameLogError(f"expected to write {path} alone, got it open in another process")
             self.finished = self._recover(header)
         except BaseException:
             self._file.close()
@@ -54,12 +56,6 @@ class GameLog:
         """Write the rows of the next game; they are on disk when this returns."""
         self._write(rows)
         self.finished += 1
-
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise GameLogError(f"expected to write {self._path} alone, got it open in another process") from error
 
     def _recover(self, header: Header) -> int:
         """Return the number of complete games, and cut off what follows the last complete line."""
