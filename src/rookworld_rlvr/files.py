@@ -40,20 +40,38 @@ def write_lines(path: Path, lines: Iterable[str], *, end: str = "\n") -> int:
 
     `lines` may be a generator. If it raises, the old file stays. Raises OSError.
     """
+    count = 0
+    with replacing(path) as writing, writing.open("w", encoding="utf-8") as file:
+        for line in lines:
+            file.write(line + end)
+            count += 1
+        file.flush()
+        os.fsync(file.fileno())
+    return count
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield the path of a temporary file, which replaces `path` when the block ends. If it raises, the old file stays.
+
+    Raises OSError.
+    """
     if not path.name:
         raise IsADirectoryError(f"expected the name of a file, got {str(path)!r}")
-    writing, count = path.with_name(f".{path.name}.writing"), 0
+    writing = path.with_name(f".{path.name}.writing")
     try:
-        with writing.open("w", encoding="utf-8") as file:
-            for line in lines:
-                file.write(line + end)
-                count += 1
-            file.flush()
-            os.fsync(file.fileno())
+        yield writing
         writing.replace(path)
     finally:
         writing.unlink(missing_ok=True)
-    return count
+
+
+def point(link: Path, target: Path) -> None:
+    """Make `link` point to the file or folder `target`, by one rename."""
+    new = link.with_name(f".{link.name}-{os.getpid()}")
+    new.unlink(missing_ok=True)
+    new.symlink_to(os.path.relpath(target, link.parent), target_is_directory=True)
+    new.replace(link)
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:

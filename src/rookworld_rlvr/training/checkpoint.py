@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from ..errors import UserError, first_line
+from ..files import point
 from ..model.device import random_states, set_random_states
 from ..model.sharded import distribute, load_full_state
 from ..model.weights import cpu_state_dict, to_cpu
@@ -69,7 +70,12 @@ def _save(run_folder: Path, context: StepContext, gathered: Gathered | None, ste
     # Without validation no checkpoint is measured: `best` points to the newest, which the run evaluates at its end.
     best = recovery.best_step if context.config.validation.every else step
     for name, number in ((BEST, best), (LAST_GOOD, recovery.last_good_step), (LAST, step)):
-        _point(final.parent / name, checkpoint_folder(run_folder, number))
+        folder = checkpoint_folder(run_folder, number)
+        # A resume from an earlier checkpoint may have removed the folder.
+        if folder.exists():
+            point(final.parent / name, folder)
+        else:
+            (final.parent / name).unlink(missing_ok=True)
     pinned = (recovery.best_step, recovery.last_good_step, *recovery.candidates)
     stay = {final, *list_checkpoints(run_folder)[-keep:]}
     stay |= {checkpoint_folder(run_folder, number) for number in pinned}
@@ -193,17 +199,6 @@ def _sweep(parent: Path) -> None:
     for prefix in (WRITING, REMOVING):
         for left in parent.glob(f"{prefix}*"):
             shutil.rmtree(left, ignore_errors=True)
-
-
-def _point(link: Path, folder: Path) -> None:
-    """Point `link` to the folder. Remove the link if the folder was removed by a resume from an earlier checkpoint."""
-    new = link.with_name(f".{link.name}")
-    new.unlink(missing_ok=True)
-    if folder.exists():
-        new.symlink_to(folder.name, target_is_directory=True)
-        new.replace(link)
-    else:
-        link.unlink(missing_ok=True)
 
 
 def _read(folder: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError, first_line
+from ..files import replacing
 from ..model.batch import Batch
 from ..stability.faults import Fault, FaultKind
 from ..stability.recovery import RecoveryState
@@ -54,9 +55,8 @@ def save_fault(run_folder: Path, report: StepReport, *, weights: Mapping[str, Te
         "samples": _samples(report),
         "policy": weights,
     }
-    writing = path.with_name(f".{path.name}")
-    torch.save(saved, writing)
-    writing.replace(path)
+    with replacing(path) as writing:
+        torch.save(saved, writing)
     # By time: a run that was resumed from an earlier checkpoint has files of later steps.
     oldest_first = sorted(folder.glob("step-*.pt"), key=lambda known: known.stat().st_mtime_ns)
     for old in oldest_first[:-KEEP_FAULTS]:

@@ -1,5 +1,6 @@
 """Training loop: the steps of a run and, after each step, recovery, controllers, reference, metrics and checkpoints."""
 
+import json
 import math
 import time
 from collections.abc import Mapping
@@ -8,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from ..errors import TrainingGaveUpError
+from ..files import append_lines
 from ..model.weights import checksum, cpu_state_dict
 from ..model.world import RankError
 from ..stability.faults import Fault, FaultKind, StepAbandonedError
@@ -26,7 +28,7 @@ from .evaluations import validate
 from .health import watch
 from .metrics import step_metrics
 from .run import Run, on_rank_0, progress
-from .run_files import INTERRUPTED, ROLLOUTS_FILE, append_transcripts, kept_transcripts
+from .run_files import INTERRUPTED, ROLLOUTS_FILE, kept_transcripts
 from .state import StepContext, StepReport
 from .step import grpo_step
 
@@ -199,7 +201,7 @@ def _record(run: Run, report: StepReport, validation: Mapping[str, float], *, wi
         sink.write(step, metrics)
     if with_transcripts and run.context.world.is_rank_0:
         transcripts = kept_transcripts(report)
-        append_transcripts(run.folder / ROLLOUTS_FILE, transcripts)
+        append_lines(run.folder / ROLLOUTS_FILE, map(json.dumps, transcripts))
         for sink in run.sinks:
             sink.show(step, transcripts)
 

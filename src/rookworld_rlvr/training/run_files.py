@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -50,14 +50,6 @@ def locked(folder: Path, *, shared: bool = False) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def point_latest(root: Path, folder: Path) -> None:
-    """Make `root/latest` point to the run, by one rename."""
-    link = root / f".{LATEST}-{os.getpid()}"
-    link.unlink(missing_ok=True)
-    link.symlink_to(os.path.relpath(folder, root), target_is_directory=True)
-    link.replace(root / LATEST)
 
 
 def unfinished(root: Path) -> Iterator[Path]:
@@ -127,9 +119,3 @@ def kept_transcripts(report: StepReport) -> list[dict[str, Any]]:
     ranked = (sorted(group.samples, key=lambda sample: sample.score.total) for group in report.groups)
     pairs = zip(report.groups, ranked, strict=True)
     return [transcript(report.step + 1, group, one) for group, samples in pairs for one in (samples[0], samples[-1])]
-
-
-def append_transcripts(path: Path, transcripts: Sequence[Mapping[str, Any]]) -> None:
-    """Append transcripts to the file."""
-    with path.open("a", encoding="utf-8") as lines:
-        lines.writelines(json.dumps(one) + "\n" for one in transcripts)

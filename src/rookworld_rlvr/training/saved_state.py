@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ..errors import UserError, first_line
+from ..files import replacing
 
 STATE_FILE = "training_state.pt"
 ADVICE = "another output folder starts a new training"
@@ -17,9 +18,8 @@ Header = Mapping[str, str | int | float]
 
 def save_state(folder: Path, header: Header, state: Mapping[str, Any]) -> None:
     """Write the header and the state by one rename, so that an interrupt leaves the earlier file in place."""
-    unfinished = folder / "state.tmp"
-    torch.save({"header": dict(header), **state}, unfinished)
-    unfinished.replace(folder / STATE_FILE)
+    with replacing(folder / STATE_FILE) as writing:
+        torch.save({"header": dict(header), **state}, writing)
 
 
 def read_state(folder: Path, header: Header, device: torch.device) -> dict[str, Any] | None:

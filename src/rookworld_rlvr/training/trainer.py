@@ -14,7 +14,7 @@ from ..evaluation import Row
 from ..evaluation.amplification import amplification
 from ..evaluation.headline import Changes, changes
 from ..evaluation.table import json_number
-from ..files import whole_lines, write_json, write_text
+from ..files import point, whole_lines, write_json, write_text
 from ..model.weights import checksum
 from ..provenance import digest, software
 from ..rewards.rubric import MoveSource
@@ -31,12 +31,12 @@ from .run import Run, on_rank_0
 from .run_files import (
     CONFIG_FILE,
     INTERRUPTED,
+    LATEST,
     METRICS_FILE,
     ROLLOUTS_FILE,
     SUMMARY,
     cut_lines,
     locked,
-    point_latest,
 )
 
 BEFORE_ROWS = "before_rows.jsonl"
@@ -88,7 +88,7 @@ def _train(run: Run) -> dict[str, Any]:
         finally:
             # Not earlier, because a run has no model to show before its first checkpoint.
             if not run.config.resume and run.context.world.is_rank_0:
-                point_latest(Path(run.config.output_root).expanduser(), run.folder)
+                point(Path(run.config.output_root).expanduser() / LATEST, run.folder)
         outcome.steps, stopped, outcome.completions_per_s = run_steps(run, outcome.steps)
         if stopped != INTERRUPTED:
             outcome.after = evaluated(run, "after")
