@@ -79,28 +79,31 @@ class TokenTotals:
     entropy_sum: float = 0.0
     clipped_sum: float = 0.0
     corrected_sum: float = 0.0
+    """Number of tokens whose weight for the mismatch of sampler and trainer is not 1."""
     surrogate_sum: float = 0.0
+    """Policy loss before that weight, in the advantages' unit."""
     kl_term_sum: float = 0.0
+    """KL term before its coefficient."""
     expected_value_sum: float = 0.0
     """Expected value of the first candidate over all legal moves, summed over updates."""
     kl_max: float = 0.0
     ratio_max: float = 0.0
+    """Largest ratio policy / old of a token's probability, or of the sequence's with GSPO."""
     sampler_ratio_max: float = 0.0
+    """Largest ratio of old and sampler probability either way, before any truncation."""
     kl_min: float = float("inf")
 
     @classmethod
-    def of(cls, statistics: TokenStatistics, original_logprobs: Tensor | None, terms: "TokenTerms") -> "TokenTotals":
-        """Return the totals of one micro-batch's N trained tokens, N at least 1. Each tensor is (N,)."""
+    def of(cls, statistics: TokenStatistics, original_logprobs: Tensor | None, **terms: Tensor) -> "TokenTotals":
+        """Return the totals of one micro-batch's N trained tokens, N at least 1.
+
+        `original_logprobs` are (N,), nat. `terms` are sums and extremes of the loss's terms, by field name.
+        """
         logprobs = statistics.logprobs.detach()
         sums = {
             "logprob_sum": logprobs.sum(),
             "entropy_sum": statistics.entropy.detach().sum(),
-            "clipped_sum": terms.clipped.sum(),
-            "corrected_sum": (terms.correction != 1).sum(),
-            "surrogate_sum": terms.surrogate.sum(),
-            "kl_term_sum": terms.kl.sum(),
-            "ratio_max": terms.ratio.max(),
-            "sampler_ratio_max": terms.sampler_log_ratio.abs().max().exp(),
+            **terms,
             **_kl_totals(statistics, original_logprobs),
         }
         # All values are read together, because each read waits for the device.
@@ -127,24 +130,6 @@ class TokenTotals:
         One token in ten thousand may have a k3 of a thousand nats, which changes a step's mean and means nothing.
         """
         return self.kl_exact_sum / max(self.kl_count, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class TokenTerms:
-    """Terms of the loss of one micro-batch's trained tokens; each (N,), detached."""
-
-    surrogate: Tensor
-    """Policy loss before it is multiplied by `correction`, in the advantages' unit."""
-    kl: Tensor
-    """KL term before its coefficient, nat."""
-    ratio: Tensor
-    """policy / old probability of the token, or of the sequence with GSPO."""
-    clipped: Tensor
-    """True where the clip binds."""
-    correction: Tensor
-    """Weight that corrects the mismatch of sampler and trainer; 1 without mismatch."""
-    sampler_log_ratio: Tensor
-    """old − sampler log-prob, nat, before any truncation."""
 
 
 def _kl_totals(statistics: TokenStatistics, original_logprobs: Tensor | None) -> dict[str, Tensor]:
@@ -187,20 +172,22 @@ def grpo_loss(policy: Policy, micro: Batch, plan: LossPlan) -> MicroLoss:
         old_logprobs_BT, micro.sampler_logprobs_BT, loss_mask=mask_BT, config=plan.objective.mismatch
     )
     kl_BT = _kl_term(plan, statistics, logprobs_BT, old_logprobs_BT, correction_BT, mask_BT)
-    terms = TokenTerms(
-        surrogate=surrogate.per_token.detach()[mask_BT],
-        kl=kl_BT.detach()[mask_BT],
-        ratio=surrogate.ratio[mask_BT],
-        clipped=surrogate.clipped[mask_BT],
-        correction=correction_BT[mask_BT],
-        sampler_log_ratio=(old_logprobs_BT - micro.sampler_logprobs_BT)[mask_BT],
+    totals = TokenTotals.of(
+        statistics,
+        _original_logprobs(micro, plan),
+        surrogate_sum=surrogate.per_token.detach()[mask_BT].sum(),
+        kl_term_sum=kl_BT.detach()[mask_BT].sum(),
+        clipped_sum=surrogate.clipped[mask_BT].sum(),
+        corrected_sum=(correction_BT[mask_BT] != 1).sum(),
+        ratio_max=surrogate.ratio[mask_BT].max(),
+        sampler_ratio_max=(old_logprobs_BT - micro.sampler_logprobs_BT)[mask_BT].abs().max().exp(),
     )
     per_token_BT = correction_BT * surrogate.per_token + plan.kl_coef * kl_BT
     if plan.objective.entropy_coef:
         per_token_BT = per_token_BT - plan.objective.entropy_coef * spread(statistics.entropy, mask_BT)
     return MicroLoss(
         weighted_sum(per_token_BT, loss.token_weights(mask_BT, plan.sizes), mask_BT),
-        TokenTotals.of(statistics, _original_logprobs(micro, plan), terms),
+        totals,
         statistics.logprobs.detach(),
         statistics.ref_logprobs,
     )
