@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import chain, repeat
 from typing import Any
 
 import chess
@@ -66,10 +67,16 @@ def _played(run: Run, policy: Policy, original: Policy, referee: Referee) -> Mat
     config, world = match_config(run.config), run.context.world
     pairs = world.share(range(config.pairs))
     with progress(run.console, "match, at most", 2 * len(pairs) * config.max_plies, unit="moves") as show:
-        moves = _Moves(show)
+        count = 0
+
+        def chosen(moves: int) -> None:
+            nonlocal count
+            count += moves
+            show(count)
+
         suite = match_suite(
-            _players(run, run.context.generator, policy, config, moves),
-            _players(run, theirs, original, config, moves),
+            _players(run, run.context.generator, policy, config, chosen),
+            _players(run, theirs, original, config, chosen),
             config,
             referee=lambda: nullcontext(referee),
             pairs=pairs,
@@ -81,46 +88,34 @@ def _played(run: Run, policy: Policy, original: Policy, referee: Referee) -> Mat
     return MatchResult(table, {**suite.conclude(rows), "adjudicator": referee.name})
 
 
-@dataclass(slots=True)
-class _Moves:
-    """Counter of the moves of a match, which are shown as progress."""
+def _players(
+    run: Run, generator: Generator, policy: Policy, config: MatchConfig, chosen: Callable[[int], None]
+) -> MakePlayer:
+    """Return a function that makes a player of the model from a seed.
 
-    show: Callable[[int], None]
-    count: int = 0
-
-    def add(self, moves: int) -> None:
-        self.count += moves
-        self.show(self.count)
-
-
-def _players(run: Run, generator: Generator, policy: Policy, config: MatchConfig, moves: _Moves) -> MakePlayer:
-    """Return a function that makes a player of the model from a seed. The players stop if a stop was requested.
-
-    The match makes one player for first attempts and one for further attempts. Only the first one's moves are counted.
+    The match makes one player for first attempts and one for further attempts. Only the first one calls `chosen`.
     """
-    made: list[Player] = []
+    observers = chain([chosen], repeat(lambda _moves: None))
 
     def player(seed: int) -> Player:
-        model = ModelPlayer(generator, policy.tokenizer, config.decoding, seed)
-        made.append(StoppablePlayer(model, lambda: run.stop_requested, None if made else moves))
-        return made[-1]
+        return WatchedPlayer(ModelPlayer(generator, policy.tokenizer, config.decoding, seed), run, next(observers))
 
     return player
 
 
 @dataclass(frozen=True, slots=True)
-class StoppablePlayer:
-    """Player that raises StepAbandonedError instead of choosing a move once `stop_requested` returns True."""
+class WatchedPlayer:
+    """Player that raises StepAbandonedError instead of choosing moves once a stop of the run was requested."""
 
     player: Player
-    stop_requested: Callable[[], bool]
-    moves: _Moves | None = None
+    run: Run
+    chosen: Callable[[int], None]
+    """Called with the number of moves after each choice."""
 
     def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
         """See `Player.choose`."""
-        if self.stop_requested():
+        if self.run.stop_requested:
             raise StepAbandonedError
-        chosen = self.player.choose(boards, numbers)
-        if self.moves is not None:
-            self.moves.add(len(chosen))
-        return chosen
+        moves = self.player.choose(boards, numbers)
+        self.chosen(len(moves))
+        return moves
