@@ -400,7 +400,7 @@ def test_loading_checkpoint_restores_every_part_of_state(saved: Run) -> None:
     context, checkpoint = saved.context, saved.folder / "checkpoints/step-2"
     before = state(checkpoint)
     context.prompts.draw(5)
-    context.clock.schedule_step, context.recovery.restores, context.recovery.candidates = 7, 3, {9: 1.0}
+    context.schedule_step, context.recovery.restores, context.recovery.candidates = 7, 3, {9: 1.0}
     context.guards.kl.observe(1.0, 0.1)
     context.guards.observe_rewards({"policy": 1.0})
     torch.rand(1)

@@ -183,7 +183,7 @@ def test_restore_resets_optimizer_and_schedule_but_not_prompts(make_saved_run: M
 
     def note(moment: Moment, context: StepContext, report: StepReport) -> None:
         if moment is Moment.collected:
-            seen.append((context.clock.schedule_step, [group.example.prompt for group in report.groups]))
+            seen.append((context.schedule_step, [group.example.prompt for group in report.groups]))
 
     run.context.hooks.append(note)
     weights = watch_weights(run)
@@ -289,7 +289,7 @@ def test_rewards_of_a_repeated_rubric_warm_up_are_not_observed(
     observe = Guards.observe_rewards
 
     def note(guards: Guards, rewards: Any) -> None:
-        observed.append(run.context.clock.schedule_step - 1)
+        observed.append(run.context.schedule_step - 1)
         observe(guards, rewards)
 
     monkeypatch.setattr(Guards, "observe_rewards", note)

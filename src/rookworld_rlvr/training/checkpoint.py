@@ -221,7 +221,7 @@ def _state(context: StepContext, step: int, keep: bool = True) -> dict[str, Any]
         "policy": cpu_state_dict(context.policy.model, keep),
         "references": to_cpu(context.references.state_dict(), keep),
         "optimizer": to_cpu(context.optimizer.state_dict(), keep),
-        "clock": context.clock.schedule_step,
+        "clock": context.schedule_step,
         "kl": context.kl_controller.state_dict(),
         "guards": context.guards.state_dict(),
         "rng": rng_state(),
@@ -235,7 +235,7 @@ def _load_training_state(context: StepContext, state: dict[str, Any]) -> None:
     load_full_state(context.policy.model, state["policy"])
     context.references.load_state_dict(state["references"])
     _load_optimizer(context.optimizer, state["optimizer"])
-    context.clock.schedule_step = state["clock"]
+    context.schedule_step = state["clock"]
     context.kl_controller.load_state_dict(state["kl"])
     set_rng_state(state["rng"])
 

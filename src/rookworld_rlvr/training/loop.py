@@ -151,8 +151,8 @@ def _after_good_step(run: Run, report: StepReport, step: int) -> None:
     guards.grad_norm.observe(report.grad_norm, context.config.optim.max_grad_norm)
     if tokens.kl_count:
         guards.observe_kl(tokens.kl_exact_mean)
-        # The clock has already advanced, but the KL was measured under the coefficient of the finished step.
-        context.kl_controller.observe(context.clock.schedule_step - 1, tokens.kl_exact_mean)
+        # The schedule has already advanced, but the KL was measured under the coefficient of the finished step.
+        context.kl_controller.observe(context.schedule_step - 1, tokens.kl_exact_mean)
     context.references.maybe_refresh(context.policy, step=step, score=lambda: validate(run)["validation/score"])
 
 

@@ -1,4 +1,4 @@
-"""AdamW, its learning rate over the run, and the position in the schedules."""
+"""AdamW, and its learning rate over the run."""
 
 import math
 from collections.abc import Iterable
@@ -63,11 +63,3 @@ def learning_rate(config: OptimConfig, step: int, total_steps: int) -> float:
     progress = (step - config.warmup_steps) / max(1, total_steps - config.warmup_steps)
     cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
     return config.lr * (config.min_lr_fraction + (1 - config.min_lr_fraction) * cosine)
-
-
-@dataclass(slots=True)
-class Clock:
-    """Position in the schedules. A restore sets it back, so it may be smaller than the number of the run's steps."""
-
-    schedule_step: int = 0
-    """Number of schedule steps done."""

@@ -30,7 +30,6 @@ from ..tasks import Example
 from ..tasks.prompt_stream import PromptStream
 from .config import RunConfig
 from .loss import LossPlan, TokenTotals
-from .optim import Clock
 from .prefetch import Prefetch
 
 # Minimum size of a micro-batch that is made smaller so that no core idles. Smaller sizes were not tried.
@@ -174,7 +173,8 @@ class StepContext:
     kl_controller: KLController
     guards: Guards
     recovery: RecoveryState = field(default_factory=RecoveryState)
-    clock: Clock = field(default_factory=Clock)
+    schedule_step: int = 0
+    """Number of schedule steps done. A restore sets it back, so it may be smaller than the number of steps done."""
     prefetch: Prefetch[Collection] | None = None
     """Samples the next step's groups during this step (max_staleness=1). None: each step samples its own groups."""
     hooks: list[Hook] = field(default_factory=list)

@@ -48,7 +48,7 @@ def grpo_step(context: StepContext, step: int) -> StepReport:
 
     Raises StepAbandonedError if a stop was requested before the step's first update.
     """
-    config, schedule_step = context.config, context.clock.schedule_step
+    config, schedule_step = context.config, context.schedule_step
     report = StepReport(
         step=step,
         kl_coef=context.kl_controller.coefficient(schedule_step),
@@ -65,7 +65,7 @@ def grpo_step(context: StepContext, step: int) -> StepReport:
             references = context.references
             reshard(context.policy.model, references.current.model, references.original.model)
     report.times_s |= report.collection.times_s
-    context.clock.schedule_step += 1
+    context.schedule_step += 1
     return report
 
 
