@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..objective import Head, TokenStatistics, sequence_kl, token_statistics
+from ..objective import Head, TokenStatistics, token_statistics
 from .batch import Batch, micro_batch_indices
 from .device import Precision, autocast
 from .packed import Packed, pack
@@ -149,12 +149,6 @@ class TokenTable:
     loss_mask_BT: Tensor
     logprobs_BT: Tensor
     ref_logprobs_BT: Tensor | None
-
-    def sequence_kl_B(self) -> Tensor:
-        """Return the sum of each completion's sampled log-ratios to the reference: k1 of the sequence, nat."""
-        if self.ref_logprobs_BT is None:
-            raise ValueError("sequence_kl_B: expected a table made with a reference, got one without")
-        return sequence_kl(self.logprobs_BT, self.ref_logprobs_BT, self.loss_mask_BT)
 
 
 def spread(values_N: Tensor, loss_mask_BT: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ from ..model.batch import Batch, micro_batches
 from ..model.gradients import backward
 from ..model.policy import TokenTable
 from ..model.sharded import full_tensor, reshard
-from ..objective import KLForm, LossSizes, group_advantages
+from ..objective import KLForm, LossSizes, group_advantages, sequence_kl
 from ..rollout.groups import Collected, make_batch
 from ..rollout.sampling import derive_seed
 from ..stability.faults import FaultError, StepAbandonedError, out_of_memory
@@ -115,8 +115,10 @@ def _old_logprobs(context: StepContext, batch: Batch) -> TokenTable | None:
 def _advantages(context: StepContext, collected: Collected, table: TokenTable | None, report: StepReport) -> Tensor:
     """Return the advantages (P, G), 0 in unused groups. With kl.form=in_reward the rewards are first reduced by KL."""
     rewards_PG = collected.rewards_PG
-    if table is not None and context.config.kl.form is KLForm.in_reward:
-        rewards_PG = rewards_PG - report.kl_coef * table.sequence_kl_B().reshape(rewards_PG.shape).cpu()
+    # The table has a reference only with kl.form=in_reward.
+    if table is not None and table.ref_logprobs_BT is not None:
+        kl_B = sequence_kl(table.logprobs_BT, table.ref_logprobs_BT, table.loss_mask_BT)
+        rewards_PG = rewards_PG - report.kl_coef * kl_B.reshape(rewards_PG.shape).cpu()
     config = context.config.objective.advantage
     return group_advantages(rewards_PG, config, used_P=report.used_P)
 
