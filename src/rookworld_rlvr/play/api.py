@@ -4,7 +4,8 @@ The page keeps the game and sends the whole game with each request, so the serve
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,22 +147,15 @@ class PlayApi:
             raise BadRequestError(f"expected model from 0 to {len(self._models) - 1}, got {str(number)[:10]}")
         return self._models[number][1]
 
-    def _one_at_a_time(self) -> "_TimedLock":
-        return _TimedLock(self._lock)
-
-
-class _TimedLock:
-    """A lock that is waited for at most WAIT_S seconds. Raises BusyError."""
-
-    def __init__(self, lock: threading.Lock) -> None:
-        self._lock = lock
-
-    def __enter__(self) -> None:
+    @contextmanager
+    def _one_at_a_time(self) -> Iterator[None]:
+        """Wait at most WAIT_S seconds for the other requests. Raises BusyError."""
         if not self._lock.acquire(timeout=WAIT_S):
             raise BusyError("the models are busy: try again")
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        try:
+            yield
+        finally:
+            self._lock.release()
 
 
 def _san(start: chess.Board, moves: Sequence[chess.Move]) -> list[str]:
