@@ -1,5 +1,8 @@
 """Errors that end a command, and exit codes. An illegal or malformed completion never raises one of them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 # Start of a note on an error that several ranks raise. The rank that reports the error follows.
 RAISED_ON = "raised on rank "
 
@@ -26,6 +29,15 @@ def first_line(error: BaseException) -> str:
 
 class UserError(ValueError):
     """Bad input or configuration: one clear line, exit code 2."""
+
+
+@contextmanager
+def prefixed(where: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Raise an error of these kinds that the block raises as a UserError, with `where` before its message."""
+    try:
+        yield
+    except kinds as error:
+        raise UserError(f"{where}: {error}") from error
 
 
 class PreflightError(RuntimeError):

@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from ..errors import UserError
+from ..errors import UserError, prefixed
 from ..evaluation import MoveEvaluator
 from ..files import write_text
 from ..model.device import select_device
@@ -186,10 +186,8 @@ def make_scorers(config: RunConfig) -> tuple[Scorer, MoveEvaluator]:
     With source=engine the engines are running when this returns. With source=cached they start when they are needed.
     """
     rubric = config.rubric
-    try:
+    with prefixed("rubric", ValueError):
         Rubric(rubric)
-    except ValueError as error:
-        raise UserError(f"rubric: {error}") from error
     cache = _cache(rubric.move_evals, "rubric.move_evals")
     if rubric.source is MoveSource.engine:
         pool = open_pool(rubric.stockfish, "rubric.stockfish")
@@ -212,14 +210,10 @@ def make_move_evaluator(config: EngineConfig, nodes: int, where: str, move_evals
 
 def open_pool(config: EngineConfig, where: str) -> EnginePool:
     """Start the engines. Raises UserError if there is no engine or if it is too old."""
-    try:
+    with prefixed(where, ValueError):
         return EnginePool(config)
-    except ValueError as error:
-        raise UserError(f"{where}: {error}") from error
 
 
 def _cache(source: str, where: str) -> EvaluationCache:
-    try:
+    with prefixed(where, EvaluationCacheError):
         return load_cache(source)
-    except EvaluationCacheError as error:
-        raise UserError(f"{where}: {error}") from error

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from ..errors import BAD_INPUT, DONE, INTERRUPTED, UserError
+from ..errors import BAD_INPUT, DONE, INTERRUPTED, UserError, prefixed
 from ..files import write_lines
 from ..rewards import ScorerError
 from ..stockfish.engine import MAX_TIMEOUT_S, EngineConfig, EngineUnusableError
@@ -180,11 +180,13 @@ def _generate(arguments: argparse.Namespace) -> None:
     if arguments.nodes:
         # The timeout applies to a search of `engine.nodes` nodes, so both must agree.
         limit, engine = Limit(nodes=arguments.nodes), replace(engine, nodes=arguments.nodes)
+    with prefixed("--positions", ValueError):
+        given = given_games(arguments.positions)
     request = Request(
         tasks=tuple(Task) if arguments.task == BOTH else (Task(arguments.task),),
         rows=arguments.rows,
         seed=arguments.seed,
-        labelling=Labelling(engine, limit, _given(arguments.positions)),
+        labelling=Labelling(engine, limit, given),
         processes=arguments.processes,
         folder=arguments.out,
         excluded=held_out_positions() | positions_of(arguments.exclude),
@@ -195,10 +197,3 @@ def _generate(arguments: argparse.Namespace) -> None:
     replaced = f"; engines replaced: {done.restarts}" if done.restarts else ""
     where = f"{done.card.parent}, described in {done.card.name}"
     print(f"{request.rows} rows of {' and '.join(request.tasks)}: {where}{replaced}")
-
-
-def _given(paths: list[str]) -> tuple[tuple[str, ...], ...]:
-    try:
-        return given_games(paths)
-    except ValueError as error:
-        raise UsageError(f"--positions: {error}") from error

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..errors import UserError
+from ..errors import UserError, prefixed
 from ..model.device import Precision, is_accelerator
 from ..model.policy import Policy
 from ..model.world import World
@@ -46,7 +46,7 @@ def config_for_second_model(config: GeneratorBaseConfig) -> GeneratorBaseConfig:
 
 def _vllm_generator(policy: Policy, config: GeneratorBaseConfig, world: World) -> Generator:
     """Return a vLLM generator, in this process or as a server, that computes in the trainer's precision."""
-    try:
+    with prefixed(f"generator={config.kind}", GeneratorError, OSError):
         if config.kind is GeneratorKind.vllm_server:
             return _server_generator(policy, config, world)
         from ..rollout.vllm_engine import VLLMGenerator, installed
@@ -60,8 +60,6 @@ def _vllm_generator(policy: Policy, config: GeneratorBaseConfig, world: World) -
             lambda: VLLMGenerator(policy.model, config, ranks=world.size, **_vllm_model_arguments(policy)),
             "the engines",
         )
-    except (GeneratorError, OSError) as error:
-        raise UserError(f"generator={config.kind}: {error}") from error
 
 
 def _server_generator(policy: Policy, config: GeneratorBaseConfig, world: World) -> Generator:

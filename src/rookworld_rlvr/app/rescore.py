@@ -10,7 +10,7 @@ from statistics import fmean
 from omegaconf import DictConfig
 from rich.table import Table
 
-from ..errors import UserError
+from ..errors import UserError, prefixed
 from ..report.terminal import printable
 from ..report.transcripts import Transcript, read_transcripts
 from ..rewards.scorer import ScoreRequest
@@ -86,11 +86,9 @@ def rescore(config: RunConfig, transcripts: Sequence[Transcript]) -> list[Rescor
     with ExitStack() as stack:
         stack.callback(measure.close)
         stack.callback(scorer.close)
-        try:
+        with prefixed(f"rescore: {config.resume}/{ROLLOUTS_FILE}", PromptError, LabelError):
             scorer.prepare([request.prompt for request in requests])
             scores = scorer.score_all(requests)
-        except (PromptError, LabelError) as error:
-            raise UserError(f"rescore: {config.resume}/{ROLLOUTS_FILE}: {error}") from error
     return [Rescored(one, reward, score.total) for (one, reward), score in zip(kept, scores, strict=True)]
 
 

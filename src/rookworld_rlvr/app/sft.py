@@ -4,7 +4,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from ..errors import UserError
+from ..errors import UserError, prefixed
 from ..files import make_folder
 from ..model.device import select_device
 from ..model.loading import ModelConfig, load_policy
@@ -51,11 +51,9 @@ def load_examples(config: SFTRunConfig) -> list[Example]:
     """Return the labelled examples without held-out and excluded positions. Raises UserError."""
     if not config.corpus:
         raise UserError("corpus: expected files, as corpus=[policy.txt,environment.txt]; got none")
-    try:
+    with prefixed("corpus", CorpusError):
         examples = [example for source in config.corpus for example in read_corpus(source).examples]
         excluded = held_out_positions() | positions_of(config.exclude)
-    except CorpusError as error:
-        raise UserError(f"corpus: {error}") from error
     kept = list(exclude_positions([example for example in examples if example.completion], excluded))
     if not kept:
         raise UserError("corpus: expected labelled examples of positions that are not held out, got none")

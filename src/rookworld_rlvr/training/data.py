@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..board.fen import parse_fen, position_key
 from ..board.positions import count_games
-from ..errors import UserError
+from ..errors import UserError, prefixed
 from ..evaluation.mate_in_one import MateInOne, MateInOneConfig, read_mates
 from ..files import asset
 from ..tasks import Example, Task
@@ -141,12 +141,11 @@ def unseen_mates(config: MateInOneConfig, trained: Collection[str]) -> tuple[lis
     """Return the configured mates whose position is not in `trained`, and how many are in it. Raises UserError."""
     if not config.path:
         raise UserError("mate_in_one.path: expected a file, which suites=[mate_in_one] needs, got none")
-    try:
-        mates = read_mates(config.path)
-    except UnicodeDecodeError as error:
-        raise UserError(f"mate_in_one.path: expected text, got {config.path}: {error}") from error
-    except (ValueError, OSError) as error:
-        raise UserError(f"mate_in_one.path: {error}") from error
+    with prefixed("mate_in_one.path", ValueError, OSError):
+        try:
+            mates = read_mates(config.path)
+        except UnicodeDecodeError as error:
+            raise ValueError(f"expected text, got {config.path}: {error}") from error
     kept = [mate for mate in mates if position_key(parse_fen(mate.fen)) not in trained]
     return kept[: config.limit], len(mates) - len(kept)
 
@@ -179,10 +178,8 @@ def _keys(examples: Iterable[Example]) -> frozenset[str]:
 
 
 def _excluded(config: SourceConfig) -> frozenset[str]:
-    try:
+    with prefixed("data.exclude", CorpusError):
         return positions_of(config.exclude)
-    except CorpusError as error:
-        raise UserError(f"data.exclude: {error}") from error
 
 
 @cache
@@ -199,7 +196,5 @@ def _corpus(source: str, default_name: str, config: SourceConfig) -> Corpus:
     """Read a source up to the limit. Raises UserError."""
     if source == DEFAULT:
         return _shipped(default_name, config.limit)
-    try:
+    with prefixed("data", CorpusError):
         return read_corpus(source, split=config.split, limit=config.limit)
-    except CorpusError as error:
-        raise UserError(f"data: {error}") from error
