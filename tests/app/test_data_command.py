@@ -20,7 +20,7 @@ from rookworld_rlvr.app.generation import generate as generate_data
 from rookworld_rlvr.app.generation.workers import Game, Labelling, _labelled_game
 from rookworld_rlvr.board.evals import MATE_THRESHOLD_PAWNS
 from rookworld_rlvr.board.moves import is_mate
-from rookworld_rlvr.stockfish.engine import EngineConfig, EngineNotFoundError, find_engine
+from rookworld_rlvr.stockfish.engine import Engine, EngineConfig, EngineNotFoundError, find_engine
 from rookworld_rlvr.stockfish.uci import Limit
 from rookworld_rlvr.tasks.audit import audit
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus
@@ -390,7 +390,7 @@ def test_node_limit_is_recorded_and_not_mixed_with_a_depth_limit(
 @needs_engine
 def test_engine_killed_while_labelling_changes_no_row() -> None:
     labelling = Labelling(EngineConfig(), Limit(depth=5))
-    engine, over = labelling.open(), threading.Event()
+    engine, over = Engine(labelling.engine), threading.Event()
     plain = _labelled_game(7, 3, engine, labelling)
     assert isinstance(plain, Game) and len(plain.lines) > 20 and plain.restarts == 0
 

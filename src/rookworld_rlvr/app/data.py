@@ -20,6 +20,7 @@ from .arguments import OneLineParser
 from .generation.game_log import GameLogError
 from .generation.generate import (
     AUDITS,
+    CARD_FILE,
     Request,
     generate,
     given_games,
@@ -34,11 +35,7 @@ BOTH = "both"
 DEPTH, TIMEOUT_S = 4, 120
 
 
-class UsageError(ValueError):
-    """The arguments are invalid. The message is one line."""
-
-
-USER_ERRORS = (UsageError, UserError, CorpusError, EngineUnusableError, ScorerError, GameLogError, WorkerError, OSError)
+USER_ERRORS = (UserError, CorpusError, EngineUnusableError, ScorerError, GameLogError, WorkerError, OSError)
 
 
 def main(argv: list[str]) -> int:
@@ -164,15 +161,15 @@ def _audit(arguments: argparse.Namespace) -> None:
 
 
 def _check_copy(source: str, copy: Path) -> None:
-    """Raise UsageError unless `copy` can be written and is read in the same format as `source`."""
+    """Raise UserError unless `copy` can be written and is read in the same format as `source`."""
     suffix = Path(source).suffix if Path(source).is_file() else ".jsonl"
     same = copy.exists() and Path(source).exists() and copy.samefile(source)
     if same or copy.resolve() == Path(source).resolve():
-        raise UsageError(f"expected --fix to name another file than {source}, got {copy}")
+        raise UserError(f"expected --fix to name another file than {source}, got {copy}")
     if copy.is_dir() or not copy.parent.is_dir() or not os.access(copy.parent, os.W_OK):
-        raise UsageError(f"expected --fix to name a file in a folder that can be written to, got {copy}")
+        raise UserError(f"expected --fix to name a file in a folder that can be written to, got {copy}")
     if copy.suffix != suffix:
-        raise UsageError(f"expected --fix to name a {suffix} file like its source, got {copy}")
+        raise UserError(f"expected --fix to name a {suffix} file like its source, got {copy}")
 
 
 def _generate(arguments: argparse.Namespace) -> None:
@@ -193,7 +190,7 @@ def _generate(arguments: argparse.Namespace) -> None:
         held_out_fraction=arguments.held_out,
     )
     with bars({name: request.rows for task in request.tasks for name in (task.value, AUDITS[task])}) as report:
-        done = generate(request, report)
-    replaced = f"; engines replaced: {done.restarts}" if done.restarts else ""
-    where = f"{done.card.parent}, described in {done.card.name}"
+        restarts = generate(request, report)
+    replaced = f"; engines replaced: {restarts}" if restarts else ""
+    where = f"{request.folder}, described in {CARD_FILE}"
     print(f"{request.rows} rows of {' and '.join(request.tasks)}: {where}{replaced}")

@@ -20,7 +20,7 @@ from ...board.fen import parse_fen
 from ...board.positions import games_from_pgn, positions_from_file
 from ...files import make_folder, write_lines
 from ...provenance import digest
-from ...stockfish.engine import HASH_MIB, EngineConfig
+from ...stockfish.engine import HASH_MIB, Engine, EngineConfig
 from ...stockfish.pool import EnginePool
 from ...tasks import policy_fens
 from ...tasks.audit import audit
@@ -66,17 +66,10 @@ class Request:
     """Share of the positions whose rows are written to the held-out files."""
 
 
-@dataclass(frozen=True, slots=True)
-class Generated:
-    """Result of a request."""
+def generate(request: Request, progress: Progress) -> int:
+    """Write all files of `request`, the data card last; return the number of engine processes that were replaced.
 
-    card: Path
-    restarts: int
-    """Number of engine processes that were replaced. Replacements change no row and are not in the card."""
-
-
-def generate(request: Request, progress: Progress) -> Generated:
-    """Write all files of `request`; the data card is written last.
+    Replacements change no row and are not in the card.
 
     Resumes from finished games in the folder, which must have the same seed, engine and given games. Raises
     EngineUnusableError, GameLogError, WorkerError or OSError.
@@ -96,7 +89,7 @@ def generate(request: Request, progress: Progress) -> Generated:
         restarts += rows.restarts
         card[task.value] = _write_rows(request.folder, task, rows, partial(progress, AUDITS[task]))
     write_lines(request.folder / CARD_FILE, [json.dumps(card, indent=2)])
-    return Generated(request.folder / CARD_FILE, restarts)
+    return restarts
 
 
 def given_games(paths: Iterable[str]) -> tuple[tuple[str, ...], ...]:
@@ -186,7 +179,7 @@ def _write_rows(folder: Path, task: Task, rows: Rows, audited: Callable[[int], N
 
 def _engine_header(labelling: Labelling) -> dict[str, str | int]:
     """Return all settings on which the label of a position depends. Raises EngineUnusableError."""
-    with closing(labelling.open()) as engine:
+    with closing(Engine(labelling.engine)) as engine:
         name = engine.identity()
     limits = {name: value for name, value in asdict(labelling.limit).items() if value}
     return {"engine": name, **limits, "hash_mib": HASH_MIB}
@@ -215,9 +208,7 @@ def _card(task: Task, rows: Rows, report: AuditReport) -> dict[str, object]:
     return card | {"reward_classes": dict(sorted(rewards.items()))}
 
 
-def write_move_evals(
-    sources: Sequence[str], out: Path, config: EngineConfig, progress: Callable[[int], None] = lambda done: None
-) -> int:
+def write_move_evals(sources: Sequence[str], out: Path, config: EngineConfig, progress: Callable[[int], None]) -> int:
     """Write move evaluations of the positions of `P:` rows, each position once, in order. Return their number.
 
     A repeated call after an interrupt finds finished analyses in the engines' cache. Raises CorpusError, ScorerError,

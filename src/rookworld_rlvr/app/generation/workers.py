@@ -37,10 +37,6 @@ class Labelling:
     given: tuple[tuple[str, ...], ...] = ()
     """FENs of games from files, one tuple per game. They are the first games; their positions are only labelled."""
 
-    def open(self) -> Engine:
-        """Start an engine that evaluates every legal move. Raises EngineUnusableError."""
-        return Engine(self.engine)
-
 
 @dataclass(frozen=True, slots=True)
 class Game:
@@ -50,12 +46,6 @@ class Game:
     """Rows of the game: rendered move evaluations, or source, class and `A:` line, separated by tabs."""
     restarts: int = 0
     """Number of engine processes that were replaced during the game."""
-
-
-def transition_lines(seed: int, number: int) -> list[str]:
-    """Return the rows of environment game `number`."""
-    rng = random.Random(f"{Task.environment}-{seed}-{number}")
-    return [row.render() for row in transition_game(rng)]
 
 
 def move_evals_lines(seed: int, number: int, analyse: Analyse, given: Sequence[Sequence[str]] = ()) -> list[str]:
@@ -120,8 +110,9 @@ def _work(connection: Connection, seed: int, labelling: Labelling | None) -> Non
     with suppress(EOFError, ConnectionError):
         if labelling is None:
             while True:
-                connection.send(Game(transition_lines(seed, connection.recv())))
-        with closing(labelling.open()) as engine:
+                rng = random.Random(f"{Task.environment}-{seed}-{connection.recv()}")
+                connection.send(Game([row.render() for row in transition_game(rng)]))
+        with closing(Engine(labelling.engine)) as engine:
             while True:
                 connection.send(_labelled_game(seed, connection.recv(), engine, labelling))
 
