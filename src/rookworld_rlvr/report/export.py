@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from safetensors import safe_open
 
 from ..errors import UserError
@@ -16,6 +15,7 @@ from ..evaluation.keys import KEYS, SAMPLED, lower_is_better
 from ..files import make_folder, write_text
 from ..training.checkpoint import FOLDER, STATE_FILE, checkpoint_step, list_checkpoints
 from ..training.run_files import CONFIG_FILE
+from .page import template
 from .run_record import RunRecord, read_run
 from .summary import summarise_run
 
@@ -56,13 +56,7 @@ def model_card(run: RunRecord, *, step: int, name: str, parameters: int) -> Mode
         model_name=name,
         eval_results=[_result(key, measure) for key, measure in rows] or None,
     )
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "page"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    text = environment.get_template(TEMPLATE).render(
+    text = template(TEMPLATE, autoescape=False).render(
         name=name,
         run=run,
         step=step,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from ..evaluation.headline import HEADLINE, MATCH_ELO, headline_gains
@@ -15,7 +15,7 @@ from .boards import TranscriptBoards, draw
 from .curves import chart_data, marks
 from .learning_curve import learning_curve_svg
 from .run_record import RunRecord
-from .summary import Summary, summarise_run
+from .summary import Summary, interval_text, signed, summarise_run
 from .svg import board_svg, shared_shapes
 from .transcripts import Transcript
 
@@ -69,20 +69,13 @@ class RunPage:
 
 def render(runs: Sequence[RunRecord]) -> str:
     """Return the HTML page of these runs."""
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     curves = {
         "runs": [{"name": run.name, "marks": marks(run)} for run in runs],
         "charts": chart_data(runs),
     }
     per_run = max(1, TRANSCRIPTS // len(runs))
     shown = [one for number, run in enumerate(runs) for one in shown_transcripts(run, number, per_run)]
-    return environment.get_template("report.html.jinja").render(
+    return template("report.html.jinja", autoescape=True).render(
         title=f"{len(runs)} runs" if len(runs) > 1 else runs[0].name,
         runs=[_page(run) for run in runs],
         table=runs_table(runs) if len(runs) > 1 else [],
@@ -98,6 +91,18 @@ def render(runs: Sequence[RunRecord]) -> str:
         css=Markup(_text("report.css")),
         js=Markup(_text("report.js")),
     )
+
+
+def template(name: str, *, autoescape: bool) -> Template:
+    """Return a template of this package, which refuses to render an undefined value."""
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=autoescape,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name)
 
 
 def _text(name: str) -> str:
@@ -136,12 +141,12 @@ def _change(summary: Mapping[str, Any], key: str) -> Change | None:
     mark = next((part for part in ("worse", "better") if key in summary.get(part, [])), "")
     if key == MATCH_ELO:
         elo = summary.get("match", {}).get("elo")
-        return elo and Change(key, "", "", _signed(elo["value"], 0), _interval(elo, 0), mark, _bar(elo, 100.0))
+        return elo and Change(key, "", "", signed(elo["value"], 0), interval_text(elo, 0), mark, _bar(elo, 100.0))
     gain = summary.get("gain", {}).get(key)
     if not gain:
         return None
     before, after = (f"{float(summary[part][key]['value']):.3f}" for part in ("before", "after"))
-    return Change(key, before, after, _signed(gain["value"], 3), _interval(gain, 3), mark, _bar(gain, 0.1, key))
+    return Change(key, before, after, signed(gain["value"], 3), interval_text(gain, 3), mark, _bar(gain, 0.1, key))
 
 
 def _bar(gain: Mapping[str, Any], full: float, key: str = "") -> tuple[float, float, float]:
@@ -151,23 +156,15 @@ def _bar(gain: Mapping[str, Any], full: float, key: str = "") -> tuple[float, fl
     return ends[0], min(ends[1:]), max(ends[1:])
 
 
-def _signed(value: float | str, digits: int) -> str:
-    return f"{float(value):+.{digits}f}".replace("inf", "∞")
-
-
-def _interval(measure: Mapping[str, Any], digits: int) -> str:
-    return f"[{_signed(measure['low'], digits)}, {_signed(measure['high'], digits)}]"
-
-
 def runs_table(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
     """Return a row for each headline key that all runs have: each run's gain, and the mean gain with its interval."""
     rows = []
     for key, gains, (mean, low, high) in headline_gains([run.summary for run in runs]):
         digits = 0 if key == MATCH_ELO else 3
         worse = [key in run.summary["worse"] for run in runs]
-        each = [(_signed(gain["value"], digits), bad) for gain, bad in zip(gains, worse, strict=True)]
-        interval = _interval({"low": low, "high": high}, digits)
-        rows.append({"key": key, "each": each, "mean": _signed(mean, digits), "interval": interval})
+        each = [(signed(gain["value"], digits), bad) for gain, bad in zip(gains, worse, strict=True)]
+        interval = interval_text({"low": low, "high": high}, digits)
+        rows.append({"key": key, "each": each, "mean": signed(mean, digits), "interval": interval})
     return rows
 
 

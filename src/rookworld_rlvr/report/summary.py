@@ -65,12 +65,12 @@ def _match(summary: Mapping[str, Any]) -> str:
         return ""
     parts = ("better", "worse", "perhaps_worse")
     mark = next((part for part in parts if MATCH_ELO in summary.get(part, [])), _untested(match))
-    results = [f"{_signed(elo, 0, ' Elo')}, {mark.replace('_', ' ')}"]
+    results = [f"{_measured(elo, 0, ' Elo')}, {mark.replace('_', ' ')}"]
     if "score" in match:
         rules = f", by the rules alone {float(match['rules_score']['value']):.3f}" if "rules_score" in match else ""
         results.append(f"score {float(match['score']['value']):.3f}{rules}")
     if "normalised_elo" in match:
-        results.append(_signed(match["normalised_elo"], 0, " normalised Elo"))
+        results.append(_measured(match["normalised_elo"], 0, " normalised Elo"))
     if "likelihood_of_superiority" in match:
         results.append(f"likelihood of superiority {float(match['likelihood_of_superiority']):.3f}")
     if "pentanomial" in match:
@@ -94,7 +94,7 @@ def _endings(match: Mapping[str, Any]) -> str:
 def _change(summary: Mapping[str, Any], key: str) -> str:
     """Return a key's change, such as `policy/valid 0.900 → 0.950 (+0.050 [+0.030, +0.070])`."""
     before, after = (float(summary[part][key]["value"]) for part in ("before", "after"))
-    return f"{key} {before:.3f} → {after:.3f} ({_signed(summary['gain'][key], 3)})"
+    return f"{key} {before:.3f} → {after:.3f} ({_measured(summary['gain'][key], 3)})"
 
 
 def _perhaps(summary: Mapping[str, Any], key: str) -> str:
@@ -102,9 +102,18 @@ def _perhaps(summary: Mapping[str, Any], key: str) -> str:
     return f"{_change(summary, key)}, one-sided 5 % without correction; a loss of {seen:.3f} is found 4 times in 5"
 
 
-def _signed(measure: Mapping[str, Any], digits: int, unit: str = "") -> str:
-    value, low, high = (f"{float(measure[name]):+.{digits}f}".replace("inf", "∞") for name in ("value", "low", "high"))
-    return f"{value}{unit} [{low}, {high}]"
+def _measured(measure: Mapping[str, Any], digits: int, unit: str = "") -> str:
+    return f"{signed(measure['value'], digits)}{unit} {interval_text(measure, digits)}"
+
+
+def signed(value: float | str, digits: int) -> str:
+    """Return a value with its sign; `∞` stands for infinity."""
+    return f"{float(value):+.{digits}f}".replace("inf", "∞")
+
+
+def interval_text(measure: Mapping[str, Any], digits: int) -> str:
+    """Return the interval from `low` to `high`, such as `[-0.050, +0.030]`."""
+    return f"[{signed(measure['low'], digits)}, {signed(measure['high'], digits)}]"
 
 
 def _unchanged(summary: Mapping[str, Any]) -> str:

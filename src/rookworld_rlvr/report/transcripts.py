@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -58,16 +58,8 @@ def read_transcripts(path: Path) -> list[Transcript]:
 
 def of_run(line: Mapping[str, Any]) -> Transcript:
     """Return the transcript in a decoded line of rollouts.jsonl. Raises KeyError or ValueError if it is malformed."""
-    return Transcript(
-        task=Task(line["task"]),
-        prompt=line["prompt"],
-        completion=line["completion"],
-        expected=line["expected"],
-        failure=line["failure"],
-        step=line["step"],
-        reward=line["reward"],
-        parts=line["parts"],
-    )
+    values = {spec.name: line[spec.name] for spec in fields(Transcript)}
+    return Transcript(**values | {"task": Task(line["task"])})
 
 
 def _of_evaluation(line: Mapping[str, Any]) -> Transcript:
