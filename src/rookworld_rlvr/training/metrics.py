@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean
 
-from torch import Tensor
-
 from ..objective import zero_variance_fraction
 from ..rollout.generator import SampledCompletion
 from ..rollout.groups import Collected
@@ -46,27 +44,19 @@ class Metric:
     value: Value
 
 
-def _of_state(value: Callable[[StepContext], float | Mapping[str, float]]) -> Value:
-    return lambda _report, context: value(context)
-
-
-def _of_report(value: Callable[[StepReport], float]) -> Value:
-    return lambda report, _context: value(report)
-
-
 def _of_samples(value: Callable[[Collected], float | Mapping[str, float]]) -> Value:
     """Return a function of all sampled groups, trained on or not, that gives None if the step sampled none."""
-    return lambda report, _context: value(report.collection.sampled) if report.collection.sampled else None
+    return lambda report, _: value(report.collection.sampled) if report.collection.sampled else None
 
 
 def _of_advantages(value: Callable[[StepReport], float]) -> Value:
     """Return a function that gives None if the step ended before its advantages."""
-    return lambda report, _context: value(report) if report.advantages_PG.numel() else None
+    return lambda report, _: value(report) if report.advantages_PG.numel() else None
 
 
 def _of_tokens(value: Callable[[TokenTotals], float]) -> Value:
     """Return a function that gives None if no token was trained."""
-    return lambda report, _context: value(report.tokens) if report.tokens.count else None
+    return lambda report, _: value(report.tokens) if report.tokens.count else None
 
 
 def _kl_term(report: StepReport, _context: StepContext) -> float | None:
@@ -87,16 +77,12 @@ def _of_expected_value(report: StepReport, _context: StepContext) -> float | Non
 
 def _of_kl(value: Callable[[TokenTotals], float]) -> Value:
     """Return a function that gives None if the reference was not computed."""
-    return lambda report, _context: value(report.tokens) if report.tokens.kl_count else None
+    return lambda report, _: value(report.tokens) if report.tokens.kl_count else None
 
 
 def _of_engines(value: Callable[[EngineCounts], float | None]) -> Value:
     """Return a function that gives None if the step ended before scoring, or if the scorer has no engines."""
-    return lambda report, _context: None if report.collection.engine is None else value(report.collection.engine)
-
-
-def _seconds(phase: str) -> Value:
-    return lambda report, _context: report.times_s.get(phase)
+    return lambda report, _: None if report.collection.engine is None else value(report.collection.engine)
 
 
 def _completions(sampled: Collected) -> list[SampledCompletion]:
@@ -145,17 +131,9 @@ def _gated(report: StepReport) -> float:
     return max(0.0, 1 - used - zero_variance_fraction(report.collection.sampled.rewards_PG))
 
 
-def _cached(counts: EngineCounts) -> float | None:
-    return 1 - counts.searched / counts.positions if counts.positions else None
-
-
 def _engine_restarts(_report: StepReport, context: StepContext) -> float | None:
     counts = context.scorer.engine_counts()
     return None if counts is None else float(counts.restarts)
-
-
-def _magnitude(report: StepReport) -> Tensor:
-    return report.advantages_PG.abs()
 
 
 def _added_by_the_loop(_report: StepReport, _context: StepContext) -> None:
@@ -165,7 +143,7 @@ def _added_by_the_loop(_report: StepReport, _context: StepContext) -> None:
 # A key that ends in `/*` stands for a family, one key per task, component or reason.
 METRICS: dict[str, Metric] = {
     "loss": Metric("reward std", MEAN, "surrogate, KL and entropy terms, mean over updates", "around 0; no trend",
-        _of_report(lambda report: report.loss)),
+        lambda report, _: report.loss),
     "loss/surrogate": Metric("reward std", MEAN, "surrogate of a trained token, before the sampler's correction",
         "around 0; no trend",
         _of_tokens(lambda totals: totals.surrogate_sum / totals.count)),
@@ -178,7 +156,7 @@ METRICS: dict[str, Metric] = {
     "reward/mean": Metric("reward", MEAN, "mean over the step's completions", "rises",
         _of_samples(lambda sampled: float(sampled.rewards_PG.mean()))),
     "reward/task/*": Metric("reward", MEAN, "the mean reward of each task", "rises",
-        lambda report, _context: report.reward_by_task()),
+        lambda report, _: report.reward_by_task()),
     "reward/part/*": Metric("0-1", MEAN, "mean of a part where it applied (task/tier/part)", "rises",
         _of_samples(_parts)),
     "reward/penalized": Metric("reward", MEAN, "reward/mean less kl/coef times kl/reference", "rises",
@@ -188,7 +166,7 @@ METRICS: dict[str, Metric] = {
     "group/reward_std": Metric("reward", MEAN, "mean over groups of the population std", "above 0.02",
         _of_samples(lambda sampled: float(sampled.rewards_PG.std(-1, correction=0).mean()))),
     "group/zero_variance_fraction": Metric("fraction", MEAN, "groups of equal rewards", "below 0.5",
-        lambda report, _context: _zero_variance(report.collection.sampled)),
+        lambda report, _: _zero_variance(report.collection.sampled)),
     "group/gated_fraction": Metric("fraction", MEAN, "groups of unequal rewards that the outcome filter leaves out",
         "0 without the filter",
         _of_advantages(_gated)),
@@ -197,9 +175,9 @@ METRICS: dict[str, Metric] = {
     "reward/expected_value": Metric("0-1", MEAN, "expected value of the first candidate over all legal moves", "rises",
         _of_expected_value),
     "advantage/abs_mean": Metric("reward std", MEAN, "mean of |advantage|", "0.2 to 0.8",
-        _of_advantages(lambda report: float(_magnitude(report).mean()))),
+        _of_advantages(lambda report: float(report.advantages_PG.abs().mean()))),
     "advantage/abs_max": Metric("reward std", MAX, "largest |advantage|", "below 5, the clip",
-        _of_advantages(lambda report: float(_magnitude(report).max()))),
+        _of_advantages(lambda report: float(report.advantages_PG.abs().max()))),
     "kl/reference": Metric("nats per token", MEAN, "k3 estimate of KL(policy‖reference)", "0 at first, below 0.1",
         _of_kl(lambda totals: totals.kl_mean)),
     "kl/original": Metric("nats per token", MEAN, "k3 estimate of KL(policy‖starting model)",
@@ -212,7 +190,7 @@ METRICS: dict[str, Metric] = {
     "kl/max": Metric("nat", MAX, "largest k3 of a token", "rare spikes only",
         _of_kl(lambda totals: totals.kl_max)),
     "kl/coef": Metric("1", LAST, "coefficient in force, after warm-up", "as configured",
-        _of_report(lambda report: report.kl_coef)),
+        lambda report, _: report.kl_coef),
     "policy/logprob_mean": Metric("nat", MEAN, "mean log-prob of sampled tokens", "rises slowly",
         _of_tokens(lambda totals: totals.logprob_sum / totals.count)),
     "reference/logprob_mean": Metric("nat", MEAN, "the reference's mean log-prob of sampled tokens", "falls slowly",
@@ -231,27 +209,27 @@ METRICS: dict[str, Metric] = {
         _of_tokens(lambda totals: totals.corrected_sum / totals.count)),
     "sampler/staleness": Metric("steps", LAST, "steps by which the sampler's weights were older than the trained ones",
         "at most max_staleness",
-        _of_report(lambda report: report.collection.staleness)),
+        lambda report, _: report.collection.staleness),
     "reference/refreshes": Metric("refreshes", LAST, "refreshes of the reference so far", "as configured",
-        _of_state(lambda context: context.references.refreshes)),
+        lambda _, context: context.references.refreshes),
     "optim/lr": Metric("1", LAST, "learning rate of the update, backoffs included", "as scheduled",
-        _of_report(lambda report: report.lr)),
+        lambda report, _: report.lr),
     "optim/grad_norm": Metric("1", MAX, "norm of the gradient before clipping", "no trend; spikes are clipped",
-        _of_report(lambda report: report.grad_norm)),
+        lambda report, _: report.grad_norm),
     "optim/update_norm": Metric("1", SUM, "norm of the change of all weights, summed over updates", "above 0",
-        _of_report(lambda report: report.update_norm)),
+        lambda report, _: report.update_norm),
     "optim/updates": Metric("updates", SUM, "updates made in the step", "as configured",
-        _of_report(lambda report: report.updates)),
+        lambda report, _: report.updates),
     "recovery/skipped": Metric("faults", LAST, "faults so far", "0",
-        _of_state(lambda context: context.recovery.skipped)),
+        lambda _, context: context.recovery.skipped),
     "recovery/restores": Metric("restores", LAST, "restores of an earlier checkpoint so far", "0",
-        _of_state(lambda context: context.recovery.restores)),
+        lambda _, context: context.recovery.restores),
     "recovery/ineffective": Metric("steps", LAST, "steps in a row without effect", "0",
-        _of_state(lambda context: context.recovery.ineffective)),
+        lambda _, context: context.recovery.ineffective),
     "recovery/halvings": Metric("halvings", LAST, "times that the micro-batch was halved because memory ran out", "0",
-        _of_state(lambda context: context.recovery.halvings)),
+        lambda _, context: context.recovery.halvings),
     "recovery/lr_scale": Metric("1", LAST, "factor on the scheduled learning rate", "1",
-        _of_state(lambda context: context.recovery.lr_scale)),
+        lambda _, context: context.recovery.lr_scale),
     "rollout/truncated_fraction": Metric("fraction", MEAN, "completions cut by max_new_tokens", "below 0.02",
         _of_samples(lambda sampled: fmean(not done.finished for done in _completions(sampled)))),
     "rollout/length_mean": Metric("tokens", MEAN, "mean length of completions, end token included", "steady",
@@ -274,26 +252,26 @@ METRICS: dict[str, Metric] = {
         _of_engines(lambda counts: counts.positions)),
     "judge/engine_cached_fraction": Metric("fraction", MEAN, "share of those positions that no engine had to search",
         "any",
-        _of_engines(_cached)),
+        _of_engines(lambda counts: 1 - counts.searched / counts.positions if counts.positions else None)),
     "judge/engine_wait_s": Metric("s", SUM, "scoring that waited for engines", "well below time/generate_s",
         _of_engines(lambda counts: counts.wait_s)),
     "judge/engine_restarts": Metric("restarts", LAST, "engines that hung or died, replaced so far", "0",
         _engine_restarts),
     "time/generate_s": Metric("s", SUM, "sampling", "depends on the machine",
-        _seconds("generate")),
+        lambda report, _: report.times_s.get("generate")),
     "time/score_s": Metric("s", SUM, "scoring", "below 1 % of time/step_s",
-        _seconds("score")),
+        lambda report, _: report.times_s.get("score")),
     "time/train_s": Metric("s", SUM, "forward, backward, update", "depends on the machine",
-        _seconds("train")),
+        lambda report, _: report.times_s.get("train")),
     "time/step_s": Metric("s", SUM, "the whole step", "depends on the machine",
-        _seconds("step")),
+        lambda report, _: report.times_s.get("step")),
     "throughput/completions_per_s": Metric("1/s", MEAN, "completions of the step over time/step_s",
         "depends on the machine",
-        _of_report(lambda report: report.collection.sampled_completions / report.times_s["step"])),
+        lambda report, _: report.collection.sampled_completions / report.times_s["step"]),
     "memory/step_peak_gib": Metric("GiB", MAX, "the step's own peak, where the system tells it", "flat",
-        _of_report(lambda _report: step_peak_gib())),
+        lambda _report, _context: step_peak_gib()),
     "memory/peak_gib": Metric("GiB", MAX, "peak so far: resident on a CPU, allocated on CUDA", "flat",
-        _of_report(lambda _report: peak_memory_gib())),
+        lambda _report, _context: peak_memory_gib()),
 }  # fmt: skip
 
 
