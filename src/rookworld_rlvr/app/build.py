@@ -85,9 +85,11 @@ def build_unsaved_run(config: RunConfig) -> Run:
     world = join_world(config.distributed.kind, config.distributed.timeout_s, device)
     try:
         set_threads(config.threads or threads_of_a_rank(world))
-        _seed_everything(config.seed)
+        random.seed(config.seed)
+        torch.manual_seed(config.seed)
         data = _load_data(config)
-        _require_fitting_options(config)
+        if config.max_staleness and config.distributed.kind is not Distributed.none:
+            raise UserError(f"max_staleness: expected 0 with distributed, got {config.max_staleness}")
         prompts = PromptStream(data.train, config.data.mixture, config.seed)
         return _build(config, data, prompts, device, world)
     except BaseException as error:
@@ -128,12 +130,6 @@ def _build(config: RunConfig, data: Data, prompts: PromptStream, device: torch.d
     )
 
 
-def _seed_everything(seed: int) -> None:
-    """Seed Python's generator and torch's generators on all devices."""
-    random.seed(seed)
-    torch.manual_seed(seed)
-
-
 def _load_data(config: RunConfig) -> Data:
     """Load the rows of a run, and hold back those of the learning curve even if it is off. Raises UserError."""
     data = load_data(config.data, seed=config.seed, evaluation_rows_per_task=config.evaluation_rows)
@@ -150,12 +146,6 @@ def _load_data(config: RunConfig) -> Data:
         if share and not any(example.task is task for example in data.train):
             raise UserError(f"validation.rows: expected to leave training rows of task {task}, got none left")
     return data
-
-
-def _require_fitting_options(config: RunConfig) -> None:
-    """Raise UserError for options that exclude each other."""
-    if config.max_staleness and config.distributed.kind is not Distributed.none:
-        raise UserError(f"max_staleness: expected 0 with distributed, got {config.max_staleness}")
 
 
 def _new_folder(run: Run, label: str) -> Path:

@@ -12,8 +12,7 @@ from torch import Tensor
 from ..errors import UserError, first_line
 from ..files import replacing
 from ..model.batch import Batch
-from ..stability.faults import Fault, FaultKind
-from ..stability.recovery import RecoveryState
+from ..stability.faults import FaultKind
 from .all_moves import MoveBatch
 from .state import StepContext, StepReport
 
@@ -131,11 +130,3 @@ def _samples(report: StepReport) -> list[dict[str, Any]]:
 
 def _plain(batch: Batch | None) -> dict[str, Any] | None:
     return None if batch is None else {spec.name: getattr(batch, spec.name) for spec in fields(batch)}
-
-
-def describe(fault: Fault, state: RecoveryState) -> str:
-    """Return the reason for the end of the run, in one line."""
-    return (
-        f"{state.consecutive} faults in a row, {state.restores} restores so far; the last was {fault}. "
-        f"The learning rate was already scaled by {state.lr_scale:.3g}"
-    )

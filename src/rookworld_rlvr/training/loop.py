@@ -23,7 +23,7 @@ from .checkpoint import (
     set_rng_state,
 )
 from .checks import all_finite, first_bad_moment, first_bad_parameter
-from .diagnosis import describe, save_fault, write_diagnosis
+from .diagnosis import save_fault, write_diagnosis
 from .evaluations import validate
 from .health import watch
 from .metrics import step_metrics
@@ -166,7 +166,10 @@ def _after_fault(run: Run, report: StepReport, action: Action) -> None:
     line = f"step {report.step + 1}: {action}: {fault}"
     run.console.print(line, highlight=False, markup=False, soft_wrap=True)
     if action is Action.stop:
-        reason = describe(fault, state)
+        reason = (
+            f"{state.consecutive} faults in a row, {state.restores} restores so far; the last was {fault}. "
+            f"The learning rate was already scaled by {state.lr_scale:.3g}"
+        )
         _write_end(run, report, reason, batch)
         raise TrainingGaveUpError(f"{reason}; see {run.folder}/diagnosis.txt")
     if action is Action.restore:
