@@ -178,7 +178,6 @@ def _after_fault(run: Run, report: StepReport, action: Action) -> None:
 
 @on_rank_0("the diagnosis")
 def _write_end(run: Run, report: StepReport, reason: str, batch: Path | None) -> None:
-    """Write the diagnosis of a run that gives up."""
     write_diagnosis(run.folder, run.context, report, reason=reason, batch=batch)
 
 

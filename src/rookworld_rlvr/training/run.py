@@ -48,7 +48,6 @@ class Run:
 
     @property
     def config(self) -> RunConfig:
-        """Configuration of the run."""
         return self.context.config
 
     @property
