@@ -77,6 +77,12 @@ class SampledCompletion:
     """True if the completion ended by itself, not by the length limit."""
 
 
+Prompts = Sequence[tuple[int, ...]]
+"""Token ids of prompts."""
+Completions = list[list[SampledCompletion]]
+"""The completions of each prompt, in the prompts' order."""
+
+
 class GeneratorError(RuntimeError):
     """Failure of a generator: it returned no completions, or does not sample from the trainer's weights."""
 
@@ -88,7 +94,7 @@ class PromptLengthError(ValueError):
         super().__init__(f"expected a prompt shorter than the model's {positions} positions, got {length} tokens")
 
 
-def require_seeds(seeds: Sequence[int], prompts: Sequence[tuple[int, ...]], temperature: float) -> None:
+def require_seeds(seeds: Sequence[int], prompts: Prompts, temperature: float) -> None:
     """Raise ValueError unless each prompt has a seed. Greedy decoding needs none."""
     if temperature and len(seeds) != len(prompts):
         raise ValueError(f"expected a seed for each of {len(prompts)} prompts, got {len(seeds)}")
@@ -115,14 +121,8 @@ class Generator(Protocol):
         """Take over the trainer's weights. Called before every collection. Raises GeneratorError."""
 
     def generate(
-        self,
-        prompts: Sequence[tuple[int, ...]],
-        *,
-        group_size: int,
-        temperature: float,
-        seeds: Sequence[int] = (),
-        top_k: int = 0,
-    ) -> list[list[SampledCompletion]]:
+        self, prompts: Prompts, *, group_size: int, temperature: float, seeds: Sequence[int] = (), top_k: int = 0
+    ) -> Completions:
         """Return `group_size` completions of each prompt, in the prompts' order; temperature 0 is greedy.
 
         Above 0, each prompt's completions are sampled with its own one of the `seeds` and do not depend on the other
@@ -158,18 +158,12 @@ class TrainerModelGenerator(ABC):
         return checksum(self._model)
 
     def generate(
-        self,
-        prompts: Sequence[tuple[int, ...]],
-        *,
-        group_size: int,
-        temperature: float,
-        seeds: Sequence[int] = (),
-        top_k: int = 0,
-    ) -> list[list[SampledCompletion]]:
+        self, prompts: Prompts, *, group_size: int, temperature: float, seeds: Sequence[int] = (), top_k: int = 0
+    ) -> Completions:
         """See `Generator.generate`. Raises PromptLengthError if a prompt leaves the model no room to answer."""
         require_seeds(seeds, prompts, temperature)
         limit = self._config.max_new_tokens if temperature else 0
-        groups: list[list[SampledCompletion]] = [[] for _ in prompts]
+        groups: Completions = [[] for _ in prompts]
         size = max(1, self._config.batch_size // group_size)
         device = next(self._model.parameters()).device
         with evaluation_mode(self._model):
@@ -182,13 +176,11 @@ class TrainerModelGenerator(ABC):
         return groups
 
     @abstractmethod
-    def _most_padding(self, prompts: Sequence[tuple[int, ...]]) -> int:
+    def _most_padding(self, prompts: Prompts) -> int:
         """Return the maximum number of pads in the shortest of the prompts that are computed together."""
 
     @abstractmethod
-    def _sample(
-        self, prompts: Sequence[tuple[int, ...]], uniform_PGT: Tensor, temperature: float, top_k: int
-    ) -> list[SampledCompletion]:
+    def _sample(self, prompts: Prompts, uniform_PGT: Tensor, temperature: float, top_k: int) -> list[SampledCompletion]:
         """Return G completions of each prompt, group by group; each is sampled with T uniform numbers of its own."""
 
 
@@ -200,14 +192,8 @@ class VLLMBase(ABC):
     _positions: int
 
     def generate(
-        self,
-        prompts: Sequence[tuple[int, ...]],
-        *,
-        group_size: int,
-        temperature: float,
-        seeds: Sequence[int] = (),
-        top_k: int = 0,
-    ) -> list[list[SampledCompletion]]:
+        self, prompts: Prompts, *, group_size: int, temperature: float, seeds: Sequence[int] = (), top_k: int = 0
+    ) -> Completions:
         """See `Generator.generate`. Raises PromptLengthError if a prompt leaves the model no room to answer."""
         limits = [room_for(prompt, self._positions, self._config.max_new_tokens) for prompt in prompts]
         require_seeds(seeds, prompts, temperature)
@@ -217,7 +203,5 @@ class VLLMBase(ABC):
         return self._sample(prompts, parameters)
 
     @abstractmethod
-    def _sample(
-        self, prompts: Sequence[tuple[int, ...]], parameters: Sequence[dict[str, Any]]
-    ) -> list[list[SampledCompletion]]:
+    def _sample(self, prompts: Prompts, parameters: Sequence[dict[str, Any]]) -> Completions:
         """Return the completions of each prompt, sampled with its vLLM `parameters`."""

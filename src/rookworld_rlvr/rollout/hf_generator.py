@@ -4,7 +4,7 @@ A logits processor samples each token with the completion's own uniform number a
 seeds give the same tokens as in `static_generator`, apart from rounding.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
 from ..model.batch import MOST_PADDING, left_padded
-from .generator import PromptLengthError, SampledCompletion, TrainerModelGenerator, until_end
+from .generator import PromptLengthError, Prompts, SampledCompletion, TrainerModelGenerator, until_end
 from .sampling import inverse_cdf, top_k_logprobs
 
 
@@ -60,15 +60,13 @@ def _without_model_defaults(model: PreTrainedModel) -> Iterator[None]:
 class HFGenerator(TrainerModelGenerator):
     """Generator with transformers' `generate`, see `Generator`."""
 
-    def _most_padding(self, prompts: Sequence[tuple[int, ...]]) -> int:
+    def _most_padding(self, prompts: Prompts) -> int:
         """Return 0 if a prompt limits its completions: then they must not be limited by a longer prompt's pads."""
         fits = max(map(len, prompts), default=0) + self._config.max_new_tokens <= self._positions()
         return MOST_PADDING if fits else 0
 
     @torch.no_grad()
-    def _sample(
-        self, prompts: Sequence[tuple[int, ...]], uniform_PGT: Tensor, temperature: float, top_k: int
-    ) -> list[SampledCompletion]:
+    def _sample(self, prompts: Prompts, uniform_PGT: Tensor, temperature: float, top_k: int) -> list[SampledCompletion]:
         device, group_size = uniform_PGT.device, uniform_PGT.shape[1]
         tokens_BT, attention_BT = left_padded(prompts, self._pad_id, device)
         sampler = _Sampler(uniform_PGT.flatten(0, 1), temperature, top_k)

@@ -23,7 +23,7 @@ from ..model.batch import position_ids, right_padded
 from ..model.device import cores, is_accelerator, map_on_cores
 from ..model.sharded import is_sharded
 from ..model.shared_prefix import sharing, states
-from .generator import GeneratorBaseConfig, PromptLengthError, SampledCompletion, TrainerModelGenerator
+from .generator import GeneratorBaseConfig, PromptLengthError, Prompts, SampledCompletion, TrainerModelGenerator
 from .sampling import PromptLookup, inverse_cdf, top_k_logprobs
 from .static_cache import GroupLayout, PromptLayout
 
@@ -102,12 +102,10 @@ class StaticGenerator(TrainerModelGenerator):
         super().__init__(model, config, **others)
         self._echo_ids = None if echo_ids is None else torch.tensor(echo_ids)
 
-    def _most_padding(self, _prompts: Sequence[tuple[int, ...]]) -> int:
+    def _most_padding(self, _prompts: Prompts) -> int:
         return MOST_PADDING
 
-    def _sample(
-        self, prompts: Sequence[tuple[int, ...]], uniform_PGT: Tensor, temperature: float, top_k: int
-    ) -> list[SampledCompletion]:
+    def _sample(self, prompts: Prompts, uniform_PGT: Tensor, temperature: float, top_k: int) -> list[SampledCompletion]:
         """See `TrainerModelGenerator._sample`. On a CPU the prompts are divided among the cores."""
         device, group_size = uniform_PGT.device, uniform_PGT.shape[1]
 
@@ -142,7 +140,7 @@ class _Batch:
         self._device = next(self._model.parameters()).device
         self._pass_tokens = ACCELERATOR_PASS_TOKENS if is_accelerator(self._device) else PASS_TOKENS
 
-    def complete(self, prompts: Sequence[tuple[int, ...]], uniform_PGT: Tensor) -> list[SampledCompletion]:
+    def complete(self, prompts: Prompts, uniform_PGT: Tensor) -> list[SampledCompletion]:
         """Return G completions of each prompt, each drawn with T uniform numbers of its own."""
         self._begin(prompts, uniform_PGT)
         while self._counts.growing:
@@ -150,7 +148,7 @@ class _Batch:
             self._compact()
         return self._completions()
 
-    def _begin(self, prompts: Sequence[tuple[int, ...]], uniform_PGT: Tensor) -> None:
+    def _begin(self, prompts: Prompts, uniform_PGT: Tensor) -> None:
         """Compute the prompts and draw every completion's first token."""
         group_size = uniform_PGT.shape[1]
         tokens_PL, attention_PL = right_padded(prompts, self._pad_id, self._device)
