@@ -12,7 +12,7 @@ from typing import Any
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.files import make_folder, whole_lines
 from rookworld_rlvr.report.run_record import RunRecord, read_run
-from study import DOCS, Member, RunKey, declaration, names
+from study import DOCS, Member, RunKey, Study, declaration, names
 
 RESULTS = DOCS / "results.jsonl"
 # Number of last steps over which KL and reward of a run are averaged.
@@ -79,8 +79,12 @@ def kl_reached(run: RunRecord) -> float | None:
     return fmean(measured) if measured else None
 
 
-def is_finished(member: Member, results: Mapping[RunKey, Result]) -> bool:
-    """Return whether the member has a result. Raises UserError if its folder is of another declaration of the arm."""
+def is_finished(study: Study, member: Member, results: Mapping[RunKey, Result]) -> bool:
+    """Return whether the member has a result with the study's keys, which a run for another study may lack.
+
+    Raises UserError if its folder is of another declaration of the arm.
+    """
     if member.record()["overrides"] != list(member.overrides):
         raise UserError(f"{member.folder} was made by another declaration of this arm: rename the arm, or remove it")
-    return member.run_key in results
+    result = results.get(member.run_key)
+    return result is not None and {study.key, *study.guards} <= result.gain.keys()

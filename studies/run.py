@@ -60,7 +60,7 @@ def _study(argv: Sequence[str]) -> int:
     study = read_study(given.name)
     every = members(given.name, study)
     results = read_results()
-    missing = [member for member in every if not is_finished(member, results)]
+    missing = [member for member in every if not is_finished(study, member, results)]
     for member in [member for member in missing if member.run is not None]:
         # The command was killed after the end of the run and before its result was kept.
         keep_result(member)

@@ -52,15 +52,18 @@ class Positions(Sequence[MoveEvals]):
 def load_data(folder: Path, exclude: Sequence[str]) -> tuple[Positions, list[Example]]:
     """Return a folder's positions, each once, and its labelled `A:` rows, without held-out ones. Raises UserError.
 
-    `exclude`: files whose positions are left out, in addition to the held-out rows that ship with the package.
+    `exclude`: files whose positions are left out, beside the held-out rows that ship with the package. Positions
+    whose colour-flipped form is one of those are left out too.
     """
     try:
         excluded = held_out_positions() | positions_of(exclude)
+        # Training draws half of the positions with colours exchanged.
+        both_colours = excluded | {position_key(parse_fen(f"{key} 0 1").mirror()) for key in excluded}
         by_position = {_key(line): line for line in move_evals_lines(folder / "move_evals.tsv")}
         rows = read_corpus(folder / "environment.txt").examples
     except (CorpusError, ValueError, OSError) as error:
         raise UserError(f"data: {error}") from error
-    positions = Positions(line for key, line in by_position.items() if key not in excluded)
+    positions = Positions(line for key, line in by_position.items() if key not in both_colours)
     labelled = [row for row in rows if row.completion and row.task is Task.environment]
     transitions = list(exclude_positions(labelled, excluded))
     if not positions or not transitions:

@@ -104,9 +104,10 @@ def test_keys_of_few_rows_are_not_tested() -> None:
 def test_interval_over_seeds_is_at_least_as_wide_as_over_rows() -> None:
     gain = {"value": 0.02, "low": 0.003, "high": 0.037}
     assert gain_over_seeds(VALID, [gain] * 3) == pytest.approx((0.02, 0.003, 0.037))
-    # Each run plays its own games, so their error falls with the number of runs.
+    # Each run plays its own games: their error falls with the number of runs, and is not added to the spread.
     assert gain_over_seeds("match/elo", [gain] * 4) == pytest.approx((0.02, 0.0115, 0.0285))
     other = gain | {"value": 0.03}
+    assert gain_over_seeds("match/elo", [gain, other]) == seeds_interval([0.02, 0.03])
     mean, _, high = gain_over_seeds(VALID, [gain, other])
     assert high - mean == pytest.approx((0.017**2 + (12.706 * 0.005) ** 2) ** 0.5, rel=1e-3)
 

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -64,7 +65,7 @@ def test_wide_interval_is_undecided_and_estimates_needed_seeds(verdict: Callable
 def test_p_value_and_needed_seeds_of_three_differences(studies: SimpleNamespace) -> None:
     differences = [0.096, 0.085, 0.060]
     assert round(studies.page.seeds_p(differences), 3) == 0.017
-    assert studies.page.seeds_p([0.0, 0.0]) == 1.0 and studies.page.seeds_p([0.1, 0.1]) == 0.0
+    assert studies.page.seeds_p([0.0, 0.0]) == 1.0 and studies.page.seeds_p([0.1] * 5) == 0.0625
     assert studies.page.seeds_needed(differences, half=0.02) == 6
 
 
@@ -76,6 +77,11 @@ def test_gain_that_worsens_a_guard_metric_is_no(verdict: Callable[..., tuple[str
     word, why = verdict([-0.004, -0.005, -0.006], mates=[-0.10, -0.11, -0.12])
     assert word == "No" and GUARDS[0] in why and GUARDS[1] not in why
     assert verdict([-0.004, -0.005, -0.006], mates=[0.10, 0.11, 0.12])[0] == "Yes"
+
+
+def test_equal_losses_of_a_guard_count_no_more_than_unequal_ones(verdict: Callable[..., tuple[str, str]]) -> None:
+    gains, row = [-0.004, -0.005, -0.006], 1 / 49
+    assert verdict(gains, mates=[-row, -row, -row]) == verdict(gains, mates=[0.0, -row, -2 * row])
 
 
 def test_results_of_two_starting_models_are_refused(studies: SimpleNamespace) -> None:
@@ -143,3 +149,11 @@ def test_a_new_study_finds_the_results_of_an_arm_of_another(
     declared = "{question: new, source: nobody, comparison: b, smallest_effect: 1, arms: {a: [], b: [kl.coef=2]}}"
     Path("studies/a_new_one.yaml").write_text(declared)
     assert len(before) > 9 and found() == before
+
+
+def test_a_study_with_another_key_runs_its_members_again(studies: SimpleNamespace, monkeypatch: Any) -> None:
+    monkeypatch.chdir(ROOT)
+    study = studies.study.declaration("all_moves")
+    member, finished = studies.study.members("all_moves", study)[0], studies.results.read_results()
+    assert studies.results.is_finished(study, member, finished)
+    assert not studies.results.is_finished(replace(study, key="policy/legal_best_move"), member, finished)

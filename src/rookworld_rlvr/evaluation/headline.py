@@ -143,12 +143,17 @@ def gain_over_seeds(key: str, gains: Sequence[Mapping[str, Any]]) -> tuple[float
     """Return the mean gain of runs that differ only in their seed, and its 95 % interval, as (mean, low, high).
 
     `gains` are the entries of the runs' summaries. All runs share the held-out rows, so more runs do not reduce the
-    sampling error of the rows. They reduce that of the match, because each run plays its own games.
+    sampling error of the rows. Each run plays its own games: their sampling error is in the variance between runs
+    already, and is only the least width of the interval.
     """
     values = [float(gain["value"]) for gain in gains]
     errors = [(float(gain["high"]) - float(gain["low"])) / (2 * Z_95) for gain in gains]
     pooled = sqrt(fsum(error**2 for error in errors) / len(errors))
-    return seeds_interval(values, pooled / sqrt(len(errors)) if key == MATCH_ELO else pooled)
+    if key != MATCH_ELO:
+        return seeds_interval(values, pooled)
+    mean, low, high = seeds_interval(values)
+    half = Z_95 * pooled / sqrt(len(errors))
+    return (mean, min(low, mean - half), max(high, mean + half)) if isfinite(half) else (mean, low, high)
 
 
 def shown_first(gains: Mapping[str, object], worse_keys: Sequence[str]) -> list[str]:
