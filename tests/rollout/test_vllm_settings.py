@@ -119,6 +119,12 @@ def test_server_that_cannot_read_the_weights_folder_is_refused_at_once(
     assert worker.rookworld_token == ""
 
 
+def test_missing_weights_folder_is_named(policy: Policy) -> None:
+    config = GeneratorConfig(vllm=VLLMConfig(sync_folder="/nope"))
+    with pytest.raises(GeneratorError, match=r"^generator\.vllm\.sync_folder: expected a folder, got '/nope'$"):
+        VLLMServerGenerator(policy.model, config, "http://127.0.0.1:1", eos_id=EOS)
+
+
 def test_completion_is_cut_after_its_end_token() -> None:
     done = until_end([3, EOS, 4], [-0.1, -0.2, -0.3], EOS)
     assert (done.tokens, done.logprobs, done.finished) == ((3, EOS), (-0.1, -0.2), True)

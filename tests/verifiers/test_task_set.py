@@ -59,3 +59,14 @@ def test_task_set_can_be_limited_to_one_task() -> None:
 
     tasks = list(RookworldChessTaskset(RookworldChessConfig(task="environment", num_tasks=5)))
     assert [task.data.prompt_text[:2] for task in tasks] == ["A:"] * 5
+
+
+def test_any_number_of_tasks_is_spread_over_the_file() -> None:
+    from rookworld_chess.taskset import RookworldChessConfig, RookworldChessTaskset
+
+    def prompts(count: int) -> list[str]:
+        return [task.data.prompt_text for task in RookworldChessTaskset(RookworldChessConfig(num_tasks=count))]
+
+    every, most = prompts(10**6), prompts(6000)
+    assert len(most) == len(set(most)) == 6000 and every.index(most[3000]) == len(every) // 2
+    assert prompts(0) == []

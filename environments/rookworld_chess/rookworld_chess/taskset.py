@@ -55,5 +55,6 @@ class RookworldChessTaskset(vf.Taskset[RookworldChessTask, RookworldChessConfig]
 
     def load(self) -> Iterator[RookworldChessTask]:
         rows = [row for row in shipped_examples() if self.config.task in ("both", row.task)]
-        for row in rows[:: max(1, len(rows) // self.config.num_tasks)][: self.config.num_tasks]:
+        count = min(self.config.num_tasks, len(rows))
+        for row in (rows[i * len(rows) // count] for i in range(count)):
             yield RookworldChessTask(RookworldChessData(prompt=row.prompt, expected=row.completion or ""))

@@ -60,7 +60,12 @@ class WeightSnapshot:
     """
 
     def __init__(self, owner: WeightOwner, dtype: torch.dtype, sync_folder: str) -> None:
-        """Keep nothing yet. The file's folder is below `sync_folder`; if empty, below the temporary folder."""
+        """Keep nothing yet. The file's folder is below `sync_folder`; if empty, below the temporary folder.
+
+        Raises GeneratorError if `sync_folder` is no folder.
+        """
+        if sync_folder and not Path(sync_folder).is_dir():
+            raise GeneratorError(f"generator.vllm.sync_folder: expected a folder, got {sync_folder!r}")
         self.owner, self._dtype = owner, dtype
         self.expected = ExpectedWeights("", "", ())
         self._count = 0
