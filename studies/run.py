@@ -96,6 +96,10 @@ def run_members(waiting: Sequence[Member], processes: int) -> bool:
             for one in ended:
                 _conclude(one, INTERRUPTED if asked else one.process.returncode)
     finally:
+        # After an error here, members that still run save and end as after Ctrl-C.
+        for one in running:
+            one.process.send_signal(signal.SIGINT)
+            one.process.wait()
         for number, handler in before.items():
             signal.signal(number, handler)
     return not asked

@@ -1,6 +1,8 @@
-"""Study declarations: shipped ones load and compose, wrong ones are refused in one line with exit code 2."""
+"""Study declarations: shipped ones load and compose, wrong ones are refused in one line; the members are cleared up."""
 
 import re
+import signal
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -152,3 +154,20 @@ def test_every_arm_named_by_a_claim_is_declared(studies: SimpleNamespace, monkey
     assert len(named) >= 6
     for name, arms in named:
         assert set(re.findall(r"`([^`]+)`", arms)) <= set(studies.study.declaration(name).arms), name
+
+
+def test_an_error_of_the_study_ends_the_members_that_run(
+    studies: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(member: str) -> object:
+        if started:
+            raise OSError("no space left")
+        started.append(subprocess.Popen(["sleep", "60"]))
+        return studies.run.Running(member, started[0], 0.0)
+
+    monkeypatch.setattr(studies.run, "_start", start)
+    with pytest.raises(OSError, match="no space left"):
+        studies.run.run_members(["one", "two"], 2)
+    assert started[0].poll() == -signal.SIGINT
