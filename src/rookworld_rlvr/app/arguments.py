@@ -17,6 +17,13 @@ class OneLineParser(argparse.ArgumentParser):
         raise UserError(f"{self.prog.removeprefix('rookworld ')}: {message}")
 
 
+def positive(text: str) -> int:
+    """Return the number of an argument. Raises ArgumentTypeError, which argparse reports, for any below 1."""
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 on, got {text!r}")
+    return int(text)
+
+
 def warn_of_unfinished(*paths: str | Path) -> None:
     """Print a line on stderr for each path that is in the folder of an unfinished run."""
     # Imported here, because it imports torch, which these commands do not need to refuse an argument.

@@ -7,7 +7,7 @@ from ..errors import BAD_INPUT, DONE, INTERRUPTED, UserError
 from .arguments import groups
 from .process import prepare_process, run_process
 
-# A command's module is imported only when the command is called, because some commands, such as `data`, need no torch.
+# A command's module is imported only when the command is called: most import torch and transformers, which takes time.
 COMMANDS = {
     "train": "train by GRPO, with an evaluation before and after; train.sh runs smoke, then this",
     "smoke": "preflight checks and one real step on one prompt per task",
@@ -43,8 +43,9 @@ def main(argv: list[str]) -> int:
         print(_help(command))
         return DONE
     prepare_process()
-    module = importlib.import_module(f"{__package__}.{command}")
     try:
+        # Importing torch takes seconds, in which Ctrl-C must end the command like later.
+        module = importlib.import_module(f"{__package__}.{command}")
         code: int = module.main(arguments)
     except KeyboardInterrupt:
         print("rookworld: interrupted", file=sys.stderr)

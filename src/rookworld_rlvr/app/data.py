@@ -1,6 +1,7 @@
 """`rookworld data`: audit a file of rows, generate new rows, and write move evaluations of existing rows."""
 
 import argparse
+import math
 import os
 import sys
 from collections import Counter
@@ -13,10 +14,10 @@ from ..rewards import ScorerError
 from ..stockfish.engine import MAX_TIMEOUT_S, EngineConfig, EngineUnusableError
 from ..stockfish.uci import Limit
 from ..tasks.audit import audit, corrected_lines
-from ..tasks.corpus import CorpusError
+from ..tasks.corpus import POSITION_FILES, CorpusError
 from ..tasks.types import Task
 from ..training.data import held_out_positions, positions_of
-from .arguments import OneLineParser
+from .arguments import OneLineParser, positive
 from .generation.game_log import GameLogError
 from .generation.generate import (
     AUDITS,
@@ -67,9 +68,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_evals(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", metavar="FILE", nargs="+", help="rows whose P: prompts are evaluated")
-    parser.add_argument("--nodes", type=_positive, default=EngineConfig().nodes, metavar="N", help="nodes per position")
+    parser.add_argument("--nodes", type=positive, default=EngineConfig().nodes, metavar="N", help="nodes per position")
     parser.add_argument(
-        "--processes", type=_positive, default=1, metavar="K", help="number of processes; the result is the same"
+        "--processes", type=positive, default=1, metavar="K", help="number of processes; the result is the same"
     )
     parser.add_argument("--out", type=_gz, required=True, metavar="FILE.tsv.gz", help="file for rubric.move_evals=")
     parser.set_defaults(run=_evals)
@@ -83,14 +84,14 @@ def _add_audit(parser: argparse.ArgumentParser) -> None:
 
 def _add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task", choices=[*map(str, Task), BOTH], default=BOTH)
-    parser.add_argument("--rows", type=_positive, required=True, metavar="N", help="number of rows per task")
+    parser.add_argument("--rows", type=positive, required=True, metavar="N", help="number of rows per task")
     parser.add_argument("--seed", type=int, default=0, metavar="S")
     limit = parser.add_mutually_exclusive_group()
     limit.add_argument(
-        "--depth", type=_positive, default=DEPTH, metavar="D", help=f"depth of Stockfish in plies; default {DEPTH}"
+        "--depth", type=positive, default=DEPTH, metavar="D", help=f"depth of Stockfish in plies; default {DEPTH}"
     )
     limit.add_argument(
-        "--nodes", type=_positive, metavar="N", help="nodes of Stockfish per position, instead of a depth"
+        "--nodes", type=positive, metavar="N", help="nodes of Stockfish per position, instead of a depth"
     )
     parser.add_argument(
         "--timeout",
@@ -100,7 +101,7 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
         help=f"seconds without an answer after which an engine is replaced; default {TIMEOUT_S}",
     )
     parser.add_argument(
-        "--processes", type=_positive, default=1, metavar="K", help="number of processes; the rows are the same"
+        "--processes", type=positive, default=1, metavar="K", help="number of processes; the rows are the same"
     )
     parser.add_argument(
         "--out", type=Path, required=True, metavar="FOLDER", help="output folder; an interrupted call resumes there"
@@ -115,19 +116,17 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
 
 
 def _fraction(text: str) -> float:
-    if not 0 <= (value := float(text)) < 1:
-        raise argparse.ArgumentTypeError(f"expected from 0 and below 1, got {text!r}")
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 and below 1, got {text!r}")
     return value
 
 
-def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1 on, got {text!r}")
-    return int(text)
-
-
 def _timeout(text: str) -> int:
-    if (seconds := _positive(text)) > MAX_TIMEOUT_S:
+    if (seconds := positive(text)) > MAX_TIMEOUT_S:
         raise argparse.ArgumentTypeError(f"expected at most {MAX_TIMEOUT_S}, a day, got {text!r}")
     return seconds
 
@@ -142,6 +141,8 @@ def _gz(text: str) -> Path:
 def _evals(arguments: argparse.Namespace) -> None:
     config = EngineConfig(nodes=arguments.nodes, processes=arguments.processes)
     wanted = len(positions_with_moves(arguments.files))
+    if not wanted:
+        raise UserError(f"evals: expected P: prompts or positions in {', '.join(arguments.files)}, got none")
     with bars({"evaluations": wanted}, unit="positions") as report:
         count = write_move_evals(arguments.files, arguments.out, config, lambda done: report("evaluations", done))
     print(f"move evaluations of {count} positions, {config.nodes} nodes per position: {arguments.out}")
@@ -161,15 +162,21 @@ def _audit(arguments: argparse.Namespace) -> None:
 
 
 def _check_copy(source: str, copy: Path) -> None:
-    """Raise UserError unless `copy` can be written and is read in the same format as `source`."""
+    """Raise UserError unless `copy` can be written in the format that its name says.
+
+    The rows of positions, such as those of a PGN file, are written as JSON lines.
+    """
     suffix = Path(source).suffix if Path(source).is_file() else ".jsonl"
+    suffix = ".jsonl" if suffix in POSITION_FILES else suffix
     same = copy.exists() and Path(source).exists() and copy.samefile(source)
     if same or copy.resolve() == Path(source).resolve():
         raise UserError(f"expected --fix to name another file than {source}, got {copy}")
     if copy.is_dir() or not copy.parent.is_dir() or not os.access(copy.parent, os.W_OK):
         raise UserError(f"expected --fix to name a file in a folder that can be written to, got {copy}")
     if copy.suffix != suffix:
-        raise UserError(f"expected --fix to name a {suffix} file like its source, got {copy}")
+        raise UserError(
+            f"expected --fix to name a {suffix} file, which the rows of {source} are written to, got {copy}"
+        )
 
 
 def _generate(arguments: argparse.Namespace) -> None:
@@ -177,7 +184,7 @@ def _generate(arguments: argparse.Namespace) -> None:
     if arguments.nodes:
         # The timeout applies to a search of `engine.nodes` nodes, so both must agree.
         limit, engine = Limit(nodes=arguments.nodes), replace(engine, nodes=arguments.nodes)
-    with prefixed("--positions", ValueError):
+    with prefixed("--positions", ValueError, OSError):
         given = given_games(arguments.positions)
     request = Request(
         tasks=tuple(Task) if arguments.task == BOTH else (Task(arguments.task),),

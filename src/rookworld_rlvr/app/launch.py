@@ -58,6 +58,11 @@ def slurm_script(given: argparse.Namespace) -> str:
     for name in ("nodes", "processes", "cpus"):
         if getattr(given, name) < 1:
             raise UserError(f"launch slurm: --{name}: expected 1 or more, got {getattr(given, name)}")
+    for name in ("name", "time", "partition", "account"):
+        # A space would end the value, and a line break would add a line to the batch file.
+        text = getattr(given, name)
+        if text is not None and (not text.isprintable() or " " in text):
+            raise UserError(f"launch slurm: --{name}: expected printable text without spaces, got {text!r}")
     if given.gpus < 0 or given.restarts < 0:
         raise UserError(f"launch slurm: expected --gpus and --restarts from 0, got {given.gpus} and {given.restarts}")
     directives = {

@@ -23,7 +23,7 @@ def main(argv: list[str]) -> int:
         print(f"loading {', '.join(arguments.model or [MODEL])}…", flush=True)
         server = _server(arguments)
     except (UserError, OSError, OverflowError) as error:
-        print(f"rookworld: play: {error}", file=sys.stderr)
+        print(f"rookworld: play: {str(error).removeprefix('play: ')}", file=sys.stderr)
         return BAD_INPUT
     if not server.is_private:
         print(f"rookworld: play: every machine that reaches {arguments.host} can play", file=sys.stderr)

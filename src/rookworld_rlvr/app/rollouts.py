@@ -10,7 +10,7 @@ from ..report.boards import draw
 from ..report.terminal import transcript_view
 from ..report.transcripts import Transcript, read_transcripts
 from ..tasks import Task
-from .arguments import OneLineParser, warn_of_unfinished
+from .arguments import OneLineParser, positive, warn_of_unfinished
 
 # Width of two boards and a list of moves, in characters.
 WIDTH = 200
@@ -45,11 +45,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="rookworld rollouts", description=__doc__)
     parser.add_argument("path", metavar="RUN-OR-FILE", type=Path, help="a run's folder, or what evaluate output= wrote")
     parser.add_argument("--failed", action="store_true", help="only completions that were refused, illegal or wrong")
-    parser.add_argument("--task", type=Task, choices=list(Task), help="only this task")
+    parser.add_argument("--task", choices=[task.value for task in Task], help="only this task")
     parser.add_argument("--step", type=int, help="only this step")
     parser.add_argument("--reward", type=float, nargs=2, metavar=("LOW", "HIGH"), default=(float("-inf"), float("inf")))
     parser.add_argument("--by-reward", action="store_true", help="sort by reward, lowest first")
-    parser.add_argument("--most", type=int, default=20, help="maximum number shown (default 20)")
+    parser.add_argument("--most", type=positive, default=20, help="maximum number shown (default 20)")
     return parser
 
 

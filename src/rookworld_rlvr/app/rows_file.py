@@ -19,6 +19,13 @@ from ..files import append_lines, whole_lines, write_lines
 
 HEADER = "evaluation"
 MISSING = "nothing"
+# Sections of the header, and the entries that a comparison of two evaluations needs.
+SECTIONS = {
+    "config": {"seed"},
+    "facts": set[str](),
+    "software": set[str](),
+    "model": {"path", "parameters", "checksum"},
+}
 WRITTEN = tuple(spec.name for spec in fields(PromptAndCompletion))
 
 
@@ -84,6 +91,11 @@ def read_rows(path: Path) -> tuple[Any, dict[str, list[Row]]]:
 def read_finished(output: Path) -> tuple[Any, dict[str, list[Row]]]:
     """Return the header and the rows, by suite, of a finished evaluation. Raises UserError if it is not finished."""
     header, rows = read_rows(rows_path(output))
+    for section, names in SECTIONS.items():
+        found = header.get(section) if isinstance(header, dict) else None
+        if not isinstance(found, dict) or not names <= found.keys():
+            wanted = f"{section} with {', '.join(sorted(names))}" if names else section
+            raise UserError(f"expected a header with {wanted} in {rows_path(output)}, got {str(found)[:80]}")
     try:
         tables = json.loads(output.read_text(encoding="utf-8"))["suites"]
         expected = {name: table["rows"] for name, table in tables.items()}

@@ -26,6 +26,8 @@ def main(argv: list[str]) -> int:
 def _sft(config: SFTRunConfig, _raw: DictConfig) -> None:
     set_threads(config.threads)
     labelled = load_examples(config)
+    if not config.output.strip():
+        raise UserError(f"output: expected a folder, got {config.output!r}")
     folder = Path(config.output).expanduser()
     make_folder(folder, "output")
     if (folder / "config.json").exists() and not (folder / STATE_FILE).exists():

@@ -187,6 +187,8 @@ def saved_settings(path: Path) -> DictConfig:
         raise UserError(f"expected the run's configuration in {path}: {' '.join(str(error).split())}") from error
     if not isinstance(settings, DictConfig):
         raise UserError(f"expected the run's configuration in {path}, got a list")
+    if not settings:
+        raise UserError(f"expected the run's configuration in {path}, got an empty file")
     if "${" in (text := OmegaConf.to_yaml(settings)):
         line = next(line.strip() for line in text.splitlines() if "${" in line)
         raise UserError(f"expected plain values in {path}, got an interpolation: {line!r}")

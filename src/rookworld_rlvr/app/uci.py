@@ -5,11 +5,12 @@ import sys
 
 from ..errors import DONE
 from ..play.introduction import introduction
+from .arguments import OneLineParser
 
 
 def main(argv: list[str]) -> int:
     """Run the command and return its exit code. Raises UserError."""
-    parser = argparse.ArgumentParser(prog="rookworld uci", description=__doc__)
+    parser = OneLineParser(prog="rookworld uci", description=__doc__)
     parser.add_argument("--model", default="tiny", help="a folder, a hub name, or tiny, the model that ships (default)")
     parser.add_argument(
         "--threads", type=int, default=1, help="CPU threads (default 1, the fastest for a single position)"

@@ -125,7 +125,7 @@ def _read_games(path: Path) -> Iterator[tuple[chess.pgn.Game, int, bool]]:
 
 
 def _read_game(text: "_NumberedText", path: Path) -> tuple[chess.pgn.Game | None, bool]:
-    builder = _StrictGameBuilder(text, path)
+    builder = _NumberedGameBuilder(text, path)
     return chess.pgn.read_game(cast(TextIO, text), Visitor=lambda: builder), builder.has_result
 
 
@@ -142,8 +142,15 @@ class _NumberedText:
         return line
 
 
-class _StrictGameBuilder(chess.pgn.GameBuilder[chess.pgn.Game]):
+class StrictGameBuilder(chess.pgn.GameBuilder[chess.pgn.Game]):
     """Game builder that raises an error that python-chess would only record, keeping the moves before it."""
+
+    def handle_error(self, error: Exception) -> None:
+        raise ValueError(f"expected a game of legal moves, got {error}") from error
+
+
+class _NumberedGameBuilder(StrictGameBuilder):
+    """Strict game builder that names the line of an error and knows whether the game has a result."""
 
     def __init__(self, text: _NumberedText, path: Path) -> None:
         super().__init__()

@@ -14,8 +14,9 @@ from typing import Any
 import chess
 import chess.pgn
 
-from ..board.fen import parse_fen
+from ..board.fen import parse_fen, require_valid_fen
 from ..board.moves import is_legal_uci, is_mate
+from ..board.positions import StrictGameBuilder
 from ..tasks.policy import render_policy_prompt
 from .completions import CHUNK_ROWS
 from .keys import with_slices
@@ -70,7 +71,7 @@ def _mate(row: object, where: str) -> MateInOne:
     try:
         if not isinstance(row, dict):
             raise ValueError("no object")
-        board, best = parse_fen(str(row["fen"])), str(row["best"])
+        board, best = require_valid_fen(str(row["fen"])), str(row["best"])
     except (ValueError, KeyError) as error:
         raise ValueError(f"expected an object with fen and best at {where}, got {row!r}: {error}") from error
     if not is_mate(board, best):
@@ -88,7 +89,8 @@ def _json_rows(text: str, path: Path) -> Iterator[tuple[str, object]]:
 def _decoded(text: str, where: Path | str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
+    # A number of thousands of digits raises a plain ValueError.
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"expected JSON at {where}, got {error}") from error
 
 
@@ -103,7 +105,7 @@ def _bigbench_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, str]]
     for number, example in enumerate(task["examples"], start=1):
         where = f"{path}, example {number}"
         try:
-            game = chess.pgn.read_game(io.StringIO(example["input"]))
+            game = chess.pgn.read_game(io.StringIO(example["input"]), Visitor=StrictGameBuilder)
             board = game.end().board() if game else chess.Board()
             yield where, {"fen": board.fen(), "best": board.parse_san(example["target"]).uci()}
         except (ValueError, KeyError, TypeError) as error:

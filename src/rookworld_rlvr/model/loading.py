@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
@@ -84,7 +83,8 @@ def load_policy(config: ModelConfig, device: torch.device, precision: Precision)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         model = _load_model(config, source, device)
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+    # transformers reads the user's files, and damaged ones raise errors of any kind.
+    except Exception as error:
         reason = first_line(error)
         raise UserError(f"model.path: expected a causal language model, got {source}: {reason}") from error
     # transformers 5 silently builds an empty tokenizer if its files are missing.
@@ -127,11 +127,13 @@ def _load_model(config: ModelConfig, source: str, device: torch.device) -> Any:
         dtype=torch.float32,
         attn_implementation=kernel.value,
         output_loading_info=True,
+        # Otherwise transformers raises an error of many lines.
+        ignore_mismatched_sizes=True,
         trust_remote_code=False,
     )
     model, info = loaded_model
-    if info["missing_keys"] or info["mismatched_keys"]:
-        raise ValueError(f"weights missing or misshapen: {sorted(map(str, info['missing_keys']))[:3]}")
+    if wrong := [*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])]:
+        raise ValueError(f"weights missing or misshapen: {', '.join(sorted(map(str, wrong))[:3])}")
     return model
 
 

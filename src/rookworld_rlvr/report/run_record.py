@@ -9,7 +9,10 @@ from typing import Any
 from ..errors import UserError
 from ..files import whole_lines
 from ..training.run_files import CONFIG_FILE, METRICS_FILE, ROLLOUTS_FILE, SUMMARY
-from .transcripts import Transcript, of_run
+from .transcripts import Transcript, of_run, reason
+
+# Sections of the summary that have an object per key.
+TABLES = ("before", "after", "gain")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +40,35 @@ def read_run(folder: Path) -> RunRecord:
     def read(name: str, parse: Callable[[Path], Any]) -> Any:
         try:
             return parse(resolved / name)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"expected a file of a run at {folder / name}, got {error!r}") from error
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise UserError(f"expected a file of a run at {folder / name}, got {reason(error)}") from error
 
     return RunRecord(
         name=f"{resolved.parent.name}/{resolved.name}",
         config=read(CONFIG_FILE, lambda path: path.read_text(encoding="utf-8")),
-        summary=read(SUMMARY, lambda path: json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}),
-        metrics=read(METRICS_FILE, lambda path: [json.loads(line) for line in whole_lines(path)]),
+        summary=read(SUMMARY, _summary),
+        metrics=read(METRICS_FILE, lambda path: [_metrics(line) for line in whole_lines(path)]),
         transcripts=read(ROLLOUTS_FILE, lambda path: [of_run(json.loads(line)) for line in whole_lines(path)]),
     )
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    """Return the contents of summary.json, empty without the file. Raises ValueError for contents of another shape."""
+    summary = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if not isinstance(summary, dict):
+        raise ValueError(f"expected an object, got {str(summary)[:80]}")
+    for name in TABLES:
+        table = summary.get(name, {})
+        if not isinstance(table, dict) or not all(isinstance(entry, dict) for entry in table.values()):
+            raise ValueError(f"expected an object of objects as {name}, got {str(table)[:80]}")
+    return summary
+
+
+def _metrics(line: str) -> dict[str, float]:
+    """Return the metrics of a step. Raises ValueError for a line of another shape."""
+    values = json.loads(line)
+    if not isinstance(values, dict) or "step" not in values:
+        raise ValueError(f"expected an object with a step, got {line[:80]!r}")
+    if wrong := [key for key, value in values.items() if not isinstance(value, (int, float))]:
+        raise ValueError(f"expected a number as {wrong[0]}, got {str(values[wrong[0]])[:80]!r}")
+    return values

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, first_line
 from ..evaluation.suite import SuiteName
 from ..files import whole_lines
 from ..tasks import ParseFailure, Task, parse_prompt
@@ -49,16 +49,29 @@ def read_transcripts(path: Path) -> list[Transcript]:
     try:
         lines = [json.loads(line) for line in whole_lines(file)]
         transcripts = [_of_evaluation(line) if "values" in line else of_run(line) for line in lines if "prompt" in line]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"expected a run's transcripts or an evaluation's rows in {file}, got {error!r}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        wanted = f"a run's transcripts or an evaluation's rows in {file}"
+        raise UserError(f"expected {wanted}, got {reason(error)}") from error
     if not transcripts:
         raise UserError(f"expected transcripts in {file}, got none: games have no prompts, nor rows of older versions")
     return transcripts
 
 
+def reason(error: Exception) -> str:
+    """Return the kind and the message of an error. A representation would contain all bytes that are no text."""
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
 def of_run(line: Mapping[str, Any]) -> Transcript:
-    """Return the transcript in a decoded line of rollouts.jsonl. Raises KeyError or ValueError if it is malformed."""
+    """Return the transcript in a decoded line of rollouts.jsonl.
+
+    Raises KeyError, TypeError or ValueError if it is malformed.
+    """
     values = {spec.name: line[spec.name] for spec in fields(Transcript)}
+    texts = isinstance(values["prompt"], str) and isinstance(values["completion"], str)
+    if not texts or not isinstance(values["parts"], dict):
+        raise ValueError("expected texts as prompt and completion, and an object as parts")
+    parse_prompt(values["prompt"])
     return Transcript(**values | {"task": Task(line["task"])})
 
 

@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -93,7 +92,7 @@ def load_checkpoint(folder: Path, context: StepContext) -> int:
         _load_training_state(context, state)
         context.guards.load_state_dict(state["guards"])
         context.recovery.load_state_dict(state["recovery"])
-    except (ValueError, KeyError, RuntimeError) as error:
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
         raise _unreadable_checkpoint_error(folder, error) from error
     return int(state["step"])
 
@@ -205,7 +204,10 @@ def _read(folder: Path) -> dict[str, Any]:
     try:
         # Only tensors and plain values: unpickling anything else could run code by whoever wrote the file.
         state: dict[str, Any] = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, UnpicklingError) as error:
+        if not isinstance(state, dict):
+            raise ValueError(f"expected a dictionary in {STATE_FILE}, got {type(state).__name__}")
+    # An unpickler that reads damaged bytes may raise any exception.
+    except Exception as error:
         raise _unreadable_checkpoint_error(folder, error) from error
     return state
 

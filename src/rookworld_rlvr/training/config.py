@@ -79,9 +79,14 @@ class StepConfig:
 
     def __post_init__(self) -> None:
         if self.prompts_per_step < 1 or self.group_size < 2:
-            raise ValueError("objective: expected prompts_per_step from 1 and group_size from 2")
+            raise ValueError(
+                "objective: expected prompts_per_step from 1 and group_size from 2, got "
+                f"{self.prompts_per_step} and {self.group_size}"
+            )
         if self.epochs < 1 or self.minibatches < 1:
-            raise ValueError("objective: expected epochs and minibatches from 1")
+            raise ValueError(
+                f"objective: expected epochs and minibatches from 1, got {self.epochs} and {self.minibatches}"
+            )
         if not 0 <= self.entropy_coef < math.inf:
             raise ValueError(f"objective.entropy_coef: expected a finite number from 0 up, got {self.entropy_coef}")
         if not 0 <= self.all_moves_coef < math.inf:
@@ -227,7 +232,10 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.checkpoint_every < 1 or self.keep_checkpoints < 1:
-            raise ValueError("expected steps, checkpoint_every and keep_checkpoints of at least 1")
+            raise ValueError(
+                "expected steps, checkpoint_every and keep_checkpoints of at least 1, got "
+                f"{self.steps}, {self.checkpoint_every} and {self.keep_checkpoints}"
+            )
         if abs(self.seed) >= 2**63:
             raise ValueError(f"seed: expected a number of at most 63 bits, got {self.seed}")
         if self.max_staleness not in (0, 1):
@@ -240,8 +248,13 @@ class RunConfig:
             raise ValueError(f"start_share: expected a number from 0 and below 1, got {self.start_share}")
         if self.evaluation_nodes < 0:
             raise ValueError(f"evaluation_nodes: expected 0 or more, got {self.evaluation_nodes}")
-        if self.max_minutes < 0 or self.evaluation_rows < 0 or self.rollouts_every < 0:
-            raise ValueError("expected max_minutes, evaluation_rows and rollouts_every from 0 up")
+        if not 0 <= self.max_minutes < math.inf:
+            raise ValueError(f"max_minutes: expected from 0 up, got {self.max_minutes}")
+        if self.evaluation_rows < 0 or self.rollouts_every < 0:
+            raise ValueError(
+                "expected evaluation_rows and rollouts_every from 0 up, got "
+                f"{self.evaluation_rows} and {self.rollouts_every}"
+            )
         by_token = self.objective.mismatch.mode in (MismatchMode.token_truncate, MismatchMode.token_mask)
         if self.objective.loss is LossKind.gspo and by_token:
             raise ValueError(

@@ -74,7 +74,8 @@ def load_fault(path: Path) -> dict[str, Any]:
     except UnpicklingError as error:
         # torch's message is left out, because it advises loading the file without the safeguard.
         raise UserError(f"inspect: expected a batch that a run saved under {FAULTS}/, got another: {path}") from error
-    except (OSError, RuntimeError, EOFError, TypeError, ValueError) as error:
+    # An unpickler that reads damaged bytes may raise any exception.
+    except Exception as error:
         reason = first_line(error)
         raise UserError(f"inspect: expected a batch that a run saved under {FAULTS}/, got {path}: {reason}") from error
     return saved

@@ -203,7 +203,10 @@ def _record(run: Run, report: StepReport, validation: Mapping[str, float], *, wi
         sink.write(step, metrics)
     if with_transcripts and run.context.world.is_rank_0:
         transcripts = kept_transcripts(report)
-        append_lines(run.folder / ROLLOUTS_FILE, map(json.dumps, transcripts))
+        path = run.folder / ROLLOUTS_FILE
+        # It exists from the first step on, even if that step sampled nothing.
+        path.touch()
+        append_lines(path, map(json.dumps, transcripts))
         for sink in run.sinks:
             sink.show(step, transcripts)
 

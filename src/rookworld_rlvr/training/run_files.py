@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..files import try_lock, write_text
+from ..files import try_lock, whole_lines, write_lines
 from ..rollout.groups import Group, Sample
 from .state import StepReport
 
@@ -85,16 +85,25 @@ def _is_locked(folder: Path) -> bool:
         return True
 
 
+def lines_until(path: Path, step: int) -> list[str]:
+    """Return the lines of a run's file up to `step`; empty without the file. Raises UserError for a malformed line."""
+    kept = []
+    for number, line in enumerate(whole_lines(path), start=1):
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise UserError(f"expected a JSON object with a step at {path}:{number}, got {line[:80]!r}") from error
+    return kept
+
+
 def cut_lines(path: Path, step: int) -> None:
     """Remove the lines of steps after `step`, which a resumed run writes again, and an incomplete last line.
 
-    An absent file stays absent.
+    An absent file stays absent. Raises UserError for a malformed line.
     """
-    if not path.is_file():
-        return
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
-    write_text(path, "".join(kept))
+    if path.is_file():
+        write_lines(path, lines_until(path, step))
 
 
 def transcript(step: int, group: Group, sample: Sample) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, first_line
 from ..evaluation import Row
 from ..evaluation.amplification import amplification
 from ..evaluation.headline import Changes, changes
@@ -36,6 +36,7 @@ from .run_files import (
     ROLLOUTS_FILE,
     SUMMARY,
     cut_lines,
+    lines_until,
     locked,
 )
 
@@ -190,7 +191,10 @@ def _needs_first_score(run: Run) -> bool:
 def _resume(run: Run, checkpoint: Any) -> tuple[int, list[Row]]:
     path, world = run.folder / BEFORE_ROWS, run.context.world
     steps_done = world.barrier(lambda: load_checkpoint(checkpoint, run.context), "the checkpoint")
-    values = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+    try:
+        values = [dict(json.loads(line)) for line in whole_lines(path)]
+    except (ValueError, TypeError) as error:
+        raise UserError(f"resume: expected a JSON object per line in {path}, got {first_line(error)}") from error
     evaluated_items = items(run)
     # A run of an older version does not say how it measured.
     measured = values.pop(0)[MEASURED] if values and MEASURED in values[0] else ""
@@ -213,6 +217,9 @@ def _truncate_files(run: Run, steps_done: int) -> None:
 
     The summary goes too, so the run counts as unfinished until it has ended again.
     """
+    for name in (METRICS_FILE, ROLLOUTS_FILE):
+        # A malformed line is refused before anything is removed.
+        lines_until(run.folder / name, steps_done)
     for name in (DIAGNOSIS, SUMMARY):
         (run.folder / name).unlink(missing_ok=True)
     remove(folder for folder in list_checkpoints(run.folder) if checkpoint_step(folder) > steps_done)
