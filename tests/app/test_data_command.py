@@ -530,4 +530,4 @@ def test_corrected_copy_of_a_hub_data_set_may_exist(tmp_path: Path) -> None:
 
 def test_held_out_share_of_1_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     error = one_line_refusal(capsys, "generate", "--rows", 5, "--held-out", 1, "--out", tmp_path)
-    assert "expected from 0 and below 1, got '1'" in error
+    assert "expected a number from 0 and below 1, got '1'" in error
