@@ -120,6 +120,8 @@ def test_a_move_shares_no_token_with_its_neighbours() -> None:
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(st.text(alphabet=string.printable, max_size=60))
 def test_printable_ascii_round_trips(text: str) -> None:
+    # That text is the end token, which decoding leaves out.
+    assume(TOKENIZER.eos_token not in text)
     assert text_of(ids(text)) == text
 
 

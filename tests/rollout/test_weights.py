@@ -42,7 +42,7 @@ def test_a_model_with_a_missing_weight_is_refused(tmp_path: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     del weights["model.norm.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(UserError, match=r"weights missing or misshapen: \['model.norm.weight'\]"):
+    with pytest.raises(UserError, match=r"weights missing or misshapen: model\.norm\.weight$"):
         load_policy(ModelConfig(path=str(folder)), torch.device("cpu"), Precision.fp32)
 
 
