@@ -120,8 +120,8 @@ def test_a_move_shares_no_token_with_its_neighbours() -> None:
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(st.text(alphabet=string.printable, max_size=60))
 def test_printable_ascii_round_trips(text: str) -> None:
-    # That text is the end token, which decoding leaves out.
-    assume(TOKENIZER.eos_token not in text)
+    # Decoding leaves out the end token, and adds up adjacent counts of empty squares: "11/" becomes "2/".
+    assume(TOKENIZER.eos_token not in text and not re.search("[1-8]{2}", text))
     assert text_of(ids(text)) == text
 
 
