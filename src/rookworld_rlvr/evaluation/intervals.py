@@ -104,7 +104,7 @@ def seeds_interval(values: Sequence[float], row_error: float = 0.0) -> tuple[flo
     """Return the mean over runs and its 95 % interval, as (mean, low, high). Raises ValueError below two runs.
 
     The interval is mean ± √(a² + b²). The variance between k runs contributes a = t·s/√k by Student's t. The sampling
-    of rows or games contributes b = z·row_error, where `row_error` is the standard error that it causes in the mean.
+    of rows contributes b = z·row_error, where `row_error` is the standard error that it causes in the mean.
     So the interval is never narrower than the one over rows. If a value is infinite, the interval is (−∞, ∞).
 
     >>> [round(number, 3) for number in seeds_interval([0.096, 0.085, 0.060])]

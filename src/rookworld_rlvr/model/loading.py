@@ -25,7 +25,7 @@ TINY = "tiny"
 HEAD_BOUND, TRIED_LOGIT = 1e-3, 30.0
 # Largest difference between the states of packed and of padded rows, as a share of the largest state.
 PACKING_BOUND = 1e-3
-# Prompt, its tokens and those of its completion: rows that share prompts, to try packing with.
+# Rows with which packing is tried: index of the prompt, number of its tokens, number of the completion's tokens.
 TRIED_ROWS = ((0, 5, 4), (0, 5, 2), (1, 3, 6), (1, 3, 1))
 
 
@@ -194,9 +194,10 @@ def _check_head(model: PreTrainedModel, source: str) -> None:
 
 @torch.no_grad()
 def shares_prompts(policy: Policy) -> bool:
-    """Return True if completions can share a computed prompt: a trial with packed rows gives the states of padded ones.
+    """Return True if completions can share a computed prompt. Two short passes find this out.
 
-    Some models do not pass our arguments to the attention function, or have values of another width than their keys.
+    Packed rows must have the same states as padded rows. They do not if a model passes other arguments to its attention
+    function, or if its values have another width than its keys; then the packed pass usually raises an error.
     """
     if not sees_all_before(policy.model):
         return False
@@ -215,7 +216,7 @@ def shares_prompts(policy: Policy) -> bool:
             raise
         except (RuntimeError, TypeError):
             return False
-    # Of NaN nothing can be said; it is found by the preflight checks.
+    # NaN weights pass here. The preflight checks find them.
     return not float((packed - padded).abs().max() / padded.abs().max()) > PACKING_BOUND
 
 

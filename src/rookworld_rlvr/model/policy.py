@@ -33,7 +33,7 @@ class Policy:
     precision: Precision = Precision.fp32
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     shares: bool = False
-    """True if completions can share a computed prompt, as `model.loading` tried."""
+    """True if completions can share a computed prompt, see `model.loading.shares_prompts`."""
     packs: bool = False
     """True if rows are packed (see `model.packed`); otherwise they are padded on the right."""
 

@@ -47,9 +47,9 @@ AttentionInterface.register(NAME, _attention)
 
 
 def sees_all_before(model: PreTrainedModel) -> bool:
-    """Return True if the model's config says that its attention can be replaced and that each token sees all before it.
+    """Return True if the model's config declares a replaceable attention in which each token sees all tokens before it.
 
-    `model.loading` tries whether the replaced attention gives the same states; a few tokens cannot show a window.
+    The trial in `model.loading` cannot replace this check, because its rows are shorter than an attention window.
     """
     config = model.config.get_text_config()
     windowed = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)

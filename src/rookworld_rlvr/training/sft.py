@@ -44,8 +44,8 @@ class SFTConfig:
     log_every: int = 50
 
     def __post_init__(self) -> None:
-        if min(self.steps, self.batch_size, self.warmup_steps, self.save_every, self.log_every) < 1:
-            counts = (self.steps, self.batch_size, self.warmup_steps, self.save_every, self.log_every)
+        counts = (self.steps, self.batch_size, self.warmup_steps, self.save_every, self.log_every)
+        if min(counts) < 1:
             raise ValueError(f"expected steps, batch_size, warmup_steps, save_every and log_every from 1, got {counts}")
         if not 0 < self.lr < math.inf or not 0 <= self.weight_decay < math.inf:
             raise ValueError(f"expected lr above 0 and weight_decay from 0, got {self.lr} and {self.weight_decay}")

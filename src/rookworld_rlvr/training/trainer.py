@@ -14,7 +14,7 @@ from ..evaluation import Row
 from ..evaluation.amplification import amplification
 from ..evaluation.headline import Changes, changes
 from ..evaluation.table import json_number
-from ..files import point, whole_lines, write_json, write_text
+from ..files import point, whole_lines, write_json, write_lines, write_text
 from ..model.weights import checksum
 from ..provenance import digest, software
 from ..rewards.rubric import MoveSource
@@ -217,16 +217,16 @@ def _truncate_files(run: Run, steps_done: int) -> None:
 
     The summary goes too, so the run counts as unfinished until it has ended again.
     """
-    for name in (METRICS_FILE, ROLLOUTS_FILE):
-        # A malformed line is refused before anything is removed.
-        lines_until(run.folder / name, steps_done)
+    # Both files are read first, so that a malformed line is refused before anything is removed.
+    kept = {name: lines_until(run.folder / name, steps_done) for name in (METRICS_FILE, ROLLOUTS_FILE)}
     for name in (DIAGNOSIS, SUMMARY):
         (run.folder / name).unlink(missing_ok=True)
     remove(folder for folder in list_checkpoints(run.folder) if checkpoint_step(folder) > steps_done)
     write_text(run.folder / CONFIG_FILE, run.config_text)
-    for name in (METRICS_FILE, ROLLOUTS_FILE):
-        cut_lines(run.folder / name, steps_done)
-    for metrics in map(json.loads, whole_lines(run.folder / METRICS_FILE)):
+    for name, lines in kept.items():
+        if (run.folder / name).is_file():
+            write_lines(run.folder / name, lines)
+    for metrics in map(json.loads, kept[METRICS_FILE]):
         observe = run.signs.observe if metrics["step"] else run.signs.observe_validation
         observe(metrics)
 
