@@ -70,9 +70,20 @@ class Results:
             if lost:
                 return "No", f"`{arm}` is better than `{study.control}` ({measured}) and costs `{'`, `'.join(lost)}`."
             return "Yes", f"`{arm}` is better than `{study.control}`: {measured}."
-        needed = seeds_needed(values, study.smallest_effect / 2)
+        needed = self._seeds_needed(values, mean - effect)
         enough = f"about {needed} seeds would decide" if needed > len(values) else "the difference is near the smallest"
         return "Undecided", f"`{arm}` less `{study.control}`: {measured}; {enough}."
+
+    def _seeds_needed(self, values: Sequence[float], beyond_effect: float) -> int:
+        """Return about how many seeds would decide: mean and spread as now, the mean not nearer than half the effect.
+
+        A gain of at least the smallest effect must become significant; a smaller one must leave the effect out.
+        """
+        if is_worse(self.study.key, beyond_effect):
+            half, level = abs(beyond_effect), LEVEL
+        else:
+            half, level = abs(fmean(values)), LEVEL / len(self.p_values())
+        return seeds_needed(values, max(half, self.study.smallest_effect / 2), level)
 
     def _is_lost(self, arm: str, key: str) -> bool:
         values = self.differences(arm, key)
@@ -92,15 +103,15 @@ def seeds_p(values: Sequence[float]) -> float:
     return float(ttest_1samp(values, 0.0).pvalue)
 
 
-def seeds_needed(values: Sequence[float], half: float, most: int = 1000) -> int:
-    """Return the smallest number of runs whose interval (see `seeds_interval`) reaches at most `half` to each side.
+def seeds_needed(values: Sequence[float], half: float, level: float = LEVEL, most: int = 1000) -> int:
+    """Return the smallest number of runs whose interval of 1 - `level` reaches at most `half` to each side.
 
     The estimate uses the spread of `values`, at least two, and no `row_error`. It is `most` if more runs are needed.
     """
     from scipy.stats import t
 
     spread = stdev(values)
-    enough = (n for n in range(2, most) if float(t.ppf(0.975, n - 1)) * spread / math.sqrt(n) <= half)
+    enough = (n for n in range(2, most) if float(t.ppf(1 - level / 2, n - 1)) * spread / math.sqrt(n) <= half)
     return next(enough, most)
 
 

@@ -58,6 +58,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "objective.loss": LossKind.cispo,
         "objective.clip.clip_low": 1.0,
         "objective.clip.clip_high": 4.0,
+        "objective.collection.zero_variance": ZeroVariance.refill,
     },
     "objective=gspo": {
         **GROUP_STD,

@@ -62,6 +62,12 @@ def test_wide_interval_is_undecided_and_estimates_needed_seeds(verdict: Callable
     assert word == "Undecided" and "about 92 seeds would decide" in why
 
 
+def test_large_gain_needs_few_seeds_despite_a_small_effect(verdict: Callable[..., tuple[str, str]]) -> None:
+    # Two arms need p ≤ 0.025. With mean 0.291 and spread 0.220, five seeds give 0.042 and six 0.023.
+    word, why = verdict([-0.449, -0.050, -0.456, -0.050, -0.449], others=[0.001, -0.001, 0.002])
+    assert word == "Undecided" and "about 6 seeds would decide" in why
+
+
 def test_p_value_and_needed_seeds_of_three_differences(studies: SimpleNamespace) -> None:
     differences = [0.096, 0.085, 0.060]
     assert round(studies.page.seeds_p(differences), 3) == 0.017
