@@ -338,15 +338,6 @@ def server(config: RunConfig) -> tuple[str, list[str]]:
     raise AssertionError("expected a server that fails to be refused")
 
 
-def coefficients(config: RunConfig) -> list[float]:
-    """Return the KL coefficient after each of five steps with a given KL in nats per token."""
-    context, values = build_unsaved_run(config).context, []
-    for step, kl in enumerate([0.01, 0.3, 0.12, 2.0, 0.11]):
-        context.kl_controller.observe(step, kl)
-        values.append(context.kl_controller.coefficient(step + 1))
-    return values
-
-
 def references(config: RunConfig) -> list[str]:
     """Return the checksum of the reference model after each of four steps with changed weights and a given score."""
     context, checksums = build_unsaved_run(config).context, []
@@ -435,7 +426,6 @@ def observers(of_engines: dict[str, Any]) -> dict[str, Callable[[RunConfig], Any
         compiled_graphs,
         engines,
         server,
-        coefficients,
         references,
         alarms,
         escalation,

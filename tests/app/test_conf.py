@@ -14,7 +14,6 @@ from rookworld_rlvr.objective import AdvantageScale, KLForm, LossKind, MismatchM
 from rookworld_rlvr.rewards.rubric import MoveSource
 from rookworld_rlvr.rollout.generator import GeneratorKind
 from rookworld_rlvr.stability.faults import FaultKind
-from rookworld_rlvr.stability.kl_control import KLControl
 from rookworld_rlvr.stability.reference import ReferenceMode
 from rookworld_rlvr.training.config import RunConfig, Tracker, ZeroVariance
 from rookworld_rlvr.training.diagnosis import SUGGESTIONS
@@ -68,13 +67,11 @@ CHANGES: dict[str, dict[str, Any]] = {
         "objective.clip.clip_low": 3e-4,
         "objective.clip.clip_high": 4e-4,
     },
-    "kl=fixed": {},
     "kl=exact": {"kl.form": KLForm.exact},
     "kl=in_reward": {"kl.form": KLForm.in_reward},
     "kl=k3_naive": {"kl.form": KLForm.k3_naive},
-    "kl=adaptive": {"kl.control": KLControl.adaptive},
     "kl=warmup": {"kl.warmup_steps": 50},
-    "kl=off": {"kl.control": KLControl.off, "kl.measured": False},
+    "kl=off": {"kl.coef": 0.0, "kl.measured": False},
     "reference=frozen": {},
     "reference=refreshed": {"reference.mode": ReferenceMode.every},
     "reference=ema": {"reference.mode": ReferenceMode.ema},
@@ -112,7 +109,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "data.mixture.environment": 1.0,
         "objective.prompts_per_step": 4,
         "objective.group_size": 16,
-        "kl.control": KLControl.off,
+        "kl.coef": 0.0,
         "kl.measured": False,
         "optim.lr": 1e-3,
         "optim.warmup_steps": 0,
@@ -163,7 +160,7 @@ def test_group_option_changes_only_the_expected_values(option: str, composed: Ca
     assert composed(option) == expected
 
 
-@pytest.mark.parametrize("choice", [AdvantageScale, KLForm, MismatchMode, KLControl, ReferenceMode, GeneratorKind])
+@pytest.mark.parametrize("choice", [AdvantageScale, KLForm, MismatchMode, ReferenceMode, GeneratorKind])
 def test_enum_values_equal_their_names(choice: type[StrEnum]) -> None:
     assert [member.name for member in choice] == [member.value for member in choice]
 
@@ -177,7 +174,7 @@ def test_single_value_overrides_its_group_in_either_order(composed: Callable[...
     ("group", "choices"),
     [
         ("objective", {"objective.loss": LossKind}),
-        ("kl", {"kl.form": KLForm, "kl.control": KLControl}),
+        ("kl", {"kl.form": KLForm}),
         ("reference", {"reference.mode": ReferenceMode}),
     ],
 )
@@ -193,6 +190,6 @@ def test_suggested_overrides_are_accepted_and_change_the_config(composed: Callab
     assert SUGGESTIONS.keys() == set(FaultKind)
     before = composed("optim.lr=1", "rubric=warmup", "threads=1")
     for kind, suggested in SUGGESTIONS.items():
-        given = suggested.format(lr=1e-5).split()
+        given = suggested.format(lr=1e-5, kl_coef=0.1).split()
         after = composed("optim.lr=1", "rubric=warmup", "threads=1", *given)
         assert after != before, kind

@@ -42,7 +42,6 @@ LEAVES = dict(leaves(RunConfig()))
 KL = ("kl.coef=1", "optim.lr=0.01", "recovery.guard.kl_limit=0")
 # With these updates the policy moves so far from the sampling policy that the clip takes effect.
 FAR = ("objective.epochs=3", "optim.lr=0.005")
-ADAPTIVE_KL = ("kl.control=adaptive",)
 # Settings of the failing server that the observer `server` starts.
 SERVER = ("generator=vllm_server", "generator.vllm.urls=[http://127.0.0.1:1]", "generator.vllm.retries=0")
 SHORT_SEARCH = ("rubric.stockfish.timeout_s=0.3",)
@@ -139,11 +138,8 @@ OPTIONS: dict[str, Option] = {
     "objective.all_moves_coef": Option(0, beside=EVALUATED),
     "start_share": Option(0.0, "folder"),
     "kl.form": Option("exact", beside=KL),
-    "kl.control": Option("adaptive", "coefficients"),
     "kl.coef": Option(2.0, beside=KL),
     "kl.warmup_steps": Option(4, beside=KL),
-    "kl.target": Option(0.2, "coefficients", ADAPTIVE_KL),
-    "kl.min_coef": Option(0.045, "coefficients", ADAPTIVE_KL),
     "reference.mode": Option("every", "references", ("reference.refresh_every=2",)),
     "reference.refresh_every": Option(1, "references", ("reference.mode=every",)),
     "recovery.enabled": Option(False, "escalation"),

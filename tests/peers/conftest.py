@@ -18,11 +18,10 @@ from transformers import AutoModelForCausalLM
 from rookworld_rlvr.app.build import build_unsaved_run
 from rookworld_rlvr.model.batch import Batch, micro_batches
 from rookworld_rlvr.model.policy import spread
-from rookworld_rlvr.objective import LossSizes, MismatchConfig, MismatchMode
+from rookworld_rlvr.objective import KLConfig, LossSizes, MismatchConfig, MismatchMode
 from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.groups import Group, Sample, make_batch
-from rookworld_rlvr.stability.kl_control import KLConfig
 from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.training.config import RunConfig, StepConfig
 from rookworld_rlvr.training.loss import TokenTotals, grpo_loss

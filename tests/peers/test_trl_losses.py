@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from rookworld_rlvr.objective import ClipConfig, KLForm, LossKind, MismatchConfig, MismatchMode
-from rookworld_rlvr.stability.kl_control import KLConfig
+from rookworld_rlvr.objective import ClipConfig, KLConfig, KLForm, LossKind, MismatchConfig, MismatchMode
 from rookworld_rlvr.training.config import StepConfig
 
 pytest.importorskip("trl", reason="needs trl: scripts/setup.sh peers makes an environment that has it")

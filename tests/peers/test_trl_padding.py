@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rookworld_rlvr.objective import KLForm, LossKind
-from rookworld_rlvr.stability.kl_control import KLConfig
+from rookworld_rlvr.objective import KLConfig, KLForm, LossKind
 from rookworld_rlvr.training.config import StepConfig
 
 pytest.importorskip("trl", reason="needs trl: scripts/setup.sh peers makes an environment that has it")

@@ -45,7 +45,7 @@ def test_required_studies_are_declared() -> None:
 def test_control_and_comparison_have_more_seeds_and_come_first(
     studies: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    declare(tmp_path, arms="{a: [kl.coef=0], b: [kl=exact], c: [kl=adaptive]}", seeds="2", comparison_seeds="3")
+    declare(tmp_path, arms="{a: [kl.coef=0], b: [kl=exact], c: [kl=k3_naive]}", seeds="2", comparison_seeds="3")
     monkeypatch.chdir(tmp_path)
     members = studies.study.members("one", studies.study.read_study("one"))
     assert [(member.arm, member.seed) for member in members] == [
@@ -59,7 +59,7 @@ def test_arms_with_the_same_overrides_share_their_runs(
 ) -> None:
     declare(tmp_path)
     text = (tmp_path / "studies/one.yaml").read_text()
-    (tmp_path / "studies/two.yaml").write_text(text.replace("{a: [kl.coef=0]", "{c: [kl=adaptive], a: [kl.coef=0]"))
+    (tmp_path / "studies/two.yaml").write_text(text.replace("{a: [kl.coef=0]", "{c: [kl=k3_naive], a: [kl.coef=0]"))
     (tmp_path / "studies/zen.yaml").write_text(f"{text}overrides: [steps=7]\n")
     monkeypatch.chdir(tmp_path)
     members = {name: studies.study.members(name, studies.study.read_study(name)) for name in ("one", "two", "zen")}

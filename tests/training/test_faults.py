@@ -303,7 +303,7 @@ def test_too_many_faults_stop_run_with_diagnosis_and_replayable_batch(
 def test_every_fault_kind_has_a_suggestion_that_hydra_accepts() -> None:
     assert SUGGESTIONS.keys() == set(FaultKind)
     for suggestion in SUGGESTIONS.values():
-        given = suggestion.format(lr=2e-4 / 3)
+        given = suggestion.format(lr=2e-4 / 3, kl_coef=0.1)
         assert composes(given) != composes("") or given == "generator.kind=hf"
 
 

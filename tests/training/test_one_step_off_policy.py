@@ -20,8 +20,7 @@ from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.model import device
 from rookworld_rlvr.model.batch import Batch
 from rookworld_rlvr.model.device import cores, map_on_cores
-from rookworld_rlvr.objective import KLForm, LossSizes, MismatchConfig, TokenStatistics
-from rookworld_rlvr.stability.kl_control import KLConfig
+from rookworld_rlvr.objective import KLConfig, KLForm, LossSizes, MismatchConfig, TokenStatistics
 from rookworld_rlvr.training import step
 from rookworld_rlvr.training.config import RunConfig, StepConfig
 from rookworld_rlvr.training.diagnosis import load_fault

@@ -22,7 +22,6 @@ from ..rewards.evaluation_cache import EvaluationCache, EvaluationCacheError, lo
 from ..rewards.rubric import MoveSource
 from ..rewards.scorer import Scorer, make_scorer
 from ..stability.guards import Guards
-from ..stability.kl_control import KLController
 from ..stability.reference import ReferenceMode, References
 from ..stockfish.engine import EngineConfig
 from ..stockfish.pool import EnginePool
@@ -116,7 +115,6 @@ def _build(config: RunConfig, data: Data, prompts: PromptStream, device: torch.d
         prompts=prompts,
         world=world,
         optimizer=make_optimizer(policy.model.parameters(), config.optim),
-        kl_controller=KLController(config.kl),
         guards=Guards(config.recovery.guard),
         prefetch=Prefetch(policy) if config.max_staleness else None,
         hooks=[measure_peak],

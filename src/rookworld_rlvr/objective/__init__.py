@@ -12,7 +12,7 @@ from .advantages import (
     used_groups,
     zero_variance_fraction,
 )
-from .kl import KLForm, kl_k1, kl_k2, kl_k3, kl_penalty, sequence_kl
+from .kl import KLConfig, KLForm, kl_k1, kl_k2, kl_k3, kl_penalty, sequence_kl
 from .logprobs import Head, TokenStatistics, token_statistics
 from .losses import LOSSES, Loss, LossKind, Surrogate
 from .masked import MAX_EXPONENT_NAT, keep, masked_exp
@@ -27,6 +27,7 @@ __all__ = [
     "AdvantageScale",
     "ClipConfig",
     "Head",
+    "KLConfig",
     "KLForm",
     "Loss",
     "LossKind",

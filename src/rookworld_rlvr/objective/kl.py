@@ -1,4 +1,4 @@
-"""Per-token estimators of KL(policy‖reference): values to report, and terms for the loss.
+"""Per-token estimators of KL(policy‖reference): values to report, and terms for the loss with their coefficient.
 
 Throughout, logprobs and ref_logprobs are those of tokens sampled from the policy, in nat and of one shape,
 and Δ = ref_logprob - logprob. An estimator with the right value may have the wrong gradient, and vice versa:
@@ -14,6 +14,7 @@ Sources: joschu.net/blog/kl-approx, arXiv 2512.21852, arXiv 2505.17508, arXiv 24
 """
 
 import math
+from dataclasses import dataclass
 from enum import StrEnum
 
 import torch
@@ -34,6 +35,31 @@ class KLForm(StrEnum):
     """No term in the loss: the KL of the sequence is subtracted from the reward, see `sequence_kl`."""
     k3_naive = "k3_naive"
     """k3 differentiated directly, for comparison only: its gradient follows KL(reference‖policy)."""
+
+
+@dataclass(slots=True)
+class KLConfig:
+    """The KL term of the loss."""
+
+    form: KLForm = KLForm.k2_straight_through
+    """Term that is optimised."""
+    coef: float = 0.05
+    """Coefficient after the warm-up. 0 turns the penalty off; `measured` says whether KL is measured then."""
+    measured: bool = True
+    """Measure KL even if its coefficient is 0. If this is off and the coefficient is 0, neither the reference nor
+    groups of zero advantage are computed, and guards see no KL."""
+    warmup_steps: int = 0
+    """Number of steps over which the coefficient rises linearly from 0 to `coef`."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.coef < math.inf:
+            raise ValueError(f"kl.coef: expected a finite number from 0 up, got {self.coef}")
+        if self.warmup_steps < 0:
+            raise ValueError(f"kl.warmup_steps: expected 0 or more, got {self.warmup_steps}")
+
+    def coefficient(self, step: int) -> float:
+        """Return the coefficient in force at `step` of the schedule, counted from 0."""
+        return step / self.warmup_steps * self.coef if step < self.warmup_steps else self.coef
 
 
 def kl_k1(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:

@@ -224,7 +224,6 @@ def _state(context: StepContext, step: int, keep: bool = True) -> dict[str, Any]
         "references": to_cpu(context.references.state_dict(), keep),
         "optimizer": to_cpu(context.optimizer.state_dict(), keep),
         "clock": context.schedule_step,
-        "kl": context.kl_controller.state_dict(),
         "guards": context.guards.state_dict(),
         "rng": rng_state(),
         "sampler": context.prompts_state(),
@@ -238,7 +237,6 @@ def _load_training_state(context: StepContext, state: dict[str, Any]) -> None:
     context.references.load_state_dict(state["references"])
     _load_optimizer(context.optimizer, state["optimizer"])
     context.schedule_step = state["clock"]
-    context.kl_controller.load_state_dict(state["kl"])
     set_rng_state(state["rng"])
 
 

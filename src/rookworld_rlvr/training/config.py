@@ -11,10 +11,9 @@ from ..evaluation.mate_in_one import MateInOneConfig
 from ..model.device import Device, Precision
 from ..model.loading import ModelConfig
 from ..model.world import Distributed, DistributedConfig
-from ..objective import AdvantageConfig, ClipConfig, LossKind, MismatchConfig, MismatchMode
+from ..objective import AdvantageConfig, ClipConfig, KLConfig, LossKind, MismatchConfig, MismatchMode
 from ..rewards import RubricConfig
 from ..rollout.generator import GeneratorConfig
-from ..stability.kl_control import KLConfig
 from ..stability.recovery import RecoveryConfig
 from ..stability.reference import ReferenceConfig
 from ..tasks.prompt_stream import MixtureConfig

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..errors import UserError, first_line
 from ..files import replacing
 from ..model.batch import Batch
+from ..objective import KLConfig
 from ..stability.faults import FaultKind
 from .all_moves import MoveBatch
 from .state import StepContext, StepReport
@@ -30,10 +31,10 @@ SUGGESTIONS: Mapping[FaultKind, str] = {
     FaultKind.loss: "optim.lr={lr:.1e}",
     FaultKind.gradient: "precision=fp32 optim.lr={lr:.1e}",
     FaultKind.gradient_spike: "optim.max_grad_norm=0.5 optim.lr={lr:.1e}",
-    FaultKind.kl_spike: "kl=adaptive optim.lr={lr:.1e}",
-    FaultKind.kl_limit: "kl=adaptive optim.lr={lr:.1e}",
+    FaultKind.kl_spike: "kl.coef={kl_coef:.2g} optim.lr={lr:.1e}",
+    FaultKind.kl_limit: "kl.coef={kl_coef:.2g} optim.lr={lr:.1e}",
     FaultKind.parameter: "precision=fp32 optim.lr={lr:.1e}",
-    FaultKind.collapse: "kl=adaptive optim.lr={lr:.1e}",
+    FaultKind.collapse: "kl.coef={kl_coef:.2g} optim.lr={lr:.1e}",
     FaultKind.memory: "generator.batch_size=16 objective.group_size=4 generator.max_new_tokens=96",
 }
 
@@ -85,14 +86,15 @@ def write_diagnosis(
     run_folder: Path, context: StepContext, report: StepReport, *, reason: str, batch: Path | None
 ) -> None:
     """Write `diagnosis.txt`: the reason, the fault and options to try, the terms of the loss, the batch and prompts."""
-    fault, state = report.fault, context.recovery
+    fault, state, config = report.fault, context.recovery, context.config
+    tried = {"lr": config.optim.lr / 3, "kl_coef": max(2 * config.kl.coef, KLConfig().coef)}
     lines = [f"step {report.step + 1}: {reason}"]
     if fault is not None:
         lines += [
             f"fault           {fault.kind}",
             f"first bad       {fault.tensor}",
             f"measured        {fault.detail}",
-            f"try             {SUGGESTIONS[fault.kind].format(lr=context.config.optim.lr / 3)}",
+            f"try             {SUGGESTIONS[fault.kind].format(**tried)}",
         ]
     lines += [
         f"recovery        {state.skipped} faults, {state.restores} restores, learning rate × {state.lr_scale:.3g}",

@@ -143,7 +143,7 @@ def _finite_state(context: StepContext) -> bool:
 
 
 def _after_good_step(run: Run, report: StepReport, step: int) -> None:
-    """Update the guards, the KL controller and the reference after a good step."""
+    """Update the guards and the reference after a good step."""
     context, tokens = run.context, report.tokens
     if not tokens.count and not tokens.expected_value_sum:
         return
@@ -151,8 +151,6 @@ def _after_good_step(run: Run, report: StepReport, step: int) -> None:
     guards.grad_norm.observe(report.grad_norm, context.config.optim.max_grad_norm)
     if tokens.kl_count:
         guards.observe_kl(tokens.kl_exact_mean)
-        # The schedule has already advanced, but the KL was measured under the coefficient of the finished step.
-        context.kl_controller.observe(context.schedule_step - 1, tokens.kl_exact_mean)
     context.references.maybe_refresh(context.policy, step=step, score=lambda: validate(run)["validation/score"])
 
 

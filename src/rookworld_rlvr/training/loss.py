@@ -18,6 +18,7 @@ from ..model.batch import Batch
 from ..model.policy import Policy, spread
 from ..objective import (
     LOSSES,
+    KLConfig,
     KLForm,
     LossSizes,
     TokenStatistics,
@@ -26,7 +27,6 @@ from ..objective import (
     mismatch_weights,
     weighted_sum,
 )
-from ..stability.kl_control import KLConfig
 from .config import StepConfig
 
 # Log-ratio in nats beyond which the KL term of a token continues linearly: finite, with a gradient that is never 0.

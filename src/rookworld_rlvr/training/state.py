@@ -22,7 +22,6 @@ from ..rollout.generator import Generator
 from ..rollout.groups import Collected, Group
 from ..stability.faults import Fault, out_of_memory
 from ..stability.guards import Guards
-from ..stability.kl_control import KLController
 from ..stability.recovery import RecoveryState
 from ..stability.reference import References
 from ..stockfish.pool import EngineCounts
@@ -170,7 +169,6 @@ class StepContext:
     world: World
     """Processes that train together and share the prompts and micro-batches."""
     optimizer: torch.optim.Optimizer
-    kl_controller: KLController
     guards: Guards
     recovery: RecoveryState = field(default_factory=RecoveryState)
     schedule_step: int = 0

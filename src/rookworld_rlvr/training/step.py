@@ -51,7 +51,7 @@ def grpo_step(context: StepContext, step: int) -> StepReport:
     config, schedule_step = context.config, context.schedule_step
     report = StepReport(
         step=step,
-        kl_coef=context.kl_controller.coefficient(schedule_step),
+        kl_coef=config.kl.coefficient(schedule_step),
         schedule_step=schedule_step,
         lr=learning_rate(config.optim, schedule_step, config.steps) * context.recovery.lr_scale,
     )
