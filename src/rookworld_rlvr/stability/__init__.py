@@ -1,1 +1,1 @@
-"""Faults, guards, recovery, the controller of the KL penalty, and the reference model."""
+"""Faults, guards, recovery, and the reference model."""

@@ -2,7 +2,7 @@
 
 1. **skip**: the update is not made, and the fault is counted.
 2. **restore**: after `restore_after` faults in a row, or at once if the weights themselves are wrong, the last good
-   checkpoint is restored (weights, optimiser, schedule, random state, controllers, references, reward trends); after
+   checkpoint is restored (weights, optimiser, schedule, random state, references, reward trends); after
    a collapse the best checkpoint. The prompt stream is not reset, so the same batch does not return.
    The learning rate is multiplied by `recovery_lr_factor`. After GOOD_STEPS good steps it ramps back over
    RAMP_STEPS steps; each restore after the first lowers the ceiling of the ramp by the same factor.

@@ -1,4 +1,4 @@
-"""Training loop: the steps of a run and, after each step, recovery, controllers, reference, metrics and checkpoints."""
+"""Training loop: the steps of a run and, after each step, recovery, guards, reference, metrics and checkpoints."""
 
 import json
 import math

@@ -125,7 +125,7 @@ class TokenTotals:
 
     @property
     def kl_exact_mean(self) -> float:
-        """KL(policy‖reference) over the whole vocabulary, nats per token. Guards and controllers use it, not `kl_mean`.
+        """KL(policy‖reference) over the whole vocabulary, nats per token. Guards use it, not `kl_mean`.
 
         One token in ten thousand may have a k3 of a thousand nats, which changes a step's mean and means nothing.
         """
