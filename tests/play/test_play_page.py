@@ -21,6 +21,8 @@ def opened(browser: Any, server: Server) -> Iterator[Callable[[int], Any]]:
 
     def open_page(width: int) -> Any:
         page = browser.new_page(viewport={"width": width, "height": 900})
+        # A busy machine may take longer than the 30 s that are the default.
+        page.set_default_timeout(120_000)
         page.console = []
         page.on("console", lambda message: page.console.append(message.text))
         page.on("pageerror", lambda error: page.console.append(str(error)))

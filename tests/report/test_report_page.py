@@ -19,6 +19,8 @@ def opened(browser: Any, record: Callable[..., RunRecord], tmp_path: Path) -> Ca
         file = tmp_path / "report.html"
         file.write_text(render([record(f"day/run{number}", seed=number) for number in range(runs)]), encoding="utf-8")
         page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        # A busy machine may take longer than the 30 s that are the default.
+        page.set_default_timeout(120_000)
         page.console = []
         page.on("console", lambda message: page.console.append(message.text))
         page.on("pageerror", lambda error: page.console.append(str(error)))
