@@ -75,9 +75,10 @@ class Results:
         return "Undecided", f"`{arm}` less `{study.control}`: {measured}; {enough}."
 
     def _seeds_needed(self, values: Sequence[float], beyond_effect: float) -> int:
-        """Return about how many seeds would decide: mean and spread as now, the mean not nearer than half the effect.
+        """Return about how many seeds would decide, if the mean and the spread of `values` stay as they are.
 
-        A gain of at least the smallest effect must become significant; a smaller one must leave the effect out.
+        A gain of at least the smallest effect must become significant; the interval of a smaller one must exclude the
+        effect. A mean close to that limit counts as half the effect away from it.
         """
         if is_worse(self.study.key, beyond_effect):
             half, level = abs(beyond_effect), LEVEL

@@ -46,6 +46,7 @@ BAD_VALUES = [
     ("generator.vllm.retries=-1", "retries from 0"),
     ("kl.coef=-1", "kl.coef: expected a finite number from 0 up"),
     ("kl.coef=nan", "kl.coef: expected a finite number"),
+    ("kl.coef=inf", "kl.coef: expected a finite number"),
     ("kl.form=k3", "k3"),
     ("kl.warmup_steps=-1", "kl.warmup_steps: expected 0 or more"),
     ("optim.beta1=1.5", "optim: expected beta1 and beta2 from 0 and below 1"),
