@@ -23,7 +23,7 @@ from rookworld_rlvr.stability.faults import DAMAGING, Fault, FaultKind
 from rookworld_rlvr.stockfish.pool import EngineCounts
 from rookworld_rlvr.training.checkpoint import STATE_FILE, checkpoint_folder
 from rookworld_rlvr.training.config import RunConfig
-from rookworld_rlvr.training.diagnosis import KEEP_FAULTS, SUGGESTIONS, save_fault
+from rookworld_rlvr.training.diagnosis import KEEP_FAULTS, SUGGESTIONS, save_fault, write_diagnosis
 from rookworld_rlvr.training.run import Run
 from rookworld_rlvr.training.state import Hook, Moment, StepContext, StepReport
 from rookworld_rlvr.training.trainer import train as train_run
@@ -407,6 +407,13 @@ def test_out_of_memory_halves_micro_batch_and_keeps_gradient_norm(make_saved_run
         train_run(run)
     text = (run.folder / "diagnosis.txt").read_text()
     assert "generator.batch_size=16 objective.group_size=4" in text and run.context.recovery.halvings == 3
+
+
+def test_diagnosis_of_high_kl_suggests_twice_the_coefficient(make_saved_run: MakeRun) -> None:
+    run = make_saved_run("kl.coef=0.2", "optim.lr=3e-4")
+    report = StepReport(step=0, kl_coef=0.2, fault=Fault(FaultKind.kl_limit, "kl/exact", "9"))
+    write_diagnosis(run.folder, run.context, report, reason="too many faults", batch=None)
+    assert diagnosis(run)["try"] == "kl.coef=0.4 optim.lr=1.0e-04"
 
 
 def test_disabled_recovery_trains_on_spike_and_gives_up_on_damage(make_saved_run: MakeRun) -> None:
