@@ -43,7 +43,6 @@ RUN = (
     "validation.every=5",
     "validation.rows=2",
     "kl.warmup_steps=40",
-    "reference=ema",
     "reference.refresh_every=7",
     "precision=fp32",
     "device=cpu",

@@ -30,10 +30,10 @@ EQUAL_ON_ALL_RANKS = {
     "policy.sharded",
     "range(rounds)",
     "run.config.max_minutes",
+    "run.config.validation.every",
     "step + 1 < context.config.steps",
     "sync is None",
     "world.size == 1 or run.context.policy.sharded or step % COMPARE_EVERY",
-    "_needs_first_score(run)",
     "_validation_due(run, step, last=last)",
     "due",
     # Always false with several ranks.

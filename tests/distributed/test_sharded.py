@@ -12,7 +12,7 @@ CASES = {
     "default": KL,
     "several updates, KL in the reward": [*KL, "kl.form=in_reward", "objective.epochs=2", "objective.minibatches=2"],
     "values of all legal moves": [*KL, "rubric.source=cached", "data.train=default", "data.held_out=default"],
-    "a reference that moves": [*KL, "reference.mode=ema", "reference.refresh_every=1"],
+    "a refreshed reference": [*KL, "reference.refresh_every=1"],
     "blocks computed again in backward": [*KL, "model.activation_checkpointing=true"],
 }
 # One micro-batch for four ranks in each update; then 64 completions for each rank, sampled by two threads.

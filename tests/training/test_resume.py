@@ -126,12 +126,12 @@ def whole_and_killed(make_saved_run: MakeRun, overrides: Sequence[str], hooks: S
 QUICK = ("kl fixed, with tables", "kl behind its warm-up, entropy bonus", "several updates, cispo")
 CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "kl fixed, with tables": (("kl.coef=0.5", "evaluation_rows=1"), ()),
-    "kl off, reference by ema": (
-        ("kl.coef=0", "reference.mode=ema", "reference.refresh_every=5"),
+    "kl off, reference refreshed, validation": (
+        ("kl.coef=0", "reference.refresh_every=5", "validation.rows=1", "validation.every=3"),
         ("reference/refreshes",),
     ),
     "kl behind its warm-up, reference refreshed": (
-        ("kl.warmup_steps=9", "reference.mode=every", "reference.refresh_every=5"),
+        ("kl.warmup_steps=9", "reference.refresh_every=5"),
         ("kl/coef", "reference/refreshes"),
     ),
     "kl behind its warm-up, entropy bonus": (
@@ -162,10 +162,6 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "rubric.source=rules",
         ),
         (),
-    ),
-    "reference on improvement, validation": (
-        ("reference.mode=on_improvement", "reference.refresh_every=5", "validation.rows=1", "validation.every=3"),
-        ("reference/refreshes",),
     ),
 }
 
@@ -234,7 +230,7 @@ def test_resume_during_learning_rate_ramp_continues_the_ramp(
 
 def test_saved_reference_is_refreshed_policy_or_starting_model(train: Train) -> None:
     given = ("steps=3", "checkpoint_every=1", "keep_checkpoints=9", "evaluation_rows=0")
-    refreshed = train(*given, "reference.mode=every", "reference.refresh_every=2", root="refreshed")
+    refreshed = train(*given, "reference.refresh_every=2", root="refreshed")
     assert_equal_bits(state(refreshed, 3)["references"]["current"], state(refreshed, 2)["policy"])
     assert_equal_bits(state(refreshed, 3)["references"]["original"], state(refreshed, 0)["policy"])
     assert [row["kl/reference"] > 0 for row in metrics(refreshed)] == [False, True, False]

@@ -22,7 +22,7 @@ from ..rewards.evaluation_cache import EvaluationCache, EvaluationCacheError, lo
 from ..rewards.rubric import MoveSource
 from ..rewards.scorer import Scorer, make_scorer
 from ..stability.guards import Guards
-from ..stability.reference import ReferenceMode, References
+from ..stability.reference import References
 from ..stockfish.engine import EngineConfig
 from ..stockfish.pool import EnginePool
 from ..tasks.corpus import example_key
@@ -138,8 +138,6 @@ def _load_data(config: RunConfig) -> Data:
     if not data.validation:
         # No task has ten training rows, so none are held back, and there is no learning curve.
         config.validation.every = 0
-    if config.reference.mode is ReferenceMode.on_improvement and not data.validation:
-        raise UserError("reference.mode=on_improvement: expected at least ten training rows, to hold one back")
     for task, share in config.data.mixture.proportions().items():
         if share and not any(example.task is task for example in data.train):
             raise UserError(f"validation.rows: expected to leave training rows of task {task}, got none left")

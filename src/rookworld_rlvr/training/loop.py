@@ -151,7 +151,7 @@ def _after_good_step(run: Run, report: StepReport, step: int) -> None:
     guards.grad_norm.observe(report.grad_norm, context.config.optim.max_grad_norm)
     if tokens.kl_count:
         guards.observe_kl(tokens.kl_exact_mean)
-    context.references.maybe_refresh(context.policy, step=step, score=lambda: validate(run)["validation/score"])
+    context.references.maybe_refresh(context.policy, step=step)
 
 
 def _after_fault(run: Run, report: StepReport, action: Action) -> None:

@@ -19,7 +19,6 @@ from ..model.weights import checksum
 from ..provenance import digest, software
 from ..rewards.rubric import MoveSource
 from ..stability.faults import StepAbandonedError
-from ..stability.reference import ReferenceMode
 from .checkpoint import checkpoint_step, find_run, list_checkpoints, load_checkpoint, remove
 from .diagnosis import DIAGNOSIS
 from .evaluations import evaluated, items, start_of_curve, tables
@@ -152,14 +151,13 @@ def begin(run: Run) -> tuple[int, list[Row]]:
         return _resume(run, checkpoint)
     rows = evaluated(run, "before")
     _begin_files(run, rows)
-    curve = start_of_curve(run) if _needs_first_score(run) else {}
-    score = curve.get("validation/score")
+    score = None
     if run.config.validation.every:
+        curve = start_of_curve(run)
+        score = curve.get("validation/score")
         run.signs.observe_validation(curve)
         for sink in run.sinks:
             sink.write(0, curve)
-    if run.config.reference.mode is ReferenceMode.on_improvement and score is not None:
-        run.context.references.begin(score)
     # The first restore returns to this checkpoint, and so does the resume of a run that is killed before the next one.
     save(run, 0, score)
     return 0, rows
@@ -182,10 +180,6 @@ def _measured(run: Run) -> str:
     rubric = (config.rubric.source.value, config.rubric.move_evals, config.evaluation_nodes, engine)
     sampling = (config.generator.temperature, config.generator.max_new_tokens)
     return digest(map(repr, (*items(run), rubric, sampling)))
-
-
-def _needs_first_score(run: Run) -> bool:
-    return run.config.reference.mode is ReferenceMode.on_improvement or run.config.validation.every > 0
 
 
 def _resume(run: Run, checkpoint: Any) -> tuple[int, list[Row]]:
