@@ -33,6 +33,7 @@ from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.objective import kl_k3
 from rookworld_rlvr.rollout.groups import Collected
 from rookworld_rlvr.training.config import RunConfig
+from rookworld_rlvr.training.data import default_file
 from rookworld_rlvr.training.loop import run_steps
 from rookworld_rlvr.training.preflight import PreflightInput, preflight_examples, preflight_input, run_preflight
 from rookworld_rlvr.training.run import Run
@@ -144,11 +145,6 @@ CAUSES = (
 )
 
 
-def shipped_rows() -> Path:
-    """Return the file of the training rows that ship with the package."""
-    return tiny_model_folder().parent / "data" / "train.txt"
-
-
 def models(folder: Path) -> dict[bool, Path]:
     """Make folders of a GPT-2 with random weights (True) and one that supervised training taught the format (False)."""
     tokenizer = AutoTokenizer.from_pretrained(tiny_model_folder())
@@ -163,7 +159,7 @@ def models(folder: Path) -> dict[bool, Path]:
     given = [
         f"model.path={at_random}",
         f"output={taught}",
-        f"corpus=[{shipped_rows()}]",
+        f"corpus=[{default_file('train.txt')}]",
         f"steps={SFT_STEPS}",
         "lr=2e-3",
         "threads=1",

@@ -10,6 +10,7 @@ import chess
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import softmax
 from transformers import PreTrainedTokenizerFast
 
 from rookworld_rlvr.board.evals import MATE_THRESHOLD_PAWNS, win_probability
@@ -90,12 +91,6 @@ def move_scores(evals: MoveEvals) -> Array:
 
 # Cached, because the same evals occur again and again.
 _win_probability = lru_cache(maxsize=1 << 16)(win_probability)
-
-
-def softmax(logits: Array) -> Array:
-    exponents = np.exp(logits - logits.max())
-    shares: Array = exponents / exponents.sum()
-    return shares
 
 
 def coarse(pawns: float) -> float:

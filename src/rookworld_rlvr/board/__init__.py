@@ -1,6 +1,6 @@
 """Chess rules as pure functions on top of python-chess."""
 
-from .fen import is_valid_fen, normalize_fen, parse_fen, position_key
+from .fen import is_valid_fen, parse_fen, position_key
 from .moves import is_legal_uci, is_mate, is_uci
 from .transition import Transition, step
 
@@ -10,7 +10,6 @@ __all__ = [
     "is_uci",
     "is_valid_fen",
     "is_mate",
-    "normalize_fen",
     "parse_fen",
     "position_key",
     "step",

@@ -78,17 +78,6 @@ def rule_violations(board: chess.Board) -> str:
     return f"impossible position: {', '.join(reasons)}" if reasons else ""
 
 
-def normalize_fen(fen: str) -> str:
-    """Return `fen` as python-chess prints it: with the en-passant square only if a capture on it is legal.
-
-    Raises ValueError if `fen` does not parse.
-
-    >>> normalize_fen("rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq e3 0 1")
-    'rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1'
-    """
-    return parse_fen(fen).fen()
-
-
 def position_key(board: chess.Board) -> str:
     """Return the identity of a position: placement, turn, castling and legal en-passant square, without counters.
 

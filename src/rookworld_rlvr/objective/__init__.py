@@ -14,28 +14,24 @@ from .advantages import (
 )
 from .kl import KLConfig, KLForm, kl_k1, kl_k2, kl_k3, kl_penalty, sequence_kl
 from .logprobs import Head, TokenStatistics, token_statistics
-from .losses import LOSSES, Loss, LossKind, Surrogate
-from .masked import MAX_EXPONENT_NAT, keep, masked_exp
+from .losses import LOSSES, LossKind
+from .masked import keep, masked_exp
 from .mismatch import MismatchConfig, MismatchMode, mismatch_weights
-from .policy_loss import ClipConfig, PolicyLoss, cispo_policy_loss, clipped_policy_loss, gspo_policy_loss
+from .policy_loss import ClipConfig, cispo_policy_loss, clipped_policy_loss, gspo_policy_loss
 from .token_weights import LossSizes, weighted_sum
 
 __all__ = [
     "LOSSES",
-    "MAX_EXPONENT_NAT",
     "AdvantageConfig",
     "AdvantageScale",
     "ClipConfig",
     "Head",
     "KLConfig",
     "KLForm",
-    "Loss",
     "LossKind",
     "LossSizes",
     "MismatchConfig",
     "MismatchMode",
-    "PolicyLoss",
-    "Surrogate",
     "TokenStatistics",
     "cispo_policy_loss",
     "clipped_policy_loss",

@@ -1,12 +1,12 @@
 """The report: one HTML file about one or several runs. It needs no network, and the same runs give the same bytes."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from ..evaluation.headline import HEADLINE, MATCH_ELO, headline_gains
@@ -85,7 +85,7 @@ def render(runs: Sequence[RunRecord]) -> str:
         problems=sorted({one.boards.problem for one in shown if one.boards.problem}),
         pieces=Markup(shared_shapes()),
         svg=lambda board: Markup(board_svg(board)),
-        curves=Markup(_script_json(curves)),
+        curves=htmlsafe_json_dumps(curves, separators=(",", ":")),
         uplot_js=Markup(_text("uplot/uPlot.iife.min.js")),
         uplot_css=Markup(_text("uplot/uPlot.min.css")),
         css=Markup(_text("report.css")),
@@ -107,11 +107,6 @@ def template(name: str, *, autoescape: bool) -> Template:
 
 def _text(name: str) -> str:
     return (FOLDER / name).read_text(encoding="utf-8")
-
-
-def _script_json(value: Any) -> str:
-    """Return the value as JSON that cannot end the script element that contains it."""
-    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _page(run: RunRecord) -> RunPage:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..files import try_lock, whole_lines, write_lines
+from ..files import try_lock, whole_lines
 from ..rollout.groups import Group, Sample
 from .state import StepReport
 
@@ -95,15 +95,6 @@ def lines_until(path: Path, step: int) -> list[str]:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(f"expected a JSON object with a step at {path}:{number}, got {line[:80]!r}") from error
     return kept
-
-
-def cut_lines(path: Path, step: int) -> None:
-    """Remove the lines of steps after `step`, which a resumed run writes again, and an incomplete last line.
-
-    An absent file stays absent. Raises UserError for a malformed line.
-    """
-    if path.is_file():
-        write_lines(path, lines_until(path, step))
 
 
 def transcript(step: int, group: Group, sample: Sample) -> dict[str, Any]:

@@ -34,7 +34,6 @@ from .run_files import (
     METRICS_FILE,
     ROLLOUTS_FILE,
     SUMMARY,
-    cut_lines,
     lines_until,
     locked,
 )
@@ -170,7 +169,8 @@ def _begin_files(run: Run, rows: Sequence[Row]) -> None:
     lines = ({MEASURED: _measured(run)}, *(dict(row.values) for row in rows))
     write_text(run.folder / BEFORE_ROWS, "".join(json.dumps(line) + "\n" for line in lines))
     for name in (METRICS_FILE, ROLLOUTS_FILE):
-        cut_lines(run.folder / name, 0)
+        # A run that was killed before its first checkpoint leaves the first point of its learning curve.
+        (run.folder / name).unlink(missing_ok=True)
 
 
 def _measured(run: Run) -> str:
