@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = {
     "default": [],
-    "several updates": ["objective.epochs=2", "kl=in_reward", "reference=refreshed"],
+    "several updates": ["objective.epochs=2", "kl=in_reward", "reference.refresh_every=2"],
     "engine": ["rubric=engine"],
 }
 SHORT = ["threads=1", "seed=0", "evaluation_rows=0", "match_pairs=0"]

@@ -48,9 +48,11 @@ class Results:
         """Return the p-value of the primary key for each arm; 1 if it shares fewer than two seeds with the control.
 
         So an arm that has not run counts in Holm's correction, and its run cannot take back a significant difference.
+        A removed arm counts with 1, too, so that its removal makes no difference significant.
         """
         differences = {arm: self.differences(arm, self.study.key) for arm in list(self.study.arms)[1:]}
-        return {arm: seeds_p(values) if len(values) > 1 else 1.0 for arm, values in differences.items()}
+        removed = {f"removed arm {number}": 1.0 for number in range(self.study.removed_arms)}
+        return {arm: seeds_p(values) if len(values) > 1 else 1.0 for arm, values in differences.items()} | removed
 
     def verdict(self, arm: str) -> tuple[str, str]:
         """Return whether the arm is better than the control (Yes, No or Undecided), and the reason."""

@@ -61,6 +61,8 @@ class Study:
     """Number of seeds of an arm; they are counted from 0."""
     comparison_seeds: int = 5
     """Number of seeds of the control and of `comparison`."""
+    removed_arms: int = 0
+    """Number of arms that ran before their options were removed. They still count in Holm's correction."""
     note: str = ""
     """What the study leaves out, or how its arms were chosen."""
 

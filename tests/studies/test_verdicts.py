@@ -19,10 +19,14 @@ KEY, GUARDS = "policy/win_probability_loss", ("policy/mate_in_one", "environment
 def verdict(studies: SimpleNamespace) -> Callable[..., tuple[str, str]]:
     """Return a function that gives the verdict on an arm from its loss differences to the control, one per seed."""
 
-    def judge(differences: Sequence[float], mates: Sequence[float] = (), others: Sequence[float] = ()) -> Any:
+    def judge(
+        differences: Sequence[float], mates: Sequence[float] = (), others: Sequence[float] = (), removed: int = 0
+    ) -> Any:
         arms = {"control": [], "new": []} | ({"other": []} if others else {})
         seeds = len(differences) if len(differences) > 1 else 5
-        study = studies.study.Study("Is it so?", "nobody", arms, "new", 0.003, seeds=2, comparison_seeds=seeds)
+        study = studies.study.Study(
+            "Is it so?", "nobody", arms, "new", 0.003, seeds=2, comparison_seeds=seeds, removed_arms=removed
+        )
         losses = enumerate(differences)
 
         def record(loss: float, mates: float) -> Any:
@@ -54,6 +58,12 @@ def test_interval_excluding_the_smallest_effect_is_no(verdict: Callable[..., tup
 def test_significant_loss_is_no_and_is_called_worse(verdict: Callable[..., tuple[str, str]]) -> None:
     word, why = verdict([0.004, 0.005, 0.006])
     assert word == "No" and "worse" in why
+
+
+def test_removed_arms_still_count_in_the_correction(verdict: Callable[..., tuple[str, str]]) -> None:
+    # t = 8.66 with two degrees of freedom: p = 0.013, so five arms need 0.01.
+    assert verdict([0.004, 0.005, 0.006], removed=2)[1].startswith("`new` is worse")
+    assert "worse" not in verdict([0.004, 0.005, 0.006], removed=4)[1]
 
 
 def test_wide_interval_is_undecided_and_estimates_needed_seeds(verdict: Callable[..., tuple[str, str]]) -> None:
