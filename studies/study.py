@@ -22,9 +22,10 @@ from rookworld_rlvr.rewards import Rubric
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.run_files import CONFIG_FILE, SUMMARY, is_unfinished
 
-# Overrides of every member. Those of its study and of its arm come after them.
+# Overrides of every member. Those of its study and of its arm come after them. The precision is given because `auto`
+# would make members on machines with and without bf16 instructions differ.
 MEMBER = [
-    *("steps=100", "threads=1", "evaluation_rows=1024", "sampled_rows=0", "match_pairs=0"),
+    *("steps=100", "threads=1", "precision=fp32", "evaluation_rows=1024", "sampled_rows=0", "match_pairs=0"),
     *("validation.every=0", "rollouts_every=0"),
 ]
 # Options that a study must not override, because `run.py` decides them.
