@@ -2,9 +2,9 @@
 
 Document 002, written by the predecessor, reports a KL of 15 before the first update and then NaN. Each cause that it
 names, and each that was found in addition, is put into a separate run: 20 steps of 4 prompts with a GPT-2 that
-supervised training has taught the format.
+supervised training has taught some of the format.
 The table in `docs/studies/explosion.md` shows the effect of each cause without recovery and with it, and which
-preflight checks refuse it. The script takes about 15 minutes on one core. Run it in the root folder of the checkout.
+preflight checks refuse it. The script takes about 20 minutes on one core. Run it in the root folder of the checkout.
 """
 
 import json

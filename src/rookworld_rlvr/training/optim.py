@@ -13,7 +13,7 @@ class OptimConfig:
     """Options of the optimiser, AdamW."""
 
     lr: float = 2e-4
-    """Peak learning rate. The default suits the tiny model; a model of 124M parameters needs 1e-7 to 1e-6."""
+    """Peak learning rate. The default suits the tiny model; `optim=rookworld_124m` has a lower, untested one."""
     warmup_steps: int = 10
     """Number of steps of linear warm-up to lr."""
     min_lr_fraction: float = 0.1
