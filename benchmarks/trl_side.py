@@ -70,7 +70,7 @@ def scoring(config: Any, counted: sides.Counted) -> Callable[..., list[float]]:
         prompts: list[str], completions: list[str], completion_ids: list[list[int]], label: list[str | None], **_: Any
     ) -> list[float]:
         rows = zip(prompts, completions, label, strict=True)
-        scores = scorer.score_all([ScoreRequest(prompt, text, known, None) for prompt, text, known in rows])
+        scores = scorer.score_all([ScoreRequest(prompt, text, known) for prompt, text, known in rows])
         rewards = [score.total for score in scores]
         counted.lengths += [len(ids) for ids in completion_ids]
         counted.rewards += rewards

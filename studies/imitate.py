@@ -63,7 +63,7 @@ def sample_and_train(kind: str, context: StepContext, report: StepReport) -> Non
                 )
         imitated = tokenize(list(map(round_label_evals, examples)), context.policy.tokenizer)
     else:
-        report.collection = step._collect(context, report.step, report.schedule_step)
+        report.collection = step._collect(context, report.step)
         assert report.collection.collected is not None
         imitated = best_of_groups(report.collection.collected)
     if last and report.collection.collected is not None:

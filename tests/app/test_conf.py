@@ -37,7 +37,6 @@ CHANGES: dict[str, dict[str, Any]] = {
     "rubric=engine": {"rubric.source": MoveSource.engine},
     "rubric=labels": {"rubric.source": MoveSource.labels},
     "rubric=rules": {"rubric.source": MoveSource.rules},
-    "rubric=warmup": {"rubric.warmup_steps": 50},
     "generator=static": {},
     "generator=hf": {"generator.kind": GeneratorKind.hf},
     "generator=vllm": {"generator.kind": GeneratorKind.vllm},
@@ -183,8 +182,8 @@ def test_group_options_cover_every_enum_value(
 
 def test_suggested_overrides_are_accepted_and_change_the_config(composed: Callable[..., Any]) -> None:
     assert SUGGESTIONS.keys() == set(FaultKind)
-    before = composed("optim.lr=1", "rubric=warmup", "threads=1")
+    before = composed("optim.lr=1", "rubric=labels", "threads=1")
     for kind, suggested in SUGGESTIONS.items():
         given = suggested.format(lr=1e-5, kl_coef=0.1).split()
-        after = composed("optim.lr=1", "rubric=warmup", "threads=1", *given)
+        after = composed("optim.lr=1", "rubric=labels", "threads=1", *given)
         assert after != before, kind

@@ -52,7 +52,7 @@ COMPILED = ("model.compile",)
 # Data whose positions have move evaluations.
 EVALUATED = ("rubric.source=cached", "data.train=default", "data.held_out=default")
 OPTIONS: dict[str, Option] = {
-    path: Option(value * 1.3, "totals", ("rubric.warmup_steps=10", *(BY_ENGINE if path.endswith(OF_ENGINE) else ())))
+    path: Option(value * 1.3, "totals", BY_ENGINE if path.endswith(OF_ENGINE) else ())
     for path, value in LEAVES.items()
     if path.startswith("rubric.") and isinstance(value, float)
 } | {
@@ -65,7 +65,6 @@ OPTIONS: dict[str, Option] = {
     "rubric.stockfish.timeout_s": Option(0.4, "deadline", SHORT_SEARCH),
     "rubric.stockfish.cache": Option(False, "verdicts"),
     "evaluation_nodes": Option(77, "measures"),
-    "rubric.warmup_steps": Option(7, "totals"),
     "steps": Option(1, "folder"),
     "max_minutes": Option(1e-9, "folder"),
     "checkpoint_every": Option(1, "folder", ("keep_checkpoints=9",)),

@@ -19,7 +19,7 @@ def test_reward_function_scores_its_own_task_and_returns_none_for_others() -> No
     assert [function.__name__ for function in functions] == ["policy_reward", "environment_reward"]
     scorer = make_scorer()
     questions = zip(prompts, labels, labels, strict=True)
-    scores = scorer.score_all([ScoreRequest(*question, step=None) for question in questions])
+    scores = scorer.score_all([ScoreRequest(*question) for question in questions])
     for task, function in zip(Task, functions, strict=True):
         returned = function(prompts, labels, expected=labels, completion_ids=[[1]] * 12, trainer_state=None)
         own = [one.total if row.task is task else None for row, one in zip(examples, scores, strict=True)]

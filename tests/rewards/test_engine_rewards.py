@@ -142,9 +142,9 @@ def test_stalemate_and_environment_task_need_no_analysis() -> None:
 def questions() -> list[ScoreRequest]:
     texts = [f"M: {first} a1b2 E: 1.07 0.5 B: {first}" for first in ("a1b2", "a1a2", "a1b1", "a1c3")]
     return [
-        *(ScoreRequest(PROMPT, text, LABEL, None) for text in texts),
-        ScoreRequest(STALEMATE, texts[0], None, None),
-        ScoreRequest(ENVIRONMENT, NEXT, None, None),
+        *(ScoreRequest(PROMPT, text, LABEL) for text in texts),
+        ScoreRequest(STALEMATE, texts[0], None),
+        ScoreRequest(ENVIRONMENT, NEXT, None),
     ]
 
 

@@ -47,7 +47,7 @@ def scorer_with(book: EvaluationCache) -> RubricScorer:
 
 
 def ask(fen: str, completion: str, label: str | None = None) -> ScoreRequest:
-    return ScoreRequest(f"P: {fen}", completion, label, None)
+    return ScoreRequest(f"P: {fen}", completion, label)
 
 
 @pytest.mark.parametrize("name", ["book.tsv", "book.tsv.gz"])
@@ -106,7 +106,7 @@ def test_engine_is_opened_once_and_only_for_uncached_positions(tmp_path: Path) -
 
 def test_environment_score_has_empty_source() -> None:
     prompt = f"A: {chess.STARTING_FEN}+e2e4+e2e4+"
-    [score] = scorer_with(load_cache("")).score_all([ScoreRequest(prompt, "nonsense", None, None)])
+    [score] = scorer_with(load_cache("")).score_all([ScoreRequest(prompt, "nonsense", None)])
     assert score.source == ""
 
 

@@ -1,4 +1,4 @@
-"""The rubric: refused options, the effect of every option, the warm-up, and any accepted weights."""
+"""The rubric: refused options, the effect of every option, and any accepted weights."""
 
 import math
 import subprocess
@@ -73,9 +73,8 @@ def analysis(prompt: str) -> Analysis | None:
 def totals(changes: dict[str, Any]) -> list[float]:
     rubric = Rubric(configured(changes))
     return [
-        rubric.score(prompt, text, P_PERFECT if prompt is P else None, step=step, analysis=analysis(prompt)).total
+        rubric.score(prompt, text, P_PERFECT if prompt is P else None, analysis=analysis(prompt)).total
         for prompt, text in PROBES
-        for step in (None, 3)
     ]
 
 
@@ -95,11 +94,9 @@ ANALYSES = {
 
 @pytest.mark.parametrize("path", OPTIONS)
 def test_every_option_changes_some_total(path: str) -> None:
-    warm: dict[str, Any] = {} if path == "warmup_steps" else {"warmup_steps": 10}
-    warm["source"] = MoveSource.engine if path in ENGINE_OPTIONS else MoveSource.labels
-    default = dict(options(RubricConfig()))[path]
-    value = 7 if path == "warmup_steps" else default * (0.7 if BOUNDS.get(path) == SHARE else 1.3)
-    assert totals(warm | {path: value}) != totals(warm)
+    given: dict[str, Any] = {"source": MoveSource.engine if path in ENGINE_OPTIONS else MoveSource.labels}
+    value = dict(options(RubricConfig()))[path] * (0.7 if BOUNDS.get(path) == SHARE else 1.3)
+    assert totals(given | {path: value}) != totals(given)
 
 
 @pytest.mark.parametrize("path", OPTIONS)
@@ -152,28 +149,6 @@ def test_correctness_by_labels_alone_is_skipped_without_a_label() -> None:
     assert rubric.score(P, "M: e2e5 E: 0.1 B: e2e5", P_PERFECT).total == pytest.approx(1.3 * 0.25 - 0.3)
 
 
-def test_the_warm_up_ramps_correctness_from_its_start_fraction_to_full() -> None:
-    rubric = Rubric(configured({"warmup_steps": 4}))
-    copy = f"{FEN}+0.001+0+0"  # structure and parse 1, correctness 0.4
-
-    def quality(step: int | None) -> float:
-        return (rubric.score(A, copy, step=step).total + 0.3) / 1.3
-
-    def expected(ramp: float) -> float:
-        return (0.25 + 0.75 * ramp * 0.4) / (0.25 + 0.75 * ramp)
-
-    ramps = {0: 0.25, 1: 0.4375, 2: 0.625, 3: 0.8125, 4: 1.0, 9: 1.0, None: 1.0}
-    assert {step: quality(step) for step in ramps} == pytest.approx({s: expected(r) for s, r in ramps.items()})
-    for step in range(6):
-        assert rubric.score(A, A_PERFECT, step=step).total == rubric.score(P, P_PERFECT, step=step).total == 1.0
-        assert rubric.score(A, "", step=step).total == rubric.score(P, "", step=step).total == -0.3
-
-
-def test_a_negative_step_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected a step from 0, got -1"):
-        Rubric(RubricConfig()).score(P, P_PERFECT, step=-1)
-
-
 def test_a_score_is_frozen() -> None:
     with pytest.raises(FrozenInstanceError):
         score(P, P_PERFECT).total = 2.0  # type: ignore[misc]
@@ -181,8 +156,8 @@ def test_a_score_is_frozen() -> None:
 
 @st.composite
 def accepted_configs(draw: st.DrawFn) -> RubricConfig:
-    changes: dict[str, Any] = {"warmup_steps": draw(st.integers(0, 9))}
-    for path in set(OPTIONS) - set(changes):
+    changes: dict[str, Any] = {}
+    for path in OPTIONS:
         low, high = BOUNDS.get(
             path, (1e-300 if path.endswith(("markers", "fields", ".reward", "best")) else 0.0, MAX_WEIGHT)
         )
@@ -192,15 +167,15 @@ def accepted_configs(draw: st.DrawFn) -> RubricConfig:
 
 
 @settings(derandomize=True, max_examples=60, deadline=None)
-@given(accepted_configs(), st.integers(0, 10))
-def test_accepted_options_keep_totals_in_range_and_extremes_reachable(config: RubricConfig, step: int) -> None:
+@given(accepted_configs())
+def test_accepted_options_keep_totals_in_range_and_extremes_reachable(config: RubricConfig) -> None:
     rubric = Rubric(config)
     for prompt, text in PROBES:
-        assert config.malformed_reward <= rubric.score(prompt, text, step=step).total <= 1.0
+        assert config.malformed_reward <= rubric.score(prompt, text).total <= 1.0
     for prompt, perfect, bad in ((P, P_PERFECT, "M: e2e5 E: 0.0 B: e2e5"), (A, A_PERFECT, f"{FEN}+0.5+1+1")):
-        assert rubric.score(prompt, perfect, step=step).total == 1.0
-        assert rubric.score(prompt, "", step=step).total == config.malformed_reward
-        assert rubric.score(prompt, bad + " x", step=step).total <= rubric.score(prompt, bad, step=step).total <= 1.0
+        assert rubric.score(prompt, perfect).total == 1.0
+        assert rubric.score(prompt, "").total == config.malformed_reward
+        assert rubric.score(prompt, bad + " x").total <= rubric.score(prompt, bad).total <= 1.0
 
 
 def test_importing_rewards_does_not_import_torch() -> None:

@@ -26,7 +26,7 @@ def completions(row: Example) -> list[str]:
 
 def test_score_equals_training_reward_on_shipped_rows() -> None:
     rows = [*POLICY, *(row for row in ROWS[:80] if row.task is Task.environment)]
-    requests = [ScoreRequest(row.prompt, text, row.completion, step=0) for row in rows for text in completions(row)]
+    requests = [ScoreRequest(row.prompt, text, row.completion) for row in rows for text in completions(row)]
     scorer, measure = make_scorers(RunConfig())
     trained = scorer.score_all(requests)
     scorer.close()

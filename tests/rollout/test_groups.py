@@ -43,8 +43,8 @@ class Changed:
 
 def test_groups_hold_examples_tokens_and_rubric_scores(policy: Policy, generator: HFGenerator) -> None:
     sampled = sample_groups(generator, policy.tokenizer, EXAMPLES, group_size=3, temperature=1.0, seeds=[0, 1])
-    rubric = Rubric(RubricConfig(warmup_steps=10))
-    groups = score_groups(sampled, policy.tokenizer, EXAMPLES, scorer=RubricScorer(rubric, load_cache("")), step=2)
+    rubric = Rubric(RubricConfig())
+    groups = score_groups(sampled, policy.tokenizer, EXAMPLES, scorer=RubricScorer(rubric, load_cache("")))
     assert [group.example for group in groups] == EXAMPLES
     for group, (prompt, completions) in zip(groups, sampled, strict=True):
         assert group.prompt_tokens == prompt == prompt_tokens(policy.tokenizer, group.example.prompt)
@@ -52,7 +52,7 @@ def test_groups_hold_examples_tokens_and_rubric_scores(policy: Policy, generator
         for sample in group.samples:
             assert sample.text == policy.tokenizer.decode(sample.completion.tokens, skip_special_tokens=True)
             example = group.example
-            assert sample.score == rubric.score(example.prompt, sample.text, example.completion, step=2)
+            assert sample.score == rubric.score(example.prompt, sample.text, example.completion)
 
 
 @pytest.mark.parametrize(

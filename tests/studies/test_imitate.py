@@ -46,7 +46,7 @@ def test_first_best_completion_of_each_group_is_imitated(studies: SimpleNamespac
     config = studies.study.composed([*SHORT, "objective.prompts_per_step=2", "objective.group_size=3"])
     run = build_unsaved_run(config)
     with synced_sampler(run.context):
-        collected = collect(run.context, 0, 0).collected
+        collected = collect(run.context, 0).collected
     run.close()
     assert collected is not None
     collected.rewards_PG = torch.tensor([[0.1, 0.7, 0.7], [0.9, 0.2, 0.3]])

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from rookworld_rlvr.errors import TrainingGaveUpError
 from rookworld_rlvr.stability.faults import Fault, FaultKind
-from rookworld_rlvr.stability.guards import Guards
 from rookworld_rlvr.stability.recovery import Action, RecoveryConfig, RecoveryState, escalate
 from rookworld_rlvr.training.checkpoint import STATE_FILE, checkpoint_folder
 from rookworld_rlvr.training.run import Run
@@ -277,26 +276,6 @@ def test_kl_above_limit_restores_at_once_without_history(make_saved_run: MakeRun
     train_run(run)
     assert torch.load(run.folder / "faults/step-3.pt")["fault"]["kind"] == "kl_limit"
     assert_equal(weights[3], state_of(run, 1)["policy"])
-
-
-def test_rewards_of_a_repeated_rubric_warm_up_are_not_observed(
-    make_saved_run: MakeRun, set_limits: SetLimits, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    set_limits(**SHORT)
-    run = make_saved_run("steps=8", *GIVEN, "rubric.warmup_steps=4", "recovery.guard.kl_limit=1")
-    run.context.hooks.append(knock(4))
-    observed: list[int] = []
-    observe = Guards.observe_rewards
-
-    def note(guards: Guards, rewards: Any) -> None:
-        observed.append(run.context.schedule_step - 1)
-        observe(guards, rewards)
-
-    monkeypatch.setattr(Guards, "observe_rewards", note)
-    train_run(run)
-    # Step 5 restores checkpoint 3 (numbers from 1), so the steps after it have the schedule's positions 3, 4 and 5.
-    assert [row["recovery/restores"] for row in rows(run)] == [0] * 4 + [1] * 4
-    assert observed == [4, 5]
 
 
 def test_more_restores_than_allowed_stop_the_run(make_saved_run: MakeRun, set_limits: SetLimits) -> None:

@@ -187,7 +187,7 @@ def test_run_resumed_from_step_7_equals_uninterrupted_run_bit_for_bit(
 
 
 def test_resume_inside_kl_warm_up_continues_the_schedule(make_saved_run: MakeRun) -> None:
-    whole, killed = whole_and_killed(make_saved_run, ("kl.coef=0.24", "kl.warmup_steps=12", "rubric.warmup_steps=12"))
+    whole, killed = whole_and_killed(make_saved_run, ("kl.coef=0.24", "kl.warmup_steps=12"))
     assert main(["train", f"resume={killed}"]) == 0
     assert [row["kl/coef"] for row in metrics(killed)] == pytest.approx(
         [0, 0.02, 0.04, 0.06, 0.08, 0.10, 0.12, 0.14, 0.16, 0.18, 0.20, 0.22] + [0.24] * 8

@@ -45,7 +45,7 @@ def test_verifiers_rewards_equal_those_of_a_run() -> None:
         for i, task in enumerate(tasks)
     ]
     requests = [
-        ScoreRequest(task.data.prompt_text, text.strip(), task.data.expected, step=None)
+        ScoreRequest(task.data.prompt_text, text.strip(), task.data.expected)
         for task, text in zip(tasks, said, strict=True)
     ]
     ours = [score.total for score in make_scorer().score_all(requests)]

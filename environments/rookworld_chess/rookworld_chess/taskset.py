@@ -38,7 +38,7 @@ class RookworldChessTask(vf.Task[RookworldChessData]):
         return self.reward_of(self.data.expected) >= LABEL_EARNS
 
     def reward_of(self, completion: str) -> float:
-        [score] = scorer().score_all([ScoreRequest(self.data.prompt_text, completion, self.data.expected, step=None)])
+        [score] = scorer().score_all([ScoreRequest(self.data.prompt_text, completion, self.data.expected)])
         return score.total
 
 

@@ -81,7 +81,7 @@ def _rescore(config: RunConfig, raw: DictConfig) -> None:
 def rescore(config: RunConfig, transcripts: Sequence[Transcript]) -> list[Rescored]:
     """Return the transcripts with their rewards under this configuration, except those whose reward was not finite."""
     kept = [(one, one.reward) for one in transcripts if one.reward is not None]
-    requests = [ScoreRequest(one.prompt, one.completion, one.expected, (one.step or 1) - 1) for one, _ in kept]
+    requests = [ScoreRequest(one.prompt, one.completion, one.expected) for one, _ in kept]
     scorer, measure = make_scorers(config)
     with ExitStack() as stack:
         stack.callback(measure.close)

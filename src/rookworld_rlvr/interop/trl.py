@@ -39,7 +39,7 @@ class TaskReward:
         """
         labels = expected or [None] * len(prompts)
         requests = [
-            ScoreRequest(_text(prompt), _text(completion), label, step=None)
+            ScoreRequest(_text(prompt), _text(completion), label)
             for prompt, completion, label in zip(prompts, completions, labels, strict=True)
         ]
         mine = [parse_prompt(request.prompt).task is self._task for request in requests]

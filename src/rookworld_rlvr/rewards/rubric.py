@@ -48,8 +48,6 @@ BOUNDS = {
 }
 # Options that are not numbers, or that check themselves.
 UNCHECKED_OPTIONS = ("source", "move_evals", "stockfish")
-# Fraction of correctness's weight at step 0 of a warm-up: a right completion then still earns more than a wrong one.
-WARMUP_START = 0.25
 # Components that are right or wrong by the rules alone: the best move's legality, and the whole transition.
 OUTCOME_COMPONENTS = (
     "correctness/best_legal",
@@ -98,8 +96,6 @@ class RubricConfig:
     """Options of the `A:` components."""
     malformed_reward: float = -0.3
     """Reward of a completion in which nothing is recognised; at most 0."""
-    warmup_steps: int = 0
-    """Number of steps over which the weight of correctness rises linearly from a quarter to all of it; 0: no ramp."""
     source: MoveSource = MoveSource.cached
     move_evals: str = DEFAULT
     """File of move evaluations for source=cached: `default` is the file that ships, empty means none; `rookworld data
@@ -146,7 +142,6 @@ class Rubric:
         completion: str,
         label: str | None = None,
         *,
-        step: int | None = None,
         analysis: Analysis | None = None,
     ) -> Score:
         """Return the reward of a completion and its components.
@@ -156,10 +151,9 @@ class Rubric:
         source=rules and source=engine.
         `analysis` holds an engine's evaluations of the position of a `P:` prompt. It is required with source=engine,
         preferred to the label with source=cached, and ignored otherwise; see `scorer.RubricScorer`.
-        `step` counts from 0 for the warm-up; None means full weights. In mate and stalemate no correctness component
-        of a `P:` prompt applies, and only the format is scored.
+        In mate and stalemate no correctness component of a `P:` prompt applies, and only the format is scored.
         Raises PromptError for a malformed prompt, LabelError for a malformed label (both are ValueErrors),
-        and ValueError for a negative step, or an analysis that is missing or of another position.
+        and ValueError for an analysis that is missing or of another position.
         """
         uses_label = self._config.source in (MoveSource.labels, MoveSource.cached)
         truth = _truth(prompt, label if uses_label else None)
@@ -172,7 +166,7 @@ class Rubric:
         else:
             components, failure = score_environment(completion, truth)
             weights = self._environment_weights
-        value = quality(components, weights, self._tiers_at(step), refused=failure is not None)
+        value = quality(components, weights, self._tiers, refused=failure is not None)
         return Score((1 - value) * self._config.malformed_reward + value, components, failure, source)
 
     def best_move_values(self, analysis: Analysis) -> dict[str, float]:
@@ -193,15 +187,6 @@ class Rubric:
         if values.evals_pawns.keys() != truth.legal:
             raise ValueError(f"expected the analysis of {prompt!r}, got that of {analysis.position!r}")
         return values
-
-    def _tiers_at(self, step: int | None) -> dict[str, float]:
-        if step is not None and step < 0:
-            raise ValueError(f"expected a step from 0, got {step}")
-        config = self._config
-        if step is None or step >= config.warmup_steps:
-            return self._tiers
-        ramp = WARMUP_START + (1 - WARMUP_START) * step / config.warmup_steps
-        return self._tiers | {"correctness": self._tiers["correctness"] * ramp}
 
 
 def weights_of(tier: Any) -> dict[str, float]:

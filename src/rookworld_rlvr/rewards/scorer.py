@@ -19,7 +19,6 @@ class ScoreRequest:
     prompt: str
     completion: str
     label: str | None
-    step: int | None = None
 
 
 class Scorer(Protocol):
@@ -73,11 +72,7 @@ class RubricScorer:
         self._scored_last = {prompt: by_fen[fen] for prompt, fen in fens.items() if fen in by_fen}
         return [
             self._rubric.score(
-                request.prompt,
-                request.completion,
-                request.label,
-                step=request.step,
-                analysis=self._scored_last.get(request.prompt),
+                request.prompt, request.completion, request.label, analysis=self._scored_last.get(request.prompt)
             )
             for request in requests
         ]

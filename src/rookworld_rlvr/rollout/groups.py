@@ -116,17 +116,16 @@ def score_groups(
     examples: Sequence[Example],
     *,
     scorer: Scorer,
-    step: int,
     all_moves: bool = False,
 ) -> list[Group]:
     """Score every completion, equal ones of a prompt only once. Raises ScorerError.
 
-    `step` is for the rubric's warm-up. With `all_moves` the groups also have the values of all legal moves.
+    With `all_moves` the groups also have the values of all legal moves.
     """
     written = {done.tokens: done for _, completions in sampled for done in completions}
     texts = {tokens: completion_text(tokenizer, done) for tokens, done in written.items()}
     questions_PG = [
-        [ScoreRequest(example.prompt, texts[done.tokens], example.completion, step) for done in completions]
+        [ScoreRequest(example.prompt, texts[done.tokens], example.completion) for done in completions]
         for example, (_, completions) in zip(examples, sampled, strict=True)
     ]
     distinct = list(dict.fromkeys(question for questions in questions_PG for question in questions))

@@ -66,12 +66,12 @@ def sync_weights(context: StepContext, model: PreTrainedModel) -> None:
     context.world.barrier(sync, "weights")
 
 
-def collect(context: StepContext, step: int, schedule_step: int, *, staleness: int = 0) -> Collection:
+def collect(context: StepContext, step: int, *, staleness: int = 0) -> Collection:
     """Sample and score a step's groups: prompts_per_step, or fewer if zero-variance groups are dropped.
 
     Raises CollectionError if the generator or the scorer fails.
     """
-    collection = Collection(step, schedule_step, staleness)
+    collection = Collection(step, staleness)
     try:
         collection.collected = _trained_groups(context, collection)
     except FaultError as error:
@@ -79,7 +79,7 @@ def collect(context: StepContext, step: int, schedule_step: int, *, staleness: i
     return collection
 
 
-def collect_ahead(context: StepContext, step: int, schedule_step: int) -> Collection:
+def collect_ahead(context: StepContext, step: int) -> Collection:
     """Return the groups that were sampled during the previous step, and start to sample those of the next step.
 
     The first groups, and groups that were lost by a resume, are sampled now. Raises CollectionError.
@@ -87,21 +87,21 @@ def collect_ahead(context: StepContext, step: int, schedule_step: int) -> Collec
     prefetch = context.prefetch
     assert prefetch is not None
     if not prefetch.pending:
-        _begin_ahead(context, step, schedule_step, staleness=int(prefetch.holds_older))
+        _begin_ahead(context, step, staleness=int(prefetch.holds_older))
     collection = prefetch.take()
     if step + 1 < context.config.steps:
         try:
-            _begin_ahead(context, step + 1, schedule_step + 1, staleness=1)
+            _begin_ahead(context, step + 1, staleness=1)
         except FaultError as error:
             raise CollectionError(error, collection) from error
     return collection
 
 
-def _begin_ahead(context: StepContext, step: int, schedule_step: int, *, staleness: int) -> None:
+def _begin_ahead(context: StepContext, step: int, *, staleness: int) -> None:
     """Start to sample the groups of `step`, from the current weights or, for lost groups, from their older weights."""
     assert context.prefetch is not None
     sync_weights(context, context.prefetch.weights(context.policy.model))
-    context.prefetch.begin(partial(collect, context, step, schedule_step, staleness=staleness), context.prompts)
+    context.prefetch.begin(partial(collect, context, step, staleness=staleness), context.prompts)
 
 
 def used_P(collected: Collected, config: AdvantageConfig) -> Tensor:
@@ -186,7 +186,6 @@ def _own_groups(
                 tokenizer,
                 examples,
                 scorer=context.scorer,
-                step=collection.schedule_step,
                 all_moves=context.config.objective.all_moves_coef > 0,
             )
     except GeneratorError as error:

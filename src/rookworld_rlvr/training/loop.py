@@ -121,9 +121,7 @@ def _late_fault(run: Run, report: StepReport, *, about_to_save: bool) -> Fault |
     context = run.context
     if report.fault is not None and report.fault.damages_weights:
         return None
-    # Rewards of the rubric's warm-up, which a restore may repeat, are not comparable with later ones.
-    rewarded = report.collection.schedule_step >= run.config.rubric.warmup_steps and report.collection.sampled
-    if run.config.recovery.enabled and report.fault is None and rewarded:
+    if run.config.recovery.enabled and report.fault is None and report.collection.sampled:
         context.guards.observe_rewards(report.reward_by_task())
         if task := context.guards.collapsed():
             trend = context.guards.rewards[task]

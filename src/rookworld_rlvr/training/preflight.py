@@ -88,7 +88,7 @@ def preflight_input(context: StepContext, examples: list[Example]) -> PreflightI
         temperature=context.temperature,
         seeds=[derive_seed(context.config.seed, "preflight", example.prompt) for example in examples],
     )
-    groups = score_groups(sampled, context.policy.tokenizer, examples, scorer=context.scorer, step=0)
+    groups = score_groups(sampled, context.policy.tokenizer, examples, scorer=context.scorer)
     return PreflightInput(context.policy, context.references.current, context.generator, groups, context.temperature)
 
 

@@ -42,8 +42,6 @@ class Collection:
 
     step: int = 0
     """Step that the groups are for, counted from 0."""
-    schedule_step: int = 0
-    """Position in the schedules, for the rubric's warm-up."""
     staleness: int = 0
     """Number of steps by which the sampling weights are older than the trained weights."""
     collected: Collected | None = None
@@ -76,8 +74,6 @@ class StepReport:
     step: int
     """Number of the step, counted from 0."""
     kl_coef: float
-    schedule_step: int = 0
-    """Position in the schedules. Smaller than `step` after a restore."""
     lr: float = 0.0
     collection: Collection = field(default_factory=Collection)
     used_P: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))

@@ -52,7 +52,6 @@ def grpo_step(context: StepContext, step: int) -> StepReport:
     report = StepReport(
         step=step,
         kl_coef=config.kl.coefficient(schedule_step),
-        schedule_step=schedule_step,
         lr=learning_rate(config.optim, schedule_step, config.steps) * context.recovery.lr_scale,
     )
     with timed(report.times_s, "step"):
@@ -73,7 +72,7 @@ def _sample_and_train(context: StepContext, report: StepReport) -> None:
     """Collect groups, compute their advantages and make the updates; record them in `report`. Raises FaultError."""
     context.at(Moment.begun, report)
     checks.check_weights(context)
-    report.collection = _collect(context, report.step, report.schedule_step)
+    report.collection = _collect(context, report.step)
     collected = report.collection.collected
     if collected is None or not collected.groups:
         return
@@ -95,12 +94,12 @@ def _sample_and_train(context: StepContext, report: StepReport) -> None:
             _update(context, part, report)
 
 
-def _collect(context: StepContext, step: int, schedule_step: int) -> Collection:
+def _collect(context: StepContext, step: int) -> Collection:
     """Return the step's scored groups. With max_staleness=1 their sampling weights may be one step older."""
     if context.prefetch is not None:
-        return collect_ahead(context, step, schedule_step)
+        return collect_ahead(context, step)
     with synced_sampler(context):
-        return collect(context, step, schedule_step)
+        return collect(context, step)
 
 
 def _old_logprobs(context: StepContext, batch: Batch) -> TokenTable | None:
